@@ -58,6 +58,9 @@ fn all_sizes_go_through_frames_sources_and_parts() {
         assert_eq!(rows.len(), last, "{ended:#?}");
         rows.iter().zip(1..).for_each(|(row, power)| is_bandwidth(row, 2f64.powi(power), 5.0));
     }
+    let ended = run("msg bw --loopback -a -n 40 --cork").succeeded();
+    assert!(ended.stdout.contains("short ones go together (--cork)"), "{ended:#?}");
+    ended.rows().iter().zip(1..).for_each(|(row, power)| is_bandwidth(row, 2f64.powi(power), 40.0));
     let ended = run("msg lat --loopback -a --max-msg-size 256K -n 5 --transport tcp --api pool").succeeded();
     assert_eq!(ended.rows().len(), 18, "{ended:#?}");
 }

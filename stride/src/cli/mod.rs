@@ -160,6 +160,12 @@ pub struct MessageArgs {
     /// still sleep, and so may those that last longer. Each side has its own, so give it to both. Over TCP threads sleep at once.
     #[arg(long)]
     pub poll: bool,
+
+    /// Of bw: hold back what does not fill a frame until more is sent, as SeqPacket::set_cork does, so that short messages go together
+    ///
+    /// Without it each message leaves when its call returns, whether another one follows or not. The client says it; grid does it by itself.
+    #[arg(long)]
+    pub cork: bool,
 }
 
 /// What carries messages.

@@ -100,6 +100,8 @@ pub struct LocalOptions {
     pub transport: Policy,
     /// Messages of trespass are looked for until they come.
     pub poll: bool,
+    /// What does not fill a frame is held back until more is sent.
+    pub cork: bool,
     /// The user gave no size, so that it may be changed to what is possible.
     pub any_size: bool,
     /// What is left to the program, until the device is known.
@@ -224,8 +226,12 @@ impl Plan {
     fn of_messages(measure: Measure, args: &MessageArgs) -> Result<Self, PlanError> {
         let test = test_plan(Operation::Messages(args.api.into()), measure, &args.run);
         test.validate()?;
-        let local =
-            LocalOptions { transport: args.transport.into(), poll: args.poll, ..local_options(&args.run)? };
+        let local = LocalOptions {
+            transport: args.transport.into(),
+            poll: args.poll,
+            cork: args.cork,
+            ..local_options(&args.run)?
+        };
         let mut warnings = size_warnings(&args.run, &test);
         warnings.extend(messages::warnings(&args.run, &test, &local)?);
         Ok(Self { role: role(&args.run), local, test, warnings })

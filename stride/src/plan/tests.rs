@@ -459,6 +459,17 @@ fn each_side_polls_for_itself() {
 }
 
 #[test]
+fn a_cork_is_for_bandwidth_and_the_client_alone() {
+    let [plain, corked] = ["bw", "bw --cork"].map(|flags| messages(flags).unwrap());
+    assert!(!plain.local.cork && corked.local.cork && corked.warnings.is_empty());
+    assert_eq!(plain.test, corked.test);
+    for flags in ["lat --cork", "grid --cork", "bw --api pool --cork"] {
+        let warnings = messages(flags).unwrap().warnings;
+        assert!(warnings.iter().any(|line| line.starts_with("--cork has no effect on")), "{flags}");
+    }
+}
+
+#[test]
 fn requests_are_as_many_as_were_asked_for_or_fewer_long_ones() {
     let count = |flags: &str, size| {
         let test = messages(flags).unwrap().test;

@@ -34,7 +34,8 @@ pub(super) fn run(plan: &Plan, output: &mut Output) -> Result<(), Error> {
     }
     let config = config(plan)?;
     let secret = secret::find(&plan.local, output)?;
-    let session = Session { test: &plan.test, secret: secret.as_ref(), timer: Timer::new() };
+    let cork = plan.local.cork;
+    let session = Session { test: &plan.test, secret: secret.as_ref(), timer: Timer::new(), cork };
     let port = plan.local.tcp_port;
     match &plan.role {
         Role::Server => {
@@ -134,6 +135,8 @@ struct Session<'a> {
     test: &'a TestPlan,
     secret: Option<&'a Secret>,
     timer: Timer,
+    /// The client holds back what does not fill a frame.
+    cork: bool,
 }
 
 impl Session<'_> {
@@ -154,8 +157,9 @@ impl Session<'_> {
     fn client(&self, link: &mut Link<Packets>, output: &mut Output) -> Result<(), Error> {
         steps::request(link, self.test, self.secret, output)?;
         tell(&link.wire().socket, self.test, output);
-        output.heading(self.test, Some(over(&link.wire().socket)))?;
-        let mut messages = Messages::new(self.test, &self.timer);
+        let corked = if self.cork { ", short ones go together (--cork)" } else { "" };
+        output.heading(self.test, Some(over(&link.wire().socket) + corked))?;
+        let mut messages = Messages::new(self.test, &self.timer).corked(self.cork);
         for cell in self.test.cells() {
             steps::begin(link, cell.size)?;
             let progress = output.begin(cell, self.test);

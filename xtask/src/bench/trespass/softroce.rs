@@ -22,6 +22,9 @@ const RUN: u32 = 500_000;
 const SIZES: &str = "64 256 1024 4096 16384 65536 262144 1048576 4194304";
 const QUICK_SIZES: &str = "64 65536";
 
+/// How the rows begin in which nothing is trespass.
+const BARE: &str = "bare";
+
 /// What the guest said.
 struct Said {
     rows: Vec<Turns>,
@@ -52,7 +55,8 @@ pub(super) fn run(root: &Path, args: &Softroce, dry_run: bool) -> Result<ExitCod
              that took turns, in brackets the 95 % bootstrap interval; above 1 trespass is better, and it is better where its whole interval \
              is above 1 and above that of the reference against itself. Missed is what its whole interval is below. Latency is half \
              a round trip: the median, against rstream and TCP the mean. All poll: perftest, rstream and UCX by themselves, trespass by `--poll`; \
-             its TCP driver sleeps. RNR is how often, in all runs of trespass for the row, the device met a receiver that was not ready.\n\n    cargo xtask bench trespass softroce {} --pairs {pairs}",
+             its TCP driver sleeps. Corked, short messages share frames (`--cork`); else each is a packet of its own, as rstream's and UCX's are. \
+             The rows of ib_send_lat and ib_send_bw are perftest's, beside the same: what bare verbs do. RNR is how often, in all runs of trespass for the row, the device met a receiver that was not ready.\n\n    cargo xtask bench trespass softroce {} --pairs {pairs}",
             today(),
             place.title(&ran),
             said.versions,
@@ -84,8 +88,8 @@ impl Row {
             ("copy", "perftest") => Bound::Times(0.6),
             ("rate", "rstream") => Bound::Times(2.0),
             ("step", _) => Bound::Times(super::NO_COLLAPSE),
-            ("lat" | "bw", "rstream" | "ucx") | ("poollat" | "poolbw", "ucx") => Bound::Better,
-            ("lat" | "bw", "tcp") => Bound::None,
+            ("lat" | "bw" | "cork", "rstream" | "ucx") | ("poollat" | "poolbw", "ucx") => Bound::Better,
+            ("lat" | "bw", "tcp") | ("barelat" | "barebw", "rstream" | "ucx") => Bound::None,
             _ => bail!("not a row: {name}"),
         };
         let (what, unit) = match kind {
@@ -93,6 +97,9 @@ impl Row {
             "poollat" => (format!("latency, pool's buffers, {size} bytes"), "us"),
             "pool" | "poolbw" => (format!("bandwidth, pool's buffers, {size} bytes"), "Gb/s"),
             "copy" | "bw" => (format!("bandwidth, copying, {size} bytes"), "Gb/s"),
+            "cork" => (format!("bandwidth, corked, {size} bytes"), "Gb/s"),
+            "barelat" => (format!("latency of `ib_send_lat`, {size} bytes"), "us"),
+            "barebw" => (format!("bandwidth of `ib_send_bw`, {size} bytes"), "Gb/s"),
             "rate" => (format!("rate, {size} bytes, 64 in flight"), "/s"),
             _ => (format!("rate, 64 bytes, {size} in flight"), "/s"),
         };
@@ -100,7 +107,7 @@ impl Row {
             ("send", "perftest") => "`ib_send_lat`, polled",
             (_, "perftest") => "`ib_write_bw`",
             (_, "rstream") => "`rstream`",
-            ("lat" | "poollat", "ucx") => "UCX `tag_lat`",
+            ("lat" | "poollat" | "barelat", "ucx") => "UCX `tag_lat`",
             (_, "ucx") => "UCX `tag_bw`",
             (_, "tcp") => "its TCP driver",
             (_, fewer) => &format!("{fewer} in flight"),
@@ -109,18 +116,23 @@ impl Row {
         Ok(Self { what, against: against.to_owned(), unit, better, bound })
     }
 
-    fn line(&self, turns: &[Turn], not_ready: u64) -> String {
+    /// `not_ready` of those that are not trespass is their own affair.
+    fn line(&self, turns: &[Turn], not_ready: Option<u64>) -> String {
         let Self { what, against, unit, better, bound } = self;
         let (times, noise) = compare(turns, *better);
         let theirs = median(turns.iter().flat_map(|turn| [turn.reference, turn.again]).collect());
         let ours = median(turns.iter().map(|turn| turn.ours).collect());
-        let ready = if not_ready > 0 { " **missed**" } else { "" };
+        let ready = match not_ready {
+            None => "-".to_owned(),
+            Some(0) => "0".to_owned(),
+            Some(times) => format!("{times} **missed**"),
+        };
         let noise_text = match bound {
             Bound::None => "-".to_owned(),
             _ => format!("{:.2} ({:.2} to {:.2})", noise.mean, noise.low, noise.high),
         };
         format!(
-            "| {what} | {against} | {} | {} | {unit} | {:.2} ({:.2} to {:.2}){} | {noise_text} | {bound} | {not_ready}{ready} |",
+            "| {what} | {against} | {} | {} | {unit} | {:.2} ({:.2} to {:.2}){} | {noise_text} | {bound} | {ready} |",
             figure(theirs),
             figure(ours),
             times.mean,
@@ -155,20 +167,25 @@ impl Said {
         Ok(Self { rows: parse(&samples)?, not_ready, without, versions })
     }
 
+    fn not_ready_of(&self, name: &str) -> Result<u64> {
+        let runs: Vec<u64> = self
+            .not_ready
+            .iter()
+            .filter(|(row, _)| name.starts_with(&format!("{row} ")))
+            .map(|run| run.1)
+            .collect();
+        ensure!(!runs.is_empty(), "{name}: nobody counted whether receivers were ready");
+        Ok(runs.iter().sum())
+    }
+
     fn table(&self) -> Result<String> {
         let mut table = String::from(
             "| what | against | theirs | ours | unit | times | reference against itself | at least | RNR |\n\
              | --- | --- | ---: | ---: | --- | ---: | ---: | ---: | ---: |\n",
         );
         for Turns { name, turns } in &self.rows {
-            let runs: Vec<u64> = self
-                .not_ready
-                .iter()
-                .filter(|(row, _)| name.starts_with(&format!("{row} ")))
-                .map(|run| run.1)
-                .collect();
-            ensure!(!runs.is_empty(), "{name}: nobody counted whether receivers were ready");
-            writeln!(table, "{}", Row::named(name)?.line(turns, runs.iter().sum()))?;
+            let not_ready = if name.starts_with(BARE) { None } else { Some(self.not_ready_of(name)?) };
+            writeln!(table, "{}", Row::named(name)?.line(turns, not_ready))?;
         }
         self.without.iter().try_for_each(|line| writeln!(table, "\n{line}"))?;
         Ok(table)
@@ -184,6 +201,7 @@ mod tests {
         let turn = "sample lat_64_rstream 20 10 20\nsample lat_64_ucx 10 20 10\nsample lat_64_tcp 10 20 10\n\
                     sample send_64_perftest 10 12 10\nsample rate_64_rstream 10 15 10\nsample step_4_1 10 8 10\n\
                     sample poollat_64_ucx 10 8 10\nrnr poollat_64 0\n\
+                    sample cork_64_ucx 10 20 10\nrnr cork_64 0\nsample barebw_64_rstream 10 11 10\n\
                     rnr lat_64 0\nrnr send_64 0\nrnr rate_64 2\nrnr step_4 0\nrnr step_4 0\n";
         let said = Said::parse(&[turn, turn, "without Y\nversions perftest 6, UCX 1\n"].concat()).unwrap();
         assert_eq!(said.versions, "perftest 6, UCX 1");
@@ -198,6 +216,8 @@ mod tests {
             "| rate, 64 bytes, 64 in flight | `rstream` | 10.000 | 15.000 | /s | 1.50 (1.50 to 1.50) **missed** |",
             "| rate, 64 bytes, 4 in flight | 1 in flight | 10.000 | 8.000 | /s | 0.80 (0.80 to 0.80) **missed** |",
             "| latency, pool's buffers, 64 bytes | UCX `tag_lat` | 10.000 | 8.000 | us | 1.25 (1.25 to 1.25) |",
+            "| bandwidth, corked, 64 bytes | UCX `tag_bw` | 10.000 | 20.000 | Gb/s | 2.00 (2.00 to 2.00) |",
+            "| bandwidth of `ib_send_bw`, 64 bytes | `rstream` | 10.000 | 11.000 | Gb/s | 1.10 (1.10 to 1.10) | - | - | - |",
         ]) {
             assert!(line.starts_with(expected), "{line}");
         }

@@ -52,8 +52,7 @@ not_ready() {
     cat "$counters/rcvd_rnr_err" "$counters/send_rnr_err" | awk '{ n += $1 } END { print n }'
 }
 
-# trespass ROW COLUMNS ARGUMENTS...: those columns of the client's row that begins with the message size and the count (live lines begin
-# with the size, too).
+# trespass ROW COLUMNS ARGUMENTS...
 trespass() {
     row=$1 columns=$2
     shift 2
@@ -63,8 +62,7 @@ trespass() {
     case "$*" in *"--transport tcp"*) where= ;; *) where=$device ;; esac
     converse listens_tcp stride-perf msg "$@" $where -p $port -- stride-perf msg "$@" $where -p $port $address || return 1
     echo "rnr $row $(($(not_ready) - before))" >>"$notes"
-    awk -v columns="$columns" -v size="$size" -v count="$n" '
-        $1 == size && $2 == count { n = split(columns, c, ","); for (i = 1; i <= n; i++) printf "%s ", $c[i]; print "" }' "$log.client"
+    columns $columns $size $n
 }
 
 # Microseconds a transfer, of both directions. It polls unless it is told to wait.
@@ -87,14 +85,24 @@ ucx() {
 UCX="UCX_TLS=rc_v UCX_UD_VERBS_ETH_DGID_CHECK=n ${SOFTROCE_GID_INDEX:+UCX_IB_GID_INDEX=$SOFTROCE_GID_INDEX} \
 UCX_NET_DEVICES=$SOFTROCE_DEVICE:1 UCX_WARN_UNUSED_ENV_VARS=n"
 
-# perftest COLUMN PROGRAM ARGUMENTS...
+# columns WHICH SIZE [COUNT]: those columns of the client's row that begins so (live lines begin with the size, too).
+columns() {
+    awk -v columns="$1" -v size="$2" -v count="$3" '
+        $1 == size && (count == "" || $2 == count) {
+            n = split(columns, c, ",")
+            for (i = 1; i <= n; i++) printf "%s ", $c[i]
+            print ""
+        }' "$log.client"
+}
+
+# perftest COLUMNS PROGRAM ARGUMENTS...
 perftest() {
-    column=$1 program=$2
+    columns=$1 program=$2
     shift 2
     port=$((port + 1))
     set -- "$program" $device -F -p $port -s $size -n $n "$@"
     converse listens_tcp "$@" -- "$@" $address || return 1
-    awk -v column="$column" -v size="$size" '$1 == size { print $column }' "$log.client"
+    columns $columns $size
 }
 
 calculate() {
@@ -113,12 +121,16 @@ lat_tcp() { trespass $row 4 lat --transport tcp -s $size -n $n; }
 lat_rstream() { rstream_us -S $size -C 1 -I $n; }
 lat_ucx() { ucx 2 -t tag_lat -s $size -n $n; }
 lat_perftest() { perftest 5 ib_send_lat; }
+# The mean and the median, as `lat_ours`.
+lat_bare() { perftest '6,5' ib_send_lat; }
 bw_ours() { trespass $row 3 bw --transport rdma --poll -s $size -n $n; }
+bw_corked() { trespass $row 3 bw --transport rdma --poll --cork -s $size -n $n; }
 bw_pool() { trespass $row 3 bw --transport rdma --poll --api pool -s $size -n $n; }
 bw_tcp() { trespass $row 3 bw --transport tcp -s $size -n $n; }
 bw_rstream() { us=$(rstream_us -S $size -C $n -I 1) && calculate "$size * 8 / 1000 / $us"; }
 # They count in 2^20 bytes. perftest goes without the column of the peak, which takes the time of each message.
 bw_ucx() { mib=$(ucx 6 -t tag_bw -s $size -n $n) && calculate "$mib * 1.048576 * 8 / 1000"; }
+bw_bare() { mib=$(perftest 4 ib_send_bw -N) && calculate "$mib * 1.048576 * 8 / 1000"; }
 bw_perftest() { mib=$(perftest 4 ib_write_bw -N) && calculate "$mib * 1.048576 * 8 / 1000"; }
 # Messages a second with 64 in flight: of rstream, 64 to the peer, and 64 back; of ours, a request and its answer.
 rate_rstream() { us=$(rstream_us -S $size -C 64 -I $((n / 64))) && calculate "1000000 / $us"; }
@@ -151,23 +163,42 @@ said() {
     cat "$log.$1"
 }
 
-# against KIND: all of a size and kind in turn, and a sample against each.
+# Of a latency the mean and the median, of which rstream knows the mean alone: a sample of what the Nth has said against each.
+beside() {
+    read -r first last <"$log.$1"
+    sample rstream "$(said 1)" "$first" "$(said 2)" || return 1
+    [ ! "$with_ucx" ] || sample ucx "$(said 3)" "${last:-$first}" "$(said 4)"
+}
+
+# Those beside whom the others run.
+others() {
+    echo "$1_rstream $1_rstream ${with_ucx:+$1_ucx $1_ucx}"
+}
+
+# against KIND: all of a size and kind in turn, and a sample against each; and of bare verbs, which no library over them can be better than.
 against() {
-    if [ "$with_ucx" ]; then
-        together $1_rstream $1_ours $1_tcp $1_rstream $1_ucx $1_ucx || return 1
-    else
-        together $1_rstream $1_ours $1_tcp $1_rstream || return 1
-    fi
-    # Of a latency the mean and the median: rstream knows its mean alone.
-    read -r first last <"$log.2"
-    sample rstream "$(said 1)" "$first" "$(said 4)" && sample tcp "$(said 3)" "$first" "$(said 3)" || return 1
-    [ ! "$with_ucx" ] || sample ucx "$(said 5)" "${last:-$first}" "$(said 6)"
+    set -- $1 $(others $1)
+    kind=$1 count=$#
+    shift
+    together "$@" ${kind}_ours ${kind}_tcp ${kind}_bare || return 1
+    beside $count || return 1
+    tcp=$(said $((count + 1)))
+    sample tcp "$tcp" "$first" "$tcp" || return 1
+    row=bare$row
+    beside $((count + 2))
+}
+
+# Of short messages: many in a frame.
+corked() {
+    [ $size -le 4096 ] || return 0
+    row=cork_$size
+    together $(others bw) bw_corked && beside $(($(others bw | wc -w) + 1))
 }
 
 # uncopied KIND: of messages that UCX does not copy, the pool's buffers, which are not copied either, and have 1 MiB at most.
 uncopied() {
     [ "$with_ucx" ] && [ $size -ge 65536 ] && [ $size -le 1048576 ] || return 0
-    row=pool$row
+    row=pool$1_$size
     together $1_ucx $1_pool $1_ucx && sample ucx "$(said 1)" "$(said 2)" "$(said 3)"
 }
 
@@ -178,7 +209,7 @@ latency() {
 
 bandwidth() {
     size=$1 row=bw_$1 n=$(count 20 $1)
-    against bw && uncopied bw
+    against bw && corked && uncopied bw
 }
 
 # hardware NAME SIZE COUNT REFERENCE OURS
