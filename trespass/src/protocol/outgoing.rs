@@ -125,7 +125,7 @@ pub(crate) struct Outgoing<B> {
     lent_refused: usize,
     in_flight: usize,
     corked: bool,
-    /// When what the cork holds back goes all the same.
+    /// When what the cork holds back goes all the same; nothing of that is known to be held back if there is no such time.
     cork_ends: Option<Instant>,
     parts: Option<Message>,
     /// Sources that the peer has read.
@@ -177,6 +177,12 @@ impl<B: Block> Outgoing<B> {
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.items.is_empty()
+    }
+
+    /// Whether nothing is to be handed to the link now: nothing was given, or the program holds it back, and until when is known.
+    #[inline]
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.items.is_empty() || (self.cork_ends.is_some() && self.is_filling())
     }
 
     /// Whether something is to be handed to the link that the program does not hold back itself.

@@ -99,7 +99,9 @@ impl Side {
     /// Takes the next thing to post and puts it on the link.
     fn transmit(&mut self, peer: &mut Side, now: Instant, last_of_turn: bool) -> bool {
         let room = self.queue.room();
+        let quiet = self.connection.is_quiet();
         let Some(transmit) = self.connection.transmit(now, &mut self.blocks, room) else { return false };
+        assert!(!quiet, "nobody would have asked for what there is to be sent");
         let mut range = None;
         match &transmit {
             Transmit::Send(frame) => {

@@ -263,7 +263,10 @@ impl End {
     }
 
     fn pull(&mut self, now: Instant, room: usize) -> Option<Transmit<SimBlock>> {
-        self.connection.transmit(now, &mut self.memory, room)
+        let quiet = self.connection.is_quiet();
+        let next = self.connection.transmit(now, &mut self.memory, room);
+        assert!(!quiet || next.is_none(), "nobody would have asked for what there is to be sent");
+        next
     }
 
     /// What the device is asked to do for `transmit`; its block is the device's from now on.

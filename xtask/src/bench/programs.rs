@@ -8,6 +8,9 @@ use anyhow::{Context, Result, ensure};
 
 use crate::soft_libs;
 
+/// One of perftest's programs, which has them all or none.
+pub(super) const PERFTEST: &str = "/usr/bin/ib_write_bw";
+
 /// The programs and the library, just built with `--release`.
 pub(super) struct Programs {
     root: PathBuf,
@@ -26,6 +29,18 @@ impl Programs {
     /// Takes what is there, as it was built last.
     pub(super) fn as_they_are(root: &Path) -> Self {
         Self { root: root.to_owned(), target: soft_libs::target_folder(root) }
+    }
+
+    /// Builds it and stride-perf, or takes what was built of both last, to stand beside perftest: it has to be there already, and nobody waits for a
+    /// build to hear that it is not.
+    pub(super) fn beside_perftest(root: &Path, no_build: bool) -> Result<Self> {
+        ensure!(Path::new(PERFTEST).exists(), "{PERFTEST} is missing: install perftest (package perftest)");
+        if no_build {
+            return Ok(Self::as_they_are(root));
+        }
+        let programs = Self::build(root)?;
+        programs.cargo(&["--package", "stride", "--bins"])?;
+        Ok(programs)
     }
 
     /// Builds something else of the workspace.

@@ -10,7 +10,7 @@ impl<B: Block> Connection<B> {
     /// Whether [`transmit`](Self::transmit) has nothing, as far as can be said at once.
     #[inline]
     pub(crate) fn is_quiet(&self) -> bool {
-        self.outgoing.is_empty()
+        self.outgoing.is_quiet()
             && self.incoming.is_quiet()
             && self.closing.is_untouched()
             && !self.credits.credit_due()

@@ -116,6 +116,39 @@ fn a_cork_ends_by_itself() {
     }
 }
 
+/// Once it is known how long it is held back, whoever looks for what is to be sent need not look further.
+#[test]
+fn what_a_cork_holds_back_is_soon_seen_not_to_go() {
+    let mut pair = Pair::new(&setup(Kind::SeqPacket));
+    let quiet = |pair: &Pair| pair.a.connection.is_quiet();
+    pair.a.connection.cork(true);
+    for end in [Connection::flush, |connection: &mut Connection<_>| connection.cork(false)] {
+        pair.a.connection.cork(true);
+        pair.a.send(b"one").unwrap();
+        assert!(!quiet(&pair), "nobody knows until when");
+        pair.settle();
+        pair.a.send(b"more").unwrap();
+        assert!(quiet(&pair));
+        end(&mut pair.a.connection);
+        assert!(!quiet(&pair));
+        pair.settle();
+        assert!(quiet(&pair));
+        assert_eq!([pair.b.recv(), pair.b.recv()], [Some(b"one".to_vec()), Some(b"more".to_vec())]);
+    }
+    // One that goes as its time is over, and what fills a frame.
+    pair.a.connection.cork(true);
+    pair.a.send(b"one").unwrap();
+    pair.settle();
+    pair.now += outgoing::CORK;
+    pair.a.connection.tick(pair.now);
+    assert!(!quiet(&pair));
+    pair.settle();
+    pair.a.send(&bytes(8000, 1)).unwrap();
+    pair.settle();
+    pair.a.send(&bytes(8000, 1)).unwrap();
+    assert!(!quiet(&pair), "the first is as full as it can be");
+}
+
 #[test]
 fn lent_blocks_arrive_and_come_back_once() {
     for (kind, read, link) in [

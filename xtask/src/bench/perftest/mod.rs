@@ -69,14 +69,7 @@ enum Part {
 }
 
 pub(super) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
-    let programs = match args.no_build {
-        true => Programs::as_they_are(root),
-        false => {
-            let programs = Programs::build(root)?;
-            programs.cargo(&["--package", "stride", "--bins"])?;
-            programs
-        }
-    };
+    let programs = Programs::beside_perftest(root, args.no_build)?;
     let parts = if args.parts.is_empty() { Part::value_variants() } else { &args.parts };
     let timed = if args.operations.is_empty() { &[Operation::Write] } else { &args.operations[..] };
     let mut missed = Vec::new();
@@ -134,7 +127,7 @@ impl Part {
             None | Some(Operation::Write) => format!("perftest {}", self.name()),
             Some(other) => format!("perftest {} --operations {}", self.name(), other.name()),
         };
-        let version = programs::first_line(Command::new("/usr/bin/ib_write_bw").arg("--version"));
+        let version = programs::first_line(Command::new(programs::PERFTEST).arg("--version"));
         let (words, flags) = match self.measured() {
             Some(_) => (
                 format!(

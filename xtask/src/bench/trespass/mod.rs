@@ -73,19 +73,12 @@ pub(super) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
 }
 
 fn over_soft(root: &Path, args: &Soft, dry_run: bool) -> Result<ExitCode> {
-    let programs = match args.no_build {
-        true => Programs::as_they_are(root),
-        false => {
-            let programs = Programs::build(root)?;
-            programs.cargo(&["--package", "stride", "--bins"])?;
-            programs
-        }
-    };
+    let programs = Programs::beside_perftest(root, args.no_build)?;
     let (rounds, part) = if args.quick { (1, 10) } else { (args.rounds, 1) };
     let body = rows::measure(&programs, rounds, part)?;
     println!("{body}");
     if !dry_run && !args.quick {
-        let version = programs::first_line(Command::new("/usr/bin/ib_write_bw").arg("--version"));
+        let version = programs::first_line(Command::new(programs::PERFTEST).arg("--version"));
         let intro = format!(
             "{}, perftest {}, stride-perf {}, {} processors. Geometric means of {rounds} ratios of runs that took turns, in brackets the \
              95 % bootstrap interval; above 1 trespass is better, and it is better where its whole interval is above 1 and above that of \

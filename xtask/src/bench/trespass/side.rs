@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::bench::perftest::pair::{Files, converse, free_port};
-use crate::bench::programs::Programs;
+use crate::bench::programs::{PERFTEST, Programs};
 use crate::bench::soft::way::{Way, Ways};
 
 /// Blocks that a sender uses in turn. perftest has one buffer, which it never leaves: a program that owns what it sends needs two at
@@ -131,7 +131,7 @@ impl Run {
 
     fn command(self, programs: &Programs, files: &Files, side: usize, port: u16) -> Command {
         let mut command = match (self.tool, self.measure) {
-            (Tool::Perftest, Measure::Bandwidth) => Command::new("/usr/bin/ib_write_bw"),
+            (Tool::Perftest, Measure::Bandwidth) => Command::new(PERFTEST),
             (Tool::Perftest, _) => Command::new("/usr/bin/ib_send_lat"),
             _ => Command::new(programs.path("stride-perf")),
         };
