@@ -48,6 +48,7 @@ pub(crate) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
         return unsafe { copy_with_tail::<u64>(dst, src, len - WORD) };
     }
     let tail = tail_len(dst.addr(), len);
+    debug_assert!(tail < WORD, "that was seen above");
     let body = len - tail;
     // SAFETY: the caller's promise, of whose bytes the tail is the last; `tail_len` has seen to its alignment.
     unsafe {

@@ -30,6 +30,18 @@ impl TestPlan {
     }
 }
 
+/// On what a cork has no effect, as it holds nothing back there.
+pub(super) fn uncorked(test: &TestPlan) -> Option<&'static str> {
+    match (test.operation, test.measure) {
+        (Operation::Messages(Api::Pool), _) => Some("--api pool: its blocks are frames of their own"),
+        (_, Measure::Latency(_)) => {
+            Some("latency: each side waits for the other, and nobody holds back then")
+        }
+        (_, Measure::Echo(_)) => Some("grid: with several in flight both sides cork anyway"),
+        (_, Measure::Bandwidth) => None,
+    }
+}
+
 /// What was given to no effect.
 pub(super) fn warnings(
     args: &RunArgs,
@@ -55,17 +67,6 @@ pub(super) fn warnings(
     }
     if local.transport == Policy::TcpOnly && (local.device.is_some() || local.gid_index.is_some()) {
         warnings.push("-d and -x have no effect with --transport tcp: leave them out".to_owned());
-    }
-    let no_cork = match (test.operation, test.measure) {
-        (Operation::Messages(Api::Pool), _) => Some("--api pool: its blocks are frames of their own"),
-        (_, Measure::Latency(_)) => {
-            Some("latency: each side waits for the other, and nobody holds back then")
-        }
-        (_, Measure::Echo(_)) => Some("grid: with several in flight both sides cork anyway"),
-        (_, Measure::Bandwidth) => None,
-    };
-    if let (true, Some(why)) = (local.cork, no_cork) {
-        warnings.push(format!("--cork has no effect on {why}"));
     }
     if local.transport == Policy::TcpOnly && local.poll {
         warnings.push("--poll has no effect with --transport tcp: leave it out".to_owned());

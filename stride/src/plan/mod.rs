@@ -226,14 +226,16 @@ impl Plan {
     fn of_messages(measure: Measure, args: &MessageArgs) -> Result<Self, PlanError> {
         let test = test_plan(Operation::Messages(args.api.into()), measure, &args.run);
         test.validate()?;
+        let uncorked = messages::uncorked(&test).filter(|_| args.cork);
         let local = LocalOptions {
             transport: args.transport.into(),
             poll: args.poll,
-            cork: args.cork,
+            cork: args.cork && uncorked.is_none(),
             ..local_options(&args.run)?
         };
         let mut warnings = size_warnings(&args.run, &test);
         warnings.extend(messages::warnings(&args.run, &test, &local)?);
+        warnings.extend(uncorked.map(|why| format!("--cork has no effect on {why}")));
         Ok(Self { role: role(&args.run), local, test, warnings })
     }
 }

@@ -464,7 +464,8 @@ fn a_cork_is_for_bandwidth_and_the_client_alone() {
     assert!(!plain.local.cork && corked.local.cork && corked.warnings.is_empty());
     assert_eq!(plain.test, corked.test);
     for flags in ["lat --cork", "grid --cork", "bw --api pool --cork"] {
-        let warnings = messages(flags).unwrap().warnings;
+        let Plan { local, warnings, .. } = messages(flags).unwrap();
+        assert!(!local.cork, "nothing says that it is corked: {flags}");
         assert!(warnings.iter().any(|line| line.starts_with("--cork has no effect on")), "{flags}");
     }
 }

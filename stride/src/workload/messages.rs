@@ -25,7 +25,6 @@ pub struct Messages<'a> {
     test: &'a TestPlan,
     timer: &'a Timer,
     cork: bool,
-    notes: Notes,
     recorder: LatencyRecorder,
 }
 
@@ -58,7 +57,7 @@ enum Memory {
 impl<'a> Messages<'a> {
     /// A side that is ready to run.
     pub fn new(test: &'a TestPlan, timer: &'a Timer) -> Self {
-        Self { test, timer, cork: false, notes: Notes::new(), recorder: LatencyRecorder::new() }
+        Self { test, timer, cork: false, recorder: LatencyRecorder::new() }
     }
 
     /// Has what does not fill a frame held back in a stream of messages.
@@ -142,13 +141,14 @@ impl<'a> Messages<'a> {
     fn ping_pong(&mut self, load: Load<'_>, socket: &mut SeqPacket) -> io::Result<Row> {
         let (Load { size, messages, pace, progress }, timer) = (load, self.timer);
         let (mut sender, mut answered) = (Sender::new(self.test, size, socket)?, 0);
+        let mut notes = Notes::new();
         self.recorder.clear();
         for _ in 0..WARM_UP {
             sender.send(socket)?;
             sender.receive(socket)?;
         }
         while answered < messages && !pace.is_over() {
-            let (start, ends) = self.notes.places(messages - answered);
+            let (start, ends) = notes.places(messages - answered);
             let before = answered;
             *start = timer.now();
             for end in ends {
@@ -161,7 +161,7 @@ impl<'a> Messages<'a> {
                     break;
                 }
             }
-            self.notes.count((answered - before) as usize, &mut self.recorder);
+            notes.count((answered - before) as usize, &mut self.recorder);
         }
         sender.end(socket)?;
         sender.settle(socket)?;

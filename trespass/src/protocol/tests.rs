@@ -1,6 +1,7 @@
 //! Two connections that hand each other their frames.
 
 mod close;
+mod cork;
 mod flow;
 mod hostile;
 mod random;
