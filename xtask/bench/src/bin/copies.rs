@@ -12,6 +12,10 @@
 //! is what an interface that copies has to do at least: bytes of one process's own memory come into another's by one copy of each. It is done
 //! once for each [way](WAYS) of using a ring that both have, and the best is printed. Both are always at it, and look for each other
 //! without a pause.
+//!
+//!     copies three SIZE COUNT
+//!
+//! is the same where bytes come into memory of the other process before its program asks for them, so that it has to copy them once more.
 
 use std::hint::{black_box, spin_loop};
 use std::io;
@@ -49,7 +53,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 fn main() -> Result<ExitCode> {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let [what, size, count] = &words[..] else { bail!("usage: copies one|two SIZE COUNT") };
+    let [what, size, count] = &words[..] else { bail!("usage: copies one|two|three SIZE COUNT") };
     let size: usize = size.parse().context("SIZE is a number of bytes")?;
     let count: usize = count.parse().context("COUNT is a number")?;
     ensure!(
@@ -58,8 +62,9 @@ fn main() -> Result<ExitCode> {
     );
     let took = match what.as_str() {
         "one" => alone(size, count)?,
-        "two" => between_two(size, count)?,
-        _ => bail!("copies one or two"),
+        "two" => between_two(size, count, false)?,
+        "three" => between_two(size, count, true)?,
+        _ => bail!("copies one, two or three"),
     };
     let rate = count as f64 / took / 1e6;
     println!("{size} {count} {:.3} {rate:.6}", rate * size as f64 / 1e3);
@@ -123,25 +128,26 @@ fn alone(size: usize, count: usize) -> Result<f64> {
     Ok(copy(count))
 }
 
-/// How many seconds two processes take, the best way.
-fn between_two(size: usize, count: usize) -> Result<f64> {
+/// How many seconds two processes take, the best way. `again`: what has come is copied once more.
+fn between_two(size: usize, count: usize, again: bool) -> Result<f64> {
     let mut best = f64::INFINITY;
     for way in WAYS {
-        best = best.min(run(Way { piece: way.piece.min(size), ..way }, size, count)?);
+        best = best.min(run(Way { piece: way.piece.min(size), ..way }, size, count, again)?);
     }
     Ok(best)
 }
 
 /// How many seconds it takes.
-fn run(way: Way, size: usize, count: usize) -> Result<f64> {
+fn run(way: Way, size: usize, count: usize, again: bool) -> Result<f64> {
     let shared = Memory::new(RING + way.piece * way.places, true)?;
     let own = Memory::new(size.max(RING), false)?;
+    let between = again.then(|| Memory::new(way.piece, false)).transpose()?;
     let pieces = (size / way.piece * count) as u64;
     // SAFETY: this process has one thread, so the child has all that it may need.
     let child = unsafe { libc::fork() };
     ensure!(child >= 0, "no other process: {}", io::Error::last_os_error());
     if child == 0 {
-        let taken = take(way, &shared, &own, size, pieces);
+        let taken = take(way, &shared, between.as_ref(), &own, size, pieces);
         // SAFETY: the child ends here, without what its parent would do at its own end.
         unsafe { libc::_exit(i32::from(!taken)) };
     }
@@ -175,17 +181,29 @@ fn give(way: Way, shared: &Memory, own: &Memory, size: usize, pieces: u64) -> bo
     wait(|| got.load(Acquire) == pieces)
 }
 
-/// Copies out of the ring.
-fn take(way: Way, shared: &Memory, own: &Memory, size: usize, pieces: u64) -> bool {
+/// Copies out of the ring, and through what is between, if there is something.
+fn take(
+    way: Way,
+    shared: &Memory,
+    between: Option<&Memory>,
+    own: &Memory,
+    size: usize,
+    pieces: u64,
+) -> bool {
     let (sent, got) = (shared.counter(0), shared.counter(GOT));
     for number in 0..pieces {
         if !wait(|| sent.load(Acquire) > number) {
             return false;
         }
         let (from, to) = places(way, shared, own, size, number);
+        let first = between.map_or(to, |between| between.at(0, way.piece));
         // SAFETY: the other process has filled it and waits; both ranges are this long and do not overlap.
-        unsafe { copy_nonoverlapping(from, to, way.piece) };
+        unsafe { copy_nonoverlapping(from, first, way.piece) };
         got.store(number + 1, Release);
+        if between.is_some() {
+            // SAFETY: both are this process's alone, this long, and do not overlap.
+            unsafe { copy_nonoverlapping(first, to, way.piece) };
+        }
     }
     true
 }
