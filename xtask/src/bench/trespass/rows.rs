@@ -79,6 +79,7 @@ fn rows() -> Vec<Row> {
     for (what, copies, sizes) in [
         ("one copy from two buffers", Copies::One, &[64 << 10, 256 << 10, 1 << 20][..]),
         ("two copies and nothing else", Copies::Two, &[64 << 10, 256 << 10, 1 << 20, 4 << 20]),
+        ("three copies and nothing else", Copies::Three, &[64 << 10, 256 << 10, 1 << 20, 4 << 20]),
     ] {
         rows.extend(sizes.iter().map(|size| Row {
             what,
@@ -264,7 +265,7 @@ mod tests {
     #[test]
     fn what_is_held_against_perftest_polls() {
         let polling: Vec<&str> = rows().iter().filter(|row| row.polls()).map(|row| row.against).collect();
-        assert_eq!(polling.len(), 1 + 7 + 7);
+        assert_eq!(polling.len(), 1 + 7 + 11);
         assert_eq!(polling[0], "`ib_send_lat`, polled");
         assert!(polling[1..].iter().all(|against| *against == "`ib_write_bw`"));
     }

@@ -34,7 +34,7 @@ pub(super) enum Tool {
     Pool,
     /// trespass's over TCP, in the program's memory.
     Tcp,
-    /// Nobody's: copies by one process, or by two, each of which copies all, and nothing else.
+    /// Nobody's: copies by one process, or by two, each of which copies all, or one of them twice, and nothing else.
     Copies(Copies),
 }
 
@@ -43,6 +43,18 @@ pub(super) enum Tool {
 pub(super) enum Copies {
     One,
     Two,
+    Three,
+}
+
+impl Copies {
+    /// What the program that makes them calls it.
+    fn word(self) -> &'static str {
+        match self {
+            Self::One => "one",
+            Self::Two => "two",
+            Self::Three => "three",
+        }
+    }
 }
 
 /// Which way payload goes.
@@ -121,7 +133,7 @@ impl Run {
     /// Whatever processes there are, they are the program's own.
     fn copies(self, programs: &Programs, copies: Copies) -> Result<Ran> {
         let mut command = Command::new(programs.path("copies"));
-        command.arg(if copies == Copies::One { "one" } else { "two" });
+        command.arg(copies.word());
         let output = command.args([self.size.to_string(), self.iterations.to_string()]).output()?;
         let (said, noted) =
             (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
