@@ -50,6 +50,46 @@ fn hello_says_hello_and_what_carried_it() {
     assert!(guest.contains("world was here from 127.0.0.1:") && guest.contains("over TCP"), "{guest}");
 }
 
+/// Over the software device, with what each connection says of itself.
+const TELLING: [(&str, &str); 3] = [SOFT[0], ("TRESPASS_LOG", "info"), ("TRESPASS_TRANSPORT", "rdma")];
+
+/// Both begin by TCP, and each side tells of its connection in one line.
+#[test]
+fn hello_becomes_rdma_by_itself_and_says_by_what() {
+    let (server, addr) = server_in("hello", &["server", "127.0.0.1:0"], &TELLING);
+    let guest = run_with(&example("hello").unwrap(), &["client", &addr], &TELLING).unwrap();
+    assert_eq!(guest.stdout, "hello, world, over RDMA\n");
+    let host = server.finish().unwrap();
+    assert!(host.stdout.contains("over RDMA"), "{host}");
+    for output in [guest, host] {
+        let lines: Vec<_> = output.stderr.lines().filter(|line| line.starts_with("trespass info:")).collect();
+        let [line] = &lines[..] else { panic!("{output}") };
+        assert!(line.starts_with("trespass info: RDMA activated: soft0 port 1, GID index "), "{line}");
+        for word in [
+            "queue pair 0x",
+            " MTU ",
+            " bytes inline, ",
+            " sends and ",
+            " receives deep connection=RDMA 127.0.0.1:",
+        ] {
+            assert!(line.contains(word), "no {word:?} in {line}");
+        }
+    }
+}
+
+#[test]
+fn why_it_is_tcp_is_told_in_one_line() {
+    let variables = [TCP[0], ("TRESPASS_LOG", "info")];
+    let (server, addr) = server_in("hello", &["server", "127.0.0.1:0"], &variables);
+    let guest = run_with(&example("hello").unwrap(), &["client", &addr], &variables).unwrap();
+    for output in [guest, server.finish().unwrap()] {
+        let lines: Vec<_> = output.stderr.lines().filter(|line| line.starts_with("trespass info:")).collect();
+        let [line] = &lines[..] else { panic!("{output}") };
+        assert!(line.starts_with("trespass info: no RDMA connection=TCP 127.0.0.1:"), "{line}");
+        assert!(line.contains("TRESPASS_TRANSPORT=tcp"), "{line}");
+    }
+}
+
 #[test]
 fn both_begin_by_rdma_cm_where_they_are_told_to() {
     const BY_CM: [&str; 2] = ["--bootstrap", "rdma_cm"];
@@ -88,6 +128,7 @@ fn echo_measures_what_comes_back() {
     assert_eq!(rows(&empty).len(), 1, "{empty}");
     let output = server.finish().unwrap();
     assert_eq!(output.stderr.matches("is gone after").count(), 2, "{output}");
+    assert_eq!(output.stdout.matches(" is here, over TCP").count(), 2, "{output}");
 }
 
 #[test]
@@ -102,15 +143,27 @@ fn echo_goes_through_its_grid() {
 
 #[test]
 fn a_copied_file_is_the_file() {
-    let folder = std::env::temp_dir().join(format!("trespass-file-copy-{}", std::process::id()));
+    copy_files(&TCP, "over TCP\n");
+}
+
+#[test]
+fn a_file_copied_by_a_device_is_the_file() {
+    copy_files(&SOFT, "over RDMA\n");
+}
+
+fn copy_files(variables: &[(&str, &str)], ending: &str) {
+    let (_, way) = variables[0];
+    let folder = std::env::temp_dir().join(format!("trespass-file-copy-{}-{way}", std::process::id()));
     fs::create_dir(&folder).unwrap();
     let (from, to) = (folder.join("from"), folder.join("to"));
     for len in [0, 1, 262_144, 5_000_001] {
         let bytes: Vec<u8> = (0..len as u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
         fs::write(&from, &bytes).unwrap();
-        let (server, addr) = server("file_copy", &["receive", "127.0.0.1:0", to.to_str().unwrap()]);
-        let text = client("file_copy", &["send", &addr, from.to_str().unwrap()]).ok().unwrap();
-        assert!(text.starts_with(&format!("sent {len} bytes in ")) && text.ends_with("over TCP\n"), "{text}");
+        let arguments = ["receive", "127.0.0.1:0", to.to_str().unwrap()];
+        let (server, addr) = server_in("file_copy", &arguments, variables);
+        let arguments = ["send", &addr, from.to_str().unwrap()];
+        let text = run_with(&example("file_copy").unwrap(), &arguments, variables).unwrap().ok().unwrap();
+        assert!(text.starts_with(&format!("sent {len} bytes in ")) && text.ends_with(ending), "{text}");
         server.finish().unwrap().ok().unwrap();
         assert!(fs::read(&to).unwrap() == bytes, "{len} bytes");
     }
@@ -134,9 +187,12 @@ fn what_is_wrong_takes_one_line() {
 
 #[test]
 fn a_store_keeps_what_it_is_given() {
-    for name in ["store_tcp", "store"] {
-        let (server, addr) = server(name, &["server", "127.0.0.1:0"]);
-        let ask = |request: &[&str]| client(name, &[&["client", &addr], request].concat()).ok().unwrap();
+    for (name, variables) in [("store_tcp", &TCP), ("store", &TCP), ("store", &SOFT)] {
+        let (server, addr) = server_in(name, &["server", "127.0.0.1:0"], variables);
+        let ask = |request: &[&str]| {
+            let arguments = [&["client", &addr], request].concat();
+            run_with(&example(name).unwrap(), &arguments, variables).unwrap().ok().unwrap()
+        };
         assert_eq!(ask(&["get", "colour"]), "\n");
         assert_eq!(ask(&["set", "colour", "light", "green"]), "ok\n");
         assert_eq!(ask(&["get", "colour"]), "light green\n");

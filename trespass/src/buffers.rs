@@ -30,6 +30,9 @@ pub struct Completion {
     pub left: usize,
 }
 
+/// What is said where there is no block for it.
+pub(crate) const NO_BLOCK: &str = "the pool has no such block now";
+
 /// A block of a pool, for a program.
 pub(crate) fn take(pool: &Pool, len: usize) -> io::Result<Block> {
     pool.take(len).ok_or_else(|| {
@@ -39,7 +42,7 @@ pub(crate) fn take(pool: &Pool, len: usize) -> io::Result<Block> {
             );
             io::Error::new(io::ErrorKind::InvalidInput, words)
         } else {
-            io::Error::new(io::ErrorKind::WouldBlock, "the pool has no such block now")
+            io::Error::new(io::ErrorKind::WouldBlock, NO_BLOCK)
         }
     })
 }

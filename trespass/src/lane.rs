@@ -146,7 +146,7 @@ impl Lane {
     ) -> io::Result<Self> {
         let (gather, domain) = (way.gather(), pool.domain_id());
         let setup = Setup { gather, domain, ..agreed.setup(config, link) };
-        about.tell();
+        about.tell(&way);
         let mut connection =
             Connection::new(&setup).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         // From now on there are deadlines.
@@ -625,10 +625,15 @@ impl Lane {
 
 impl About {
     /// The one line of each connection's set-up.
-    fn tell(&self) {
+    fn tell(&self, way: &Way) {
         match &self.fallback {
             Some(reason) => tracing::info!(connection = %self, %reason, "no RDMA"),
-            None => tracing::info!(connection = %self, "RDMA"),
+            // In words it costs a query of the queue pair, which nobody makes who does not hear them.
+            None if tracing::enabled!(tracing::Level::INFO) => {
+                let by = way.describe().unwrap_or_default();
+                tracing::info!(connection = %self, "RDMA activated: {by}");
+            }
+            None => (),
         }
     }
 }

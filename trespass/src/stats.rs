@@ -97,10 +97,14 @@ impl Summary {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
+    use std::thread;
+
     use tracing::level_filters::LevelFilter;
 
     use super::*;
     use crate::log::told;
+    use crate::{Builder, Policy};
 
     #[test]
     fn what_has_come_since_is_told_once_in_each_interval() {
@@ -130,5 +134,30 @@ mod tests {
             "{text}"
         );
         assert!(!Summary::new(None, began).is_due(began + 1000 * every));
+    }
+
+    /// Nobody asks it to.
+    #[test]
+    #[cfg_attr(miri, ignore = "opens sockets")]
+    fn a_connection_tells_what_it_has_done() {
+        let every = Duration::from_secs(1);
+        let builder = || Builder::new().policy(Policy::TcpOnly).trace_interval(Some(every));
+        let mut listener = builder().bind("127.0.0.1:0").expect("a port");
+        let addr = listener.local_addr().expect("bound");
+        let reader = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("a connection");
+            let mut bytes = Vec::new();
+            stream.read_to_end(&mut bytes).map(|_| bytes)
+        });
+        let text = told(LevelFilter::DEBUG, || {
+            let mut stream = builder().connect(addr).expect("a connection");
+            stream.write_all(b"something").expect("written");
+            thread::sleep(every + Duration::from_millis(10));
+            drop(stream);
+        });
+        assert_eq!(reader.join().expect("no panic").expect("all of it"), b"something");
+        let summaries: Vec<_> = text.lines().filter(|line| line.contains("in the last 1s")).collect();
+        assert!(summaries.iter().any(|line| line.contains(" sent=9 ")), "{text}");
+        assert!(summaries.iter().all(|line| line.contains(&format!(" - {addr} "))), "{text}");
     }
 }

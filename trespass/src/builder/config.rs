@@ -17,7 +17,7 @@ const MIB: usize = 1 << 20;
 pub struct Config {
     // Frames and messages.
     pub(crate) slot_size: u32,
-    /// The program has chosen that.
+    /// The program has chosen that, or how many there are.
     pub(crate) slots_are_chosen: bool,
     pub(crate) rx_slots: u32,
     pub(crate) reserve: u32,
@@ -200,8 +200,7 @@ impl Config {
     /// The same over a device that wants long frames, if that is another: the program has chosen nothing that does not go together with it.
     #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "TCP has no slots"))]
     pub(crate) fn with_long_frames(&self) -> Option<Self> {
-        let has_chosen = self.slots_are_chosen || self.rx_slots != RX_SLOTS;
-        if has_chosen || self.srq || self.given_pool.is_some() {
+        if self.slots_are_chosen || self.srq || self.given_pool.is_some() {
             return None;
         }
         let mut config = Self { slot_size: LONG_SLOT, rx_slots: LONG_RX_SLOTS, ..self.clone() };

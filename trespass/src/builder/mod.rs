@@ -64,10 +64,6 @@ macro_rules! setters {
 }
 
 setters! {
-    /// Receive slots of a connection: 16 to 32768. Times [`slot_size`](Self::slot_size) it is the memory of an idle connection, unless
-    /// connections [share](Self::srq) them. Start value: 56, which with what the pool makes ahead is less than 512 KiB; over SoftRoCE, where
-    /// [slots are larger](Self::slot_size), 28.
-    rx_slots: u32;
     /// Whether all connections of a [`Worker`](crate::Worker) receive from one shared receive queue. Start value: no.
     ///
     /// A connection then begins with 5 receive slots, which it is certain of as long as it is there: 20 KiB at the slots of 4 KiB that are
@@ -243,6 +239,16 @@ impl Builder {
         self
     }
 
+    /// Receive slots of a connection: 16 to 32768. Times [`slot_size`](Self::slot_size) it is the memory of an idle connection, unless
+    /// connections [share](Self::srq) them. Start value: 56, which with what the pool makes ahead is less than 512 KiB; over SoftRoCE, where
+    /// [slots are larger](Self::slot_size), 28.
+    #[must_use]
+    pub fn rx_slots(mut self, rx_slots: u32) -> Self {
+        self.config.rx_slots = rx_slots;
+        self.config.slots_are_chosen = true;
+        self
+    }
+
     /// Bytes that the peer's program gets to know with the connection ([`Stream::peer_user_data`](crate::Stream::peer_user_data)): up to 1024.
     #[must_use]
     pub fn user_data(mut self, user_data: impl Into<Vec<u8>>) -> Self {
@@ -267,7 +273,7 @@ impl Builder {
     /// As [`Self::build`], in this environment.
     pub(crate) fn build_in(self, environment: &Environment) -> Result<Config, ConfigError> {
         let Self { mut config, device, eager_max, slot_size } = self;
-        config.slots_are_chosen = slot_size.is_some();
+        config.slots_are_chosen |= slot_size.is_some();
         config.slot_size = slot_size.unwrap_or(if config.srq { config::SHARED_SLOT } else { config::SLOT });
         config.eager_max = eager_max.unwrap_or_else(|| config.suitable_eager_max());
         config.device = device.map(|text| DeviceName::parse("device", &text)).transpose()?;

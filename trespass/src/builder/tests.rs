@@ -294,7 +294,8 @@ fn slots_are_long_where_a_frame_costs_much_unless_something_else_was_chosen() {
     assert_eq!((long.slot_size, long.rx_slots), (16 << 10, 28));
     assert_eq!(long.slot_size * long.rx_slots, 56 * (8 << 10), "an idle connection has as much memory");
     assert_eq!(suited(|b| b.eager_max(10_000)).expect("it goes together").eager_max, 16_368);
-    let chosen: [Set; 6] = [
+    let chosen: [Set; 7] = [
+        |b| b.rx_slots(56),
         |b| b.slot_size(8 << 10),
         |b| b.slot_size(16 << 10),
         |b| b.rx_slots(64),

@@ -125,7 +125,6 @@ impl Way {
     pub(crate) fn over(path: Path, socket: std::net::TcpStream) -> io::Result<(Self, Pool)> {
         let pool = path.blocks().clone();
         let rc = rc::Rc::new(path, socket).ok_or_else(|| io::Error::other("no queue pair was made"))?;
-        tracing::info!("RDMA activated: {}", rc.describe());
         Ok((Self::Rc(Box::new(rc)), pool))
     }
 
@@ -133,9 +132,7 @@ impl Way {
     #[cfg(feature = "rdma")]
     pub(crate) fn managed(managed: rc::Managed<Pool>, line: rc::Line) -> (Self, Pool) {
         let pool = managed.blocks().clone();
-        let rc = rc::Rc::managed(managed, line);
-        tracing::info!("RDMA activated: {}", rc.describe());
-        (Self::Rc(Box::new(rc)), pool)
+        (Self::Rc(Box::new(rc::Rc::managed(managed, line))), pool)
     }
 
     /// Lent blocks that one frame can have.
@@ -164,6 +161,15 @@ impl Way {
             Self::Tcp(_) => (),
             #[cfg(feature = "rdma")]
             Self::Rc(rc) => rc.cut_off(connection, error),
+        }
+    }
+
+    /// The device, the queue pair and what it has, in words, if it is one that moves them.
+    pub(crate) fn describe(&self) -> Option<String> {
+        match self {
+            Self::Tcp(_) => None,
+            #[cfg(feature = "rdma")]
+            Self::Rc(rc) => Some(rc.describe()),
         }
     }
 

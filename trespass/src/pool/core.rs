@@ -17,6 +17,9 @@ use super::state::{Count, Limits, Purpose, State};
 use super::stats::{ClassStats, PoolStats};
 use super::{Cause, Pool, PoolError};
 
+/// What is said where there is no more memory for it.
+pub(crate) const DOES_NOT_GROW: &str = "the pool does not grow";
+
 /// After the system has refused memory, or the device its registration, it is not asked again for so long.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -290,7 +293,7 @@ impl Core {
 
     #[cold]
     fn was_refused(&self, error: &PoolError) -> bool {
-        tracing::warn!("the pool does not grow: {error}");
+        tracing::warn!("{DOES_NOT_GROW}: {error}");
         let mut state = self.lock();
         state.refused += 1;
         state.registers_no_more |= matches!(error, PoolError::Register { .. });

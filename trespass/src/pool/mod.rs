@@ -71,6 +71,8 @@ pub use self::classes::LARGEST_BLOCK;
 pub(crate) use self::classes::Side;
 pub use self::config::{HugePages, PoolConfig};
 use self::core::Core;
+#[cfg(test)]
+pub(crate) use self::core::DOES_NOT_GROW;
 pub use self::high_water::HighWater;
 pub use self::stats::{AdoptedStats, ClassStats, PoolStats};
 

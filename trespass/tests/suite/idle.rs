@@ -226,8 +226,8 @@ fn own_time() -> Duration {
 fn i18_fifty_idle_connections_use_no_time(rig: &Rig) -> Outcome {
     const CONNECTIONS: usize = 50;
     const WATCHED: Duration = Duration::from_secs(2);
-    // Without probes; and with those that there are if nothing is said of them.
-    for (keepalive, most) in [(None, 5), (Some(Duration::from_secs(5)), 100)] {
+    // Without probes; and with five times as many as there are if nothing is said of them.
+    for (keepalive, most) in [(None, 5), (Some(Duration::from_secs(1)), 100)] {
         let config = rig.builder().keepalive(keepalive).build().unwrap();
         let (send, receive) = mpsc::channel();
         let addr = {

@@ -19,7 +19,7 @@ pub(crate) fn add(suite: &mut test_harness::Suite<Rig>) {
         a_message_of_any_length_is_received_without_a_copy, several_blocks_are_one_message, memory_of_the_programs_own_goes_without_a_copy,
         a_worker_sends_several_blocks_as_one_message, a_message_may_be_larger_than_any_block,
         a_message_whose_time_is_up_is_gone_on_with, a_message_that_fits_the_buffer_moves_whole_or_not_at_all,
-        an_end_within_a_message_of_1_gib_is_a_failure, what_has_come_together_is_answered_together,
+        a_message_of_1_gib_arrives, an_end_within_a_message_of_1_gib_is_a_failure, what_has_come_together_is_answered_together,
         long_messages_arrive_where_nobody_reads);
 }
 
@@ -561,6 +561,41 @@ fn a_message_that_fits_the_buffer_moves_whole_or_not_at_all(rig: &Rig) -> Outcom
 /// As those of [`std::net`] fail whose time is up.
 fn is_over(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
+}
+
+/// The longest message that there is. Its bytes repeat after a length that is none of a block's, so that no two blocks are the same.
+fn a_message_of_1_gib_arrives(rig: &Rig) -> Outcome {
+    const PERIOD: usize = 1_048_573;
+    let total = rig.less(1 << 30);
+    let pattern = bytes(30, PERIOD);
+    let from = |at: usize| &pattern[at % PERIOD..];
+    let (mut client, mut server) = rig.packets();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut sent = 0;
+            while sent < total {
+                let rest = from(sent);
+                sent += client.send_part(total as u64, &rest[..rest.len().min(total - sent)]).unwrap();
+            }
+            assert_eq!(client.sending().map(|sending| sending.done), None);
+        });
+        let (mut buffer, mut got) = (vec![0; 1 << 20], 0);
+        loop {
+            let part = server.recv_part(&mut buffer).unwrap();
+            assert_eq!(part.total, total as u64);
+            let mut left = &buffer[..part.len];
+            while !left.is_empty() {
+                let expected = from(got);
+                let len = left.len().min(expected.len());
+                assert!(left[..len] == expected[..len], "other bytes from {got} on");
+                (left, got) = (&left[len..], got + len);
+            }
+            if part.last {
+                break assert_eq!(got, total);
+            }
+        }
+    });
+    Ok(())
 }
 
 /// Of which a few MiB are ever sent: no memory is needed for its pages of zeros, and none for what was promised.

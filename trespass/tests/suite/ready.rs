@@ -3,7 +3,7 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -35,7 +35,7 @@ trait Sleeper {
 }
 
 struct Epoll {
-    set: rustix::fd::OwnedFd,
+    set: OwnedFd,
 }
 
 fn epoll_set(stream: &Stream, flags: epoll::EventFlags) -> Epoll {
@@ -69,7 +69,7 @@ impl Epoll {
 struct Level(Epoll);
 struct Edge(Epoll);
 struct Mio(mio::Poll);
-struct Poll(i32);
+struct Poll(OwnedFd);
 
 impl Sleeper for Level {
     fn of(stream: &Stream) -> Self {
@@ -109,11 +109,11 @@ impl Sleeper for Mio {
 
 impl Sleeper for Poll {
     fn of(stream: &Stream) -> Self {
-        Self(stream.as_raw_fd())
+        Self(stream.as_fd().try_clone_to_owned().unwrap())
     }
 
     fn sleep(&mut self, limit: Duration) -> bool {
-        is_readable_raw(self.0, limit)
+        is_readable_by_poll(self.0.as_fd(), limit)
     }
 }
 
@@ -128,7 +128,11 @@ fn is_readable_raw(fd: i32, limit: Duration) -> bool {
 
 /// As `poll(2)` sees it.
 fn is_readable(stream: &Stream, limit: Duration) -> bool {
-    let mut fds = [PollFd::new(stream, PollFlags::IN)];
+    is_readable_by_poll(stream.as_fd(), limit)
+}
+
+fn is_readable_by_poll(descriptor: BorrowedFd<'_>, limit: Duration) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(descriptor, PollFlags::IN)];
     again(|| Ok(poll(&mut fds, Some(&timespec(limit)))?)) == 1
 }
 

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use test_harness::{Outcome, bytes, cases};
-use trespass::Stream;
+use trespass::{Builder, Pool, Stream};
 
 use super::rig::{LONG, Rig, below, greet, random, read_exactly};
 
@@ -252,15 +252,34 @@ fn a_write_waits_no_longer_than_its_timeout(rig: &Rig) -> Outcome {
     Ok(())
 }
 
+/// As long as nobody has read them they are where they were filled, and nothing else of the pool is.
 fn buffers_of_the_pool_go_without_a_copy(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.streams();
+    let (mut client, mut server) = rig.streams_of(of_a_pool_of_its_own(rig), of_a_pool_of_its_own(rig));
+    let in_use = |stream: &Stream| stream.pool().stats().in_use;
     for len in [1, 1000, 70_000] {
+        let before = in_use(&client);
         let mut buffer = client.buffer(len).unwrap();
         buffer.bytes_mut()[..len].copy_from_slice(&bytes(len as u64, len));
+        let (address, with_it) = (buffer.bytes().as_ptr(), in_use(&client));
+        assert!(with_it >= before + len, "{with_it} after {before}");
         client.send_buf(buffer, len).unwrap();
+        assert!(
+            in_use(&client) <= with_it,
+            "{} for a buffer of {len} bytes, {with_it} with it",
+            in_use(&client)
+        );
         assert_eq!(read_exactly(&mut server, len), bytes(len as u64, len));
+        let back = client.next_completion().unwrap().expect("it comes back");
+        assert!(back.sent && back.block.bytes().as_ptr() == address);
     }
     Ok(())
+}
+
+/// Nobody else takes anything of it.
+fn of_a_pool_of_its_own(rig: &Rig) -> Builder {
+    let builder = rig.builder();
+    let config = builder.clone().build().unwrap();
+    builder.pool(Pool::new(&config.pool_config()).unwrap())
 }
 
 fn a_cork_holds_back_small_writes(rig: &Rig) -> Outcome {

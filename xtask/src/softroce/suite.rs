@@ -50,7 +50,7 @@ const NATIVE: &[&str] = &[
     "parity",
 ];
 
-/// Test programs that are run where they are named, as they do not hold in every run of the newer guest.
+/// Test programs that are run where they are named, as they take minutes where the processor is emulated.
 const ON_DEMAND: &[&str] = &["rdma", "rdma_by_cm", "netem"];
 
 /// What a guest's programs find there is read before they run, as they themselves are (see `script`).

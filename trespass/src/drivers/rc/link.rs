@@ -120,14 +120,17 @@ impl<B: DeviceBlock> Rc<B> {
         (posted, number::number(generation, Request::Send(posted as u32 + ahead)))
     }
 
-    /// Sends bytes that are no frame, and for which there may be no receive, so many times.
+    /// Sends bytes that nobody has made a frame of, and for which there may be no receive; with immediate data, if there is any.
     #[cfg(test)]
-    pub(super) fn send_raw(&mut self, times: usize) {
-        for _ in 0..times {
-            let mut list = self.pair.qp.start_post_send();
-            list.construct_wr(0, WorkRequestFlags::empty()).setup_send().setup_inline_data(b"no frame");
-            list.post().expect("posted");
-        }
+    pub(super) fn send_raw(&mut self, bytes: &[u8], immediate: Option<u32>) {
+        let mut list = self.pair.qp.start_post_send();
+        let request = list.construct_wr(0, WorkRequestFlags::empty());
+        let send = match immediate {
+            Some(immediate) => request.setup_send_imm(immediate),
+            None => request.setup_send(),
+        };
+        send.setup_inline_data(bytes);
+        list.post().expect("posted");
     }
 
     /// What carries it, in words.

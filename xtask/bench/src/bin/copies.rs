@@ -182,14 +182,7 @@ fn give(way: Way, shared: &Memory, own: &Memory, size: usize, pieces: u64) -> bo
 }
 
 /// Copies out of the ring, and through what is between, if there is something.
-fn take(
-    way: Way,
-    shared: &Memory,
-    between: Option<&Memory>,
-    own: &Memory,
-    size: usize,
-    pieces: u64,
-) -> bool {
+fn take(way: Way, shared: &Memory, between: Option<&Memory>, own: &Memory, size: usize, pieces: u64) -> bool {
     let (sent, got) = (shared.counter(0), shared.counter(GOT));
     for number in 0..pieces {
         if !wait(|| sent.load(Acquire) > number) {

@@ -11,7 +11,7 @@ mod softroce;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use super::document::{Section, today};
 use super::programs::{self, Programs};
@@ -75,7 +75,7 @@ pub(super) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
 fn over_soft(root: &Path, args: &Soft, dry_run: bool) -> Result<ExitCode> {
     let programs = Programs::beside_perftest(root, args.no_build)?;
     let (rounds, part) = if args.quick { (1, 10) } else { (args.rounds, 1) };
-    let body = rows::measure(&programs, rounds, part)?;
+    let rows::Table { body, not_ready } = rows::measure(&programs, rounds, part)?;
     println!("{body}");
     if !dry_run && !args.quick {
         let version = programs::first_line(Command::new(programs::PERFTEST).arg("--version"));
@@ -99,5 +99,15 @@ fn over_soft(root: &Path, args: &Soft, dry_run: bool) -> Result<ExitCode> {
         }
         .write(root)?;
     }
+    ensure_ready(not_ready)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What credits are for.
+fn ensure_ready(not_ready: u64) -> Result<()> {
+    ensure!(
+        not_ready == 0,
+        "{not_ready} times the device met a receiver of trespass's that was not ready: see the last column"
+    );
+    Ok(())
 }

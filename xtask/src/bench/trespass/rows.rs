@@ -192,8 +192,14 @@ impl Measured {
     }
 }
 
+/// All rows, and how often a receiver of trespass's was not ready.
+pub(super) struct Table {
+    pub(super) body: String,
+    pub(super) not_ready: u64,
+}
+
 /// Measures all rows, `rounds` times one after the other.
-pub(super) fn measure(programs: &Programs, rounds: u32, part: u64) -> Result<String> {
+pub(super) fn measure(programs: &Programs, rounds: u32, part: u64) -> Result<Table> {
     let files = Files::new()?;
     let unmeasured = |row| Measured { row, turns: Vec::new(), ways: None, not_ready: 0 };
     let mut rows: Vec<Measured> = rows().into_iter().map(unmeasured).collect();
@@ -209,7 +215,7 @@ pub(super) fn measure(programs: &Programs, rounds: u32, part: u64) -> Result<Str
     for row in &rows {
         writeln!(table, "{}", row.line())?;
     }
-    Ok(table)
+    Ok(Table { body: table, not_ready: rows.iter().map(|row| row.not_ready).sum() })
 }
 
 #[cfg(test)]

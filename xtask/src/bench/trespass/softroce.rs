@@ -66,6 +66,7 @@ pub(super) fn run(root: &Path, args: &Softroce, dry_run: bool) -> Result<ExitCod
         let name = format!("trespass softroce {}", args.place.rdma_core());
         Section { name: &name, title: "trespass over SoftRoCE", intro: &intro, body: &body }.write(root)?;
     }
+    super::ensure_ready(said.not_ready.iter().map(|run| run.1).sum())?;
     Ok(ran.ending.exit_code())
 }
 

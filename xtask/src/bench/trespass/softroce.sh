@@ -47,7 +47,13 @@ converse() {
     wait $pid
 }
 
-# The kernel counts what was not accepted at once on either side; a kernel without the counter would show nothing, and pass.
+# The kernel counts what was not accepted at once on either side.
+for counter in rcvd_rnr_err send_rnr_err; do
+    if [ ! -r "$counters/$counter" ]; then
+        echo "this kernel does not count receivers that are not ready: there is no $counters/$counter" >&2
+        exit 1
+    fi
+done
 not_ready() {
     cat "$counters/rcvd_rnr_err" "$counters/send_rnr_err" | awk '{ n += $1 } END { print n }'
 }

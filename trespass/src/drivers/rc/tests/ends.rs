@@ -5,7 +5,7 @@ use std::io::IoSlice;
 use super::*;
 use crate::drivers::rc::pair::DRAIN;
 use crate::handshake::DataPath;
-use crate::protocol::Cause;
+use crate::protocol::{CallError, Cause};
 
 /// Drops both sides, and sees that nothing is left of them.
 fn end(sides: [Side; 2]) {
@@ -85,6 +85,32 @@ fn aborting_tells_the_peer() {
     assert_eq!(sides[0].failure(), Some(&Cause::Aborted));
     assert_eq!(sides[1].failure(), Some(&Cause::PeerReset));
     end(sides);
+}
+
+/// What comes through the queue pair itself and is no frame ends that connection, by the error that it is, and no other.
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn what_is_no_frame_ends_its_connection_alone() {
+    let _turn = turn();
+    let mut others = connected(Kind::SeqPacket);
+    // A header that says more than has come, one of a type that there is not, less than a header, nothing, and immediate data that is none.
+    let mut long = [0; 16];
+    (long[0], long[1], long[12]) = (1, 3, 200);
+    let unknown = [0xee; 16];
+    let garbage: [(&[u8], Option<u32>); 5] =
+        [(&long, None), (&unknown, None), (b"no frame", None), (b"", None), (b"bytes", Some(u32::MAX))];
+    for (bytes, immediate) in garbage {
+        let mut sides = connected(Kind::SeqPacket);
+        sides[0].rc.send_raw(bytes, immediate);
+        until(&mut sides, "the end", |sides| sides.iter().all(|side| side.rc.is_over()));
+        let failure = sides[1].failure().cloned().expect("failed");
+        assert!(matches!(failure, Cause::Protocol(_)), "{bytes:?} {immediate:?}: {failure:?}");
+        assert_eq!(sides[1].connection.recv(&mut [0; 8]), Err(CallError::Failed(failure)));
+    }
+    let Side { connection, pool, .. } = &mut others[0];
+    connection.send(&[IoSlice::new(b"still here")], pool).expect("taken");
+    until(&mut others, "a message", |sides| sides[1].connection.message_complete());
+    end(others);
 }
 
 /// Beyond what was posted, a second time, and of the other queue: each ends the connection by its name, and all that was lent comes back.

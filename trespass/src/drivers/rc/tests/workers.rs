@@ -287,7 +287,7 @@ fn who_uses_the_receives_of_others_ends_alone() {
     both.connect(4);
     let [bad, theirs] = both.ends.remove(1);
     match both.workers[0].way(bad) {
-        crate::drivers::Way::Rc(rc) => rc.send_raw(12),
+        crate::drivers::Way::Rc(rc) => (0..12).for_each(|_| rc.send_raw(b"no frame", None)),
         crate::drivers::Way::Tcp(_) => panic!("RDMA"),
     }
     both.until("dead", |both| match both.workers[1].recv(theirs, &mut [0; 8]) {
