@@ -252,7 +252,7 @@ fn two_hundred_connections_at_once() {
 }
 
 #[test]
-#[ignore = "takes minutes, and 10,100 descriptors in each of two processes"]
+#[ignore = "takes 10,100 descriptors in each of two processes: `.ci/run scale`"]
 fn ten_thousand_connections_at_once() {
     many(10_000);
 }
