@@ -27,7 +27,8 @@ struct Row {
 struct Measured {
     row: Row,
     turns: Vec<Turn>,
-    ways: Option<Ways>,
+    /// Which ways the payload went: ours, and the reference's.
+    ways: [Option<Ways>; 2],
     not_ready: u64,
 }
 
@@ -142,13 +143,15 @@ impl Row {
         }
     }
 
-    /// Which way the payload of both sides went.
-    fn way(&self, ways: Option<Ways>) -> String {
+    /// Which way the payload of both sides went: one if it was the same.
+    fn way(&self, ways: [Option<Ways>; 2]) -> String {
+        let [ours, reference] = ways.map(|ways| ways.map_or_else(String::new, Ways::most));
         match (self.ours.1, self.reference.1) {
             (Carrier::Soft(way), Carrier::Soft(_)) => way.to_string(),
             (Carrier::Memory, Carrier::Soft(way)) => format!("memory / {way}"),
-            (_, Carrier::Sockets) => format!("{} / sockets", ways.map_or_else(String::new, Ways::most)),
-            _ => ways.map_or_else(String::new, Ways::most),
+            (_, Carrier::Sockets) => format!("{ours} / sockets"),
+            _ if ours == reference => ours,
+            _ => format!("{ours} / {reference}"),
         }
     }
 }
@@ -164,9 +167,7 @@ impl Measured {
             let ran = run.run(programs, files)?;
             // perftest posts its receives when it comes to it, and that is its own affair.
             self.not_ready += if tool == Tool::Perftest { 0 } else { ran.not_ready };
-            if ours {
-                self.ways = ran.ways;
-            }
+            self.ways[usize::from(!ours)] = ran.ways;
             Ok(ran.figure)
         })?;
         self.turns.push(turn);
@@ -201,7 +202,7 @@ pub(super) struct Table {
 /// Measures all rows, `rounds` times one after the other.
 pub(super) fn measure(programs: &Programs, rounds: u32, part: u64) -> Result<Table> {
     let files = Files::new()?;
-    let unmeasured = |row| Measured { row, turns: Vec::new(), ways: None, not_ready: 0 };
+    let unmeasured = |row| Measured { row, turns: Vec::new(), ways: [None; 2], not_ready: 0 };
     let mut rows: Vec<Measured> = rows().into_iter().map(unmeasured).collect();
     for round in 0..rounds {
         for (row, position) in rows.iter_mut().zip(round..) {
@@ -224,7 +225,7 @@ mod tests {
 
     fn measured(row: Row, ours: f64) -> Measured {
         let turn = |again| Turn { ours, reference: 1.0, again };
-        Measured { row, turns: vec![turn(1.0), turn(1.0)], ways: None, not_ready: 0 }
+        Measured { row, turns: vec![turn(1.0), turn(1.0)], ways: [None; 2], not_ready: 0 }
     }
 
     #[test]
