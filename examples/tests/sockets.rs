@@ -12,6 +12,9 @@ const TCP: [(&str, &str); 1] = [("TRESPASS_TRANSPORT", "tcp")];
 /// Over the software device, which has a connection manager of its own.
 const SOFT: [(&str, &str); 1] = [("SIDEWAY_PROVIDER", "soft")];
 
+/// The same for programs that begin by TCP, and else would go on by it.
+const BY_DEVICE: [(&str, &str); 2] = [SOFT[0], ("TRESPASS_TRANSPORT", "rdma")];
+
 /// A server at a port of its own, and that.
 fn server(name: &str, arguments: &[&str]) -> (Running, String) {
     server_in(name, arguments, &TCP)
@@ -51,7 +54,7 @@ fn hello_says_hello_and_what_carried_it() {
 }
 
 /// Over the software device, with what each connection says of itself.
-const TELLING: [(&str, &str); 3] = [SOFT[0], ("TRESPASS_LOG", "info"), ("TRESPASS_TRANSPORT", "rdma")];
+const TELLING: [(&str, &str); 3] = [BY_DEVICE[0], BY_DEVICE[1], ("TRESPASS_LOG", "info")];
 
 /// Both begin by TCP, and each side tells of its connection in one line.
 #[test]
@@ -148,7 +151,7 @@ fn a_copied_file_is_the_file() {
 
 #[test]
 fn a_file_copied_by_a_device_is_the_file() {
-    copy_files(&SOFT, "over RDMA\n");
+    copy_files(&BY_DEVICE, "over RDMA\n");
 }
 
 fn copy_files(variables: &[(&str, &str)], ending: &str) {
@@ -187,7 +190,7 @@ fn what_is_wrong_takes_one_line() {
 
 #[test]
 fn a_store_keeps_what_it_is_given() {
-    for (name, variables) in [("store_tcp", &TCP), ("store", &TCP), ("store", &SOFT)] {
+    for (name, variables) in [("store_tcp", &TCP[..]), ("store", &TCP), ("store", &BY_DEVICE)] {
         let (server, addr) = server_in(name, &["server", "127.0.0.1:0"], variables);
         let ask = |request: &[&str]| {
             let arguments = [&["client", &addr], request].concat();

@@ -17,6 +17,9 @@ use crate::readiness::{Bell, Lamp, Readiness, Until};
 /// The only connection's key in its set.
 const CONNECTION: Token = Token(0);
 
+/// What is said of a connection that was given up at its end.
+pub(crate) const NOT_ALL_TAKEN: &str = "the peer did not take all within";
+
 /// Between two looks at the clock, so many for completions.
 const LOOKS: u32 = 16;
 
@@ -415,7 +418,7 @@ impl Engine {
                 }
             }
         }
-        tracing::debug!(connection = %self.lane.about, "the peer did not take all within {linger:?}");
+        tracing::debug!(connection = %self.lane.about, "{NOT_ALL_TAKEN} {linger:?}");
         self.lane.abort();
     }
 }

@@ -228,7 +228,7 @@ mod tests {
     use super::*;
     use crate::handshake::{Cause, Side, Step, Unavailable};
     use crate::wire::{Kind, RejectReason, WireError};
-    use crate::{buffers, pool, protocol};
+    use crate::{buffers, engine, pool, protocol};
 
     const ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 7);
 
@@ -276,10 +276,9 @@ mod tests {
             [CmError::NotThere, CmError::NoDevice, CmError::InUse, CmError::Refused, CmError::Unreachable]
                 .map(manager),
         );
-        let while_it_lasts =
-            [protocol::Cause::Silent(Duration::ZERO), protocol::Cause::Linger(Duration::ZERO)];
-        messages.extend(while_it_lasts.map(|cause| cause.to_string()));
-        messages.extend([buffers::NO_BLOCK, pool::DOES_NOT_GROW].map(str::to_owned));
+        messages.push(protocol::Cause::Silent(Duration::ZERO).to_string());
+        let told = [buffers::NO_BLOCK, pool::DOES_NOT_GROW, engine::NOT_ALL_TAKEN];
+        messages.extend(told.map(str::to_owned));
         assert_eq!(messages.len(), 17);
         for message in &messages {
             assert!(headings.iter().any(|heading| message.contains(heading)), "{message}");

@@ -7,7 +7,7 @@ use std::hint::black_box;
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use trespass::{Builder, Event, Kind, Policy, SeqPacket, Stream, Worker};
 
@@ -34,6 +34,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
+/// Longer than anything takes that works: who waits for a side that has failed fails then.
+const LONG: Duration = Duration::from_secs(60);
 /// Until queues, pools and the system's own lists have their size.
 const BEFORE: usize = 500;
 const COUNTED: usize = 500;
@@ -67,8 +69,10 @@ fn expect_none<A: FnMut() + Send, B: FnMut() + Send>(what: &str, sides: Sides<A,
 }
 
 fn builder(over_rdma: bool) -> Builder {
-    // Memory is made when it is first needed, which is not counted; the trace says nothing meanwhile.
-    let builder = Builder::new().trace_interval(None).keepalive(None);
+    // Memory is made when it is first needed, which is not counted; the trace says nothing meanwhile. A busy machine may take its time, and
+    // there is nothing to fall back to.
+    let builder = Builder::new().trace_interval(None).keepalive(None).rnr_retry(0);
+    let builder = builder.handshake_deadline(LONG).probe_timeout(LONG / 3);
     builder.policy(if over_rdma { Policy::RequireRdma } else { Policy::TcpOnly })
 }
 
@@ -76,14 +80,24 @@ fn packets(over_rdma: bool) -> [SeqPacket; 2] {
     let mut listener = builder(over_rdma).bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap();
     let server = thread::spawn(move || listener.accept_seq_packet().unwrap().0);
-    [builder(over_rdma).connect_seq_packet(addr).unwrap(), server.join().unwrap()]
+    let ends = [builder(over_rdma).connect_seq_packet(addr).unwrap(), server.join().unwrap()];
+    for end in &ends {
+        end.set_read_timeout(Some(LONG)).unwrap();
+        end.set_write_timeout(Some(LONG)).unwrap();
+    }
+    ends
 }
 
 fn streams(over_rdma: bool) -> [Stream; 2] {
     let mut listener = builder(over_rdma).bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap();
     let server = thread::spawn(move || listener.accept().unwrap().0);
-    [builder(over_rdma).connect(addr).unwrap(), server.join().unwrap()]
+    let ends = [builder(over_rdma).connect(addr).unwrap(), server.join().unwrap()];
+    for end in &ends {
+        end.set_read_timeout(Some(LONG)).unwrap();
+        end.set_write_timeout(Some(LONG)).unwrap();
+    }
+    ends
 }
 
 /// Messages of so many bytes there and back.
@@ -175,8 +189,10 @@ fn workers(over_rdma: bool, len: usize) {
 fn turns(mut worker: Worker, len: usize, first: Option<&[u8]>) -> u64 {
     let (mut events, mut buffer) = (Vec::with_capacity(16), vec![0; len]);
     let (mut rounds, mut before, mut count) = (0, 0, None);
+    let deadline = Instant::now() + LONG;
     loop {
-        worker.poll(&mut events, Some(Duration::from_secs(20))).unwrap();
+        assert!(Instant::now() < deadline, "only {rounds} rounds in {LONG:?}");
+        worker.poll(&mut events, Some(Duration::from_secs(1))).unwrap();
         for event in events.drain(..) {
             let key = match event {
                 Event::Connected { key, .. } => {

@@ -18,8 +18,6 @@ const LONG: Duration = Duration::from_secs(300);
 const AT_ONCE: usize = 256;
 /// What an idle connection may cost: bytes of the pool.
 const IDLE: usize = 32 << 10;
-/// Bytes that a pool of the start values makes at a time.
-const LAST_CHUNK: usize = 4 << 20;
 
 fn config(connections: usize) -> Config {
     static DEVICES: Once = Once::new();
@@ -63,8 +61,8 @@ fn see_that_they_are_cheap(worker: &Worker, connections: usize, before: &Has) {
     let (used, registered) = (pool.in_use / connections, pool.registered / connections);
     eprintln!("{connections} connections: {used} bytes in use each, {registered} registered; {has:?}");
     assert!(used <= IDLE, "{pool:?}");
-    // Beside what is for each there is a chunk that was made last, of which hardly anything may be used.
-    assert!(pool.registered <= connections * IDLE + LAST_CHUNK, "{pool:?}");
+    // Where there are few, a pool's first chunks, of 2 MiB, are more than they need.
+    assert!(pool.registered <= (connections * IDLE).max(12 << 20), "{pool:?}");
     assert_eq!(has.queue_pairs, connections as u32);
     assert_eq!((has.completion_queues, has.shared_receive_queues), (1, 1));
     assert!(has.descriptors <= before.descriptors + connections + 8, "a socket each: {has:?}");

@@ -118,7 +118,7 @@ fn i6_both_ends_full_of_what_they_send_go_on(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// Over queue pairs the posted receives, 56 of 8 KiB, or of 4 KiB where they may be shared; over TCP nothing. What is registered for that is an eighth more at most, as memory
+/// Over queue pairs the posted receives, 56 of 8 KiB, or of 4 KiB where they may be shared; over TCP nothing. What is registered for that is a seventh more at most, as memory
 /// comes in chunks.
 fn i15_an_idle_connection_has_its_receives_and_no_more(rig: &Rig) -> Outcome {
     const CONNECTIONS: usize = 64;

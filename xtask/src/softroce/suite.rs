@@ -37,6 +37,7 @@ const NATIVE: &[&str] = &[
     "tcp",
     "pool_device",
     "allocations",
+    "allocations_of_calls",
     "environment",
     "tree",
     "both_builds",

@@ -1,4 +1,4 @@
-//! How fast processors copy, where there is nothing else to do: no frames, no credits, no calls. Both print `SIZE COUNT GB/s RATE`, the
+//! How fast processors copy, where there is nothing else to do: no frames, no credits, no calls. All print `SIZE COUNT GB/s RATE`, the
 //! rate in messages a microsecond.
 //!
 //!     copies one SIZE COUNT
