@@ -4,12 +4,12 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::hint::black_box;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use trespass::{Builder, Event, Kind, Policy, SeqPacket, Stream, Worker};
+use trespass::{Builder, Event, Kind, Listener, Policy, SeqPacket, Stream, Worker};
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
@@ -76,28 +76,37 @@ fn builder(over_rdma: bool) -> Builder {
     builder.policy(if over_rdma { Policy::RequireRdma } else { Policy::TcpOnly })
 }
 
-fn packets(over_rdma: bool) -> [SeqPacket; 2] {
+/// Both ends of a connection. Neither waits for ever.
+fn ends<T: Send + 'static>(
+    over_rdma: bool,
+    connect: fn(Builder, SocketAddr) -> io::Result<T>,
+    accept: fn(&mut Listener) -> io::Result<T>,
+    limit: fn(&T) -> io::Result<()>,
+) -> [T; 2] {
     let mut listener = builder(over_rdma).bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap();
-    let server = thread::spawn(move || listener.accept_seq_packet().unwrap().0);
-    let ends = [builder(over_rdma).connect_seq_packet(addr).unwrap(), server.join().unwrap()];
-    for end in &ends {
-        end.set_read_timeout(Some(LONG)).unwrap();
-        end.set_write_timeout(Some(LONG)).unwrap();
-    }
+    let server = thread::spawn(move || accept(&mut listener).unwrap());
+    let ends = [connect(builder(over_rdma), addr).unwrap(), server.join().unwrap()];
+    ends.iter().for_each(|end| limit(end).unwrap());
     ends
 }
 
+fn packets(over_rdma: bool) -> [SeqPacket; 2] {
+    ends(
+        over_rdma,
+        |builder, addr| builder.connect_seq_packet(addr),
+        |listener| Ok(listener.accept_seq_packet()?.0),
+        |end| end.set_read_timeout(Some(LONG)).and_then(|()| end.set_write_timeout(Some(LONG))),
+    )
+}
+
 fn streams(over_rdma: bool) -> [Stream; 2] {
-    let mut listener = builder(over_rdma).bind("127.0.0.1:0").unwrap();
-    let addr = listener.local_addr().unwrap();
-    let server = thread::spawn(move || listener.accept().unwrap().0);
-    let ends = [builder(over_rdma).connect(addr).unwrap(), server.join().unwrap()];
-    for end in &ends {
-        end.set_read_timeout(Some(LONG)).unwrap();
-        end.set_write_timeout(Some(LONG)).unwrap();
-    }
-    ends
+    ends(
+        over_rdma,
+        |builder, addr| builder.connect(addr),
+        |listener| Ok(listener.accept()?.0),
+        |end| end.set_read_timeout(Some(LONG)).and_then(|()| end.set_write_timeout(Some(LONG))),
+    )
 }
 
 /// Messages of so many bytes there and back.

@@ -39,10 +39,7 @@ pub(crate) fn fabric() -> String {
 /// Runs the cases that the arguments choose over a transport that every host has.
 #[allow(dead_code, reason = "not every test program's transport is one")]
 pub(crate) fn run(target: Target) -> ExitCode {
-    // More connections than usual take longer.
-    let more = std::env::var_os("TRESPASS_SOAK_CONNECTIONS").is_some();
-    let limit = if more { 4 * CASE_LIMIT } else { CASE_LIMIT };
-    run_at(target, &Ok(Ipv4Addr::LOCALHOST.into()), Terms { required: true, limit, advice: "" })
+    run_at(target, &Ok(Ipv4Addr::LOCALHOST.into()), Terms { required: true, limit: CASE_LIMIT, advice: "" })
 }
 
 /// Runs them at an address of the host, if there is one for that transport. A child that a case made does its part, and nothing
