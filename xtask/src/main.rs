@@ -4,6 +4,7 @@ mod api;
 mod bench;
 mod c_lib;
 mod parity;
+mod prose;
 mod soft_libs;
 mod softroce;
 
@@ -36,6 +37,7 @@ enum Chore {
     CLib(c_lib::Args),
     /// Make docs/stride-parity.md of stride/perftest-flags.toml, or check it
     Parity(parity::Args),
+    Prose(prose::Args),
     /// Build the software device as libibverbs.so.1, for C programs
     SoftLibs(soft_libs::Args),
     Softroce(softroce::Args),
@@ -49,6 +51,7 @@ fn main() -> anyhow::Result<ExitCode> {
         Chore::Bindings { arguments } => bindings(&root, &arguments),
         Chore::CLib(args) => c_lib::run(&root, &args),
         Chore::Parity(args) => parity::run(&root, &args),
+        Chore::Prose(args) => prose::run(&root, &args),
         Chore::SoftLibs(args) => soft_libs::run(&root, &args),
         Chore::Softroce(args) => softroce::run(&root, &args),
     }
