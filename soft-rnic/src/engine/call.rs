@@ -18,9 +18,9 @@ use crate::node::{CALL_CELL, CALL_HEADER, CALL_PAYLOAD, Doorbell, Link, is_servi
 use crate::objects::memory_window::Stays;
 use crate::objects::rnic::Rnic;
 use crate::platform::copy;
-use crate::shared::call::{Step, Turn};
-use crate::shared::gate::Pass;
-use crate::shared::mark::{LANES, Mark};
+use crate::shared::generation::GenerationSnapshot;
+use crate::shared::hazard::{Hazard, LANES};
+use crate::shared::rpc::{CallPhase, CallState};
 use crate::shared::segment::Segment;
 use crate::shared::slot::Claim;
 use crate::sync::{AtomicU32, AtomicU64, Relaxed};
@@ -36,14 +36,14 @@ const PATIENCE_ONCE: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Cell {
-    turn: Turn,
+    state: CallState,
     operation: AtomicU32,
     key: AtomicU32,
     status: AtomicU32,
     queue_pair: AtomicU32,
     /// What is left to the owner: a slot of the queue pair's receive queue, ...
     slot: AtomicU32,
-    pass: AtomicU64,
+    snapshot: AtomicU64,
     address: AtomicU64,
     length: AtomicU64,
     operands: [AtomicU64; 2],
@@ -146,12 +146,12 @@ fn ask(
     let (cell, room) = cell(link.segment(), link.call_area(), way.lane.index()).ok_or(Broken::Gone)?;
     let address = remote.address.wrapping_add(asked.offset as u64);
     let same = cell.ticket.load(Relaxed) == way.ticket && cell.address.load(Relaxed) == address;
-    match cell.turn.step() {
+    match cell.state.phase() {
         // It was waited for before.
-        Step::Begun if same => return Err(Broken::Begun),
-        Step::Asked | Step::Answered if same => {}
+        CallPhase::Begun if same => return Err(Broken::Begun),
+        CallPhase::Asked | CallPhase::Answered if same => {}
         // An earlier request of this lane, whose sender does something else meanwhile.
-        Step::Asked | Step::Begun | Step::Left => return Err(Broken::Late),
+        CallPhase::Asked | CallPhase::Begun | CallPhase::Left => return Err(Broken::Late),
         // An atomic operation that was done, and whose sender has yet to hear of it: it must not be done again.
         _ if link.owed(way.lane.index()).is_some_and(|ticket| ticket != way.ticket) => {
             return Err(Broken::Late);
@@ -160,7 +160,7 @@ fn ask(
             link.owe(way.lane.index(), asked.operation.is_atomic().then_some(way.ticket));
             cell.operation.store(asked.operation as u32, Relaxed);
             cell.queue_pair.store(way.peer.index, Relaxed);
-            cell.pass.store(way.peer.pass.to_word(), Relaxed);
+            cell.snapshot.store(way.peer.snapshot.to_word(), Relaxed);
             cell.key.store(remote.key, Relaxed);
             cell.address.store(address, Relaxed);
             cell.length.store(asked.length as u64, Relaxed);
@@ -171,7 +171,7 @@ fn ask(
             if matches!(asked.operation, Operation::WritePart | Operation::WriteLast) {
                 bytes(room);
             }
-            cell.turn.ask();
+            cell.state.ask();
             link.ring(Doorbell::Call { lane: way.lane.index() as u16 });
         }
     }
@@ -180,7 +180,7 @@ fn ask(
     if status == DONE && asked.operation == Operation::Read {
         bytes(room);
     }
-    cell.turn.end();
+    cell.state.end();
     link.owe(way.lane.index(), None);
     if status == DONE { Ok(value) } else { Err(Broken::Address) }
 }
@@ -190,19 +190,19 @@ fn ask(
 fn wait(way: Way<'_>, cell: &Cell) -> Result<(), Broken> {
     let begin = Instant::now();
     // A datagram is not tried again.
-    let once = u32::from(way.peer.card.qp_type) == ibv_qp_type::IBV_QPT_UD.0 && !is_service_thread();
+    let once = u32::from(way.peer.descriptor.qp_type) == ibv_qp_type::IBV_QPT_UD.0 && !is_service_thread();
     let patience = if once { PATIENCE_ONCE } else { PATIENCE };
     let (mut spins, mut areas) = (0_u32, Vec::new());
     loop {
-        let step = cell.turn.step();
-        if step == Step::Answered {
+        let phase = cell.state.phase();
+        if phase == CallPhase::Answered {
             return Ok(());
         }
         let waited = begin.elapsed();
         if !way.peer.link.alive() {
             return Err(Broken::Gone);
         }
-        if waited > patience && step == Step::Asked && cell.turn.withdraw() {
+        if waited > patience && phase == CallPhase::Asked && cell.state.withdraw() {
             way.peer.link.owe(way.lane.index(), None);
             return Err(Broken::Late);
         }
@@ -225,11 +225,11 @@ pub(crate) fn leave_to_owner(way: Way<'_>, slot: u32, claim: Claim) -> bool {
     let Some((cell, _)) = cell(link.segment(), link.call_area(), way.lane.index()) else { return false };
     cell.slot.store(slot, Relaxed);
     cell.claim.store(claim.to_word(), Relaxed);
-    cell.shared_queue.store(way.peer.card.srq.into(), Relaxed);
-    let left = cell.turn.leave();
-    if !left && cell.turn.step() == Step::Answered {
+    cell.shared_queue.store(way.peer.descriptor.srq.into(), Relaxed);
+    let left = cell.state.leave();
+    if !left && cell.state.phase() == CallPhase::Answered {
         // Of this receive: the next attempt may have another.
-        cell.turn.end();
+        cell.state.end();
     }
     left
 }
@@ -255,7 +255,7 @@ impl Left {
         Arc::ptr_eq(&self.link, link)
             && link.alive()
             && cell.is_some_and(|(cell, _)| {
-                cell.turn.step() == Step::Left && cell.ticket.load(Relaxed) == self.ticket
+                cell.state.phase() == CallPhase::Left && cell.ticket.load(Relaxed) == self.ticket
             })
     }
 
@@ -382,7 +382,7 @@ impl Rnic {
 
     fn serve_cell(&self, link: u16, area: u64, lane: usize) {
         let Some((cell, room)) = cell(self.node().segment(), area, lane) else { return };
-        if cell.turn.begin() {
+        if cell.state.begin() {
             let answer = self.carry_out(cell, room);
             self.end_call(link, cell, answer);
         }
@@ -391,7 +391,7 @@ impl Rnic {
     fn end_call(&self, link: u16, cell: &Cell, answer: Option<u64>) {
         cell.status.store(if answer.is_some() { DONE } else { REFUSED }, Relaxed);
         cell.value.store(answer.unwrap_or(0), Relaxed);
-        if cell.turn.answer() {
+        if cell.state.answer() {
             return;
         }
         if let Some(claim) = Claim::from_word(cell.claim.load(Relaxed), link) {
@@ -406,7 +406,7 @@ impl Rnic {
                 }
             }
         }
-        cell.turn.end();
+        cell.state.end();
     }
 
     fn carry_out(&self, cell: &Cell, room: NonNull<u8>) -> Option<u64> {
@@ -415,28 +415,28 @@ impl Rnic {
         let operands: [u64; 2] = core::array::from_fn(|word| cell.operands[word].load(Relaxed));
         let length = usize::try_from(cell.length.load(Relaxed)).ok().filter(|length| *length <= ROOM)?;
         let queue_pair = cell.queue_pair.load(Relaxed);
-        let through = Pass::from_word(cell.pass.load(Relaxed));
+        let through = GenerationSnapshot::from_word(cell.snapshot.load(Relaxed));
         let entry = self.node().segment().queue_pair(queue_pair)?;
         if operation == Operation::Invalidate {
-            let queue_pair = self.queue_pairs().get(queue_pair).filter(|_| entry.holds(through))?;
+            let queue_pair = self.queue_pairs().get(queue_pair).filter(|_| entry.is_current(through))?;
             return Some(match queue_pair.invalidate_for_peer(key) {
                 Ok(()) => INVALIDATED,
                 Err(Stays::Busy) => STILL_TOUCHED,
                 Err(Stays::Refused) => NOT_INVALIDATED,
             });
         }
-        let (region, pass, card) = self.regions().read(key)?;
-        let mark = self.node().service_mark();
-        // The sender may have given up meanwhile and cleared its own mark: this one stands for the copy.
-        mark.publish(Mark::new(queue_pair, key >> 8));
-        let holds = region.holds(pass) && entry.holds(through);
-        let at = card.pointer(address, length as u64).filter(|_| holds);
-        let allowed = card.access & operation.needs() == operation.needs();
+        let (region, snapshot, descriptor) = self.regions().read(key)?;
+        let hazard = self.node().service_hazard();
+        // The sender may have given up meanwhile and cleared its own hazard: this one stands for the copy.
+        hazard.publish(Hazard::new(queue_pair, key >> 8));
+        let holds = region.is_current(snapshot) && entry.is_current(through);
+        let at = descriptor.pointer(address, length as u64).filter(|_| holds);
+        let allowed = descriptor.access & operation.needs() == operation.needs();
         let answer = at.filter(|_| allowed).and_then(|at| {
             if operation.is_atomic() && (length != 8 || !at.addr().is_multiple_of(8)) {
                 return None;
             }
-            // SAFETY: `length` bytes of a region of this process that holds under a settled mark, and of the room; an
+            // SAFETY: `length` bytes of a region of this process that holds under a published hazard, and of the room; an
             // atomic's eight bytes are aligned.
             Some(unsafe {
                 match operation {
@@ -453,7 +453,7 @@ impl Rnic {
                 0
             })
         });
-        mark.clear();
+        hazard.clear();
         answer
     }
 }

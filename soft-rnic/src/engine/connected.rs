@@ -11,7 +11,7 @@ use super::call::{Left, Operation, atomic_by_asking};
 use super::gather::Gathered;
 use super::peer::NoPeer;
 use super::transfer::{Direction, Place, Remote};
-use super::{After, Broken, Marks, Outcome, Way};
+use super::{After, Broken, Hazards, Outcome, Way};
 use crate::faults::Step;
 use crate::faults::injected::reach;
 use crate::node::PathTaken;
@@ -21,8 +21,8 @@ use crate::queue_pair::post::{VALUE_GIVEN, brings_back, is_of_window};
 use crate::queue_pair::send_queue::{Posted, Request};
 use crate::queue_pair::{Qp, Sending};
 use crate::shared::entry::{domain, notice};
-use crate::shared::gate::Pass;
-use crate::shared::mark::{Mark, settle};
+use crate::shared::generation::GenerationSnapshot;
+use crate::shared::hazard::{Hazard, full_fence};
 
 /// The longest message (`max_msg_sz`).
 pub(crate) const MAX_MESSAGE: u64 = 1 << 30;
@@ -61,7 +61,7 @@ impl Qp {
             return outcome;
         }
         let lane = sending.lane();
-        let local = self.rnic.node().local_mark(lane);
+        let local = self.rnic.node().local_hazard(lane);
         let mut gathered = Gathered::default();
         if let Err(status) = self.gather(posted, reads, local, &mut gathered) {
             local.clear();
@@ -115,14 +115,15 @@ impl Qp {
         let ticket = sending.ticket;
         let (state, lane) = sending.parts();
         let peer = state.peer.as_ref().expect("it was just connected");
-        let (local, remote) = (self.rnic.node().local_mark(lane.index()), peer.link.mark(lane.index()));
-        let marks = Marks { local, remote };
+        let (local, remote) =
+            (self.rnic.node().local_hazard(lane.index()), peer.link.hazard_slot(lane.index()));
+        let hazards = Hazards { local, remote };
         let result = self.attempt(
             posted,
-            Way { rnic: &self.rnic, peer, gathered, marks: &marks, lane, ticket },
+            Way { rnic: &self.rnic, peer, gathered, hazards: &hazards, lane, ticket },
             after,
         );
-        drop(marks);
+        drop(hazards);
         match result {
             Ok(outcome) if peer.established => outcome,
             Ok(outcome) => {
@@ -161,7 +162,7 @@ impl Qp {
         if self.qp_type == ibv_qp_type::IBV_QPT_UC {
             return Outcome::Done;
         }
-        let timer = sending.peer.as_ref().map_or(0, |peer| peer.card.min_rnr_timer);
+        let timer = sending.peer.as_ref().map_or(0, |peer| peer.descriptor.min_rnr_timer);
         self.receiver_not_ready(sending, timer)
     }
 
@@ -204,7 +205,7 @@ impl Qp {
                     && let Some(left) = Left::find(&peer.link, self.number.index as usize, ticket)
                 {
                     // No message takes a later receive before this one is back.
-                    peer.pass = Pass::NONE;
+                    peer.snapshot = GenerationSnapshot::NONE;
                     sending.left = Some(left);
                 }
                 self.left_behind(sending)
@@ -230,14 +231,14 @@ impl Qp {
             return Self::nothing(way);
         }
         let remote = self.remote(posted, way, ibv_access_flags::IBV_ACCESS_REMOTE_WRITE)?;
-        // SAFETY: the marks are settled and all gates hold, as `remote` has checked.
+        // SAFETY: the hazards are set, a full fence has followed and all snapshots are current, as `remote` has checked.
         unsafe { self.carry(way, Direction::Write, &[remote]) }.map_err(Stop::Broken)
     }
 
     fn read(&self, posted: &Posted<'_>, way: Way<'_>) -> Result<(), Stop> {
         let peer = way.peer;
         let request = posted.request;
-        if peer.card.max_dest_rd_atomic == 0 {
+        if peer.descriptor.max_dest_rd_atomic == 0 {
             return Err(Stop::Refused(Refused::Invalid));
         }
         if request.length == 0 {
@@ -251,7 +252,7 @@ impl Qp {
     fn atomic(&self, posted: &Posted<'_>, way: Way<'_>) -> Result<(), Stop> {
         let peer = way.peer;
         let request = posted.request;
-        if peer.card.max_dest_rd_atomic == 0 || !request.remote_addr.is_multiple_of(8) {
+        if peer.descriptor.max_dest_rd_atomic == 0 || !request.remote_addr.is_multiple_of(8) {
             return Err(Stop::Refused(Refused::Invalid));
         }
         let remote = self.remote(posted, way, ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC)?;
@@ -260,7 +261,7 @@ impl Qp {
         let [first, second] = request.operands;
         let (before, path) = match remote.place {
             Place::Here(at) if at.addr().is_multiple_of(8) => {
-                // SAFETY: eight bytes of the region, aligned, the marks are settled and the gates hold.
+                // SAFETY: eight bytes of the region, aligned, the hazards are set, a full fence has followed and the snapshots are current.
                 let before = unsafe {
                     if swaps {
                         copy::compare_and_swap(at.cast(), first, second)
@@ -283,7 +284,7 @@ impl Qp {
         let from = (&raw mut before).cast::<u8>();
         let mut offset = 0;
         for piece in &way.gathered.pieces {
-            // SAFETY: local pieces of eight bytes in all, whose keys allow writing; the marks are settled.
+            // SAFETY: local pieces of eight bytes in all, whose keys allow writing; the hazards are set and a full fence has followed.
             unsafe { copy::copy(piece.at, from.wrapping_add(offset), piece.len.min(8 - offset)) };
             offset += piece.len.min(8 - offset);
         }
@@ -293,7 +294,7 @@ impl Qp {
     /// Eight bytes that nobody sees half of.
     fn atomic_write(&self, posted: &Posted<'_>, way: Way<'_>) -> Result<(), Stop> {
         let request = posted.request;
-        if way.peer.card.max_dest_rd_atomic == 0 || !request.remote_addr.is_multiple_of(8) {
+        if way.peer.descriptor.max_dest_rd_atomic == 0 || !request.remote_addr.is_multiple_of(8) {
             return Err(Stop::Refused(Refused::Invalid));
         }
         let remote = self.remote(posted, way, ibv_access_flags::IBV_ACCESS_REMOTE_WRITE)?;
@@ -305,7 +306,7 @@ impl Qp {
                 let mut offset = 0;
                 for piece in &way.gathered.pieces {
                     let len = piece.len.min(8 - offset);
-                    // SAFETY: local pieces of eight bytes in all; the marks are settled.
+                    // SAFETY: local pieces of eight bytes in all; the hazards are set and a full fence has followed.
                     unsafe { copy::copy_unordered(value[offset..].as_mut_ptr(), piece.at, len) };
                     offset += len;
                 }
@@ -314,7 +315,7 @@ impl Qp {
         };
         let path = match remote.place {
             Place::Here(at) if at.addr().is_multiple_of(8) => {
-                // SAFETY: eight bytes of the region, aligned, the marks are settled and the gates hold.
+                // SAFETY: eight bytes of the region, aligned, the hazards are set, a full fence has followed and the snapshots are current.
                 unsafe { copy::atomic_store(at.cast(), value) };
                 way.mapped()
             }
@@ -340,7 +341,7 @@ impl Qp {
         if persistent {
             return Err(Stop::Refused(Refused::Access));
         }
-        if way.peer.card.max_dest_rd_atomic == 0 || !global || !known.contains(&level.into()) {
+        if way.peer.descriptor.max_dest_rd_atomic == 0 || !global || !known.contains(&level.into()) {
             return Err(Stop::Refused(Refused::Invalid));
         }
         let whole = u32::from(level) == ibv_selectivity_level::IBV_FLUSH_MR.0;
@@ -351,23 +352,23 @@ impl Qp {
             way,
             ibv_access_flags::IBV_ACCESS_FLUSH_GLOBAL,
         )?;
-        settle();
+        full_fence();
         Ok(())
     }
 
     /// A request without bytes: only whether the peer listens.
     fn nothing(way: Way<'_>) -> Result<(), Stop> {
         let peer = way.peer;
-        way.marks.remote.publish(Mark::new(peer.marked, Mark::NO_REGION));
-        if peer.entry().holds(peer.pass) { Ok(()) } else { Err(Stop::Changed) }
+        way.hazards.remote.publish(Hazard::new(peer.hazard_index, Hazard::NO_REGION));
+        if peer.entry().is_current(peer.snapshot) { Ok(()) } else { Err(Stop::Changed) }
     }
 
-    /// Checks the key that a request names, publishes the marks and looks again: then the memory may be touched.
+    /// Checks the key that a request names, publishes the hazards and looks again: then the memory may be touched.
     #[inline]
     fn remote(&self, posted: &Posted<'_>, way: Way<'_>, needed: ibv_access_flags) -> Result<Remote, Stop> {
-        let Way { peer, gathered, marks, .. } = way;
+        let Way { peer, gathered, hazards, .. } = way;
         let request = posted.request;
-        if peer.card.access & needed.0 == 0 {
+        if peer.descriptor.access & needed.0 == 0 {
             return Err(Stop::Refused(Refused::Access));
         }
         if peer.link.is_own() {
@@ -375,35 +376,36 @@ impl Qp {
         }
         let index = request.rkey >> 8;
         let entry = peer.link.segment().region(index).ok_or(Stop::Refused(Refused::Access))?;
-        let (pass, card) = entry.read().ok_or(Stop::Refused(Refused::Access))?;
-        if pass.label() != request.rkey as u8
-            || !domain::serves(card.pd, peer.card.pd, peer.card.qpn)
-            || card.access & needed.0 == 0
-            || !card.contains(request.remote_addr, request.length)
+        let (snapshot, descriptor) = entry.read().ok_or(Stop::Refused(Refused::Access))?;
+        if snapshot.label() != request.rkey as u8
+            || !domain::serves(descriptor.pd, peer.descriptor.pd, peer.descriptor.qpn)
+            || descriptor.access & needed.0 == 0
+            || !descriptor.contains(request.remote_addr, request.length)
         {
-            // The card may have been read while it changed.
-            let stop = if entry.holds(pass) { Stop::Refused(Refused::Access) } else { Stop::Changed };
+            // The descriptor may have been read while it changed.
+            let stop =
+                if entry.is_current(snapshot) { Stop::Refused(Refused::Access) } else { Stop::Changed };
             return Err(stop);
         }
         reach(Step::BeforeMark);
-        marks.remote.set(Mark::new(peer.marked, index));
-        settle();
-        if !entry.holds(pass) || !peer.entry().holds(peer.pass) {
+        hazards.remote.set(Hazard::new(peer.hazard_index, index));
+        full_fence();
+        if !entry.is_current(snapshot) || !peer.entry().is_current(peer.snapshot) {
             return Err(Stop::Changed);
         }
-        if !gathered.holds() {
+        if !gathered.is_current() {
             return Err(Stop::Local(ibv_wc_status::IBV_WC_LOC_PROT_ERR));
         }
         let writes = needed != ibv_access_flags::IBV_ACCESS_REMOTE_READ;
         let place = self
-            .place(way, request.rkey, &card, request.remote_addr, request.length, writes)
+            .place(way, request.rkey, &descriptor, request.remote_addr, request.length, writes)
             .ok_or(Stop::Refused(Refused::Access))?;
         let len = request.length as usize;
         Ok(Remote { place, len, key: request.rkey, address: request.remote_addr })
     }
 
     /// The same where the peer is this process. What the segment says does not count here, as peers can write there: keys,
-    /// pointers, gates and marks are the private ones.
+    /// pointers, generations and hazards are the private ones.
     #[inline]
     fn own_remote(
         &self,
@@ -411,23 +413,25 @@ impl Qp {
         way: Way<'_>,
         needed: ibv_access_flags,
     ) -> Result<Remote, Stop> {
-        let Way { peer, gathered, marks, .. } = way;
+        let Way { peer, gathered, hazards, .. } = way;
         let request = posted.request;
         let refused = Stop::Refused(Refused::Access);
-        let (region, pass, card) = self.rnic.regions().read(request.rkey).ok_or(refused)?;
-        let good = domain::serves(card.pd, peer.card.pd, peer.card.qpn);
-        let allowed = good && card.access & needed.0 != 0;
-        let at = card.pointer(request.remote_addr, request.length).filter(|_| allowed);
-        let Some(at) = at else { return Err(if region.holds(pass) { refused } else { Stop::Changed }) };
+        let (region, snapshot, descriptor) = self.rnic.regions().read(request.rkey).ok_or(refused)?;
+        let good = domain::serves(descriptor.pd, peer.descriptor.pd, peer.descriptor.qpn);
+        let allowed = good && descriptor.access & needed.0 != 0;
+        let at = descriptor.pointer(request.remote_addr, request.length).filter(|_| allowed);
+        let Some(at) = at else {
+            return Err(if region.is_current(snapshot) { refused } else { Stop::Changed });
+        };
         reach(Step::BeforeMark);
-        // The source may lie in another region than the destination: the mark stands for both.
-        marks.local.set(Mark::new(peer.marked, Mark::ANY_REGION));
-        marks.remote.set(Mark::new(peer.marked, Mark::NO_REGION));
-        settle();
-        if !region.holds(pass) || !peer.entry().holds(peer.pass) {
+        // The source may lie in another region than the destination: the hazard stands for both.
+        hazards.local.set(Hazard::new(peer.hazard_index, Hazard::ANY_REGION));
+        hazards.remote.set(Hazard::new(peer.hazard_index, Hazard::NO_REGION));
+        full_fence();
+        if !region.is_current(snapshot) || !peer.entry().is_current(peer.snapshot) {
             return Err(Stop::Changed);
         }
-        if !gathered.holds() {
+        if !gathered.is_current() {
             return Err(Stop::Local(ibv_wc_status::IBV_WC_LOC_PROT_ERR));
         }
         let len = request.length as usize;

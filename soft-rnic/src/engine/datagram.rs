@@ -10,7 +10,7 @@ use super::deliver::{Envelope, GRH};
 use super::gather::Gathered;
 use super::multicast::GROUP;
 use super::peer::{Peer, receives};
-use super::{After, Broken, Marks, Outcome, Way};
+use super::{After, Broken, Hazards, Outcome, Way};
 use crate::node::{Link, Reach};
 use crate::objects::multicast::is_group;
 use crate::queue_pair::lane::Held;
@@ -42,7 +42,7 @@ impl Qp {
         if destination.remote_qpn == GROUP && is_group(destination.dgid) {
             return self.execute_multicast(sending, destination, posted, after);
         }
-        let local = self.rnic.node().local_mark(sending.lane());
+        let local = self.rnic.node().local_hazard(sending.lane());
         let mut gathered = Gathered::default();
         if let Err(status) = self.gather_for(sending, posted, &mut gathered) {
             return Outcome::Failed(status);
@@ -63,14 +63,14 @@ impl Qp {
         outcome
     }
 
-    /// Finds the pieces of a datagram. They are marked as long as this succeeds.
+    /// Finds the pieces of a datagram. Their hazard is set if this succeeds.
     pub(super) fn gather_for<'a>(
         &'a self,
         sending: &Held<'_, Sending>,
         posted: &Posted<'_>,
         gathered: &mut Gathered<'a>,
     ) -> Result<(), ibv_wc_status> {
-        let local = self.rnic.node().local_mark(sending.lane());
+        let local = self.rnic.node().local_hazard(sending.lane());
         self.gather(posted, false, local, gathered).inspect_err(|_| local.clear())
     }
 
@@ -78,7 +78,7 @@ impl Qp {
     fn receiver(&self, sending: &Sending, destination: &Destination, link: Arc<Link>) -> Option<Peer> {
         let qpn = destination.remote_qpn;
         let peer = self.taker(sending, destination, &link, link.index_of(qpn)?, qpn)?;
-        let here = link.has_gid(peer.card.device, peer.card.port, destination.dgid);
+        let here = link.has_gid(peer.descriptor.device, peer.descriptor.port, destination.dgid);
         here.then_some(peer)
     }
 
@@ -91,24 +91,24 @@ impl Qp {
         index: u32,
         qpn: u32,
     ) -> Option<Peer> {
-        let (pass, card) = self.card_of(link, index)?;
+        let (snapshot, descriptor) = self.descriptor_of(link, index)?;
         let qkey = match destination.remote_qkey {
             key if key & CONTROLLED != 0 => sending.attributes.qkey,
             key => key,
         };
-        let takes = receives(pass.label())
-            && card.qpn == qpn
-            && u32::from(card.qp_type) == ibv_qp_type::IBV_QPT_UD.0
-            && card.qkey == qkey
-            && card.link_up;
-        let (link, slots) = (Arc::clone(link), card.slots.check());
+        let takes = receives(snapshot.label())
+            && descriptor.qpn == qpn
+            && u32::from(descriptor.qp_type) == ibv_qp_type::IBV_QPT_UD.0
+            && descriptor.qkey == qkey
+            && descriptor.link_up;
+        let (link, slots) = (Arc::clone(link), descriptor.slots.check());
         let receives_apart = Cell::default();
         takes.then_some(Peer {
             link,
             index,
-            marked: index,
-            pass,
-            card,
+            hazard_index: index,
+            snapshot,
+            descriptor,
             slots,
             established: true,
             told: true,
@@ -130,13 +130,16 @@ impl Qp {
     ) -> Outcome {
         let ticket = sending.ticket;
         let (_, lane) = sending.parts();
-        let marks =
-            Marks { local: self.rnic.node().local_mark(lane.index()), remote: peer.link.mark(lane.index()) };
-        let way = Way { rnic: &self.rnic, peer, gathered, marks: &marks, lane, ticket };
+        let hazards = Hazards {
+            local: self.rnic.node().local_hazard(lane.index()),
+            remote: peer.link.hazard_slot(lane.index()),
+        };
+        let way = Way { rnic: &self.rnic, peer, gathered, hazards: &hazards, lane, ticket };
         // The receiver has no packet to look at: it is told by which of its addresses it was reached.
         let by = match to {
             To::One => {
-                let index = peer.link.gid_index(peer.card.device, peer.card.port, destination.dgid);
+                let index =
+                    peer.link.gid_index(peer.descriptor.device, peer.descriptor.port, destination.dgid);
                 u64::from(index.unwrap_or_default())
             }
             To::Group { entry } => u64::from(entry + 1) << 8,

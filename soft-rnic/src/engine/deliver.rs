@@ -19,9 +19,9 @@ use crate::platform::copy;
 use crate::queue_pair::Qp;
 use crate::queue_pair::send_queue::Posted;
 use crate::shared::completion::CqEntry;
-use crate::shared::entry::{MrCard, MrEntry, kind, notice};
-use crate::shared::gate::Pass;
-use crate::shared::mark::{Mark, settle};
+use crate::shared::entry::{MrDescriptor, MrEntry, kind, notice};
+use crate::shared::generation::GenerationSnapshot;
+use crate::shared::hazard::{Hazard, full_fence};
 use crate::shared::segment::{MAX_SGE, Slot, Slots};
 use crate::shared::slot::{Claim, Delivery, EAGER, Room, claim_first};
 use crate::sync::Relaxed;
@@ -51,7 +51,7 @@ pub(crate) struct Envelope {
 ///
 /// # Safety
 ///
-/// Marks are settled; all pieces may be read, and there is room for them.
+/// The hazards are set and a full fence has followed; all pieces may be read, and there is room for them.
 unsafe fn stream(way: Way<'_>, mut there: *mut u8) {
     for piece in &way.gathered.pieces {
         // SAFETY: the caller's promise.
@@ -61,7 +61,7 @@ unsafe fn stream(way: Way<'_>, mut there: *mut u8) {
 }
 
 impl Qp {
-    /// Delivers a message. The marks are published here.
+    /// Delivers a message. The hazards are published here.
     pub(crate) fn deliver(
         self: &Arc<Self>,
         posted: &Posted<'_>,
@@ -79,13 +79,13 @@ impl Qp {
         way: Way<'_>,
         after: &mut After,
     ) -> Result<Outcome, Stop> {
-        let Way { peer, gathered, marks, .. } = way;
+        let Way { peer, gathered, hazards, .. } = way;
         reach(Step::BeforeMark);
-        marks.remote.publish(Mark::new(peer.marked, Mark::NO_REGION));
-        if !peer.entry().holds(peer.pass) {
+        hazards.remote.publish(Hazard::new(peer.hazard_index, Hazard::NO_REGION));
+        if !peer.entry().is_current(peer.snapshot) {
             return Err(Stop::Changed);
         }
-        if !gathered.holds() {
+        if !gathered.is_current() {
             return Err(Stop::Local(ibv_wc_status::IBV_WC_LOC_PROT_ERR));
         }
         reach(Step::BeforeClaim);
@@ -107,15 +107,15 @@ impl Qp {
 
     /// Claims the receive that the message goes to.
     pub(super) fn take_receive<'a>(&self, peer: &'a Peer, after: &mut After) -> Result<Taken<'a>, Stop> {
-        let card = &peer.card;
-        if let Some(srq) = card.srq.checked_sub(1) {
+        let descriptor = &peer.descriptor;
+        if let Some(srq) = descriptor.srq.checked_sub(1) {
             return self.take_shared_receive(peer, srq, after);
         }
         let slots = peer.slots.as_ref().ok_or(Stop::Refused(Refused::Operation))?;
         // A connected queue pair has one sender, who takes slot after slot; datagrams come from many.
-        let datagram = u32::from(card.qp_type) == ibv_qp_type::IBV_QPT_UD.0;
+        let datagram = u32::from(descriptor.qp_type) == ibv_qp_type::IBV_QPT_UD.0;
         let among = if datagram { slots.count() } else { 1 };
-        let taken = take_first(peer, slots, peer.entry().cursor(), among, card.pd)?;
+        let taken = take_first(peer, slots, peer.entry().cursor(), among, descriptor.pd)?;
         peer.entry().set_cursor(slots.next(taken.index));
         Ok(taken)
     }
@@ -128,12 +128,12 @@ impl Qp {
     ) -> Result<Taken<'a>, Stop> {
         let segment = peer.link.segment();
         let entry = segment.shared_queue(srq).ok_or(Stop::Refused(Refused::Operation))?;
-        let (_, card) = entry.read().ok_or(Stop::Refused(Refused::Operation))?;
-        let slots = card.slots.check().ok_or(Stop::Refused(Refused::Operation))?;
+        let (_, descriptor) = entry.read().ok_or(Stop::Refused(Refused::Operation))?;
+        let slots = descriptor.slots.check().ok_or(Stop::Refused(Refused::Operation))?;
         if !entry.has_available() {
             return Err(Stop::NoReceive);
         }
-        let taken = take_first(peer, &slots, entry.hint(), slots.count(), card.pd)?;
+        let taken = take_first(peer, &slots, entry.hint(), slots.count(), descriptor.pd)?;
         entry.set_hint(slots.next(taken.index));
         if entry.take_available() {
             after.ring(&peer.link, Doorbell::Srq(srq));
@@ -149,7 +149,7 @@ impl Qp {
         way: Way<'_>,
         taken: &Taken<'_>,
     ) -> Result<bool, Stop> {
-        let Way { peer, gathered, marks, .. } = way;
+        let Way { peer, gathered, hazards, .. } = way;
         let length = posted.request.length as usize;
         let room = taken.slot.header.room();
         if length + envelope.header > room.bytes as usize {
@@ -161,7 +161,7 @@ impl Qp {
             reach(Step::BeforeCopy);
             let mut at = taken.slot.eager.as_ptr();
             for piece in &gathered.pieces {
-                // SAFETY: local pieces under a settled mark; together they are no longer than the eager bytes, which
+                // SAFETY: local pieces under a published hazard; together they are no longer than the eager bytes, which
                 // belong to the holder of the claim.
                 unsafe { copy::copy_unordered(at, piece.at, piece.len) };
                 at = at.wrapping_add(piece.len);
@@ -171,12 +171,12 @@ impl Qp {
             return Ok(true);
         }
         if peer.link.is_own() {
-            // Source and destination: the mark stands for both.
-            marks.local.set(Mark::new(peer.marked, Mark::ANY_REGION));
+            // Source and destination: the hazard stands for both.
+            hazards.local.set(Hazard::new(peer.hazard_index, Hazard::ANY_REGION));
         }
-        marks.remote.set(Mark::new(peer.marked, entries.mark()));
-        settle();
-        if !entries.hold(&peer.link) || !peer.entry().holds(peer.pass) {
+        hazards.remote.set(Hazard::new(peer.hazard_index, entries.hazard_region()));
+        full_fence();
+        if !entries.are_current(&peer.link) || !peer.entry().is_current(peer.snapshot) {
             return Err(Stop::Changed);
         }
         let remotes = self.places(way, &entries, envelope.header)?;
@@ -190,12 +190,12 @@ impl Qp {
             way.count(way.mapped(), length);
             return Ok(false);
         }
-        // SAFETY: marks are settled; local and remote keys hold.
+        // SAFETY: the hazards are set and a full fence has followed; local and remote keys hold.
         unsafe { self.carry(way, Direction::Write, &remotes) }.map_err(Stop::Broken)?;
         Ok(false)
     }
 
-    /// How each entry is reached, after the first `skip` bytes. The marks are settled.
+    /// How each entry is reached, after the first `skip` bytes. The hazards are set and a full fence has followed.
     fn places(&self, way: Way<'_>, entries: &Entries, mut skip: usize) -> Result<Remotes, Stop> {
         let mut remotes = Remotes::new();
         for entry in &entries.pieces {
@@ -204,7 +204,7 @@ impl Qp {
             let (address, len) =
                 (entry.address.wrapping_add(skipped as u64), entry.length as usize - skipped);
             if len > 0 {
-                let place = self.place(way, entry.lkey, &entry.card, address, len as u64, true);
+                let place = self.place(way, entry.lkey, &entry.descriptor, address, len as u64, true);
                 let place = place.ok_or(Stop::Refused(Refused::Operation))?;
                 remotes.push(Remote { place, len, key: entry.lkey, address });
             }
@@ -265,10 +265,11 @@ impl Qp {
         }
         reach(Step::BeforeAnnounce);
         let segment = peer.link.segment();
-        let card = &peer.card;
-        if card.ring_words != 0 {
-            let pushed =
-                segment.ring(card.ring_offset, card.ring_words).is_some_and(|ring| ring.push(taken.index));
+        let descriptor = &peer.descriptor;
+        if descriptor.ring_words != 0 {
+            let pushed = segment
+                .ring(descriptor.ring_offset, descriptor.ring_words)
+                .is_some_and(|ring| ring.push(taken.index));
             if !pushed {
                 return Err(Stop::Refused(Refused::Operation));
             }
@@ -281,14 +282,14 @@ impl Qp {
     /// Tells the receive's completion queue that there is something.
     #[inline]
     pub(super) fn announce(&self, peer: &Peer, solicited: bool, after: &mut After) {
-        let card = &peer.card;
-        let Some(entry) = peer.link.segment().completion_queue(card.recv_cq) else { return };
-        let announced = entry.announce(card.source, solicited);
+        let descriptor = &peer.descriptor;
+        let Some(entry) = peer.link.segment().completion_queue(descriptor.recv_cq) else { return };
+        let announced = entry.announce(descriptor.source, solicited);
         reach(Step::BeforeDoorbell);
         if announced.wake {
             self.wake(entry, peer, after);
         } else if announced.overrun {
-            after.ring(&peer.link, Doorbell::Cq(card.recv_cq));
+            after.ring(&peer.link, Doorbell::Cq(descriptor.recv_cq));
         }
     }
 
@@ -332,10 +333,10 @@ impl Qp {
     /// Receives were given back. An owner that flushes has stopped at them.
     pub(super) fn let_flush(&self, peer: &Peer, after: &mut After) {
         // Of the state that the owner has set and the slot that it has looked at, one of both sees the other.
-        settle();
-        if !peer.entry().holds(peer.pass)
-            && let Some(entry) = peer.link.segment().completion_queue(peer.card.recv_cq)
-            && entry.nudge(peer.card.source)
+        full_fence();
+        if !peer.entry().is_current(peer.snapshot)
+            && let Some(entry) = peer.link.segment().completion_queue(peer.descriptor.recv_cq)
+            && entry.nudge(peer.descriptor.source)
         {
             self.wake(entry, peer, after);
         }
@@ -345,16 +346,16 @@ impl Qp {
     #[cold]
     fn wake(&self, entry: &CqEntry, peer: &Peer, after: &mut After) {
         entry.fire();
-        after.ring(&peer.link, Doorbell::Cq(peer.card.recv_cq));
+        after.ring(&peer.link, Doorbell::Cq(peer.descriptor.recv_cq));
         entry.told();
     }
 
-    /// How a range of a peer's region is reached. The marks are settled and the card holds.
+    /// How a range of a peer's region is reached. The hazards are set, a full fence has followed and the descriptor is current.
     pub(crate) fn place(
         &self,
         way: Way<'_>,
         key: u32,
-        card: &MrCard,
+        descriptor: &MrDescriptor,
         address: u64,
         length: u64,
         writes: bool,
@@ -362,22 +363,23 @@ impl Qp {
         let link = &way.peer.link;
         if link.is_own() {
             // The pointer that the program registered, by the private tables: peers can write into the segment.
-            let (region, pass, own) = self.rnic.regions().read(key)?;
-            let allowed = own.pd == card.pd && own.access & ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 != 0;
+            let (region, snapshot, own) = self.rnic.regions().read(key)?;
+            let allowed =
+                own.pd == descriptor.pd && own.access & ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 != 0;
             if own.access & kind::NULL != 0 {
-                return (allowed && region.holds(pass)).then_some(Place::Nowhere);
+                return (allowed && region.is_current(snapshot)).then_some(Place::Nowhere);
             }
-            let at = own.pointer(address, length).filter(|_| allowed && region.holds(pass));
+            let at = own.pointer(address, length).filter(|_| allowed && region.is_current(snapshot));
             return at.map(Place::Here);
         }
-        if card.is_null() {
+        if descriptor.is_null() {
             return Some(Place::Nowhere);
         }
-        if let Some(at) = mapped(way.peer, way.lane, card, address, length, writes) {
+        if let Some(at) = mapped(way.peer, way.lane, descriptor, address, length, writes) {
             return Some(Place::Here(at));
         }
-        let there = card.address.wrapping_add(address.wrapping_sub(card.iova));
-        let by_system = card.access & kind::OWNER_ONLY == 0 && link.vm().is_some();
+        let there = descriptor.address.wrapping_add(address.wrapping_sub(descriptor.iova));
+        let by_system = descriptor.access & kind::OWNER_ONLY == 0 && link.vm().is_some();
         Some(if by_system { Place::There(there) } else { Place::Ask })
     }
 }
@@ -400,21 +402,23 @@ fn take_first<'a>(peer: &'a Peer, slots: &Slots, first: u32, among: u32, pd: u32
 pub(super) fn mapped(
     peer: &Peer,
     lane: &LaneGuard<'_>,
-    card: &MrCard,
+    descriptor: &MrDescriptor,
     address: u64,
     length: u64,
     writes: bool,
 ) -> Option<*mut u8> {
-    if card.share == 0 || (writes && card.access & ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 == 0) {
+    if descriptor.share == 0
+        || (writes && descriptor.access & ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 == 0)
+    {
         return None;
     }
     let direction = if writes { Direction::Write } else { Direction::Read };
-    shared_place(peer, lane, card, address, length, direction)
+    shared_place(peer, lane, descriptor, address, length, direction)
 }
 
 /// A claimed receive goes back: the next message takes it.
 pub(super) fn give_back(peer: &Peer, taken: &Taken<'_>) {
-    match peer.card.srq.checked_sub(1) {
+    match peer.descriptor.srq.checked_sub(1) {
         // Counted before it can be claimed; and the next to be claimed, so that another try finds what it has asked for.
         Some(srq) => peer.link.segment().shared_queue(srq).into_iter().for_each(|entry| {
             entry.add_available(1);
@@ -435,8 +439,8 @@ pub(super) struct Entry {
     pub(super) address: u64,
     pub(super) length: u32,
     pub(super) lkey: u32,
-    pub(super) pass: Pass,
-    pub(super) card: MrCard,
+    pub(super) snapshot: GenerationSnapshot,
+    pub(super) descriptor: MrDescriptor,
 }
 
 /// The entries of a receive that a message fills.
@@ -460,32 +464,32 @@ impl Entries {
             if length == 0 {
                 continue;
             }
-            let (pass, card) = region(&peer.link, lkey).and_then(MrEntry::read).ok_or(bad)?;
-            let good = pass.label() == lkey as u8
-                && card.pd == taken.pd
-                && card.access & ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 != 0
-                && (card.contains(address, length.into()) || card.is_null());
+            let (snapshot, descriptor) = region(&peer.link, lkey).and_then(MrEntry::read).ok_or(bad)?;
+            let good = snapshot.label() == lkey as u8
+                && descriptor.pd == taken.pd
+                && descriptor.access & ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 != 0
+                && (descriptor.contains(address, length.into()) || descriptor.is_null());
             if !good {
                 return Err(bad);
             }
             left -= length as usize;
-            pieces.push(Entry { address, length, lkey, pass, card });
+            pieces.push(Entry { address, length, lkey, snapshot, descriptor });
         }
         if left == 0 { Ok(Self { pieces }) } else { Err(bad) }
     }
 
-    fn mark(&self) -> u32 {
+    fn hazard_region(&self) -> u32 {
         match self.pieces.as_slice() {
-            [] => Mark::NO_REGION,
+            [] => Hazard::NO_REGION,
             [only] => only.lkey >> 8,
-            _ => Mark::ANY_REGION,
+            _ => Hazard::ANY_REGION,
         }
     }
 
-    fn hold(&self, link: &Link) -> bool {
+    fn are_current(&self, link: &Link) -> bool {
         self.pieces
             .iter()
-            .all(|entry| region(link, entry.lkey).is_some_and(|region| region.holds(entry.pass)))
+            .all(|entry| region(link, entry.lkey).is_some_and(|region| region.is_current(entry.snapshot)))
     }
 }
 
@@ -512,11 +516,11 @@ pub(super) fn entries_are_good(peer: &Peer, slot: &Slot<'_>, room: Room, length:
 #[inline]
 fn key_is_good(peer: &Peer, lkey: u32, address: u64, length: u64) -> bool {
     let found = region(&peer.link, lkey).and_then(MrEntry::read);
-    found.is_some_and(|(pass, card)| {
-        pass.label() == lkey as u8
-            && card.pd == peer.card.pd
-            && card.access & ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 != 0
-            && card.contains(address, length)
+    found.is_some_and(|(snapshot, descriptor)| {
+        snapshot.label() == lkey as u8
+            && descriptor.pd == peer.descriptor.pd
+            && descriptor.access & ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 != 0
+            && descriptor.contains(address, length)
     })
 }
 

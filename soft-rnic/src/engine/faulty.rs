@@ -140,7 +140,7 @@ impl Qp {
             return if reliable { self.no_answer(sending) } else { Outcome::Done };
         }
         if injected.not_ready.as_mut().is_some_and(Attempts::take) {
-            let timer = sending.peer.as_ref().map_or(USUAL_RNR_TIMER, |peer| peer.card.min_rnr_timer);
+            let timer = sending.peer.as_ref().map_or(USUAL_RNR_TIMER, |peer| peer.descriptor.min_rnr_timer);
             return if reliable { self.receiver_not_ready(sending, timer) } else { Outcome::Done };
         }
         match injected.status {
@@ -203,7 +203,7 @@ impl Qp {
             }
             let gathered = Gathered::of(part_of(&pieces, from, to));
             let remotes = remote_part(remotes, from);
-            // SAFETY: parts of the caller's pieces, or bytes of this function's own; the same marks.
+            // SAFETY: parts of the caller's pieces, or bytes of this function's own; the same hazards.
             unsafe { self.carry_plainly(Way { gathered: &gathered, ..way }, direction, &remotes)? };
         }
         if !writes {

@@ -12,9 +12,11 @@ use super::datagram::gid_words;
 use super::multicast::GROUP;
 use crate::node::{CALL_CELL, Link};
 use crate::queue_pair::xrc::RECEIVER;
-use crate::shared::entry::{MemberCard, MrCard, QpCard, SlotsCard, SrqCard};
-use crate::shared::gate::Keeper;
-use crate::shared::mark::LANES;
+use crate::shared::entry::{
+    MembershipDescriptor, MrDescriptor, QpDescriptor, SlotsDescriptor, SrqDescriptor,
+};
+use crate::shared::generation::GenerationWriter;
+use crate::shared::hazard::LANES;
 use crate::shared::segment::{HEAP_AT, MAX_SLOTS, Segment};
 use crate::shared::slot::Room;
 use crate::sync::{AtomicU32, Relaxed, Release};
@@ -24,7 +26,7 @@ use crate::verbs::testing::table;
 /// What a peer says of itself where it can say anything and is still talked to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lies {
-    pub(crate) slots: SlotsCard,
+    pub(crate) slots: SlotsDescriptor,
     pub(crate) kind: u8,
     pub(crate) index: u16,
     pub(crate) number: u32,
@@ -201,11 +203,11 @@ impl Requester<'_> {
         let Lies { slots, kind, index, number: word32, word } = *self.lies;
         // Too many slots are not looked at: half of the time the lie is somewhere else.
         let count = if kind & 32 == 0 { slots.count % MAX_SLOTS } else { slots.count };
-        let slots = SlotsCard { count, ..slots };
+        let slots = SlotsDescriptor { count, ..slots };
         let segment = self.link.segment();
         let attributes = inner(qp).sending.lock().attributes.clone();
-        let mut keeper = Keeper::default();
-        let region = MrCard {
+        let mut writer = GenerationWriter::default();
+        let region = MrDescriptor {
             iova: self.iova(),
             length: if kind & 4 == 0 { u64::MAX } else { word32.into() },
             address: word,
@@ -214,8 +216,8 @@ impl Requester<'_> {
             share: if kind & 8 == 0 { 0 } else { word32 },
             share_epoch: word32,
         };
-        segment.region(REGION).expect("a small index").publish(&mut keeper, KEY as u8, &region);
-        let card = QpCard {
+        segment.region(REGION).expect("a small index").publish(&mut writer, KEY as u8, &region);
+        let descriptor = QpDescriptor {
             qpn: self.qpn,
             dest_qpn: number(qp),
             pd: PD,
@@ -236,32 +238,32 @@ impl Requester<'_> {
             link_up: true,
             local_gid: attributes.remote_gid,
             remote_gid: attributes.local_gid,
-            ..QpCard::default()
+            ..QpDescriptor::default()
         };
         let entry = segment.queue_pair(QUEUE_PAIR).expect("a small index");
         entry.set_expected_psn(0);
         entry.set_cursor(word as u32);
-        entry.publish(&mut Keeper::default(), ibv_qp_state::IBV_QPS_RTS.0 as u8, &card);
-        let receives = QpCard {
+        entry.publish(&mut GenerationWriter::default(), ibv_qp_state::IBV_QPS_RTS.0 as u8, &descriptor);
+        let receives = QpDescriptor {
             qpn: self.qpn - QUEUE_PAIR + RECEIVES,
             qp_type: if kind & 2 == 0 { RECEIVER.0 as u8 } else { kind },
             srq: [SHARED_QUEUE + 1, word32][usize::from(kind >> 3 & 1)],
             xrcd: [u64::from(kind >> 6), 0],
-            ..card
+            ..descriptor
         };
         let entry = segment.queue_pair(RECEIVES).expect("a small index");
-        entry.publish(&mut Keeper::default(), ibv_qp_state::IBV_QPS_RTR.0 as u8, &receives);
+        entry.publish(&mut GenerationWriter::default(), ibv_qp_state::IBV_QPS_RTR.0 as u8, &receives);
         let shared = segment.shared_queue(SHARED_QUEUE).expect("a small index");
         shared.set_hint(word as u32);
         shared.add_available(word32 | 1);
-        shared.publish(&mut Keeper::default(), 0, &SrqCard { pd: PD, slots });
+        shared.publish(&mut GenerationWriter::default(), 0, &SrqDescriptor { pd: PD, slots });
         segment.header().members.store(if kind & 2 == 0 { 4 } else { word32 }, Relaxed);
         for (entry, (index, qpn)) in
             [(QUEUE_PAIR, self.qpn), (word32, self.qpn), (QUEUE_PAIR, word32)].into_iter().enumerate()
         {
-            let card = MemberCard { gid: gid_words(GROUP_GID), index, qpn };
+            let descriptor = MembershipDescriptor { gid: gid_words(GROUP_GID), index, qpn };
             let entry = segment.member(entry as u32).expect("a small index");
-            entry.publish(&mut Keeper::default(), 0, &card);
+            entry.publish(&mut GenerationWriter::default(), 0, &descriptor);
         }
         let count = slots.count.clamp(1, MAX_SLOTS);
         for index in (0..4).map(|step| ((word as u32) % count + step) % count) {

@@ -1,6 +1,6 @@
 //! Messages that the system moves: as many RDMA READs, or RDMA WRITEs and SENDs, at the front of a queue as one call takes.
 //!
-//! The marks stand for all of them, and so do the looks at the gates. The system says how many bytes it has moved, and it moves
+//! The hazards stand for all of them, and so do the comparisons of the generations. The system says how many bytes it has moved, and it moves
 //! range after range: the messages that lie within those bytes are done. What comes of the one that does not, the long
 //! way finds out, which begins it anew.
 //!
@@ -17,7 +17,7 @@ use super::connected::MAX_MESSAGE;
 use super::deliver::{Entries, Envelope, Taken, give_back, mapped};
 use super::peer::Peer;
 use super::transfer::Direction;
-use super::{After, Marks};
+use super::{After, Hazards};
 use crate::node::{LaneGuard, PathTaken};
 use crate::objects::region::Region;
 use crate::platform::copy;
@@ -26,8 +26,8 @@ use crate::queue_pair::lane::Held;
 use crate::queue_pair::send_queue::{Executor, Payload, Posted};
 use crate::queue_pair::{Qp, Sending};
 use crate::shared::entry::{MrEntry, kind};
-use crate::shared::gate::Pass;
-use crate::shared::mark::{Mark, settle};
+use crate::shared::generation::GenerationSnapshot;
+use crate::shared::hazard::{Hazard, full_fence};
 use crate::shared::segment::MAX_SGE;
 use crate::shared::slot::EAGER;
 
@@ -45,24 +45,24 @@ struct List<'a> {
     remote: ArrayVec<libc::iovec, RANGES>,
     /// Where each message ends, in bytes from the beginning of the first.
     ends: ArrayVec<usize, MESSAGES>,
-    sources: ArrayVec<(&'a Region, Pass), MESSAGES>,
-    targets: ArrayVec<(&'a MrEntry, Pass), MESSAGES>,
+    sources: ArrayVec<(&'a Region, GenerationSnapshot), MESSAGES>,
+    targets: ArrayVec<(&'a MrEntry, GenerationSnapshot), MESSAGES>,
     /// The receives of the SENDs, which are the last of the messages.
     taken: ArrayVec<Taken<'a>, MESSAGES>,
     /// A receive went back.
     gave_back: bool,
-    /// For the marks.
+    /// For the hazards.
     local_region: u32,
     remote_region: u32,
 }
 
 impl<'a> List<'a> {
-    /// Names a region of the peer, whose gate is to be looked at again; `None` if they are too many.
-    fn name(&mut self, index: u32, entry: &'a MrEntry, pass: Pass) -> Option<()> {
+    /// Names a region of the peer, whose generation is to be compared again; `None` if they are too many.
+    fn name(&mut self, index: u32, entry: &'a MrEntry, snapshot: GenerationSnapshot) -> Option<()> {
         let known =
-            self.targets.last().is_some_and(|(last, seen)| core::ptr::eq(*last, entry) && *seen == pass);
+            self.targets.last().is_some_and(|(last, seen)| core::ptr::eq(*last, entry) && *seen == snapshot);
         if !known {
-            self.targets.try_push((entry, pass)).ok()?;
+            self.targets.try_push((entry, snapshot)).ok()?;
         }
         self.remote_region = joined(self.remote_region, index);
         Some(())
@@ -87,9 +87,9 @@ impl<'a> List<'a> {
         }
     }
 
-    fn holds(&self) -> bool {
-        self.sources.iter().all(|(region, pass)| region.holds(*pass))
-            && self.targets.iter().all(|(entry, pass)| entry.holds(*pass))
+    fn is_current(&self) -> bool {
+        self.sources.iter().all(|(region, snapshot)| region.is_current(*snapshot))
+            && self.targets.iter().all(|(entry, snapshot)| entry.is_current(*snapshot))
     }
 }
 
@@ -108,8 +108,8 @@ fn is_for_a_list(opcode: ibv_wr_opcode, peer: &Peer) -> bool {
 }
 
 /// The region that stands for one more.
-fn joined(marked: u32, index: u32) -> u32 {
-    if marked == Mark::NO_REGION || marked == index { index } else { Mark::ANY_REGION }
+fn joined(hazard_index: u32, index: u32) -> u32 {
+    if hazard_index == Hazard::NO_REGION || hazard_index == index { index } else { Hazard::ANY_REGION }
 }
 
 impl Qp {
@@ -135,7 +135,7 @@ impl Qp {
             _ => return 0,
         };
         let Some(vm) = peer.link.vm() else { return 0 };
-        let marks = self.marks(peer, lane);
+        let hazards = self.hazards(peer, lane);
         let mut list = List {
             direction,
             local: ArrayVec::new(),
@@ -145,18 +145,18 @@ impl Qp {
             targets: ArrayVec::new(),
             taken: ArrayVec::new(),
             gave_back: false,
-            local_region: Mark::NO_REGION,
-            remote_region: Mark::NO_REGION,
+            local_region: Hazard::NO_REGION,
+            remote_region: Hazard::NO_REGION,
         };
         for distance in 0..budget.min(MESSAGES as u32) {
             let Some(posted) = queue.peek(distance) else { break };
-            if self.add_message(&mut list, &posted, peer, lane, &marks, after).is_none() {
+            if self.add_message(&mut list, &posted, peer, lane, &hazards, after).is_none() {
                 break;
             }
         }
-        let moved = self.move_ranges(&list, peer, lane, vm, &marks);
+        let moved = self.move_ranges(&list, peer, lane, vm, &hazards);
         let done = self.finish_list(&mut list, queue, moved, peer, after);
-        drop((list, marks));
+        drop((list, hazards));
         let lengths = (0..done as u32).filter_map(|distance| Some(queue.peek(distance)?.request.length));
         for length in lengths.clone() {
             peer.link.counters().add(lane, PathTaken::Vm, length as usize);
@@ -168,7 +168,7 @@ impl Qp {
     pub(super) fn may_read(&self, state: &Sending, peer: &Peer) -> bool {
         self.qp_type == ibv_qp_type::IBV_QPT_RC
             && state.attributes.max_rd_atomic != 0
-            && peer.card.max_dest_rd_atomic != 0
+            && peer.descriptor.max_dest_rd_atomic != 0
     }
 
     /// Adds a message, unless it is for another way, or there is no room.
@@ -178,7 +178,7 @@ impl Qp {
         posted: &Posted<'_>,
         peer: &'a Peer,
         lane: &LaneGuard<'_>,
-        marks: &Marks<'_>,
+        hazards: &Hazards<'_>,
         after: &mut After,
     ) -> Option<()> {
         let length = posted.request.length;
@@ -206,7 +206,7 @@ impl Qp {
         let (locals, remotes) = (list.local.len(), list.remote.len());
         let added = self.add_local(list, posted).and_then(|()| {
             if is_send(opcode) {
-                self.add_receive(list, posted, peer, lane, marks, after)
+                self.add_receive(list, posted, peer, lane, hazards, after)
             } else {
                 self.add_remote(list, posted, peer, lane)
             }
@@ -236,19 +236,19 @@ impl Qp {
         };
         let index = request.rkey >> 8;
         let entry = peer.link.segment().region(index)?;
-        let (pass, card) = entry.read()?;
-        let good = pass.label() == request.rkey as u8
-            && card.pd == peer.card.pd
-            && peer.card.access & card.access & needed.0 != 0
-            && card.access & kind::OWNER_ONLY == 0
-            && card.contains(request.remote_addr, length);
+        let (snapshot, descriptor) = entry.read()?;
+        let good = snapshot.label() == request.rkey as u8
+            && descriptor.pd == peer.descriptor.pd
+            && peer.descriptor.access & descriptor.access & needed.0 != 0
+            && descriptor.access & kind::OWNER_ONLY == 0
+            && descriptor.contains(request.remote_addr, length);
         let writes = list.direction == Direction::Write;
         // What is mapped here goes another way.
-        if !good || mapped(peer, lane, &card, request.remote_addr, length, writes).is_some() {
+        if !good || mapped(peer, lane, &descriptor, request.remote_addr, length, writes).is_some() {
             return None;
         }
-        list.name(index, entry, pass)?;
-        let there = card.address.wrapping_add(request.remote_addr.wrapping_sub(card.iova));
+        list.name(index, entry, snapshot)?;
+        let there = descriptor.address.wrapping_add(request.remote_addr.wrapping_sub(descriptor.iova));
         list.add_target(there, length as usize);
         Some(())
     }
@@ -260,13 +260,13 @@ impl Qp {
         posted: &Posted<'_>,
         peer: &'a Peer,
         lane: &LaneGuard<'_>,
-        marks: &Marks<'_>,
+        hazards: &Hazards<'_>,
         after: &mut After,
     ) -> Option<()> {
         if list.taken.is_empty() {
-            // What is claimed is claimed under a mark.
-            marks.remote.publish(Mark::new(peer.index, Mark::NO_REGION));
-            if !peer.entry().holds(peer.pass) {
+            // What is claimed is claimed under a hazard.
+            hazards.remote.publish(Hazard::new(peer.index, Hazard::NO_REGION));
+            if !peer.entry().is_current(peer.snapshot) {
                 return None;
             }
         }
@@ -278,15 +278,16 @@ impl Qp {
         let added = entries.and_then(|entries| {
             for entry in &entries.pieces {
                 let (address, length) = (entry.address, entry.length.into());
-                if entry.card.access & (kind::NULL | kind::OWNER_ONLY) != 0
-                    || mapped(peer, lane, &entry.card, address, length, true).is_some()
+                if entry.descriptor.access & (kind::NULL | kind::OWNER_ONLY) != 0
+                    || mapped(peer, lane, &entry.descriptor, address, length, true).is_some()
                 {
                     peer.receives_apart.set(true);
                     return None;
                 }
                 let index = entry.lkey >> 8;
-                list.name(index, peer.link.segment().region(index)?, entry.pass)?;
-                let there = entry.card.address.wrapping_add(address.wrapping_sub(entry.card.iova));
+                list.name(index, peer.link.segment().region(index)?, entry.snapshot)?;
+                let there =
+                    entry.descriptor.address.wrapping_add(address.wrapping_sub(entry.descriptor.iova));
                 // The completion orders a SEND's bytes: no tail of them does.
                 list.remote.push(vm::remote(there, entry.length as usize));
             }
@@ -312,15 +313,18 @@ impl Qp {
             add(posted.inline, posted.request.length as usize);
         } else {
             for local in posted.entries.iter().filter(|entry| entry.length > 0) {
-                let found = self.rnic.regions().read(local.lkey).and_then(|(region, pass, card)| {
-                    let allowed = card.pd == self.pd.number() && card.access & own_need == own_need;
-                    let at = card.pointer(local.addr, local.length.into()).filter(|_| allowed)?;
-                    Some((region, pass, at))
-                });
-                let known = list.sources.last().map(|(region, pass)| (core::ptr::from_ref(*region), *pass));
-                let added = found.is_some_and(|(region, pass, at)| {
+                let found =
+                    self.rnic.regions().read(local.lkey).and_then(|(region, snapshot, descriptor)| {
+                        let allowed =
+                            descriptor.pd == self.pd.number() && descriptor.access & own_need == own_need;
+                        let at = descriptor.pointer(local.addr, local.length.into()).filter(|_| allowed)?;
+                        Some((region, snapshot, at))
+                    });
+                let known =
+                    list.sources.last().map(|(region, snapshot)| (core::ptr::from_ref(*region), *snapshot));
+                let added = found.is_some_and(|(region, snapshot, at)| {
                     add(at, local.length as usize);
-                    known == Some((region, pass)) || list.sources.try_push((region, pass)).is_ok()
+                    known == Some((region, snapshot)) || list.sources.try_push((region, snapshot)).is_ok()
                 });
                 if !added {
                     return None;
@@ -338,20 +342,20 @@ impl Qp {
         peer: &Peer,
         lane: &LaneGuard<'_>,
         vm: Vm,
-        marks: &Marks<'_>,
+        hazards: &Hazards<'_>,
     ) -> usize {
         if list.ends.is_empty() {
             return 0;
         }
-        if list.local_region != Mark::NO_REGION {
-            marks.local.set(Mark::new(self.number.index, list.local_region));
+        if list.local_region != Hazard::NO_REGION {
+            hazards.local.set(Hazard::new(self.number.index, list.local_region));
         }
-        marks.remote.set(Mark::new(peer.index, list.remote_region));
-        settle();
-        if !peer.entry().holds(peer.pass) || !list.holds() {
+        hazards.remote.set(Hazard::new(peer.index, list.remote_region));
+        full_fence();
+        if !peer.entry().is_current(peer.snapshot) || !list.is_current() {
             return 0;
         }
-        // SAFETY: the marks are settled and all gates hold: the local ranges may be touched, and are written only by READs, whose
+        // SAFETY: the hazards are set, a full fence has followed and all snapshots are current: the local ranges may be touched, and are written only by READs, whose
         // keys allow it; the remote ones lie in the peer's regions.
         let moved = unsafe {
             match list.direction {

@@ -1,7 +1,7 @@
 //! Executing requests: the sender does the whole transfer, in its own thread, under its lane.
 //!
-//! The order of every transfer: read the cards of what is to be touched, publish the marks, look whether the cards still
-//! hold, touch, clear the marks. [`Marks`] clears them whatever happens.
+//! The order of every transfer: read the descriptors of what is to be touched, publish the hazards, look whether the descriptors still
+//! hold, touch, clear the hazards. [`Hazards`] clears them whatever happens.
 
 pub(crate) mod call;
 pub(crate) mod connected;
@@ -32,7 +32,7 @@ use crate::objects::rnic::Rnic;
 use crate::queue_pair::lane::Held;
 use crate::queue_pair::send_queue::Posted;
 use crate::queue_pair::{Qp, Sending, wc_opcode};
-use crate::shared::mark::MarkCell;
+use crate::shared::hazard::HazardSlot;
 use gather::Gathered;
 use peer::Peer;
 use wait::Wait;
@@ -79,7 +79,7 @@ pub(crate) struct Way<'a> {
     pub(crate) rnic: &'a Rnic,
     pub(crate) peer: &'a Peer,
     pub(crate) gathered: &'a Gathered<'a>,
-    pub(crate) marks: &'a Marks<'a>,
+    pub(crate) hazards: &'a Hazards<'a>,
     pub(crate) lane: &'a LaneGuard<'a>,
     /// Tells the request from others, for an owner that is asked.
     pub(crate) ticket: u64,
@@ -99,13 +99,13 @@ impl Way<'_> {
     }
 }
 
-/// Published marks of one transfer.
-pub(crate) struct Marks<'a> {
-    pub(crate) local: &'a MarkCell,
-    pub(crate) remote: &'a MarkCell,
+/// Published hazards of one transfer.
+pub(crate) struct Hazards<'a> {
+    pub(crate) local: &'a HazardSlot,
+    pub(crate) remote: &'a HazardSlot,
 }
 
-impl Drop for Marks<'_> {
+impl Drop for Hazards<'_> {
     #[inline]
     fn drop(&mut self) {
         self.remote.clear();

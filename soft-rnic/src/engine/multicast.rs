@@ -15,8 +15,8 @@ use crate::node::Link;
 use crate::queue_pair::lane::Held;
 use crate::queue_pair::send_queue::{Destination, Posted};
 use crate::queue_pair::{Qp, Sending};
-use crate::shared::entry::MemberCard;
-use crate::shared::mark::settle;
+use crate::shared::entry::MembershipDescriptor;
+use crate::shared::hazard::full_fence;
 
 /// The queue pair number of every group (InfiniBand specification, chapter 4, addressing).
 pub(crate) const GROUP: u32 = 0xff_ffff;
@@ -32,19 +32,20 @@ impl Qp {
     /// The members of a group among the entries of one process.
     fn members_of(&self, link: &Arc<Link>, group: [u64; 2]) -> Vec<Member> {
         let count = if link.is_own() { self.rnic.groups().count() } else { link.segment().members() };
-        let of = |entry: &u32| self.membership(link, *entry).is_some_and(|card| card.gid == group);
+        let of =
+            |entry: &u32| self.membership(link, *entry).is_some_and(|descriptor| descriptor.gid == group);
         (0..count).filter(of).map(|entry| Member { link: Arc::clone(link), entry }).collect()
     }
 
     /// An entry, as a whole. Of those of this process, what it knows itself: peers can write into the segment.
-    fn membership(&self, link: &Link, entry: u32) -> Option<MemberCard> {
+    fn membership(&self, link: &Link, entry: u32) -> Option<MembershipDescriptor> {
         if link.is_own() {
-            return self.rnic.groups().card(entry);
+            return self.rnic.groups().descriptor(entry);
         }
         let entry = link.segment().member(entry)?;
-        let (pass, card) = entry.read()?;
-        settle();
-        entry.holds(pass).then_some(card)
+        let (snapshot, descriptor) = entry.read()?;
+        full_fence();
+        entry.is_current(snapshot).then_some(descriptor)
     }
 
     pub(super) fn execute_multicast(
@@ -59,7 +60,7 @@ impl Qp {
             if let Err(status) = self.gather_for(sending, posted, &mut Gathered::default()) {
                 return Outcome::Failed(status);
             }
-            self.rnic.node().local_mark(sending.lane()).clear();
+            self.rnic.node().local_hazard(sending.lane()).clear();
             let Some(links) = self.rnic.node().everybody() else { return self.soon(sending) };
             let group = gid_words(destination.dgid);
             sending.members = Some(links.iter().flat_map(|link| self.members_of(link, group)).collect());
@@ -92,7 +93,7 @@ impl Qp {
     ) -> Outcome {
         let Some(peer) = self.member(sending, destination, member) else { return Outcome::Done };
         let mut gathered = Gathered::default();
-        let local = self.rnic.node().local_mark(sending.lane());
+        let local = self.rnic.node().local_hazard(sending.lane());
         let outcome = match self.gather_for(sending, posted, &mut gathered) {
             Ok(()) => {
                 let to = To::Group { entry: member.entry };
@@ -107,14 +108,14 @@ impl Qp {
     /// The queue pair of a membership, if it is still in the group and takes the datagram.
     fn member(&self, sending: &Sending, destination: &Destination, member: &Member) -> Option<Peer> {
         let Member { link, entry } = member;
-        let card = self.membership(link, *entry).filter(|_| link.alive())?;
-        let itself = link.is_own() && card.index == self.number.index;
+        let descriptor = self.membership(link, *entry).filter(|_| link.alive())?;
+        let itself = link.is_own() && descriptor.index == self.number.index;
         let blocked = self.create_flags & ibv_qp_create_flags::IBV_QP_CREATE_BLOCK_SELF_MCAST_LB.0 != 0;
-        let in_group = card.gid == gid_words(destination.dgid) && !(itself && blocked);
+        let in_group = descriptor.gid == gid_words(destination.dgid) && !(itself && blocked);
         // The number is the peer's to tell, and must be of its own.
-        if !in_group || link.index_of(card.qpn) != Some(card.index) {
+        if !in_group || link.index_of(descriptor.qpn) != Some(descriptor.index) {
             return None;
         }
-        self.taker(sending, destination, link, card.index, card.qpn)
+        self.taker(sending, destination, link, descriptor.index, descriptor.qpn)
     }
 }

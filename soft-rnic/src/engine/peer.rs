@@ -9,9 +9,9 @@ use super::After;
 use crate::node::Link;
 use crate::node::Reach;
 use crate::queue_pair::{Qp, Sending};
-use crate::shared::entry::{QpCard, QpEntry};
-use crate::shared::gate::Pass;
-use crate::shared::mark::Mark;
+use crate::shared::entry::{QpDescriptor, QpEntry};
+use crate::shared::generation::GenerationSnapshot;
+use crate::shared::hazard::Hazard;
 use crate::shared::segment::Slots;
 
 /// A queue pair that answers.
@@ -19,11 +19,11 @@ use crate::shared::segment::Slots;
 pub(crate) struct Peer {
     pub(crate) link: Arc<Link>,
     pub(crate) index: u32,
-    /// The index that marks name: `Mark::ANY_QUEUE_PAIR` where others of that process are on the way as well.
-    pub(crate) marked: u32,
-    pub(crate) pass: Pass,
-    pub(crate) card: QpCard,
-    /// Those of the card: its own receive queue's.
+    /// The index that hazards name: `Hazard::ANY_QUEUE_PAIR` where others of that process are on the way as well.
+    pub(crate) hazard_index: u32,
+    pub(crate) snapshot: GenerationSnapshot,
+    pub(crate) descriptor: QpDescriptor,
+    /// Those of the descriptor: its own receive queue's.
     pub(crate) slots: Option<Slots>,
     /// The longest message that both ends' path MTUs allow.
     pub(crate) longest: u64,
@@ -44,23 +44,25 @@ impl Peer {
     }
 
     /// Leaves a notice for the owner, if the queue pair is still what it was: its index may be another's by now. The caller
-    /// has this lane, and no mark there.
+    /// has this lane, and no hazard there.
     #[cold]
     pub(crate) fn leave_notice(&self, lane: usize, bits: u32, after: &mut After) {
-        let (entry, mark) = (self.entry(), self.link.mark(lane));
-        mark.publish(Mark::new(self.index, Mark::NO_REGION));
+        let (entry, hazard) = (self.entry(), self.link.hazard_slot(lane));
+        hazard.publish(Hazard::new(self.index, Hazard::NO_REGION));
         // It may be about to change its state, which takes a moment.
-        let now = (0..100).find_map(|_| entry.read().filter(|(pass, _)| entry.holds(*pass)));
-        let same = |card: &QpCard| (card.qpn, card.connection) == (self.card.qpn, self.card.connection);
-        if now.is_some_and(|(_, card)| same(&card)) {
+        let now = (0..100).find_map(|_| entry.read().filter(|(snapshot, _)| entry.is_current(*snapshot)));
+        let same = |descriptor: &QpDescriptor| {
+            (descriptor.qpn, descriptor.connection) == (self.descriptor.qpn, self.descriptor.connection)
+        };
+        if now.is_some_and(|(_, descriptor)| same(&descriptor)) {
             entry.leave_notice(bits);
             after.notice(&self.link, self.index);
         }
-        mark.clear();
+        hazard.clear();
     }
 
     pub(crate) fn state(&self) -> ibv_qp_state {
-        ibv_qp_state(self.pass.label().into())
+        ibv_qp_state(self.snapshot.label().into())
     }
 }
 
@@ -94,7 +96,7 @@ impl Qp {
     pub(crate) fn connect_peer(&self, sending: &mut Sending) -> Result<(), NoPeer> {
         if let Some(peer) = &sending.peer
             && peer.link.alive()
-            && peer.entry().holds(peer.pass)
+            && peer.entry().is_current(peer.snapshot)
         {
             return Ok(());
         }
@@ -102,7 +104,11 @@ impl Qp {
     }
 
     /// What a queue pair says of itself. One of this process is asked itself: peers can write into the segment.
-    pub(super) fn card_of(&self, link: &Link, index: u32) -> Option<(Pass, QpCard)> {
+    pub(super) fn descriptor_of(
+        &self,
+        link: &Link,
+        index: u32,
+    ) -> Option<(GenerationSnapshot, QpDescriptor)> {
         let entry = link.segment().queue_pair(index)?;
         // It may be about to change its state, which takes a moment.
         let found = (0..100).find_map(|_| {
@@ -112,12 +118,12 @@ impl Qp {
             }
             found
         });
-        let (pass, card) = found?;
+        let (snapshot, descriptor) = found?;
         if link.is_own() {
-            // Of a later state than the pass, if of another: then the pass does not hold.
-            return Some((pass, self.rnic.queue_pairs().get(index)?.card()));
+            // Of a later state than the snapshot, if of another: then the snapshot is not current.
+            return Some((snapshot, self.rnic.queue_pairs().get(index)?.descriptor()));
         }
-        Some((pass, card))
+        Some((snapshot, descriptor))
     }
 
     #[cold]
@@ -139,22 +145,26 @@ impl Qp {
             }
             sending.left = None;
         }
-        let Some((pass, card)) = self.card_of(&link, index) else { return Err(NoPeer::Closed) };
+        let Some((snapshot, descriptor)) = self.descriptor_of(&link, index) else {
+            return Err(NoPeer::Closed);
+        };
         sending.closed_since = None;
         let attributes = &sending.attributes;
-        let listens = receives(pass.label())
-            && card.qpn == attributes.dest_qpn
-            && card.dest_qpn == self.number.qpn
-            && u32::from(card.qp_type) == self.answered_by().0
-            && card.local_gid == attributes.remote_gid
-            && card.remote_gid == attributes.local_gid
-            && card.link_up;
+        let listens = receives(snapshot.label())
+            && descriptor.qpn == attributes.dest_qpn
+            && descriptor.dest_qpn == self.number.qpn
+            && u32::from(descriptor.qp_type) == self.answered_by().0
+            && descriptor.local_gid == attributes.remote_gid
+            && descriptor.remote_gid == attributes.local_gid
+            && descriptor.link_up;
         if !listens {
             return Err(NoPeer::Silent);
         }
-        // A changed card (of permissions, say) leaves a running connection as it is; a new one begins at the agreed number.
+        // A changed descriptor (of permissions, say) leaves a running connection as it is; a new one begins at the agreed number.
         let resumed = was_connected.as_ref().is_some_and(|peer| {
-            Arc::ptr_eq(&peer.link, &link) && peer.index == index && peer.card.connection == card.connection
+            Arc::ptr_eq(&peer.link, &link)
+                && peer.index == index
+                && peer.descriptor.connection == descriptor.connection
         });
         let entry = link.segment().queue_pair(index).expect("it was just read");
         // An unreliable connection takes up a message with any number (InfiniBand specification, chapter 9, unreliable connections).
@@ -165,16 +175,16 @@ impl Qp {
         let (established, told) = was.map_or((false, false), |peer| (peer.established, peer.told));
         // A packet that is not the last must be of the receiver's path MTU (InfiniBand specification 9.7.4.1.6): where
         // the ends disagree, only messages of one packet pass.
-        let (own_mtu, peer_mtu) = (attributes.path_mtu, 128 << card.path_mtu.min(5));
+        let (own_mtu, peer_mtu) = (attributes.path_mtu, 128 << descriptor.path_mtu.min(5));
         let longest = if own_mtu == peer_mtu { u64::MAX } else { u64::from(own_mtu.min(peer_mtu)) };
-        let (slots, receives_apart) = (card.slots.check(), Cell::new(false));
+        let (slots, receives_apart) = (descriptor.slots.check(), Cell::new(false));
         sending.peer = Some(Peer {
             longest,
             link,
             index,
-            marked: index,
-            pass,
-            card,
+            hazard_index: index,
+            snapshot,
+            descriptor,
             slots,
             established,
             told,

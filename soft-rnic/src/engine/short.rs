@@ -3,7 +3,7 @@
 //! slot.
 //!
 //! They do what every transfer does (`connected.rs`, `deliver.rs`), in the same order. Whatever is out of the ordinary, a key
-//! that does not fit, a gate that has closed, a receive that is not there, ends the short way before anything is touched,
+//! that does not fit, a generation that has changed, a receive that is not there, ends the short way before anything is touched,
 //! and the long one finds out what comes of the request.
 
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::connected::MAX_MESSAGE;
 use super::deliver::entries_are_good;
 use super::peer::Peer;
 use super::transfer::Direction;
-use super::{After, Marks};
+use super::{After, Hazards};
 use crate::faults::Step;
 use crate::faults::injected::reach;
 use crate::node::{LaneGuard, PathTaken, ShareId, VmError};
@@ -23,9 +23,9 @@ use crate::platform::{copy, vm};
 use crate::queue_pair::lane::Held;
 use crate::queue_pair::send_queue::{Payload, Posted};
 use crate::queue_pair::{Qp, Sending};
-use crate::shared::entry::{MrCard, MrEntry, kind};
-use crate::shared::gate::Pass;
-use crate::shared::mark::{Mark, settle};
+use crate::shared::entry::{MrDescriptor, MrEntry, kind};
+use crate::shared::generation::GenerationSnapshot;
+use crate::shared::hazard::{Hazard, full_fence};
 use crate::shared::slot::{Delivery, EAGER};
 
 /// What the peer allows, for a transfer this way.
@@ -37,19 +37,19 @@ fn needed(direction: Direction) -> u32 {
     }
 }
 
-/// The one piece of a message on this side, and the gate to look at again; inline data have none.
+/// The one piece of a message on this side, and the generation to compare again; inline data have none.
 struct Piece<'a> {
     at: *const u8,
     len: usize,
     /// An RDMA READ may fill it.
     writable: bool,
-    region: Option<(&'a Region, Pass, u32)>,
+    region: Option<(&'a Region, GenerationSnapshot, u32)>,
 }
 
 impl Piece<'_> {
     #[inline]
-    fn holds(&self) -> bool {
-        self.region.is_none_or(|(region, pass, _)| region.holds(pass))
+    fn is_current(&self) -> bool {
+        self.region.is_none_or(|(region, snapshot, _)| region.is_current(snapshot))
     }
 
     /// Moves all of it there, or from there.
@@ -113,34 +113,38 @@ impl Qp {
             return Some(Piece { at, len, writable: false, region: None });
         }
         let [entry] = posted.entries else { return None };
-        let (region, pass, card) = self.rnic.regions().read(entry.lkey)?;
-        let at = card.pointer(entry.addr, request.length).filter(|_| card.pd == self.pd.number())?;
-        let writable = card.access & ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 != 0;
-        let region = Some((region, pass, entry.lkey >> 8));
+        let (region, snapshot, descriptor) = self.rnic.regions().read(entry.lkey)?;
+        let at =
+            descriptor.pointer(entry.addr, request.length).filter(|_| descriptor.pd == self.pd.number())?;
+        let writable = descriptor.access & ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 != 0;
+        let region = Some((region, snapshot, entry.lkey >> 8));
         Some(Piece { at, len: request.length as usize, writable, region })
     }
 
-    /// The marks of a lane, to be set.
+    /// The hazards of a lane, to be set.
     #[inline(always)]
-    pub(super) fn marks<'a>(&'a self, peer: &'a Peer, lane: &LaneGuard<'_>) -> Marks<'a> {
-        Marks { local: self.rnic.node().local_mark(lane.index()), remote: peer.link.mark(lane.index()) }
+    pub(super) fn hazards<'a>(&'a self, peer: &'a Peer, lane: &LaneGuard<'_>) -> Hazards<'a> {
+        Hazards {
+            local: self.rnic.node().local_hazard(lane.index()),
+            remote: peer.link.hazard_slot(lane.index()),
+        }
     }
 
-    /// Sets the marks of a transfer, to this region of the peer or to none.
+    /// Sets the hazards of a transfer, to this region of the peer or to none.
     #[inline(always)]
-    fn mark<'a>(
+    fn set_hazards<'a>(
         &'a self,
         peer: &'a Peer,
         source: &Piece<'_>,
         remote_region: u32,
         lane: &LaneGuard<'_>,
-    ) -> Marks<'a> {
-        let marks = self.marks(peer, lane);
+    ) -> Hazards<'a> {
+        let hazards = self.hazards(peer, lane);
         if let Some((_, _, index)) = source.region {
-            marks.local.set(Mark::new(self.number.index, index));
+            hazards.local.set(Hazard::new(self.number.index, index));
         }
-        marks.remote.set(Mark::new(peer.index, remote_region));
-        marks
+        hazards.remote.set(Hazard::new(peer.index, remote_region));
+        hazards
     }
 
     #[inline(always)]
@@ -153,7 +157,7 @@ impl Qp {
         lane: &LaneGuard<'_>,
         alone: bool,
     ) -> bool {
-        if piece.len == 0 || peer.card.access & needed(direction) == 0 {
+        if piece.len == 0 || peer.descriptor.access & needed(direction) == 0 {
             return false;
         }
         if peer.link.is_own() {
@@ -174,21 +178,23 @@ impl Qp {
         lane: &LaneGuard<'_>,
     ) -> bool {
         let request = posted.request;
-        let Some((region, pass, card)) = self.rnic.regions().read(request.rkey) else { return false };
-        let Some(there) = card.pointer(request.remote_addr, request.length) else { return false };
-        if card.pd != peer.card.pd || card.access & needed(direction) == 0 {
+        let Some((region, snapshot, descriptor)) = self.rnic.regions().read(request.rkey) else {
+            return false;
+        };
+        let Some(there) = descriptor.pointer(request.remote_addr, request.length) else { return false };
+        if descriptor.pd != peer.descriptor.pd || descriptor.access & needed(direction) == 0 {
             return false;
         }
         reach(Step::BeforeMark);
-        let marks = self.mark(peer, piece, Mark::NO_REGION, lane);
-        // The source may lie in another region than the destination: the mark stands for both.
-        marks.local.set(Mark::new(peer.index, Mark::ANY_REGION));
-        settle();
-        if !region.holds(pass) || !peer.entry().holds(peer.pass) || !piece.holds() {
+        let hazards = self.set_hazards(peer, piece, Hazard::NO_REGION, lane);
+        // The source may lie in another region than the destination: the hazard stands for both.
+        hazards.local.set(Hazard::new(peer.index, Hazard::ANY_REGION));
+        full_fence();
+        if !region.is_current(snapshot) || !peer.entry().is_current(peer.snapshot) || !piece.is_current() {
             return false;
         }
         reach(Step::BeforeCopy);
-        // SAFETY: the marks are settled and all gates hold, so both sides may be touched; each lies within its region, or
+        // SAFETY: the hazards are set, a full fence has followed and all snapshots are current, so both sides may be touched; each lies within its region, or
         // in the send queue.
         unsafe { piece.copy(direction, there) };
         peer.link.counters().add(lane, PathTaken::Own, piece.len);
@@ -209,26 +215,29 @@ impl Qp {
         let request = posted.request;
         let index = request.rkey >> 8;
         let Some(entry) = peer.link.segment().region(index) else { return false };
-        let Some((pass, card)) = entry.read() else { return false };
-        if pass.label() != request.rkey as u8
-            || card.pd != peer.card.pd
-            || card.access & needed(direction) == 0
-            || !card.contains(request.remote_addr, request.length)
+        let Some((snapshot, descriptor)) = entry.read() else { return false };
+        if snapshot.label() != request.rkey as u8
+            || descriptor.pd != peer.descriptor.pd
+            || descriptor.access & needed(direction) == 0
+            || !descriptor.contains(request.remote_addr, request.length)
         {
             return false;
         }
         let (address, length) = (request.remote_addr, request.length);
-        let shared =
-            if card.share == 0 { None } else { shared_place(peer, lane, &card, address, length, direction) };
+        let shared = if descriptor.share == 0 {
+            None
+        } else {
+            shared_place(peer, lane, &descriptor, address, length, direction)
+        };
         let Some(there) = shared else {
-            let there = card.address.wrapping_add(address.wrapping_sub(card.iova));
-            let by_system = alone && card.access & kind::OWNER_ONLY == 0;
-            return by_system && self.write_by_system(piece, peer, lane, (entry, pass, index), there);
+            let there = descriptor.address.wrapping_add(address.wrapping_sub(descriptor.iova));
+            let by_system = alone && descriptor.access & kind::OWNER_ONLY == 0;
+            return by_system && self.write_by_system(piece, peer, lane, (entry, snapshot, index), there);
         };
         reach(Step::BeforeMark);
-        let _marks = self.mark(peer, piece, index, lane);
-        settle();
-        if !entry.holds(pass) || !peer.entry().holds(peer.pass) || !piece.holds() {
+        let _marks = self.set_hazards(peer, piece, index, lane);
+        full_fence();
+        if !entry.is_current(snapshot) || !peer.entry().is_current(peer.snapshot) || !piece.is_current() {
             return false;
         }
         reach(Step::BeforeCopy);
@@ -246,7 +255,7 @@ impl Qp {
         source: &Piece<'_>,
         peer: &Peer,
         lane: &LaneGuard<'_>,
-        (entry, pass, index): (&MrEntry, Pass, u32),
+        (entry, snapshot, index): (&MrEntry, GenerationSnapshot, u32),
         there: u64,
     ) -> bool {
         let Some(vm) = peer.link.vm().filter(|_| vm::ORDERED) else { return false };
@@ -255,15 +264,15 @@ impl Qp {
         let local = [vm::local(source.at, body), vm::local(source.at.wrapping_add(body), tail)];
         let remote = [vm::remote(there, source.len)];
         reach(Step::BeforeMark);
-        let marks = self.mark(peer, source, index, lane);
-        settle();
-        if !entry.holds(pass) || !peer.entry().holds(peer.pass) || !source.holds() {
+        let hazards = self.set_hazards(peer, source, index, lane);
+        full_fence();
+        if !entry.is_current(snapshot) || !peer.entry().is_current(peer.snapshot) || !source.is_current() {
             return false;
         }
         reach(Step::BeforeCopy);
-        // SAFETY: the marks are settled and all gates hold, so the source may be read, and the range lies in the peer's region.
+        // SAFETY: the hazards are set, a full fence has followed and all snapshots are current, so the source may be read, and the range lies in the peer's region.
         let moved = unsafe { vm.write(&local, &remote) };
-        drop(marks);
+        drop(hazards);
         peer.link.counters().add_call(lane);
         let done = moved == Ok(source.len);
         if done {
@@ -285,14 +294,14 @@ impl Qp {
         lane: &LaneGuard<'_>,
         after: &mut After,
     ) -> bool {
-        let Some(slots) = peer.slots.as_ref().filter(|_| peer.card.srq == 0) else { return false };
+        let Some(slots) = peer.slots.as_ref().filter(|_| peer.descriptor.srq == 0) else { return false };
         if piece.len > EAGER {
             return false;
         }
         reach(Step::BeforeMark);
-        let _marks = self.mark(peer, piece, Mark::NO_REGION, lane);
-        settle();
-        if !peer.entry().holds(peer.pass) || !piece.holds() {
+        let _marks = self.set_hazards(peer, piece, Hazard::NO_REGION, lane);
+        full_fence();
+        if !peer.entry().is_current(peer.snapshot) || !piece.is_current() {
             return false;
         }
         reach(Step::BeforeClaim);
@@ -304,9 +313,9 @@ impl Qp {
             return false;
         }
         reach(Step::BeforeCopy);
-        // SAFETY: the source may be read, as the mark is settled and its gate holds; it is no longer than the eager bytes. Those
+        // SAFETY: the source may be read, as the hazard is set, a full fence has followed and its snapshot is current; it is no longer than the eager bytes. Those
         // are read by the owner once the slot is done, and written by nobody else: the queue pair has one sender, and its owner
-        // waits for the mark before it has another.
+        // waits for the hazard before it has another.
         unsafe { copy::copy_unordered(slot.eager.as_ptr(), piece.at, piece.len) };
         reach(Step::BeforeFinish);
         let request = posted.request;
@@ -343,13 +352,13 @@ impl Qp {
 pub(super) fn shared_place(
     peer: &Peer,
     lane: &LaneGuard<'_>,
-    card: &MrCard,
+    descriptor: &MrDescriptor,
     address: u64,
     length: u64,
     direction: Direction,
 ) -> Option<*mut u8> {
-    let share = ShareId { index: card.share.checked_sub(1)?, epoch: card.share_epoch };
-    let there = card.address.wrapping_add(address.wrapping_sub(card.iova));
+    let share = ShareId { index: descriptor.share.checked_sub(1)?, epoch: descriptor.share_epoch };
+    let there = descriptor.address.wrapping_add(address.wrapping_sub(descriptor.iova));
     let place = peer.link.share(lane, share, direction == Direction::Write)?.at(there, length)?;
     Some(place.as_ptr())
 }

@@ -10,7 +10,7 @@ use crate::platform::{copy, vm};
 use crate::queue_pair::Qp;
 use crate::shared::segment::MAX_SGE;
 
-/// A piece of this process's memory, which the holder of the lane's local mark may touch.
+/// A piece of this process's memory, which the holder of the lane's local hazard may touch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Local {
     pub(crate) at: *mut u8,
@@ -128,7 +128,7 @@ fn path_taken(way: Way<'_>, remotes: &[Remote]) -> PathTaken {
 ///
 /// # Safety
 ///
-/// Marks are published and were settled, so that the pieces on both sides may be touched; local pieces are written
+/// Hazards are published and a full fence has followed, so that the pieces on both sides may be touched; local pieces are written
 /// if the direction is `Read`. `Place::Ask` is not among them.
 unsafe fn move_message(way: Way<'_>, direction: Direction, remotes: &[Remote]) -> Result<(), Broken> {
     let locals = way.gathered.pieces.as_slice();

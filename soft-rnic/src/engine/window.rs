@@ -14,7 +14,7 @@ use crate::objects::memory_window::{Bind, Requester, Stays};
 use crate::objects::rnic::Rnic;
 use crate::queue_pair::send_queue::{Posted, Request};
 use crate::queue_pair::{Qp, Sending};
-use crate::shared::mark::Mark;
+use crate::shared::hazard::Hazard;
 
 impl Rnic {
     /// Takes the memory of the window with this key away from peers; whether there was any. A memory region's key is not for that:
@@ -73,9 +73,9 @@ impl Qp {
             return Ok(());
         }
         let key = request.imm_data;
-        // All bytes are there: marks of this very transfer keep nobody waiting.
-        way.marks.local.set(Mark::new(self.number.index, Mark::NO_REGION));
-        way.marks.remote.set(Mark::new(way.peer.index, Mark::NO_REGION));
+        // All bytes are there: hazards of this very transfer keep nobody waiting.
+        way.hazards.local.set(Hazard::new(self.number.index, Hazard::NO_REGION));
+        way.hazards.remote.set(Hazard::new(way.peer.index, Hazard::NO_REGION));
         let result = if way.peer.link.is_own() {
             let peer = self.rnic.queue_pairs().get(way.peer.index).ok_or(Stop::Changed)?;
             peer.invalidate_for_peer(key)

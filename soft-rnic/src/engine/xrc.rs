@@ -1,7 +1,7 @@
 //! Requests of extended reliable connections: answered by the target, done to what the shared receive queue stands for.
 //!
 //! A message is checked as the target says (its state, its sequence, its permissions) and uses the queue's receives, completion
-//! queue and protection domain (InfiniBand specification, annex A14). Both may be of different processes. The marks stand for
+//! queue and protection domain (InfiniBand specification, annex A14). Both may be of different processes. The hazards stand for
 //! both: either of them is waited for when it goes.
 
 use std::cell::Cell;
@@ -14,15 +14,15 @@ use super::connected::{Refused, Stop};
 use super::deliver::Envelope;
 use super::gather::Gathered;
 use super::peer::{NoPeer, Peer, receives};
-use super::{After, Broken, Marks, Outcome, Way};
+use super::{After, Broken, Hazards, Outcome, Way};
 use crate::node::Reach;
 use crate::queue_pair::lane::Held;
 use crate::queue_pair::send_queue::Posted;
 use crate::queue_pair::xrc::RECEIVER;
 use crate::queue_pair::{Qp, Sending};
-use crate::shared::entry::{QpCard, notice};
-use crate::shared::gate::Pass;
-use crate::shared::mark::Mark;
+use crate::shared::entry::{QpDescriptor, notice};
+use crate::shared::generation::GenerationSnapshot;
+use crate::shared::hazard::Hazard;
 
 /// Queues that a connection remembers.
 const REMEMBERED: usize = 64;
@@ -74,7 +74,7 @@ impl Qp {
         }
     }
 
-    /// Marks both and does what the request says.
+    /// Publishes hazards on both and does what the request says.
     fn attempt_between(
         self: &Arc<Self>,
         sending: &mut Held<'_, Sending>,
@@ -85,16 +85,17 @@ impl Qp {
     ) -> Result<Outcome, Stop> {
         let ticket = sending.ticket;
         let (_, lane) = sending.parts();
-        let local = self.rnic.node().local_mark(lane.index());
-        // Where both are of one process this is the same mark, which says "any queue pair" from now on.
-        let of_target = Marks { local, remote: target.link.mark(lane.index()) };
-        let marked = if Arc::ptr_eq(&target.link, &receiver.link) { receiver.marked } else { target.index };
-        of_target.remote.publish(Mark::new(marked, Mark::NO_REGION));
-        if !target.entry().holds(target.pass) {
+        let local = self.rnic.node().local_hazard(lane.index());
+        // Where both are of one process this is the same hazard, which says "any queue pair" from now on.
+        let of_target = Hazards { local, remote: target.link.hazard_slot(lane.index()) };
+        let hazard_index =
+            if Arc::ptr_eq(&target.link, &receiver.link) { receiver.hazard_index } else { target.index };
+        of_target.remote.publish(Hazard::new(hazard_index, Hazard::NO_REGION));
+        if !target.entry().is_current(target.snapshot) {
             return Err(Stop::Changed);
         }
-        let marks = Marks { local, remote: receiver.link.mark(lane.index()) };
-        let way = Way { rnic: &self.rnic, peer: receiver, gathered, marks: &marks, lane, ticket };
+        let hazards = Hazards { local, remote: receiver.link.hazard_slot(lane.index()) };
+        let way = Way { rnic: &self.rnic, peer: receiver, gathered, hazards: &hazards, lane, ticket };
         let takes_receive = matches!(
             posted.request.opcode,
             ibv_wr_opcode::IBV_WR_SEND
@@ -107,7 +108,7 @@ impl Qp {
         if posted.request.length > receiver.longest {
             return Err(Stop::Refused(Refused::Invalid));
         }
-        let source = [u64::from(target.card.qpn), 0, 0];
+        let source = [u64::from(target.descriptor.qpn), 0, 0];
         self.deliver_in(Envelope { header: 0, told: true, source }, posted, way, after)
     }
 
@@ -118,7 +119,7 @@ impl Qp {
         let found = match known {
             Some(place) => {
                 let (_, peer) = &sending.receivers[place];
-                if peer.link.alive() && peer.entry().holds(peer.pass) {
+                if peer.link.alive() && peer.entry().is_current(peer.snapshot) {
                     peer.clone()
                 } else {
                     sending.receivers.swap_remove(place);
@@ -127,14 +128,14 @@ impl Qp {
             }
             None => self.find_receiver(sending, srqn)?,
         };
-        if found.card.xrcd != target.card.xrcd {
+        if found.descriptor.xrcd != target.descriptor.xrcd {
             return Err(NoPeer::Silent);
         }
-        let QpCard { access, max_dest_rd_atomic, min_rnr_timer, .. } = target.card;
-        let card = QpCard { access, max_dest_rd_atomic, min_rnr_timer, ..found.card };
+        let QpDescriptor { access, max_dest_rd_atomic, min_rnr_timer, .. } = target.descriptor;
+        let descriptor = QpDescriptor { access, max_dest_rd_atomic, min_rnr_timer, ..found.descriptor };
         let together = Arc::ptr_eq(&target.link, &found.link);
-        let marked = if together { Mark::ANY_QUEUE_PAIR } else { found.index };
-        Ok(Peer { card, longest: target.longest, marked, ..found })
+        let hazard_index = if together { Hazard::ANY_QUEUE_PAIR } else { found.index };
+        Ok(Peer { descriptor, longest: target.longest, hazard_index, ..found })
     }
 
     #[cold]
@@ -146,17 +147,19 @@ impl Qp {
         };
         let index = link.index_of(srqn).ok_or(NoPeer::Silent)?;
         // It says what it is from its beginning to its end: one that does not is gone.
-        let (pass, card) = self.card_of(&link, index).ok_or(NoPeer::Closed)?;
-        let good = receives(pass.label()) && card.qpn == srqn && u32::from(card.qp_type) == RECEIVER.0;
+        let (snapshot, descriptor) = self.descriptor_of(&link, index).ok_or(NoPeer::Closed)?;
+        let good = receives(snapshot.label())
+            && descriptor.qpn == srqn
+            && u32::from(descriptor.qp_type) == RECEIVER.0;
         if !good {
             return Err(NoPeer::Silent);
         }
         let found = Peer {
             link,
             index,
-            marked: index,
-            pass,
-            card,
+            hazard_index: index,
+            snapshot,
+            descriptor,
             slots: None,
             longest: 0,
             established: false,
@@ -175,7 +178,7 @@ impl Qp {
         let lane = sending.lane();
         let Some(target) = sending.peer.as_mut().filter(|target| !target.told) else { return };
         target.told = true;
-        if target.state() == ibv_qp_state::IBV_QPS_RTR && target.pass != Pass::NONE {
+        if target.state() == ibv_qp_state::IBV_QPS_RTR && target.snapshot != GenerationSnapshot::NONE {
             target.leave_notice(lane, notice::ESTABLISHED, after);
         }
     }

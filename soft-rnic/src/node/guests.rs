@@ -14,7 +14,7 @@ use super::{CALL_CELL, State};
 use crate::platform::process::{Lifeline, Process};
 use crate::platform::socket::{MANY, Received, ReceivedMany, Room, Socket};
 use crate::platform::user;
-use crate::shared::mark::{LANES, MarkCell};
+use crate::shared::hazard::{HazardSlot, LANES};
 use crate::shared::segment::LAYOUT_VERSION;
 use crate::status::STATUS_VERSION;
 use crate::sync::{AcqRel, Relaxed, SeqCst};
@@ -64,7 +64,7 @@ pub(crate) struct Guest {
 }
 
 /// A guest whose connection has ended without a word. If its process lives (it may have closed descriptors that it does not
-/// know of), what it has marked and claimed stays its own: it may be copying.
+/// know of), its hazards and its claims stay: it may be copying.
 pub(crate) struct Silent {
     pub(crate) guest: Guest,
     process: Lifeline,
@@ -271,7 +271,7 @@ impl Service {
             };
             for packet in (0..count).map(|index| room.packet(index)).take_while(|packet| !packet.is_empty()) {
                 if !self.hear_packet(guest, packet) {
-                    // It is not thrown out: as long as it lives, its marks must be waited for.
+                    // It is not thrown out: as long as it lives, its hazards must be waited for.
                     log::debug!("the peer at link {} sends what makes no sense", guest.taken.link);
                 }
             }
@@ -306,7 +306,8 @@ impl Service {
     pub(crate) fn hear_end(&mut self, token: u64, mut guest: Guest) -> Option<Entry> {
         self.hear_silence(&mut guest);
         let State { segment, seats, .. } = &*self.state;
-        let has_left = guest.parted || segment.mark(guest.taken.link, 0).is_some_and(MarkCell::has_left);
+        let has_left =
+            guest.parted || segment.hazard_slot(guest.taken.link, 0).is_some_and(HazardSlot::has_left);
         let process = match Lifeline::of(&guest.socket, seats.process(guest.taken)) {
             Some(process) if !has_left && !process.is_cut() => process,
             // Of one who cannot be seen, the end of its connection is all that there is to go by.

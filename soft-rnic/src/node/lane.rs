@@ -5,7 +5,7 @@ use std::sync::Arc;
 use spin::Yield;
 use spin::mutex::{SpinMutex, SpinMutexGuard};
 
-use crate::shared::mark::LANES;
+use crate::shared::hazard::LANES;
 
 /// A lock on a line of its own.
 #[derive(Debug, Default)]
@@ -16,7 +16,7 @@ struct Lane(SpinMutex<(), Yield>);
 #[derive(Debug)]
 pub(crate) struct Lanes(Box<[Lane]>);
 
-/// The right to execute a transfer in a lane: to publish its marks, and to use what peers share.
+/// The right to execute a transfer in a lane: to publish its hazards, and to use what peers share.
 #[derive(Debug)]
 pub(crate) struct LaneGuard<'a> {
     lanes: &'a Lanes,

@@ -15,7 +15,7 @@ use super::views::{ShareView, Views};
 use crate::platform::process::Process;
 use crate::platform::socket::Socket;
 use crate::platform::vm::Vm;
-use crate::shared::mark::{LANES, MarkCell};
+use crate::shared::hazard::{HazardSlot, LANES};
 use crate::shared::segment::Segment;
 use crate::sync::SeqCst;
 
@@ -144,15 +144,17 @@ impl Link {
         &self.segment
     }
 
-    /// This process's number in the peer's segment: what its claims and marks are made under.
+    /// This process's number in the peer's segment: what its claims and hazards are made under.
     pub(crate) fn number(&self) -> u16 {
         self.number
     }
 
-    /// Where the transfer of a lane is to be marked.
+    /// Where the transfer of a lane publishes its hazard.
     #[inline]
-    pub(crate) fn mark(&self, lane: usize) -> &MarkCell {
-        self.segment.mark(self.number, lane % LANES).expect("the number was checked when the link was made")
+    pub(crate) fn hazard_slot(&self, lane: usize) -> &HazardSlot {
+        self.segment
+            .hazard_slot(self.number, lane % LANES)
+            .expect("the number was checked when the link was made")
     }
 
     /// Where in the peer's tables one of its queue pairs is.
@@ -299,7 +301,7 @@ impl Link {
     /// Tells the peer that nothing of it is touched any more. In its segment: the socket may be full.
     pub(crate) fn say_goodbye(&self) {
         if !self.is_own() {
-            self.mark(0).leave();
+            self.hazard_slot(0).leave();
         }
     }
 

@@ -46,7 +46,7 @@ pub(crate) enum Doorbell {
     Call { lane: u16 },
 }
 
-/// Shareable memory, as it is named in a region's card.
+/// Shareable memory, as it is named in a region's descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ShareId {
     pub(crate) index: u32,

@@ -2,7 +2,7 @@
 //!
 //! A node has one control segment, which its peers map, and maps theirs. A process that wants to send to a queue pair
 //! connects to the owner of the number's block, and becomes a *guest* in its segment: it gets a link number there, under
-//! which it leaves marks and claims. The way back is a connection of its own. What a guest held is recovered when its
+//! which it leaves hazards and claims. The way back is a connection of its own. What a guest held is recovered when its
 //! process has ended, or when it has said goodbye; the end of its connection is the time to ask.
 //!
 //! One thread per process accepts, connects, hears doorbells and keeps time; it sleeps when nothing happens. What peers
@@ -57,9 +57,9 @@ pub(crate) use service::is_service_thread;
 pub(crate) use shares::Shares;
 pub(crate) use traffic::PathTaken;
 
-use crate::platform::fork::{Descriptor, Generation};
+use crate::platform::fork::{ForkGeneration, ForkSafeFd};
 use crate::platform::{socket::Socket, user, vm};
-use crate::shared::mark::{LANES, MarkCell};
+use crate::shared::hazard::{HazardSlot, LANES};
 use crate::shared::segment::{LAYOUT_VERSION, Segment};
 use crate::status::{Peer, Statistics, Traffic};
 use census::Census;
@@ -164,7 +164,7 @@ struct State {
     /// When the connection manager wants to be called.
     alarm: Alarm,
     /// What the service thread waits for.
-    epoll: OnceLock<Arc<Descriptor>>,
+    epoll: OnceLock<Arc<ForkSafeFd>>,
     handler: Mutex<Option<Weak<dyn Handler>>>,
     /// What was sent to peers that have died.
     former: Mutex<Traffic>,
@@ -207,8 +207,8 @@ pub(crate) struct Node {
     state: Arc<State>,
     own: Arc<Link>,
     numbers: Numbers,
-    local_marks: Box<[MarkCell]>,
-    generation: Generation,
+    local_hazards: Box<[HazardSlot]>,
+    generation: ForkGeneration,
     thread: Mutex<Option<JoinHandle<()>>>,
     running: OnceLock<()>,
 }
@@ -255,8 +255,8 @@ impl Node {
             state,
             own,
             numbers: Numbers::default(),
-            local_marks: (0..=LANES).map(|_| MarkCell::default()).collect(),
-            generation: Generation::current(),
+            local_hazards: (0..=LANES).map(|_| HazardSlot::default()).collect(),
+            generation: ForkGeneration::current(),
             thread: Mutex::new(None),
             running: OnceLock::new(),
         }))
@@ -306,15 +306,15 @@ impl Node {
         &self.state.common.lanes
     }
 
-    /// Where a transfer marks this process's own memory as its source. Peers do not see it.
+    /// Where a transfer publishes its hazard on this process's own memory as its source. Peers do not see it.
     #[inline]
-    pub(crate) fn local_mark(&self, lane: usize) -> &MarkCell {
-        &self.local_marks[lane % LANES]
+    pub(crate) fn local_hazard(&self, lane: usize) -> &HazardSlot {
+        &self.local_hazards[lane % LANES]
     }
 
-    /// Where the service thread marks what it touches on behalf of a peer.
-    pub(crate) fn service_mark(&self) -> &MarkCell {
-        &self.local_marks[LANES]
+    /// Where the service thread publishes its hazard for what it touches on behalf of a peer.
+    pub(crate) fn service_hazard(&self) -> &HazardSlot {
+        &self.local_hazards[LANES]
     }
 
     /// A number for a queue pair: one that has not been used for as long as possible.
@@ -423,7 +423,7 @@ impl Node {
         self.state.census.forget(link);
     }
 
-    /// Waits until no transfer touches the object, whose gate must have been closed.
+    /// Waits until no transfer touches the object, whose generation must have been invalidated.
     ///
     /// # Errors
     ///
@@ -432,14 +432,14 @@ impl Node {
         self.wait_unmarked_for(what, self.state.common.settings.patience)
     }
 
-    /// Whether nobody touches an object whose gate was closed. It takes no longer than a look at all marks.
+    /// Whether nobody touches an object whose generation was invalidated. It takes no longer than a look at all hazards.
     pub(crate) fn is_unmarked(&self, what: Revoked) -> bool {
         self.wait_unmarked_for(what, Duration::ZERO).is_ok()
     }
 
     fn wait_unmarked_for(&self, what: Revoked, patience: Duration) -> Result<(), Stuck> {
         let State { segment, seats, common, .. } = &*self.state;
-        let waiting = Waiting { what, segment, local_marks: &self.local_marks, seats, patience };
+        let waiting = Waiting { what, segment, local_hazards: &self.local_hazards, seats, patience };
         waiting.run(|Taken { link, serial }| common.mailbox.post(Command::GuestDied { link, serial }))
     }
 

@@ -14,7 +14,7 @@ use super::views::Mapped;
 use crate::platform::memory::{Memory, PeerFile};
 use crate::platform::socket::{Received, Socket};
 use crate::platform::user;
-use crate::shared::mark::LANES;
+use crate::shared::hazard::LANES;
 use crate::shared::segment::{LAYOUT_VERSION, LENGTH, Segment};
 use crate::sync::Acquire;
 
@@ -300,7 +300,7 @@ fn open_segment(file: OwnedFd, welcome: &Welcome) -> Option<Segment> {
         .ok()?;
     let segment = Segment::of_peer(memory)?;
     let version = segment.header().layout_version.load(Acquire);
-    segment.mark(welcome.link, 0)?;
+    segment.hazard_slot(welcome.link, 0)?;
     segment.heap(welcome.call_area, LANES * CALL_CELL)?;
     segment.heap(welcome.probe, 16)?;
     (version == LAYOUT_VERSION && welcome.call_area.is_multiple_of(64) && welcome.probe.is_multiple_of(8))

@@ -14,7 +14,7 @@ use super::mailbox::Command;
 use super::message::Reply;
 use super::service::{Entry, Service, TURN};
 use super::{ALONE, Node, State};
-use crate::platform::fork::Generation;
+use crate::platform::fork::ForkGeneration;
 use crate::platform::socket::Socket;
 use crate::platform::user;
 
@@ -154,12 +154,12 @@ impl Space {
 pub(crate) struct Ports {
     spaces: Mutex<HashMap<u8, Space>>,
     known: Mutex<HashMap<Port, u16>>,
-    process: Generation,
+    process: ForkGeneration,
 }
 
 impl Default for Ports {
     fn default() -> Self {
-        Self { spaces: Mutex::default(), known: Mutex::default(), process: Generation::current() }
+        Self { spaces: Mutex::default(), known: Mutex::default(), process: ForkGeneration::current() }
     }
 }
 

@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use super::seats::{Seats, Taken};
-use crate::shared::mark::{LANES, Mark, MarkCell};
+use crate::shared::hazard::{Hazard, HazardSlot, LANES};
 use crate::shared::segment::Segment;
 
-/// An object whose gate was closed. Both are indices in the own tables.
+/// An object whose generation was invalidated. Both are indices in the own tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Revoked {
     Region(u32),
@@ -22,23 +22,23 @@ pub(crate) struct Stuck {
 }
 
 impl Revoked {
-    fn is_used_by(self, mark: Mark) -> bool {
+    fn is_used_by(self, hazard: Hazard) -> bool {
         match self {
-            Self::Region(region) => mark.touches_region(region),
-            Self::QueuePair(queue_pair) => mark.uses_queue_pair(queue_pair),
+            Self::Region(region) => hazard.touches_region(region),
+            Self::QueuePair(queue_pair) => hazard.uses_queue_pair(queue_pair),
         }
     }
 
-    fn is_marked(self, cell: &MarkCell) -> bool {
-        cell.get().is_some_and(|mark| self.is_used_by(mark))
+    fn is_held(self, cell: &HazardSlot) -> bool {
+        cell.get().is_some_and(|hazard| self.is_used_by(hazard))
     }
 }
 
-/// Waits for marks, each with the same end of all patience.
+/// Waits for hazards, each with the same end of all patience.
 pub(crate) struct Waiting<'a> {
     pub(crate) what: Revoked,
     pub(crate) segment: &'a Segment,
-    pub(crate) local_marks: &'a [MarkCell],
+    pub(crate) local_hazards: &'a [HazardSlot],
     pub(crate) seats: &'a Seats,
     pub(crate) patience: Duration,
 }
@@ -51,17 +51,17 @@ impl Waiting<'_> {
     /// Somebody did not finish in time.
     pub(crate) fn run(&self, mut died: impl FnMut(Taken)) -> Result<(), Stuck> {
         let start = Instant::now();
-        for cell in self.local_marks {
+        for cell in self.local_hazards {
             self.wait_own(start, cell)?;
         }
         for lane in 0..LANES {
-            if let Some(cell) = self.segment.mark(0, lane) {
+            if let Some(cell) = self.segment.hazard_slot(0, lane) {
                 self.wait_own(start, cell)?;
             }
         }
         self.seats.iter().try_for_each(|guest| {
-            (0..LANES).filter_map(|lane| self.segment.mark(guest.link, lane)).try_for_each(|cell| {
-                if !self.what.is_marked(cell) {
+            (0..LANES).filter_map(|lane| self.segment.hazard_slot(guest.link, lane)).try_for_each(|cell| {
+                if !self.what.is_held(cell) {
                     return Ok(());
                 }
                 let process = self.seats.process(guest);
@@ -78,19 +78,19 @@ impl Waiting<'_> {
         })
     }
 
-    fn wait_own(&self, start: Instant, cell: &MarkCell) -> Result<(), Stuck> {
+    fn wait_own(&self, start: Instant, cell: &HazardSlot) -> Result<(), Stuck> {
         // Its number is asked of the system, so not before it is needed.
         let stuck = || Stuck { link: 0, pid: Some(std::process::id()) };
         if self.wait(start, cell, |_| false) { Ok(()) } else { Err(stuck()) }
     }
 
-    /// True when the cell does not mark the object any more, or its writer is gone.
-    fn wait(&self, start: Instant, cell: &MarkCell, mut gone: impl FnMut(bool) -> bool) -> bool {
+    /// True when the cell does not name the object any more, or its writer is gone.
+    fn wait(&self, start: Instant, cell: &HazardSlot, mut gone: impl FnMut(bool) -> bool) -> bool {
         const SPINS: u32 = 200;
         const YIELDS: u32 = 300;
         const SLEEP: Duration = Duration::from_micros(200);
         let mut tries = 0_u32;
-        while self.what.is_marked(cell) {
+        while self.what.is_held(cell) {
             tries = tries.saturating_add(1);
             if tries < SPINS {
                 core::hint::spin_loop();
@@ -101,7 +101,7 @@ impl Waiting<'_> {
                 return true;
             }
             if start.elapsed() >= self.patience {
-                return !self.what.is_marked(cell) || gone(true);
+                return !self.what.is_held(cell) || gone(true);
             }
             if tries < YIELDS {
                 std::thread::yield_now();

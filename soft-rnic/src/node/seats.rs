@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock};
 
 use crate::platform::process::Process;
-use crate::shared::mark::LANES;
+use crate::shared::hazard::LANES;
 use crate::shared::segment::{MAX_LINKS, Segment};
 
 const WORDS: usize = MAX_LINKS.div_ceil(64);
@@ -51,7 +51,7 @@ impl Seats {
         let serial = free.0;
         for lane in 0..LANES {
             // What a former guest left.
-            segment.mark(link, lane)?.clear();
+            segment.hazard_slot(link, lane)?.clear();
         }
         let seat = &self.seats[usize::from(link)];
         *seat.process.write().unwrap_or_else(PoisonError::into_inner) = process;
@@ -60,7 +60,7 @@ impl Seats {
         Some(Taken { link, serial })
     }
 
-    /// The guest is dead, or never came: nobody waits for its marks any more.
+    /// The guest is dead, or never came: nobody waits for its hazards any more.
     pub(crate) fn vacate(&self, taken: Taken) {
         self.taken[usize::from(taken.link) / 64].fetch_and(!(1 << (taken.link % 64)), Ordering::SeqCst);
         self.seats[usize::from(taken.link)].serial.store(0, Ordering::Release);
@@ -103,14 +103,14 @@ impl Seats {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::shared::mark::Mark;
+    use crate::shared::hazard::Hazard;
 
     #[test]
     fn numbers_rest_and_come_without_marks() {
         let (seats, segment) = (Seats::new(), Segment::create().expect("memory"));
         let first = seats.take(&segment, None).expect("a number");
         assert_eq!(first.link, 1);
-        segment.mark(1, LANES - 1).expect("a mark").publish(Mark::new(1, 1));
+        segment.hazard_slot(1, LANES - 1).expect("a hazard").publish(Hazard::new(1, 1));
         assert_eq!(seats.iter().collect::<Vec<_>>(), [first]);
         seats.vacate(first);
         assert!(!seats.is_taken(first) && seats.iter().next().is_none());
@@ -120,7 +120,7 @@ mod tests {
         }
         let again = seats.take(&segment, None).expect("the number that rested");
         assert!(again.link == 1 && again != first && !seats.is_taken(first));
-        assert_eq!(segment.mark(1, LANES - 1).expect("a mark").get(), None);
+        assert_eq!(segment.hazard_slot(1, LANES - 1).expect("a hazard").get(), None);
         assert_eq!(seats.take(&segment, None), None);
         assert_eq!(seats.iter().count(), MAX_LINKS - 1);
     }

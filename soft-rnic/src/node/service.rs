@@ -22,7 +22,7 @@ use super::ports::Door;
 use super::questions::Question;
 use super::views::Retired;
 use super::vigil::Vigil;
-use crate::platform::fork::Descriptor;
+use crate::platform::fork::ForkSafeFd;
 use crate::platform::socket::Room;
 use crate::platform::threads;
 
@@ -65,7 +65,7 @@ pub(crate) enum Entry {
 /// The thread's own state.
 pub(crate) struct Service {
     pub(crate) state: Arc<State>,
-    epoll: Arc<Descriptor>,
+    epoll: Arc<ForkSafeFd>,
     pub(crate) entries: HashMap<u64, Entry>,
     last_token: u64,
     deadlines: BinaryHeap<Reverse<(Instant, u64)>>,
@@ -84,7 +84,7 @@ pub(crate) struct Service {
 ///
 /// There is no descriptor or thread left.
 pub(crate) fn spawn(state: Arc<State>) -> io::Result<JoinHandle<()>> {
-    let epoll = Arc::new(Descriptor::open(|| epoll::create(epoll::CreateFlags::CLOEXEC))?);
+    let epoll = Arc::new(ForkSafeFd::open(|| epoll::create(epoll::CreateFlags::CLOEXEC))?);
     epoll::add(&*epoll, state.common.mailbox.bell()?, EventData::new_u64(0), EventFlags::IN)?;
     let kept = Arc::clone(&state);
     let service = Service {

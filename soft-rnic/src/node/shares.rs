@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::mailbox::{Command, Mailbox};
 use super::message::{Place, ShareId};
-use crate::platform::fork::Kept;
+use crate::platform::fork::OwnedFile;
 use crate::platform::mappings::{Mapping, reopen_file};
 use crate::platform::memory::Memory;
 
@@ -20,7 +20,7 @@ enum Origin {
     /// Allocated by the device, and added until it is removed.
     Allocated(Arc<Memory>),
     /// Found where the program mapped it, and shared while regions lie in it.
-    Found { mapping: Mapping, file: Kept },
+    Found { mapping: Mapping, file: OwnedFile },
 }
 
 #[derive(Debug)]
@@ -146,7 +146,7 @@ impl Shares {
             len: (mapping.end - mapping.start) as u64,
             offset: mapping.offset,
         };
-        let origin = Origin::Found { mapping, file: Kept::new(file) };
+        let origin = Origin::Found { mapping, file: OwnedFile::new(file) };
         table.insert(Share { origin, place, regions: 0, writable_regions: 0 }).ok()
     }
 

@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use super::lane::LaneGuard;
-use crate::shared::mark::LANES;
+use crate::shared::hazard::LANES;
 use crate::status::{Moved, Traffic};
 use crate::sync::PlainAtomicU64 as AtomicU64;
 

@@ -12,7 +12,7 @@ use super::context::{Context, Counted};
 use super::device_memory::Dm;
 use super::held::{Held, Used, Users};
 use super::protection_domain::Pd;
-use super::region::{Owner, RegionCard, Tag};
+use super::region::{LocalMrDescriptor, Owner, Tag};
 use crate::node::{Node, ShareId, Stuck};
 use crate::platform::errno;
 use crate::platform::mappings::Survey;
@@ -116,7 +116,7 @@ fn busy(region: u32, Stuck { link, pid }: Stuck) -> c_int {
 }
 
 /// A region that a window uses, what is registered, and the shareable memory that it lies in.
-pub(super) type Loan = (Held<Mr>, RegionCard, Option<ShareId>);
+pub(super) type Loan = (Held<Mr>, LocalMrDescriptor, Option<ShareId>);
 
 /// Somebody is changing a registration.
 pub(super) struct Changing;
@@ -403,9 +403,9 @@ impl Mr {
         if registration.closing || registration.key != key {
             return Ok(None);
         }
-        let card = self.context().rnic().regions().read(key).map(|(.., card)| card);
+        let descriptor = self.context().rnic().regions().read(key).map(|(.., descriptor)| descriptor);
         let share = registration.share.as_ref().map(|share| share.id);
-        Ok(card.map(|card| (Held::new(self), card, share)))
+        Ok(descriptor.map(|descriptor| (Held::new(self), descriptor, share)))
     }
 
     /// Whether it was deregistered.
@@ -435,7 +435,7 @@ impl Registration {
             Backing::File(_, File::DmaBuf) => kind::OWNER_ONLY,
             _ => 0,
         };
-        let card = RegionCard {
+        let descriptor = LocalMrDescriptor {
             base,
             iova: if self.access & ZERO_BASED != 0 { 0 } else { iova },
             length: length as u64,
@@ -443,7 +443,7 @@ impl Registration {
             access: self.access | kind,
         };
         let share = self.share.as_ref().map(|share| share.id);
-        self.key = context.rnic().regions().publish(index, context, card, share, tag);
+        self.key = context.rnic().regions().publish(index, context, descriptor, share, tag);
         self.key
     }
 }

@@ -1,9 +1,9 @@
 //! Memory windows: parts of regions under remote keys of their own, which requests bind and invalidate.
 //!
-//! A window has an index in the table of [regions](super::region), and a card there while it is bound: the part of its region,
-//! with the window's own permissions, for remote access alone ([`domain`]). So gate and marks guard a window as they guard a
-//! region: who takes its memory away (by binding it anew, invalidating or deallocating it) closes the gate, and lets nobody
-//! rely on that until no mark is left. A region whose windows are bound is neither changed nor deregistered, so that a
+//! A window has an index in the table of [regions](super::region), and a descriptor there while it is bound: the part of its region,
+//! with the window's own permissions, for remote access alone ([`domain`]). So generation and hazards guard a window as they guard a
+//! region: who takes its memory away (by binding it anew, invalidating or deallocating it) invalidates the generation, and lets nobody
+//! rely on that until no hazard is left. A region whose windows are bound is neither changed nor deregistered, so that a
 //! window's memory is always some region's.
 
 use std::ffi::c_int;
@@ -16,7 +16,7 @@ use super::context::{Context, Counted};
 use super::held::Held;
 use super::memory_region::{Changing, LOCAL_WRITE, Loan, MW_BIND, Mr, Shared, ZERO_BASED};
 use super::protection_domain::Pd;
-use super::region::{Owner, RegionCard, Tag, index_of};
+use super::region::{LocalMrDescriptor, Owner, Tag, index_of};
 use crate::shared::entry::{domain, kind};
 
 const WRITES: u32 =
@@ -190,9 +190,9 @@ impl Mw {
             state.bound = None;
         }
         state.key = bind.key;
-        if let Some((region, card, id)) = found {
-            let share = id.map(|id| Shared::of_window(self.context().rnic().node(), id, card.access));
-            regions.publish(self.index, self.context(), card, id, Tag::Chosen(bind.key as u8));
+        if let Some((region, descriptor, id)) = found {
+            let share = id.map(|id| Shared::of_window(self.context().rnic().node(), id, descriptor.access));
+            regions.publish(self.index, self.context(), descriptor, id, Tag::Chosen(bind.key as u8));
             state.bound = Some(Bound { _region: region, _share: share, qpn: by.qpn });
         }
         Ok(())
@@ -210,7 +210,7 @@ impl Mw {
             && whole.access & kind::NULL == 0
             && (!writes || whole.access & LOCAL_WRITE != 0);
         let base = whole.pointer(bind.address, bind.length).filter(|_| allowed).ok_or(Stays::Refused)?;
-        let card = RegionCard {
+        let descriptor = LocalMrDescriptor {
             base,
             iova: if bind.access & ZERO_BASED != 0 { 0 } else { bind.address },
             length: bind.length,
@@ -219,7 +219,7 @@ impl Mw {
             // And what the region's memory is, the window's is.
             access: bind.access | whole.access & kind::OWNER_ONLY | if writes { LOCAL_WRITE } else { 0 },
         };
-        Ok((region, card, share))
+        Ok((region, descriptor, share))
     }
 
     /// Takes the window's memory away from peers; whether there was any. A window that has no memory stays as it is: it may be

@@ -15,8 +15,8 @@ use crate::config::Limits;
 use crate::engine::datagram::gid_words;
 use crate::node::Node;
 use crate::queue_pair::Qp;
-use crate::shared::entry::{MemberCard, MemberEntry};
-use crate::shared::gate::Keeper;
+use crate::shared::entry::{MembershipDescriptor, MembershipEntry};
+use crate::shared::generation::GenerationWriter;
 use crate::shared::segment::MAX_MEMBERS;
 use crate::sync::Release;
 
@@ -42,7 +42,7 @@ struct Slots {
 struct Slot {
     /// Stays when the membership has ended.
     gid: [u8; 16],
-    keeper: Keeper,
+    writer: GenerationWriter,
     member: Option<Member>,
 }
 
@@ -78,7 +78,7 @@ impl Slots {
     /// A number, and a slot for it.
     fn reserve(&mut self, gid: [u8; 16]) -> Option<usize> {
         if self.slots.len() < MAX_MEMBERS && self.free.len() < RESTING {
-            self.slots.push(Slot { gid, keeper: Keeper::default(), member: None });
+            self.slots.push(Slot { gid, writer: GenerationWriter::default(), member: None });
             return Some(self.slots.len() - 1);
         }
         let index = self.free.pop_front()? as usize;
@@ -100,7 +100,7 @@ impl Groups {
         self.slots.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn entry(&self, index: usize) -> &MemberEntry {
+    fn entry(&self, index: usize) -> &MembershipEntry {
         self.node.segment().member(index as u32).expect("there are no more slots than entries")
     }
 
@@ -130,11 +130,12 @@ impl Groups {
             return Err(libc::ENOMEM);
         }
         let index = slots.reserve(gid).ok_or(libc::ENOMEM)?;
-        let card = MemberCard { gid: gid_words(gid), index: qp.number.index, qpn: qp.number.qpn };
+        let descriptor =
+            MembershipDescriptor { gid: gid_words(gid), index: qp.number.index, qpn: qp.number.qpn };
         let end = slots.slots.len() as u32;
         let slot = &mut slots.slots[index];
         slot.member = Some(Member { queue_pair: qp.number.index, qpn: qp.number.qpn, lids: vec![lid] });
-        self.entry(index).publish(&mut slot.keeper, 0, &card);
+        self.entry(index).publish(&mut slot.writer, 0, &descriptor);
         self.node.segment().header().members.store(end, Release);
         Ok(())
     }
@@ -159,7 +160,7 @@ impl Groups {
 
     fn end(&self, slots: &mut Slots, index: usize) {
         let slot = &mut slots.slots[index];
-        self.entry(index).withdraw(&mut slot.keeper);
+        self.entry(index).withdraw(&mut slot.writer);
         slot.member = None;
         slots.free.push_back(index as u32);
     }
@@ -184,11 +185,11 @@ impl Groups {
     }
 
     /// What an entry of the table says.
-    pub(crate) fn card(&self, index: u32) -> Option<MemberCard> {
+    pub(crate) fn descriptor(&self, index: u32) -> Option<MembershipDescriptor> {
         let slots = self.read();
         let slot = slots.slots.get(index as usize)?;
         let Member { queue_pair, qpn, .. } = slot.member.as_ref()?;
-        Some(MemberCard { gid: gid_words(slot.gid), index: *queue_pair, qpn: *qpn })
+        Some(MembershipDescriptor { gid: gid_words(slot.gid), index: *queue_pair, qpn: *qpn })
     }
 
     /// The group that an entry of the table is, or was, about.

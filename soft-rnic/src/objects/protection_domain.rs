@@ -9,7 +9,7 @@ use super::held::{Held, Used, Users};
 use super::thread_domain::Td;
 use crate::shared::entry::domain;
 
-/// A protection domain. Its number is what peers and cards compare.
+/// A protection domain. Its number is what peers and descriptors compare.
 #[derive(Debug)]
 pub(crate) struct Pd {
     counted: Counted,
@@ -32,7 +32,7 @@ impl Pd {
     ///
     /// As [`Context::count`].
     pub(crate) fn new(context: &Arc<Context>) -> Result<Arc<Self>, c_int> {
-        /// Numbers are not used again: a key's card and a queue pair's must not agree by chance.
+        /// Numbers are not used again: a key's descriptor and a queue pair's must not agree by chance.
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let number = NEXT.fetch_add(1, Relaxed);
         if number >= domain::END {

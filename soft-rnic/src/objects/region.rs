@@ -1,7 +1,7 @@
 //! Memory regions by key: what this process may touch on behalf of whom.
 //!
 //! A key is an index and a tag, `index << 8 | tag`; the tag changes whenever an index is used again. What the owner relies
-//! on lies here, in private memory; the card in the segment is for peers.
+//! on lies here, in private memory; the descriptor in the segment is for peers.
 
 use std::collections::VecDeque;
 use std::ptr;
@@ -14,8 +14,8 @@ use super::memory_window::Mw;
 use super::table::RESTING;
 use crate::node::{Node, Revoked, ShareId, Stuck};
 use crate::platform::nowhere;
-use crate::shared::entry::{MrCard, domain, kind};
-use crate::shared::gate::{Gate, Keeper, Pass};
+use crate::shared::entry::{MrDescriptor, domain, kind};
+use crate::shared::generation::{Generation, GenerationSnapshot, GenerationWriter};
 use crate::shared::segment::MAX_REGIONS;
 use crate::status;
 use crate::sync::{AtomicU32, AtomicU64, Relaxed};
@@ -34,7 +34,7 @@ pub(crate) fn index_of(key: u32) -> u32 {
 
 /// What this process knows about a region of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RegionCard {
+pub(crate) struct LocalMrDescriptor {
     /// Where the region begins, as a pointer that is good for all of it.
     pub(crate) base: *mut u8,
     /// The address by which work requests and peers name `base`.
@@ -47,9 +47,9 @@ pub(crate) struct RegionCard {
 }
 
 // SAFETY: the pointer is good for whoever may touch the region, on any thread.
-unsafe impl Send for RegionCard {}
+unsafe impl Send for LocalMrDescriptor {}
 
-impl RegionCard {
+impl LocalMrDescriptor {
     /// The memory of a range, if the region has all of it.
     #[inline]
     pub(crate) fn pointer(&self, address: u64, length: u64) -> Option<*mut u8> {
@@ -72,7 +72,7 @@ impl RegionCard {
 /// A place for a region.
 #[derive(Debug, Default)]
 pub(crate) struct Region {
-    gate: Gate,
+    generation: Generation,
     base: AtomicPtr<u8>,
     iova: AtomicU64,
     length: AtomicU64,
@@ -84,8 +84,8 @@ pub(crate) struct Region {
 /// The owner's side, used by the calls that register and deregister.
 #[derive(Debug, Default)]
 struct Control {
-    private: Keeper,
-    shared: Keeper,
+    private: GenerationWriter,
+    shared: GenerationWriter,
     tag: u8,
     /// The context that has the region, by its address.
     context: usize,
@@ -113,24 +113,24 @@ pub(crate) enum Tag {
 }
 
 impl Region {
-    /// What is registered here. It is whole only if the pass still [`holds`](Self::holds) after a mark was published.
+    /// What is registered here. It is whole only if the snapshot is still [current](Self::is_current) after a hazard was published.
     #[inline]
-    pub(crate) fn read(&self) -> Option<(Pass, RegionCard)> {
-        let pass = self.gate.enter()?;
-        let card = RegionCard {
+    pub(crate) fn read(&self) -> Option<(GenerationSnapshot, LocalMrDescriptor)> {
+        let snapshot = self.generation.snapshot()?;
+        let descriptor = LocalMrDescriptor {
             base: self.base.load(Relaxed),
             iova: self.iova.load(Relaxed),
             length: self.length.load(Relaxed),
             pd: self.pd.load(Relaxed),
             access: self.access.load(Relaxed),
         };
-        Some((pass, card))
+        Some((snapshot, descriptor))
     }
 
     /// Whether the region is as it was read.
     #[inline]
-    pub(crate) fn holds(&self, pass: Pass) -> bool {
-        self.gate.holds(pass)
+    pub(crate) fn is_current(&self, snapshot: GenerationSnapshot) -> bool {
+        self.generation.is_current(snapshot)
     }
 
     fn control(&self) -> MutexGuard<'_, Control> {
@@ -157,13 +157,13 @@ impl Regions {
         Self { node, chunks, indices: Mutex::new(Indices { next: 1, free: VecDeque::new() }) }
     }
 
-    /// The region of a key, if there is one now, with what is registered there, of which [`Region::holds`] says whether it
+    /// The region of a key, if there is one now, with what is registered there, of which [`Region::is_current`] says whether it
     /// is whole.
     #[inline]
-    pub(crate) fn read(&self, key: u32) -> Option<(&Region, Pass, RegionCard)> {
+    pub(crate) fn read(&self, key: u32) -> Option<(&Region, GenerationSnapshot, LocalMrDescriptor)> {
         let region = self.at(index_of(key))?;
-        let (pass, card) = region.read()?;
-        (pass.label() == key as u8).then_some((region, pass, card))
+        let (snapshot, descriptor) = region.read()?;
+        (snapshot.label() == key as u8).then_some((region, snapshot, descriptor))
     }
 
     #[inline]
@@ -226,7 +226,7 @@ impl Regions {
         &self,
         index: u32,
         context: &Arc<Context>,
-        card: RegionCard,
+        descriptor: LocalMrDescriptor,
         share: Option<ShareId>,
         tag: Tag,
     ) -> u32 {
@@ -239,24 +239,24 @@ impl Regions {
             Tag::Chosen(tag) => tag,
         };
         control.context = Arc::as_ptr(context).addr();
-        control.private.close(&region.gate);
-        region.base.store(card.base, Relaxed);
-        region.iova.store(card.iova, Relaxed);
-        region.length.store(card.length, Relaxed);
-        region.pd.store(card.pd, Relaxed);
-        region.access.store(card.access, Relaxed);
-        control.private.open(&region.gate, control.tag);
+        control.private.invalidate(&region.generation);
+        region.base.store(descriptor.base, Relaxed);
+        region.iova.store(descriptor.iova, Relaxed);
+        region.length.store(descriptor.length, Relaxed);
+        region.pd.store(descriptor.pd, Relaxed);
+        region.access.store(descriptor.access, Relaxed);
+        control.private.validate(&region.generation, control.tag);
         let entry = self.node.segment().region(index).expect("the index is one of the segment's");
-        let card = MrCard {
-            iova: card.iova,
-            length: card.length,
-            address: card.base.addr() as u64,
-            pd: card.pd,
-            access: card.access,
+        let descriptor = MrDescriptor {
+            iova: descriptor.iova,
+            length: descriptor.length,
+            address: descriptor.base.addr() as u64,
+            pd: descriptor.pd,
+            access: descriptor.access,
             share: share.map_or(0, |share| share.index + 1),
             share_epoch: share.map_or(0, |share| share.epoch),
         };
-        entry.publish(&mut control.shared, control.tag, &card);
+        entry.publish(&mut control.shared, control.tag, &descriptor);
         index << TAG_BITS | u32::from(control.tag)
     }
 
@@ -281,7 +281,7 @@ impl Regions {
         let region = self.at(index).expect("the index was reserved");
         let mut control = region.control();
         let control = &mut *control;
-        control.private.close(&region.gate);
+        control.private.invalidate(&region.generation);
         let entry = self.node.segment().region(index).expect("the index is one of the segment's");
         entry.withdraw(&mut control.shared);
         region.base.store(ptr::null_mut(), Relaxed);
@@ -291,12 +291,12 @@ impl Regions {
     pub(crate) fn count(&self) -> status::Regions {
         let used = self.indices().next;
         let mut counted = status::Regions::default();
-        for (_, card) in (1..used).filter_map(|index| self.at(index)?.read()) {
-            if card.pd & domain::WINDOW != 0 {
+        for (_, descriptor) in (1..used).filter_map(|index| self.at(index)?.read()) {
+            if descriptor.pd & domain::WINDOW != 0 {
                 continue;
             }
             counted.count += 1;
-            counted.bytes = counted.bytes.saturating_add(card.length);
+            counted.bytes = counted.bytes.saturating_add(descriptor.length);
         }
         counted
     }
@@ -306,8 +306,9 @@ impl Regions {
         let context = Arc::as_ptr(context).addr();
         let used = self.indices().next;
         let mine = (1..used).filter(|index| {
-            self.at(*index)
-                .is_some_and(|region| region.gate.enter().is_some() && region.control().context == context)
+            self.at(*index).is_some_and(|region| {
+                region.generation.snapshot().is_some() && region.control().context == context
+            })
         });
         for index in mine {
             if self.revoke(index).is_err() {

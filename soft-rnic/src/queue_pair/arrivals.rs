@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::Spin;
 use crate::node::{HeapRange, Node};
-use crate::shared::entry::QpCard;
+use crate::shared::entry::QpDescriptor;
 use crate::shared::ring::IndexRing;
 use crate::shared::segment::ring_bytes;
 
@@ -37,8 +37,8 @@ impl Arrivals {
     }
 
     /// Tells peers where to push.
-    pub(super) fn show(&self, card: &mut QpCard) {
-        (card.ring_offset, card.ring_words) = (self.offset, self.words);
+    pub(super) fn show(&self, descriptor: &mut QpDescriptor) {
+        (descriptor.ring_offset, descriptor.ring_words) = (self.offset, self.words);
     }
 
     fn ring(&self) -> IndexRing<'_> {

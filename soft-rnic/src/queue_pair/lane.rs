@@ -1,6 +1,6 @@
 //! What belongs to a lane.
 //!
-//! A lane is the right to publish one mark in any peer's segment. Each queue pair belongs to one, so whoever holds the lane
+//! A lane is the right to publish one hazard in any peer's segment. Each queue pair belongs to one, so whoever holds the lane
 //! may also use the queue pair's sending state.
 //!
 //! Lock order: a completion queue's poll lock, a receive queue's lock, a lane, a completion queue's push lock or the

@@ -41,9 +41,9 @@ use crate::objects::held::Held as Used;
 use crate::objects::protection_domain::Pd;
 use crate::objects::rnic::Rnic;
 use crate::objects::xrc_domain::Xrcd;
-use crate::shared::entry::{QpCard, QpEntry, SlotsCard, notice};
-use crate::shared::gate::Keeper;
-use crate::shared::mark::Mark;
+use crate::shared::entry::{QpDescriptor, QpEntry, SlotsDescriptor, notice};
+use crate::shared::generation::GenerationWriter;
+use crate::shared::hazard::Hazard;
 use arrivals::Arrivals;
 use attributes::Attributes;
 use lane::Laned;
@@ -137,11 +137,11 @@ impl Receiving {
     }
 
     /// Tells peers where receives are, and where to say that a message has come.
-    fn show(&self, card: &mut QpCard, slots: SlotsCard) {
-        card.slots = slots;
-        card.srq = self.shared().map_or(0, |srq| srq.index() + 1);
+    fn show(&self, descriptor: &mut QpDescriptor, slots: SlotsDescriptor) {
+        descriptor.slots = slots;
+        descriptor.srq = self.shared().map_or(0, |srq| srq.index() + 1);
         if let Some(arrivals) = &self.arrivals {
-            arrivals.show(card);
+            arrivals.show(descriptor);
         }
     }
 }
@@ -149,8 +149,8 @@ impl Receiving {
 /// What peers see of a queue pair.
 #[derive(Debug, Default)]
 struct Published {
-    keeper: Keeper,
-    card: QpCard,
+    writer: GenerationWriter,
+    descriptor: QpDescriptor,
 }
 
 /// What sending needs.
@@ -416,7 +416,7 @@ impl Qp {
 
     /// Nobody may use the queue pair any more, and waits until nobody does.
     fn withdraw(&self) -> Result<(), i32> {
-        self.entry().withdraw(&mut self.published.lock().keeper);
+        self.entry().withdraw(&mut self.published.lock().writer);
         self.rnic.node().wait_unmarked(Revoked::QueuePair(self.number.index)).map_err(|_| libc::EBUSY)
     }
 
@@ -424,25 +424,25 @@ impl Qp {
     pub(crate) fn abandon(&self) {
         self.change_state(ibv_qp_state::IBV_QPS_ERR, |_| true);
         self.rnic.groups().forget(self.number.index);
-        self.entry().withdraw(&mut self.published.lock().keeper);
+        self.entry().withdraw(&mut self.published.lock().writer);
     }
 
     /// What peers see, as this process has it.
-    pub(crate) fn card(&self) -> QpCard {
-        self.published.lock().card
+    pub(crate) fn descriptor(&self) -> QpDescriptor {
+        self.published.lock().descriptor
     }
 
-    /// Shows peers the card, with the state.
-    fn publish(&self, change: impl FnOnce(&mut QpCard)) {
+    /// Shows peers the descriptor, with the state.
+    fn publish(&self, change: impl FnOnce(&mut QpDescriptor)) {
         let mut published = self.published.lock();
-        let Published { keeper, card } = &mut *published;
-        change(card);
-        self.entry().publish(keeper, self.state().0 as u8, card);
+        let Published { writer, descriptor } = &mut *published;
+        change(descriptor);
+        self.entry().publish(writer, self.state().0 as u8, descriptor);
     }
 
     /// The port that it goes through.
     pub(crate) fn port(&self) -> u8 {
-        self.published.lock().card.port
+        self.published.lock().descriptor.port
     }
 
     /// Peers see that its port is up or down.
@@ -450,14 +450,14 @@ impl Qp {
         let concerned = self.port() == port;
         let hidden = [ibv_qp_state::IBV_QPS_RESET, ibv_qp_state::IBV_QPS_INIT].contains(&self.state());
         if concerned && !hidden {
-            self.publish(|card| card.link_up = up);
+            self.publish(|descriptor| descriptor.link_up = up);
         }
     }
 
     /// Its device is gone: nobody reaches it, and nothing of it is executed or completed any more.
     pub(crate) fn unplug(&self) {
         self.state.store(ibv_qp_state::IBV_QPS_RESET.0, Ordering::Release);
-        self.entry().withdraw(&mut self.published.lock().keeper);
+        self.entry().withdraw(&mut self.published.lock().writer);
         for cq in [&self.send_cq, &self.recv_cq] {
             cq.purge(self.number.qpn);
         }
@@ -556,13 +556,13 @@ impl Qp {
         sending.want_no_answer(self.number.index as usize);
         if let Some(peer) = sending.peer.take() {
             // Where the next connection from here would have to go on, if the peer's end stays as it is. Its owner waits for
-            // the mark before it begins anew.
-            let mark = peer.link.mark(sending.lane());
-            mark.publish(Mark::new(peer.index, Mark::NO_REGION));
-            if peer.link.alive() && peer.entry().holds(peer.pass) {
+            // the hazard before it begins anew.
+            let hazard = peer.link.hazard_slot(sending.lane());
+            hazard.publish(Hazard::new(peer.index, Hazard::NO_REGION));
+            if peer.link.alive() && peer.entry().is_current(peer.snapshot) {
                 peer.entry().set_expected_psn(sending.psn);
             }
-            mark.clear();
+            hazard.clear();
         }
         let (attributes, left) = (sending.attributes.clone(), sending.left.take());
         *sending = Sending { attributes, left, ..Sending::new() };

@@ -21,7 +21,7 @@ use crate::node::Link;
 use crate::objects::completion::Cqe;
 use crate::objects::completion::sources::Asked;
 use crate::platform::copy;
-use crate::shared::mark::{Mark, settle};
+use crate::shared::hazard::{Hazard, full_fence};
 use crate::shared::slot::{Claim, EAGER, SlotHeader};
 
 /// Lines of a message that are fetched before the program asks for them, at most: as many as processors fetch at a time.
@@ -260,13 +260,13 @@ impl Qp {
             return Ok(());
         }
         let lane = self.rnic.node().lane(self.number.index as usize);
-        let mark = self.rnic.node().local_mark(lane.index());
+        let hazard = self.rnic.node().local_hazard(lane.index());
         let mut gathered = Gathered::default();
         let pd = self.domain_of_receives();
         let entries = queue.entries(received.slot);
-        let result = self.gather_entries(entries, pd, byte_len, true, mark, &mut gathered).and_then(|()| {
-            settle();
-            if gathered.holds() { Ok(()) } else { Err(ibv_wc_status::IBV_WC_LOC_PROT_ERR) }
+        let result = self.gather_entries(entries, pd, byte_len, true, hazard, &mut gathered).and_then(|()| {
+            full_fence();
+            if gathered.is_current() { Ok(()) } else { Err(ibv_wc_status::IBV_WC_LOC_PROT_ERR) }
         });
         if result.is_ok() {
             let mut grh = [0; GRH];
@@ -279,11 +279,11 @@ impl Qp {
                 Local { at: grh.as_mut_ptr(), len: header.min(byte_len as usize) },
                 Local { at: queue.eager(received.slot).cast_mut(), len: eager },
             ];
-            // SAFETY: the destination's keys hold under a settled mark; the sources are the header and the eager
+            // SAFETY: the destination's keys hold under a published hazard; the sources are the header and the eager
             // bytes of a slot that is the owner's.
             unsafe { scatter_parts(&gathered.pieces, &parts) };
         }
-        mark.clear();
+        hazard.clear();
         result
     }
 
@@ -291,20 +291,23 @@ impl Qp {
     #[inline]
     fn scatter_shortly(&self, queue: &ReceiveQueue, received: &Received, byte_len: u64) -> bool {
         let [entry] = queue.entries(received.slot) else { return false };
-        let Some((region, pass, card)) = self.rnic.regions().read(entry.lkey) else { return false };
+        let Some((region, snapshot, descriptor)) = self.rnic.regions().read(entry.lkey) else { return false };
         let pd = self.domain_of_receives();
-        let allowed = card.pd == pd && card.access & ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 != 0;
+        let allowed =
+            descriptor.pd == pd && descriptor.access & ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 != 0;
         let fits = byte_len <= u64::from(entry.length).min(EAGER as u64);
-        let Some(at) = card.pointer(entry.addr, byte_len).filter(|_| allowed && fits) else { return false };
+        let Some(at) = descriptor.pointer(entry.addr, byte_len).filter(|_| allowed && fits) else {
+            return false;
+        };
         let lane = self.rnic.node().lane(self.number.index as usize);
-        let mark = self.rnic.node().local_mark(lane.index());
-        mark.publish(Mark::new(self.number.index, entry.lkey >> 8));
-        let holds = region.holds(pass);
+        let hazard = self.rnic.node().local_hazard(lane.index());
+        hazard.publish(Hazard::new(self.number.index, entry.lkey >> 8));
+        let holds = region.is_current(snapshot);
         if holds {
-            // SAFETY: the destination's key holds under a settled mark; the source is the eager bytes of a slot that is the owner's.
+            // SAFETY: the destination's key holds under a published hazard; the source is the eager bytes of a slot that is the owner's.
             unsafe { copy::copy_unordered(at, queue.eager(received.slot), byte_len as usize) };
         }
-        mark.clear();
+        hazard.clear();
         holds
     }
 
@@ -316,7 +319,7 @@ impl Qp {
     /// What a datagram says of its way.
     fn route(&self, source: [u64; 3], byte_len: u64) -> Route {
         let [low, high, to] = source;
-        let port = self.context.device().port(self.published.lock().card.port.into());
+        let port = self.context.device().port(self.published.lock().descriptor.port.into());
         let own = || port.and_then(|port| port.gid(usize::from((to >> 40) as u8))).map(|gid| gid.raw);
         let reached = match (to >> 48).checked_sub(1) {
             None => own(),

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use rdma_mummy_sys::types::{ibv_recv_wr, ibv_sge};
 
 use crate::node::{HeapRange, Node};
-use crate::shared::entry::SlotsCard;
+use crate::shared::entry::SlotsDescriptor;
 use crate::shared::segment::{Slot, Slots, slot_stride};
 use crate::shared::slot::{Claim, Delivery, Holder, Room, SlotHeader};
 use crate::sync::Relaxed;
@@ -28,7 +28,7 @@ struct Posted {
 pub(crate) struct ReceiveQueue {
     node: Arc<Node>,
     range: Option<HeapRange>,
-    card: SlotsCard,
+    descriptor: SlotsDescriptor,
     slots: Slots,
     max_wr: u32,
     max_sge: usize,
@@ -63,12 +63,12 @@ impl ReceiveQueue {
         let count = max_wr.max(1);
         let stride = slot_stride(max_sge as usize);
         let range = node.heap().alloc(count as usize * stride as usize)?;
-        let card = SlotsCard { offset: range.offset, count, stride };
-        let slots = card.check().expect("the range lies in the heap");
+        let descriptor = SlotsDescriptor { offset: range.offset, count, stride };
+        let slots = descriptor.check().expect("the range lies in the heap");
         Ok(Self {
             node,
             range: Some(range),
-            card,
+            descriptor,
             slots,
             max_wr,
             max_sge: max_sge as usize,
@@ -83,8 +83,8 @@ impl ReceiveQueue {
     }
 
     /// Where the slots are, for peers.
-    pub(crate) fn card(&self) -> SlotsCard {
-        self.card
+    pub(crate) fn descriptor(&self) -> SlotsDescriptor {
+        self.descriptor
     }
 
     #[inline]
@@ -145,7 +145,7 @@ impl ReceiveQueue {
     /// The next free slot: the one at the tail, unless a peer that was stopped still holds it.
     fn free_slot(&self) -> Option<u32> {
         let mut index = self.tail;
-        for _ in 0..self.card.count {
+        for _ in 0..self.descriptor.count {
             if self.slot(index).header.holder() == Holder::Free {
                 return Some(index);
             }
@@ -164,7 +164,7 @@ impl ReceiveQueue {
     /// What came into a slot, if something did: of other queues, where a sender tells its number.
     pub(crate) fn at(&self, index: u32) -> Option<Received> {
         let there =
-            index < self.card.count && matches!(self.slot(index).header.holder(), Holder::Done { .. });
+            index < self.descriptor.count && matches!(self.slot(index).header.holder(), Holder::Done { .. });
         there.then(|| self.received(index))
     }
 
@@ -201,7 +201,7 @@ impl ReceiveQueue {
 
     /// Takes the oldest receive back that nobody has claimed; `None` also if the oldest is claimed or has come.
     pub(crate) fn take_back(&mut self) -> Option<u64> {
-        for _ in 0..self.card.count {
+        for _ in 0..self.descriptor.count {
             if self.outstanding == 0 {
                 return None;
             }

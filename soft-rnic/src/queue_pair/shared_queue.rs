@@ -15,8 +15,8 @@ use crate::objects::event::{Element, Event};
 use crate::objects::held::{Held as Used, Used as Usable, Users};
 use crate::objects::protection_domain::Pd;
 use crate::objects::rnic::Rnic;
-use crate::shared::entry::{SrqCard, SrqEntry};
-use crate::shared::gate::Keeper;
+use crate::shared::entry::{SrqDescriptor, SrqEntry};
+use crate::shared::generation::GenerationWriter;
 use crate::shared::slot::Claim;
 
 /// A shared receive queue.
@@ -28,7 +28,7 @@ pub(crate) struct Srq {
     max_wr: u32,
     max_sge: u32,
     queue: Spin<ReceiveQueue>,
-    keeper: Spin<Keeper>,
+    writer: Spin<GenerationWriter>,
     users: Users,
     handle: AtomicPtr<ibv_srq>,
     acks: Acks,
@@ -66,7 +66,7 @@ impl Srq {
         let queue = ReceiveQueue::new(Arc::clone(rnic.node()), max_wr, max_sge)?;
         let index =
             rnic.shared_queues().reserve().ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
-        let card = SrqCard { pd: pd.number(), slots: queue.card() };
+        let descriptor = SrqDescriptor { pd: pd.number(), slots: queue.descriptor() };
         let made = Arc::new(Self {
             rnic: Arc::clone(rnic),
             context: Arc::clone(context),
@@ -75,7 +75,7 @@ impl Srq {
             max_wr,
             max_sge,
             queue: Spin::new(queue),
-            keeper: Spin::default(),
+            writer: Spin::default(),
             users: Users::default(),
             handle: AtomicPtr::default(),
             acks: Acks::default(),
@@ -83,7 +83,7 @@ impl Srq {
         });
         let entry = made.entry();
         entry.reset();
-        entry.publish(&mut made.keeper.lock(), 0, &card);
+        entry.publish(&mut made.writer.lock(), 0, &descriptor);
         rnic.shared_queues().put(index, Arc::clone(&made));
         Ok(made)
     }
@@ -98,7 +98,7 @@ impl Srq {
         if self.users.is_used() {
             return Err(libc::EBUSY);
         }
-        self.entry().withdraw(&mut self.keeper.lock());
+        self.entry().withdraw(&mut self.writer.lock());
         self.queue.lock().clear();
         self.rnic.shared_queues().take(self.index);
         self.pd.release();

@@ -2,7 +2,7 @@
 //!
 //! A target takes no receive. A request names the shared receive queue that it is for by its number, and the queue may belong to
 //! another process than the target. So the number is one of a queue pair's: behind each XRC queue stands a queue pair that nobody
-//! sees. It takes its receives from the queue, completes them where the queue's creator said, and is what peers mark while they
+//! sees. It takes its receives from the queue, completes them where the queue's creator said, and is what peers' hazards name while they
 //! are at it; its number leads to the process as that of any queue pair does.
 
 use std::io;
@@ -21,7 +21,7 @@ use crate::objects::context::Context;
 use crate::objects::event::{Element, Event};
 use crate::objects::held::Held as Used;
 use crate::objects::xrc_domain::Xrcd;
-use crate::shared::entry::SlotsCard;
+use crate::shared::entry::SlotsDescriptor;
 
 /// The type of what receives for a shared queue. No program can ask for it.
 pub(crate) const RECEIVER: ibv_qp_type = ibv_qp_type(0x7f);
@@ -99,17 +99,17 @@ impl Qp {
             },
         )?;
         made.change_state(ibv_qp_state::IBV_QPS_RTR, |_| true);
-        made.publish(|card| {
-            card.qpn = made.number.qpn;
-            card.pd = made.pd.number();
-            card.access = ANYTHING;
-            card.qp_type = RECEIVER.0 as u8;
-            card.device = context.device().number;
-            card.recv_cq = made.recv_cq.index();
-            card.source = made.source();
-            card.link_up = true;
-            card.xrcd = xrcd.id();
-            made.receiving.show(card, SlotsCard::default());
+        made.publish(|descriptor| {
+            descriptor.qpn = made.number.qpn;
+            descriptor.pd = made.pd.number();
+            descriptor.access = ANYTHING;
+            descriptor.qp_type = RECEIVER.0 as u8;
+            descriptor.device = context.device().number;
+            descriptor.recv_cq = made.recv_cq.index();
+            descriptor.source = made.source();
+            descriptor.link_up = true;
+            descriptor.xrcd = xrcd.id();
+            made.receiving.show(descriptor, SlotsDescriptor::default());
         });
         Ok(made)
     }

@@ -29,7 +29,7 @@ pub(super) struct Id {
 pub(super) struct Settings {
     /// It was created without a channel: it has one of its own, and calls wait for their event.
     pub(super) is_synchronous: bool,
-    /// Kept for its default protection domain, once the id is bound to a device.
+    /// OwnedFile for its default protection domain, once the id is bound to a device.
     pub(super) domain: Option<Arc<Domain>>,
     pub(super) initiator_depth: u8,
     pub(super) responder_resources: u8,

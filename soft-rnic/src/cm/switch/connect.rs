@@ -64,7 +64,7 @@ impl Switch {
         let wait = milliseconds(life_time) * 2 + milliseconds(RESPONSE_TIMEOUT);
         self.ask_until_answered(number, Body::Req(req), wait, now);
         self.ask_for_peer(number, ends, now, false);
-        self.settle(now);
+        self.full_fence(now);
         Ok(())
     }
 
@@ -130,7 +130,7 @@ impl Switch {
         let waits = self.id(IdNumber(token)).is_ok_and(|id| id.connection.peer.is_none());
         if waits && self.asked(IdNumber(token)).is_some() {
             self.peer_found(IdNumber(token), found, false, now);
-            self.settle(now);
+            self.full_fence(now);
         }
     }
 
@@ -173,7 +173,7 @@ impl Switch {
             // The other side is not left waiting; if there is none, there is nothing to be said.
             let _ = self.reject(number, reason::CONSUMER_DEFINED, &[], now);
         }
-        self.settle(now);
+        self.full_fence(now);
         accepted
     }
 
@@ -223,7 +223,7 @@ impl Switch {
         let (id, _) = self.placed(number)?;
         if id.is_datagram() {
             self.refuse_datagrams(number, data)?;
-            self.settle(now);
+            self.full_fence(now);
             return Ok(());
         }
         let data = Data::try_from(data).ok().filter(|data| data.len() <= REJ_DATA).ok_or(libc::EINVAL)?;
@@ -238,7 +238,7 @@ impl Switch {
             }
             _ => return Err(libc::EINVAL),
         }
-        self.settle(now);
+        self.full_fence(now);
         Ok(())
     }
 
@@ -260,7 +260,7 @@ impl Switch {
             // Whatever else there is, there is nothing to end, and the kernel says so to nobody.
             _ => {}
         }
-        self.settle(now);
+        self.full_fence(now);
         Ok(())
     }
 

@@ -8,8 +8,8 @@ use rdma_mummy_sys::types::*;
 
 use super::*;
 use crate::queue_pair::xrc::RECEIVER;
-use crate::shared::entry::{MrCard, QpCard, SlotsCard};
-use crate::shared::gate::Keeper;
+use crate::shared::entry::{MrDescriptor, QpDescriptor, SlotsDescriptor};
+use crate::shared::generation::GenerationWriter;
 use crate::shared::segment::{HEAP_AT, slot_stride};
 use crate::shared::slot::{Holder, Room};
 use crate::verbs::bench::*;
@@ -35,7 +35,7 @@ struct Stage {
     bench: Bench,
     qp: *mut ibv_qp,
     link: Arc<Link>,
-    slots: SlotsCard,
+    slots: SlotsDescriptor,
     _other: std::os::unix::net::UnixStream,
 }
 
@@ -52,7 +52,7 @@ impl Stage {
         let (link, other) = node.add_peer(block as u16, segment, AREA);
         let qpn = block << 14 | QUEUE_PAIR;
         bench.ready(qp, qpn, |attr| (attr.timeout, attr.retry_cnt) = (10, 1));
-        let slots = SlotsCard { offset: HEAP_AT as u64, count: 2, stride: slot_stride(1) };
+        let slots = SlotsDescriptor { offset: HEAP_AT as u64, count: 2, stride: slot_stride(1) };
         let stage = Self { bench, qp, link, slots, _other: other };
         stage.describe(qpn);
         stage
@@ -60,17 +60,17 @@ impl Stage {
 
     fn describe(&self, qpn: u32) {
         let segment = self.link.segment();
-        let region = MrCard {
+        let region = MrDescriptor {
             iova: IOVA,
             length: 1 << 20,
             pd: PD,
             access: ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0,
-            ..MrCard::default()
+            ..MrDescriptor::default()
         };
         let entry = segment.region(REGION).expect("a small index");
-        entry.publish(&mut Keeper::default(), KEY as u8, &region);
+        entry.publish(&mut GenerationWriter::default(), KEY as u8, &region);
         let attributes = inner(self.qp).sending.lock().attributes.clone();
-        let card = QpCard {
+        let descriptor = QpDescriptor {
             qpn,
             dest_qpn: number(self.qp),
             pd: PD,
@@ -83,7 +83,7 @@ impl Stage {
             link_up: true,
             local_gid: attributes.remote_gid,
             remote_gid: attributes.local_gid,
-            ..QpCard::default()
+            ..QpDescriptor::default()
         };
         let slots = self.slots.check().expect("they lie in the heap");
         for index in 0..slots.count() {
@@ -94,7 +94,7 @@ impl Stage {
             slot.header.post(1, Room { bytes: 4096, entries: 1, flags: 0 });
         }
         let entry = segment.queue_pair(QUEUE_PAIR).expect("a small index");
-        entry.publish(&mut Keeper::default(), ibv_qp_state::IBV_QPS_RTS.0 as u8, &card);
+        entry.publish(&mut GenerationWriter::default(), ibv_qp_state::IBV_QPS_RTS.0 as u8, &descriptor);
     }
 
     fn cell(&self) -> &Cell {
@@ -111,12 +111,12 @@ impl Stage {
     /// Posts a message. The owner does `then` when it has begun with it.
     fn send(&self, wr_id: u64, then: impl Fn(&Cell) + Send + Sync) {
         let cell = self.cell();
-        let turn = &cell.turn;
+        let state = &cell.state;
         let (begun, start) = (AtomicBool::new(false), Instant::now());
         let in_time = || start.elapsed() < Duration::from_secs(20);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                while !turn.begin() {
+                while !state.begin() {
                     if !in_time() {
                         return;
                     }
@@ -127,7 +127,7 @@ impl Stage {
             });
             assert_eq!(self.bench.send(self.qp, wr_id, LENGTH, |_| {}), 0);
             // The owner may have begun too late for the first attempt, which was taken back then.
-            let is_over = || matches!(turn.step(), Step::Left | Step::Idle);
+            let is_over = || matches!(state.phase(), CallPhase::Left | CallPhase::Idle);
             while !(begun.load(Ordering::Acquire) && is_over()) {
                 assert!(in_time(), "the owner has not begun");
                 inner(self.qp).progress();
@@ -151,10 +151,10 @@ fn what_the_owner_has_begun_is_not_taken_back() {
     let stage = Stage::new(ibv_qp_type::IBV_QPT_RC);
     stage.send(1, |_| {});
     assert_eq!(stage.bench.wait_for(1), [(1, RETRIES)]);
-    assert_eq!((stage.holders(), stage.cell().turn.step()), ([CLAIMED, Holder::Posted], Step::Left));
+    assert_eq!((stage.holders(), stage.cell().state.phase()), ([CLAIMED, Holder::Posted], CallPhase::Left));
     // Neither by failing nor by going.
     assert_eq!(modify(stage.qp, in_state(ibv_qp_state::IBV_QPS_RESET)), 0);
-    assert_eq!((stage.holders(), stage.cell().turn.step()), ([CLAIMED, Holder::Posted], Step::Left));
+    assert_eq!((stage.holders(), stage.cell().state.phase()), ([CLAIMED, Holder::Posted], CallPhase::Left));
     stage.end();
 }
 
@@ -167,19 +167,19 @@ fn unreliable_messages_behind_one_that_is_stuck_are_lost() {
     assert_eq!(stage.bench.send(stage.qp, 3, 8, |_| {}), 0);
     assert_eq!(stage.bench.wait_for(3), [(1, SUCCESS), (2, SUCCESS), (3, SUCCESS)]);
     // A later receive must not be filled before the one that is in between.
-    assert_eq!((stage.holders(), stage.cell().turn.step()), ([CLAIMED, Holder::Posted], Step::Left));
+    assert_eq!((stage.holders(), stage.cell().state.phase()), ([CLAIMED, Holder::Posted], CallPhase::Left));
     // The owner goes on.
     let cell = stage.cell();
-    assert!(!cell.turn.answer());
+    assert!(!cell.state.answer());
     let claim = Claim::from_word(cell.claim.load(Relaxed), 1).expect("what was left to it");
     let slots = stage.slots.check().expect("they lie in the heap");
     let slot = stage.link.segment().slot(&slots, cell.slot.load(Relaxed)).expect("a slot");
     stage.link.segment().queue_pair(QUEUE_PAIR).expect("an index").set_cursor(cell.slot.load(Relaxed));
     assert!(slot.header.unclaim(claim));
-    cell.turn.end();
+    cell.state.end();
     stage.send(4, |cell| {
         cell.status.store(DONE, Relaxed);
-        assert!(cell.turn.answer());
+        assert!(cell.state.answer());
     });
     assert_eq!(stage.bench.wait_for(1), [(4, SUCCESS)]);
     assert_eq!(stage.holders(), [Holder::Done { link: 1 }, Holder::Posted]);
@@ -203,28 +203,29 @@ fn what_is_left_to_the_owner_is_offered_anew() {
     let area = node.heap().alloc(LANES * CALL_CELL).expect("room");
     let (cell, _) = cell(node.segment(), area.offset, 3).expect("it lies in the heap");
     for qp in [own, shared] {
-        let card = inner(qp).card();
-        let shared_queue = card.srq.checked_sub(1).map(|srq| node.segment().shared_queue(srq).expect("it"));
-        let slots = shared_queue.map_or(card.slots, |entry| entry.read().expect("it is open").1.slots);
+        let descriptor = inner(qp).descriptor();
+        let shared_queue =
+            descriptor.srq.checked_sub(1).map(|srq| node.segment().shared_queue(srq).expect("it"));
+        let slots = shared_queue.map_or(descriptor.slots, |entry| entry.read().expect("it is open").1.slots);
         let slots = slots.check().expect("they lie in the heap");
         let header = node.segment().slot(&slots, 0).expect("a slot").header;
         for link in [LINK + 1, LINK] {
             let claim = header.claim(link).expect("it was posted");
             shared_queue.into_iter().for_each(|entry| _ = entry.take_available());
-            cell.turn.ask();
-            assert!(cell.turn.begin() && !cell.turn.withdraw());
+            cell.state.ask();
+            assert!(cell.state.begin() && !cell.state.withdraw());
             cell.queue_pair.store(inner(qp).number.index, Relaxed);
             cell.slot.store(0, Relaxed);
             cell.claim.store(claim.to_word(), Relaxed);
-            cell.shared_queue.store(card.srq.into(), Relaxed);
-            assert!(cell.turn.leave());
+            cell.shared_queue.store(descriptor.srq.into(), Relaxed);
+            assert!(cell.state.leave());
             if link == LINK {
                 // What has failed is flushed as far as nobody is at it.
                 assert_eq!(modify(own, in_state(ibv_qp_state::IBV_QPS_ERR)), 0);
                 assert_eq!(bench.results(), []);
             }
             rnic.end_call(LINK, cell, Some(0));
-            assert_eq!(cell.turn.step(), Step::Idle);
+            assert_eq!(cell.state.phase(), CallPhase::Idle);
             let expected = if link == LINK { Holder::Posted } else { Holder::Claimed { link } };
             assert_eq!(header.holder(), expected, "only what is its own can be left by a link");
             if link != LINK {
@@ -253,19 +254,25 @@ fn a_queues_process_that_was_stopped_owes_nothing_to_a_request_that_has_failed()
     let (link, _other) = node.add_peer(block as u16, Segment::create().expect("memory"), AREA);
     let (segment, srqn) = (link.segment(), block << 14 | QUEUE_PAIR);
     let access = ATOMIC | ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0;
-    let region = MrCard { iova: IOVA, length: 4096, pd: PD, access, ..MrCard::default() };
-    segment.region(REGION).expect("small").publish(&mut Keeper::default(), KEY as u8, &region);
-    let card = QpCard { qpn: srqn, pd: PD, qp_type: RECEIVER.0 as u8, link_up: true, ..QpCard::default() };
+    let region = MrDescriptor { iova: IOVA, length: 4096, pd: PD, access, ..MrDescriptor::default() };
+    segment.region(REGION).expect("small").publish(&mut GenerationWriter::default(), KEY as u8, &region);
+    let descriptor = QpDescriptor {
+        qpn: srqn,
+        pd: PD,
+        qp_type: RECEIVER.0 as u8,
+        link_up: true,
+        ..QpDescriptor::default()
+    };
     let entry = segment.queue_pair(QUEUE_PAIR).expect("a small index");
-    entry.publish(&mut Keeper::default(), ibv_qp_state::IBV_QPS_RTR.0 as u8, &card);
+    entry.publish(&mut GenerationWriter::default(), ibv_qp_state::IBV_QPS_RTR.0 as u8, &descriptor);
 
     let lane = inner(stage.qp).number.index as usize % LANES;
-    let turn = &cell(segment, AREA, lane).expect("it lies in the heap").0.turn;
+    let state = &cell(segment, AREA, lane).expect("it lies in the heap").0.state;
     let (bench, mut begun) = (&stage.bench, false);
     std::thread::scope(|scope| {
         let owner = scope.spawn(|| {
             let until = Instant::now() + Duration::from_secs(5);
-            while !turn.begin() && Instant::now() < until {
+            while !state.begin() && Instant::now() < until {
                 std::thread::yield_now();
             }
         });
@@ -277,7 +284,7 @@ fn a_queues_process_that_was_stopped_owes_nothing_to_a_request_that_has_failed()
         });
         assert_eq!(posted, 0);
         let failed = bench.wait_for(1);
-        begun = turn.step() == Step::Begun;
+        begun = state.phase() == CallPhase::Begun;
         owner.join().expect("it ends");
         assert_eq!(failed, [(1, RETRIES)]);
     });

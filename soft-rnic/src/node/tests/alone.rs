@@ -1,7 +1,7 @@
 //! A node without peers: also under Miri.
 
 use super::*;
-use crate::shared::mark::Mark;
+use crate::shared::hazard::Hazard;
 
 #[test]
 fn a_node_without_others_has_ports_and_nobody_to_write_to() {
@@ -53,13 +53,13 @@ fn a_node_talks_to_itself() {
     let lane = a.node.lane(LANES + 1);
     assert!(lane.index() == 1 && a.node.lanes().try_lock(1).is_none());
     let stuck = Err(Stuck { link: 0, pid: Some(std::process::id()) });
-    link.mark(lane.index()).publish(Mark::new(1, 2));
+    link.hazard_slot(lane.index()).publish(Hazard::new(1, 2));
     assert_eq!(a.node.wait_unmarked(Revoked::Region(2)), stuck);
     assert_eq!(a.node.wait_unmarked(Revoked::QueuePair(2)), Ok(()));
-    link.mark(lane.index()).clear();
-    a.node.local_mark(lane.index()).publish(Mark::new(1, 2));
+    link.hazard_slot(lane.index()).clear();
+    a.node.local_hazard(lane.index()).publish(Hazard::new(1, 2));
     assert_eq!(a.node.wait_unmarked(Revoked::QueuePair(1)), stuck);
-    a.node.local_mark(lane.index()).clear();
+    a.node.local_hazard(lane.index()).clear();
     assert_eq!(a.node.wait_unmarked(Revoked::Region(2)), Ok(()));
     let range = a.node.heap().alloc(1).expect("room");
     assert!(a.node.segment().heap(range.offset, 4096).is_some());

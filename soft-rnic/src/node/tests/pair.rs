@@ -3,7 +3,7 @@
 use super::*;
 use crate::platform::mappings::Survey;
 use crate::platform::memory::Memory;
-use crate::shared::mark::Mark;
+use crate::shared::hazard::Hazard;
 use core::sync::atomic::AtomicU8;
 
 fn pair() -> (Process, Process) {
@@ -131,7 +131,7 @@ fn the_end_of_a_node_is_noticed_on_both_sides() {
     assert_eq!(a.node.call_area_of(number), None);
     // What is left of it can still be touched.
     to_b.ring(Doorbell::Cq(1));
-    assert_eq!(to_b.mark(0).get(), None);
+    assert_eq!(to_b.hazard_slot(0).get(), None);
 }
 
 #[test]
@@ -143,33 +143,33 @@ fn revocation_waits_for_marks() {
     let link = a.link(b.qpn);
     let stuck = Err(Stuck { link: link.number(), pid: Some(std::process::id()) });
     let lane = a.node.lane(70);
-    link.mark(lane.index()).publish(Mark::new(5, 8));
+    link.hazard_slot(lane.index()).publish(Hazard::new(5, 8));
     assert_eq!(b.node.wait_unmarked(Revoked::Region(8)), stuck);
     assert_eq!(b.node.wait_unmarked(Revoked::QueuePair(5)), stuck);
     assert_eq!(b.node.wait_unmarked(Revoked::Region(5)), Ok(()));
     assert_eq!(b.node.wait_unmarked(Revoked::QueuePair(8)), Ok(()));
-    link.mark(lane.index()).publish(Mark::new(5, Mark::ANY_REGION));
+    link.hazard_slot(lane.index()).publish(Hazard::new(5, Hazard::ANY_REGION));
     assert_eq!(b.node.wait_unmarked(Revoked::Region(77)), stuck);
-    link.mark(lane.index()).clear();
+    link.hazard_slot(lane.index()).clear();
     assert_eq!(b.node.wait_unmarked(Revoked::Region(8)), Ok(()));
     // Its own transfers.
     let own = Err(Stuck { link: 0, pid: Some(std::process::id()) });
-    for cell in [b.node.local_mark(3), b.node.own_link().mark(63)] {
-        cell.publish(Mark::new(1, 2));
+    for cell in [b.node.local_hazard(3), b.node.own_link().hazard_slot(63)] {
+        cell.publish(Hazard::new(1, 2));
         assert_eq!(b.node.wait_unmarked(Revoked::Region(2)), own);
         cell.clear();
         assert_eq!(b.node.wait_unmarked(Revoked::Region(2)), Ok(()));
     }
     // One that ends in time.
-    link.mark(0).publish(Mark::new(1, 2));
+    link.hazard_slot(0).publish(Hazard::new(1, 2));
     let patient = Process::new(&fabric);
     let to_patient = a.link(patient.qpn);
-    to_patient.mark(0).publish(Mark::new(1, 2));
+    to_patient.hazard_slot(0).publish(Hazard::new(1, 2));
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| patient.node.wait_unmarked(Revoked::Region(2)));
         std::thread::sleep(Duration::from_millis(20));
         assert!(!waiting.is_finished());
-        to_patient.mark(0).clear();
+        to_patient.hazard_slot(0).clear();
         assert_eq!(waiting.join().expect("no panic"), Ok(()));
     });
 }

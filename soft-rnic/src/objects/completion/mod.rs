@@ -163,7 +163,7 @@ impl Cq {
         self.node.is_forked()
     }
 
-    /// Its index in the segment, for cards.
+    /// Its index in the segment, for descriptors.
     pub(crate) fn index(&self) -> u32 {
         self.index
     }
@@ -238,7 +238,7 @@ impl Cq {
         }
     }
 
-    /// A queue pair begins to deliver its receive completions here; its number is for cards and for
+    /// A queue pair begins to deliver its receive completions here; its number is for descriptors and for
     /// [`detach`](Self::detach).
     pub(crate) fn attach(&self, qp: &Arc<Qp>) -> u32 {
         self.sources.attach(qp)

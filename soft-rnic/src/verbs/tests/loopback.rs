@@ -32,8 +32,8 @@ fn messages_go_both_ways() {
 
 /// The slot of a receive queue that peers see.
 fn slot<'a>(qp: *mut ibv_qp, index: u32) -> crate::shared::segment::Slot<'a> {
-    let (_, card) = inner(qp).entry().read().expect("it is published");
-    let slots = card.slots.check().expect("slots");
+    let (_, descriptor) = inner(qp).entry().read().expect("it is published");
+    let slots = descriptor.slots.check().expect("slots");
     inner(qp).rnic.node().segment().slot(&slots, index).expect("a slot")
 }
 

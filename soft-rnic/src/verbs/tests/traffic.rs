@@ -181,7 +181,7 @@ fn datagrams_come_in_order_though_a_receive_comes_back() {
         all.map(|wc| wc.byte_len - 40).collect::<Vec<_>>()
     };
     let state = inner(other);
-    let slots = state.card().slots.check().expect("a receive queue");
+    let slots = state.descriptor().slots.check().expect("a receive queue");
     const GUEST: u16 = 5;
     for dies in [false, true] {
         (0..4).for_each(|wr_id| assert_eq!(bench.receive(other, wr_id, 100), 0));

@@ -10,7 +10,7 @@ fn a_killed_peer_is_noticed_and_its_marks_are_void() {
     let link = process.link(peer.qpn);
     assert!(link.vm().is_some());
     assert_eq!(link.pid(), Some(peer.child.id()));
-    let number = peer.mark(process.qpn);
+    let number = peer.publish_hazard(process.qpn);
     let stuck = Stuck { link: number, pid: Some(peer.child.id()) };
     assert_eq!(process.node.wait_unmarked(Revoked::Region(8)), Err(stuck));
     peer.signal(Signal::KILL);
@@ -29,7 +29,7 @@ fn a_peer_that_closes_its_descriptors_and_lives_keeps_its_marks() {
     let process = impatient(&fabric);
     let mut peer = Peer::start(&fabric);
     let link = process.link(peer.qpn);
-    let number = peer.mark(process.qpn);
+    let number = peer.publish_hazard(process.qpn);
     peer.ask("close", "closed 0");
     // It cannot be reached.
     process.expect(&Told::PeerLost(link.number()));
@@ -51,7 +51,7 @@ fn a_stopped_peer_keeps_nobody_waiting_but_those_who_want_it() {
     let process = impatient(&fabric);
     let mut peer = Peer::start(&fabric);
     let link = process.link(peer.qpn);
-    let number = peer.mark(process.qpn);
+    let number = peer.publish_hazard(process.qpn);
     peer.signal(Signal::STOP);
     let stuck = Stuck { link: number, pid: Some(peer.child.id()) };
     assert_eq!(process.node.wait_unmarked(Revoked::QueuePair(5)), Err(stuck));
@@ -71,7 +71,7 @@ fn a_stopped_peer_keeps_nobody_waiting_but_those_who_want_it() {
     // Stopped again, its death is still proved.
     peer.signal(Signal::STOP);
     peer.signal(Signal::KILL);
-    eventually("free of marks", || process.node.wait_unmarked(Revoked::QueuePair(5)).is_ok());
+    eventually("free of hazards", || process.node.wait_unmarked(Revoked::QueuePair(5)).is_ok());
 }
 
 #[test]
@@ -80,10 +80,10 @@ fn death_is_proved_even_if_somebody_keeps_the_connection() {
     let process = impatient(&fabric);
     let mut peer = Peer::start(&fabric);
     let link = process.link(peer.qpn);
-    let number = peer.mark(process.qpn);
+    let number = peer.publish_hazard(process.qpn);
     peer.leave_child("clone", "unaware");
     peer.signal(Signal::KILL);
-    eventually("free of marks", || process.node.wait_unmarked(Revoked::Region(8)).is_ok());
+    eventually("free of hazards", || process.node.wait_unmarked(Revoked::Region(8)).is_ok());
     process.expect(&Told::LinkGone(number));
     assert!(link.alive(), "the child of the dead has the connection");
     link.suspect();
@@ -97,7 +97,7 @@ fn a_forked_child_has_no_part_in_the_device() {
     let process = impatient(&fabric);
     let mut peer = Peer::start(&fabric);
     let link = process.link(peer.qpn);
-    let number = peer.mark(process.qpn);
+    let number = peer.publish_hazard(process.qpn);
     peer.leave_child("fork", "forked");
     // The parent goes on.
     assert!(peer.ask(&format!("link {}", process.qpn), "linked ").ends_with("vm"));

@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 use super::*;
 use crate::platform::memory::Memory;
-use crate::shared::mark::Mark;
+use crate::shared::hazard::Hazard;
 
 const FABRIC: &str = "SOFT_RNIC_TEST_FABRIC";
 const USER: &str = "SOFT_RNIC_TEST_USER";
@@ -65,9 +65,9 @@ fn obey(process: &Process, line: &str) {
             }
             _ => say("nobody"),
         },
-        "mark" => {
+        "hazard" => {
             let link = process.link(number(1));
-            link.mark(9).publish(Mark::new(number(2), number(3)));
+            link.hazard_slot(9).publish(Hazard::new(number(2), number(3)));
             say(&format!("marked {}", link.number()));
         }
         "warnings" => {
@@ -298,8 +298,8 @@ impl Peer {
         self.hear(answer)
     }
 
-    fn mark(&mut self, qpn: u32) -> u16 {
-        self.ask(&format!("mark {qpn} 5 8"), "marked ").parse().expect("a number")
+    fn publish_hazard(&mut self, qpn: u32) -> u16 {
+        self.ask(&format!("hazard {qpn} 5 8"), "marked ").parse().expect("a number")
     }
 
     fn signal(&self, signal: Signal) {

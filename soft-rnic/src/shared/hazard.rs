@@ -1,8 +1,11 @@
-//! Marks: what a peer touches at this moment, so that the owner can wait until it does not.
+//! Hazard pointers: each transfer slot of a peer names what it touches now, so that the owner can
+//! wait until no transfer touches an object.
 //!
-//! A peer publishes a mark in the owner's segment *before* it looks again whether it may touch the memory; the owner
-//! closes the [gate](super::gate) *before* it looks for marks. Between each store and the following load stands a fence,
-//! so at least one of the two sees the other. A mark that stays is waited for, until its peer is proved dead.
+//! A peer publishes a hazard in the owner's segment *before* it compares the
+//! [generation](super::generation) again; the owner invalidates the generation *before* it looks for
+//! hazards. A full fence stands between each store and the following load, so that at least one of
+//! the two sees the other. The owner waits for a hazard until it is cleared or its peer is proved
+//! dead.
 
 use crate::sync::{Acquire, AtomicU64, Release, SeqCst, fence};
 
@@ -17,9 +20,9 @@ const FIELD: u64 = 0xff_ffff;
 
 /// A queue pair of the owner and one of its memory regions (or all of them).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Mark(u64);
+pub(crate) struct Hazard(u64);
 
-impl Mark {
+impl Hazard {
     /// Stands for every region: a transfer that touches several.
     pub(crate) const ANY_REGION: u32 = FIELD as u32;
 
@@ -36,67 +39,67 @@ impl Mark {
 
     /// Whether the transfer may touch this region.
     pub(crate) fn touches_region(self, region: u32) -> bool {
-        let marked = (self.0 & FIELD) as u32;
-        marked == region || marked == Self::ANY_REGION
+        let index = (self.0 & FIELD) as u32;
+        index == region || index == Self::ANY_REGION
     }
 
     /// Whether the transfer goes through this queue pair.
     pub(crate) fn uses_queue_pair(self, queue_pair: u32) -> bool {
-        let marked = (self.0 >> QP_SHIFT & FIELD) as u32;
-        marked == queue_pair || marked == Self::ANY_QUEUE_PAIR
+        let index = (self.0 >> QP_SHIFT & FIELD) as u32;
+        index == queue_pair || index == Self::ANY_QUEUE_PAIR
     }
 }
 
-/// Stands between marks that were set and the gates that are looked at again.
+/// Stands between the stores of hazards and the loads that compare generations again.
 #[inline]
-pub(crate) fn settle() {
+pub(crate) fn full_fence() {
     fence(SeqCst);
 }
 
-/// Where one lane of one peer publishes its mark.
+/// Where one lane of one peer publishes its hazard.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
-pub(crate) struct MarkCell {
-    mark: AtomicU64,
+pub(crate) struct HazardSlot {
+    hazard: AtomicU64,
     unused: [AtomicU64; 7],
 }
 
-impl MarkCell {
+impl HazardSlot {
     /// Announces a transfer. Only the holder of the lane calls this.
     #[inline]
-    pub(crate) fn publish(&self, mark: Mark) {
-        self.set(mark);
-        settle();
+    pub(crate) fn publish(&self, hazard: Hazard) {
+        self.set(hazard);
+        full_fence();
     }
 
-    /// The first half of [`publish`](Self::publish), where several marks share one [`settle`].
+    /// The first half of [`publish`](Self::publish), where several hazards share one [`full_fence`].
     ///
-    /// A release store: an owner that sees this mark need not have seen that the one before was cleared, and may take
+    /// A release store: an owner that sees this hazard need not have seen that the one before was cleared, and may take
     /// what that one named as untouched from now on.
     #[inline]
-    pub(crate) fn set(&self, mark: Mark) {
-        self.mark.store(mark.0, Release);
+    pub(crate) fn set(&self, hazard: Hazard) {
+        self.hazard.store(hazard.0, Release);
     }
 
     /// The transfer is over: all its accesses come before.
     #[inline]
     pub(crate) fn clear(&self) {
-        self.mark.store(0, Release);
+        self.hazard.store(0, Release);
     }
 
     /// Peer: leaves for good. No transfer of it is under way, nor will one be.
     pub(crate) fn leave(&self) {
-        self.mark.store(LEFT, Release);
+        self.hazard.store(LEFT, Release);
     }
 
     /// Whether the peer has said that it leaves. All its accesses have happened.
     pub(crate) fn has_left(&self) -> bool {
-        self.mark.load(Acquire) == LEFT
+        self.hazard.load(Acquire) == LEFT
     }
 
     /// The transfer under way. All accesses of earlier ones have happened.
-    pub(crate) fn get(&self) -> Option<Mark> {
-        let value = self.mark.load(Acquire);
-        (value & BUSY != 0).then_some(Mark(value))
+    pub(crate) fn get(&self) -> Option<Hazard> {
+        let value = self.hazard.load(Acquire);
+        (value & BUSY != 0).then_some(Hazard(value))
     }
 }

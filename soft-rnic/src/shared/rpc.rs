@@ -1,4 +1,4 @@
-//! Whose turn it is with a call: a request that a sender leaves with the owner of the memory, and its answer.
+//! Whose state it is with a call: a request that a sender leaves with the owner of the memory, and its answer.
 //!
 //! ```text
 //!           sender asks            owner begins             owner answers
@@ -18,14 +18,14 @@
 
 use crate::sync::{AcqRel, Acquire, AtomicU32, Relaxed, Release};
 
-/// Whose turn it is. In the segment; whatever a peer may write there is some step.
+/// Whose state it is. In the segment; whatever a peer may write there is some phase.
 #[derive(Debug, Default)]
 #[repr(transparent)]
-pub(crate) struct Turn(AtomicU32);
+pub(crate) struct CallState(AtomicU32);
 
 /// How far a call is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum CallPhase {
     Idle,
     Asked,
     Answered,
@@ -41,19 +41,19 @@ const ANSWERED: u32 = 2;
 const BEGUN: u32 = 3;
 const LEFT: u32 = 4;
 
-impl Turn {
+impl CallState {
     #[inline]
-    pub(crate) fn step(&self) -> Step {
-        Self::step_of(self.0.load(Acquire))
+    pub(crate) fn phase(&self) -> CallPhase {
+        Self::phase_of(self.0.load(Acquire))
     }
 
-    fn step_of(word: u32) -> Step {
+    fn phase_of(word: u32) -> CallPhase {
         match word {
-            ASKED => Step::Asked,
-            ANSWERED => Step::Answered,
-            BEGUN => Step::Begun,
-            LEFT => Step::Left,
-            _ => Step::Idle,
+            ASKED => CallPhase::Asked,
+            ANSWERED => CallPhase::Answered,
+            BEGUN => CallPhase::Begun,
+            LEFT => CallPhase::Left,
+            _ => CallPhase::Idle,
         }
     }
 
@@ -62,18 +62,18 @@ impl Turn {
         self.0.store(ASKED, Release);
     }
 
-    fn pass(&self, from: u32, to: u32) -> Result<(), Step> {
-        self.0.compare_exchange(from, to, AcqRel, Acquire).map(|_| ()).map_err(Self::step_of)
+    fn transition(&self, from: u32, to: u32) -> Result<(), CallPhase> {
+        self.0.compare_exchange(from, to, AcqRel, Acquire).map(|_| ()).map_err(Self::phase_of)
     }
 
     /// Sender: takes a request back. False if the owner has begun.
     pub(crate) fn withdraw(&self) -> bool {
-        self.pass(ASKED, IDLE).is_ok()
+        self.transition(ASKED, IDLE).is_ok()
     }
 
     /// Sender: leaves to the owner what it has begun, and what was written for it before. False if it has come to its end.
     pub(crate) fn leave(&self) -> bool {
-        self.pass(BEGUN, LEFT).is_ok()
+        self.transition(BEGUN, LEFT).is_ok()
     }
 
     /// Sender: has read the answer. Owner: has given back what was left.
@@ -83,11 +83,11 @@ impl Turn {
 
     /// Owner: begins, if something was asked.
     pub(crate) fn begin(&self) -> bool {
-        self.0.load(Relaxed) == ASKED && self.pass(ASKED, BEGUN).is_ok()
+        self.0.load(Relaxed) == ASKED && self.transition(ASKED, BEGUN).is_ok()
     }
 
     /// Owner: the answer is there. False if nobody waits for it, and something was left to the owner.
     pub(crate) fn answer(&self) -> bool {
-        self.pass(BEGUN, ANSWERED) != Err(Step::Left)
+        self.transition(BEGUN, ANSWERED) != Err(CallPhase::Left)
     }
 }

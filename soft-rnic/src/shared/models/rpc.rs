@@ -3,13 +3,13 @@
 use loom::sync::Arc;
 
 use super::{Memory, Turns, explore, spawn};
-use crate::shared::call::{Step, Turn};
+use crate::shared::rpc::{CallPhase, CallState};
 use crate::shared::slot::{Claim, Delivery, Holder, Room, SlotHeader};
 use crate::sync::{AtomicU64, Relaxed};
 
 /// A call, the receive that it is for, and what is left to the owner.
 struct Stage {
-    turn: Turn,
+    state: CallState,
     slot: SlotHeader,
     memory: Memory,
     claim: AtomicU64,
@@ -18,7 +18,7 @@ struct Stage {
 impl Stage {
     fn new() -> Arc<Self> {
         let stage = Self {
-            turn: Turn::default(),
+            state: CallState::default(),
             slot: SlotHeader::default(),
             memory: Memory::new(),
             claim: AtomicU64::new(0),
@@ -30,18 +30,18 @@ impl Stage {
     /// Asks for a receive to be filled, and does not wait. True if it was.
     fn send(&self, leaves: bool) -> bool {
         let Some(claim) = self.slot.claim(1) else { return false };
-        self.turn.ask();
+        self.state.ask();
         loom::thread::yield_now();
-        if self.turn.step() != Step::Answered && self.turn.withdraw() {
+        if self.state.phase() != CallPhase::Answered && self.state.withdraw() {
             self.slot.unclaim(claim);
             return false;
         }
-        if self.turn.step() != Step::Answered {
+        if self.state.phase() != CallPhase::Answered {
             self.claim.store(claim.to_word(), Relaxed);
-            if leaves && self.turn.leave() {
+            if leaves && self.state.leave() {
                 return false;
             }
-            if self.turn.step() != Step::Answered {
+            if self.state.phase() != CallPhase::Answered {
                 // Not what the protocol says.
                 self.slot.unclaim(claim);
                 return false;
@@ -53,14 +53,14 @@ impl Stage {
 
     /// The owner's service thread.
     fn serve(&self) {
-        if !self.turn.begin() {
+        if !self.state.begin() {
             return;
         }
         self.memory.write(1);
-        if !self.turn.answer() {
+        if !self.state.answer() {
             let claim = Claim::from_word(self.claim.load(Relaxed), 1).expect("it was left");
             assert!(self.slot.is_held(claim) && self.slot.unclaim(claim));
-            self.turn.end();
+            self.state.end();
         }
     }
 
