@@ -39,8 +39,8 @@ impl Transport for Deaf {
         (port == 800 && !fresh).then_some(Found::Block(1))
     }
 
-    fn send(&self, _: u16, letter: &[u8]) -> io::Result<()> {
-        assert!(letter.len() <= super::message::MESSAGE);
+    fn send(&self, _: u16, message: &[u8]) -> io::Result<()> {
+        assert!(message.len() <= super::message::MESSAGE);
         Ok(())
     }
 

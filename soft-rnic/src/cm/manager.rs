@@ -111,8 +111,8 @@ impl Manager {
     }
 
     /// Another process says something.
-    pub(super) fn on_message(&self, from: u16, letter: &[u8]) {
-        self.locked(|switch| switch.hear(from, letter, Instant::now()));
+    pub(super) fn on_message(&self, from: u16, message: &[u8]) {
+        self.locked(|switch| switch.hear(from, message, Instant::now()));
     }
 
     /// Another process is gone.

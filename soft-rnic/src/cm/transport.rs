@@ -55,7 +55,7 @@ pub(super) trait Transport: Send + Sync {
     /// # Errors
     ///
     /// Nobody can be reached.
-    fn send(&self, block: u16, letter: &[u8]) -> io::Result<()>;
+    fn send(&self, block: u16, message: &[u8]) -> io::Result<()>;
 
     /// Has [`Switch::expire`](super::switch::Switch::expire) called at this time.
     fn wake_at(&self, when: Instant);

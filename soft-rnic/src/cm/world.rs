@@ -33,8 +33,8 @@ impl Transport for Node {
         self.find_port(space as u8, port, until, token, fresh).map(found)
     }
 
-    fn send(&self, block: u16, letter: &[u8]) -> io::Result<()> {
-        self.send_cm(block, letter)
+    fn send(&self, block: u16, message: &[u8]) -> io::Result<()> {
+        self.send_cm(block, message)
     }
 
     fn wake_at(&self, when: Instant) {
@@ -81,8 +81,8 @@ impl Ear {
         }
     }
 
-    pub(crate) fn message(&self, from: u16, letter: &[u8]) {
-        self.with(|manager| manager.on_message(from, letter));
+    pub(crate) fn message(&self, from: u16, message: &[u8]) {
+        self.with(|manager| manager.on_message(from, message));
     }
 
     pub(crate) fn gone(&self, block: u16) {

@@ -1,6 +1,6 @@
 //! Where neither a shared mapping nor the kernel reaches a peer's memory, its owner moves the bytes.
 //!
-//! Every link has, in the segment of the process that it leads to, a cell a lane: a request, and room for bytes in transit.
+//! Every link has, in the segment of the process that it leads to, a cell a transfer slot: a request, and room for bytes in transit.
 //! The sender fills it in, rings, and waits a moment for the owner's service thread, which checks the request against its
 //! own, private tables. An owner that does not begin in time is tried again like one that does not acknowledge; what it has
 //! begun stays in the cell, so that nothing (no atomic, above all) is done twice. Nobody waits long for that, either: what is
@@ -19,7 +19,7 @@ use crate::objects::memory_window::Stays;
 use crate::objects::rnic::Rnic;
 use crate::platform::copy;
 use crate::shared::generation::GenerationSnapshot;
-use crate::shared::hazard::{Hazard, LANES};
+use crate::shared::hazard::{Hazard, TRANSFER_SLOTS};
 use crate::shared::rpc::{CallPhase, CallState};
 use crate::shared::segment::Segment;
 use crate::shared::slot::Claim;
@@ -118,12 +118,12 @@ const INVALIDATED: u64 = 0;
 const STILL_TOUCHED: u64 = 1;
 const NOT_INVALIDATED: u64 = 2;
 
-/// The cell of a lane, and its room. `area` is checked against the segment.
-fn cell(segment: &Segment, area: u64, lane: usize) -> Option<(&Cell, NonNull<u8>)> {
-    if lane >= LANES {
+/// The cell of a transfer slot, and its room. `area` is checked against the segment.
+fn cell(segment: &Segment, area: u64, transfer_slot: usize) -> Option<(&Cell, NonNull<u8>)> {
+    if transfer_slot >= TRANSFER_SLOTS {
         return None;
     }
-    let offset = area.checked_add((lane * CALL_CELL) as u64)?;
+    let offset = area.checked_add((transfer_slot * CALL_CELL) as u64)?;
     let place = segment.heap(offset, CALL_CELL)?;
     if !place.cast::<Cell>().is_aligned() {
         return None;
@@ -143,21 +143,21 @@ fn ask(
     bytes: &mut dyn FnMut(NonNull<u8>),
 ) -> Result<u64, Broken> {
     let link = &way.peer.link;
-    let (cell, room) = cell(link.segment(), link.call_area(), way.lane.index()).ok_or(Broken::Gone)?;
+    let (cell, room) = cell(link.segment(), link.call_area(), way.transfer_slot.index()).ok_or(Broken::Gone)?;
     let address = remote.address.wrapping_add(asked.offset as u64);
     let same = cell.ticket.load(Relaxed) == way.ticket && cell.address.load(Relaxed) == address;
     match cell.state.phase() {
         // It was waited for before.
         CallPhase::Begun if same => return Err(Broken::Begun),
         CallPhase::Asked | CallPhase::Answered if same => {}
-        // An earlier request of this lane, whose sender does something else meanwhile.
+        // An earlier request of this transfer slot, whose sender does something else meanwhile.
         CallPhase::Asked | CallPhase::Begun | CallPhase::Left => return Err(Broken::Late),
         // An atomic operation that was done, and whose sender has yet to hear of it: it must not be done again.
-        _ if link.owed(way.lane.index()).is_some_and(|ticket| ticket != way.ticket) => {
+        _ if link.owed(way.transfer_slot.index()).is_some_and(|ticket| ticket != way.ticket) => {
             return Err(Broken::Late);
         }
         _ => {
-            link.owe(way.lane.index(), asked.operation.is_atomic().then_some(way.ticket));
+            link.owe(way.transfer_slot.index(), asked.operation.is_atomic().then_some(way.ticket));
             cell.operation.store(asked.operation as u32, Relaxed);
             cell.queue_pair.store(way.peer.index, Relaxed);
             cell.snapshot.store(way.peer.snapshot.to_word(), Relaxed);
@@ -172,7 +172,7 @@ fn ask(
                 bytes(room);
             }
             cell.state.ask();
-            link.ring(Doorbell::Call { lane: way.lane.index() as u16 });
+            link.ring(Doorbell::Call { transfer_slot: way.transfer_slot.index() as u16 });
         }
     }
     wait(way, cell)?;
@@ -181,7 +181,7 @@ fn ask(
         bytes(room);
     }
     cell.state.end();
-    link.owe(way.lane.index(), None);
+    link.owe(way.transfer_slot.index(), None);
     if status == DONE { Ok(value) } else { Err(Broken::Address) }
 }
 
@@ -203,7 +203,7 @@ fn wait(way: Way<'_>, cell: &Cell) -> Result<(), Broken> {
             return Err(Broken::Gone);
         }
         if waited > patience && phase == CallPhase::Asked && cell.state.withdraw() {
-            way.peer.link.owe(way.lane.index(), None);
+            way.peer.link.owe(way.transfer_slot.index(), None);
             return Err(Broken::Late);
         }
         if waited > 2 * patience {
@@ -222,7 +222,7 @@ fn wait(way: Way<'_>, cell: &Cell) -> Result<(), Broken> {
 #[cold]
 pub(crate) fn leave_to_owner(way: Way<'_>, slot: u32, claim: Claim) -> bool {
     let link = &way.peer.link;
-    let Some((cell, _)) = cell(link.segment(), link.call_area(), way.lane.index()) else { return false };
+    let Some((cell, _)) = cell(link.segment(), link.call_area(), way.transfer_slot.index()) else { return false };
     cell.slot.store(slot, Relaxed);
     cell.claim.store(claim.to_word(), Relaxed);
     cell.shared_queue.store(way.peer.descriptor.srq.into(), Relaxed);
@@ -243,15 +243,15 @@ pub(crate) struct Left {
 }
 
 impl Left {
-    /// What was left in this lane for a request, if anything was.
-    pub(crate) fn find(link: &Arc<Link>, lane: usize, ticket: u64) -> Option<Self> {
+    /// What was left in this transfer slot for a request, if anything was.
+    pub(crate) fn find(link: &Arc<Link>, transfer_slot: usize, ticket: u64) -> Option<Self> {
         let left = Self { link: Arc::clone(link), ticket, since: Instant::now() };
-        left.is_there(link, lane).then_some(left)
+        left.is_there(link, transfer_slot).then_some(left)
     }
 
     /// Whether the owner, if it is this one, still has it.
-    pub(crate) fn is_there(&self, link: &Arc<Link>, lane: usize) -> bool {
-        let cell = cell(link.segment(), link.call_area(), lane % LANES);
+    pub(crate) fn is_there(&self, link: &Arc<Link>, transfer_slot: usize) -> bool {
+        let cell = cell(link.segment(), link.call_area(), transfer_slot % TRANSFER_SLOTS);
         Arc::ptr_eq(&self.link, link)
             && link.alive()
             && cell.is_some_and(|(cell, _)| {
@@ -260,8 +260,8 @@ impl Left {
     }
 
     /// Whether whoever it was left to still has it.
-    pub(crate) fn is_still_there(&self, lane: usize) -> bool {
-        self.is_there(&self.link, lane)
+    pub(crate) fn is_still_there(&self, transfer_slot: usize) -> bool {
+        self.is_there(&self.link, transfer_slot)
     }
 
     /// For how long.
@@ -298,7 +298,7 @@ pub(crate) unsafe fn move_by_asking(
             };
             let asked = Asked { operation, offset, length, operands: [0; 2] };
             let mut bytes = |room: NonNull<u8>| {
-                // SAFETY: the gathered pieces are the caller's to touch; the room has `length` bytes and is this lane's.
+                // SAFETY: the gathered pieces are the caller's to touch; the room has `length` bytes and is this transfer slot's.
                 unsafe { copy_part(direction, pieces, done, room, length) };
             };
             ask(way, remote, asked, &mut bytes)?;
@@ -365,36 +365,36 @@ impl Rnic {
     /// Does what peers have asked for. `areas` is room to remember where that is, for one who does so again and again.
     fn serve_all_calls(&self, areas: &mut Vec<(u16, u64)>) {
         self.node().call_areas(areas);
-        for (link, area) in areas {
+        for (peer_id, area) in areas {
             // All of them: which was rung for waits in the socket.
-            for lane in 0..LANES {
-                self.serve_cell(*link, *area, lane);
+            for transfer_slot in 0..TRANSFER_SLOTS {
+                self.serve_cell(*peer_id, *area, transfer_slot);
             }
         }
     }
 
     /// Does what a peer has asked for. Nothing of it is trusted; only the service thread comes here.
-    pub(crate) fn serve_call(&self, link: u16, lane: u16) {
-        if let Some(area) = self.node().call_area_of(link) {
-            self.serve_cell(link, area, lane.into());
+    pub(crate) fn serve_call(&self, peer_id: u16, transfer_slot: u16) {
+        if let Some(area) = self.node().call_area_of(peer_id) {
+            self.serve_cell(peer_id, area, transfer_slot.into());
         }
     }
 
-    fn serve_cell(&self, link: u16, area: u64, lane: usize) {
-        let Some((cell, room)) = cell(self.node().segment(), area, lane) else { return };
+    fn serve_cell(&self, peer_id: u16, area: u64, transfer_slot: usize) {
+        let Some((cell, room)) = cell(self.node().segment(), area, transfer_slot) else { return };
         if cell.state.begin() {
             let answer = self.carry_out(cell, room);
-            self.end_call(link, cell, answer);
+            self.end_call(peer_id, cell, answer);
         }
     }
 
-    fn end_call(&self, link: u16, cell: &Cell, answer: Option<u64>) {
+    fn end_call(&self, peer_id: u16, cell: &Cell, answer: Option<u64>) {
         cell.status.store(if answer.is_some() { DONE } else { REFUSED }, Relaxed);
         cell.value.store(answer.unwrap_or(0), Relaxed);
         if cell.state.answer() {
             return;
         }
-        if let Some(claim) = Claim::from_word(cell.claim.load(Relaxed), link) {
+        if let Some(claim) = Claim::from_word(cell.claim.load(Relaxed), peer_id) {
             let slot = cell.slot.load(Relaxed);
             match u32::try_from(cell.shared_queue.load(Relaxed)).unwrap_or(0).checked_sub(1) {
                 Some(srq) => {

@@ -16,7 +16,7 @@ use crate::faults::Step;
 use crate::faults::injected::reach;
 use crate::node::PathTaken;
 use crate::platform::copy;
-use crate::queue_pair::lane::Held;
+use crate::queue_pair::transfer_slot_mutex::TransferSlotMutexGuard;
 use crate::queue_pair::post::{VALUE_GIVEN, brings_back, is_of_window};
 use crate::queue_pair::send_queue::{Posted, Request};
 use crate::queue_pair::{Qp, Sending};
@@ -45,7 +45,7 @@ pub(crate) enum Refused {
 impl Qp {
     pub(crate) fn execute_connected(
         self: &Arc<Self>,
-        sending: &mut Held<'_, Sending>,
+        sending: &mut TransferSlotMutexGuard<'_, Sending>,
         posted: &Posted<'_>,
         after: &mut After,
     ) -> Outcome {
@@ -60,8 +60,8 @@ impl Qp {
         if let Some(outcome) = self.check_requester(sending, posted) {
             return outcome;
         }
-        let lane = sending.lane();
-        let local = self.rnic.node().local_hazard(lane);
+        let transfer_slot = sending.transfer_slot();
+        let local = self.rnic.node().local_hazard(transfer_slot);
         let mut gathered = Gathered::default();
         if let Err(status) = self.gather(posted, reads, local, &mut gathered) {
             local.clear();
@@ -107,20 +107,20 @@ impl Qp {
     #[inline]
     fn transfer(
         self: &Arc<Self>,
-        sending: &mut Held<'_, Sending>,
+        sending: &mut TransferSlotMutexGuard<'_, Sending>,
         posted: &Posted<'_>,
         gathered: &Gathered<'_>,
         after: &mut After,
     ) -> Outcome {
         let ticket = sending.ticket;
-        let (state, lane) = sending.parts();
+        let (state, transfer_slot) = sending.parts();
         let peer = state.peer.as_ref().expect("it was just connected");
         let (local, remote) =
-            (self.rnic.node().local_hazard(lane.index()), peer.link.hazard_slot(lane.index()));
+            (self.rnic.node().local_hazard(transfer_slot.index()), peer.link.hazard_slot(transfer_slot.index()));
         let hazards = Hazards { local, remote };
         let result = self.attempt(
             posted,
-            Way { rnic: &self.rnic, peer, gathered, hazards: &hazards, lane, ticket },
+            Way { rnic: &self.rnic, peer, gathered, hazards: &hazards, transfer_slot, ticket },
             after,
         );
         drop(hazards);

@@ -13,7 +13,7 @@ use super::peer::{Peer, receives};
 use super::{After, Broken, Hazards, Outcome, Way};
 use crate::node::{Link, Reach};
 use crate::objects::multicast::is_group;
-use crate::queue_pair::lane::Held;
+use crate::queue_pair::transfer_slot_mutex::TransferSlotMutexGuard;
 use crate::queue_pair::send_queue::{Destination, Posted};
 use crate::queue_pair::{Qp, Sending};
 
@@ -23,7 +23,7 @@ const CONTROLLED: u32 = 1 << 31;
 impl Qp {
     pub(crate) fn execute_datagram(
         self: &Arc<Self>,
-        sending: &mut Held<'_, Sending>,
+        sending: &mut TransferSlotMutexGuard<'_, Sending>,
         posted: &Posted<'_>,
         after: &mut After,
     ) -> Outcome {
@@ -42,7 +42,7 @@ impl Qp {
         if destination.remote_qpn == GROUP && is_group(destination.dgid) {
             return self.execute_multicast(sending, destination, posted, after);
         }
-        let local = self.rnic.node().local_hazard(sending.lane());
+        let local = self.rnic.node().local_hazard(sending.transfer_slot());
         let mut gathered = Gathered::default();
         if let Err(status) = self.gather_for(sending, posted, &mut gathered) {
             return Outcome::Failed(status);
@@ -66,11 +66,11 @@ impl Qp {
     /// Finds the pieces of a datagram. Their hazard is set if this succeeds.
     pub(super) fn gather_for<'a>(
         &'a self,
-        sending: &Held<'_, Sending>,
+        sending: &TransferSlotMutexGuard<'_, Sending>,
         posted: &Posted<'_>,
         gathered: &mut Gathered<'a>,
     ) -> Result<(), ibv_wc_status> {
-        let local = self.rnic.node().local_hazard(sending.lane());
+        let local = self.rnic.node().local_hazard(sending.transfer_slot());
         self.gather(posted, false, local, gathered).inspect_err(|_| local.clear())
     }
 
@@ -120,7 +120,7 @@ impl Qp {
     #[allow(clippy::too_many_arguments)] // What a datagram consists of.
     pub(super) fn send_to(
         self: &Arc<Self>,
-        sending: &mut Held<'_, Sending>,
+        sending: &mut TransferSlotMutexGuard<'_, Sending>,
         destination: &Destination,
         posted: &Posted<'_>,
         peer: &Peer,
@@ -129,12 +129,12 @@ impl Qp {
         after: &mut After,
     ) -> Outcome {
         let ticket = sending.ticket;
-        let (_, lane) = sending.parts();
+        let (_, transfer_slot) = sending.parts();
         let hazards = Hazards {
-            local: self.rnic.node().local_hazard(lane.index()),
-            remote: peer.link.hazard_slot(lane.index()),
+            local: self.rnic.node().local_hazard(transfer_slot.index()),
+            remote: peer.link.hazard_slot(transfer_slot.index()),
         };
-        let way = Way { rnic: &self.rnic, peer, gathered, hazards: &hazards, lane, ticket };
+        let way = Way { rnic: &self.rnic, peer, gathered, hazards: &hazards, transfer_slot, ticket };
         // The receiver has no packet to look at: it is told by which of its addresses it was reached.
         let by = match to {
             To::One => {

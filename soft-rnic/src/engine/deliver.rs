@@ -14,7 +14,7 @@ use super::transfer::{Direction, Place, Remote, Remotes};
 use super::{After, Broken, Outcome, Way};
 use crate::faults::injected::{reach, takes_the_long_way};
 use crate::faults::{self, Step};
-use crate::node::{Doorbell, LaneGuard, Link, PathTaken};
+use crate::node::{Doorbell, TransferSlotGuard, Link, PathTaken};
 use crate::platform::copy;
 use crate::queue_pair::Qp;
 use crate::queue_pair::send_queue::Posted;
@@ -375,7 +375,7 @@ impl Qp {
         if descriptor.is_null() {
             return Some(Place::Nowhere);
         }
-        if let Some(at) = mapped(way.peer, way.lane, descriptor, address, length, writes) {
+        if let Some(at) = mapped(way.peer, way.transfer_slot, descriptor, address, length, writes) {
             return Some(Place::Here(at));
         }
         let there = descriptor.address.wrapping_add(address.wrapping_sub(descriptor.iova));
@@ -401,7 +401,7 @@ fn take_first<'a>(peer: &'a Peer, slots: &Slots, first: u32, among: u32, pd: u32
 #[inline]
 pub(super) fn mapped(
     peer: &Peer,
-    lane: &LaneGuard<'_>,
+    transfer_slot: &TransferSlotGuard<'_>,
     descriptor: &MrDescriptor,
     address: u64,
     length: u64,
@@ -413,7 +413,7 @@ pub(super) fn mapped(
         return None;
     }
     let direction = if writes { Direction::Write } else { Direction::Read };
-    shared_place(peer, lane, descriptor, address, length, direction)
+    shared_place(peer, transfer_slot, descriptor, address, length, direction)
 }
 
 /// A claimed receive goes back: the next message takes it.

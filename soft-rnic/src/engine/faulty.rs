@@ -13,7 +13,7 @@ use super::{After, Broken, Outcome, Way};
 use crate::faults::injected::{Attempts, Injected, Tampering, reach};
 use crate::faults::{self, Action, Opcode, Seen, Step, effects};
 use crate::platform::copy;
-use crate::queue_pair::lane::Held;
+use crate::queue_pair::transfer_slot_mutex::TransferSlotMutexGuard;
 use crate::queue_pair::post::is_of_window;
 use crate::queue_pair::send_queue::Posted;
 use crate::queue_pair::{Qp, Sending};
@@ -31,7 +31,7 @@ impl Qp {
     #[inline(never)]
     pub(super) fn execute_with_faults(
         self: &Arc<Self>,
-        sending: &mut Held<'_, Sending>,
+        sending: &mut TransferSlotMutexGuard<'_, Sending>,
         posted: &Posted<'_>,
         after: &mut After,
     ) -> Outcome {
@@ -102,7 +102,7 @@ impl Qp {
 
     fn execute_injected(
         self: &Arc<Self>,
-        sending: &mut Held<'_, Sending>,
+        sending: &mut TransferSlotMutexGuard<'_, Sending>,
         posted: &Posted<'_>,
         after: &mut After,
         injected: &mut Injected,

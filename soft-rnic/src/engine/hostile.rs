@@ -16,7 +16,7 @@ use crate::shared::entry::{
     MembershipDescriptor, MrDescriptor, QpDescriptor, SlotsDescriptor, SrqDescriptor,
 };
 use crate::shared::generation::GenerationWriter;
-use crate::shared::hazard::LANES;
+use crate::shared::hazard::TRANSFER_SLOTS;
 use crate::shared::segment::{HEAP_AT, MAX_SLOTS, Segment};
 use crate::shared::slot::Room;
 use crate::sync::{AtomicU32, Relaxed, Release};
@@ -280,8 +280,8 @@ impl Requester<'_> {
 
     /// Says that whatever was asked for is done.
     fn answer(&self, qp: *mut ibv_qp) {
-        let lane = inner(qp).number.index as usize % LANES;
-        let cell = self.link.call_area().checked_add((lane * CALL_CELL) as u64);
+        let transfer_slot = inner(qp).number.index as usize % TRANSFER_SLOTS;
+        let cell = self.link.call_area().checked_add((transfer_slot * CALL_CELL) as u64);
         let Some(place) = cell.and_then(|cell| self.link.segment().heap(cell, CALL_CELL)) else { return };
         if place.cast::<u64>().is_aligned() {
             // SAFETY: the first four words of a cell, inside of the segment and aligned; nothing but atomics is there.

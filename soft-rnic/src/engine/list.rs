@@ -18,11 +18,11 @@ use super::deliver::{Entries, Envelope, Taken, give_back, mapped};
 use super::peer::Peer;
 use super::transfer::Direction;
 use super::{After, Hazards};
-use crate::node::{LaneGuard, PathTaken};
+use crate::node::{TransferSlotGuard, PathTaken};
 use crate::objects::region::Region;
 use crate::platform::copy;
 use crate::platform::vm::{self, Vm, VmError};
-use crate::queue_pair::lane::Held;
+use crate::queue_pair::transfer_slot_mutex::TransferSlotMutexGuard;
 use crate::queue_pair::send_queue::{Executor, Payload, Posted};
 use crate::queue_pair::{Qp, Sending};
 use crate::shared::entry::{MrEntry, kind};
@@ -118,12 +118,12 @@ impl Qp {
     #[inline(never)]
     pub(super) fn move_list(
         self: &Arc<Self>,
-        sending: &mut Held<'_, Sending>,
+        sending: &mut TransferSlotMutexGuard<'_, Sending>,
         queue: &Executor<'_>,
         budget: u32,
         after: &mut After,
     ) -> usize {
-        let (state, lane) = sending.parts();
+        let (state, transfer_slot) = sending.parts();
         let Some(peer) = &state.peer else { return 0 };
         if peer.link.is_own() || !peer.established || !peer.link.alive() {
             return 0;
@@ -135,7 +135,7 @@ impl Qp {
             _ => return 0,
         };
         let Some(vm) = peer.link.vm() else { return 0 };
-        let hazards = self.hazards(peer, lane);
+        let hazards = self.hazards(peer, transfer_slot);
         let mut list = List {
             direction,
             local: ArrayVec::new(),
@@ -150,16 +150,16 @@ impl Qp {
         };
         for distance in 0..budget.min(MESSAGES as u32) {
             let Some(posted) = queue.peek(distance) else { break };
-            if self.add_message(&mut list, &posted, peer, lane, &hazards, after).is_none() {
+            if self.add_message(&mut list, &posted, peer, transfer_slot, &hazards, after).is_none() {
                 break;
             }
         }
-        let moved = self.move_ranges(&list, peer, lane, vm, &hazards);
+        let moved = self.move_ranges(&list, peer, transfer_slot, vm, &hazards);
         let done = self.finish_list(&mut list, queue, moved, peer, after);
         drop((list, hazards));
         let lengths = (0..done as u32).filter_map(|distance| Some(queue.peek(distance)?.request.length));
         for length in lengths.clone() {
-            peer.link.counters().add(lane, PathTaken::Vm, length as usize);
+            peer.link.counters().add(transfer_slot, PathTaken::Vm, length as usize);
         }
         lengths.for_each(|length| state.advance_psn(length));
         done
@@ -177,7 +177,7 @@ impl Qp {
         list: &mut List<'a>,
         posted: &Posted<'_>,
         peer: &'a Peer,
-        lane: &LaneGuard<'_>,
+        transfer_slot: &TransferSlotGuard<'_>,
         hazards: &Hazards<'_>,
         after: &mut After,
     ) -> Option<()> {
@@ -206,9 +206,9 @@ impl Qp {
         let (locals, remotes) = (list.local.len(), list.remote.len());
         let added = self.add_local(list, posted).and_then(|()| {
             if is_send(opcode) {
-                self.add_receive(list, posted, peer, lane, hazards, after)
+                self.add_receive(list, posted, peer, transfer_slot, hazards, after)
             } else {
-                self.add_remote(list, posted, peer, lane)
+                self.add_remote(list, posted, peer, transfer_slot)
             }
         });
         if added.is_none() {
@@ -226,7 +226,7 @@ impl Qp {
         list: &mut List<'a>,
         posted: &Posted<'_>,
         peer: &'a Peer,
-        lane: &LaneGuard<'_>,
+        transfer_slot: &TransferSlotGuard<'_>,
     ) -> Option<()> {
         let request = posted.request;
         let length = request.length;
@@ -244,7 +244,7 @@ impl Qp {
             && descriptor.contains(request.remote_addr, length);
         let writes = list.direction == Direction::Write;
         // What is mapped here goes another way.
-        if !good || mapped(peer, lane, &descriptor, request.remote_addr, length, writes).is_some() {
+        if !good || mapped(peer, transfer_slot, &descriptor, request.remote_addr, length, writes).is_some() {
             return None;
         }
         list.name(index, entry, snapshot)?;
@@ -259,7 +259,7 @@ impl Qp {
         list: &mut List<'a>,
         posted: &Posted<'_>,
         peer: &'a Peer,
-        lane: &LaneGuard<'_>,
+        transfer_slot: &TransferSlotGuard<'_>,
         hazards: &Hazards<'_>,
         after: &mut After,
     ) -> Option<()> {
@@ -279,7 +279,7 @@ impl Qp {
             for entry in &entries.pieces {
                 let (address, length) = (entry.address, entry.length.into());
                 if entry.descriptor.access & (kind::NULL | kind::OWNER_ONLY) != 0
-                    || mapped(peer, lane, &entry.descriptor, address, length, true).is_some()
+                    || mapped(peer, transfer_slot, &entry.descriptor, address, length, true).is_some()
                 {
                     peer.receives_apart.set(true);
                     return None;
@@ -340,7 +340,7 @@ impl Qp {
         &self,
         list: &List<'_>,
         peer: &Peer,
-        lane: &LaneGuard<'_>,
+        transfer_slot: &TransferSlotGuard<'_>,
         vm: Vm,
         hazards: &Hazards<'_>,
     ) -> usize {
@@ -363,7 +363,7 @@ impl Qp {
                 Direction::Read => vm.read(&list.local, &list.remote),
             }
         };
-        peer.link.counters().add_call(lane);
+        peer.link.counters().add_call(transfer_slot);
         match moved {
             Ok(bytes) => list.ends.iter().take_while(|end| **end <= bytes).count(),
             Err(VmError::Forbidden(error)) => {

@@ -1,4 +1,4 @@
-//! Executing requests: the sender does the whole transfer, in its own thread, under its lane.
+//! Executing requests: the sender does the whole transfer, in its own thread, under its transfer slot.
 //!
 //! The order of every transfer: read the descriptors of what is to be touched, publish the hazards, look whether the descriptors still
 //! hold, touch, clear the hazards. [`Hazards`] clears them whatever happens.
@@ -26,10 +26,10 @@ use rdma_mummy_sys::types::{ibv_event_type, ibv_qp_state, ibv_qp_type, ibv_send_
 
 use crate::faults;
 use crate::node::VmError;
-use crate::node::{Doorbell, LaneGuard, Link, PathTaken};
+use crate::node::{Doorbell, TransferSlotGuard, Link, PathTaken};
 use crate::objects::completion::Cqe;
 use crate::objects::rnic::Rnic;
-use crate::queue_pair::lane::Held;
+use crate::queue_pair::transfer_slot_mutex::TransferSlotMutexGuard;
 use crate::queue_pair::send_queue::Posted;
 use crate::queue_pair::{Qp, Sending, wc_opcode};
 use crate::shared::hazard::HazardSlot;
@@ -80,7 +80,7 @@ pub(crate) struct Way<'a> {
     pub(crate) peer: &'a Peer,
     pub(crate) gathered: &'a Gathered<'a>,
     pub(crate) hazards: &'a Hazards<'a>,
-    pub(crate) lane: &'a LaneGuard<'a>,
+    pub(crate) transfer_slot: &'a TransferSlotGuard<'a>,
     /// Tells the request from others, for an owner that is asked.
     pub(crate) ticket: u64,
 }
@@ -89,7 +89,7 @@ impl Way<'_> {
     /// Counts a message that was moved.
     #[inline]
     pub(crate) fn count(&self, path: PathTaken, bytes: usize) {
-        self.peer.link.counters().add(self.lane, path, bytes);
+        self.peer.link.counters().add(self.transfer_slot, path, bytes);
     }
 
     /// The path over memory that is mapped here.
@@ -113,7 +113,7 @@ impl Drop for Hazards<'_> {
     }
 }
 
-/// What is to be done once no lane is held.
+/// What is to be done once no transfer slot is held.
 #[derive(Debug, Default)]
 pub(crate) struct After {
     /// Doorbells of this process itself.
@@ -134,7 +134,7 @@ impl After {
         self.ring(link, Doorbell::Qp(queue_pair));
     }
 
-    /// Tells the peer, or this process itself once no lane is held.
+    /// Tells the peer, or this process itself once no transfer slot is held.
     pub(crate) fn ring(&mut self, link: &Link, doorbell: Doorbell) {
         if !link.is_own() {
             link.ring(doorbell);
@@ -157,7 +157,7 @@ impl Qp {
         self.sending.try_lock().map(|sending| self.run_in(sending, budget)).is_some()
     }
 
-    fn run_in(self: &Arc<Self>, mut sending: Held<'_, Sending>, budget: u32) {
+    fn run_in(self: &Arc<Self>, mut sending: TransferSlotMutexGuard<'_, Sending>, budget: u32) {
         let mut after = After::default();
         self.execute_some(&mut sending, budget, &mut after);
         drop(sending);
@@ -179,8 +179,8 @@ impl Qp {
         }
     }
 
-    fn execute_some(self: &Arc<Self>, sending: &mut Held<'_, Sending>, budget: u32, after: &mut After) {
-        // SAFETY: the lane is held, and every executor of this queue holds it.
+    fn execute_some(self: &Arc<Self>, sending: &mut TransferSlotMutexGuard<'_, Sending>, budget: u32, after: &mut After) {
+        // SAFETY: the transfer slot is held, and every executor of this queue holds it.
         let mut queue = unsafe { self.send_queue.executor() };
         for _ in 0..budget {
             let Some(mut posted) = queue.peek(0) else { break };
@@ -239,7 +239,7 @@ impl Qp {
     #[inline]
     fn execute(
         self: &Arc<Self>,
-        sending: &mut Held<'_, Sending>,
+        sending: &mut TransferSlotMutexGuard<'_, Sending>,
         posted: &Posted<'_>,
         after: &mut After,
     ) -> Outcome {
@@ -253,7 +253,7 @@ impl Qp {
     #[inline(never)]
     fn execute_plainly(
         self: &Arc<Self>,
-        sending: &mut Held<'_, Sending>,
+        sending: &mut TransferSlotMutexGuard<'_, Sending>,
         posted: &Posted<'_>,
         after: &mut After,
     ) -> Outcome {

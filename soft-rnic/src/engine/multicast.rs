@@ -12,7 +12,7 @@ use super::gather::Gathered;
 use super::peer::Peer;
 use super::{After, Outcome};
 use crate::node::Link;
-use crate::queue_pair::lane::Held;
+use crate::queue_pair::transfer_slot_mutex::TransferSlotMutexGuard;
 use crate::queue_pair::send_queue::{Destination, Posted};
 use crate::queue_pair::{Qp, Sending};
 use crate::shared::entry::MembershipDescriptor;
@@ -50,7 +50,7 @@ impl Qp {
 
     pub(super) fn execute_multicast(
         self: &Arc<Self>,
-        sending: &mut Held<'_, Sending>,
+        sending: &mut TransferSlotMutexGuard<'_, Sending>,
         destination: &Destination,
         posted: &Posted<'_>,
         after: &mut After,
@@ -60,7 +60,7 @@ impl Qp {
             if let Err(status) = self.gather_for(sending, posted, &mut Gathered::default()) {
                 return Outcome::Failed(status);
             }
-            self.rnic.node().local_hazard(sending.lane()).clear();
+            self.rnic.node().local_hazard(sending.transfer_slot()).clear();
             let Some(links) = self.rnic.node().everybody() else { return self.soon(sending) };
             let group = gid_words(destination.dgid);
             sending.members = Some(links.iter().flat_map(|link| self.members_of(link, group)).collect());
@@ -85,7 +85,7 @@ impl Qp {
 
     fn send_copy(
         self: &Arc<Self>,
-        sending: &mut Held<'_, Sending>,
+        sending: &mut TransferSlotMutexGuard<'_, Sending>,
         destination: &Destination,
         posted: &Posted<'_>,
         member: &Member,
@@ -93,7 +93,7 @@ impl Qp {
     ) -> Outcome {
         let Some(peer) = self.member(sending, destination, member) else { return Outcome::Done };
         let mut gathered = Gathered::default();
-        let local = self.rnic.node().local_hazard(sending.lane());
+        let local = self.rnic.node().local_hazard(sending.transfer_slot());
         let outcome = match self.gather_for(sending, posted, &mut gathered) {
             Ok(()) => {
                 let to = To::Group { entry: member.entry };

@@ -44,10 +44,10 @@ impl Peer {
     }
 
     /// Leaves a notice for the owner, if the queue pair is still what it was: its index may be another's by now. The caller
-    /// has this lane, and no hazard there.
+    /// has this transfer slot, and no hazard there.
     #[cold]
-    pub(crate) fn leave_notice(&self, lane: usize, bits: u32, after: &mut After) {
-        let (entry, hazard) = (self.entry(), self.link.hazard_slot(lane));
+    pub(crate) fn leave_notice(&self, transfer_slot: usize, bits: u32, after: &mut After) {
+        let (entry, hazard) = (self.entry(), self.link.hazard_slot(transfer_slot));
         hazard.publish(Hazard::new(self.index, Hazard::NO_REGION));
         // It may be about to change its state, which takes a moment.
         let now = (0..100).find_map(|_| entry.read().filter(|(snapshot, _)| entry.is_current(*snapshot)));

@@ -17,10 +17,10 @@ use super::transfer::Direction;
 use super::{After, Hazards};
 use crate::faults::Step;
 use crate::faults::injected::reach;
-use crate::node::{LaneGuard, PathTaken, ShareId, VmError};
+use crate::node::{TransferSlotGuard, PathTaken, ShareId, VmError};
 use crate::objects::region::Region;
 use crate::platform::{copy, vm};
-use crate::queue_pair::lane::Held;
+use crate::queue_pair::transfer_slot_mutex::TransferSlotMutexGuard;
 use crate::queue_pair::send_queue::{Payload, Posted};
 use crate::queue_pair::{Qp, Sending};
 use crate::shared::entry::{MrDescriptor, MrEntry, kind};
@@ -74,13 +74,13 @@ impl Qp {
     #[inline(always)]
     pub(super) fn execute_shortly(
         self: &Arc<Self>,
-        sending: &mut Held<'_, Sending>,
+        sending: &mut TransferSlotMutexGuard<'_, Sending>,
         posted: &Posted<'_>,
         alone: bool,
         after: &mut After,
     ) -> bool {
         let request = posted.request;
-        let (state, lane) = sending.parts();
+        let (state, transfer_slot) = sending.parts();
         let Some(peer) = &state.peer else { return false };
         if !peer.established || !peer.link.alive() || request.length > peer.longest.min(MAX_MESSAGE) {
             return false;
@@ -88,14 +88,14 @@ impl Qp {
         let Some(piece) = self.only_piece(posted) else { return false };
         let done = match request.opcode {
             ibv_wr_opcode::IBV_WR_RDMA_WRITE => {
-                self.move_shortly(Direction::Write, posted, &piece, peer, lane, alone)
+                self.move_shortly(Direction::Write, posted, &piece, peer, transfer_slot, alone)
             }
             ibv_wr_opcode::IBV_WR_RDMA_READ => {
                 let may = piece.writable && self.may_read(state, peer);
-                may && self.move_shortly(Direction::Read, posted, &piece, peer, lane, false)
+                may && self.move_shortly(Direction::Read, posted, &piece, peer, transfer_slot, false)
             }
             ibv_wr_opcode::IBV_WR_SEND | ibv_wr_opcode::IBV_WR_SEND_WITH_IMM => {
-                self.send_shortly(posted, &piece, peer, lane, after)
+                self.send_shortly(posted, &piece, peer, transfer_slot, after)
             }
             _ => false,
         };
@@ -121,12 +121,12 @@ impl Qp {
         Some(Piece { at, len: request.length as usize, writable, region })
     }
 
-    /// The hazards of a lane, to be set.
+    /// The hazards of a transfer slot, to be set.
     #[inline(always)]
-    pub(super) fn hazards<'a>(&'a self, peer: &'a Peer, lane: &LaneGuard<'_>) -> Hazards<'a> {
+    pub(super) fn hazards<'a>(&'a self, peer: &'a Peer, transfer_slot: &TransferSlotGuard<'_>) -> Hazards<'a> {
         Hazards {
-            local: self.rnic.node().local_hazard(lane.index()),
-            remote: peer.link.hazard_slot(lane.index()),
+            local: self.rnic.node().local_hazard(transfer_slot.index()),
+            remote: peer.link.hazard_slot(transfer_slot.index()),
         }
     }
 
@@ -137,9 +137,9 @@ impl Qp {
         peer: &'a Peer,
         source: &Piece<'_>,
         remote_region: u32,
-        lane: &LaneGuard<'_>,
+        transfer_slot: &TransferSlotGuard<'_>,
     ) -> Hazards<'a> {
-        let hazards = self.hazards(peer, lane);
+        let hazards = self.hazards(peer, transfer_slot);
         if let Some((_, _, index)) = source.region {
             hazards.local.set(Hazard::new(self.number.index, index));
         }
@@ -154,16 +154,16 @@ impl Qp {
         posted: &Posted<'_>,
         piece: &Piece<'_>,
         peer: &Peer,
-        lane: &LaneGuard<'_>,
+        transfer_slot: &TransferSlotGuard<'_>,
         alone: bool,
     ) -> bool {
         if piece.len == 0 || peer.descriptor.access & needed(direction) == 0 {
             return false;
         }
         if peer.link.is_own() {
-            self.move_own(direction, posted, piece, peer, lane)
+            self.move_own(direction, posted, piece, peer, transfer_slot)
         } else {
-            self.move_mapped(direction, posted, piece, peer, lane, alone)
+            self.move_mapped(direction, posted, piece, peer, transfer_slot, alone)
         }
     }
 
@@ -175,7 +175,7 @@ impl Qp {
         posted: &Posted<'_>,
         piece: &Piece<'_>,
         peer: &Peer,
-        lane: &LaneGuard<'_>,
+        transfer_slot: &TransferSlotGuard<'_>,
     ) -> bool {
         let request = posted.request;
         let Some((region, snapshot, descriptor)) = self.rnic.regions().read(request.rkey) else {
@@ -186,7 +186,7 @@ impl Qp {
             return false;
         }
         reach(Step::BeforeMark);
-        let hazards = self.set_hazards(peer, piece, Hazard::NO_REGION, lane);
+        let hazards = self.set_hazards(peer, piece, Hazard::NO_REGION, transfer_slot);
         // The source may lie in another region than the destination: the hazard stands for both.
         hazards.local.set(Hazard::new(peer.index, Hazard::ANY_REGION));
         full_fence();
@@ -197,7 +197,7 @@ impl Qp {
         // SAFETY: the hazards are set, a full fence has followed and all snapshots are current, so both sides may be touched; each lies within its region, or
         // in the send queue.
         unsafe { piece.copy(direction, there) };
-        peer.link.counters().add(lane, PathTaken::Own, piece.len);
+        peer.link.counters().add(transfer_slot, PathTaken::Own, piece.len);
         true
     }
 
@@ -209,7 +209,7 @@ impl Qp {
         posted: &Posted<'_>,
         piece: &Piece<'_>,
         peer: &Peer,
-        lane: &LaneGuard<'_>,
+        transfer_slot: &TransferSlotGuard<'_>,
         alone: bool,
     ) -> bool {
         let request = posted.request;
@@ -227,23 +227,23 @@ impl Qp {
         let shared = if descriptor.share == 0 {
             None
         } else {
-            shared_place(peer, lane, &descriptor, address, length, direction)
+            shared_place(peer, transfer_slot, &descriptor, address, length, direction)
         };
         let Some(there) = shared else {
             let there = descriptor.address.wrapping_add(address.wrapping_sub(descriptor.iova));
             let by_system = alone && descriptor.access & kind::OWNER_ONLY == 0;
-            return by_system && self.write_by_system(piece, peer, lane, (entry, snapshot, index), there);
+            return by_system && self.write_by_system(piece, peer, transfer_slot, (entry, snapshot, index), there);
         };
         reach(Step::BeforeMark);
-        let _marks = self.set_hazards(peer, piece, index, lane);
+        let _marks = self.set_hazards(peer, piece, index, transfer_slot);
         full_fence();
         if !entry.is_current(snapshot) || !peer.entry().is_current(peer.snapshot) || !piece.is_current() {
             return false;
         }
         reach(Step::BeforeCopy);
-        // SAFETY: as in `move_own`; the lane keeps the peer's memory mapped.
+        // SAFETY: as in `move_own`; the transfer slot keeps the peer's memory mapped.
         unsafe { piece.copy(direction, there) };
-        peer.link.counters().add(lane, PathTaken::Direct, piece.len);
+        peer.link.counters().add(transfer_slot, PathTaken::Direct, piece.len);
         true
     }
 
@@ -254,7 +254,7 @@ impl Qp {
         &self,
         source: &Piece<'_>,
         peer: &Peer,
-        lane: &LaneGuard<'_>,
+        transfer_slot: &TransferSlotGuard<'_>,
         (entry, snapshot, index): (&MrEntry, GenerationSnapshot, u32),
         there: u64,
     ) -> bool {
@@ -264,7 +264,7 @@ impl Qp {
         let local = [vm::local(source.at, body), vm::local(source.at.wrapping_add(body), tail)];
         let remote = [vm::remote(there, source.len)];
         reach(Step::BeforeMark);
-        let hazards = self.set_hazards(peer, source, index, lane);
+        let hazards = self.set_hazards(peer, source, index, transfer_slot);
         full_fence();
         if !entry.is_current(snapshot) || !peer.entry().is_current(peer.snapshot) || !source.is_current() {
             return false;
@@ -273,10 +273,10 @@ impl Qp {
         // SAFETY: the hazards are set, a full fence has followed and all snapshots are current, so the source may be read, and the range lies in the peer's region.
         let moved = unsafe { vm.write(&local, &remote) };
         drop(hazards);
-        peer.link.counters().add_call(lane);
+        peer.link.counters().add_call(transfer_slot);
         let done = moved == Ok(source.len);
         if done {
-            peer.link.counters().add(lane, PathTaken::Vm, source.len);
+            peer.link.counters().add(transfer_slot, PathTaken::Vm, source.len);
         } else if let Err(VmError::Forbidden(error)) = moved {
             peer.link.forget_vm(error);
         }
@@ -291,7 +291,7 @@ impl Qp {
         posted: &Posted<'_>,
         piece: &Piece<'_>,
         peer: &Peer,
-        lane: &LaneGuard<'_>,
+        transfer_slot: &TransferSlotGuard<'_>,
         after: &mut After,
     ) -> bool {
         let Some(slots) = peer.slots.as_ref().filter(|_| peer.descriptor.srq == 0) else { return false };
@@ -299,7 +299,7 @@ impl Qp {
             return false;
         }
         reach(Step::BeforeMark);
-        let _marks = self.set_hazards(peer, piece, Hazard::NO_REGION, lane);
+        let _marks = self.set_hazards(peer, piece, Hazard::NO_REGION, transfer_slot);
         full_fence();
         if !peer.entry().is_current(peer.snapshot) || !piece.is_current() {
             return false;
@@ -340,7 +340,7 @@ impl Qp {
             copy::fetch_to_write(slot.eager.as_ptr(), piece.len.div_ceil(copy::LINE));
         }
         let path = if peer.link.is_own() { PathTaken::Own } else { PathTaken::Slot };
-        peer.link.counters().add(lane, path, piece.len);
+        peer.link.counters().add(transfer_slot, path, piece.len);
         reach(Step::BeforeAnnounce);
         self.announce(peer, request.has(ibv_send_flags::IBV_SEND_SOLICITED), after);
         true
@@ -351,7 +351,7 @@ impl Qp {
 #[inline]
 pub(super) fn shared_place(
     peer: &Peer,
-    lane: &LaneGuard<'_>,
+    transfer_slot: &TransferSlotGuard<'_>,
     descriptor: &MrDescriptor,
     address: u64,
     length: u64,
@@ -359,6 +359,6 @@ pub(super) fn shared_place(
 ) -> Option<*mut u8> {
     let share = ShareId { index: descriptor.share.checked_sub(1)?, epoch: descriptor.share_epoch };
     let there = descriptor.address.wrapping_add(address.wrapping_sub(descriptor.iova));
-    let place = peer.link.share(lane, share, direction == Direction::Write)?.at(there, length)?;
+    let place = peer.link.share(transfer_slot, share, direction == Direction::Write)?.at(there, length)?;
     Some(place.as_ptr())
 }

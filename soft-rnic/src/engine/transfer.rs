@@ -10,7 +10,7 @@ use crate::platform::{copy, vm};
 use crate::queue_pair::Qp;
 use crate::shared::segment::MAX_SGE;
 
-/// A piece of this process's memory, which the holder of the lane's local hazard may touch.
+/// A piece of this process's memory, which the holder of the transfer slot's local hazard may touch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Local {
     pub(crate) at: *mut u8,
@@ -275,7 +275,7 @@ impl Batch {
                 Direction::Read => vm.read(&self.local, &self.remote),
             }
         };
-        link.counters().add_call(way.lane);
+        link.counters().add_call(way.transfer_slot);
         self.local.clear();
         self.remote.clear();
         let wanted = core::mem::take(&mut self.bytes);

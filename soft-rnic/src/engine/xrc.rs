@@ -16,7 +16,7 @@ use super::gather::Gathered;
 use super::peer::{NoPeer, Peer, receives};
 use super::{After, Broken, Hazards, Outcome, Way};
 use crate::node::Reach;
-use crate::queue_pair::lane::Held;
+use crate::queue_pair::transfer_slot_mutex::TransferSlotMutexGuard;
 use crate::queue_pair::send_queue::Posted;
 use crate::queue_pair::xrc::RECEIVER;
 use crate::queue_pair::{Qp, Sending};
@@ -32,12 +32,12 @@ impl Qp {
     #[inline(never)]
     pub(super) fn transfer_by_number(
         self: &Arc<Self>,
-        sending: &mut Held<'_, Sending>,
+        sending: &mut TransferSlotMutexGuard<'_, Sending>,
         posted: &Posted<'_>,
         gathered: &Gathered<'_>,
         after: &mut After,
     ) -> Outcome {
-        if sending.left.as_ref().is_some_and(|left| left.is_still_there(sending.lane())) {
+        if sending.left.as_ref().is_some_and(|left| left.is_still_there(sending.transfer_slot())) {
             return self.left_behind(sending);
         }
         sending.left = None;
@@ -48,7 +48,7 @@ impl Qp {
             Err(_) => return self.stopped(sending, Stop::Refused(Refused::Number), after),
         };
         let result = self.attempt_between(sending, posted, gathered, [&target, &receiver], after);
-        if receiver.link.owed(sending.lane()) == Some(sending.ticket) {
+        if receiver.link.owed(sending.transfer_slot()) == Some(sending.ticket) {
             sending.owing = Some(Arc::clone(&receiver.link));
         }
         match result {
@@ -58,12 +58,12 @@ impl Qp {
             }
             Ok(Outcome::Failed(status)) => {
                 // The receive has ended with an error, and so does the connection; the queue goes on.
-                target.leave_notice(sending.lane(), notice::RECEIVE_ERROR, after);
+                target.leave_notice(sending.transfer_slot(), notice::RECEIVE_ERROR, after);
                 Outcome::Failed(status)
             }
             Ok(other) => other,
             Err(Stop::Broken(Broken::Begun)) => {
-                sending.left = Left::find(&receiver.link, sending.lane(), sending.ticket);
+                sending.left = Left::find(&receiver.link, sending.transfer_slot(), sending.ticket);
                 self.left_behind(sending)
             }
             Err(Stop::Broken(Broken::Gone)) => {
@@ -77,25 +77,25 @@ impl Qp {
     /// Publishes hazards on both and does what the request says.
     fn attempt_between(
         self: &Arc<Self>,
-        sending: &mut Held<'_, Sending>,
+        sending: &mut TransferSlotMutexGuard<'_, Sending>,
         posted: &Posted<'_>,
         gathered: &Gathered<'_>,
         [target, receiver]: [&Peer; 2],
         after: &mut After,
     ) -> Result<Outcome, Stop> {
         let ticket = sending.ticket;
-        let (_, lane) = sending.parts();
-        let local = self.rnic.node().local_hazard(lane.index());
+        let (_, transfer_slot) = sending.parts();
+        let local = self.rnic.node().local_hazard(transfer_slot.index());
         // Where both are of one process this is the same hazard, which says "any queue pair" from now on.
-        let of_target = Hazards { local, remote: target.link.hazard_slot(lane.index()) };
+        let of_target = Hazards { local, remote: target.link.hazard_slot(transfer_slot.index()) };
         let hazard_index =
             if Arc::ptr_eq(&target.link, &receiver.link) { receiver.hazard_index } else { target.index };
         of_target.remote.publish(Hazard::new(hazard_index, Hazard::NO_REGION));
         if !target.entry().is_current(target.snapshot) {
             return Err(Stop::Changed);
         }
-        let hazards = Hazards { local, remote: receiver.link.hazard_slot(lane.index()) };
-        let way = Way { rnic: &self.rnic, peer: receiver, gathered, hazards: &hazards, lane, ticket };
+        let hazards = Hazards { local, remote: receiver.link.hazard_slot(transfer_slot.index()) };
+        let way = Way { rnic: &self.rnic, peer: receiver, gathered, hazards: &hazards, transfer_slot, ticket };
         let takes_receive = matches!(
             posted.request.opcode,
             ibv_wr_opcode::IBV_WR_SEND
@@ -174,12 +174,12 @@ impl Qp {
     }
 
     /// The target notices the first message before it is ready to send itself.
-    fn tell_target(&self, sending: &mut Held<'_, Sending>, after: &mut After) {
-        let lane = sending.lane();
+    fn tell_target(&self, sending: &mut TransferSlotMutexGuard<'_, Sending>, after: &mut After) {
+        let transfer_slot = sending.transfer_slot();
         let Some(target) = sending.peer.as_mut().filter(|target| !target.told) else { return };
         target.told = true;
         if target.state() == ibv_qp_state::IBV_QPS_RTR && target.snapshot != GenerationSnapshot::NONE {
-            target.leave_notice(lane, notice::ESTABLISHED, after);
+            target.leave_notice(transfer_slot, notice::ESTABLISHED, after);
         }
     }
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use super::link::Link;
 use super::mailbox::Command;
 use super::numbers::{BLOCK_BITS, LAST_BLOCK};
-use super::service::Service;
+use super::service::ServiceThread;
 use super::{ALONE, Node};
 use crate::sync::{AcqRel, Acquire};
 
@@ -120,7 +120,7 @@ impl Node {
     }
 }
 
-impl Service {
+impl ServiceThread {
     /// Calls everybody.
     pub(crate) fn begin_census(&mut self, of: u32) {
         let own = |block: u16| self.state.blocks.index_of(u32::from(block) << BLOCK_BITS | 1).is_some();
@@ -128,7 +128,7 @@ impl Service {
         let since = Instant::now();
         for block in &others {
             if self.state.directory.begin(*block) {
-                self.call(*block, since);
+                self.start_connect(*block, since);
             }
         }
         self.counting = Some(Counting { of, since, blocks: others });

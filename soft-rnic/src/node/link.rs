@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use super::Settings;
-use super::lane::{LaneGuard, Lanes};
+use super::transfer_slot::{TransferSlotGuard, TransferSlots};
 use super::mailbox::{Command, Mailbox};
 use super::message::{Doorbell, PortGid, ProcessId, Request, ShareId, Welcome};
 use super::numbers::Blocks;
@@ -15,7 +15,7 @@ use super::views::{ShareView, Views};
 use crate::platform::process::Process;
 use crate::platform::socket::Socket;
 use crate::platform::vm::Vm;
-use crate::shared::hazard::{HazardSlot, LANES};
+use crate::shared::hazard::{HazardSlot, TRANSFER_SLOTS};
 use crate::shared::segment::Segment;
 use crate::sync::SeqCst;
 
@@ -23,7 +23,7 @@ use crate::sync::SeqCst;
 #[derive(Debug)]
 pub(crate) struct Common {
     pub(crate) settings: Settings,
-    pub(crate) lanes: Arc<Lanes>,
+    pub(crate) transfer_slots: Arc<TransferSlots>,
     pub(crate) mailbox: Arc<Mailbox>,
     /// It was said that copying by the system is forbidden.
     pub(crate) told_of_vm: AtomicBool,
@@ -59,16 +59,16 @@ pub(crate) struct Link {
     blocks: Arc<Blocks>,
     gids: Vec<PortGid>,
     call_area: u64,
-    /// By lane, the ticket of an atomic operation that was asked for and whose sender has not got the answer; 0 for none.
+    /// By transfer slot, the ticket of an atomic operation that was asked for and whose sender has not got the answer; 0 for none.
     owed: Box<[AtomicU64]>,
     common: Arc<Common>,
     counters: Counters,
     peer: Option<Peer>,
 }
 
-/// Nothing is owed in any lane.
+/// Nothing is owed in any transfer slot.
 fn none_owed() -> Box<[AtomicU64]> {
-    (0..LANES).map(|_| AtomicU64::new(0)).collect()
+    (0..TRANSFER_SLOTS).map(|_| AtomicU64::new(0)).collect()
 }
 
 impl Link {
@@ -92,7 +92,7 @@ impl Link {
         common: Arc<Common>,
         token: u64,
     ) -> Self {
-        let Welcome { process, link: number, call_area, probe, probe_address, gids, .. } = welcome;
+        let Welcome { process, peer_id: number, call_area, probe, probe_address, gids, .. } = welcome;
         let (vm, views) = (OnceLock::new(), Views::new());
         let identity = Process::find(pid);
         let vm_lost = AtomicBool::new(false);
@@ -149,11 +149,11 @@ impl Link {
         self.number
     }
 
-    /// Where the transfer of a lane publishes its hazard.
+    /// Where the transfer of a transfer slot publishes its hazard.
     #[inline]
-    pub(crate) fn hazard_slot(&self, lane: usize) -> &HazardSlot {
+    pub(crate) fn hazard_slot(&self, transfer_slot: usize) -> &HazardSlot {
         self.segment
-            .hazard_slot(self.number, lane % LANES)
+            .hazard_slot(self.number, transfer_slot % TRANSFER_SLOTS)
             .expect("the number was checked when the link was made")
     }
 
@@ -178,19 +178,19 @@ impl Link {
         of_port.position(|of| of.gid == gid).and_then(|index| u8::try_from(index).ok())
     }
 
-    /// Where in the peer's heap the cells of this process's calls are, one a lane.
+    /// Where in the peer's heap the cells of this process's calls are, one a transfer slot.
     pub(crate) fn call_area(&self) -> u64 {
         self.call_area
     }
 
-    /// The ticket of the operation whose answer somebody still has to get from the cell of this lane.
-    pub(crate) fn owed(&self, lane: usize) -> Option<u64> {
-        Some(self.owed[lane % LANES].load(Ordering::Relaxed)).filter(|ticket| *ticket != 0)
+    /// The ticket of the operation whose answer somebody still has to get from the cell of this transfer slot.
+    pub(crate) fn owed(&self, transfer_slot: usize) -> Option<u64> {
+        Some(self.owed[transfer_slot % TRANSFER_SLOTS].load(Ordering::Relaxed)).filter(|ticket| *ticket != 0)
     }
 
-    /// Notes that, or that it is over. Only the holder of the lane calls this.
-    pub(crate) fn owe(&self, lane: usize, ticket: Option<u64>) {
-        self.owed[lane % LANES].store(ticket.unwrap_or(0), Ordering::Relaxed);
+    /// Notes that, or that it is over. Only the holder of the transfer slot calls this.
+    pub(crate) fn owe(&self, transfer_slot: usize, ticket: Option<u64>) {
+        self.owed[transfer_slot % TRANSFER_SLOTS].store(ticket.unwrap_or(0), Ordering::Relaxed);
     }
 
     /// The peer's number in this process's pid namespace.
@@ -245,26 +245,26 @@ impl Link {
             self.common.mailbox.check();
             self.set_dead();
         } else if is_full(sent) {
-            self.segment.header().look_everywhere.store(1, SeqCst);
+            self.segment.header().check_everything.store(1, SeqCst);
             // If there is room now, the peer may have looked before the word was set. If not, it has yet to read
             // what fills the socket, and looks after that.
             let _ = peer.socket.send(&packet);
         }
     }
 
-    /// Shareable memory of the peer, while the lane is held. If it is not mapped, the peer is asked for it.
+    /// Shareable memory of the peer, while the transfer slot is held. If it is not mapped, the peer is asked for it.
     #[inline]
     pub(crate) fn share<'a>(
         &'a self,
-        lane: &'a LaneGuard<'_>,
+        transfer_slot: &'a TransferSlotGuard<'_>,
         share: ShareId,
         write: bool,
     ) -> Option<ShareView<'a>> {
         let peer = self.peer.as_ref()?;
-        if !self.common.settings.direct || !lane.is_of(&self.common.lanes) {
+        if !self.common.settings.direct || !transfer_slot.is_of(&self.common.transfer_slots) {
             return None;
         }
-        let view = peer.views.get(lane, share, write);
+        let view = peer.views.get(transfer_slot, share, write);
         if view.is_none() && peer.views.begin_to_ask(share) {
             let _ = peer.socket.send(&Request::Share { share, write }.encode());
         }

@@ -25,16 +25,16 @@ pub(crate) enum Command {
     /// This process rang its own doorbell.
     Ring(Doorbell),
     /// The process at this link of the own segment is dead, although its connection is open.
-    GuestDied {
-        link: u16,
+    PeerDied {
+        peer_id: u16,
         serial: u64,
     },
     /// The peer seems to be dead.
     Suspect(Arc<Link>),
     /// Shareable memory was taken away: peers are to unmap it.
     ShareGone(ShareId),
-    /// Letters for this block wait, and nobody sends them.
-    Mail {
+    /// CM messages for this block wait, and nobody sends them.
+FlushOutbox {
         block: u16,
     },
     /// A port was taken, or a group of them.

@@ -1,8 +1,8 @@
 //! This process among those that it talks to.
 //!
 //! A node has one control segment, which its peers map, and maps theirs. A process that wants to send to a queue pair
-//! connects to the owner of the number's block, and becomes a *guest* in its segment: it gets a link number there, under
-//! which it leaves hazards and claims. The way back is a connection of its own. What a guest held is recovered when its
+//! connects to the owner of the number's block, and becomes a *attached peer* in its segment: it gets a link number there, under
+//! which it leaves hazards and claims. The way back is a connection of its own. What an attached peer held is recovered when its
 //! process has ended, or when it has said goodbye; the end of its connection is the time to ask.
 //!
 //! One thread per process accepts, connects, hears doorbells and keeps time; it sleeps when nothing happens. What peers
@@ -10,21 +10,21 @@
 
 mod census;
 mod directory;
-mod guests;
+mod attached_peer;
 mod heap;
-mod lane;
+mod transfer_slot;
 mod link;
-mod mail;
+mod cm_outbox;
 mod mailbox;
 mod message;
 mod numbers;
-mod peers;
+mod connect;
 mod ports;
 mod presence;
 mod probe;
 mod questions;
 mod revocation;
-mod seats;
+mod peer_ids;
 mod service;
 mod shares;
 #[cfg(all(test, not(loom)))]
@@ -32,7 +32,7 @@ mod tests;
 mod timers;
 mod traffic;
 mod views;
-mod vigil;
+mod busy_poll;
 
 use std::io;
 use std::sync::atomic::AtomicBool;
@@ -43,9 +43,9 @@ use std::time::{Duration, Instant};
 pub(crate) use crate::platform::vm::VmError;
 pub(crate) use directory::Reach;
 pub(crate) use heap::{Heap, HeapRange};
-pub(crate) use lane::{LaneGuard, Lanes};
+pub(crate) use transfer_slot::{TransferSlotGuard, TransferSlots};
 pub(crate) use link::Link;
-pub(crate) use message::{Doorbell, PortGid, REPLY, Reader, Reply, Request, ShareId};
+pub(crate) use message::{Doorbell, PortGid, REPLY, PacketReader, Reply, Request, ShareId};
 pub(crate) use numbers::{LAST_BLOCK, QpNumber};
 #[cfg(test)]
 pub(crate) use ports::PortSeat;
@@ -59,19 +59,19 @@ pub(crate) use traffic::PathTaken;
 
 use crate::platform::fork::{ForkGeneration, ForkSafeFd};
 use crate::platform::{socket::Socket, user, vm};
-use crate::shared::hazard::{HazardSlot, LANES};
+use crate::shared::hazard::{HazardSlot, TRANSFER_SLOTS};
 use crate::shared::segment::{LAYOUT_VERSION, Segment};
 use crate::status::{Peer, Statistics, Traffic};
 use census::Census;
 use directory::Directory;
 use link::Common;
-use mail::Mail;
+use cm_outbox::CmOutboxes;
 use mailbox::{Command, Mailbox};
 use message::{MAX_GIDS, ProcessId};
 use numbers::{Blocks, Numbers};
 use ports::Ports;
 use revocation::Waiting;
-use seats::{Seats, Taken};
+use peer_ids::{PeerIds, PeerLease};
 use timers::{Alarm, Timers};
 
 /// Miri and loom have one process and no service thread: [`Node::run_timers`] does its work.
@@ -81,7 +81,7 @@ const ALONE: bool = cfg!(any(miri, loom));
 pub(crate) const CALL_HEADER: usize = 128;
 /// Payload of one call.
 pub(crate) const CALL_PAYLOAD: usize = 64 << 10;
-/// Bytes from one lane's call to the next.
+/// Bytes from one transfer slot's call to the next.
 pub(crate) const CALL_CELL: usize = CALL_HEADER + CALL_PAYLOAD;
 
 /// How a node behaves.
@@ -122,25 +122,25 @@ pub(crate) trait Handler: Send + Sync {
     /// A peer claimed a receive and the limit was reached.
     fn srq_limit(&self, srq: u32);
     /// Doorbells were lost: anything may have been rung.
-    fn look_everywhere(&self);
-    /// The guest is dead: what it claimed is to be recovered. Its number is not used again before this returns.
-    fn link_gone(&self, link: u16);
+    fn check_everything(&self);
+    /// The attached peer is dead: what it claimed is to be recovered. Its number is not used again before this returns.
+    fn peer_detached(&self, peer_id: u16);
     /// The peer is dead: what is outstanding to it fails.
     fn peer_lost(&self, link: &Arc<Link>);
-    /// There is a call in the guest's cell of this lane.
-    fn serve(&self, link: u16, lane: u16);
+    /// There is a call in the attached peer's cell of this transfer slot.
+    fn serve_call(&self, peer_id: u16, transfer_slot: u16);
     /// The time of [`Node::wake_at`] has come.
     fn timer(&self, qp: u32);
     /// Somebody of this user wants to know what there is.
     fn statistics(&self) -> Statistics;
     /// The connection manager of the process that has this block says something. All that one process says comes in order.
-    fn cm_message(&self, from: u16, letter: &[u8]);
+    fn cm_message(&self, from: u16, message: &[u8]);
     /// Whoever had this block cannot be reached or heard any more: it is dead, has let go of the device, or has never been there.
     /// What was sent to it and not heard is lost, and so is all that it knew. Who has the block afterwards is another; nothing that
     /// the first has said comes after this.
     fn cm_gone(&self, block: u16);
     /// The answer to [`Node::find_port`].
-    fn cm_found(&self, token: u64, found: Found);
+    fn cm_port_owner(&self, token: u64, found: Found);
     /// The time of [`Node::wake_cm_at`] has come.
     fn cm_timer(&self);
 }
@@ -156,10 +156,10 @@ struct State {
     directory: Directory,
     census: Census,
     own: Arc<Link>,
-    seats: Seats,
+    peer_ids: PeerIds,
     shares: Shares,
     timers: Timers,
-    mail: Mail,
+    cm_outboxes: CmOutboxes,
     ports: Ports,
     /// When the connection manager wants to be called.
     alarm: Alarm,
@@ -168,7 +168,7 @@ struct State {
     handler: Mutex<Option<Weak<dyn Handler>>>,
     /// What was sent to peers that have died.
     former: Mutex<Traffic>,
-    /// By link number, where a guest's calls lie.
+    /// By link number, where an attached peer's calls lie.
     call_areas: Mutex<Vec<Option<u64>>>,
 }
 
@@ -178,13 +178,13 @@ impl State {
     }
 
     /// Has the own process's doorbell answered.
-    fn answer(&self, link: u16, doorbell: Doorbell) {
+    fn answer(&self, peer_id: u16, doorbell: Doorbell) {
         let Some(handler) = self.handler() else { return };
         match doorbell {
             Doorbell::Cq(cq) => handler.cq_fired(cq),
             Doorbell::Qp(qp) => handler.qp_noticed(qp),
             Doorbell::Srq(srq) => handler.srq_limit(srq),
-            Doorbell::Call { lane } if usize::from(lane) < LANES => handler.serve(link, lane),
+            Doorbell::Call { transfer_slot } if usize::from(transfer_slot) < TRANSFER_SLOTS => handler.serve_call(peer_id, transfer_slot),
             Doorbell::Call { .. } => {}
         }
     }
@@ -226,7 +226,7 @@ impl Node {
         let mailbox = Arc::new(Mailbox::default());
         let shares = Shares::new(Arc::clone(&mailbox), settings.any_shm);
         let common =
-            Arc::new(Common { settings, lanes: Lanes::new(), mailbox, told_of_vm: AtomicBool::new(false) });
+            Arc::new(Common { settings, transfer_slots: TransferSlots::new(), mailbox, told_of_vm: AtomicBool::new(false) });
         let blocks = Arc::new(Blocks::default());
         let gids = identity.gids.clone();
         let own = Arc::new(Link::own(Arc::clone(&segment), Arc::clone(&blocks), gids, Arc::clone(&common)));
@@ -240,10 +240,10 @@ impl Node {
             directory: Directory::new(),
             census: Census::default(),
             own: Arc::clone(&own),
-            seats: Seats::new(),
+            peer_ids: PeerIds::new(),
             shares,
             timers: Timers::default(),
-            mail: Mail::default(),
+            cm_outboxes: CmOutboxes::default(),
             ports: Ports::default(),
             alarm: Alarm::default(),
             epoll: OnceLock::new(),
@@ -255,7 +255,7 @@ impl Node {
             state,
             own,
             numbers: Numbers::default(),
-            local_hazards: (0..=LANES).map(|_| HazardSlot::default()).collect(),
+            local_hazards: (0..=TRANSFER_SLOTS).map(|_| HazardSlot::default()).collect(),
             generation: ForkGeneration::current(),
             thread: Mutex::new(None),
             running: OnceLock::new(),
@@ -295,26 +295,26 @@ impl Node {
         &self.own
     }
 
-    /// Waits for a lane (any number is one). A thread that has one must not wait for another.
+    /// Waits for a transfer slot (any number is one). A thread that has one must not wait for another.
     #[inline]
-    pub(crate) fn lane(&self, number: usize) -> LaneGuard<'_> {
-        self.state.common.lanes.lock(number)
+    pub(crate) fn transfer_slot(&self, number: usize) -> TransferSlotGuard<'_> {
+        self.state.common.transfer_slots.lock(number)
     }
 
     /// All of them.
-    pub(crate) fn lanes(&self) -> &Arc<Lanes> {
-        &self.state.common.lanes
+    pub(crate) fn transfer_slots(&self) -> &Arc<TransferSlots> {
+        &self.state.common.transfer_slots
     }
 
     /// Where a transfer publishes its hazard on this process's own memory as its source. Peers do not see it.
     #[inline]
-    pub(crate) fn local_hazard(&self, lane: usize) -> &HazardSlot {
-        &self.local_hazards[lane % LANES]
+    pub(crate) fn local_hazard(&self, transfer_slot: usize) -> &HazardSlot {
+        &self.local_hazards[transfer_slot % TRANSFER_SLOTS]
     }
 
     /// Where the service thread publishes its hazard for what it touches on behalf of a peer.
     pub(crate) fn service_hazard(&self) -> &HazardSlot {
-        &self.local_hazards[LANES]
+        &self.local_hazards[TRANSFER_SLOTS]
     }
 
     /// A number for a queue pair: one that has not been used for as long as possible.
@@ -403,7 +403,7 @@ impl Node {
         let gids = self.state.identity.gids.clone();
         let (process, probe, probe_address) = (random(), 0, 0);
         let welcome =
-            message::Welcome { process, link: 1, ordinal: 0, call_area, probe, probe_address, gids };
+            message::Welcome { process, peer_id: 1, ordinal: 0, call_area, probe, probe_address, gids };
         let (socket, other) = Socket::pair().expect("two descriptors");
         let common = Arc::clone(&self.state.common);
         // Process number 0: there is no memory to copy from or to. The service thread knows nothing of it.
@@ -438,9 +438,9 @@ impl Node {
     }
 
     fn wait_unmarked_for(&self, what: Revoked, patience: Duration) -> Result<(), Stuck> {
-        let State { segment, seats, common, .. } = &*self.state;
-        let waiting = Waiting { what, segment, local_hazards: &self.local_hazards, seats, patience };
-        waiting.run(|Taken { link, serial }| common.mailbox.post(Command::GuestDied { link, serial }))
+        let State { segment, peer_ids, common, .. } = &*self.state;
+        let waiting = Waiting { what, segment, local_hazards: &self.local_hazards, peer_ids, patience };
+        waiting.run(|PeerLease { peer_id, serial }| common.mailbox.post(Command::PeerDied { peer_id, serial }))
     }
 
     /// Has the handler's `timer` called at this time, or soon after.
@@ -461,12 +461,12 @@ impl Node {
         Ok(())
     }
 
-    /// Finds where in the own segment all guests' calls are.
+    /// Finds where in the own segment all attached peers' calls are.
     pub(crate) fn call_areas(&self, found: &mut Vec<(u16, u64)>) {
         let areas = self.state.call_areas.lock().unwrap_or_else(PoisonError::into_inner);
         found.clear();
-        let by_link = areas.iter().enumerate();
-        found.extend(by_link.filter_map(|(link, area)| Some((link as u16, (*area)?))));
+        let by_peer_id = areas.iter().enumerate();
+        found.extend(by_peer_id.filter_map(|(peer_id, area)| Some((peer_id as u16, (*area)?))));
     }
 
     /// Whom payload went to, this process first, and what went to those who have died.
@@ -476,10 +476,10 @@ impl Node {
         (peers, *self.state.former.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Where in the own segment a guest's calls are, if there is such a guest.
-    pub(crate) fn call_area_of(&self, link: u16) -> Option<u64> {
+    /// Where in the own segment an attached peer's calls are, if there is such an attached peer.
+    pub(crate) fn call_area_of(&self, peer_id: u16) -> Option<u64> {
         let areas = self.state.call_areas.lock().unwrap_or_else(PoisonError::into_inner);
-        areas.get(usize::from(link)).copied().flatten()
+        areas.get(usize::from(peer_id)).copied().flatten()
     }
 
     /// Where there is no service thread: answers doorbells and calls timers that are due. Harmless elsewhere.
@@ -491,7 +491,7 @@ impl Node {
         for command in self.state.common.mailbox.take() {
             match command {
                 Command::Ring(doorbell) => self.state.answer(0, doorbell),
-                Command::Mail { block } => self.state.fail_mail(block),
+                Command::FlushOutbox { block } => self.state.fail_outbox(block),
                 _ => {}
             }
         }

@@ -9,10 +9,10 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use super::guests::PAUSE;
+use super::attached_peer::PAUSE;
 use super::mailbox::Command;
 use super::message::Reply;
-use super::service::{Entry, Service, TURN};
+use super::service::{EventSource, ServiceThread, PACKETS_PER_TURN};
 use super::{ALONE, Node, State};
 use crate::platform::fork::ForkGeneration;
 use crate::platform::socket::Socket;
@@ -318,7 +318,7 @@ impl Node {
     }
 }
 
-impl Service {
+impl ServiceThread {
     /// Lets those in who ask for a port that was just taken.
     pub(crate) fn watch_door(&mut self, door: Arc<Door>) {
         let token = self.new_token();
@@ -334,22 +334,22 @@ impl Service {
 
     pub(crate) fn resume_door(&mut self, token: u64, door: Arc<Door>) {
         let heeded = match &door.lock().socket {
-            Some(socket) => self.heed(socket, token),
+            Some(socket) => self.watch(socket, token),
             None => return,
         };
         if let Err(error) = heeded {
             log::warn!("epoll_ctl: {error}; a port cannot be found for now");
-            self.at(Instant::now() + PAUSE, token);
+            self.set_deadline(Instant::now() + PAUSE, token);
         }
-        self.entries.insert(token, Entry::Door(door));
+        self.sources.insert(token, EventSource::Door(door));
     }
 
     /// Tells all who have come where this process is to be found. None is waited for, and none says anything.
-    pub(crate) fn answer_door(&mut self, token: u64, door: Arc<Door>) -> Option<Entry> {
+    pub(crate) fn answer_door(&mut self, token: u64, door: Arc<Door>) -> Option<EventSource> {
         let answer = Reply::Block { block: self.state.blocks.first()? }.encode();
         let opening = door.lock();
         let socket = opening.socket.as_ref()?;
-        for _ in 0..TURN {
+        for _ in 0..PACKETS_PER_TURN {
             match socket.accept() {
                 // Nothing is sent to a process of another user.
                 Ok(caller) => match caller.credentials() {
@@ -364,14 +364,14 @@ impl Service {
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
                     log::warn!("a port cannot be found: {error}");
-                    self.ignore(socket);
-                    self.at(Instant::now() + PAUSE, token);
+                    self.unwatch(socket);
+                    self.set_deadline(Instant::now() + PAUSE, token);
                     break;
                 }
             }
         }
         drop(opening);
-        Some(Entry::Door(door))
+        Some(EventSource::Door(door))
     }
 }
 

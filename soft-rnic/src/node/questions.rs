@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::mailbox::Command;
 use super::message::Reply;
 use super::ports::Port;
-use super::service::{Entry, Service};
+use super::service::{EventSource, ServiceThread};
 use super::{ALONE, Node};
 use crate::platform::socket::{Received, Socket};
 use crate::platform::user;
@@ -45,7 +45,7 @@ pub(crate) struct Question {
 }
 
 impl Node {
-    /// Finds out who has a port. `None`: the handler's `cm_found` will be called with the token, at `until` or a little later at the
+    /// Finds out who has a port. `None`: the handler's `cm_port_owner` will be called with the token, at `until` or a little later at the
     /// latest. What is said at once may be out of date; `fresh` has it asked for in any case.
     pub(crate) fn find_port(
         &self,
@@ -76,18 +76,18 @@ impl Node {
     }
 }
 
-impl Service {
+impl ServiceThread {
     pub(crate) fn ask(&mut self, port: Port, seeker: Seeker) {
-        let open = self.entries.iter_mut().find_map(|(token, entry)| match entry {
-            Entry::Question(question) if question.port == port => Some((*token, question)),
+        let open = self.sources.iter_mut().find_map(|(token, source)| match source {
+            EventSource::Question(question) if question.port == port => Some((*token, question)),
             _ => None,
         });
         if let Some((token, question)) = open {
             question.seekers.push(seeker);
-            return self.at(seeker.until, token);
+            return self.set_deadline(seeker.until, token);
         }
         let token = self.new_token();
-        self.at(seeker.until, token);
+        self.set_deadline(seeker.until, token);
         self.ask_again(token, Question { port, socket: None, seekers: vec![seeker] });
     }
 
@@ -97,23 +97,23 @@ impl Service {
         let late: Vec<_> = question.seekers.extract_if(.., |seeker| seeker.until <= now).collect();
         self.tell_found(&late, Found::Silent);
         if question.seekers.is_empty() {
-            question.socket.iter().for_each(|socket| self.ignore(socket));
+            question.socket.iter().for_each(|socket| self.unwatch(socket));
             return;
         }
         if question.socket.is_none() {
             match self.call_port(token, question.port) {
                 Ok(Some(socket)) => question.socket = Some(socket),
-                Ok(None) => self.at(now + BUSY, token),
+                Ok(None) => self.set_deadline(now + BUSY, token),
                 Err(found) => return self.tell_found(&question.seekers, found),
             }
         }
-        self.entries.insert(token, Entry::Question(question));
+        self.sources.insert(token, EventSource::Question(question));
     }
 
     /// Connects to a port's owner; `None` if that is to be tried again.
     fn call_port(&self, token: u64, port: Port) -> Result<Option<Socket>, Found> {
-        let is_open = |entry: &&Entry| matches!(entry, Entry::Question(Question { socket: Some(_), .. }));
-        if self.entries.values().filter(is_open).count() >= AT_A_TIME {
+        let is_open = |source: &&EventSource| matches!(source, EventSource::Question(Question { socket: Some(_), .. }));
+        if self.sources.values().filter(is_open).count() >= AT_A_TIME {
             return Ok(None);
         }
         let socket = match Socket::connect(&port.name(&self.state.common.settings.fabric)) {
@@ -131,7 +131,7 @@ impl Service {
         if !socket.credentials().is_ok_and(|who| user::own() == Some(who.user)) {
             return Err(Found::Nobody);
         }
-        match self.heed(&socket, token) {
+        match self.watch(&socket, token) {
             Ok(()) => Ok(Some(socket)),
             Err(error) => {
                 log::warn!("epoll_ctl: {error}");
@@ -140,10 +140,10 @@ impl Service {
         }
     }
 
-    pub(crate) fn hear_question(&mut self, question: Question) -> Option<Entry> {
+    pub(crate) fn hear_question(&mut self, question: Question) -> Option<EventSource> {
         let socket = question.socket.as_ref()?;
         let found = match socket.receive(&mut self.buffer) {
-            Received::Nothing => return Some(Entry::Question(question)),
+            Received::Nothing => return Some(EventSource::Question(question)),
             Received::Packet(len, _) => match Reply::decode(&self.buffer[..len]) {
                 Some(Reply::Block { block }) if self.state.blocks.has(block) => Found::Here,
                 Some(Reply::Block { block }) => Found::Block(block),
@@ -158,7 +158,7 @@ impl Service {
             // The port was let go.
             Received::End => Found::Nobody,
         };
-        self.ignore(socket);
+        self.unwatch(socket);
         if let Found::Block(block) = found {
             self.state.ports.remember(question.port, Some(block));
         }
@@ -173,6 +173,6 @@ impl Service {
 
     fn tell_found(&self, seekers: &[Seeker], found: Found) {
         let Some(handler) = self.state.handler() else { return };
-        seekers.iter().for_each(|seeker| handler.cm_found(seeker.token, found));
+        seekers.iter().for_each(|seeker| handler.cm_port_owner(seeker.token, found));
     }
 }

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::seats::{Seats, Taken};
-use crate::shared::hazard::{Hazard, HazardSlot, LANES};
+use super::peer_ids::{PeerIds, PeerLease};
+use crate::shared::hazard::{Hazard, HazardSlot, TRANSFER_SLOTS};
 use crate::shared::segment::Segment;
 
 /// An object whose generation was invalidated. Both are indices in the own tables.
@@ -16,8 +16,8 @@ pub(crate) enum Revoked {
 /// Somebody may still touch the object, and was not proved dead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stuck {
-    /// The link of the own segment; 0 is this process itself.
-    pub(crate) link: u16,
+    /// The peer_id of the own segment; 0 is this process itself.
+    pub(crate) peer_id: u16,
     pub(crate) pid: Option<u32>,
 }
 
@@ -39,40 +39,40 @@ pub(crate) struct Waiting<'a> {
     pub(crate) what: Revoked,
     pub(crate) segment: &'a Segment,
     pub(crate) local_hazards: &'a [HazardSlot],
-    pub(crate) seats: &'a Seats,
+    pub(crate) peer_ids: &'a PeerIds,
     pub(crate) patience: Duration,
 }
 
 impl Waiting<'_> {
-    /// Waits. `died` is told of guests that turn out to be dead.
+    /// Waits. `died` is told of attached peers that turn out to be dead.
     ///
     /// # Errors
     ///
     /// Somebody did not finish in time.
-    pub(crate) fn run(&self, mut died: impl FnMut(Taken)) -> Result<(), Stuck> {
+    pub(crate) fn run(&self, mut died: impl FnMut(PeerLease)) -> Result<(), Stuck> {
         let start = Instant::now();
         for cell in self.local_hazards {
             self.wait_own(start, cell)?;
         }
-        for lane in 0..LANES {
-            if let Some(cell) = self.segment.hazard_slot(0, lane) {
+        for transfer_slot in 0..TRANSFER_SLOTS {
+            if let Some(cell) = self.segment.hazard_slot(0, transfer_slot) {
                 self.wait_own(start, cell)?;
             }
         }
-        self.seats.iter().try_for_each(|guest| {
-            (0..LANES).filter_map(|lane| self.segment.hazard_slot(guest.link, lane)).try_for_each(|cell| {
+        self.peer_ids.iter().try_for_each(|lease| {
+            (0..TRANSFER_SLOTS).filter_map(|transfer_slot| self.segment.hazard_slot(lease.peer_id, transfer_slot)).try_for_each(|cell| {
                 if !self.what.is_held(cell) {
                     return Ok(());
                 }
-                let process = self.seats.process(guest);
+                let process = self.peer_ids.process(lease);
                 let gone = |look_closely: bool| {
-                    !self.seats.is_taken(guest)
+                    !self.peer_ids.is_assigned(lease)
                         || (look_closely && process.is_some_and(|process| process.is_dead()) && {
-                            died(guest);
+                            died(lease);
                             true
                         })
                 };
-                let stuck = Stuck { link: guest.link, pid: process.map(|process| process.pid()) };
+                let stuck = Stuck { peer_id: lease.peer_id, pid: process.map(|process| process.pid()) };
                 if self.wait(start, cell, gone) { Ok(()) } else { Err(stuck) }
             })
         })
@@ -80,7 +80,7 @@ impl Waiting<'_> {
 
     fn wait_own(&self, start: Instant, cell: &HazardSlot) -> Result<(), Stuck> {
         // Its number is asked of the system, so not before it is needed.
-        let stuck = || Stuck { link: 0, pid: Some(std::process::id()) };
+        let stuck = || Stuck { peer_id: 0, pid: Some(std::process::id()) };
         if self.wait(start, cell, |_| false) { Ok(()) } else { Err(stuck()) }
     }
 

@@ -1,7 +1,7 @@
 //! Shareable memory of a peer, as it is mapped here.
 //!
-//! Transfers find a mapping without a lock, and use it while they hold a lane. What is taken away is unmapped by the
-//! service thread once each lane has been free: nobody who found it is left then.
+//! Transfers find a mapping without a lock, and use it while they hold a transfer slot. What is taken away is unmapped by the
+//! service thread once each transfer slot has been free: nobody who found it is left then.
 
 use core::marker::PhantomData;
 use core::mem::ManuallyDrop;
@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use super::lane::{LaneGuard, Lanes, Quiescence};
+use super::transfer_slot::{TransferSlotGuard, TransferSlots, Quiescence};
 use super::message::ShareId;
 use super::shares::MAX_SHARES;
 use crate::platform::memory::Memory;
@@ -28,13 +28,13 @@ pub(crate) struct Mapped {
     pub(crate) owner_base: u64,
 }
 
-/// A peer's memory, while the lane is held.
+/// A peer's memory, while the transfer slot is held.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ShareView<'a> {
     base: NonNull<u8>,
     len: u64,
     owner_base: u64,
-    lane: PhantomData<&'a LaneGuard<'a>>,
+    transfer_slot: PhantomData<&'a TransferSlotGuard<'a>>,
 }
 
 impl ShareView<'_> {
@@ -67,9 +67,9 @@ pub(crate) struct Retired {
 }
 
 impl Retired {
-    /// Unmaps it if nobody uses it any more. True once that is done. The lanes must be those of all transfers.
-    pub(crate) fn unmap(&mut self, lanes: &Lanes) -> bool {
-        if !self.quiescence.is_reached(lanes) {
+    /// Unmaps it if nobody uses it any more. True once that is done. The transfer slots must be those of all transfers.
+    pub(crate) fn unmap(&mut self, transfer_slots: &TransferSlots) -> bool {
+        if !self.quiescence.is_reached(transfer_slots) {
             return false;
         }
         drop(self.mapped.take().map(ManuallyDrop::into_inner));
@@ -93,17 +93,17 @@ impl Views {
         self.slots.get()?.get(index as usize)
     }
 
-    /// The mapping, if it is there. The lane, which is one of those that `replace`'s result is checked against, keeps
+    /// The mapping, if it is there. The transfer slot, which is one of those that `replace`'s result is checked against, keeps
     /// it there, and the borrow of `self` keeps the table.
     #[inline]
     pub(crate) fn get<'a>(
         &'a self,
-        _lane: &'a LaneGuard<'_>,
+        _lane: &'a TransferSlotGuard<'_>,
         share: ShareId,
         write: bool,
     ) -> Option<ShareView<'a>> {
         let mapped = NonNull::new(self.slot(share.index)?.mapped.load(Ordering::Acquire))?;
-        // SAFETY: it was found in the table while a lane was held, so it is dropped only after that lane was free
+        // SAFETY: it was found in the table while a transfer slot was held, so it is dropped only after that transfer slot was free
         // (`Retired`), or with the table.
         let mapped = unsafe { mapped.as_ref() };
         if mapped.epoch != share.epoch || (write && !mapped.writable) {
@@ -113,7 +113,7 @@ impl Views {
             base: mapped.memory.base(),
             len: mapped.memory.len() as u64,
             owner_base: mapped.owner_base,
-            lane: PhantomData,
+            transfer_slot: PhantomData,
         })
     }
 

@@ -109,9 +109,9 @@ impl Used for Mr {
 }
 
 /// A peer does not let go of a region, which stays closed and allocated.
-fn busy(region: u32, Stuck { link, pid }: Stuck) -> c_int {
+fn busy(region: u32, Stuck { peer_id, pid }: Stuck) -> c_int {
     let pid = pid.map_or("unknown".to_owned(), |pid| pid.to_string());
-    log::error!("memory region {region} stays allocated: process {pid} (link {link}) still touches it");
+    log::error!("memory region {region} stays allocated: process {pid} (peer id {peer_id}) still touches it");
     libc::EBUSY
 }
 

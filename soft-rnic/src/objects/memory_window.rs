@@ -146,7 +146,7 @@ impl Mw {
     pub(crate) fn deallocate(&self) -> Result<(), c_int> {
         self.context().check_process()?;
         self.state().ending = true;
-        // Without the lock, which others look in with lanes held.
+        // Without the lock, which others look in with transfer slots held.
         self.context().rnic().regions().revoke(self.index).map_err(|stuck| {
             let pid = stuck.pid.map_or("unknown".to_owned(), |pid| pid.to_string());
             log::error!(

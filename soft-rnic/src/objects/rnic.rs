@@ -211,13 +211,13 @@ fn settings(config: &Config) -> Settings {
 }
 
 impl Rnic {
-    /// Does what a doorbell of this process itself asks for. No lane may be held.
+    /// Does what a doorbell of this process itself asks for. No transfer slot may be held.
     pub(crate) fn answer(&self, doorbell: Doorbell) {
         match doorbell {
             Doorbell::Cq(cq) => self.cq_fired(cq),
             Doorbell::Qp(qp) => self.qp_noticed(qp),
             Doorbell::Srq(srq) => self.srq_limit(srq),
-            Doorbell::Call { lane } => self.serve_call(0, lane),
+            Doorbell::Call { transfer_slot } => self.serve_call(0, transfer_slot),
         }
     }
 }
@@ -241,15 +241,15 @@ impl Handler for Rnic {
         }
     }
 
-    fn look_everywhere(&self) {
+    fn check_everything(&self) {
         self.completion_queues.all().iter().for_each(|cq| cq.look());
         self.queue_pairs.all().iter().for_each(|qp| qp.act_on_notices());
         self.shared_queues.all().iter().for_each(|srq| srq.limit_reached());
     }
 
-    fn link_gone(&self, link: u16) {
-        self.queue_pairs.all().iter().for_each(|qp| qp.link_gone(link));
-        self.shared_queues.all().iter().for_each(|srq| srq.link_gone(link));
+    fn peer_detached(&self, peer_id: u16) {
+        self.queue_pairs.all().iter().for_each(|qp| qp.peer_detached(peer_id));
+        self.shared_queues.all().iter().for_each(|srq| srq.peer_detached(peer_id));
         self.completion_queues.all().iter().for_each(|cq| cq.look_after_death());
         self.shared_queues.all().iter().for_each(|srq| srq.limit_reached());
     }
@@ -258,8 +258,8 @@ impl Handler for Rnic {
         self.queue_pairs.all().iter().for_each(|qp| qp.peer_lost(link));
     }
 
-    fn serve(&self, link: u16, lane: u16) {
-        self.serve_call(link, lane);
+    fn serve_call(&self, peer_id: u16, transfer_slot: u16) {
+        self.serve_call(peer_id, transfer_slot);
     }
 
     fn timer(&self, qp: u32) {
@@ -277,15 +277,15 @@ impl Handler for Rnic {
         self.statistics()
     }
 
-    fn cm_message(&self, from: u16, letter: &[u8]) {
-        self.ear.message(from, letter);
+    fn cm_message(&self, from: u16, message: &[u8]) {
+        self.ear.message(from, message);
     }
 
     fn cm_gone(&self, block: u16) {
         self.ear.gone(block);
     }
 
-    fn cm_found(&self, token: u64, found: Found) {
+    fn cm_port_owner(&self, token: u64, found: Found) {
         self.ear.found(token, found);
     }
 

@@ -2,7 +2,7 @@
 
 mod arrivals;
 pub(crate) mod attributes;
-pub(crate) mod lane;
+pub(crate) mod transfer_slot_mutex;
 pub(crate) mod modify;
 pub(crate) mod post;
 pub(crate) mod post_ex;
@@ -46,7 +46,7 @@ use crate::shared::generation::GenerationWriter;
 use crate::shared::hazard::Hazard;
 use arrivals::Arrivals;
 use attributes::Attributes;
-use lane::Laned;
+use transfer_slot_mutex::TransferSlotMutex;
 use post_ex::{Builder, Posting};
 use receive_queue::ReceiveQueue;
 use send_queue::SendQueue;
@@ -88,7 +88,7 @@ pub(crate) struct Qp {
     /// The thread that has a list open; 0 if none has.
     list: AtomicUsize,
     pub(crate) send_queue: SendQueue,
-    pub(crate) sending: Laned<Sending>,
+    pub(crate) sending: TransferSlotMutex<Sending>,
     receiving: Receiving,
     /// In which life the flush of receives was announced, counted from 1.
     flushed: AtomicU32,
@@ -202,19 +202,19 @@ impl Sending {
 
     /// The request at the front has ended, for better or worse.
     #[inline]
-    pub(crate) fn end_request(&mut self, lane: usize) {
+    pub(crate) fn end_request(&mut self, transfer_slot: usize) {
         if self.wait.take().is_some() {
             self.closed_since = None;
-            self.want_no_answer(lane);
+            self.want_no_answer(transfer_slot);
         }
         self.ticket += 1;
     }
 
     /// If the owner of a peer's memory was asked for something, nobody wants to hear of it any more.
     #[cold]
-    fn want_no_answer(&mut self, lane: usize) {
+    fn want_no_answer(&mut self, transfer_slot: usize) {
         let links = self.peer.iter().map(|peer| &peer.link).chain(&self.owing);
-        links.filter(|link| link.owed(lane) == Some(self.ticket)).for_each(|link| link.owe(lane, None));
+        links.filter(|link| link.owed(transfer_slot) == Some(self.ticket)).for_each(|link| link.owe(transfer_slot, None));
         self.owing = None;
     }
 
@@ -265,7 +265,7 @@ impl Qp {
             }
         };
         let number = node.new_qp_number()?;
-        let lane = number.index as usize;
+        let transfer_slot = number.index as usize;
         let made = Arc::new(Self {
             rnic: Arc::clone(rnic),
             context: plan.context,
@@ -292,7 +292,7 @@ impl Qp {
                 plan.caps.max_inline_data,
                 plan.qp_type == ibv_qp_type::IBV_QPT_UD,
             ),
-            sending: Laned::new(Arc::clone(node.lanes()), lane, Sending::new()),
+            sending: TransferSlotMutex::new(Arc::clone(node.transfer_slots()), transfer_slot, Sending::new()),
             receiving,
             flushed: AtomicU32::new(0),
             draining: AtomicBool::new(false),
@@ -491,7 +491,7 @@ impl Qp {
         }
     }
 
-    /// Goes to the error state and flushes everything. Not to be called with a lane or a receive queue's lock held.
+    /// Goes to the error state and flushes everything. Not to be called with a transfer slot or a receive queue's lock held.
     pub(crate) fn fail(self: &Arc<Self>) {
         self.set_failed();
         let word = self.state.load(Ordering::Acquire);
@@ -551,13 +551,13 @@ impl Qp {
     /// Drops everything that was posted to the send queue.
     fn forget_requests(&self, _posting: Posting<'_>) {
         let mut sending = self.sending.lock();
-        // SAFETY: posters hold the builder's lock, executors the lane's.
+        // SAFETY: posters hold the builder's lock, executors the transfer slot's.
         unsafe { self.send_queue.clear() };
         sending.want_no_answer(self.number.index as usize);
         if let Some(peer) = sending.peer.take() {
             // Where the next connection from here would have to go on, if the peer's end stays as it is. Its owner waits for
             // the hazard before it begins anew.
-            let hazard = peer.link.hazard_slot(sending.lane());
+            let hazard = peer.link.hazard_slot(sending.transfer_slot());
             hazard.publish(Hazard::new(peer.index, Hazard::NO_REGION));
             if peer.link.alive() && peer.entry().is_current(peer.snapshot) {
                 peer.entry().set_expected_psn(sending.psn);

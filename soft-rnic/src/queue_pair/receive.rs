@@ -259,8 +259,8 @@ impl Qp {
         if header == 0 && self.scatter_shortly(queue, received, byte_len) {
             return Ok(());
         }
-        let lane = self.rnic.node().lane(self.number.index as usize);
-        let hazard = self.rnic.node().local_hazard(lane.index());
+        let transfer_slot = self.rnic.node().transfer_slot(self.number.index as usize);
+        let hazard = self.rnic.node().local_hazard(transfer_slot.index());
         let mut gathered = Gathered::default();
         let pd = self.domain_of_receives();
         let entries = queue.entries(received.slot);
@@ -299,8 +299,8 @@ impl Qp {
         let Some(at) = descriptor.pointer(entry.addr, byte_len).filter(|_| allowed && fits) else {
             return false;
         };
-        let lane = self.rnic.node().lane(self.number.index as usize);
-        let hazard = self.rnic.node().local_hazard(lane.index());
+        let transfer_slot = self.rnic.node().transfer_slot(self.number.index as usize);
+        let hazard = self.rnic.node().local_hazard(transfer_slot.index());
         hazard.publish(Hazard::new(self.number.index, entry.lkey >> 8));
         let holds = region.is_current(snapshot);
         if holds {
@@ -381,7 +381,7 @@ impl Qp {
     }
 
     /// A peer that had this number in our segment is dead: what it had claimed is offered again.
-    pub(crate) fn link_gone(self: &Arc<Self>, link: u16) {
+    pub(crate) fn peer_detached(self: &Arc<Self>, peer_id: u16) {
         let entry = self.entry();
         let mut told = Vec::new();
         self.pending_arrivals(&mut told);
@@ -392,7 +392,7 @@ impl Qp {
             let complete = |slot| arrivals.is_none_or(|arrivals| told.contains(&slot) || arrivals.push(slot));
             let mut next = None;
             let recovering = |slot| *next.get_or_insert_with(|| entry.set_cursor(slot));
-            queue.lock().recover(link, complete, recovering)
+            queue.lock().recover(peer_id, complete, recovering)
         });
         if left || !told.is_empty() {
             self.recv_cq.look_at(self.source());

@@ -253,7 +253,7 @@ impl ReceiveQueue {
     /// `recovering` is called before each. True if the peer has left anything behind.
     pub(crate) fn recover(
         &mut self,
-        link: u16,
+        peer_id: u16,
         keep: impl Fn(u32) -> bool,
         mut recovering: impl FnMut(u32),
     ) -> bool {
@@ -262,14 +262,14 @@ impl ReceiveQueue {
         for index in from_head {
             let header = self.slot(index).header;
             let recover = match header.holder() {
-                Holder::Claimed { link: holder } if holder == link => true,
-                Holder::Done { link: holder } if holder == link => !keep(index),
+                Holder::Claimed { peer_id: holder } if holder == peer_id => true,
+                Holder::Done { peer_id: holder } if holder == peer_id => !keep(index),
                 _ => continue,
             };
             left = true;
             if recover {
                 recovering(index);
-                header.recover(link);
+                header.recover(peer_id);
             }
         }
         left

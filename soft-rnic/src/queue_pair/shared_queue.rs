@@ -235,12 +235,12 @@ impl Srq {
 
     /// A peer that had this number in our segment is dead: what it had claimed is offered again, and what it had finished
     /// without telling.
-    pub(crate) fn link_gone(&self, link: u16) {
+    pub(crate) fn peer_detached(&self, peer_id: u16) {
         let mut told = Vec::new();
         for queue_pair in self.rnic.queue_pairs().all() {
             queue_pair.pending_shared(&mut told);
         }
         let entry = self.entry();
-        self.queue.lock().recover(link, |slot| told.contains(&slot), |_| entry.add_available(1));
+        self.queue.lock().recover(peer_id, |slot| told.contains(&slot), |_| entry.add_available(1));
     }
 }

@@ -9,8 +9,8 @@
 
 use crate::sync::{Acquire, AtomicU64, Release, SeqCst, fence};
 
-/// How many transfers one process has under way at most in one peer's memory: one a lane.
-pub(crate) const LANES: usize = if cfg!(any(loom, miri)) { 4 } else { 64 };
+/// How many transfers one process has under way at most in one peer's memory: one a transfer slot.
+pub(crate) const TRANSFER_SLOTS: usize = if cfg!(any(loom, miri)) { 4 } else { 64 };
 
 const BUSY: u64 = 1 << 63;
 /// In a peer's first cell: it has gone, and touches nothing any more.
@@ -56,7 +56,7 @@ pub(crate) fn full_fence() {
     fence(SeqCst);
 }
 
-/// Where one lane of one peer publishes its hazard.
+/// Where one transfer slot of one peer publishes its hazard.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(crate) struct HazardSlot {
@@ -65,7 +65,7 @@ pub(crate) struct HazardSlot {
 }
 
 impl HazardSlot {
-    /// Announces a transfer. Only the holder of the lane calls this.
+    /// Announces a transfer. Only the holder of the transfer slot calls this.
     #[inline]
     pub(crate) fn publish(&self, hazard: Hazard) {
         self.set(hazard);

@@ -10,7 +10,7 @@ use std::io;
 
 use super::completion::CqEntry;
 use super::entry::{MembershipEntry, MrEntry, QpEntry, SlotsDescriptor, SrqEntry};
-use super::hazard::{HazardSlot, LANES};
+use super::hazard::{HazardSlot, TRANSFER_SLOTS};
 use super::ring::{IndexRing, RingHeader};
 use super::slot::{EAGER, SgeEntry, SlotHeader};
 use crate::platform::memory::Memory;
@@ -32,7 +32,7 @@ pub(crate) const MAX_SHARED_QUEUES: usize = sized(1 << 14, 16);
 /// Memberships in multicast groups.
 pub(crate) const MAX_MEMBERS: usize = sized(1 << 12, 16);
 /// Peers that map the segment at a time; number 0 is the owner itself.
-pub(crate) const MAX_LINKS: usize = sized(1 << 10, 4);
+pub(crate) const MAX_PEERS: usize = sized(1 << 10, 4);
 
 const HEADER: usize = 4096;
 pub(super) const REGIONS_AT: usize = HEADER;
@@ -41,7 +41,7 @@ pub(super) const COMPLETION_QUEUES_AT: usize = QUEUE_PAIRS_AT + MAX_QUEUE_PAIRS 
 pub(super) const SHARED_QUEUES_AT: usize =
     COMPLETION_QUEUES_AT + MAX_COMPLETION_QUEUES * size_of::<CqEntry>();
 pub(super) const HAZARDS_AT: usize = SHARED_QUEUES_AT + MAX_SHARED_QUEUES * size_of::<SrqEntry>();
-pub(super) const MEMBERS_AT: usize = HAZARDS_AT + MAX_LINKS * LANES * size_of::<HazardSlot>();
+pub(super) const MEMBERS_AT: usize = HAZARDS_AT + MAX_PEERS * TRANSFER_SLOTS * size_of::<HazardSlot>();
 /// Where the rings begin, page by page.
 pub(crate) const HEAP_AT: usize =
     (MEMBERS_AT + MAX_MEMBERS * size_of::<MembershipEntry>()).next_multiple_of(PAGE);
@@ -63,7 +63,7 @@ pub(crate) const MAX_SGE: usize = 32;
 pub(crate) struct Header {
     pub(crate) layout_version: AtomicU64,
     /// Set by a peer whose doorbell did not fit in the socket: the owner looks everywhere.
-    pub(crate) look_everywhere: AtomicU32,
+    pub(crate) check_everything: AtomicU32,
     /// Counted up by a peer that joins a multicast group for the first time, and by the owner for each that calls: who
     /// there is has to be found out anew.
     pub(crate) newcomers: AtomicU32,
@@ -221,13 +221,13 @@ impl Segment {
         self.header().members.load(Acquire).min(MAX_MEMBERS as u32)
     }
 
-    /// The hazard of one lane of one link.
-    pub(crate) fn hazard_slot(&self, link: u16, lane: usize) -> Option<&HazardSlot> {
-        if lane >= LANES {
+    /// The hazard of one transfer slot of one peer_id.
+    pub(crate) fn hazard_slot(&self, peer_id: u16, transfer_slot: usize) -> Option<&HazardSlot> {
+        if transfer_slot >= TRANSFER_SLOTS {
             return None;
         }
         // SAFETY: `HazardSlot` is an atomic.
-        unsafe { self.in_table(HAZARDS_AT, MAX_LINKS * LANES, (usize::from(link) * LANES + lane) as u32) }
+        unsafe { self.in_table(HAZARDS_AT, MAX_PEERS * TRANSFER_SLOTS, (usize::from(peer_id) * TRANSFER_SLOTS + transfer_slot) as u32) }
     }
 
     /// A slot of a receive queue.

@@ -86,8 +86,8 @@ impl Transport for Wire {
         None
     }
 
-    fn send(&self, block: u16, letter: &[u8]) -> io::Result<()> {
-        lock(&self.network).packets.push_back(Packet { from: self.block, to: block, bytes: letter.to_vec() });
+    fn send(&self, block: u16, message: &[u8]) -> io::Result<()> {
+        lock(&self.network).packets.push_back(Packet { from: self.block, to: block, bytes: message.to_vec() });
         Ok(())
     }
 

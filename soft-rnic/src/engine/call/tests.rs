@@ -98,8 +98,8 @@ impl Stage {
     }
 
     fn cell(&self) -> &Cell {
-        let lane = inner(self.qp).number.index as usize % LANES;
-        cell(self.link.segment(), AREA, lane).expect("it lies in the heap").0
+        let transfer_slot = inner(self.qp).number.index as usize % TRANSFER_SLOTS;
+        cell(self.link.segment(), AREA, transfer_slot).expect("it lies in the heap").0
     }
 
     fn holders(&self) -> [Holder; 2] {
@@ -143,7 +143,7 @@ impl Stage {
     }
 }
 
-const CLAIMED: Holder = Holder::Claimed { link: 1 };
+const CLAIMED: Holder = Holder::Claimed { peer_id: 1 };
 
 #[test]
 #[cfg_attr(miri, ignore = "it takes time, of which Miri has its own")]
@@ -182,13 +182,13 @@ fn unreliable_messages_behind_one_that_is_stuck_are_lost() {
         assert!(cell.state.answer());
     });
     assert_eq!(stage.bench.wait_for(1), [(4, SUCCESS)]);
-    assert_eq!(stage.holders(), [Holder::Done { link: 1 }, Holder::Posted]);
+    assert_eq!(stage.holders(), [Holder::Done { peer_id: 1 }, Holder::Posted]);
     stage.end();
 }
 
 #[test]
 fn what_is_left_to_the_owner_is_offered_anew() {
-    const LINK: u16 = 9;
+    const PEER_ID: u16 = 9;
     let bench = Bench::new(16);
     let srq = bench.srq(4);
     let own = bench.qp(ibv_qp_type::IBV_QPT_RC, ptr::null_mut());
@@ -200,7 +200,7 @@ fn what_is_left_to_the_owner_is_offered_anew() {
     assert_eq!((bench.receive(own, 1, 64), bench.receive_shared(srq, 2)), (0, 0));
     let rnic = &inner(own).rnic;
     let node = rnic.node();
-    let area = node.heap().alloc(LANES * CALL_CELL).expect("room");
+    let area = node.heap().alloc(TRANSFER_SLOTS * CALL_CELL).expect("room");
     let (cell, _) = cell(node.segment(), area.offset, 3).expect("it lies in the heap");
     for qp in [own, shared] {
         let descriptor = inner(qp).descriptor();
@@ -209,8 +209,8 @@ fn what_is_left_to_the_owner_is_offered_anew() {
         let slots = shared_queue.map_or(descriptor.slots, |entry| entry.read().expect("it is open").1.slots);
         let slots = slots.check().expect("they lie in the heap");
         let header = node.segment().slot(&slots, 0).expect("a slot").header;
-        for link in [LINK + 1, LINK] {
-            let claim = header.claim(link).expect("it was posted");
+        for peer_id in [PEER_ID + 1, PEER_ID] {
+            let claim = header.claim(peer_id).expect("it was posted");
             shared_queue.into_iter().for_each(|entry| _ = entry.take_available());
             cell.state.ask();
             assert!(cell.state.begin() && !cell.state.withdraw());
@@ -219,16 +219,16 @@ fn what_is_left_to_the_owner_is_offered_anew() {
             cell.claim.store(claim.to_word(), Relaxed);
             cell.shared_queue.store(descriptor.srq.into(), Relaxed);
             assert!(cell.state.leave());
-            if link == LINK {
+            if peer_id == PEER_ID {
                 // What has failed is flushed as far as nobody is at it.
                 assert_eq!(modify(own, in_state(ibv_qp_state::IBV_QPS_ERR)), 0);
                 assert_eq!(bench.results(), []);
             }
-            rnic.end_call(LINK, cell, Some(0));
+            rnic.end_call(PEER_ID, cell, Some(0));
             assert_eq!(cell.state.phase(), CallPhase::Idle);
-            let expected = if link == LINK { Holder::Posted } else { Holder::Claimed { link } };
+            let expected = if peer_id == PEER_ID { Holder::Posted } else { Holder::Claimed { peer_id } };
             assert_eq!(header.holder(), expected, "only what is its own can be left by a link");
-            if link != LINK {
+            if peer_id != PEER_ID {
                 assert!(header.unclaim(claim));
                 shared_queue.into_iter().for_each(|entry| entry.add_available(1));
             }
@@ -266,8 +266,8 @@ fn a_queues_process_that_was_stopped_owes_nothing_to_a_request_that_has_failed()
     let entry = segment.queue_pair(QUEUE_PAIR).expect("a small index");
     entry.publish(&mut GenerationWriter::default(), ibv_qp_state::IBV_QPS_RTR.0 as u8, &descriptor);
 
-    let lane = inner(stage.qp).number.index as usize % LANES;
-    let state = &cell(segment, AREA, lane).expect("it lies in the heap").0.state;
+    let transfer_slot = inner(stage.qp).number.index as usize % TRANSFER_SLOTS;
+    let state = &cell(segment, AREA, transfer_slot).expect("it lies in the heap").0.state;
     let (bench, mut begun) = (&stage.bench, false);
     std::thread::scope(|scope| {
         let owner = scope.spawn(|| {
@@ -289,8 +289,8 @@ fn a_queues_process_that_was_stopped_owes_nothing_to_a_request_that_has_failed()
         assert_eq!(failed, [(1, RETRIES)]);
     });
     assert!(begun, "the owner was at it");
-    // Otherwise nobody who has this lane could ask that process for anything any more.
-    assert_eq!(link.owed(lane), None);
+    // Otherwise nobody who has this transfer slot could ask that process for anything any more.
+    assert_eq!(link.owed(transfer_slot), None);
     node.lose_peer(&link);
     stage.end();
 }

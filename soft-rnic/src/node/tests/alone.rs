@@ -41,7 +41,7 @@ fn a_node_talks_to_itself() {
         (Doorbell::Cq(1), Told::Cq(1)),
         (Doorbell::Qp(2), Told::Qp(2)),
         (Doorbell::Srq(3), Told::Srq(3)),
-        (Doorbell::Call { lane: 1 }, Told::Serve(0, 1)),
+        (Doorbell::Call { transfer_slot: 1 }, Told::Serve(0, 1)),
     ] {
         link.ring(doorbell);
         a.node.run_timers();
@@ -50,16 +50,16 @@ fn a_node_talks_to_itself() {
     a.node.wake_at(Instant::now(), 7);
     a.node.run_timers();
     a.expect(&Told::Timer(7));
-    let lane = a.node.lane(LANES + 1);
-    assert!(lane.index() == 1 && a.node.lanes().try_lock(1).is_none());
-    let stuck = Err(Stuck { link: 0, pid: Some(std::process::id()) });
-    link.hazard_slot(lane.index()).publish(Hazard::new(1, 2));
+    let transfer_slot = a.node.transfer_slot(TRANSFER_SLOTS + 1);
+    assert!(transfer_slot.index() == 1 && a.node.transfer_slots().try_lock(1).is_none());
+    let stuck = Err(Stuck { peer_id: 0, pid: Some(std::process::id()) });
+    link.hazard_slot(transfer_slot.index()).publish(Hazard::new(1, 2));
     assert_eq!(a.node.wait_unmarked(Revoked::Region(2)), stuck);
     assert_eq!(a.node.wait_unmarked(Revoked::QueuePair(2)), Ok(()));
-    link.hazard_slot(lane.index()).clear();
-    a.node.local_hazard(lane.index()).publish(Hazard::new(1, 2));
+    link.hazard_slot(transfer_slot.index()).clear();
+    a.node.local_hazard(transfer_slot.index()).publish(Hazard::new(1, 2));
     assert_eq!(a.node.wait_unmarked(Revoked::QueuePair(1)), stuck);
-    a.node.local_hazard(lane.index()).clear();
+    a.node.local_hazard(transfer_slot.index()).clear();
     assert_eq!(a.node.wait_unmarked(Revoked::Region(2)), Ok(()));
     let range = a.node.heap().alloc(1).expect("room");
     assert!(a.node.segment().heap(range.offset, 4096).is_some());

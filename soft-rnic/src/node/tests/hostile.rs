@@ -7,13 +7,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
-use super::super::message::{LETTER, Place, REPLY, Reply, Request, Welcome};
+use super::super::message::{CM_MESSAGE, Place, REPLY, Reply, Request, Welcome};
 use super::super::numbers::{BLOCK_BITS, block_of};
 use super::process::assert_sleeping;
 use super::*;
 use crate::platform::memory::Memory;
 use crate::platform::socket::Received;
-use crate::shared::segment::{HEAP_AT, LENGTH, MAX_LINKS};
+use crate::shared::segment::{HEAP_AT, LENGTH, MAX_PEERS};
 
 fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").expect("proc").count()
@@ -51,20 +51,20 @@ fn hello() -> Vec<u8> {
 /// A packet that is wrong in some way, or right.
 fn packet(random: &mut Random) -> Vec<u8> {
     let share = ShareId { index: random.next() as u32, epoch: random.next() as u32 };
-    let long = random.bytes(LETTER + 1);
+    let long = random.bytes(CM_MESSAGE + 1);
     let mut packet = match random.below(10) {
         0 => hello(),
         1 => Request::Hello { version: random.next(), process: [5; 16] }.encode(),
         2 => Request::Share { share, write: true }.encode(),
         3 => Request::Share { share: ShareId { index: 0, epoch: random.next() as u32 % 3 }, write: true }
             .encode(),
-        4 => Request::Doorbell(Doorbell::Call { lane: random.next() as u16 }).encode(),
+        4 => Request::Doorbell(Doorbell::Call { transfer_slot: random.next() as u16 }).encode(),
         5 => Request::Doorbell(Doorbell::Cq(random.next() as u32)).encode(),
         6 => {
-            let letter = &long[..random.below(LETTER + 2)];
-            Request::Letter { from: random.below(1100) as u16, letter }.encode()
+            let message = &long[..random.below(CM_MESSAGE + 2)];
+            Request::CmMessage { from: random.below(1100) as u16, message }.encode()
         }
-        7 => Request::Amnesia { from: random.below(1100) as u16 }.encode(),
+        7 => Request::CmReset { from: random.below(1100) as u16 }.encode(),
         8 => {
             let len = random.below(100) + 1;
             random.bytes(len)
@@ -89,7 +89,7 @@ fn packet(random: &mut Random) -> Vec<u8> {
 }
 
 /// Many who connect and say the wrong thing.
-pub(super) fn knock() {
+pub(super) fn pending() {
     let process = Process::new(&fabric());
     let before = descriptors();
     let file = rustix::fs::memfd_create("gift", MemfdFlags::CLOEXEC).expect("a file");
@@ -101,7 +101,7 @@ pub(super) fn knock() {
             let files = vec![file.as_fd(); random.below(4)];
             send_all(&socket, &packet(&mut random), &files);
         }
-        // Some of them have become guests.
+        // Some of them have become attached peers.
         let _ = socket.send(&Request::Goodbye.encode());
         if round % 20 == 0 {
             kept.push(socket);
@@ -114,10 +114,10 @@ pub(super) fn knock() {
     process.expect(&Told::Qp(77));
     drop((link, friend, kept, file));
     eventually("nothing left open", || descriptors() == before);
-    eventually("nobody left", || process.node.state.seats.iter().count() == 0);
+    eventually("nobody left", || process.node.state.peer_ids.iter().count() == 0);
 }
 
-/// Becomes a guest.
+/// Becomes an attached peer.
 pub(super) fn enter(process: &Process) -> (Socket, Welcome) {
     let socket = connect(process);
     socket.send(&hello()).expect("sent");
@@ -158,7 +158,7 @@ pub(super) fn bait(process: &Process) -> &'static str {
     if matches!(received, Received::End) { "nothing was said" } else { "hello was said" }
 }
 
-/// A guest that asks and does not listen, until it does.
+/// A attached peer that asks and does not listen, until it does.
 pub(super) fn deaf_guest() {
     let process = Process::new(&fabric());
     let shares: Vec<_> = (0..3)
@@ -194,8 +194,8 @@ pub(super) fn deaf_guest() {
     assert_sleeping(std::process::id());
 }
 
-/// A guest that says the wrong things.
-pub(super) fn guest() {
+/// A attached peer that says the wrong things.
+pub(super) fn attached() {
     let process = Process::new(&fabric());
     let memory = Arc::new(Memory::create(c"shared", 4096).expect("memory"));
     let share = process.node.shares().add(memory).expect("room");
@@ -213,50 +213,50 @@ pub(super) fn guest() {
             let _ = socket.receive_with(&mut buffer);
         }
         // All of the segment is its to write.
-        process.node.segment().header().look_everywhere.store(1, crate::sync::Relaxed);
+        process.node.segment().header().check_everything.store(1, crate::sync::Relaxed);
     }
     process.node.shares().remove(share);
-    // It is still a guest, and is heard.
+    // It is still an attached peer, and is heard.
     eventually("room for a doorbell", || socket.send(&Doorbell::Qp(77).encode()).is_ok());
     process.expect(&Told::Qp(77));
-    // This process lives: without a word its guest is only silent.
+    // This process lives: without a word its attached peer is only silent.
     eventually("room for a goodbye", || socket.send(&Request::Goodbye.encode()).is_ok());
     drop((socket, file));
-    process.expect(&Told::LinkGone(welcome.link));
+    process.expect(&Told::PeerDetached(welcome.peer_id));
     // The share had a descriptor of its own.
     eventually("nothing left open", || descriptors() == before - 1);
 }
 
-/// A guest whose connection manager says that it is another's, or nobody's.
+/// A attached peer whose connection manager says that it is another's, or nobody's.
 pub(super) fn impostor() {
     let process = Process::new(&fabric());
     let other = Process::new(&process.node.state.common.settings.fabric);
     let block = |process: &Process| process.node.own_block().expect("a block");
     process.node.send_cm(block(&other), b"first").expect("it can be sent");
-    other.expect(&Told::Letter(block(&process), b"first".to_vec()));
+    other.expect(&Told::CmMessage(block(&process), b"first".to_vec()));
     let before = descriptors();
-    let say = |socket: &Socket, from, letter| {
-        socket.send(&Request::Letter { from, letter }.encode()).expect("room")
+    let say = |socket: &Socket, from, message| {
+        socket.send(&Request::CmMessage { from, message }.encode()).expect("room")
     };
     let (socket, _) = enter(&process);
     for from in [block(&other), block(&process)] {
         say(&socket, from, b"I am another");
-        socket.send(&Request::Amnesia { from }.encode()).expect("room");
+        socket.send(&Request::CmReset { from }.encode()).expect("room");
     }
     // What it says after that is heard: it may have a block that is not there any more.
     let nobody =
         (1..=LAST_BLOCK).rev().find(|of| ![block(&other), block(&process)].contains(of)).expect("a block");
     say(&socket, nobody, b"I am nobody");
-    process.expect_letters(&[Told::Letter(nobody, b"I am nobody".to_vec())]);
+    process.expect_cm_calls(&[Told::CmMessage(nobody, b"I am nobody".to_vec())]);
     say(&socket, block(&other), b"I am another");
-    socket.send(&Request::Amnesia { from: block(&other) }.encode()).expect("room");
-    socket.send(&Request::Amnesia { from: nobody }.encode()).expect("room");
-    process.expect_letters(&[Told::Gone(nobody)]);
+    socket.send(&Request::CmReset { from: block(&other) }.encode()).expect("room");
+    socket.send(&Request::CmReset { from: nobody }.encode()).expect("room");
+    process.expect_cm_calls(&[Told::Gone(nobody)]);
     other.node.send_cm(block(&process), b"I am myself").expect("it can be sent");
-    process.expect_letters(&[Told::Letter(block(&other), b"I am myself".to_vec())]);
+    process.expect_cm_calls(&[Told::CmMessage(block(&other), b"I am myself".to_vec())]);
     // When somebody has the block, it is not heard as that one any more.
     say(&socket, nobody, b"I am nobody");
-    process.expect_letters(&[Told::Letter(nobody, b"I am nobody".to_vec())]);
+    process.expect_cm_calls(&[Told::CmMessage(nobody, b"I am nobody".to_vec())]);
     let somebody = Owner {
         listener: Socket::listen(&process.node.state.socket_name(nobody)).expect("nobody has it"),
         qpn: u32::from(nobody) << BLOCK_BITS | 1,
@@ -265,15 +265,15 @@ pub(super) fn impostor() {
     let caller = somebody.accept();
     let segment = segment_file(LENGTH, SealFlags::SHRINK, LAYOUT_VERSION, MemfdFlags::CLOEXEC);
     send_all(&caller, &Reply::Welcome(good_welcome()).encode(), &[segment.as_fd()]);
-    process.expect_letters(&[Told::Gone(nobody)]);
+    process.expect_cm_calls(&[Told::Gone(nobody)]);
     say(&socket, nobody, b"I am nobody");
-    socket.send(&Request::Amnesia { from: nobody }.encode()).expect("room");
+    socket.send(&Request::CmReset { from: nobody }.encode()).expect("room");
     other.node.send_cm(block(&process), b"I am myself").expect("it can be sent");
-    process.expect_letters(&[Told::Letter(block(&other), b"I am myself".to_vec())]);
+    process.expect_cm_calls(&[Told::CmMessage(block(&other), b"I am myself".to_vec())]);
     drop((somebody, caller, segment));
-    process.expect_letters(&[Told::Gone(nobody)]);
+    process.expect_cm_calls(&[Told::Gone(nobody)]);
     say(&socket, nobody, b"I am nobody");
-    process.expect_letters(&[Told::Letter(nobody, b"I am nobody".to_vec())]);
+    process.expect_cm_calls(&[Told::CmMessage(nobody, b"I am nobody".to_vec())]);
     // One whose block's owner does not answer is heard all the same, in a while, or when it has much to say.
     let silent = Owner::new(&process);
     let silent_block = block_of(silent.qpn).expect("a block");
@@ -281,17 +281,17 @@ pub(super) fn impostor() {
         let (socket, _) = enter(&process);
         for _ in 0..count {
             eventually("room", || {
-                socket.send(&Request::Letter { from: silent_block, letter: b"x" }.encode()).is_ok()
+                socket.send(&Request::CmMessage { from: silent_block, message: b"x" }.encode()).is_ok()
             });
         }
-        process.expect_letters(&vec![Told::Letter(silent_block, b"x".to_vec()); count]);
+        process.expect_cm_calls(&vec![Told::CmMessage(silent_block, b"x".to_vec()); count]);
         socket.send(&Request::Goodbye.encode()).expect("room");
         drop(socket);
-        process.expect_letters(&[Told::Gone(silent_block)]);
+        process.expect_cm_calls(&[Told::Gone(silent_block)]);
     }
     socket.send(&Request::Goodbye.encode()).expect("room");
     drop((socket, silent));
-    process.expect_letters(&[Told::Gone(nobody)]);
+    process.expect_cm_calls(&[Told::Gone(nobody)]);
     // The way back of the one that was itself.
     eventually("nothing left open", || descriptors() <= before + 2);
 }
@@ -351,7 +351,7 @@ fn segment_file(len: usize, seals: SealFlags, version: u64, flags: MemfdFlags) -
 fn good_welcome() -> Welcome {
     Welcome {
         process: random(),
-        link: 1,
+        peer_id: 1,
         ordinal: 0,
         call_area: HEAP_AT as u64,
         probe: HEAP_AT as u64 + 64,
@@ -424,8 +424,8 @@ pub(super) fn owner() {
         refused(what, &reply(good_welcome()), &[file.as_fd()]);
     }
     for (what, welcome) in [
-        ("link 0", Welcome { link: 0, ..good_welcome() }),
-        ("no such link", Welcome { link: MAX_LINKS as u16, ..good_welcome() }),
+        ("link 0", Welcome { peer_id: 0, ..good_welcome() }),
+        ("no such link", Welcome { peer_id: MAX_PEERS as u16, ..good_welcome() }),
         ("no such block", Welcome { ordinal: 8, ..good_welcome() }),
         ("calls in the tables", Welcome { call_area: 0, ..good_welcome() }),
         ("calls beyond the end", Welcome { call_area: LENGTH as u64 - 64, ..good_welcome() }),
@@ -466,7 +466,7 @@ fn lying_owner(process: &Process, welcome: &[u8], segment: &OwnedFd) {
     let (owner, caller, link) = answered.expect("a link");
     assert!(link.vm().is_none(), "its memory is not where it says");
     let share = ShareId { index: 3, epoch: 4 };
-    let lane = || process.node.lane(0);
+    let transfer_slot = || process.node.transfer_slot(0);
     let place = Place { base: 4096, len: 8192, offset: 0 };
     let answer = |place, writable| Reply::Share { share, writable, place }.encode();
     let sealed = |len| segment_file(len, SealFlags::SHRINK, 0, MemfdFlags::CLOEXEC);
@@ -505,7 +505,7 @@ fn lying_owner(process: &Process, welcome: &[u8], segment: &OwnedFd) {
     let mut buffer = [0; 100];
     for (count, (packet, file)) in wrong.iter().enumerate() {
         eventually("asked", || {
-            assert!(link.share(&lane(), share, true).is_none(), "answer {count}");
+            assert!(link.share(&transfer_slot(), share, true).is_none(), "answer {count}");
             let Received::Packet(len, _) = caller.receive(&mut buffer) else { return false };
             Request::decode(&buffer[..len]) == Some(Request::Share { share, write: true })
         });
@@ -513,7 +513,7 @@ fn lying_owner(process: &Process, welcome: &[u8], segment: &OwnedFd) {
         if count == last {
             // Until it is heard, the answer before may be taken for that to the last question: it is asked again then.
             eventually("mapped", || {
-                let mapped = link.share(&lane(), share, true).is_some();
+                let mapped = link.share(&transfer_slot(), share, true).is_some();
                 if !mapped && matches!(caller.receive(&mut buffer), Received::Packet(..)) {
                     send_all(&caller, packet, &[file.as_fd()]);
                 }

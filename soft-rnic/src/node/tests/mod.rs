@@ -5,7 +5,7 @@ mod alone;
 #[cfg(not(miri))]
 mod hostile;
 #[cfg(not(miri))]
-mod letters;
+mod cm_messages;
 #[cfg(not(miri))]
 mod pair;
 #[cfg(not(miri))]
@@ -28,11 +28,11 @@ enum Told {
     Qp(u32),
     Srq(u32),
     Everywhere,
-    LinkGone(u16),
+    PeerDetached(u16),
     PeerLost(u16),
     Serve(u16, u16),
     Timer(u32),
-    Letter(u16, Vec<u8>),
+CmMessage(u16, Vec<u8>),
     Gone(u16),
     Found(u64, Found),
     CmTimer,
@@ -61,18 +61,18 @@ impl Handler for Recorder {
     fn srq_limit(&self, srq: u32) {
         self.tell(Told::Srq(srq));
     }
-    fn look_everywhere(&self) {
+    fn check_everything(&self) {
         self.tell(Told::Everywhere);
     }
-    fn link_gone(&self, link: u16) {
-        self.tell(Told::LinkGone(link));
+    fn peer_detached(&self, peer_id: u16) {
+        self.tell(Told::PeerDetached(peer_id));
     }
     fn peer_lost(&self, link: &Arc<Link>) {
         assert!(!link.alive());
         self.tell(Told::PeerLost(link.number()));
     }
-    fn serve(&self, link: u16, lane: u16) {
-        self.tell(Told::Serve(link, lane));
+    fn serve_call(&self, peer_id: u16, transfer_slot: u16) {
+        self.tell(Told::Serve(peer_id, transfer_slot));
     }
     fn timer(&self, qp: u32) {
         self.tell(Told::Timer(qp));
@@ -80,13 +80,13 @@ impl Handler for Recorder {
     fn statistics(&self) -> Statistics {
         Statistics::default()
     }
-    fn cm_message(&self, from: u16, letter: &[u8]) {
-        self.tell(Told::Letter(from, letter.to_vec()));
+    fn cm_message(&self, from: u16, message: &[u8]) {
+        self.tell(Told::CmMessage(from, message.to_vec()));
     }
     fn cm_gone(&self, block: u16) {
         self.tell(Told::Gone(block));
     }
-    fn cm_found(&self, token: u64, found: Found) {
+    fn cm_port_owner(&self, token: u64, found: Found) {
         self.tell(Told::Found(token, found));
     }
     fn cm_timer(&self) {
@@ -136,11 +136,11 @@ impl Process {
 
     /// What connection managers say comes, and nothing else.
     #[cfg(not(miri))]
-    fn expect_letters(&self, wanted: &[Told]) {
+    fn expect_cm_calls(&self, wanted: &[Told]) {
         for told in wanted {
             let next = loop {
                 match self.told.recv_timeout(LONG) {
-                    Ok(Told::PeerLost(_) | Told::LinkGone(_)) => {}
+                    Ok(Told::PeerLost(_) | Told::PeerDetached(_)) => {}
                     next => break next,
                 }
             };

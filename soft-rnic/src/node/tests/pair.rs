@@ -19,8 +19,8 @@ fn a_link_leads_to_the_peers_segment() {
     assert_eq!(link.index_of(b.qpn), b.node.own_index(b.qpn));
     assert_eq!(link.index_of(a.qpn), None);
     assert!(link.has_gid(0, 1, [7; 16]) && !link.has_gid(0, 2, [7; 16]) && !link.has_gid(0, 1, [8; 16]));
-    link.segment().header().look_everywhere.store(5, crate::sync::SeqCst);
-    assert_eq!(b.node.segment().header().look_everywhere.load(crate::sync::SeqCst), 5);
+    link.segment().header().check_everything.store(5, crate::sync::SeqCst);
+    assert_eq!(b.node.segment().header().check_everything.load(crate::sync::SeqCst), 5);
     assert_eq!(b.node.call_area_of(link.number()), Some(link.call_area()));
     assert_eq!(b.node.call_area_of(link.number() + 1), None);
     // The way back is a link of its own.
@@ -40,7 +40,7 @@ fn own_numbers_lead_to_the_own_link() {
         (Doorbell::Cq(3), Told::Cq(3)),
         (Doorbell::Qp(4), Told::Qp(4)),
         (Doorbell::Srq(5), Told::Srq(5)),
-        (Doorbell::Call { lane: 6 }, Told::Serve(0, 6)),
+        (Doorbell::Call { transfer_slot: 6 }, Told::Serve(0, 6)),
     ] {
         link.ring(doorbell);
         a.expect(&told);
@@ -71,7 +71,7 @@ fn doorbells_are_heard() {
         (Doorbell::Cq(u32::MAX), Told::Cq(u32::MAX)),
         (Doorbell::Qp(0), Told::Qp(0)),
         (Doorbell::Srq(9), Told::Srq(9)),
-        (Doorbell::Call { lane: 63 }, Told::Serve(link.number(), 63)),
+        (Doorbell::Call { transfer_slot: 63 }, Told::Serve(link.number(), 63)),
     ] {
         link.ring(doorbell);
         b.expect(&told);
@@ -114,7 +114,7 @@ fn many_queue_pairs_take_several_blocks_and_one_link() {
         assert!(Arc::ptr_eq(&link, &other));
         assert_eq!(other.index_of(number.qpn), Some(number.index));
     }
-    eventually("one guest", || b.node.state.seats.iter().count() == 1);
+    eventually("one attached", || b.node.state.peer_ids.iter().count() == 1);
 }
 
 #[test]
@@ -126,8 +126,8 @@ fn the_end_of_a_node_is_noticed_on_both_sides() {
     a.expect(&Told::PeerLost(to_b.number()));
     assert!(!to_b.alive());
     assert!(matches!(a.node.wait_link(qpn, LONG), Reach::Nobody));
-    // As a guest it is gone, too: whichever came first, it was told.
-    eventually("no guest", || a.node.state.seats.iter().count() == 0);
+    // As an attached peer it is gone, too: whichever came first, it was told.
+    eventually("no attached", || a.node.state.peer_ids.iter().count() == 0);
     assert_eq!(a.node.call_area_of(number), None);
     // What is left of it can still be touched.
     to_b.ring(Doorbell::Cq(1));
@@ -141,19 +141,19 @@ fn revocation_waits_for_marks() {
         Settings { fabric: fabric.clone(), patience: Duration::from_millis(50), ..Settings::default() };
     let (a, b) = (Process::new(&fabric), Process::with(settings));
     let link = a.link(b.qpn);
-    let stuck = Err(Stuck { link: link.number(), pid: Some(std::process::id()) });
-    let lane = a.node.lane(70);
-    link.hazard_slot(lane.index()).publish(Hazard::new(5, 8));
+    let stuck = Err(Stuck { peer_id: link.number(), pid: Some(std::process::id()) });
+    let transfer_slot = a.node.transfer_slot(70);
+    link.hazard_slot(transfer_slot.index()).publish(Hazard::new(5, 8));
     assert_eq!(b.node.wait_unmarked(Revoked::Region(8)), stuck);
     assert_eq!(b.node.wait_unmarked(Revoked::QueuePair(5)), stuck);
     assert_eq!(b.node.wait_unmarked(Revoked::Region(5)), Ok(()));
     assert_eq!(b.node.wait_unmarked(Revoked::QueuePair(8)), Ok(()));
-    link.hazard_slot(lane.index()).publish(Hazard::new(5, Hazard::ANY_REGION));
+    link.hazard_slot(transfer_slot.index()).publish(Hazard::new(5, Hazard::ANY_REGION));
     assert_eq!(b.node.wait_unmarked(Revoked::Region(77)), stuck);
-    link.hazard_slot(lane.index()).clear();
+    link.hazard_slot(transfer_slot.index()).clear();
     assert_eq!(b.node.wait_unmarked(Revoked::Region(8)), Ok(()));
     // Its own transfers.
-    let own = Err(Stuck { link: 0, pid: Some(std::process::id()) });
+    let own = Err(Stuck { peer_id: 0, pid: Some(std::process::id()) });
     for cell in [b.node.local_hazard(3), b.node.own_link().hazard_slot(63)] {
         cell.publish(Hazard::new(1, 2));
         assert_eq!(b.node.wait_unmarked(Revoked::Region(2)), own);
@@ -224,28 +224,28 @@ fn shared_memory_is_mapped_as_far_as_it_is_granted() {
     let share = b.node.shares().add(Arc::clone(&memory)).expect("room");
     b.node.shares().note_access(share, true, false);
     let link = a.link(b.qpn);
-    eventually("mapped to read", || link.share(&a.node.lane(1), share, false).is_some());
+    eventually("mapped to read", || link.share(&a.node.transfer_slot(1), share, false).is_some());
     byte(memory.base()).store(42, Ordering::Relaxed);
     {
-        let lane = a.node.lane(1);
-        let view = link.share(&lane, share, false).expect("mapped");
+        let transfer_slot = a.node.transfer_slot(1);
+        let view = link.share(&transfer_slot, share, false).expect("mapped");
         assert_eq!(byte(view.at(base, 8192).expect("all of it")).load(Ordering::Relaxed), 42);
         for (address, len) in
             [(base - 1, 1), (base, 8193), (base + 8192, 1), (base + 8, u64::MAX), (0, u64::MAX)]
         {
             assert_eq!(view.at(address, len), None, "{address:#x} {len}");
         }
-        assert!(link.share(&lane, share, true).is_none(), "nobody may write");
-        assert!(link.share(&lane, ShareId { epoch: share.epoch + 1, ..share }, false).is_none());
-        assert!(link.share(&lane, ShareId { index: u32::MAX, ..share }, false).is_none());
-        // A lane of another process's does not keep it mapped.
-        assert!(link.share(&b.node.lane(1), share, false).is_none());
+        assert!(link.share(&transfer_slot, share, true).is_none(), "nobody may write");
+        assert!(link.share(&transfer_slot, ShareId { epoch: share.epoch + 1, ..share }, false).is_none());
+        assert!(link.share(&transfer_slot, ShareId { index: u32::MAX, ..share }, false).is_none());
+        // a transfer slot of another process's does not keep it mapped.
+        assert!(link.share(&b.node.transfer_slot(1), share, false).is_none());
     }
     b.node.shares().note_access(share, true, true);
-    eventually("mapped to write", || link.share(&a.node.lane(1), share, true).is_some());
+    eventually("mapped to write", || link.share(&a.node.transfer_slot(1), share, true).is_some());
     {
-        let lane = a.node.lane(1);
-        let view = link.share(&lane, share, true).expect("mapped");
+        let transfer_slot = a.node.transfer_slot(1);
+        let view = link.share(&transfer_slot, share, true).expect("mapped");
         byte(view.at(base + 8191, 1).expect("the last byte")).store(43, Ordering::Relaxed);
     }
     assert_eq!(
@@ -262,12 +262,12 @@ fn memory_that_was_taken_away_is_unmapped_when_it_is_not_used() {
     let share = b.node.shares().add(memory).expect("room");
     b.node.shares().note_access(share, true, true);
     let link = a.link(b.qpn);
-    eventually("mapped", || link.share(&a.node.lane(7), share, true).is_some());
-    let lane = a.node.lane(7);
-    let view = link.share(&lane, share, true).expect("mapped");
+    eventually("mapped", || link.share(&a.node.transfer_slot(7), share, true).is_some());
+    let transfer_slot = a.node.transfer_slot(7);
+    let view = link.share(&transfer_slot, share, true).expect("mapped");
     assert_eq!(mappings("taken-away"), 2);
     b.node.shares().remove(share);
-    eventually("taken away", || link.share(&lane, share, true).is_none());
+    eventually("taken away", || link.share(&transfer_slot, share, true).is_none());
     // The service thread has turned many times by now, and yet the view is there.
     for step in 0..20 {
         a.node.wake_at(Instant::now(), step);
@@ -275,7 +275,7 @@ fn memory_that_was_taken_away_is_unmapped_when_it_is_not_used() {
         byte(view.at(base, 1).expect("a byte")).store(1, Ordering::Relaxed);
     }
     assert_eq!(mappings("taken-away"), 1);
-    drop(lane);
+    drop(transfer_slot);
     eventually("unmapped", || mappings("taken-away") == 0);
 }
 
@@ -310,10 +310,10 @@ fn files_in_dev_shm_are_mapped_if_both_sides_wish() {
     let share = share.expect("found");
     b.node.shares().note_access(share, true, true);
     let link = a.link(b.qpn);
-    eventually("mapped", || link.share(&a.node.lane(0), share, true).is_some());
+    eventually("mapped", || link.share(&a.node.transfer_slot(0), share, true).is_some());
     {
-        let lane = a.node.lane(0);
-        let view = link.share(&lane, share, true).expect("mapped");
+        let transfer_slot = a.node.transfer_slot(0);
+        let view = link.share(&transfer_slot, share, true).expect("mapped");
         byte(view.at(base.addr() as u64 + 7, 1).expect("a byte")).store(9, Ordering::Relaxed);
     }
     let mut bytes = [0; 8];
@@ -321,7 +321,7 @@ fn files_in_dev_shm_are_mapped_if_both_sides_wish() {
     assert_eq!(bytes[7], 9);
     let link = careful.link(b.qpn);
     for _ in 0..10 {
-        assert!(link.share(&careful.node.lane(0), share, false).is_none());
+        assert!(link.share(&careful.node.transfer_slot(0), share, false).is_none());
         std::thread::sleep(Duration::from_millis(5));
     }
     for base in [base, gone] {
@@ -339,7 +339,7 @@ fn no_memory_is_mapped_where_that_is_forbidden() {
         b.node.shares().add(Arc::new(Memory::create(c"forbidden", 4096).expect("memory"))).expect("room");
     let link = a.link(b.qpn);
     for _ in 0..10 {
-        assert!(link.share(&a.node.lane(0), share, false).is_none());
+        assert!(link.share(&a.node.transfer_slot(0), share, false).is_none());
         std::thread::sleep(Duration::from_millis(5));
     }
     assert_eq!(mappings("forbidden"), 1);

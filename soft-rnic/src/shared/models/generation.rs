@@ -10,10 +10,10 @@ use crate::shared::hazard::{Hazard, HazardSlot, full_fence};
 
 const QP: u32 = 3;
 
-/// One region with its generation, and the lane of one peer.
+/// One region with its generation, and the transfer slot of one peer.
 struct Region {
     generation: Generation,
-    lane: HazardSlot,
+    transfer_slot: HazardSlot,
     memory: [Memory; 2],
 }
 
@@ -21,7 +21,7 @@ impl Region {
     fn open() -> (Arc<Self>, GenerationWriter) {
         let region = Self {
             generation: Generation::default(),
-            lane: HazardSlot::default(),
+            transfer_slot: HazardSlot::default(),
             memory: [Memory::new(), Memory::new()],
         };
         let mut writer = GenerationWriter::default();
@@ -33,15 +33,15 @@ impl Region {
     /// A transfer into the memory with this number, which the generation guards if it is 0.
     fn transfer(&self, number: u32, check_again: bool) {
         let Some(snapshot) = self.generation.snapshot() else { return };
-        self.lane.publish(Hazard::new(QP, number));
+        self.transfer_slot.publish(Hazard::new(QP, number));
         if !check_again || number != 0 || self.generation.is_current(snapshot) {
             self.memory[number as usize].write(1);
         }
-        self.lane.clear();
+        self.transfer_slot.clear();
     }
 
     fn wait(&self, touches: impl Fn(Hazard) -> bool) {
-        while self.lane.get().is_some_and(&touches) {
+        while self.transfer_slot.get().is_some_and(&touches) {
             thread::yield_now();
         }
     }
@@ -81,7 +81,7 @@ fn revocation_without_waiting_is_missed() {
     revocation(true, false);
 }
 
-/// The lane goes on to another region; the owner may see that hazard and never that the first was cleared.
+/// The transfer slot goes on to another region; the owner may see that hazard and never that the first was cleared.
 #[test]
 fn a_later_mark_ends_the_one_before() {
     explore(|turns| {
@@ -113,15 +113,15 @@ fn two_marks_share_a_fence() {
                 else {
                     return;
                 };
-                here.lane.set(Hazard::new(QP, 0));
-                there.lane.set(Hazard::new(QP, 0));
+                here.transfer_slot.set(Hazard::new(QP, 0));
+                there.transfer_slot.set(Hazard::new(QP, 0));
                 full_fence();
                 if here.generation.is_current(own) && there.generation.is_current(peers) {
                     let _ = here.memory[0].read();
                     there.memory[0].write(1);
                 }
-                there.lane.clear();
-                here.lane.clear();
+                there.transfer_slot.clear();
+                here.transfer_slot.clear();
             }
         });
         turns.at(0);
@@ -143,12 +143,12 @@ fn a_mark_may_change_while_it_stands() {
             let (queue_pair, region) = (queue_pair.clone(), region.clone());
             move || {
                 let Some(qp_snapshot) = queue_pair.generation.snapshot() else { return };
-                let lane = &queue_pair.lane;
-                lane.publish(Hazard::new(QP, Hazard::NO_REGION));
+                let transfer_slot = &queue_pair.transfer_slot;
+                transfer_slot.publish(Hazard::new(QP, Hazard::NO_REGION));
                 if queue_pair.generation.is_current(qp_snapshot) {
                     queue_pair.memory[0].write(1);
                     if let Some(snapshot) = region.generation.snapshot() {
-                        lane.publish(Hazard::new(QP, 5));
+                        transfer_slot.publish(Hazard::new(QP, 5));
                         if region.generation.is_current(snapshot)
                             && queue_pair.generation.is_current(qp_snapshot)
                         {
@@ -156,7 +156,7 @@ fn a_mark_may_change_while_it_stands() {
                         }
                     }
                 }
-                lane.clear();
+                transfer_slot.clear();
             }
         });
         turns.at(0);
@@ -181,19 +181,19 @@ fn the_dead_do_not_touch() {
             let peer = spawn(&region, move |region| {
                 let mut life = Life(steps);
                 let Some(snapshot) = region.generation.snapshot().filter(|_| life.alive()) else { return };
-                region.lane.publish(Hazard::new(QP, 0));
+                region.transfer_slot.publish(Hazard::new(QP, 0));
                 if !life.alive() || !region.generation.is_current(snapshot) || !life.alive() {
                     return;
                 }
                 region.memory[0].write(1);
                 if life.alive() {
-                    region.lane.clear();
+                    region.transfer_slot.clear();
                 }
             });
             turns.at(0);
             writer.invalidate(&region.generation);
             turns.at(1);
-            if region.lane.get().is_some() {
+            if region.transfer_slot.get().is_some() {
                 peer.join().unwrap();
             }
             region.memory[0].write(2);
@@ -212,11 +212,11 @@ fn card_reading(look_again: bool) {
         let mut writer = GenerationWriter::default();
         entry.publish(&mut writer, 1, &descriptor(1));
         let reader = spawn(&entry, move |entry| {
-            let lane = HazardSlot::default();
+            let transfer_slot = HazardSlot::default();
             turns.at(0);
             let Some((snapshot, read)) = entry.read() else { return };
             turns.at(1);
-            lane.publish(Hazard::new(QP, 0));
+            transfer_slot.publish(Hazard::new(QP, 0));
             if !look_again || entry.is_current(snapshot) {
                 assert_eq!(read, descriptor(snapshot.label().into()), "words of two descriptors");
             }

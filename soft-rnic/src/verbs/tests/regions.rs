@@ -232,9 +232,9 @@ fn a_region_that_is_touched_stays_closed_until_it_is_not() {
     // SAFETY: the regions are live.
     let (key, other) = unsafe { ((*first).lkey, (*second).lkey) };
     let context = bench.context();
-    // A queue pair of another test that has this lane waits.
-    let lane = context.rnic().node().lane(crate::shared::hazard::LANES - 1);
-    let hazard = context.rnic().node().local_hazard(lane.index());
+    // A queue pair of another test that has this transfer slot waits.
+    let transfer_slot = context.rnic().node().transfer_slot(crate::shared::hazard::TRANSFER_SLOTS - 1);
+    let hazard = context.rnic().node().local_hazard(transfer_slot.index());
     // By a queue pair that there cannot be: who destroys one waits for its hazards, in other tests as well.
     hazard.publish(Hazard::new(Hazard::NO_REGION, index_of(key)));
     assert_eq!(bench.dereg(first), libc::EBUSY);
@@ -249,7 +249,7 @@ fn a_region_that_is_touched_stays_closed_until_it_is_not() {
     assert_eq!(bench.dereg(third), 0);
     assert_eq!(bench.dereg(first), libc::EBUSY);
     hazard.clear();
-    drop(lane);
+    drop(transfer_slot);
     assert_eq!(bench.dereg(first), 0);
 }
 
@@ -264,8 +264,8 @@ fn a_transfer_that_takes_its_time_is_waited_for() {
     let key = unsafe { (*mr).lkey };
     let context = bench.context();
     let rnic = context.rnic();
-    let lane = rnic.node().lane(crate::shared::hazard::LANES - 2);
-    let hazard = rnic.node().local_hazard(lane.index());
+    let transfer_slot = rnic.node().transfer_slot(crate::shared::hazard::TRANSFER_SLOTS - 2);
+    let hazard = rnic.node().local_hazard(transfer_slot.index());
     hazard.publish(Hazard::new(Hazard::NO_REGION, Hazard::ANY_REGION));
     std::thread::scope(|scope| {
         scope.spawn(|| {

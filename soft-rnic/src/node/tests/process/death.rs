@@ -11,11 +11,11 @@ fn a_killed_peer_is_noticed_and_its_marks_are_void() {
     assert!(link.vm().is_some());
     assert_eq!(link.pid(), Some(peer.child.id()));
     let number = peer.publish_hazard(process.qpn);
-    let stuck = Stuck { link: number, pid: Some(peer.child.id()) };
+    let stuck = Stuck { peer_id: number, pid: Some(peer.child.id()) };
     assert_eq!(process.node.wait_unmarked(Revoked::Region(8)), Err(stuck));
     peer.signal(Signal::KILL);
     let told = [process.told.recv_timeout(LONG), process.told.recv_timeout(LONG)];
-    assert!(told.contains(&Ok(Told::LinkGone(number))), "{told:?}");
+    assert!(told.contains(&Ok(Told::PeerDetached(number))), "{told:?}");
     assert!(told.contains(&Ok(Told::PeerLost(link.number()))), "{told:?}");
     assert_eq!(process.node.wait_unmarked(Revoked::Region(8)), Ok(()));
     assert_eq!(process.node.wait_unmarked(Revoked::QueuePair(5)), Ok(()));
@@ -34,14 +34,14 @@ fn a_peer_that_closes_its_descriptors_and_lives_keeps_its_marks() {
     // It cannot be reached.
     process.expect(&Told::PeerLost(link.number()));
     // As it may be in the midst of a copy, it is waited for as if it were stopped.
-    let stuck = Stuck { link: number, pid: Some(peer.child.id()) };
+    let stuck = Stuck { peer_id: number, pid: Some(peer.child.id()) };
     for _ in 0..3 {
         assert_eq!(process.node.wait_unmarked(Revoked::Region(8)), Err(stuck));
     }
     assert_eq!(process.told.try_recv(), Err(std::sync::mpsc::TryRecvError::Empty), "nothing was recovered");
     peer.ask("warnings", "warnings ");
     peer.signal(Signal::KILL);
-    process.expect(&Told::LinkGone(number));
+    process.expect(&Told::PeerDetached(number));
     assert_eq!(process.node.wait_unmarked(Revoked::Region(8)), Ok(()));
 }
 
@@ -53,12 +53,12 @@ fn a_stopped_peer_keeps_nobody_waiting_but_those_who_want_it() {
     let link = process.link(peer.qpn);
     let number = peer.publish_hazard(process.qpn);
     peer.signal(Signal::STOP);
-    let stuck = Stuck { link: number, pid: Some(peer.child.id()) };
+    let stuck = Stuck { peer_id: number, pid: Some(peer.child.id()) };
     assert_eq!(process.node.wait_unmarked(Revoked::QueuePair(5)), Err(stuck));
     for cq in 0..5000 {
         link.ring(Doorbell::Cq(cq));
     }
-    assert_ne!(link.segment().header().look_everywhere.load(crate::sync::SeqCst), 0);
+    assert_ne!(link.segment().header().check_everything.load(crate::sync::SeqCst), 0);
     // Somebody else wants to reach it, and others.
     let other = Process::new(&fabric);
     assert!(matches!(other.node.link_to(peer.qpn), Reach::Pending));
@@ -84,7 +84,7 @@ fn death_is_proved_even_if_somebody_keeps_the_connection() {
     peer.leave_child("clone", "unaware");
     peer.signal(Signal::KILL);
     eventually("free of hazards", || process.node.wait_unmarked(Revoked::Region(8)).is_ok());
-    process.expect(&Told::LinkGone(number));
+    process.expect(&Told::PeerDetached(number));
     assert!(link.alive(), "the child of the dead has the connection");
     link.suspect();
     process.expect(&Told::PeerLost(link.number()));
@@ -103,6 +103,6 @@ fn a_forked_child_has_no_part_in_the_device() {
     assert!(peer.ask(&format!("link {}", process.qpn), "linked ").ends_with("vm"));
     peer.signal(Signal::KILL);
     let told = [process.told.recv_timeout(LONG), process.told.recv_timeout(LONG)];
-    assert!(told.contains(&Ok(Told::LinkGone(number))), "{told:?}");
+    assert!(told.contains(&Ok(Told::PeerDetached(number))), "{told:?}");
     assert!(told.contains(&Ok(Told::PeerLost(link.number()))), "{told:?}");
 }

@@ -1,7 +1,7 @@
 //! Several processes: the test program runs itself again, as a peer that can be stopped and killed.
 
 mod death;
-mod letters;
+mod cm_messages;
 mod strangers;
 
 use std::io::{BufRead, BufReader, Write};
@@ -90,22 +90,22 @@ fn obey(process: &Process, line: &str) {
             let closed = unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
             say(&format!("closed {closed}"));
         }
-        "letters" => {
+        "messages" => {
             for count in 0..number(2) {
                 process.node.send_cm(number(1) as u16, &count.to_le_bytes()).expect("it can be sent");
             }
             say("sent");
         }
-        // Waits for letters in order, each of which it answers if it is to.
+        // Waits for CM messages in order, each of which it answers if it is to.
         "hear" => {
             for count in 0..number(2) {
                 let told = loop {
                     match process.told.recv_timeout(LONG) {
-                        Ok(Told::LinkGone(_) | Told::PeerLost(_)) => {}
+                        Ok(Told::PeerDetached(_) | Told::PeerLost(_)) => {}
                         told => break told,
                     }
                 };
-                assert_eq!(told, Ok(Told::Letter(number(1) as u16, count.to_le_bytes().to_vec())));
+                assert_eq!(told, Ok(Told::CmMessage(number(1) as u16, count.to_le_bytes().to_vec())));
                 if words.get(3) == Some(&"answer") {
                     process.node.send_cm(number(1) as u16, &count.to_le_bytes()).expect("it can be sent");
                 }
@@ -128,8 +128,8 @@ fn obey(process: &Process, line: &str) {
         }
         "vanish" => vanish(),
         "clean" => clean(),
-        "knock" => played(hostile::knock),
-        "guest" => played(hostile::guest),
+        "pending" => played(hostile::pending),
+        "attached" => played(hostile::attached),
         "enter" => say(hostile::try_to_enter(process, number(1))),
         "bait" => say(hostile::bait(process)),
         "deaf" => played(hostile::deaf_guest),
@@ -184,18 +184,18 @@ fn clean() {
     assert_eq!(entries("/proc/self/fd"), apart + 4, "descriptors per pair of processes");
     for (from, to) in [(&a, &b), (&b, &a)] {
         from.node.send_cm(to.node.own_block().expect("a block"), b"hello").expect("it can be sent");
-        to.expect(&Told::Letter(from.node.own_block().expect("a block"), b"hello".to_vec()));
+        to.expect(&Told::CmMessage(from.node.own_block().expect("a block"), b"hello".to_vec()));
     }
-    assert_eq!(entries("/proc/self/fd"), apart + 4, "descriptors per pair that writes letters");
-    let seats: Vec<_> = (0..200).map(|_| a.node.take_port(1, 0).expect("a port")).collect();
+    assert_eq!(entries("/proc/self/fd"), apart + 4, "descriptors per pair that writes messages");
+    let peer_ids: Vec<_> = (0..200).map(|_| a.node.take_port(1, 0).expect("a port")).collect();
     let single = a.node.take_port(1, 7471).expect("free");
     assert_eq!(entries("/proc/self/fd"), apart + 4 + 4 + 1, "a descriptor for 64 ports");
-    drop((seats, single));
+    drop((peer_ids, single));
     assert_eq!(entries("/proc/self/fd"), apart + 4 + 1, "one group is kept");
     let apart = apart + 1;
     let share =
         b.node.shares().add(Arc::new(Memory::create(c"payload", 4096).expect("memory"))).expect("room");
-    eventually("mapped", || to_b.share(&a.node.lane(0), share, false).is_some());
+    eventually("mapped", || to_b.share(&a.node.transfer_slot(0), share, false).is_some());
     // The one that came with the message is closed after the mapping is there to be found.
     eventually("one more for the memory itself", || entries("/proc/self/fd") == apart + 5);
     drop((to_b, to_a, a, b));
@@ -354,7 +354,7 @@ fn block(qpn: u32) -> u16 {
 fn next(process: &Process) -> Told {
     loop {
         match process.told.recv_timeout(LONG).expect("it is told something") {
-            Told::LinkGone(_) | Told::PeerLost(_) => {}
+            Told::PeerDetached(_) | Told::PeerLost(_) => {}
             told => return told,
         }
     }
@@ -373,12 +373,12 @@ fn nodes_leave_nothing_behind() {
 
 #[test]
 fn garbage_at_the_door_does_no_harm() {
-    Peer::start(&fabric()).ask("knock", "played");
+    Peer::start(&fabric()).ask("pending", "played");
 }
 
 #[test]
 fn a_guest_that_talks_nonsense_does_no_harm() {
-    Peer::start(&fabric()).ask("guest", "played");
+    Peer::start(&fabric()).ask("attached", "played");
 }
 
 #[test]

@@ -21,7 +21,7 @@ fn another_user_gets_nothing() {
     assert_ne!(stranger.qpn >> 14, process.qpn >> 14, "numbers are unique over all users");
     stranger.ask(&format!("link {}", process.qpn), "nobody");
     assert!(matches!(process.node.wait_link(stranger.qpn, LONG), Reach::Nobody));
-    assert_eq!(process.node.state.seats.iter().count(), 0);
+    assert_eq!(process.node.state.peer_ids.iter().count(), 0);
     // Neither side relies on the other.
     assert_eq!(stranger.ask(&format!("enter {}", process.qpn), ""), "refused");
     writeln!(stranger.input, "bait").expect("it reads");

@@ -1,4 +1,4 @@
-//! Letters and ports of processes that live, stop and die.
+//! CM messages and ports of processes that live, stop and die.
 
 use super::*;
 
@@ -13,7 +13,7 @@ fn ten_thousand_letters_come_in_order_each_way() {
         process.node.send_cm(block(peer.qpn), &count.to_le_bytes()).expect("it can be sent");
     }
     for count in 0..10_000_u32 {
-        assert_eq!(next(&process), Told::Letter(block(peer.qpn), count.to_le_bytes().to_vec()));
+        assert_eq!(next(&process), Told::CmMessage(block(peer.qpn), count.to_le_bytes().to_vec()));
     }
     peer.hear("heard");
 }
@@ -26,16 +26,16 @@ fn what_the_dead_have_said_comes_before_their_end() {
         let process = Process::new(&fabric);
         let mut peer = Peer::start(&fabric);
         let (own, of_peer) = (block(process.qpn), block(peer.qpn));
-        peer.ask(&format!("letters {own} 1"), "sent");
-        assert_eq!(next(&process), Told::Letter(of_peer, vec![0; 4]));
+        peer.ask(&format!("messages {own} 1"), "sent");
+        assert_eq!(next(&process), Told::CmMessage(of_peer, vec![0; 4]));
         let still = process.recorder.still.lock().expect("no panic");
-        peer.ask(&format!("letters {own} {count}"), "sent");
+        peer.ask(&format!("messages {own} {count}"), "sent");
         peer.kill();
         drop(still);
         // What has not fitted into the socket has died with it.
         for heard in 0_u32.. {
             match next(&process) {
-                Told::Letter(_, letter) => assert_eq!(letter, heard.to_le_bytes()),
+                Told::CmMessage(_, message) => assert_eq!(message, heard.to_le_bytes()),
                 told => {
                     assert_eq!(told, Told::Gone(of_peer));
                     assert!(heard >= fit && heard <= count, "{heard} of {count}");
@@ -59,7 +59,7 @@ fn letters_wait_for_a_stopped_process() {
     }
     let other = Process::new(&fabric);
     process.node.send_cm(block(other.qpn), b"you are not").expect("it can be sent");
-    assert_eq!(next(&other), Told::Letter(own, b"you are not".to_vec()));
+    assert_eq!(next(&other), Told::CmMessage(own, b"you are not".to_vec()));
     std::thread::sleep(Duration::from_millis(1500));
     peer.signal(Signal::CONT);
     peer.ask(&format!("hear {own} 3000"), "heard");
@@ -68,7 +68,7 @@ fn letters_wait_for_a_stopped_process() {
     for count in 0..3000_u32 {
         process.node.send_cm(to, &count.to_le_bytes()).expect("it can be sent");
     }
-    assert!(process.node.state.mail.waits(to), "they fit into the socket");
+    assert!(process.node.state.cm_outboxes.waits(to), "they fit into the socket");
     peer.signal(Signal::CONT);
     peer.ask(&format!("hear {own} 3000"), "heard");
     assert_eq!(
@@ -83,7 +83,7 @@ fn letters_wait_for_a_stopped_process() {
     }
     peer.signal(Signal::KILL);
     assert_eq!(next(&process), Told::Gone(to));
-    assert!(!process.node.state.mail.waits(to));
+    assert!(!process.node.state.cm_outboxes.waits(to));
 }
 
 #[test]
@@ -95,15 +95,15 @@ fn nobody_is_heard_as_one_who_is_written_to_and_does_not_answer() {
     process.node.send_cm(absent, b"who are you?").expect("it can be sent");
     let (liar, welcome) = hostile::enter(&process);
     for _ in 0..5000 {
-        let letter = Request::Letter { from: absent, letter: b"not who you think" };
-        eventually("room", || liar.send(&letter.encode()).is_ok());
+        let message = Request::CmMessage { from: absent, message: b"not who you think" };
+        eventually("room", || liar.send(&message.encode()).is_ok());
     }
     // Others are.
     other.node.send_cm(block(process.qpn), b"I am myself").expect("it can be sent");
-    assert_eq!(next(&process), Told::Letter(block(other.qpn), b"I am myself".to_vec()));
+    assert_eq!(next(&process), Told::CmMessage(block(other.qpn), b"I am myself".to_vec()));
     eventually("room", || liar.send(&Request::Goodbye.encode()).is_ok());
     drop(liar);
-    assert_eq!(process.told.recv_timeout(LONG), Ok(Told::LinkGone(welcome.link)));
+    assert_eq!(process.told.recv_timeout(LONG), Ok(Told::PeerDetached(welcome.peer_id)));
     peer.kill();
     assert_eq!(next(&process), Told::Gone(absent));
 }

@@ -9,12 +9,12 @@ use super::CALL_CELL;
 use super::directory::Directory;
 use super::link::Link;
 use super::message::{Place, Reply, Request, ShareId, Welcome};
-use super::service::{Entry, Service, TURN};
+use super::service::{EventSource, ServiceThread, PACKETS_PER_TURN};
 use super::views::Mapped;
 use crate::platform::memory::{Memory, PeerFile};
 use crate::platform::socket::{Received, Socket};
 use crate::platform::user;
-use crate::shared::hazard::LANES;
+use crate::shared::hazard::TRANSFER_SLOTS;
 use crate::shared::segment::{LAYOUT_VERSION, LENGTH, Segment};
 use crate::sync::Acquire;
 
@@ -28,13 +28,13 @@ const NOBODY: Duration = Duration::from_millis(10);
 const USELESS: Duration = Duration::from_millis(100);
 
 /// A process that was called, and has not answered.
-pub(crate) struct Call {
+pub(crate) struct PendingConnect {
     socket: Socket,
     block: u16,
     pid: u32,
 }
 
-impl Call {
+impl PendingConnect {
     /// Who is called, if it is for this block.
     pub(crate) fn pid_of(&self, block: u16) -> Option<u32> {
         (self.block == block).then_some(self.pid)
@@ -42,76 +42,76 @@ impl Call {
 }
 
 /// A process that is to be called again.
-pub(crate) struct Redial {
+pub(crate) struct ConnectRetry {
     pub(crate) when: Instant,
     block: u16,
-    why: Why,
+    reason: RetryReason,
 }
 
-enum Why {
+enum RetryReason {
     /// It had too many callers, since then.
     Busy { since: Instant },
-    /// It has not answered, and there are letters for it.
-    Letters,
+    /// It has not answered, and there are CM messages for it.
+CmMessages,
 }
 
-impl Redial {
+impl ConnectRetry {
     /// At the end.
     pub(crate) fn give_up(&self, directory: &Directory) {
-        if let Why::Busy { .. } = self.why {
+        if let RetryReason::Busy { .. } = self.reason {
             directory.absent(self.block, USELESS);
         }
     }
 }
 
-impl Service {
+impl ServiceThread {
     /// Calls the owner of a block.
-    pub(crate) fn call(&mut self, block: u16, since: Instant) {
+    pub(crate) fn start_connect(&mut self, block: u16, since: Instant) {
         let failure = match Socket::connect(&self.state.socket_name(block)) {
             Ok(socket) => return self.say_hello(socket, block),
             Err(error) => error,
         };
         match failure.kind() {
             io::ErrorKind::WouldBlock if since.elapsed() < ANSWER => {
-                let why = Why::Busy { since };
-                self.redials.push(Redial { when: Instant::now() + BUSY, block, why });
+                let reason = RetryReason::Busy { since };
+                self.connect_retries.push(ConnectRetry { when: Instant::now() + BUSY, block, reason });
             }
-            io::ErrorKind::WouldBlock => self.unanswered(block),
-            io::ErrorKind::ConnectionRefused => self.absent(block, NOBODY),
+            io::ErrorKind::WouldBlock => self.owner_unresponsive(block),
+            io::ErrorKind::ConnectionRefused => self.owner_absent(block, NOBODY),
             _ => {
                 log::warn!(
                     "the owner of the queue pairs {}... cannot be reached: {failure}",
                     u32::from(block) << 14
                 );
-                self.absent(block, USELESS);
+                self.owner_absent(block, USELESS);
             }
         }
     }
 
-    pub(crate) fn redial(&mut self) {
+    pub(crate) fn retry_connects(&mut self) {
         let now = Instant::now();
-        let due: Vec<_> = self.redials.extract_if(.., |redial| redial.when <= now).collect();
-        for Redial { block, why, .. } in due {
-            match why {
-                Why::Busy { since } => self.call(block, since),
-                Why::Letters if self.state.mail.waits(block) => self.forward(block),
-                Why::Letters => {}
+        let due: Vec<_> = self.connect_retries.extract_if(.., |retry| retry.when <= now).collect();
+        for ConnectRetry { block, reason, .. } in due {
+            match reason {
+                RetryReason::Busy { since } => self.start_connect(block, since),
+                RetryReason::CmMessages if self.state.cm_outboxes.waits(block) => self.flush_outbox(block),
+                RetryReason::CmMessages => {}
             }
         }
     }
 
     /// A block has no owner who is of use.
-    fn absent(&mut self, block: u16, time: Duration) {
+    fn owner_absent(&mut self, block: u16, time: Duration) {
         self.state.directory.absent(block, time);
-        self.no_way(block);
+        self.owner_unreachable(block);
     }
 
     /// Its owner does not answer.
-    fn unanswered(&mut self, block: u16) {
+    fn owner_unresponsive(&mut self, block: u16) {
         log::debug!("the owner of block {block} does not answer");
         self.state.directory.absent(block, USELESS);
-        if self.no_answer(block) {
-            self.redials.push(Redial { when: Instant::now() + USELESS, block, why: Why::Letters });
+        if self.keep_waiting(block) {
+            self.connect_retries.push(ConnectRetry { when: Instant::now() + USELESS, block, reason: RetryReason::CmMessages });
         }
     }
 
@@ -119,41 +119,41 @@ impl Service {
         let who = socket.credentials().ok().filter(|who| user::own() == Some(who.user));
         let hello = Request::Hello { version: LAYOUT_VERSION, process: self.state.process };
         let token = self.new_token();
-        let said = who.is_some() && socket.send(&hello.encode()).is_ok() && self.heed(&socket, token).is_ok();
+        let said = who.is_some() && socket.send(&hello.encode()).is_ok() && self.watch(&socket, token).is_ok();
         let Some(who) = who.filter(|_| said) else {
-            return self.absent(block, USELESS);
+            return self.owner_absent(block, USELESS);
         };
-        self.at(Instant::now() + ANSWER, token);
-        self.entries.insert(token, Entry::Call(Call { socket, block, pid: who.pid }));
+        self.set_deadline(Instant::now() + ANSWER, token);
+        self.sources.insert(token, EventSource::PendingConnect(PendingConnect { socket, block, pid: who.pid }));
     }
 
     /// It is not one of ours.
-    pub(crate) fn give_up(&mut self, call: &Call) {
-        self.part(&call.socket);
-        self.absent(call.block, USELESS);
+    pub(crate) fn give_up_connect(&mut self, pending: &PendingConnect) {
+        self.disconnect(&pending.socket);
+        self.owner_absent(pending.block, USELESS);
     }
 
     /// It did not answer: it is stopped, or has too much to do.
-    pub(crate) fn stop_waiting(&mut self, call: &Call) {
-        self.part(&call.socket);
-        self.unanswered(call.block);
+    pub(crate) fn connect_timed_out(&mut self, pending: &PendingConnect) {
+        self.disconnect(&pending.socket);
+        self.owner_unresponsive(pending.block);
     }
 
-    pub(crate) fn forget_call(&self, call: &Call) {
-        self.state.directory.absent(call.block, USELESS);
+    pub(crate) fn forget_connect(&self, pending: &PendingConnect) {
+        self.state.directory.absent(pending.block, USELESS);
     }
 
     /// Ends a connection over which nothing was touched.
-    fn part(&self, socket: &Socket) {
-        self.ignore(socket);
+    fn disconnect(&self, socket: &Socket) {
+        self.unwatch(socket);
         // Who has gone, or is about to refuse, need not be told.
         let _ = socket.send(&Request::Goodbye.encode());
     }
 
-    pub(crate) fn hear_call(&mut self, token: u64, call: Call) -> Option<Entry> {
-        let reply = match call.socket.receive_with(&mut self.buffer) {
+    pub(crate) fn receive_welcome(&mut self, token: u64, pending: PendingConnect) -> Option<EventSource> {
+        let reply = match pending.socket.receive_with(&mut self.buffer) {
             Received::Packet(len, file) => Reply::decode(&self.buffer[..len]).map(|reply| (reply, file)),
-            Received::Nothing => return Some(Entry::Call(call)),
+            Received::Nothing => return Some(EventSource::PendingConnect(pending)),
             Received::End => None,
         };
         let (welcome, file) = match reply {
@@ -161,68 +161,68 @@ impl Service {
             Some((Reply::OtherVersion { version }, _)) => {
                 log::warn!(
                     "process {} has version {version} of the software device's segment, not {LAYOUT_VERSION}",
-                    call.pid
+                    pending.pid
                 );
-                self.give_up(&call);
+                self.give_up_connect(&pending);
                 return None;
             }
             Some((Reply::Welcome(_), None)) => {
                 log::warn!(
                     "process {} sent no segment, or this process has no file descriptor left for it",
-                    call.pid
+                    pending.pid
                 );
-                self.give_up(&call);
+                self.give_up_connect(&pending);
                 return None;
             }
             _ => {
-                self.give_up(&call);
+                self.give_up_connect(&pending);
                 return None;
             }
         };
-        self.connect(token, call, welcome, file)
+        self.attach(token, pending, welcome, file)
     }
 
-    fn connect(&mut self, token: u64, call: Call, welcome: Welcome, file: OwnedFd) -> Option<Entry> {
-        let (block, ordinal) = (call.block, welcome.ordinal);
-        if let Some(known) = self.state.directory.find(|link| link.is_of(&welcome.process, call.pid)) {
+    fn attach(&mut self, token: u64, pending: PendingConnect, welcome: Welcome, file: OwnedFd) -> Option<EventSource> {
+        let (block, ordinal) = (pending.block, welcome.ordinal);
+        if let Some(known) = self.state.directory.find(|link| link.is_of(&welcome.process, pending.pid)) {
             // Another block of a process that is linked already.
-            self.part(&call.socket);
+            self.disconnect(&pending.socket);
             if known.blocks().set(ordinal, block) {
                 self.state.directory.found(block, Arc::clone(&known));
-                self.way_found(block, &known);
+                self.owner_connected(block, &known);
             } else {
-                self.absent(block, USELESS);
+                self.owner_absent(block, USELESS);
             }
             return None;
         }
         let Some(segment) = open_segment(file, &welcome) else {
-            log::warn!("process {} does not give a segment that can be mapped", call.pid);
-            self.give_up(&call);
+            log::warn!("process {} does not give a segment that can be mapped", pending.pid);
+            self.give_up_connect(&pending);
             return None;
         };
         let common = Arc::clone(&self.state.common);
-        let link = Arc::new(Link::to_peer(call.socket, call.pid, segment, welcome, common, token));
+        let link = Arc::new(Link::to_peer(pending.socket, pending.pid, segment, welcome, common, token));
         if !link.blocks().set(ordinal, block) {
-            self.absent(block, USELESS);
-            link.socket().into_iter().for_each(|socket| self.part(socket));
+            self.owner_absent(block, USELESS);
+            link.socket().into_iter().for_each(|socket| self.disconnect(socket));
             return None;
         }
         log::debug!("linked to process {:?} as number {}", link.pid(), link.number());
         self.state.directory.found(block, Arc::clone(&link));
-        self.way_found(block, &link);
-        Some(Entry::Peer(link))
+        self.owner_connected(block, &link);
+        Some(EventSource::PeerProcess(link))
     }
 
-    pub(crate) fn hear_peer(&mut self, link: Arc<Link>) -> Option<Entry> {
+    pub(crate) fn receive_from_process(&mut self, link: Arc<Link>) -> Option<EventSource> {
         if link.awaits_room() {
-            self.go_on(&link);
+            self.flush_writable(&link);
         }
-        for _ in 0..TURN {
+        for _ in 0..PACKETS_PER_TURN {
             let received = link.socket()?.receive_with(&mut self.buffer);
             match received {
                 Received::Packet(len, file) => match (Reply::decode(&self.buffer[..len]), file) {
                     (Some(Reply::Share { share, writable, place }), Some(file)) => {
-                        self.map_share(&link, share, writable, place, file);
+                        self.map_export(&link, share, writable, place, file);
                     }
                     (Some(Reply::NoShare { .. }), None) => {}
                     (Some(Reply::Gone { share }), None) => {
@@ -235,15 +235,15 @@ impl Service {
                 },
                 Received::Nothing => break,
                 Received::End => {
-                    self.lose_peer(&link);
+                    self.lose_process(&link);
                     return None;
                 }
             }
         }
-        Some(Entry::Peer(link))
+        Some(EventSource::PeerProcess(link))
     }
 
-    fn map_share(&mut self, link: &Arc<Link>, share: ShareId, writable: bool, place: Place, file: OwnedFd) {
+    fn map_export(&mut self, link: &Arc<Link>, share: ShareId, writable: bool, place: Place, file: OwnedFd) {
         let Some(views) = link.views().filter(|views| views.take_expected(share)) else { return };
         let Ok(len) = usize::try_from(place.len) else { return };
         let unsealed = self.state.common.settings.any_shm;
@@ -258,31 +258,31 @@ impl Service {
     }
 
     /// Somebody saw signs that a peer is dead.
-    pub(crate) fn check_peer(&mut self, link: &Arc<Link>) {
+    pub(crate) fn check_process(&mut self, link: &Arc<Link>) {
         if !link.alive() || !link.is_proved_dead() {
             return;
         }
-        if link.token().and_then(|token| self.entries.remove(&token)).is_some() {
-            self.lose_peer(link);
+        if link.token().and_then(|token| self.sources.remove(&token)).is_some() {
+            self.lose_process(link);
         }
     }
 
     /// Looks whether the connection to a peer has ended, which has not been heard yet.
     pub(crate) fn check_end(&mut self, link: &Arc<Link>) {
         let Some(token) = link.token() else { return };
-        if let Some(Entry::Peer(link)) = self.entries.remove(&token) {
-            let kept = self.hear_peer(link);
-            self.entries.extend(kept.map(|entry| (token, entry)));
+        if let Some(EventSource::PeerProcess(link)) = self.sources.remove(&token) {
+            let kept = self.receive_from_process(link);
+            self.sources.extend(kept.map(|source| (token, source)));
         }
     }
 
-    fn lose_peer(&mut self, link: &Arc<Link>) {
+    fn lose_process(&mut self, link: &Arc<Link>) {
         log::debug!("process {:?} is gone", link.pid());
         link.set_dead();
-        link.socket().into_iter().for_each(|socket| self.ignore(socket));
+        link.socket().into_iter().for_each(|socket| self.unwatch(socket));
         self.state.directory.forget(link);
         self.state.census.forget(link);
-        self.lose_mail(link);
+        self.drop_outboxes(link);
         let mut former = self.state.former.lock().unwrap_or_else(PoisonError::into_inner);
         former.add(&link.counters().sum());
         drop(former);
@@ -300,8 +300,8 @@ fn open_segment(file: OwnedFd, welcome: &Welcome) -> Option<Segment> {
         .ok()?;
     let segment = Segment::of_peer(memory)?;
     let version = segment.header().layout_version.load(Acquire);
-    segment.hazard_slot(welcome.link, 0)?;
-    segment.heap(welcome.call_area, LANES * CALL_CELL)?;
+    segment.hazard_slot(welcome.peer_id, 0)?;
+    segment.heap(welcome.call_area, TRANSFER_SLOTS * CALL_CELL)?;
     segment.heap(welcome.probe, 16)?;
     (version == LAYOUT_VERSION && welcome.call_area.is_multiple_of(64) && welcome.probe.is_multiple_of(8))
         .then_some(segment)

@@ -1,4 +1,4 @@
-//! Letters and ports, between nodes of one process.
+//! CM messages and ports, between nodes of one process.
 
 use super::*;
 use ports::EPHEMERAL;
@@ -10,15 +10,15 @@ impl Process {
         self.node.own_block().expect("a block")
     }
 
-    fn send(&self, to: &Self, letter: &[u8]) {
-        self.node.send_cm(to.block(), letter).expect("it can be sent");
+    fn send(&self, to: &Self, message: &[u8]) {
+        self.node.send_cm(to.block(), message).expect("it can be sent");
     }
 
-    /// The next letter, which must be from there.
-    fn letter(&self, from: &Self) -> Vec<u8> {
+    /// The next CM message, which must be from there.
+    fn message(&self, from: &Self) -> Vec<u8> {
         match self.told.recv_timeout(LONG) {
-            Ok(Told::Letter(block, letter)) if block == from.block() => letter,
-            other => panic!("no letter, but {other:?}"),
+            Ok(Told::CmMessage(block, message)) if block == from.block() => message,
+            other => panic!("no message, but {other:?}"),
         }
     }
 
@@ -41,25 +41,25 @@ fn pair() -> (Process, Process) {
 #[test]
 fn letters_come_in_order_each_way() {
     let (a, b) = pair();
-    let number = |letter: Vec<u8>| u32::from_le_bytes(letter[..4].try_into().expect("four bytes"));
+    let number = |message: Vec<u8>| u32::from_le_bytes(message[..4].try_into().expect("four bytes"));
     std::thread::scope(|scope| {
         for (from, to) in [(&a, &b), (&b, &a)] {
             let (node, block) = (&from.node, to.block());
             scope.spawn(move || {
                 for count in 0..10_000_u32 {
-                    let len = 4 + count as usize % (message::LETTER - 3);
-                    let mut letter = vec![count as u8; len];
-                    letter[..4].copy_from_slice(&count.to_le_bytes());
-                    node.send_cm(block, &letter).expect("it can be sent");
+                    let len = 4 + count as usize % (message::CM_MESSAGE - 3);
+                    let mut message = vec![count as u8; len];
+                    message[..4].copy_from_slice(&count.to_le_bytes());
+                    node.send_cm(block, &message).expect("it can be sent");
                 }
             });
         }
         for (from, to) in [(&a, &b), (&b, &a)] {
             for count in 0..10_000_u32 {
-                let letter = to.letter(from);
-                assert_eq!(letter.len(), 4 + count as usize % (message::LETTER - 3));
-                assert!(letter[4..].iter().all(|byte| *byte == count as u8));
-                assert_eq!(number(letter), count);
+                let message = to.message(from);
+                assert_eq!(message.len(), 4 + count as usize % (message::CM_MESSAGE - 3));
+                assert!(message[4..].iter().all(|byte| *byte == count as u8));
+                assert_eq!(number(message), count);
             }
         }
     });
@@ -81,8 +81,8 @@ fn letters_of_many_threads_all_come() {
     });
     let mut next = [0_u16; 4];
     for _ in 0..2000 {
-        let letter = b.letter(&a);
-        let (thread, count) = (usize::from(letter[0]), u16::from_le_bytes([letter[1], letter[2]]));
+        let message = b.message(&a);
+        let (thread, count) = (usize::from(message[0]), u16::from_le_bytes([message[1], message[2]]));
         assert_eq!(count, next[thread], "each thread's come in order");
         next[thread] += 1;
     }
@@ -91,12 +91,12 @@ fn letters_of_many_threads_all_come() {
 #[test]
 fn what_cannot_be_a_letter_is_refused() {
     let (a, b) = pair();
-    for letter in [&[][..], &[0; message::LETTER + 1]] {
-        let error = a.node.send_cm(b.block(), letter).expect_err("neither empty nor longer");
+    for message in [&[][..], &[0; message::CM_MESSAGE + 1]] {
+        let error = a.node.send_cm(b.block(), message).expect_err("neither empty nor longer");
         assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
     }
-    a.send(&b, &[9; message::LETTER]);
-    assert_eq!(b.letter(&a), [9; message::LETTER]);
+    a.send(&b, &[9; message::CM_MESSAGE]);
+    assert_eq!(b.message(&a), [9; message::CM_MESSAGE]);
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn a_node_without_queue_pairs_is_reached_by_its_first_block() {
     assert_eq!((number.qpn >> 14, number.index), (u32::from(block), 1));
     let peer = Process::new(&fabric);
     peer.node.send_cm(block, b"is anybody there?").expect("it can be sent");
-    eventually("a guest", || node.state.seats.iter().count() == 1);
+    eventually("a attached", || node.state.peer_ids.iter().count() == 1);
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn nobody_is_told_to_be_gone() {
         assert_eq!(a.told.recv_timeout(LONG), Ok(Told::Gone(absent)));
     }
     a.send(&b, b"still here");
-    assert_eq!(b.letter(&a), b"still here");
+    assert_eq!(b.message(&a), b"still here");
 }
 
 #[test]
@@ -134,17 +134,17 @@ fn last_words_come_before_the_end() {
         let b = Process::new(&fabric);
         let block = b.block();
         a.send(&b, b"a request");
-        assert_eq!(b.letter(&a), b"a request");
+        assert_eq!(b.message(&a), b"a request");
         // It answers, and ends at once.
         b.send(&a, &[count]);
         drop(b);
         let told = || loop {
             match a.told.recv_timeout(LONG) {
-                Ok(Told::PeerLost(_) | Told::LinkGone(_)) => {}
+                Ok(Told::PeerLost(_) | Told::PeerDetached(_)) => {}
                 told => return told,
             }
         };
-        assert_eq!(told(), Ok(Told::Letter(block, vec![count])));
+        assert_eq!(told(), Ok(Told::CmMessage(block, vec![count])));
         assert_eq!(told(), Ok(Told::Gone(block)));
     }
 }
@@ -154,7 +154,7 @@ fn first_and_last_words_behind_much_else_come_before_the_end() {
     let (a, b) = pair();
     let block = b.block();
     a.send(&b, b"a request");
-    assert_eq!(b.letter(&a), b"a request");
+    assert_eq!(b.message(&a), b"a request");
     let link = b.link(a.qpn);
     let still = a.recorder.still.lock().expect("no panic");
     // More than are read in two turns, while the end of the connection to it is seen in the first.
@@ -166,11 +166,11 @@ fn first_and_last_words_behind_much_else_come_before_the_end() {
     drop(still);
     let told = || loop {
         match a.told.recv_timeout(LONG) {
-            Ok(Told::Cq(_) | Told::PeerLost(_) | Told::LinkGone(_)) => {}
+            Ok(Told::Cq(_) | Told::PeerLost(_) | Told::PeerDetached(_)) => {}
             told => return told,
         }
     };
-    assert_eq!(told(), Ok(Told::Letter(block, b"an answer".to_vec())));
+    assert_eq!(told(), Ok(Told::CmMessage(block, b"an answer".to_vec())));
     assert_eq!(told(), Ok(Told::Gone(block)));
 }
 
@@ -179,7 +179,7 @@ fn one_who_only_heard_is_told_of_the_end() {
     let (a, b) = pair();
     let block = a.block();
     a.send(&b, b"a request");
-    assert_eq!(b.letter(&a), b"a request");
+    assert_eq!(b.message(&a), b"a request");
     drop(a);
     b.expect(&Told::Gone(block));
 }
@@ -188,35 +188,35 @@ fn one_who_only_heard_is_told_of_the_end() {
 fn a_full_socket_holds_letters_until_there_is_room() {
     let (a, b) = pair();
     a.send(&b, b"first");
-    assert_eq!(b.letter(&a), b"first");
+    assert_eq!(b.message(&a), b"first");
     let still = b.recorder.still.lock().expect("no panic");
     for count in 0..5000_u32 {
         a.send(&b, &count.to_le_bytes());
     }
-    assert!(a.node.state.mail.waits(b.block()), "they fit into the socket");
+    assert!(a.node.state.cm_outboxes.waits(b.block()), "they fit into the socket");
     // Others are not kept waiting.
     let c = Process::new(&a.node.state.common.settings.fabric);
     a.send(&c, b"you, too");
-    assert_eq!(c.letter(&a), b"you, too");
+    assert_eq!(c.message(&a), b"you, too");
     drop(still);
     for count in 0..5000_u32 {
-        assert_eq!(b.letter(&a), count.to_le_bytes());
+        assert_eq!(b.message(&a), count.to_le_bytes());
     }
-    assert!(!a.node.state.mail.waits(b.block()));
+    assert!(!a.node.state.cm_outboxes.waits(b.block()));
 }
 
 #[test]
 fn letters_that_nobody_hears_are_bounded_and_both_sides_are_told() {
     let (a, b) = pair();
     a.send(&b, b"first");
-    assert_eq!(b.letter(&a), b"first");
+    assert_eq!(b.message(&a), b"first");
     let still = b.recorder.still.lock().expect("no panic");
     // One of them keeps its service thread busy.
     let begin = Instant::now();
-    let mut letter = [0; message::LETTER];
+    let mut message = [0; message::CM_MESSAGE];
     let mut send = |count: u32| {
-        letter[..4].copy_from_slice(&count.to_le_bytes());
-        a.send(&b, &letter);
+        message[..4].copy_from_slice(&count.to_le_bytes());
+        a.send(&b, &message);
     };
     let mut last = 0;
     while a.told.try_recv() != Ok(Told::Gone(b.block())) {
@@ -230,8 +230,8 @@ fn letters_that_nobody_hears_are_bounded_and_both_sides_are_told() {
     let (mut next, mut ends, mut is_lost) = (0, 0, false);
     while next <= last {
         match b.told.recv_timeout(Duration::from_millis(10)) {
-            Ok(Told::Letter(_, letter)) => {
-                let number = u32::from_le_bytes(letter[..4].try_into().expect("four bytes"));
+            Ok(Told::CmMessage(_, message)) => {
+                let number = u32::from_le_bytes(message[..4].try_into().expect("four bytes"));
                 assert!(number == next || is_lost && number > next, "{number} after {next} - 1");
                 (next, is_lost) = (number + 1, false);
             }
@@ -292,7 +292,7 @@ fn what_is_known_of_a_port_is_forgotten_with_its_owner() {
     let _seat = b.node.take_port(SPACE, 7471).expect("free");
     assert_eq!(a.find(7471, false), Found::Block(block));
     a.send(&b, b"hello");
-    assert_eq!(b.letter(&a), b"hello");
+    assert_eq!(b.message(&a), b"hello");
     drop(b);
     a.expect(&Told::Gone(block));
     assert_eq!(a.node.state.ports.known_owner(ports::Port { space: SPACE, number: 7471 }), None);
@@ -330,12 +330,12 @@ fn any_port_is_of_a_group_that_nobody_else_has() {
 #[test]
 fn all_ports_can_be_taken_and_then_there_are_none() {
     let a = Process::new(&fabric());
-    let mut seats: Vec<_> =
+    let mut peer_ids: Vec<_> =
         (0..EPHEMERAL.len()).map(|_| a.node.take_port(SPACE, 0).expect("a port")).collect();
     let error = a.node.take_port(SPACE, 0).expect_err("there are no more");
     assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
     assert!(error.to_string().contains("32768"), "{error}");
-    let port = seats.pop().expect("there are some").port();
+    let port = peer_ids.pop().expect("there are some").port();
     assert_eq!(a.node.take_port(SPACE, 0).expect("that one").port(), port);
 }
 
