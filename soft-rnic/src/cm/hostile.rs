@@ -14,7 +14,7 @@ use rdma_mummy_sys::types::ibv_qp_type;
 
 use super::fabric::Fabric;
 use super::switch::{QueueNumber, Switch};
-use super::transport::{Alone, Found, Seat, Transport};
+use super::transport::{Alone, PortLease, PortLocation, Transport};
 use super::types::{Ece, Event, IdNumber, Kind, Parameters, PortSpace};
 use crate::cm::bell::Bell;
 use crate::objects::setup::Setup;
@@ -31,12 +31,12 @@ const PEERS: u16 = 2;
 struct Deaf(Alone);
 
 impl Transport for Deaf {
-    fn take_port(&self, space: PortSpace, port: u16) -> Result<Seat, i32> {
+    fn take_port(&self, space: PortSpace, port: u16) -> Result<PortLease, i32> {
         self.0.take_port(space, port)
     }
 
-    fn find_port(&self, _: PortSpace, port: u16, _: Instant, _: u64, fresh: bool) -> Option<Found> {
-        (port == 800 && !fresh).then_some(Found::Block(1))
+    fn find_port(&self, _: PortSpace, port: u16, _: Instant, _: u64, fresh: bool) -> Option<PortLocation> {
+        (port == 800 && !fresh).then_some(PortLocation::Block(1))
     }
 
     fn send(&self, _: u16, message: &[u8]) -> io::Result<()> {
@@ -131,7 +131,7 @@ impl Host {
             }
             _ => {
                 if let Some(id) = id {
-                    self.switch.found(id.0, Found::Block(peer), now);
+                    self.switch.found(id.0, PortLocation::Block(peer), now);
                 }
             }
         }

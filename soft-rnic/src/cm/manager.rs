@@ -11,7 +11,7 @@ use rdma_mummy_sys::types::{ibv_qp_attr, ibv_qp_type};
 use super::bell::Bell;
 use super::fabric::Fabric;
 use super::switch::{QueueNumber, Switch};
-use super::transport::{Found, Transport};
+use super::transport::{PortLocation, Transport};
 use super::types::{Ece, Event, IdNumber, JoinNumber, Kind, Parameters, PortSpace, Route};
 use crate::node::{Node, random};
 use crate::objects::rnic::Rnic;
@@ -126,7 +126,7 @@ impl Manager {
     }
 
     /// It is known who has a port.
-    pub(super) fn on_found(&self, token: u64, found: Found) {
+    pub(super) fn on_found(&self, token: u64, found: PortLocation) {
         self.locked(|switch| switch.found(token, found, Instant::now()));
     }
 

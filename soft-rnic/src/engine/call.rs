@@ -14,7 +14,7 @@ use rdma_mummy_sys::types::{ibv_access_flags, ibv_qp_type};
 
 use super::transfer::{Direction, Local, Place, Remote};
 use super::{Broken, Way};
-use crate::node::{CALL_CELL, CALL_HEADER, CALL_PAYLOAD, Doorbell, Link, is_service_thread};
+use crate::node::{CALL_CELL, CALL_HEADER, CALL_PAYLOAD, Doorbell, PeerProcess, is_service_thread};
 use crate::objects::memory_window::Stays;
 use crate::objects::rnic::Rnic;
 use crate::platform::copy;
@@ -142,8 +142,9 @@ fn ask(
     asked: Asked,
     bytes: &mut dyn FnMut(NonNull<u8>),
 ) -> Result<u64, Broken> {
-    let link = &way.peer.link;
-    let (cell, room) = cell(link.segment(), link.call_area(), way.transfer_slot.index()).ok_or(Broken::Gone)?;
+    let process = &way.peer.process;
+    let (cell, room) =
+        cell(process.segment(), process.call_area(), way.transfer_slot.index()).ok_or(Broken::Gone)?;
     let address = remote.address.wrapping_add(asked.offset as u64);
     let same = cell.ticket.load(Relaxed) == way.ticket && cell.address.load(Relaxed) == address;
     match cell.state.phase() {
@@ -153,11 +154,14 @@ fn ask(
         // An earlier request of this transfer slot, whose sender does something else meanwhile.
         CallPhase::Asked | CallPhase::Begun | CallPhase::Left => return Err(Broken::Late),
         // An atomic operation that was done, and whose sender has yet to hear of it: it must not be done again.
-        _ if link.owed(way.transfer_slot.index()).is_some_and(|ticket| ticket != way.ticket) => {
+        _ if process.pending_atomic(way.transfer_slot.index()).is_some_and(|ticket| ticket != way.ticket) => {
             return Err(Broken::Late);
         }
         _ => {
-            link.owe(way.transfer_slot.index(), asked.operation.is_atomic().then_some(way.ticket));
+            process.set_pending_atomic(
+                way.transfer_slot.index(),
+                asked.operation.is_atomic().then_some(way.ticket),
+            );
             cell.operation.store(asked.operation as u32, Relaxed);
             cell.queue_pair.store(way.peer.index, Relaxed);
             cell.snapshot.store(way.peer.snapshot.to_word(), Relaxed);
@@ -172,7 +176,7 @@ fn ask(
                 bytes(room);
             }
             cell.state.ask();
-            link.ring(Doorbell::Call { transfer_slot: way.transfer_slot.index() as u16 });
+            process.ring(Doorbell::Call { transfer_slot: way.transfer_slot.index() as u16 });
         }
     }
     wait(way, cell)?;
@@ -181,7 +185,7 @@ fn ask(
         bytes(room);
     }
     cell.state.end();
-    link.owe(way.transfer_slot.index(), None);
+    process.set_pending_atomic(way.transfer_slot.index(), None);
     if status == DONE { Ok(value) } else { Err(Broken::Address) }
 }
 
@@ -199,11 +203,11 @@ fn wait(way: Way<'_>, cell: &Cell) -> Result<(), Broken> {
             return Ok(());
         }
         let waited = begin.elapsed();
-        if !way.peer.link.alive() {
+        if !way.peer.process.alive() {
             return Err(Broken::Gone);
         }
         if waited > patience && phase == CallPhase::Asked && cell.state.withdraw() {
-            way.peer.link.owe(way.transfer_slot.index(), None);
+            way.peer.process.set_pending_atomic(way.transfer_slot.index(), None);
             return Err(Broken::Late);
         }
         if waited > 2 * patience {
@@ -221,8 +225,10 @@ fn wait(way: Way<'_>, cell: &Cell) -> Result<(), Broken> {
 /// Leaves the receive that the request was for to the owner, who is at it. False if it has come to its end.
 #[cold]
 pub(crate) fn leave_to_owner(way: Way<'_>, slot: u32, claim: Claim) -> bool {
-    let link = &way.peer.link;
-    let Some((cell, _)) = cell(link.segment(), link.call_area(), way.transfer_slot.index()) else { return false };
+    let process = &way.peer.process;
+    let Some((cell, _)) = cell(process.segment(), process.call_area(), way.transfer_slot.index()) else {
+        return false;
+    };
     cell.slot.store(slot, Relaxed);
     cell.claim.store(claim.to_word(), Relaxed);
     cell.shared_queue.store(way.peer.descriptor.srq.into(), Relaxed);
@@ -237,23 +243,23 @@ pub(crate) fn leave_to_owner(way: Way<'_>, slot: u32, claim: Claim) -> bool {
 /// A receive that was left to its owner.
 #[derive(Clone, Debug)]
 pub(crate) struct Left {
-    link: Arc<Link>,
+    process: Arc<PeerProcess>,
     ticket: u64,
     since: Instant,
 }
 
 impl Left {
     /// What was left in this transfer slot for a request, if anything was.
-    pub(crate) fn find(link: &Arc<Link>, transfer_slot: usize, ticket: u64) -> Option<Self> {
-        let left = Self { link: Arc::clone(link), ticket, since: Instant::now() };
-        left.is_there(link, transfer_slot).then_some(left)
+    pub(crate) fn find(process: &Arc<PeerProcess>, transfer_slot: usize, ticket: u64) -> Option<Self> {
+        let left = Self { process: Arc::clone(process), ticket, since: Instant::now() };
+        left.is_there(process, transfer_slot).then_some(left)
     }
 
     /// Whether the owner, if it is this one, still has it.
-    pub(crate) fn is_there(&self, link: &Arc<Link>, transfer_slot: usize) -> bool {
-        let cell = cell(link.segment(), link.call_area(), transfer_slot % TRANSFER_SLOTS);
-        Arc::ptr_eq(&self.link, link)
-            && link.alive()
+    pub(crate) fn is_there(&self, process: &Arc<PeerProcess>, transfer_slot: usize) -> bool {
+        let cell = cell(process.segment(), process.call_area(), transfer_slot % TRANSFER_SLOTS);
+        Arc::ptr_eq(&self.process, process)
+            && process.alive()
             && cell.is_some_and(|(cell, _)| {
                 cell.state.phase() == CallPhase::Left && cell.ticket.load(Relaxed) == self.ticket
             })
@@ -261,7 +267,7 @@ impl Left {
 
     /// Whether whoever it was left to still has it.
     pub(crate) fn is_still_there(&self, transfer_slot: usize) -> bool {
-        self.is_there(&self.link, transfer_slot)
+        self.is_there(&self.process, transfer_slot)
     }
 
     /// For how long.

@@ -14,11 +14,11 @@ use super::transfer::{Direction, Place, Remote};
 use super::{After, Broken, Hazards, Outcome, Way};
 use crate::faults::Step;
 use crate::faults::injected::reach;
-use crate::node::PathTaken;
+use crate::node::PayloadPath;
 use crate::platform::copy;
-use crate::queue_pair::transfer_slot_mutex::TransferSlotMutexGuard;
 use crate::queue_pair::post::{VALUE_GIVEN, brings_back, is_of_window};
 use crate::queue_pair::send_queue::{Posted, Request};
+use crate::queue_pair::transfer_slot_mutex::TransferSlotMutexGuard;
 use crate::queue_pair::{Qp, Sending};
 use crate::shared::entry::{domain, notice};
 use crate::shared::generation::GenerationSnapshot;
@@ -115,8 +115,10 @@ impl Qp {
         let ticket = sending.ticket;
         let (state, transfer_slot) = sending.parts();
         let peer = state.peer.as_ref().expect("it was just connected");
-        let (local, remote) =
-            (self.rnic.node().local_hazard(transfer_slot.index()), peer.link.hazard_slot(transfer_slot.index()));
+        let (local, remote) = (
+            self.rnic.node().local_hazard(transfer_slot.index()),
+            peer.process.hazard_slot(transfer_slot.index()),
+        );
         let hazards = Hazards { local, remote };
         let result = self.attempt(
             posted,
@@ -202,7 +204,7 @@ impl Qp {
             Stop::Broken(Broken::Begun) => {
                 let ticket = sending.ticket;
                 if let Some(peer) = &mut sending.peer
-                    && let Some(left) = Left::find(&peer.link, self.number.index as usize, ticket)
+                    && let Some(left) = Left::find(&peer.process, self.number.index as usize, ticket)
                 {
                     // No message takes a later receive before this one is back.
                     peer.snapshot = GenerationSnapshot::NONE;
@@ -212,7 +214,7 @@ impl Qp {
             }
             Stop::Broken(Broken::Gone) => {
                 if let Some(peer) = &sending.peer {
-                    peer.link.suspect();
+                    peer.process.suspect();
                 }
                 if reliable { self.no_answer(sending) } else { Outcome::Done }
             }
@@ -276,7 +278,7 @@ impl Qp {
             _ => {
                 let operation = if swaps { Operation::CompareSwap } else { Operation::FetchAdd };
                 let before = atomic_by_asking(way, &remote, operation, request.operands);
-                (before.map_err(Stop::Broken)?, PathTaken::Call)
+                (before.map_err(Stop::Broken)?, PayloadPath::Call)
             }
         };
         way.count(path, 8);
@@ -323,7 +325,7 @@ impl Qp {
             _ => {
                 let asked = atomic_by_asking(way, &remote, Operation::AtomicWrite, [value, 0]);
                 asked.map_err(Stop::Broken)?;
-                PathTaken::Call
+                PayloadPath::Call
             }
         };
         way.count(path, 8);
@@ -371,11 +373,11 @@ impl Qp {
         if peer.descriptor.access & needed.0 == 0 {
             return Err(Stop::Refused(Refused::Access));
         }
-        if peer.link.is_own() {
+        if peer.process.is_own() {
             return self.own_remote(posted, way, needed);
         }
         let index = request.rkey >> 8;
-        let entry = peer.link.segment().region(index).ok_or(Stop::Refused(Refused::Access))?;
+        let entry = peer.process.segment().region(index).ok_or(Stop::Refused(Refused::Access))?;
         let (snapshot, descriptor) = entry.read().ok_or(Stop::Refused(Refused::Access))?;
         if snapshot.label() != request.rkey as u8
             || !domain::serves(descriptor.pd, peer.descriptor.pd, peer.descriptor.qpn)

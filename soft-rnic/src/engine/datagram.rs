@@ -11,10 +11,10 @@ use super::gather::Gathered;
 use super::multicast::GROUP;
 use super::peer::{Peer, receives};
 use super::{After, Broken, Hazards, Outcome, Way};
-use crate::node::{Link, Reach};
+use crate::node::{PeerProcess, Reachability};
 use crate::objects::multicast::is_group;
-use crate::queue_pair::transfer_slot_mutex::TransferSlotMutexGuard;
 use crate::queue_pair::send_queue::{Destination, Posted};
+use crate::queue_pair::transfer_slot_mutex::TransferSlotMutexGuard;
 use crate::queue_pair::{Qp, Sending};
 
 /// Whether a Q_Key of a request stands for the queue pair's own (InfiniBand specification 3.5.3: the high bit).
@@ -47,11 +47,11 @@ impl Qp {
         if let Err(status) = self.gather_for(sending, posted, &mut gathered) {
             return Outcome::Failed(status);
         }
-        let outcome = match self.rnic.node().link_to(destination.remote_qpn) {
+        let outcome = match self.rnic.node().find_process(destination.remote_qpn) {
             // The first datagram to a process waits for the way to be made.
-            Reach::Pending => self.soon(sending),
-            Reach::Ready(link) => {
-                if let Some(peer) = self.receiver(sending, destination, link) {
+            Reachability::Pending => self.soon(sending),
+            Reachability::Ready(process) => {
+                if let Some(peer) = self.receiver(sending, destination, process) {
                     self.send_to(sending, destination, posted, &peer, To::One, &gathered, after)
                 } else {
                     Outcome::Done
@@ -75,10 +75,15 @@ impl Qp {
     }
 
     /// The queue pair that a datagram is for, if it takes it.
-    fn receiver(&self, sending: &Sending, destination: &Destination, link: Arc<Link>) -> Option<Peer> {
+    fn receiver(
+        &self,
+        sending: &Sending,
+        destination: &Destination,
+        process: Arc<PeerProcess>,
+    ) -> Option<Peer> {
         let qpn = destination.remote_qpn;
-        let peer = self.taker(sending, destination, &link, link.index_of(qpn)?, qpn)?;
-        let here = link.has_gid(peer.descriptor.device, peer.descriptor.port, destination.dgid);
+        let peer = self.taker(sending, destination, &process, process.index_of(qpn)?, qpn)?;
+        let here = process.has_gid(peer.descriptor.device, peer.descriptor.port, destination.dgid);
         here.then_some(peer)
     }
 
@@ -87,11 +92,11 @@ impl Qp {
         &self,
         sending: &Sending,
         destination: &Destination,
-        link: &Arc<Link>,
+        process: &Arc<PeerProcess>,
         index: u32,
         qpn: u32,
     ) -> Option<Peer> {
-        let (snapshot, descriptor) = self.descriptor_of(link, index)?;
+        let (snapshot, descriptor) = self.descriptor_of(process, index)?;
         let qkey = match destination.remote_qkey {
             key if key & CONTROLLED != 0 => sending.attributes.qkey,
             key => key,
@@ -101,10 +106,10 @@ impl Qp {
             && u32::from(descriptor.qp_type) == ibv_qp_type::IBV_QPT_UD.0
             && descriptor.qkey == qkey
             && descriptor.link_up;
-        let (link, slots) = (Arc::clone(link), descriptor.slots.check());
+        let (process, slots) = (Arc::clone(process), descriptor.slots.check());
         let receives_apart = Cell::default();
         takes.then_some(Peer {
-            link,
+            process,
             index,
             hazard_index: index,
             snapshot,
@@ -132,14 +137,14 @@ impl Qp {
         let (_, transfer_slot) = sending.parts();
         let hazards = Hazards {
             local: self.rnic.node().local_hazard(transfer_slot.index()),
-            remote: peer.link.hazard_slot(transfer_slot.index()),
+            remote: peer.process.hazard_slot(transfer_slot.index()),
         };
         let way = Way { rnic: &self.rnic, peer, gathered, hazards: &hazards, transfer_slot, ticket };
         // The receiver has no packet to look at: it is told by which of its addresses it was reached.
         let by = match to {
             To::One => {
                 let index =
-                    peer.link.gid_index(peer.descriptor.device, peer.descriptor.port, destination.dgid);
+                    peer.process.gid_index(peer.descriptor.device, peer.descriptor.port, destination.dgid);
                 u64::from(index.unwrap_or_default())
             }
             To::Group { entry } => u64::from(entry + 1) << 8,

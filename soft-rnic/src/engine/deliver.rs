@@ -9,12 +9,12 @@ use rdma_mummy_sys::types::{
 use super::call::leave_to_owner;
 use super::connected::{Refused, Stop};
 use super::peer::Peer;
-use super::short::shared_place;
+use super::short::mapped_pointer;
 use super::transfer::{Direction, Place, Remote, Remotes};
 use super::{After, Broken, Outcome, Way};
 use crate::faults::injected::{reach, takes_the_long_way};
 use crate::faults::{self, Step};
-use crate::node::{Doorbell, TransferSlotGuard, Link, PathTaken};
+use crate::node::{Doorbell, PayloadPath, PeerProcess, TransferSlotGuard};
 use crate::platform::copy;
 use crate::queue_pair::Qp;
 use crate::queue_pair::send_queue::Posted;
@@ -126,7 +126,7 @@ impl Qp {
         srq: u32,
         after: &mut After,
     ) -> Result<Taken<'a>, Stop> {
-        let segment = peer.link.segment();
+        let segment = peer.process.segment();
         let entry = segment.shared_queue(srq).ok_or(Stop::Refused(Refused::Operation))?;
         let (_, descriptor) = entry.read().ok_or(Stop::Refused(Refused::Operation))?;
         let slots = descriptor.slots.check().ok_or(Stop::Refused(Refused::Operation))?;
@@ -136,7 +136,7 @@ impl Qp {
         let taken = take_first(peer, &slots, entry.hint(), slots.count(), descriptor.pd)?;
         entry.set_hint(slots.next(taken.index));
         if entry.take_available() {
-            after.ring(&peer.link, Doorbell::Srq(srq));
+            after.ring(&peer.process, Doorbell::Srq(srq));
         }
         Ok(taken)
     }
@@ -166,17 +166,17 @@ impl Qp {
                 unsafe { copy::copy_unordered(at, piece.at, piece.len) };
                 at = at.wrapping_add(piece.len);
             }
-            let path = if peer.link.is_own() { PathTaken::Own } else { PathTaken::Slot };
+            let path = if peer.process.is_own() { PayloadPath::Own } else { PayloadPath::Slot };
             way.count(path, length);
             return Ok(true);
         }
-        if peer.link.is_own() {
+        if peer.process.is_own() {
             // Source and destination: the hazard stands for both.
             hazards.local.set(Hazard::new(peer.hazard_index, Hazard::ANY_REGION));
         }
         hazards.remote.set(Hazard::new(peer.hazard_index, entries.hazard_region()));
         full_fence();
-        if !entries.are_current(&peer.link) || !peer.entry().is_current(peer.snapshot) {
+        if !entries.are_current(&peer.process) || !peer.entry().is_current(peer.snapshot) {
             return Err(Stop::Changed);
         }
         let remotes = self.places(way, &entries, envelope.header)?;
@@ -264,7 +264,7 @@ impl Qp {
             return Err(Stop::Broken(Broken::Gone));
         }
         reach(Step::BeforeAnnounce);
-        let segment = peer.link.segment();
+        let segment = peer.process.segment();
         let descriptor = &peer.descriptor;
         if descriptor.ring_words != 0 {
             let pushed = segment
@@ -283,13 +283,13 @@ impl Qp {
     #[inline]
     pub(super) fn announce(&self, peer: &Peer, solicited: bool, after: &mut After) {
         let descriptor = &peer.descriptor;
-        let Some(entry) = peer.link.segment().completion_queue(descriptor.recv_cq) else { return };
+        let Some(entry) = peer.process.segment().completion_queue(descriptor.recv_cq) else { return };
         let announced = entry.announce(descriptor.source, solicited);
         reach(Step::BeforeDoorbell);
         if announced.wake {
             self.wake(entry, peer, after);
         } else if announced.overrun {
-            after.ring(&peer.link, Doorbell::Cq(descriptor.recv_cq));
+            after.ring(&peer.process, Doorbell::Cq(descriptor.recv_cq));
         }
     }
 
@@ -316,7 +316,7 @@ impl Qp {
         };
         if reliable && status != ibv_wc_status::IBV_WC_SUCCESS {
             peer.entry().leave_notice(notice::RECEIVE_ERROR);
-            after.notice(&peer.link, peer.index);
+            after.notice(&peer.process, peer.index);
             self.finish(envelope, posted, peer, taken, false, status, after)?;
             // The completion tells the responder: an event is for requests that end none.
             return Ok(Outcome::Failed(if status == ibv_wc_status::IBV_WC_LOC_LEN_ERR {
@@ -335,7 +335,7 @@ impl Qp {
         // Of the state that the owner has set and the slot that it has looked at, one of both sees the other.
         full_fence();
         if !peer.entry().is_current(peer.snapshot)
-            && let Some(entry) = peer.link.segment().completion_queue(peer.descriptor.recv_cq)
+            && let Some(entry) = peer.process.segment().completion_queue(peer.descriptor.recv_cq)
             && entry.nudge(peer.descriptor.source)
         {
             self.wake(entry, peer, after);
@@ -346,7 +346,7 @@ impl Qp {
     #[cold]
     fn wake(&self, entry: &CqEntry, peer: &Peer, after: &mut After) {
         entry.fire();
-        after.ring(&peer.link, Doorbell::Cq(peer.descriptor.recv_cq));
+        after.ring(&peer.process, Doorbell::Cq(peer.descriptor.recv_cq));
         entry.told();
     }
 
@@ -360,8 +360,8 @@ impl Qp {
         length: u64,
         writes: bool,
     ) -> Option<Place> {
-        let link = &way.peer.link;
-        if link.is_own() {
+        let process = &way.peer.process;
+        if process.is_own() {
             // The pointer that the program registered, by the private tables: peers can write into the segment.
             let (region, snapshot, own) = self.rnic.regions().read(key)?;
             let allowed =
@@ -379,7 +379,7 @@ impl Qp {
             return Some(Place::Here(at));
         }
         let there = descriptor.address.wrapping_add(address.wrapping_sub(descriptor.iova));
-        let by_system = descriptor.access & kind::OWNER_ONLY == 0 && link.vm().is_some();
+        let by_system = descriptor.access & kind::OWNER_ONLY == 0 && process.vm().is_some();
         Some(if by_system { Place::There(there) } else { Place::Ask })
     }
 }
@@ -387,11 +387,11 @@ impl Qp {
 /// Claims the first receive that is posted among so many slots from this one on.
 #[inline]
 fn take_first<'a>(peer: &'a Peer, slots: &Slots, first: u32, among: u32, pd: u32) -> Result<Taken<'a>, Stop> {
-    let segment = peer.link.segment();
+    let segment = peer.process.segment();
     let first = first % slots.count();
     let index = |step| (first + step) % slots.count();
     let header = |step| segment.slot(slots, index(step)).map(|slot| slot.header);
-    let (step, claim) = claim_first(among, peer.link.number(), header).ok_or(Stop::NoReceive)?;
+    let (step, claim) = claim_first(among, peer.process.number(), header).ok_or(Stop::NoReceive)?;
     let index = index(step);
     let slot = segment.slot(slots, index).ok_or(Stop::Refused(Refused::Operation))?;
     Ok(Taken { slot, claim, index, pd })
@@ -407,20 +407,20 @@ pub(super) fn mapped(
     length: u64,
     writes: bool,
 ) -> Option<*mut u8> {
-    if descriptor.share == 0
+    if descriptor.export == 0
         || (writes && descriptor.access & ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 == 0)
     {
         return None;
     }
     let direction = if writes { Direction::Write } else { Direction::Read };
-    shared_place(peer, transfer_slot, descriptor, address, length, direction)
+    mapped_pointer(peer, transfer_slot, descriptor, address, length, direction)
 }
 
 /// A claimed receive goes back: the next message takes it.
 pub(super) fn give_back(peer: &Peer, taken: &Taken<'_>) {
     match peer.descriptor.srq.checked_sub(1) {
         // Counted before it can be claimed; and the next to be claimed, so that another try finds what it has asked for.
-        Some(srq) => peer.link.segment().shared_queue(srq).into_iter().for_each(|entry| {
+        Some(srq) => peer.process.segment().shared_queue(srq).into_iter().for_each(|entry| {
             entry.add_available(1);
             entry.set_hint(taken.index);
         }),
@@ -464,7 +464,7 @@ impl Entries {
             if length == 0 {
                 continue;
             }
-            let (snapshot, descriptor) = region(&peer.link, lkey).and_then(MrEntry::read).ok_or(bad)?;
+            let (snapshot, descriptor) = region(&peer.process, lkey).and_then(MrEntry::read).ok_or(bad)?;
             let good = snapshot.label() == lkey as u8
                 && descriptor.pd == taken.pd
                 && descriptor.access & ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 != 0
@@ -486,10 +486,10 @@ impl Entries {
         }
     }
 
-    fn are_current(&self, link: &Link) -> bool {
+    fn are_current(&self, process: &PeerProcess) -> bool {
         self.pieces
             .iter()
-            .all(|entry| region(link, entry.lkey).is_some_and(|region| region.is_current(entry.snapshot)))
+            .all(|entry| region(process, entry.lkey).is_some_and(|region| region.is_current(entry.snapshot)))
     }
 }
 
@@ -515,7 +515,7 @@ pub(super) fn entries_are_good(peer: &Peer, slot: &Slot<'_>, room: Room, length:
 
 #[inline]
 fn key_is_good(peer: &Peer, lkey: u32, address: u64, length: u64) -> bool {
-    let found = region(&peer.link, lkey).and_then(MrEntry::read);
+    let found = region(&peer.process, lkey).and_then(MrEntry::read);
     found.is_some_and(|(snapshot, descriptor)| {
         snapshot.label() == lkey as u8
             && descriptor.pd == peer.descriptor.pd
@@ -524,6 +524,6 @@ fn key_is_good(peer: &Peer, lkey: u32, address: u64, length: u64) -> bool {
     })
 }
 
-fn region(link: &Link, key: u32) -> Option<&MrEntry> {
-    link.segment().region(key >> 8)
+fn region(process: &PeerProcess, key: u32) -> Option<&MrEntry> {
+    process.segment().region(key >> 8)
 }

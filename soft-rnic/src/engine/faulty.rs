@@ -13,9 +13,9 @@ use super::{After, Broken, Outcome, Way};
 use crate::faults::injected::{Attempts, Injected, Tampering, reach};
 use crate::faults::{self, Action, Opcode, Seen, Step, effects};
 use crate::platform::copy;
-use crate::queue_pair::transfer_slot_mutex::TransferSlotMutexGuard;
 use crate::queue_pair::post::is_of_window;
 use crate::queue_pair::send_queue::Posted;
+use crate::queue_pair::transfer_slot_mutex::TransferSlotMutexGuard;
 use crate::queue_pair::{Qp, Sending};
 
 /// How often a request that is held looks whether others have passed.

@@ -10,7 +10,7 @@ use rdma_mummy_sys::types::*;
 
 use super::datagram::gid_words;
 use super::multicast::GROUP;
-use crate::node::{CALL_CELL, Link};
+use crate::node::{CALL_CELL, PeerProcess};
 use crate::queue_pair::xrc::RECEIVER;
 use crate::shared::entry::{
     MembershipDescriptor, MrDescriptor, QpDescriptor, SlotsDescriptor, SrqDescriptor,
@@ -98,19 +98,19 @@ pub(crate) fn send_into(segment: Segment, lies: &[Lies], mut meddle: impl FnMut(
         1 => u64::MAX - 64,
         _ => HEAP_AT as u64 + 8192,
     };
-    let (link, _other) = node.add_peer(block as u16, segment, area);
+    let (process, _other) = node.add_peer(block as u16, segment, area);
     let mut sent = Sent::default();
     for (at, lies) in lies.iter().enumerate() {
-        let requester = Requester { bench: &bench, link: &link, lies, qpn: block << 14 | QUEUE_PAIR };
+        let requester = Requester { bench: &bench, process: &process, lies, qpn: block << 14 | QUEUE_PAIR };
         sent += requester.run(TYPES[(at + usize::from(lies.kind >> 4)) % TYPES.len()], at, &mut meddle);
     }
-    node.lose_peer(&link);
+    node.lose_peer(&process);
     sent
 }
 
 struct Requester<'a> {
     bench: &'a Bench,
-    link: &'a Arc<Link>,
+    process: &'a Arc<PeerProcess>,
     lies: &'a Lies,
     qpn: u32,
 }
@@ -118,7 +118,7 @@ struct Requester<'a> {
 impl Requester<'_> {
     /// A queue pair, its requests, and the end of both.
     fn run(&self, qp_type: ibv_qp_type, first: usize, meddle: &mut impl FnMut(&Segment)) -> Sent {
-        let (bench, segment) = (self.bench, self.link.segment());
+        let (bench, segment) = (self.bench, self.process.segment());
         let qp = bench.qp(qp_type, ptr::null_mut());
         bench.init(qp);
         bench.ready(qp, self.qpn, |attr| (attr.timeout, attr.retry_cnt, attr.rnr_retry) = (1, 1, 1));
@@ -204,7 +204,7 @@ impl Requester<'_> {
         // Too many slots are not looked at: half of the time the lie is somewhere else.
         let count = if kind & 32 == 0 { slots.count % MAX_SLOTS } else { slots.count };
         let slots = SlotsDescriptor { count, ..slots };
-        let segment = self.link.segment();
+        let segment = self.process.segment();
         let attributes = inner(qp).sending.lock().attributes.clone();
         let mut writer = GenerationWriter::default();
         let region = MrDescriptor {
@@ -213,8 +213,8 @@ impl Requester<'_> {
             address: word,
             pd: PD,
             access: u32::MAX,
-            share: if kind & 8 == 0 { 0 } else { word32 },
-            share_epoch: word32,
+            export: if kind & 8 == 0 { 0 } else { word32 },
+            export_epoch: word32,
         };
         segment.region(REGION).expect("a small index").publish(&mut writer, KEY as u8, &region);
         let descriptor = QpDescriptor {
@@ -281,8 +281,8 @@ impl Requester<'_> {
     /// Says that whatever was asked for is done.
     fn answer(&self, qp: *mut ibv_qp) {
         let transfer_slot = inner(qp).number.index as usize % TRANSFER_SLOTS;
-        let cell = self.link.call_area().checked_add((transfer_slot * CALL_CELL) as u64);
-        let Some(place) = cell.and_then(|cell| self.link.segment().heap(cell, CALL_CELL)) else { return };
+        let cell = self.process.call_area().checked_add((transfer_slot * CALL_CELL) as u64);
+        let Some(place) = cell.and_then(|cell| self.process.segment().heap(cell, CALL_CELL)) else { return };
         if place.cast::<u64>().is_aligned() {
             // SAFETY: the first four words of a cell, inside of the segment and aligned; nothing but atomics is there.
             let word = |at| unsafe { place.cast::<AtomicU32>().add(at).as_ref() };

@@ -18,12 +18,12 @@ use super::deliver::{Entries, Envelope, Taken, give_back, mapped};
 use super::peer::Peer;
 use super::transfer::Direction;
 use super::{After, Hazards};
-use crate::node::{TransferSlotGuard, PathTaken};
+use crate::node::{PayloadPath, TransferSlotGuard};
 use crate::objects::region::Region;
 use crate::platform::copy;
 use crate::platform::vm::{self, Vm, VmError};
-use crate::queue_pair::transfer_slot_mutex::TransferSlotMutexGuard;
 use crate::queue_pair::send_queue::{Executor, Payload, Posted};
+use crate::queue_pair::transfer_slot_mutex::TransferSlotMutexGuard;
 use crate::queue_pair::{Qp, Sending};
 use crate::shared::entry::{MrEntry, kind};
 use crate::shared::generation::GenerationSnapshot;
@@ -125,7 +125,7 @@ impl Qp {
     ) -> usize {
         let (state, transfer_slot) = sending.parts();
         let Some(peer) = &state.peer else { return 0 };
-        if peer.link.is_own() || !peer.established || !peer.link.alive() {
+        if peer.process.is_own() || !peer.established || !peer.process.alive() {
             return 0;
         }
         let Some(first) = queue.peek(0) else { return 0 };
@@ -134,7 +134,7 @@ impl Qp {
             opcode if is_for_a_list(opcode, peer) => Direction::Write,
             _ => return 0,
         };
-        let Some(vm) = peer.link.vm() else { return 0 };
+        let Some(vm) = peer.process.vm() else { return 0 };
         let hazards = self.hazards(peer, transfer_slot);
         let mut list = List {
             direction,
@@ -159,7 +159,7 @@ impl Qp {
         drop((list, hazards));
         let lengths = (0..done as u32).filter_map(|distance| Some(queue.peek(distance)?.request.length));
         for length in lengths.clone() {
-            peer.link.counters().add(transfer_slot, PathTaken::Vm, length as usize);
+            peer.process.counters().add(transfer_slot, PayloadPath::Vm, length as usize);
         }
         lengths.for_each(|length| state.advance_psn(length));
         done
@@ -235,7 +235,7 @@ impl Qp {
             Direction::Read => ibv_access_flags::IBV_ACCESS_REMOTE_READ,
         };
         let index = request.rkey >> 8;
-        let entry = peer.link.segment().region(index)?;
+        let entry = peer.process.segment().region(index)?;
         let (snapshot, descriptor) = entry.read()?;
         let good = snapshot.label() == request.rkey as u8
             && descriptor.pd == peer.descriptor.pd
@@ -285,7 +285,7 @@ impl Qp {
                     return None;
                 }
                 let index = entry.lkey >> 8;
-                list.name(index, peer.link.segment().region(index)?, entry.snapshot)?;
+                list.name(index, peer.process.segment().region(index)?, entry.snapshot)?;
                 let there =
                     entry.descriptor.address.wrapping_add(address.wrapping_sub(entry.descriptor.iova));
                 // The completion orders a SEND's bytes: no tail of them does.
@@ -363,11 +363,11 @@ impl Qp {
                 Direction::Read => vm.read(&list.local, &list.remote),
             }
         };
-        peer.link.counters().add_call(transfer_slot);
+        peer.process.counters().add_call(transfer_slot);
         match moved {
             Ok(bytes) => list.ends.iter().take_while(|end| **end <= bytes).count(),
             Err(VmError::Forbidden(error)) => {
-                peer.link.forget_vm(error);
+                peer.process.disable_vm(error);
                 0
             }
             // The long way says what it means.

@@ -26,11 +26,11 @@ use rdma_mummy_sys::types::{ibv_event_type, ibv_qp_state, ibv_qp_type, ibv_send_
 
 use crate::faults;
 use crate::node::VmError;
-use crate::node::{Doorbell, TransferSlotGuard, Link, PathTaken};
+use crate::node::{Doorbell, PayloadPath, PeerProcess, TransferSlotGuard};
 use crate::objects::completion::Cqe;
 use crate::objects::rnic::Rnic;
-use crate::queue_pair::transfer_slot_mutex::TransferSlotMutexGuard;
 use crate::queue_pair::send_queue::Posted;
+use crate::queue_pair::transfer_slot_mutex::TransferSlotMutexGuard;
 use crate::queue_pair::{Qp, Sending, wc_opcode};
 use crate::shared::hazard::HazardSlot;
 use gather::Gathered;
@@ -88,14 +88,14 @@ pub(crate) struct Way<'a> {
 impl Way<'_> {
     /// Counts a message that was moved.
     #[inline]
-    pub(crate) fn count(&self, path: PathTaken, bytes: usize) {
-        self.peer.link.counters().add(self.transfer_slot, path, bytes);
+    pub(crate) fn count(&self, path: PayloadPath, bytes: usize) {
+        self.peer.process.counters().add(self.transfer_slot, path, bytes);
     }
 
     /// The path over memory that is mapped here.
     #[inline]
-    pub(crate) fn mapped(&self) -> PathTaken {
-        if self.peer.link.is_own() { PathTaken::Own } else { PathTaken::Direct }
+    pub(crate) fn mapped(&self) -> PayloadPath {
+        if self.peer.process.is_own() { PayloadPath::Own } else { PayloadPath::Direct }
     }
 }
 
@@ -130,17 +130,17 @@ impl After {
     }
 
     /// The queue pair has a notice.
-    pub(crate) fn notice(&mut self, link: &Link, queue_pair: u32) {
-        self.ring(link, Doorbell::Qp(queue_pair));
+    pub(crate) fn notice(&mut self, process: &PeerProcess, queue_pair: u32) {
+        self.ring(process, Doorbell::Qp(queue_pair));
     }
 
     /// Tells the peer, or this process itself once no transfer slot is held.
-    pub(crate) fn ring(&mut self, link: &Link, doorbell: Doorbell) {
-        if !link.is_own() {
-            link.ring(doorbell);
+    pub(crate) fn ring(&mut self, process: &PeerProcess, doorbell: Doorbell) {
+        if !process.is_own() {
+            process.ring(doorbell);
         } else if !self.own.contains(&doorbell) && self.own.try_push(doorbell).is_err() {
             // More than one run can note: the service thread does it.
-            link.ring(doorbell);
+            process.ring(doorbell);
         }
     }
 }
@@ -179,7 +179,12 @@ impl Qp {
         }
     }
 
-    fn execute_some(self: &Arc<Self>, sending: &mut TransferSlotMutexGuard<'_, Sending>, budget: u32, after: &mut After) {
+    fn execute_some(
+        self: &Arc<Self>,
+        sending: &mut TransferSlotMutexGuard<'_, Sending>,
+        budget: u32,
+        after: &mut After,
+    ) {
         // SAFETY: the transfer slot is held, and every executor of this queue holds it.
         let mut queue = unsafe { self.send_queue.executor() };
         for _ in 0..budget {

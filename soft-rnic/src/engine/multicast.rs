@@ -11,9 +11,9 @@ use super::datagram::{To, gid_words};
 use super::gather::Gathered;
 use super::peer::Peer;
 use super::{After, Outcome};
-use crate::node::Link;
-use crate::queue_pair::transfer_slot_mutex::TransferSlotMutexGuard;
+use crate::node::PeerProcess;
 use crate::queue_pair::send_queue::{Destination, Posted};
+use crate::queue_pair::transfer_slot_mutex::TransferSlotMutexGuard;
 use crate::queue_pair::{Qp, Sending};
 use crate::shared::entry::MembershipDescriptor;
 use crate::shared::hazard::full_fence;
@@ -24,25 +24,25 @@ pub(crate) const GROUP: u32 = 0xff_ffff;
 /// Where a copy goes: the entry in the owner's table of memberships.
 #[derive(Clone, Debug)]
 pub(crate) struct Member {
-    link: Arc<Link>,
+    process: Arc<PeerProcess>,
     entry: u32,
 }
 
 impl Qp {
     /// The members of a group among the entries of one process.
-    fn members_of(&self, link: &Arc<Link>, group: [u64; 2]) -> Vec<Member> {
-        let count = if link.is_own() { self.rnic.groups().count() } else { link.segment().members() };
+    fn members_of(&self, process: &Arc<PeerProcess>, group: [u64; 2]) -> Vec<Member> {
+        let count = if process.is_own() { self.rnic.groups().count() } else { process.segment().members() };
         let of =
-            |entry: &u32| self.membership(link, *entry).is_some_and(|descriptor| descriptor.gid == group);
-        (0..count).filter(of).map(|entry| Member { link: Arc::clone(link), entry }).collect()
+            |entry: &u32| self.membership(process, *entry).is_some_and(|descriptor| descriptor.gid == group);
+        (0..count).filter(of).map(|entry| Member { process: Arc::clone(process), entry }).collect()
     }
 
     /// An entry, as a whole. Of those of this process, what it knows itself: peers can write into the segment.
-    fn membership(&self, link: &Link, entry: u32) -> Option<MembershipDescriptor> {
-        if link.is_own() {
+    fn membership(&self, process: &PeerProcess, entry: u32) -> Option<MembershipDescriptor> {
+        if process.is_own() {
             return self.rnic.groups().descriptor(entry);
         }
-        let entry = link.segment().member(entry)?;
+        let entry = process.segment().member(entry)?;
         let (snapshot, descriptor) = entry.read()?;
         full_fence();
         entry.is_current(snapshot).then_some(descriptor)
@@ -61,9 +61,10 @@ impl Qp {
                 return Outcome::Failed(status);
             }
             self.rnic.node().local_hazard(sending.transfer_slot()).clear();
-            let Some(links) = self.rnic.node().everybody() else { return self.soon(sending) };
+            let Some(processes) = self.rnic.node().all_processes() else { return self.soon(sending) };
             let group = gid_words(destination.dgid);
-            sending.members = Some(links.iter().flat_map(|link| self.members_of(link, group)).collect());
+            sending.members =
+                Some(processes.iter().flat_map(|process| self.members_of(process, group)).collect());
         }
         while let Some(member) = sending.members.as_ref().and_then(|members| members.last().cloned()) {
             let outcome = self.send_copy(sending, destination, posted, &member, after);
@@ -107,15 +108,15 @@ impl Qp {
 
     /// The queue pair of a membership, if it is still in the group and takes the datagram.
     fn member(&self, sending: &Sending, destination: &Destination, member: &Member) -> Option<Peer> {
-        let Member { link, entry } = member;
-        let descriptor = self.membership(link, *entry).filter(|_| link.alive())?;
-        let itself = link.is_own() && descriptor.index == self.number.index;
+        let Member { process, entry } = member;
+        let descriptor = self.membership(process, *entry).filter(|_| process.alive())?;
+        let itself = process.is_own() && descriptor.index == self.number.index;
         let blocked = self.create_flags & ibv_qp_create_flags::IBV_QP_CREATE_BLOCK_SELF_MCAST_LB.0 != 0;
         let in_group = descriptor.gid == gid_words(destination.dgid) && !(itself && blocked);
         // The number is the peer's to tell, and must be of its own.
-        if !in_group || link.index_of(descriptor.qpn) != Some(descriptor.index) {
+        if !in_group || process.index_of(descriptor.qpn) != Some(descriptor.index) {
             return None;
         }
-        self.taker(sending, destination, link, descriptor.index, descriptor.qpn)
+        self.taker(sending, destination, process, descriptor.index, descriptor.qpn)
     }
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use rdma_mummy_sys::types::{ibv_qp_state, ibv_qp_type};
 
 use super::After;
-use crate::node::Link;
-use crate::node::Reach;
+use crate::node::PeerProcess;
+use crate::node::Reachability;
 use crate::queue_pair::{Qp, Sending};
 use crate::shared::entry::{QpDescriptor, QpEntry};
 use crate::shared::generation::GenerationSnapshot;
@@ -17,7 +17,7 @@ use crate::shared::segment::Slots;
 /// A queue pair that answers.
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
-    pub(crate) link: Arc<Link>,
+    pub(crate) process: Arc<PeerProcess>,
     pub(crate) index: u32,
     /// The index that hazards name: `Hazard::ANY_QUEUE_PAIR` where others of that process are on the way as well.
     pub(crate) hazard_index: u32,
@@ -40,14 +40,14 @@ impl Peer {
     /// The entry in the peer's segment.
     #[inline]
     pub(crate) fn entry(&self) -> &QpEntry {
-        self.link.segment().queue_pair(self.index).expect("the index was found in the table")
+        self.process.segment().queue_pair(self.index).expect("the index was found in the table")
     }
 
     /// Leaves a notice for the owner, if the queue pair is still what it was: its index may be another's by now. The caller
     /// has this transfer slot, and no hazard there.
     #[cold]
     pub(crate) fn leave_notice(&self, transfer_slot: usize, bits: u32, after: &mut After) {
-        let (entry, hazard) = (self.entry(), self.link.hazard_slot(transfer_slot));
+        let (entry, hazard) = (self.entry(), self.process.hazard_slot(transfer_slot));
         hazard.publish(Hazard::new(self.index, Hazard::NO_REGION));
         // It may be about to change its state, which takes a moment.
         let now = (0..100).find_map(|_| entry.read().filter(|(snapshot, _)| entry.is_current(*snapshot)));
@@ -56,7 +56,7 @@ impl Peer {
         };
         if now.is_some_and(|(_, descriptor)| same(&descriptor)) {
             entry.leave_notice(bits);
-            after.notice(&self.link, self.index);
+            after.notice(&self.process, self.index);
         }
         hazard.clear();
     }
@@ -95,7 +95,7 @@ impl Qp {
     #[inline]
     pub(crate) fn connect_peer(&self, sending: &mut Sending) -> Result<(), NoPeer> {
         if let Some(peer) = &sending.peer
-            && peer.link.alive()
+            && peer.process.alive()
             && peer.entry().is_current(peer.snapshot)
         {
             return Ok(());
@@ -106,10 +106,10 @@ impl Qp {
     /// What a queue pair says of itself. One of this process is asked itself: peers can write into the segment.
     pub(super) fn descriptor_of(
         &self,
-        link: &Link,
+        process: &PeerProcess,
         index: u32,
     ) -> Option<(GenerationSnapshot, QpDescriptor)> {
-        let entry = link.segment().queue_pair(index)?;
+        let entry = process.segment().queue_pair(index)?;
         // It may be about to change its state, which takes a moment.
         let found = (0..100).find_map(|_| {
             let found = entry.read();
@@ -119,7 +119,7 @@ impl Qp {
             found
         });
         let (snapshot, descriptor) = found?;
-        if link.is_own() {
+        if process.is_own() {
             // Of a later state than the snapshot, if of another: then the snapshot is not current.
             return Some((snapshot, self.rnic.queue_pairs().get(index)?.descriptor()));
         }
@@ -130,22 +130,22 @@ impl Qp {
     fn find_peer(&self, sending: &mut Sending) -> Result<(), NoPeer> {
         let attributes = &sending.attributes;
         let was_connected = sending.peer.clone();
-        let link = match self.rnic.node().link_to(attributes.dest_qpn) {
-            Reach::Ready(link) if link.alive() => link,
-            Reach::Pending => return Err(NoPeer::Pending),
+        let process = match self.rnic.node().find_process(attributes.dest_qpn) {
+            Reachability::Ready(process) if process.alive() => process,
+            Reachability::Pending => return Err(NoPeer::Pending),
             _ => return Err(NoPeer::Silent),
         };
-        let index = link.index_of(attributes.dest_qpn);
+        let index = process.index_of(attributes.dest_qpn);
         let Some(index) = index else { return Err(NoPeer::Silent) };
         if self.qp_type != ibv_qp_type::IBV_QPT_XRC_SEND
             && let Some(left) = &sending.left
         {
-            if left.is_there(&link, self.number.index as usize) {
+            if left.is_there(&process, self.number.index as usize) {
                 return Err(NoPeer::Busy);
             }
             sending.left = None;
         }
-        let Some((snapshot, descriptor)) = self.descriptor_of(&link, index) else {
+        let Some((snapshot, descriptor)) = self.descriptor_of(&process, index) else {
             return Err(NoPeer::Closed);
         };
         sending.closed_since = None;
@@ -162,11 +162,11 @@ impl Qp {
         }
         // A changed descriptor (of permissions, say) leaves a running connection as it is; a new one begins at the agreed number.
         let resumed = was_connected.as_ref().is_some_and(|peer| {
-            Arc::ptr_eq(&peer.link, &link)
+            Arc::ptr_eq(&peer.process, &process)
                 && peer.index == index
                 && peer.descriptor.connection == descriptor.connection
         });
-        let entry = link.segment().queue_pair(index).expect("it was just read");
+        let entry = process.segment().queue_pair(index).expect("it was just read");
         // An unreliable connection takes up a message with any number (InfiniBand specification, chapter 9, unreliable connections).
         if self.is_reliable() && !resumed && entry.expected_psn() != sending.psn {
             return Err(NoPeer::Silent);
@@ -180,7 +180,7 @@ impl Qp {
         let (slots, receives_apart) = (descriptor.slots.check(), Cell::new(false));
         sending.peer = Some(Peer {
             longest,
-            link,
+            process,
             index,
             hazard_index: index,
             snapshot,

@@ -17,11 +17,11 @@ use super::transfer::Direction;
 use super::{After, Hazards};
 use crate::faults::Step;
 use crate::faults::injected::reach;
-use crate::node::{TransferSlotGuard, PathTaken, ShareId, VmError};
+use crate::node::{ExportId, PayloadPath, TransferSlotGuard, VmError};
 use crate::objects::region::Region;
 use crate::platform::{copy, vm};
-use crate::queue_pair::transfer_slot_mutex::TransferSlotMutexGuard;
 use crate::queue_pair::send_queue::{Payload, Posted};
+use crate::queue_pair::transfer_slot_mutex::TransferSlotMutexGuard;
 use crate::queue_pair::{Qp, Sending};
 use crate::shared::entry::{MrDescriptor, MrEntry, kind};
 use crate::shared::generation::GenerationSnapshot;
@@ -82,7 +82,7 @@ impl Qp {
         let request = posted.request;
         let (state, transfer_slot) = sending.parts();
         let Some(peer) = &state.peer else { return false };
-        if !peer.established || !peer.link.alive() || request.length > peer.longest.min(MAX_MESSAGE) {
+        if !peer.established || !peer.process.alive() || request.length > peer.longest.min(MAX_MESSAGE) {
             return false;
         }
         let Some(piece) = self.only_piece(posted) else { return false };
@@ -123,10 +123,14 @@ impl Qp {
 
     /// The hazards of a transfer slot, to be set.
     #[inline(always)]
-    pub(super) fn hazards<'a>(&'a self, peer: &'a Peer, transfer_slot: &TransferSlotGuard<'_>) -> Hazards<'a> {
+    pub(super) fn hazards<'a>(
+        &'a self,
+        peer: &'a Peer,
+        transfer_slot: &TransferSlotGuard<'_>,
+    ) -> Hazards<'a> {
         Hazards {
             local: self.rnic.node().local_hazard(transfer_slot.index()),
-            remote: peer.link.hazard_slot(transfer_slot.index()),
+            remote: peer.process.hazard_slot(transfer_slot.index()),
         }
     }
 
@@ -160,7 +164,7 @@ impl Qp {
         if piece.len == 0 || peer.descriptor.access & needed(direction) == 0 {
             return false;
         }
-        if peer.link.is_own() {
+        if peer.process.is_own() {
             self.move_own(direction, posted, piece, peer, transfer_slot)
         } else {
             self.move_mapped(direction, posted, piece, peer, transfer_slot, alone)
@@ -197,7 +201,7 @@ impl Qp {
         // SAFETY: the hazards are set, a full fence has followed and all snapshots are current, so both sides may be touched; each lies within its region, or
         // in the send queue.
         unsafe { piece.copy(direction, there) };
-        peer.link.counters().add(transfer_slot, PathTaken::Own, piece.len);
+        peer.process.counters().add(transfer_slot, PayloadPath::Own, piece.len);
         true
     }
 
@@ -214,7 +218,7 @@ impl Qp {
     ) -> bool {
         let request = posted.request;
         let index = request.rkey >> 8;
-        let Some(entry) = peer.link.segment().region(index) else { return false };
+        let Some(entry) = peer.process.segment().region(index) else { return false };
         let Some((snapshot, descriptor)) = entry.read() else { return false };
         if snapshot.label() != request.rkey as u8
             || descriptor.pd != peer.descriptor.pd
@@ -224,15 +228,16 @@ impl Qp {
             return false;
         }
         let (address, length) = (request.remote_addr, request.length);
-        let shared = if descriptor.share == 0 {
+        let shared = if descriptor.export == 0 {
             None
         } else {
-            shared_place(peer, transfer_slot, &descriptor, address, length, direction)
+            mapped_pointer(peer, transfer_slot, &descriptor, address, length, direction)
         };
         let Some(there) = shared else {
             let there = descriptor.address.wrapping_add(address.wrapping_sub(descriptor.iova));
             let by_system = alone && descriptor.access & kind::OWNER_ONLY == 0;
-            return by_system && self.write_by_system(piece, peer, transfer_slot, (entry, snapshot, index), there);
+            return by_system
+                && self.write_by_system(piece, peer, transfer_slot, (entry, snapshot, index), there);
         };
         reach(Step::BeforeMark);
         let _marks = self.set_hazards(peer, piece, index, transfer_slot);
@@ -243,7 +248,7 @@ impl Qp {
         reach(Step::BeforeCopy);
         // SAFETY: as in `move_own`; the transfer slot keeps the peer's memory mapped.
         unsafe { piece.copy(direction, there) };
-        peer.link.counters().add(transfer_slot, PathTaken::Direct, piece.len);
+        peer.process.counters().add(transfer_slot, PayloadPath::Direct, piece.len);
         true
     }
 
@@ -258,7 +263,7 @@ impl Qp {
         (entry, snapshot, index): (&MrEntry, GenerationSnapshot, u32),
         there: u64,
     ) -> bool {
-        let Some(vm) = peer.link.vm().filter(|_| vm::ORDERED) else { return false };
+        let Some(vm) = peer.process.vm().filter(|_| vm::ORDERED) else { return false };
         let tail = copy::tail_len(there as usize, source.len);
         let body = source.len - tail;
         let local = [vm::local(source.at, body), vm::local(source.at.wrapping_add(body), tail)];
@@ -273,12 +278,12 @@ impl Qp {
         // SAFETY: the hazards are set, a full fence has followed and all snapshots are current, so the source may be read, and the range lies in the peer's region.
         let moved = unsafe { vm.write(&local, &remote) };
         drop(hazards);
-        peer.link.counters().add_call(transfer_slot);
+        peer.process.counters().add_call(transfer_slot);
         let done = moved == Ok(source.len);
         if done {
-            peer.link.counters().add(transfer_slot, PathTaken::Vm, source.len);
+            peer.process.counters().add(transfer_slot, PayloadPath::Vm, source.len);
         } else if let Err(VmError::Forbidden(error)) = moved {
-            peer.link.forget_vm(error);
+            peer.process.disable_vm(error);
         }
         done
     }
@@ -306,7 +311,7 @@ impl Qp {
         }
         reach(Step::BeforeClaim);
         let index = peer.entry().cursor();
-        let Some(slot) = peer.link.segment().slot(slots, index) else { return false };
+        let Some(slot) = peer.process.segment().slot(slots, index) else { return false };
         let Some(offer) = slot.header.offer() else { return false };
         let room = slot.header.room();
         if piece.len > room.bytes as usize || !entries_are_good(peer, &slot, room, piece.len) {
@@ -330,17 +335,17 @@ impl Qp {
             src_qp: self.number.qpn,
             queue_pair: peer.index,
         };
-        if !slot.header.fulfil(offer, peer.link.number(), &delivery) {
+        if !slot.header.fulfil(offer, peer.process.number(), &delivery) {
             return false;
         }
         let next = slots.next(index);
         peer.entry().set_cursor(next);
-        if let Some(slot) = peer.link.segment().slot(slots, next) {
+        if let Some(slot) = peer.process.segment().slot(slots, next) {
             // Its owner has read there last, and does not look at it before the next message is there.
             copy::fetch_to_write(slot.eager.as_ptr(), piece.len.div_ceil(copy::LINE));
         }
-        let path = if peer.link.is_own() { PathTaken::Own } else { PathTaken::Slot };
-        peer.link.counters().add(transfer_slot, path, piece.len);
+        let path = if peer.process.is_own() { PayloadPath::Own } else { PayloadPath::Slot };
+        peer.process.counters().add(transfer_slot, path, piece.len);
         reach(Step::BeforeAnnounce);
         self.announce(peer, request.has(ibv_send_flags::IBV_SEND_SOLICITED), after);
         true
@@ -349,7 +354,7 @@ impl Qp {
 
 /// Where a range of a peer's region is mapped here.
 #[inline]
-pub(super) fn shared_place(
+pub(super) fn mapped_pointer(
     peer: &Peer,
     transfer_slot: &TransferSlotGuard<'_>,
     descriptor: &MrDescriptor,
@@ -357,8 +362,11 @@ pub(super) fn shared_place(
     length: u64,
     direction: Direction,
 ) -> Option<*mut u8> {
-    let share = ShareId { index: descriptor.share.checked_sub(1)?, epoch: descriptor.share_epoch };
+    let export = ExportId { index: descriptor.export.checked_sub(1)?, epoch: descriptor.export_epoch };
     let there = descriptor.address.wrapping_add(address.wrapping_sub(descriptor.iova));
-    let place = peer.link.share(transfer_slot, share, direction == Direction::Write)?.at(there, length)?;
+    let place = peer
+        .process
+        .mapped_memory(transfer_slot, export, direction == Direction::Write)?
+        .at(there, length)?;
     Some(place.as_ptr())
 }

@@ -5,7 +5,7 @@ use arrayvec::ArrayVec;
 use super::call::move_by_asking;
 use super::{Broken, Way};
 use crate::faults;
-use crate::node::{PathTaken, VmError};
+use crate::node::{PayloadPath, VmError};
 use crate::platform::{copy, vm};
 use crate::queue_pair::Qp;
 use crate::shared::segment::MAX_SGE;
@@ -113,12 +113,12 @@ impl Qp {
 }
 
 /// The path of the slowest piece.
-fn path_taken(way: Way<'_>, remotes: &[Remote]) -> PathTaken {
+fn path_taken(way: Way<'_>, remotes: &[Remote]) -> PayloadPath {
     let has = |wanted: fn(&Place) -> bool| remotes.iter().any(|remote| wanted(&remote.place));
     if has(|place| matches!(place, Place::Ask)) {
-        PathTaken::Call
+        PayloadPath::Call
     } else if has(|place| matches!(place, Place::There(_))) {
-        PathTaken::Vm
+        PayloadPath::Vm
     } else {
         way.mapped()
     }
@@ -266,8 +266,8 @@ impl Batch {
         if self.local.is_empty() {
             return Ok(());
         }
-        let link = &way.peer.link;
-        let vm = link.vm().ok_or(Broken::Path)?;
+        let process = &way.peer.process;
+        let vm = process.vm().ok_or(Broken::Path)?;
         // SAFETY: the caller of `move_message` may touch the local pieces; the remote ones are the kernel's concern.
         let result = unsafe {
             match direction {
@@ -275,12 +275,12 @@ impl Batch {
                 Direction::Read => vm.read(&self.local, &self.remote),
             }
         };
-        link.counters().add_call(way.transfer_slot);
+        process.counters().add_call(way.transfer_slot);
         self.local.clear();
         self.remote.clear();
         let wanted = core::mem::take(&mut self.bytes);
         if let Err(VmError::Forbidden(error)) = result {
-            link.forget_vm(error);
+            process.disable_vm(error);
         }
         // Fewer bytes: the next range is not there.
         if result.map_err(Broken::from)? == wanted { Ok(()) } else { Err(Broken::Address) }

@@ -76,7 +76,7 @@ impl Qp {
         // All bytes are there: hazards of this very transfer keep nobody waiting.
         way.hazards.local.set(Hazard::new(self.number.index, Hazard::NO_REGION));
         way.hazards.remote.set(Hazard::new(way.peer.index, Hazard::NO_REGION));
-        let result = if way.peer.link.is_own() {
+        let result = if way.peer.process.is_own() {
             let peer = self.rnic.queue_pairs().get(way.peer.index).ok_or(Stop::Changed)?;
             peer.invalidate_for_peer(key)
         } else {

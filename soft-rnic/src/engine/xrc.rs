@@ -15,9 +15,9 @@ use super::deliver::Envelope;
 use super::gather::Gathered;
 use super::peer::{NoPeer, Peer, receives};
 use super::{After, Broken, Hazards, Outcome, Way};
-use crate::node::Reach;
-use crate::queue_pair::transfer_slot_mutex::TransferSlotMutexGuard;
+use crate::node::Reachability;
 use crate::queue_pair::send_queue::Posted;
+use crate::queue_pair::transfer_slot_mutex::TransferSlotMutexGuard;
 use crate::queue_pair::xrc::RECEIVER;
 use crate::queue_pair::{Qp, Sending};
 use crate::shared::entry::{QpDescriptor, notice};
@@ -48,8 +48,8 @@ impl Qp {
             Err(_) => return self.stopped(sending, Stop::Refused(Refused::Number), after),
         };
         let result = self.attempt_between(sending, posted, gathered, [&target, &receiver], after);
-        if receiver.link.owed(sending.transfer_slot()) == Some(sending.ticket) {
-            sending.owing = Some(Arc::clone(&receiver.link));
+        if receiver.process.pending_atomic(sending.transfer_slot()) == Some(sending.ticket) {
+            sending.atomic_target = Some(Arc::clone(&receiver.process));
         }
         match result {
             Ok(Outcome::Done) => {
@@ -63,11 +63,11 @@ impl Qp {
             }
             Ok(other) => other,
             Err(Stop::Broken(Broken::Begun)) => {
-                sending.left = Left::find(&receiver.link, sending.transfer_slot(), sending.ticket);
+                sending.left = Left::find(&receiver.process, sending.transfer_slot(), sending.ticket);
                 self.left_behind(sending)
             }
             Err(Stop::Broken(Broken::Gone)) => {
-                receiver.link.suspect();
+                receiver.process.suspect();
                 self.no_answer(sending)
             }
             Err(stop) => self.stopped(sending, stop, after),
@@ -87,15 +87,19 @@ impl Qp {
         let (_, transfer_slot) = sending.parts();
         let local = self.rnic.node().local_hazard(transfer_slot.index());
         // Where both are of one process this is the same hazard, which says "any queue pair" from now on.
-        let of_target = Hazards { local, remote: target.link.hazard_slot(transfer_slot.index()) };
-        let hazard_index =
-            if Arc::ptr_eq(&target.link, &receiver.link) { receiver.hazard_index } else { target.index };
+        let of_target = Hazards { local, remote: target.process.hazard_slot(transfer_slot.index()) };
+        let hazard_index = if Arc::ptr_eq(&target.process, &receiver.process) {
+            receiver.hazard_index
+        } else {
+            target.index
+        };
         of_target.remote.publish(Hazard::new(hazard_index, Hazard::NO_REGION));
         if !target.entry().is_current(target.snapshot) {
             return Err(Stop::Changed);
         }
-        let hazards = Hazards { local, remote: receiver.link.hazard_slot(transfer_slot.index()) };
-        let way = Way { rnic: &self.rnic, peer: receiver, gathered, hazards: &hazards, transfer_slot, ticket };
+        let hazards = Hazards { local, remote: receiver.process.hazard_slot(transfer_slot.index()) };
+        let way =
+            Way { rnic: &self.rnic, peer: receiver, gathered, hazards: &hazards, transfer_slot, ticket };
         let takes_receive = matches!(
             posted.request.opcode,
             ibv_wr_opcode::IBV_WR_SEND
@@ -119,7 +123,7 @@ impl Qp {
         let found = match known {
             Some(place) => {
                 let (_, peer) = &sending.receivers[place];
-                if peer.link.alive() && peer.entry().is_current(peer.snapshot) {
+                if peer.process.alive() && peer.entry().is_current(peer.snapshot) {
                     peer.clone()
                 } else {
                     sending.receivers.swap_remove(place);
@@ -133,21 +137,21 @@ impl Qp {
         }
         let QpDescriptor { access, max_dest_rd_atomic, min_rnr_timer, .. } = target.descriptor;
         let descriptor = QpDescriptor { access, max_dest_rd_atomic, min_rnr_timer, ..found.descriptor };
-        let together = Arc::ptr_eq(&target.link, &found.link);
+        let together = Arc::ptr_eq(&target.process, &found.process);
         let hazard_index = if together { Hazard::ANY_QUEUE_PAIR } else { found.index };
         Ok(Peer { descriptor, longest: target.longest, hazard_index, ..found })
     }
 
     #[cold]
     fn find_receiver(&self, sending: &mut Sending, srqn: u32) -> Result<Peer, NoPeer> {
-        let link = match self.rnic.node().link_to(srqn) {
-            Reach::Ready(link) if link.alive() => link,
-            Reach::Pending => return Err(NoPeer::Pending),
+        let process = match self.rnic.node().find_process(srqn) {
+            Reachability::Ready(process) if process.alive() => process,
+            Reachability::Pending => return Err(NoPeer::Pending),
             _ => return Err(NoPeer::Silent),
         };
-        let index = link.index_of(srqn).ok_or(NoPeer::Silent)?;
+        let index = process.index_of(srqn).ok_or(NoPeer::Silent)?;
         // It says what it is from its beginning to its end: one that does not is gone.
-        let (snapshot, descriptor) = self.descriptor_of(&link, index).ok_or(NoPeer::Closed)?;
+        let (snapshot, descriptor) = self.descriptor_of(&process, index).ok_or(NoPeer::Closed)?;
         let good = receives(snapshot.label())
             && descriptor.qpn == srqn
             && u32::from(descriptor.qp_type) == RECEIVER.0;
@@ -155,7 +159,7 @@ impl Qp {
             return Err(NoPeer::Silent);
         }
         let found = Peer {
-            link,
+            process,
             index,
             hazard_index: index,
             snapshot,

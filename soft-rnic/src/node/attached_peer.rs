@@ -5,12 +5,12 @@ use std::io;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
-use super::heap::HeapRange;
 use super::cm_outbox::PeerCm;
-use super::message::{ProcessId, REQUEST, Reply, Request, ShareId, Welcome};
+use super::heap::HeapRange;
+use super::message::{ExportId, ProcessId, REQUEST, Reply, Request, Welcome};
 use super::peer_ids::PeerLease;
-use super::service::{EventSource, ServiceThread, PACKETS_PER_TURN};
-use super::{CALL_CELL, State};
+use super::service::{EventSource, PACKETS_PER_TURN, ServiceThread};
+use super::{CALL_CELL, NodeState};
 use crate::platform::process::{Lifeline, Process};
 use crate::platform::socket::{MANY, Received, ReceivedMany, Room, Socket};
 use crate::platform::user;
@@ -51,9 +51,9 @@ pub(crate) struct AttachedPeer {
     lease: PeerLease,
     calls: HeapRange,
     /// What it was given to map.
-    given: HashSet<ShareId>,
+    given: HashSet<ExportId>,
     /// What it has to be told as soon as there is room.
-    unsent_notices: Vec<ShareId>,
+    unsent_notices: Vec<ExportId>,
     waits_for_room: bool,
     /// It has said that it leaves.
     said_goodbye: bool,
@@ -93,7 +93,9 @@ impl ServiceThread {
 
     pub(crate) fn accept_connections(&mut self, token: u64, listener: BlockListener) -> Option<EventSource> {
         for _ in 0..PACKETS_PER_TURN {
-            if self.sources.values().filter(|source| matches!(source, EventSource::PendingPeer(_))).count() >= MAX_PENDING_PEERS {
+            if self.sources.values().filter(|source| matches!(source, EventSource::PendingPeer(_))).count()
+                >= MAX_PENDING_PEERS
+            {
                 self.pause(token, &listener);
                 break;
             }
@@ -164,7 +166,8 @@ impl ServiceThread {
             self.unwatch(&pending.socket);
             return None;
         };
-        let (given, unsent_notices, waits_for_room, said_goodbye) = (HashSet::new(), Vec::new(), false, false);
+        let (given, unsent_notices, waits_for_room, said_goodbye) =
+            (HashSet::new(), Vec::new(), false, false);
         Some(EventSource::AttachedPeer(AttachedPeer {
             socket: pending.socket,
             lease,
@@ -288,9 +291,11 @@ impl ServiceThread {
     fn handle_packet(&mut self, peer: &mut AttachedPeer, packet: &[u8]) -> bool {
         match Request::decode(packet) {
             Some(Request::Doorbell(doorbell)) => self.state.answer(peer.lease.peer_id, doorbell),
-            Some(Request::Share { share, write }) => self.send_export(peer, share, write),
+            Some(Request::MapExport { export, write }) => self.send_export(peer, export, write),
             Some(Request::Goodbye) => peer.said_goodbye = true,
-            Some(Request::CmMessage { from, message }) => return self.receive_cm_message(peer, from, message),
+            Some(Request::CmMessage { from, message }) => {
+                return self.receive_cm_message(peer, from, message);
+            }
             Some(Request::CmReset { from }) => return self.receive_cm_reset(peer, from),
             Some(Request::Hello { .. } | Request::Status { .. }) | None => return false,
         }
@@ -305,7 +310,7 @@ impl ServiceThread {
     /// The connection has ended: so has the attached peer, if it has said so, or its process is dead.
     pub(crate) fn connection_ended(&mut self, token: u64, mut peer: AttachedPeer) -> Option<EventSource> {
         self.end_peer_cm(&mut peer);
-        let State { segment, peer_ids, .. } = &*self.state;
+        let NodeState { segment, peer_ids, .. } = &*self.state;
         let has_left =
             peer.said_goodbye || segment.hazard_slot(peer.lease.peer_id, 0).is_some_and(HazardSlot::has_left);
         let process = match Lifeline::of(&peer.socket, peer_ids.process(peer.lease)) {
@@ -327,7 +332,11 @@ impl ServiceThread {
     }
 
     /// Looks whether one who has fallen disconnected is dead by now.
-    pub(crate) fn check_disconnected(&mut self, token: u64, mut disconnected: DisconnectedPeer) -> Option<EventSource> {
+    pub(crate) fn check_disconnected(
+        &mut self,
+        token: u64,
+        mut disconnected: DisconnectedPeer,
+    ) -> Option<EventSource> {
         if disconnected.process.is_cut() {
             self.remove_disconnected(disconnected);
             return None;
@@ -354,15 +363,15 @@ impl ServiceThread {
         self.detach_peer(disconnected.peer);
     }
 
-    fn send_export(&self, peer: &mut AttachedPeer, share: ShareId, write: bool) {
+    fn send_export(&self, peer: &mut AttachedPeer, export: ExportId, write: bool) {
         use std::os::fd::AsFd;
-        let sent = match self.state.shares.offer(share, write) {
-            Some(offer) => {
-                peer.given.insert(share);
-                let reply = Reply::Share { share, writable: offer.writable, place: offer.place };
-                peer.socket.send_with(&reply.encode(), offer.file.as_fd())
+        let sent = match self.state.exports.open_for_peer(export, write) {
+            Some(file) => {
+                peer.given.insert(export);
+                let reply = Reply::Export { export, writable: file.writable, range: file.range };
+                peer.socket.send_with(&reply.encode(), file.file.as_fd())
             }
-            None => peer.socket.send(&Reply::NoShare { share }.encode()),
+            None => peer.socket.send(&Reply::NoExport { export }.encode()),
         };
         if let Err(error) = sent {
             // It will ask again.
@@ -371,13 +380,13 @@ impl ServiceThread {
     }
 
     /// Tells those who have mapped the memory that it is gone.
-    pub(crate) fn notify_export_gone(&mut self, share: ShareId) {
+    pub(crate) fn notify_export_gone(&mut self, export: ExportId) {
         let mut sources = core::mem::take(&mut self.sources);
         for (token, source) in &mut sources {
             if let EventSource::AttachedPeer(peer) = source
-                && peer.given.remove(&share)
+                && peer.given.remove(&export)
             {
-                peer.unsent_notices.push(share);
+                peer.unsent_notices.push(export);
                 self.send_notices(*token, peer);
             }
         }
@@ -386,8 +395,8 @@ impl ServiceThread {
 
     /// Tells an attached peer what it has not been told, as far as there is room.
     fn send_notices(&self, token: u64, peer: &mut AttachedPeer) {
-        while let Some(share) = peer.unsent_notices.last() {
-            match peer.socket.send(&Reply::Gone { share: *share }.encode()) {
+        while let Some(export) = peer.unsent_notices.last() {
+            match peer.socket.send(&Reply::ExportGone { export: *export }.encode()) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 // If the attached peer has gone, its end will be heard.
                 Ok(()) | Err(_) => peer.unsent_notices.pop(),
@@ -402,7 +411,8 @@ impl ServiceThread {
     /// A attached peer is dead, although somebody still has its end of the connection.
     pub(crate) fn remove_dead_peer(&mut self, peer_id: u16, serial: u64) {
         let token = self.sources.iter().find_map(|(token, source)| match source {
-            EventSource::AttachedPeer(peer) | EventSource::DisconnectedPeer(DisconnectedPeer { peer, .. }) => {
+            EventSource::AttachedPeer(peer)
+            | EventSource::DisconnectedPeer(DisconnectedPeer { peer, .. }) => {
                 (peer.lease == PeerLease { peer_id, serial }).then_some(*token)
             }
             _ => None,

@@ -13,12 +13,12 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::attached_peer::AttachedPeer;
-use super::link::Link;
-use super::mailbox::Command;
+use super::mailbox::ServiceCommand;
 use super::message::{Request, cm_message_packet};
 use super::numbers::LAST_BLOCK;
+use super::peer_process::PeerProcess;
 use super::service::{EventSource, ServiceThread};
-use super::{Node, State};
+use super::{Node, NodeState};
 
 /// So many bytes wait for one process, at most: when it is stopped, and its socket is full.
 const ROOM: usize = 16 << 20;
@@ -35,7 +35,7 @@ const MAX_PENDING_UNKNOWN: usize = 4096;
 #[derive(Debug, Default)]
 struct CmOutbox {
     /// Where they go. `None` if nobody has connected for them yet.
-    link: Option<Arc<Link>>,
+    process: Option<Arc<PeerProcess>>,
     /// Those that wait. If there are any, the service thread knows of it.
     queue: VecDeque<Box<[u8]>>,
     bytes: usize,
@@ -49,9 +49,9 @@ struct CmOutbox {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Enqueued {
     /// It is out, it waits with others, or it is lost with the peer.
-Handled,
+    Handled,
     /// It is the first that waits.
-First,
+    First,
 }
 
 impl CmOutbox {
@@ -60,7 +60,7 @@ impl CmOutbox {
             return Enqueued::Handled;
         }
         let first = self.queue.is_empty();
-        if let Some(socket) = self.link.as_ref().filter(|_| first).and_then(|link| link.socket())
+        if let Some(socket) = self.process.as_ref().filter(|_| first).and_then(|process| process.socket())
             && !must_wait(socket.send(packet))
         {
             return Enqueued::Handled;
@@ -77,7 +77,7 @@ impl CmOutbox {
 
     /// Sends what waits, as far as there is room. True if nothing is left.
     fn flush(&mut self) -> bool {
-        let Some(socket) = self.link.as_ref().and_then(|link| link.socket()) else { return true };
+        let Some(socket) = self.process.as_ref().and_then(|process| process.socket()) else { return true };
         while let Some(packet) = self.queue.front() {
             if must_wait(socket.send(packet)) {
                 return false;
@@ -95,7 +95,7 @@ impl CmOutbox {
 
     /// Nobody is there. False if that is no news.
     fn fail(&mut self) -> bool {
-        let news = self.link.take().is_some() | !self.queue.is_empty() | self.overflowed;
+        let news = self.process.take().is_some() | !self.queue.is_empty() | self.overflowed;
         self.clear();
         (self.overflowed, self.since) = (false, None);
         news
@@ -130,21 +130,21 @@ impl CmOutboxes {
     }
 
     /// From now on, CM messages go this owner. True if all that have waited are out.
-    fn attach(&self, block: u16, link: &Arc<Link>) -> bool {
+    fn attach(&self, block: u16, process: &Arc<PeerProcess>) -> bool {
         let mut outbox = self.outbox(block);
-        (outbox.link, outbox.since) = (Some(Arc::clone(link)), None);
+        (outbox.process, outbox.since) = (Some(Arc::clone(process)), None);
         outbox.flush()
     }
 
-    fn link(&self, block: u16) -> Option<Arc<Link>> {
-        self.outbox(block).link.clone()
+    fn process(&self, block: u16) -> Option<Arc<PeerProcess>> {
+        self.outbox(block).process.clone()
     }
 
     /// Whether somebody is written to at this block.
     fn is_used(&self, block: u16) -> bool {
         self.0.get().is_some() && {
             let outbox = self.outbox(block);
-            outbox.link.is_some() || !outbox.queue.is_empty() || outbox.overflowed
+            outbox.process.is_some() || !outbox.queue.is_empty() || outbox.overflowed
         }
     }
 
@@ -159,7 +159,7 @@ impl CmOutboxes {
 pub(crate) enum PeerCm {
     /// It has said nothing.
     #[default]
-Silent,
+    Silent,
     /// It is to be answered at this block, to which there is no owner yet.
     Pending {
         block: u16,
@@ -185,7 +185,7 @@ impl Node {
     }
 
     /// Sends a message to the connection manager of the process that has a block of another process. It never waits, and calls no
-    /// handler. What is sent to one process comes in the order of the calls, and all of it, unless [`Handler::cm_gone`] is called.
+    /// handler. What is sent to one process comes in the order of the calls, and all of it, unless [`NodeHandler::cm_gone`] is called.
     ///
     /// [`own_block`](Self::own_block) must have been called before: the answer comes there.
     ///
@@ -194,13 +194,13 @@ impl Node {
     /// It is too long (`InvalidInput`), or nobody can be reached at all: there is no service thread, or the program has closed the
     /// device's descriptors.
     ///
-    /// [`Handler::cm_gone`]: super::Handler::cm_gone
+    /// [`NodeHandler::cm_gone`]: super::NodeHandler::cm_gone
     pub(crate) fn send_cm(&self, block: u16, message: &[u8]) -> io::Result<()> {
         let from = self.own_block()?;
         self.ensure_service()?;
         let packet = cm_message_packet(from, message).ok_or(io::ErrorKind::InvalidInput)?;
         if self.state.cm_outboxes.outbox(block).send(&packet) == Enqueued::First {
-            self.state.common.mailbox.post(Command::FlushOutbox { block });
+            self.state.common.mailbox.post(ServiceCommand::FlushOutbox { block });
         }
         Ok(())
     }
@@ -214,13 +214,13 @@ impl Node {
     pub(crate) fn wake_cm_at(&self, when: Instant) -> io::Result<()> {
         self.ensure_service()?;
         if self.state.alarm.set(when) {
-            self.state.common.mailbox.ring();
+            self.state.common.mailbox.wake();
         }
         Ok(())
     }
 }
 
-impl State {
+impl NodeState {
     /// Nobody is to be expected at this block, who has been there.
     pub(crate) fn notify_cm_gone(&self, block: u16) {
         self.ports.forget(block);
@@ -244,7 +244,8 @@ impl State {
 
     /// All of them.
     pub(crate) fn fail_all_outboxes(&self) {
-        for block in self.cm_outboxes.blocks_of(|outbox| outbox.link.is_some() || !outbox.queue.is_empty()) {
+        for block in self.cm_outboxes.blocks_of(|outbox| outbox.process.is_some() || !outbox.queue.is_empty())
+        {
             self.fail_outbox(block);
         }
     }
@@ -254,12 +255,12 @@ impl ServiceThread {
     /// There are CM messages for this block that nobody sends: nobody is linked to it, its socket is full, or there are too many.
     pub(crate) fn flush_outbox(&mut self, block: u16) {
         self.end_overflow(block);
-        match self.state.directory.linked_block(block) {
-            Some(link) => {
-                if !self.state.cm_outboxes.attach(block, &link) {
-                    self.await_room(&link, true);
+        match self.state.directory.owner_of(block) {
+            Some(process) => {
+                if !self.state.cm_outboxes.attach(block, &process) {
+                    self.await_room(&process, true);
                 }
-                self.release_pending(block, Some(&link));
+                self.release_pending(block, Some(&process));
             }
             None if self.state.directory.begin(block) => self.start_connect(block, Instant::now()),
             // It is being called: the answer comes here.
@@ -285,18 +286,18 @@ impl ServiceThread {
     }
 
     /// A block's owner is linked.
-    pub(crate) fn owner_connected(&mut self, block: u16, link: &Arc<Link>) {
-        self.silence_impostors(block, link);
+    pub(crate) fn owner_connected(&mut self, block: u16, process: &Arc<PeerProcess>) {
+        self.silence_impostors(block, process);
         // CM messages that are heard are answered at once.
         let wanted = self.state.cm_outboxes.waits(block) || !self.pending_peers(block).is_empty();
-        if wanted && !self.state.cm_outboxes.attach(block, link) {
-            self.await_room(link, true);
+        if wanted && !self.state.cm_outboxes.attach(block, process) {
+            self.await_room(process, true);
         }
-        self.release_pending(block, Some(link));
+        self.release_pending(block, Some(process));
     }
 
     /// Whoever was heard as the owner of a block, when that could not be reached, and is another is not heard any more.
-    fn silence_impostors(&mut self, block: u16, owner: &Arc<Link>) {
+    fn silence_impostors(&mut self, block: u16, owner: &Arc<PeerProcess>) {
         let is_another = |peer: &AttachedPeer| {
             matches!(peer.cm, PeerCm::Active { block: of } if of == block)
                 && !owner.is_of(&peer.process, peer.pid)
@@ -313,19 +314,19 @@ impl ServiceThread {
         }
     }
 
-    fn await_room(&self, link: &Arc<Link>, room: bool) {
-        let Some((socket, token)) = link.socket().zip(link.token()) else { return };
-        if link.await_room(room) {
+    fn await_room(&self, process: &Arc<PeerProcess>, room: bool) {
+        let Some((socket, token)) = process.socket().zip(process.token()) else { return };
+        if process.await_room(room) {
             self.watch_writable(socket, token, room);
         }
     }
 
     /// There may be room in a socket that was full.
-    pub(crate) fn flush_writable(&mut self, link: &Arc<Link>) {
-        let is_its = |outbox: &CmOutbox| outbox.link.as_ref().is_some_and(|of| Arc::ptr_eq(of, link));
+    pub(crate) fn flush_writable(&mut self, process: &Arc<PeerProcess>) {
+        let is_its = |outbox: &CmOutbox| outbox.process.as_ref().is_some_and(|of| Arc::ptr_eq(of, process));
         let blocks = self.state.cm_outboxes.blocks_of(is_its);
         let left = blocks.iter().filter(|block| !self.state.cm_outboxes.outbox(**block).flush()).count();
-        self.await_room(link, left > 0);
+        self.await_room(process, left > 0);
     }
 
     /// A block has no owner who could be reached.
@@ -349,20 +350,24 @@ impl ServiceThread {
     }
 
     /// The peer is dead. What it has said before is heard first.
-    pub(crate) fn drop_outboxes(&mut self, link: &Arc<Link>) {
-        let is_its = |outbox: &CmOutbox| outbox.link.as_ref().is_some_and(|of| Arc::ptr_eq(of, link));
+    pub(crate) fn drop_outboxes(&mut self, process: &Arc<PeerProcess>) {
+        let is_its = |outbox: &CmOutbox| outbox.process.as_ref().is_some_and(|of| Arc::ptr_eq(of, process));
         let blocks = self.state.cm_outboxes.blocks_of(is_its);
         let Some(block) = blocks.first().copied() else { return };
-        for token in self.attached_peers(|peer| link.is_of(&peer.process, peer.pid)) {
+        for token in self.attached_peers(|peer| process.is_of(&peer.process, peer.pid)) {
             let Some(EventSource::AttachedPeer(mut peer)) = self.sources.remove(&token) else { continue };
             // It is answered no more, so nothing is held until it can be.
-            self.release_one(&mut peer, Some(link));
+            self.release_one(&mut peer, Some(process));
             if matches!(peer.cm, PeerCm::Silent) {
                 peer.cm = PeerCm::Active { block };
             }
             let ended = self.drain_connection(&mut peer);
             peer.cm = PeerCm::Silent;
-            let kept = if ended { self.connection_ended(token, peer) } else { Some(EventSource::AttachedPeer(peer)) };
+            let kept = if ended {
+                self.connection_ended(token, peer)
+            } else {
+                Some(EventSource::AttachedPeer(peer))
+            };
             self.sources.extend(kept.map(|source| (token, source)));
         }
         for block in blocks {
@@ -371,8 +376,10 @@ impl ServiceThread {
     }
 
     fn attached_peers(&self, wanted: impl Fn(&AttachedPeer) -> bool) -> Vec<u64> {
-        let found =
-            self.sources.iter().filter(|(_, source)| matches!(source, EventSource::AttachedPeer(peer) if wanted(peer)));
+        let found = self
+            .sources
+            .iter()
+            .filter(|(_, source)| matches!(source, EventSource::AttachedPeer(peer) if wanted(peer)));
         found.map(|(token, _)| *token).collect()
     }
 
@@ -400,13 +407,15 @@ impl ServiceThread {
             return false;
         }
         // The block may have been another's, who is dead.
-        if let Some(link) = self.state.cm_outboxes.link(from).filter(|link| !link.is_of(&peer.process, peer.pid)) {
-            self.check_end(&link);
+        if let Some(process) =
+            self.state.cm_outboxes.process(from).filter(|process| !process.is_of(&peer.process, peer.pid))
+        {
+            self.check_end(&process);
         }
         peer.cm = PeerCm::Pending { block: from, messages: vec![message.into()] };
         self.flush_outbox(from);
-        let owner = self.state.directory.linked_block(from);
-        if owner.is_some() || !self.state.directory.is_asked(from) {
+        let owner = self.state.directory.owner_of(from);
+        if owner.is_some() || !self.state.directory.is_connecting(from) {
             self.release_one(peer, owner.as_ref());
         }
         !matches!(peer.cm, PeerCm::Silent)
@@ -429,7 +438,7 @@ impl ServiceThread {
     }
 
     /// It is known how attached peers with this block are answered, or that they are not.
-    fn release_pending(&mut self, block: u16, owner: Option<&Arc<Link>>) {
+    fn release_pending(&mut self, block: u16, owner: Option<&Arc<PeerProcess>>) {
         for token in self.pending_peers(block) {
             let Some(EventSource::AttachedPeer(mut peer)) = self.sources.remove(&token) else { continue };
             self.release_one(&mut peer, owner);
@@ -437,11 +446,12 @@ impl ServiceThread {
         }
     }
 
-    fn release_one(&mut self, peer: &mut AttachedPeer, owner: Option<&Arc<Link>>) {
+    fn release_one(&mut self, peer: &mut AttachedPeer, owner: Option<&Arc<PeerProcess>>) {
         let PeerCm::Pending { block, mut messages } = core::mem::take(&mut peer.cm) else { return };
         // Whom this process writes to at the block, or hears from there, may be another: it is not heard before that is known.
         let may_be_another = || {
-            (self.state.cm_outboxes.is_used(block) || self.is_heard(block)) && self.connecting_pid(block) != Some(peer.pid)
+            (self.state.cm_outboxes.is_used(block) || self.is_heard(block))
+                && self.connecting_pid(block) != Some(peer.pid)
         };
         if owner.is_none() && may_be_another() {
             if messages.len() >= MAX_PENDING_UNKNOWN {
@@ -451,7 +461,7 @@ impl ServiceThread {
             peer.cm = PeerCm::Pending { block, messages };
             return;
         }
-        if owner.is_some_and(|link| !link.is_of(&peer.process, peer.pid)) {
+        if owner.is_some_and(|process| !process.is_of(&peer.process, peer.pid)) {
             return log::debug!("a peer says that it has the block {block} of another");
         }
         peer.cm = PeerCm::Active { block };

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use super::CALL_CELL;
 use super::directory::Directory;
-use super::link::Link;
-use super::message::{Place, Reply, Request, ShareId, Welcome};
-use super::service::{EventSource, ServiceThread, PACKETS_PER_TURN};
-use super::views::Mapped;
+use super::mapped_memory::PeerMapping;
+use super::message::{ExportId, ExportRange, Reply, Request, Welcome};
+use super::peer_process::PeerProcess;
+use super::service::{EventSource, PACKETS_PER_TURN, ServiceThread};
 use crate::platform::memory::{Memory, PeerFile};
 use crate::platform::socket::{Received, Socket};
 use crate::platform::user;
@@ -52,7 +52,7 @@ enum RetryReason {
     /// It had too many callers, since then.
     Busy { since: Instant },
     /// It has not answered, and there are CM messages for it.
-CmMessages,
+    CmMessages,
 }
 
 impl ConnectRetry {
@@ -111,7 +111,11 @@ impl ServiceThread {
         log::debug!("the owner of block {block} does not answer");
         self.state.directory.absent(block, USELESS);
         if self.keep_waiting(block) {
-            self.connect_retries.push(ConnectRetry { when: Instant::now() + USELESS, block, reason: RetryReason::CmMessages });
+            self.connect_retries.push(ConnectRetry {
+                when: Instant::now() + USELESS,
+                block,
+                reason: RetryReason::CmMessages,
+            });
         }
     }
 
@@ -119,12 +123,14 @@ impl ServiceThread {
         let who = socket.credentials().ok().filter(|who| user::own() == Some(who.user));
         let hello = Request::Hello { version: LAYOUT_VERSION, process: self.state.process };
         let token = self.new_token();
-        let said = who.is_some() && socket.send(&hello.encode()).is_ok() && self.watch(&socket, token).is_ok();
+        let said =
+            who.is_some() && socket.send(&hello.encode()).is_ok() && self.watch(&socket, token).is_ok();
         let Some(who) = who.filter(|_| said) else {
             return self.owner_absent(block, USELESS);
         };
         self.set_deadline(Instant::now() + ANSWER, token);
-        self.sources.insert(token, EventSource::PendingConnect(PendingConnect { socket, block, pid: who.pid }));
+        self.sources
+            .insert(token, EventSource::PendingConnect(PendingConnect { socket, block, pid: who.pid }));
     }
 
     /// It is not one of ours.
@@ -182,9 +188,16 @@ impl ServiceThread {
         self.attach(token, pending, welcome, file)
     }
 
-    fn attach(&mut self, token: u64, pending: PendingConnect, welcome: Welcome, file: OwnedFd) -> Option<EventSource> {
+    fn attach(
+        &mut self,
+        token: u64,
+        pending: PendingConnect,
+        welcome: Welcome,
+        file: OwnedFd,
+    ) -> Option<EventSource> {
         let (block, ordinal) = (pending.block, welcome.ordinal);
-        if let Some(known) = self.state.directory.find(|link| link.is_of(&welcome.process, pending.pid)) {
+        if let Some(known) = self.state.directory.find(|process| process.is_of(&welcome.process, pending.pid))
+        {
             // Another block of a process that is linked already.
             self.disconnect(&pending.socket);
             if known.blocks().set(ordinal, block) {
@@ -201,93 +214,103 @@ impl ServiceThread {
             return None;
         };
         let common = Arc::clone(&self.state.common);
-        let link = Arc::new(Link::to_peer(pending.socket, pending.pid, segment, welcome, common, token));
-        if !link.blocks().set(ordinal, block) {
+        let process =
+            Arc::new(PeerProcess::to_peer(pending.socket, pending.pid, segment, welcome, common, token));
+        if !process.blocks().set(ordinal, block) {
             self.owner_absent(block, USELESS);
-            link.socket().into_iter().for_each(|socket| self.disconnect(socket));
+            process.socket().into_iter().for_each(|socket| self.disconnect(socket));
             return None;
         }
-        log::debug!("linked to process {:?} as number {}", link.pid(), link.number());
-        self.state.directory.found(block, Arc::clone(&link));
-        self.owner_connected(block, &link);
-        Some(EventSource::PeerProcess(link))
+        log::debug!("connected to process {:?} as number {}", process.pid(), process.number());
+        self.state.directory.found(block, Arc::clone(&process));
+        self.owner_connected(block, &process);
+        Some(EventSource::PeerProcess(process))
     }
 
-    pub(crate) fn receive_from_process(&mut self, link: Arc<Link>) -> Option<EventSource> {
-        if link.awaits_room() {
-            self.flush_writable(&link);
+    pub(crate) fn receive_from_process(&mut self, process: Arc<PeerProcess>) -> Option<EventSource> {
+        if process.awaits_room() {
+            self.flush_writable(&process);
         }
         for _ in 0..PACKETS_PER_TURN {
-            let received = link.socket()?.receive_with(&mut self.buffer);
+            let received = process.socket()?.receive_with(&mut self.buffer);
             match received {
                 Received::Packet(len, file) => match (Reply::decode(&self.buffer[..len]), file) {
-                    (Some(Reply::Share { share, writable, place }), Some(file)) => {
-                        self.map_export(&link, share, writable, place, file);
+                    (Some(Reply::Export { export, writable, range }), Some(file)) => {
+                        self.map_export(&process, export, writable, range, file);
                     }
-                    (Some(Reply::NoShare { .. }), None) => {}
-                    (Some(Reply::Gone { share }), None) => {
-                        let views = link.views()?;
-                        if views.epoch(share.index) == Some(share.epoch) {
-                            self.retired.extend(views.replace(share, None));
+                    (Some(Reply::NoExport { .. }), None) => {}
+                    (Some(Reply::ExportGone { export }), None) => {
+                        let mappings = process.mappings()?;
+                        if mappings.epoch(export.index) == Some(export.epoch) {
+                            self.retired.extend(mappings.replace(export, None));
                         }
                     }
-                    _ => log::debug!("process {:?} sends what makes no sense", link.pid()),
+                    _ => log::debug!("process {:?} sends what makes no sense", process.pid()),
                 },
                 Received::Nothing => break,
                 Received::End => {
-                    self.lose_process(&link);
+                    self.lose_process(&process);
                     return None;
                 }
             }
         }
-        Some(EventSource::PeerProcess(link))
+        Some(EventSource::PeerProcess(process))
     }
 
-    fn map_export(&mut self, link: &Arc<Link>, share: ShareId, writable: bool, place: Place, file: OwnedFd) {
-        let Some(views) = link.views().filter(|views| views.take_expected(share)) else { return };
-        let Ok(len) = usize::try_from(place.len) else { return };
+    fn map_export(
+        &mut self,
+        process: &Arc<PeerProcess>,
+        export: ExportId,
+        writable: bool,
+        range: ExportRange,
+        file: OwnedFd,
+    ) {
+        let Some(mappings) = process.mappings().filter(|mappings| mappings.take_expected(export)) else {
+            return;
+        };
+        let Ok(len) = usize::try_from(range.len) else { return };
         let unsealed = self.state.common.settings.any_shm;
-        let what = PeerFile { offset: place.offset, len, writable, unsealed };
+        let what = PeerFile { offset: range.offset, len, writable, unsealed };
         match Memory::of_peer(file, what) {
             Ok(memory) => {
-                let mapped = Mapped { memory, epoch: share.epoch, writable, owner_base: place.base };
-                self.retired.extend(views.replace(share, Some(mapped)));
+                let mapped = PeerMapping { memory, epoch: export.epoch, writable, owner_base: range.base };
+                self.retired.extend(mappings.replace(export, Some(mapped)));
             }
-            Err(error) => log::debug!("memory of process {:?} cannot be mapped: {error}", link.pid()),
+            Err(error) => log::debug!("memory of process {:?} cannot be mapped: {error}", process.pid()),
         }
     }
 
     /// Somebody saw signs that a peer is dead.
-    pub(crate) fn check_process(&mut self, link: &Arc<Link>) {
-        if !link.alive() || !link.is_proved_dead() {
+    pub(crate) fn check_process(&mut self, process: &Arc<PeerProcess>) {
+        if !process.alive() || !process.is_proved_dead() {
             return;
         }
-        if link.token().and_then(|token| self.sources.remove(&token)).is_some() {
-            self.lose_process(link);
+        if process.token().and_then(|token| self.sources.remove(&token)).is_some() {
+            self.lose_process(process);
         }
     }
 
     /// Looks whether the connection to a peer has ended, which has not been heard yet.
-    pub(crate) fn check_end(&mut self, link: &Arc<Link>) {
-        let Some(token) = link.token() else { return };
-        if let Some(EventSource::PeerProcess(link)) = self.sources.remove(&token) {
-            let kept = self.receive_from_process(link);
+    pub(crate) fn check_end(&mut self, process: &Arc<PeerProcess>) {
+        let Some(token) = process.token() else { return };
+        if let Some(EventSource::PeerProcess(process)) = self.sources.remove(&token) {
+            let kept = self.receive_from_process(process);
             self.sources.extend(kept.map(|source| (token, source)));
         }
     }
 
-    fn lose_process(&mut self, link: &Arc<Link>) {
-        log::debug!("process {:?} is gone", link.pid());
-        link.set_dead();
-        link.socket().into_iter().for_each(|socket| self.unwatch(socket));
-        self.state.directory.forget(link);
-        self.state.census.forget(link);
-        self.drop_outboxes(link);
+    fn lose_process(&mut self, process: &Arc<PeerProcess>) {
+        log::debug!("process {:?} is gone", process.pid());
+        process.set_dead();
+        process.socket().into_iter().for_each(|socket| self.unwatch(socket));
+        self.state.directory.forget(process);
+        self.state.discovery.forget(process);
+        self.drop_outboxes(process);
         let mut former = self.state.former.lock().unwrap_or_else(PoisonError::into_inner);
-        former.add(&link.counters().sum());
+        former.add(&process.counters().sum());
         drop(former);
         if let Some(handler) = self.state.handler() {
-            handler.peer_lost(link);
+            handler.peer_lost(process);
         }
     }
 }

@@ -48,7 +48,7 @@ pub(crate) enum Doorbell {
 
 /// Shareable memory, as it is named in a region's descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct ShareId {
+pub(crate) struct ExportId {
     pub(crate) index: u32,
     pub(crate) epoch: u32,
 }
@@ -61,8 +61,8 @@ pub(crate) enum Request<'a> {
         process: ProcessId,
     },
     Doorbell(Doorbell),
-    Share {
-        share: ShareId,
+    MapExport {
+        export: ExportId,
         write: bool,
     },
     /// A attached peer leaves, and touches nothing any more.
@@ -72,7 +72,7 @@ pub(crate) enum Request<'a> {
         version: u64,
     },
     /// Of the attached peer's connection manager, which is to be answered at this block.
-CmMessage {
+    CmMessage {
         from: u16,
         message: &'a [u8],
     },
@@ -84,7 +84,7 @@ CmMessage {
 
 /// Where shareable memory lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct ExportRange {
     /// In the owner's address space.
     pub(crate) base: u64,
     pub(crate) len: u64,
@@ -100,11 +100,11 @@ pub(crate) enum Reply {
     /// The layouts differ.
     OtherVersion { version: u64 },
     /// With the file.
-    Share { share: ShareId, writable: bool, place: Place },
+    Export { export: ExportId, writable: bool, range: ExportRange },
     /// The memory will not come.
-    NoShare { share: ShareId },
+    NoExport { export: ExportId },
     /// The memory was taken away: unmap it.
-    Gone { share: ShareId },
+    ExportGone { export: ExportId },
     /// What there is.
     Status { process: ProcessId, statistics: Box<Statistics> },
     /// To whoever connects to a port: where its owner is to be found.
@@ -167,8 +167,8 @@ impl<'a> PacketReader<'a> {
         self.u8().map(|byte| byte != 0)
     }
 
-    fn share(&mut self) -> Option<ShareId> {
-        Some(ShareId { index: self.u32()?, epoch: self.u32()? })
+    fn export(&mut self) -> Option<ExportId> {
+        Some(ExportId { index: self.u32()?, epoch: self.u32()? })
     }
 
     fn block(&mut self) -> Option<u16> {
@@ -184,14 +184,17 @@ fn words(kind: u8, parts: &[&[u8]]) -> Vec<u8> {
     core::iter::once(&kind).chain(parts.iter().copied().flatten()).copied().collect()
 }
 
-fn share_words(kind: u8, share: ShareId, parts: &[&[u8]]) -> Vec<u8> {
-    let mut packet = words(kind, &[&share.index.to_le_bytes(), &share.epoch.to_le_bytes()]);
+fn export_words(kind: u8, export: ExportId, parts: &[&[u8]]) -> Vec<u8> {
+    let mut packet = words(kind, &[&export.index.to_le_bytes(), &export.epoch.to_le_bytes()]);
     packet.extend(parts.iter().copied().flatten());
     packet
 }
 
 /// A [`Request::CmMessage`], without an allocation; `None` if the CM message is too long, or empty.
-pub(crate) fn cm_message_packet(from: u16, message: &[u8]) -> Option<ArrayVec<u8, { CM_MESSAGE_HEADER + CM_MESSAGE }>> {
+pub(crate) fn cm_message_packet(
+    from: u16,
+    message: &[u8],
+) -> Option<ArrayVec<u8, { CM_MESSAGE_HEADER + CM_MESSAGE }>> {
     let mut packet = ArrayVec::new();
     packet.push(9);
     packet.try_extend_from_slice(&from.to_le_bytes()).ok()?;
@@ -220,7 +223,7 @@ impl<'a> Request<'a> {
                 words(1, &[&MAGIC.to_le_bytes(), &version.to_le_bytes(), process])
             }
             Self::Doorbell(doorbell) => doorbell.encode().to_vec(),
-            Self::Share { share, write } => share_words(6, *share, &[&[u8::from(*write)]]),
+            Self::MapExport { export, write } => export_words(6, *export, &[&[u8::from(*write)]]),
             Self::Status { version } => words(7, &[&MAGIC.to_le_bytes(), &version.to_le_bytes()]),
             Self::Goodbye => words(8, &[]),
             Self::CmMessage { from, message } => words(9, &[&from.to_le_bytes(), message]),
@@ -239,7 +242,7 @@ impl<'a> Request<'a> {
             3 => Self::Doorbell(Doorbell::Qp(packet.u32()?)),
             4 => Self::Doorbell(Doorbell::Srq(packet.u32()?)),
             5 => Self::Doorbell(Doorbell::Call { transfer_slot: u16::try_from(packet.u32()?).ok()? }),
-            6 => Self::Share { share: packet.share()?, write: packet.flag()? },
+            6 => Self::MapExport { export: packet.export()?, write: packet.flag()? },
             7 => {
                 (packet.u64()? == MAGIC).then_some(())?;
                 Self::Status { version: packet.u64()? }
@@ -259,18 +262,18 @@ impl Reply {
         match self {
             Self::Welcome(welcome) => welcome.encode(),
             Self::OtherVersion { version } => words(2, &[&MAGIC.to_le_bytes(), &version.to_le_bytes()]),
-            Self::Share { share, writable, place } => share_words(
+            Self::Export { export, writable, range } => export_words(
                 3,
-                *share,
+                *export,
                 &[
                     &[u8::from(*writable)],
-                    &place.base.to_le_bytes(),
-                    &place.len.to_le_bytes(),
-                    &place.offset.to_le_bytes(),
+                    &range.base.to_le_bytes(),
+                    &range.len.to_le_bytes(),
+                    &range.offset.to_le_bytes(),
                 ],
             ),
-            Self::NoShare { share } => share_words(4, *share, &[]),
-            Self::Gone { share } => share_words(5, *share, &[]),
+            Self::NoExport { export } => export_words(4, *export, &[]),
+            Self::ExportGone { export } => export_words(5, *export, &[]),
             Self::Status { process, statistics } => words(
                 6,
                 &[&MAGIC.to_le_bytes(), &STATUS_VERSION.to_le_bytes(), process, &status::encode(statistics)],
@@ -289,13 +292,13 @@ impl Reply {
                 (packet.u64()? == MAGIC).then_some(())?;
                 Self::OtherVersion { version: packet.u64()? }
             }
-            3 => Self::Share {
-                share: packet.share()?,
+            3 => Self::Export {
+                export: packet.export()?,
                 writable: packet.flag()?,
-                place: Place { base: packet.u64()?, len: packet.u64()?, offset: packet.u64()? },
+                range: ExportRange { base: packet.u64()?, len: packet.u64()?, offset: packet.u64()? },
             },
-            4 => Self::NoShare { share: packet.share()? },
-            5 => Self::Gone { share: packet.share()? },
+            4 => Self::NoExport { export: packet.export()? },
+            5 => Self::ExportGone { export: packet.export()? },
             6 => {
                 (packet.u64()? == MAGIC && packet.u64()? == STATUS_VERSION).then_some(())?;
                 let process = packet.bytes()?;
@@ -355,7 +358,7 @@ mod tests {
     use super::*;
 
     fn replies() -> Vec<Reply> {
-        let share = ShareId { index: 7, epoch: u32::MAX };
+        let export = ExportId { index: 7, epoch: u32::MAX };
         let gid = PortGid { device: 1, port: 2, gid: [9; 16] };
         let welcome = |gids| Welcome {
             process: [3; 16],
@@ -370,9 +373,9 @@ mod tests {
             Reply::Welcome(welcome(vec![])),
             Reply::Welcome(welcome(vec![gid; MAX_GIDS])),
             Reply::OtherVersion { version: 9 },
-            Reply::Share { share, writable: true, place: Place { base: 1, len: 2, offset: 3 } },
-            Reply::NoShare { share },
-            Reply::Gone { share },
+            Reply::Export { export, writable: true, range: ExportRange { base: 1, len: 2, offset: 3 } },
+            Reply::NoExport { export },
+            Reply::ExportGone { export },
             Reply::Status { process: [4; 16], statistics: Box::default() },
             Reply::Block { block: LAST_BLOCK },
         ]
@@ -385,7 +388,7 @@ mod tests {
             Request::Doorbell(Doorbell::Qp(2)),
             Request::Doorbell(Doorbell::Srq(3)),
             Request::Doorbell(Doorbell::Call { transfer_slot: 63 }),
-            Request::Share { share: ShareId { index: 4, epoch: 5 }, write: true },
+            Request::MapExport { export: ExportId { index: 4, epoch: 5 }, write: true },
             Request::Status { version: STATUS_VERSION },
             Request::Goodbye,
             Request::CmMessage { from: 1, message: &[7; CM_MESSAGE] },

@@ -8,31 +8,31 @@
 //! One thread per process accepts, connects, hears doorbells and keeps time; it sleeps when nothing happens. What peers
 //! send is checked and never waited for: a peer that is stopped, or sends nonsense, keeps nobody else waiting.
 
-mod census;
-mod directory;
 mod attached_peer;
-mod heap;
-mod transfer_slot;
-mod link;
+mod busy_poll;
 mod cm_outbox;
-mod mailbox;
-mod message;
-mod numbers;
 mod connect;
-mod ports;
-mod presence;
-mod probe;
-mod questions;
-mod revocation;
+mod directory;
+mod exports;
+mod heap;
+mod mailbox;
+mod mapped_memory;
+mod message;
+mod multicast_discovery;
+mod numbers;
 mod peer_ids;
+mod peer_process;
+mod port_lookup;
+mod ports;
+mod probe;
+mod revocation;
 mod service;
-mod shares;
 #[cfg(all(test, not(loom)))]
 mod tests;
 mod timers;
 mod traffic;
-mod views;
-mod busy_poll;
+mod transfer_slot;
+mod xrcd_presence;
 
 use std::io;
 use std::sync::atomic::AtomicBool;
@@ -41,38 +41,38 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 pub(crate) use crate::platform::vm::VmError;
-pub(crate) use directory::Reach;
+pub(crate) use directory::Reachability;
+pub(crate) use exports::Exports;
 pub(crate) use heap::{Heap, HeapRange};
-pub(crate) use transfer_slot::{TransferSlotGuard, TransferSlots};
-pub(crate) use link::Link;
-pub(crate) use message::{Doorbell, PortGid, REPLY, PacketReader, Reply, Request, ShareId};
+pub(crate) use message::{Doorbell, ExportId, PacketReader, PortGid, REPLY, Reply, Request};
 pub(crate) use numbers::{LAST_BLOCK, QpNumber};
+pub(crate) use peer_process::PeerProcess;
+pub(crate) use port_lookup::PortOwner;
 #[cfg(test)]
-pub(crate) use ports::PortSeat;
-pub(crate) use presence::Presence;
+pub(crate) use ports::PortGuard;
 pub(crate) use probe::random;
-pub(crate) use questions::Found;
-pub(crate) use revocation::{Revoked, Stuck};
+pub(crate) use revocation::{Revoked, StillInUse};
 pub(crate) use service::is_service_thread;
-pub(crate) use shares::Shares;
-pub(crate) use traffic::PathTaken;
+pub(crate) use traffic::PayloadPath;
+pub(crate) use transfer_slot::{TransferSlotGuard, TransferSlots};
+pub(crate) use xrcd_presence::XrcdPresence;
 
 use crate::platform::fork::{ForkGeneration, ForkSafeFd};
 use crate::platform::{socket::Socket, user, vm};
 use crate::shared::hazard::{HazardSlot, TRANSFER_SLOTS};
 use crate::shared::segment::{LAYOUT_VERSION, Segment};
 use crate::status::{Peer, Statistics, Traffic};
-use census::Census;
-use directory::Directory;
-use link::Common;
 use cm_outbox::CmOutboxes;
-use mailbox::{Command, Mailbox};
+use directory::Directory;
+use mailbox::{Mailbox, ServiceCommand};
 use message::{MAX_GIDS, ProcessId};
-use numbers::{Blocks, Numbers};
-use ports::Ports;
-use revocation::Waiting;
+use multicast_discovery::MulticastDiscovery;
+use numbers::{Blocks, QpNumbers};
 use peer_ids::{PeerIds, PeerLease};
-use timers::{Alarm, Timers};
+use peer_process::NodeCommon;
+use ports::CmPorts;
+use revocation::HazardWait;
+use timers::{Alarm, RetryTimers};
 
 /// Miri and loom have one process and no service thread: [`Node::run_timers`] does its work.
 const ALONE: bool = cfg!(any(miri, loom));
@@ -86,7 +86,7 @@ pub(crate) const CALL_CELL: usize = CALL_HEADER + CALL_PAYLOAD;
 
 /// How a node behaves.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Settings {
+pub(crate) struct NodeSettings {
     /// Processes of other fabrics do not see each other.
     pub(crate) fabric: String,
     /// How long a revocation waits for somebody who does not finish.
@@ -99,7 +99,7 @@ pub(crate) struct Settings {
     pub(crate) any_shm: bool,
 }
 
-impl Default for Settings {
+impl Default for NodeSettings {
     fn default() -> Self {
         let patience = Duration::from_secs(2);
         Self { fabric: String::new(), patience, vm: true, direct: true, any_shm: false }
@@ -108,13 +108,13 @@ impl Default for Settings {
 
 /// What peers learn about this process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Identity {
+pub(crate) struct NodeIdentity {
     pub(crate) gids: Vec<PortGid>,
 }
 
 /// Who acts on what the service thread hears. It is called on that thread, with no lock of the node held. Indices
 /// and link numbers come from peers: there may be nothing there. `link` is a number in the own segment.
-pub(crate) trait Handler: Send + Sync {
+pub(crate) trait NodeHandler: Send + Sync {
     /// A peer found the completion queue armed.
     fn cq_fired(&self, cq: u32);
     /// A peer left notices at the queue pair.
@@ -126,7 +126,7 @@ pub(crate) trait Handler: Send + Sync {
     /// The attached peer is dead: what it claimed is to be recovered. Its number is not used again before this returns.
     fn peer_detached(&self, peer_id: u16);
     /// The peer is dead: what is outstanding to it fails.
-    fn peer_lost(&self, link: &Arc<Link>);
+    fn peer_lost(&self, process: &Arc<PeerProcess>);
     /// There is a call in the attached peer's cell of this transfer slot.
     fn serve_call(&self, peer_id: u16, transfer_slot: u16);
     /// The time of [`Node::wake_at`] has come.
@@ -140,40 +140,40 @@ pub(crate) trait Handler: Send + Sync {
     /// the first has said comes after this.
     fn cm_gone(&self, block: u16);
     /// The answer to [`Node::find_port`].
-    fn cm_port_owner(&self, token: u64, found: Found);
+    fn cm_port_owner(&self, token: u64, found: PortOwner);
     /// The time of [`Node::wake_cm_at`] has come.
     fn cm_timer(&self);
 }
 
 /// What the service thread and all others have in common.
-struct State {
-    identity: Identity,
+struct NodeState {
+    identity: NodeIdentity,
     process: ProcessId,
     segment: Arc<Segment>,
     heap: Heap,
     blocks: Arc<Blocks>,
-    common: Arc<Common>,
+    common: Arc<NodeCommon>,
     directory: Directory,
-    census: Census,
-    own: Arc<Link>,
+    discovery: MulticastDiscovery,
+    own: Arc<PeerProcess>,
     peer_ids: PeerIds,
-    shares: Shares,
-    timers: Timers,
+    exports: Exports,
+    timers: RetryTimers,
     cm_outboxes: CmOutboxes,
-    ports: Ports,
+    ports: CmPorts,
     /// When the connection manager wants to be called.
     alarm: Alarm,
     /// What the service thread waits for.
     epoll: OnceLock<Arc<ForkSafeFd>>,
-    handler: Mutex<Option<Weak<dyn Handler>>>,
+    handler: Mutex<Option<Weak<dyn NodeHandler>>>,
     /// What was sent to peers that have died.
     former: Mutex<Traffic>,
     /// By link number, where an attached peer's calls lie.
     call_areas: Mutex<Vec<Option<u64>>>,
 }
 
-impl State {
-    fn handler(&self) -> Option<Arc<dyn Handler>> {
+impl NodeState {
+    fn handler(&self) -> Option<Arc<dyn NodeHandler>> {
         self.handler.lock().unwrap_or_else(PoisonError::into_inner).as_ref().and_then(Weak::upgrade)
     }
 
@@ -184,7 +184,9 @@ impl State {
             Doorbell::Cq(cq) => handler.cq_fired(cq),
             Doorbell::Qp(qp) => handler.qp_noticed(qp),
             Doorbell::Srq(srq) => handler.srq_limit(srq),
-            Doorbell::Call { transfer_slot } if usize::from(transfer_slot) < TRANSFER_SLOTS => handler.serve_call(peer_id, transfer_slot),
+            Doorbell::Call { transfer_slot } if usize::from(transfer_slot) < TRANSFER_SLOTS => {
+                handler.serve_call(peer_id, transfer_slot)
+            }
             Doorbell::Call { .. } => {}
         }
     }
@@ -204,9 +206,9 @@ impl State {
 
 /// This process's end of everything.
 pub(crate) struct Node {
-    state: Arc<State>,
-    own: Arc<Link>,
-    numbers: Numbers,
+    state: Arc<NodeState>,
+    own: Arc<PeerProcess>,
+    numbers: QpNumbers,
     local_hazards: Box<[HazardSlot]>,
     generation: ForkGeneration,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -219,18 +221,23 @@ impl Node {
     /// # Errors
     ///
     /// The system has no memory or file descriptor for its segment.
-    pub(crate) fn start(settings: Settings, mut identity: Identity) -> io::Result<Arc<Self>> {
+    pub(crate) fn start(settings: NodeSettings, mut identity: NodeIdentity) -> io::Result<Arc<Self>> {
         let segment = Arc::new(Segment::create()?);
         segment.header().layout_version.store(LAYOUT_VERSION, crate::sync::Release);
         identity.gids.truncate(MAX_GIDS);
         let mailbox = Arc::new(Mailbox::default());
-        let shares = Shares::new(Arc::clone(&mailbox), settings.any_shm);
-        let common =
-            Arc::new(Common { settings, transfer_slots: TransferSlots::new(), mailbox, told_of_vm: AtomicBool::new(false) });
+        let exports = Exports::new(Arc::clone(&mailbox), settings.any_shm);
+        let common = Arc::new(NodeCommon {
+            settings,
+            transfer_slots: TransferSlots::new(),
+            mailbox,
+            vm_warning_given: AtomicBool::new(false),
+        });
         let blocks = Arc::new(Blocks::default());
         let gids = identity.gids.clone();
-        let own = Arc::new(Link::own(Arc::clone(&segment), Arc::clone(&blocks), gids, Arc::clone(&common)));
-        let state = Arc::new(State {
+        let own =
+            Arc::new(PeerProcess::own(Arc::clone(&segment), Arc::clone(&blocks), gids, Arc::clone(&common)));
+        let state = Arc::new(NodeState {
             identity,
             process: random(),
             heap: Heap::new(Arc::clone(&segment)),
@@ -238,13 +245,13 @@ impl Node {
             blocks,
             common,
             directory: Directory::new(),
-            census: Census::default(),
+            discovery: MulticastDiscovery::default(),
             own: Arc::clone(&own),
             peer_ids: PeerIds::new(),
-            shares,
-            timers: Timers::default(),
+            exports,
+            timers: RetryTimers::default(),
             cm_outboxes: CmOutboxes::default(),
-            ports: Ports::default(),
+            ports: CmPorts::default(),
             alarm: Alarm::default(),
             epoll: OnceLock::new(),
             handler: Mutex::new(None),
@@ -254,7 +261,7 @@ impl Node {
         Ok(Arc::new(Self {
             state,
             own,
-            numbers: Numbers::default(),
+            numbers: QpNumbers::default(),
             local_hazards: (0..=TRANSFER_SLOTS).map(|_| HazardSlot::default()).collect(),
             generation: ForkGeneration::current(),
             thread: Mutex::new(None),
@@ -263,7 +270,7 @@ impl Node {
     }
 
     /// Who is to be told what happens. Nobody is, before this was called, or when it is gone.
-    pub(crate) fn set_handler(&self, handler: Weak<dyn Handler>) {
+    pub(crate) fn set_handler(&self, handler: Weak<dyn NodeHandler>) {
         *self.state.handler.lock().unwrap_or_else(PoisonError::into_inner) = Some(handler);
     }
 
@@ -284,14 +291,14 @@ impl Node {
         &self.state.heap
     }
 
-    pub(crate) fn shares(&self) -> &Shares {
-        &self.state.shares
+    pub(crate) fn exports(&self) -> &Exports {
+        &self.state.exports
     }
 
     /// The link of this process to itself: number 0, and the own segment.
     #[cfg(any(test, miri, loom))]
     #[inline]
-    pub(crate) fn own_link(&self) -> &Arc<Link> {
+    pub(crate) fn own_process(&self) -> &Arc<PeerProcess> {
         &self.own
     }
 
@@ -351,7 +358,7 @@ impl Node {
             match Socket::listen(&self.state.socket_name(block)) {
                 Ok(socket) => {
                     self.state.blocks.set(ordinal, block);
-                    self.state.common.mailbox.post(Command::Listen { socket, ordinal });
+                    self.state.common.mailbox.post(ServiceCommand::Listen { socket, ordinal });
                     return Ok(block);
                 }
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
@@ -363,32 +370,32 @@ impl Node {
     }
 
     /// The way to a queue pair. Never waits: what is not known is found out in the background.
-    pub(crate) fn link_to(&self, qpn: u32) -> Reach {
+    pub(crate) fn find_process(&self, qpn: u32) -> Reachability {
         if self.own_index(qpn).is_some() {
-            return Reach::Ready(Arc::clone(&self.own));
+            return Reachability::Ready(Arc::clone(&self.own));
         }
         if ALONE {
-            return self.state.directory.linked(qpn).map_or(Reach::Nobody, Reach::Ready);
+            return self.state.directory.process_of(qpn).map_or(Reachability::Nobody, Reachability::Ready);
         }
         if self.state.common.mailbox.is_lost() {
-            return Reach::Nobody;
+            return Reachability::Nobody;
         }
         let answer = self.state.directory.look(qpn);
         if let Some(block) = answer.connect {
-            self.state.common.mailbox.post(Command::Connect { block });
+            self.state.common.mailbox.post(ServiceCommand::Connect { block });
             if let Err(error) = self.ensure_service() {
                 log::warn!("no service thread: {error}; no peer can be reached");
             }
         }
         match answer.reach {
-            Reach::Ready(link) if link.index_of(qpn).is_none() => Reach::Nobody,
+            Reachability::Ready(process) if process.index_of(qpn).is_none() => Reachability::Nobody,
             reach => reach,
         }
     }
 
-    /// As [`link_to`](Self::link_to), but waits for a while until it is known. Not for the service thread.
-    pub(crate) fn wait_link(&self, qpn: u32, time: Duration) -> Reach {
-        self.state.directory.wait(time, || self.link_to(qpn))
+    /// As [`find_process`](Self::find_process), but waits for a while until it is known. Not for the service thread.
+    pub(crate) fn wait_for_process(&self, qpn: u32, time: Duration) -> Reachability {
+        self.state.directory.wait(time, || self.find_process(qpn))
     }
 
     /// A link to a peer with this segment, who owns this block, has all the GIDs that this process has, and never answers.
@@ -399,7 +406,7 @@ impl Node {
         block: u16,
         segment: Segment,
         call_area: u64,
-    ) -> (Arc<Link>, std::os::unix::net::UnixStream) {
+    ) -> (Arc<PeerProcess>, std::os::unix::net::UnixStream) {
         let gids = self.state.identity.gids.clone();
         let (process, probe, probe_address) = (random(), 0, 0);
         let welcome =
@@ -407,20 +414,20 @@ impl Node {
         let (socket, other) = Socket::pair().expect("two descriptors");
         let common = Arc::clone(&self.state.common);
         // Process number 0: there is no memory to copy from or to. The service thread knows nothing of it.
-        let link = Arc::new(Link::to_peer(socket, 0, segment, welcome, common, u64::MAX));
-        link.blocks().set(0, block);
-        self.state.directory.found(block, Arc::clone(&link));
+        let process = Arc::new(PeerProcess::to_peer(socket, 0, segment, welcome, common, u64::MAX));
+        process.blocks().set(0, block);
+        self.state.directory.found(block, Arc::clone(&process));
         let newcomers = self.segment().header().newcomers.load(crate::sync::Acquire);
-        self.state.census.add(newcomers, &self.own, &link);
-        (link, other)
+        self.state.discovery.add(newcomers, &self.own, &process);
+        (process, other)
     }
 
     /// The peer is dead.
     #[cfg(any(test, fuzzing))]
-    pub(crate) fn lose_peer(&self, link: &Arc<Link>) {
-        link.set_dead();
-        self.state.directory.forget(link);
-        self.state.census.forget(link);
+    pub(crate) fn lose_peer(&self, process: &Arc<PeerProcess>) {
+        process.set_dead();
+        self.state.directory.forget(process);
+        self.state.discovery.forget(process);
     }
 
     /// Waits until no transfer touches the object, whose generation must have been invalidated.
@@ -428,25 +435,27 @@ impl Node {
     /// # Errors
     ///
     /// Somebody did not finish in time and is not dead: the object's memory must not be let go.
-    pub(crate) fn wait_unmarked(&self, what: Revoked) -> Result<(), Stuck> {
-        self.wait_unmarked_for(what, self.state.common.settings.patience)
+    pub(crate) fn wait_until_unused(&self, what: Revoked) -> Result<(), StillInUse> {
+        self.wait_until_unused_for(what, self.state.common.settings.patience)
     }
 
     /// Whether nobody touches an object whose generation was invalidated. It takes no longer than a look at all hazards.
-    pub(crate) fn is_unmarked(&self, what: Revoked) -> bool {
-        self.wait_unmarked_for(what, Duration::ZERO).is_ok()
+    pub(crate) fn is_unused(&self, what: Revoked) -> bool {
+        self.wait_until_unused_for(what, Duration::ZERO).is_ok()
     }
 
-    fn wait_unmarked_for(&self, what: Revoked, patience: Duration) -> Result<(), Stuck> {
-        let State { segment, peer_ids, common, .. } = &*self.state;
-        let waiting = Waiting { what, segment, local_hazards: &self.local_hazards, peer_ids, patience };
-        waiting.run(|PeerLease { peer_id, serial }| common.mailbox.post(Command::PeerDied { peer_id, serial }))
+    fn wait_until_unused_for(&self, what: Revoked, patience: Duration) -> Result<(), StillInUse> {
+        let NodeState { segment, peer_ids, common, .. } = &*self.state;
+        let waiting = HazardWait { what, segment, local_hazards: &self.local_hazards, peer_ids, patience };
+        waiting.run(|PeerLease { peer_id, serial }| {
+            common.mailbox.post(ServiceCommand::PeerDied { peer_id, serial })
+        })
     }
 
     /// Has the handler's `timer` called at this time, or soon after.
     pub(crate) fn wake_at(&self, when: Instant, qp: u32) {
         if self.state.timers.add(when, qp) {
-            self.state.common.mailbox.ring();
+            self.state.common.mailbox.wake();
         }
     }
 
@@ -471,8 +480,9 @@ impl Node {
 
     /// Whom payload went to, this process first, and what went to those who have died.
     pub(crate) fn traffic(&self) -> (Vec<Peer>, Traffic) {
-        let links = core::iter::once(Arc::clone(&self.own)).chain(self.state.directory.links());
-        let peers = links.map(|link| Peer { pid: link.pid(), traffic: link.counters().sum() }).collect();
+        let processes = core::iter::once(Arc::clone(&self.own)).chain(self.state.directory.processes());
+        let peers =
+            processes.map(|process| Peer { pid: process.pid(), traffic: process.counters().sum() }).collect();
         (peers, *self.state.former.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -490,8 +500,8 @@ impl Node {
         }
         for command in self.state.common.mailbox.take() {
             match command {
-                Command::Ring(doorbell) => self.state.answer(0, doorbell),
-                Command::FlushOutbox { block } => self.state.fail_outbox(block),
+                ServiceCommand::Ring(doorbell) => self.state.answer(0, doorbell),
+                ServiceCommand::FlushOutbox { block } => self.state.fail_outbox(block),
                 _ => {}
             }
         }
@@ -530,7 +540,7 @@ impl Drop for Node {
         }
         self.own.set_dead();
         let Some(thread) = thread else { return };
-        self.state.common.mailbox.post(Command::Stop);
+        self.state.common.mailbox.post(ServiceCommand::Stop);
         if self.state.common.mailbox.is_lost() {
             // Nothing wakes it any more, unless it has noticed.
             return;
@@ -548,7 +558,7 @@ impl core::fmt::Debug for Node {
     }
 }
 
-impl State {
+impl NodeState {
     /// The abstract name at which a block's owner listens.
     fn socket_name(&self, block: u16) -> Vec<u8> {
         socket_name(&self.common.settings.fabric, block)

@@ -1,4 +1,4 @@
-//! Waiting until nobody touches what was revoked.
+//! HazardWait until nobody touches what was revoked.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ pub(crate) enum Revoked {
 
 /// Somebody may still touch the object, and was not proved dead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stuck {
+pub(crate) struct StillInUse {
     /// The peer_id of the own segment; 0 is this process itself.
     pub(crate) peer_id: u16,
     pub(crate) pid: Option<u32>,
@@ -35,7 +35,7 @@ impl Revoked {
 }
 
 /// Waits for hazards, each with the same end of all patience.
-pub(crate) struct Waiting<'a> {
+pub(crate) struct HazardWait<'a> {
     pub(crate) what: Revoked,
     pub(crate) segment: &'a Segment,
     pub(crate) local_hazards: &'a [HazardSlot],
@@ -43,13 +43,13 @@ pub(crate) struct Waiting<'a> {
     pub(crate) patience: Duration,
 }
 
-impl Waiting<'_> {
+impl HazardWait<'_> {
     /// Waits. `died` is told of attached peers that turn out to be dead.
     ///
     /// # Errors
     ///
     /// Somebody did not finish in time.
-    pub(crate) fn run(&self, mut died: impl FnMut(PeerLease)) -> Result<(), Stuck> {
+    pub(crate) fn run(&self, mut died: impl FnMut(PeerLease)) -> Result<(), StillInUse> {
         let start = Instant::now();
         for cell in self.local_hazards {
             self.wait_own(start, cell)?;
@@ -60,27 +60,30 @@ impl Waiting<'_> {
             }
         }
         self.peer_ids.iter().try_for_each(|lease| {
-            (0..TRANSFER_SLOTS).filter_map(|transfer_slot| self.segment.hazard_slot(lease.peer_id, transfer_slot)).try_for_each(|cell| {
-                if !self.what.is_held(cell) {
-                    return Ok(());
-                }
-                let process = self.peer_ids.process(lease);
-                let gone = |look_closely: bool| {
-                    !self.peer_ids.is_assigned(lease)
-                        || (look_closely && process.is_some_and(|process| process.is_dead()) && {
-                            died(lease);
-                            true
-                        })
-                };
-                let stuck = Stuck { peer_id: lease.peer_id, pid: process.map(|process| process.pid()) };
-                if self.wait(start, cell, gone) { Ok(()) } else { Err(stuck) }
-            })
+            (0..TRANSFER_SLOTS)
+                .filter_map(|transfer_slot| self.segment.hazard_slot(lease.peer_id, transfer_slot))
+                .try_for_each(|cell| {
+                    if !self.what.is_held(cell) {
+                        return Ok(());
+                    }
+                    let process = self.peer_ids.process(lease);
+                    let gone = |look_closely: bool| {
+                        !self.peer_ids.is_assigned(lease)
+                            || (look_closely && process.is_some_and(|process| process.is_dead()) && {
+                                died(lease);
+                                true
+                            })
+                    };
+                    let stuck =
+                        StillInUse { peer_id: lease.peer_id, pid: process.map(|process| process.pid()) };
+                    if self.wait(start, cell, gone) { Ok(()) } else { Err(stuck) }
+                })
         })
     }
 
-    fn wait_own(&self, start: Instant, cell: &HazardSlot) -> Result<(), Stuck> {
+    fn wait_own(&self, start: Instant, cell: &HazardSlot) -> Result<(), StillInUse> {
         // Its number is asked of the system, so not before it is needed.
-        let stuck = || Stuck { peer_id: 0, pid: Some(std::process::id()) };
+        let stuck = || StillInUse { peer_id: 0, pid: Some(std::process::id()) };
         if self.wait(start, cell, |_| false) { Ok(()) } else { Err(stuck()) }
     }
 

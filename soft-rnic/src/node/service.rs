@@ -11,17 +11,17 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::State;
-use super::census::Counting;
-use super::attached_peer::{AttachedPeer, PendingPeer, BlockListener, DisconnectedPeer};
-use super::link::Link;
-use super::mailbox::Command;
-use super::message::{REPLY, REQUEST};
-use super::connect::{PendingConnect, ConnectRetry};
-use super::ports::Door;
-use super::questions::Question;
-use super::views::Retired;
+use super::NodeState;
+use super::attached_peer::{AttachedPeer, BlockListener, DisconnectedPeer, PendingPeer};
 use super::busy_poll::BusyPoll;
+use super::connect::{ConnectRetry, PendingConnect};
+use super::mailbox::ServiceCommand;
+use super::mapped_memory::RetiredMapping;
+use super::message::{REPLY, REQUEST};
+use super::multicast_discovery::DiscoveryRun;
+use super::peer_process::PeerProcess;
+use super::port_lookup::PortLookup;
+use super::ports::PortListener;
 use crate::platform::fork::ForkSafeFd;
 use crate::platform::socket::Room;
 use crate::platform::threads;
@@ -47,7 +47,7 @@ const LOOK_AFTER: Duration = Duration::from_millis(1);
 
 /// Something that is waited for. Each has a token, which is never used again.
 pub(crate) enum EventSource {
-    Bell,
+    Mailbox,
     BlockListener(BlockListener),
     /// Somebody connected, and has not said hello yet.
     PendingPeer(PendingPeer),
@@ -55,23 +55,23 @@ pub(crate) enum EventSource {
     DisconnectedPeer(DisconnectedPeer),
     /// A peer was called, and has not said welcome yet.
     PendingConnect(PendingConnect),
-PeerProcess(Arc<Link>),
+    PeerProcess(Arc<PeerProcess>),
     /// Where those come in who ask for a port of this process.
-    Door(Arc<Door>),
+    PortListener(Arc<PortListener>),
     /// Somebody was asked for a port.
-    Question(Question),
+    PortLookup(PortLookup),
 }
 
 /// The thread's own state.
 pub(crate) struct ServiceThread {
-    pub(crate) state: Arc<State>,
+    pub(crate) state: Arc<NodeState>,
     epoll: Arc<ForkSafeFd>,
     pub(crate) sources: HashMap<u64, EventSource>,
     last_token: u64,
     deadlines: BinaryHeap<Reverse<(Instant, u64)>>,
     pub(crate) connect_retries: Vec<ConnectRetry>,
-    pub(crate) counting: Option<Counting>,
-    pub(crate) retired: Vec<Retired>,
+    pub(crate) discovery_run: Option<DiscoveryRun>,
+    pub(crate) retired: Vec<RetiredMapping>,
     pub(crate) busy_poll: BusyPoll,
     pub(crate) buffer: Box<[u8]>,
     /// For what attached peers say.
@@ -83,18 +83,18 @@ pub(crate) struct ServiceThread {
 /// # Errors
 ///
 /// There is no descriptor or thread left.
-pub(crate) fn spawn(state: Arc<State>) -> io::Result<JoinHandle<()>> {
+pub(crate) fn spawn(state: Arc<NodeState>) -> io::Result<JoinHandle<()>> {
     let epoll = Arc::new(ForkSafeFd::open(|| epoll::create(epoll::CreateFlags::CLOEXEC))?);
-    epoll::add(&*epoll, state.common.mailbox.bell()?, EventData::new_u64(0), EventFlags::IN)?;
+    epoll::add(&*epoll, state.common.mailbox.wake_socket()?, EventData::new_u64(0), EventFlags::IN)?;
     let kept = Arc::clone(&state);
     let service = ServiceThread {
         state,
         epoll: Arc::clone(&epoll),
-        sources: HashMap::from([(0, EventSource::Bell)]),
+        sources: HashMap::from([(0, EventSource::Mailbox)]),
         last_token: 0,
         deadlines: BinaryHeap::new(),
         connect_retries: Vec::new(),
-        counting: None,
+        discovery_run: None,
         retired: Vec::new(),
         busy_poll: BusyPoll::default(),
         buffer: vec![0; REPLY].into(),
@@ -135,7 +135,7 @@ impl ServiceThread {
             self.state.run_timers();
             self.run_deadlines();
             self.retry_connects();
-            self.end_census();
+            self.finish_discovery();
             let transfer_slots = &self.state.common.transfer_slots;
             self.retired.retain_mut(|retired| !retired.unmap(transfer_slots));
         }
@@ -182,7 +182,11 @@ impl ServiceThread {
     }
 
     /// What has happened, or happens within a time. False if nothing has.
-    fn wait_for_events(&self, events: &mut Vec<Event>, timeout: Option<&Timespec>) -> rustix::io::Result<bool> {
+    fn wait_for_events(
+        &self,
+        events: &mut Vec<Event>,
+        timeout: Option<&Timespec>,
+    ) -> rustix::io::Result<bool> {
         match epoll::wait(&*self.epoll, rustix::buffer::spare_capacity(events), timeout) {
             Ok(count) => Ok(count > 0),
             Err(rustix::io::Errno::INTR) => Ok(false),
@@ -193,18 +197,18 @@ impl ServiceThread {
     fn handle(&mut self, token: u64) {
         let Some(source) = self.sources.remove(&token) else { return };
         let kept = match source {
-            EventSource::Bell => {
-                self.state.common.mailbox.hear();
-                Some(EventSource::Bell)
+            EventSource::Mailbox => {
+                self.state.common.mailbox.drain_wakes();
+                Some(EventSource::Mailbox)
             }
             EventSource::BlockListener(listener) => self.accept_connections(token, listener),
             EventSource::PendingPeer(pending) => self.receive_hello(pending),
             EventSource::AttachedPeer(peer) => self.receive_from_peer(token, peer),
             EventSource::DisconnectedPeer(disconnected) => self.check_disconnected(token, disconnected),
             EventSource::PendingConnect(pending) => self.receive_welcome(token, pending),
-            EventSource::PeerProcess(link) => self.receive_from_process(link),
-            EventSource::Door(door) => self.answer_door(token, door),
-            EventSource::Question(question) => self.hear_question(question),
+            EventSource::PeerProcess(process) => self.receive_from_process(process),
+            EventSource::PortListener(listener) => self.answer_port_lookups(token, listener),
+            EventSource::PortLookup(lookup) => self.receive_lookup_reply(lookup),
         };
         if let Some(source) = kept {
             self.sources.insert(token, source);
@@ -215,18 +219,18 @@ impl ServiceThread {
     fn run_commands(&mut self) -> bool {
         for command in self.state.common.mailbox.take() {
             match command {
-                Command::Connect { block } => self.start_connect(block, Instant::now()),
-                Command::Listen { socket, ordinal } => self.listen(socket, ordinal),
-                Command::Ring(doorbell) => self.state.answer(0, doorbell),
-                Command::PeerDied { peer_id, serial } => self.remove_dead_peer(peer_id, serial),
-                Command::Suspect(link) => self.check_process(&link),
-                Command::ShareGone(share) => self.notify_export_gone(share),
-                Command::FlushOutbox { block } => self.flush_outbox(block),
-                Command::Door(door) => self.watch_door(door),
-                Command::Shut { token } => drop(self.sources.remove(&token)),
-                Command::Question { port, seeker } => self.ask(port, seeker),
-                Command::Census { of } => self.begin_census(of),
-                Command::Stop => return false,
+                ServiceCommand::Connect { block } => self.start_connect(block, Instant::now()),
+                ServiceCommand::Listen { socket, ordinal } => self.listen(socket, ordinal),
+                ServiceCommand::Ring(doorbell) => self.state.answer(0, doorbell),
+                ServiceCommand::PeerDied { peer_id, serial } => self.remove_dead_peer(peer_id, serial),
+                ServiceCommand::Suspect(process) => self.check_process(&process),
+                ServiceCommand::ExportGone(export) => self.notify_export_gone(export),
+                ServiceCommand::FlushOutbox { block } => self.flush_outbox(block),
+                ServiceCommand::ListenOnPort(listener) => self.add_port_listener(listener),
+                ServiceCommand::StopListening { token } => drop(self.sources.remove(&token)),
+                ServiceCommand::LookUpPort { port, waiter } => self.start_lookup(port, waiter),
+                ServiceCommand::DiscoverProcesses { of } => self.start_discovery(of),
+                ServiceCommand::Stop => return false,
             }
         }
         true
@@ -242,8 +246,8 @@ impl ServiceThread {
                 Some(EventSource::BlockListener(listener)) => self.watch_listener(token, listener),
                 Some(EventSource::PendingPeer(pending)) => self.unwatch(&pending.socket),
                 Some(EventSource::PendingConnect(pending)) => self.connect_timed_out(&pending),
-                Some(EventSource::Door(door)) => self.resume_door(token, door),
-                Some(EventSource::Question(question)) => self.ask_again(token, question),
+                Some(EventSource::PortListener(listener)) => self.watch_port_listener(token, listener),
+                Some(EventSource::PortLookup(lookup)) => self.retry_lookup(token, lookup),
                 Some(EventSource::DisconnectedPeer(disconnected)) => {
                     let kept = self.check_disconnected(token, disconnected);
                     self.sources.extend(kept.map(|source| (token, source)));
@@ -291,22 +295,27 @@ impl ServiceThread {
         let sources = core::mem::take(&mut self.sources);
         for source in sources.into_values() {
             match source {
-                EventSource::PeerProcess(link) => {
-                    link.set_dead();
+                EventSource::PeerProcess(process) => {
+                    process.set_dead();
                     if orderly {
-                        link.say_goodbye();
+                        process.say_goodbye();
                     }
-                    link.hang_up();
-                    self.state.directory.forget(&link);
+                    process.shut_down();
+                    self.state.directory.forget(&process);
                 }
                 EventSource::PendingConnect(pending) if lost => self.forget_connect(&pending),
                 EventSource::PendingConnect(pending) => self.give_up_connect(&pending),
                 // They go on, as far as they can.
                 EventSource::AttachedPeer(mut peer) if lost => self.end_peer_cm(&mut peer),
                 EventSource::DisconnectedPeer(_) if lost => {}
-                EventSource::AttachedPeer(peer) | EventSource::DisconnectedPeer(DisconnectedPeer { peer, .. }) => self.vacate(peer),
-                EventSource::Question(question) if lost => self.give_up_asking(&question),
-                EventSource::Bell | EventSource::BlockListener(_) | EventSource::PendingPeer(_) | EventSource::Door(_) | EventSource::Question(_) => {}
+                EventSource::AttachedPeer(peer)
+                | EventSource::DisconnectedPeer(DisconnectedPeer { peer, .. }) => self.vacate(peer),
+                EventSource::PortLookup(lookup) if lost => self.abandon_lookup(&lookup),
+                EventSource::Mailbox
+                | EventSource::BlockListener(_)
+                | EventSource::PendingPeer(_)
+                | EventSource::PortListener(_)
+                | EventSource::PortLookup(_) => {}
             }
         }
         for retry in &self.connect_retries {

@@ -9,7 +9,7 @@ use crate::sync::PlainAtomicU64 as AtomicU64;
 
 /// The path of a message: that of its slowest piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PathTaken {
+pub(crate) enum PayloadPath {
     /// To this process itself.
     Own,
     /// In the receive's slot, which lies in the peer's segment.
@@ -21,28 +21,28 @@ pub(crate) enum PathTaken {
 
 const ROUTES: usize = 5;
 
-/// Messages and bytes by [`PathTaken`], of one transfer slot.
+/// Messages and bytes by [`PayloadPath`], of one transfer slot.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Cells {
+struct SlotCounters {
     routes: [[AtomicU64; 2]; ROUTES],
     vm_calls: AtomicU64,
 }
 
 /// The counters of a link. a transfer slot has its own, so whoever holds it adds by a load and a store.
 #[derive(Debug)]
-pub(crate) struct Counters(Box<[Cells]>);
+pub(crate) struct TrafficCounters(Box<[SlotCounters]>);
 
-impl Default for Counters {
+impl Default for TrafficCounters {
     fn default() -> Self {
-        Self((0..TRANSFER_SLOTS).map(|_| Cells::default()).collect())
+        Self((0..TRANSFER_SLOTS).map(|_| SlotCounters::default()).collect())
     }
 }
 
-impl Counters {
+impl TrafficCounters {
     /// Counts a message of so many bytes.
     #[inline]
-    pub(crate) fn add(&self, transfer_slot: &TransferSlotGuard<'_>, path: PathTaken, bytes: usize) {
+    pub(crate) fn add(&self, transfer_slot: &TransferSlotGuard<'_>, path: PayloadPath, bytes: usize) {
         let [messages, moved] = &self.0[transfer_slot.index()].routes[path as usize];
         messages.store(messages.load(Relaxed).wrapping_add(1), Relaxed);
         moved.store(moved.load(Relaxed).wrapping_add(bytes as u64), Relaxed);
@@ -57,20 +57,27 @@ impl Counters {
 
     /// All transfer slots together, while others may go on counting.
     pub(crate) fn sum(&self) -> Traffic {
-        let of = |path: PathTaken| {
+        let of = |path: PayloadPath| {
             let sum = |which: usize| {
-                let cells = self.0.iter().map(|transfer_slot| transfer_slot.routes[path as usize][which].load(Relaxed));
+                let cells = self
+                    .0
+                    .iter()
+                    .map(|transfer_slot| transfer_slot.routes[path as usize][which].load(Relaxed));
                 cells.fold(0, u64::wrapping_add)
             };
             Moved { messages: sum(0), bytes: sum(1) }
         };
         Traffic {
-            own: of(PathTaken::Own),
-            slot: of(PathTaken::Slot),
-            direct: of(PathTaken::Direct),
-            vm: of(PathTaken::Vm),
-            call: of(PathTaken::Call),
-            vm_calls: self.0.iter().map(|transfer_slot| transfer_slot.vm_calls.load(Relaxed)).fold(0, u64::wrapping_add),
+            own: of(PayloadPath::Own),
+            slot: of(PayloadPath::Slot),
+            direct: of(PayloadPath::Direct),
+            vm: of(PayloadPath::Vm),
+            call: of(PayloadPath::Call),
+            vm_calls: self
+                .0
+                .iter()
+                .map(|transfer_slot| transfer_slot.vm_calls.load(Relaxed))
+                .fold(0, u64::wrapping_add),
         }
     }
 }
@@ -82,10 +89,10 @@ mod tests {
 
     #[test]
     fn lanes_add_up_path_by_path() {
-        let (transfer_slots, counters) = (TransferSlots::new(), Counters::default());
-        counters.add(&transfer_slots.lock(0), PathTaken::Vm, 100);
-        counters.add(&transfer_slots.lock(1), PathTaken::Vm, 11);
-        counters.add(&transfer_slots.lock(TRANSFER_SLOTS - 1), PathTaken::Own, 0);
+        let (transfer_slots, counters) = (TransferSlots::new(), TrafficCounters::default());
+        counters.add(&transfer_slots.lock(0), PayloadPath::Vm, 100);
+        counters.add(&transfer_slots.lock(1), PayloadPath::Vm, 11);
+        counters.add(&transfer_slots.lock(TRANSFER_SLOTS - 1), PayloadPath::Own, 0);
         let expected = Traffic {
             vm: Moved { messages: 2, bytes: 111 },
             own: Moved { messages: 1, bytes: 0 },

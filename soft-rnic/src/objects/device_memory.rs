@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 use super::context::{Context, Counted};
 use super::held::{Used, Users};
-use crate::node::ShareId;
+use crate::node::ExportId;
 use crate::platform::memory::Memory;
 use crate::platform::{copy, errno};
 use crate::shared::segment::PAGE;
@@ -22,7 +22,7 @@ pub(crate) struct Dm {
     /// In bytes; the memory has whole pages.
     length: usize,
     memory: Arc<Memory>,
-    share: ShareId,
+    export: ExportId,
     users: Users,
     gone: AtomicBool,
 }
@@ -43,14 +43,14 @@ impl Dm {
         let counted = context.count(|counts| &counts.dm, u32::MAX)?;
         context.take_device_memory(length)?;
         // What was taken is given back by the drop from here on, or here.
-        let made = Self::share(context, length).inspect_err(|_| context.return_device_memory(length));
-        let (memory, share) = made?;
+        let made = Self::export(context, length).inspect_err(|_| context.return_device_memory(length));
+        let (memory, export) = made?;
         let dm = Arc::new(Self {
             counted,
             number: NEXT.fetch_add(1, Relaxed),
             length,
             memory,
-            share,
+            export,
             users: Users::default(),
             gone: AtomicBool::new(false),
         });
@@ -58,12 +58,12 @@ impl Dm {
         Ok(dm)
     }
 
-    fn share(context: &Context, length: usize) -> Result<(Arc<Memory>, ShareId), c_int> {
+    fn export(context: &Context, length: usize) -> Result<(Arc<Memory>, ExportId), c_int> {
         let refused = |error: std::io::Error| errno::refused("ibv_alloc_dm", &error);
         let whole = length.checked_next_multiple_of(PAGE).ok_or(libc::ENOMEM)?;
         let memory = Arc::new(Memory::create(c"soft-rnic device memory", whole).map_err(refused)?);
-        let share = context.rnic().node().shares().add(Arc::clone(&memory)).map_err(refused)?;
-        Ok((memory, share))
+        let export = context.rnic().node().exports().add(Arc::clone(&memory)).map_err(refused)?;
+        Ok((memory, export))
     }
 
     pub(crate) fn context(&self) -> &Arc<Context> {
@@ -156,6 +156,6 @@ impl Drop for Dm {
         if !self.is_gone() {
             self.context().return_device_memory(self.length);
         }
-        self.context().rnic().node().shares().remove(self.share);
+        self.context().rnic().node().exports().remove(self.export);
     }
 }

@@ -13,7 +13,7 @@ use super::device_memory::Dm;
 use super::held::{Held, Used, Users};
 use super::protection_domain::Pd;
 use super::region::{LocalMrDescriptor, Owner, Tag};
-use crate::node::{Node, ShareId, Stuck};
+use crate::node::{ExportId, Node, StillInUse};
 use crate::platform::errno;
 use crate::platform::mappings::Survey;
 use crate::platform::memory::{File, Memory};
@@ -109,14 +109,14 @@ impl Used for Mr {
 }
 
 /// A peer does not let go of a region, which stays closed and allocated.
-fn busy(region: u32, Stuck { peer_id, pid }: Stuck) -> c_int {
+fn busy(region: u32, StillInUse { peer_id, pid }: StillInUse) -> c_int {
     let pid = pid.map_or("unknown".to_owned(), |pid| pid.to_string());
     log::error!("memory region {region} stays allocated: process {pid} (peer id {peer_id}) still touches it");
     libc::EBUSY
 }
 
 /// A region that a window uses, what is registered, and the shareable memory that it lies in.
-pub(super) type Loan = (Held<Mr>, LocalMrDescriptor, Option<ShareId>);
+pub(super) type Loan = (Held<Mr>, LocalMrDescriptor, Option<ExportId>);
 
 /// Somebody is changing a registration.
 pub(super) struct Changing;
@@ -128,25 +128,25 @@ struct Registration {
     access: u32,
     backing: Backing,
     /// Where it can be shared.
-    share: Option<Shared>,
+    export: Option<ExportUse>,
     key: u32,
     /// It is being deregistered: no window is bound to it any more.
     closing: bool,
 }
 
 /// A region, or a window, lies in shareable memory, which stays shared for as long as this lives.
-pub(super) struct Shared {
+pub(super) struct ExportUse {
     node: Arc<Node>,
-    id: ShareId,
+    id: ExportId,
     /// Peers may map it for writing: what they may then write there, and by which requests, is the region's to say.
     writable: bool,
 }
 
-impl Shared {
+impl ExportUse {
     /// A window of a region that lies there.
-    pub(super) fn of_window(node: &Arc<Node>, id: ShareId, access: u32) -> Self {
+    pub(super) fn of_window(node: &Arc<Node>, id: ExportId, access: u32) -> Self {
         let writable = access & LOCAL_WRITE != 0;
-        node.shares().note_access(id, true, writable);
+        node.exports().note_access(id, true, writable);
         Self { node: Arc::clone(node), id, writable }
     }
 
@@ -157,7 +157,7 @@ impl Shared {
     /// `EFAULT`: part of it is not mapped, or not to be read, or not to be written though the device may write.
     fn find(node: &Arc<Node>, range: &Range, access: u32) -> Result<Option<Self>, c_int> {
         let (address, length) = (range.base.addr(), range.length);
-        let id = match node.shares().find(address, length) {
+        let id = match node.exports().find(address, length) {
             Some(id) => id,
             None => match Self::survey(node, address, length, access)? {
                 Some(id) => id,
@@ -165,7 +165,7 @@ impl Shared {
             },
         };
         let writable = access & LOCAL_WRITE != 0;
-        node.shares().note_access(id, true, writable);
+        node.exports().note_access(id, true, writable);
         Ok(Some(Self { node: Arc::clone(node), id, writable }))
     }
 
@@ -174,7 +174,7 @@ impl Shared {
         address: usize,
         length: usize,
         access: u32,
-    ) -> Result<Option<ShareId>, c_int> {
+    ) -> Result<Option<ExportId>, c_int> {
         let survey = match Survey::of(address, length) {
             Ok(survey) => survey,
             Err(error) => {
@@ -188,13 +188,13 @@ impl Shared {
         }
         // What is paged on demand is what lies at the address when it is used: the file may not, by then.
         let shared = survey.shared.filter(|_| access & ON_DEMAND == 0);
-        Ok(shared.and_then(|mapping| node.shares().find_mapped(mapping)))
+        Ok(shared.and_then(|mapping| node.exports().find_mapped(mapping)))
     }
 }
 
-impl Drop for Shared {
+impl Drop for ExportUse {
     fn drop(&mut self) {
-        self.node.shares().note_access(self.id, false, self.writable);
+        self.node.exports().note_access(self.id, false, self.writable);
     }
 }
 
@@ -228,14 +228,14 @@ impl Mr {
             Backing::Program | Backing::Buffer(_) => range.check(context)?,
             Backing::Device(_) | Backing::File(..) | Backing::Null(_) => range,
         };
-        let share = match backing {
+        let export = match backing {
             Backing::Null(_) => None,
-            _ => Shared::find(context.rnic().node(), &range, access)?,
+            _ => ExportUse::find(context.rnic().node(), &range, access)?,
         };
         let counted = context.count(|counts| &counts.mr, context.rnic().limits().max_mr)?;
         let index = context.rnic().regions().reserve().ok_or(libc::ENOMEM)?;
         let mut registration =
-            Registration { pd: Held::new(pd), range, access, backing, share, key: 0, closing: false };
+            Registration { pd: Held::new(pd), range, access, backing, export, key: 0, closing: false };
         let key = registration.publish(context, index, Tag::Next);
         let registration = Mutex::new(registration);
         let (users, gone) = (Users::default(), AtomicBool::new(false));
@@ -347,7 +347,7 @@ impl Mr {
             return Err(libc::EBUSY);
         }
         let access = access.unwrap_or(registration.access);
-        let share = Shared::find(context.rnic().node(), &range.unwrap_or(registration.range), access)?;
+        let export = ExportUse::find(context.rnic().node(), &range.unwrap_or(registration.range), access)?;
         context.rnic().regions().revoke(self.index).map_err(|stuck| busy(self.index, stuck))?;
         if let Some(range) = range {
             registration.range = range;
@@ -356,7 +356,7 @@ impl Mr {
         if let Some(pd) = change.pd {
             registration.pd = Held::new(&pd);
         }
-        (registration.access, registration.share) = (access, share);
+        (registration.access, registration.export) = (access, export);
         Ok(registration.publish(context, self.index, Tag::Same))
     }
 
@@ -383,7 +383,7 @@ impl Mr {
         // Somebody may have it imported, and still has this object.
         let mut registration = self.registration();
         registration.pd.release();
-        (registration.backing, registration.share) = (Backing::Program, None);
+        (registration.backing, registration.export) = (Backing::Program, None);
         self.counted.count_out();
         Ok(())
     }
@@ -404,8 +404,8 @@ impl Mr {
             return Ok(None);
         }
         let descriptor = self.context().rnic().regions().read(key).map(|(.., descriptor)| descriptor);
-        let share = registration.share.as_ref().map(|share| share.id);
-        Ok(descriptor.map(|descriptor| (Held::new(self), descriptor, share)))
+        let export = registration.export.as_ref().map(|export| export.id);
+        Ok(descriptor.map(|descriptor| (Held::new(self), descriptor, export)))
     }
 
     /// Whether it was deregistered.
@@ -442,8 +442,8 @@ impl Registration {
             pd: self.pd.number(),
             access: self.access | kind,
         };
-        let share = self.share.as_ref().map(|share| share.id);
-        self.key = context.rnic().regions().publish(index, context, descriptor, share, tag);
+        let export = self.export.as_ref().map(|export| export.id);
+        self.key = context.rnic().regions().publish(index, context, descriptor, export, tag);
         self.key
     }
 }

@@ -14,7 +14,7 @@ use rdma_mummy_sys::types::{ibv_access_flags, ibv_mw_type};
 
 use super::context::{Context, Counted};
 use super::held::Held;
-use super::memory_region::{Changing, LOCAL_WRITE, Loan, MW_BIND, Mr, Shared, ZERO_BASED};
+use super::memory_region::{Changing, ExportUse, LOCAL_WRITE, Loan, MW_BIND, Mr, ZERO_BASED};
 use super::protection_domain::Pd;
 use super::region::{LocalMrDescriptor, Owner, Tag, index_of};
 use crate::shared::entry::{domain, kind};
@@ -48,7 +48,7 @@ struct State {
 /// What a window is bound to.
 struct Bound {
     _region: Held<Mr>,
-    _share: Option<Shared>,
+    _export: Option<ExportUse>,
     /// Of type 2: the number of its queue pair.
     qpn: u32,
 }
@@ -191,9 +191,10 @@ impl Mw {
         }
         state.key = bind.key;
         if let Some((region, descriptor, id)) = found {
-            let share = id.map(|id| Shared::of_window(self.context().rnic().node(), id, descriptor.access));
+            let export =
+                id.map(|id| ExportUse::of_window(self.context().rnic().node(), id, descriptor.access));
             regions.publish(self.index, self.context(), descriptor, id, Tag::Chosen(bind.key as u8));
-            state.bound = Some(Bound { _region: region, _share: share, qpn: by.qpn });
+            state.bound = Some(Bound { _region: region, _export: export, qpn: by.qpn });
         }
         Ok(())
     }
@@ -201,7 +202,7 @@ impl Mw {
     /// The part of a region that the window is to be bound to.
     fn find(&self, by: Requester, bind: &Bind) -> Result<Loan, Stays> {
         let region = self.context().rnic().regions().memory_region(bind.lkey).ok_or(Stays::Refused)?;
-        let (region, whole, share) = region.lend(bind.lkey)?.ok_or(Stays::Refused)?;
+        let (region, whole, export) = region.lend(bind.lkey)?.ok_or(Stays::Refused)?;
         let writes = bind.access & WRITES != 0;
         let allowed = whole.pd == by.pd
             && whole.access & MW_BIND != 0
@@ -219,7 +220,7 @@ impl Mw {
             // And what the region's memory is, the window's is.
             access: bind.access | whole.access & kind::OWNER_ONLY | if writes { LOCAL_WRITE } else { 0 },
         };
-        Ok((region, descriptor, share))
+        Ok((region, descriptor, export))
     }
 
     /// Takes the window's memory away from peers; whether there was any. A window that has no memory stays as it is: it may be

@@ -12,7 +12,7 @@ use super::context::Context;
 use super::memory_region::Mr;
 use super::memory_window::Mw;
 use super::table::RESTING;
-use crate::node::{Node, Revoked, ShareId, Stuck};
+use crate::node::{ExportId, Node, Revoked, StillInUse};
 use crate::platform::nowhere;
 use crate::shared::entry::{MrDescriptor, domain, kind};
 use crate::shared::generation::{Generation, GenerationSnapshot, GenerationWriter};
@@ -227,7 +227,7 @@ impl Regions {
         index: u32,
         context: &Arc<Context>,
         descriptor: LocalMrDescriptor,
-        share: Option<ShareId>,
+        export: Option<ExportId>,
         tag: Tag,
     ) -> u32 {
         let region = self.at(index).expect("the index was reserved");
@@ -253,8 +253,8 @@ impl Regions {
             address: descriptor.base.addr() as u64,
             pd: descriptor.pd,
             access: descriptor.access,
-            share: share.map_or(0, |share| share.index + 1),
-            share_epoch: share.map_or(0, |share| share.epoch),
+            export: export.map_or(0, |export| export.index + 1),
+            export_epoch: export.map_or(0, |export| export.epoch),
         };
         entry.publish(&mut control.shared, control.tag, &descriptor);
         index << TAG_BITS | u32::from(control.tag)
@@ -266,15 +266,15 @@ impl Regions {
     ///
     /// Somebody still does, after the time that the configuration gives. The region stays closed; a later call
     /// waits again.
-    pub(crate) fn revoke(&self, index: u32) -> Result<(), Stuck> {
+    pub(crate) fn revoke(&self, index: u32) -> Result<(), StillInUse> {
         self.close(index);
-        self.node.wait_unmarked(Revoked::Region(index))
+        self.node.wait_until_unused(Revoked::Region(index))
     }
 
     /// Closes a region; whether nobody touches it any more. To be asked again where somebody does.
     pub(crate) fn try_revoke(&self, index: u32) -> bool {
         self.close(index);
-        self.node.is_unmarked(Revoked::Region(index))
+        self.node.is_unused(Revoked::Region(index))
     }
 
     pub(crate) fn close(&self, index: u32) {

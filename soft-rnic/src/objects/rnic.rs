@@ -13,7 +13,7 @@ use super::xrc_domain::Domains;
 use crate::cm::Ear;
 use crate::config::{Config, Limits, Path};
 use crate::faults;
-use crate::node::{Doorbell, Found, Handler, Identity, Link, Node, PortGid, Settings};
+use crate::node::{Doorbell, Node, NodeHandler, NodeIdentity, NodeSettings, PeerProcess, PortGid, PortOwner};
 use crate::platform::errno;
 use crate::platform::exit::at_exit;
 use crate::queue_pair::{Qp, Srq};
@@ -94,10 +94,11 @@ impl Rnic {
                 port.gids.iter().map(|gid| PortGid { device: device.number, port: port.number, gid: gid.raw })
             })
         });
-        let node =
-            Node::start(settings(&setup.config), Identity { gids: gids.collect() }).inspect_err(|error| {
+        let node = Node::start(settings(&setup.config), NodeIdentity { gids: gids.collect() }).inspect_err(
+            |error| {
                 log::error!("the device cannot be opened (error {}): {error}", errno::of(error));
-            })?;
+            },
+        )?;
         Ok(Self {
             setup,
             regions: Regions::new(Arc::clone(&node)),
@@ -200,8 +201,8 @@ impl Rnic {
 }
 
 /// What the node needs to know.
-fn settings(config: &Config) -> Settings {
-    Settings {
+fn settings(config: &Config) -> NodeSettings {
+    NodeSettings {
         fabric: config.fabric.clone(),
         patience: config.revoke,
         vm: config.path != Path::Call,
@@ -222,7 +223,7 @@ impl Rnic {
     }
 }
 
-impl Handler for Rnic {
+impl NodeHandler for Rnic {
     fn cq_fired(&self, cq: u32) {
         if let Some(cq) = self.completion_queues.get(cq) {
             cq.look();
@@ -254,8 +255,8 @@ impl Handler for Rnic {
         self.shared_queues.all().iter().for_each(|srq| srq.limit_reached());
     }
 
-    fn peer_lost(&self, link: &Arc<Link>) {
-        self.queue_pairs.all().iter().for_each(|qp| qp.peer_lost(link));
+    fn peer_lost(&self, process: &Arc<PeerProcess>) {
+        self.queue_pairs.all().iter().for_each(|qp| qp.peer_lost(process));
     }
 
     fn serve_call(&self, peer_id: u16, transfer_slot: u16) {
@@ -285,7 +286,7 @@ impl Handler for Rnic {
         self.ear.gone(block);
     }
 
-    fn cm_port_owner(&self, token: u64, found: Found) {
+    fn cm_port_owner(&self, token: u64, found: PortOwner) {
         self.ear.found(token, found);
     }
 

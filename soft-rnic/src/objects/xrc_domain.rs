@@ -2,7 +2,7 @@
 //!
 //! A domain is known by the inode that it belongs to, so whoever has the file open means the same domain, in whichever process.
 //! All that processes have to agree on is whether it is there (`O_CREAT`, `O_EXCL`): each that has it open keeps a
-//! [`Presence`], which ends with the process. A domain of no file is known by a random number.
+//! [`XrcdPresence`], which ends with the process. A domain of no file is known by a random number.
 
 use std::ffi::c_int;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -11,7 +11,7 @@ use super::completion::{Cq, CqOptions};
 use super::context::{Context, Counted};
 use super::held::{Held, Used, Users};
 use super::protection_domain::Pd;
-use crate::node::{Presence, random};
+use crate::node::{XrcdPresence, random};
 use crate::platform::fork::identity;
 
 /// What a domain is known by, on this host: the inode, and its file system with the device's number.
@@ -26,7 +26,7 @@ pub(crate) struct Xrcd {
     counted: Counted,
     id: Id,
     /// What tells other processes of it, if it is a file's.
-    shared: Mutex<Option<Arc<Presence>>>,
+    shared: Mutex<Option<Arc<XrcdPresence>>>,
     /// What targets are made with, who have neither by their attributes.
     pd: Held<Pd>,
     cq: Held<Cq>,
@@ -35,10 +35,10 @@ pub(crate) struct Xrcd {
 
 /// The domains of files that this process has open.
 #[derive(Default)]
-pub(crate) struct Domains(Mutex<Vec<(Id, Weak<Presence>)>>);
+pub(crate) struct Domains(Mutex<Vec<(Id, Weak<XrcdPresence>)>>);
 
 impl Domains {
-    fn lock(&self) -> MutexGuard<'_, Vec<(Id, Weak<Presence>)>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<(Id, Weak<XrcdPresence>)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -115,7 +115,7 @@ impl Xrcd {
 }
 
 /// Opens the domain of a file: this process's own presence, or a new one.
-fn enter(context: &Context, id: Id, oflags: c_int) -> Result<Arc<Presence>, c_int> {
+fn enter(context: &Context, id: Id, oflags: c_int) -> Result<Arc<XrcdPresence>, c_int> {
     let (create, exclusive) = (oflags & libc::O_CREAT != 0, oflags & libc::O_EXCL != 0);
     let rnic = context.rnic();
     let mut domains = rnic.xrc_domains().lock();

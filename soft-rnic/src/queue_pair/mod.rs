@@ -2,7 +2,6 @@
 
 mod arrivals;
 pub(crate) mod attributes;
-pub(crate) mod transfer_slot_mutex;
 pub(crate) mod modify;
 pub(crate) mod post;
 pub(crate) mod post_ex;
@@ -11,6 +10,7 @@ pub(crate) mod receive_queue;
 mod route;
 pub(crate) mod send_queue;
 pub(crate) mod shared_queue;
+pub(crate) mod transfer_slot_mutex;
 pub(crate) mod transition;
 mod windows;
 pub(crate) mod xrc;
@@ -32,7 +32,7 @@ use crate::engine::multicast::Member;
 use crate::engine::peer::Peer;
 use crate::engine::wait::Wait;
 use crate::faults::injected::Injected;
-use crate::node::{Link, QpNumber, Revoked};
+use crate::node::{PeerProcess, QpNumber, Revoked};
 use crate::objects::acks::Acks;
 use crate::objects::completion::Cq;
 use crate::objects::context::{Context, Counted};
@@ -46,10 +46,10 @@ use crate::shared::generation::GenerationWriter;
 use crate::shared::hazard::Hazard;
 use arrivals::Arrivals;
 use attributes::Attributes;
-use transfer_slot_mutex::TransferSlotMutex;
 use post_ex::{Builder, Posting};
 use receive_queue::ReceiveQueue;
 use send_queue::SendQueue;
+use transfer_slot_mutex::TransferSlotMutex;
 use windows::Windows;
 use xrc::Opened;
 
@@ -175,7 +175,7 @@ pub(crate) struct Sending {
     /// Of an extended reliable connection: the shared receive queues that it has sent to, by their numbers.
     pub(crate) receivers: Vec<(u32, Peer)>,
     /// Of such a one: who owes an answer to the request at the front, if not the peer.
-    pub(crate) owing: Option<Arc<Link>>,
+    pub(crate) atomic_target: Option<Arc<PeerProcess>>,
 }
 
 /// The attributes that sending needs.
@@ -213,9 +213,11 @@ impl Sending {
     /// If the owner of a peer's memory was asked for something, nobody wants to hear of it any more.
     #[cold]
     fn want_no_answer(&mut self, transfer_slot: usize) {
-        let links = self.peer.iter().map(|peer| &peer.link).chain(&self.owing);
-        links.filter(|link| link.owed(transfer_slot) == Some(self.ticket)).for_each(|link| link.owe(transfer_slot, None));
-        self.owing = None;
+        let processes = self.peer.iter().map(|peer| &peer.process).chain(&self.atomic_target);
+        processes
+            .filter(|process| process.pending_atomic(transfer_slot) == Some(self.ticket))
+            .for_each(|process| process.set_pending_atomic(transfer_slot, None));
+        self.atomic_target = None;
     }
 
     /// A message of this many bytes was sent.
@@ -417,7 +419,7 @@ impl Qp {
     /// Nobody may use the queue pair any more, and waits until nobody does.
     fn withdraw(&self) -> Result<(), i32> {
         self.entry().withdraw(&mut self.published.lock().writer);
-        self.rnic.node().wait_unmarked(Revoked::QueuePair(self.number.index)).map_err(|_| libc::EBUSY)
+        self.rnic.node().wait_until_unused(Revoked::QueuePair(self.number.index)).map_err(|_| libc::EBUSY)
     }
 
     /// The context was closed and nobody destroyed the queue pair: peers do not reach it any more.
@@ -557,9 +559,9 @@ impl Qp {
         if let Some(peer) = sending.peer.take() {
             // Where the next connection from here would have to go on, if the peer's end stays as it is. Its owner waits for
             // the hazard before it begins anew.
-            let hazard = peer.link.hazard_slot(sending.transfer_slot());
+            let hazard = peer.process.hazard_slot(sending.transfer_slot());
             hazard.publish(Hazard::new(peer.index, Hazard::NO_REGION));
-            if peer.link.alive() && peer.entry().is_current(peer.snapshot) {
+            if peer.process.alive() && peer.entry().is_current(peer.snapshot) {
                 peer.entry().set_expected_psn(sending.psn);
             }
             hazard.clear();

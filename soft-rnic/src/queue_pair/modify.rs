@@ -55,7 +55,7 @@ impl Qp {
             ibv_qp_state::IBV_QPS_RTR if self.qp_type != ibv_qp_type::IBV_QPT_UD => {
                 // So that the first message finds the way; if it takes longer, the message waits.
                 let dest = self.sending.lock().attributes.dest_qpn;
-                let _ = self.rnic.node().wait_link(dest, WAY);
+                let _ = self.rnic.node().wait_for_process(dest, WAY);
             }
             _ => {}
         }

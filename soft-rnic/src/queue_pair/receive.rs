@@ -17,7 +17,7 @@ use crate::engine::deliver::GRH;
 use crate::engine::gather::Gathered;
 use crate::engine::transfer::Local;
 use crate::faults::{self, Action, Opcode};
-use crate::node::Link;
+use crate::node::PeerProcess;
 use crate::objects::completion::Cqe;
 use crate::objects::completion::sources::Asked;
 use crate::platform::copy;
@@ -424,8 +424,9 @@ impl Qp {
     }
 
     /// A peer that this queue pair may send to is dead.
-    pub(crate) fn peer_lost(self: &Arc<Self>, link: &Arc<Link>) {
-        let concerned = self.sending.lock().peer.as_ref().is_some_and(|peer| Arc::ptr_eq(&peer.link, link));
+    pub(crate) fn peer_lost(self: &Arc<Self>, process: &Arc<PeerProcess>) {
+        let concerned =
+            self.sending.lock().peer.as_ref().is_some_and(|peer| Arc::ptr_eq(&peer.process, process));
         if concerned {
             self.run(u32::MAX);
         }

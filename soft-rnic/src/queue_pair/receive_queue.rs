@@ -287,10 +287,10 @@ impl Drop for ReceiveQueue {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::node::{Identity, Settings};
+    use crate::node::{NodeIdentity, NodeSettings};
 
     fn queue(max_wr: u32) -> ReceiveQueue {
-        let node = Node::start(Settings::default(), Identity::default()).expect("a node");
+        let node = Node::start(NodeSettings::default(), NodeIdentity::default()).expect("a node");
         ReceiveQueue::new(node, max_wr, 1).expect("a queue")
     }
 

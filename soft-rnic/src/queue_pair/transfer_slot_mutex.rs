@@ -99,6 +99,8 @@ impl<T> DerefMut for TransferSlotMutexGuard<'_, T> {
 
 impl<T> fmt::Debug for TransferSlotMutex<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TransferSlotMutex").field("transfer_slot", &self.transfer_slot).finish_non_exhaustive()
+        f.debug_struct("TransferSlotMutex")
+            .field("transfer_slot", &self.transfer_slot)
+            .finish_non_exhaustive()
     }
 }

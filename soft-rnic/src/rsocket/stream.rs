@@ -179,7 +179,7 @@ impl Stream {
     /// A slot was read, and can be received into again.
     fn give_back(&mut self, slot: u16) {
         let is_posted = self.queues.receive(slot).is_ok();
-        self.is_broken |= !(is_posted && self.window.owe());
+        self.is_broken |= !(is_posted && self.window.note_received());
     }
 
     /// Says what is to be said.

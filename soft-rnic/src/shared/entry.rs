@@ -119,9 +119,9 @@ pub(crate) struct MrDescriptor {
     /// `ibv_access_flags`.
     pub(crate) access: u32,
     /// The shareable memory that the region lies in, plus one; 0 if in none.
-    pub(crate) share: u32,
+    pub(crate) export: u32,
     /// How often `share` has been given to other memory.
-    pub(crate) share_epoch: u32,
+    pub(crate) export_epoch: u32,
 }
 
 /// Bits of a descriptor's `access` that are no `ibv_access_flags`: those end below, with `IBV_ACCESS_OPTIONAL_RANGE`.
@@ -154,19 +154,19 @@ impl DescriptorWords<5> for MrDescriptor {
             self.length,
             self.address,
             low_high(self.pd, self.access),
-            low_high(self.share, self.share_epoch),
+            low_high(self.export, self.export_epoch),
         ]
     }
 
-    fn from_words([iova, length, address, pd_access, share]: [u64; 5]) -> Self {
+    fn from_words([iova, length, address, pd_access, export]: [u64; 5]) -> Self {
         Self {
             iova,
             length,
             address,
             pd: pd_access as u32,
             access: (pd_access >> 32) as u32,
-            share: share as u32,
-            share_epoch: (share >> 32) as u32,
+            export: export as u32,
+            export_epoch: (export >> 32) as u32,
         }
     }
 }

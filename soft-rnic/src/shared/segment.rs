@@ -227,7 +227,13 @@ impl Segment {
             return None;
         }
         // SAFETY: `HazardSlot` is an atomic.
-        unsafe { self.in_table(HAZARDS_AT, MAX_PEERS * TRANSFER_SLOTS, (usize::from(peer_id) * TRANSFER_SLOTS + transfer_slot) as u32) }
+        unsafe {
+            self.in_table(
+                HAZARDS_AT,
+                MAX_PEERS * TRANSFER_SLOTS,
+                (usize::from(peer_id) * TRANSFER_SLOTS + transfer_slot) as u32,
+            )
+        }
     }
 
     /// A slot of a receive queue.

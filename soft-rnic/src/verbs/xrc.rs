@@ -9,7 +9,7 @@ use rdma_mummy_sys::types::*;
 use super::context::context_of;
 use super::queue_pair::{enter_opened, receiver_of};
 use super::{admit, failure, null, number};
-use crate::node::Reach;
+use crate::node::Reachability;
 use crate::objects::object::Object;
 use crate::objects::xrc_domain::Xrcd;
 use crate::queue_pair::Qp;
@@ -123,8 +123,8 @@ fn find(xrcd: &Arc<Xrcd>, qp_num: u32) -> Result<Arc<Qp>, c_int> {
         return rnic.queue_pairs().get(index).filter(is_it).ok_or(libc::EINVAL);
     }
     // Only to tell a program what is the matter: what it is, a process says of itself later.
-    match rnic.node().wait_link(qp_num, WAY) {
-        Reach::Ready(_) => Err(libc::EOPNOTSUPP),
+    match rnic.node().wait_for_process(qp_num, WAY) {
+        Reachability::Ready(_) => Err(libc::EOPNOTSUPP),
         _ => Err(libc::EINVAL),
     }
 }

@@ -7,7 +7,7 @@ use rdma_mummy_sys::types::{ibv_event_type, ibv_qp_type};
 
 use super::{Connection, HERE, Handshake, RETRIES, State, Switch, milliseconds, reason};
 use crate::cm::message::{Body, Ends, Message, REJ_DATA, REP_DATA, REQ_DATA, Req, Service, Side};
-use crate::cm::transport::Found;
+use crate::cm::transport::PortLocation;
 use crate::cm::types::{Data, Details, Ece, IdNumber, Kind, Parameters};
 
 /// How long a peer may take, as both sides say in the kernel.
@@ -117,7 +117,7 @@ impl Switch {
     pub(super) fn ask_for_peer(&mut self, number: IdNumber, ends: Ends, now: Instant, fresh: bool) {
         let (space, port) = (ends.space, ends.destination.port());
         if self.ports.has(space, port) {
-            return self.peer_found(number, Found::Here, false, now);
+            return self.peer_found(number, PortLocation::ThisProcess, false, now);
         }
         let Ok(interval) = self.id(number).map(|id| id.connection.interval) else { return };
         if let Some(found) = self.transport.find_port(space, port, now + interval, number.0, fresh) {
@@ -126,7 +126,7 @@ impl Switch {
     }
 
     /// The answer to [`Transport::find_port`](crate::cm::transport::Transport::find_port).
-    pub(in crate::cm) fn found(&mut self, token: u64, found: Found, now: Instant) {
+    pub(in crate::cm) fn found(&mut self, token: u64, found: PortLocation, now: Instant) {
         let waits = self.id(IdNumber(token)).is_ok_and(|id| id.connection.peer.is_none());
         if waits && self.asked(IdNumber(token)).is_some() {
             self.peer_found(IdNumber(token), found, false, now);
@@ -134,12 +134,12 @@ impl Switch {
         }
     }
 
-    fn peer_found(&mut self, number: IdNumber, found: Found, remembered: bool, now: Instant) {
+    fn peer_found(&mut self, number: IdNumber, found: PortLocation, remembered: bool, now: Instant) {
         let peer = match found {
-            Found::Here => HERE,
-            Found::Block(block) => block,
-            Found::Silent => return,
-            Found::Nobody => return self.nobody_there(number, now),
+            PortLocation::ThisProcess => HERE,
+            PortLocation::Block(block) => block,
+            PortLocation::Unresponsive => return,
+            PortLocation::Nobody => return self.nobody_there(number, now),
         };
         if let Ok(id) = self.id_mut(number) {
             id.connection.peer = Some(peer);

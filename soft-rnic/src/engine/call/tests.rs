@@ -34,7 +34,7 @@ static NEXT_BLOCK: AtomicU32 = AtomicU32::new(500);
 struct Stage {
     bench: Bench,
     qp: *mut ibv_qp,
-    link: Arc<Link>,
+    process: Arc<PeerProcess>,
     slots: SlotsDescriptor,
     _other: std::os::unix::net::UnixStream,
 }
@@ -49,17 +49,17 @@ impl Stage {
         let mut blocks = core::iter::repeat_with(|| NEXT_BLOCK.fetch_add(1, Relaxed));
         let block = blocks.find(free).expect("this process does not have all of them");
         let segment = Segment::create().expect("memory");
-        let (link, other) = node.add_peer(block as u16, segment, AREA);
+        let (process, other) = node.add_peer(block as u16, segment, AREA);
         let qpn = block << 14 | QUEUE_PAIR;
         bench.ready(qp, qpn, |attr| (attr.timeout, attr.retry_cnt) = (10, 1));
         let slots = SlotsDescriptor { offset: HEAP_AT as u64, count: 2, stride: slot_stride(1) };
-        let stage = Self { bench, qp, link, slots, _other: other };
+        let stage = Self { bench, qp, process, slots, _other: other };
         stage.describe(qpn);
         stage
     }
 
     fn describe(&self, qpn: u32) {
-        let segment = self.link.segment();
+        let segment = self.process.segment();
         let region = MrDescriptor {
             iova: IOVA,
             length: 1 << 20,
@@ -99,12 +99,12 @@ impl Stage {
 
     fn cell(&self) -> &Cell {
         let transfer_slot = inner(self.qp).number.index as usize % TRANSFER_SLOTS;
-        cell(self.link.segment(), AREA, transfer_slot).expect("it lies in the heap").0
+        cell(self.process.segment(), AREA, transfer_slot).expect("it lies in the heap").0
     }
 
     fn holders(&self) -> [Holder; 2] {
         let slots = self.slots.check().expect("they lie in the heap");
-        let holder = |index| self.link.segment().slot(&slots, index).expect("a slot").header.holder();
+        let holder = |index| self.process.segment().slot(&slots, index).expect("a slot").header.holder();
         [holder(0), holder(1)]
     }
 
@@ -138,7 +138,7 @@ impl Stage {
 
     fn end(self) {
         assert_eq!(modify(self.qp, in_state(ibv_qp_state::IBV_QPS_RESET)), 0);
-        inner(self.qp).rnic.node().lose_peer(&self.link);
+        inner(self.qp).rnic.node().lose_peer(&self.process);
         destroy(self.qp);
     }
 }
@@ -173,8 +173,8 @@ fn unreliable_messages_behind_one_that_is_stuck_are_lost() {
     assert!(!cell.state.answer());
     let claim = Claim::from_word(cell.claim.load(Relaxed), 1).expect("what was left to it");
     let slots = stage.slots.check().expect("they lie in the heap");
-    let slot = stage.link.segment().slot(&slots, cell.slot.load(Relaxed)).expect("a slot");
-    stage.link.segment().queue_pair(QUEUE_PAIR).expect("an index").set_cursor(cell.slot.load(Relaxed));
+    let slot = stage.process.segment().slot(&slots, cell.slot.load(Relaxed)).expect("a slot");
+    stage.process.segment().queue_pair(QUEUE_PAIR).expect("an index").set_cursor(cell.slot.load(Relaxed));
     assert!(slot.header.unclaim(claim));
     cell.state.end();
     stage.send(4, |cell| {
@@ -227,7 +227,7 @@ fn what_is_left_to_the_owner_is_offered_anew() {
             rnic.end_call(PEER_ID, cell, Some(0));
             assert_eq!(cell.state.phase(), CallPhase::Idle);
             let expected = if peer_id == PEER_ID { Holder::Posted } else { Holder::Claimed { peer_id } };
-            assert_eq!(header.holder(), expected, "only what is its own can be left by a link");
+            assert_eq!(header.holder(), expected, "only what is its own can be left by a process");
             if peer_id != PEER_ID {
                 assert!(header.unclaim(claim));
                 shared_queue.into_iter().for_each(|entry| entry.add_available(1));
@@ -251,8 +251,8 @@ fn a_queues_process_that_was_stopped_owes_nothing_to_a_request_that_has_failed()
     let stage = Stage::new(ibv_qp_type::IBV_QPT_XRC_SEND);
     let node = Arc::clone(inner(stage.qp).rnic.node());
     let block = NEXT_BLOCK.fetch_add(1, Relaxed);
-    let (link, _other) = node.add_peer(block as u16, Segment::create().expect("memory"), AREA);
-    let (segment, srqn) = (link.segment(), block << 14 | QUEUE_PAIR);
+    let (process, _other) = node.add_peer(block as u16, Segment::create().expect("memory"), AREA);
+    let (segment, srqn) = (process.segment(), block << 14 | QUEUE_PAIR);
     let access = ATOMIC | ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0;
     let region = MrDescriptor { iova: IOVA, length: 4096, pd: PD, access, ..MrDescriptor::default() };
     segment.region(REGION).expect("small").publish(&mut GenerationWriter::default(), KEY as u8, &region);
@@ -290,7 +290,7 @@ fn a_queues_process_that_was_stopped_owes_nothing_to_a_request_that_has_failed()
     });
     assert!(begun, "the owner was at it");
     // Otherwise nobody who has this transfer slot could ask that process for anything any more.
-    assert_eq!(link.owed(transfer_slot), None);
-    node.lose_peer(&link);
+    assert_eq!(process.pending_atomic(transfer_slot), None);
+    node.lose_peer(&process);
     stage.end();
 }

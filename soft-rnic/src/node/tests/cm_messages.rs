@@ -5,7 +5,7 @@ use ports::EPHEMERAL;
 
 const SPACE: u8 = 1;
 
-impl Process {
+impl TestNode {
     fn block(&self) -> u16 {
         self.node.own_block().expect("a block")
     }
@@ -16,26 +16,26 @@ impl Process {
 
     /// The next CM message, which must be from there.
     fn message(&self, from: &Self) -> Vec<u8> {
-        match self.told.recv_timeout(LONG) {
-            Ok(Told::CmMessage(block, message)) if block == from.block() => message,
+        match self.calls.recv_timeout(LONG) {
+            Ok(HandlerCall::CmMessage(block, message)) if block == from.block() => message,
             other => panic!("no message, but {other:?}"),
         }
     }
 
-    fn find(&self, port: u16, fresh: bool) -> Found {
+    fn find(&self, port: u16, fresh: bool) -> PortOwner {
         static TOKENS: AtomicU32 = AtomicU32::new(0);
         let token = u64::from(TOKENS.fetch_add(1, Ordering::Relaxed));
         let found = self.node.find_port(SPACE, port, Instant::now() + LONG, token, fresh);
-        found.unwrap_or_else(|| match self.told.recv_timeout(LONG) {
-            Ok(Told::Found(of, found)) if of == token => found,
+        found.unwrap_or_else(|| match self.calls.recv_timeout(LONG) {
+            Ok(HandlerCall::PortOwner(of, found)) if of == token => found,
             other => panic!("no answer, but {other:?}"),
         })
     }
 }
 
-fn pair() -> (Process, Process) {
+fn pair() -> (TestNode, TestNode) {
     let fabric = fabric();
-    (Process::new(&fabric), Process::new(&fabric))
+    (TestNode::new(&fabric), TestNode::new(&fabric))
 }
 
 #[test]
@@ -102,14 +102,14 @@ fn what_cannot_be_a_letter_is_refused() {
 #[test]
 fn a_node_without_queue_pairs_is_reached_by_its_first_block() {
     let fabric = fabric();
-    let bare = Settings { fabric: fabric.clone(), ..Settings::default() };
-    let node = Node::start(bare, Identity::default()).expect("a node");
+    let bare = NodeSettings { fabric: fabric.clone(), ..NodeSettings::default() };
+    let node = Node::start(bare, NodeIdentity::default()).expect("a node");
     assert_eq!(node.state.blocks.first(), None);
     let block = node.own_block().expect("a block");
     assert_eq!(node.own_block().expect("the same"), block);
     let number = node.new_qp_number().expect("a number");
     assert_eq!((number.qpn >> 14, number.index), (u32::from(block), 1));
-    let peer = Process::new(&fabric);
+    let peer = TestNode::new(&fabric);
     peer.node.send_cm(block, b"is anybody there?").expect("it can be sent");
     eventually("a attached", || node.state.peer_ids.iter().count() == 1);
 }
@@ -120,7 +120,7 @@ fn nobody_is_told_to_be_gone() {
     let absent = (1..=LAST_BLOCK).find(|block| ![a.block(), b.block()].contains(block)).expect("a block");
     for _ in 0..3 {
         a.node.send_cm(absent, b"hello").expect("it can be sent");
-        assert_eq!(a.told.recv_timeout(LONG), Ok(Told::Gone(absent)));
+        assert_eq!(a.calls.recv_timeout(LONG), Ok(HandlerCall::Gone(absent)));
     }
     a.send(&b, b"still here");
     assert_eq!(b.message(&a), b"still here");
@@ -129,23 +129,23 @@ fn nobody_is_told_to_be_gone() {
 #[test]
 fn last_words_come_before_the_end() {
     let fabric = fabric();
-    let a = Process::new(&fabric);
+    let a = TestNode::new(&fabric);
     for count in 0..20_u8 {
-        let b = Process::new(&fabric);
+        let b = TestNode::new(&fabric);
         let block = b.block();
         a.send(&b, b"a request");
         assert_eq!(b.message(&a), b"a request");
         // It answers, and ends at once.
         b.send(&a, &[count]);
         drop(b);
-        let told = || loop {
-            match a.told.recv_timeout(LONG) {
-                Ok(Told::PeerLost(_) | Told::PeerDetached(_)) => {}
-                told => return told,
+        let calls = || loop {
+            match a.calls.recv_timeout(LONG) {
+                Ok(HandlerCall::PeerLost(_) | HandlerCall::PeerDetached(_)) => {}
+                calls => return calls,
             }
         };
-        assert_eq!(told(), Ok(Told::CmMessage(block, vec![count])));
-        assert_eq!(told(), Ok(Told::Gone(block)));
+        assert_eq!(calls(), Ok(HandlerCall::CmMessage(block, vec![count])));
+        assert_eq!(calls(), Ok(HandlerCall::Gone(block)));
     }
 }
 
@@ -155,23 +155,23 @@ fn first_and_last_words_behind_much_else_come_before_the_end() {
     let block = b.block();
     a.send(&b, b"a request");
     assert_eq!(b.message(&a), b"a request");
-    let link = b.link(a.qpn);
+    let remote = b.connect_to(a.qpn);
     let still = a.recorder.still.lock().expect("no panic");
     // More than are read in two turns, while the end of the connection to it is seen in the first.
     for cq in 0..150 {
-        link.ring(Doorbell::Cq(cq));
+        remote.ring(Doorbell::Cq(cq));
     }
     b.send(&a, b"an answer");
-    drop((link, b));
+    drop((remote, b));
     drop(still);
-    let told = || loop {
-        match a.told.recv_timeout(LONG) {
-            Ok(Told::Cq(_) | Told::PeerLost(_) | Told::PeerDetached(_)) => {}
-            told => return told,
+    let calls = || loop {
+        match a.calls.recv_timeout(LONG) {
+            Ok(HandlerCall::Cq(_) | HandlerCall::PeerLost(_) | HandlerCall::PeerDetached(_)) => {}
+            calls => return calls,
         }
     };
-    assert_eq!(told(), Ok(Told::CmMessage(block, b"an answer".to_vec())));
-    assert_eq!(told(), Ok(Told::Gone(block)));
+    assert_eq!(calls(), Ok(HandlerCall::CmMessage(block, b"an answer".to_vec())));
+    assert_eq!(calls(), Ok(HandlerCall::Gone(block)));
 }
 
 #[test]
@@ -181,7 +181,7 @@ fn one_who_only_heard_is_told_of_the_end() {
     a.send(&b, b"a request");
     assert_eq!(b.message(&a), b"a request");
     drop(a);
-    b.expect(&Told::Gone(block));
+    b.expect(&HandlerCall::Gone(block));
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn a_full_socket_holds_letters_until_there_is_room() {
     }
     assert!(a.node.state.cm_outboxes.waits(b.block()), "they fit into the socket");
     // Others are not kept waiting.
-    let c = Process::new(&a.node.state.common.settings.fabric);
+    let c = TestNode::new(&a.node.state.common.settings.fabric);
     a.send(&c, b"you, too");
     assert_eq!(c.message(&a), b"you, too");
     drop(still);
@@ -219,24 +219,24 @@ fn letters_that_nobody_hears_are_bounded_and_both_sides_are_told() {
         a.send(&b, &message);
     };
     let mut last = 0;
-    while a.told.try_recv() != Ok(Told::Gone(b.block())) {
+    while a.calls.try_recv() != Ok(HandlerCall::Gone(b.block())) {
         send(last);
         last += 1;
         assert!(begin.elapsed() < LONG, "there is no end to them");
     }
     drop(still);
-    // They come one after the other to the last, but for those that are told to be lost: once, or, where the teller was slow, several
+    // They come one after the other to the last, but for those that are calls to be lost: once, or, where the teller was slow, several
     // times. Until that is over the last may be lost, too, so it is sent until it is heard.
     let (mut next, mut ends, mut is_lost) = (0, 0, false);
     while next <= last {
-        match b.told.recv_timeout(Duration::from_millis(10)) {
-            Ok(Told::CmMessage(_, message)) => {
+        match b.calls.recv_timeout(Duration::from_millis(10)) {
+            Ok(HandlerCall::CmMessage(_, message)) => {
                 let number = u32::from_le_bytes(message[..4].try_into().expect("four bytes"));
                 assert!(number == next || is_lost && number > next, "{number} after {next} - 1");
                 (next, is_lost) = (number + 1, false);
             }
-            Ok(told) => {
-                assert_eq!(told, Told::Gone(a.block()));
+            Ok(calls) => {
+                assert_eq!(calls, HandlerCall::Gone(a.block()));
                 (ends, is_lost) = (ends + 1, true);
             }
             Err(_) => {
@@ -260,18 +260,18 @@ fn ports_are_one_nodes_at_a_time() {
         );
         drop(node.take_port(SPACE + 1, 7471).expect("another space"));
     }
-    assert_eq!(b.find(7471, false), Found::Block(a.block()));
-    assert_eq!(a.find(7471, false), Found::Here);
+    assert_eq!(b.find(7471, false), PortOwner::Block(a.block()));
+    assert_eq!(a.find(7471, false), PortOwner::ThisProcess);
     for _ in 0..50 {
         drop(a.node.take_port(SPACE, 7000).expect("free"));
         drop(b.node.take_port(SPACE, 7000).expect("free at once"));
     }
     drop(seat);
     let seat = b.node.take_port(SPACE, 7471).expect("free at once");
-    assert_eq!(a.find(7471, false), Found::Block(b.block()));
+    assert_eq!(a.find(7471, false), PortOwner::Block(b.block()));
     drop(seat);
-    assert_eq!(a.find(7471, true), Found::Nobody);
-    assert_eq!(a.find(7472, false), Found::Nobody);
+    assert_eq!(a.find(7471, true), PortOwner::Nobody);
+    assert_eq!(a.find(7472, false), PortOwner::Nobody);
 }
 
 #[test]
@@ -279,40 +279,44 @@ fn what_is_known_of_a_port_is_forgotten_with_its_owner() {
     let (a, b) = pair();
     let seat = b.node.take_port(SPACE, 7471).expect("free");
     let block = b.block();
-    assert_eq!(a.find(7471, false), Found::Block(block));
-    assert_eq!(a.node.find_port(SPACE, 7471, Instant::now(), 0, false), Some(Found::Block(block)), "at once");
+    assert_eq!(a.find(7471, false), PortOwner::Block(block));
+    assert_eq!(
+        a.node.find_port(SPACE, 7471, Instant::now(), 0, false),
+        Some(PortOwner::Block(block)),
+        "at once"
+    );
     drop(seat);
     assert_eq!(
         a.node.find_port(SPACE, 7471, Instant::now(), 0, false),
-        Some(Found::Block(block)),
+        Some(PortOwner::Block(block)),
         "out of date"
     );
-    assert_eq!(a.find(7471, true), Found::Nobody);
-    assert_eq!(a.find(7471, false), Found::Nobody);
+    assert_eq!(a.find(7471, true), PortOwner::Nobody);
+    assert_eq!(a.find(7471, false), PortOwner::Nobody);
     let _seat = b.node.take_port(SPACE, 7471).expect("free");
-    assert_eq!(a.find(7471, false), Found::Block(block));
+    assert_eq!(a.find(7471, false), PortOwner::Block(block));
     a.send(&b, b"hello");
     assert_eq!(b.message(&a), b"hello");
     drop(b);
-    a.expect(&Told::Gone(block));
-    assert_eq!(a.node.state.ports.known_owner(ports::Port { space: SPACE, number: 7471 }), None);
+    a.expect(&HandlerCall::Gone(block));
+    assert_eq!(a.node.state.ports.known_owner(ports::CmPort { space: SPACE, number: 7471 }), None);
 }
 
 #[test]
 fn any_port_is_of_a_group_that_nobody_else_has() {
     let (a, b) = pair();
-    let take = |process: &Process, count: usize| -> Vec<PortSeat> {
+    let take = |process: &TestNode, count: usize| -> Vec<PortGuard> {
         (0..count).map(|_| process.node.take_port(SPACE, 0).expect("one of many")).collect()
     };
     let (mut of_a, of_b) = (take(&a, 200), take(&b, 200));
-    let mut ports: Vec<_> = of_a.iter().chain(&of_b).map(PortSeat::port).collect();
+    let mut ports: Vec<_> = of_a.iter().chain(&of_b).map(PortGuard::port).collect();
     ports.sort_unstable();
     ports.dedup();
     assert_eq!(ports.len(), 400);
     assert!(ports.iter().all(|port| EPHEMERAL.contains(port)));
     for seat in &of_a {
-        assert_eq!(b.find(seat.port(), false), Found::Block(a.block()));
-        assert_eq!(a.find(seat.port(), false), Found::Here);
+        assert_eq!(b.find(seat.port(), false), PortOwner::Block(a.block()));
+        assert_eq!(a.find(seat.port(), false), PortOwner::ThisProcess);
     }
     // One that the owner of the group has left is the owner's alone.
     let port = of_a.remove(7).port();
@@ -329,7 +333,7 @@ fn any_port_is_of_a_group_that_nobody_else_has() {
 
 #[test]
 fn all_ports_can_be_taken_and_then_there_are_none() {
-    let a = Process::new(&fabric());
+    let a = TestNode::new(&fabric());
     let mut peer_ids: Vec<_> =
         (0..EPHEMERAL.len()).map(|_| a.node.take_port(SPACE, 0).expect("a port")).collect();
     let error = a.node.take_port(SPACE, 0).expect_err("there are no more");
@@ -342,9 +346,9 @@ fn all_ports_can_be_taken_and_then_there_are_none() {
 #[test]
 fn who_does_not_answer_is_silent() {
     let fabric = fabric();
-    let a = Process::new(&fabric);
+    let a = TestNode::new(&fabric);
     // A process that is stopped looks like this.
-    let name = ports::Port { space: SPACE, number: 7471 }.name(&fabric);
+    let name = ports::CmPort { space: SPACE, number: 7471 }.name(&fabric);
     let _stopped = Socket::listen(&name).expect("free");
     let begin = Instant::now();
     for token in 0..1000 {
@@ -354,28 +358,28 @@ fn who_does_not_answer_is_silent() {
         );
     }
     let before = std::fs::read_dir("/proc/self/fd").expect("proc").count();
-    let mut told: Vec<_> = (0..1000)
-        .map(|_| match a.told.recv_timeout(LONG) {
-            Ok(Told::Found(token, Found::Silent)) => token,
+    let mut calls: Vec<_> = (0..1000)
+        .map(|_| match a.calls.recv_timeout(LONG) {
+            Ok(HandlerCall::PortOwner(token, PortOwner::Unresponsive)) => token,
             other => panic!("{other:?}"),
         })
         .collect();
     assert!(begin.elapsed() >= Duration::from_millis(100));
-    told.sort_unstable();
-    assert!(told.into_iter().eq(0..1000), "each is told once");
+    calls.sort_unstable();
+    assert!(calls.into_iter().eq(0..1000), "each is calls once");
     let after = std::fs::read_dir("/proc/self/fd").expect("proc").count();
-    assert!(before < 500 && after < 500, "{before}, {after}: they share a descriptor");
+    assert!(before < 500 && after < 500, "{before}, {after}: they export a descriptor");
 }
 
 #[test]
 fn the_alarm_is_told_once() {
-    let a = Process::new(&fabric());
+    let a = TestNode::new(&fabric());
     let begin = Instant::now();
     a.node.wake_cm_at(begin + Duration::from_millis(40)).expect("a service thread");
     a.node.wake_cm_at(begin + Duration::from_millis(10)).expect("a service thread");
     a.node.wake_cm_at(begin + Duration::from_secs(100)).expect("a service thread");
-    assert_eq!(a.told.recv_timeout(LONG), Ok(Told::CmTimer));
+    assert_eq!(a.calls.recv_timeout(LONG), Ok(HandlerCall::CmTimer));
     assert!(begin.elapsed() >= Duration::from_millis(10));
     a.node.wake_at(Instant::now() + Duration::from_millis(60), 3);
-    assert_eq!(a.told.recv_timeout(LONG), Ok(Told::Timer(3)));
+    assert_eq!(a.calls.recv_timeout(LONG), Ok(HandlerCall::Timer(3)));
 }

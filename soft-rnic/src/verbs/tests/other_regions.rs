@@ -36,7 +36,7 @@ fn a_null_region_is_for_those_who_have_its_key() {
         assert_eq!(source.read_volatile(), 0);
         assert!(descriptor.null_pointer(1 << 31, false).is_none());
         let told = context.rnic().node().segment().region(index_of(lkey)).unwrap().read().unwrap().1;
-        assert!(told.is_null() && !told.contains(0, 1) && told.share == 0);
+        assert!(told.is_null() && !told.contains(0, 1) && told.export == 0);
         // The regions of memory have no such pointer.
         let (_, _, descriptor) = context.rnic().regions().read((*bench.mr).lkey).unwrap();
         assert!(descriptor.null_pointer(1, false).is_none());
@@ -97,7 +97,7 @@ fn device_memory_is_shared_with_peers_and_given_back() {
         let (_, _, descriptor) = regions.rnic().regions().read((*mr).rkey).unwrap();
         assert_eq!((descriptor.iova, descriptor.length, descriptor.base.addr() % 4096), (0, 4900, 100));
         let told = regions.rnic().node().segment().region(index_of((*mr).rkey)).unwrap().read().unwrap().1;
-        assert_ne!(told.share, 0, "peers map it");
+        assert_ne!(told.export, 0, "peers map it");
         assert_eq!(verbs::ibv_free_dm(dm), libc::EBUSY);
         assert_eq!((table().ibv_dereg_mr)(mr), 0);
         // Not of the domain of another context.
@@ -142,7 +142,7 @@ fn a_file_is_mapped_as_its_permissions_say() {
         rustix::io::pread(&file, &mut byte, 4100).unwrap();
         assert_eq!(byte, [9]);
         let told = context.rnic().node().segment().region(index_of((*mr).rkey)).unwrap().read().unwrap().1;
-        assert_ne!(told.share, 0, "peers map the file, too");
+        assert_ne!(told.export, 0, "peers map the file, too");
         assert_eq!((table().ibv_dereg_mr)(mr), 0);
         // By the call for all kinds of memory, too.
         use ibv_mr_init_attr_mask as M;

@@ -92,7 +92,7 @@ fn a_region_is_found_by_its_key_until_it_is_deregistered() {
     let (shared, told) = entry.read().unwrap();
     assert_eq!(u32::from(shared.label()), lkey & 0xff);
     assert_eq!((told.iova, told.length, told.address), (descriptor.iova, 100, descriptor.iova));
-    assert_eq!((told.pd, told.access, told.share), (descriptor.pd, descriptor.access, 0));
+    assert_eq!((told.pd, told.access, told.export), (descriptor.pd, descriptor.access, 0));
 
     // Not the next index, which a test beside this one may have.
     for wrong in [lkey ^ 1, lkey | 0x0800_0000, 0, u32::MAX] {
@@ -311,13 +311,13 @@ fn memory_of_the_device_is_shareable() {
         let mr = register(bench.pd, buf, memory.byte_add(100), 4900, LOCAL_WRITE | REMOTE_WRITE);
         let context = bench.context();
         let entry = context.rnic().node().segment().region(index_of((*mr).rkey)).unwrap();
-        assert_ne!(entry.read().unwrap().1.share, 0);
+        assert_ne!(entry.read().unwrap().1.export, 0);
         assert!(register(bench.pd, buf, memory.byte_add(8000), 193, 0).is_null());
         assert_eq!(errno(), libc::EINVAL);
         // Plain registration finds it too.
         let plain = verbs::ibv_reg_mr(lib, bench.pd, memory, 8192, 0);
         let entry = context.rnic().node().segment().region(index_of((*plain).rkey)).unwrap();
-        assert_ne!(entry.read().unwrap().1.share, 0);
+        assert_ne!(entry.read().unwrap().1.export, 0);
         assert_eq!((bench.dereg(plain), bench.dereg(mr)), (0, 0));
         lib.ibv_free_buf.unwrap()(buf);
         assert!(lib.ibv_alloc_buf.unwrap()(bench.pd, 0, &raw mut buf).is_null());

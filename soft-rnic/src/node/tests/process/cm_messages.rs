@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn ten_thousand_letters_come_in_order_each_way() {
     let fabric = fabric();
-    let process = Process::new(&fabric);
+    let process = TestNode::new(&fabric);
     let mut peer = Peer::start(&fabric);
     let own = block(process.qpn);
     writeln!(peer.input, "hear {own} 10000 answer").expect("it reads");
@@ -13,7 +13,7 @@ fn ten_thousand_letters_come_in_order_each_way() {
         process.node.send_cm(block(peer.qpn), &count.to_le_bytes()).expect("it can be sent");
     }
     for count in 0..10_000_u32 {
-        assert_eq!(next(&process), Told::CmMessage(block(peer.qpn), count.to_le_bytes().to_vec()));
+        assert_eq!(next(&process), HandlerCall::CmMessage(block(peer.qpn), count.to_le_bytes().to_vec()));
     }
     peer.hear("heard");
 }
@@ -23,11 +23,11 @@ fn what_the_dead_have_said_comes_before_their_end() {
     // More than are read in two turns, and fewer than fit into a socket; and more than that.
     for (count, fit) in [(200, 200), (3000, 200)] {
         let fabric = fabric();
-        let process = Process::new(&fabric);
+        let process = TestNode::new(&fabric);
         let mut peer = Peer::start(&fabric);
         let (own, of_peer) = (block(process.qpn), block(peer.qpn));
         peer.ask(&format!("messages {own} 1"), "sent");
-        assert_eq!(next(&process), Told::CmMessage(of_peer, vec![0; 4]));
+        assert_eq!(next(&process), HandlerCall::CmMessage(of_peer, vec![0; 4]));
         let still = process.recorder.still.lock().expect("no panic");
         peer.ask(&format!("messages {own} {count}"), "sent");
         peer.kill();
@@ -35,9 +35,9 @@ fn what_the_dead_have_said_comes_before_their_end() {
         // What has not fitted into the socket has died with it.
         for heard in 0_u32.. {
             match next(&process) {
-                Told::CmMessage(_, message) => assert_eq!(message, heard.to_le_bytes()),
-                told => {
-                    assert_eq!(told, Told::Gone(of_peer));
+                HandlerCall::CmMessage(_, message) => assert_eq!(message, heard.to_le_bytes()),
+                calls => {
+                    assert_eq!(calls, HandlerCall::Gone(of_peer));
                     assert!(heard >= fit && heard <= count, "{heard} of {count}");
                     break;
                 }
@@ -49,7 +49,7 @@ fn what_the_dead_have_said_comes_before_their_end() {
 #[test]
 fn letters_wait_for_a_stopped_process() {
     let fabric = fabric();
-    let process = Process::new(&fabric);
+    let process = TestNode::new(&fabric);
     let mut peer = Peer::start(&fabric);
     let (own, to) = (block(process.qpn), block(peer.qpn));
     peer.stop();
@@ -57,9 +57,9 @@ fn letters_wait_for_a_stopped_process() {
     for count in 0..3000_u32 {
         process.node.send_cm(to, &count.to_le_bytes()).expect("it can be sent");
     }
-    let other = Process::new(&fabric);
+    let other = TestNode::new(&fabric);
     process.node.send_cm(block(other.qpn), b"you are not").expect("it can be sent");
-    assert_eq!(next(&other), Told::CmMessage(own, b"you are not".to_vec()));
+    assert_eq!(next(&other), HandlerCall::CmMessage(own, b"you are not".to_vec()));
     std::thread::sleep(Duration::from_millis(1500));
     peer.signal(Signal::CONT);
     peer.ask(&format!("hear {own} 3000"), "heard");
@@ -72,7 +72,7 @@ fn letters_wait_for_a_stopped_process() {
     peer.signal(Signal::CONT);
     peer.ask(&format!("hear {own} 3000"), "heard");
     assert_eq!(
-        process.told.try_recv(),
+        process.calls.try_recv(),
         Err(std::sync::mpsc::TryRecvError::Empty),
         "nothing else has happened"
     );
@@ -82,14 +82,14 @@ fn letters_wait_for_a_stopped_process() {
         process.node.send_cm(to, &count.to_le_bytes()).expect("it can be sent");
     }
     peer.signal(Signal::KILL);
-    assert_eq!(next(&process), Told::Gone(to));
+    assert_eq!(next(&process), HandlerCall::Gone(to));
     assert!(!process.node.state.cm_outboxes.waits(to));
 }
 
 #[test]
 fn nobody_is_heard_as_one_who_is_written_to_and_does_not_answer() {
     let fabric = fabric();
-    let (process, other, peer) = (Process::new(&fabric), Process::new(&fabric), Peer::start(&fabric));
+    let (process, other, peer) = (TestNode::new(&fabric), TestNode::new(&fabric), Peer::start(&fabric));
     let absent = block(peer.qpn);
     peer.stop();
     process.node.send_cm(absent, b"who are you?").expect("it can be sent");
@@ -100,30 +100,30 @@ fn nobody_is_heard_as_one_who_is_written_to_and_does_not_answer() {
     }
     // Others are.
     other.node.send_cm(block(process.qpn), b"I am myself").expect("it can be sent");
-    assert_eq!(next(&process), Told::CmMessage(block(other.qpn), b"I am myself".to_vec()));
+    assert_eq!(next(&process), HandlerCall::CmMessage(block(other.qpn), b"I am myself".to_vec()));
     eventually("room", || liar.send(&Request::Goodbye.encode()).is_ok());
     drop(liar);
-    assert_eq!(process.told.recv_timeout(LONG), Ok(Told::PeerDetached(welcome.peer_id)));
+    assert_eq!(process.calls.recv_timeout(LONG), Ok(HandlerCall::PeerDetached(welcome.peer_id)));
     peer.kill();
-    assert_eq!(next(&process), Told::Gone(absent));
+    assert_eq!(next(&process), HandlerCall::Gone(absent));
 }
 
 #[test]
 fn a_process_that_is_killed_before_it_answers_is_gone() {
     let fabric = fabric();
-    let process = Process::new(&fabric);
+    let process = TestNode::new(&fabric);
     let peer = Peer::start(&fabric);
     peer.stop();
     process.node.send_cm(block(peer.qpn), b"hello").expect("it can be sent");
     std::thread::sleep(Duration::from_millis(20));
     peer.signal(Signal::KILL);
-    assert_eq!(next(&process), Told::Gone(block(peer.qpn)));
+    assert_eq!(next(&process), HandlerCall::Gone(block(peer.qpn)));
 }
 
 #[test]
 fn ports_are_freed_with_their_process_and_not_kept_by_its_children() {
     let fabric = fabric();
-    let process = Process::new(&fabric);
+    let process = TestNode::new(&fabric);
     let mut peer = Peer::start(&fabric);
     assert_eq!(peer.ask("port 7471", "port "), "7471");
     let any: u16 = peer.ask("port 0", "port ").parse().expect("a number");
@@ -132,10 +132,10 @@ fn ports_are_freed_with_their_process_and_not_kept_by_its_children() {
         process
             .node
             .find_port(1, port, until, token, true)
-            .map_or_else(|| next(&process), |found| Told::Found(token, found))
+            .map_or_else(|| next(&process), |found| HandlerCall::PortOwner(token, found))
     };
     for port in [7471, any] {
-        assert_eq!(find(port, 1), Told::Found(1, Found::Block(block(peer.qpn))));
+        assert_eq!(find(port, 1), HandlerCall::PortOwner(1, PortOwner::Block(block(peer.qpn))));
         let error = process.node.take_port(1, port).expect_err("it is the peer's");
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
     }
@@ -144,18 +144,18 @@ fn ports_are_freed_with_their_process_and_not_kept_by_its_children() {
     peer.stop();
     let until = Instant::now() + Duration::from_millis(200);
     assert_eq!(process.node.find_port(1, 7471, until, 2, true), None);
-    assert_eq!(next(&process), Told::Found(2, Found::Silent));
+    assert_eq!(next(&process), HandlerCall::PortOwner(2, PortOwner::Unresponsive));
     assert!(process.node.take_port(1, 7471).is_err());
-    // Whoever waits for it is told when it goes on, or is killed.
+    // Whoever waits for it is calls when it goes on, or is killed.
     assert_eq!(process.node.find_port(1, any, Instant::now() + LONG, 3, true), None);
     peer.signal(Signal::CONT);
-    assert_eq!(next(&process), Told::Found(3, Found::Block(block(peer.qpn))));
+    assert_eq!(next(&process), HandlerCall::PortOwner(3, PortOwner::Block(block(peer.qpn))));
     peer.stop();
     assert_eq!(process.node.find_port(1, any, Instant::now() + LONG, 4, true), None);
     std::thread::sleep(Duration::from_millis(20));
     peer.signal(Signal::KILL);
-    assert_eq!(next(&process), Told::Found(4, Found::Nobody));
-    assert_eq!(find(7471, 5), Told::Found(5, Found::Nobody));
+    assert_eq!(next(&process), HandlerCall::PortOwner(4, PortOwner::Nobody));
+    assert_eq!(find(7471, 5), HandlerCall::PortOwner(5, PortOwner::Nobody));
     for port in [7471, any] {
         assert_eq!(process.node.take_port(1, port).expect("free").port(), port);
     }

@@ -8,9 +8,9 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::link::Link;
-use super::mailbox::Command;
+use super::mailbox::ServiceCommand;
 use super::numbers::{BLOCK_BITS, LAST_BLOCK};
+use super::peer_process::PeerProcess;
 use super::service::ServiceThread;
 use super::{ALONE, Node};
 use crate::sync::{AcqRel, Acquire};
@@ -22,16 +22,16 @@ const ANNOUNCEMENT: Duration = Duration::from_secs(3);
 
 /// What is known of everybody.
 #[derive(Debug, Default)]
-pub(crate) struct Census {
-    state: Mutex<State>,
+pub(crate) struct MulticastDiscovery {
+    state: Mutex<DiscoveryState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct DiscoveryState {
     /// How many newcomers there were when it was taken; `None` before the first.
     of: Option<u32>,
-    links: Arc<[Arc<Link>]>,
+    processes: Arc<[Arc<PeerProcess>]>,
     /// For how many newcomers it is being taken.
     asked: Option<u32>,
     /// Somebody did not answer: when to look again, while the others do without it.
@@ -40,89 +40,90 @@ struct State {
 }
 
 /// A census that the service thread is taking.
-pub(crate) struct Counting {
+pub(crate) struct DiscoveryRun {
     of: u32,
     since: Instant,
     /// Who has not answered.
     blocks: Vec<u16>,
 }
 
-impl Census {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl MulticastDiscovery {
+    fn lock(&self) -> MutexGuard<'_, DiscoveryState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// For tests: there is a peer that no census would find.
     #[cfg(any(test, fuzzing))]
-    pub(crate) fn add(&self, newcomers: u32, own: &Arc<Link>, link: &Arc<Link>) {
+    pub(crate) fn add(&self, newcomers: u32, own: &Arc<PeerProcess>, process: &Arc<PeerProcess>) {
         let mut state = self.lock();
-        let known = if state.links.is_empty() { vec![Arc::clone(own)] } else { state.links.to_vec() };
-        state.links = known.into_iter().chain([Arc::clone(link)]).collect();
+        let known = if state.processes.is_empty() { vec![Arc::clone(own)] } else { state.processes.to_vec() };
+        state.processes = known.into_iter().chain([Arc::clone(process)]).collect();
         state.of = Some(newcomers);
     }
 
     /// The peer is dead.
-    pub(crate) fn forget(&self, lost: &Arc<Link>) {
+    pub(crate) fn forget(&self, lost: &Arc<PeerProcess>) {
         let mut state = self.lock();
-        if state.links.iter().any(|link| Arc::ptr_eq(link, lost)) {
-            state.links = state.links.iter().filter(|link| !Arc::ptr_eq(link, lost)).cloned().collect();
+        if state.processes.iter().any(|process| Arc::ptr_eq(process, lost)) {
+            state.processes =
+                state.processes.iter().filter(|process| !Arc::ptr_eq(process, lost)).cloned().collect();
         }
     }
 }
 
 impl Node {
     /// The links to everybody, this process among them; `None` while that is being found out. Never waits.
-    pub(crate) fn everybody(&self) -> Option<Arc<[Arc<Link>]>> {
+    pub(crate) fn all_processes(&self) -> Option<Arc<[Arc<PeerProcess>]>> {
         if ALONE {
-            let others = self.state.directory.links();
+            let others = self.state.directory.processes();
             return Some(core::iter::once(Arc::clone(&self.own)).chain(others).collect());
         }
         let newcomers = self.segment().header().newcomers.load(Acquire);
-        let mut census = self.state.census.lock();
-        let current = census.of == Some(newcomers);
-        if current && census.again.is_none_or(|again| Instant::now() < again) {
-            return Some(Arc::clone(&census.links));
+        let mut discovery = self.state.discovery.lock();
+        let current = discovery.of == Some(newcomers);
+        if current && discovery.again.is_none_or(|again| Instant::now() < again) {
+            return Some(Arc::clone(&discovery.processes));
         }
-        if census.asked != Some(newcomers) {
-            census.asked = Some(newcomers);
-            self.state.common.mailbox.post(Command::Census { of: newcomers });
+        if discovery.asked != Some(newcomers) {
+            discovery.asked = Some(newcomers);
+            self.state.common.mailbox.post(ServiceCommand::DiscoverProcesses { of: newcomers });
         }
-        current.then(|| Arc::clone(&census.links))
+        current.then(|| Arc::clone(&discovery.processes))
     }
 
     /// Has everybody look again, before this process becomes the member of a group for the first time. Waits for a while.
     pub(crate) fn announce(&self) {
-        if ALONE || self.state.census.lock().announced {
+        if ALONE || self.state.discovery.lock().announced {
             return;
         }
-        let links = self.wait_for_everybody(ANNOUNCEMENT);
-        for link in links.iter().filter(|link| !link.is_own() && link.alive()) {
-            link.segment().header().newcomers.fetch_add(1, AcqRel);
+        let processes = self.wait_for_all_processes(ANNOUNCEMENT);
+        for process in processes.iter().filter(|process| !process.is_own() && process.alive()) {
+            process.segment().header().newcomers.fetch_add(1, AcqRel);
         }
-        self.state.census.lock().announced = true;
+        self.state.discovery.lock().announced = true;
     }
 
-    fn wait_for_everybody(&self, time: Duration) -> Arc<[Arc<Link>]> {
+    fn wait_for_all_processes(&self, time: Duration) -> Arc<[Arc<PeerProcess>]> {
         let deadline = Instant::now() + time;
         loop {
-            if let Some(links) = self.everybody() {
-                return links;
+            if let Some(processes) = self.all_processes() {
+                return processes;
             }
-            let census = self.state.census.lock();
+            let discovery = self.state.discovery.lock();
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Arc::clone(&census.links);
+                return Arc::clone(&discovery.processes);
             }
             // In steps: it may have changed between the two.
             let step = left.min(Duration::from_millis(1));
-            drop(self.state.census.changed.wait_timeout(census, step));
+            drop(self.state.discovery.changed.wait_timeout(discovery, step));
         }
     }
 }
 
 impl ServiceThread {
     /// Calls everybody.
-    pub(crate) fn begin_census(&mut self, of: u32) {
+    pub(crate) fn start_discovery(&mut self, of: u32) {
         let own = |block: u16| self.state.blocks.index_of(u32::from(block) << BLOCK_BITS | 1).is_some();
         let others: Vec<u16> = (1..=LAST_BLOCK).filter(|block| !own(*block)).collect();
         let since = Instant::now();
@@ -131,27 +132,28 @@ impl ServiceThread {
                 self.start_connect(*block, since);
             }
         }
-        self.counting = Some(Counting { of, since, blocks: others });
-        self.end_census();
+        self.discovery_run = Some(DiscoveryRun { of, since, blocks: others });
+        self.finish_discovery();
     }
 
     /// If everybody has answered, or has had the time: says who there is.
-    pub(crate) fn end_census(&mut self) {
-        let Some(counting) = &mut self.counting else { return };
+    pub(crate) fn finish_discovery(&mut self) {
+        let Some(discovery_run) = &mut self.discovery_run else { return };
         let directory = &self.state.directory;
-        counting.blocks.retain(|block| directory.is_asked(*block));
-        let (of, time) = (counting.of, counting.since.elapsed());
-        if !counting.blocks.is_empty() && time < 2 * PATIENCE {
+        discovery_run.blocks.retain(|block| directory.is_connecting(*block));
+        let (of, time) = (discovery_run.of, discovery_run.since.elapsed());
+        if !discovery_run.blocks.is_empty() && time < 2 * PATIENCE {
             return;
         }
-        self.counting = None;
-        let mut census = self.state.census.lock();
-        census.links = core::iter::once(Arc::clone(&self.state.own)).chain(directory.links()).collect();
-        census.of = Some(of);
-        census.asked = None;
+        self.discovery_run = None;
+        let mut discovery = self.state.discovery.lock();
+        discovery.processes =
+            core::iter::once(Arc::clone(&self.state.own)).chain(directory.processes()).collect();
+        discovery.of = Some(of);
+        discovery.asked = None;
         // Whoever answers does so at once.
-        census.again = (time >= PATIENCE).then(|| Instant::now() + PATIENCE);
-        drop(census);
-        self.state.census.changed.notify_all();
+        discovery.again = (time >= PATIENCE).then(|| Instant::now() + PATIENCE);
+        drop(discovery);
+        self.state.discovery.changed.notify_all();
     }
 }

@@ -4,14 +4,14 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use super::Settings;
-use super::transfer_slot::{TransferSlotGuard, TransferSlots};
-use super::mailbox::{Command, Mailbox};
-use super::message::{Doorbell, PortGid, ProcessId, Request, ShareId, Welcome};
+use super::NodeSettings;
+use super::mailbox::{Mailbox, ServiceCommand};
+use super::mapped_memory::{MappedMemory, PeerMappings};
+use super::message::{Doorbell, ExportId, PortGid, ProcessId, Request, Welcome};
 use super::numbers::Blocks;
-use super::probe::{probe, tell};
-use super::traffic::Counters;
-use super::views::{ShareView, Views};
+use super::probe::{probe, warn_vm_unavailable};
+use super::traffic::TrafficCounters;
+use super::transfer_slot::{TransferSlotGuard, TransferSlots};
 use crate::platform::process::Process;
 use crate::platform::socket::Socket;
 use crate::platform::vm::Vm;
@@ -21,17 +21,17 @@ use crate::sync::SeqCst;
 
 /// What all links of a node have in common.
 #[derive(Debug)]
-pub(crate) struct Common {
-    pub(crate) settings: Settings,
+pub(crate) struct NodeCommon {
+    pub(crate) settings: NodeSettings,
     pub(crate) transfer_slots: Arc<TransferSlots>,
     pub(crate) mailbox: Arc<Mailbox>,
     /// It was said that copying by the system is forbidden.
-    pub(crate) told_of_vm: AtomicBool,
+    pub(crate) vm_warning_given: AtomicBool,
 }
 
 /// The peer's side of a link.
 #[derive(Debug)]
-struct Peer {
+struct PeerConnection {
     socket: Socket,
     process: ProcessId,
     /// Its number here, 0 if it has none.
@@ -43,7 +43,7 @@ struct Peer {
     vm: OnceLock<Option<Vm>>,
     /// The system has forbidden it since.
     vm_lost: AtomicBool,
-    views: Views,
+    mappings: PeerMappings,
     /// The service thread's name for the connection.
     token: u64,
     /// It is waiting for room in the socket.
@@ -52,7 +52,7 @@ struct Peer {
 
 /// One per peer, whatever number of blocks it has.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub(crate) struct PeerProcess {
     number: u16,
     segment: Arc<Segment>,
     alive: AtomicBool,
@@ -60,27 +60,39 @@ pub(crate) struct Link {
     gids: Vec<PortGid>,
     call_area: u64,
     /// By transfer slot, the ticket of an atomic operation that was asked for and whose sender has not got the answer; 0 for none.
-    owed: Box<[AtomicU64]>,
-    common: Arc<Common>,
-    counters: Counters,
-    peer: Option<Peer>,
+    pending_atomic: Box<[AtomicU64]>,
+    common: Arc<NodeCommon>,
+    counters: TrafficCounters,
+    peer: Option<PeerConnection>,
 }
 
-/// Nothing is owed in any transfer slot.
-fn none_owed() -> Box<[AtomicU64]> {
+/// Nothing is pending_atomic in any transfer slot.
+fn no_pending_atomics() -> Box<[AtomicU64]> {
     (0..TRANSFER_SLOTS).map(|_| AtomicU64::new(0)).collect()
 }
 
-impl Link {
+impl PeerProcess {
     /// The link of a process to itself.
     pub(crate) fn own(
         segment: Arc<Segment>,
         blocks: Arc<Blocks>,
         gids: Vec<PortGid>,
-        common: Arc<Common>,
+        common: Arc<NodeCommon>,
     ) -> Self {
-        let (alive, counters, owed) = (AtomicBool::new(true), Counters::default(), none_owed());
-        Self { number: 0, segment, alive, blocks, gids, call_area: 0, owed, common, counters, peer: None }
+        let (alive, counters, pending_atomic) =
+            (AtomicBool::new(true), TrafficCounters::default(), no_pending_atomics());
+        Self {
+            number: 0,
+            segment,
+            alive,
+            blocks,
+            gids,
+            call_area: 0,
+            pending_atomic,
+            common,
+            counters,
+            peer: None,
+        }
     }
 
     /// The link to a process that said welcome.
@@ -89,15 +101,15 @@ impl Link {
         pid: u32,
         segment: Segment,
         welcome: Welcome,
-        common: Arc<Common>,
+        common: Arc<NodeCommon>,
         token: u64,
     ) -> Self {
         let Welcome { process, peer_id: number, call_area, probe, probe_address, gids, .. } = welcome;
-        let (vm, views) = (OnceLock::new(), Views::new());
+        let (vm, mappings) = (OnceLock::new(), PeerMappings::new());
         let identity = Process::find(pid);
         let vm_lost = AtomicBool::new(false);
         let awaits_room = AtomicBool::new(false);
-        let peer = Peer {
+        let peer = PeerConnection {
             socket,
             process,
             pid,
@@ -106,7 +118,7 @@ impl Link {
             probe_address,
             vm,
             vm_lost,
-            views,
+            mappings,
             token,
             awaits_room,
         };
@@ -117,9 +129,9 @@ impl Link {
             blocks: Arc::default(),
             gids,
             call_area,
-            owed: none_owed(),
+            pending_atomic: no_pending_atomics(),
             common,
-            counters: Counters::default(),
+            counters: TrafficCounters::default(),
             peer: Some(peer),
         }
     }
@@ -154,7 +166,7 @@ impl Link {
     pub(crate) fn hazard_slot(&self, transfer_slot: usize) -> &HazardSlot {
         self.segment
             .hazard_slot(self.number, transfer_slot % TRANSFER_SLOTS)
-            .expect("the number was checked when the link was made")
+            .expect("the number was checked when the process was made")
     }
 
     /// Where in the peer's tables one of its queue pairs is.
@@ -184,13 +196,14 @@ impl Link {
     }
 
     /// The ticket of the operation whose answer somebody still has to get from the cell of this transfer slot.
-    pub(crate) fn owed(&self, transfer_slot: usize) -> Option<u64> {
-        Some(self.owed[transfer_slot % TRANSFER_SLOTS].load(Ordering::Relaxed)).filter(|ticket| *ticket != 0)
+    pub(crate) fn pending_atomic(&self, transfer_slot: usize) -> Option<u64> {
+        Some(self.pending_atomic[transfer_slot % TRANSFER_SLOTS].load(Ordering::Relaxed))
+            .filter(|ticket| *ticket != 0)
     }
 
     /// Notes that, or that it is over. Only the holder of the transfer slot calls this.
-    pub(crate) fn owe(&self, transfer_slot: usize, ticket: Option<u64>) {
-        self.owed[transfer_slot % TRANSFER_SLOTS].store(ticket.unwrap_or(0), Ordering::Relaxed);
+    pub(crate) fn set_pending_atomic(&self, transfer_slot: usize, ticket: Option<u64>) {
+        self.pending_atomic[transfer_slot % TRANSFER_SLOTS].store(ticket.unwrap_or(0), Ordering::Relaxed);
     }
 
     /// The peer's number in this process's pid namespace.
@@ -225,18 +238,18 @@ impl Link {
 
     /// What was sent over the link.
     #[inline]
-    pub(crate) fn counters(&self) -> &Counters {
+    pub(crate) fn counters(&self) -> &TrafficCounters {
         &self.counters
     }
 
-    pub(crate) fn views(&self) -> Option<&Views> {
-        self.peer.as_ref().map(|peer| &peer.views)
+    pub(crate) fn mappings(&self) -> Option<&PeerMappings> {
+        self.peer.as_ref().map(|peer| &peer.mappings)
     }
 
     /// Tells the owner of the segment to look at something. Never waits.
     pub(crate) fn ring(&self, doorbell: Doorbell) {
         let Some(peer) = &self.peer else {
-            return self.common.mailbox.post(Command::Ring(doorbell));
+            return self.common.mailbox.post(ServiceCommand::Ring(doorbell));
         };
         let packet = doorbell.encode();
         let sent = peer.socket.send(&packet);
@@ -254,21 +267,21 @@ impl Link {
 
     /// Shareable memory of the peer, while the transfer slot is held. If it is not mapped, the peer is asked for it.
     #[inline]
-    pub(crate) fn share<'a>(
+    pub(crate) fn mapped_memory<'a>(
         &'a self,
         transfer_slot: &'a TransferSlotGuard<'_>,
-        share: ShareId,
+        export: ExportId,
         write: bool,
-    ) -> Option<ShareView<'a>> {
+    ) -> Option<MappedMemory<'a>> {
         let peer = self.peer.as_ref()?;
         if !self.common.settings.direct || !transfer_slot.is_of(&self.common.transfer_slots) {
             return None;
         }
-        let view = peer.views.get(transfer_slot, share, write);
-        if view.is_none() && peer.views.begin_to_ask(share) {
-            let _ = peer.socket.send(&Request::Share { share, write }.encode());
+        let mapped = peer.mappings.get(transfer_slot, export, write);
+        if mapped.is_none() && peer.mappings.claim_request(export) {
+            let _ = peer.socket.send(&Request::MapExport { export, write }.encode());
         }
-        view
+        mapped
     }
 
     /// The peer's memory, if the system lets this process copy from and to it. The first call tries that out, so it
@@ -284,17 +297,17 @@ impl Link {
             if !common.settings.vm {
                 return None;
             }
-            probe(peer.pid, &self.segment, peer.probe, peer.probe_address, &common.told_of_vm)
+            probe(peer.pid, &self.segment, peer.probe, peer.probe_address, &common.vm_warning_given)
         })
     }
 
     /// The system does not let this process copy any more, for this reason: payload goes the next way.
     #[cold]
-    pub(crate) fn forget_vm(&self, error: i32) {
+    pub(crate) fn disable_vm(&self, error: i32) {
         let Some(peer) = &self.peer else { return };
         if !peer.vm_lost.swap(true, Ordering::Relaxed) {
             let error = io::Error::from_raw_os_error(error);
-            tell(&self.common.told_of_vm, peer.pid, &format!("not any more: {error}"));
+            warn_vm_unavailable(&self.common.vm_warning_given, peer.pid, &format!("not any more: {error}"));
         }
     }
 
@@ -306,7 +319,7 @@ impl Link {
     }
 
     /// Ends the connection, even if somebody still has the link.
-    pub(crate) fn hang_up(&self) {
+    pub(crate) fn shut_down(&self) {
         if let Some(peer) = &self.peer {
             peer.socket.shut_down();
         }
@@ -315,7 +328,7 @@ impl Link {
     /// A copy failed as if the peer had died: the service thread finds out whether it has.
     pub(crate) fn suspect(self: &Arc<Self>) {
         if !self.is_own() {
-            self.common.mailbox.post(Command::Suspect(Arc::clone(self)));
+            self.common.mailbox.post(ServiceCommand::Suspect(Arc::clone(self)));
         }
     }
 

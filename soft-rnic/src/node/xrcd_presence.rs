@@ -12,14 +12,14 @@ use crate::platform::errno;
 use crate::platform::socket::Socket;
 
 /// How many processes can have a thing open at a time.
-const SEATS: u32 = 64;
+const MAX_HOLDERS: u32 = 64;
 /// How often somebody looks whether the lock is free.
-const LOOK: Duration = Duration::from_millis(1);
+const LOCK_RETRY: Duration = Duration::from_millis(1);
 
 /// That this process has a thing open.
 #[derive(Debug)]
-pub(crate) struct Presence {
-    _seat: Option<Socket>,
+pub(crate) struct XrcdPresence {
+    _name: Option<Socket>,
 }
 
 impl Node {
@@ -33,9 +33,9 @@ impl Node {
         &self,
         id: [u64; 2],
         admit: impl FnOnce(bool) -> Result<(), c_int>,
-    ) -> Result<Presence, c_int> {
+    ) -> Result<XrcdPresence, c_int> {
         if ALONE {
-            return admit(false).map(|()| Presence { _seat: None });
+            return admit(false).map(|()| XrcdPresence { _name: None });
         }
         let [inode, file_system] = id;
         let name = |part: &str| {
@@ -47,18 +47,18 @@ impl Node {
             match take(&name("lock"))? {
                 Some(lock) => break lock,
                 None if Instant::now() >= deadline => return Err(libc::EBUSY),
-                None => std::thread::sleep(LOOK),
+                None => std::thread::sleep(LOCK_RETRY),
             }
         };
         let (mut there, mut free) = (false, None);
-        for seat in 0..SEATS {
-            match take(&name(&seat.to_string()))? {
+        for name_taken in 0..MAX_HOLDERS {
+            match take(&name(&name_taken.to_string()))? {
                 None => there = true,
-                Some(seat) => free = free.or(Some(seat)),
+                Some(name_taken) => free = free.or(Some(name_taken)),
             }
         }
         admit(there)?;
-        free.map(|seat| Presence { _seat: Some(seat) }).ok_or(libc::EBUSY)
+        free.map(|name_taken| XrcdPresence { _name: Some(name_taken) }).ok_or(libc::EBUSY)
     }
 }
 
