@@ -1,6 +1,6 @@
 //! Where neither a shared mapping nor the kernel reaches a peer's memory, its owner moves the bytes.
 //!
-//! Every link has, in the segment of the process that it leads to, a cell a transfer slot: a request, and room for bytes in transit.
+//! Every peer process has, in its segment, a cell for each transfer slot of this process: a request, and room for bytes in transit.
 //! The sender fills it in, rings, and waits a moment for the owner's service thread, which checks the request against its
 //! own, private tables. An owner that does not begin in time is tried again like one that does not acknowledge; what it has
 //! begun stays in the cell, so that nothing (no atomic, above all) is done twice. Nobody waits long for that, either: what is

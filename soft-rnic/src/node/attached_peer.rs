@@ -1,4 +1,4 @@
-//! Those who come: accepting attached peers, and hearing them.
+//! Attached peers: the processes that map this process's segment, from `accept` to their end.
 
 use std::collections::HashSet;
 use std::io;

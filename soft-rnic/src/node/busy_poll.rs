@@ -1,5 +1,5 @@
-//! Staying awake for a moment after a CM message. Connections are made by several that follow each other soon, and to wake a thread
-//! on a processor that sleeps takes longer than to write a CM message and to read it.
+//! Busy polling of the service thread after a CM message, because connections are made by several
+//! messages in a row, and waking a thread on an idle processor takes longer than reading one.
 
 use std::time::{Duration, Instant};
 

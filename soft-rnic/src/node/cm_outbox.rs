@@ -1,11 +1,10 @@
-//! CM messages: what the connection managers of processes say to each other.
+//! Messages between the connection managers of processes: outboxes, and what a peer may send.
 //!
-//! They go over the links. Who writes one puts it into the link's socket itself, as long as nothing waits: the service thread is
-//! asked only to connect, and to go on where a socket was full. A process is known to others' connection managers by its first
-//! block.
+//! A sender writes into the peer's socket itself while nothing waits; the service thread connects, and
+//! goes on where a socket was full. Other connection managers know a process by its first block.
 //!
-//! A CM message is heard when the owner back is there, if the sender can be reached soon: so an answer never waits for a connection, and
-//! its writer may end right after it.
+//! A message is delivered when the way back exists, if the sender can be reached soon. So an answer
+//! never waits for a connection, and its writer may exit right after it.
 
 use std::collections::VecDeque;
 use std::io;

@@ -1,4 +1,4 @@
-//! Those who are called: connecting to the owner of a block, and hearing it.
+//! Connecting to the process that owns a block of queue pair numbers, and receiving from it.
 
 use std::io;
 use std::os::fd::OwnedFd;

@@ -1,4 +1,4 @@
-//! Who has which block of queue pair numbers, as far as it is known.
+//! The directory: which process owns which block of queue pair numbers, as far as it is known.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -77,7 +77,7 @@ impl Directory {
         LookupResult { reach: Reachability::Pending, connect: first.then_some(block) }
     }
 
-    /// The link to a queue pair's owner, if there is one already.
+    /// The owner of a queue pair, if it is connected already.
     pub(crate) fn process_of(&self, qpn: u32) -> Option<Arc<PeerProcess>> {
         self.owner_of(block_of(qpn)?)
     }
@@ -124,7 +124,7 @@ impl Directory {
         self.set(block, BlockOwner::Absent(Instant::now() + time));
     }
 
-    /// The link of the process with this id, if it lives.
+    /// A connected process that fits, if it lives.
     pub(crate) fn find(&self, wanted: impl Fn(&PeerProcess) -> bool) -> Option<Arc<PeerProcess>> {
         self.blocks.iter().find_map(|entry| match &*entry.read().unwrap_or_else(PoisonError::into_inner) {
             BlockOwner::Connected(process) if process.alive() && wanted(process) => Some(Arc::clone(process)),
@@ -132,7 +132,7 @@ impl Directory {
         })
     }
 
-    /// All links to those who live.
+    /// All connected processes that live.
     pub(crate) fn processes(&self) -> Vec<Arc<PeerProcess>> {
         let mut processes: Vec<Arc<PeerProcess>> = Vec::new();
         for entry in &self.blocks {

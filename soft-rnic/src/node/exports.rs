@@ -1,4 +1,4 @@
-//! Own memory that peers may map, so that they reach it without the system's help.
+//! Memory of this process that peers may map.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;

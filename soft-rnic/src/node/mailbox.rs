@@ -1,4 +1,4 @@
-//! What other threads ask of the service thread.
+//! The mailbox of the service thread: commands of other threads, and the socket that wakes it.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,7 +24,7 @@ pub(crate) enum ServiceCommand {
     },
     /// This process rang its own doorbell.
     Ring(Doorbell),
-    /// The process at this link of the own segment is dead, although its connection is open.
+    /// The attached peer with this number is dead, although its connection is open.
     PeerDied {
         peer_id: u16,
         serial: u64,

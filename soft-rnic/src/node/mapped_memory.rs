@@ -1,4 +1,4 @@
-//! Shareable memory of a peer, as it is mapped here.
+//! Memory of a peer that is mapped here.
 //!
 //! Transfers find a mapping without a lock, and use it while they hold a transfer slot. What is taken away is unmapped by the
 //! service thread once each transfer slot has been free: nobody who found it is left then.

@@ -1,4 +1,4 @@
-//! What is said on the connection between an attached peer (who maps the segment) and its owner.
+//! The messages on the connection between an attached peer and the owner of the segment.
 //!
 //! Every packet is decoded whole or not at all, and nothing in it is believed before it was checked.
 

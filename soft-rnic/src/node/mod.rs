@@ -1,7 +1,7 @@
 //! This process among those that it talks to.
 //!
 //! A node has one control segment, which its peers map, and maps theirs. A process that wants to send to a queue pair
-//! connects to the owner of the number's block, and becomes a *attached peer* in its segment: it gets a link number there, under
+//! connects to the owner of the number's block, and becomes an *attached peer* in its segment: it gets a number there, under
 //! which it leaves hazards and claims. The way back is a connection of its own. What an attached peer held is recovered when its
 //! process has ended, or when it has said goodbye; the end of its connection is the time to ask.
 //!
@@ -113,7 +113,7 @@ pub(crate) struct NodeIdentity {
 }
 
 /// Who acts on what the service thread hears. It is called on that thread, with no lock of the node held. Indices
-/// and link numbers come from peers: there may be nothing there. `link` is a number in the own segment.
+/// and peer numbers come from peers: there may be nothing there. `peer_id` is a number in the own segment.
 pub(crate) trait NodeHandler: Send + Sync {
     /// A peer found the completion queue armed.
     fn cq_fired(&self, cq: u32);
@@ -168,7 +168,7 @@ struct NodeState {
     handler: Mutex<Option<Weak<dyn NodeHandler>>>,
     /// What was sent to peers that have died.
     former: Mutex<Traffic>,
-    /// By link number, where an attached peer's calls lie.
+    /// By peer number, where an attached peer's calls lie.
     call_areas: Mutex<Vec<Option<u64>>>,
 }
 
@@ -295,7 +295,7 @@ impl Node {
         &self.state.exports
     }
 
-    /// The link of this process to itself: number 0, and the own segment.
+    /// This process as its own peer: number 0, and the own segment.
     #[cfg(any(test, miri, loom))]
     #[inline]
     pub(crate) fn own_process(&self) -> &Arc<PeerProcess> {
@@ -398,7 +398,7 @@ impl Node {
         self.state.directory.wait(time, || self.find_process(qpn))
     }
 
-    /// A link to a peer with this segment, who owns this block, has all the GIDs that this process has, and never answers.
+    /// A peer process with this segment, who owns this block, has all the GIDs that this process has, and never answers.
     /// The other end of its connection comes along.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn add_peer(

@@ -1,4 +1,4 @@
-//! Everybody in the fabric: whom a datagram to a group may be for.
+//! Multicast discovery: which processes may have members of a group.
 //!
 //! A sender to one queue pair connects to its owner. A sender to a group does not know who is in it, so it connects to every
 //! process that has a queue pair, once, and looks into their tables from then on. Who joins a group for the first time after
@@ -39,7 +39,7 @@ struct DiscoveryState {
     announced: bool,
 }
 
-/// A census that the service thread is taking.
+/// A discovery that the service thread is taking.
 pub(crate) struct DiscoveryRun {
     of: u32,
     since: Instant,
@@ -52,7 +52,7 @@ impl MulticastDiscovery {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// For tests: there is a peer that no census would find.
+    /// For tests: there is a peer that no discovery would find.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn add(&self, newcomers: u32, own: &Arc<PeerProcess>, process: &Arc<PeerProcess>) {
         let mut state = self.lock();
@@ -72,7 +72,7 @@ impl MulticastDiscovery {
 }
 
 impl Node {
-    /// The links to everybody, this process among them; `None` while that is being found out. Never waits.
+    /// The processes that own a queue pair, this process among them; `None` while that is being found out. Never waits.
     pub(crate) fn all_processes(&self) -> Option<Arc<[Arc<PeerProcess>]>> {
         if ALONE {
             let others = self.state.directory.processes();

@@ -1,4 +1,4 @@
-//! The numbers of the attached peers in the own segment, and who has which.
+//! The numbers of attached peers in this process's segment, and which process has which.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! A link: this process's end of the way to one other process, or to itself.
+//! A peer process, as this process sees it: connection, mapped segment, and ways to its memory.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,7 +19,7 @@ use crate::shared::hazard::{HazardSlot, TRANSFER_SLOTS};
 use crate::shared::segment::Segment;
 use crate::sync::SeqCst;
 
-/// What all links of a node have in common.
+/// What all peer processes of a node have in common.
 #[derive(Debug)]
 pub(crate) struct NodeCommon {
     pub(crate) settings: NodeSettings,
@@ -29,7 +29,7 @@ pub(crate) struct NodeCommon {
     pub(crate) vm_warning_given: AtomicBool,
 }
 
-/// The peer's side of a link.
+/// The connection to a peer, and what is known of it.
 #[derive(Debug)]
 struct PeerConnection {
     socket: Socket,
@@ -72,7 +72,7 @@ fn no_pending_atomics() -> Box<[AtomicU64]> {
 }
 
 impl PeerProcess {
-    /// The link of a process to itself.
+    /// This process as its own peer.
     pub(crate) fn own(
         segment: Arc<Segment>,
         blocks: Arc<Blocks>,
@@ -95,7 +95,7 @@ impl PeerProcess {
         }
     }
 
-    /// The link to a process that said welcome.
+    /// The process that accepted this one with a welcome.
     pub(crate) fn to_peer(
         socket: Socket,
         pid: u32,
@@ -236,7 +236,7 @@ impl PeerProcess {
         self.peer.as_ref().is_some_and(|peer| peer.awaits_room.swap(room, Ordering::Relaxed) != room)
     }
 
-    /// What was sent over the link.
+    /// What was sent to the peer.
     #[inline]
     pub(crate) fn counters(&self) -> &TrafficCounters {
         &self.counters
@@ -318,7 +318,7 @@ impl PeerProcess {
         }
     }
 
-    /// Ends the connection, even if somebody still has the link.
+    /// Ends the connection, even if references are left.
     pub(crate) fn shut_down(&self) {
         if let Some(peer) = &self.peer {
             peer.socket.shut_down();

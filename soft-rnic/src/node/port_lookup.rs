@@ -1,4 +1,4 @@
-//! Who has a port: asking at its name, in the background.
+//! Lookup of a connection manager port's owner, in the background.
 
 use std::io;
 use std::time::{Duration, Instant};

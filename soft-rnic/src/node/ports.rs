@@ -1,4 +1,4 @@
-//! CmPorts of the connection manager: each is one process's at a time.
+//! Ports of the connection manager: each belongs to one process at a time.
 //!
 //! A port is an abstract name that its owner listens at; who connects is told the owner's block, and hung up on. CmPorts that are
 //! given out where any will do are had in groups: ten thousand of them take a process 160 descriptors. So nobody else can have

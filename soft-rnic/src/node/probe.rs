@@ -1,4 +1,4 @@
-//! Whether the system lets this process copy from and to the memory of a peer.
+//! A probe whether `process_vm_writev` and `process_vm_readv` reach the memory of a peer.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! HazardWait until nobody touches what was revoked.
+//! Revocation: waiting until no hazard names an object.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! The service thread: sleeps until a socket, the bell or a time wakes it.
+//! The service thread: an epoll loop over sockets, deadlines and the mailbox.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};

@@ -29,7 +29,7 @@ struct SlotCounters {
     vm_calls: AtomicU64,
 }
 
-/// The counters of a link. a transfer slot has its own, so whoever holds it adds by a load and a store.
+/// The counters of one peer. Each transfer slot has its own, so whoever holds it adds by a load and a store.
 #[derive(Debug)]
 pub(crate) struct TrafficCounters(Box<[SlotCounters]>);
 

@@ -1,4 +1,4 @@
-//! TransferSlots: how many transfers this process executes at a time, and the locks that they hold meanwhile.
+//! Transfer slots: the locks that bound how many transfers this process executes at a time.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ struct TransferSlot(SpinMutex<(), Yield>);
 #[derive(Debug)]
 pub(crate) struct TransferSlots(Box<[TransferSlot]>);
 
-/// The right to execute a transfer in a transfer slot: to publish its hazards, and to use what peers share.
+/// The right to execute a transfer: to publish its hazards, and to use what peers share.
 #[derive(Debug)]
 pub(crate) struct TransferSlotGuard<'a> {
     transfer_slots: &'a TransferSlots,

@@ -1,4 +1,4 @@
-//! What processes have to agree on without a word: whether any of them has a thing open.
+//! Presence of an XRC domain: whether another process has it open, agreed on by socket names.
 //!
 //! A thing has seats, each the abstract name of a socket. Whoever has it open holds one; a name that cannot be taken shows that
 //! somebody does. One more name is the lock under which that is looked at. The kernel frees all of them with their process.

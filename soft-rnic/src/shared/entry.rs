@@ -120,7 +120,7 @@ pub(crate) struct MrDescriptor {
     pub(crate) access: u32,
     /// The shareable memory that the region lies in, plus one; 0 if in none.
     pub(crate) export: u32,
-    /// How often `share` has been given to other memory.
+    /// How often `export` has been given to other memory.
     pub(crate) export_epoch: u32,
 }
 

@@ -7,13 +7,13 @@ use crate::shared::hazard::Hazard;
 fn a_node_without_others_has_ports_and_nobody_to_write_to() {
     let a = TestNode::new(&fabric());
     let block = a.node.own_block().expect("a block");
-    let seat = a.node.take_port(1, 7).expect("free");
+    let port = a.node.take_port(1, 7).expect("free");
     assert!(a.node.take_port(1, 7).is_err() && a.node.take_port(2, 7).is_ok());
     let any = a.node.take_port(1, 0).expect("free");
-    assert_ne!(any.port(), seat.port());
+    assert_ne!(any.port(), port.port());
     let find = |port| a.node.find_port(1, port, Instant::now() + LONG, 0, false);
     assert_eq!((find(7), find(any.port())), (Some(PortOwner::ThisProcess), Some(PortOwner::ThisProcess)));
-    drop(seat);
+    drop(port);
     for port in [7, 8] {
         // Where there may be others, they are asked.
         assert_eq!(find(port), ALONE.then_some(PortOwner::Nobody));

@@ -251,8 +251,8 @@ fn letters_that_nobody_hears_are_bounded_and_both_sides_are_told() {
 #[test]
 fn ports_are_one_nodes_at_a_time() {
     let (a, b) = pair();
-    let seat = a.node.take_port(SPACE, 7471).expect("free");
-    assert_eq!(seat.port(), 7471);
+    let port = a.node.take_port(SPACE, 7471).expect("free");
+    assert_eq!(port.port(), 7471);
     for node in [&a.node, &b.node] {
         assert_eq!(
             node.take_port(SPACE, 7471).map_err(|error| error.kind()).err(),
@@ -266,10 +266,10 @@ fn ports_are_one_nodes_at_a_time() {
         drop(a.node.take_port(SPACE, 7000).expect("free"));
         drop(b.node.take_port(SPACE, 7000).expect("free at once"));
     }
-    drop(seat);
-    let seat = b.node.take_port(SPACE, 7471).expect("free at once");
+    drop(port);
+    let port = b.node.take_port(SPACE, 7471).expect("free at once");
     assert_eq!(a.find(7471, false), PortOwner::Block(b.block()));
-    drop(seat);
+    drop(port);
     assert_eq!(a.find(7471, true), PortOwner::Nobody);
     assert_eq!(a.find(7472, false), PortOwner::Nobody);
 }
@@ -277,7 +277,7 @@ fn ports_are_one_nodes_at_a_time() {
 #[test]
 fn what_is_known_of_a_port_is_forgotten_with_its_owner() {
     let (a, b) = pair();
-    let seat = b.node.take_port(SPACE, 7471).expect("free");
+    let port = b.node.take_port(SPACE, 7471).expect("free");
     let block = b.block();
     assert_eq!(a.find(7471, false), PortOwner::Block(block));
     assert_eq!(
@@ -285,7 +285,7 @@ fn what_is_known_of_a_port_is_forgotten_with_its_owner() {
         Some(PortOwner::Block(block)),
         "at once"
     );
-    drop(seat);
+    drop(port);
     assert_eq!(
         a.node.find_port(SPACE, 7471, Instant::now(), 0, false),
         Some(PortOwner::Block(block)),
@@ -314,9 +314,9 @@ fn any_port_is_of_a_group_that_nobody_else_has() {
     ports.dedup();
     assert_eq!(ports.len(), 400);
     assert!(ports.iter().all(|port| EPHEMERAL.contains(port)));
-    for seat in &of_a {
-        assert_eq!(b.find(seat.port(), false), PortOwner::Block(a.block()));
-        assert_eq!(a.find(seat.port(), false), PortOwner::ThisProcess);
+    for port in &of_a {
+        assert_eq!(b.find(port.port(), false), PortOwner::Block(a.block()));
+        assert_eq!(a.find(port.port(), false), PortOwner::ThisProcess);
     }
     // One that the owner of the group has left is the owner's alone.
     let port = of_a.remove(7).port();

@@ -148,7 +148,7 @@ impl TestNode {
         }
     }
 
-    /// A link to one who is there. On a busy machine the answer may come too late, and then the next is waited for.
+    /// The peer process that owns a queue pair. On a busy machine the answer may come too late, and then the next is waited for.
     fn connect_to(&self, qpn: u32) -> Arc<PeerProcess> {
         let deadline = Instant::now() + LONG;
         loop {

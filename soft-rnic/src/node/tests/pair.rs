@@ -25,7 +25,7 @@ fn a_link_leads_to_the_peers_segment() {
     assert_eq!(b.node.segment().header().check_everything.load(crate::sync::SeqCst), 5);
     assert_eq!(b.node.call_area_of(remote.number()), Some(remote.call_area()));
     assert_eq!(b.node.call_area_of(remote.number() + 1), None);
-    // The way back is a link of its own.
+    // The way back is another connection.
     let back = b.connect_to(a.qpn);
     assert_eq!(back.index_of(a.qpn), a.node.own_index(a.qpn));
     assert!(Arc::ptr_eq(&back, &b.connect_to(a.qpn)));

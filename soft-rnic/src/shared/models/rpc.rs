@@ -83,9 +83,9 @@ fn run(turns: Turns, leaves: bool) {
     assert!(!(sent && other));
     stage.serve();
     match stage.slot.holder() {
-        Holder::Done { link } => {
-            assert_eq!((sent, other), (link == 1, link == 2));
-            assert_eq!(stage.memory.read(), u64::from(link));
+        Holder::Done { peer_id } => {
+            assert_eq!((sent, other), (peer_id == 1, peer_id == 2));
+            assert_eq!(stage.memory.read(), u64::from(peer_id));
         }
         holder => assert_eq!((holder, sent || other), (Holder::Posted, false)),
     }

@@ -117,9 +117,9 @@ fn obey(process: &TestNode, line: &str) {
             say("heard");
         }
         "port" => match process.node.take_port(1, number(1) as u16) {
-            Ok(seat) => {
-                say(&format!("port {}", seat.port()));
-                core::mem::forget(seat);
+            Ok(port) => {
+                say(&format!("port {}", port.port()));
+                core::mem::forget(port);
             }
             Err(error) => say(&format!("port {:?}", error.kind())),
         },
@@ -216,7 +216,7 @@ fn vanish() {
     let memory = || Arc::new(Memory::create(c"payload", 4096).expect("memory"));
     let export = b.node.exports().add(memory()).expect("room");
     let range = a.node.heap().alloc(8192).expect("room");
-    let seat = a.node.take_port(1, 4711).expect("free");
+    let port = a.node.take_port(1, 4711).expect("free");
     let highest = std::fs::read_dir("/proc/self/fd")
         .expect("proc")
         .flatten()
@@ -236,7 +236,7 @@ fn vanish() {
     assert!(a.node.send_cm(b.node.own_block().expect("a block"), b"hello").is_err());
     assert!(a.node.take_port(1, 0).is_err() && a.node.take_port(1, 7471).is_err());
     assert_eq!(a.node.find_port(1, 7471, Instant::now() + LONG, 0, false), Some(PortOwner::Unresponsive));
-    drop(seat);
+    drop(port);
     assert!(a.node.new_qp_number().is_err() || a.node.own_index(a.qpn).is_some());
     b.node.wake_at(Instant::now(), 1);
     b.node.exports().remove(export);
@@ -354,7 +354,7 @@ fn block(qpn: u32) -> u16 {
     (qpn >> 14) as u16
 }
 
-/// What a process is calls, but of links.
+/// What a process is told, except of peers that come and go.
 fn next(process: &TestNode) -> HandlerCall {
     loop {
         match process.calls.recv_timeout(LONG).expect("it is calls something") {

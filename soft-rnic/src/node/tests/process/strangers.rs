@@ -39,9 +39,9 @@ fn another_user_gets_nothing() {
             Some(io::ErrorKind::AddrInUse)
         );
     }
-    let seat = process.node.take_port(1, 7473).expect("free");
+    let port = process.node.take_port(1, 7473).expect("free");
     assert_eq!(stranger.ask("port 7473", "port "), "AddrInUse");
-    drop(seat);
+    drop(port);
     process.node.send_cm(block(stranger.qpn), b"hello").expect("it can be sent");
     assert_eq!(next(&process), HandlerCall::Gone(block(stranger.qpn)));
     // A second one of that user reaches the first.
