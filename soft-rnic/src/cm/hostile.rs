@@ -17,7 +17,7 @@ use super::switch::{QueueNumber, Switch};
 use super::transport::{Alone, PortLease, PortLocation, Transport};
 use super::types::{Ece, Event, IdNumber, Kind, Parameters, PortSpace};
 use crate::cm::bell::Bell;
-use crate::objects::setup::Setup;
+use crate::objects::setup::ProcessSetup;
 
 /// Steps of one input, and ids at a time, at most.
 const STEPS: usize = 512;
@@ -61,7 +61,7 @@ pub fn hostile_messages(data: &[u8]) {
 }
 
 fn run(data: &[u8]) {
-    let setup = Setup::get().expect("a configuration");
+    let setup = ProcessSetup::get().expect("a configuration");
     let world = Arc::new(Deaf(Alone::default()));
     let mut switch = Switch::new(Fabric::new(&setup.devices), world, 1.0, 0);
     let queue = switch.open_queue(Arc::new(Bell::create().expect("a descriptor")));

@@ -15,7 +15,7 @@ use super::transport::{PortLocation, Transport};
 use super::types::{Ece, Event, IdNumber, JoinNumber, Kind, Parameters, PortSpace, Route};
 use crate::node::{Node, random};
 use crate::objects::rnic::Rnic;
-use crate::objects::setup::Setup;
+use crate::objects::setup::ProcessSetup;
 use crate::status::Identifiers;
 
 /// The connection manager of this process. A forked child has one of its own; with its parent's, everything fails with `EIO`.
@@ -78,7 +78,7 @@ impl Manager {
     }
 
     fn new(rnic: Arc<Rnic>) -> io::Result<Self> {
-        let setup = Setup::get().map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+        let setup = ProcessSetup::get().map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
         let world: Arc<dyn Transport> = Arc::<Node>::clone(rnic.node());
         let seed = u128::from_ne_bytes(random()) as u64;
         let (fabric, scale) = (Fabric::new(&setup.devices), setup.config.time_scale);

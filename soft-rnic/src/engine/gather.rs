@@ -2,23 +2,23 @@
 
 use rdma_mummy_sys::types::{ibv_access_flags, ibv_sge, ibv_wc_status};
 
-use super::transfer::{Local, Locals};
+use super::payload::{LocalPiece, LocalPieces};
 use crate::objects::region::Region;
 use crate::queue_pair::Qp;
-use crate::queue_pair::send_queue::{Payload, Posted};
+use crate::queue_pair::send_queue::{PayloadKind, PostedSend};
 use crate::shared::generation::GenerationSnapshot;
 use crate::shared::hazard::{Hazard, HazardSlot};
 
 /// Pieces whose keys were good when they were looked up, and the generations to compare again.
 #[derive(Default)]
-pub(crate) struct Gathered<'a> {
-    pub(crate) pieces: Locals,
+pub(crate) struct GatherList<'a> {
+    pub(crate) pieces: LocalPieces,
     generations: arrayvec::ArrayVec<(&'a Region, GenerationSnapshot), { crate::shared::segment::MAX_SGE }>,
 }
 
-impl Gathered<'_> {
+impl GatherList<'_> {
     /// Pieces of a message whose keys somebody else looks at.
-    pub(super) fn of(pieces: Locals) -> Self {
+    pub(super) fn of(pieces: LocalPieces) -> Self {
         Self { pieces, ..Self::default() }
     }
 
@@ -39,19 +39,19 @@ impl Qp {
     #[inline]
     pub(crate) fn gather<'a>(
         &'a self,
-        posted: &Posted<'_>,
+        posted: &PostedSend<'_>,
         writes: bool,
         hazard: &HazardSlot,
-        gathered: &mut Gathered<'a>,
+        gather_list: &mut GatherList<'a>,
     ) -> Result<(), ibv_wc_status> {
-        if posted.request.payload == Payload::Inline {
+        if posted.request.payload == PayloadKind::Inline {
             let len = posted.request.length as usize;
             if len > 0 {
-                gathered.pieces.push(Local { at: posted.inline.cast_mut(), len });
+                gather_list.pieces.push(LocalPiece { at: posted.inline.cast_mut(), len });
             }
             return Ok(());
         }
-        self.gather_entries(posted.entries, self.pd.number(), u64::MAX, writes, hazard, gathered)
+        self.gather_entries(posted.entries, self.pd.number(), u64::MAX, writes, hazard, gather_list)
     }
 
     /// The same for a list of entries of a domain, as far as `limit` bytes fill them.
@@ -63,7 +63,7 @@ impl Qp {
         limit: u64,
         writes: bool,
         hazard: &HazardSlot,
-        gathered: &mut Gathered<'a>,
+        gather_list: &mut GatherList<'a>,
     ) -> Result<(), ibv_wc_status> {
         let mut hazard_index = Hazard::NO_REGION;
         let mut left = limit;
@@ -87,8 +87,8 @@ impl Qp {
             } else {
                 Hazard::ANY_REGION
             };
-            gathered.pieces.push(Local { at, len: length as usize });
-            gathered.generations.push((region, snapshot));
+            gather_list.pieces.push(LocalPiece { at, len: length as usize });
+            gather_list.generations.push((region, snapshot));
         }
         if hazard_index != Hazard::NO_REGION {
             hazard.set(Hazard::new(self.number.index, hazard_index));

@@ -25,7 +25,7 @@ use crate::verbs::testing::table;
 
 /// What a peer says of itself where it can say anything and is still talked to.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Lies {
+pub(crate) struct HostilePeer {
     pub(crate) slots: SlotsDescriptor,
     pub(crate) kind: u8,
     pub(crate) index: u16,
@@ -35,12 +35,12 @@ pub(crate) struct Lies {
 
 /// How many requests were sent, and how many of them a reliable connection has carried out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Sent {
+pub(crate) struct HostileSends {
     pub(crate) requests: usize,
     pub(crate) done: usize,
 }
 
-impl core::ops::AddAssign for Sent {
+impl core::ops::AddAssign for HostileSends {
     fn add_assign(&mut self, other: Self) {
         self.requests += other.requests;
         self.done += other.done;
@@ -81,9 +81,13 @@ const TYPES: [ibv_qp_type; 4] = [
     ibv_qp_type::IBV_QPT_XRC_SEND,
 ];
 
-/// Sends to a queue pair of the segment's for each of the lies. `meddle` is called before each request, and may write to
+/// Sends to a queue pair of the segment's for each hostile peer. `meddle` is called before each request, and may write to
 /// the segment what it likes.
-pub(crate) fn send_into(segment: Segment, lies: &[Lies], mut meddle: impl FnMut(&Segment)) -> Sent {
+pub(crate) fn send_into(
+    segment: Segment,
+    hostile_peers: &[HostilePeer],
+    mut meddle: impl FnMut(&Segment),
+) -> HostileSends {
     static ONE_PEER: Mutex<()> = Mutex::new(());
     let _one = ONE_PEER.lock().unwrap_or_else(PoisonError::into_inner);
     let bench = Bench::new(64);
@@ -93,31 +97,37 @@ pub(crate) fn send_into(segment: Segment, lies: &[Lies], mut meddle: impl FnMut(
     let block = (1..1024).rev().find(|block| node.own_index(block << 14 | QUEUE_PAIR).is_none());
     let block = block.expect("this process does not have all of them");
     // Where calls go is agreed on before the peer can meddle, but not looked at.
-    let area = match lies.first().map_or(0, |lies| lies.index % 8) {
+    let area = match hostile_peers.first().map_or(0, |peer| peer.index % 8) {
         0 => HEAP_AT as u64 + 8,
         1 => u64::MAX - 64,
         _ => HEAP_AT as u64 + 8192,
     };
     let (process, _other) = node.add_peer(block as u16, segment, area);
-    let mut sent = Sent::default();
-    for (at, lies) in lies.iter().enumerate() {
-        let requester = Requester { bench: &bench, process: &process, lies, qpn: block << 14 | QUEUE_PAIR };
-        sent += requester.run(TYPES[(at + usize::from(lies.kind >> 4)) % TYPES.len()], at, &mut meddle);
+    let mut sent = HostileSends::default();
+    for (at, hostile_peer) in hostile_peers.iter().enumerate() {
+        let requester = HostileRequester {
+            bench: &bench,
+            process: &process,
+            hostile_peer,
+            qpn: block << 14 | QUEUE_PAIR,
+        };
+        sent +=
+            requester.run(TYPES[(at + usize::from(hostile_peer.kind >> 4)) % TYPES.len()], at, &mut meddle);
     }
     node.lose_peer(&process);
     sent
 }
 
-struct Requester<'a> {
+struct HostileRequester<'a> {
     bench: &'a Bench,
     process: &'a Arc<PeerProcess>,
-    lies: &'a Lies,
+    hostile_peer: &'a HostilePeer,
     qpn: u32,
 }
 
-impl Requester<'_> {
+impl HostileRequester<'_> {
     /// A queue pair, its requests, and the end of both.
-    fn run(&self, qp_type: ibv_qp_type, first: usize, meddle: &mut impl FnMut(&Segment)) -> Sent {
+    fn run(&self, qp_type: ibv_qp_type, first: usize, meddle: &mut impl FnMut(&Segment)) -> HostileSends {
         let (bench, segment) = (self.bench, self.process.segment());
         let qp = bench.qp(qp_type, ptr::null_mut());
         bench.init(qp);
@@ -158,7 +168,7 @@ impl Requester<'_> {
         // SAFETY: nobody uses it any more.
         assert_eq!(unsafe { (table().ibv_destroy_ah)(ah) }, 0);
         let done = completed.iter().filter(|result| result.1 == ibv_wc_status::IBV_WC_SUCCESS).count();
-        Sent { requests: sent, done: if reliable { done } else { 0 } }
+        HostileSends { requests: sent, done: if reliable { done } else { 0 } }
     }
 
     fn address(&self, wr: &mut ibv_send_wr, opcode: ibv_wr_opcode, ah: *mut ibv_ah) {
@@ -181,26 +191,30 @@ impl Requester<'_> {
 
     /// Whether datagrams go to a group, in which the peer says that it is.
     fn to_group(&self) -> bool {
-        self.lies.index & 1 != 0
+        self.hostile_peer.index & 1 != 0
     }
 
     /// The number of an XRC queue: mostly the peer's, also any.
     fn srqn(&self) -> u32 {
-        if self.lies.index % 8 == 5 { self.lies.number } else { self.qpn - QUEUE_PAIR + RECEIVES }
+        if self.hostile_peer.index % 8 == 5 {
+            self.hostile_peer.number
+        } else {
+            self.qpn - QUEUE_PAIR + RECEIVES
+        }
     }
 
     /// Where the peer's region begins, for requests: also just before the end of all addresses.
     fn iova(&self) -> u64 {
-        match self.lies.kind & 3 {
+        match self.hostile_peer.kind & 3 {
             0 => 0,
             1 => u64::MAX - 63,
-            _ => self.lies.word & !7,
+            _ => self.hostile_peer.word & !7,
         }
     }
 
-    /// Writes what is needed to be talked to: a queue pair with the right numbers, and receives. The rest is lies.
+    /// Writes what is needed to be talked to: a queue pair with the right numbers, and receives. The rest is hostile.
     fn describe(&self, qp: *mut ibv_qp) {
-        let Lies { slots, kind, index, number: word32, word } = *self.lies;
+        let HostilePeer { slots, kind, index, number: word32, word } = *self.hostile_peer;
         // Too many slots are not looked at: half of the time the lie is somewhere else.
         let count = if kind & 32 == 0 { slots.count % MAX_SLOTS } else { slots.count };
         let slots = SlotsDescriptor { count, ..slots };
@@ -286,7 +300,7 @@ impl Requester<'_> {
         if place.cast::<u64>().is_aligned() {
             // SAFETY: the first four words of a cell, inside of the segment and aligned; nothing but atomics is there.
             let word = |at| unsafe { place.cast::<AtomicU32>().add(at).as_ref() };
-            word(3).store(u32::from(self.lies.kind & 128 == 0), Relaxed);
+            word(3).store(u32::from(self.hostile_peer.kind & 128 == 0), Relaxed);
             word(0).store(2, Release);
         }
     }

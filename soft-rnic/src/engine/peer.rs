@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rdma_mummy_sys::types::{ibv_qp_state, ibv_qp_type};
 
-use super::After;
+use super::Deferred;
 use crate::node::PeerProcess;
 use crate::node::Reachability;
 use crate::queue_pair::{Qp, Sending};
@@ -16,7 +16,7 @@ use crate::shared::segment::Slots;
 
 /// A queue pair that answers.
 #[derive(Clone, Debug)]
-pub(crate) struct Peer {
+pub(crate) struct PeerQp {
     pub(crate) process: Arc<PeerProcess>,
     pub(crate) index: u32,
     /// The index that hazards name: `Hazard::ANY_QUEUE_PAIR` where others of that process are on the way as well.
@@ -29,14 +29,14 @@ pub(crate) struct Peer {
     pub(crate) longest: u64,
     /// It has been told that the connection is there, and messages may go the short ways.
     pub(crate) established: bool,
-    /// It has been told, but messages go by way of it to others: none goes a short way.
-    pub(crate) told: bool,
+    /// It has been comm_est_sent, but messages go by way of it to others: none goes a short way.
+    pub(crate) comm_est_sent: bool,
     /// The receive that was looked at last lies where the system does not copy to: its memory is mapped here, is the owner's alone, or
     /// is none.
-    pub(crate) receives_apart: Cell<bool>,
+    pub(crate) kernel_cannot_copy: Cell<bool>,
 }
 
-impl Peer {
+impl PeerQp {
     /// The entry in the peer's segment.
     #[inline]
     pub(crate) fn entry(&self) -> &QpEntry {
@@ -46,7 +46,7 @@ impl Peer {
     /// Leaves a notice for the owner, if the queue pair is still what it was: its index may be another's by now. The caller
     /// has this transfer slot, and no hazard there.
     #[cold]
-    pub(crate) fn leave_notice(&self, transfer_slot: usize, bits: u32, after: &mut After) {
+    pub(crate) fn leave_notice(&self, transfer_slot: usize, bits: u32, deferred: &mut Deferred) {
         let (entry, hazard) = (self.entry(), self.process.hazard_slot(transfer_slot));
         hazard.publish(Hazard::new(self.index, Hazard::NO_REGION));
         // It may be about to change its state, which takes a moment.
@@ -56,7 +56,7 @@ impl Peer {
         };
         if now.is_some_and(|(_, descriptor)| same(&descriptor)) {
             entry.leave_notice(bits);
-            after.notice(&self.process, self.index);
+            deferred.notice(&self.process, self.index);
         }
         hazard.clear();
     }
@@ -68,19 +68,19 @@ impl Peer {
 
 /// Why there is no peer to send to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NoPeer {
+pub(crate) enum PeerUnavailable {
     /// The way to it is being made.
-    Pending,
+    Connecting,
     /// Nobody answers.
-    Silent,
+    NoAnswer,
     /// It does not say what it is, for a moment or for good.
-    Closed,
+    Unreadable,
     /// Its owner is at a message, whose receive comes before others.
-    Busy,
+    OwnerBusy,
 }
 
 /// States in which a queue pair takes messages.
-pub(crate) fn receives(state: u8) -> bool {
+pub(crate) fn accepts_messages(state: u8) -> bool {
     [
         ibv_qp_state::IBV_QPS_RTR,
         ibv_qp_state::IBV_QPS_RTS,
@@ -93,7 +93,7 @@ pub(crate) fn receives(state: u8) -> bool {
 impl Qp {
     /// Sees to it that `sending.peer` is the connected queue pair as it is now.
     #[inline]
-    pub(crate) fn connect_peer(&self, sending: &mut Sending) -> Result<(), NoPeer> {
+    pub(crate) fn connect_peer(&self, sending: &mut Sending) -> Result<(), PeerUnavailable> {
         if let Some(peer) = &sending.peer
             && peer.process.alive()
             && peer.entry().is_current(peer.snapshot)
@@ -127,30 +127,30 @@ impl Qp {
     }
 
     #[cold]
-    fn find_peer(&self, sending: &mut Sending) -> Result<(), NoPeer> {
+    fn find_peer(&self, sending: &mut Sending) -> Result<(), PeerUnavailable> {
         let attributes = &sending.attributes;
         let was_connected = sending.peer.clone();
         let process = match self.rnic.node().find_process(attributes.dest_qpn) {
             Reachability::Ready(process) if process.alive() => process,
-            Reachability::Pending => return Err(NoPeer::Pending),
-            _ => return Err(NoPeer::Silent),
+            Reachability::Pending => return Err(PeerUnavailable::Connecting),
+            _ => return Err(PeerUnavailable::NoAnswer),
         };
         let index = process.index_of(attributes.dest_qpn);
-        let Some(index) = index else { return Err(NoPeer::Silent) };
+        let Some(index) = index else { return Err(PeerUnavailable::NoAnswer) };
         if self.qp_type != ibv_qp_type::IBV_QPT_XRC_SEND
-            && let Some(left) = &sending.left
+            && let Some(abandoned) = &sending.abandoned
         {
-            if left.is_there(&process, self.number.index as usize) {
-                return Err(NoPeer::Busy);
+            if abandoned.is_there(&process, self.number.index as usize) {
+                return Err(PeerUnavailable::OwnerBusy);
             }
-            sending.left = None;
+            sending.abandoned = None;
         }
         let Some((snapshot, descriptor)) = self.descriptor_of(&process, index) else {
-            return Err(NoPeer::Closed);
+            return Err(PeerUnavailable::Unreadable);
         };
         sending.closed_since = None;
         let attributes = &sending.attributes;
-        let listens = receives(snapshot.label())
+        let listens = accepts_messages(snapshot.label())
             && descriptor.qpn == attributes.dest_qpn
             && descriptor.dest_qpn == self.number.qpn
             && u32::from(descriptor.qp_type) == self.answered_by().0
@@ -158,7 +158,7 @@ impl Qp {
             && descriptor.remote_gid == attributes.local_gid
             && descriptor.link_up;
         if !listens {
-            return Err(NoPeer::Silent);
+            return Err(PeerUnavailable::NoAnswer);
         }
         // A changed descriptor (of permissions, say) leaves a running connection as it is; a new one begins at the agreed number.
         let resumed = was_connected.as_ref().is_some_and(|peer| {
@@ -169,16 +169,17 @@ impl Qp {
         let entry = process.segment().queue_pair(index).expect("it was just read");
         // An unreliable connection takes up a message with any number (InfiniBand specification, chapter 9, unreliable connections).
         if self.is_reliable() && !resumed && entry.expected_psn() != sending.psn {
-            return Err(NoPeer::Silent);
+            return Err(PeerUnavailable::NoAnswer);
         }
         let was = was_connected.filter(|_| resumed);
-        let (established, told) = was.map_or((false, false), |peer| (peer.established, peer.told));
+        let (established, comm_est_sent) =
+            was.map_or((false, false), |peer| (peer.established, peer.comm_est_sent));
         // A packet that is not the last must be of the receiver's path MTU (InfiniBand specification 9.7.4.1.6): where
         // the ends disagree, only messages of one packet pass.
         let (own_mtu, peer_mtu) = (attributes.path_mtu, 128 << descriptor.path_mtu.min(5));
         let longest = if own_mtu == peer_mtu { u64::MAX } else { u64::from(own_mtu.min(peer_mtu)) };
-        let (slots, receives_apart) = (descriptor.slots.check(), Cell::new(false));
-        sending.peer = Some(Peer {
+        let (slots, kernel_cannot_copy) = (descriptor.slots.check(), Cell::new(false));
+        sending.peer = Some(PeerQp {
             longest,
             process,
             index,
@@ -187,8 +188,8 @@ impl Qp {
             descriptor,
             slots,
             established,
-            told,
-            receives_apart,
+            comm_est_sent,
+            kernel_cannot_copy,
         });
         Ok(())
     }

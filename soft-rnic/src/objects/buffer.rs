@@ -4,8 +4,8 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::held::Held;
 use super::protection_domain::Pd;
+use super::use_ref::UseRef;
 use crate::node::ExportId;
 use crate::platform::memory::Memory;
 use crate::shared::segment::PAGE;
@@ -13,7 +13,7 @@ use crate::shared::segment::PAGE;
 /// Such memory. It can be shared, and cannot shrink.
 #[derive(Debug)]
 pub(crate) struct Buffer {
-    pd: Held<Pd>,
+    pd: UseRef<Pd>,
     memory: Arc<Memory>,
     export: ExportId,
 }
@@ -27,7 +27,7 @@ impl Buffer {
             size.checked_next_multiple_of(PAGE).filter(|size| *size != 0 && *size <= isize::MAX as usize);
         let memory = Arc::new(Memory::create(c"soft-rnic buffer", size.ok_or(io::ErrorKind::InvalidInput)?)?);
         let export = pd.context().rnic().node().exports().add(Arc::clone(&memory))?;
-        Ok(Arc::new(Self { pd: Held::new(pd), memory, export }))
+        Ok(Arc::new(Self { pd: UseRef::new(pd), memory, export }))
     }
 
     pub(crate) fn base(&self) -> NonNull<u8> {

@@ -4,8 +4,8 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
-use super::context::{Context, Counted};
-use super::held::{Used, Users};
+use super::context::{Context, CountGuard};
+use super::use_ref::{CountsUses, UseCount};
 use crate::node::ExportId;
 use crate::platform::memory::Memory;
 use crate::platform::{copy, errno};
@@ -17,13 +17,13 @@ const MAX_LOG_ALIGN: u32 = PAGE.ilog2();
 /// Such memory.
 #[derive(Debug)]
 pub(crate) struct Dm {
-    counted: Counted,
+    counted: CountGuard,
     number: u32,
     /// In bytes; the memory has whole pages.
     length: usize,
     memory: Arc<Memory>,
     export: ExportId,
-    users: Users,
+    users: UseCount,
     gone: AtomicBool,
 }
 
@@ -51,7 +51,7 @@ impl Dm {
             length,
             memory,
             export,
-            users: Users::default(),
+            users: UseCount::default(),
             gone: AtomicBool::new(false),
         });
         context.enter_device_memory(&dm);
@@ -145,8 +145,8 @@ impl Dm {
     }
 }
 
-impl Used for Dm {
-    fn users(&self) -> &Users {
+impl CountsUses for Dm {
+    fn users(&self) -> &UseCount {
         &self.users
     }
 }

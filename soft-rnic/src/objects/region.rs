@@ -78,23 +78,23 @@ pub(crate) struct Region {
     length: AtomicU64,
     pd: AtomicU32,
     access: AtomicU32,
-    control: Mutex<Control>,
+    control: Mutex<RegionControl>,
 }
 
 /// The owner's side, used by the calls that register and deregister.
 #[derive(Debug, Default)]
-struct Control {
+struct RegionControl {
     private: GenerationWriter,
     shared: GenerationWriter,
     tag: u8,
     /// The context that has the region, by its address.
     context: usize,
-    owner: Owner,
+    owner: KeyOwner,
 }
 
 /// Whose index it is.
 #[derive(Clone, Debug, Default)]
-pub(crate) enum Owner {
+pub(crate) enum KeyOwner {
     #[default]
     Nobody,
     Region(Weak<Mr>),
@@ -103,7 +103,7 @@ pub(crate) enum Owner {
 
 /// Which tag a key gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Tag {
+pub(crate) enum KeyTag {
     /// Another than before.
     Next,
     /// The one that it has.
@@ -133,7 +133,7 @@ impl Region {
         self.generation.is_current(snapshot)
     }
 
-    fn control(&self) -> MutexGuard<'_, Control> {
+    fn control(&self) -> MutexGuard<'_, RegionControl> {
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -142,10 +142,10 @@ impl Region {
 pub(crate) struct Regions {
     node: Arc<Node>,
     chunks: Box<[OnceLock<Box<[Region]>>]>,
-    indices: Mutex<Indices>,
+    indices: Mutex<FreeIndices>,
 }
 
-struct Indices {
+struct FreeIndices {
     /// The lowest that was never used. Index 0 never is, so that key 0 is none.
     next: u32,
     free: VecDeque<u32>,
@@ -154,7 +154,7 @@ struct Indices {
 impl Regions {
     pub(crate) fn new(node: Arc<Node>) -> Self {
         let chunks = (0..MAX_REGIONS.div_ceil(CHUNK)).map(|_| OnceLock::new()).collect();
-        Self { node, chunks, indices: Mutex::new(Indices { next: 1, free: VecDeque::new() }) }
+        Self { node, chunks, indices: Mutex::new(FreeIndices { next: 1, free: VecDeque::new() }) }
     }
 
     /// The region of a key, if there is one now, with what is registered there, of which [`Region::is_current`] says whether it
@@ -171,7 +171,7 @@ impl Regions {
         self.chunks.get(index as usize / CHUNK)?.get()?.get(index as usize % CHUNK)
     }
 
-    fn indices(&self) -> MutexGuard<'_, Indices> {
+    fn indices(&self) -> MutexGuard<'_, FreeIndices> {
         self.indices.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -194,14 +194,14 @@ impl Regions {
     }
 
     /// Says whose index it is.
-    pub(crate) fn set_owner(&self, index: u32, owner: Owner) {
+    pub(crate) fn set_owner(&self, index: u32, owner: KeyOwner) {
         self.at(index).expect("the index was reserved").control().owner = owner;
     }
 
     /// The memory region that a key's index belongs to, whether the key is good or not.
     pub(crate) fn memory_region(&self, key: u32) -> Option<Arc<Mr>> {
         match &self.at(index_of(key))?.control().owner {
-            Owner::Region(region) => region.upgrade(),
+            KeyOwner::Region(region) => region.upgrade(),
             _ => None,
         }
     }
@@ -209,7 +209,7 @@ impl Regions {
     /// The memory window that a key's index belongs to, whether the key is good or not.
     pub(crate) fn window(&self, key: u32) -> Option<Arc<Mw>> {
         match &self.at(index_of(key))?.control().owner {
-            Owner::Window(window) => window.upgrade(),
+            KeyOwner::Window(window) => window.upgrade(),
             _ => None,
         }
     }
@@ -228,15 +228,15 @@ impl Regions {
         context: &Arc<Context>,
         descriptor: LocalMrDescriptor,
         export: Option<ExportId>,
-        tag: Tag,
+        tag: KeyTag,
     ) -> u32 {
         let region = self.at(index).expect("the index was reserved");
         let mut control = region.control();
         let control = &mut *control;
         control.tag = match tag {
-            Tag::Next => control.tag.wrapping_add(1),
-            Tag::Same => control.tag,
-            Tag::Chosen(tag) => tag,
+            KeyTag::Next => control.tag.wrapping_add(1),
+            KeyTag::Same => control.tag,
+            KeyTag::Chosen(tag) => tag,
         };
         control.context = Arc::as_ptr(context).addr();
         control.private.invalidate(&region.generation);

@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex, Once, PoisonError, Weak};
 
 use super::completion::{Cq, MODERATED};
 use super::context::Context;
-use super::multicast::Groups;
+use super::multicast::MulticastGroups;
 use super::region::Regions;
-use super::setup::Setup;
-use super::table::Table;
-use super::xrc_domain::Domains;
+use super::setup::ProcessSetup;
+use super::table::ObjectTable;
+use super::xrc_domain::XrcDomains;
 use crate::cm::Ear;
 use crate::config::{Config, Limits, Path};
 use crate::faults;
@@ -28,14 +28,14 @@ static CURRENT: Mutex<Weak<Rnic>> = Mutex::new(Weak::new());
 
 /// Made by the first context, gone with the last.
 pub(crate) struct Rnic {
-    setup: &'static Setup,
+    setup: &'static ProcessSetup,
     node: Arc<Node>,
     regions: Regions,
-    groups: Groups,
-    queue_pairs: Table<Qp>,
-    completion_queues: Table<Cq>,
-    shared_queues: Table<Srq>,
-    xrc_domains: Domains,
+    groups: MulticastGroups,
+    queue_pairs: ObjectTable<Qp>,
+    completion_queues: ObjectTable<Cq>,
+    shared_queues: ObjectTable<Srq>,
+    xrc_domains: XrcDomains,
     contexts: Mutex<Vec<Weak<Context>>>,
     ear: Ear,
     /// How often a message of this process met a receiver without a receive.
@@ -54,7 +54,7 @@ impl Rnic {
         if let Some(rnic) = current.upgrade().filter(|rnic| !rnic.node.is_forked()) {
             return Ok(rnic);
         }
-        let setup = Setup::get().map_err(|error| {
+        let setup = ProcessSetup::get().map_err(|error| {
             log::error!("{error}");
             io::Error::from_raw_os_error(libc::EINVAL)
         })?;
@@ -87,7 +87,7 @@ impl Rnic {
         open.filter(|context| !context.is_closed()).collect()
     }
 
-    fn start(setup: &'static Setup) -> io::Result<Self> {
+    fn start(setup: &'static ProcessSetup) -> io::Result<Self> {
         let gids = setup.devices.iter().flat_map(|device| {
             let ports = device.ports.iter();
             ports.flat_map(|port| {
@@ -102,12 +102,12 @@ impl Rnic {
         Ok(Self {
             setup,
             regions: Regions::new(Arc::clone(&node)),
-            groups: Groups::new(Arc::clone(&node)),
+            groups: MulticastGroups::new(Arc::clone(&node)),
             node,
-            queue_pairs: Table::new(MAX_QUEUE_PAIRS),
-            completion_queues: Table::new(MAX_COMPLETION_QUEUES),
-            shared_queues: Table::new(MAX_SHARED_QUEUES),
-            xrc_domains: Domains::default(),
+            queue_pairs: ObjectTable::new(MAX_QUEUE_PAIRS),
+            completion_queues: ObjectTable::new(MAX_COMPLETION_QUEUES),
+            shared_queues: ObjectTable::new(MAX_SHARED_QUEUES),
+            xrc_domains: XrcDomains::default(),
             contexts: Mutex::default(),
             ear: Ear::default(),
             not_ready: PlainAtomicU64::new(0),
@@ -179,23 +179,23 @@ impl Rnic {
         &self.regions
     }
 
-    pub(crate) fn groups(&self) -> &Groups {
+    pub(crate) fn groups(&self) -> &MulticastGroups {
         &self.groups
     }
 
-    pub(crate) fn queue_pairs(&self) -> &Table<Qp> {
+    pub(crate) fn queue_pairs(&self) -> &ObjectTable<Qp> {
         &self.queue_pairs
     }
 
-    pub(crate) fn completion_queues(&self) -> &Table<Cq> {
+    pub(crate) fn completion_queues(&self) -> &ObjectTable<Cq> {
         &self.completion_queues
     }
 
-    pub(crate) fn xrc_domains(&self) -> &Domains {
+    pub(crate) fn xrc_domains(&self) -> &XrcDomains {
         &self.xrc_domains
     }
 
-    pub(crate) fn shared_queues(&self) -> &Table<Srq> {
+    pub(crate) fn shared_queues(&self) -> &ObjectTable<Srq> {
         &self.shared_queues
     }
 }

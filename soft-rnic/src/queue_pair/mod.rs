@@ -1,18 +1,18 @@
 //! Queue pairs and shared receive queues.
 
-mod arrivals;
+mod arrival_ring;
 pub(crate) mod attributes;
+mod grh;
 pub(crate) mod modify;
 pub(crate) mod post;
 pub(crate) mod post_ex;
+mod qp_windows;
 pub(crate) mod receive;
 pub(crate) mod receive_queue;
-mod route;
 pub(crate) mod send_queue;
 pub(crate) mod shared_queue;
 pub(crate) mod transfer_slot_mutex;
 pub(crate) mod transition;
-mod windows;
 pub(crate) mod xrc;
 
 pub(crate) use shared_queue::Srq;
@@ -27,31 +27,31 @@ use rdma_mummy_sys::types::{
 };
 use spin::mutex::{SpinMutex, SpinMutexGuard};
 
-use crate::engine::call::Left;
-use crate::engine::multicast::Member;
-use crate::engine::peer::Peer;
-use crate::engine::wait::Wait;
+use crate::engine::multicast::GroupMember;
+use crate::engine::peer::PeerQp;
+use crate::engine::retry::RetryWait;
+use crate::engine::rpc::AbandonedRecv;
 use crate::faults::injected::Injected;
 use crate::node::{PeerProcess, QpNumber, Revoked};
 use crate::objects::acks::Acks;
 use crate::objects::completion::Cq;
-use crate::objects::context::{Context, Counted};
-use crate::objects::event::{Element, Event};
-use crate::objects::held::Held as Used;
+use crate::objects::context::{Context, CountGuard};
+use crate::objects::event::{Event, EventElement};
 use crate::objects::protection_domain::Pd;
 use crate::objects::rnic::Rnic;
+use crate::objects::use_ref::UseRef;
 use crate::objects::xrc_domain::Xrcd;
 use crate::shared::entry::{QpDescriptor, QpEntry, SlotsDescriptor, notice};
 use crate::shared::generation::GenerationWriter;
 use crate::shared::hazard::Hazard;
-use arrivals::Arrivals;
-use attributes::Attributes;
-use post_ex::{Builder, Posting};
+use arrival_ring::ArrivalRing;
+use attributes::QpAttributes;
+use post_ex::{PostingGuard, WrListBuilder};
+use qp_windows::QpWindows;
 use receive_queue::ReceiveQueue;
 use send_queue::SendQueue;
 use transfer_slot_mutex::TransferSlotMutex;
-use windows::Windows;
-use xrc::Opened;
+use xrc::OpenedHandles;
 
 /// A lock that is held for a few instructions, or for one transfer; waiters let others run.
 pub(crate) type Spin<T> = SpinMutex<T, spin::Yield>;
@@ -62,13 +62,13 @@ pub(crate) struct Qp {
     pub(crate) context: Arc<Context>,
     pub(crate) number: QpNumber,
     pub(crate) qp_type: ibv_qp_type,
-    pub(crate) pd: Used<Pd>,
-    pub(crate) send_cq: Used<Cq>,
-    pub(crate) recv_cq: Used<Cq>,
+    pub(crate) pd: UseRef<Pd>,
+    pub(crate) send_cq: UseRef<Cq>,
+    pub(crate) recv_cq: UseRef<Cq>,
     /// Of targets of extended reliable connections.
-    pub(crate) xrcd: Option<Used<Xrcd>>,
+    pub(crate) xrcd: Option<UseRef<Xrcd>>,
     /// Further handles of a target (`ibv_open_qp`).
-    opened: Mutex<Opened>,
+    opened: Mutex<OpenedHandles>,
     pub(crate) caps: ibv_qp_cap,
     pub(crate) sq_sig_all: bool,
     /// What was agreed on with the other end (`ibv_set_ece`).
@@ -80,11 +80,11 @@ pub(crate) struct Qp {
     /// `ibv_qp_state`, and above its byte how often the queue pair was reset.
     state: AtomicU32,
     /// What `ibv_modify_qp` has set.
-    attributes: Mutex<Attributes>,
+    attributes: Mutex<QpAttributes>,
     /// What peers see.
-    published: Spin<Published>,
+    published: Spin<PublishedQp>,
     /// The list that is being built, and the right to post.
-    builder: Spin<Builder>,
+    builder: Spin<WrListBuilder>,
     /// The thread that has a list open; 0 if none has.
     list: AtomicUsize,
     pub(crate) send_queue: SendQueue,
@@ -97,42 +97,42 @@ pub(crate) struct Qp {
     /// When the service thread is to look at what waits.
     pub(crate) wake: Spin<Option<Instant>>,
     handle: AtomicPtr<ibv_qp>,
-    windows: Windows,
+    windows: QpWindows,
     acks: Acks,
-    counted: Counted,
+    counted: CountGuard,
 }
 
 /// Where receives come from, and how it is known which message is the next.
 struct Receiving {
-    from: Receives,
+    from: ReceiveSource,
     /// If messages do not come to one receive after the other.
-    arrivals: Option<Arrivals>,
+    arrivals: Option<ArrivalRing>,
 }
 
-enum Receives {
+enum ReceiveSource {
     Own(Spin<ReceiveQueue>),
-    Shared(Used<Srq>),
+    Shared(UseRef<Srq>),
 }
 
 impl Receiving {
     fn own(&self) -> Option<&Spin<ReceiveQueue>> {
         match &self.from {
-            Receives::Own(queue) => Some(queue),
-            Receives::Shared(_) => None,
+            ReceiveSource::Own(queue) => Some(queue),
+            ReceiveSource::Shared(_) => None,
         }
     }
 
-    fn shared(&self) -> Option<&Used<Srq>> {
+    fn shared(&self) -> Option<&UseRef<Srq>> {
         match &self.from {
-            Receives::Own(_) => None,
-            Receives::Shared(srq) => Some(srq),
+            ReceiveSource::Own(_) => None,
+            ReceiveSource::Shared(srq) => Some(srq),
         }
     }
 
     fn queue(&self) -> SpinMutexGuard<'_, ReceiveQueue, spin::Yield> {
         match &self.from {
-            Receives::Own(queue) => queue.lock(),
-            Receives::Shared(srq) => srq.queue(),
+            ReceiveSource::Own(queue) => queue.lock(),
+            ReceiveSource::Shared(srq) => srq.queue(),
         }
     }
 
@@ -148,7 +148,7 @@ impl Receiving {
 
 /// What peers see of a queue pair.
 #[derive(Debug, Default)]
-struct Published {
+struct PublishedQp {
     writer: GenerationWriter,
     descriptor: QpDescriptor,
 }
@@ -157,15 +157,15 @@ struct Published {
 #[derive(Debug, Default)]
 pub(crate) struct Sending {
     pub(crate) attributes: SendAttributes,
-    pub(crate) peer: Option<Peer>,
+    pub(crate) peer: Option<PeerQp>,
     /// The next packet's number.
     pub(crate) psn: u32,
     /// What the request at the front waits for.
-    pub(crate) wait: Option<Wait>,
+    pub(crate) wait: Option<RetryWait>,
     /// Of a datagram to a group: who has not got its copy; `None` before that is known.
-    pub(crate) members: Option<Vec<Member>>,
+    pub(crate) members: Option<Vec<GroupMember>>,
     /// A receive that its owner has to give back before other messages can be sent.
-    pub(crate) left: Option<Left>,
+    pub(crate) abandoned: Option<AbandonedRecv>,
     /// Since when the peer's end could not be read.
     pub(crate) closed_since: Option<Instant>,
     /// Tells the request at the front from all others of this process, ever.
@@ -173,7 +173,7 @@ pub(crate) struct Sending {
     /// What a rule of faults has in mind for it.
     pub(crate) fault: Option<Box<Injected>>,
     /// Of an extended reliable connection: the shared receive queues that it has sent to, by their numbers.
-    pub(crate) receivers: Vec<(u32, Peer)>,
+    pub(crate) receivers: Vec<(u32, PeerQp)>,
     /// Of such a one: who owes an answer to the request at the front, if not the peer.
     pub(crate) atomic_target: Option<Arc<PeerProcess>>,
 }
@@ -230,7 +230,7 @@ impl Sending {
 }
 
 /// What a queue pair is made of; capacities are what was granted.
-pub(crate) struct Plan {
+pub(crate) struct QpInit {
     pub(crate) context: Arc<Context>,
     pub(crate) pd: Arc<Pd>,
     pub(crate) send_cq: Arc<Cq>,
@@ -249,7 +249,7 @@ impl Qp {
     /// # Errors
     ///
     /// There is no number or no memory for it.
-    pub(crate) fn create(rnic: &Arc<Rnic>, plan: Plan) -> io::Result<Arc<Self>> {
+    pub(crate) fn create(rnic: &Arc<Rnic>, plan: QpInit) -> io::Result<Arc<Self>> {
         let node = rnic.node();
         let counted = plan.context.count(|counts| &counts.qp, rnic.limits().max_qp);
         let counted = counted.map_err(io::Error::from_raw_os_error)?;
@@ -258,12 +258,12 @@ impl Qp {
                 let (max_wr, max_sge) = (plan.caps.max_recv_wr, plan.caps.max_recv_sge);
                 let queue = ReceiveQueue::new(Arc::clone(node), max_wr, max_sge)?;
                 let many_send = plan.qp_type == ibv_qp_type::IBV_QPT_UD;
-                let arrivals = many_send.then(|| Arrivals::new(node, max_wr)).transpose()?;
-                Receiving { from: Receives::Own(Spin::new(queue)), arrivals }
+                let arrivals = many_send.then(|| ArrivalRing::new(node, max_wr)).transpose()?;
+                Receiving { from: ReceiveSource::Own(Spin::new(queue)), arrivals }
             }
             Some(srq) => {
-                let arrivals = Some(Arrivals::new(node, srq.max_wr())?);
-                Receiving { from: Receives::Shared(Used::new(srq)), arrivals }
+                let arrivals = Some(ArrivalRing::new(node, srq.max_wr())?);
+                Receiving { from: ReceiveSource::Shared(UseRef::new(srq)), arrivals }
             }
         };
         let number = node.new_qp_number()?;
@@ -273,10 +273,10 @@ impl Qp {
             context: plan.context,
             number,
             qp_type: plan.qp_type,
-            pd: Used::new(&plan.pd),
-            send_cq: Used::new(&plan.send_cq),
-            recv_cq: Used::new(&plan.recv_cq),
-            xrcd: plan.xrcd.as_ref().map(Used::new),
+            pd: UseRef::new(&plan.pd),
+            send_cq: UseRef::new(&plan.send_cq),
+            recv_cq: UseRef::new(&plan.recv_cq),
+            xrcd: plan.xrcd.as_ref().map(UseRef::new),
             opened: Mutex::default(),
             caps: plan.caps,
             sq_sig_all: plan.sq_sig_all,
@@ -286,7 +286,7 @@ impl Qp {
             state: AtomicU32::new(ibv_qp_state::IBV_QPS_RESET.0),
             attributes: Mutex::default(),
             published: Spin::default(),
-            builder: Spin::new(Builder::default()),
+            builder: Spin::new(WrListBuilder::default()),
             list: AtomicUsize::new(0),
             send_queue: SendQueue::new(
                 plan.caps.max_send_wr,
@@ -300,7 +300,7 @@ impl Qp {
             draining: AtomicBool::new(false),
             wake: Spin::new(None),
             handle: AtomicPtr::default(),
-            windows: Windows::default(),
+            windows: QpWindows::default(),
             acks: Acks::default(),
             counted,
         });
@@ -355,8 +355,8 @@ impl Qp {
         self.pd.release();
         self.send_cq.release();
         self.recv_cq.release();
-        self.receiving.shared().into_iter().for_each(Used::release);
-        self.xrcd.iter().for_each(Used::release);
+        self.receiving.shared().into_iter().for_each(UseRef::release);
+        self.xrcd.iter().for_each(UseRef::release);
     }
 
     pub(crate) fn entry(&self) -> &QpEntry {
@@ -399,7 +399,7 @@ impl Qp {
     }
 
     pub(crate) fn raise(self: &Arc<Self>, event_type: ibv_event_type) {
-        self.context.raise(Event { kind: event_type, element: Element::Qp(Arc::clone(self)) });
+        self.context.raise(Event { kind: event_type, element: EventElement::Qp(Arc::clone(self)) });
         if self.xrcd.is_some() {
             self.raise_elsewhere(event_type);
         }
@@ -437,7 +437,7 @@ impl Qp {
     /// Shows peers the descriptor, with the state.
     fn publish(&self, change: impl FnOnce(&mut QpDescriptor)) {
         let mut published = self.published.lock();
-        let Published { writer, descriptor } = &mut *published;
+        let PublishedQp { writer, descriptor } = &mut *published;
         change(descriptor);
         self.entry().publish(writer, self.state().0 as u8, descriptor);
     }
@@ -468,7 +468,7 @@ impl Qp {
     /// Tells the program that its shared receive queue runs low.
     pub(crate) fn raise_srq_limit(&self) {
         if let Some(srq) = self.receiving.shared() {
-            Used::get(srq).raise_limit();
+            UseRef::get(srq).raise_limit();
         }
     }
 
@@ -540,7 +540,7 @@ impl Qp {
             self.send_cq.no_progress(self);
             // Something may have been posted between the two.
             if !self.send_queue.is_empty() {
-                self.keep_going();
+                self.schedule_progress();
             }
         }
     }
@@ -551,7 +551,7 @@ impl Qp {
     }
 
     /// Drops everything that was posted to the send queue.
-    fn forget_requests(&self, _posting: Posting<'_>) {
+    fn forget_requests(&self, _posting: PostingGuard<'_>) {
         let mut sending = self.sending.lock();
         // SAFETY: posters hold the builder's lock, executors the transfer slot's.
         unsafe { self.send_queue.clear() };
@@ -566,8 +566,8 @@ impl Qp {
             }
             hazard.clear();
         }
-        let (attributes, left) = (sending.attributes.clone(), sending.left.take());
-        *sending = Sending { attributes, left, ..Sending::new() };
+        let (attributes, abandoned) = (sending.attributes.clone(), sending.abandoned.take());
+        *sending = Sending { attributes, abandoned, ..Sending::new() };
     }
 }
 

@@ -9,7 +9,7 @@ use rdma_mummy_sys::types::{
     ibv_qp_type,
 };
 
-use super::attributes::Attributes;
+use super::attributes::QpAttributes;
 use super::{Qp, SendAttributes, transition};
 use crate::engine::datagram::gid_words;
 use crate::shared::entry::SlotsDescriptor;
@@ -117,7 +117,7 @@ impl Qp {
 
     fn advance(
         &self,
-        attributes: &mut Attributes,
+        attributes: &mut QpAttributes,
         attr: &ibv_qp_attr,
         mask: u32,
         from: ibv_qp_state,
@@ -187,7 +187,7 @@ impl Qp {
         Ok(())
     }
 
-    fn send_attributes(&self, attributes: &Attributes) -> SendAttributes {
+    fn send_attributes(&self, attributes: &QpAttributes) -> SendAttributes {
         let ah = &attributes.ah_attr;
         let local = self
             .context
@@ -209,7 +209,7 @@ impl Qp {
     }
 
     /// Back to the beginning: nothing is posted, nothing is completed, nobody knows the queue pair.
-    fn reset(&self, attributes: &mut Attributes) -> Result<(), i32> {
+    fn reset(&self, attributes: &mut QpAttributes) -> Result<(), i32> {
         self.withdraw()?;
         let posting = self.stop_posting()?;
         self.begin_anew();
@@ -220,7 +220,7 @@ impl Qp {
         }
         self.entry().take_notices();
         self.entry().set_cursor(0);
-        *attributes = Attributes { connection: attributes.connection, ..Attributes::default() };
+        *attributes = QpAttributes { connection: attributes.connection, ..QpAttributes::default() };
         Ok(())
     }
 

@@ -17,7 +17,7 @@ use crate::sync::Relaxed;
 
 /// A posted receive.
 #[derive(Clone, Copy, Debug, Default)]
-struct Posted {
+struct PostedRecv {
     wr_id: u64,
     entries: u32,
     bytes: u64,
@@ -32,9 +32,9 @@ pub(crate) struct ReceiveQueue {
     slots: Slots,
     max_wr: u32,
     max_sge: usize,
-    posted: Box<[Posted]>,
+    posted: Box<[PostedRecv]>,
     entries: Box<[ibv_sge]>,
-    /// Posted and not consumed.
+    /// PostedRecv and not consumed.
     outstanding: u32,
     /// Where the oldest outstanding receive may be, and where the next one goes.
     head: u32,
@@ -46,7 +46,7 @@ pub(crate) struct ReceiveQueue {
 
 /// A receive that has come to its end.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Received {
+pub(crate) struct FinishedRecv {
     pub(crate) slot: u32,
     pub(crate) wr_id: u64,
     pub(crate) room: u64,
@@ -72,7 +72,7 @@ impl ReceiveQueue {
             slots,
             max_wr,
             max_sge: max_sge as usize,
-            posted: vec![Posted::default(); count as usize].into(),
+            posted: vec![PostedRecv::default(); count as usize].into(),
             entries: vec![ibv_sge::default(); count as usize * max_sge as usize].into(),
             outstanding: 0,
             head: 0,
@@ -132,7 +132,7 @@ impl ReceiveQueue {
             there.length.store(entry.length, Relaxed);
             there.lkey.store(entry.lkey, Relaxed);
         }
-        self.posted[index as usize] = Posted { wr_id, entries: count as u32, bytes };
+        self.posted[index as usize] = PostedRecv { wr_id, entries: count as u32, bytes };
         self.lap = self.lap.wrapping_add(1);
         let room = Room { bytes: bytes.min(u64::from(u32::MAX)) as u32, entries: count as u32, flags: 0 };
         self.slot(index).header.post(self.lap, room);
@@ -157,21 +157,21 @@ impl ReceiveQueue {
     /// The oldest receive, if it has come to its end: of a queue whose receives are filled one after the other. It stays until
     /// [`consume`](Self::consume).
     #[inline]
-    pub(crate) fn oldest(&self) -> Option<Received> {
+    pub(crate) fn oldest(&self) -> Option<FinishedRecv> {
         self.at(self.head)
     }
 
     /// What came into a slot, if something did: of other queues, where a sender tells its number.
-    pub(crate) fn at(&self, index: u32) -> Option<Received> {
+    pub(crate) fn at(&self, index: u32) -> Option<FinishedRecv> {
         let there =
             index < self.descriptor.count && matches!(self.slot(index).header.holder(), Holder::Done { .. });
         there.then(|| self.received(index))
     }
 
-    fn received(&self, slot: u32) -> Received {
+    fn received(&self, slot: u32) -> FinishedRecv {
         let posted = self.posted[slot as usize];
         let delivery = self.slot(slot).header.delivery();
-        Received { slot, wr_id: posted.wr_id, room: posted.bytes, delivery }
+        FinishedRecv { slot, wr_id: posted.wr_id, room: posted.bytes, delivery }
     }
 
     /// The entries of a posted receive, as the owner gave them.
@@ -241,7 +241,7 @@ impl ReceiveQueue {
 
     /// Offers a slot anew whose claim a peer has left to its owner; `offering` is called before. False if the claim is void:
     /// the queue may have been emptied since.
-    pub(crate) fn offer_anew(&mut self, slot: u32, claim: Claim, offering: impl FnOnce()) -> bool {
+    pub(crate) fn repost_slot(&mut self, slot: u32, claim: Claim, offering: impl FnOnce()) -> bool {
         if slot >= self.used || !self.slot(slot).header.is_held(claim) {
             return false;
         }

@@ -10,11 +10,11 @@ use spin::mutex::SpinMutexGuard;
 use super::Spin;
 use super::receive_queue::ReceiveQueue;
 use crate::objects::acks::Acks;
-use crate::objects::context::{Context, Counted};
-use crate::objects::event::{Element, Event};
-use crate::objects::held::{Held as Used, Used as Usable, Users};
+use crate::objects::context::{Context, CountGuard};
+use crate::objects::event::{Event, EventElement};
 use crate::objects::protection_domain::Pd;
 use crate::objects::rnic::Rnic;
+use crate::objects::use_ref::{CountsUses, UseCount, UseRef};
 use crate::shared::entry::{SrqDescriptor, SrqEntry};
 use crate::shared::generation::GenerationWriter;
 use crate::shared::slot::Claim;
@@ -23,16 +23,16 @@ use crate::shared::slot::Claim;
 pub(crate) struct Srq {
     rnic: Arc<Rnic>,
     context: Arc<Context>,
-    pd: Used<Pd>,
+    pd: UseRef<Pd>,
     index: u32,
     max_wr: u32,
     max_sge: u32,
     queue: Spin<ReceiveQueue>,
     writer: Spin<GenerationWriter>,
-    users: Users,
+    users: UseCount,
     handle: AtomicPtr<ibv_srq>,
     acks: Acks,
-    counted: Counted,
+    counted: CountGuard,
 }
 
 impl Drop for Srq {
@@ -42,8 +42,8 @@ impl Drop for Srq {
     }
 }
 
-impl Usable for Srq {
-    fn users(&self) -> &Users {
+impl CountsUses for Srq {
+    fn users(&self) -> &UseCount {
         &self.users
     }
 }
@@ -70,13 +70,13 @@ impl Srq {
         let made = Arc::new(Self {
             rnic: Arc::clone(rnic),
             context: Arc::clone(context),
-            pd: Used::new(pd),
+            pd: UseRef::new(pd),
             index,
             max_wr,
             max_sge,
             queue: Spin::new(queue),
             writer: Spin::default(),
-            users: Users::default(),
+            users: UseCount::default(),
             handle: AtomicPtr::default(),
             acks: Acks::default(),
             counted,
@@ -161,7 +161,7 @@ impl Srq {
         self.context.check_process().map_err(|error| (error, wr))?;
         let mut queue = self.queue.lock();
         while !wr.is_null() {
-            // Counted before it is there: a count that lags behind would be taken for the limit.
+            // CountGuard before it is there: a count that lags behind would be taken for the limit.
             self.entry().add_available(1);
             // SAFETY: the caller's list.
             if let Err(error) = unsafe { queue.post(wr) } {
@@ -220,14 +220,14 @@ impl Srq {
     pub(crate) fn raise_limit(self: &Arc<Self>) {
         self.context.raise(Event {
             kind: ibv_event_type::IBV_EVENT_SRQ_LIMIT_REACHED,
-            element: Element::Srq(Arc::clone(self)),
+            element: EventElement::Srq(Arc::clone(self)),
         });
     }
 
     /// A peer has left a claim to this process.
-    pub(crate) fn offer_anew(&self, slot: u32, claim: Claim) {
+    pub(crate) fn repost_slot(&self, slot: u32, claim: Claim) {
         let entry = self.entry();
-        self.queue.lock().offer_anew(slot, claim, || {
+        self.queue.lock().repost_slot(slot, claim, || {
             entry.add_available(1);
             entry.set_hint(slot);
         });

@@ -9,7 +9,7 @@ use rdma_mummy_sys::verbs;
 
 use super::{check_pointer, lib};
 use crate::objects::device::Device;
-use crate::objects::setup::Setup;
+use crate::objects::setup::ProcessSetup;
 use crate::platform::errno;
 use crate::platform::fork::ForkGeneration;
 use crate::verbs::context::context_of;
@@ -136,7 +136,7 @@ impl Drop for Domain {
 
 /// The contexts of all devices that can be opened, with a null pointer behind.
 pub(super) unsafe extern "C" fn get_devices(count: *mut c_int) -> *mut *mut ibv_context {
-    let setup = match Setup::get() {
+    let setup = match ProcessSetup::get() {
         Ok(setup) => setup,
         Err(error) => {
             log::error!("{error}");

@@ -20,7 +20,7 @@ use super::segment::{
     SHARED_QUEUES_AT, Segment, Slot, ring_bytes, slot_stride,
 };
 use super::slot::{Delivery, EAGER, Room};
-use crate::engine::hostile::{Lies, Sent, send_into};
+use crate::engine::hostile::{HostilePeer, HostileSends, send_into};
 use crate::platform::copy;
 use crate::sync::Relaxed;
 
@@ -56,9 +56,9 @@ impl Step {
     }
 
     /// What the engine is told.
-    fn lies(self) -> Lies {
+    fn hostile_peer(self) -> HostilePeer {
         let Self { kind, index, number, word, .. } = self;
-        Lies { slots: self.slots(), kind, index, number, word }
+        HostilePeer { slots: self.slots(), kind, index, number, word }
     }
 
     /// Slots that may lie in the heap, or anywhere.
@@ -82,16 +82,16 @@ pub fn hostile_segment(data: &[u8]) {
     run(data);
 }
 
-fn run(data: &[u8]) -> Sent {
+fn run(data: &[u8]) -> HostileSends {
     let segment = Segment::create().expect("memory for a segment");
     let mut hostile = Hostile { segment: &segment, writer: GenerationWriter::default() };
     for step in Step::all(data) {
         hostile.step(step);
     }
-    let lies: Vec<_> = Step::all(data).take(QUEUE_PAIRS).map(Step::lies).collect();
+    let hostile_peers: Vec<_> = Step::all(data).take(QUEUE_PAIRS).map(Step::hostile_peer).collect();
     // What the peer writes meanwhile is the rest of the input.
     let mut rest = Step::all(data).skip(QUEUE_PAIRS).cycle();
-    send_into(segment, &lies, |segment| {
+    send_into(segment, &hostile_peers, |segment| {
         if let Some(step) = rest.next() {
             Hostile { segment, writer: GenerationWriter::default() }.step(step);
         }
@@ -393,7 +393,7 @@ mod tests {
     #[cfg_attr(miri, ignore = "minutes; random input does the same, and less of it")]
     fn the_corpus_reaches_nothing_outside() {
         let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/corpus/hostile_segment");
-        let (mut count, mut sent) = (0, Sent::default());
+        let (mut count, mut sent) = (0, HostileSends::default());
         for file in std::fs::read_dir(corpus).expect("the corpus is in the repository") {
             sent += run(&std::fs::read(file.expect("a file").path()).expect("a file that can be read"));
             count += 1;
@@ -404,7 +404,7 @@ mod tests {
     #[test]
     fn random_input_reaches_nothing_outside() {
         let inputs = if cfg!(miri) { 2 } else { 200 };
-        let mut sent = Sent::default();
+        let mut sent = HostileSends::default();
         for seed in 0..inputs {
             sent += run(&Random(seed).bytes(16 * if cfg!(miri) { 64 } else { STEPS }));
         }

@@ -10,11 +10,11 @@ use super::context::context_of;
 use super::queue_pair::{enter_opened, receiver_of};
 use super::{admit, failure, null, number};
 use crate::node::Reachability;
-use crate::objects::object::Object;
+use crate::objects::c_object::CObject;
 use crate::objects::xrc_domain::Xrcd;
 use crate::queue_pair::Qp;
 
-type XrcdObject = Object<ibv_xrcd, Arc<Xrcd>>;
+type XrcdObject = CObject<ibv_xrcd, Arc<Xrcd>>;
 
 /// How long opening a pair of a number that nobody here has looks for another process that has it.
 const WAY: Duration = Duration::from_millis(100);

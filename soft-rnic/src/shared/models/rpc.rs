@@ -8,23 +8,23 @@ use crate::shared::slot::{Claim, Delivery, Holder, Room, SlotHeader};
 use crate::sync::{AtomicU64, Relaxed};
 
 /// A call, the receive that it is for, and what is left to the owner.
-struct Stage {
+struct RpcModel {
     state: CallState,
     slot: SlotHeader,
     memory: Memory,
     claim: AtomicU64,
 }
 
-impl Stage {
+impl RpcModel {
     fn new() -> Arc<Self> {
-        let stage = Self {
+        let model = Self {
             state: CallState::default(),
             slot: SlotHeader::default(),
             memory: Memory::new(),
             claim: AtomicU64::new(0),
         };
-        stage.slot.post(1, Room { bytes: 1, entries: 1, flags: 0 });
-        Arc::new(stage)
+        model.slot.post(1, Room { bytes: 1, entries: 1, flags: 0 });
+        Arc::new(model)
     }
 
     /// Asks for a receive to be filled, and does not wait. True if it was.
@@ -73,19 +73,19 @@ impl Stage {
 }
 
 fn run(turns: Turns, leaves: bool) {
-    let stage = Stage::new();
-    let sender = spawn(&stage, move |stage| stage.send(leaves));
-    let other = spawn(&stage, Stage::send_directly);
+    let model = RpcModel::new();
+    let sender = spawn(&model, move |model| model.send(leaves));
+    let other = spawn(&model, RpcModel::send_directly);
     turns.at(0);
-    stage.serve();
+    model.serve();
     turns.at(1);
     let (sent, other) = (sender.join().unwrap(), other.join().unwrap());
     assert!(!(sent && other));
-    stage.serve();
-    match stage.slot.holder() {
+    model.serve();
+    match model.slot.holder() {
         Holder::Done { peer_id } => {
             assert_eq!((sent, other), (peer_id == 1, peer_id == 2));
-            assert_eq!(stage.memory.read(), u64::from(peer_id));
+            assert_eq!(model.memory.read(), u64::from(peer_id));
         }
         holder => assert_eq!((holder, sent || other), (Holder::Posted, false)),
     }

@@ -8,10 +8,10 @@ use crate::objects::memory_window::Mw;
 
 /// The windows of a queue pair.
 #[derive(Default)]
-pub(super) struct Windows(Mutex<State>);
+pub(super) struct QpWindows(Mutex<BoundWindows>);
 
 #[derive(Default)]
-struct State {
+struct BoundWindows {
     /// Of type 2, by index: they go with the queue pair.
     bound: BTreeMap<u32, Weak<Mw>>,
     /// Keys whose memory the peer has had taken away, once for each time, and whose messages were not polled yet. Such a message
@@ -19,8 +19,8 @@ struct State {
     untold: VecDeque<u32>,
 }
 
-impl Windows {
-    fn with<R>(&self, act: impl FnOnce(&mut State) -> R) -> R {
+impl QpWindows {
+    fn with<R>(&self, act: impl FnOnce(&mut BoundWindows) -> R) -> R {
         act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -33,7 +33,7 @@ impl Windows {
 impl Qp {
     /// A window of type 2 was bound to the queue pair.
     pub(crate) fn note_window(&self, window: &Arc<Mw>) {
-        self.windows.with(|State { bound, .. }| {
+        self.windows.with(|BoundWindows { bound, .. }| {
             if bound.insert(window.index(), Arc::downgrade(window)).is_none() && bound.len().is_power_of_two()
             {
                 bound.retain(|_, window| window.strong_count() > 0);
@@ -54,7 +54,7 @@ impl Qp {
     pub(crate) fn note_invalidated(&self, key: u32) {
         // Each belongs to a receive that was not polled. What a peer never tells of does not pile up.
         let most = self.max_receives() as usize;
-        self.windows.with(|State { untold, .. }| {
+        self.windows.with(|BoundWindows { untold, .. }| {
             if untold.len() > most {
                 untold.pop_front();
             }
@@ -64,7 +64,7 @@ impl Qp {
 
     /// A message tells that a key was invalidated; whether that has happened, and no other message has told of it.
     pub(crate) fn was_invalidated(&self, key: u32) -> bool {
-        self.windows.with(|State { untold, .. }| {
+        self.windows.with(|BoundWindows { untold, .. }| {
             let place = untold.iter().position(|one| *one == key);
             place.and_then(|place| untold.remove(place)).is_some()
         })

@@ -11,16 +11,16 @@ use std::sync::Arc;
 use rdma_mummy_sys::types::{ibv_access_flags, ibv_send_flags, ibv_wc_flags, ibv_wc_status, ibv_wr_opcode};
 
 use super::connected::MAX_MESSAGE;
-use super::deliver::entries_are_good;
-use super::peer::Peer;
-use super::transfer::Direction;
-use super::{After, Hazards};
+use super::payload::Direction;
+use super::peer::PeerQp;
+use super::send::sges_are_valid;
+use super::{Deferred, Hazards};
 use crate::faults::Step;
 use crate::faults::injected::reach;
 use crate::node::{ExportId, PayloadPath, TransferSlotGuard, VmError};
 use crate::objects::region::Region;
 use crate::platform::{copy, vm};
-use crate::queue_pair::send_queue::{Payload, Posted};
+use crate::queue_pair::send_queue::{PayloadKind, PostedSend};
 use crate::queue_pair::transfer_slot_mutex::TransferSlotMutexGuard;
 use crate::queue_pair::{Qp, Sending};
 use crate::shared::entry::{MrDescriptor, MrEntry, kind};
@@ -38,7 +38,7 @@ fn needed(direction: Direction) -> u32 {
 }
 
 /// The one piece of a message on this side, and the generation to compare again; inline data have none.
-struct Piece<'a> {
+struct FastPiece<'a> {
     at: *const u8,
     len: usize,
     /// An RDMA READ may fill it.
@@ -46,7 +46,7 @@ struct Piece<'a> {
     region: Option<(&'a Region, GenerationSnapshot, u32)>,
 }
 
-impl Piece<'_> {
+impl FastPiece<'_> {
     #[inline]
     fn is_current(&self) -> bool {
         self.region.is_none_or(|(region, snapshot, _)| region.is_current(snapshot))
@@ -72,12 +72,12 @@ impl Qp {
     /// Executes a request, if it can go the short way and succeeds; otherwise nothing has happened that may not happen again. Rules
     /// that need the long way are not for here. `alone`: none is posted behind it that the system could move with it.
     #[inline(always)]
-    pub(super) fn execute_shortly(
+    pub(super) fn execute_fast(
         self: &Arc<Self>,
         sending: &mut TransferSlotMutexGuard<'_, Sending>,
-        posted: &Posted<'_>,
+        posted: &PostedSend<'_>,
         alone: bool,
-        after: &mut After,
+        deferred: &mut Deferred,
     ) -> bool {
         let request = posted.request;
         let (state, transfer_slot) = sending.parts();
@@ -85,17 +85,17 @@ impl Qp {
         if !peer.established || !peer.process.alive() || request.length > peer.longest.min(MAX_MESSAGE) {
             return false;
         }
-        let Some(piece) = self.only_piece(posted) else { return false };
+        let Some(piece) = self.single_piece(posted) else { return false };
         let done = match request.opcode {
             ibv_wr_opcode::IBV_WR_RDMA_WRITE => {
-                self.move_shortly(Direction::Write, posted, &piece, peer, transfer_slot, alone)
+                self.fast_rdma(Direction::Write, posted, &piece, peer, transfer_slot, alone)
             }
             ibv_wr_opcode::IBV_WR_RDMA_READ => {
                 let may = piece.writable && self.may_read(state, peer);
-                may && self.move_shortly(Direction::Read, posted, &piece, peer, transfer_slot, false)
+                may && self.fast_rdma(Direction::Read, posted, &piece, peer, transfer_slot, false)
             }
             ibv_wr_opcode::IBV_WR_SEND | ibv_wr_opcode::IBV_WR_SEND_WITH_IMM => {
-                self.send_shortly(posted, &piece, peer, transfer_slot, after)
+                self.fast_send(posted, &piece, peer, transfer_slot, deferred)
             }
             _ => false,
         };
@@ -106,11 +106,11 @@ impl Qp {
     }
 
     #[inline]
-    fn only_piece(&self, posted: &Posted<'_>) -> Option<Piece<'_>> {
+    fn single_piece(&self, posted: &PostedSend<'_>) -> Option<FastPiece<'_>> {
         let request = posted.request;
-        if request.payload == Payload::Inline {
+        if request.payload == PayloadKind::Inline {
             let (at, len) = (posted.inline, request.length as usize);
-            return Some(Piece { at, len, writable: false, region: None });
+            return Some(FastPiece { at, len, writable: false, region: None });
         }
         let [entry] = posted.entries else { return None };
         let (region, snapshot, descriptor) = self.rnic.regions().read(entry.lkey)?;
@@ -118,14 +118,14 @@ impl Qp {
             descriptor.pointer(entry.addr, request.length).filter(|_| descriptor.pd == self.pd.number())?;
         let writable = descriptor.access & ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 != 0;
         let region = Some((region, snapshot, entry.lkey >> 8));
-        Some(Piece { at, len: request.length as usize, writable, region })
+        Some(FastPiece { at, len: request.length as usize, writable, region })
     }
 
     /// The hazards of a transfer slot, to be set.
     #[inline(always)]
     pub(super) fn hazards<'a>(
         &'a self,
-        peer: &'a Peer,
+        peer: &'a PeerQp,
         transfer_slot: &TransferSlotGuard<'_>,
     ) -> Hazards<'a> {
         Hazards {
@@ -138,8 +138,8 @@ impl Qp {
     #[inline(always)]
     fn set_hazards<'a>(
         &'a self,
-        peer: &'a Peer,
-        source: &Piece<'_>,
+        peer: &'a PeerQp,
+        source: &FastPiece<'_>,
         remote_region: u32,
         transfer_slot: &TransferSlotGuard<'_>,
     ) -> Hazards<'a> {
@@ -152,12 +152,12 @@ impl Qp {
     }
 
     #[inline(always)]
-    fn move_shortly(
+    fn fast_rdma(
         &self,
         direction: Direction,
-        posted: &Posted<'_>,
-        piece: &Piece<'_>,
-        peer: &Peer,
+        posted: &PostedSend<'_>,
+        piece: &FastPiece<'_>,
+        peer: &PeerQp,
         transfer_slot: &TransferSlotGuard<'_>,
         alone: bool,
     ) -> bool {
@@ -165,20 +165,20 @@ impl Qp {
             return false;
         }
         if peer.process.is_own() {
-            self.move_own(direction, posted, piece, peer, transfer_slot)
+            self.fast_rdma_own_process(direction, posted, piece, peer, transfer_slot)
         } else {
-            self.move_mapped(direction, posted, piece, peer, transfer_slot, alone)
+            self.fast_rdma_mapped(direction, posted, piece, peer, transfer_slot, alone)
         }
     }
 
     /// Within the process: by its private tables.
     #[inline]
-    fn move_own(
+    fn fast_rdma_own_process(
         &self,
         direction: Direction,
-        posted: &Posted<'_>,
-        piece: &Piece<'_>,
-        peer: &Peer,
+        posted: &PostedSend<'_>,
+        piece: &FastPiece<'_>,
+        peer: &PeerQp,
         transfer_slot: &TransferSlotGuard<'_>,
     ) -> bool {
         let request = posted.request;
@@ -205,14 +205,14 @@ impl Qp {
         true
     }
 
-    /// To or from memory of the peer.
+    /// DatagramTarget or from memory of the peer.
     #[inline(always)]
-    fn move_mapped(
+    fn fast_rdma_mapped(
         &self,
         direction: Direction,
-        posted: &Posted<'_>,
-        piece: &Piece<'_>,
-        peer: &Peer,
+        posted: &PostedSend<'_>,
+        piece: &FastPiece<'_>,
+        peer: &PeerQp,
         transfer_slot: &TransferSlotGuard<'_>,
         alone: bool,
     ) -> bool {
@@ -235,9 +235,9 @@ impl Qp {
         };
         let Some(there) = shared else {
             let there = descriptor.address.wrapping_add(address.wrapping_sub(descriptor.iova));
-            let by_system = alone && descriptor.access & kind::OWNER_ONLY == 0;
-            return by_system
-                && self.write_by_system(piece, peer, transfer_slot, (entry, snapshot, index), there);
+            let by_kernel = alone && descriptor.access & kind::OWNER_ONLY == 0;
+            return by_kernel
+                && self.fast_write_by_kernel(piece, peer, transfer_slot, (entry, snapshot, index), there);
         };
         reach(Step::BeforeMark);
         let _marks = self.set_hazards(peer, piece, index, transfer_slot);
@@ -246,19 +246,19 @@ impl Qp {
             return false;
         }
         reach(Step::BeforeCopy);
-        // SAFETY: as in `move_own`; the transfer slot keeps the peer's memory mapped.
+        // SAFETY: as in `fast_rdma_own_process`; the transfer slot keeps the peer's memory mapped.
         unsafe { piece.copy(direction, there) };
         peer.process.counters().add(transfer_slot, PayloadPath::Direct, piece.len);
         true
     }
 
-    /// To memory that only the system reaches: what `list.rs` does for several messages. Body and tail are ordered by being ranges of
+    /// DatagramTarget memory that only the system reaches: what `list.rs` does for several messages. Body and tail are ordered by being ranges of
     /// their own; where that does not do it, the long way makes two calls.
     #[inline(always)]
-    fn write_by_system(
+    fn fast_write_by_kernel(
         &self,
-        source: &Piece<'_>,
-        peer: &Peer,
+        source: &FastPiece<'_>,
+        peer: &PeerQp,
         transfer_slot: &TransferSlotGuard<'_>,
         (entry, snapshot, index): (&MrEntry, GenerationSnapshot, u32),
         there: u64,
@@ -291,13 +291,13 @@ impl Qp {
     /// Into the slot of a receive queue that nobody else sends to. It is not claimed: until the one change that finishes it,
     /// it is the owner's to take back.
     #[inline]
-    fn send_shortly(
+    fn fast_send(
         self: &Arc<Self>,
-        posted: &Posted<'_>,
-        piece: &Piece<'_>,
-        peer: &Peer,
+        posted: &PostedSend<'_>,
+        piece: &FastPiece<'_>,
+        peer: &PeerQp,
         transfer_slot: &TransferSlotGuard<'_>,
-        after: &mut After,
+        deferred: &mut Deferred,
     ) -> bool {
         let Some(slots) = peer.slots.as_ref().filter(|_| peer.descriptor.srq == 0) else { return false };
         if piece.len > EAGER {
@@ -314,7 +314,7 @@ impl Qp {
         let Some(slot) = peer.process.segment().slot(slots, index) else { return false };
         let Some(offer) = slot.header.offer() else { return false };
         let room = slot.header.room();
-        if piece.len > room.bytes as usize || !entries_are_good(peer, &slot, room, piece.len) {
+        if piece.len > room.bytes as usize || !sges_are_valid(peer, &slot, room, piece.len) {
             return false;
         }
         reach(Step::BeforeCopy);
@@ -347,7 +347,7 @@ impl Qp {
         let path = if peer.process.is_own() { PayloadPath::Own } else { PayloadPath::Slot };
         peer.process.counters().add(transfer_slot, path, piece.len);
         reach(Step::BeforeAnnounce);
-        self.announce(peer, request.has(ibv_send_flags::IBV_SEND_SOLICITED), after);
+        self.announce_completion(peer, request.has(ibv_send_flags::IBV_SEND_SOLICITED), deferred);
         true
     }
 }
@@ -355,7 +355,7 @@ impl Qp {
 /// Where a range of a peer's region is mapped here.
 #[inline]
 pub(super) fn mapped_pointer(
-    peer: &Peer,
+    peer: &PeerQp,
     transfer_slot: &TransferSlotGuard<'_>,
     descriptor: &MrDescriptor,
     address: u64,

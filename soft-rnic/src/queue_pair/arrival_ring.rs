@@ -14,7 +14,7 @@ use crate::shared::ring::IndexRing;
 use crate::shared::segment::ring_bytes;
 
 /// The owner's end of the ring.
-pub(super) struct Arrivals {
+pub(super) struct ArrivalRing {
     node: Arc<Node>,
     range: Option<HeapRange>,
     offset: u64,
@@ -23,7 +23,7 @@ pub(super) struct Arrivals {
     head: Spin<u32>,
 }
 
-impl Arrivals {
+impl ArrivalRing {
     /// For a receive queue of so many receives.
     ///
     /// # Errors
@@ -79,7 +79,7 @@ impl Arrivals {
     }
 }
 
-impl Drop for Arrivals {
+impl Drop for ArrivalRing {
     fn drop(&mut self) {
         if let Some(range) = self.range.take() {
             self.node.heap().free(range);

@@ -13,13 +13,13 @@ const USUAL: u32 = 128;
 
 /// A queue that many push to and one polls.
 #[derive(Debug)]
-pub(super) struct Own {
+pub(super) struct LocalCompletions {
     /// The queue's length, for a look without the lock.
     len: AtomicUsize,
     queue: SpinMutex<VecDeque<Cqe>, Yield>,
 }
 
-impl Own {
+impl LocalCompletions {
     /// With memory for as many as are usually there at a time, so that posting seldom allocates.
     pub(super) fn new(capacity: u32) -> Self {
         let queue = VecDeque::with_capacity(capacity.min(USUAL) as usize);

@@ -6,14 +6,14 @@ use std::marker::PhantomData;
 ///
 /// The program may write into the C part at any time, so there is never a reference to it.
 #[repr(C)]
-pub(crate) struct Object<C, S> {
+pub(crate) struct CObject<C, S> {
     c: C,
     state: S,
     /// Neither part moves between threads by itself; the C program does what it likes.
     not_send: PhantomData<*mut ()>,
 }
 
-impl<C, S> Object<C, S> {
+impl<C, S> CObject<C, S> {
     /// Makes an object, and returns the pointer that the program gets. It lives until [`destroy`](Self::destroy).
     pub(crate) fn create(c: C, state: S) -> *mut C {
         Box::into_raw(Box::new(Self { c, state, not_send: PhantomData })).cast()
@@ -25,7 +25,7 @@ impl<C, S> Object<C, S> {
     ///   reference is used.
     #[inline]
     pub(crate) unsafe fn state<'a>(c: *mut C) -> &'a S {
-        // SAFETY: the C part is the first field of an `Object`, and the pointer is good for all of it. The
+        // SAFETY: the C part is the first field of an `CObject`, and the pointer is good for all of it. The
         // reference covers the state alone, which only this crate reaches, by shared references.
         unsafe { &(*c.cast::<Self>()).state }
     }

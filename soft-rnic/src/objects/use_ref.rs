@@ -6,27 +6,27 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 /// How many objects use this one.
 #[derive(Debug, Default)]
-pub(crate) struct Users(AtomicU32);
+pub(crate) struct UseCount(AtomicU32);
 
-impl Users {
+impl UseCount {
     pub(crate) fn is_used(&self) -> bool {
         self.0.load(Relaxed) != 0
     }
 }
 
 /// An object that others use.
-pub(crate) trait Used {
-    fn users(&self) -> &Users;
+pub(crate) trait CountsUses {
+    fn users(&self) -> &UseCount;
 }
 
 /// A use of an object, until it is released or dropped.
 #[derive(Debug)]
-pub(crate) struct Held<T: Used> {
+pub(crate) struct UseRef<T: CountsUses> {
     object: Arc<T>,
     released: AtomicBool,
 }
 
-impl<T: Used> Held<T> {
+impl<T: CountsUses> UseRef<T> {
     pub(crate) fn new(object: &Arc<T>) -> Self {
         object.users().0.fetch_add(1, Relaxed);
         Self { object: Arc::clone(object), released: AtomicBool::new(false) }
@@ -45,7 +45,7 @@ impl<T: Used> Held<T> {
     }
 }
 
-impl<T: Used> Deref for Held<T> {
+impl<T: CountsUses> Deref for UseRef<T> {
     type Target = T;
 
     #[inline]
@@ -54,7 +54,7 @@ impl<T: Used> Deref for Held<T> {
     }
 }
 
-impl<T: Used> Drop for Held<T> {
+impl<T: CountsUses> Drop for UseRef<T> {
     fn drop(&mut self) {
         self.release();
     }

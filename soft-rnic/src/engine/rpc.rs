@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 
 use rdma_mummy_sys::types::{ibv_access_flags, ibv_qp_type};
 
-use super::transfer::{Direction, Local, Place, Remote};
-use super::{Broken, Way};
+use super::payload::{Direction, LocalPiece, RemotePiece, RemotePlace};
+use super::{CopyError, TransferCtx};
 use crate::node::{CALL_CELL, CALL_HEADER, CALL_PAYLOAD, Doorbell, PeerProcess, is_service_thread};
-use crate::objects::memory_window::Stays;
+use crate::objects::memory_window::WindowError;
 use crate::objects::rnic::Rnic;
 use crate::platform::copy;
 use crate::shared::generation::GenerationSnapshot;
@@ -35,7 +35,7 @@ const PATIENCE_ONCE: Duration = Duration::from_millis(100);
 /// A request in the owner's segment.
 #[derive(Debug)]
 #[repr(C, align(64))]
-pub(crate) struct Cell {
+pub(crate) struct RpcCell {
     state: CallState,
     operation: AtomicU32,
     key: AtomicU32,
@@ -59,12 +59,12 @@ pub(crate) struct Cell {
 
 // Every byte is an atomic's.
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<Cell>() == 6 * 4 + 13 * 8 && size_of::<Cell>() <= CALL_HEADER);
+const _: () = assert!(size_of::<RpcCell>() == 6 * 4 + 13 * 8 && size_of::<RpcCell>() <= CALL_HEADER);
 
 /// What the owner is asked to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub(crate) enum Operation {
+pub(crate) enum RpcOperation {
     /// Copy bytes from the cell to the memory; more of the message follow.
     WritePart = 1,
     /// Copy the last bytes of a message from the cell to the memory.
@@ -79,9 +79,9 @@ pub(crate) enum Operation {
     Invalidate = 7,
 }
 
-impl Operation {
+impl RpcOperation {
     fn from_number(number: u32) -> Option<Self> {
-        use Operation as O;
+        use RpcOperation as O;
         [O::WritePart, O::WriteLast, O::Read, O::CompareSwap, O::FetchAdd, O::AtomicWrite, O::Invalidate]
             .into_iter()
             .find(|operation| *operation as u32 == number)
@@ -102,8 +102,8 @@ impl Operation {
 
 /// A request: a part of a piece of the peer's memory.
 #[derive(Clone, Copy, Debug)]
-struct Asked {
-    operation: Operation,
+struct RpcRequest {
+    operation: RpcOperation,
     offset: usize,
     length: usize,
     operands: [u64; 2],
@@ -113,88 +113,88 @@ struct Asked {
 const DONE: u32 = 1;
 const REFUSED: u32 = 2;
 
-/// Values of the answer to [`Operation::Invalidate`].
+/// Values of the answer to [`RpcOperation::Invalidate`].
 const INVALIDATED: u64 = 0;
 const STILL_TOUCHED: u64 = 1;
 const NOT_INVALIDATED: u64 = 2;
 
 /// The cell of a transfer slot, and its room. `area` is checked against the segment.
-fn cell(segment: &Segment, area: u64, transfer_slot: usize) -> Option<(&Cell, NonNull<u8>)> {
+fn rpc_cell(segment: &Segment, area: u64, transfer_slot: usize) -> Option<(&RpcCell, NonNull<u8>)> {
     if transfer_slot >= TRANSFER_SLOTS {
         return None;
     }
     let offset = area.checked_add((transfer_slot * CALL_CELL) as u64)?;
     let place = segment.heap(offset, CALL_CELL)?;
-    if !place.cast::<Cell>().is_aligned() {
+    if !place.cast::<RpcCell>().is_aligned() {
         return None;
     }
-    // SAFETY: inside of the segment's mapping and aligned, as was checked; a `Cell` is atomics.
-    let cell = unsafe { place.cast::<Cell>().as_ref() };
+    // SAFETY: inside of the segment's mapping and aligned, as was checked; a `RpcCell` is atomics.
+    let cell = unsafe { place.cast::<RpcCell>().as_ref() };
     // SAFETY: as above: the room follows the cell.
     Some((cell, unsafe { place.add(CALL_HEADER) }))
 }
 
 /// Asks for one thing and waits for it. What was asked before with the same ticket for the same place is waited for, not
 /// asked again.
-fn ask(
-    way: Way<'_>,
-    remote: &Remote,
-    asked: Asked,
+fn call_owner(
+    ctx: TransferCtx<'_>,
+    remote: &RemotePiece,
+    request: RpcRequest,
     bytes: &mut dyn FnMut(NonNull<u8>),
-) -> Result<u64, Broken> {
-    let process = &way.peer.process;
-    let (cell, room) =
-        cell(process.segment(), process.call_area(), way.transfer_slot.index()).ok_or(Broken::Gone)?;
-    let address = remote.address.wrapping_add(asked.offset as u64);
-    let same = cell.ticket.load(Relaxed) == way.ticket && cell.address.load(Relaxed) == address;
+) -> Result<u64, CopyError> {
+    let process = &ctx.peer.process;
+    let (cell, room) = rpc_cell(process.segment(), process.call_area(), ctx.transfer_slot.index())
+        .ok_or(CopyError::PeerGone)?;
+    let address = remote.address.wrapping_add(request.offset as u64);
+    let same = cell.ticket.load(Relaxed) == ctx.ticket && cell.address.load(Relaxed) == address;
     match cell.state.phase() {
         // It was waited for before.
-        CallPhase::Begun if same => return Err(Broken::Begun),
+        CallPhase::Begun if same => return Err(CopyError::OwnerBusy),
         CallPhase::Asked | CallPhase::Answered if same => {}
         // An earlier request of this transfer slot, whose sender does something else meanwhile.
-        CallPhase::Asked | CallPhase::Begun | CallPhase::Left => return Err(Broken::Late),
+        CallPhase::Asked | CallPhase::Begun | CallPhase::Left => return Err(CopyError::OwnerPending),
         // An atomic operation that was done, and whose sender has yet to hear of it: it must not be done again.
-        _ if process.pending_atomic(way.transfer_slot.index()).is_some_and(|ticket| ticket != way.ticket) => {
-            return Err(Broken::Late);
+        _ if process.pending_atomic(ctx.transfer_slot.index()).is_some_and(|ticket| ticket != ctx.ticket) => {
+            return Err(CopyError::OwnerPending);
         }
         _ => {
             process.set_pending_atomic(
-                way.transfer_slot.index(),
-                asked.operation.is_atomic().then_some(way.ticket),
+                ctx.transfer_slot.index(),
+                request.operation.is_atomic().then_some(ctx.ticket),
             );
-            cell.operation.store(asked.operation as u32, Relaxed);
-            cell.queue_pair.store(way.peer.index, Relaxed);
-            cell.snapshot.store(way.peer.snapshot.to_word(), Relaxed);
+            cell.operation.store(request.operation as u32, Relaxed);
+            cell.queue_pair.store(ctx.peer.index, Relaxed);
+            cell.snapshot.store(ctx.peer.snapshot.to_word(), Relaxed);
             cell.key.store(remote.key, Relaxed);
             cell.address.store(address, Relaxed);
-            cell.length.store(asked.length as u64, Relaxed);
-            cell.ticket.store(way.ticket, Relaxed);
-            for (word, value) in cell.operands.iter().zip(asked.operands) {
+            cell.length.store(request.length as u64, Relaxed);
+            cell.ticket.store(ctx.ticket, Relaxed);
+            for (word, value) in cell.operands.iter().zip(request.operands) {
                 word.store(value, Relaxed);
             }
-            if matches!(asked.operation, Operation::WritePart | Operation::WriteLast) {
+            if matches!(request.operation, RpcOperation::WritePart | RpcOperation::WriteLast) {
                 bytes(room);
             }
             cell.state.ask();
-            process.ring(Doorbell::Call { transfer_slot: way.transfer_slot.index() as u16 });
+            process.ring(Doorbell::Call { transfer_slot: ctx.transfer_slot.index() as u16 });
         }
     }
-    wait(way, cell)?;
+    wait_for_answer(ctx, cell)?;
     let (status, value) = (cell.status.load(Relaxed), cell.value.load(Relaxed));
-    if status == DONE && asked.operation == Operation::Read {
+    if status == DONE && request.operation == RpcOperation::Read {
         bytes(room);
     }
     cell.state.end();
-    process.set_pending_atomic(way.transfer_slot.index(), None);
-    if status == DONE { Ok(value) } else { Err(Broken::Address) }
+    process.set_pending_atomic(ctx.transfer_slot.index(), None);
+    if status == DONE { Ok(value) } else { Err(CopyError::BadAddress) }
 }
 
 /// Waits for the answer. A request that the owner has not begun in time is taken back: it must not be carried out once the
 /// receive that it was for is somebody else's. One that it has begun cannot be.
-fn wait(way: Way<'_>, cell: &Cell) -> Result<(), Broken> {
+fn wait_for_answer(ctx: TransferCtx<'_>, cell: &RpcCell) -> Result<(), CopyError> {
     let begin = Instant::now();
     // A datagram is not tried again.
-    let once = u32::from(way.peer.descriptor.qp_type) == ibv_qp_type::IBV_QPT_UD.0 && !is_service_thread();
+    let once = u32::from(ctx.peer.descriptor.qp_type) == ibv_qp_type::IBV_QPT_UD.0 && !is_service_thread();
     let patience = if once { PATIENCE_ONCE } else { PATIENCE };
     let (mut spins, mut areas) = (0_u32, Vec::new());
     loop {
@@ -203,19 +203,19 @@ fn wait(way: Way<'_>, cell: &Cell) -> Result<(), Broken> {
             return Ok(());
         }
         let waited = begin.elapsed();
-        if !way.peer.process.alive() {
-            return Err(Broken::Gone);
+        if !ctx.peer.process.alive() {
+            return Err(CopyError::PeerGone);
         }
         if waited > patience && phase == CallPhase::Asked && cell.state.withdraw() {
-            way.peer.process.set_pending_atomic(way.transfer_slot.index(), None);
-            return Err(Broken::Late);
+            ctx.peer.process.set_pending_atomic(ctx.transfer_slot.index(), None);
+            return Err(CopyError::OwnerPending);
         }
         if waited > 2 * patience {
-            return Err(Broken::Begun);
+            return Err(CopyError::OwnerBusy);
         }
         if is_service_thread() {
             // The owner's service thread may wait for this one just as well.
-            way.rnic.serve_all_calls(&mut areas);
+            ctx.rnic.serve_all_calls(&mut areas);
         }
         spins = spins.saturating_add(1);
         if spins < 100 { core::hint::spin_loop() } else { std::thread::yield_now() }
@@ -224,14 +224,14 @@ fn wait(way: Way<'_>, cell: &Cell) -> Result<(), Broken> {
 
 /// Leaves the receive that the request was for to the owner, who is at it. False if it has come to its end.
 #[cold]
-pub(crate) fn leave_to_owner(way: Way<'_>, slot: u32, claim: Claim) -> bool {
-    let process = &way.peer.process;
-    let Some((cell, _)) = cell(process.segment(), process.call_area(), way.transfer_slot.index()) else {
+pub(crate) fn abandon_to_owner(ctx: TransferCtx<'_>, slot: u32, claim: Claim) -> bool {
+    let process = &ctx.peer.process;
+    let Some((cell, _)) = rpc_cell(process.segment(), process.call_area(), ctx.transfer_slot.index()) else {
         return false;
     };
     cell.slot.store(slot, Relaxed);
     cell.claim.store(claim.to_word(), Relaxed);
-    cell.shared_queue.store(way.peer.descriptor.srq.into(), Relaxed);
+    cell.shared_queue.store(ctx.peer.descriptor.srq.into(), Relaxed);
     let left = cell.state.leave();
     if !left && cell.state.phase() == CallPhase::Answered {
         // Of this receive: the next attempt may have another.
@@ -242,13 +242,13 @@ pub(crate) fn leave_to_owner(way: Way<'_>, slot: u32, claim: Claim) -> bool {
 
 /// A receive that was left to its owner.
 #[derive(Clone, Debug)]
-pub(crate) struct Left {
+pub(crate) struct AbandonedRecv {
     process: Arc<PeerProcess>,
     ticket: u64,
     since: Instant,
 }
 
-impl Left {
+impl AbandonedRecv {
     /// What was left in this transfer slot for a request, if anything was.
     pub(crate) fn find(process: &Arc<PeerProcess>, transfer_slot: usize, ticket: u64) -> Option<Self> {
         let left = Self { process: Arc::clone(process), ticket, since: Instant::now() };
@@ -257,7 +257,7 @@ impl Left {
 
     /// Whether the owner, if it is this one, still has it.
     pub(crate) fn is_there(&self, process: &Arc<PeerProcess>, transfer_slot: usize) -> bool {
-        let cell = cell(process.segment(), process.call_area(), transfer_slot % TRANSFER_SLOTS);
+        let cell = rpc_cell(process.segment(), process.call_area(), transfer_slot % TRANSFER_SLOTS);
         Arc::ptr_eq(&self.process, process)
             && process.alive()
             && cell.is_some_and(|(cell, _)| {
@@ -281,16 +281,16 @@ impl Left {
 /// # Safety
 ///
 /// The gathered pieces may be touched: written, if the direction is `Read`.
-pub(crate) unsafe fn move_by_asking(
-    way: Way<'_>,
+pub(crate) unsafe fn copy_by_rpc(
+    ctx: TransferCtx<'_>,
     direction: Direction,
-    remotes: &[Remote],
-) -> Result<(), Broken> {
-    let pieces = &way.gathered.pieces;
-    let total = way.gathered.length();
+    remotes: &[RemotePiece],
+) -> Result<(), CopyError> {
+    let pieces = &ctx.gather_list.pieces;
+    let total = ctx.gather_list.length();
     let mut done = 0;
     for remote in remotes {
-        if matches!(remote.place, Place::Nowhere) {
+        if matches!(remote.place, RemotePlace::Null) {
             done += remote.len.min(total - done);
             continue;
         }
@@ -298,16 +298,16 @@ pub(crate) unsafe fn move_by_asking(
         while offset < remote.len && done < total {
             let length = ROOM.min(remote.len - offset).min(total - done);
             let operation = match direction {
-                Direction::Read => Operation::Read,
-                Direction::Write if done + length == total => Operation::WriteLast,
-                Direction::Write => Operation::WritePart,
+                Direction::Read => RpcOperation::Read,
+                Direction::Write if done + length == total => RpcOperation::WriteLast,
+                Direction::Write => RpcOperation::WritePart,
             };
-            let asked = Asked { operation, offset, length, operands: [0; 2] };
+            let request = RpcRequest { operation, offset, length, operands: [0; 2] };
             let mut bytes = |room: NonNull<u8>| {
                 // SAFETY: the gathered pieces are the caller's to touch; the room has `length` bytes and is this transfer slot's.
                 unsafe { copy_part(direction, pieces, done, room, length) };
             };
-            ask(way, remote, asked, &mut bytes)?;
+            call_owner(ctx, remote, request, &mut bytes)?;
             offset += length;
             done += length;
         }
@@ -316,26 +316,29 @@ pub(crate) unsafe fn move_by_asking(
 }
 
 /// Does an atomic operation by asking; what was there before.
-pub(crate) fn atomic_by_asking(
-    way: Way<'_>,
-    remote: &Remote,
-    operation: Operation,
+pub(crate) fn atomic_by_rpc(
+    ctx: TransferCtx<'_>,
+    remote: &RemotePiece,
+    operation: RpcOperation,
     operands: [u64; 2],
-) -> Result<u64, Broken> {
-    ask(way, remote, Asked { operation, offset: 0, length: 8, operands }, &mut |_| {})
+) -> Result<u64, CopyError> {
+    call_owner(ctx, remote, RpcRequest { operation, offset: 0, length: 8, operands }, &mut |_| {})
 }
 
 /// Has the owner take the memory of one of its windows away from peers.
-pub(crate) fn invalidate_by_asking(way: Way<'_>, key: u32) -> Result<Result<(), Stays>, Broken> {
+pub(crate) fn invalidate_by_rpc(
+    ctx: TransferCtx<'_>,
+    key: u32,
+) -> Result<Result<(), WindowError>, CopyError> {
     // An address that no part of the message has.
-    let nowhere = Remote { place: Place::Ask, len: 0, key, address: u64::MAX };
-    let asked = Asked { operation: Operation::Invalidate, offset: 0, length: 0, operands: [0; 2] };
-    match ask(way, &nowhere, asked, &mut |_| {}) {
+    let nowhere = RemotePiece { place: RemotePlace::ByOwner, len: 0, key, address: u64::MAX };
+    let request = RpcRequest { operation: RpcOperation::Invalidate, offset: 0, length: 0, operands: [0; 2] };
+    match call_owner(ctx, &nowhere, request, &mut |_| {}) {
         Ok(INVALIDATED) => Ok(Ok(())),
-        Ok(STILL_TOUCHED) => Ok(Err(Stays::Busy)),
-        Ok(_) => Ok(Err(Stays::Refused)),
+        Ok(STILL_TOUCHED) => Ok(Err(WindowError::Busy)),
+        Ok(_) => Ok(Err(WindowError::Refused)),
         // The queue pair has changed.
-        Err(Broken::Address) => Err(Broken::Path),
+        Err(CopyError::BadAddress) => Err(CopyError::PathLost),
         Err(broken) => Err(broken),
     }
 }
@@ -345,7 +348,7 @@ pub(crate) fn invalidate_by_asking(way: Way<'_>, key: u32) -> Result<Result<(), 
 /// `length` bytes from `skip` on are within the pieces, which may be touched; `room` has as many.
 unsafe fn copy_part(
     direction: Direction,
-    pieces: &[Local],
+    pieces: &[LocalPiece],
     mut skip: usize,
     room: NonNull<u8>,
     length: usize,
@@ -387,14 +390,14 @@ impl Rnic {
     }
 
     fn serve_cell(&self, peer_id: u16, area: u64, transfer_slot: usize) {
-        let Some((cell, room)) = cell(self.node().segment(), area, transfer_slot) else { return };
+        let Some((cell, room)) = rpc_cell(self.node().segment(), area, transfer_slot) else { return };
         if cell.state.begin() {
-            let answer = self.carry_out(cell, room);
-            self.end_call(peer_id, cell, answer);
+            let answer = self.execute_rpc(cell, room);
+            self.finish_rpc(peer_id, cell, answer);
         }
     }
 
-    fn end_call(&self, peer_id: u16, cell: &Cell, answer: Option<u64>) {
+    fn finish_rpc(&self, peer_id: u16, cell: &RpcCell, answer: Option<u64>) {
         cell.status.store(if answer.is_some() { DONE } else { REFUSED }, Relaxed);
         cell.value.store(answer.unwrap_or(0), Relaxed);
         if cell.state.answer() {
@@ -404,31 +407,31 @@ impl Rnic {
             let slot = cell.slot.load(Relaxed);
             match u32::try_from(cell.shared_queue.load(Relaxed)).unwrap_or(0).checked_sub(1) {
                 Some(srq) => {
-                    self.shared_queues().get(srq).into_iter().for_each(|srq| srq.offer_anew(slot, claim));
+                    self.shared_queues().get(srq).into_iter().for_each(|srq| srq.repost_slot(slot, claim));
                 }
                 None => {
                     let queue_pair = self.queue_pairs().get(cell.queue_pair.load(Relaxed));
-                    queue_pair.into_iter().for_each(|queue_pair| queue_pair.offer_anew(slot, claim));
+                    queue_pair.into_iter().for_each(|queue_pair| queue_pair.repost_slot(slot, claim));
                 }
             }
         }
         cell.state.end();
     }
 
-    fn carry_out(&self, cell: &Cell, room: NonNull<u8>) -> Option<u64> {
-        let operation = Operation::from_number(cell.operation.load(Relaxed))?;
+    fn execute_rpc(&self, cell: &RpcCell, room: NonNull<u8>) -> Option<u64> {
+        let operation = RpcOperation::from_number(cell.operation.load(Relaxed))?;
         let (key, address) = (cell.key.load(Relaxed), cell.address.load(Relaxed));
         let operands: [u64; 2] = core::array::from_fn(|word| cell.operands[word].load(Relaxed));
         let length = usize::try_from(cell.length.load(Relaxed)).ok().filter(|length| *length <= ROOM)?;
         let queue_pair = cell.queue_pair.load(Relaxed);
         let through = GenerationSnapshot::from_word(cell.snapshot.load(Relaxed));
         let entry = self.node().segment().queue_pair(queue_pair)?;
-        if operation == Operation::Invalidate {
+        if operation == RpcOperation::Invalidate {
             let queue_pair = self.queue_pairs().get(queue_pair).filter(|_| entry.is_current(through))?;
             return Some(match queue_pair.invalidate_for_peer(key) {
                 Ok(()) => INVALIDATED,
-                Err(Stays::Busy) => STILL_TOUCHED,
-                Err(Stays::Refused) => NOT_INVALIDATED,
+                Err(WindowError::Busy) => STILL_TOUCHED,
+                Err(WindowError::Refused) => NOT_INVALIDATED,
             });
         }
         let (region, snapshot, descriptor) = self.regions().read(key)?;
@@ -446,15 +449,15 @@ impl Rnic {
             // atomic's eight bytes are aligned.
             Some(unsafe {
                 match operation {
-                    Operation::WritePart => copy::copy_unordered(at, room.as_ptr(), length),
-                    Operation::WriteLast => copy::copy(at, room.as_ptr(), length),
-                    Operation::Read => copy::copy_unordered(room.as_ptr(), at, length),
-                    Operation::CompareSwap => {
+                    RpcOperation::WritePart => copy::copy_unordered(at, room.as_ptr(), length),
+                    RpcOperation::WriteLast => copy::copy(at, room.as_ptr(), length),
+                    RpcOperation::Read => copy::copy_unordered(room.as_ptr(), at, length),
+                    RpcOperation::CompareSwap => {
                         return Some(copy::compare_and_swap(at.cast(), operands[0], operands[1]));
                     }
-                    Operation::FetchAdd => return Some(copy::fetch_and_add(at.cast(), operands[0])),
-                    Operation::AtomicWrite => copy::atomic_store(at.cast(), operands[0]),
-                    Operation::Invalidate => return None,
+                    RpcOperation::FetchAdd => return Some(copy::fetch_and_add(at.cast(), operands[0])),
+                    RpcOperation::AtomicWrite => copy::atomic_store(at.cast(), operands[0]),
+                    RpcOperation::Invalidate => return None,
                 }
                 0
             })

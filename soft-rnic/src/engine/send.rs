@@ -6,18 +6,18 @@ use rdma_mummy_sys::types::{
     ibv_access_flags, ibv_qp_type, ibv_send_flags, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status, ibv_wr_opcode,
 };
 
-use super::call::leave_to_owner;
-use super::connected::{Refused, Stop};
-use super::peer::Peer;
-use super::short::mapped_pointer;
-use super::transfer::{Direction, Place, Remote, Remotes};
-use super::{After, Broken, Outcome, Way};
-use crate::faults::injected::{reach, takes_the_long_way};
+use super::connected::{Nak, TransferError};
+use super::fast_path::mapped_pointer;
+use super::payload::{Direction, RemotePiece, RemotePieces, RemotePlace};
+use super::peer::PeerQp;
+use super::rpc::abandon_to_owner;
+use super::{CopyError, Deferred, TransferCtx, WrOutcome};
+use crate::faults::injected::{reach, skips_fast_path};
 use crate::faults::{self, Step};
 use crate::node::{Doorbell, PayloadPath, PeerProcess, TransferSlotGuard};
 use crate::platform::copy;
 use crate::queue_pair::Qp;
-use crate::queue_pair::send_queue::Posted;
+use crate::queue_pair::send_queue::PostedSend;
 use crate::shared::completion::CqEntry;
 use crate::shared::entry::{MrDescriptor, MrEntry, kind, notice};
 use crate::shared::generation::GenerationSnapshot;
@@ -30,7 +30,7 @@ use crate::sync::Relaxed;
 pub(crate) const GRH: usize = 40;
 
 /// A slot that this process holds, and how to give it back.
-pub(super) struct Taken<'a> {
+pub(super) struct ClaimedRecv<'a> {
     pub(super) slot: Slot<'a>,
     claim: Claim,
     index: u32,
@@ -40,10 +40,10 @@ pub(super) struct Taken<'a> {
 
 /// What the receiver is told beside the payload.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Envelope {
+pub(crate) struct RecvMeta {
     pub(crate) header: usize,
     /// Whether `source` says anything.
-    pub(crate) told: bool,
+    pub(crate) has_source: bool,
     pub(crate) source: [u64; 3],
 }
 
@@ -52,8 +52,8 @@ pub(crate) struct Envelope {
 /// # Safety
 ///
 /// The hazards are set and a full fence has followed; all pieces may be read, and there is room for them.
-unsafe fn stream(way: Way<'_>, mut there: *mut u8) {
-    for piece in &way.gathered.pieces {
+unsafe fn stream(ctx: TransferCtx<'_>, mut there: *mut u8) {
+    for piece in &ctx.gather_list.pieces {
         // SAFETY: the caller's promise.
         unsafe { copy::copy_streamed(there, piece.at, piece.len) };
         there = there.wrapping_add(piece.len);
@@ -62,112 +62,122 @@ unsafe fn stream(way: Way<'_>, mut there: *mut u8) {
 
 impl Qp {
     /// Delivers a message. The hazards are published here.
-    pub(crate) fn deliver(
+    pub(crate) fn send(
         self: &Arc<Self>,
-        posted: &Posted<'_>,
-        way: Way<'_>,
-        after: &mut After,
-    ) -> Result<Outcome, Stop> {
-        self.deliver_in(Envelope::default(), posted, way, after)
+        posted: &PostedSend<'_>,
+        ctx: TransferCtx<'_>,
+        deferred: &mut Deferred,
+    ) -> Result<WrOutcome, TransferError> {
+        self.send_with_meta(RecvMeta::default(), posted, ctx, deferred)
     }
 
     /// The same with an envelope.
-    pub(crate) fn deliver_in(
+    pub(crate) fn send_with_meta(
         self: &Arc<Self>,
-        envelope: Envelope,
-        posted: &Posted<'_>,
-        way: Way<'_>,
-        after: &mut After,
-    ) -> Result<Outcome, Stop> {
-        let Way { peer, gathered, hazards, .. } = way;
+        meta: RecvMeta,
+        posted: &PostedSend<'_>,
+        ctx: TransferCtx<'_>,
+        deferred: &mut Deferred,
+    ) -> Result<WrOutcome, TransferError> {
+        let TransferCtx { peer, gather_list, hazards, .. } = ctx;
         reach(Step::BeforeMark);
         hazards.remote.publish(Hazard::new(peer.hazard_index, Hazard::NO_REGION));
         if !peer.entry().is_current(peer.snapshot) {
-            return Err(Stop::Changed);
+            return Err(TransferError::Stale);
         }
-        if !gathered.is_current() {
-            return Err(Stop::Local(ibv_wc_status::IBV_WC_LOC_PROT_ERR));
+        if !gather_list.is_current() {
+            return Err(TransferError::Local(ibv_wc_status::IBV_WC_LOC_PROT_ERR));
         }
         reach(Step::BeforeClaim);
-        let taken = self.take_receive(peer, after)?;
+        let claimed = self.claim_receive(peer, deferred)?;
         reach(Step::Claimed);
         let filled = if is_write(posted) {
-            self.write_for(posted, way)
+            self.write_before_imm(posted, ctx)
         } else {
-            let filled = self.fill(envelope, posted, way, &taken);
-            filled.and_then(|eager| self.invalidate_at_peer(posted, way).map(|()| eager))
+            let filled = self.scatter_payload(meta, posted, ctx, &claimed);
+            filled.and_then(|eager| self.invalidate_at_peer(posted, ctx).map(|()| eager))
         };
         match filled {
-            Ok(eager) => {
-                self.finish(envelope, posted, peer, &taken, eager, ibv_wc_status::IBV_WC_SUCCESS, after)
-            }
-            Err(stop) => self.give_up(envelope, posted, way, &taken, stop, after),
+            Ok(eager) => self.complete_receive(
+                meta,
+                posted,
+                peer,
+                &claimed,
+                eager,
+                ibv_wc_status::IBV_WC_SUCCESS,
+                deferred,
+            ),
+            Err(error) => self.fail_receive(meta, posted, ctx, &claimed, error, deferred),
         }
     }
 
     /// Claims the receive that the message goes to.
-    pub(super) fn take_receive<'a>(&self, peer: &'a Peer, after: &mut After) -> Result<Taken<'a>, Stop> {
+    pub(super) fn claim_receive<'a>(
+        &self,
+        peer: &'a PeerQp,
+        deferred: &mut Deferred,
+    ) -> Result<ClaimedRecv<'a>, TransferError> {
         let descriptor = &peer.descriptor;
         if let Some(srq) = descriptor.srq.checked_sub(1) {
-            return self.take_shared_receive(peer, srq, after);
+            return self.claim_shared_receive(peer, srq, deferred);
         }
-        let slots = peer.slots.as_ref().ok_or(Stop::Refused(Refused::Operation))?;
+        let slots = peer.slots.as_ref().ok_or(TransferError::Nak(Nak::RemoteOperation))?;
         // A connected queue pair has one sender, who takes slot after slot; datagrams come from many.
         let datagram = u32::from(descriptor.qp_type) == ibv_qp_type::IBV_QPT_UD.0;
         let among = if datagram { slots.count() } else { 1 };
-        let taken = take_first(peer, slots, peer.entry().cursor(), among, descriptor.pd)?;
-        peer.entry().set_cursor(slots.next(taken.index));
-        Ok(taken)
+        let claimed = claim_first_posted(peer, slots, peer.entry().cursor(), among, descriptor.pd)?;
+        peer.entry().set_cursor(slots.next(claimed.index));
+        Ok(claimed)
     }
 
-    fn take_shared_receive<'a>(
+    fn claim_shared_receive<'a>(
         &self,
-        peer: &'a Peer,
+        peer: &'a PeerQp,
         srq: u32,
-        after: &mut After,
-    ) -> Result<Taken<'a>, Stop> {
+        deferred: &mut Deferred,
+    ) -> Result<ClaimedRecv<'a>, TransferError> {
         let segment = peer.process.segment();
-        let entry = segment.shared_queue(srq).ok_or(Stop::Refused(Refused::Operation))?;
-        let (_, descriptor) = entry.read().ok_or(Stop::Refused(Refused::Operation))?;
-        let slots = descriptor.slots.check().ok_or(Stop::Refused(Refused::Operation))?;
+        let entry = segment.shared_queue(srq).ok_or(TransferError::Nak(Nak::RemoteOperation))?;
+        let (_, descriptor) = entry.read().ok_or(TransferError::Nak(Nak::RemoteOperation))?;
+        let slots = descriptor.slots.check().ok_or(TransferError::Nak(Nak::RemoteOperation))?;
         if !entry.has_available() {
-            return Err(Stop::NoReceive);
+            return Err(TransferError::NoReceivePosted);
         }
-        let taken = take_first(peer, &slots, entry.hint(), slots.count(), descriptor.pd)?;
-        entry.set_hint(slots.next(taken.index));
+        let claimed = claim_first_posted(peer, &slots, entry.hint(), slots.count(), descriptor.pd)?;
+        entry.set_hint(slots.next(claimed.index));
         if entry.take_available() {
-            after.ring(&peer.process, Doorbell::Srq(srq));
+            deferred.ring(&peer.process, Doorbell::Srq(srq));
         }
-        Ok(taken)
+        Ok(claimed)
     }
 
     /// Puts the payload where the receive says; true if it lies in the slot, for the owner to scatter.
-    fn fill(
+    fn scatter_payload(
         &self,
-        envelope: Envelope,
-        posted: &Posted<'_>,
-        way: Way<'_>,
-        taken: &Taken<'_>,
-    ) -> Result<bool, Stop> {
-        let Way { peer, gathered, hazards, .. } = way;
+        meta: RecvMeta,
+        posted: &PostedSend<'_>,
+        ctx: TransferCtx<'_>,
+        claimed: &ClaimedRecv<'_>,
+    ) -> Result<bool, TransferError> {
+        let TransferCtx { peer, gather_list, hazards, .. } = ctx;
         let length = posted.request.length as usize;
-        let room = taken.slot.header.room();
-        if length + envelope.header > room.bytes as usize {
-            return Err(Stop::Refused(Refused::Invalid));
+        let room = claimed.slot.header.room();
+        if length + meta.header > room.bytes as usize {
+            return Err(TransferError::Nak(Nak::InvalidRequest));
         }
-        let entries = Entries::check(peer, taken, room, length + envelope.header)?;
-        let eager = length <= EAGER && !(faults::active() && takes_the_long_way());
+        let entries = RecvSges::check(peer, claimed, room, length + meta.header)?;
+        let eager = length <= EAGER && !(faults::active() && skips_fast_path());
         if eager {
             reach(Step::BeforeCopy);
-            let mut at = taken.slot.eager.as_ptr();
-            for piece in &gathered.pieces {
+            let mut at = claimed.slot.eager.as_ptr();
+            for piece in &gather_list.pieces {
                 // SAFETY: local pieces under a published hazard; together they are no longer than the eager bytes, which
                 // belong to the holder of the claim.
                 unsafe { copy::copy_unordered(at, piece.at, piece.len) };
                 at = at.wrapping_add(piece.len);
             }
             let path = if peer.process.is_own() { PayloadPath::Own } else { PayloadPath::Slot };
-            way.count(path, length);
+            ctx.count(path, length);
             return Ok(true);
         }
         if peer.process.is_own() {
@@ -177,36 +187,42 @@ impl Qp {
         hazards.remote.set(Hazard::new(peer.hazard_index, entries.hazard_region()));
         full_fence();
         if !entries.are_current(&peer.process) || !peer.entry().is_current(peer.snapshot) {
-            return Err(Stop::Changed);
+            return Err(TransferError::Stale);
         }
-        let remotes = self.places(way, &entries, envelope.header)?;
-        peer.receives_apart.set(!remotes.iter().any(|remote| matches!(remote.place, Place::There(_))));
-        if let [Remote { place: Place::Here(there), .. }] = remotes.as_slice()
+        let remotes = self.remote_pieces(ctx, &entries, meta.header)?;
+        peer.kernel_cannot_copy
+            .set(!remotes.iter().any(|remote| matches!(remote.place, RemotePlace::ByKernel(_))));
+        if let [RemotePiece { place: RemotePlace::Mapped(there), .. }] = remotes.as_slice()
             && length >= copy::STREAMED
             && !faults::active()
         {
-            // SAFETY: as for `carry`; the entry has room for the message.
-            unsafe { stream(way, *there) };
-            way.count(way.mapped(), length);
+            // SAFETY: as for `move_payload`; the entry has room for the message.
+            unsafe { stream(ctx, *there) };
+            ctx.count(ctx.mapped(), length);
             return Ok(false);
         }
         // SAFETY: the hazards are set and a full fence has followed; local and remote keys hold.
-        unsafe { self.carry(way, Direction::Write, &remotes) }.map_err(Stop::Broken)?;
+        unsafe { self.move_payload(ctx, Direction::Write, &remotes) }.map_err(TransferError::Copy)?;
         Ok(false)
     }
 
     /// How each entry is reached, after the first `skip` bytes. The hazards are set and a full fence has followed.
-    fn places(&self, way: Way<'_>, entries: &Entries, mut skip: usize) -> Result<Remotes, Stop> {
-        let mut remotes = Remotes::new();
+    fn remote_pieces(
+        &self,
+        ctx: TransferCtx<'_>,
+        entries: &RecvSges,
+        mut skip: usize,
+    ) -> Result<RemotePieces, TransferError> {
+        let mut remotes = RemotePieces::new();
         for entry in &entries.pieces {
             let skipped = skip.min(entry.length as usize);
             skip -= skipped;
             let (address, len) =
                 (entry.address.wrapping_add(skipped as u64), entry.length as usize - skipped);
             if len > 0 {
-                let place = self.place(way, entry.lkey, &entry.descriptor, address, len as u64, true);
-                let place = place.ok_or(Stop::Refused(Refused::Operation))?;
-                remotes.push(Remote { place, len, key: entry.lkey, address });
+                let place = self.locate(ctx, entry.lkey, &entry.descriptor, address, len as u64, true);
+                let place = place.ok_or(TransferError::Nak(Nak::RemoteOperation))?;
+                remotes.push(RemotePiece { place, len, key: entry.lkey, address });
             }
         }
         Ok(remotes)
@@ -214,16 +230,16 @@ impl Qp {
 
     /// The receive is complete.
     #[allow(clippy::too_many_arguments)] // What a message consists of.
-    pub(super) fn finish(
+    pub(super) fn complete_receive(
         &self,
-        envelope: Envelope,
-        posted: &Posted<'_>,
-        peer: &Peer,
-        taken: &Taken<'_>,
+        meta: RecvMeta,
+        posted: &PostedSend<'_>,
+        peer: &PeerQp,
+        claimed: &ClaimedRecv<'_>,
         eager: bool,
         status: ibv_wc_status,
-        after: &mut After,
-    ) -> Result<Outcome, Stop> {
+        deferred: &mut Deferred,
+    ) -> Result<WrOutcome, TransferError> {
         let request = posted.request;
         let with_imm = matches!(
             request.opcode,
@@ -241,7 +257,7 @@ impl Qp {
         if request.opcode == ibv_wr_opcode::IBV_WR_SEND_WITH_INV {
             wc_flags |= ibv_wc_flags::IBV_WC_WITH_INV.0;
         }
-        if envelope.header > 0 {
+        if meta.header > 0 {
             wc_flags |= ibv_wc_flags::IBV_WC_GRH.0;
         }
         let delivery = Delivery {
@@ -249,19 +265,19 @@ impl Qp {
             opcode: (opcode.0 - ibv_wc_opcode::IBV_WC_RECV.0) as u8,
             wc_flags: wc_flags as u8,
             eager,
-            byte_len: (request.length as usize + envelope.header) as u32,
+            byte_len: (request.length as usize + meta.header) as u32,
             imm_data: request.imm_data,
             src_qp: self.number.qpn,
             queue_pair: peer.index,
         };
-        if envelope.told {
-            for (word, value) in taken.slot.source.iter().zip(envelope.source) {
+        if meta.has_source {
+            for (word, value) in claimed.slot.source.iter().zip(meta.source) {
                 word.store(value, Relaxed);
             }
         }
         reach(Step::BeforeFinish);
-        if !taken.slot.header.finish(taken.claim, &delivery) {
-            return Err(Stop::Broken(Broken::Gone));
+        if !claimed.slot.header.finish(claimed.claim, &delivery) {
+            return Err(TransferError::Copy(CopyError::PeerGone));
         }
         reach(Step::BeforeAnnounce);
         let segment = peer.process.segment();
@@ -269,138 +285,147 @@ impl Qp {
         if descriptor.ring_words != 0 {
             let pushed = segment
                 .ring(descriptor.ring_offset, descriptor.ring_words)
-                .is_some_and(|ring| ring.push(taken.index));
+                .is_some_and(|ring| ring.push(claimed.index));
             if !pushed {
-                return Err(Stop::Refused(Refused::Operation));
+                return Err(TransferError::Nak(Nak::RemoteOperation));
             }
         }
         let failed = status != ibv_wc_status::IBV_WC_SUCCESS;
-        self.announce(peer, failed || request.has(ibv_send_flags::IBV_SEND_SOLICITED), after);
-        Ok(Outcome::Done)
+        self.announce_completion(peer, failed || request.has(ibv_send_flags::IBV_SEND_SOLICITED), deferred);
+        Ok(WrOutcome::Done)
     }
 
     /// Tells the receive's completion queue that there is something.
     #[inline]
-    pub(super) fn announce(&self, peer: &Peer, solicited: bool, after: &mut After) {
+    pub(super) fn announce_completion(&self, peer: &PeerQp, solicited: bool, deferred: &mut Deferred) {
         let descriptor = &peer.descriptor;
         let Some(entry) = peer.process.segment().completion_queue(descriptor.recv_cq) else { return };
         let announced = entry.announce(descriptor.source, solicited);
         reach(Step::BeforeDoorbell);
         if announced.wake {
-            self.wake(entry, peer, after);
+            self.wake_owner(entry, peer, deferred);
         } else if announced.overrun {
-            after.ring(&peer.process, Doorbell::Cq(descriptor.recv_cq));
+            deferred.ring(&peer.process, Doorbell::Cq(descriptor.recv_cq));
         }
     }
 
     /// The message did not get there. What was claimed goes back, unless the receive itself is at fault, or its owner is at it.
-    fn give_up(
+    fn fail_receive(
         &self,
-        envelope: Envelope,
-        posted: &Posted<'_>,
-        way: Way<'_>,
-        taken: &Taken<'_>,
-        stop: Stop,
-        after: &mut After,
-    ) -> Result<Outcome, Stop> {
-        let peer = way.peer;
-        if stop == Stop::Broken(Broken::Begun) && leave_to_owner(way, taken.index, taken.claim) {
-            return Err(stop);
+        meta: RecvMeta,
+        posted: &PostedSend<'_>,
+        ctx: TransferCtx<'_>,
+        claimed: &ClaimedRecv<'_>,
+        error: TransferError,
+        deferred: &mut Deferred,
+    ) -> Result<WrOutcome, TransferError> {
+        let peer = ctx.peer;
+        if error == TransferError::Copy(CopyError::OwnerBusy)
+            && abandon_to_owner(ctx, claimed.index, claimed.claim)
+        {
+            return Err(error);
         }
         let reliable = self.is_reliable();
-        let status = match stop {
-            Stop::Refused(Refused::Invalid) if !is_write(posted) => ibv_wc_status::IBV_WC_LOC_LEN_ERR,
-            Stop::Refused(Refused::Operation) => ibv_wc_status::IBV_WC_LOC_PROT_ERR,
-            Stop::Refused(Refused::Invalidation) => ibv_wc_status::IBV_WC_REM_INV_REQ_ERR,
+        let status = match error {
+            TransferError::Nak(Nak::InvalidRequest) if !is_write(posted) => ibv_wc_status::IBV_WC_LOC_LEN_ERR,
+            TransferError::Nak(Nak::RemoteOperation) => ibv_wc_status::IBV_WC_LOC_PROT_ERR,
+            TransferError::Nak(Nak::Invalidation) => ibv_wc_status::IBV_WC_REM_INV_REQ_ERR,
             _ => ibv_wc_status::IBV_WC_SUCCESS,
         };
         if reliable && status != ibv_wc_status::IBV_WC_SUCCESS {
             peer.entry().leave_notice(notice::RECEIVE_ERROR);
-            after.notice(&peer.process, peer.index);
-            self.finish(envelope, posted, peer, taken, false, status, after)?;
+            deferred.notice(&peer.process, peer.index);
+            self.complete_receive(meta, posted, peer, claimed, false, status, deferred)?;
             // The completion tells the responder: an event is for requests that end none.
-            return Ok(Outcome::Failed(if status == ibv_wc_status::IBV_WC_LOC_LEN_ERR {
+            return Ok(WrOutcome::Failed(if status == ibv_wc_status::IBV_WC_LOC_LEN_ERR {
                 ibv_wc_status::IBV_WC_REM_INV_REQ_ERR
             } else {
                 ibv_wc_status::IBV_WC_REM_OP_ERR
             }));
         }
-        give_back(peer, taken);
-        self.let_flush(peer, after);
-        Err(stop)
+        unclaim_receive(peer, claimed);
+        self.resume_flush(peer, deferred);
+        Err(error)
     }
 
     /// Receives were given back. An owner that flushes has stopped at them.
-    pub(super) fn let_flush(&self, peer: &Peer, after: &mut After) {
+    pub(super) fn resume_flush(&self, peer: &PeerQp, deferred: &mut Deferred) {
         // Of the state that the owner has set and the slot that it has looked at, one of both sees the other.
         full_fence();
         if !peer.entry().is_current(peer.snapshot)
             && let Some(entry) = peer.process.segment().completion_queue(peer.descriptor.recv_cq)
             && entry.nudge(peer.descriptor.source)
         {
-            self.wake(entry, peer, after);
+            self.wake_owner(entry, peer, deferred);
         }
     }
 
     /// Has the owner of a completion queue woken, whose arming was taken.
     #[cold]
-    fn wake(&self, entry: &CqEntry, peer: &Peer, after: &mut After) {
+    fn wake_owner(&self, entry: &CqEntry, peer: &PeerQp, deferred: &mut Deferred) {
         entry.fire();
-        after.ring(&peer.process, Doorbell::Cq(peer.descriptor.recv_cq));
+        deferred.ring(&peer.process, Doorbell::Cq(peer.descriptor.recv_cq));
         entry.told();
     }
 
     /// How a range of a peer's region is reached. The hazards are set, a full fence has followed and the descriptor is current.
-    pub(crate) fn place(
+    pub(crate) fn locate(
         &self,
-        way: Way<'_>,
+        ctx: TransferCtx<'_>,
         key: u32,
         descriptor: &MrDescriptor,
         address: u64,
         length: u64,
         writes: bool,
-    ) -> Option<Place> {
-        let process = &way.peer.process;
+    ) -> Option<RemotePlace> {
+        let process = &ctx.peer.process;
         if process.is_own() {
             // The pointer that the program registered, by the private tables: peers can write into the segment.
             let (region, snapshot, own) = self.rnic.regions().read(key)?;
             let allowed =
                 own.pd == descriptor.pd && own.access & ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 != 0;
             if own.access & kind::NULL != 0 {
-                return (allowed && region.is_current(snapshot)).then_some(Place::Nowhere);
+                return (allowed && region.is_current(snapshot)).then_some(RemotePlace::Null);
             }
             let at = own.pointer(address, length).filter(|_| allowed && region.is_current(snapshot));
-            return at.map(Place::Here);
+            return at.map(RemotePlace::Mapped);
         }
         if descriptor.is_null() {
-            return Some(Place::Nowhere);
+            return Some(RemotePlace::Null);
         }
-        if let Some(at) = mapped(way.peer, way.transfer_slot, descriptor, address, length, writes) {
-            return Some(Place::Here(at));
+        if let Some(at) = map_for(ctx.peer, ctx.transfer_slot, descriptor, address, length, writes) {
+            return Some(RemotePlace::Mapped(at));
         }
         let there = descriptor.address.wrapping_add(address.wrapping_sub(descriptor.iova));
         let by_system = descriptor.access & kind::OWNER_ONLY == 0 && process.vm().is_some();
-        Some(if by_system { Place::There(there) } else { Place::Ask })
+        Some(if by_system { RemotePlace::ByKernel(there) } else { RemotePlace::ByOwner })
     }
 }
 
 /// Claims the first receive that is posted among so many slots from this one on.
 #[inline]
-fn take_first<'a>(peer: &'a Peer, slots: &Slots, first: u32, among: u32, pd: u32) -> Result<Taken<'a>, Stop> {
+fn claim_first_posted<'a>(
+    peer: &'a PeerQp,
+    slots: &Slots,
+    first: u32,
+    among: u32,
+    pd: u32,
+) -> Result<ClaimedRecv<'a>, TransferError> {
     let segment = peer.process.segment();
     let first = first % slots.count();
     let index = |step| (first + step) % slots.count();
     let header = |step| segment.slot(slots, index(step)).map(|slot| slot.header);
-    let (step, claim) = claim_first(among, peer.process.number(), header).ok_or(Stop::NoReceive)?;
+    let (step, claim) =
+        claim_first(among, peer.process.number(), header).ok_or(TransferError::NoReceivePosted)?;
     let index = index(step);
-    let slot = segment.slot(slots, index).ok_or(Stop::Refused(Refused::Operation))?;
-    Ok(Taken { slot, claim, index, pd })
+    let slot = segment.slot(slots, index).ok_or(TransferError::Nak(Nak::RemoteOperation))?;
+    Ok(ClaimedRecv { slot, claim, index, pd })
 }
 
 /// Where a range of a peer's region is mapped here, with the rights that are needed.
 #[inline]
-pub(super) fn mapped(
-    peer: &Peer,
+pub(super) fn map_for(
+    peer: &PeerQp,
     transfer_slot: &TransferSlotGuard<'_>,
     descriptor: &MrDescriptor,
     address: u64,
@@ -417,25 +442,25 @@ pub(super) fn mapped(
 }
 
 /// A claimed receive goes back: the next message takes it.
-pub(super) fn give_back(peer: &Peer, taken: &Taken<'_>) {
+pub(super) fn unclaim_receive(peer: &PeerQp, claimed: &ClaimedRecv<'_>) {
     match peer.descriptor.srq.checked_sub(1) {
         // Counted before it can be claimed; and the next to be claimed, so that another try finds what it has asked for.
         Some(srq) => peer.process.segment().shared_queue(srq).into_iter().for_each(|entry| {
             entry.add_available(1);
-            entry.set_hint(taken.index);
+            entry.set_hint(claimed.index);
         }),
-        None => peer.entry().set_cursor(taken.index),
+        None => peer.entry().set_cursor(claimed.index),
     }
-    taken.slot.header.unclaim(taken.claim);
+    claimed.slot.header.unclaim(claimed.claim);
 }
 
 /// RDMA WRITE with immediate data takes a receive, but does not use its memory.
-fn is_write(posted: &Posted<'_>) -> bool {
+fn is_write(posted: &PostedSend<'_>) -> bool {
     posted.request.opcode == ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM
 }
 
 /// A scatter entry whose key was looked up.
-pub(super) struct Entry {
+pub(super) struct RecvSge {
     pub(super) address: u64,
     pub(super) length: u32,
     pub(super) lkey: u32,
@@ -444,18 +469,23 @@ pub(super) struct Entry {
 }
 
 /// The entries of a receive that a message fills.
-pub(super) struct Entries {
-    pub(super) pieces: arrayvec::ArrayVec<Entry, MAX_SGE>,
+pub(super) struct RecvSges {
+    pub(super) pieces: arrayvec::ArrayVec<RecvSge, MAX_SGE>,
 }
 
-impl Entries {
+impl RecvSges {
     /// Reads the entries that `length` bytes fill, and looks their keys up. All of it comes from the peer: what is
     /// wrong makes the receive fail, nothing else.
-    pub(super) fn check(peer: &Peer, taken: &Taken<'_>, room: Room, length: usize) -> Result<Self, Stop> {
+    pub(super) fn check(
+        peer: &PeerQp,
+        claimed: &ClaimedRecv<'_>,
+        room: Room,
+        length: usize,
+    ) -> Result<Self, TransferError> {
         let mut pieces = arrayvec::ArrayVec::new();
         let mut left = length;
-        let bad = Stop::Refused(Refused::Operation);
-        for slot_entry in taken.slot.entries().take((room.entries as usize).min(MAX_SGE)) {
+        let bad = TransferError::Nak(Nak::RemoteOperation);
+        for slot_entry in claimed.slot.entries().take((room.entries as usize).min(MAX_SGE)) {
             if left == 0 {
                 break;
             }
@@ -464,16 +494,17 @@ impl Entries {
             if length == 0 {
                 continue;
             }
-            let (snapshot, descriptor) = region(&peer.process, lkey).and_then(MrEntry::read).ok_or(bad)?;
+            let (snapshot, descriptor) =
+                region_entry(&peer.process, lkey).and_then(MrEntry::read).ok_or(bad)?;
             let good = snapshot.label() == lkey as u8
-                && descriptor.pd == taken.pd
+                && descriptor.pd == claimed.pd
                 && descriptor.access & ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 != 0
                 && (descriptor.contains(address, length.into()) || descriptor.is_null());
             if !good {
                 return Err(bad);
             }
             left -= length as usize;
-            pieces.push(Entry { address, length, lkey, snapshot, descriptor });
+            pieces.push(RecvSge { address, length, lkey, snapshot, descriptor });
         }
         if left == 0 { Ok(Self { pieces }) } else { Err(bad) }
     }
@@ -487,16 +518,16 @@ impl Entries {
     }
 
     fn are_current(&self, process: &PeerProcess) -> bool {
-        self.pieces
-            .iter()
-            .all(|entry| region(process, entry.lkey).is_some_and(|region| region.is_current(entry.snapshot)))
+        self.pieces.iter().all(|entry| {
+            region_entry(process, entry.lkey).is_some_and(|region| region.is_current(entry.snapshot))
+        })
     }
 }
 
 /// Whether the entries of a receive of the queue pair's own domain are good for so many bytes. The owner, who puts the bytes
 /// there, looks for itself: this tells the sender.
 #[inline]
-pub(super) fn entries_are_good(peer: &Peer, slot: &Slot<'_>, room: Room, length: usize) -> bool {
+pub(super) fn sges_are_valid(peer: &PeerQp, slot: &Slot<'_>, room: Room, length: usize) -> bool {
     let mut left = length as u64;
     for number in 0..(room.entries as usize).min(MAX_SGE) {
         if left == 0 {
@@ -505,7 +536,7 @@ pub(super) fn entries_are_good(peer: &Peer, slot: &Slot<'_>, room: Room, length:
         let Some(entry) = slot.entry(number) else { return false };
         let (address, lkey) = (entry.address.load(Relaxed), entry.lkey.load(Relaxed));
         let length = u64::from(entry.length.load(Relaxed)).min(left);
-        if length > 0 && !key_is_good(peer, lkey, address, length) {
+        if length > 0 && !lkey_is_valid(peer, lkey, address, length) {
             return false;
         }
         left -= length;
@@ -514,8 +545,8 @@ pub(super) fn entries_are_good(peer: &Peer, slot: &Slot<'_>, room: Room, length:
 }
 
 #[inline]
-fn key_is_good(peer: &Peer, lkey: u32, address: u64, length: u64) -> bool {
-    let found = region(&peer.process, lkey).and_then(MrEntry::read);
+fn lkey_is_valid(peer: &PeerQp, lkey: u32, address: u64, length: u64) -> bool {
+    let found = region_entry(&peer.process, lkey).and_then(MrEntry::read);
     found.is_some_and(|(snapshot, descriptor)| {
         snapshot.label() == lkey as u8
             && descriptor.pd == peer.descriptor.pd
@@ -524,6 +555,6 @@ fn key_is_good(peer: &Peer, lkey: u32, address: u64, length: u64) -> bool {
     })
 }
 
-fn region(process: &PeerProcess, key: u32) -> Option<&MrEntry> {
+fn region_entry(process: &PeerProcess, key: u32) -> Option<&MrEntry> {
     process.segment().region(key >> 8)
 }

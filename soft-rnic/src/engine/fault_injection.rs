@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 
 use rdma_mummy_sys::types::{ibv_event_type, ibv_port_state, ibv_qp_state, ibv_wc_status};
 
-use super::gather::Gathered;
-use super::transfer::{Direction, Local, Locals, Place, Remote, Remotes};
-use super::wait::Wait;
-use super::{After, Broken, Outcome, Way};
+use super::gather::GatherList;
+use super::payload::{Direction, LocalPiece, LocalPieces, RemotePiece, RemotePieces, RemotePlace};
+use super::retry::RetryWait;
+use super::{CopyError, Deferred, TransferCtx, WrOutcome};
 use crate::faults::injected::{Attempts, Injected, Tampering, reach};
 use crate::faults::{self, Action, Opcode, Seen, Step, effects};
 use crate::platform::copy;
 use crate::queue_pair::post::is_of_window;
-use crate::queue_pair::send_queue::Posted;
+use crate::queue_pair::send_queue::PostedSend;
 use crate::queue_pair::transfer_slot_mutex::TransferSlotMutexGuard;
 use crate::queue_pair::{Qp, Sending};
 
@@ -32,9 +32,9 @@ impl Qp {
     pub(super) fn execute_with_faults(
         self: &Arc<Self>,
         sending: &mut TransferSlotMutexGuard<'_, Sending>,
-        posted: &Posted<'_>,
-        after: &mut After,
-    ) -> Outcome {
+        posted: &PostedSend<'_>,
+        deferred: &mut Deferred,
+    ) -> WrOutcome {
         let set = faults::current();
         let generation = set.as_ref().map_or(0, |set| set.generation);
         let mut injected = match sending.fault.take() {
@@ -44,15 +44,15 @@ impl Qp {
         let outcome = match self.state() {
             // A rule has ended the queue pair, or its device.
             ibv_qp_state::IBV_QPS_RTS | ibv_qp_state::IBV_QPS_SQD => {
-                self.execute_injected(sending, posted, after, &mut injected)
+                self.execute_injected(sending, posted, deferred, &mut injected)
             }
             ibv_qp_state::IBV_QPS_ERR => {
-                after.failed = true;
-                Outcome::Failed(ibv_wc_status::IBV_WC_WR_FLUSH_ERR)
+                deferred.failed = true;
+                WrOutcome::Failed(ibv_wc_status::IBV_WC_WR_FLUSH_ERR)
             }
-            _ => self.put_off(sending, None),
+            _ => self.postpone(sending, None),
         };
-        if matches!(outcome, Outcome::Again(_)) {
+        if matches!(outcome, WrOutcome::Retry(_)) {
             sending.fault = Some(injected);
         } else if let Some(set) = set {
             set.executed.fetch_add(1, Relaxed);
@@ -61,14 +61,14 @@ impl Qp {
     }
 
     /// What the rules have in mind for a request; what happens at once has happened then.
-    fn decide(self: &Arc<Self>, posted: &Posted<'_>) -> Injected {
+    fn decide(self: &Arc<Self>, posted: &PostedSend<'_>) -> Injected {
         let mut injected = Injected::default();
         if let Some(set) = faults::current() {
             injected.generation = set.generation;
             let seen = self.seen(Opcode::of_request(posted.request.opcode), posted.request.length);
             set.on_work(&seen, |rule, drawn| {
                 if !injected.take(rule, drawn, &set) {
-                    self.suffer(rule.action(), seen.port, false);
+                    self.apply_fault(rule.action(), seen.port, false);
                 }
             });
         }
@@ -87,7 +87,7 @@ impl Qp {
     }
 
     /// What a rule does to a queue pair and what it belongs to.
-    pub(crate) fn suffer(self: &Arc<Self>, action: &Action, port: u8, receives: bool) {
+    pub(crate) fn apply_fault(self: &Arc<Self>, action: &Action, port: u8, receives: bool) {
         match action {
             Action::QpFatal => {
                 self.set_failed();
@@ -103,64 +103,65 @@ impl Qp {
     fn execute_injected(
         self: &Arc<Self>,
         sending: &mut TransferSlotMutexGuard<'_, Sending>,
-        posted: &Posted<'_>,
-        after: &mut After,
+        posted: &PostedSend<'_>,
+        deferred: &mut Deferred,
         injected: &mut Injected,
-    ) -> Outcome {
+    ) -> WrOutcome {
         let now = Instant::now();
         if let Some(until) = injected.until.filter(|until| now < *until) {
-            return self.put_off(sending, Some(until));
+            return self.postpone(sending, Some(until));
         }
         if let Some(held) = injected.held {
             let passed = faults::current().is_none_or(|set| set.executed.load(Relaxed) >= held.executed);
             if !passed && now < held.until {
-                return self.put_off(sending, Some(held.until.min(now + LOOK)));
+                return self.postpone(sending, Some(held.until.min(now + LOOK)));
             }
             injected.held = None;
         }
         // What goes to no peer is not lost on the way, and meets no receiver.
         if is_of_window(posted.request.opcode) {
             return match injected.status {
-                Some(ibv_wc_status::IBV_WC_SUCCESS) => Outcome::Done,
-                Some(status) => Outcome::Failed(status),
-                None => self.execute_plainly(sending, posted, after),
+                Some(ibv_wc_status::IBV_WC_SUCCESS) => WrOutcome::Done,
+                Some(status) => WrOutcome::Failed(status),
+                None => self.execute_plainly(sending, posted, deferred),
             };
         }
         // What is lost or refused is tried again when its timer has run out, not when somebody polls.
         if let Some(wait) = sending.wait.filter(|wait| wait.deadline.is_none_or(|deadline| now < deadline)) {
             let waits = injected.lost.is_some() || injected.not_ready.is_some() || !self.link_is_up();
             if waits {
-                return Outcome::Again(wait);
+                return WrOutcome::Retry(wait);
             }
         }
         let reliable = self.is_reliable();
         // When the last timer has run out, nothing is sent any more.
-        let gave_up = injected.lost.is_some() && sending.wait.is_some_and(Wait::is_last_answer);
+        let gave_up = injected.lost.is_some() && sending.wait.is_some_and(RetryWait::is_last_answer);
         if gave_up || injected.lost.as_mut().is_some_and(Attempts::take) || !self.link_is_up() {
-            return if reliable { self.no_answer(sending) } else { Outcome::Done };
+            return if reliable { self.retry_unacknowledged(sending) } else { WrOutcome::Done };
         }
         if injected.not_ready.as_mut().is_some_and(Attempts::take) {
             let timer = sending.peer.as_ref().map_or(USUAL_RNR_TIMER, |peer| peer.descriptor.min_rnr_timer);
-            return if reliable { self.receiver_not_ready(sending, timer) } else { Outcome::Done };
+            return if reliable { self.retry_rnr(sending, timer) } else { WrOutcome::Done };
         }
         match injected.status {
-            Some(ibv_wc_status::IBV_WC_SUCCESS) => Outcome::Done,
-            Some(status) => Outcome::Failed(status),
+            Some(ibv_wc_status::IBV_WC_SUCCESS) => WrOutcome::Done,
+            Some(status) => WrOutcome::Failed(status),
             None => injected.tampering.around(|| {
-                if Tampering::current().may_go_shortly() && self.execute_shortly(sending, posted, true, after)
+                if Tampering::current().may_use_fast_path()
+                    && self.execute_fast(sending, posted, true, deferred)
                 {
-                    Outcome::Done
+                    WrOutcome::Done
                 } else {
-                    self.execute_plainly(sending, posted, after)
+                    self.execute_plainly(sending, posted, deferred)
                 }
             }),
         }
     }
 
-    fn put_off(&self, sending: &mut Sending, until: Option<Instant>) -> Outcome {
-        let wait = Wait::until(until);
+    fn postpone(&self, sending: &mut Sending, until: Option<Instant>) -> WrOutcome {
+        let wait = RetryWait::until(until);
         sending.wait = Some(wait);
-        Outcome::Again(wait)
+        WrOutcome::Retry(wait)
     }
 
     fn link_is_up(&self) -> bool {
@@ -168,28 +169,28 @@ impl Qp {
         port.is_none_or(|port| port.state() == ibv_port_state::IBV_PORT_ACTIVE)
     }
 
-    /// As `carry_plainly`, with what the rules say.
+    /// As `move_payload_plainly`, with what the rules say.
     ///
     /// # Safety
     ///
-    /// As `carry`.
+    /// As `move_payload`.
     #[cold]
     #[inline(never)]
-    pub(super) unsafe fn carry_with_faults(
+    pub(super) unsafe fn move_payload_with_faults(
         &self,
-        way: Way<'_>,
+        ctx: TransferCtx<'_>,
         direction: Direction,
-        remotes: &[Remote],
-    ) -> Result<(), Broken> {
+        remotes: &[RemotePiece],
+    ) -> Result<(), CopyError> {
         reach(Step::BeforeCopy);
         let tampering = Tampering::current();
-        let length = way.gathered.length();
+        let length = ctx.gather_list.length();
         let writes = direction == Direction::Write;
         // SAFETY: the caller's pieces.
-        let mut changed = if writes { unsafe { changed(&way.gathered.pieces, tampering) } } else { None };
+        let mut changed = if writes { unsafe { changed(&ctx.gather_list.pieces, tampering) } } else { None };
         let pieces = match &mut changed {
-            Some(bytes) => Locals::from_iter([Local { at: bytes.as_mut_ptr(), len: length }]),
-            None => way.gathered.pieces.clone(),
+            Some(bytes) => LocalPieces::from_iter([LocalPiece { at: bytes.as_mut_ptr(), len: length }]),
+            None => ctx.gather_list.pieces.clone(),
         };
         let cut = match tampering.split {
             _ if tampering.ends_at(Step::MidCopy) => length / 2,
@@ -201,10 +202,16 @@ impl Qp {
                 reach(Step::MidCopy);
                 std::thread::sleep(tampering.split.unwrap_or_default());
             }
-            let gathered = Gathered::of(part_of(&pieces, from, to));
+            let gather_list = GatherList::of(part_of(&pieces, from, to));
             let remotes = remote_part(remotes, from);
             // SAFETY: parts of the caller's pieces, or bytes of this function's own; the same hazards.
-            unsafe { self.carry_plainly(Way { gathered: &gathered, ..way }, direction, &remotes)? };
+            unsafe {
+                self.move_payload_plainly(
+                    TransferCtx { gather_list: &gather_list, ..ctx },
+                    direction,
+                    &remotes,
+                )?
+            };
         }
         if !writes {
             for (at, mask) in tampering.flips(length) {
@@ -222,7 +229,7 @@ impl Qp {
 /// # Safety
 ///
 /// The pieces may be read.
-unsafe fn changed(pieces: &[Local], tampering: Tampering) -> Option<Vec<u8>> {
+unsafe fn changed(pieces: &[LocalPiece], tampering: Tampering) -> Option<Vec<u8>> {
     tampering.flip?;
     let mut bytes = vec![0; pieces.iter().map(|piece| piece.len).sum()];
     let mut done = 0;
@@ -251,13 +258,13 @@ unsafe fn flip(at: *mut u8, mask: u8) {
 }
 
 /// The bytes of the pieces from one place to another.
-fn part_of(pieces: &[Local], from: usize, to: usize) -> Locals {
+fn part_of(pieces: &[LocalPiece], from: usize, to: usize) -> LocalPieces {
     let mut begin = 0;
-    let mut part = Locals::new();
+    let mut part = LocalPieces::new();
     for piece in pieces {
         let (first, last) = (from.max(begin) - begin, to.min(begin + piece.len).saturating_sub(begin));
         if first < last {
-            part.push(Local { at: piece.at.wrapping_add(first), len: last - first });
+            part.push(LocalPiece { at: piece.at.wrapping_add(first), len: last - first });
         }
         begin += piece.len;
     }
@@ -265,19 +272,19 @@ fn part_of(pieces: &[Local], from: usize, to: usize) -> Locals {
 }
 
 /// The bytes of the pieces from a place on.
-fn remote_part(pieces: &[Remote], mut from: usize) -> Remotes {
-    let mut part = Remotes::new();
+fn remote_part(pieces: &[RemotePiece], mut from: usize) -> RemotePieces {
+    let mut part = RemotePieces::new();
     for piece in pieces {
         let skipped = from.min(piece.len);
         from -= skipped;
         if skipped < piece.len {
             let place = match piece.place {
-                Place::Here(at) => Place::Here(at.wrapping_add(skipped)),
-                Place::There(at) => Place::There(at.wrapping_add(skipped as u64)),
-                unmoved @ (Place::Nowhere | Place::Ask) => unmoved,
+                RemotePlace::Mapped(at) => RemotePlace::Mapped(at.wrapping_add(skipped)),
+                RemotePlace::ByKernel(at) => RemotePlace::ByKernel(at.wrapping_add(skipped as u64)),
+                unmoved @ (RemotePlace::Null | RemotePlace::ByOwner) => unmoved,
             };
             let address = piece.address.wrapping_add(skipped as u64);
-            part.push(Remote { place, len: piece.len - skipped, key: piece.key, address });
+            part.push(RemotePiece { place, len: piece.len - skipped, key: piece.key, address });
         }
     }
     part

@@ -2,8 +2,8 @@
 
 use arrayvec::ArrayVec;
 
-use super::call::move_by_asking;
-use super::{Broken, Way};
+use super::rpc::copy_by_rpc;
+use super::{CopyError, TransferCtx};
 use crate::faults;
 use crate::node::{PayloadPath, VmError};
 use crate::platform::{copy, vm};
@@ -12,18 +12,18 @@ use crate::shared::segment::MAX_SGE;
 
 /// A piece of this process's memory, which the holder of the transfer slot's local hazard may touch.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Local {
+pub(crate) struct LocalPiece {
     pub(crate) at: *mut u8,
     pub(crate) len: usize,
 }
 
 /// Pieces of one message on this side.
-pub(crate) type Locals = ArrayVec<Local, MAX_SGE>;
+pub(crate) type LocalPieces = ArrayVec<LocalPiece, MAX_SGE>;
 
 /// A piece of the peer's memory.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Remote {
-    pub(crate) place: Place,
+pub(crate) struct RemotePiece {
+    pub(crate) place: RemotePlace,
     pub(crate) len: usize,
     /// By which the owner finds it.
     pub(crate) key: u32,
@@ -31,19 +31,19 @@ pub(crate) struct Remote {
 }
 
 /// Pieces of one message on the peer's side.
-pub(crate) type Remotes = ArrayVec<Remote, MAX_SGE>;
+pub(crate) type RemotePieces = ArrayVec<RemotePiece, MAX_SGE>;
 
 /// How a piece of a peer's memory is reached.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Place {
+pub(crate) enum RemotePlace {
     /// It is mapped here: the peer is this process, or shares it.
-    Here(*mut u8),
+    Mapped(*mut u8),
     /// By the kernel, at this address of the peer.
-    There(u64),
+    ByKernel(u64),
     /// A null region: bytes for it are lost.
-    Nowhere,
+    Null,
     /// The owner has to do it.
-    Ask,
+    ByOwner,
 }
 
 /// Which way.
@@ -58,17 +58,17 @@ impl Qp {
     ///
     /// # Safety
     ///
-    /// As [`move_message`].
+    /// As [`copy_pieces`].
     #[inline]
-    pub(crate) unsafe fn carry(
+    pub(crate) unsafe fn move_payload(
         &self,
-        way: Way<'_>,
+        ctx: TransferCtx<'_>,
         direction: Direction,
-        remotes: &[Remote],
-    ) -> Result<(), Broken> {
+        remotes: &[RemotePiece],
+    ) -> Result<(), CopyError> {
         // Nearly always: one piece to one that is mapped here.
-        if let ([local], [Remote { place: Place::Here(there), .. }]) =
-            (way.gathered.pieces.as_slice(), remotes)
+        if let ([local], [RemotePiece { place: RemotePlace::Mapped(there), .. }]) =
+            (ctx.gather_list.pieces.as_slice(), remotes)
             && !faults::active()
         {
             let (to, from) = match direction {
@@ -77,50 +77,50 @@ impl Qp {
             };
             // SAFETY: both may be touched, by the caller's promise, for the length of the local piece.
             unsafe { copy::copy(to, from, local.len) };
-            way.count(way.mapped(), local.len);
+            ctx.count(ctx.mapped(), local.len);
             return Ok(());
         }
         // SAFETY: the caller's promise.
         unsafe {
             if faults::active() {
-                self.carry_with_faults(way, direction, remotes)
+                self.move_payload_with_faults(ctx, direction, remotes)
             } else {
-                self.carry_plainly(way, direction, remotes)
+                self.move_payload_plainly(ctx, direction, remotes)
             }
         }?;
-        way.count(path_taken(way, remotes), way.gathered.length());
+        ctx.count(path_taken(ctx, remotes), ctx.gather_list.length());
         Ok(())
     }
 
     /// # Safety
     ///
-    /// As [`move_message`].
-    pub(super) unsafe fn carry_plainly(
+    /// As [`copy_pieces`].
+    pub(super) unsafe fn move_payload_plainly(
         &self,
-        way: Way<'_>,
+        ctx: TransferCtx<'_>,
         direction: Direction,
-        remotes: &[Remote],
-    ) -> Result<(), Broken> {
+        remotes: &[RemotePiece],
+    ) -> Result<(), CopyError> {
         // SAFETY: the caller's promise.
         unsafe {
-            if remotes.iter().any(|remote| matches!(remote.place, Place::Ask)) {
-                move_by_asking(way, direction, remotes)
+            if remotes.iter().any(|remote| matches!(remote.place, RemotePlace::ByOwner)) {
+                copy_by_rpc(ctx, direction, remotes)
             } else {
-                move_message(way, direction, remotes)
+                copy_pieces(ctx, direction, remotes)
             }
         }
     }
 }
 
 /// The path of the slowest piece.
-fn path_taken(way: Way<'_>, remotes: &[Remote]) -> PayloadPath {
-    let has = |wanted: fn(&Place) -> bool| remotes.iter().any(|remote| wanted(&remote.place));
-    if has(|place| matches!(place, Place::Ask)) {
+fn path_taken(ctx: TransferCtx<'_>, remotes: &[RemotePiece]) -> PayloadPath {
+    let has = |wanted: fn(&RemotePlace) -> bool| remotes.iter().any(|remote| wanted(&remote.place));
+    if has(|place| matches!(place, RemotePlace::ByOwner)) {
         PayloadPath::Call
-    } else if has(|place| matches!(place, Place::There(_))) {
+    } else if has(|place| matches!(place, RemotePlace::ByKernel(_))) {
         PayloadPath::Vm
     } else {
-        way.mapped()
+        ctx.mapped()
     }
 }
 
@@ -129,20 +129,24 @@ fn path_taken(way: Way<'_>, remotes: &[Remote]) -> PayloadPath {
 /// # Safety
 ///
 /// Hazards are published and a full fence has followed, so that the pieces on both sides may be touched; local pieces are written
-/// if the direction is `Read`. `Place::Ask` is not among them.
-unsafe fn move_message(way: Way<'_>, direction: Direction, remotes: &[Remote]) -> Result<(), Broken> {
-    let locals = way.gathered.pieces.as_slice();
+/// if the direction is `Read`. `RemotePlace::ByOwner` is not among them.
+unsafe fn copy_pieces(
+    ctx: TransferCtx<'_>,
+    direction: Direction,
+    remotes: &[RemotePiece],
+) -> Result<(), CopyError> {
+    let locals = ctx.gather_list.pieces.as_slice();
     let mut left: usize = locals.iter().map(|piece| piece.len).sum();
-    let mut locals = Cursor::new(locals);
-    let mut vm = Batch::default();
+    let mut locals = PieceCursor::new(locals);
+    let mut vm = VmBatch::default();
     for remote in remotes {
         let mut offset = 0;
         while offset < remote.len && left > 0 {
-            let (at, available) = locals.front().ok_or(Broken::Address)?;
+            let (at, available) = locals.front().ok_or(CopyError::BadAddress)?;
             let len = available.min(remote.len - offset);
             match remote.place {
-                Place::Here(base) => {
-                    vm.flush(way, direction)?;
+                RemotePlace::Mapped(base) => {
+                    vm.flush(ctx, direction)?;
                     let there = base.wrapping_add(offset);
                     let (to, from) = match direction {
                         Direction::Write => (there, at.cast_const()),
@@ -157,38 +161,38 @@ unsafe fn move_message(way: Way<'_>, direction: Direction, remotes: &[Remote]) -
                         }
                     }
                 }
-                Place::There(base) => {
+                RemotePlace::ByKernel(base) => {
                     let there = base.wrapping_add(offset as u64);
                     let ordered = len == left && direction == Direction::Write;
                     let tail = if ordered { copy::tail_len(there as usize, len) } else { 0 };
                     let body = len - tail;
                     if body > 0 {
-                        vm.add(way, direction, at, there, body)?;
+                        vm.add(ctx, direction, at, there, body)?;
                     }
                     if tail > 0 {
-                        vm.order(way, direction)?;
-                        vm.add(way, direction, at.wrapping_add(body), there.wrapping_add(body as u64), tail)?;
+                        vm.order(ctx, direction)?;
+                        vm.add(ctx, direction, at.wrapping_add(body), there.wrapping_add(body as u64), tail)?;
                     }
                 }
-                Place::Nowhere => {}
-                Place::Ask => return Err(Broken::Address),
+                RemotePlace::Null => {}
+                RemotePlace::ByOwner => return Err(CopyError::BadAddress),
             }
             locals.advance(len);
             offset += len;
             left -= len;
         }
     }
-    vm.flush(way, direction)
+    vm.flush(ctx, direction)
 }
 
 /// Steps through pieces.
-struct Cursor<'a> {
-    pieces: &'a [Local],
+struct PieceCursor<'a> {
+    pieces: &'a [LocalPiece],
     offset: usize,
 }
 
-impl<'a> Cursor<'a> {
-    fn new(pieces: &'a [Local]) -> Self {
+impl<'a> PieceCursor<'a> {
+    fn new(pieces: &'a [LocalPiece]) -> Self {
         let mut cursor = Self { pieces, offset: 0 };
         cursor.advance(0);
         cursor
@@ -213,29 +217,29 @@ impl<'a> Cursor<'a> {
 
 /// Pieces that one system call moves, in order.
 #[derive(Default)]
-pub(crate) struct Batch {
-    local: ArrayVec<libc::iovec, BATCH>,
-    remote: ArrayVec<libc::iovec, BATCH>,
+pub(crate) struct VmBatch {
+    local: ArrayVec<libc::iovec, VM_BATCH>,
+    remote: ArrayVec<libc::iovec, VM_BATCH>,
     bytes: usize,
 }
 
 /// Pieces of a system call at most.
-const BATCH: usize = 256;
+const VM_BATCH: usize = 256;
 
-const _: () = assert!(BATCH <= vm::MAX_RANGES);
+const _: () = assert!(VM_BATCH <= vm::MAX_RANGES);
 
-impl Batch {
+impl VmBatch {
     /// Adds a piece; moves what there is first if it is full.
     fn add(
         &mut self,
-        way: Way<'_>,
+        ctx: TransferCtx<'_>,
         direction: Direction,
         here: *mut u8,
         there: u64,
         len: usize,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), CopyError> {
         if self.local.is_full() {
-            self.flush(way, direction)?;
+            self.flush(ctx, direction)?;
         }
         self.local.push(vm::local(here, len));
         // One range of the peer's costs less than two; this side's keep the order.
@@ -251,31 +255,31 @@ impl Batch {
 
     /// What is added from now on is not seen before what was added so far.
     #[inline]
-    fn order(&mut self, way: Way<'_>, direction: Direction) -> Result<(), Broken> {
+    fn order(&mut self, ctx: TransferCtx<'_>, direction: Direction) -> Result<(), CopyError> {
         // The kernel copies range after range, and x86-64 does not reorder stores; elsewhere it takes a second call,
         // behind a barrier (docs/soft-rnic-ordering.md).
         if vm::ORDERED {
             return Ok(());
         }
-        self.flush(way, direction)?;
+        self.flush(ctx, direction)?;
         core::sync::atomic::fence(core::sync::atomic::Ordering::Release);
         Ok(())
     }
 
-    fn flush(&mut self, way: Way<'_>, direction: Direction) -> Result<(), Broken> {
+    fn flush(&mut self, ctx: TransferCtx<'_>, direction: Direction) -> Result<(), CopyError> {
         if self.local.is_empty() {
             return Ok(());
         }
-        let process = &way.peer.process;
-        let vm = process.vm().ok_or(Broken::Path)?;
-        // SAFETY: the caller of `move_message` may touch the local pieces; the remote ones are the kernel's concern.
+        let process = &ctx.peer.process;
+        let vm = process.vm().ok_or(CopyError::PathLost)?;
+        // SAFETY: the caller of `copy_pieces` may touch the local pieces; the remote ones are the kernel's concern.
         let result = unsafe {
             match direction {
                 Direction::Write => vm.write(&self.local, &self.remote),
                 Direction::Read => vm.read(&self.local, &self.remote),
             }
         };
-        process.counters().add_call(way.transfer_slot);
+        process.counters().add_call(ctx.transfer_slot);
         self.local.clear();
         self.remote.clear();
         let wanted = core::mem::take(&mut self.bytes);
@@ -283,6 +287,6 @@ impl Batch {
             process.disable_vm(error);
         }
         // Fewer bytes: the next range is not there.
-        if result.map_err(Broken::from)? == wanted { Ok(()) } else { Err(Broken::Address) }
+        if result.map_err(CopyError::from)? == wanted { Ok(()) } else { Err(CopyError::BadAddress) }
     }
 }

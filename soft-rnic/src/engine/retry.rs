@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use rdma_mummy_sys::types::ibv_wc_status;
 
-use super::Outcome;
+use super::WrOutcome;
 use crate::queue_pair::{PROGRESS, Qp, Sending};
 
 /// Retries that never end.
@@ -13,15 +13,15 @@ const FOR_EVER: u8 = 7;
 
 /// What a request waits for, and until when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Wait {
-    reason: Reason,
+pub(crate) struct RetryWait {
+    reason: WaitReason,
     /// `None`: as long as it takes.
     pub(crate) deadline: Option<Instant>,
     tries_left: u8,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reason {
+enum WaitReason {
     NoAnswer,
     NotReady,
     /// The way to the peer is being made, or is busy.
@@ -37,43 +37,43 @@ const CHANGE: Duration = Duration::from_millis(20);
 /// How long an unreliable message waits for a receiver that has to move its bytes itself.
 const GRACE: Duration = Duration::from_millis(500);
 
-impl Wait {
+impl RetryWait {
     /// For a moment, or for ever; no try is used up.
     pub(crate) fn until(deadline: Option<Instant>) -> Self {
-        Self { reason: Reason::Soon, deadline, tries_left: 0 }
+        Self { reason: WaitReason::Soon, deadline, tries_left: 0 }
     }
 
     /// It was the last answer to wait for.
     pub(crate) fn is_last_answer(self) -> bool {
-        self.reason == Reason::NoAnswer && self.tries_left == 0
+        self.reason == WaitReason::NoAnswer && self.tries_left == 0
     }
 }
 
 impl Qp {
     /// Nobody answered: after the timeout the request is sent again, `retry_cnt` times.
-    pub(crate) fn no_answer(&self, sending: &mut Sending) -> Outcome {
+    pub(crate) fn retry_unacknowledged(&self, sending: &mut Sending) -> WrOutcome {
         let timeout = ack_timeout(sending.attributes.timeout);
         let tries = sending.attributes.retry_cnt;
-        self.wait_for(sending, Reason::NoAnswer, timeout, tries, ibv_wc_status::IBV_WC_RETRY_EXC_ERR)
+        self.retry_after(sending, WaitReason::NoAnswer, timeout, tries, ibv_wc_status::IBV_WC_RETRY_EXC_ERR)
     }
 
     /// The receiver has no receive posted: after its timer the request is sent again, `rnr_retry` times.
-    pub(crate) fn receiver_not_ready(&self, sending: &mut Sending, timer: u8) -> Outcome {
+    pub(crate) fn retry_rnr(&self, sending: &mut Sending, timer: u8) -> WrOutcome {
         self.rnic.count_not_ready();
         let tries = sending.attributes.rnr_retry;
         let delay = Some(rnr_delay(timer));
-        self.wait_for(sending, Reason::NotReady, delay, tries, ibv_wc_status::IBV_WC_RNR_RETRY_EXC_ERR)
+        self.retry_after(sending, WaitReason::NotReady, delay, tries, ibv_wc_status::IBV_WC_RNR_RETRY_EXC_ERR)
     }
 
     /// The owner of the memory was asked and has not answered yet: it has the time that an acknowledgement has.
-    pub(crate) fn late(&self, sending: &mut Sending, reliable: bool) -> Outcome {
+    pub(crate) fn retry_owner_pending(&self, sending: &mut Sending, reliable: bool) -> WrOutcome {
         if !reliable {
-            return self.late_datagram(sending);
+            return self.retry_datagram(sending);
         }
-        match self.no_answer(sending) {
-            Outcome::Again(wait) => {
+        match self.retry_unacknowledged(sending) {
+            WrOutcome::Retry(wait) => {
                 let soon = Instant::now() + SOON;
-                Outcome::Again(Wait {
+                WrOutcome::Retry(RetryWait {
                     deadline: Some(wait.deadline.map_or(soon, |deadline| deadline.min(soon))),
                     ..wait
                 })
@@ -83,68 +83,73 @@ impl Qp {
     }
 
     /// A peer still touches what this request takes away: it has as long as with a call that takes something away.
-    pub(crate) fn still_touched(&self, sending: &mut Sending, exhausted: ibv_wc_status) -> Outcome {
+    pub(crate) fn retry_until_unused(&self, sending: &mut Sending, exhausted: ibv_wc_status) -> WrOutcome {
         let patience = Some(self.rnic.config().revoke);
-        match self.wait_for(sending, Reason::Touched, patience, 0, exhausted) {
-            Outcome::Again(wait) => Outcome::Again(Wait { deadline: Some(Instant::now() + SOON), ..wait }),
+        match self.retry_after(sending, WaitReason::Touched, patience, 0, exhausted) {
+            WrOutcome::Retry(wait) => {
+                WrOutcome::Retry(RetryWait { deadline: Some(Instant::now() + SOON), ..wait })
+            }
             failed => failed,
         }
     }
 
     /// The owner of the receive is at the message, or at one before. An unreliable one waits for a while, together with those
     /// behind it, and is lost then.
-    pub(crate) fn left_behind(&self, sending: &mut Sending) -> Outcome {
+    pub(crate) fn retry_abandoned(&self, sending: &mut Sending) -> WrOutcome {
         if self.is_reliable() {
-            return self.late(sending, true);
+            return self.retry_owner_pending(sending, true);
         }
-        match &sending.left {
-            Some(left) if left.age() < GRACE => self.soon(sending),
-            _ => Outcome::Done,
+        match &sending.abandoned {
+            Some(abandoned) if abandoned.age() < GRACE => self.retry_soon(sending),
+            _ => WrOutcome::Done,
         }
     }
 
     /// The peer's end is changing, or gone: it is looked at again soon, and then less and less often.
-    pub(crate) fn closed(&self, sending: &mut Sending) -> Outcome {
+    pub(crate) fn retry_peer_closed(&self, sending: &mut Sending) -> WrOutcome {
         let now = Instant::now();
         let since = *sending.closed_since.get_or_insert(now);
         if self.is_reliable() {
             let next = now + (now - since).max(SOON);
-            return match self.no_answer(sending) {
-                Outcome::Again(wait) => {
+            return match self.retry_unacknowledged(sending) {
+                WrOutcome::Retry(wait) => {
                     let deadline = wait.deadline.map_or(next, |deadline| deadline.min(next));
-                    Outcome::Again(Wait { deadline: Some(deadline), ..wait })
+                    WrOutcome::Retry(RetryWait { deadline: Some(deadline), ..wait })
                 }
                 failed => failed,
             };
         }
-        if now - since < CHANGE { self.soon(sending) } else { Outcome::Done }
+        if now - since < CHANGE { self.retry_soon(sending) } else { WrOutcome::Done }
     }
 
     /// The same for what is unreliable: after a while it is lost, so that others are not kept waiting for ever.
-    pub(crate) fn late_datagram(&self, sending: &mut Sending) -> Outcome {
+    pub(crate) fn retry_datagram(&self, sending: &mut Sending) -> WrOutcome {
         let lost = ibv_wc_status::IBV_WC_RETRY_EXC_ERR;
-        match self.wait_for(sending, Reason::NoAnswer, Some(GRACE), 0, lost) {
-            Outcome::Again(wait) => Outcome::Again(Wait { deadline: Some(Instant::now() + SOON), ..wait }),
-            _ => Outcome::Done,
+        match self.retry_after(sending, WaitReason::NoAnswer, Some(GRACE), 0, lost) {
+            WrOutcome::Retry(wait) => {
+                WrOutcome::Retry(RetryWait { deadline: Some(Instant::now() + SOON), ..wait })
+            }
+            _ => WrOutcome::Done,
         }
     }
 
     /// Something that this host is busy with: no try is used up.
-    pub(crate) fn soon(&self, sending: &mut Sending) -> Outcome {
-        let soon = Wait { reason: Reason::Soon, deadline: Some(Instant::now() + SOON), tries_left: 0 };
+    pub(crate) fn retry_soon(&self, sending: &mut Sending) -> WrOutcome {
+        let soon =
+            RetryWait { reason: WaitReason::Soon, deadline: Some(Instant::now() + SOON), tries_left: 0 };
         // Tries that are under way are not begun anew.
         sending.wait.get_or_insert(soon);
-        Outcome::Again(soon)
+        WrOutcome::Retry(soon)
     }
 
-    fn wait_for(
+    fn retry_after(
         &self,
         sending: &mut Sending,
-        reason: Reason,
+        reason: WaitReason,
         delay: Option<Duration>,
         tries: u8,
         exhausted: ibv_wc_status,
-    ) -> Outcome {
+    ) -> WrOutcome {
         let now = Instant::now();
         let delay = delay.map(|delay| delay.mul_f64(self.rnic.config().time_scale));
         let deadline = delay.and_then(|delay| now.checked_add(delay));
@@ -152,24 +157,24 @@ impl Qp {
         if let Some(wait) = before
             && wait.deadline.is_none_or(|deadline| now < deadline)
         {
-            return Outcome::Again(wait);
+            return WrOutcome::Retry(wait);
         }
         let tries_left = match (reason, before) {
-            (Reason::NotReady, _) if tries == FOR_EVER => Some(tries),
+            (WaitReason::NotReady, _) if tries == FOR_EVER => Some(tries),
             // A receiver that is not ready has said so: that ends a try at once.
-            (Reason::NotReady, _) => before.map_or(tries, |wait| wait.tries_left).checked_sub(1),
+            (WaitReason::NotReady, _) => before.map_or(tries, |wait| wait.tries_left).checked_sub(1),
             // That nobody answers shows when the time is over.
             (_, None) => Some(tries),
             (_, Some(wait)) => wait.tries_left.checked_sub(1),
         };
-        let Some(tries_left) = tries_left else { return Outcome::Failed(exhausted) };
-        let wait = Wait { reason, deadline, tries_left };
+        let Some(tries_left) = tries_left else { return WrOutcome::Failed(exhausted) };
+        let wait = RetryWait { reason, deadline, tries_left };
         sending.wait = Some(wait);
-        Outcome::Again(wait)
+        WrOutcome::Retry(wait)
     }
 
     /// Sees to it that the request is tried again, even if the program sleeps.
-    pub(crate) fn try_again(self: &Arc<Self>, wait: Wait) {
+    pub(crate) fn schedule_retry(self: &Arc<Self>, wait: RetryWait) {
         self.send_cq.wants_progress(self);
         if let Some(deadline) = wait.deadline {
             self.wake_at(deadline);
@@ -177,7 +182,7 @@ impl Qp {
     }
 
     /// There is more to execute than one run may do.
-    pub(crate) fn keep_going(self: &Arc<Self>) {
+    pub(crate) fn schedule_progress(self: &Arc<Self>) {
         self.send_cq.wants_progress(self);
         self.wake_at(Instant::now() + SOON);
     }

@@ -31,7 +31,7 @@ const RETRIES: ibv_wc_status = ibv_wc_status::IBV_WC_RETRY_EXC_ERR;
 static NEXT_BLOCK: AtomicU32 = AtomicU32::new(500);
 
 /// A queue pair, and the one that it is connected to: in a segment whose owner is the test.
-struct Stage {
+struct RpcFixture {
     bench: Bench,
     qp: *mut ibv_qp,
     process: Arc<PeerProcess>,
@@ -39,7 +39,7 @@ struct Stage {
     _other: std::os::unix::net::UnixStream,
 }
 
-impl Stage {
+impl RpcFixture {
     fn new(qp_type: ibv_qp_type) -> Self {
         let bench = Bench::new(64);
         let qp = bench.qp(qp_type, ptr::null_mut());
@@ -53,9 +53,9 @@ impl Stage {
         let qpn = block << 14 | QUEUE_PAIR;
         bench.ready(qp, qpn, |attr| (attr.timeout, attr.retry_cnt) = (10, 1));
         let slots = SlotsDescriptor { offset: HEAP_AT as u64, count: 2, stride: slot_stride(1) };
-        let stage = Self { bench, qp, process, slots, _other: other };
-        stage.describe(qpn);
-        stage
+        let fixture = Self { bench, qp, process, slots, _other: other };
+        fixture.describe(qpn);
+        fixture
     }
 
     fn describe(&self, qpn: u32) {
@@ -97,9 +97,9 @@ impl Stage {
         entry.publish(&mut GenerationWriter::default(), ibv_qp_state::IBV_QPS_RTS.0 as u8, &descriptor);
     }
 
-    fn cell(&self) -> &Cell {
+    fn cell(&self) -> &RpcCell {
         let transfer_slot = inner(self.qp).number.index as usize % TRANSFER_SLOTS;
-        cell(self.process.segment(), AREA, transfer_slot).expect("it lies in the heap").0
+        rpc_cell(self.process.segment(), AREA, transfer_slot).expect("it lies in the heap").0
     }
 
     fn holders(&self) -> [Holder; 2] {
@@ -109,7 +109,7 @@ impl Stage {
     }
 
     /// Posts a message. The owner does `then` when it has begun with it.
-    fn send(&self, wr_id: u64, then: impl Fn(&Cell) + Send + Sync) {
+    fn send(&self, wr_id: u64, then: impl Fn(&RpcCell) + Send + Sync) {
         let cell = self.cell();
         let state = &cell.state;
         let (begun, start) = (AtomicBool::new(false), Instant::now());
@@ -148,42 +148,51 @@ const CLAIMED: Holder = Holder::Claimed { peer_id: 1 };
 #[test]
 #[cfg_attr(miri, ignore = "it takes time, of which Miri has its own")]
 fn what_the_owner_has_begun_is_not_taken_back() {
-    let stage = Stage::new(ibv_qp_type::IBV_QPT_RC);
-    stage.send(1, |_| {});
-    assert_eq!(stage.bench.wait_for(1), [(1, RETRIES)]);
-    assert_eq!((stage.holders(), stage.cell().state.phase()), ([CLAIMED, Holder::Posted], CallPhase::Left));
+    let fixture = RpcFixture::new(ibv_qp_type::IBV_QPT_RC);
+    fixture.send(1, |_| {});
+    assert_eq!(fixture.bench.wait_for(1), [(1, RETRIES)]);
+    assert_eq!(
+        (fixture.holders(), fixture.cell().state.phase()),
+        ([CLAIMED, Holder::Posted], CallPhase::Left)
+    );
     // Neither by failing nor by going.
-    assert_eq!(modify(stage.qp, in_state(ibv_qp_state::IBV_QPS_RESET)), 0);
-    assert_eq!((stage.holders(), stage.cell().state.phase()), ([CLAIMED, Holder::Posted], CallPhase::Left));
-    stage.end();
+    assert_eq!(modify(fixture.qp, in_state(ibv_qp_state::IBV_QPS_RESET)), 0);
+    assert_eq!(
+        (fixture.holders(), fixture.cell().state.phase()),
+        ([CLAIMED, Holder::Posted], CallPhase::Left)
+    );
+    fixture.end();
 }
 
 #[test]
 #[cfg_attr(miri, ignore = "it takes time, of which Miri has its own")]
 fn unreliable_messages_behind_one_that_is_stuck_are_lost() {
-    let stage = Stage::new(ibv_qp_type::IBV_QPT_UC);
-    stage.send(1, |_| {});
-    assert_eq!(stage.bench.send(stage.qp, 2, LENGTH, |_| {}), 0);
-    assert_eq!(stage.bench.send(stage.qp, 3, 8, |_| {}), 0);
-    assert_eq!(stage.bench.wait_for(3), [(1, SUCCESS), (2, SUCCESS), (3, SUCCESS)]);
+    let fixture = RpcFixture::new(ibv_qp_type::IBV_QPT_UC);
+    fixture.send(1, |_| {});
+    assert_eq!(fixture.bench.send(fixture.qp, 2, LENGTH, |_| {}), 0);
+    assert_eq!(fixture.bench.send(fixture.qp, 3, 8, |_| {}), 0);
+    assert_eq!(fixture.bench.wait_for(3), [(1, SUCCESS), (2, SUCCESS), (3, SUCCESS)]);
     // A later receive must not be filled before the one that is in between.
-    assert_eq!((stage.holders(), stage.cell().state.phase()), ([CLAIMED, Holder::Posted], CallPhase::Left));
+    assert_eq!(
+        (fixture.holders(), fixture.cell().state.phase()),
+        ([CLAIMED, Holder::Posted], CallPhase::Left)
+    );
     // The owner goes on.
-    let cell = stage.cell();
+    let cell = fixture.cell();
     assert!(!cell.state.answer());
     let claim = Claim::from_word(cell.claim.load(Relaxed), 1).expect("what was left to it");
-    let slots = stage.slots.check().expect("they lie in the heap");
-    let slot = stage.process.segment().slot(&slots, cell.slot.load(Relaxed)).expect("a slot");
-    stage.process.segment().queue_pair(QUEUE_PAIR).expect("an index").set_cursor(cell.slot.load(Relaxed));
+    let slots = fixture.slots.check().expect("they lie in the heap");
+    let slot = fixture.process.segment().slot(&slots, cell.slot.load(Relaxed)).expect("a slot");
+    fixture.process.segment().queue_pair(QUEUE_PAIR).expect("an index").set_cursor(cell.slot.load(Relaxed));
     assert!(slot.header.unclaim(claim));
     cell.state.end();
-    stage.send(4, |cell| {
+    fixture.send(4, |cell| {
         cell.status.store(DONE, Relaxed);
         assert!(cell.state.answer());
     });
-    assert_eq!(stage.bench.wait_for(1), [(4, SUCCESS)]);
-    assert_eq!(stage.holders(), [Holder::Done { peer_id: 1 }, Holder::Posted]);
-    stage.end();
+    assert_eq!(fixture.bench.wait_for(1), [(4, SUCCESS)]);
+    assert_eq!(fixture.holders(), [Holder::Done { peer_id: 1 }, Holder::Posted]);
+    fixture.end();
 }
 
 #[test]
@@ -201,7 +210,7 @@ fn what_is_left_to_the_owner_is_offered_anew() {
     let rnic = &inner(own).rnic;
     let node = rnic.node();
     let area = node.heap().alloc(TRANSFER_SLOTS * CALL_CELL).expect("room");
-    let (cell, _) = cell(node.segment(), area.offset, 3).expect("it lies in the heap");
+    let (cell, _) = rpc_cell(node.segment(), area.offset, 3).expect("it lies in the heap");
     for qp in [own, shared] {
         let descriptor = inner(qp).descriptor();
         let shared_queue =
@@ -224,7 +233,7 @@ fn what_is_left_to_the_owner_is_offered_anew() {
                 assert_eq!(modify(own, in_state(ibv_qp_state::IBV_QPS_ERR)), 0);
                 assert_eq!(bench.results(), []);
             }
-            rnic.end_call(PEER_ID, cell, Some(0));
+            rnic.finish_rpc(PEER_ID, cell, Some(0));
             assert_eq!(cell.state.phase(), CallPhase::Idle);
             let expected = if peer_id == PEER_ID { Holder::Posted } else { Holder::Claimed { peer_id } };
             assert_eq!(header.holder(), expected, "only what is its own can be left by a process");
@@ -248,8 +257,8 @@ fn what_is_left_to_the_owner_is_offered_anew() {
 #[test]
 #[cfg_attr(miri, ignore = "it takes time, of which Miri has its own")]
 fn a_queues_process_that_was_stopped_owes_nothing_to_a_request_that_has_failed() {
-    let stage = Stage::new(ibv_qp_type::IBV_QPT_XRC_SEND);
-    let node = Arc::clone(inner(stage.qp).rnic.node());
+    let fixture = RpcFixture::new(ibv_qp_type::IBV_QPT_XRC_SEND);
+    let node = Arc::clone(inner(fixture.qp).rnic.node());
     let block = NEXT_BLOCK.fetch_add(1, Relaxed);
     let (process, _other) = node.add_peer(block as u16, Segment::create().expect("memory"), AREA);
     let (segment, srqn) = (process.segment(), block << 14 | QUEUE_PAIR);
@@ -266,9 +275,9 @@ fn a_queues_process_that_was_stopped_owes_nothing_to_a_request_that_has_failed()
     let entry = segment.queue_pair(QUEUE_PAIR).expect("a small index");
     entry.publish(&mut GenerationWriter::default(), ibv_qp_state::IBV_QPS_RTR.0 as u8, &descriptor);
 
-    let transfer_slot = inner(stage.qp).number.index as usize % TRANSFER_SLOTS;
-    let state = &cell(segment, AREA, transfer_slot).expect("it lies in the heap").0.state;
-    let (bench, mut begun) = (&stage.bench, false);
+    let transfer_slot = inner(fixture.qp).number.index as usize % TRANSFER_SLOTS;
+    let state = &rpc_cell(segment, AREA, transfer_slot).expect("it lies in the heap").0.state;
+    let (bench, mut begun) = (&fixture.bench, false);
     std::thread::scope(|scope| {
         let owner = scope.spawn(|| {
             let until = Instant::now() + Duration::from_secs(5);
@@ -276,7 +285,7 @@ fn a_queues_process_that_was_stopped_owes_nothing_to_a_request_that_has_failed()
                 std::thread::yield_now();
             }
         });
-        let posted = bench.send(stage.qp, 1, 8, |wr| {
+        let posted = bench.send(fixture.qp, 1, 8, |wr| {
             wr.opcode = ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD;
             let (remote_addr, rkey, compare_add, swap) = (IOVA, KEY, 1, 0);
             wr.wr.atomic = ibv_send_wr__bindgen_ty_2__bindgen_ty_2 { remote_addr, rkey, compare_add, swap };
@@ -292,5 +301,5 @@ fn a_queues_process_that_was_stopped_owes_nothing_to_a_request_that_has_failed()
     // Otherwise nobody who has this transfer slot could ask that process for anything any more.
     assert_eq!(process.pending_atomic(transfer_slot), None);
     node.lose_peer(&process);
-    stage.end();
+    fixture.end();
 }

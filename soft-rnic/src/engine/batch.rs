@@ -14,15 +14,15 @@ use arrayvec::ArrayVec;
 use rdma_mummy_sys::types::{ibv_access_flags, ibv_qp_type, ibv_wc_status, ibv_wr_opcode};
 
 use super::connected::MAX_MESSAGE;
-use super::deliver::{Entries, Envelope, Taken, give_back, mapped};
-use super::peer::Peer;
-use super::transfer::Direction;
-use super::{After, Hazards};
+use super::payload::Direction;
+use super::peer::PeerQp;
+use super::send::{ClaimedRecv, RecvMeta, RecvSges, map_for, unclaim_receive};
+use super::{Deferred, Hazards};
 use crate::node::{PayloadPath, TransferSlotGuard};
 use crate::objects::region::Region;
 use crate::platform::copy;
 use crate::platform::vm::{self, Vm, VmError};
-use crate::queue_pair::send_queue::{Executor, Payload, Posted};
+use crate::queue_pair::send_queue::{PayloadKind, PostedSend, SendQueueConsumer};
 use crate::queue_pair::transfer_slot_mutex::TransferSlotMutexGuard;
 use crate::queue_pair::{Qp, Sending};
 use crate::shared::entry::{MrEntry, kind};
@@ -32,23 +32,23 @@ use crate::shared::segment::MAX_SGE;
 use crate::shared::slot::EAGER;
 
 /// Messages of a call at most.
-const MESSAGES: usize = 64;
+const MAX_MESSAGES: usize = 64;
 /// Ranges of a call at most, on either side.
-const RANGES: usize = 256;
+const BATCH_RANGES: usize = 256;
 
-const _: () = assert!(RANGES <= vm::MAX_RANGES);
+const _: () = assert!(BATCH_RANGES <= vm::MAX_RANGES);
 
 /// What one call is to move.
-struct List<'a> {
+struct WrBatch<'a> {
     direction: Direction,
-    local: ArrayVec<libc::iovec, RANGES>,
-    remote: ArrayVec<libc::iovec, RANGES>,
+    local: ArrayVec<libc::iovec, BATCH_RANGES>,
+    remote: ArrayVec<libc::iovec, BATCH_RANGES>,
     /// Where each message ends, in bytes from the beginning of the first.
-    ends: ArrayVec<usize, MESSAGES>,
-    sources: ArrayVec<(&'a Region, GenerationSnapshot), MESSAGES>,
-    targets: ArrayVec<(&'a MrEntry, GenerationSnapshot), MESSAGES>,
+    ends: ArrayVec<usize, MAX_MESSAGES>,
+    sources: ArrayVec<(&'a Region, GenerationSnapshot), MAX_MESSAGES>,
+    targets: ArrayVec<(&'a MrEntry, GenerationSnapshot), MAX_MESSAGES>,
     /// The receives of the SENDs, which are the last of the messages.
-    taken: ArrayVec<Taken<'a>, MESSAGES>,
+    claimed: ArrayVec<ClaimedRecv<'a>, MAX_MESSAGES>,
     /// A receive went back.
     gave_back: bool,
     /// For the hazards.
@@ -56,7 +56,7 @@ struct List<'a> {
     remote_region: u32,
 }
 
-impl<'a> List<'a> {
+impl<'a> WrBatch<'a> {
     /// Names a region of the peer, whose generation is to be compared again; `None` if they are too many.
     fn name(&mut self, index: u32, entry: &'a MrEntry, snapshot: GenerationSnapshot) -> Option<()> {
         let known =
@@ -64,7 +64,7 @@ impl<'a> List<'a> {
         if !known {
             self.targets.try_push((entry, snapshot)).ok()?;
         }
-        self.remote_region = joined(self.remote_region, index);
+        self.remote_region = merge_region(self.remote_region, index);
         Some(())
     }
 
@@ -99,16 +99,16 @@ fn is_send(opcode: ibv_wr_opcode) -> bool {
 
 /// Whether the system moves such messages. Who polls for the last byte of a WRITE relies on the order within a call; a
 /// SEND's bytes are there with its completion. (docs/soft-rnic-ordering.md)
-fn is_for_a_list(opcode: ibv_wr_opcode, peer: &Peer) -> bool {
+fn is_batchable(opcode: ibv_wr_opcode, peer: &PeerQp) -> bool {
     if is_send(opcode) {
-        !peer.receives_apart.get()
+        !peer.kernel_cannot_copy.get()
     } else {
         opcode == ibv_wr_opcode::IBV_WR_RDMA_WRITE && vm::ORDERED
     }
 }
 
 /// The region that stands for one more.
-fn joined(hazard_index: u32, index: u32) -> u32 {
+fn merge_region(hazard_index: u32, index: u32) -> u32 {
     if hazard_index == Hazard::NO_REGION || hazard_index == index { index } else { Hazard::ANY_REGION }
 }
 
@@ -116,12 +116,12 @@ impl Qp {
     /// Moves what the system can move of the requests at the front, `budget` at most; how many are done. If none is, nothing
     /// has happened that may not happen again.
     #[inline(never)]
-    pub(super) fn move_list(
+    pub(super) fn execute_batch(
         self: &Arc<Self>,
         sending: &mut TransferSlotMutexGuard<'_, Sending>,
-        queue: &Executor<'_>,
+        queue: &SendQueueConsumer<'_>,
         budget: u32,
-        after: &mut After,
+        deferred: &mut Deferred,
     ) -> usize {
         let (state, transfer_slot) = sending.parts();
         let Some(peer) = &state.peer else { return 0 };
@@ -131,32 +131,32 @@ impl Qp {
         let Some(first) = queue.peek(0) else { return 0 };
         let direction = match first.request.opcode {
             ibv_wr_opcode::IBV_WR_RDMA_READ if self.may_read(state, peer) => Direction::Read,
-            opcode if is_for_a_list(opcode, peer) => Direction::Write,
+            opcode if is_batchable(opcode, peer) => Direction::Write,
             _ => return 0,
         };
         let Some(vm) = peer.process.vm() else { return 0 };
         let hazards = self.hazards(peer, transfer_slot);
-        let mut list = List {
+        let mut batch = WrBatch {
             direction,
             local: ArrayVec::new(),
             remote: ArrayVec::new(),
             ends: ArrayVec::new(),
             sources: ArrayVec::new(),
             targets: ArrayVec::new(),
-            taken: ArrayVec::new(),
+            claimed: ArrayVec::new(),
             gave_back: false,
             local_region: Hazard::NO_REGION,
             remote_region: Hazard::NO_REGION,
         };
-        for distance in 0..budget.min(MESSAGES as u32) {
+        for distance in 0..budget.min(MAX_MESSAGES as u32) {
             let Some(posted) = queue.peek(distance) else { break };
-            if self.add_message(&mut list, &posted, peer, transfer_slot, &hazards, after).is_none() {
+            if self.add_message(&mut batch, &posted, peer, transfer_slot, &hazards, deferred).is_none() {
                 break;
             }
         }
-        let moved = self.move_ranges(&list, peer, transfer_slot, vm, &hazards);
-        let done = self.finish_list(&mut list, queue, moved, peer, after);
-        drop((list, hazards));
+        let moved = self.copy_batch(&batch, peer, transfer_slot, vm, &hazards);
+        let done = self.finish_batch(&mut batch, queue, moved, peer, deferred);
+        drop((batch, hazards));
         let lengths = (0..done as u32).filter_map(|distance| Some(queue.peek(distance)?.request.length));
         for length in lengths.clone() {
             peer.process.counters().add(transfer_slot, PayloadPath::Vm, length as usize);
@@ -165,7 +165,7 @@ impl Qp {
         done
     }
 
-    pub(super) fn may_read(&self, state: &Sending, peer: &Peer) -> bool {
+    pub(super) fn may_read(&self, state: &Sending, peer: &PeerQp) -> bool {
         self.qp_type == ibv_qp_type::IBV_QPT_RC
             && state.attributes.max_rd_atomic != 0
             && peer.descriptor.max_dest_rd_atomic != 0
@@ -174,63 +174,63 @@ impl Qp {
     /// Adds a message, unless it is for another way, or there is no room.
     fn add_message<'a>(
         self: &'a Arc<Self>,
-        list: &mut List<'a>,
-        posted: &Posted<'_>,
-        peer: &'a Peer,
+        batch: &mut WrBatch<'a>,
+        posted: &PostedSend<'_>,
+        peer: &'a PeerQp,
         transfer_slot: &TransferSlotGuard<'_>,
         hazards: &Hazards<'_>,
-        after: &mut After,
+        deferred: &mut Deferred,
     ) -> Option<()> {
         let length = posted.request.length;
         let opcode = posted.request.opcode;
-        let fits = match list.direction {
+        let fits = match batch.direction {
             Direction::Read => opcode == ibv_wr_opcode::IBV_WR_RDMA_READ,
-            Direction::Write if is_send(opcode) => length > EAGER as u64 && is_for_a_list(opcode, peer),
-            Direction::Write => is_for_a_list(opcode, peer) && list.taken.is_empty(),
+            Direction::Write if is_send(opcode) => length > EAGER as u64 && is_batchable(opcode, peer),
+            Direction::Write => is_batchable(opcode, peer) && batch.claimed.is_empty(),
         };
         if !fits {
             return None;
         }
         if length == 0
             || length > MAX_MESSAGE
-            || (list.direction == Direction::Write && length > peer.longest)
+            || (batch.direction == Direction::Write && length > peer.longest)
         {
             return None;
         }
         // Each entry is a range, or the inline data are, and the ordered tail may split one.
-        if list.local.remaining_capacity() < posted.entries.len() + 2
-            || list.remote.remaining_capacity() < MAX_SGE
+        if batch.local.remaining_capacity() < posted.entries.len() + 2
+            || batch.remote.remaining_capacity() < MAX_SGE
         {
             return None;
         }
-        let (locals, remotes) = (list.local.len(), list.remote.len());
-        let added = self.add_local(list, posted).and_then(|()| {
+        let (locals, remotes) = (batch.local.len(), batch.remote.len());
+        let added = self.add_local(batch, posted).and_then(|()| {
             if is_send(opcode) {
-                self.add_receive(list, posted, peer, transfer_slot, hazards, after)
+                self.add_receive(batch, posted, peer, transfer_slot, hazards, deferred)
             } else {
-                self.add_remote(list, posted, peer, transfer_slot)
+                self.add_remote(batch, posted, peer, transfer_slot)
             }
         });
         if added.is_none() {
-            list.local.truncate(locals);
-            list.remote.truncate(remotes);
+            batch.local.truncate(locals);
+            batch.remote.truncate(remotes);
             return None;
         }
-        list.ends.push(list.ends.last().unwrap_or(&0) + length as usize);
+        batch.ends.push(batch.ends.last().unwrap_or(&0) + length as usize);
         Some(())
     }
 
     /// The ranges at the peer that an RDMA operation names.
     fn add_remote<'a>(
         &'a self,
-        list: &mut List<'a>,
-        posted: &Posted<'_>,
-        peer: &'a Peer,
+        batch: &mut WrBatch<'a>,
+        posted: &PostedSend<'_>,
+        peer: &'a PeerQp,
         transfer_slot: &TransferSlotGuard<'_>,
     ) -> Option<()> {
         let request = posted.request;
         let length = request.length;
-        let needed = match list.direction {
+        let needed = match batch.direction {
             Direction::Write => ibv_access_flags::IBV_ACCESS_REMOTE_WRITE,
             Direction::Read => ibv_access_flags::IBV_ACCESS_REMOTE_READ,
         };
@@ -242,74 +242,74 @@ impl Qp {
             && peer.descriptor.access & descriptor.access & needed.0 != 0
             && descriptor.access & kind::OWNER_ONLY == 0
             && descriptor.contains(request.remote_addr, length);
-        let writes = list.direction == Direction::Write;
+        let writes = batch.direction == Direction::Write;
         // What is mapped here goes another way.
-        if !good || mapped(peer, transfer_slot, &descriptor, request.remote_addr, length, writes).is_some() {
+        if !good || map_for(peer, transfer_slot, &descriptor, request.remote_addr, length, writes).is_some() {
             return None;
         }
-        list.name(index, entry, snapshot)?;
+        batch.name(index, entry, snapshot)?;
         let there = descriptor.address.wrapping_add(request.remote_addr.wrapping_sub(descriptor.iova));
-        list.add_target(there, length as usize);
+        batch.add_target(there, length as usize);
         Some(())
     }
 
     /// The next receive, which is claimed, and the ranges of its entries.
     fn add_receive<'a>(
         &'a self,
-        list: &mut List<'a>,
-        posted: &Posted<'_>,
-        peer: &'a Peer,
+        batch: &mut WrBatch<'a>,
+        posted: &PostedSend<'_>,
+        peer: &'a PeerQp,
         transfer_slot: &TransferSlotGuard<'_>,
         hazards: &Hazards<'_>,
-        after: &mut After,
+        deferred: &mut Deferred,
     ) -> Option<()> {
-        if list.taken.is_empty() {
+        if batch.claimed.is_empty() {
             // What is claimed is claimed under a hazard.
             hazards.remote.publish(Hazard::new(peer.index, Hazard::NO_REGION));
             if !peer.entry().is_current(peer.snapshot) {
                 return None;
             }
         }
-        let taken = self.take_receive(peer, after).ok()?;
+        let claimed = self.claim_receive(peer, deferred).ok()?;
         let length = posted.request.length as usize;
-        let room = taken.slot.header.room();
+        let room = claimed.slot.header.room();
         let entries = Some(room).filter(|room| length <= room.bytes as usize);
-        let entries = entries.and_then(|room| Entries::check(peer, &taken, room, length).ok());
+        let entries = entries.and_then(|room| RecvSges::check(peer, &claimed, room, length).ok());
         let added = entries.and_then(|entries| {
             for entry in &entries.pieces {
                 let (address, length) = (entry.address, entry.length.into());
                 if entry.descriptor.access & (kind::NULL | kind::OWNER_ONLY) != 0
-                    || mapped(peer, transfer_slot, &entry.descriptor, address, length, true).is_some()
+                    || map_for(peer, transfer_slot, &entry.descriptor, address, length, true).is_some()
                 {
-                    peer.receives_apart.set(true);
+                    peer.kernel_cannot_copy.set(true);
                     return None;
                 }
                 let index = entry.lkey >> 8;
-                list.name(index, peer.process.segment().region(index)?, entry.snapshot)?;
+                batch.name(index, peer.process.segment().region(index)?, entry.snapshot)?;
                 let there =
                     entry.descriptor.address.wrapping_add(address.wrapping_sub(entry.descriptor.iova));
                 // The completion orders a SEND's bytes: no tail of them does.
-                list.remote.push(vm::remote(there, entry.length as usize));
+                batch.remote.push(vm::remote(there, entry.length as usize));
             }
             Some(())
         });
         if added.is_none() {
-            give_back(peer, &taken);
-            list.gave_back = true;
+            unclaim_receive(peer, &claimed);
+            batch.gave_back = true;
             return None;
         }
-        list.taken.push(taken);
+        batch.claimed.push(claimed);
         Some(())
     }
 
     /// The pieces on this side.
-    fn add_local<'a>(&'a self, list: &mut List<'a>, posted: &Posted<'_>) -> Option<()> {
-        let own_need = match list.direction {
+    fn add_local<'a>(&'a self, batch: &mut WrBatch<'a>, posted: &PostedSend<'_>) -> Option<()> {
+        let own_need = match batch.direction {
             Direction::Write => 0,
             Direction::Read => ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0,
         };
-        let mut add = |at: *const u8, len: usize| list.local.push(vm::local(at, len));
-        if posted.request.payload == Payload::Inline {
+        let mut add = |at: *const u8, len: usize| batch.local.push(vm::local(at, len));
+        if posted.request.payload == PayloadKind::Inline {
             add(posted.inline, posted.request.length as usize);
         } else {
             for local in posted.entries.iter().filter(|entry| entry.length > 0) {
@@ -321,51 +321,51 @@ impl Qp {
                         Some((region, snapshot, at))
                     });
                 let known =
-                    list.sources.last().map(|(region, snapshot)| (core::ptr::from_ref(*region), *snapshot));
+                    batch.sources.last().map(|(region, snapshot)| (core::ptr::from_ref(*region), *snapshot));
                 let added = found.is_some_and(|(region, snapshot, at)| {
                     add(at, local.length as usize);
-                    known == Some((region, snapshot)) || list.sources.try_push((region, snapshot)).is_ok()
+                    known == Some((region, snapshot)) || batch.sources.try_push((region, snapshot)).is_ok()
                 });
                 if !added {
                     return None;
                 }
-                list.local_region = joined(list.local_region, local.lkey >> 8);
+                batch.local_region = merge_region(batch.local_region, local.lkey >> 8);
             }
         }
         Some(())
     }
 
     /// How many messages were moved.
-    fn move_ranges(
+    fn copy_batch(
         &self,
-        list: &List<'_>,
-        peer: &Peer,
+        batch: &WrBatch<'_>,
+        peer: &PeerQp,
         transfer_slot: &TransferSlotGuard<'_>,
         vm: Vm,
         hazards: &Hazards<'_>,
     ) -> usize {
-        if list.ends.is_empty() {
+        if batch.ends.is_empty() {
             return 0;
         }
-        if list.local_region != Hazard::NO_REGION {
-            hazards.local.set(Hazard::new(self.number.index, list.local_region));
+        if batch.local_region != Hazard::NO_REGION {
+            hazards.local.set(Hazard::new(self.number.index, batch.local_region));
         }
-        hazards.remote.set(Hazard::new(peer.index, list.remote_region));
+        hazards.remote.set(Hazard::new(peer.index, batch.remote_region));
         full_fence();
-        if !peer.entry().is_current(peer.snapshot) || !list.is_current() {
+        if !peer.entry().is_current(peer.snapshot) || !batch.is_current() {
             return 0;
         }
         // SAFETY: the hazards are set, a full fence has followed and all snapshots are current: the local ranges may be touched, and are written only by READs, whose
         // keys allow it; the remote ones lie in the peer's regions.
         let moved = unsafe {
-            match list.direction {
-                Direction::Write => vm.write(&list.local, &list.remote),
-                Direction::Read => vm.read(&list.local, &list.remote),
+            match batch.direction {
+                Direction::Write => vm.write(&batch.local, &batch.remote),
+                Direction::Read => vm.read(&batch.local, &batch.remote),
             }
         };
         peer.process.counters().add_call(transfer_slot);
         match moved {
-            Ok(bytes) => list.ends.iter().take_while(|end| **end <= bytes).count(),
+            Ok(bytes) => batch.ends.iter().take_while(|end| **end <= bytes).count(),
             Err(VmError::Forbidden(error)) => {
                 peer.process.disable_vm(error);
                 0
@@ -376,27 +376,28 @@ impl Qp {
     }
 
     /// Finishes the receives of the messages that were moved, in order, and gives the others back. How many messages are done.
-    fn finish_list(
+    fn finish_batch(
         self: &Arc<Self>,
-        list: &mut List<'_>,
-        queue: &Executor<'_>,
+        batch: &mut WrBatch<'_>,
+        queue: &SendQueueConsumer<'_>,
         moved: usize,
-        peer: &Peer,
-        after: &mut After,
+        peer: &PeerQp,
+        deferred: &mut Deferred,
     ) -> usize {
-        let writes = list.ends.len() - list.taken.len();
-        let finish = |(distance, taken): (usize, &Taken<'_>)| {
+        let writes = batch.ends.len() - batch.claimed.len();
+        let finish = |(distance, claimed): (usize, &ClaimedRecv<'_>)| {
             let Some(posted) = queue.peek(distance as u32) else { return false };
             let success = ibv_wc_status::IBV_WC_SUCCESS;
-            self.finish(Envelope::default(), &posted, peer, taken, false, success, after).is_ok()
+            self.complete_receive(RecvMeta::default(), &posted, peer, claimed, false, success, deferred)
+                .is_ok()
         };
-        let finished = (writes..moved).zip(&list.taken).map(finish).take_while(|done| *done).count();
-        for taken in list.taken.drain(finished..).rev() {
-            give_back(peer, &taken);
-            list.gave_back = true;
+        let finished = (writes..moved).zip(&batch.claimed).map(finish).take_while(|done| *done).count();
+        for claimed in batch.claimed.drain(finished..).rev() {
+            unclaim_receive(peer, &claimed);
+            batch.gave_back = true;
         }
-        if list.gave_back {
-            self.let_flush(peer, after);
+        if batch.gave_back {
+            self.resume_flush(peer, deferred);
         }
         moved.min(writes) + finished
     }

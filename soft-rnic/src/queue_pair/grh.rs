@@ -3,14 +3,14 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use crate::engine::deliver::GRH;
+use crate::engine::send::GRH;
 
 /// The next header of RoCE v2 packets: UDP.
 const UDP: u8 = 17;
 
 /// What a datagram says of its way.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Route {
+pub(super) struct GrhFields {
     pub(super) source: [u8; 16],
     pub(super) destination: [u8; 16],
     pub(super) traffic_class: u8,
@@ -20,7 +20,7 @@ pub(super) struct Route {
     pub(super) payload: u16,
 }
 
-impl Route {
+impl GrhFields {
     /// The bytes that the receiver finds.
     pub(super) fn header(&self) -> [u8; GRH] {
         let ipv4 = |gid: [u8; 16]| Ipv6Addr::from(gid).to_ipv4_mapped();
