@@ -10,9 +10,9 @@ use rdma_mummy_sys::types::{ibv_event_type, ibv_port_state};
 use super::{Action, Call, Rule};
 use crate::objects::context::Context;
 use crate::objects::device::Device;
-use crate::objects::event::{Element, Event};
+use crate::objects::event::{Event, EventElement};
 use crate::objects::rnic::Rnic;
-use crate::objects::setup::Setup;
+use crate::objects::setup::ProcessSetup;
 
 /// Ports that come up by themselves.
 static DUE: Mutex<Vec<Due>> = Mutex::new(Vec::new());
@@ -73,7 +73,7 @@ pub(crate) fn on_timer(rnic: &Rnic) {
 }
 
 fn device_of(number: u8) -> Option<&'static Device> {
-    Setup::made()?.devices.get(usize::from(number))
+    ProcessSetup::made()?.devices.get(usize::from(number))
 }
 
 /// Takes a port down or up: the programs hear of it, and peers see it. Sending looks at the port itself.
@@ -112,7 +112,7 @@ fn fail_device(rnic: &Rnic, device: &'static Device) {
     }
     for context in of_device(rnic, device).filter(|context| context.fail()) {
         FAILED.fetch_add(1, Relaxed);
-        context.raise(Event { kind: ibv_event_type::IBV_EVENT_DEVICE_FATAL, element: Element::Device });
+        context.raise(Event { kind: ibv_event_type::IBV_EVENT_DEVICE_FATAL, element: EventElement::Device });
     }
     rnic.ear().removed(device.number);
 }
@@ -129,7 +129,7 @@ pub(crate) fn any_context_failed() -> bool {
 /// All ports are up and all devices are there.
 pub(crate) fn heal() {
     due().clear();
-    let Some(setup) = Setup::made() else { return };
+    let Some(setup) = ProcessSetup::made() else { return };
     let rnic = Rnic::current();
     for device in &setup.devices {
         device.set_gone(false);

@@ -125,7 +125,7 @@ impl Tampering {
     }
 
     /// Whether a message may go the short way, on which no receive is claimed and nothing can be done to the bytes.
-    pub(crate) fn may_go_shortly(self) -> bool {
+    pub(crate) fn may_use_fast_path(self) -> bool {
         !self.touches_payload() && !self.ends_at(Step::Claimed)
     }
 
@@ -142,7 +142,7 @@ impl Tampering {
 /// Whether the bytes of the message that this thread executes are to be moved as those of a long one.
 #[cold]
 #[inline(never)]
-pub(crate) fn takes_the_long_way() -> bool {
+pub(crate) fn skips_fast_path() -> bool {
     Tampering::current().touches_payload()
 }
 

@@ -83,13 +83,13 @@ impl Opcode {
 words! {
     /// A moment in the life of a message, at which its sender's process can end or stop.
     pub enum Step {
-        /// What the receiver says of its memory was read; no mark is published.
+        /// What the receiver says of its memory was read; no hazard is published.
         BeforeMark = "before_mark",
-        /// The mark is published. A receive is needed, and none is taken yet.
+        /// The hazard is published. A receive is needed, and none is taken yet.
         BeforeClaim = "before_claim",
         /// A receive is taken; where it is to go was not looked up.
         Claimed = "claimed",
-        /// All keys are checked, the mark is published, no byte is moved.
+        /// All keys are checked, the hazard is published, no byte is moved.
         BeforeCopy = "before_copy",
         /// Half of the bytes are moved.
         MidCopy = "mid_copy",

@@ -22,7 +22,7 @@ mod real {
     use rustix::fs::{MemfdFlags, fstat, memfd_create};
 
     use super::{Identity, RawFd, io};
-    use crate::platform::fork::Descriptor;
+    use crate::platform::fork::ForkSafeFd;
 
     /// The name of the file, by which those of other processes can be told.
     const NAME: &str = "soft-rnic-device";
@@ -30,7 +30,7 @@ mod real {
     /// A context's file.
     #[derive(Debug)]
     pub(crate) struct CommandFile {
-        file: Descriptor,
+        file: ForkSafeFd,
         identity: Identity,
     }
 
@@ -39,7 +39,7 @@ mod real {
         ///
         /// The system has no memory or descriptor for it.
         pub(crate) fn create() -> io::Result<Self> {
-            let file = Descriptor::open(|| memfd_create(NAME, MemfdFlags::CLOEXEC))?;
+            let file = ForkSafeFd::open(|| memfd_create(NAME, MemfdFlags::CLOEXEC))?;
             let identity = identity_of(file.as_fd())?;
             Ok(Self { file, identity })
         }

@@ -12,17 +12,17 @@ use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
 /// Which process this is, in a line of forks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Generation(u32);
+pub(crate) struct ForkGeneration(u32);
 
 static FORKS: AtomicU32 = AtomicU32::new(0);
-static OPEN: Mutex<Vec<Open>> = Mutex::new(Vec::new());
+static OPEN: Mutex<Vec<InheritableFd>> = Mutex::new(Vec::new());
 
 thread_local! {
     /// Held from just before a fork to just after it, so that the child finds the list whole.
-    static HELD: RefCell<Option<MutexGuard<'static, Vec<Open>>>> = const { RefCell::new(None) };
+    static HELD: RefCell<Option<MutexGuard<'static, Vec<InheritableFd>>>> = const { RefCell::new(None) };
 }
 
-impl Generation {
+impl ForkGeneration {
     /// Of this process.
     pub(crate) fn current() -> Self {
         watch_forks();
@@ -38,12 +38,12 @@ impl Generation {
 
 /// A descriptor that a child is to close.
 #[derive(Clone, Copy)]
-struct Open {
+struct InheritableFd {
     fd: RawFd,
-    what: Identity,
+    what: FileIdentity,
 }
 
-fn open_descriptors() -> MutexGuard<'static, Vec<Open>> {
+fn open_descriptors() -> MutexGuard<'static, Vec<InheritableFd>> {
     OPEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -76,11 +76,11 @@ extern "C" fn in_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
     let _ = HELD.try_with(|held| {
         if let Some(mut open) = held.borrow_mut().take() {
-            for Open { fd, what } in open.drain(..) {
+            for InheritableFd { fd, what } in open.drain(..) {
                 // The program may have closed it, and opened something of its own.
                 if identity(fd) == Some(what) {
                     // SAFETY: the parent had it open at the moment of the fork, so this process has it too, and whoever
-                    // owned it there does not close it here: see the drop of `Descriptor`.
+                    // owned it there does not close it here: see the drop of `ForkSafeFd`.
                     unsafe { libc::close(fd) };
                 }
             }
@@ -90,10 +90,10 @@ extern "C" fn in_child() {
 
 /// What tells a file from others that are open: file system and inode. Sockets and memory files have their own; all event
 /// counters and their like have the same.
-type Identity = (u64, u64);
+type FileIdentity = (u64, u64);
 
 /// What is open under this number. Makes a system call only, so a child of a fork may call it.
-pub(crate) fn identity(fd: RawFd) -> Option<Identity> {
+pub(crate) fn identity(fd: RawFd) -> Option<FileIdentity> {
     if cfg!(miri) {
         return Some((0, 0));
     }
@@ -106,12 +106,12 @@ pub(crate) fn identity(fd: RawFd) -> Option<Identity> {
 /// An open file. A program may close descriptors that it does not know of (`closefrom`), and get their numbers for files of its
 /// own: those are neither used nor closed for this one.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct OwnedFile {
     file: ManuallyDrop<OwnedFd>,
-    what: Option<Identity>,
+    what: Option<FileIdentity>,
 }
 
-impl Kept {
+impl OwnedFile {
     pub(crate) fn new(file: OwnedFd) -> Self {
         let what = identity(file.as_raw_fd());
         Self { file: ManuallyDrop::new(file), what }
@@ -142,7 +142,7 @@ impl Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for OwnedFile {
     fn drop(&mut self) {
         if self.is_there() {
             // SAFETY: dropped here and nowhere else.
@@ -155,31 +155,31 @@ impl Drop for Kept {
 
 /// An open file that a forked child does not keep.
 #[derive(Debug)]
-pub(crate) struct Descriptor {
-    file: ManuallyDrop<Kept>,
-    process: Generation,
+pub(crate) struct ForkSafeFd {
+    file: ManuallyDrop<OwnedFile>,
+    process: ForkGeneration,
 }
 
-impl Descriptor {
+impl ForkSafeFd {
     /// Opens something. No fork comes between that and the note of it, so `open` must not wait for anything.
     ///
     /// # Errors
     ///
     /// What `open` said.
     pub(crate) fn open(open: impl FnOnce() -> rustix::io::Result<OwnedFd>) -> io::Result<Self> {
-        let process = Generation::current();
+        let process = ForkGeneration::current();
         let mut list = open_descriptors();
-        let file = Kept::new(open()?);
-        list.extend(file.what.map(|what| Open { fd: file.number(), what }));
+        let file = OwnedFile::new(open()?);
+        list.extend(file.what.map(|what| InheritableFd { fd: file.number(), what }));
         Ok(Self { file: ManuallyDrop::new(file), process })
     }
 
-    /// As [`Kept::is_there`].
+    /// As [`OwnedFile::is_there`].
     pub(crate) fn is_there(&self) -> bool {
         self.file.is_there()
     }
 
-    /// As [`Kept::get`].
+    /// As [`OwnedFile::get`].
     ///
     /// # Errors
     ///
@@ -189,13 +189,13 @@ impl Descriptor {
     }
 }
 
-impl AsFd for Descriptor {
+impl AsFd for ForkSafeFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.file.as_fd()
     }
 }
 
-impl Drop for Descriptor {
+impl Drop for ForkSafeFd {
     fn drop(&mut self) {
         if !self.process.is_current() {
             return;

@@ -13,9 +13,9 @@ pub(crate) struct Memory {
     base: NonNull<u8>,
     len: usize,
     #[cfg(not(any(miri, loom)))]
-    file: Option<super::fork::Kept>,
+    file: Option<super::fork::OwnedFile>,
     #[cfg(not(any(miri, loom)))]
-    process: super::fork::Generation,
+    process: super::fork::ForkGeneration,
 }
 
 /// What a file of the program's is.
@@ -145,8 +145,8 @@ impl Memory {
         // SAFETY: a new mapping where the system finds room.
         let base = unsafe { mmap(core::ptr::null_mut(), len, protection, MapFlags::SHARED, &file, offset)? };
         let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
-        let file = Some(super::fork::Kept::new(file));
-        let memory = Self { base, len, file, process: super::fork::Generation::current() };
+        let file = Some(super::fork::OwnedFile::new(file));
+        let memory = Self { base, len, file, process: super::fork::ForkGeneration::current() };
         // SAFETY: the mapping that was just made. A forked child has no part in the device, so it gets none of it.
         unsafe { madvise(base.as_ptr().cast(), len, Advice::LinuxDontFork)? };
         Ok(memory)

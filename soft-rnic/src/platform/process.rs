@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::fork::Descriptor;
+use super::fork::ForkSafeFd;
 use super::socket::Socket;
 
 /// A process, told from a later one of the same number by the time at which it started.
@@ -70,7 +70,7 @@ fn has_ended(file: impl AsFd) -> bool {
 #[derive(Debug)]
 pub(crate) enum Lifeline {
     /// A descriptor, which is readable then.
-    File(Descriptor),
+    File(ForkSafeFd),
     /// There is none: it has to be asked for again and again.
     Number(Process),
 }

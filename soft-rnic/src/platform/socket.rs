@@ -12,11 +12,11 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 
-use super::fork::Descriptor;
+use super::fork::ForkSafeFd;
 
 /// One end of a connection, or a listening socket.
 #[derive(Debug)]
-pub(crate) struct Socket(Descriptor);
+pub(crate) struct Socket(ForkSafeFd);
 
 /// Who is at the other end, as the kernel says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +95,7 @@ impl<const LONGEST: usize> Room<LONGEST> {
 impl Socket {
     fn new() -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        Descriptor::open(|| rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None))
+        ForkSafeFd::open(|| rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None))
             .map(Self)
     }
 
@@ -130,7 +130,7 @@ impl Socket {
     pub(crate) fn both_ends() -> io::Result<(Self, Self)> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (one, other) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-        Ok((Self(Descriptor::open(|| Ok(one))?), Self(Descriptor::open(|| Ok(other))?)))
+        Ok((Self(ForkSafeFd::open(|| Ok(one))?), Self(ForkSafeFd::open(|| Ok(other))?)))
     }
 
     /// Whether the program has not closed it behind the device's back.
@@ -143,7 +143,7 @@ impl Socket {
     pub(crate) fn pair() -> io::Result<(Self, std::os::unix::net::UnixStream)> {
         let (one, other) = std::os::unix::net::UnixStream::pair()?;
         one.set_nonblocking(true)?;
-        Ok((Self(Descriptor::open(|| Ok(one.into()))?), other))
+        Ok((Self(ForkSafeFd::open(|| Ok(one.into()))?), other))
     }
 
     /// The next connection, on a listening socket.
@@ -153,7 +153,7 @@ impl Socket {
     /// `WouldBlock` if there is none.
     pub(crate) fn accept(&self) -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        Descriptor::open(|| rustix::net::accept_with(self.0.get()?, flags)).map(Self)
+        ForkSafeFd::open(|| rustix::net::accept_with(self.0.get()?, flags)).map(Self)
     }
 
     /// Who connected, or who listens at the name that was connected to.
@@ -179,7 +179,7 @@ impl Socket {
 
     /// A descriptor of the process that connected, which is readable when that has ended, whatever number it has here; `None`
     /// where the kernel has none (before 6.5), or the process has ended and was waited for.
-    pub(crate) fn peer_process(&self) -> Option<Descriptor> {
+    pub(crate) fn peer_process(&self) -> Option<ForkSafeFd> {
         /// Not in `libc` for all targets.
         const SO_PEERPIDFD: libc::c_int = 77;
         let open = || {
@@ -195,7 +195,7 @@ impl Socket {
             // SAFETY: a new descriptor, which nobody else has. It is closed when another program is executed.
             Ok(unsafe { OwnedFd::from_raw_fd(file) })
         };
-        Descriptor::open(open).ok()
+        ForkSafeFd::open(open).ok()
     }
 
     /// Sends a packet, if there is room for it.

@@ -12,18 +12,18 @@ mod descriptor {
 
     use rustix::event::{EventfdFlags, eventfd};
 
-    use super::super::fork::Kept;
+    use super::super::fork::OwnedFile;
 
     /// As many reads succeed as tokens were given; a program may poll the descriptor, and may make it non-blocking.
     #[derive(Debug)]
-    pub(crate) struct Tokens(Kept);
+    pub(crate) struct Tokens(OwnedFile);
 
     impl Tokens {
         /// # Errors
         ///
         /// The process has no descriptor left.
         pub(crate) fn create() -> io::Result<Self> {
-            Ok(Self(Kept::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE)?)))
+            Ok(Self(OwnedFile::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE)?)))
         }
 
         pub(crate) fn descriptor(&self) -> RawFd {
