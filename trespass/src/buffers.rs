@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::pool::{Block, LARGEST_BLOCK, Pool};
 use crate::protocol::{self, Chunk};
-use crate::readiness::Clapper;
+use crate::readiness::WakeHandle;
 
 /// Names what was lent to a connection until it comes back by a [`Completion`]: a block, or several that went together. The tickets of a
 /// connection count upwards.
@@ -101,17 +101,17 @@ impl From<protocol::Part> for Part {
 
 /// What programs have dropped of what they had received, to be told to the connection when it is next looked after.
 #[derive(Debug, Default)]
-pub(crate) struct Returns {
+pub(crate) struct ReturnedBytes {
     charge: AtomicUsize,
     /// The connection receives nothing before something is returned.
     waiting: AtomicBool,
     /// Who looks after the connection.
-    clapper: Mutex<Option<Arc<Clapper>>>,
+    wake_handle: Mutex<Option<Arc<WakeHandle>>>,
 }
 
-impl Returns {
-    pub(crate) fn look_after(&self, clapper: &Arc<Clapper>) {
-        *self.clapper.lock().unwrap_or_else(PoisonError::into_inner) = Some(clapper.clone());
+impl ReturnedBytes {
+    pub(crate) fn set_wake_handle(&self, wake_handle: &Arc<WakeHandle>) {
+        *self.wake_handle.lock().unwrap_or_else(PoisonError::into_inner) = Some(wake_handle.clone());
     }
 
     /// What was returned since.
@@ -119,11 +119,11 @@ impl Returns {
         if self.charge.load(Ordering::Relaxed) == 0 { 0 } else { self.charge.swap(0, Ordering::SeqCst) }
     }
 
-    /// Has the bell ring at the next return. False if there is one already.
+    /// Wakes the poller at the next return. False if there is one already.
     ///
     /// Either the store to `waiting` or the one to `charge` is first in the one order of all of these (SeqCst), so either this sees
     /// the return, or the return sees that it has to ring.
-    pub(crate) fn ring_at_next(&self) -> bool {
+    pub(crate) fn wake_at_next(&self) -> bool {
         self.waiting.store(true, Ordering::SeqCst);
         self.charge.load(Ordering::SeqCst) == 0
     }
@@ -131,9 +131,9 @@ impl Returns {
     fn give(&self, charge: usize) {
         self.charge.fetch_add(charge, Ordering::SeqCst);
         if self.waiting.swap(false, Ordering::SeqCst)
-            && let Some(clapper) = &*self.clapper.lock().unwrap_or_else(PoisonError::into_inner)
+            && let Some(wake_handle) = &*self.wake_handle.lock().unwrap_or_else(PoisonError::into_inner)
         {
-            clapper.ring();
+            wake_handle.notify();
         }
     }
 }
@@ -145,7 +145,7 @@ pub struct RecvBuf {
     more: Vec<Piece>,
     len: usize,
     charge: usize,
-    returns: Arc<Returns>,
+    returns: Arc<ReturnedBytes>,
 }
 
 struct Piece {
@@ -154,7 +154,7 @@ struct Piece {
 }
 
 impl RecvBuf {
-    pub(crate) fn new(returns: &Arc<Returns>) -> Self {
+    pub(crate) fn new(returns: &Arc<ReturnedBytes>) -> Self {
         Self { first: None, more: Vec::new(), len: 0, charge: 0, returns: returns.clone() }
     }
 

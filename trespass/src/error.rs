@@ -228,7 +228,7 @@ mod tests {
     use super::*;
     use crate::handshake::{Cause, Side, Step, Unavailable};
     use crate::wire::{Kind, RejectReason, WireError};
-    use crate::{buffers, engine, pool, protocol};
+    use crate::{blocking, buffers, pool, protocol};
 
     const ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 7);
 
@@ -277,7 +277,7 @@ mod tests {
                 .map(manager),
         );
         messages.push(protocol::Cause::Silent(Duration::ZERO).to_string());
-        let told = [buffers::NO_BLOCK, pool::DOES_NOT_GROW, engine::NOT_ALL_TAKEN];
+        let told = [buffers::NO_BLOCK, pool::DOES_NOT_GROW, blocking::LINGER_EXPIRED];
         messages.extend(told.map(str::to_owned));
         assert_eq!(messages.len(), 17);
         for message in &messages {

@@ -115,23 +115,23 @@
 //!
 //! Without the feature `rdma` this is the same crate over TCP alone, with nothing of RDMA in it; both builds understand each other.
 
-mod arrivals;
+mod acceptor;
+mod blocking;
 mod buffers;
 mod builder;
 mod common;
 mod connect;
+mod connection;
 #[cfg(test)]
 mod corpus;
-mod door;
 mod drivers;
-mod engine;
 mod environment;
 mod error;
 #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "what queue pairs alone need"))]
 mod handshake;
-mod lane;
 mod listener;
 mod log;
+mod pending;
 pub mod pool;
 #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "what queue pairs alone need"))]
 mod protocol;

@@ -18,7 +18,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use protocol::{Block, Blocks, Connection, Event, Kind, Link, Purpose, Remote, SendQueue, Setup, Transmit};
+use protocol::{
+    Block, Blocks, Event, Kind, Link, ProtocolMachine, Purpose, Remote, SendQueue, Setup, Transmit,
+};
 
 struct Counting;
 
@@ -93,7 +95,7 @@ impl Blocks for Pool {
 }
 
 struct Side {
-    connection: Connection<Piece>,
+    connection: ProtocolMachine<Piece>,
     pool: Pool,
     queue: SendQueue<Piece>,
     posted: VecDeque<u64>,
@@ -102,7 +104,7 @@ struct Side {
 
 impl Side {
     fn new(setup: &Setup) -> Self {
-        let mut connection = Connection::new(setup).unwrap();
+        let mut connection = ProtocolMachine::new(setup).unwrap();
         connection.slots_posted(connection.slots_wanted());
         let posted = VecDeque::with_capacity(128);
         Side { connection, pool: Pool::new(), queue: SendQueue::new(128), posted, returned: None }

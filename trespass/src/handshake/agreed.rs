@@ -70,7 +70,7 @@ impl Agreed {
             keepalive: config
                 .keepalive
                 .filter(|_| link == Link::Rc)
-                .map(|idle| Keepalive { idle, patience: idle }),
+                .map(|idle| Keepalive { idle, timeout: idle }),
             ..Setup::new(kind, link)
         }
     }

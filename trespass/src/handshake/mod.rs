@@ -87,12 +87,12 @@ impl NoPath {
     }
 
     /// As what there is of RDMA has it.
-    pub(crate) fn completed(&mut self, _: crate::drivers::Completed) {
+    pub(crate) fn completed(&mut self, _: crate::drivers::WorkCompletion) {
         match *self {}
     }
 
     /// As what there is of RDMA has it.
-    pub(crate) fn cut_off(&mut self, _: &std::io::Error) {
+    pub(crate) fn completion_queue_failed(&mut self, _: &std::io::Error) {
         match *self {}
     }
 }

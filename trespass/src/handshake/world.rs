@@ -164,7 +164,7 @@ impl Half {
     fn next(&self, now: Instant) -> Option<Instant> {
         let machine = self.machine.as_ref()?;
         let probing = (machine.step() == Step::Probe).then_some(now + HOP);
-        let arrival = self.inbox.front().map(|(at, _)| *at);
-        [probing, arrival, Some(machine.deadline())].into_iter().flatten().min()
+        let handshake = self.inbox.front().map(|(at, _)| *at);
+        [probing, handshake, Some(machine.deadline())].into_iter().flatten().min()
     }
 }

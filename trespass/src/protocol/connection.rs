@@ -122,7 +122,7 @@ pub(crate) struct Counters {
 }
 
 /// A connection.
-pub(crate) struct Connection<B> {
+pub(crate) struct ProtocolMachine<B> {
     link: Link,
     receive_payload: usize,
     credits: Credits,
@@ -141,11 +141,11 @@ pub(crate) struct Connection<B> {
     counters: Counters,
 }
 
-impl<B: Block> Connection<B> {
+impl<B: Block> ProtocolMachine<B> {
     /// A connection whose handshake is done.
     pub(crate) fn new(setup: &Setup) -> Result<Self, InvalidSetup> {
         setup.check()?;
-        Ok(Connection {
+        Ok(ProtocolMachine {
             link: setup.link,
             receive_payload: setup.receive_payload(),
             credits: Credits::new(setup.link, setup.own.window(), setup.peer.window()),
@@ -167,7 +167,7 @@ impl<B: Block> Connection<B> {
     /// The same with all cumulative totals begun at `start`, to test their wrap.
     #[cfg(test)]
     pub(crate) fn starting_at(setup: &Setup, start: u32) -> Result<Self, InvalidSetup> {
-        let mut connection = Connection::new(setup)?;
+        let mut connection = ProtocolMachine::new(setup)?;
         connection.credits = Credits::starting_at(start, setup.link, setup.own.window(), setup.peer.window());
         connection.outgoing.start_at(start);
         connection.incoming.start_at(start);

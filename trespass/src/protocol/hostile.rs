@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use super::fault::ProtocolError;
 use super::frame::{HEADER_LEN, Immediate};
-use super::{Block, Blocks, Connection, Done, Kind, Link, Purpose, Remote, SendQueue, Setup, Transmit};
+use super::{Block, Blocks, Done, Kind, Link, ProtocolMachine, Purpose, Remote, SendQueue, Setup, Transmit};
 
 /// Bytes of a slot, and of every block that is asked for in excess of it.
 const SLOT: u32 = 512;
@@ -52,7 +52,7 @@ fn run(data: &[u8]) -> bool {
 
 /// A connection, its driver and its program.
 struct Side {
-    connection: Connection<Piece>,
+    connection: ProtocolMachine<Piece>,
     memory: Memory,
     queue: SendQueue<Piece>,
     posted: Vec<u64>,
@@ -75,7 +75,7 @@ impl Side {
             (limits.slot_size, limits.rx_slots, limits.max_msg) = (SLOT, 16, 1 << 16);
         }
         (setup.rcvbuf, setup.sndbuf, setup.stage, setup.read_piece) = (4096, 4096, 4096, 4096);
-        let mut connection = Connection::new(&setup).expect("a good setup");
+        let mut connection = ProtocolMachine::new(&setup).expect("a good setup");
         connection.slots_posted(connection.slots_wanted());
         let (memory, queue) = (Memory::default(), SendQueue::new(64));
         let now = Instant::now();
@@ -116,7 +116,7 @@ impl Side {
 
     fn take(
         &mut self,
-        received: impl FnOnce(&mut Connection<Piece>) -> Result<Option<Piece>, ProtocolError>,
+        received: impl FnOnce(&mut ProtocolMachine<Piece>) -> Result<Option<Piece>, ProtocolError>,
     ) {
         let failed = self.connection.failure().is_some();
         match received(&mut self.connection) {

@@ -52,7 +52,7 @@ impl Prober {
     pub(crate) fn tick(&mut self, now: Instant, busy: bool) -> Option<Cause> {
         let keepalive = self.keepalive?;
         if let Some(answer_by) = self.answer_by {
-            return (now >= answer_by).then_some(Cause::Silent(keepalive.patience));
+            return (now >= answer_by).then_some(Cause::Silent(keepalive.timeout));
         }
         if self.look_at.is_some_and(|look_at| now < look_at) {
             return None;
@@ -61,7 +61,7 @@ impl Prober {
         self.due |= silent && !busy;
         if silent && busy {
             self.for_work = true;
-            self.answer_by = Some(now + keepalive.patience);
+            self.answer_by = Some(now + keepalive.timeout);
         }
         self.look_at = Some(now + keepalive.idle);
         None
@@ -77,7 +77,7 @@ impl Prober {
     pub(crate) fn take(&mut self, now: Instant) -> bool {
         let due = std::mem::take(&mut self.due);
         if let (true, Some(keepalive)) = (due, self.keepalive) {
-            self.answer_by = Some(now + keepalive.patience);
+            self.answer_by = Some(now + keepalive.timeout);
         }
         due
     }

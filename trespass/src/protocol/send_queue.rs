@@ -6,7 +6,7 @@ use super::block::Block;
 use super::connection::{Frame, Transmit};
 use super::pieces::{Pieces, Share};
 
-/// What completed; to be handed to [`Connection::done`](super::Connection::done).
+/// What completed; to be handed to [`ProtocolMachine::done`](super::ProtocolMachine::done).
 #[derive(Debug)]
 pub(crate) enum Done<B> {
     /// A frame was sent: its blocks, if it had any.

@@ -84,7 +84,7 @@ pub(crate) struct Keepalive {
     /// Silence before a probe.
     pub(crate) idle: Duration,
     /// How long a probe may take before the peer counts as dead.
-    pub(crate) patience: Duration,
+    pub(crate) timeout: Duration,
 }
 
 /// All that a connection needs to know.

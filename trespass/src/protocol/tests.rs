@@ -18,7 +18,7 @@ use super::*;
 
 /// A side: its connection, its memory, its end of the link.
 struct Side {
-    connection: Connection<VecBlock>,
+    connection: ProtocolMachine<VecBlock>,
     blocks: VecBlocks,
     queue: SendQueue<VecBlock>,
     events: Vec<Event<VecBlock>>,
@@ -35,7 +35,7 @@ struct Side {
 impl Side {
     fn new(setup: &Setup, start: u32) -> Self {
         let mut side = Side {
-            connection: Connection::starting_at(setup, start).unwrap(),
+            connection: ProtocolMachine::starting_at(setup, start).unwrap(),
             blocks: VecBlocks::new(100_000),
             queue: SendQueue::new(128),
             events: Vec::new(),

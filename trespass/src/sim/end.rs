@@ -9,7 +9,7 @@ use super::tcp::{Read, Tcp};
 use super::watch::{HEADER, Header, Watch};
 use crate::protocol::frame::Immediate;
 use crate::protocol::{
-    self, Block, Blocked, CallError, Cause, Chunk, Connection, Done, Event, Frame, Kind, Part, Piece,
+    self, Block, Blocked, CallError, Cause, Chunk, Done, Event, Frame, Kind, Part, Piece, ProtocolMachine,
     Purpose, SendQueue, Setup, Ticket, Transmit,
 };
 use std::collections::HashMap;
@@ -42,7 +42,7 @@ pub(super) enum Wire {
 /// One end of the connection.
 pub(super) struct End {
     which: usize,
-    pub(super) connection: Connection<SimBlock>,
+    pub(super) connection: ProtocolMachine<SimBlock>,
     pub(super) memory: Memory,
     queue: SendQueue<SimBlock>,
     /// What it shares its receives with, if it does.
@@ -75,7 +75,7 @@ impl End {
         let memory = Memory::new(plan.pool, plan.kept(which));
         memory.keep_private(plan.private);
         memory.keep_apart(plan.apart);
-        let connection = Connection::starting_at(&setup, plan.first_total);
+        let connection = ProtocolMachine::starting_at(&setup, plan.first_total);
         Self {
             which,
             connection: connection.expect("a plan that works"),
@@ -120,7 +120,7 @@ impl End {
         }
         self.memory.absolve_all();
         self.connection =
-            Connection::new(&Setup::new(Kind::Stream, protocol::Link::Rc)).expect("the defaults work");
+            ProtocolMachine::new(&Setup::new(Kind::Stream, protocol::Link::Rc)).expect("the defaults work");
         self.spare = None;
         self.memory.clone()
     }

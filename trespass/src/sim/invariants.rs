@@ -6,7 +6,7 @@ use super::explore;
 use super::plan::{Plan, Reader, Shape, Way};
 use super::watch::{CREDIT, FIN_ACK, RESET, RFIN, RTS};
 use super::world::{Tally, World};
-use crate::protocol::{Cause, Connection, Keepalive, Setup};
+use crate::protocol::{Cause, Keepalive, ProtocolMachine, Setup};
 use std::time::Duration;
 
 /// A run of `steps` steps that ends well.
@@ -293,7 +293,7 @@ fn i09_a_failure_completes_everything_once() {
     let faults = [Fault::Kill, Fault::Break, Fault::Cut, Fault::Mute, Fault::Abort];
     let sum = explore(60_000, |seed, mut chance| {
         let mut plan = Plan::any(&mut chance);
-        plan.keepalive = Some(Keepalive { idle: Duration::from_secs(5), patience: Duration::from_secs(2) });
+        plan.keepalive = Some(Keepalive { idle: Duration::from_secs(5), timeout: Duration::from_secs(2) });
         plan = plan.both(|habits| habits.zero_copy = 2);
         let way = plan.way;
         let fault = chance.one_of(&faults);
@@ -502,9 +502,10 @@ fn i20_a_setup_that_cannot_work_is_refused() {
     ];
     for (name, spoil) in spoilt {
         let mut setup = Plan::any(&mut Chance::new(1)).way(Way::Rc).setup(0);
-        assert!(Connection::<super::memory::SimBlock>::new(&setup).is_ok());
+        assert!(ProtocolMachine::<super::memory::SimBlock>::new(&setup).is_ok());
         spoil(&mut setup);
-        let refused = Connection::<super::memory::SimBlock>::new(&setup).err().map(|refused| refused.name);
+        let refused =
+            ProtocolMachine::<super::memory::SimBlock>::new(&setup).err().map(|refused| refused.name);
         assert_eq!(refused, Some(name), "I20");
     }
 }
@@ -529,7 +530,7 @@ fn i18_who_waits_has_nothing_to_do() {
 fn i18_hours_of_silence_cost_probes_and_nothing_else() {
     let sum = explore(20_000, |seed, mut chance| {
         let mut plan = Plan::any(&mut chance).way(Way::Rc);
-        plan.keepalive = Some(Keepalive { idle: Duration::from_secs(30), patience: Duration::from_secs(10) });
+        plan.keepalive = Some(Keepalive { idle: Duration::from_secs(30), timeout: Duration::from_secs(10) });
         let mut world = run(seed, chance, plan, 500);
         world.hush_others();
         let frames = world.tally().frames;
@@ -565,7 +566,7 @@ fn i18_hours_of_silence_cost_probes_and_nothing_else() {
 fn hours_of_talk_and_silence_break_nothing() {
     let sum = explore(60_000, |seed, mut chance| {
         let mut plan = Plan::any(&mut chance).both(|habits| habits.largest = habits.largest.min(20_000));
-        plan.keepalive = Some(Keepalive { idle: Duration::from_secs(30), patience: Duration::from_secs(10) });
+        plan.keepalive = Some(Keepalive { idle: Duration::from_secs(30), timeout: Duration::from_secs(10) });
         let mut world = World::new(seed, chance, plan);
         while world.elapsed() < Duration::from_secs(6 * 3600) {
             let (talk, silence) = (world.chance.within(0..400) as u64, world.chance.within(1..1800) as u64);

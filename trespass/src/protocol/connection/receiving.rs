@@ -2,14 +2,14 @@
 
 use std::ops::Range;
 
-use super::{Connection, Event, giving};
+use super::{Event, ProtocolMachine, giving};
 use crate::protocol::block::Block;
 use crate::protocol::fault::{Cause, ProtocolError};
 use crate::protocol::frame::{COALESCED, FrameType, HEADER_LEN, Header, Immediate};
 use crate::protocol::setup::Link;
 use crate::protocol::sink::Sink;
 
-impl<B: Block> Connection<B> {
+impl<B: Block> ProtocolMachine<B> {
     /// Receives to post now. TCP: 0 when nothing is to be read from the socket for now.
     pub(crate) fn slots_wanted(&self) -> usize {
         if self.closing.failed().is_some() || self.closing.is_closed() {

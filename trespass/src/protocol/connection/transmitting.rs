@@ -2,11 +2,11 @@
 
 use std::time::Instant;
 
-use super::{Connection, Frame, Transmit, giving};
+use super::{Frame, ProtocolMachine, Transmit, giving};
 use crate::protocol::block::{Block, Blocks, Purpose};
 use crate::protocol::frame::{FrameType, HEADER_LEN, Head, Header};
 
-impl<B: Block> Connection<B> {
+impl<B: Block> ProtocolMachine<B> {
     /// Whether [`transmit`](Self::transmit) has nothing, as far as can be said at once.
     #[inline]
     pub(crate) fn is_quiet(&self) -> bool {

@@ -218,8 +218,8 @@ fn a_link_that_dies_carries_no_reset_that_was_due() {
 #[test]
 fn a_peer_that_is_silent_is_probed_and_given_up() {
     let mut setup = setup(Kind::Stream);
-    let (idle, patience) = (Duration::from_secs(5), Duration::from_secs(2));
-    setup.keepalive = Some(Keepalive { idle, patience });
+    let (idle, timeout) = (Duration::from_secs(5), Duration::from_secs(2));
+    setup.keepalive = Some(Keepalive { idle, timeout });
     let mut pair = Pair::new(&setup);
     pair.pass(Duration::ZERO);
     for _ in 0..10 {
@@ -234,18 +234,18 @@ fn a_peer_that_is_silent_is_probed_and_given_up() {
     pair.now += idle;
     pair.b.connection.tick(pair.now);
     assert!(pair.b.transmit(&mut pair.a, pair.now, true));
-    assert_eq!(pair.b.connection.next_deadline(), Some(pair.now + patience));
-    pair.now += patience;
+    assert_eq!(pair.b.connection.next_deadline(), Some(pair.now + timeout));
+    pair.now += timeout;
     pair.b.connection.tick(pair.now);
-    assert_eq!(pair.b.connection.failure(), Some(&Cause::Silent(patience)));
+    assert_eq!(pair.b.connection.failure(), Some(&Cause::Silent(timeout)));
 }
 
 /// Sends that are under way stand for a probe, and are waited for no longer.
 #[test]
 fn a_device_that_says_nothing_of_what_it_sends_is_given_up() {
     let mut setup = setup(Kind::Stream);
-    let (idle, patience) = (Duration::from_secs(5), Duration::from_secs(2));
-    setup.keepalive = Some(Keepalive { idle, patience });
+    let (idle, timeout) = (Duration::from_secs(5), Duration::from_secs(2));
+    setup.keepalive = Some(Keepalive { idle, timeout });
     for completes in [true, false] {
         let mut pair = Pair::new(&setup);
         pair.pass(Duration::ZERO);
@@ -256,13 +256,13 @@ fn a_device_that_says_nothing_of_what_it_sends_is_given_up() {
             pair.a.connection.tick(pair.now);
         }
         assert_eq!(pair.a.connection.counters().probes, 0);
-        assert_eq!(pair.a.connection.next_deadline(), Some(pair.now + patience));
+        assert_eq!(pair.a.connection.next_deadline(), Some(pair.now + timeout));
         if completes {
             assert!(pair.a.complete(&pair.b));
         }
-        pair.now += patience;
+        pair.now += timeout;
         pair.a.connection.tick(pair.now);
-        assert_eq!(pair.a.connection.failure(), (!completes).then_some(&Cause::Silent(patience)));
+        assert_eq!(pair.a.connection.failure(), (!completes).then_some(&Cause::Silent(timeout)));
     }
 }
 

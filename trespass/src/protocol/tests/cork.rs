@@ -51,7 +51,7 @@ fn what_a_cork_holds_back_is_soon_seen_not_to_go() {
     let mut pair = Pair::new(&setup(Kind::SeqPacket));
     let quiet = |pair: &Pair| pair.a.connection.is_quiet();
     pair.a.connection.cork(true);
-    for end in [Connection::flush, |connection: &mut Connection<_>| connection.cork(false)] {
+    for end in [ProtocolMachine::flush, |connection: &mut ProtocolMachine<_>| connection.cork(false)] {
         pair.a.connection.cork(true);
         pair.a.send(b"one").unwrap();
         assert!(!quiet(&pair), "nobody knows until when");

@@ -326,7 +326,7 @@ fn immediate_data_is_checked_like_a_header() {
 
 #[test]
 fn frame_len_is_checked_before_memory_is_taken() {
-    let connection = Connection::<VecBlock>::new(&Setup::new(Kind::Stream, Link::Tcp)).unwrap();
+    let connection = ProtocolMachine::<VecBlock>::new(&Setup::new(Kind::Stream, Link::Tcp)).unwrap();
     let most = setup::TCP_FRAME_MAX;
     let header = |len| Header { len, credit_total: 0, ..NONE }.encode();
     assert_eq!(connection.frame_len(&header(most as u32)), Ok(most + 16));
@@ -339,7 +339,7 @@ fn impossible_setups_are_refused() {
     let refuse = |change: &dyn Fn(&mut Setup)| {
         let mut setup = setup(Kind::Stream);
         change(&mut setup);
-        Connection::<VecBlock>::new(&setup).err().map(|error| error.name)
+        ProtocolMachine::<VecBlock>::new(&setup).err().map(|error| error.name)
     };
     assert_eq!(refuse(&|_| {}), None);
     assert_eq!(refuse(&|setup| setup.peer.slot_size = 511), Some("slot_size"));

@@ -11,38 +11,38 @@ use sideway::ibverbs::queue_pair::{
 };
 use sideway::rdmacm::Identifier;
 
-use super::hub::{Completed, What};
-use super::number::{self, Request};
-use super::pair::{Home, Kept, Pair};
-use super::path::{Early, Proved};
-use super::{Device, DeviceBlock, Parameters};
+use super::cq_dispatcher::{CompletedRequest, WorkCompletion};
+use super::path::{EarlyCompletions, ProvenPath};
+use super::queue_pair::{CompletionTarget, Pair, QueuePairOwner};
+use super::wr_id::{self, WrId};
+use super::{Device, DeviceBlock, QpParameters};
 use crate::handshake::{Cause, Unavailable};
 use crate::protocol::{Block, Blocks, Purpose};
 use crate::wire::MAX_MESSAGE;
 
-/// A queue pair on its way to a [`link`](super::link::Rc). It has a completion queue of its own, a worker's too.
-pub(crate) struct Managed<P: Blocks<Block: DeviceBlock>> {
-    pair: Kept<P::Block>,
-    parameters: Parameters,
+/// A queue pair on its way to a [`driver`](super::driver::RcDriver). It has a completion queue of its own, a worker's too.
+pub(crate) struct CmQueuePair<P: Blocks<Block: DeviceBlock>> {
+    pair: QueuePairOwner<P::Block>,
+    parameters: QpParameters,
     blocks: P,
     /// What has come and was not heard.
-    come: VecDeque<Completed<P::Block>>,
+    received: VecDeque<WorkCompletion<P::Block>>,
     /// The handshake has heard all that it wants to: what comes is the connection's.
-    heard_all: bool,
+    handshake_done: bool,
 }
 
-impl<P: Blocks<Block: DeviceBlock>> Managed<P> {
+impl<P: Blocks<Block: DeviceBlock>> CmQueuePair<P> {
     /// Makes it, in the reset state. The blocks are registered in the device's domain.
     pub(crate) fn new(
         device: &Arc<Device>,
-        whence: &str,
-        parameters: Parameters,
+        origin: &str,
+        parameters: QpParameters,
         blocks: P,
     ) -> Result<Self, Unavailable> {
         let handshake_slots = MAX_MESSAGE.div_ceil(parameters.slot_size as usize) as u32;
-        let parameters = Parameters { handshake_slots, ..parameters };
-        let pair = Kept::new(device, whence, &parameters, None)?;
-        Ok(Self { pair, parameters, blocks, come: VecDeque::new(), heard_all: false })
+        let parameters = QpParameters { handshake_slots, ..parameters };
+        let pair = QueuePairOwner::new(device, origin, &parameters, None)?;
+        Ok(Self { pair, parameters, blocks, received: VecDeque::new(), handshake_done: false })
     }
 
     pub(crate) fn control(&self) -> &QueuePairControl {
@@ -89,7 +89,7 @@ impl<P: Blocks<Block: DeviceBlock>> Managed<P> {
             self.pair.qp.modify(&attributes).map_err(|error| unconnected(&error))?;
         }
         tracing::debug!(
-            place = self.pair.whence,
+            place = self.pair.origin,
             qp = self.pair.qp.qp_number(),
             inline = self.pair.heads.inline,
             "queue pair connected"
@@ -105,29 +105,29 @@ impl<P: Blocks<Block: DeviceBlock>> Managed<P> {
 
     /// Sends a message of the handshake in pieces of so many bytes, which are not more than a slot.
     pub(crate) fn send(&mut self, message: &[u8], piece: usize) -> Result<(), Unavailable> {
-        let Pair { qp, generation, said, probes, .. } = &mut *self.pair;
-        let (first, piece) = (said.len(), piece.clamp(1, self.parameters.slot_size as usize));
+        let Pair { qp, generation, handshake_messages, probes, .. } = &mut *self.pair;
+        let (first, piece) = (handshake_messages.len(), piece.clamp(1, self.parameters.slot_size as usize));
         for bytes in message.chunks(piece) {
             let block = self.blocks.take(self.parameters.slot_size as usize, Purpose::Receive);
             let mut block = block.ok_or_else(|| {
                 Unavailable::new(Cause::Resources, "the pool has no room for the handshake now")
             })?;
             block.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
-            said.push(block);
+            handshake_messages.push(block);
         }
         let mut list = qp.start_post_send();
-        for (block, bytes) in said[first..].iter().zip(message.chunks(piece)) {
+        for (block, bytes) in handshake_messages[first..].iter().zip(message.chunks(piece)) {
             // Memory that is not registered has no key: the device refuses 0.
             let lkey = block.lkey().unwrap_or(0);
             let entry = ScatterGatherEntry::new(lkey, block.address() as u64, bytes.len() as u32);
-            let id = number::number(*generation, Request::Probe);
+            let id = wr_id::encode(*generation, WrId::Probe);
             let send = list.construct_wr(id, WorkRequestFlags::Signaled).setup_send();
             // SAFETY: the pair keeps the block in `said` as long as any such request is under way, or forgets it; it stays where it is
             // (`DeviceBlock`), and nobody writes to it. The send queue has room for more pieces than a message has.
             unsafe { send.setup_sge_list(&[entry]) };
         }
         // If the device does not say that some were not posted, all were.
-        let (posted, count) = (list.post(), said.len() - first);
+        let (posted, count) = (list.post(), handshake_messages.len() - first);
         *probes += posted.as_ref().err().map_or(count, |error| error.posted().unwrap_or(count));
         posted.map_err(|error| failed(&error))
     }
@@ -138,46 +138,48 @@ impl<P: Blocks<Block: DeviceBlock>> Managed<P> {
     }
 
     /// Looks for what has come. The pieces are shown to `hear` until it says that this was all: what is behind is the connection's.
-    pub(crate) fn look(&mut self, mut hear: impl FnMut(&[u8]) -> bool) -> Result<(), Unavailable> {
-        let (pair, hub) = self.pair.parts();
-        let (come, mut failure) = (&mut self.come, None);
-        if let Home::Own(hub) = hub {
-            let reaped = hub.reap(|_, completed| {
+    pub(crate) fn poll_messages(&mut self, mut hear: impl FnMut(&[u8]) -> bool) -> Result<(), Unavailable> {
+        let (pair, dispatcher) = self.pair.parts();
+        let (received, mut failure) = (&mut self.received, None);
+        if let CompletionTarget::Own(dispatcher) = dispatcher {
+            let reaped = dispatcher.poll(|_, completed| {
                 let completed = pair.settle(completed);
                 match completed.failure() {
                     // The first says why; what is flushed behind it does not.
                     Some(why) => {
                         failure.get_or_insert(why);
                     }
-                    None if matches!(completed.what, What::Received(..)) => come.push_back(completed),
+                    None if matches!(completed.request, CompletedRequest::Received(..)) => {
+                        received.push_back(completed)
+                    }
                     None => (),
                 }
             });
             reaped.map_err(|error| failed(&error))?;
         }
-        while !self.heard_all
-            && let Some(Completed { what, len, .. }) = come.pop_front()
+        while !self.handshake_done
+            && let Some(WorkCompletion { request, len, .. }) = received.pop_front()
         {
-            let What::Received(_, Some(block)) = what else { continue };
-            self.heard_all = hear(&block.bytes()[..len.min(block.bytes().len())]);
+            let CompletedRequest::Received(_, Some(block)) = request else { continue };
+            self.handshake_done = hear(&block.bytes()[..len.min(block.bytes().len())]);
         }
         failure.map_or(Ok(()), Err)
     }
 
-    /// As [`Kept::watch`].
+    /// As [`QueuePairOwner::watch`].
     pub(crate) fn watch(&mut self, registry: &Registry, token: Token) -> io::Result<bool> {
         self.pair.watch(registry, token)
     }
 
-    /// As [`Kept::unwatch`].
+    /// As [`QueuePairOwner::unwatch`].
     pub(crate) fn unwatch(&mut self, registry: &Registry) -> io::Result<()> {
         self.pair.unwatch(registry)
     }
 
     /// What works now, and what has come of the connection.
-    pub(super) fn into_proved(self) -> Proved<P::Block> {
+    pub(super) fn into_proved(self) -> ProvenPath<P::Block> {
         let first = self.parameters.rx_slots as usize;
-        Proved { pair: self.pair, early: Early { first, completed: self.come.into() } }
+        ProvenPath { pair: self.pair, early: EarlyCompletions { first, completed: self.received.into() } }
     }
 }
 

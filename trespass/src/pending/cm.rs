@@ -17,27 +17,27 @@ use sideway::rdmacm::{
 
 use crate::builder::Config;
 use crate::connect::pool_over;
-use crate::drivers::rc::{Line, Managed, Parameters, named_device};
+use crate::connection::Connection;
+use crate::drivers::rc::{CmChannel, CmQueuePair, QpParameters, named_device};
 use crate::error::{CmError, ConnectError};
 use crate::handshake::{
     Agreed, Attempt, Cause, Exchange, HandshakeError, Side, Step, Unavailable, parting_words,
 };
-use crate::lane::Lane;
 use crate::pool::Pool;
 use crate::wire::{Kind, Message, Role};
 
 /// How long a last word over the queue pair may take.
-const PARTING: Duration = Duration::from_millis(100);
+const REJECT_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Queue pairs that a client may give up because their peer's connection manager has not forgotten the last connection of their number.
-const STALE: usize = 8;
+const MAX_STALE: usize = 8;
 
 /// A handshake that is under way.
-pub(crate) struct Meeting {
+pub(crate) struct PendingCmHandshake {
     /// Dropped before its identifier.
-    pair: Option<Managed<Pool>>,
+    pair: Option<CmQueuePair<Pool>>,
     /// Those whose numbers were refused: while they are there the next has another one.
-    stale: Vec<Managed<Pool>>,
+    stale: Vec<CmQueuePair<Pool>>,
     id: Identifier,
     /// The identifier is alone on it.
     channel: EventChannel,
@@ -45,33 +45,33 @@ pub(crate) struct Meeting {
     role: Role,
     exchange: Exchange,
     /// Of a server, until it is answered.
-    request: Option<Request>,
+    request: Option<ConnectRequest>,
     step: Step,
     /// This side's HELLO was sent.
-    said: bool,
+    hello_sent: bool,
     /// The connection manager says that both sides are ready; the client is the one to tell it.
     established: bool,
     /// The peer has hung up.
-    gone: bool,
+    disconnected: bool,
     agreed: Option<Agreed>,
     /// What it has failed with, and until when to wait for the last word to be heard.
-    parting: Option<(io::Error, Instant)>,
+    rejecting: Option<(io::Error, Instant)>,
     began: Instant,
 }
 
 /// What a client has asked for.
-struct Request {
+struct ConnectRequest {
     private_data: Vec<u8>,
     info: Option<ConnectionInfo>,
 }
 
 /// What went wrong.
-enum Trouble {
+enum HandshakeFailure {
     Manager(CmError),
     Handshake(HandshakeError),
 }
 
-impl Meeting {
+impl PendingCmHandshake {
     /// Of a client whose request has come; its event is given up.
     pub(super) fn requested(
         event: rdmacm::Event,
@@ -80,7 +80,7 @@ impl Meeting {
         config: &Config,
     ) -> io::Result<Self> {
         let request =
-            Request { private_data: event.private_data().to_vec(), info: event.connection().copied() };
+            ConnectRequest { private_data: event.private_data().to_vec(), info: event.connection().copied() };
         let id = event.into_cm_id();
         let alone = || -> Result<EventChannel, CmError> {
             let channel = EventChannel::from_provider(id.provider())?;
@@ -123,11 +123,11 @@ impl Meeting {
             exchange,
             request: None,
             step,
-            said: false,
+            hello_sent: false,
             established: false,
-            gone: false,
+            disconnected: false,
             agreed: None,
-            parting: None,
+            rejecting: None,
             began: Instant::now(),
         }
     }
@@ -142,7 +142,7 @@ impl Meeting {
 
     pub(super) fn deadline(&mut self, config: &Config) -> Instant {
         let end = self.began + config.handshake_deadline;
-        self.parting.as_ref().map_or(end, |(_, until)| *until)
+        self.rejecting.as_ref().map_or(end, |(_, until)| *until)
     }
 
     pub(super) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
@@ -163,41 +163,41 @@ impl Meeting {
         registry: &Registry,
         token: Token,
     ) -> Poll<io::Result<()>> {
-        if self.parting.is_some() {
-            return self.part(now);
+        if self.rejecting.is_some() {
+            return self.finish_reject(now);
         }
-        let outcome = self.go_on(config, pool, now, registry, token);
-        let trouble = match outcome {
+        let outcome = self.advance(config, pool, now, registry, token);
+        let failure = match outcome {
             Ok(true) => return Poll::Ready(Ok(())),
             Ok(false) if now < self.began + config.handshake_deadline => return Poll::Pending,
             Ok(false) => {
                 HandshakeError::TimedOut { step: self.step, after: config.handshake_deadline }.into()
             }
-            Err(trouble) => trouble,
+            Err(failure) => failure,
         };
-        self.fail(trouble, now)
+        self.fail(failure, now)
     }
 
     /// Whether it is done.
-    fn go_on(
+    fn advance(
         &mut self,
         config: &Config,
         pool: &Pool,
         now: Instant,
         registry: &Registry,
         token: Token,
-    ) -> Result<bool, Trouble> {
+    ) -> Result<bool, HandshakeFailure> {
         if let Some(request) = self.request.take() {
-            self.answer(&request, config, pool)?;
+            self.accept_request(&request, config, pool)?;
         }
         loop {
             while let Some(event) = self.channel.try_get_cm_event()? {
-                self.happened(&event, config, pool, now, registry)?;
+                self.on_cm_event(&event, config, pool, now, registry)?;
             }
-            if self.talk()? {
+            if self.exchange_hellos()? {
                 return Ok(true);
             }
-            if self.gone {
+            if self.disconnected {
                 return Err(HandshakeError::Closed { step: self.step }.into());
             }
             let Some(pair) = &mut self.pair else { return Ok(false) };
@@ -211,14 +211,14 @@ impl Meeting {
 
     // What the connection manager says.
 
-    fn happened(
+    fn on_cm_event(
         &mut self,
         event: &rdmacm::Event,
         config: &Config,
         pool: &Pool,
         now: Instant,
         registry: &Registry,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), HandshakeFailure> {
         if event.cm_id() != &self.id {
             // Of an identifier that was given up.
             return Ok(());
@@ -229,16 +229,16 @@ impl Meeting {
                 self.step = Step::Route;
                 self.id.resolve_route(left)?;
             }
-            EventType::RouteResolved => self.ask(config, pool)?,
-            EventType::ConnectResponse => self.hear_answer(event, false)?,
+            EventType::RouteResolved => self.send_request(config, pool)?,
+            EventType::ConnectResponse => self.on_response(event, false)?,
             // Of a client by iWARP, whose devices connect queue pairs themselves.
-            EventType::Established if self.role == Role::Client => self.hear_answer(event, true)?,
+            EventType::Established if self.role == Role::Client => self.on_response(event, true)?,
             EventType::Established => self.established = true,
-            EventType::Rejected => self.rejected(event, left, config, registry)?,
-            EventType::Disconnected => self.gone = true,
+            EventType::Rejected => self.on_rejected(event, left, config, registry)?,
+            EventType::Disconnected => self.disconnected = true,
             _ => {
                 if event.error().is_some() {
-                    return Err(told(event).into());
+                    return Err(cm_error(event).into());
                 }
             }
         }
@@ -246,21 +246,21 @@ impl Meeting {
     }
 
     /// The client asks for a connection.
-    fn ask(&mut self, config: &Config, pool: &Pool) -> Result<(), Trouble> {
-        let mut pair = self.make(config, pool)?;
+    fn send_request(&mut self, config: &Config, pool: &Pool) -> Result<(), HandshakeFailure> {
+        let mut pair = self.create_queue_pair(config, pool)?;
         pair.prepare(&self.id)?;
         let limits = self.exchange.terms().limits;
         let depths = (limits.rd_atomic_in, limits.rd_atomic_out);
-        let parameter = parameter(&pair, &self.exchange.hail(), depths, config);
+        let connection_parameter = connection_parameter(&pair, &self.exchange.hail(), depths, config);
         self.pair = Some(pair);
         self.step = Step::Answer;
-        self.id.connect(&parameter).map_err(|error| CmError::Failed(error.to_string()))?;
+        self.id.connect(&connection_parameter).map_err(|error| CmError::Failed(error.to_string()))?;
         Ok(())
     }
 
     /// The server has accepted: the client connects its queue pair, unless it is, and speaks.
-    fn hear_answer(&mut self, event: &rdmacm::Event, is_connected: bool) -> Result<(), Trouble> {
-        if self.said {
+    fn on_response(&mut self, event: &rdmacm::Event, is_connected: bool) -> Result<(), HandshakeFailure> {
+        if self.hello_sent {
             return Ok(());
         }
         self.exchange.hailed(event.private_data())?;
@@ -275,20 +275,20 @@ impl Meeting {
         self.established = true;
         self.step = Step::Hello;
         pair.send(&self.exchange.hello_bytes(), self.exchange.piece())?;
-        self.said = true;
+        self.hello_sent = true;
         Ok(())
     }
 
-    fn rejected(
+    fn on_rejected(
         &mut self,
         event: &rdmacm::Event,
         left: Duration,
         config: &Config,
         registry: &Registry,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), HandshakeFailure> {
         // The peer has not forgotten an earlier connection of a queue pair with that number: another pair has another number.
         let is_stale = event.reject_reason() == Some(rdmacm::RejectReason::StaleConnection);
-        if is_stale && self.role == Role::Client && self.stale.len() < STALE {
+        if is_stale && self.role == Role::Client && self.stale.len() < MAX_STALE {
             tracing::debug!(peer = %self.peer, "the peer remembers the queue pair's number: with another one");
             if let Some(mut pair) = self.pair.take() {
                 // Its descriptor goes with it, and a set forgets what is closed.
@@ -303,14 +303,19 @@ impl Meeting {
         }
         match Message::decode_private(event.private_data()) {
             Ok(Message::Reject(reject)) => Err(HandshakeError::from(reject).into()),
-            _ => Err(told(event).into()),
+            _ => Err(cm_error(event).into()),
         }
     }
 
     /// The server answers a request.
-    fn answer(&mut self, request: &Request, config: &Config, pool: &Pool) -> Result<(), Trouble> {
+    fn accept_request(
+        &mut self,
+        request: &ConnectRequest,
+        config: &Config,
+        pool: &Pool,
+    ) -> Result<(), HandshakeFailure> {
         self.exchange.hailed(&request.private_data)?;
-        let mut pair = self.make(config, pool)?;
+        let mut pair = self.create_queue_pair(config, pool)?;
         pair.prepare(&self.id)?;
         // The rest comes when the client has proved to be one.
         pair.post(self.exchange.receives(), false)?;
@@ -318,14 +323,14 @@ impl Meeting {
         let limits = self.exchange.terms().limits;
         let wanted = request.info.map_or((0, 0), |info| (info.responder_resources, info.initiator_depth));
         let depths = (limits.rd_atomic_in.min(wanted.0), limits.rd_atomic_out.min(wanted.1));
-        let parameter = parameter(&pair, &self.exchange.hail(), depths, config);
+        let connection_parameter = connection_parameter(&pair, &self.exchange.hail(), depths, config);
         self.pair = Some(pair);
-        self.id.accept(&parameter).map_err(|error| CmError::Failed(error.to_string()))?;
+        self.id.accept(&connection_parameter).map_err(|error| CmError::Failed(error.to_string()))?;
         Ok(())
     }
 
     /// A queue pair of the device that the route leads to.
-    fn make(&mut self, config: &Config, pool: &Pool) -> Result<Managed<Pool>, Unavailable> {
+    fn create_queue_pair(&mut self, config: &Config, pool: &Pool) -> Result<CmQueuePair<Pool>, Unavailable> {
         let context = self.id.get_device_context();
         let context = context.map_err(|error| Unavailable::new(Cause::NoDevice, error.to_string()))?;
         let device = named_device(&context.name())?;
@@ -334,17 +339,17 @@ impl Meeting {
         let (port, local) = (self.id.port().unwrap_or(0), self.id.local_addr());
         let local = local.map_or_else(String::new, |local| format!(" from {local}"));
         let whence = format!("{} port {port}, on the route to {}{local}", device.name(), self.peer);
-        Managed::new(&device, &whence, Parameters::of(config), pool)
+        CmQueuePair::new(&device, &whence, QpParameters::of(config), pool)
     }
 
     // What both sides say over the queue pair.
 
     /// Whether both have said all, and heard all.
-    fn talk(&mut self) -> Result<bool, Trouble> {
+    fn exchange_hellos(&mut self) -> Result<bool, HandshakeFailure> {
         let Some(pair) = &mut self.pair else { return Ok(false) };
         let (exchange, agreed) = (&mut self.exchange, &mut self.agreed);
         let (mut any, mut outcome) = (false, Ok(()));
-        let looked = pair.look(|piece| {
+        let looked = pair.poll_messages(|piece| {
             any = true;
             match exchange.heard(piece) {
                 Ok(found) => *agreed = found,
@@ -361,12 +366,12 @@ impl Meeting {
                 tracing::trace!(%error, "the connection manager knows already");
             }
         }
-        if self.agreed.is_some() && !self.said {
+        if self.agreed.is_some() && !self.hello_sent {
             pair.post(0, true)?;
             self.step = Step::Probe;
             pair.send(&self.exchange.hello_bytes(), self.exchange.piece())?;
-            self.said = true;
-            return self.talk();
+            self.hello_sent = true;
+            return self.exchange_hellos();
         }
         Ok(self.agreed.is_some() && self.established && pair.is_acknowledged())
     }
@@ -374,15 +379,15 @@ impl Meeting {
     // How it fails.
 
     /// Tells the peer, if there is a way.
-    fn fail(&mut self, trouble: Trouble, now: Instant) -> Poll<io::Result<()>> {
-        let words = match &trouble {
-            Trouble::Handshake(error) => parting_words(error),
-            Trouble::Manager(_) => None,
+    fn fail(&mut self, failure: HandshakeFailure, now: Instant) -> Poll<io::Result<()>> {
+        let words = match &failure {
+            HandshakeFailure::Handshake(error) => parting_words(error),
+            HandshakeFailure::Manager(_) => None,
         };
         let address = self.peer;
-        let error = io::Error::from(match trouble {
-            Trouble::Manager(source) => ConnectError::RdmaCm { address, source },
-            Trouble::Handshake(source) => ConnectError::Handshake { address, source },
+        let error = io::Error::from(match failure {
+            HandshakeFailure::Manager(source) => ConnectError::RdmaCm { address, source },
+            HandshakeFailure::Handshake(source) => ConnectError::Handshake { address, source },
         });
         if matches!(self.id.state(), IdentifierState::Requested | IdentifierState::Responded) {
             if let Err(error) = self.id.reject(words.as_deref().unwrap_or_default()) {
@@ -393,21 +398,21 @@ impl Meeting {
         // A client that waits for the server's HELLO reads words in its place.
         if let (Some(words), Some(pair)) = (words, &mut self.pair)
             && self.role == Role::Server
-            && !self.said
-            && !self.gone
+            && !self.hello_sent
+            && !self.disconnected
             && pair.send(&words, words.len()).is_ok()
         {
-            self.parting = Some((error, now + PARTING));
-            return self.part(now);
+            self.rejecting = Some((error, now + REJECT_TIMEOUT));
+            return self.finish_reject(now);
         }
         Poll::Ready(Err(error))
     }
 
     /// Waits until the last word is heard, or the time for it is over.
-    fn part(&mut self, now: Instant) -> Poll<io::Result<()>> {
-        let waits = match (&mut self.pair, &self.parting) {
+    fn finish_reject(&mut self, now: Instant) -> Poll<io::Result<()>> {
+        let waits = match (&mut self.pair, &self.rejecting) {
             (Some(pair), Some((_, until))) => {
-                pair.look(|_| true).is_ok() && !pair.is_acknowledged() && now < *until
+                pair.poll_messages(|_| true).is_ok() && !pair.is_acknowledged() && now < *until
             }
             _ => false,
         };
@@ -417,20 +422,20 @@ impl Meeting {
         if let Err(error) = self.id.disconnect() {
             tracing::trace!(%error, "the connection was over already");
         }
-        Poll::Ready(match self.parting.take() {
+        Poll::Ready(match self.rejecting.take() {
             Some((error, _)) => Err(error),
             None => Err(io::ErrorKind::NotConnected.into()),
         })
     }
 
-    pub(super) fn finish(self, config: &Config) -> io::Result<Lane> {
-        let Self { pair, id, channel, peer, agreed, gone, .. } = self;
+    pub(super) fn finish(self, config: &Config) -> io::Result<Connection> {
+        let Self { pair, id, channel, peer, agreed, disconnected, .. } = self;
         let (Some(pair), Some(agreed)) = (pair, agreed) else {
             return Err(io::ErrorKind::NotConnected.into());
         };
         let local = id.local_addr().and_then(|local| local.ip());
         let local = local.ok_or(io::ErrorKind::AddrNotAvailable)?;
-        Lane::managed(pair, Line::new(id, channel, gone), agreed, (local, peer), config)
+        Connection::managed(pair, CmChannel::new(id, channel, disconnected), agreed, (local, peer), config)
     }
 }
 
@@ -450,25 +455,25 @@ fn resolve(
 }
 
 /// What the peer is told: reads that this side answers at a time, and those that it has under way.
-fn parameter(
-    pair: &Managed<Pool>,
+fn connection_parameter(
+    pair: &CmQueuePair<Pool>,
     hail: &[u8],
     (reads_in, reads_out): (u8, u8),
     config: &Config,
 ) -> ConnectionParameter {
-    let mut parameter = ConnectionParameter::new();
-    parameter
+    let mut connection_parameter = ConnectionParameter::new();
+    connection_parameter
         .setup_queue_pair(pair.control())
         .setup_private_data(hail)
         .setup_responder_resources(reads_in)
         .setup_initiator_depth(reads_out)
         .setup_retry_count(config.retry_count)
         .setup_rnr_retry_count(config.rnr_retry);
-    parameter
+    connection_parameter
 }
 
 /// Whether the system says that no device leads to an address.
-fn leads_nowhere(error: &io::Error) -> bool {
+fn is_unreachable(error: &io::Error) -> bool {
     // ENODEV has no kind of its own.
     error.raw_os_error() == Some(19)
         || matches!(
@@ -480,7 +485,7 @@ fn leads_nowhere(error: &io::Error) -> bool {
 }
 
 /// What an event says that is a failure.
-fn told(event: &rdmacm::Event) -> CmError {
+fn cm_error(event: &rdmacm::Event) -> CmError {
     let words = event.error().map_or_else(|| event.event_type().to_string(), |error| error.to_string());
     let timed_out = event.status().error().is_some_and(|error| error.kind() == io::ErrorKind::TimedOut);
     match event.event_type() {
@@ -493,38 +498,38 @@ fn told(event: &rdmacm::Event) -> CmError {
     }
 }
 
-impl From<CmError> for Trouble {
+impl From<CmError> for HandshakeFailure {
     fn from(error: CmError) -> Self {
         Self::Manager(error)
     }
 }
 
-impl From<HandshakeError> for Trouble {
+impl From<HandshakeError> for HandshakeFailure {
     fn from(error: HandshakeError) -> Self {
         Self::Handshake(error)
     }
 }
 
-impl From<Unavailable> for Trouble {
+impl From<Unavailable> for HandshakeFailure {
     /// There is nothing else than RDMA.
     fn from(why: Unavailable) -> Self {
         HandshakeError::RdmaRequired { by: Side::Local, reason: why.on(Side::Local) }.into()
     }
 }
 
-impl From<GetEventError> for Trouble {
+impl From<GetEventError> for HandshakeFailure {
     fn from(error: GetEventError) -> Self {
         CmError::Failed(error.to_string()).into()
     }
 }
 
-impl From<ResolveRouteError> for Trouble {
+impl From<ResolveRouteError> for HandshakeFailure {
     /// The kernel resolves a loopback address, and says then that no route begins at its device.
     fn from(error: ResolveRouteError) -> Self {
         let words = error.to_string();
         match error {
             ResolveRouteError::NoDevice(_) => CmError::NoDevice(words),
-            ResolveRouteError::Rdmacm { source, .. } if leads_nowhere(&source) => CmError::NoDevice(words),
+            ResolveRouteError::Rdmacm { source, .. } if is_unreachable(&source) => CmError::NoDevice(words),
             _ => CmError::Failed(words),
         }
         .into()
@@ -538,7 +543,7 @@ impl From<ResolveAddrError> for CmError {
             ResolveAddrError::NotLocal { .. } | ResolveAddrError::AddressFamily { .. } => {
                 Self::NoDevice(words)
             }
-            ResolveAddrError::Rdmacm { source, .. } if leads_nowhere(&source) => Self::NoDevice(words),
+            ResolveAddrError::Rdmacm { source, .. } if is_unreachable(&source) => Self::NoDevice(words),
             _ => Self::Failed(words),
         }
     }

@@ -9,27 +9,27 @@ use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
 
 use crate::builder::Config;
-use crate::drivers::{Completed, Path, Seat};
+use crate::connection::Connection;
+use crate::drivers::{CqSlot, RdmaPath, WorkCompletion};
 use crate::error::ConnectError;
 use crate::handshake::{Attempt, Established, OverTcp};
-use crate::lane::Lane;
 use crate::pool::Pool;
 use crate::wire::Kind;
 
 /// A handshake that is under way.
-pub(crate) struct Shaking {
+pub(crate) struct PendingTcpHandshake {
     socket: TcpStream,
     peer: SocketAddr,
     kind: Kind,
     began: Instant,
     /// Where it completes, if it is a worker's and has not yet got there.
-    seat: Option<Seat>,
+    slot: Option<CqSlot>,
     /// `None`: TCP is not yet connected.
-    shaking: Option<OverTcp<Path>>,
-    established: Option<Established<Path>>,
+    handshake: Option<OverTcp<RdmaPath>>,
+    established: Option<Established<RdmaPath>>,
 }
 
-impl Shaking {
+impl PendingTcpHandshake {
     /// Of a client that was accepted.
     pub(super) fn accepted(
         socket: std::net::TcpStream,
@@ -37,34 +37,34 @@ impl Shaking {
         kind: Kind,
         config: &Config,
         pool: &Pool,
-        seat: Option<Seat>,
+        slot: Option<CqSlot>,
     ) -> io::Result<Self> {
         let began = Instant::now();
-        config.prepare(&socket)?;
+        config.configure_socket(&socket)?;
         socket.set_nonblocking(true)?;
-        let (terms, path) = config.offer(kind, socket.local_addr()?, pool, seat);
-        let shaking = Some(OverTcp::server(terms, path, began));
+        let (terms, path) = config.offer(kind, socket.local_addr()?, pool, slot);
+        let handshake = Some(OverTcp::server(terms, path, began));
         let socket = TcpStream::from_std(socket);
-        Ok(Self { socket, peer, kind, began, seat: None, shaking, established: None })
+        Ok(Self { socket, peer, kind, began, slot: None, handshake, established: None })
     }
 
     /// Of a client of one's own.
-    pub(super) fn connecting(peer: SocketAddr, kind: Kind, seat: Option<Seat>) -> io::Result<Self> {
+    pub(super) fn connecting(peer: SocketAddr, kind: Kind, slot: Option<CqSlot>) -> io::Result<Self> {
         let (socket, began) = (TcpStream::connect(peer)?, Instant::now());
-        Ok(Self { socket, peer, kind, began, seat, shaking: None, established: None })
+        Ok(Self { socket, peer, kind, began, slot, handshake: None, established: None })
     }
 
-    /// Something of its path has completed at the worker's desk.
-    pub(super) fn completed(&mut self, completed: Completed) {
-        if let Some(path) = self.shaking.as_mut().and_then(OverTcp::path) {
+    /// Something of its path has completed in the worker's completion queue.
+    pub(super) fn completed(&mut self, completed: WorkCompletion) {
+        if let Some(path) = self.handshake.as_mut().and_then(OverTcp::path) {
             path.completed(completed);
         }
     }
 
-    /// The worker's desk is of no use any more.
-    pub(super) fn cut_off(&mut self, error: &io::Error) {
-        if let Some(path) = self.shaking.as_mut().and_then(OverTcp::path) {
-            path.cut_off(error);
+    /// The worker's completion queue has failed.
+    pub(super) fn completion_queue_failed(&mut self, error: &io::Error) {
+        if let Some(path) = self.handshake.as_mut().and_then(OverTcp::path) {
+            path.completion_queue_failed(error);
         }
     }
 
@@ -78,8 +78,8 @@ impl Shaking {
 
     /// When to go on with it in any case.
     pub(super) fn deadline(&mut self, config: &Config) -> Instant {
-        match &mut self.shaking {
-            Some(shaking) => shaking.wants().deadline,
+        match &mut self.handshake {
+            Some(handshake) => handshake.wants().deadline,
             None => self.began + config.handshake_deadline,
         }
     }
@@ -102,7 +102,7 @@ impl Shaking {
         token: Token,
     ) -> Poll<io::Result<()>> {
         let address = self.peer;
-        if self.shaking.is_none() {
+        if self.handshake.is_none() {
             match self.connect(config, pool, now) {
                 Poll::Ready(Ok(())) => (),
                 Poll::Ready(Err(source)) => {
@@ -111,11 +111,11 @@ impl Shaking {
                 Poll::Pending => return Poll::Pending,
             }
         }
-        let Some(shaking) = &mut self.shaking else { return Poll::Pending };
+        let Some(handshake) = &mut self.handshake else { return Poll::Pending };
         loop {
-            let result = shaking.progress(&mut self.socket);
+            let result = handshake.progress(&mut self.socket);
             if result.is_pending()
-                && let Some(path) = shaking.probing()
+                && let Some(path) = handshake.probing()
             {
                 match path.watch(registry, token) {
                     // From now on what comes is reported; it may have come just before.
@@ -151,16 +151,16 @@ impl Shaking {
         }
         self.socket.set_nodelay(true)?;
         let attempt = Attempt::first()?;
-        let (terms, path) = config.offer(self.kind, self.socket.local_addr()?, pool, self.seat.take());
-        self.shaking = Some(OverTcp::client(terms, attempt, path, self.began));
+        let (terms, path) = config.offer(self.kind, self.socket.local_addr()?, pool, self.slot.take());
+        self.handshake = Some(OverTcp::client(terms, attempt, path, self.began));
         Poll::Ready(Ok(()))
     }
 
     /// Makes a connection of it. It is not registered any more.
-    pub(super) fn finish(self, config: &Config, pool: &Pool) -> io::Result<Lane> {
+    pub(super) fn finish(self, config: &Config, pool: &Pool) -> io::Result<Connection> {
         let established = self.established.ok_or(ErrorKind::NotConnected)?;
         let socket = std::net::TcpStream::from(self.socket);
-        config.prepare(&socket)?;
-        Lane::new(socket, established, config, pool)
+        config.configure_socket(&socket)?;
+        Connection::new(socket, established, config, pool)
     }
 }

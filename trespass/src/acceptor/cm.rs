@@ -11,17 +11,17 @@ use sideway::rdmacm::{
     ListenError, PortSpace,
 };
 
-use super::Visitor;
+use super::IncomingClient;
 use crate::error::CmError;
 
 /// An identifier that listens, alone on its channel.
-pub(crate) struct Listening {
+pub(crate) struct CmListener {
     channel: EventChannel,
     _id: Identifier,
     local: SocketAddr,
 }
 
-impl Listening {
+impl CmListener {
     pub(crate) fn at(address: SocketAddr, backlog: u32) -> Result<Self, CmError> {
         let channel = EventChannel::new()?;
         let id = channel.create_id(PortSpace::Tcp)?;
@@ -44,7 +44,7 @@ impl Listening {
         registry.deregister(&mut SourceFd(&self.channel.as_fd().as_raw_fd()))
     }
 
-    pub(super) fn accept(&self) -> io::Result<Visitor> {
+    pub(super) fn accept(&self) -> io::Result<IncomingClient> {
         loop {
             let event = self.channel.try_get_cm_event().map_err(io::Error::other)?;
             let Some(event) = event else { return Err(ErrorKind::WouldBlock.into()) };
@@ -55,7 +55,7 @@ impl Listening {
                         tracing::debug!(?event, "a client without an IP address is rejected");
                         continue;
                     };
-                    return Ok(Visitor::RdmaCm(Box::new(event), peer));
+                    return Ok(IncomingClient::RdmaCm(Box::new(event), peer));
                 }
                 EventType::DeviceRemoval => {
                     let words =

@@ -1,7 +1,7 @@
 //! Where clients come in: a socket that listens, or an identifier of the connection manager's.
 
 #[cfg(feature = "rdma")]
-mod listening;
+mod cm;
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,24 +10,24 @@ use mio::net::TcpListener;
 use mio::{Interest, Registry, Token};
 
 #[cfg(feature = "rdma")]
-pub(crate) use listening::Listening;
+pub(crate) use cm::CmListener;
 
 /// What listens. It does not block.
-pub(crate) enum Door {
+pub(crate) enum Acceptor {
     Tcp(TcpListener),
     #[cfg(feature = "rdma")]
-    RdmaCm(Listening),
+    RdmaCm(CmListener),
 }
 
 /// Somebody who has come in.
-pub(crate) enum Visitor {
+pub(crate) enum IncomingClient {
     Tcp(std::net::TcpStream, SocketAddr),
     /// The event of a request; dropping it rejects that.
     #[cfg(feature = "rdma")]
     RdmaCm(Box<sideway::rdmacm::Event>, SocketAddr),
 }
 
-impl Visitor {
+impl IncomingClient {
     pub(crate) fn peer(&self) -> SocketAddr {
         match self {
             Self::Tcp(_, peer) => *peer,
@@ -37,7 +37,7 @@ impl Visitor {
     }
 }
 
-impl Door {
+impl Acceptor {
     pub(crate) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
         match self {
             Self::Tcp(socket) => registry.register(socket, token, Interest::READABLE),
@@ -63,9 +63,11 @@ impl Door {
     }
 
     /// The next who waits; if nobody does, an error of the kind `WouldBlock`.
-    pub(crate) fn accept(&mut self) -> io::Result<Visitor> {
+    pub(crate) fn accept(&mut self) -> io::Result<IncomingClient> {
         match self {
-            Self::Tcp(socket) => socket.accept().map(|(socket, peer)| Visitor::Tcp(socket.into(), peer)),
+            Self::Tcp(socket) => {
+                socket.accept().map(|(socket, peer)| IncomingClient::Tcp(socket.into(), peer))
+            }
             #[cfg(feature = "rdma")]
             Self::RdmaCm(listening) => listening.accept(),
         }

@@ -12,22 +12,22 @@ use mio::{Interest, Registry, Token};
 use sideway::rdmacm::{EventChannel, EventType, Identifier};
 
 /// A TCP connection, or one of the connection manager's.
-pub(super) enum Anchor {
-    Socket { socket: TcpStream, ended: bool },
-    Line(Line),
+pub(super) enum ControlChannel {
+    Socket { socket: TcpStream, peer_ended: bool },
+    Cm(CmChannel),
 }
 
-impl Anchor {
+impl ControlChannel {
     /// The socket is non-blocking.
-    pub(super) fn of_socket(socket: std::net::TcpStream) -> Self {
-        Self::Socket { socket: TcpStream::from_std(socket), ended: false }
+    pub(super) fn from_socket(socket: std::net::TcpStream) -> Self {
+        Self::Socket { socket: TcpStream::from_std(socket), peer_ended: false }
     }
 
     pub(super) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
         match self {
             Self::Socket { socket, .. } => registry.register(socket, token, Interest::READABLE),
-            Self::Line(line) => {
-                let channel = line.channel.as_fd().as_raw_fd();
+            Self::Cm(cm) => {
+                let channel = cm.channel.as_fd().as_raw_fd();
                 registry.register(&mut SourceFd(&channel), token, Interest::READABLE)
             }
         }
@@ -36,43 +36,43 @@ impl Anchor {
     pub(super) fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
         match self {
             Self::Socket { socket, .. } => registry.deregister(socket),
-            Self::Line(line) => registry.deregister(&mut SourceFd(&line.channel.as_fd().as_raw_fd())),
+            Self::Cm(cm) => registry.deregister(&mut SourceFd(&cm.channel.as_fd().as_raw_fd())),
         }
     }
 
     /// Takes note of a report, which may be of something else with the same key.
     pub(super) fn on_event(&mut self, event: &Event) {
         match self {
-            Self::Socket { ended, .. } => *ended |= event.is_read_closed() || event.is_error(),
-            Self::Line(line) => line.may_have_event = true,
+            Self::Socket { peer_ended, .. } => *peer_ended |= event.is_read_closed() || event.is_error(),
+            Self::Cm(cm) => cm.may_have_event = true,
         }
     }
 
     /// Looks what was reported. To be called before completions are polled: what the peer had sent before its end is found by that then.
-    pub(super) fn look(&mut self) {
-        if let Self::Line(line) = self {
-            line.look();
+    pub(super) fn poll_events(&mut self) {
+        if let Self::Cm(cm) = self {
+            cm.poll_events();
         }
     }
 
     /// Whether the peer's end was found since this was asked last.
-    pub(super) fn has_ended(&mut self) -> bool {
+    pub(super) fn take_peer_ended(&mut self) -> bool {
         match self {
-            Self::Socket { ended, .. } => replace(ended, false),
-            Self::Line(line) => replace(&mut line.ended, false),
+            Self::Socket { peer_ended, .. } => replace(peer_ended, false),
+            Self::Cm(cm) => replace(&mut cm.peer_ended, false),
         }
     }
 
     /// Has the peer hear of the end, also if this side's program does nothing for a long time.
-    pub(super) fn end(&mut self) {
+    pub(super) fn disconnect(&mut self) {
         match self {
             Self::Socket { socket, .. } => {
                 if let Err(error) = socket.shutdown(Shutdown::Both) {
                     tracing::trace!(%error, "the socket of a connection was gone already");
                 }
             }
-            Self::Line(line) => {
-                if let Err(error) = line.id.disconnect() {
+            Self::Cm(cm) => {
+                if let Err(error) = cm.id.disconnect() {
                     tracing::trace!(%error, "the connection was over already");
                 }
             }
@@ -81,20 +81,20 @@ impl Anchor {
 }
 
 /// An identifier of the connection manager's that is alone on its channel. Dropping it hangs up.
-pub(crate) struct Line {
+pub(crate) struct CmChannel {
     id: Identifier,
     channel: EventChannel,
     may_have_event: bool,
-    ended: bool,
+    peer_ended: bool,
 }
 
-impl Line {
+impl CmChannel {
     /// Of a connection that was established, and may have ended since.
-    pub(crate) fn new(id: Identifier, channel: EventChannel, ended: bool) -> Self {
-        Self { id, channel, may_have_event: true, ended }
+    pub(crate) fn new(id: Identifier, channel: EventChannel, peer_ended: bool) -> Self {
+        Self { id, channel, may_have_event: true, peer_ended }
     }
 
-    fn look(&mut self) {
+    fn poll_events(&mut self) {
         if !replace(&mut self.may_have_event, false) {
             return;
         }
@@ -103,7 +103,7 @@ impl Line {
                 Ok(Some(event)) => {
                     tracing::trace!(event = %event.event_type(), "the connection manager reports");
                     // That its number may be used again says nothing of a queue pair that is to be destroyed.
-                    self.ended |= matches!(
+                    self.peer_ended |= matches!(
                         event.event_type(),
                         EventType::Disconnected | EventType::DeviceRemoval | EventType::ConnectError
                     );
@@ -111,7 +111,7 @@ impl Line {
                 Ok(None) => return,
                 Err(error) => {
                     tracing::warn!(%error, "the connection manager says nothing more");
-                    self.ended = true;
+                    self.peer_ended = true;
                     return;
                 }
             }

@@ -14,10 +14,12 @@ use sideway::ibverbs::queue_pair::{
 };
 use sideway::ibverbs::srq::SharedReceiveQueue;
 
-use super::hub::{Completed, Desk, Hub, NAP, Seat, What};
-use super::number::{self, Request};
-use super::path::Parameters;
-use super::shelf::Shelf;
+use super::cq_dispatcher::{
+    CompletedRequest, CqDispatcher, CqSlot, DRAIN_POLL_INTERVAL, WorkCompletion, WorkerCq,
+};
+use super::path::QpParameters;
+use super::shared_recv_queue::SharedRecvQueue;
+use super::wr_id::{self, WrId};
 use super::{Device, DeviceBlock};
 use crate::handshake::{Cause, Unavailable};
 use crate::protocol::{Blocks, Done, GATHER_MAX, Piece, Purpose, SendQueue};
@@ -31,12 +33,12 @@ const ENTRIES_MIN: u32 = 2;
 /// How long a queue pair that was stopped may take to give everything back.
 pub(super) const DRAIN: Duration = Duration::from_millis(500);
 
-/// A queue pair, and what was posted. It must not be dropped before the device has given everything back: [`Kept`] sees to that.
+/// A queue pair, and what was posted. It must not be dropped before the device has given everything back: [`QueuePairOwner`] sees to that.
 pub(super) struct Pair<B: DeviceBlock> {
     pub(super) qp: GenericQueuePair,
     /// What its work requests' numbers have.
     pub(super) generation: u32,
-    pub(super) receives: Receives<B>,
+    pub(super) receives: PostedReceives<B>,
     /// What is sent and has not completed; it never holds more than the device has granted.
     pub(super) sends: SendQueue<B>,
     /// Sends posted so far, and those of them that came out of `sends` since.
@@ -45,68 +47,68 @@ pub(super) struct Pair<B: DeviceBlock> {
     /// Sends of the handshake that are posted and have not completed.
     pub(super) probes: usize,
     /// What they send, if it is in blocks of their own, as long as there are any.
-    pub(super) said: Vec<B>,
-    pub(super) heads: Heads<B>,
+    pub(super) handshake_messages: Vec<B>,
+    pub(super) heads: HeaderBuffers<B>,
     /// Its receives are shared with others, and it may have used some.
     pub(super) shares: bool,
     /// The device has said that it takes no more of them: what it has taken has completed.
-    heard: bool,
+    last_wqe_reached: bool,
     /// It is in the error state.
     pub(super) stopped: bool,
     pub(super) device: Arc<Device>,
     /// The device and the port, and why these, in words.
-    pub(super) whence: String,
+    pub(super) origin: String,
 }
 
 impl<B: DeviceBlock> Pair<B> {
     /// Makes it, in the reset state.
     pub(super) fn new(
         device: &Arc<Device>,
-        whence: &str,
-        parameters: &Parameters,
+        origin: &str,
+        parameters: &QpParameters,
         cq: &GenericCompletionQueue,
-        shelf: Option<&Shelf<B>>,
+        shared_recv_queue: Option<&SharedRecvQueue<B>>,
         generation: u32,
     ) -> Result<Self, Unavailable> {
         let (depth, receives) = depths(parameters);
-        let srq = shelf.map(Shelf::srq);
-        let qp = make(device, cq, srq, depth, receives, parameters.inline)
+        let srq = shared_recv_queue.map(SharedRecvQueue::srq);
+        let qp = create_queue_pair(device, cq, srq, depth, receives, parameters.inline)
             .map_err(|error| Unavailable::new(Cause::Resources, format!("{}: {error}", device.name())))?;
         let inline = (qp.control().capability().max_inline_data as usize).min(parameters.inline as usize);
         Ok(Self {
             qp,
             generation,
-            receives: Receives::new(if srq.is_none() { receives as usize } else { 0 }),
+            receives: PostedReceives::new(if srq.is_none() { receives as usize } else { 0 }),
             sends: SendQueue::new(depth as usize),
             posted: 0,
             completed: 0,
             probes: 0,
-            said: Vec::new(),
-            heads: Heads { block: None, places: depth as usize, inline },
+            handshake_messages: Vec::new(),
+            heads: HeaderBuffers { block: None, places: depth as usize, inline },
             shares: false,
-            heard: false,
+            last_wqe_reached: false,
             stopped: false,
             device: Arc::clone(device),
-            whence: whence.to_owned(),
+            origin: origin.to_owned(),
         })
     }
 
     /// How many completions may come of one at a time, without those of receives that it shares with others.
-    pub(super) fn completions(parameters: &Parameters, shares: bool) -> u32 {
+    pub(super) fn completions(parameters: &QpParameters, shares: bool) -> u32 {
         let (depth, receives) = depths(parameters);
         if shares { depth } else { depth + receives }
     }
 
     /// Takes note of what the device says of the receives that it shares.
-    pub(super) fn hear(&mut self) {
-        if self.shares && !self.heard {
-            self.heard = self.device.is_done_sharing(self.qp.qp_number());
+    pub(super) fn check_last_wqe(&mut self) {
+        if self.shares && !self.last_wqe_reached {
+            self.last_wqe_reached = self.device.take_last_wqe_reached(self.qp.qp_number());
         }
     }
 
     /// Whether it can be destroyed: the device has nothing of it any more. It was heard before all that has completed was polled.
     pub(super) fn is_free(&mut self) -> bool {
-        self.finish(drop) && (self.heard || !self.shares)
+        self.finish(drop) && (self.last_wqe_reached || !self.shares)
     }
 
     /// Time is up: gives up what has not come back.
@@ -131,19 +133,19 @@ impl<B: DeviceBlock> Pair<B> {
     /// The send with that count has completed, and with it all before it: gives them back one by one, then `None`. Of one that was
     /// not posted, nothing.
     pub(super) fn sent(&mut self, count: u32) -> Option<Done<B>> {
-        let done = self.sends.complete(number::from(self.completed, count))?;
+        let done = self.sends.complete(wr_id::extend(self.completed, count))?;
         self.completed += 1;
         Some(done)
     }
 
     /// Whether the send with that count has completed before a READ that is the oldest.
     pub(super) fn passes_over_a_read(&self, count: u32) -> bool {
-        self.sends.passes_over_a_read(number::from(self.completed, count))
+        self.sends.passes_over_a_read(wr_id::extend(self.completed, count))
     }
 
     /// Whether the send with that count is under way.
     pub(super) fn has_sent(&self, count: u32) -> bool {
-        let id = number::from(self.completed, count);
+        let id = wr_id::extend(self.completed, count);
         self.sends.has(id) && id < self.posted
     }
 
@@ -151,31 +153,33 @@ impl<B: DeviceBlock> Pair<B> {
     fn acknowledged(&mut self) {
         self.probes = self.probes.saturating_sub(1);
         if self.probes == 0 {
-            self.said.clear();
+            self.handshake_messages.clear();
         }
     }
 
     /// Takes note of what has completed before the connection's first turn: it is out of the queues then, whatever becomes of the handshake.
-    pub(super) fn settle(&mut self, completed: Completed<B>) -> Completed<B> {
-        let what = match completed.what {
-            What::Own(Request::Receive(count)) => What::Received(count, self.receives.complete(count)),
-            What::Own(Request::Probe) => {
-                self.acknowledged();
-                completed.what
+    pub(super) fn settle(&mut self, completed: WorkCompletion<B>) -> WorkCompletion<B> {
+        let request = match completed.request {
+            CompletedRequest::Own(WrId::Receive(count)) => {
+                CompletedRequest::Received(count, self.receives.complete(count))
             }
-            what => what,
+            CompletedRequest::Own(WrId::Probe) => {
+                self.acknowledged();
+                completed.request
+            }
+            request => request,
         };
-        Completed { what, ..completed }
+        WorkCompletion { request, ..completed }
     }
 
     /// Takes back what the device is done with, after [`stop`](Self::stop); what was sent is handed on.
-    pub(super) fn take_back(&mut self, completed: Completed<B>, mut each: impl FnMut(Done<B>)) {
+    pub(super) fn complete_flushed(&mut self, completed: WorkCompletion<B>, mut each: impl FnMut(Done<B>)) {
         let flushed = completed.status != WorkCompletionStatus::Success;
-        match completed.what {
-            What::Received(..) | What::Overdrawn => (),
-            What::Own(Request::Receive(count)) => drop(self.receives.complete(count)),
-            What::Own(Request::Probe) => self.acknowledged(),
-            What::Own(Request::Send(count)) => {
+        match completed.request {
+            CompletedRequest::Received(..) | CompletedRequest::Overdrawn => (),
+            CompletedRequest::Own(WrId::Receive(count)) => drop(self.receives.complete(count)),
+            CompletedRequest::Own(WrId::Probe) => self.acknowledged(),
+            CompletedRequest::Own(WrId::Send(count)) => {
                 while let Some(done) = self.sent(count) {
                     // READs have completions of their own, so this one's is what failed: it has brought nothing.
                     if !(flushed && matches!(done, Done::Read { .. })) {
@@ -204,14 +208,16 @@ impl<B: DeviceBlock> Pair<B> {
         self.receives.posted.drain(..).for_each(std::mem::forget);
         while let Some(mut done) = self.sends.drain() {
             let rescued = match &mut done {
-                Done::Sent(Some(pieces)) => pieces.iter_mut().all(|piece| rescue(piece, &mut copy)),
+                Done::Sent(Some(pieces)) => {
+                    pieces.iter_mut().all(|piece| replace_with_copy(piece, &mut copy))
+                }
                 // Others may have shares of it, the connection too: all of them know, and the last gives the copy back.
                 Done::Part(share) => share.lose(&mut copy),
                 _ => false,
             };
             if rescued { each(done) } else { std::mem::forget(done) }
         }
-        self.said.drain(..).for_each(std::mem::forget);
+        self.handshake_messages.drain(..).for_each(std::mem::forget);
         std::mem::forget(self.heads.block.take());
         (self.posted, self.completed, self.probes) = (0, 0, 0);
         let qp = self.qp.qp_number();
@@ -220,93 +226,103 @@ impl<B: DeviceBlock> Pair<B> {
 }
 
 /// Has a lent block be a copy, as the device never gives it back. Whether there is one.
-fn rescue<B>(piece: &mut Piece<B>, copy: impl FnOnce(&B) -> Option<B>) -> bool {
+fn replace_with_copy<B>(piece: &mut Piece<B>, copy: impl FnOnce(&B) -> Option<B>) -> bool {
     let fresh = if piece.ticket.is_some() { copy(&piece.block) } else { None };
     fresh.map(|fresh| std::mem::forget(std::mem::replace(&mut piece.block, fresh))).is_some()
 }
 
 /// A queue pair that somebody uses, and where it completes. When it is dropped, everything is taken back from the device first.
-pub(super) struct Kept<B: DeviceBlock> {
+pub(super) struct QueuePairOwner<B: DeviceBlock> {
     /// Only its drop takes it.
     pair: Option<Box<Pair<B>>>,
-    home: Home<B>,
+    target: CompletionTarget<B>,
     /// During the handshake: what completes is reported, and the completion queue is to tell of the next.
     watched: bool,
 }
 
 /// Where a pair completes.
-pub(super) enum Home<B: DeviceBlock> {
+pub(super) enum CompletionTarget<B: DeviceBlock> {
     /// Nothing else does.
-    Own(Box<Hub<B>>),
+    Own(Box<CqDispatcher<B>>),
     /// With a worker's others: the worker hands on what is this one's.
-    Shared(Desk<B>),
+    WorkerCq(WorkerCq<B>),
 }
 
-impl<B: DeviceBlock> Kept<B> {
-    /// Makes it, in the reset state: at a worker's seat, if there is one and it has room, else with all that it needs.
+impl<B: DeviceBlock> QueuePairOwner<B> {
+    /// Makes it, in the reset state: in a worker's completion queue, if there is one and it has room, else with all that it needs.
     pub(super) fn new(
         device: &Arc<Device>,
-        whence: &str,
-        parameters: &Parameters,
-        seat: Option<&Seat<B>>,
+        origin: &str,
+        parameters: &QpParameters,
+        slot: Option<&CqSlot<B>>,
     ) -> Result<Self, Unavailable> {
         let (depth, receives) = depths(parameters);
         fits(device, depth, receives)?;
-        if let Some(Seat { desk, index }) = seat
-            && let Some(pair) = desk.make(device, whence, parameters, *index)?
+        if let Some(CqSlot { worker_cq, index }) = slot
+            && let Some(pair) = worker_cq.create_pair(device, origin, parameters, *index)?
         {
-            return Ok(Self { pair: Some(pair), home: Home::Shared(desk.clone()), watched: false });
+            return Ok(Self {
+                pair: Some(pair),
+                target: CompletionTarget::WorkerCq(worker_cq.clone()),
+                watched: false,
+            });
         }
-        let hub = Hub::of_one(device, parameters)?;
-        let pair = Pair::new(device, whence, parameters, hub.cq(), hub.shelf(), 0)?;
-        Ok(Self { pair: Some(Box::new(pair)), home: Home::Own(Box::new(hub)), watched: false })
+        let dispatcher = CqDispatcher::of_one(device, parameters)?;
+        let pair = Pair::new(device, origin, parameters, dispatcher.cq(), dispatcher.shared_recv_queue(), 0)?;
+        Ok(Self {
+            pair: Some(Box::new(pair)),
+            target: CompletionTarget::Own(Box::new(dispatcher)),
+            watched: false,
+        })
     }
 
     /// Has the system report under that key what completes, if nobody else does. Whether that was not so already: then something may have
     /// completed just before.
     pub(super) fn watch(&mut self, registry: &Registry, token: Token) -> io::Result<bool> {
-        let Home::Own(hub) = &mut self.home else { return Ok(false) };
+        let CompletionTarget::Own(dispatcher) = &mut self.target else { return Ok(false) };
         if !self.watched {
-            hub.register(registry, token)?;
+            dispatcher.register(registry, token)?;
             self.watched = true;
         }
-        hub.on_event();
-        hub.take_events()?;
-        hub.arm()
+        dispatcher.on_event();
+        dispatcher.take_events()?;
+        dispatcher.arm()
     }
 
     /// Ends that.
     pub(super) fn unwatch(&mut self, registry: &Registry) -> io::Result<()> {
-        match &mut self.home {
-            Home::Own(hub) if std::mem::replace(&mut self.watched, false) => hub.deregister(registry),
+        match &mut self.target {
+            CompletionTarget::Own(dispatcher) if std::mem::replace(&mut self.watched, false) => {
+                dispatcher.deregister(registry)
+            }
             _ => Ok(()),
         }
     }
 
     /// Both.
-    pub(super) fn parts(&mut self) -> (&mut Pair<B>, &mut Home<B>) {
-        (self.pair.as_mut().expect(KEPT), &mut self.home)
+    pub(super) fn parts(&mut self) -> (&mut Pair<B>, &mut CompletionTarget<B>) {
+        (self.pair.as_mut().expect(OPEN), &mut self.target)
     }
 
     /// Makes it certain of so many receives, if they are shared. Else how many there can be in all.
-    pub(super) fn admit(&mut self, first: u32) -> Result<(), u32> {
+    pub(super) fn reserve_receives(&mut self, first: u32) -> Result<(), u32> {
         let number = self.qp.qp_number();
         self.shares = self.receives.room == 0;
-        match &mut self.home {
-            Home::Own(hub) => hub.admit(number, first),
-            Home::Shared(desk) => desk.admit(number, first),
+        match &mut self.target {
+            CompletionTarget::Own(dispatcher) => dispatcher.reserve_receives(number, first),
+            CompletionTarget::WorkerCq(worker_cq) => worker_cq.reserve_receives(number, first),
         }
     }
 
     /// Receives that are there for it.
-    pub(super) fn held(&mut self) -> usize {
+    pub(super) fn receives_held(&mut self) -> usize {
         if !self.shares {
             return self.receives.len();
         }
         let number = self.qp.qp_number();
-        match &mut self.home {
-            Home::Own(hub) => hub.held(number) as usize,
-            Home::Shared(desk) => desk.held(number) as usize,
+        match &mut self.target {
+            CompletionTarget::Own(dispatcher) => dispatcher.receives_held(number) as usize,
+            CompletionTarget::WorkerCq(worker_cq) => worker_cq.receives_held(number) as usize,
         }
     }
 
@@ -316,7 +332,7 @@ impl<B: DeviceBlock> Kept<B> {
         wanted: usize,
         mut blocks: impl FnMut() -> Option<B>,
     ) -> io::Result<usize> {
-        let Self { pair: Some(pair), home, .. } = self else { return Ok(0) };
+        let Self { pair: Some(pair), target, .. } = self else { return Ok(0) };
         if !pair.shares {
             let mut left = wanted;
             let blocks = || {
@@ -327,9 +343,9 @@ impl<B: DeviceBlock> Kept<B> {
             return pair.receives.post(list, pair.generation, blocks).map_err(io::Error::other);
         }
         let (number, wanted) = (pair.qp.qp_number(), u32::try_from(wanted).unwrap_or(u32::MAX));
-        let posted = match home {
-            Home::Own(hub) => hub.share(number, wanted, blocks),
-            Home::Shared(desk) => desk.share(number, wanted, blocks),
+        let posted = match target {
+            CompletionTarget::Own(dispatcher) => dispatcher.grant_receives(number, wanted, blocks),
+            CompletionTarget::WorkerCq(worker_cq) => worker_cq.grant_receives(number, wanted, blocks),
         };
         posted.map(|posted| posted as usize)
     }
@@ -341,10 +357,10 @@ impl<B: DeviceBlock> Kept<B> {
         wanted: usize,
         slot_size: usize,
     ) -> Result<(), Unavailable> {
-        let missing = wanted - self.held().min(wanted);
+        let missing = wanted - self.receives_held().min(wanted);
         let posted = self.post_receives(missing, || blocks.take(slot_size, Purpose::Stand));
         posted.map_err(|error| Unavailable::new(Cause::ProbeFailed, error.to_string()))?;
-        let posted = self.held();
+        let posted = self.receives_held();
         if posted < wanted {
             let detail =
                 format!("the pool has room for {posted} of {wanted} receive slots of {slot_size} bytes now");
@@ -353,67 +369,67 @@ impl<B: DeviceBlock> Kept<B> {
         Ok(())
     }
 
-    /// The hub that is its alone.
-    pub(super) fn own_hub(&mut self) -> Option<&mut Hub<B>> {
-        match &mut self.home {
-            Home::Own(hub) => Some(hub),
-            Home::Shared(_) => None,
+    /// The dispatcher that serves this pair alone.
+    pub(super) fn own_dispatcher(&mut self) -> Option<&mut CqDispatcher<B>> {
+        match &mut self.target {
+            CompletionTarget::Own(dispatcher) => Some(dispatcher),
+            CompletionTarget::WorkerCq(_) => None,
         }
     }
 }
 
-const KEPT: &str = "a pair is kept as long as its keeper lives";
+const OPEN: &str = "a pair is kept as long as its keeper lives";
 
-impl<B: DeviceBlock> Deref for Kept<B> {
+impl<B: DeviceBlock> Deref for QueuePairOwner<B> {
     type Target = Pair<B>;
 
     fn deref(&self) -> &Pair<B> {
-        self.pair.as_ref().expect(KEPT)
+        self.pair.as_ref().expect(OPEN)
     }
 }
 
-impl<B: DeviceBlock> DerefMut for Kept<B> {
+impl<B: DeviceBlock> DerefMut for QueuePairOwner<B> {
     fn deref_mut(&mut self) -> &mut Pair<B> {
-        self.pair.as_mut().expect(KEPT)
+        self.pair.as_mut().expect(OPEN)
     }
 }
 
-impl<B: DeviceBlock> Drop for Kept<B> {
+impl<B: DeviceBlock> Drop for QueuePairOwner<B> {
     fn drop(&mut self) {
         let Some(mut pair) = self.pair.take() else { return };
-        let hub = match &mut self.home {
-            Home::Own(hub) => hub,
-            Home::Shared(desk) => return desk.bury(pair),
+        let dispatcher = match &mut self.target {
+            CompletionTarget::Own(dispatcher) => dispatcher,
+            CompletionTarget::WorkerCq(worker_cq) => return worker_cq.start_draining(pair),
         };
         pair.stop();
         let until = Instant::now() + DRAIN;
         loop {
-            pair.hear();
+            pair.check_last_wqe();
             // If it fails, it goes on failing until time is up.
-            let _ = hub.reap(|_, completed| pair.take_back(completed, drop));
+            let _ = dispatcher.poll(|_, completed| pair.complete_flushed(completed, drop));
             if pair.is_free() {
                 return;
             }
             if Instant::now() >= until {
                 return pair.give_up();
             }
-            std::thread::sleep(NAP);
+            std::thread::sleep(DRAIN_POLL_INTERVAL);
         }
     }
 }
 
 /// Sends and receives that a pair has under way at most.
-fn depths(parameters: &Parameters) -> (u32, u32) {
+fn depths(parameters: &QpParameters) -> (u32, u32) {
     let slots = parameters.rx_slots;
     (slots + SENDS_BESIDE + u32::from(parameters.reads), slots + parameters.handshake_slots)
 }
 
 /// Completions of both queues must find room in one completion queue.
 fn fits(device: &Device, sends: u32, receives: u32) -> Result<(), Unavailable> {
-    let most = device.most;
+    let limits = device.limits;
     for (what, wanted, most) in [
-        ("completions", sends + receives, most.completions),
-        ("work requests in a queue", sends, most.work_requests),
+        ("completions", sends + receives, limits.completions),
+        ("work requests in a queue", sends, limits.work_requests),
     ] {
         if wanted > most {
             let name = device.name();
@@ -426,7 +442,7 @@ fn fits(device: &Device, sends: u32, receives: u32) -> Result<(), Unavailable> {
 }
 
 /// Makes a queue pair, with fewer pieces to a request, and with less inline data, if the device has not so much.
-fn make(
+fn create_queue_pair(
     device: &Device,
     cq: &GenericCompletionQueue,
     srq: Option<&SharedReceiveQueue>,
@@ -434,7 +450,7 @@ fn make(
     receives: u32,
     inline: u32,
 ) -> Result<GenericQueuePair, CreateQueuePairError> {
-    let entries = (1 + GATHER_MAX as u32).min(device.most.entries).max(ENTRIES_MIN);
+    let entries = (1 + GATHER_MAX as u32).min(device.limits.entries).max(ENTRIES_MIN);
     let immediate = if device.has_immediate {
         SendOperationFlags::SendWithImmediate
     } else {
@@ -472,7 +488,7 @@ fn less_inline(inline: u32) -> u32 {
 }
 
 /// Where the bytes come from that are in no block.
-pub(super) struct Heads<B> {
+pub(super) struct HeaderBuffers<B> {
     /// [`HEAD`] bytes for each place of the send queue, once they are needed.
     block: Option<B>,
     places: usize,
@@ -480,7 +496,7 @@ pub(super) struct Heads<B> {
     pub(super) inline: usize,
 }
 
-impl<B: DeviceBlock> Heads<B> {
+impl<B: DeviceBlock> HeaderBuffers<B> {
     /// Sees that there is memory for them. False: the pool has none now.
     pub(super) fn prepare(&mut self, blocks: &mut impl Blocks<Block = B>) -> bool {
         if self.block.is_none() {
@@ -516,14 +532,14 @@ impl<B: DeviceBlock> Heads<B> {
 }
 
 /// The blocks that the device receives into, the one that completes next at the front. They are never more than there is room for.
-pub(super) struct Receives<B> {
+pub(super) struct PostedReceives<B> {
     posted: VecDeque<B>,
     /// The number of the one at the front.
     first: u64,
     room: usize,
 }
 
-impl<B: DeviceBlock> Receives<B> {
+impl<B: DeviceBlock> PostedReceives<B> {
     fn new(room: usize) -> Self {
         Self { posted: VecDeque::with_capacity(room), first: 0, room }
     }
@@ -551,7 +567,7 @@ impl<B: DeviceBlock> Receives<B> {
             let lkey = block.lkey().unwrap_or(0);
             let id = self.first + self.posted.len() as u64;
             self.posted.push_back(block);
-            let request = list.construct_wr(number::number(generation, Request::Receive(id as u32)));
+            let request = list.construct_wr(wr_id::encode(generation, WrId::Receive(id as u32)));
             // SAFETY: the block is in `posted` until `complete` takes it out, which is when its completion was polled; `Pair`
             // forgets what is left. No reference to its bytes is made there, and the memory stays where it is (`DeviceBlock`).
             unsafe { request.setup_sge(lkey, address as u64, u32::try_from(len).unwrap_or(u32::MAX)) };

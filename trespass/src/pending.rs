@@ -4,7 +4,7 @@
 //! taken longest makes room, if it has had its chance: whoever is slow, or means no good, keeps nobody out.
 
 #[cfg(feature = "rdma")]
-mod meeting;
+mod cm;
 mod tcp;
 
 use std::io;
@@ -15,113 +15,115 @@ use std::time::{Duration, Instant};
 use mio::{Registry, Token};
 
 #[cfg(feature = "rdma")]
-use self::meeting::Meeting;
-use self::tcp::Shaking;
+use self::cm::PendingCmHandshake;
+use self::tcp::PendingTcpHandshake;
+use crate::acceptor::IncomingClient;
 use crate::builder::{Bootstrap, Config};
-use crate::door::Visitor;
-use crate::drivers::{Completed, Seat};
-use crate::lane::Lane;
+use crate::connection::Connection;
+use crate::drivers::{CqSlot, WorkCompletion};
 use crate::pool::Pool;
 use crate::wire::Kind;
 
 /// How long each may take whoever else comes.
-const CHANCE: Duration = Duration::from_millis(200);
+const GRACE: Duration = Duration::from_millis(200);
 
 /// A handshake that is under way.
-pub(crate) enum Arrival {
-    Tcp(Box<Shaking>),
+pub(crate) enum PendingHandshake {
+    Tcp(Box<PendingTcpHandshake>),
     #[cfg(feature = "rdma")]
-    RdmaCm(Box<Meeting>),
+    RdmaCm(Box<PendingCmHandshake>),
 }
 
 /// The same of whichever it is.
 macro_rules! whichever {
-    ($arrival:expr, $way:ident => $call:expr) => {
-        match $arrival {
-            Self::Tcp($way) => $call,
+    ($pending:expr, $handshake:ident => $call:expr) => {
+        match $pending {
+            Self::Tcp($handshake) => $call,
             #[cfg(feature = "rdma")]
-            Self::RdmaCm($way) => $call,
+            Self::RdmaCm($handshake) => $call,
         }
     };
 }
 
-impl Arrival {
-    /// Of a client that has come: to a worker, if there is a seat.
+impl PendingHandshake {
+    /// Of a client that has come: to a worker, if it gives a slot of its completion queue.
     pub(crate) fn accepted(
-        visitor: Visitor,
+        client: IncomingClient,
         kind: Kind,
         config: &Config,
         pool: &Pool,
-        seat: Option<Seat>,
+        slot: Option<CqSlot>,
     ) -> io::Result<Self> {
-        Ok(match visitor {
-            Visitor::Tcp(socket, peer) => {
-                Self::Tcp(Box::new(Shaking::accepted(socket, peer, kind, config, pool, seat)?))
+        Ok(match client {
+            IncomingClient::Tcp(socket, peer) => {
+                Self::Tcp(Box::new(PendingTcpHandshake::accepted(socket, peer, kind, config, pool, slot)?))
             }
             #[cfg(feature = "rdma")]
-            Visitor::RdmaCm(request, peer) => {
-                Self::RdmaCm(Box::new(Meeting::requested(*request, peer, kind, config)?))
+            IncomingClient::RdmaCm(request, peer) => {
+                Self::RdmaCm(Box::new(PendingCmHandshake::requested(*request, peer, kind, config)?))
             }
         })
     }
 
-    /// Of a client of one's own: a worker's, if there is a seat.
+    /// Of a client of one's own: a worker's, if it gives a slot of its completion queue.
     pub(crate) fn connecting(
         peer: SocketAddr,
         kind: Kind,
         config: &Config,
-        seat: Option<Seat>,
+        slot: Option<CqSlot>,
     ) -> io::Result<Self> {
         match config.bootstrap {
             #[cfg(feature = "rdma")]
-            Bootstrap::RdmaCm => Ok(Self::RdmaCm(Box::new(Meeting::connecting(peer, kind, config)?))),
+            Bootstrap::RdmaCm => {
+                Ok(Self::RdmaCm(Box::new(PendingCmHandshake::connecting(peer, kind, config)?)))
+            }
             #[cfg(not(feature = "rdma"))]
             Bootstrap::RdmaCm => {
                 let source = crate::error::CmError::built_without();
                 Err(crate::error::ConnectError::RdmaCm { address: peer, source }.into())
             }
-            Bootstrap::Tcp => Ok(Self::Tcp(Box::new(Shaking::connecting(peer, kind, seat)?))),
+            Bootstrap::Tcp => Ok(Self::Tcp(Box::new(PendingTcpHandshake::connecting(peer, kind, slot)?))),
         }
     }
 
-    /// Something of it has completed at the worker's desk.
-    pub(crate) fn completed(&mut self, completed: Completed) {
+    /// Something of it has completed in the worker's completion queue.
+    pub(crate) fn completed(&mut self, completed: WorkCompletion) {
         match self {
-            Self::Tcp(way) => way.completed(completed),
+            Self::Tcp(handshake) => handshake.completed(completed),
             #[cfg(feature = "rdma")]
             Self::RdmaCm(_) => debug_assert!(false, "it has a completion queue of its own"),
         }
     }
 
-    /// The worker's desk is of no use any more.
-    pub(crate) fn cut_off(&mut self, error: &io::Error) {
+    /// The worker's completion queue has failed.
+    pub(crate) fn completion_queue_failed(&mut self, error: &io::Error) {
         match self {
-            Self::Tcp(way) => way.cut_off(error),
+            Self::Tcp(handshake) => handshake.completion_queue_failed(error),
             #[cfg(feature = "rdma")]
             Self::RdmaCm(_) => (),
         }
     }
 
     pub(crate) fn peer(&self) -> SocketAddr {
-        whichever!(self, way => way.peer())
+        whichever!(self, handshake => handshake.peer())
     }
 
     /// When it has had its chance.
-    pub(crate) fn chance(&self) -> Instant {
-        whichever!(self, way => way.began()) + CHANCE
+    pub(crate) fn grace_until(&self) -> Instant {
+        whichever!(self, handshake => handshake.began()) + GRACE
     }
 
     /// When to go on with it in any case.
     pub(crate) fn deadline(&mut self, config: &Config) -> Instant {
-        whichever!(self, way => way.deadline(config))
+        whichever!(self, handshake => handshake.deadline(config))
     }
 
     pub(crate) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
-        whichever!(self, way => way.register(registry, token))
+        whichever!(self, handshake => handshake.register(registry, token))
     }
 
     pub(crate) fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
-        whichever!(self, way => way.deregister(registry))
+        whichever!(self, handshake => handshake.deregister(registry))
     }
 
     /// Goes on as far as it can without waiting. What it waits for then is reported under the key that it is registered with.
@@ -133,15 +135,15 @@ impl Arrival {
         registry: &Registry,
         token: Token,
     ) -> Poll<io::Result<()>> {
-        whichever!(self, way => way.progress(config, pool, now, registry, token))
+        whichever!(self, handshake => handshake.progress(config, pool, now, registry, token))
     }
 
     /// Makes a connection of it, once that has come to a good end. It is not registered any more.
-    pub(crate) fn finish(self, config: &Config, pool: &Pool) -> io::Result<Lane> {
+    pub(crate) fn finish(self, config: &Config, pool: &Pool) -> io::Result<Connection> {
         match self {
-            Self::Tcp(way) => way.finish(config, pool),
+            Self::Tcp(handshake) => handshake.finish(config, pool),
             #[cfg(feature = "rdma")]
-            Self::RdmaCm(way) => way.finish(config),
+            Self::RdmaCm(handshake) => handshake.finish(config),
         }
     }
 }

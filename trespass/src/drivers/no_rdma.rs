@@ -7,17 +7,17 @@ use mio::{Registry, Token};
 
 /// There is nothing on it.
 #[derive(Clone, Default)]
-pub(crate) struct Desk(());
+pub(crate) struct WorkerCq(());
 
 /// There is nothing to sit at.
-pub(crate) struct Seat;
+pub(crate) struct CqSlot;
 
 /// There is nothing to complete.
-pub(crate) enum Completed {}
+pub(crate) enum WorkCompletion {}
 
-impl Desk {
-    pub(crate) fn seat(&self, _: u32) -> Seat {
-        Seat
+impl WorkerCq {
+    pub(crate) fn slot(&self, _: u32) -> CqSlot {
+        CqSlot
     }
 
     pub(crate) fn register(&self, _: &Registry, _: Token) -> io::Result<()> {
@@ -26,7 +26,7 @@ impl Desk {
 
     pub(crate) fn on_event(&self) {}
 
-    pub(crate) fn reap(&self, _: impl FnMut(u32, Completed)) -> io::Result<bool> {
+    pub(crate) fn poll(&self, _: impl FnMut(u32, WorkCompletion)) -> io::Result<bool> {
         Ok(false)
     }
 
