@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use mio::Token;
 
 use crate::connection::{Connection, Refused};
-use crate::protocol::{CallError, Sink};
+use crate::protocol::{CallBuffer, CallError};
 use crate::readiness::{Poller, Readiness, ReadinessState, Until};
 
 /// The only connection's key in its set.
@@ -72,7 +72,7 @@ impl<T, F: FnMut(&mut Connection, &mut [u8]) -> Result<T, Refused>> Call<T> for 
 
     #[inline]
     fn poll_once(&mut self, connection: &mut Connection, all: bool) -> PollOutcome<T> {
-        let mut sink = Sink::new(self.buffer);
+        let mut sink = CallBuffer::new(self.buffer);
         let moved = connection.poll_into(all, &mut sink);
         match sink.taken() {
             Some(len) => PollOutcome::Done((self.done)(len)),

@@ -93,8 +93,8 @@ impl Progress {
     }
 }
 
-impl From<protocol::Part> for Part {
-    fn from(part: protocol::Part) -> Self {
+impl From<protocol::ReceivedPart> for Part {
+    fn from(part: protocol::ReceivedPart) -> Self {
         Self { len: part.len, last: part.last, total: part.total }
     }
 }
@@ -141,14 +141,14 @@ impl ReturnedBytes {
 /// Bytes, or a message, in the blocks in which they arrived. They count against the connection's receive buffer, so a program that
 /// keeps many of these stops its peer; dropping one lets it go on.
 pub struct RecvBuf {
-    first: Option<Piece>,
-    more: Vec<Piece>,
+    first: Option<ReceivedPiece>,
+    more: Vec<ReceivedPiece>,
     len: usize,
     charge: usize,
     returns: Arc<ReturnedBytes>,
 }
 
-struct Piece {
+struct ReceivedPiece {
     block: Block,
     range: Range<usize>,
 }
@@ -161,7 +161,7 @@ impl RecvBuf {
     pub(crate) fn push(&mut self, chunk: Chunk<Block>) {
         self.len += chunk.range.len();
         self.charge += chunk.charge;
-        let piece = Piece { block: chunk.block, range: chunk.range };
+        let piece = ReceivedPiece { block: chunk.block, range: chunk.range };
         if self.first.is_none() { self.first = Some(piece) } else { self.more.push(piece) }
     }
 

@@ -18,7 +18,7 @@ use crate::drivers::{CqSlot, RdmaPath};
 #[cfg(not(feature = "rdma"))]
 use crate::error::CmError;
 use crate::error::{AcceptError, ConnectError};
-use crate::handshake::{Attempt, OverTcp, Terms, Unavailable};
+use crate::handshake::{Attempt, TcpHandshake, Terms, Unavailable};
 use crate::listener::Listener;
 use crate::pending::PendingHandshake;
 use crate::pool::{Pool, PoolConfig};
@@ -133,7 +133,7 @@ impl Config {
             .and_then(|socket| self.configure_socket(&socket).map(|()| socket))
             .map_err(|source| ConnectError::Tcp { address, source })?;
         let (terms, path) = self.offer(kind, socket.local_addr()?, pool, None);
-        let shaking = OverTcp::client(terms, Attempt::first()?, path, began);
+        let shaking = TcpHandshake::client(terms, Attempt::first()?, path, began);
         let established =
             shaking.run(&socket).map_err(|source| ConnectError::Handshake { address, source })?;
         socket.set_nonblocking(true)?;

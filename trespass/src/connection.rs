@@ -19,7 +19,10 @@ use crate::connect::usable_pool;
 use crate::drivers::{Driver, RdmaPath, TransportDriver, WorkCompletion};
 use crate::handshake::{Agreed, Established, FallbackReason, Transport};
 use crate::pool::{Block, Pool};
-use crate::protocol::{self, Blocked, CallError, Cause, Event, Link, ProtocolMachine, Setup, Sink};
+use crate::protocol::{
+    self, Blocked, CallBuffer, CallError, ConnectionEvent, ConnectionSetup, FailureCause, LinkType,
+    ProtocolMachine,
+};
 use crate::readiness::{Poller, Readiness};
 use crate::spin::AdaptiveSpin;
 use crate::stats::{Stats, Summary};
@@ -114,10 +117,10 @@ impl Connection {
         let (local, peer) = (socket.local_addr()?, socket.peer_addr()?);
         let (kind, agreed) = (established.agreed.kind, established.agreed);
         let ((driver, pool), link, fallback) = match established.path {
-            Ok(path) => (TransportDriver::over(path, socket)?, Link::Rc, None),
+            Ok(path) => (TransportDriver::over(path, socket)?, LinkType::Rc, None),
             Err(reason) => (
                 (TransportDriver::tcp(socket), usable_pool(pool, config)?.without_device()),
-                Link::Tcp,
+                LinkType::Tcp,
                 Some(reason),
             ),
         };
@@ -135,19 +138,19 @@ impl Connection {
     ) -> io::Result<Self> {
         let info = ConnectionInfo { local, peer, kind: agreed.kind, fallback: None };
         let (driver, pool) = TransportDriver::managed(managed, channel);
-        Self::of(driver, Link::Rc, agreed, info, config, pool)
+        Self::of(driver, LinkType::Rc, agreed, info, config, pool)
     }
 
     fn of(
         driver: TransportDriver,
-        link: Link,
+        link: LinkType,
         agreed: Agreed,
         info: ConnectionInfo,
         config: &Config,
         pool: Pool,
     ) -> io::Result<Self> {
         let (gather, domain) = (driver.gather(), pool.domain_id());
-        let setup = Setup { gather, domain, ..agreed.setup(config, link) };
+        let setup = ConnectionSetup { gather, domain, ..agreed.setup(config, link) };
         info.log_setup(&driver);
         let mut protocol = ProtocolMachine::new(&setup)
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
@@ -165,9 +168,9 @@ impl Connection {
             lent: 0,
             linger: config.linger,
             // What TCP brings, the system alone can say.
-            spin: AdaptiveSpin::new(if link == Link::Rc { config.spin } else { Duration::ZERO }),
+            spin: AdaptiveSpin::new(if link == LinkType::Rc { config.spin } else { Duration::ZERO }),
             sndbuf: config.sndbuf,
-            piece: (link == Link::Rc).then(|| piece(&setup)),
+            piece: (link == LinkType::Rc).then(|| piece(&setup)),
             domain,
             clock: Instant::now(),
             peer_finished: false,
@@ -212,9 +215,13 @@ impl Connection {
         self.collect_returns();
         if self.protocol.next_deadline().is_some_and(|deadline| now >= deadline) {
             // A program that has made no calls for long has not seen yet what came in time.
-            while self.driver.poll_once(&mut self.protocol, &mut self.pool, now, false, &mut Sink::default())
-            {
-            }
+            while self.driver.poll_once(
+                &mut self.protocol,
+                &mut self.pool,
+                now,
+                false,
+                &mut CallBuffer::default(),
+            ) {}
             self.protocol.tick(now);
         }
         self.driver.progress(&mut self.protocol, &mut self.pool, now);
@@ -227,12 +234,12 @@ impl Connection {
 
     /// Moves what the system need not report, then looks for completions: the second of them alone if not `all`. Whether anything did.
     pub(crate) fn poll_once(&mut self, all: bool) -> bool {
-        self.poll_into(all, &mut Sink::default())
+        self.poll_into(all, &mut CallBuffer::default())
     }
 
     /// The same for a call that waits, whose `sink` takes what has come if that is what it waits for.
     #[inline]
-    pub(crate) fn poll_into(&mut self, all: bool, sink: &mut Sink<'_>) -> bool {
+    pub(crate) fn poll_into(&mut self, all: bool, sink: &mut CallBuffer<'_>) -> bool {
         let all = self.collect_returns() || all;
         let now = if all { self.read_clock() } else { self.clock };
         let moved = self.driver.poll_once(&mut self.protocol, &mut self.pool, now, all, sink);
@@ -289,15 +296,15 @@ impl Connection {
     fn take_all_events(&mut self) {
         while let Some(event) = self.protocol.take_event() {
             match event {
-                Event::Returned { ticket, block, sent } => {
+                ConnectionEvent::Returned { ticket, block, sent } => {
                     self.lent -= 1;
                     block.returned();
                     let (ticket, left) = self.returned(ticket);
                     self.completions.push_back(Completion { ticket, block, sent, left });
                 }
-                Event::PeerClosed => self.peer_finished = true,
-                Event::Failed(cause) => tracing::debug!(connection = %self.info, %cause, "failed"),
-                Event::Closed => tracing::trace!(connection = %self.info, "closed"),
+                ConnectionEvent::PeerClosed => self.peer_finished = true,
+                ConnectionEvent::Failed(cause) => tracing::debug!(connection = %self.info, %cause, "failed"),
+                ConnectionEvent::Closed => tracing::trace!(connection = %self.info, "closed"),
             }
         }
     }
@@ -663,7 +670,7 @@ fn end_of_messages() -> Refused {
 }
 
 /// What the peer reads at a time, or a few frames.
-fn piece(setup: &Setup) -> usize {
+fn piece(setup: &ConnectionSetup) -> usize {
     if setup.read {
         return setup.stage;
     }
@@ -671,12 +678,14 @@ fn piece(setup: &Setup) -> usize {
     (PIECE / setup.send_payload()).max(1) * setup.send_payload() - size_of::<u64>()
 }
 
-fn io_kind(cause: &Cause) -> io::ErrorKind {
+fn io_kind(cause: &FailureCause) -> io::ErrorKind {
     match cause {
-        Cause::Protocol(_) | Cause::StrayCompletion { .. } => io::ErrorKind::InvalidData,
-        Cause::PeerReset | Cause::PeerGone | Cause::Completion { .. } => io::ErrorKind::ConnectionReset,
-        Cause::Aborted => io::ErrorKind::ConnectionAborted,
-        Cause::Io { kind, .. } => *kind,
-        Cause::Silent(_) | Cause::Linger(_) => io::ErrorKind::TimedOut,
+        FailureCause::Protocol(_) | FailureCause::StrayCompletion { .. } => io::ErrorKind::InvalidData,
+        FailureCause::PeerReset | FailureCause::PeerGone | FailureCause::Completion { .. } => {
+            io::ErrorKind::ConnectionReset
+        }
+        FailureCause::Aborted => io::ErrorKind::ConnectionAborted,
+        FailureCause::Io { kind, .. } => *kind,
+        FailureCause::Silent(_) | FailureCause::Linger(_) => io::ErrorKind::TimedOut,
     }
 }

@@ -164,7 +164,7 @@ pub use worker::{Event, Key, Worker};
 #[cfg(fuzzing)]
 pub mod testing {
     pub use crate::handshake::hostile::hostile_handshake;
-    pub use crate::handshake::hostile_manager::hostile_exchange;
+    pub use crate::handshake::hostile_cm::hostile_exchange;
     pub use crate::protocol::hostile::hostile_frames;
     pub use crate::wire::hostile::hostile_message;
 }

@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn it_grows_where_looking_would_have_found_it_and_shrinks_where_not() {
+    fn spin_time_grows_after_short_waits_and_shrinks_after_long_ones() {
         let mut spin = AdaptiveSpin::new(us(100));
         assert_eq!(spin.time(), us(10));
         spin.slept(us(70));
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn who_sleeps_at_once_tries_more_and_more_seldom() {
+    fn spinning_is_retried_with_exponential_backoff() {
         let mut spin = AdaptiveSpin::new(us(100));
         let waits = long_waits(&mut spin, 1000);
         let tries: Vec<usize> = (0..waits.len()).filter(|at| waits[*at] == us(100)).collect();
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn who_wants_none_has_none() {
+    fn a_maximum_of_zero_never_spins() {
         let mut spin = AdaptiveSpin::new(Duration::ZERO);
         spin.slept(Duration::ZERO);
         spin.slept(us(1));

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::protocol::Counters;
+use crate::protocol::ConnectionCounters;
 
 /// What a connection has done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub struct Stats {
 }
 
 impl Stats {
-    pub(crate) fn count(counters: Counters, posts: u64, sleeps: u64, pool_empty: u64) -> Self {
+    pub(crate) fn count(counters: ConnectionCounters, posts: u64, sleeps: u64, pool_empty: u64) -> Self {
         Self {
             bytes_sent: counters.bytes_sent + counters.bytes_told,
             bytes_received: counters.bytes_received + counters.bytes_read,

@@ -23,7 +23,7 @@ use mio::{Registry, Token};
 
 use self::tcp::TcpDriver;
 use crate::pool::{Block, Pool};
-use crate::protocol::{Blocks, GATHER_MAX, Kind, ProtocolMachine, Sink};
+use crate::protocol::{Blocks, CallBuffer, GATHER_MAX, Kind, ProtocolMachine};
 
 /// Moves the frames of one connection.
 pub(crate) trait Driver<P: Blocks> {
@@ -48,7 +48,7 @@ pub(crate) trait Driver<P: Blocks> {
         _: &mut P,
         _now: Instant,
         _all: bool,
-        _: &mut Sink<'_>,
+        _: &mut CallBuffer<'_>,
     ) -> bool {
         false
     }
@@ -234,7 +234,7 @@ impl Driver<Pool> for TransportDriver {
         pool: &mut Pool,
         now: Instant,
         all: bool,
-        sink: &mut Sink<'_>,
+        sink: &mut CallBuffer<'_>,
     ) -> bool {
         whichever!(self.poll_once(protocol, pool, now, all, sink))
     }

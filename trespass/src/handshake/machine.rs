@@ -1,8 +1,8 @@
 //! What one side of a handshake does, as a machine: messages and time in, messages and a result out.
 //!
-//! Call order: [`Machine::client`] or [`Machine::server`]; then whenever something has happened [`Machine::received`],
-//! [`Machine::closed`] or [`Machine::tick`], and after each of them send what [`Machine::outgoing`] has and look at
-//! [`Machine::take_result`]. What is there to send when the result is an error is the peer's due: words.
+//! Call order: [`HandshakeMachine::client`] or [`HandshakeMachine::server`]; then whenever something has happened [`HandshakeMachine::received`],
+//! [`HandshakeMachine::closed`] or [`HandshakeMachine::tick`], and after each of them send what [`HandshakeMachine::outgoing`] has and look at
+//! [`HandshakeMachine::take_result`]. What is there to send when the result is an error is the peer's due: words.
 
 use std::task::Poll;
 use std::time::Instant;
@@ -11,15 +11,15 @@ use super::error::{HandshakeError, Step};
 use super::reason::{Cause, FallbackReason, Side, Unavailable};
 use super::{Agreed, Attempt, DataPath, Established, Terms};
 use crate::wire::{
-    Endpoint, Features, Hello, Kind, MAJOR, MINOR, Message, Policy, Ready, Reject, RejectReason, Role,
-    WireError,
+    Endpoint, Features, HandshakeMessage, Hello, Kind, MAJOR, MINOR, Policy, Ready, Reject, RejectReason,
+    Role, WireError,
 };
 
 /// Messages of earlier attempts that are ignored before it is assumed that the peer is not what it should be.
 const MAX_STALE: u32 = 16;
 
 /// One side of a handshake.
-pub(super) struct Machine<D> {
+pub(super) struct HandshakeMachine<D> {
     terms: Terms,
     attempt: Attempt,
     path: Result<D, Unavailable>,
@@ -40,7 +40,7 @@ pub(super) struct Machine<D> {
     over: bool,
 }
 
-impl<D: DataPath> Machine<D> {
+impl<D: DataPath> HandshakeMachine<D> {
     /// Begins as the client: its HELLO is there to be sent.
     pub(super) fn client(terms: Terms, attempt: Attempt, path: Result<D, Unavailable>, now: Instant) -> Self {
         let mut machine = Self::new(terms, Attempt { role: Role::Client, ..attempt }, path, now);
@@ -124,14 +124,18 @@ impl<D: DataPath> Machine<D> {
         if self.over {
             return;
         }
-        let outcome = match Message::decode(bytes) {
-            Ok(Message::Hello(hello)) => self.hello(hello, now),
-            Ok(Message::Ready(ready)) => self.ready(ready),
-            Ok(Message::Reject(reject)) => {
+        let outcome = match HandshakeMessage::decode(bytes) {
+            Ok(HandshakeMessage::Hello(hello)) => self.hello(hello, now),
+            Ok(HandshakeMessage::Ready(ready)) => self.ready(ready),
+            Ok(HandshakeMessage::Reject(reject)) => {
                 return self.finish(Err(reject.into()));
             }
-            Ok(Message::Hail(_)) => Err(WireError::Unexpected("a HAIL on the TCP connection").into()),
-            Ok(Message::Probe(_)) => Err(WireError::Unexpected("a PROBE on the TCP connection").into()),
+            Ok(HandshakeMessage::CmPrefix(_)) => {
+                Err(WireError::Unexpected("a CM_PREFIX on the TCP connection").into())
+            }
+            Ok(HandshakeMessage::Probe(_)) => {
+                Err(WireError::Unexpected("a PROBE on the TCP connection").into())
+            }
             Err(error) => Err(error.into()),
         };
         match outcome {
@@ -366,7 +370,7 @@ impl<D: DataPath> Machine<D> {
         }
         let (Some(own), Some(peer)) = (self.own_verdict.take(), self.peer_verdict.take()) else { return };
         let Some(mut agreed) = self.agreed.take() else { return };
-        let gone = Err(Unavailable::unsaid());
+        let gone = Err(Unavailable::unspecified());
         let path = match (own.and(peer), std::mem::replace(&mut self.path, gone)) {
             (Ok(()), Ok(path)) => Ok(path),
             (Ok(()), Err(why)) => Err(why.on(Side::Local)),
@@ -405,7 +409,7 @@ impl<D: DataPath> Machine<D> {
 
     fn finish(&mut self, result: Result<Established<D>, HandshakeError>) {
         if result.is_err() {
-            self.give_up(Unavailable::unsaid());
+            self.give_up(Unavailable::unspecified());
         }
         self.probe_until = None;
         self.over = true;
@@ -469,7 +473,7 @@ pub(super) fn rejection(error: &HandshakeError) -> Option<Reject> {
                 Side::Local => "it requires RDMA",
                 Side::Peer => "you require RDMA",
             };
-            (RejectReason::RdmaRequired, format!("{who}, and there is none: {}", reason.said_to_the_peer()))
+            (RejectReason::RdmaRequired, format!("{who}, and there is none: {}", reason.as_peer_message()))
         }
         HandshakeError::TimedOut { step, after } => {
             (RejectReason::TimedOut, format!("{step} did not come within {after:?}"))

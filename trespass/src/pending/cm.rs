@@ -21,10 +21,10 @@ use crate::connection::Connection;
 use crate::drivers::rc::{CmChannel, CmQueuePair, QpParameters, named_device};
 use crate::error::{CmError, ConnectError};
 use crate::handshake::{
-    Agreed, Attempt, Cause, Exchange, HandshakeError, Side, Step, Unavailable, parting_words,
+    Agreed, Attempt, Cause, CmExchange, HandshakeError, Side, Step, Unavailable, rejection_message,
 };
 use crate::pool::Pool;
-use crate::wire::{Kind, Message, Role};
+use crate::wire::{HandshakeMessage, Kind, Role};
 
 /// How long a last word over the queue pair may take.
 const REJECT_TIMEOUT: Duration = Duration::from_millis(100);
@@ -43,7 +43,7 @@ pub(crate) struct PendingCmHandshake {
     channel: EventChannel,
     peer: SocketAddr,
     role: Role,
-    exchange: Exchange,
+    exchange: CmExchange,
     /// Of a server, until it is answered.
     request: Option<ConnectRequest>,
     step: Step,
@@ -88,7 +88,7 @@ impl PendingCmHandshake {
             Ok(channel)
         };
         let channel = alone().map_err(|source| ConnectError::RdmaCm { address: peer, source })?;
-        let exchange = Exchange::server(config.terms(kind));
+        let exchange = CmExchange::server(config.terms(kind));
         let step = Step::Hello;
         Ok(Self { request: Some(request), ..Self::new(Role::Server, id, channel, peer, exchange, step) })
     }
@@ -101,7 +101,7 @@ impl PendingCmHandshake {
             Ok((channel, id))
         };
         let (channel, id) = resolving().map_err(|source| ConnectError::RdmaCm { address: peer, source })?;
-        let exchange = Exchange::client(config.terms(kind), Attempt::first()?);
+        let exchange = CmExchange::client(config.terms(kind), Attempt::first()?);
         Ok(Self::new(Role::Client, id, channel, peer, exchange, Step::Address))
     }
 
@@ -110,7 +110,7 @@ impl PendingCmHandshake {
         id: Identifier,
         channel: EventChannel,
         peer: SocketAddr,
-        exchange: Exchange,
+        exchange: CmExchange,
         step: Step,
     ) -> Self {
         Self {
@@ -251,7 +251,7 @@ impl PendingCmHandshake {
         pair.prepare(&self.id)?;
         let limits = self.exchange.terms().limits;
         let depths = (limits.rd_atomic_in, limits.rd_atomic_out);
-        let connection_parameter = connection_parameter(&pair, &self.exchange.hail(), depths, config);
+        let connection_parameter = connection_parameter(&pair, &self.exchange.cm_prefix(), depths, config);
         self.pair = Some(pair);
         self.step = Step::Answer;
         self.id.connect(&connection_parameter).map_err(|error| CmError::Failed(error.to_string()))?;
@@ -263,7 +263,7 @@ impl PendingCmHandshake {
         if self.hello_sent {
             return Ok(());
         }
-        self.exchange.hailed(event.private_data())?;
+        self.exchange.prefix_received(event.private_data())?;
         let Some(pair) = &mut self.pair else {
             return Err(CmError::Failed("the peer has answered what it was not asked".into()).into());
         };
@@ -301,8 +301,8 @@ impl PendingCmHandshake {
             self.step = Step::Address;
             return Ok(());
         }
-        match Message::decode_private(event.private_data()) {
-            Ok(Message::Reject(reject)) => Err(HandshakeError::from(reject).into()),
+        match HandshakeMessage::decode_private(event.private_data()) {
+            Ok(HandshakeMessage::Reject(reject)) => Err(HandshakeError::from(reject).into()),
             _ => Err(cm_error(event).into()),
         }
     }
@@ -314,7 +314,7 @@ impl PendingCmHandshake {
         config: &Config,
         pool: &Pool,
     ) -> Result<(), HandshakeFailure> {
-        self.exchange.hailed(&request.private_data)?;
+        self.exchange.prefix_received(&request.private_data)?;
         let mut pair = self.create_queue_pair(config, pool)?;
         pair.prepare(&self.id)?;
         // The rest comes when the client has proved to be one.
@@ -323,7 +323,7 @@ impl PendingCmHandshake {
         let limits = self.exchange.terms().limits;
         let wanted = request.info.map_or((0, 0), |info| (info.responder_resources, info.initiator_depth));
         let depths = (limits.rd_atomic_in.min(wanted.0), limits.rd_atomic_out.min(wanted.1));
-        let connection_parameter = connection_parameter(&pair, &self.exchange.hail(), depths, config);
+        let connection_parameter = connection_parameter(&pair, &self.exchange.cm_prefix(), depths, config);
         self.pair = Some(pair);
         self.id.accept(&connection_parameter).map_err(|error| CmError::Failed(error.to_string()))?;
         Ok(())
@@ -351,7 +351,7 @@ impl PendingCmHandshake {
         let (mut any, mut outcome) = (false, Ok(()));
         let looked = pair.poll_messages(|piece| {
             any = true;
-            match exchange.heard(piece) {
+            match exchange.received(piece) {
                 Ok(found) => *agreed = found,
                 Err(error) => outcome = Err(error),
             }
@@ -381,7 +381,7 @@ impl PendingCmHandshake {
     /// Tells the peer, if there is a way.
     fn fail(&mut self, failure: HandshakeFailure, now: Instant) -> Poll<io::Result<()>> {
         let words = match &failure {
-            HandshakeFailure::Handshake(error) => parting_words(error),
+            HandshakeFailure::Handshake(error) => rejection_message(error),
             HandshakeFailure::Manager(_) => None,
         };
         let address = self.peer;
@@ -457,14 +457,14 @@ fn resolve(
 /// What the peer is told: reads that this side answers at a time, and those that it has under way.
 fn connection_parameter(
     pair: &CmQueuePair<Pool>,
-    hail: &[u8],
+    cm_prefix: &[u8],
     (reads_in, reads_out): (u8, u8),
     config: &Config,
 ) -> ConnectionParameter {
     let mut connection_parameter = ConnectionParameter::new();
     connection_parameter
         .setup_queue_pair(pair.control())
-        .setup_private_data(hail)
+        .setup_private_data(cm_prefix)
         .setup_responder_resources(reads_in)
         .setup_initiator_depth(reads_out)
         .setup_retry_count(config.retry_count)

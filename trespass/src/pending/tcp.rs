@@ -12,7 +12,7 @@ use crate::builder::Config;
 use crate::connection::Connection;
 use crate::drivers::{CqSlot, RdmaPath, WorkCompletion};
 use crate::error::ConnectError;
-use crate::handshake::{Attempt, Established, OverTcp};
+use crate::handshake::{Attempt, Established, TcpHandshake};
 use crate::pool::Pool;
 use crate::wire::Kind;
 
@@ -25,7 +25,7 @@ pub(crate) struct PendingTcpHandshake {
     /// Where it completes, if it is a worker's and has not yet got there.
     slot: Option<CqSlot>,
     /// `None`: TCP is not yet connected.
-    handshake: Option<OverTcp<RdmaPath>>,
+    handshake: Option<TcpHandshake<RdmaPath>>,
     established: Option<Established<RdmaPath>>,
 }
 
@@ -43,7 +43,7 @@ impl PendingTcpHandshake {
         config.configure_socket(&socket)?;
         socket.set_nonblocking(true)?;
         let (terms, path) = config.offer(kind, socket.local_addr()?, pool, slot);
-        let handshake = Some(OverTcp::server(terms, path, began));
+        let handshake = Some(TcpHandshake::server(terms, path, began));
         let socket = TcpStream::from_std(socket);
         Ok(Self { socket, peer, kind, began, slot: None, handshake, established: None })
     }
@@ -56,14 +56,14 @@ impl PendingTcpHandshake {
 
     /// Something of its path has completed in the worker's completion queue.
     pub(super) fn completed(&mut self, completed: WorkCompletion) {
-        if let Some(path) = self.handshake.as_mut().and_then(OverTcp::path) {
+        if let Some(path) = self.handshake.as_mut().and_then(TcpHandshake::path) {
             path.completed(completed);
         }
     }
 
     /// The worker's completion queue has failed.
     pub(super) fn completion_queue_failed(&mut self, error: &io::Error) {
-        if let Some(path) = self.handshake.as_mut().and_then(OverTcp::path) {
+        if let Some(path) = self.handshake.as_mut().and_then(TcpHandshake::path) {
             path.completion_queue_failed(error);
         }
     }
@@ -79,7 +79,7 @@ impl PendingTcpHandshake {
     /// When to go on with it in any case.
     pub(super) fn deadline(&mut self, config: &Config) -> Instant {
         match &mut self.handshake {
-            Some(handshake) => handshake.wants().deadline,
+            Some(handshake) => handshake.waits_for().deadline,
             None => self.began + config.handshake_deadline,
         }
     }
@@ -152,7 +152,7 @@ impl PendingTcpHandshake {
         self.socket.set_nodelay(true)?;
         let attempt = Attempt::first()?;
         let (terms, path) = config.offer(self.kind, self.socket.local_addr()?, pool, self.slot.take());
-        self.handshake = Some(OverTcp::client(terms, attempt, path, self.began));
+        self.handshake = Some(TcpHandshake::client(terms, attempt, path, self.began));
         Poll::Ready(Ok(()))
     }
 

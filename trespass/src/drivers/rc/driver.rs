@@ -20,7 +20,8 @@ use crate::drivers::Driver;
 use crate::protocol::copying::copy;
 use crate::protocol::frame::{HEADER_LEN, Immediate};
 use crate::protocol::{
-    Block, Blocks, Cause, Done, GATHER_MAX, Kind, Pieces, ProtocolMachine, Purpose, Sink, Transmit,
+    Block, BlockPieces, Blocks, CallBuffer, CompletedTransmit, FailureCause, GATHER_MAX, Kind,
+    ProtocolMachine, Purpose, TransmitItem,
 };
 
 /// How long a RESET may take to be acknowledged before the queue pair is stopped.
@@ -48,7 +49,7 @@ pub(crate) struct RcDriver<B: DeviceBlock> {
     /// Blocks of frames that were not kept, to be posted again.
     spare_blocks: Vec<B>,
     /// Taken from the connection, and not posted for want of memory.
-    held: Option<Transmit<B>>,
+    held: Option<TransmitItem<B>>,
     /// What has completed before its first turn; gone with that, when the receives that the handshake has granted are told to the
     /// connection.
     early: Option<EarlyCompletions<B>>,
@@ -172,7 +173,7 @@ impl<B: DeviceBlock> RcDriver<B> {
     /// Takes note of what has completed. A worker hands on what is this one's.
     pub(crate) fn completed(&mut self, protocol: &mut ProtocolMachine<B>, completed: WorkCompletion<B>) {
         self.report_early_once(protocol);
-        let sink = &mut Sink::default();
+        let sink = &mut CallBuffer::default();
         take_completion(&mut self.pair, &mut self.spare_blocks, &mut self.broken, protocol, completed, sink);
     }
 
@@ -198,7 +199,7 @@ impl<B: DeviceBlock> RcDriver<B> {
     }
 
     /// Takes what has completed, unless a worker does: all of it, or up to the first frame. Whether anything had.
-    fn poll(&mut self, protocol: &mut ProtocolMachine<B>, all: bool, sink: &mut Sink<'_>) -> bool {
+    fn poll(&mut self, protocol: &mut ProtocolMachine<B>, all: bool, sink: &mut CallBuffer<'_>) -> bool {
         let Self { pair, spare_blocks, broken, .. } = self;
         let (pair, CompletionTarget::Own(dispatcher)) = pair.parts() else { return false };
         let reaped = dispatcher.poll_own(|completed| {
@@ -280,7 +281,7 @@ impl<B: DeviceBlock> RcDriver<B> {
             let flags = if signalled { WorkRequestFlags::Signaled } else { WorkRequestFlags::empty() };
             let request = list.construct_wr(wr_id::encode(*generation, WrId::Send(id as u32)), flags);
             // SAFETY: `sends` keeps the blocks, or this request's share of one, until it is told that they are done with, and holds no
-            // more requests than there are places. What there is a share of is there, and nobody writes to it (`Share`).
+            // more requests than there are places. What there is a share of is there, and nobody writes to it (`BlockShare`).
             unsafe { payload.append(request, id, heads) };
             count += 1;
             match next {
@@ -320,7 +321,7 @@ impl<B: DeviceBlock> RcDriver<B> {
             own.bytes_mut()[..header_len].copy_from_slice(&header[..header_len]);
             let end = header_len + bytes.len();
             whole = Some(RequestPayload::whole(&own, end, immediate));
-            pieces = Some(Pieces::own(own, end));
+            pieces = Some(BlockPieces::own(own, end));
         }
         let mut list = qp.start_post_send();
         let id = sends.push_alone(pieces);
@@ -351,7 +352,7 @@ impl<B: DeviceBlock> RcDriver<B> {
         blocks: &mut P,
         now: Instant,
     ) -> bool {
-        let mut moved = self.poll(protocol, true, &mut Sink::default());
+        let mut moved = self.poll(protocol, true, &mut CallBuffer::default());
         moved |= self.replenish(protocol, blocks);
         moved |= self.send(protocol, blocks, now);
         moved
@@ -384,9 +385,9 @@ impl<B: DeviceBlock> RcDriver<B> {
         time_is_up: bool,
     ) {
         if let Some(transmit) = self.held.take() {
-            protocol.done(Done::from(transmit));
+            protocol.done(CompletedTransmit::from(transmit));
         }
-        self.poll(protocol, true, &mut Sink::default());
+        self.poll(protocol, true, &mut CallBuffer::default());
         if !self.pair.finish(|done| protocol.done(done)) {
             if !time_is_up {
                 return;
@@ -434,7 +435,7 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RcDriver<P::Block> {
             }
             if self.control.take_peer_ended() && protocol.failure().is_none() && !protocol.is_closed() {
                 // Whatever the peer had sent before is here: it does not close before that is acknowledged.
-                protocol.failed(Cause::PeerGone);
+                protocol.failed(FailureCause::PeerGone);
                 self.broken = true;
             }
             if self.may_end(protocol, now) {
@@ -462,7 +463,7 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RcDriver<P::Block> {
         blocks: &mut P,
         now: Instant,
         all: bool,
-        sink: &mut Sink<'_>,
+        sink: &mut CallBuffer<'_>,
     ) -> bool {
         self.report_early_once(protocol);
         if self.phase != Phase::Open || self.broken {
@@ -487,7 +488,7 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RcDriver<P::Block> {
         self.report_early_once(protocol);
         if protocol.is_crowded() && self.may_post() {
             // Most of what is under way has come to its end, and nobody has looked.
-            self.poll(protocol, true, &mut Sink::default());
+            self.poll(protocol, true, &mut CallBuffer::default());
         }
         if !self.may_post() || self.pair.sends.room() == 0 || !protocol.allows_alone(kind, bytes.len()) {
             return false;
@@ -554,7 +555,7 @@ fn take_completion<B: DeviceBlock>(
     broken: &mut bool,
     protocol: &mut ProtocolMachine<B>,
     completed: WorkCompletion<B>,
-    sink: &mut Sink<'_>,
+    sink: &mut CallBuffer<'_>,
 ) {
     let WorkCompletion { request: completed, status, vendor, len, immediate } = completed;
     let is_good = status == WorkCompletionStatus::Success;
@@ -563,7 +564,7 @@ fn take_completion<B: DeviceBlock>(
         let is_receive = !matches!(completed, CompletedRequest::Own(WrId::Send(_) | WrId::Probe));
         let what = if is_receive { "receiving" } else { "sending" };
         // The first says why; what is flushed behind it does not.
-        protocol.failed(Cause::Completion { what, status: status.raw(), vendor });
+        protocol.failed(FailureCause::Completion { what, status: status.raw(), vendor });
     }
     let (block, number) = match completed {
         CompletedRequest::Own(WrId::Receive(count)) => (pair.receives.complete(count), count),
@@ -582,7 +583,7 @@ fn take_completion<B: DeviceBlock>(
                 }
                 let Some(done) = pair.sent(count) else { break };
                 // What failed is this one: it has brought nothing.
-                if is_good || !matches!(done, Done::Read { .. }) {
+                if is_good || !matches!(done, CompletedTransmit::Read { .. }) {
                     protocol.done(done);
                 }
             }
@@ -609,7 +610,7 @@ fn fail_transport<B: DeviceBlock>(
     error: &dyn std::error::Error,
 ) {
     tracing::warn!(%error, "{what} failed");
-    protocol.failed(Cause::Io { what, kind: io::ErrorKind::Other });
+    protocol.failed(FailureCause::Io { what, kind: io::ErrorKind::Other });
     *broken = true;
 }
 
@@ -622,7 +623,7 @@ fn fail_stray<B: DeviceBlock>(
     id: u64,
 ) {
     tracing::error!(id, "{what} is not under way, and the device says that it has completed");
-    protocol.failed(Cause::StrayCompletion { what, id });
+    protocol.failed(FailureCause::StrayCompletion { what, id });
     *broken = true;
 }
 
@@ -631,13 +632,13 @@ struct TransmitSource<'a, P: Blocks> {
     protocol: &'a mut ProtocolMachine<P::Block>,
     blocks: &'a mut P,
     now: Instant,
-    held: &'a mut Option<Transmit<P::Block>>,
+    held: &'a mut Option<TransmitItem<P::Block>>,
     starved: &'a mut bool,
 }
 
 impl<P: Blocks<Block: DeviceBlock>> TransmitSource<'_, P> {
     /// The next thing, if it can be posted now.
-    fn pull(&mut self, room: usize, heads: &mut HeaderBuffers<P::Block>) -> Option<Transmit<P::Block>> {
+    fn pull(&mut self, room: usize, heads: &mut HeaderBuffers<P::Block>) -> Option<TransmitItem<P::Block>> {
         if room == 0 || (self.held.is_none() && self.protocol.is_quiet()) {
             return None;
         }
@@ -647,7 +648,7 @@ impl<P: Blocks<Block: DeviceBlock>> TransmitSource<'_, P> {
             return None;
         };
         let needs_head = match &transmit {
-            Transmit::Send(frame) => needs_head(frame, self.protocol.uses_immediate(), heads.inline),
+            TransmitItem::Send(frame) => needs_head(frame, self.protocol.uses_immediate(), heads.inline),
             _ => false,
         };
         if needs_head && !heads.prepare(self.blocks) {

@@ -22,7 +22,7 @@ use super::shared_recv_queue::SharedRecvQueue;
 use super::wr_id::{self, WrId};
 use super::{Device, DeviceBlock};
 use crate::handshake::{Cause, Unavailable};
-use crate::protocol::{Blocks, Done, GATHER_MAX, Piece, Purpose, SendQueue};
+use crate::protocol::{BlockPiece, Blocks, CompletedTransmit, GATHER_MAX, PostedSends, Purpose};
 
 /// Bytes of a place for what is sent from no block.
 pub(super) const HEAD: usize = 64;
@@ -40,7 +40,7 @@ pub(super) struct Pair<B: DeviceBlock> {
     pub(super) generation: u32,
     pub(super) receives: PostedReceives<B>,
     /// What is sent and has not completed; it never holds more than the device has granted.
-    pub(super) sends: SendQueue<B>,
+    pub(super) sends: PostedSends<B>,
     /// Sends posted so far, and those of them that came out of `sends` since.
     pub(super) posted: u64,
     pub(super) completed: u64,
@@ -79,7 +79,7 @@ impl<B: DeviceBlock> Pair<B> {
             qp,
             generation,
             receives: PostedReceives::new(if srq.is_none() { receives as usize } else { 0 }),
-            sends: SendQueue::new(depth as usize),
+            sends: PostedSends::new(depth as usize),
             posted: 0,
             completed: 0,
             probes: 0,
@@ -132,7 +132,7 @@ impl<B: DeviceBlock> Pair<B> {
 
     /// The send with that count has completed, and with it all before it: gives them back one by one, then `None`. Of one that was
     /// not posted, nothing.
-    pub(super) fn sent(&mut self, count: u32) -> Option<Done<B>> {
+    pub(super) fn sent(&mut self, count: u32) -> Option<CompletedTransmit<B>> {
         let done = self.sends.complete(wr_id::extend(self.completed, count))?;
         self.completed += 1;
         Some(done)
@@ -173,7 +173,11 @@ impl<B: DeviceBlock> Pair<B> {
     }
 
     /// Takes back what the device is done with, after [`stop`](Self::stop); what was sent is handed on.
-    pub(super) fn complete_flushed(&mut self, completed: WorkCompletion<B>, mut each: impl FnMut(Done<B>)) {
+    pub(super) fn complete_flushed(
+        &mut self,
+        completed: WorkCompletion<B>,
+        mut each: impl FnMut(CompletedTransmit<B>),
+    ) {
         let flushed = completed.status != WorkCompletionStatus::Success;
         match completed.request {
             CompletedRequest::Received(..) | CompletedRequest::Overdrawn => (),
@@ -182,7 +186,7 @@ impl<B: DeviceBlock> Pair<B> {
             CompletedRequest::Own(WrId::Send(count)) => {
                 while let Some(done) = self.sent(count) {
                     // READs have completions of their own, so this one's is what failed: it has brought nothing.
-                    if !(flushed && matches!(done, Done::Read { .. })) {
+                    if !(flushed && matches!(done, CompletedTransmit::Read { .. })) {
                         each(done);
                     }
                 }
@@ -191,10 +195,10 @@ impl<B: DeviceBlock> Pair<B> {
     }
 
     /// Whether the device has nothing of it any more, but of what is shared. What was never posted is handed on then.
-    pub(super) fn finish(&mut self, mut each: impl FnMut(Done<B>)) -> bool {
+    pub(super) fn finish(&mut self, mut each: impl FnMut(CompletedTransmit<B>)) -> bool {
         let all = self.receives.is_empty() && self.completed >= self.posted && self.probes == 0;
         while all && let Some(done) = self.sends.drain() {
-            if !matches!(done, Done::Read { .. }) {
+            if !matches!(done, CompletedTransmit::Read { .. }) {
                 each(done);
             }
         }
@@ -203,16 +207,20 @@ impl<B: DeviceBlock> Pair<B> {
 
     /// Gives up what has not come back: the device may still use it, so its memory must never be anything else. Whoever has lent a block
     /// gets a copy.
-    pub(super) fn forget(&mut self, mut copy: impl FnMut(&B) -> Option<B>, mut each: impl FnMut(Done<B>)) {
+    pub(super) fn forget(
+        &mut self,
+        mut copy: impl FnMut(&B) -> Option<B>,
+        mut each: impl FnMut(CompletedTransmit<B>),
+    ) {
         let (receives, sends) = (self.receives.posted.len(), self.posted - self.completed);
         self.receives.posted.drain(..).for_each(std::mem::forget);
         while let Some(mut done) = self.sends.drain() {
             let rescued = match &mut done {
-                Done::Sent(Some(pieces)) => {
+                CompletedTransmit::Sent(Some(pieces)) => {
                     pieces.iter_mut().all(|piece| replace_with_copy(piece, &mut copy))
                 }
                 // Others may have shares of it, the connection too: all of them know, and the last gives the copy back.
-                Done::Part(share) => share.lose(&mut copy),
+                CompletedTransmit::Part(share) => share.lose(&mut copy),
                 _ => false,
             };
             if rescued { each(done) } else { std::mem::forget(done) }
@@ -226,7 +234,7 @@ impl<B: DeviceBlock> Pair<B> {
 }
 
 /// Has a lent block be a copy, as the device never gives it back. Whether there is one.
-fn replace_with_copy<B>(piece: &mut Piece<B>, copy: impl FnOnce(&B) -> Option<B>) -> bool {
+fn replace_with_copy<B>(piece: &mut BlockPiece<B>, copy: impl FnOnce(&B) -> Option<B>) -> bool {
     let fresh = if piece.ticket.is_some() { copy(&piece.block) } else { None };
     fresh.map(|fresh| std::mem::forget(std::mem::replace(&mut piece.block, fresh))).is_some()
 }

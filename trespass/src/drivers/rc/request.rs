@@ -8,7 +8,7 @@ use sideway::ibverbs::queue_pair::{LocalBufferHandle, PostSendGuard, ScatterGath
 use super::DeviceBlock;
 use super::queue_pair::HeaderBuffers;
 use crate::protocol::frame::{HEADER_LEN, Head, Immediate};
-use crate::protocol::{Block, Frame, GATHER_MAX, Pieces, Segment, Share, Transmit};
+use crate::protocol::{Block, BlockPieces, BlockShare, Frame, GATHER_MAX, Segment, TransmitItem};
 
 /// Bytes in a block.
 #[derive(Clone, Copy)]
@@ -52,7 +52,7 @@ pub(super) struct GatherList {
 }
 
 impl GatherList {
-    fn of<B: DeviceBlock>(pieces: &Pieces<B>) -> Self {
+    fn of<B: DeviceBlock>(pieces: &BlockPieces<B>) -> Self {
         let mut list = Self { pieces: [LocalSegment::NONE; GATHER_MAX], count: 0 };
         let full = pieces.iter().filter(|piece| piece.len > 0);
         for (place, piece) in list.pieces.iter_mut().zip(full) {
@@ -62,7 +62,7 @@ impl GatherList {
         list
     }
 
-    fn of_share<B: DeviceBlock>(share: &Share<B>) -> Self {
+    fn of_share<B: DeviceBlock>(share: &BlockShare<B>) -> Self {
         let mut list = Self { pieces: [LocalSegment::NONE; GATHER_MAX], count: 1 };
         list.pieces[0] = LocalSegment::of(share.block(), share.at(), share.at() + share.len());
         list
@@ -120,14 +120,14 @@ pub(super) fn needs_head<B: Block>(frame: &Frame<B>, immediate: bool, inline: us
 
 impl RequestPayload {
     /// `immediate`: whether that may stand for a header.
-    pub(super) fn of<B: DeviceBlock>(transmit: &Transmit<B>, immediate: bool) -> Self {
+    pub(super) fn of<B: DeviceBlock>(transmit: &TransmitItem<B>, immediate: bool) -> Self {
         let frame = match transmit {
-            Transmit::Send(frame) => frame,
-            Transmit::Read(read) => {
+            TransmitItem::Send(frame) => frame,
+            TransmitItem::Read(read) => {
                 let into = LocalSegment::of(&read.into, 0, read.from.len as usize);
                 return Self::Read { from: read.from, into };
             }
-            Transmit::Probe => return Self::Probe,
+            TransmitItem::Probe => return Self::Probe,
         };
         let (immediate, left_out) = without_header(frame, immediate);
         let parts = match frame {
@@ -268,7 +268,7 @@ mod tests {
         let block = VecBlocks::new(1).take(2 * HEADERLESS_MAX, Purpose::Send).unwrap();
         let (kind, len) = (FrameType::Data, 2 * HEADERLESS_MAX as u32);
         let header = Header { kind, flags: FIRST | LAST, count: 0, seq: 0, credit_total: 0, len };
-        let frame = Frame::Gather { head: Head::new(&header), pieces: Pieces::own(block, len as usize) };
+        let frame = Frame::Gather { head: Head::new(&header), pieces: BlockPieces::own(block, len as usize) };
         assert_eq!(without_header(&frame, true).1, HEADER_LEN);
         assert!(!needs_head(&frame, true, 0), "nothing is left of the head");
         assert_eq!(without_header(&frame, false), (None, 0));

@@ -24,9 +24,9 @@ use sideway::soft::{self, faults};
 use super::{QpParameters, RcDriver, RcPath, find};
 use crate::builder::{Builder, Config};
 use crate::drivers::Driver;
-use crate::handshake::{Attempt, Established, OverTcp, Unavailable};
+use crate::handshake::{Attempt, Established, TcpHandshake, Unavailable};
 use crate::pool::{Block, Pool, PoolConfig};
-use crate::protocol::{self, Event, Link, ProtocolMachine, Setup};
+use crate::protocol::{self, ConnectionEvent, ConnectionSetup, LinkType, ProtocolMachine};
 use crate::wire::Kind;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -76,8 +76,8 @@ fn deferred() {
 fn a_device_that_fails() {
     for case in [
         "ends::a_device_that_fails_ends_the_connection_and_keeps_what_it_has",
-        "ends::what_is_lent_comes_back_to_an_empty_pool",
-        "ends::what_several_requests_have_comes_back_once",
+        "ends::lent_blocks_return_to_an_empty_pool",
+        "ends::a_block_shared_by_requests_returns_once",
         "workers::a_worker_goes_on_when_its_device_is_opened_anew",
     ] {
         let args = [case, "--ignored"];
@@ -109,7 +109,7 @@ struct TestPeer {
     rc: RcDriver<Block>,
     protocol: ProtocolMachine<Block>,
     pool: Pool,
-    events: Vec<Event<Block>>,
+    events: Vec<ConnectionEvent<Block>>,
     set: Set,
 }
 
@@ -138,12 +138,12 @@ impl TestPeer {
         self.events.extend(std::iter::from_fn(|| self.protocol.take_event()));
     }
 
-    fn failure(&self) -> Option<&protocol::Cause> {
+    fn failure(&self) -> Option<&protocol::FailureCause> {
         self.protocol.failure()
     }
 }
 
-type Handshake = OverTcp<RcPath<Pool>>;
+type Handshake = TcpHandshake<RcPath<Pool>>;
 
 fn sockets() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -167,8 +167,8 @@ fn handshakes(kind: Kind, here: &Config, there: &Config, pools: [&Pool; 2]) -> [
     let (client, server) = sockets();
     let now = Instant::now();
     let attempt = Attempt::first().expect("random numbers");
-    let ours = OverTcp::client(here.terms(kind), attempt, path(&client, here, pools[0]), now);
-    let theirs = OverTcp::server(there.terms(kind), path(&server, there, pools[1]), now);
+    let ours = TcpHandshake::client(here.terms(kind), attempt, path(&client, here, pools[0]), now);
+    let theirs = TcpHandshake::server(there.terms(kind), path(&server, there, pools[1]), now);
     [(client, ours), (server, theirs)]
 }
 
@@ -190,13 +190,13 @@ fn run_handshakes(sides: &mut [(TcpStream, Handshake); 2]) -> [Established<RcPat
 }
 
 /// Connects two sides by RDMA.
-fn connected_with(kind: Kind, config: Builder, change: impl Fn(&mut Setup)) -> [TestPeer; 2] {
+fn connected_with(kind: Kind, config: Builder, change: impl Fn(&mut ConnectionSetup)) -> [TestPeer; 2] {
     let config = config.build().expect("a valid configuration");
     connected_as(kind, [&config; 2], change)
 }
 
 /// The same of sides that are configured differently.
-fn connected_as(kind: Kind, configs: [&Config; 2], change: impl Fn(&mut Setup)) -> [TestPeer; 2] {
+fn connected_as(kind: Kind, configs: [&Config; 2], change: impl Fn(&mut ConnectionSetup)) -> [TestPeer; 2] {
     let pools = [pool(), pool()];
     let mut sides = handshakes(kind, configs[0], configs[1], [&pools[0], &pools[1]]);
     let established = run_handshakes(&mut sides);
@@ -208,8 +208,8 @@ fn connected_as(kind: Kind, configs: [&Config; 2], change: impl Fn(&mut Setup)) 
         let agreed = established.agreed;
         let path = established.path.unwrap_or_else(|reason| panic!("{reason}"));
         let mut rc = RcDriver::new(path, socket).expect("a queue pair");
-        let agreed = agreed.setup(configs.next().expect("two sides"), Link::Rc);
-        let mut setup = Setup { gather: rc.gather(), domain: pool.domain_id(), ..agreed };
+        let agreed = agreed.setup(configs.next().expect("two sides"), LinkType::Rc);
+        let mut setup = ConnectionSetup { gather: rc.gather(), domain: pool.domain_id(), ..agreed };
         change(&mut setup);
         let mut protocol = ProtocolMachine::new(&setup).expect("a valid setup");
         protocol.tick(Instant::now());

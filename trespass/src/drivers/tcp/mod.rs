@@ -20,7 +20,8 @@ use self::reader::{AHEAD, FrameSink, Reader};
 use super::Driver;
 use crate::protocol::frame::HEADER_LEN;
 use crate::protocol::{
-    Block, Blocks, Cause, Done, Frame, GATHER_MAX, ProtocolError, ProtocolMachine, Purpose, Transmit,
+    Block, Blocks, CompletedTransmit, FailureCause, Frame, GATHER_MAX, ProtocolError, ProtocolMachine,
+    Purpose, TransmitItem,
 };
 
 /// Frames, and bytes of them, that are taken from the connection before the system has taken any of them.
@@ -86,7 +87,7 @@ impl<B: Block> TcpDriver<B> {
                 Ok(true) => (),
                 Ok(false) => break,
                 Err(error) => {
-                    protocol.failed(Cause::Protocol(error));
+                    protocol.failed(FailureCause::Protocol(error));
                     break;
                 }
             }
@@ -100,7 +101,7 @@ impl<B: Block> TcpDriver<B> {
             });
             match outcome {
                 Ok(Ok(outcome)) if outcome.read == 0 => {
-                    protocol.failed(Cause::PeerGone);
+                    protocol.failed(FailureCause::PeerGone);
                     break;
                 }
                 Ok(Ok(outcome)) => {
@@ -108,13 +109,13 @@ impl<B: Block> TcpDriver<B> {
                     self.may_read = !(SHORT_IS_ENOUGH && outcome.is_short() && !self.ends);
                 }
                 Ok(Err(error)) => {
-                    protocol.failed(Cause::Protocol(error));
+                    protocol.failed(FailureCause::Protocol(error));
                     break;
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.may_read = false,
                 Err(error) if error.kind() == ErrorKind::Interrupted => (),
                 Err(error) => {
-                    protocol.failed(Cause::Io { what: "receiving", kind: error.kind() });
+                    protocol.failed(FailureCause::Io { what: "receiving", kind: error.kind() });
                     break;
                 }
             }
@@ -168,12 +169,14 @@ impl<B: Block> TcpDriver<B> {
             };
             any = true;
             match transmit {
-                Transmit::Send(frame) => {
+                TransmitItem::Send(frame) => {
                     bytes += frame.len();
                     self.out.push_back(frame);
                 }
                 // Neither is asked for on TCP.
-                other @ (Transmit::Read(_) | Transmit::Probe) => protocol.done(Done::from(other)),
+                other @ (TransmitItem::Read(_) | TransmitItem::Probe) => {
+                    protocol.done(CompletedTransmit::from(other))
+                }
             }
         }
         any
@@ -198,7 +201,7 @@ impl<B: Block> TcpDriver<B> {
         while let Some(len) = self.out.front().map(Frame::len).filter(|len| *len <= self.sent) {
             self.sent -= len;
             let frame = self.out.pop_front().expect("it was there");
-            protocol.done(Done::from(Transmit::Send(frame)));
+            protocol.done(CompletedTransmit::from(TransmitItem::Send(frame)));
         }
         self.out.is_empty()
     }
@@ -213,7 +216,7 @@ impl<B: Block> TcpDriver<B> {
         self.over = true;
         // What was begun has to be finished, for the peer to understand what follows.
         for frame in self.out.split_off(usize::from(self.sent > 0).min(self.out.len())) {
-            protocol.done(Done::from(Transmit::Send(frame)));
+            protocol.done(CompletedTransmit::from(TransmitItem::Send(frame)));
         }
         self.fill(protocol, blocks, now);
         if self.broken.is_none()
@@ -224,7 +227,7 @@ impl<B: Block> TcpDriver<B> {
             self.pop_sent(protocol);
         }
         for frame in self.out.drain(..) {
-            protocol.done(Done::from(Transmit::Send(frame)));
+            protocol.done(CompletedTransmit::from(TransmitItem::Send(frame)));
         }
         protocol.drained();
         // The peer is to hear of it also if this side's program does nothing for a long time.
@@ -257,7 +260,7 @@ impl<P: Blocks> Driver<P> for TcpDriver<P::Block> {
             if let Some(kind) = self.broken
                 && !received
             {
-                protocol.failed(Cause::Io { what: "sending", kind });
+                protocol.failed(FailureCause::Io { what: "sending", kind });
             }
             if protocol.failure().is_some() {
                 return self.finish(protocol, blocks, now);

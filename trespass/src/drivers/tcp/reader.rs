@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_there_is_no_block_for_is_held_until_there_is_one() {
+    fn bytes_without_a_block_are_held_until_one_is_free() {
         let stream = frames().concat();
         let (mut reader, mut taken) = (Reader::new(Vec::new()), CollectedFrames::default());
         let (mut from, mut ahead) = (ShortReads(&stream, usize::MAX), vec![0; 1 << 20]);
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_before_comes_first() {
+    fn bytes_read_ahead_come_first() {
         let stream = frames().concat();
         for cut in [0, 1, 16, 40, stream.len()] {
             let (mut reader, mut taken) = (

@@ -22,22 +22,22 @@ struct Oracle {
     chunk: Vec<u8>,
 }
 
-struct World {
+struct RandomExchange {
     rng: ChaCha8Rng,
     kind: Kind,
-    pair: Pair,
+    pair: PeerPair,
     /// What a gives, what b gives.
     given: [Oracle; 2],
     largest: usize,
     count: u8,
 }
 
-impl World {
+impl RandomExchange {
     fn new(seed: u64) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let kind = if rng.next_u32().is_multiple_of(2) { Kind::Stream } else { Kind::SeqPacket };
-        let link = if rng.next_u32().is_multiple_of(6) { Link::Tcp } else { Link::Rc };
-        let mut setup = Setup::new(kind, link);
+        let link = if rng.next_u32().is_multiple_of(6) { LinkType::Tcp } else { LinkType::Rc };
+        let mut setup = ConnectionSetup::new(kind, link);
         let mut pick = |choices: &[usize]| choices[rng.next_u32() as usize % choices.len()];
         setup.own.slot_size = pick(&[512, 600, 1024, 8192]) as u32;
         setup.own.rx_slots = pick(&[16, 17, 20, 64]) as u32;
@@ -46,7 +46,7 @@ impl World {
         setup.own.rd_atomic = pick(&[1, 2, 16]) as u32;
         setup.own.max_rts = pick(&[1, 2, 16]) as u32;
         setup.peer = setup.own;
-        setup.read = link == Link::Rc && pick(&[0, 1, 1]) == 1;
+        setup.read = link == LinkType::Rc && pick(&[0, 1, 1]) == 1;
         setup.coalesce = pick(&[0, 1]) == 1;
         setup.rcvbuf = pick(&[16_384, 20_000, 100_000]);
         setup.sndbuf = pick(&[16_384, 20_000, 100_000]);
@@ -55,8 +55,12 @@ impl World {
         setup.stage = pick(&[4096, 16_384, 65_536]);
         let start = [0, u32::MAX - 40][pick(&[0, 1])];
         let largest = setup.rcvbuf.min(setup.sndbuf);
-        let pair = Pair { a: Side::new(&setup, start), b: Side::new(&setup, start), now: Instant::now() };
-        World { rng, kind, pair, given: Default::default(), largest, count: 0 }
+        let pair = PeerPair {
+            a: TestPeer::new(&setup, start),
+            b: TestPeer::new(&setup, start),
+            now: Instant::now(),
+        };
+        RandomExchange { rng, kind, pair, given: Default::default(), largest, count: 0 }
     }
 
     fn below(&mut self, n: usize) -> usize {
@@ -102,7 +106,7 @@ impl World {
         self.take_events(side);
     }
 
-    fn side(&mut self, side: usize) -> &mut Side {
+    fn side(&mut self, side: usize) -> &mut TestPeer {
         if side == 0 { &mut self.pair.a } else { &mut self.pair.b }
     }
 
@@ -269,11 +273,11 @@ impl World {
     fn take_events(&mut self, side: usize) {
         for event in self.side(side).take_events() {
             match event {
-                Event::Returned { ticket, sent, .. } => {
+                ConnectionEvent::Returned { ticket, sent, .. } => {
                     assert!(sent && self.given[side].lent.remove(&ticket), "a lent block comes back once");
                 }
-                Event::PeerClosed | Event::Closed => {}
-                Event::Failed(cause) => panic!("{cause}"),
+                ConnectionEvent::PeerClosed | ConnectionEvent::Closed => {}
+                ConnectionEvent::Failed(cause) => panic!("{cause}"),
             }
         }
     }
@@ -364,22 +368,22 @@ impl World {
 fn run(seeds: std::ops::Range<u64>, steps: usize) {
     for seed in seeds {
         let result = std::panic::catch_unwind(|| {
-            let mut world = World::new(seed);
+            let mut simulation = RandomExchange::new(seed);
             for round in 0..4 {
                 // Each side's program sleeps at times.
-                let asleep = world.below(4);
+                let asleep = simulation.below(4);
                 for _ in 0..steps / 4 {
-                    let side = world.below(2);
-                    if asleep != side || world.below(50) == 0 {
-                        world.step(side);
+                    let side = simulation.below(2);
+                    if asleep != side || simulation.below(50) == 0 {
+                        simulation.step(side);
                     }
                 }
                 if round == 1 {
-                    world.finish();
-                    world.conserved();
+                    simulation.finish();
+                    simulation.conserved();
                 }
             }
-            world.close();
+            simulation.close();
         });
         assert!(result.is_ok(), "seed {seed}");
     }

@@ -2,18 +2,18 @@
 
 use super::*;
 
-impl Side {
+impl TestPeer {
     /// Takes a frame off the link for a call that waits with room for so many bytes. What that call has then.
     fn deliver_for(&mut self, room: usize) -> Option<Vec<u8>> {
         let mut buffer = vec![0; room];
-        let mut sink = Sink::new(&mut buffer);
+        let mut sink = CallBuffer::new(&mut buffer);
         self.feed_for(&mut sink).unwrap();
         let len = sink.taken()?;
         buffer.truncate(len);
         Some(buffer)
     }
 
-    fn feed_for(&mut self, sink: &mut Sink<'_>) -> Result<(), ProtocolError> {
+    fn feed_for(&mut self, sink: &mut CallBuffer<'_>) -> Result<(), ProtocolError> {
         let frame = self.wire.pop_front().expect("a frame is on its way");
         let mut block = VecBlocks::new(1).take(self.slot, Purpose::Receive).unwrap();
         block.bytes_mut()[..frame.len()].copy_from_slice(&frame);
@@ -23,8 +23,8 @@ impl Side {
 }
 
 /// Frames of `a`'s are on their way to `b`.
-fn sent(kind: Kind, messages: &[&[u8]]) -> Pair {
-    let mut pair = Pair::new(&setup(kind));
+fn sent(kind: Kind, messages: &[&[u8]]) -> PeerPair {
+    let mut pair = PeerPair::new(&setup(kind));
     for message in messages {
         match kind {
             Kind::Stream => assert_eq!(pair.a.write(message), Ok(message.len())),
@@ -51,7 +51,7 @@ fn a_message_goes_to_the_call_that_waits_for_it() {
 fn one_call_takes_one_message() {
     let mut pair = sent(Kind::SeqPacket, &[b"first", b"second"]);
     let mut buffer = [0; 10];
-    let mut sink = Sink::new(&mut buffer);
+    let mut sink = CallBuffer::new(&mut buffer);
     pair.b.feed_for(&mut sink).unwrap();
     pair.b.feed_for(&mut sink).unwrap();
     assert_eq!(sink.taken(), Some(5));
@@ -60,7 +60,7 @@ fn one_call_takes_one_message() {
 }
 
 #[test]
-fn what_is_behind_something_else_keeps_its_place() {
+fn frames_behind_queued_data_are_queued() {
     for kind in [Kind::SeqPacket, Kind::Stream] {
         let mut pair = sent(kind, &[b"first", b"second"]);
         assert!(pair.b.deliver());
@@ -75,7 +75,7 @@ fn what_is_behind_something_else_keeps_its_place() {
 }
 
 #[test]
-fn what_does_not_fit_the_call_stays() {
+fn a_message_larger_than_the_waiting_buffer_stays_queued() {
     let mut pair = sent(Kind::SeqPacket, &[b"message"]);
     assert_eq!(pair.b.deliver_for(6), None);
     let refused = pair.b.connection.recv(&mut [0; 6]);
@@ -120,14 +120,14 @@ fn messages_that_share_a_frame_are_taken_one_by_one() {
 }
 
 #[test]
-fn who_takes_no_more_is_given_no_more() {
+fn a_closed_reader_gets_no_more_data() {
     let mut pair = sent(Kind::SeqPacket, &[b"late"]);
     pair.b.connection.shutdown_read();
     assert_eq!(pair.b.deliver_for(100), None);
 }
 
 #[test]
-fn what_comes_after_the_end_is_refused_whoever_waits() {
+fn frames_after_fin_are_refused_while_a_call_waits() {
     let mut pair = sent(Kind::SeqPacket, &[b"message"]);
     let mut after = pair.b.wire[0].clone();
     pair.a.connection.shutdown_write();
@@ -137,7 +137,7 @@ fn what_comes_after_the_end_is_refused_whoever_waits() {
     after[4..8].copy_from_slice(&2u32.to_le_bytes());
     pair.b.wire.push_back(after);
     let mut buffer = [0; 100];
-    let mut sink = Sink::new(&mut buffer);
+    let mut sink = CallBuffer::new(&mut buffer);
     let refused = pair.b.feed_for(&mut sink);
     assert!(matches!(refused, Err(ProtocolError::AfterFin { .. })), "{refused:?}");
     assert_eq!(sink.taken(), None);

@@ -165,7 +165,7 @@ fn blocks_go_without_a_copy_and_come_back_once() {
         .events
         .iter()
         .map(|event| match event {
-            Event::Returned { ticket, sent: true, .. } => *ticket,
+            ConnectionEvent::Returned { ticket, sent: true, .. } => *ticket,
             other => panic!("{other:?}"),
         })
         .collect();
@@ -210,7 +210,9 @@ fn blocks_that_are_not_read_go_in_frames_without_a_copy() {
         });
         assert!(taken == given.concat());
         let back = sides[0].events.iter().zip(&given).map(|(event, given)| match event {
-            Event::Returned { ticket, block, sent: true } if block.bytes().starts_with(given) => *ticket,
+            ConnectionEvent::Returned { ticket, block, sent: true } if block.bytes().starts_with(given) => {
+                *ticket
+            }
             other => panic!("{other:?}"),
         });
         assert_eq!(back.collect::<Vec<_>>(), tickets);
@@ -240,7 +242,9 @@ fn adopted_memory_goes_as_it_is_and_stays_registered_within_the_bound() {
             came && !sides[0].events.is_empty()
         });
         assert!(buffer == wanted);
-        let Some(Event::Returned { block, sent: true, .. }) = sides[0].events.pop() else { panic!("lost") };
+        let Some(ConnectionEvent::Returned { block, sent: true, .. }) = sides[0].events.pop() else {
+            panic!("lost")
+        };
         block.returned();
         block
     };
@@ -318,7 +322,8 @@ fn several_blocks_are_one_message() {
             sides[0].events.len() == count
         });
         assert_eq!(received, lists.len());
-        let returned = |event: &Event<Block>| matches!(event, Event::Returned { sent: true, .. });
+        let returned =
+            |event: &ConnectionEvent<Block>| matches!(event, ConnectionEvent::Returned { sent: true, .. });
         assert!(sides[0].events.iter().all(returned));
         let frames = sides[0].protocol.counters();
         assert_eq!(frames.bytes_told, 200_000 + 20 * 70_000, "what is long is read");
@@ -329,7 +334,7 @@ fn several_blocks_are_one_message() {
 /// The line that is told when RDMA is activated.
 #[test]
 #[cfg_attr(miri, ignore = "opens sockets")]
-fn who_carries_it_is_described() {
+fn rdma_activation_is_logged_with_the_device() {
     let _guard = serialize();
     let sides = connected(Kind::Stream);
     let [one, other] = sides.each_ref().map(|side| side.rc.describe());
@@ -415,7 +420,7 @@ fn a_reader_that_stops_stops_the_writer_and_nothing_is_lost() {
 /// sleeps if that has brought nothing.
 #[test]
 #[cfg_attr(miri, ignore = "opens sockets")]
-fn who_sleeps_is_woken() {
+fn a_sleeping_side_is_woken() {
     let _guard = serialize();
     const ROUNDS: u32 = 300;
     let [here, there] = connected(Kind::Stream);

@@ -5,7 +5,7 @@ use std::io::IoSlice;
 use super::*;
 use crate::drivers::rc::queue_pair::DRAIN;
 use crate::handshake::DataPath;
-use crate::protocol::{CallError, Cause};
+use crate::protocol::{CallError, FailureCause};
 
 /// Drops both sides, and sees that nothing is left of them.
 fn end(sides: [TestPeer; 2]) {
@@ -69,7 +69,7 @@ fn a_last_acknowledgement_that_is_lost_is_no_failure() {
         here.progress();
     }
     assert_eq!(here.failure(), None);
-    assert!(here.protocol.is_closed() && matches!(here.events.last(), Some(Event::Closed)));
+    assert!(here.protocol.is_closed() && matches!(here.events.last(), Some(ConnectionEvent::Closed)));
     assert_eq!(here.protocol.read(&mut [0; 8]), Ok(0));
     end([here, there]);
 }
@@ -82,15 +82,15 @@ fn aborting_tells_the_peer() {
     give(&mut sides[0], &pattern(10_000, 1));
     sides[0].protocol.abort();
     until(&mut sides, "the end", |sides| sides.iter().all(|side| side.rc.is_over()));
-    assert_eq!(sides[0].failure(), Some(&Cause::Aborted));
-    assert_eq!(sides[1].failure(), Some(&Cause::PeerReset));
+    assert_eq!(sides[0].failure(), Some(&FailureCause::Aborted));
+    assert_eq!(sides[1].failure(), Some(&FailureCause::PeerReset));
     end(sides);
 }
 
 /// What comes through the queue pair itself and is no frame ends that connection, by the error that it is, and no other.
 #[test]
 #[cfg_attr(miri, ignore = "opens sockets")]
-fn what_is_no_frame_ends_its_connection_alone() {
+fn an_invalid_frame_ends_only_its_connection() {
     let _guard = serialize();
     let mut others = connected(Kind::SeqPacket);
     // A header that says more than has come, one of a type that there is not, less than a header, nothing, and immediate data that is none.
@@ -104,7 +104,7 @@ fn what_is_no_frame_ends_its_connection_alone() {
         sides[0].rc.send_raw(bytes, immediate);
         until(&mut sides, "the end", |sides| sides.iter().all(|side| side.rc.is_over()));
         let failure = sides[1].failure().cloned().expect("failed");
-        assert!(matches!(failure, Cause::Protocol(_)), "{bytes:?} {immediate:?}: {failure:?}");
+        assert!(matches!(failure, FailureCause::Protocol(_)), "{bytes:?} {immediate:?}: {failure:?}");
         assert_eq!(sides[1].protocol.recv(&mut [0; 8]), Err(CallError::Failed(failure)));
     }
     let TestPeer { protocol, pool, .. } = &mut others[0];
@@ -131,10 +131,9 @@ fn a_completion_of_what_is_not_under_way_ends_the_connection() {
         let ticket = protocol.send_block(block, 5000).map_err(|(_, error)| error).expect("taken");
         until(&mut sides, "the end", |sides| sides.iter().all(|side| side.rc.is_over()));
         let (what, id) = events;
-        assert_eq!(sides[0].failure(), Some(&Cause::StrayCompletion { what, id }));
-        assert_eq!(sides[1].failure(), Some(&Cause::PeerGone));
-        let returned =
-            |event: &Event<Block>| matches!(event, Event::Returned { ticket: of, .. } if *of == ticket);
+        assert_eq!(sides[0].failure(), Some(&FailureCause::StrayCompletion { what, id }));
+        assert_eq!(sides[1].failure(), Some(&FailureCause::PeerGone));
+        let returned = |event: &ConnectionEvent<Block>| matches!(event, ConnectionEvent::Returned { ticket: of, .. } if *of == ticket);
         assert_eq!(sides[0].events.iter().filter(|event| returned(event)).count(), 1);
         end(sides);
     }
@@ -158,7 +157,7 @@ fn a_completion_that_passes_over_a_read_ends_the_connection() {
     until(&mut sides, "the end", |sides| sides.iter().all(|side| side.rc.is_over()));
     let what = "what was posted after a READ";
     let id = passed_over & u64::from(u32::MAX);
-    assert_eq!(sides[1].failure(), Some(&Cause::StrayCompletion { what, id }));
+    assert_eq!(sides[1].failure(), Some(&FailureCause::StrayCompletion { what, id }));
     let taken = sides[1].protocol.read(&mut [0; 8]);
     assert!(taken.is_err(), "{taken:?}, and nothing was brought");
     end(sides);
@@ -197,7 +196,7 @@ fn a_peer_that_vanishes_is_noticed_at_every_step() {
             here.progress();
         }
         assert!(
-            matches!(here.failure(), Some(Cause::PeerGone | Cause::Completion { .. })),
+            matches!(here.failure(), Some(FailureCause::PeerGone | FailureCause::Completion { .. })),
             "step {step}: {:?}",
             here.failure()
         );
@@ -205,7 +204,7 @@ fn a_peer_that_vanishes_is_noticed_at_every_step() {
             .events
             .iter()
             .filter_map(|event| match event {
-                Event::Returned { ticket, .. } => Some(*ticket),
+                ConnectionEvent::Returned { ticket, .. } => Some(*ticket),
                 _ => None,
             })
             .collect();
@@ -225,7 +224,7 @@ fn a_queue_pair_that_fails_ends_both_sides() {
     rules("qp_fatal opcode=send,send_with_imm nth=1");
     give(&mut sides[0], &pattern(100, 1));
     until(&mut sides, "the end", |sides| sides.iter().all(|side| side.rc.is_over()));
-    assert!(matches!(sides[0].failure(), Some(Cause::Completion { .. })), "{:?}", sides[0].failure());
+    assert!(matches!(sides[0].failure(), Some(FailureCause::Completion { .. })), "{:?}", sides[0].failure());
     end(sides);
 }
 
@@ -237,7 +236,7 @@ fn a_completion_error_is_told_with_its_status() {
     rules("status=rem_access_err opcode=rdma_read nth=1");
     give(&mut sides[0], &pattern(300_000, 1));
     until(&mut sides, "the end", |sides| sides.iter().all(|side| side.rc.is_over()));
-    let Some(Cause::Completion { what: "sending", status: 10, .. }) = sides[1].failure() else {
+    let Some(FailureCause::Completion { what: "sending", status: 10, .. }) = sides[1].failure() else {
         panic!("{:?}", sides[1].failure())
     };
     end(sides);
@@ -265,7 +264,7 @@ fn a_frame_without_a_receive_would_be_noticed() {
     give(&mut sides[0], &pattern(100, 1));
     until(&mut sides, "the end", |sides| sides.iter().all(|side| side.rc.is_over()));
     assert!(
-        matches!(sides[0].failure(), Some(Cause::Completion { status: 13, .. })),
+        matches!(sides[0].failure(), Some(FailureCause::Completion { status: 13, .. })),
         "{:?}",
         sides[0].failure()
     );
@@ -291,7 +290,7 @@ fn a_device_that_fails_ends_the_connection_and_keeps_what_it_has() {
 /// The same while there is nothing in the pool to copy it to.
 #[test]
 #[ignore = "leaves the device broken: `a_device_that_fails` runs it in a process of its own"]
-fn what_is_lent_comes_back_to_an_empty_pool() {
+fn lent_blocks_return_to_an_empty_pool() {
     let _guard = serialize();
     let mut taken = Vec::new();
     drop(a_device_fails_with_a_block_lent(|pool| {
@@ -305,7 +304,7 @@ fn what_is_lent_comes_back_to_an_empty_pool() {
 /// The same of blocks that are in several requests each: of one all of it, of the other a part, and the rest waits for credits.
 #[test]
 #[ignore = "leaves the device broken: `a_device_that_fails` runs it in a process of its own"]
-fn what_several_requests_have_comes_back_once() {
+fn a_block_shared_by_requests_returns_once() {
     let _guard = serialize();
     let keepalive =
         protocol::Keepalive { idle: Duration::from_millis(5), timeout: Duration::from_millis(200) };
@@ -326,9 +325,9 @@ fn what_several_requests_have_comes_back_once() {
     let before = sides[0].pool.stats().in_use;
     faults::device_fatal(0).expect("a device");
     until(&mut sides, "the end", |sides| sides.iter().all(|side| side.rc.is_over()));
-    let returned = |event: Event<Block>| match event {
-        Event::Returned { ticket, block, sent: false } => Some((ticket, block)),
-        Event::Returned { .. } => panic!("{event:?}"),
+    let returned = |event: ConnectionEvent<Block>| match event {
+        ConnectionEvent::Returned { ticket, block, sent: false } => Some((ticket, block)),
+        ConnectionEvent::Returned { .. } => panic!("{event:?}"),
         _ => None,
     };
     let events = std::mem::take(&mut sides[0].events);
@@ -361,7 +360,9 @@ fn a_device_fails_with_a_block_lent(before: impl FnOnce(&Pool)) -> [TestPeer; 2]
     until(&mut sides, "the end", |sides| sides.iter().all(|side| side.rc.is_over()));
     assert!(sides.iter().all(|side| side.failure().is_some()));
     let back = sides[0].events.iter().filter_map(|event| match event {
-        Event::Returned { ticket, block, sent } => Some((*ticket, block.bytes()[..8000].to_vec(), *sent)),
+        ConnectionEvent::Returned { ticket, block, sent } => {
+            Some((*ticket, block.bytes()[..8000].to_vec(), *sent))
+        }
         _ => None,
     });
     assert_eq!(back.collect::<Vec<_>>(), [(lent, pattern(8000, 1), false)]);
@@ -371,7 +372,7 @@ fn a_device_fails_with_a_block_lent(before: impl FnOnce(&Pool)) -> [TestPeer; 2]
 /// The peer has begun, and this side does not: what has come already is no longer the device's, and goes back at once.
 #[test]
 #[cfg_attr(miri, ignore = "opens sockets")]
-fn what_came_early_comes_back_where_a_handshake_is_given_up() {
+fn early_completions_return_their_blocks_when_a_handshake_is_given_up() {
     let _guard = serialize();
     let config = config().build().expect("a valid configuration");
     let pools = [pool(), pool()];
@@ -379,8 +380,11 @@ fn what_came_early_comes_back_where_a_handshake_is_given_up() {
     let [here, there] = run_handshakes(&mut sides).map(|side| (side.path.expect("RDMA"), side.agreed));
     let [(socket, _), _] = sides;
     let (mut rc, mut path) = (RcDriver::new(here.0, socket).expect("a queue pair"), there.0);
-    let setup =
-        Setup { gather: rc.gather(), domain: pools[0].domain_id(), ..here.1.setup(&config, Link::Rc) };
+    let setup = ConnectionSetup {
+        gather: rc.gather(),
+        domain: pools[0].domain_id(),
+        ..here.1.setup(&config, LinkType::Rc)
+    };
     let mut protocol = ProtocolMachine::new(&setup).expect("a valid setup");
     let mut pool = pools[0].clone();
     assert_eq!(protocol.write(&[IoSlice::new(b"early")], &mut pool), Ok(5));

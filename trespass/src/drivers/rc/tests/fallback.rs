@@ -27,7 +27,7 @@ fn the_socket_s_address_names_the_device() {
 
 #[test]
 #[cfg_attr(miri, ignore = "opens sockets")]
-fn what_is_not_there_is_told() {
+fn missing_devices_are_reported() {
     let _guard = serialize();
     let cases = [
         (find_named("mlx5_9", None, None), Cause::DeviceNotFound, "mlx5_9"),

@@ -136,14 +136,14 @@ fn a_worker_goes_on_where_its_completion_queue_cannot_grow() {
 /// What was under way when a connection was closed completes for nobody else, whoever has its place, or its queue pair's number, then.
 #[test]
 #[cfg_attr(miri, ignore = "opens sockets")]
-fn what_one_connection_has_left_is_not_the_next_one_s() {
+fn late_completions_are_not_given_to_the_next_queue_pair() {
     let _guard = serialize();
     for srq in [false, true] {
-        what_one_has_left(&|| config().linger(Duration::ZERO).srq(srq));
+        leave_completions_behind(&|| config().linger(Duration::ZERO).srq(srq));
     }
 }
 
-fn what_one_has_left(config: &dyn Fn() -> Builder) {
+fn leave_completions_behind(config: &dyn Fn() -> Builder) {
     let mut both = WorkerPair::new([config(), config()]);
     both.connect(3);
     for round in 0..40 {
@@ -234,7 +234,7 @@ fn connections_of_a_worker_share_receives() {
 
 #[test]
 #[cfg_attr(miri, ignore = "opens sockets")]
-fn who_shares_receives_and_who_does_not_understand_each_other() {
+fn shared_and_own_receive_queues_interoperate() {
     let _guard = serialize();
     for sharing in [[true, false], [false, true]] {
         for rendezvous in [true, false] {
@@ -285,7 +285,7 @@ fn a_full_shared_receive_queue_makes_peers_wait() {
 /// A peer that uses receives which others were told of ends its own connection; the others' are posted again, and they go on.
 #[test]
 #[cfg_attr(miri, ignore = "opens sockets")]
-fn who_uses_the_receives_of_others_ends_alone() {
+fn overdrawing_shared_receives_ends_only_that_connection() {
     let _guard = serialize();
     let sharing = || config().srq(true);
     let mut both = WorkerPair::new([sharing(), sharing()]);

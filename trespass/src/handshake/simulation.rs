@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use super::fake::{ATTEMPT, Air, FakePath};
-use super::machine::Machine;
+use super::fake::{ATTEMPT, FakeNetwork, FakePath};
+use super::machine::HandshakeMachine;
 use super::{Established, HandshakeError, Step, Terms, Unavailable};
 use crate::wire::{PREAMBLE, Preamble, Role};
 
@@ -15,7 +15,7 @@ const HOP: Duration = Duration::from_millis(1);
 
 /// What happens to the wire, or to a side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Loss {
+pub(super) enum NetworkFault {
     Nothing,
     /// A side ends when it has sent so many messages; the other sees the connection closed.
     Ends(Role, usize),
@@ -25,39 +25,39 @@ pub(super) enum Loss {
     Cut(usize),
 }
 
-pub(super) type Outcome = Result<Established<FakePath>, HandshakeError>;
+pub(super) type HandshakeResult = Result<Established<FakePath>, HandshakeError>;
 
 /// One side.
-pub(super) struct Half {
-    pub(super) machine: Option<Machine<FakePath>>,
+pub(super) struct SimulatedSide {
+    pub(super) machine: Option<HandshakeMachine<FakePath>>,
     /// When what arrives: `None` is the end of the connection.
     inbox: VecDeque<(Instant, Option<Vec<u8>>)>,
     sent: usize,
-    pub(super) outcome: Option<Outcome>,
+    pub(super) outcome: Option<HandshakeResult>,
     pub(super) took: Duration,
 }
 
 /// Both sides.
-pub(super) struct World {
-    pub(super) client: Half,
-    pub(super) server: Half,
-    pub(super) air: Rc<RefCell<Air>>,
+pub(super) struct HandshakeSimulation {
+    pub(super) client: SimulatedSide,
+    pub(super) server: SimulatedSide,
+    pub(super) network: Rc<RefCell<FakeNetwork>>,
     start: Instant,
     now: Instant,
-    loss: Loss,
+    fault: NetworkFault,
 }
 
 type Path = Result<FakePath, Unavailable>;
 
-impl World {
+impl HandshakeSimulation {
     pub(super) fn new(
         client: (Terms, Path),
         server: (Terms, Path),
-        air: &Rc<RefCell<Air>>,
-        loss: Loss,
+        network: &Rc<RefCell<FakeNetwork>>,
+        fault: NetworkFault,
     ) -> Self {
         let now = Instant::now();
-        let half = |machine| Half {
+        let half = |machine| SimulatedSide {
             machine: Some(machine),
             inbox: VecDeque::new(),
             sent: 0,
@@ -65,12 +65,12 @@ impl World {
             took: Duration::ZERO,
         };
         Self {
-            client: half(Machine::client(client.0, ATTEMPT, client.1, now)),
-            server: half(Machine::server(server.0, server.1, now)),
-            air: Rc::clone(air),
+            client: half(HandshakeMachine::client(client.0, ATTEMPT, client.1, now)),
+            server: half(HandshakeMachine::server(server.0, server.1, now)),
+            network: Rc::clone(network),
             start: now,
             now,
-            loss,
+            fault,
         }
     }
 
@@ -92,7 +92,7 @@ impl World {
         }
     }
 
-    fn half(&mut self, role: Role) -> &mut Half {
+    fn half(&mut self, role: Role) -> &mut SimulatedSide {
         match role {
             Role::Client => &mut self.client,
             Role::Server => &mut self.server,
@@ -127,21 +127,25 @@ impl World {
                 self.end(role, true);
             }
         }
-        let dies = match self.loss {
-            Loss::Ends(who, after) | Loss::Dies(who, after) => who == role && self.half(role).sent >= after,
+        let dies = match self.fault {
+            NetworkFault::Ends(who, after) | NetworkFault::Dies(who, after) => {
+                who == role && self.half(role).sent >= after
+            }
             _ => false,
         };
         if dies && self.half(role).machine.take().is_some() {
-            self.end(role, matches!(self.loss, Loss::Ends(..)));
+            self.end(role, matches!(self.fault, NetworkFault::Ends(..)));
         }
     }
 
     fn carry(&mut self, from: Role, message: Vec<u8>) {
         let at = self.now + HOP;
-        let gone = match self.loss {
-            Loss::Ends(who, after) | Loss::Dies(who, after) => who == from && self.half(from).sent >= after,
-            Loss::Cut(after) => self.client.sent + self.server.sent >= after,
-            Loss::Nothing => false,
+        let gone = match self.fault {
+            NetworkFault::Ends(who, after) | NetworkFault::Dies(who, after) => {
+                who == from && self.half(from).sent >= after
+            }
+            NetworkFault::Cut(after) => self.client.sent + self.server.sent >= after,
+            NetworkFault::Nothing => false,
         };
         self.half(from).sent += 1;
         if !gone {
@@ -151,7 +155,8 @@ impl World {
 
     /// A side's end of TCP is closed.
     fn end(&mut self, role: Role, seen: bool) {
-        let cut = matches!(self.loss, Loss::Cut(after) if self.client.sent + self.server.sent >= after);
+        let cut =
+            matches!(self.fault, NetworkFault::Cut(after) if self.client.sent + self.server.sent >= after);
         let at = self.now + HOP;
         if seen && !cut {
             self.half(super::fake::other(role)).inbox.push_back((at, None));
@@ -159,7 +164,7 @@ impl World {
     }
 }
 
-impl Half {
+impl SimulatedSide {
     /// When there is something to do.
     fn next(&self, now: Instant) -> Option<Instant> {
         let machine = self.machine.as_ref()?;

@@ -2,15 +2,15 @@
 //!
 //! It knows the frame's layout from the protocol's description, not from the code under test.
 
-use super::link::Link;
-use super::memory::Memory;
+use super::link::LinkType;
+use super::memory::SimMemory;
 use std::collections::VecDeque;
 
 pub(super) const HEADER: usize = 16;
 
 /// A frame's header as it stands on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Header {
+pub(super) struct WireHeader {
     pub(super) kind: u8,
     pub(super) flags: u8,
     pub(super) count: u16,
@@ -32,7 +32,7 @@ const RESERVE: i32 = 3;
 const COALESCED: u8 = 4;
 const BLOCKED: u8 = 8;
 
-impl Header {
+impl WireHeader {
     pub(super) fn read(frame: &[u8]) -> Self {
         assert!(frame.len() >= HEADER, "a frame of {} bytes has no header", frame.len());
         let u32_at = |at: usize| u32::from_le_bytes(frame[at..at + 4].try_into().unwrap());
@@ -60,7 +60,7 @@ struct Range {
 }
 
 /// The ranges that an RTS tells of: its payload ends with `count` times address, length, key.
-fn ranges(header: &Header, frame: &[u8]) -> Vec<Range> {
+fn ranges(header: &WireHeader, frame: &[u8]) -> Vec<Range> {
     let entries = frame[frame.len() - 16 * usize::from(header.count)..].chunks_exact(16);
     let range = |bytes: &[u8]| Range {
         addr: u64::from_le_bytes(bytes[..8].try_into().unwrap()),
@@ -71,7 +71,7 @@ fn ranges(header: &Header, frame: &[u8]) -> Vec<Range> {
 
 /// What one end has told the other and knows of it.
 #[derive(Debug, Default)]
-pub(super) struct Books {
+pub(super) struct CreditAccounts {
     /// Frames posted to be sent, ever.
     pub(super) sent: u32,
     /// Frames that its connection was given, ever.
@@ -109,29 +109,29 @@ pub(super) struct Books {
 
 /// The books of both ends.
 #[derive(Debug, Default)]
-pub(super) struct Watch {
-    pub(super) books: [Books; 2],
+pub(super) struct WireMonitor {
+    pub(super) accounts: [CreditAccounts; 2],
 }
 
-impl Watch {
+impl WireMonitor {
     /// All totals begin at `first`; each end has granted so many `slots` before the first frame.
     pub(super) fn new(first: u32, slots: [u32; 2]) -> Self {
-        let book = |end: usize| Books {
+        let book = |end: usize| CreditAccounts {
             sent: first,
             received: first,
             answered: first,
             posted: first,
             told: first.wrapping_add(slots[end]),
             heard: first.wrapping_add(slots[1 - end]),
-            ..Books::default()
+            ..CreditAccounts::default()
         };
-        Self { books: [book(0), book(1)] }
+        Self { accounts: [book(0), book(1)] }
     }
 
     /// `end` posts this frame to be sent.
-    pub(super) fn sends(&mut self, end: usize, frame: &[u8], memory: &Memory) {
-        let book = &mut self.books[end];
-        let header = Header::read(frame);
+    pub(super) fn sends(&mut self, end: usize, frame: &[u8], memory: &SimMemory) {
+        let book = &mut self.accounts[end];
+        let header = WireHeader::read(frame);
         let window = book.heard.wrapping_sub(book.sent) as i32;
         let control = matches!(header.kind, CREDIT | RFIN | FIN | FIN_ACK | RESET);
         assert!(window > 0, "I1: {end} knows of {window} posted receives and sends {header:?}");
@@ -154,21 +154,21 @@ impl Watch {
         if header.kind == RTS {
             book.gathered += u64::from(header.count > 1);
             let ranges = ranges(&header, frame);
-            ranges.iter().for_each(|range| memory.promise(range.addr));
+            ranges.iter().for_each(|range| memory.announce_source(range.addr));
             book.promised.push_back(ranges);
         }
     }
 
     /// `end` posts `n` receives.
     pub(super) fn posts(&mut self, end: usize, n: usize) {
-        let book = &mut self.books[end];
+        let book = &mut self.accounts[end];
         book.posted = book.posted.wrapping_add(n as u32);
     }
 
     /// The connection of `end` is about to be given this frame.
-    pub(super) fn receives(&mut self, end: usize, frame: &[u8], memory: &Memory) {
-        let header = Header::read(frame);
-        let book = &mut self.books[end];
+    pub(super) fn receives(&mut self, end: usize, frame: &[u8], memory: &SimMemory) {
+        let header = WireHeader::read(frame);
+        let book = &mut self.accounts[end];
         book.heard = header.credit_total;
         if matches!(header.kind, DATA | RTS) {
             book.hears_blocked = header.flags & BLOCKED != 0;
@@ -184,7 +184,7 @@ impl Watch {
             piece.into_iter().for_each(|Range { addr, .. }| {
                 // Several RTS may tell of parts of one block: it is free when the last is answered.
                 if !book.promised.iter().flatten().any(|other| other.addr >> 32 == addr >> 32) {
-                    memory.absolve(addr);
+                    memory.release_source(addr);
                 }
             });
             book.answered = book.answered.wrapping_add(1);
@@ -193,7 +193,7 @@ impl Watch {
 
     /// The same of a frame of data for whose header immediate data stands.
     pub(super) fn receives_bare(&mut self, end: usize, immediate: u32) {
-        let book = &mut self.books[end];
+        let book = &mut self.accounts[end];
         // What has been told since is in the books of the end that told it.
         let more = (immediate as u16).wrapping_sub(book.heard as u16);
         book.heard = book.heard.wrapping_add(more.into());
@@ -205,7 +205,7 @@ impl Watch {
 
     /// `end` posts a READ of so much of its peer's memory.
     pub(super) fn reads(&self, end: usize, addr: u64, len: u64) {
-        let mut told = self.books[1 - end].promised.iter().flatten();
+        let mut told = self.accounts[1 - end].promised.iter().flatten();
         let inside = told.any(|range| range.addr <= addr && addr + len <= range.addr + range.len);
         assert!(
             inside,
@@ -214,9 +214,9 @@ impl Watch {
     }
 
     /// Nothing is under way: both ends must know the same, and owe no more than they may.
-    pub(super) fn at_rest(&self, link: &Link, slots: [u32; 2]) {
+    pub(super) fn at_rest(&self, link: &LinkType, slots: [u32; 2]) {
         for (end, slots) in slots.into_iter().enumerate() {
-            let (book, peer) = (&self.books[end], &self.books[1 - end]);
+            let (book, peer) = (&self.accounts[end], &self.accounts[1 - end]);
             assert_eq!(book.sent, peer.received, "I2: frames of {end} that were sent and that arrived");
             assert_eq!(book.told, peer.heard, "I2: credit that {end} told and that its peer heard");
             let free = book.posted.wrapping_sub(book.received);
@@ -234,8 +234,8 @@ impl Watch {
 
     /// Nothing is under way, and programs may have stopped reading: a peer that said it is blocked, and knows of nothing that would let it go
     /// on, has not been kept in the dark.
-    pub(super) fn told_the_blocked(&self) {
-        for (end, book) in self.books.iter().enumerate() {
+    pub(super) fn check_blocked_peers(&self) {
+        for (end, book) in self.accounts.iter().enumerate() {
             let owed = book.posted.wrapping_sub(book.told);
             let opens = book.posted.wrapping_sub(book.received) as i32 > RESERVE;
             assert!(
@@ -247,6 +247,6 @@ impl Watch {
 
     /// Credit that `end` holds, as it knows.
     pub(super) fn window(&self, end: usize) -> u32 {
-        self.books[end].heard.wrapping_sub(self.books[end].sent)
+        self.accounts[end].heard.wrapping_sub(self.accounts[end].sent)
     }
 }

@@ -2,12 +2,12 @@
 
 use std::ops::Range;
 
-use super::{Event, ProtocolMachine, giving};
+use super::{ConnectionEvent, ProtocolMachine, returning};
 use crate::protocol::block::Block;
-use crate::protocol::fault::{Cause, ProtocolError};
+use crate::protocol::call_buffer::CallBuffer;
+use crate::protocol::failure::{FailureCause, ProtocolError};
 use crate::protocol::frame::{COALESCED, FrameType, HEADER_LEN, Header, Immediate};
-use crate::protocol::setup::Link;
-use crate::protocol::sink::Sink;
+use crate::protocol::setup::LinkType;
 
 impl<B: Block> ProtocolMachine<B> {
     /// Receives to post now. TCP: 0 when nothing is to be read from the socket for now.
@@ -40,7 +40,7 @@ impl<B: Block> ProtocolMachine<B> {
         block: B,
         len: usize,
         immediate: Option<Immediate>,
-        sink: &mut Sink<'_>,
+        sink: &mut CallBuffer<'_>,
     ) -> Result<Option<B>, ProtocolError> {
         if self.closing.failed().is_some() || self.closing.is_closed() {
             return Ok(Some(block));
@@ -58,13 +58,13 @@ impl<B: Block> ProtocolMachine<B> {
                 Err(error) => Err(error),
             },
         };
-        result.inspect_err(|error| self.fail(Cause::Protocol(*error), true))
+        result.inspect_err(|error| self.fail(FailureCause::Protocol(*error), true))
     }
 
     /// A frame has arrived: the first `len` bytes of `block`. A block that is not kept is given back: it should be posted again at once, for
     /// then its slot needs nothing of the pool. On an error the connection has failed, and the peer will be told.
     pub(crate) fn received(&mut self, block: B, len: usize) -> Result<Option<B>, ProtocolError> {
-        self.received_for(block, len, None, &mut Sink::default())
+        self.received_for(block, len, None, &mut CallBuffer::default())
     }
 
     /// The same of a frame for whose header immediate data stands.
@@ -75,13 +75,13 @@ impl<B: Block> ProtocolMachine<B> {
         len: usize,
         immediate: Immediate,
     ) -> Result<Option<B>, ProtocolError> {
-        self.received_for(block, len, Some(immediate), &mut Sink::default())
+        self.received_for(block, len, Some(immediate), &mut CallBuffer::default())
     }
 
     /// A frame has arrived for which there was no receive of this connection's. It is lost, and with it the connection.
     pub(crate) fn overdrawn(&mut self) {
         let granted = self.credits.announced();
-        self.fail(Cause::Protocol(ProtocolError::Overdrawn { granted }), true);
+        self.fail(FailureCause::Protocol(ProtocolError::Overdrawn { granted }), true);
     }
 
     #[inline(always)]
@@ -91,7 +91,7 @@ impl<B: Block> ProtocolMachine<B> {
         block: B,
         payload: Range<usize>,
         most: usize,
-        sink: &mut Sink<'_>,
+        sink: &mut CallBuffer<'_>,
     ) -> Result<Option<B>, ProtocolError> {
         if header.payload_len() != payload.len() {
             let said = header.payload_len() as u32;
@@ -135,21 +135,21 @@ impl<B: Block> ProtocolMachine<B> {
 
     fn take_control(&mut self, header: &Header) -> Result<(), ProtocolError> {
         match header.kind {
-            FrameType::Credit if self.link == Link::Rc => {}
+            FrameType::Credit if self.link == LinkType::Rc => {}
             FrameType::Rfin if self.read_agreed => {
                 for _ in 0..self.outgoing.rfin(header.len)? {
-                    self.outgoing.source_read(giving(&mut self.events, true));
+                    self.outgoing.source_read(returning(&mut self.events, true));
                 }
             }
             FrameType::Fin => {
                 self.incoming.fin()?;
                 self.closing.fin_received();
-                self.events.push_back(Event::PeerClosed);
+                self.events.push_back(ConnectionEvent::PeerClosed);
             }
             // Whoever acknowledges the end has read all before it, and has said so.
             FrameType::FinAck if self.outgoing.unread() > 0 => return Err(ProtocolError::StrayFinAck),
             FrameType::FinAck => self.closing.fin_ack_received()?,
-            FrameType::Reset => self.lose(Cause::PeerReset),
+            FrameType::Reset => self.lose(FailureCause::PeerReset),
             kind => return Err(ProtocolError::NotAgreed { kind }),
         }
         Ok(())

@@ -1,9 +1,9 @@
 //! What the program takes of what arrived.
 
-use super::{Bytes, Chunk, Incoming, Item, Part, Progress};
+use super::{Chunk, Incoming, ItemBytes, MessageProgress, QueueItem, ReceivedPart};
 use crate::protocol::block::{Block, Blocks, Purpose};
 use crate::protocol::copying::copy;
-use crate::protocol::fault::{Blocked, CallError};
+use crate::protocol::failure::{Blocked, CallError};
 use crate::protocol::frame;
 use crate::protocol::setup::Kind;
 
@@ -43,7 +43,7 @@ impl<B: Block> Incoming<B> {
 
     /// Of the message that is being taken in parts, how many bytes were taken, and how many it has.
     pub(crate) fn parts_taken(&self) -> Option<(u64, u64)> {
-        self.taking.map(|Progress { total, got }| (got, total))
+        self.taking.map(|MessageProgress { total, got }| (got, total))
     }
 
     /// The length of the message at the front, if it has begun to arrive.
@@ -52,7 +52,7 @@ impl<B: Block> Incoming<B> {
             return None;
         }
         match &self.items.front()?.bytes {
-            Bytes::Batch { block, at, end, .. } => {
+            ItemBytes::Batch { block, at, end, .. } => {
                 Some(frame::batched_message(&block.bytes()[..*end], *at)?.0.len() as u64)
             }
             _ => Some(self.front_total()),
@@ -118,7 +118,7 @@ impl<B: Block> Incoming<B> {
     }
 
     /// As much of the message at the front as is here and fits. `None`: the peer has sent all that it will.
-    pub(crate) fn recv_part(&mut self, buffer: &mut [u8]) -> Result<Option<Part>, CallError> {
+    pub(crate) fn recv_part(&mut self, buffer: &mut [u8]) -> Result<Option<ReceivedPart>, CallError> {
         if self.kind != Kind::SeqPacket {
             return Err(CallError::WrongKind);
         }
@@ -129,9 +129,9 @@ impl<B: Block> Incoming<B> {
             return Err(CallError::Blocked(Blocked::Nothing));
         }
         let total = self.message_len().unwrap_or(0);
-        let mut message = self.taking.unwrap_or(Progress { total, got: 0 });
+        let mut message = self.taking.unwrap_or(MessageProgress { total, got: 0 });
         if buffer.is_empty() && total > 0 {
-            return Ok(Some(Part { len: 0, last: false, total: message.total }));
+            return Ok(Some(ReceivedPart { len: 0, last: false, total: message.total }));
         }
         let (mut len, mut last) = (0, false);
         while !last && self.ready > 0 && (len < buffer.len() || message.total == 0) {
@@ -141,7 +141,7 @@ impl<B: Block> Incoming<B> {
         }
         message.got += len as u64;
         self.taking = (!last).then_some(message);
-        Ok(Some(Part { len, last, total: message.total }))
+        Ok(Some(ReceivedPart { len, last, total: message.total }))
     }
 
     fn check_messages(&self) -> Result<(), CallError> {
@@ -156,13 +156,13 @@ impl<B: Block> Incoming<B> {
     fn take_bytes(&mut self, buffer: &mut [u8]) -> (usize, bool) {
         let Some(item) = self.items.front_mut() else { return (0, true) };
         let (len, over, ended) = match &mut item.bytes {
-            Bytes::Here { block, at, end } => {
+            ItemBytes::Here { block, at, end } => {
                 let len = (*end - *at).min(buffer.len());
                 copy(&mut buffer[..len], &block.bytes()[*at..*at + len]);
                 *at += len;
                 (len, at == end, at == end && item.last)
             }
-            Bytes::Batch { block, at, skip, end, left } => {
+            ItemBytes::Batch { block, at, skip, end, left } => {
                 let bytes = &block.bytes()[..*end];
                 let Some((range, next)) = frame::batched_message(bytes, *at) else { return (0, true) };
                 let from = range.start + *skip;
@@ -176,7 +176,7 @@ impl<B: Block> Incoming<B> {
                 }
                 (len, *left == 0, ended)
             }
-            Bytes::Wanted(_) | Bytes::Reading { .. } | Bytes::Nothing => (0, true, item.last),
+            ItemBytes::Wanted(_) | ItemBytes::Reading { .. } | ItemBytes::Nothing => (0, true, item.last),
         };
         if ended {
             self.complete -= 1;
@@ -190,7 +190,9 @@ impl<B: Block> Incoming<B> {
     /// The message at the front if it is in one frame alone, as most are. It fits.
     #[inline]
     fn take_one_piece(&mut self, buffer: &mut [u8]) -> Option<usize> {
-        let Some(Item { bytes: Bytes::Here { block, at, end }, last: true, .. }) = self.items.front() else {
+        let Some(QueueItem { bytes: ItemBytes::Here { block, at, end }, last: true, .. }) =
+            self.items.front()
+        else {
             return None;
         };
         let bytes = &block.bytes()[*at..*end];
@@ -202,7 +204,7 @@ impl<B: Block> Incoming<B> {
     }
 
     #[inline]
-    fn pop(&mut self) -> Option<Item<B>> {
+    fn pop(&mut self) -> Option<QueueItem<B>> {
         let item = self.items.pop_front()?;
         self.queued -= item.charge;
         self.ready -= 1;
@@ -228,8 +230,8 @@ impl<B: Block> Incoming<B> {
         let total = self.message_len().unwrap_or(0);
         let Some(item) = self.pop() else { return Err(CallError::Blocked(Blocked::Nothing)) };
         let (block, range) = match item.bytes {
-            Bytes::Here { block, at, end } => (block, at..end),
-            Bytes::Batch { block, at, skip, end, .. } => {
+            ItemBytes::Here { block, at, end } => (block, at..end),
+            ItemBytes::Batch { block, at, skip, end, .. } => {
                 let message = frame::batched_message(&block.bytes()[..end], at);
                 let range = message.map_or(at..at, |(range, _)| range.start + skip..range.end);
                 (block, range)
@@ -239,7 +241,7 @@ impl<B: Block> Incoming<B> {
         let (mut first, mut whole) = (item.first, 0);
         if self.kind == Kind::SeqPacket {
             first = self.taking.is_none();
-            let mut message = self.taking.unwrap_or(Progress { total, got: 0 });
+            let mut message = self.taking.unwrap_or(MessageProgress { total, got: 0 });
             message.got += range.len() as u64;
             whole = message.total;
             self.taking = (!item.last).then_some(message);
@@ -250,7 +252,8 @@ impl<B: Block> Incoming<B> {
     }
 
     fn copied_chunk(&mut self, blocks: &mut impl Blocks<Block = B>) -> Result<Option<Chunk<B>>, CallError> {
-        let Some(Item { bytes: Bytes::Batch { block, at, skip, end, left }, .. }) = self.items.front_mut()
+        let Some(QueueItem { bytes: ItemBytes::Batch { block, at, skip, end, left }, .. }) =
+            self.items.front_mut()
         else {
             return Ok(None);
         };

@@ -10,16 +10,16 @@ use std::time::Instant;
 #[cfg(test)]
 use super::block::Segment;
 use super::block::{Block, Blocks};
-use super::close::Closing;
+use super::close::CloseState;
 use super::credit::Credits;
-use super::fault::{CallError, Cause, InvalidSetup};
+use super::failure::{CallError, FailureCause, InvalidSetup};
 use super::frame::{FrameType, HEADER_LEN, Head, Immediate};
-use super::incoming::{Chunk, Incoming, Part, Read};
-use super::keepalive::Prober;
-use super::outgoing::{Load, Outgoing};
-use super::pieces::{Piece, Pieces, Share};
-use super::send_queue::Done;
-use super::setup::{Kind, Link, Setup};
+use super::incoming::{Chunk, Incoming, ReadRequest, ReceivedPart};
+use super::keepalive::KeepaliveProber;
+use super::outgoing::{LendSummary, Outgoing};
+use super::pieces::{BlockPiece, BlockPieces, BlockShare};
+use super::posted_sends::CompletedTransmit;
+use super::setup::{ConnectionSetup, Kind, LinkType};
 
 /// Names a lent block until its event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -33,9 +33,9 @@ pub(crate) enum Frame<B> {
     /// Bytes `start..end` of the block.
     Whole { block: B, start: usize, end: usize },
     /// `head`, and behind it bytes of lent blocks.
-    Gather { head: Head, pieces: Pieces<B> },
+    Gather { head: Head, pieces: BlockPieces<B> },
     /// `head`, and behind it some of the bytes of a lent block that does not fit one frame.
-    Part { head: Head, share: Share<B> },
+    Part { head: Head, share: BlockShare<B> },
 }
 
 impl<B: Block> Frame<B> {
@@ -47,23 +47,25 @@ impl<B: Block> Frame<B> {
         }
     }
 
-    fn pieces(&self) -> Option<&Pieces<B>> {
+    fn pieces(&self) -> Option<&BlockPieces<B>> {
         if let Frame::Gather { pieces, .. } = self { Some(pieces) } else { None }
     }
 
-    fn share(&self) -> Option<&Share<B>> {
+    fn share(&self) -> Option<&BlockShare<B>> {
         if let Frame::Part { share, .. } = self { Some(share) } else { None }
     }
 
     /// Its bytes, part by part.
     pub(crate) fn parts(&self) -> impl Iterator<Item = &[u8]> {
-        let pieces = self.pieces().into_iter().flat_map(Pieces::iter).map(Piece::bytes);
-        std::iter::once(self.head()).chain(pieces).chain(self.share().map(Share::bytes))
+        let pieces = self.pieces().into_iter().flat_map(BlockPieces::iter).map(BlockPiece::bytes);
+        std::iter::once(self.head()).chain(pieces).chain(self.share().map(BlockShare::bytes))
     }
 
     /// Number of its bytes.
     pub(crate) fn len(&self) -> usize {
-        self.head().len() + self.pieces().map_or(0, Pieces::len) + self.share().map_or(0, Share::len)
+        self.head().len()
+            + self.pieces().map_or(0, BlockPieces::len)
+            + self.share().map_or(0, BlockShare::len)
     }
 
     /// What stands for its header in immediate data, if that can be.
@@ -79,31 +81,31 @@ impl<B: Block> Frame<B> {
 
 /// What the driver is to post.
 #[derive(Debug)]
-pub(crate) enum Transmit<B> {
+pub(crate) enum TransmitItem<B> {
     /// A frame: one SEND.
     Send(Frame<B>),
     /// A READ of the peer's memory.
-    Read(Read<B>),
+    Read(ReadRequest<B>),
     /// Nothing that the peer's program notices, but whose completion shows that the peer is there: a WRITE of no bytes.
     Probe,
 }
 
 /// What the program is to hear of.
 #[derive(Debug)]
-pub(crate) enum Event<B> {
+pub(crate) enum ConnectionEvent<B> {
     /// A lent block comes back. `sent`: the peer has all of it; else the connection failed first.
     Returned { ticket: Ticket, block: B, sent: bool },
     /// The peer will send no more.
     PeerClosed,
     /// The connection failed.
-    Failed(Cause),
+    Failed(FailureCause),
     /// Both sides have closed, and everything has arrived.
     Closed,
 }
 
 /// What has happened so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Counters {
+pub(crate) struct ConnectionCounters {
     pub(crate) frames_sent: u64,
     pub(crate) frames_received: u64,
     /// Payload of DATA frames.
@@ -123,14 +125,14 @@ pub(crate) struct Counters {
 
 /// A connection.
 pub(crate) struct ProtocolMachine<B> {
-    link: Link,
+    link: LinkType,
     receive_payload: usize,
     credits: Credits,
     outgoing: Outgoing<B>,
     incoming: Incoming<B>,
-    closing: Closing,
-    prober: Prober,
-    events: VecDeque<Event<B>>,
+    closing: CloseState,
+    prober: KeepaliveProber,
+    events: VecDeque<ConnectionEvent<B>>,
     next_ticket: u64,
     read_agreed: bool,
     coalesce_agreed: bool,
@@ -138,12 +140,12 @@ pub(crate) struct ProtocolMachine<B> {
     wants_memory: bool,
     /// Failed, and nothing of it is with a device any more.
     drained: bool,
-    counters: Counters,
+    counters: ConnectionCounters,
 }
 
 impl<B: Block> ProtocolMachine<B> {
     /// A connection whose handshake is done.
-    pub(crate) fn new(setup: &Setup) -> Result<Self, InvalidSetup> {
+    pub(crate) fn new(setup: &ConnectionSetup) -> Result<Self, InvalidSetup> {
         setup.check()?;
         Ok(ProtocolMachine {
             link: setup.link,
@@ -151,22 +153,22 @@ impl<B: Block> ProtocolMachine<B> {
             credits: Credits::new(setup.link, setup.own.window(), setup.peer.window()),
             outgoing: Outgoing::new(setup),
             incoming: Incoming::new(setup),
-            closing: Closing::new(setup.linger),
-            prober: Prober::new(setup.keepalive),
+            closing: CloseState::new(setup.linger),
+            prober: KeepaliveProber::new(setup.keepalive),
             events: VecDeque::new(),
             next_ticket: 0,
             read_agreed: setup.read,
             coalesce_agreed: setup.coalesce,
-            immediate_agreed: setup.immediate && setup.link == Link::Rc,
+            immediate_agreed: setup.immediate && setup.link == LinkType::Rc,
             wants_memory: false,
             drained: false,
-            counters: Counters::default(),
+            counters: ConnectionCounters::default(),
         })
     }
 
     /// The same with all cumulative totals begun at `start`, to test their wrap.
     #[cfg(test)]
-    pub(crate) fn starting_at(setup: &Setup, start: u32) -> Result<Self, InvalidSetup> {
+    pub(crate) fn starting_at(setup: &ConnectionSetup, start: u32) -> Result<Self, InvalidSetup> {
         let mut connection = ProtocolMachine::new(setup)?;
         connection.credits = Credits::starting_at(start, setup.link, setup.own.window(), setup.peer.window());
         connection.outgoing.start_at(start);
@@ -245,7 +247,7 @@ impl<B: Block> ProtocolMachine<B> {
         self.outgoing.begin_alone(len, block, &mut self.credits)
     }
 
-    /// Sends the first `len` bytes of a block: a message, or bytes of the stream. The block comes back by [`Event::Returned`].
+    /// Sends the first `len` bytes of a block: a message, or bytes of the stream. The block comes back by [`ConnectionEvent::Returned`].
     pub(crate) fn send_block(&mut self, block: B, len: usize) -> Result<Ticket, (B, CallError)> {
         let len = len.min(block.bytes().len());
         let load = self.outgoing.weigh(std::iter::once((&block, len)));
@@ -266,7 +268,7 @@ impl<B: Block> ProtocolMachine<B> {
     }
 
     /// Lends blocks. Gives the first one's ticket.
-    fn lend(&mut self, blocks: impl Iterator<Item = (B, usize)>, load: &Load) -> Ticket {
+    fn lend(&mut self, blocks: impl Iterator<Item = (B, usize)>, load: &LendSummary) -> Ticket {
         let (first, next, events) = (self.next_ticket, &mut self.next_ticket, &mut self.events);
         // What has nothing to send is in no frame, but for the one of an empty message.
         let empty_message = load.full == 0 && self.outgoing.has_messages();
@@ -274,9 +276,9 @@ impl<B: Block> ProtocolMachine<B> {
             let ticket = Ticket(*next);
             *next += 1;
             if len > 0 || (empty_message && ticket.0 == first) {
-                return Some(Piece { block, len, ticket: Some(ticket) });
+                return Some(BlockPiece { block, len, ticket: Some(ticket) });
             }
-            events.push_back(Event::Returned { ticket, block, sent: true });
+            events.push_back(ConnectionEvent::Returned { ticket, block, sent: true });
             None
         });
         self.outgoing.lend(pieces, load);
@@ -344,7 +346,7 @@ impl<B: Block> ProtocolMachine<B> {
     }
 
     /// SeqPacket: takes what is here of the message at the front. `None`: the peer has sent all that it will.
-    pub(crate) fn recv_part(&mut self, buffer: &mut [u8]) -> Result<Option<Part>, CallError> {
+    pub(crate) fn recv_part(&mut self, buffer: &mut [u8]) -> Result<Option<ReceivedPart>, CallError> {
         let result = self.incoming.recv_part(buffer);
         self.taken(result)
     }
@@ -436,11 +438,11 @@ impl<B: Block> ProtocolMachine<B> {
 
     /// Ends at once; the peer is told by RESET if that can go.
     pub(crate) fn abort(&mut self) {
-        self.fail(Cause::Aborted, true);
+        self.fail(FailureCause::Aborted, true);
     }
 
     /// Why it failed, if it did.
-    pub(crate) fn failure(&self) -> Option<&Cause> {
+    pub(crate) fn failure(&self) -> Option<&FailureCause> {
         self.closing.failed()
     }
 
@@ -449,9 +451,9 @@ impl<B: Block> ProtocolMachine<B> {
         self.closing.is_closed()
     }
 
-    fn fail(&mut self, cause: Cause, tell_peer: bool) {
+    fn fail(&mut self, cause: FailureCause, tell_peer: bool) {
         if self.closing.fail(cause.clone(), tell_peer) {
-            self.events.push_back(Event::Failed(cause));
+            self.events.push_back(ConnectionEvent::Failed(cause));
         }
     }
 
@@ -467,27 +469,27 @@ impl<B: Block> ProtocolMachine<B> {
     // The driver: in; frames are in `receiving`
 
     /// Something posted has completed.
-    pub(crate) fn done(&mut self, done: Done<B>) {
+    pub(crate) fn done(&mut self, done: CompletedTransmit<B>) {
         match done {
-            Done::Sent(pieces) => {
+            CompletedTransmit::Sent(pieces) => {
                 self.prober.worked();
                 let sent = self.closing.failed().is_none();
-                self.outgoing.sent(pieces, giving(&mut self.events, sent));
+                self.outgoing.sent(pieces, returning(&mut self.events, sent));
                 self.settle();
             }
-            Done::Part(share) => {
+            CompletedTransmit::Part(share) => {
                 self.prober.worked();
                 let sent = self.closing.failed().is_none();
-                self.outgoing.sent_part(share, giving(&mut self.events, sent));
+                self.outgoing.sent_part(share, returning(&mut self.events, sent));
                 self.settle();
             }
             // A READ that a failure ended may have brought nothing: what its block holds is not the peer's data.
-            Done::Read { .. } if self.closing.failed().is_some() => {}
-            Done::Read { id, block } => {
+            CompletedTransmit::Read { .. } if self.closing.failed().is_some() => {}
+            CompletedTransmit::Read { id, block } => {
                 self.prober.heard();
                 self.incoming.read_done(id, block);
             }
-            Done::Probe => self.prober.answered(),
+            CompletedTransmit::Probe => self.prober.answered(),
         }
     }
 
@@ -499,19 +501,19 @@ impl<B: Block> ProtocolMachine<B> {
 
     fn close_if_all_is_said(&mut self) {
         if self.closing.settle() {
-            self.events.push_back(Event::Closed);
+            self.events.push_back(ConnectionEvent::Closed);
         }
     }
 
     /// The link is of no use any more. If all is said, what is lost is at most the device's word that the peer has the last of it, and a
     /// peer that has it may be gone before its device can say so: that is the end, and no failure.
-    fn lose(&mut self, cause: Cause) {
+    fn lose(&mut self, cause: FailureCause) {
         self.close_if_all_is_said();
         self.fail(cause, false);
     }
 
     /// The link has failed, or its peer is gone.
-    pub(crate) fn failed(&mut self, cause: Cause) {
+    pub(crate) fn failed(&mut self, cause: FailureCause) {
         self.lose(cause);
         self.closing.reset_sent();
     }
@@ -520,7 +522,7 @@ impl<B: Block> ProtocolMachine<B> {
     /// handed in. Every lent block comes back.
     pub(crate) fn drained(&mut self) {
         self.drained = true;
-        self.outgoing.abandon(giving(&mut self.events, false));
+        self.outgoing.abandon(returning(&mut self.events, false));
     }
 
     /// Time has passed.
@@ -554,7 +556,7 @@ impl<B: Block> ProtocolMachine<B> {
 
     /// What the program is to hear of next.
     #[inline]
-    pub(crate) fn take_event(&mut self) -> Option<Event<B>> {
+    pub(crate) fn take_event(&mut self) -> Option<ConnectionEvent<B>> {
         self.events.pop_front()
     }
 
@@ -565,8 +567,8 @@ impl<B: Block> ProtocolMachine<B> {
     }
 
     /// What has happened so far.
-    pub(crate) fn counters(&self) -> Counters {
-        Counters { bytes_told: self.outgoing.told_bytes(), ..self.counters }
+    pub(crate) fn counters(&self) -> ConnectionCounters {
+        ConnectionCounters { bytes_told: self.outgoing.told_bytes(), ..self.counters }
     }
 
     /// Whether the last `transmit` ended for want of a block.
@@ -576,6 +578,6 @@ impl<B: Block> ProtocolMachine<B> {
 }
 
 /// Gives lent blocks back to the program.
-fn giving<B>(events: &mut VecDeque<Event<B>>, sent: bool) -> impl FnMut(Ticket, B) {
-    move |ticket, block| events.push_back(Event::Returned { ticket, block, sent })
+fn returning<B>(events: &mut VecDeque<ConnectionEvent<B>>, sent: bool) -> impl FnMut(Ticket, B) {
+    move |ticket, block| events.push_back(ConnectionEvent::Returned { ticket, block, sent })
 }

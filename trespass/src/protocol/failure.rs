@@ -69,7 +69,7 @@ pub(crate) enum ProtocolError {
 /// Why a connection ended otherwise than by both sides' closing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub(crate) enum Cause {
+pub(crate) enum FailureCause {
     /// The peer broke the protocol.
     #[error(transparent)]
     Protocol(#[from] ProtocolError),
@@ -139,7 +139,7 @@ pub(crate) enum CallError {
     ShutDown,
     /// The connection has failed.
     #[error("{0}")]
-    Failed(Cause),
+    Failed(FailureCause),
 }
 
 /// What a blocked call waits for.
@@ -156,7 +156,7 @@ pub(crate) enum Blocked {
     Nothing,
 }
 
-/// A [`Setup`](super::Setup) that cannot work; drivers get it only if a check before them was forgotten.
+/// A [`ConnectionSetup`](super::Setup) that cannot work; drivers get it only if a check before them was forgotten.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the parameter {name} is {value}; it must be from {least} to {most}")]
 pub(crate) struct InvalidSetup {

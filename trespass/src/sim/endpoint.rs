@@ -1,16 +1,16 @@
 //! One end: its connection, its memory, and the driver between the connection and the modelled link.
 
-use super::chance::Chance;
-use super::link::{Link, Received, Work};
-use super::memory::{Memory, SimBlock, Use};
-use super::plan::Plan;
-use super::shared::Shared;
-use super::tcp::{Read, Tcp};
-use super::watch::{HEADER, Header, Watch};
+use super::link::{DeviceWork, LinkType, ReceiveCompletion};
+use super::memory::{BlockOwner, SimBlock, SimMemory};
+use super::monitor::{HEADER, WireHeader, WireMonitor};
+use super::plan::SimPlan;
+use super::rng::SimRng;
+use super::shared_receives::SharedReceives;
+use super::tcp::{ReadResult, TcpLink};
 use crate::protocol::frame::Immediate;
 use crate::protocol::{
-    self, Block, Blocked, CallError, Cause, Chunk, Done, Event, Frame, Kind, Part, Piece, ProtocolMachine,
-    Purpose, SendQueue, Setup, Ticket, Transmit,
+    self, Block, BlockPiece, Blocked, CallError, Chunk, CompletedTransmit, ConnectionEvent, ConnectionSetup,
+    FailureCause, Frame, Kind, PostedSends, ProtocolMachine, Purpose, ReceivedPart, Ticket, TransmitItem,
 };
 use std::collections::HashMap;
 use std::io::IoSlice;
@@ -18,42 +18,42 @@ use std::time::Instant;
 
 /// What a call of the program came to.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Outcome<T> {
+pub(super) enum CallOutcome<T> {
     Done(T),
     Blocked(Blocked),
     /// Not this call; another one does it.
     Refused(CallError),
-    Dead(Cause),
+    Dead(FailureCause),
 }
 
 /// How an end ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Ending {
+pub(super) enum EndReason {
     Closed,
-    Failed(Cause),
+    Failed(FailureCause),
 }
 
 /// What joins the ends.
-pub(super) enum Wire {
-    Rc(Box<Link>, Box<Watch>),
-    Tcp(Tcp),
+pub(super) enum SimTransport {
+    Rc(Box<LinkType>, Box<WireMonitor>),
+    Tcp(TcpLink),
 }
 
 /// One end of the connection.
-pub(super) struct End {
+pub(super) struct SimEndpoint {
     which: usize,
     pub(super) connection: ProtocolMachine<SimBlock>,
-    pub(super) memory: Memory,
-    queue: SendQueue<SimBlock>,
+    pub(super) memory: SimMemory,
+    queue: PostedSends<SimBlock>,
     /// What it shares its receives with, if it does.
-    shared: Option<Shared>,
+    shared: Option<SharedReceives>,
     slot_size: usize,
     gather: usize,
     /// Tickets that have not completed, with their blocks.
     tickets: HashMap<Ticket, u64>,
     pub(super) tickets_given: u64,
     pub(super) tickets_done: u64,
-    pub(super) ending: Option<Ending>,
+    pub(super) ending: Option<EndReason>,
     /// The peer said FIN.
     pub(super) peer_closed: bool,
     /// The queue pair, or socket, is no more.
@@ -69,10 +69,10 @@ pub(super) struct End {
     partial: Vec<u8>,
 }
 
-impl End {
-    pub(super) fn new(which: usize, plan: &Plan) -> Self {
+impl SimEndpoint {
+    pub(super) fn new(which: usize, plan: &SimPlan) -> Self {
         let setup = plan.setup(which);
-        let memory = Memory::new(plan.pool, plan.kept(which));
+        let memory = SimMemory::new(plan.pool, plan.kept(which));
         memory.keep_private(plan.private);
         memory.keep_apart(plan.apart);
         let connection = ProtocolMachine::starting_at(&setup, plan.first_total);
@@ -80,8 +80,8 @@ impl End {
             which,
             connection: connection.expect("a plan that works"),
             memory,
-            queue: SendQueue::new(plan.send_depth),
-            shared: plan.shared.map(|more| Shared::new(more, plan.limits[which].window().first)),
+            queue: PostedSends::new(plan.send_depth),
+            shared: plan.shared.map(|more| SharedReceives::new(more, plan.limits[which].window().first)),
             slot_size: plan.limits[which].slot_size as usize,
             gather: setup.gather,
             tickets: HashMap::new(),
@@ -101,10 +101,10 @@ impl End {
     // The driver
 
     /// What a driver does before the first frame.
-    pub(super) fn begin(&mut self, wire: &mut Wire, now: Instant) {
+    pub(super) fn begin(&mut self, transport: &mut SimTransport, now: Instant) {
         self.connection.tick(now);
-        if let Wire::Rc(link, watch) = wire {
-            self.post_receives(link, watch, usize::MAX);
+        if let SimTransport::Rc(link, monitor) = transport {
+            self.post_receives(link, monitor, usize::MAX);
             assert_eq!(
                 self.connection.slots_wanted(),
                 0,
@@ -114,13 +114,13 @@ impl End {
     }
 
     /// Drops the connection and what its driver had. A killed one never saw its queues drained.
-    pub(super) fn bury(&mut self) -> Memory {
+    pub(super) fn finish_and_check(&mut self) -> SimMemory {
         while let Some(done) = self.queue.drain() {
             release(&self.memory, &done);
         }
-        self.memory.absolve_all();
-        self.connection =
-            ProtocolMachine::new(&Setup::new(Kind::Stream, protocol::Link::Rc)).expect("the defaults work");
+        self.memory.release_all_sources();
+        self.connection = ProtocolMachine::new(&ConnectionSetup::new(Kind::Stream, protocol::LinkType::Rc))
+            .expect("the defaults work");
         self.spare = None;
         self.memory.clone()
     }
@@ -136,7 +136,7 @@ impl End {
     pub(super) fn state(&self) -> String {
         let counters = self.connection.counters();
         format!(
-            "{}: {counters:?}, {} tickets under way, {} slots wanted, room {}, readable {}, writable {}, memory {:?}, \
+            "{}: {counters:?}, {} tickets under transport_kind, {} slots wanted, room {}, readable {}, writable {}, memory {:?}, \
              ending {:?}, gone {}",
             self.which,
             self.tickets.len(),
@@ -151,52 +151,60 @@ impl End {
     }
 
     /// Who shares receives with it does nothing from now on.
-    pub(super) fn hush_others(&mut self) {
-        self.shared.iter_mut().for_each(Shared::hush);
+    pub(super) fn pause_others(&mut self) {
+        self.shared.iter_mut().for_each(SharedReceives::pause);
     }
 
     /// One turn of the driver: completions and bytes in, work requests and bytes out. It takes all of them, or as few as chance has
     /// it, from either queue first.
-    pub(super) fn turn(&mut self, wire: &mut Wire, now: Instant, chance: &mut Chance) {
+    pub(super) fn turn(&mut self, transport: &mut SimTransport, now: Instant, rng: &mut SimRng) {
         if self.killed {
             return;
         }
-        let most = if chance.one_in(2) { usize::MAX } else { chance.within(0..6) };
-        match wire {
+        let most = if rng.one_in(2) { usize::MAX } else { rng.within(0..6) };
+        match transport {
             _ if self.torn_down => {}
-            Wire::Rc(link, watch) => {
-                self.take_completions(link, watch, most, chance);
-                self.shared.iter_mut().for_each(|shared| shared.stir(chance));
-                let most = if chance.one_in(8) { chance.within(0..4) } else { usize::MAX };
-                self.post_receives(link, watch, most);
-                self.post_sends(link, watch, now);
+            SimTransport::Rc(link, monitor) => {
+                self.take_completions(link, monitor, most, rng);
+                self.shared.iter_mut().for_each(|shared| shared.act(rng));
+                let most = if rng.one_in(8) { rng.within(0..4) } else { usize::MAX };
+                self.post_receives(link, monitor, most);
+                self.post_sends(link, monitor, now);
             }
-            Wire::Tcp(tcp) => {
-                self.take_bytes(tcp, most, chance);
+            SimTransport::Tcp(tcp) => {
+                self.take_bytes(tcp, most, rng);
                 self.give_bytes(tcp, now);
             }
         }
         self.take_events();
-        self.end_if_due(wire, chance);
+        self.end_if_due(transport, rng);
     }
 
-    fn take_completions(&mut self, link: &mut Link, watch: &mut Watch, most: usize, chance: &mut Chance) {
+    fn take_completions(
+        &mut self,
+        link: &mut LinkType,
+        monitor: &mut WireMonitor,
+        most: usize,
+        rng: &mut SimRng,
+    ) {
         for _ in 0..most {
-            let mut one = chance.one_in(2) && self.take_received(link, watch);
-            one = one || self.take_sent(link) || self.take_received(link, watch);
+            let mut one = rng.one_in(2) && self.take_received(link, monitor);
+            one = one || self.take_sent(link) || self.take_received(link, monitor);
             if !one {
                 return;
             }
         }
     }
 
-    fn take_received(&mut self, link: &mut Link, watch: &mut Watch) -> bool {
-        let Some(Received { block, len, immediate }) = link.poll_received(self.which) else { return false };
+    fn take_received(&mut self, link: &mut LinkType, monitor: &mut WireMonitor) -> bool {
+        let Some(ReceiveCompletion { block, len, immediate }) = link.poll_received(self.which) else {
+            return false;
+        };
         match immediate {
-            None => watch.receives(self.which, &block.bytes()[..len], &self.memory),
-            Some(immediate) => watch.receives_bare(self.which, immediate.0),
+            None => monitor.receives(self.which, &block.bytes()[..len], &self.memory),
+            Some(immediate) => monitor.receives_bare(self.which, immediate.0),
         }
-        self.shared.iter_mut().for_each(Shared::spend);
+        self.shared.iter_mut().for_each(SharedReceives::spend);
         self.spare = self.receives(block, len, immediate);
         true
     }
@@ -214,24 +222,24 @@ impl End {
         }
     }
 
-    fn take_sent(&mut self, link: &mut Link) -> bool {
+    fn take_sent(&mut self, link: &mut LinkType) -> bool {
         let Some(sent) = link.poll_sent(self.which) else { return false };
         if sent.failed {
-            let cause = Cause::Completion { what: "a work request", status: 12, vendor: 0 };
+            let cause = FailureCause::Completion { what: "a work request", status: 12, vendor: 0 };
             self.connection.failed(cause);
             return true;
         }
         while let Some(mut done) = self.queue.complete(sent.id) {
             release(&self.memory, &done);
-            if let Done::Read { block, .. } = &mut done {
-                block.land(0, &sent.data);
+            if let CompletedTransmit::Read { block, .. } = &mut done {
+                block.device_write(0, &sent.data);
             }
             self.connection.done(done);
         }
         true
     }
 
-    fn post_receives(&mut self, link: &mut Link, watch: &mut Watch, most: usize) {
+    fn post_receives(&mut self, link: &mut LinkType, monitor: &mut WireMonitor, most: usize) {
         let wanted = self.connection.slots_wanted().min(most);
         let wanted = self.shared.as_ref().map_or(wanted, |shared| shared.allows(wanted));
         let mut posted = 0;
@@ -246,15 +254,15 @@ impl End {
         }
         self.spare = None;
         self.shared.iter_mut().for_each(|shared| shared.grant(posted));
-        watch.posts(self.which, posted);
+        monitor.posts(self.which, posted);
         self.connection.slots_posted(posted);
     }
 
-    fn post_sends(&mut self, link: &mut Link, watch: &mut Watch, now: Instant) {
+    fn post_sends(&mut self, link: &mut LinkType, monitor: &mut WireMonitor, now: Instant) {
         let mut next = self.pull(now, self.queue.room());
         while let Some(transmit) = next {
             // The next is pulled before this one is posted: only then it is known whether this is the last.
-            let work = self.work(&transmit, watch);
+            let work = self.work(&transmit, monitor);
             let after = self.pull(now, self.queue.room() - 1);
             let (id, signaled) = self.queue.push(transmit, after.is_none());
             link.post(self.which, id, signaled, work);
@@ -262,7 +270,7 @@ impl End {
         }
     }
 
-    fn pull(&mut self, now: Instant, room: usize) -> Option<Transmit<SimBlock>> {
+    fn pull(&mut self, now: Instant, room: usize) -> Option<TransmitItem<SimBlock>> {
         let quiet = self.connection.is_quiet();
         let next = self.connection.transmit(now, &mut self.memory, room);
         assert!(!quiet || next.is_none(), "nobody would have asked for what there is to be sent");
@@ -270,30 +278,30 @@ impl End {
     }
 
     /// What the device is asked to do for `transmit`; its block is the device's from now on.
-    fn work(&mut self, transmit: &Transmit<SimBlock>, watch: &mut Watch) -> Work {
+    fn work(&mut self, transmit: &TransmitItem<SimBlock>, monitor: &mut WireMonitor) -> DeviceWork {
         match transmit {
-            Transmit::Send(frame) => {
+            TransmitItem::Send(frame) => {
                 let bytes = frame_bytes(frame);
-                watch.sends(self.which, &bytes, &self.memory);
+                monitor.sends(self.which, &bytes, &self.memory);
                 let blocks = self.post_blocks(frame);
-                watch.books[self.which].parts += u64::from(matches!(frame, Frame::Part { .. }));
+                monitor.accounts[self.which].parts += u64::from(matches!(frame, Frame::Part { .. }));
                 match frame.immediate().filter(|_| self.connection.uses_immediate()) {
-                    Some(immediate) => Work::Send(bytes[HEADER..].to_vec(), Some(immediate), blocks),
-                    None => Work::Send(bytes, None, blocks),
+                    Some(immediate) => DeviceWork::Send(bytes[HEADER..].to_vec(), Some(immediate), blocks),
+                    None => DeviceWork::Send(bytes, None, blocks),
                 }
             }
-            Transmit::Read(read) => {
+            TransmitItem::Read(read) => {
                 let len = read.from.len as usize;
                 assert!(
                     len <= read.into.len(),
                     "I17: a READ of {len} bytes into a block of {}",
                     read.into.len()
                 );
-                watch.reads(self.which, read.from.addr, len as u64);
-                read.into.hand(Use::Receiving);
-                Work::Read { addr: read.from.addr, rkey: read.from.rkey, len }
+                monitor.reads(self.which, read.from.addr, len as u64);
+                read.into.set_owner(BlockOwner::Receiving);
+                DeviceWork::Read { addr: read.from.addr, rkey: read.from.rkey, len }
             }
-            Transmit::Probe => Work::Probe,
+            TransmitItem::Probe => DeviceWork::Probe,
         }
     }
 
@@ -302,14 +310,14 @@ impl End {
         match frame {
             Frame::Short(_) => Vec::new(),
             Frame::Whole { block, .. } => {
-                block.hand(Use::Sending);
+                block.set_owner(BlockOwner::Sending);
                 vec![block.id()]
             }
             Frame::Gather { pieces, .. } => {
                 assert!(pieces.count() <= self.gather, "{} pieces in a frame", pieces.count());
-                let post = |piece: &Piece<SimBlock>| {
+                let post = |piece: &BlockPiece<SimBlock>| {
                     assert!(piece.len == 0 || piece.block.is_reachable(0), "{:?} is sent", piece.block);
-                    piece.block.hand(Use::Sending);
+                    piece.block.set_owner(BlockOwner::Sending);
                     piece.block.id()
                 };
                 pieces.iter().map(post).collect()
@@ -322,13 +330,13 @@ impl End {
         }
     }
 
-    fn take_bytes(&mut self, tcp: &mut Tcp, most: usize, chance: &mut Chance) {
+    fn take_bytes(&mut self, tcp: &mut TcpLink, most: usize, rng: &mut SimRng) {
         for _ in 0..most.min(64) {
             // Like a driver of a socket it reads no further than to the frame's end.
             let wanted = if self.partial.len() < HEADER {
                 HEADER - self.partial.len()
             } else {
-                HEADER + Header::read(&self.partial).payload() - self.partial.len()
+                HEADER + WireHeader::read(&self.partial).payload() - self.partial.len()
             };
             if wanted == 0 {
                 if !self.take_frame() {
@@ -336,13 +344,13 @@ impl End {
                 }
                 continue;
             }
-            match tcp.read(self.which, wanted, chance) {
-                Read::Bytes(bytes) => self.partial.extend_from_slice(&bytes),
-                Read::Nothing => return,
-                Read::End => return self.connection.failed(Cause::PeerGone),
-                Read::Reset => {
+            match tcp.read(self.which, wanted, rng) {
+                ReadResult::Bytes(bytes) => self.partial.extend_from_slice(&bytes),
+                ReadResult::Nothing => return,
+                ReadResult::End => return self.connection.failed(FailureCause::PeerGone),
+                ReadResult::Reset => {
                     let kind = std::io::ErrorKind::ConnectionReset;
-                    return self.connection.failed(Cause::Io { what: "recv", kind });
+                    return self.connection.failed(FailureCause::Io { what: "recv", kind });
                 }
             }
         }
@@ -354,42 +362,42 @@ impl End {
             return false;
         }
         let Some(mut block) = self.memory.block(self.partial.len(), Purpose::Receive) else { return false };
-        block.land(0, &self.partial);
+        block.device_write(0, &self.partial);
         let len = self.partial.len();
         self.receives(block, len, None);
         self.partial.clear();
         true
     }
 
-    fn give_bytes(&mut self, tcp: &mut Tcp, now: Instant) {
+    fn give_bytes(&mut self, tcp: &mut TcpLink, now: Instant) {
         loop {
             match tcp.write(self.which, &self.unsent) {
                 Some(len) => self.unsent = self.unsent.split_off(len),
                 None => {
                     let kind = std::io::ErrorKind::ConnectionReset;
-                    return self.connection.failed(Cause::Io { what: "send", kind });
+                    return self.connection.failed(FailureCause::Io { what: "send", kind });
                 }
             }
             if !self.unsent.is_empty() {
                 return;
             }
             let Some(transmit) = self.pull(now, 1) else { return };
-            let Transmit::Send(frame) = &transmit else { panic!("only frames go over TCP") };
+            let TransmitItem::Send(frame) = &transmit else { panic!("only frames go over TCP") };
             self.unsent = frame_bytes(frame);
-            self.connection.done(Done::from(transmit));
+            self.connection.done(CompletedTransmit::from(transmit));
         }
     }
 
     fn take_events(&mut self) {
         while let Some(event) = self.connection.take_event() {
             match event {
-                Event::Returned { ticket, block, .. } => self.completes(ticket, &block),
-                Event::PeerClosed => {
+                ConnectionEvent::Returned { ticket, block, .. } => self.completes(ticket, &block),
+                ConnectionEvent::PeerClosed => {
                     assert!(!self.peer_closed, "{}: the peer's close is told twice", self.which);
                     self.peer_closed = true;
                 }
-                Event::Failed(cause) => self.ends(Ending::Failed(cause)),
-                Event::Closed => self.ends(Ending::Closed),
+                ConnectionEvent::Failed(cause) => self.ends(EndReason::Failed(cause)),
+                ConnectionEvent::Closed => self.ends(EndReason::Closed),
             }
         }
     }
@@ -401,41 +409,41 @@ impl End {
         self.tickets_done += 1;
     }
 
-    fn ends(&mut self, ending: Ending) {
+    fn ends(&mut self, ending: EndReason) {
         assert_eq!(self.ending, None, "I9: {} ends a second time, now {ending:?}", self.which);
         self.ending = Some(ending);
     }
 
-    fn end_if_due(&mut self, wire: &mut Wire, chance: &mut Chance) {
+    fn end_if_due(&mut self, transport: &mut SimTransport, rng: &mut SimRng) {
         match self.ending {
             None => {}
             _ if self.torn_down => {}
             // What the socket has not taken must still go.
-            Some(Ending::Closed) if !self.unsent.is_empty() => {}
-            Some(Ending::Closed) => self.tear_down(wire),
-            Some(Ending::Failed(_)) if self.grace == 0 => self.grace = chance.within(1..12),
-            Some(Ending::Failed(_)) => {
+            Some(EndReason::Closed) if !self.unsent.is_empty() => {}
+            Some(EndReason::Closed) => self.tear_down(transport),
+            Some(EndReason::Failed(_)) if self.grace == 0 => self.grace = rng.within(1..12),
+            Some(EndReason::Failed(_)) => {
                 self.grace -= 1;
                 if self.grace == 0 {
-                    self.tear_down(wire);
+                    self.tear_down(transport);
                 }
             }
         }
     }
 
     /// Destroys the queue pair or closes the socket, and gives the connection back what was posted.
-    fn tear_down(&mut self, wire: &mut Wire) {
+    fn tear_down(&mut self, transport: &mut SimTransport) {
         self.torn_down = true;
-        match wire {
-            Wire::Rc(link, _) => link.destroy(self.which),
-            Wire::Tcp(tcp) => tcp.close(self.which),
+        match transport {
+            SimTransport::Rc(link, _) => link.destroy(self.which),
+            SimTransport::Tcp(tcp) => tcp.close(self.which),
         }
-        self.memory.absolve_all();
+        self.memory.release_all_sources();
         while let Some(done) = self.queue.drain() {
             release(&self.memory, &done);
             self.connection.done(done);
         }
-        if matches!(self.ending, Some(Ending::Failed(_))) {
+        if matches!(self.ending, Some(EndReason::Failed(_))) {
             self.connection.drained();
         }
         self.take_events();
@@ -443,13 +451,13 @@ impl End {
     }
 
     /// The socket that the connection began with says that the peer is gone. What has arrived is taken first.
-    pub(super) fn hears_that_peer_is_gone(&mut self, wire: &mut Wire, chance: &mut Chance) {
-        if let (Wire::Rc(link, watch), None, false) = (&mut *wire, &self.ending, self.killed) {
-            self.take_completions(link, watch, usize::MAX, chance);
-            self.connection.failed(Cause::PeerGone);
+    pub(super) fn observe_peer_gone(&mut self, transport: &mut SimTransport, rng: &mut SimRng) {
+        if let (SimTransport::Rc(link, monitor), None, false) = (&mut *transport, &self.ending, self.killed) {
+            self.take_completions(link, monitor, usize::MAX, rng);
+            self.connection.failed(FailureCause::PeerGone);
         }
         self.take_events();
-        self.end_if_due(wire, chance);
+        self.end_if_due(transport, rng);
     }
 
     /// Whether its queue pair or socket is gone.
@@ -459,32 +467,32 @@ impl End {
 
     // The program
 
-    pub(super) fn write(&mut self, slices: &[IoSlice]) -> Outcome<usize> {
+    pub(super) fn write(&mut self, slices: &[IoSlice]) -> CallOutcome<usize> {
         outcome(self.connection.write(slices, &mut self.memory))
     }
 
-    pub(super) fn send(&mut self, slices: &[IoSlice]) -> Outcome<()> {
+    pub(super) fn send(&mut self, slices: &[IoSlice]) -> CallOutcome<()> {
         outcome(self.connection.send(slices, &mut self.memory))
     }
 
-    pub(super) fn send_part(&mut self, total: u64, bytes: &[u8]) -> Outcome<usize> {
+    pub(super) fn send_part(&mut self, total: u64, bytes: &[u8]) -> CallOutcome<usize> {
         outcome(self.connection.send_part(total, &[IoSlice::new(bytes)], &mut self.memory))
     }
 
-    pub(super) fn send_block(&mut self, block: SimBlock, len: usize) -> Outcome<()> {
+    pub(super) fn send_block(&mut self, block: SimBlock, len: usize) -> CallOutcome<()> {
         let id = block.id();
         match self.connection.send_block(block, len) {
             Ok(ticket) => {
                 self.tickets_given += 1;
                 assert_eq!(self.tickets.insert(ticket, id), None, "I9: {ticket:?} is given twice");
-                Outcome::Done(())
+                CallOutcome::Done(())
             }
             Err((_, error)) => outcome(Err(error)),
         }
     }
 
     /// What is refused is still in the list.
-    pub(super) fn send_blocks(&mut self, blocks: &mut Vec<(SimBlock, usize)>) -> Outcome<()> {
+    pub(super) fn send_blocks(&mut self, blocks: &mut Vec<(SimBlock, usize)>) -> CallOutcome<()> {
         let ids: Vec<_> = blocks.iter().map(|(block, _)| block.id()).collect();
         match self.connection.send_blocks(blocks) {
             Ok(Ticket(first)) => {
@@ -493,7 +501,7 @@ impl End {
                 for (ticket, id) in (first..).map(Ticket).zip(ids) {
                     assert_eq!(self.tickets.insert(ticket, id), None, "I9: {ticket:?} is given twice");
                 }
-                Outcome::Done(())
+                CallOutcome::Done(())
             }
             Err(error) => {
                 assert_eq!(blocks.len(), ids.len(), "blocks that were refused are gone");
@@ -502,12 +510,12 @@ impl End {
         }
     }
 
-    pub(super) fn read(&mut self, buffer: &mut [u8]) -> Outcome<usize> {
+    pub(super) fn read(&mut self, buffer: &mut [u8]) -> CallOutcome<usize> {
         outcome(self.connection.read(buffer))
     }
 
     /// Whichever this kind of connection has; messages are taken as bytes.
-    pub(super) fn take_bytes_left(&mut self, buffer: &mut [u8]) -> Outcome<usize> {
+    pub(super) fn take_bytes_left(&mut self, buffer: &mut [u8]) -> CallOutcome<usize> {
         match self.connection.read(buffer) {
             Err(CallError::WrongKind) => {
                 let part = self.connection.recv_part(buffer);
@@ -517,25 +525,25 @@ impl End {
         }
     }
 
-    pub(super) fn recv(&mut self, buffer: &mut [u8]) -> Outcome<Option<usize>> {
+    pub(super) fn recv(&mut self, buffer: &mut [u8]) -> CallOutcome<Option<usize>> {
         outcome(self.connection.recv(buffer))
     }
 
-    pub(super) fn recv_part(&mut self, buffer: &mut [u8]) -> Outcome<Option<Part>> {
+    pub(super) fn recv_part(&mut self, buffer: &mut [u8]) -> CallOutcome<Option<ReceivedPart>> {
         outcome(self.connection.recv_part(buffer))
     }
 
-    pub(super) fn recv_chunk(&mut self) -> Outcome<Option<Chunk<SimBlock>>> {
+    pub(super) fn recv_chunk(&mut self) -> CallOutcome<Option<Chunk<SimBlock>>> {
         outcome(self.connection.recv_chunk(&mut self.memory))
     }
 }
 
-fn outcome<T>(result: Result<T, CallError>) -> Outcome<T> {
+fn outcome<T>(result: Result<T, CallError>) -> CallOutcome<T> {
     match result {
-        Ok(value) => Outcome::Done(value),
-        Err(CallError::Blocked(why)) => Outcome::Blocked(why),
-        Err(CallError::Failed(cause)) => Outcome::Dead(cause),
-        Err(other) => Outcome::Refused(other),
+        Ok(value) => CallOutcome::Done(value),
+        Err(CallError::Blocked(why)) => CallOutcome::Blocked(why),
+        Err(CallError::Failed(cause)) => CallOutcome::Dead(cause),
+        Err(other) => CallOutcome::Refused(other),
     }
 }
 
@@ -545,14 +553,14 @@ fn frame_bytes(frame: &Frame<SimBlock>) -> Vec<u8> {
 }
 
 /// A device does not touch the block of `done` any more.
-fn release(memory: &Memory, done: &Done<SimBlock>) {
+fn release(memory: &SimMemory, done: &CompletedTransmit<SimBlock>) {
     match done {
-        Done::Sent(pieces) => {
+        CompletedTransmit::Sent(pieces) => {
             let pieces = pieces.iter().flat_map(|pieces| pieces.iter());
-            pieces.for_each(|piece| memory.hand(piece.block.id(), Use::Local));
+            pieces.for_each(|piece| memory.set_owner(piece.block.id(), BlockOwner::Local));
         }
-        Done::Part(share) => memory.release(share.block().id()),
-        Done::Read { block, .. } => memory.hand(block.id(), Use::Local),
-        Done::Probe => {}
+        CompletedTransmit::Part(share) => memory.release(share.block().id()),
+        CompletedTransmit::Read { block, .. } => memory.set_owner(block.id(), BlockOwner::Local),
+        CompletedTransmit::Probe => {}
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! client                                             server
-//! request, with its HAIL ----------------------------->
+//! request, with its CM_PREFIX ----------------------------->
 //!                                                    make a queue pair, connect it, post receives for the client's HELLO
-//!    <-------------------------- answer, with its HAIL
+//!    <-------------------------- answer, with its CM_PREFIX
 //! connect the queue pair, post all receives
 //! HELLO ================== over RDMA =================>
 //!                                                    post all receives
@@ -12,27 +12,27 @@
 //! ```
 //!
 //! There is nothing to choose, so there is no READY: RDMA carries the connection, or there is none. Each HELLO also proves that the way
-//! that it went works. It goes in pieces of a receive slot's size, for which the HAIL says how many receives to post: so none of those
+//! that it went works. It goes in pieces of a receive slot's size, for which the CM_PREFIX says how many receives to post: so none of those
 //! that the connection has granted is used.
 
 use super::error::HandshakeError;
 use super::machine::{check_kind, check_role, rejection};
 use super::{Agreed, Attempt, Terms, Unavailable};
-use crate::wire::{Hail, Hello, Message, REJECT_DATA, Role, WireError};
+use crate::wire::{CmPrefix, HandshakeMessage, Hello, REJECT_DATA, Role, WireError};
 
 /// One side of it.
-pub(crate) struct Exchange {
+pub(crate) struct CmExchange {
     terms: Terms,
     attempt: Attempt,
     /// What the peer has said by the connection manager, until its HELLO is whole.
-    hail: Option<Hail>,
+    cm_prefix: Option<CmPrefix>,
     /// Bytes of the pieces in which HELLOs go, both ways.
     piece: usize,
-    /// What has come of the peer's HELLO. Never more than its HAIL has said, nor than a message can have.
-    heard: Vec<u8>,
+    /// What has come of the peer's HELLO. Never more than its CM_PREFIX has said, nor than a message can have.
+    received: Vec<u8>,
 }
 
-impl Exchange {
+impl CmExchange {
     /// Begins as the client.
     pub(crate) fn client(terms: Terms, attempt: Attempt) -> Self {
         Self::new(terms, Attempt { role: Role::Client, ..attempt })
@@ -44,7 +44,7 @@ impl Exchange {
     }
 
     fn new(terms: Terms, attempt: Attempt) -> Self {
-        Self { terms, attempt, hail: None, piece: 0, heard: Vec::new() }
+        Self { terms, attempt, cm_prefix: None, piece: 0, received: Vec::new() }
     }
 
     /// What this side brings, before it is told.
@@ -53,9 +53,9 @@ impl Exchange {
     }
 
     /// What goes with the request, or with the answer to it.
-    pub(crate) fn hail(&self) -> Vec<u8> {
+    pub(crate) fn cm_prefix(&self) -> Vec<u8> {
         let hello = self.hello();
-        Hail::of(&hello, hello.encode().len()).encode()
+        CmPrefix::of(&hello, hello.encode().len()).encode()
     }
 
     /// What goes over the queue pair then, in [pieces](Self::piece).
@@ -75,32 +75,32 @@ impl Exchange {
             policy: self.terms.policy,
             limits: self.terms.limits,
             first_slots: self.terms.first_slots,
-            path: Err(Unavailable::unsaid()),
+            path: Err(Unavailable::unspecified()),
             user_data: self.terms.user_data.clone(),
         }
     }
 
     /// What has come with the request, or with the answer to it: nothing of that is known, not even where it ends.
-    pub(crate) fn hailed(&mut self, private_data: &[u8]) -> Result<(), HandshakeError> {
-        let hail = match Message::decode_private(private_data)? {
-            Message::Hail(hail) => hail,
-            Message::Reject(reject) => return Err(reject.into()),
-            _ => return Err(WireError::Unexpected("another message than HAIL").into()),
+    pub(crate) fn prefix_received(&mut self, private_data: &[u8]) -> Result<(), HandshakeError> {
+        let cm_prefix = match HandshakeMessage::decode_private(private_data)? {
+            HandshakeMessage::CmPrefix(cm_prefix) => cm_prefix,
+            HandshakeMessage::Reject(reject) => return Err(reject.into()),
+            _ => return Err(WireError::Unexpected("another message than CM_PREFIX").into()),
         };
-        check_role(self.attempt.role, hail.role)?;
-        check_kind(self.terms.kind, hail.kind)?;
+        check_role(self.attempt.role, cm_prefix.role)?;
+        check_kind(self.terms.kind, cm_prefix.kind)?;
         let Attempt { conn_id, generation, role } = self.attempt;
         match role {
             Role::Server => {
-                self.attempt = Attempt { conn_id: hail.conn_id, generation: hail.generation, role };
+                self.attempt = Attempt { conn_id: cm_prefix.conn_id, generation: cm_prefix.generation, role };
             }
-            Role::Client if (hail.conn_id, hail.generation) != (conn_id, generation) => {
+            Role::Client if (cm_prefix.conn_id, cm_prefix.generation) != (conn_id, generation) => {
                 return Err(WireError::Unexpected("the answer to another attempt").into());
             }
             Role::Client => {}
         }
-        self.piece = hail.slot_size.min(self.terms.limits.slot_size) as usize;
-        self.hail = Some(hail);
+        self.piece = cm_prefix.slot_size.min(self.terms.limits.slot_size) as usize;
+        self.cm_prefix = Some(cm_prefix);
         Ok(())
     }
 
@@ -111,20 +111,20 @@ impl Exchange {
 
     /// How many receives the peer's HELLO takes.
     pub(crate) fn receives(&self) -> usize {
-        self.hail.map_or(0, |hail| hail.hello.div_ceil(self.piece))
+        self.cm_prefix.map_or(0, |cm_prefix| cm_prefix.hello.div_ceil(self.piece))
     }
 
     /// Something has come over the queue pair, of which nothing is known. When HELLO is whole, what was agreed on.
-    pub(crate) fn heard(&mut self, piece: &[u8]) -> Result<Option<Agreed>, HandshakeError> {
-        let Some(hail) = self.hail else {
+    pub(crate) fn received(&mut self, piece: &[u8]) -> Result<Option<Agreed>, HandshakeError> {
+        let Some(cm_prefix) = self.cm_prefix else {
             return Err(WireError::Unexpected("something else than HELLO").into());
         };
-        if self.heard.is_empty()
-            && let Ok(Message::Reject(reject)) = Message::decode(piece)
+        if self.received.is_empty()
+            && let Ok(HandshakeMessage::Reject(reject)) = HandshakeMessage::decode(piece)
         {
             return Err(reject.into());
         }
-        if piece.len() != self.piece.min(hail.hello - self.heard.len()) {
+        if piece.len() != self.piece.min(cm_prefix.hello - self.received.len()) {
             return Err(WireError::Value {
                 field: "length of a piece of HELLO",
                 value: piece.len() as u64,
@@ -132,20 +132,20 @@ impl Exchange {
             }
             .into());
         }
-        self.heard.reserve_exact(hail.hello - self.heard.len());
-        self.heard.extend_from_slice(piece);
-        if self.heard.len() < hail.hello {
+        self.received.reserve_exact(cm_prefix.hello - self.received.len());
+        self.received.extend_from_slice(piece);
+        if self.received.len() < cm_prefix.hello {
             return Ok(None);
         }
-        let message = std::mem::take(&mut self.heard);
-        self.hail = None;
-        match Message::decode(&message)? {
-            Message::Hello(mut hello) if Hail::of(&hello, message.len()) == hail => {
+        let message = std::mem::take(&mut self.received);
+        self.cm_prefix = None;
+        match HandshakeMessage::decode(&message)? {
+            HandshakeMessage::Hello(mut hello) if CmPrefix::of(&hello, message.len()) == cm_prefix => {
                 let user_data = std::mem::take(&mut hello.user_data);
                 Ok(Some(Agreed::new(self.attempt, &self.terms, &hello, user_data)))
             }
-            Message::Hello(_) => {
-                Err(WireError::Unexpected("a HELLO that says something else than its HAIL").into())
+            HandshakeMessage::Hello(_) => {
+                Err(WireError::Unexpected("a HELLO that differs from its CM_PREFIX").into())
             }
             _ => Err(WireError::Unexpected("another message than HELLO").into()),
         }
@@ -154,13 +154,13 @@ impl Exchange {
     /// Bytes that are kept of the peer's HELLO.
     #[cfg(any(test, fuzzing))]
     pub(super) fn capacity(&self) -> usize {
-        self.heard.capacity()
+        self.received.capacity()
     }
 }
 
 /// What the peer is told of this, by the connection manager or in one piece over the queue pair. Nothing, if it does not speak this
 /// protocol or cannot hear.
-pub(crate) fn parting_words(error: &HandshakeError) -> Option<Vec<u8>> {
+pub(crate) fn rejection_message(error: &HandshakeError) -> Option<Vec<u8>> {
     rejection(error).map(|reject| reject.encode_within(REJECT_DATA))
 }
 
@@ -170,8 +170,8 @@ mod tests {
     use super::*;
     use crate::wire::{Kind, MAJOR, MAX_MESSAGE, Policy, REQUEST_DATA, Reject, RejectReason, checksum};
 
-    fn pair() -> [Exchange; 2] {
-        [Exchange::client(terms(Policy::Auto), ATTEMPT), Exchange::server(terms(Policy::RequireRdma))]
+    fn pair() -> [CmExchange; 2] {
+        [CmExchange::client(terms(Policy::Auto), ATTEMPT), CmExchange::server(terms(Policy::RequireRdma))]
     }
 
     /// As a field of the connection manager's has it.
@@ -182,16 +182,16 @@ mod tests {
     }
 
     /// Has both say all, and gives what they agreed on.
-    fn shake(sides: &mut [Exchange; 2]) -> Result<[Agreed; 2], HandshakeError> {
+    fn shake(sides: &mut [CmExchange; 2]) -> Result<[Agreed; 2], HandshakeError> {
         let [client, server] = sides;
-        server.hailed(&carried(client.hail(), REQUEST_DATA))?;
-        client.hailed(&carried(server.hail(), 196))?;
+        server.prefix_received(&carried(client.cm_prefix(), REQUEST_DATA))?;
+        client.prefix_received(&carried(server.cm_prefix(), 196))?;
         let there = say(client, server)?;
         let here = say(server, client)?;
         Ok([here, there])
     }
 
-    fn say(from: &Exchange, to: &mut Exchange) -> Result<Agreed, HandshakeError> {
+    fn say(from: &CmExchange, to: &mut CmExchange) -> Result<Agreed, HandshakeError> {
         let receives = to.receives();
         let hello = from.hello_bytes();
         let pieces: Vec<_> = hello.chunks(from.piece()).collect();
@@ -199,7 +199,7 @@ mod tests {
         let mut agreed = None;
         for piece in pieces {
             assert!(agreed.is_none());
-            agreed = to.heard(piece)?;
+            agreed = to.received(piece)?;
             assert!(to.capacity() <= MAX_MESSAGE);
         }
         Ok(agreed.expect("it was whole"))
@@ -215,7 +215,7 @@ mod tests {
 
     /// A HELLO that is longer than a slot goes in pieces, also where the slots of both sides differ.
     #[test]
-    fn what_the_program_says_arrives_in_pieces() {
+    fn long_user_data_arrives_in_pieces() {
         for sizes in [[512, 512], [512, 8192], [8192, 512], [8192, 8192]] {
             let mut sides = pair();
             for (index, (side, size)) in sides.iter_mut().zip(sizes).enumerate() {
@@ -239,17 +239,17 @@ mod tests {
     #[test]
     fn another_major_version_is_rejected_with_words() {
         let [client, mut server] = pair();
-        let mut hail = client.hail();
-        hail[5] = MAJOR + 1;
-        let crc = checksum(&hail);
-        hail[12..16].copy_from_slice(&crc.to_le_bytes());
-        let error = server.hailed(&carried(hail, REQUEST_DATA)).expect_err("another version");
+        let mut cm_prefix = client.cm_prefix();
+        cm_prefix[5] = MAJOR + 1;
+        let crc = checksum(&cm_prefix);
+        cm_prefix[12..16].copy_from_slice(&crc.to_le_bytes());
+        let error = server.prefix_received(&carried(cm_prefix, REQUEST_DATA)).expect_err("another version");
         assert!(
             matches!(error, HandshakeError::Malformed(WireError::Version { major, .. }) if major == MAJOR + 1)
         );
-        let words = parting_words(&error).expect("every version reads them");
+        let words = rejection_message(&error).expect("every version reads them");
         let mut client = client;
-        let error = client.hailed(&carried(words, REJECT_DATA)).expect_err("rejected");
+        let error = client.prefix_received(&carried(words, REJECT_DATA)).expect_err("rejected");
         let HandshakeError::Rejected { reason: RejectReason::Version, text, major: MAJOR, .. } = error else {
             panic!("{error:?}")
         };
@@ -260,13 +260,15 @@ mod tests {
     fn the_other_kind_and_the_other_role_are_refused_before_anything_is_made() {
         let [client, mut server] = pair();
         server.terms.kind = Kind::SeqPacket;
-        let error = server.hailed(&client.hail()).expect_err("messages and bytes");
+        let error = server.prefix_received(&client.cm_prefix()).expect_err("messages and bytes");
         assert!(matches!(error, HandshakeError::Kind { .. }), "{error:?}");
-        let words = parting_words(&error).expect("words");
-        let Message::Reject(reject) = Message::decode(&words).expect("a message") else { panic!() };
+        let words = rejection_message(&error).expect("words");
+        let HandshakeMessage::Reject(reject) = HandshakeMessage::decode(&words).expect("a message") else {
+            panic!()
+        };
         assert!(reject.text.ends_with("use the same type on both sides"), "{}", reject.text);
         let [mut one, other] = [pair(), pair()].map(|[client, _]| client);
-        assert!(matches!(one.hailed(&other.hail()), Err(HandshakeError::Role("client"))));
+        assert!(matches!(one.prefix_received(&other.cm_prefix()), Err(HandshakeError::Role("client"))));
     }
 
     /// However much there is to be said, it fits a rejection.
@@ -275,20 +277,22 @@ mod tests {
         let reject = Reject::new(RejectReason::RdmaRequired, (0, 0), "ä".repeat(400));
         let bytes = reject.encode_within(REJECT_DATA);
         assert!(bytes.len() <= REJECT_DATA);
-        let Ok(Message::Reject(read)) = Message::decode(&bytes) else { panic!("{bytes:02x?}") };
+        let Ok(HandshakeMessage::Reject(read)) = HandshakeMessage::decode(&bytes) else {
+            panic!("{bytes:02x?}")
+        };
         assert_eq!(read.text, "ä".repeat(60));
     }
 
     /// What a stranger sends with its request, and what must come of it.
     #[test]
     fn hostile_private_data_is_refused() {
-        let good = pair()[0].hail();
+        let good = pair()[0].cm_prefix();
         let with = |at: usize, byte: u8| {
-            let mut hail = good.clone();
-            hail[at] = byte;
-            let crc = checksum(&hail);
-            hail[12..16].copy_from_slice(&crc.to_le_bytes());
-            hail
+            let mut cm_prefix = good.clone();
+            cm_prefix[at] = byte;
+            let crc = checksum(&cm_prefix);
+            cm_prefix[12..16].copy_from_slice(&crc.to_le_bytes());
+            cm_prefix
         };
         use WireError as W;
         type Refused = (&'static str, Vec<u8>, fn(&WireError) -> bool);
@@ -309,24 +313,24 @@ mod tests {
             ("a giant HELLO", with(43, 0xff), |e| matches!(e, W::Value { .. })),
         ];
         for (name, data, refused) in cases {
-            match pair()[1].hailed(&data) {
+            match pair()[1].prefix_received(&data) {
                 Err(HandshakeError::Malformed(error)) => assert!(refused(&error), "{name}: {error:?}"),
                 other => panic!("{name}: {other:?}"),
             }
         }
     }
 
-    /// A HELLO that is not what its HAIL has said: longer, shorter, in other pieces, of something else.
+    /// A HELLO that is not what its CM_PREFIX has said: longer, shorter, in other pieces, of something else.
     #[test]
-    fn a_hello_is_what_its_hail_has_said() {
+    fn hello_must_match_its_cm_prefix() {
         let begun = || {
             let [client, mut server] = pair();
-            server.hailed(&client.hail()).expect("a HAIL");
+            server.prefix_received(&client.cm_prefix()).expect("a CM_PREFIX");
             (client.hello_bytes(), server)
         };
         let refused = |name: &str, pieces: &[&[u8]]| {
             let (_, mut server) = begun();
-            let error = pieces.iter().find_map(|piece| match server.heard(piece) {
+            let error = pieces.iter().find_map(|piece| match server.received(piece) {
                 Err(error) => Some(error),
                 Ok(agreed) => {
                     assert!(agreed.is_none(), "{name}");
@@ -340,17 +344,18 @@ mod tests {
         refused("short", &[&hello[..hello.len() - 1]]);
         refused("long", &[&[&hello[..], &[0]].concat()]);
         refused("in halves", &[&hello[..32], &hello[32..]]);
-        let other = Exchange::client(terms(Policy::Auto), Attempt { generation: 9, ..ATTEMPT }).hello_bytes();
+        let other =
+            CmExchange::client(terms(Policy::Auto), Attempt { generation: 9, ..ATTEMPT }).hello_bytes();
         refused("of another attempt", &[&other]);
         let mut terms = terms(Policy::Auto);
         terms.limits.rx_slots = 32;
-        refused("with other limits", &[&Exchange::client(terms, ATTEMPT).hello_bytes()]);
+        refused("with other limits", &[&CmExchange::client(terms, ATTEMPT).hello_bytes()]);
         let (hello, mut server) = begun();
-        server.heard(&hello).expect("a HELLO").expect("whole");
-        assert!(server.heard(&hello).is_err(), "twice");
+        server.received(&hello).expect("a HELLO").expect("whole");
+        assert!(server.received(&hello).is_err(), "twice");
         // Words in its place are read, whatever was announced.
         let (_, mut server) = begun();
         let words = Reject::new(RejectReason::Busy, (0, 0), "later".into()).encode_within(REJECT_DATA);
-        assert!(matches!(server.heard(&words), Err(HandshakeError::Rejected { .. })));
+        assert!(matches!(server.received(&words), Err(HandshakeError::Rejected { .. })));
     }
 }

@@ -10,27 +10,27 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::error::{HandshakeError, Step};
-use super::machine::Machine;
+use super::machine::HandshakeMachine;
 use super::reason::Unavailable;
 use super::{Attempt, DataPath, Established, Terms};
 use crate::wire::{MAX_MESSAGE, PREAMBLE, Preamble, WireError};
 
 /// How long a blocking handshake sleeps between looks at the data path: at first not at all, since it is proved in microseconds.
-const YIELDS: u32 = 200;
-const NAP: Duration = Duration::from_micros(100);
-/// Reads and writes of one call of [`OverTcp::progress`]: a peer that never stops does not hold up others.
-const STEPS: u32 = 64;
+const MAX_YIELDS: u32 = 200;
+const PATH_POLL_INTERVAL: Duration = Duration::from_micros(100);
+/// Reads and writes of one call of [`TcpHandshake::progress`]: a peer that never stops does not hold up others.
+const MAX_STEPS: u32 = 64;
 
 /// One side of a handshake on a TCP connection.
-pub(crate) struct OverTcp<D> {
-    machine: Machine<D>,
-    incoming: Incoming,
+pub(crate) struct TcpHandshake<D> {
+    machine: HandshakeMachine<D>,
+    incoming: MessageBuffer,
     sent: usize,
 }
 
 /// What a handshake waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Wants {
+pub(crate) struct WaitFor {
     /// That the socket can be written to; that it can be read from is always waited for.
     pub(crate) write: bool,
     /// That something comes over the data path: by its completion channel, or by looking often.
@@ -40,26 +40,26 @@ pub(crate) struct Wants {
 }
 
 /// What one read or write has brought.
-enum Moved {
+enum IoProgress {
     /// Something; there may be more.
     Some,
     /// Nothing for now.
     Nothing,
 }
 
-impl<D: DataPath> OverTcp<D> {
+impl<D: DataPath> TcpHandshake<D> {
     /// Begins as the client of a connected socket.
     pub(crate) fn client(terms: Terms, attempt: Attempt, path: Result<D, Unavailable>, now: Instant) -> Self {
-        Self::new(Machine::client(terms, attempt, path, now))
+        Self::new(HandshakeMachine::client(terms, attempt, path, now))
     }
 
     /// Begins as the server of an accepted socket.
     pub(crate) fn server(terms: Terms, path: Result<D, Unavailable>, now: Instant) -> Self {
-        Self::new(Machine::server(terms, path, now))
+        Self::new(HandshakeMachine::server(terms, path, now))
     }
 
-    fn new(machine: Machine<D>) -> Self {
-        Self { machine, incoming: Incoming::default(), sent: 0 }
+    fn new(machine: HandshakeMachine<D>) -> Self {
+        Self { machine, incoming: MessageBuffer::default(), sent: 0 }
     }
 
     /// Bytes that are kept for the message that is coming in.
@@ -69,8 +69,8 @@ impl<D: DataPath> OverTcp<D> {
     }
 
     /// What to wait for before calling [`Self::progress`] again.
-    pub(crate) fn wants(&mut self) -> Wants {
-        Wants {
+    pub(crate) fn waits_for(&mut self) -> WaitFor {
+        WaitFor {
             write: !self.machine.outgoing().is_empty(),
             path: self.machine.step() == Step::Probe && !self.machine.is_over(),
             deadline: self.machine.deadline(),
@@ -84,7 +84,7 @@ impl<D: DataPath> OverTcp<D> {
 
     /// The data path, while it is tried.
     pub(crate) fn probing(&mut self) -> Option<&mut D> {
-        if self.wants().path { self.machine.path() } else { None }
+        if self.waits_for().path { self.machine.path() } else { None }
     }
 
     /// Goes on as far as it can without waiting; the socket is non-blocking. The result comes once.
@@ -92,15 +92,15 @@ impl<D: DataPath> OverTcp<D> {
         &mut self,
         stream: &mut (impl Read + Write),
     ) -> Poll<Result<Established<D>, HandshakeError>> {
-        for _ in 0..STEPS {
+        for _ in 0..MAX_STEPS {
             let moved = self.step(stream);
             if let Some(result) = self.result() {
                 if result.is_err() {
-                    self.part(stream);
+                    self.send_rejection(stream);
                 }
                 return Poll::Ready(result);
             }
-            if matches!(moved, Moved::Nothing) {
+            if matches!(moved, IoProgress::Nothing) {
                 break;
             }
         }
@@ -109,22 +109,22 @@ impl<D: DataPath> OverTcp<D> {
 
     /// Goes through with it. The socket is left blocking, without time limits.
     pub(crate) fn run(mut self, stream: &TcpStream) -> Result<Established<D>, HandshakeError> {
-        let mut waiting = Waiting { stream, nonblocking: false, looks: 0 };
+        let mut waiting = BlockingWait { stream, nonblocking: false, polls: 0 };
         let result = loop {
-            let wants = self.wants();
-            if let Err(error) = waiting.prepare(wants) {
+            let waits_for = self.waits_for();
+            if let Err(error) = waiting.prepare(waits_for) {
                 self.machine.failed(error);
             }
             let moved = self.step(&mut &*stream);
             if let Some(result) = self.result() {
                 break result;
             }
-            if wants.path && matches!(moved, Moved::Nothing) {
-                waiting.look_later();
+            if waits_for.path && matches!(moved, IoProgress::Nothing) {
+                waiting.wait_for_path();
             }
         };
         if result.is_err() && stream.set_nonblocking(true).is_ok() {
-            self.part(&mut &*stream);
+            self.send_rejection(&mut &*stream);
         }
         let restored = waiting.restore();
         let established = result?;
@@ -133,15 +133,15 @@ impl<D: DataPath> OverTcp<D> {
     }
 
     /// One look at everything: the clock, the data path, and one read or one write.
-    fn step(&mut self, stream: &mut (impl Read + Write)) -> Moved {
+    fn step(&mut self, stream: &mut (impl Read + Write)) -> IoProgress {
         self.machine.tick(Instant::now());
         if !self.machine.outgoing().is_empty() {
             return self.write(stream);
         }
-        if self.machine.is_over() { Moved::Nothing } else { self.read(stream) }
+        if self.machine.is_over() { IoProgress::Nothing } else { self.read(stream) }
     }
 
-    fn write(&mut self, stream: &mut impl Write) -> Moved {
+    fn write(&mut self, stream: &mut impl Write) -> IoProgress {
         let outgoing = self.machine.outgoing();
         match stream.write(&outgoing[self.sent..]) {
             Ok(0) => self.machine.failed(ErrorKind::WriteZero.into()),
@@ -153,13 +153,13 @@ impl<D: DataPath> OverTcp<D> {
                 }
             }
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) if would_block(&error) => return Moved::Nothing,
+            Err(error) if would_block(&error) => return IoProgress::Nothing,
             Err(error) => self.machine.failed(error),
         }
-        Moved::Some
+        IoProgress::Some
     }
 
-    fn read(&mut self, stream: &mut impl Read) -> Moved {
+    fn read(&mut self, stream: &mut impl Read) -> IoProgress {
         match stream.read(self.incoming.space()) {
             Ok(0) => self.machine.closed(),
             Ok(count) => match self.incoming.filled(count) {
@@ -169,10 +169,10 @@ impl<D: DataPath> OverTcp<D> {
                 Err(error) => self.machine.malformed(error),
             },
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) if would_block(&error) => return Moved::Nothing,
+            Err(error) if would_block(&error) => return IoProgress::Nothing,
             Err(error) => self.machine.failed(error),
         }
-        Moved::Some
+        IoProgress::Some
     }
 
     /// The result. Success comes when everything is sent.
@@ -189,13 +189,13 @@ impl<D: DataPath> OverTcp<D> {
 
     /// Gives a peer that is refused its due, words, as far as the socket takes them at once. What it has sent meanwhile is thrown away:
     /// a socket that is closed with unread bytes takes its last words back.
-    fn part(&mut self, stream: &mut (impl Read + Write)) {
+    fn send_rejection(&mut self, stream: &mut (impl Read + Write)) {
         let outgoing = self.machine.outgoing();
         if outgoing.is_empty() || stream.write(&outgoing[self.sent..]).is_err() {
             return;
         }
         let mut waste = [0; 512];
-        for _ in 0..STEPS {
+        for _ in 0..MAX_STEPS {
             if !matches!(stream.read(&mut waste), Ok(1..)) {
                 break;
             }
@@ -204,30 +204,30 @@ impl<D: DataPath> OverTcp<D> {
 }
 
 /// How a blocking handshake waits: in reads and writes with a time limit, or, while the data path is tried, in short sleeps.
-struct Waiting<'a> {
+struct BlockingWait<'a> {
     stream: &'a TcpStream,
     nonblocking: bool,
-    looks: u32,
+    polls: u32,
 }
 
-impl Waiting<'_> {
-    fn prepare(&mut self, wants: Wants) -> std::io::Result<()> {
-        if wants.path != self.nonblocking {
-            self.stream.set_nonblocking(wants.path)?;
-            self.nonblocking = wants.path;
+impl BlockingWait<'_> {
+    fn prepare(&mut self, waits_for: WaitFor) -> std::io::Result<()> {
+        if waits_for.path != self.nonblocking {
+            self.stream.set_nonblocking(waits_for.path)?;
+            self.nonblocking = waits_for.path;
         }
         if self.nonblocking {
             return Ok(());
         }
         // Zero would mean no limit.
-        let left = wants.deadline.saturating_duration_since(Instant::now()).max(Duration::from_micros(1));
+        let left = waits_for.deadline.saturating_duration_since(Instant::now()).max(Duration::from_micros(1));
         self.stream.set_read_timeout(Some(left))?;
         self.stream.set_write_timeout(Some(left))
     }
 
-    fn look_later(&mut self) {
-        self.looks += 1;
-        if self.looks < YIELDS { thread::yield_now() } else { thread::sleep(NAP) }
+    fn wait_for_path(&mut self) {
+        self.polls += 1;
+        if self.polls < MAX_YIELDS { thread::yield_now() } else { thread::sleep(PATH_POLL_INTERVAL) }
     }
 
     fn restore(&self) -> std::io::Result<()> {
@@ -239,12 +239,12 @@ impl Waiting<'_> {
 
 /// A message that is coming in. What there is memory for is never more than the peer may send.
 #[derive(Default)]
-struct Incoming {
+struct MessageBuffer {
     bytes: Vec<u8>,
     filled: usize,
 }
 
-impl Incoming {
+impl MessageBuffer {
     /// Where the next bytes go; not beyond the end of the message.
     fn space(&mut self) -> &mut [u8] {
         if self.bytes.is_empty() {

@@ -1,18 +1,18 @@
 //! Two ends, what joins them, time, and one step after the other.
 
-use super::chance::Chance;
-use super::end::{End, Ending, Wire};
-use super::link::{Depths, Link};
+use super::endpoint::{EndReason, SimEndpoint, SimTransport};
+use super::link::{LinkType, QueueDepths};
+use super::monitor::WireMonitor;
 use super::oracle::Oracle;
-use super::plan::{Plan, Reader, Way};
-use super::program::{Program, Turn};
-use super::tcp::Tcp;
-use super::watch::Watch;
+use super::plan::{ReadPolicy, SimPlan, TransportKind};
+use super::program::{ActionContext, SimProgram};
+use super::rng::SimRng;
+use super::tcp::TcpLink;
 use std::time::{Duration, Instant};
 
 /// What is counted over a run, so that a test can show that it met what it is about.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct RunStatistics {
     pub(super) steps: u64,
     /// Virtual time.
     pub(super) time: Duration,
@@ -40,9 +40,9 @@ pub(super) struct Tally {
     pub(super) failures: u64,
 }
 
-impl Tally {
-    pub(super) fn add(&mut self, other: &Tally) {
-        let Tally {
+impl RunStatistics {
+    pub(super) fn add(&mut self, other: &RunStatistics) {
+        let RunStatistics {
             steps,
             time,
             bytes,
@@ -82,30 +82,30 @@ impl Tally {
 }
 
 /// One run.
-pub(super) struct World {
+pub(super) struct Simulation {
     pub(super) seed: u64,
-    pub(super) chance: Chance,
-    pub(super) plan: Plan,
-    pub(super) ends: [End; 2],
-    pub(super) programs: [Program; 2],
+    pub(super) rng: SimRng,
+    pub(super) plan: SimPlan,
+    pub(super) ends: [SimEndpoint; 2],
+    pub(super) programs: [SimProgram; 2],
     /// Oracle `n` knows what end `n` writes.
     pub(super) oracles: [Oracle; 2],
-    pub(super) wire: Wire,
+    pub(super) transport: SimTransport,
     pub(super) now: Instant,
     began: Instant,
     pub(super) steps: u64,
 }
 
-impl World {
-    /// A world as `plan` has it. The driver of each end has posted its receives, as the handshake demands.
-    pub(super) fn new(seed: u64, chance: Chance, plan: Plan) -> Self {
-        let ends = [End::new(0, &plan), End::new(1, &plan)];
+impl Simulation {
+    /// A simulation of `plan`. The driver of each end has posted its receives, as the handshake demands.
+    pub(super) fn new(seed: u64, rng: SimRng, plan: SimPlan) -> Self {
+        let ends = [SimEndpoint::new(0, &plan), SimEndpoint::new(1, &plan)];
         let slots = plan.limits.map(|limits| limits.rx_slots);
-        let wire = match plan.way {
-            Way::Tcp => Wire::Tcp(Tcp::new(plan.tcp_buffer)),
-            Way::Rc => {
+        let transport = match plan.transport_kind {
+            TransportKind::Tcp => SimTransport::Tcp(TcpLink::new(plan.tcp_buffer)),
+            TransportKind::Rc => {
                 let reads = plan.limits.iter().map(|limits| limits.rd_atomic).min().unwrap_or(0);
-                let depths = Depths {
+                let depths = QueueDepths {
                     send: plan.send_depth,
                     receive: slots.map(|slots| slots as usize),
                     reads: reads as usize,
@@ -113,40 +113,43 @@ impl World {
                 let memories = [ends[0].memory.clone(), ends[1].memory.clone()];
                 {
                     let first = plan.limits.map(|limits| limits.window().first);
-                    Wire::Rc(Link::new(depths, memories).into(), Watch::new(plan.first_total, first).into())
+                    SimTransport::Rc(
+                        LinkType::new(depths, memories).into(),
+                        WireMonitor::new(plan.first_total, first).into(),
+                    )
                 }
             }
         };
         let now = Instant::now();
-        let mut world = Self {
+        let mut simulation = Self {
             seed,
-            chance,
+            rng,
             ends,
             programs: Default::default(),
             oracles: [Oracle::new(seed, 0), Oracle::new(seed, 1)],
-            wire,
+            transport,
             now,
             began: now,
             steps: 0,
             plan,
         };
-        for end in &mut world.ends {
-            end.begin(&mut world.wire, now);
+        for end in &mut simulation.ends {
+            end.begin(&mut simulation.transport, now);
         }
-        world
+        simulation
     }
 
     /// Any one thing happens.
     pub(super) fn step(&mut self) {
         self.steps += 1;
-        let end = self.chance.within(0..2);
-        match self.chance.within(0..100) {
+        let end = self.rng.within(0..2);
+        match self.rng.within(0..100) {
             0..30 => self.program(end),
             30..60 => self.drive(end),
             60..98 => {
                 self.carry(end);
             }
-            _ => self.pass_time(),
+            _ => self.advance_randomly(),
         }
         self.check();
     }
@@ -162,12 +165,12 @@ impl World {
         self.with(end, |program, turn| program.act(turn, end));
     }
 
-    /// The program of `end` makes one call that reads, whatever its habits.
+    /// The program of `end` makes one call that reads, whatever its workload.
     pub(super) fn read(&mut self, end: usize) {
         self.with(end, |program, turn| program.read(turn, end));
     }
 
-    /// The program of `end` makes one call that writes, whatever its habits.
+    /// The program of `end` makes one call that writes, whatever its workload.
     pub(super) fn write(&mut self, end: usize) {
         self.with(end, |program, turn| program.write(turn, end));
     }
@@ -175,7 +178,7 @@ impl World {
     pub(super) fn with<R>(
         &mut self,
         end: usize,
-        act: impl FnOnce(&mut Program, &mut Turn) -> R,
+        act: impl FnOnce(&mut SimProgram, &mut ActionContext) -> R,
     ) -> Option<R> {
         if self.ends[end].killed {
             return None;
@@ -183,30 +186,30 @@ impl World {
         let [a, b] = &mut self.oracles;
         let (out, into) = if end == 0 { (a, b) } else { (b, a) };
         let mut turn =
-            Turn { plan: &self.plan, chance: &mut self.chance, end: &mut self.ends[end], out, into };
+            ActionContext { plan: &self.plan, rng: &mut self.rng, end: &mut self.ends[end], out, into };
         Some(act(&mut self.programs[end], &mut turn))
     }
 
     /// The driver of `end` takes a turn.
     pub(super) fn drive(&mut self, end: usize) {
-        self.ends[end].turn(&mut self.wire, self.now, &mut self.chance);
+        self.ends[end].turn(&mut self.transport, self.now, &mut self.rng);
     }
 
     /// The link carries something of `end`. False: there was nothing.
     pub(super) fn carry(&mut self, end: usize) -> bool {
-        match &mut self.wire {
-            Wire::Rc(link, _) => link.step(end, self.now, &mut self.chance),
-            Wire::Tcp(tcp) => tcp.step(end, &mut self.chance),
+        match &mut self.transport {
+            SimTransport::Rc(link, _) => link.step(end, self.now, &mut self.rng),
+            SimTransport::Tcp(tcp) => tcp.step(end, &mut self.rng),
         }
     }
 
-    fn pass_time(&mut self) {
-        let micros = self.chance.one_of(&[1, 10, 100, 1000]);
-        self.let_pass(Duration::from_micros(micros));
+    fn advance_randomly(&mut self) {
+        let micros = self.rng.one_of(&[1, 10, 100, 1000]);
+        self.advance_time(Duration::from_micros(micros));
     }
 
     /// So much time passes, and whoever has a deadline in it hears.
-    pub(super) fn let_pass(&mut self, time: Duration) {
+    pub(super) fn advance_time(&mut self, time: Duration) {
         self.now += time;
         for end in self.ends.iter_mut().filter(|end| !end.killed) {
             if end.connection.next_deadline().is_some_and(|deadline| deadline <= self.now) {
@@ -219,7 +222,7 @@ impl World {
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let alive = self.ends.iter().filter(|end| !end.killed);
         let mut due: Vec<_> = alive.filter_map(|end| end.connection.next_deadline()).collect();
-        if let Wire::Rc(link, _) = &self.wire {
+        if let SimTransport::Rc(link, _) = &self.transport {
             due.extend((0..2).filter_map(|end| link.gives_up_at(end)));
         }
         due.into_iter().min()
@@ -228,24 +231,24 @@ impl World {
     /// Goes to the next moment at which something is due. False: nothing ever is.
     pub(super) fn skip_to_deadline(&mut self) -> bool {
         let Some(next) = self.next_deadline() else { return false };
-        self.let_pass(next.saturating_duration_since(self.now));
+        self.advance_time(next.saturating_duration_since(self.now));
         true
     }
 
     /// Connections that share receives with these do nothing from now on: what they gave back would be granted, and has been when this
     /// returns.
-    pub(super) fn hush_others(&mut self) {
-        self.ends.iter_mut().for_each(End::hush_others);
+    pub(super) fn pause_others(&mut self) {
+        self.ends.iter_mut().for_each(SimEndpoint::pause_others);
         self.rest();
     }
 
     /// Nobody does anything for so long; what is due then happens.
-    pub(super) fn fall_silent(&mut self, time: Duration) {
+    pub(super) fn idle_for(&mut self, time: Duration) {
         let until = self.now + time;
         self.rest();
         while self.now < until {
             let next = self.next_deadline().map_or(until, |next| next.min(until));
-            self.let_pass(next.saturating_duration_since(self.now).max(Duration::from_millis(1)));
+            self.advance_time(next.saturating_duration_since(self.now).max(Duration::from_millis(1)));
             self.rest();
         }
     }
@@ -267,71 +270,73 @@ impl World {
     pub(super) fn kill(&mut self, end: usize) {
         self.ends[end].killed = true;
         self.programs[end].drop_all();
-        match &mut self.wire {
-            Wire::Rc(link, _) => link.kill(end),
-            Wire::Tcp(tcp) => tcp.reset(),
+        match &mut self.transport {
+            SimTransport::Rc(link, _) => link.kill(end),
+            SimTransport::Tcp(tcp) => tcp.reset(),
         }
-        self.ends[end].memory.absolve_all();
+        self.ends[end].memory.release_all_sources();
     }
 
     /// The kernel tells `end` that its peer's process is gone.
-    pub(super) fn tell_of_peer(&mut self, end: usize) {
-        self.ends[end].hears_that_peer_is_gone(&mut self.wire, &mut self.chance);
+    pub(super) fn report_peer_gone(&mut self, end: usize) {
+        self.ends[end].observe_peer_gone(&mut self.transport, &mut self.rng);
     }
 
     /// Lets everything come to rest. Both programs read what comes and write no more; what was accepted
     /// must arrive.
     pub(super) fn settle(&mut self) {
         for (end, program) in self.programs.iter_mut().enumerate() {
-            program.reader = Some(Reader::Eager);
+            program.reader = Some(ReadPolicy::Eager);
             program.done_writing = true;
             self.ends[end].connection.cork(false);
         }
-        self.until("all that was accepted has arrived", |world| (0..2).all(|end| world.has_arrived(end)));
+        self.until("all that was accepted has arrived", |simulation| {
+            (0..2).all(|end| simulation.has_arrived(end))
+        });
         for end in 0..2 {
             while self.programs[end].holds() {
-                self.with(end, |program, turn| program.let_go(turn));
+                self.with(end, |program, turn| program.release_one(turn));
             }
         }
         self.rest();
     }
 
     /// Steps in which both programs read and finish what they have begun, until `done`.
-    pub(super) fn until(&mut self, what: &str, done: impl Fn(&World) -> bool) {
-        self.repeat(what, done, |world, end| {
-            world.with(end, |program, turn| program.finish(turn, end));
+    pub(super) fn until(&mut self, what: &str, done: impl Fn(&Simulation) -> bool) {
+        self.repeat(what, done, |simulation, end| {
+            simulation.with(end, |program, turn| program.finish(turn, end));
         });
     }
 
     /// Steps in which `reader` only reads and its peer only writes, until `done`.
-    pub(super) fn until_one(&mut self, what: &str, reader: usize, done: impl Fn(&World) -> bool) {
-        self.repeat(what, done, |world, end| {
-            world.with(end, |program, turn| match end == reader {
+    pub(super) fn until_one(&mut self, what: &str, reader: usize, done: impl Fn(&Simulation) -> bool) {
+        self.repeat(what, done, |simulation, end| {
+            simulation.with(end, |program, turn| match end == reader {
                 true => program.read(turn, end),
                 false => program.write(turn, end),
             });
-            world.with(reader, |program, turn| program.let_go(turn));
+            simulation.with(reader, |program, turn| program.release_one(turn));
         });
     }
 
     /// Steps in which the programs act only on what readiness tells, until all that was accepted has arrived.
     pub(super) fn finish_by_readiness(&mut self) {
-        let done = |world: &World| (0..2).all(|end| world.has_arrived(end));
+        let done = |simulation: &Simulation| (0..2).all(|end| simulation.has_arrived(end));
         self.programs.iter_mut().for_each(|program| program.done_writing = true);
         self.ends.iter_mut().for_each(|end| end.connection.cork(false));
-        self.repeat("readiness lets all arrive", done, |world, end| {
-            if world.ends[end].connection.readable() {
-                world.read(end);
+        self.repeat("readiness lets all arrive", done, |simulation, end| {
+            if simulation.ends[end].connection.readable() {
+                simulation.read(end);
             }
-            if world.ends[end].connection.writable() {
-                world.write(end);
+            if simulation.ends[end].connection.writable() {
+                simulation.write(end);
             }
-            world.with(end, |program, turn| program.let_go(turn));
+            simulation.with(end, |program, turn| program.release_one(turn));
         });
     }
 
     /// Both ends carry `script` out, one forwards and one backwards, and shut down. Gives what their programs saw.
-    pub(super) fn perform(&mut self, script: &[usize]) -> Vec<(Vec<u64>, u64, bool, Option<Ending>)> {
+    pub(super) fn perform(&mut self, script: &[usize]) -> Vec<(Vec<u64>, u64, bool, Option<EndReason>)> {
         self.programs[0].script = Some(script.iter().copied().collect());
         self.programs[1].script = Some(script.iter().rev().copied().collect());
         self.shut(0);
@@ -357,14 +362,14 @@ impl World {
     /// Whether all that was accepted arrives when both programs read, and write no more.
     pub(super) fn arrives(&mut self) -> bool {
         for (end, program) in self.programs.iter_mut().enumerate() {
-            program.reader = Some(Reader::Eager);
+            program.reader = Some(ReadPolicy::Eager);
             program.done_writing = true;
             self.ends[end].connection.cork(false);
         }
         let mut idle = 0;
         while !(0..2).all(|end| self.has_arrived(end)) {
             self.steps += 1;
-            let end = self.chance.within(0..2);
+            let end = self.rng.within(0..2);
             let before = self.progress();
             self.with(end, |program, turn| program.finish(turn, end));
             self.drive(end);
@@ -382,18 +387,20 @@ impl World {
     pub(super) fn until_closed(&mut self) {
         for end in 0..2 {
             self.ends[end].connection.cork(false);
-            self.programs[end].reader = Some(Reader::Eager);
+            self.programs[end].reader = Some(ReadPolicy::Eager);
         }
-        let done = |world: &World| world.is_over() && world.oracles.iter().all(Oracle::has_ended);
+        let done = |simulation: &Simulation| {
+            simulation.is_over() && simulation.oracles.iter().all(Oracle::has_ended)
+        };
         self.until("both ends are closed", done);
         let endings = self.ends.iter().map(|end| end.ending.clone());
-        assert!(endings.into_iter().all(|ending| ending == Some(Ending::Closed)), "I14: {}", self.state());
+        assert!(endings.into_iter().all(|ending| ending == Some(EndReason::Closed)), "I14: {}", self.state());
     }
 
     /// The program of `end` closes and does nothing more; the other's does nothing, and its driver perhaps nothing either. Steps until
     /// `end` is gone.
     pub(super) fn close(&mut self, end: usize) {
-        let peer_drives = self.chance.one_in(2);
+        let peer_drives = self.rng.one_in(2);
         self.programs[end].drop_all();
         self.oracles[end].close();
         self.ends[end].connection.close(self.now);
@@ -420,22 +427,27 @@ impl World {
 
     /// Steps until both ends are over. If `tell`, the kernel tells each that its peer is gone, at some time.
     pub(super) fn until_over(&mut self, tell: bool) {
-        self.repeat("both ends are over", World::is_over, |world, end| {
-            world.with(end, |program, turn| program.act(turn, end));
-            if tell && world.ends[1 - end].is_gone() && world.chance.one_in(20) {
-                world.tell_of_peer(end);
+        self.repeat("both ends are over", Simulation::is_over, |simulation, end| {
+            simulation.with(end, |program, turn| program.act(turn, end));
+            if tell && simulation.ends[1 - end].is_gone() && simulation.rng.one_in(20) {
+                simulation.report_peer_gone(end);
             }
         });
     }
 
     /// Steps in which `act` is what the programs do, until `done`.
-    fn repeat(&mut self, what: &str, done: impl Fn(&World) -> bool, act: impl Fn(&mut World, usize)) {
+    fn repeat(
+        &mut self,
+        what: &str,
+        done: impl Fn(&Simulation) -> bool,
+        act: impl Fn(&mut Simulation, usize),
+    ) {
         let mut idle = 0;
         let mut before = None;
         let began = self.steps;
         while !done(self) {
             self.steps += 1;
-            let end = self.chance.within(0..2);
+            let end = self.rng.within(0..2);
             act(self, end);
             self.drive(end);
             let carried = self.carry(end);
@@ -470,10 +482,10 @@ impl World {
             let end = (self.steps % 2) as usize;
             let before = self.progress();
             self.drive(end);
-            let idle_now = match &self.wire {
-                Wire::Rc(link, _) => link.is_idle(0) && link.is_idle(1),
+            let idle_now = match &self.transport {
+                SimTransport::Rc(link, _) => link.is_idle(0) && link.is_idle(1),
                 // What a stopped reader leaves in the socket buffers stays there.
-                Wire::Tcp(_) => self.progress() == before,
+                SimTransport::Tcp(_) => self.progress() == before,
             };
             let carried = self.carry(end);
             idle = if idle_now && !carried { idle + 1 } else { 0 };
@@ -483,38 +495,38 @@ impl World {
 
     /// At rest both ends must agree on their credit.
     pub(super) fn check_credit(&self) {
-        if let Wire::Rc(link, watch) = &self.wire {
-            watch.at_rest(link, self.plan.limits.map(|limits| limits.rx_slots));
+        if let SimTransport::Rc(link, monitor) = &self.transport {
+            monitor.at_rest(link, self.plan.limits.map(|limits| limits.rx_slots));
         }
     }
 
     /// At rest, but perhaps not read.
     pub(super) fn check_blocked(&self) {
-        if let Wire::Rc(_, watch) = &self.wire {
-            watch.told_the_blocked();
+        if let SimTransport::Rc(_, monitor) = &self.transport {
+            monitor.check_blocked_peers();
         }
     }
 
     /// The queue pair of `end` breaks.
     pub(super) fn break_queue_pair(&mut self, end: usize) {
-        if let Wire::Rc(link, _) = &mut self.wire {
+        if let SimTransport::Rc(link, _) = &mut self.transport {
             link.fail(end);
         }
     }
 
     /// Nothing passes between the ends any more.
     pub(super) fn cut(&mut self) {
-        match &mut self.wire {
-            Wire::Rc(link, _) => link.cut(),
-            Wire::Tcp(tcp) => tcp.cut(),
+        match &mut self.transport {
+            SimTransport::Rc(link, _) => link.cut(),
+            SimTransport::Tcp(tcp) => tcp.cut(),
         }
     }
 
     /// The same, and no device says so.
-    pub(super) fn fall_mute(&mut self) {
-        match &mut self.wire {
-            Wire::Rc(link, _) => link.fall_mute(),
-            Wire::Tcp(tcp) => tcp.cut(),
+    pub(super) fn cut_silently(&mut self) {
+        match &mut self.transport {
+            SimTransport::Rc(link, _) => link.cut_silently(),
+            SimTransport::Tcp(tcp) => tcp.cut(),
         }
     }
 
@@ -524,15 +536,15 @@ impl World {
     }
 
     /// Drops both connections. Every block must be back.
-    pub(super) fn bury(mut self) -> Tally {
+    pub(super) fn finish_and_check(mut self) -> RunStatistics {
         let tally = self.tally();
-        if let Wire::Rc(link, _) = &mut self.wire {
+        if let SimTransport::Rc(link, _) = &mut self.transport {
             link.destroy(0);
             link.destroy(1);
         }
         for end in 0..2 {
             self.programs[end].drop_all();
-            let memory = self.ends[end].bury();
+            let memory = self.ends[end].finish_and_check();
             self.check();
             assert_eq!(memory.out().0, 0, "I14: {end}: bytes of blocks that are not given back");
         }
@@ -548,26 +560,26 @@ impl World {
     /// How things stand, for a failure.
     pub(super) fn state(&self) -> String {
         let ends = self.ends.iter().map(|end| format!("\n  {}", end.state())).collect::<String>();
-        let wire = match &self.wire {
-            Wire::Rc(link, watch) => format!("{} {watch:?}", link.state()),
-            Wire::Tcp(_) => "TCP".into(),
+        let transport = match &self.transport {
+            SimTransport::Rc(link, monitor) => format!("{} {monitor:?}", link.state()),
+            SimTransport::Tcp(_) => "TCP".into(),
         };
-        format!("\n  {:?}{ends}\n  {wire}\n  {:?}", self.plan, self.oracles)
+        format!("\n  {:?}{ends}\n  {transport}\n  {:?}", self.plan, self.oracles)
     }
 
-    pub(super) fn tally(&self) -> Tally {
-        let mut tally = Tally { steps: self.steps, time: self.elapsed(), ..Tally::default() };
+    pub(super) fn tally(&self) -> RunStatistics {
+        let mut tally = RunStatistics { steps: self.steps, time: self.elapsed(), ..RunStatistics::default() };
         for (oracle, end) in self.oracles.iter().zip(&self.ends) {
             let (bytes, messages) = oracle.arrived();
             tally.bytes += bytes;
             tally.messages += messages;
             tally.tickets += end.tickets_done;
             tally.refused += end.memory.refused();
-            tally.failures += u64::from(matches!(end.ending, Some(Ending::Failed(_))));
+            tally.failures += u64::from(matches!(end.ending, Some(EndReason::Failed(_))));
         }
-        if let Wire::Rc(link, watch) = &self.wire {
+        if let SimTransport::Rc(link, monitor) = &self.transport {
             tally.frames = link.delivered;
-            for book in &watch.books {
+            for book in &monitor.accounts {
                 tally.kinds.iter_mut().zip(book.kinds).for_each(|(sum, kind)| *sum += kind);
                 tally.blocked += book.blocked;
                 tally.coalesced += book.coalesced;
@@ -583,7 +595,7 @@ impl World {
     }
 }
 
-impl Drop for World {
+impl Drop for Simulation {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let test = std::thread::current().name().unwrap_or("").to_owned();

@@ -5,23 +5,23 @@
 //! table's length is a prime, so no power of two, sum of frames or sum of blocks leads back to the
 //! same bytes: what is lost, repeated, moved or of another stream differs.
 
-use super::chance::Chance;
+use super::rng::SimRng;
 use std::ops::Range;
 use std::sync::LazyLock;
 
 const LENGTH: usize = 1_048_573;
 
 static TABLE: LazyLock<Vec<u8>> = LazyLock::new(|| {
-    let mut chance = Chance::new(0);
-    let words = (0..LENGTH.div_ceil(8)).flat_map(|_| chance.number().to_le_bytes());
+    let mut rng = SimRng::new(0);
+    let words = (0..LENGTH.div_ceil(8)).flat_map(|_| rng.number().to_le_bytes());
     words.take(LENGTH).collect()
 });
 
 /// Names one stream of bytes: a direction of a stream, or one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Contents(u64);
+pub(super) struct TestPattern(u64);
 
-impl Contents {
+impl TestPattern {
     pub(super) fn new(seed: u64, direction: usize, message: u64) -> Self {
         Self(mix(mix(mix(seed).wrapping_add(direction as u64)).wrapping_add(message)) % LENGTH as u64)
     }
@@ -68,12 +68,12 @@ fn mix(value: u64) -> u64 {
 
 #[test]
 fn a_changed_byte_is_found() {
-    let contents = Contents::new(1, 0, 7);
+    let pattern = TestPattern::new(1, 0, 7);
     let mut bytes = vec![0; 3 * LENGTH];
-    contents.fill(13, &mut bytes);
-    assert_eq!(contents.first_difference(13, &bytes), None);
-    assert_eq!(contents.first_difference(13 + 8, &bytes[8..]), None);
-    assert_ne!(contents.first_difference(14, &bytes), None);
+    pattern.fill(13, &mut bytes);
+    assert_eq!(pattern.first_difference(13, &bytes), None);
+    assert_eq!(pattern.first_difference(13 + 8, &bytes[8..]), None);
+    assert_ne!(pattern.first_difference(14, &bytes), None);
     bytes[2 * LENGTH + 5] ^= 1;
-    assert_eq!(contents.first_difference(13, &bytes), Some(13 + 2 * LENGTH as u64 + 5));
+    assert_eq!(pattern.first_difference(13, &bytes), Some(13 + 2 * LENGTH as u64 + 5));
 }

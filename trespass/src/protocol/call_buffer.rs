@@ -4,12 +4,12 @@ use super::copying::copy;
 
 /// The memory of a call that waits, if one does: a frame that is all that the call wants goes right there, past the queue of what arrived.
 #[derive(Debug, Default)]
-pub(crate) struct Sink<'a> {
+pub(crate) struct CallBuffer<'a> {
     buffer: Option<&'a mut [u8]>,
     taken: Option<usize>,
 }
 
-impl<'a> Sink<'a> {
+impl<'a> CallBuffer<'a> {
     /// That of a call that wants a message of at most so many bytes, or as many of the stream.
     pub(crate) fn new(buffer: &'a mut [u8]) -> Self {
         Self { buffer: Some(buffer), taken: None }

@@ -2,16 +2,18 @@
 
 use std::io::IoSlice;
 
-use super::{Item, LENT_MAX, Message, Outgoing, Packed, Packing, Place, TOTAL_LEN};
+use super::{
+    LENT_MAX, MessagePosition, Outgoing, PackedFrame, Packing, PartialMessage, QueueItem, TOTAL_LEN,
+};
 use crate::protocol::block::{Block, Blocks, Purpose};
 use crate::protocol::copying::copy;
-use crate::protocol::fault::{Blocked, CallError};
+use crate::protocol::failure::{Blocked, CallError};
 use crate::protocol::frame::{self, FIRST, HEADER_LEN, LAST, SEGMENTS_MAX, SOURCE_MAX};
-use crate::protocol::pieces::{Piece, Pieces, Share};
+use crate::protocol::pieces::{BlockPiece, BlockPieces, BlockShare};
 use crate::protocol::setup::Kind;
 
 /// Blocks that are to be lent together, in sum.
-pub(crate) struct Load {
+pub(crate) struct LendSummary {
     count: usize,
     /// Those that have bytes.
     pub(crate) full: usize,
@@ -64,7 +66,7 @@ impl<B: Block> Outgoing<B> {
         let blocked = match blocked {
             // In several frames, if it does not fit one, or there is no block for that one.
             Some(_) if len > self.payload.min(self.tail_size) => {
-                let message = Message { total: len as u64, left: len as u64 };
+                let message = PartialMessage { total: len as u64, left: len as u64 };
                 self.append(&mut slices, Some(message), usize::MAX, blocks)
             }
             blocked => blocked,
@@ -96,7 +98,7 @@ impl<B: Block> Outgoing<B> {
                 if total == 0 {
                     return self.send(&[], blocks).map(|()| 0);
                 }
-                Message { total, left: total }
+                PartialMessage { total, left: total }
             }
         };
         let mut slices = Slices::new(slices);
@@ -111,7 +113,7 @@ impl<B: Block> Outgoing<B> {
         let accepted = wanted - slices.left;
         if accepted > 0 {
             let left = message.left - accepted as u64;
-            self.parts = (left > 0).then_some(Message { left, ..message });
+            self.parts = (left > 0).then_some(PartialMessage { left, ..message });
         }
         self.accepted(accepted, blocked)
     }
@@ -122,11 +124,11 @@ impl<B: Block> Outgoing<B> {
     }
 
     /// What blocks are in sum, of each so many bytes.
-    pub(crate) fn weigh<'a>(&self, blocks: impl Iterator<Item = (&'a B, usize)>) -> Load
+    pub(crate) fn weigh<'a>(&self, blocks: impl Iterator<Item = (&'a B, usize)>) -> LendSummary
     where
         B: 'a,
     {
-        let mut load = Load { count: 0, full: 0, total: 0, in_one_frame: true };
+        let mut load = LendSummary { count: 0, full: 0, total: 0, in_one_frame: true };
         for (block, len) in blocks {
             load.count += 1;
             load.full += usize::from(len > 0);
@@ -138,7 +140,10 @@ impl<B: Block> Outgoing<B> {
     }
 
     /// Whether they can be lent.
-    pub(crate) fn check_lending(&mut self, &Load { count, total, .. }: &Load) -> Result<(), CallError> {
+    pub(crate) fn check_lending(
+        &mut self,
+        &LendSummary { count, total, .. }: &LendSummary,
+    ) -> Result<(), CallError> {
         if self.has_messages() {
             self.check_message(total)?;
         }
@@ -151,7 +156,7 @@ impl<B: Block> Outgoing<B> {
 
     /// Blocks of the program go without a copy where that can be. As many as fit go in one frame, and as many as an RTS has ranges in one
     /// RTS.
-    pub(crate) fn lend(&mut self, pieces: impl Iterator<Item = Piece<B>>, load: &Load) {
+    pub(crate) fn lend(&mut self, pieces: impl Iterator<Item = BlockPiece<B>>, load: &LendSummary) {
         self.close_tail();
         let before = self.items.len();
         let prefix = if self.has_messages() && !load.in_one_frame { TOTAL_LEN } else { 0 };
@@ -160,21 +165,23 @@ impl<B: Block> Outgoing<B> {
             let room = |first: bool| self.bare - if first { prefix } else { 0 };
             let (first, second) = (room(self.items.len() <= before), room(self.items.len() <= before + 1));
             if self.items.len() > before && self.can_join(&piece, second) {
-                if let Some(Item::Lent { pieces, .. } | Item::Source { pieces, .. }) = self.items.back_mut() {
+                if let Some(QueueItem::Lent { pieces, .. } | QueueItem::Source { pieces, .. }) =
+                    self.items.back_mut()
+                {
                     pieces.push(piece, &mut self.lists);
                 }
                 continue;
             }
-            let message = Place { flags: 0, total: load.total };
+            let message = MessagePosition { flags: 0, total: load.total };
             let reachable = self.is_reachable(&piece.block, piece.len);
             self.items.push_back(if piece.len <= first && reachable {
-                Item::Lent { pieces: piece.into(), message }
+                QueueItem::Lent { pieces: piece.into(), message }
             } else if self.is_readable(&piece) {
-                Item::Source { pieces: piece.into(), at: 0, message }
+                QueueItem::Source { pieces: piece.into(), at: 0, message }
             } else if reachable {
-                Item::Long { left: Share::of(piece, &mut self.lists), message }
+                QueueItem::Long { left: BlockShare::of(piece, &mut self.lists), message }
             } else {
-                Item::Cut { piece, at: 0, message }
+                QueueItem::Cut { piece, at: 0, message }
             });
         }
         if self.has_messages() {
@@ -187,19 +194,19 @@ impl<B: Block> Outgoing<B> {
         self.tcp || len == 0 || block.is_reachable(self.domain)
     }
 
-    fn is_readable(&self, piece: &Piece<B>) -> bool {
+    fn is_readable(&self, piece: &BlockPiece<B>) -> bool {
         self.read && piece.block.is_reachable(self.domain) && piece.block.remote().is_some()
     }
 
     /// Whether it can go with what is last in the queue, which has room for so many bytes if it is a frame.
-    fn can_join(&self, piece: &Piece<B>, room: usize) -> bool {
+    fn can_join(&self, piece: &BlockPiece<B>, room: usize) -> bool {
         match self.items.back() {
-            Some(Item::Lent { pieces, .. }) => {
+            Some(QueueItem::Lent { pieces, .. }) => {
                 pieces.count() < self.gather
                     && pieces.len() + piece.len <= room
                     && self.is_reachable(&piece.block, piece.len)
             }
-            Some(Item::Source { pieces, .. }) => {
+            Some(QueueItem::Source { pieces, .. }) => {
                 pieces.count() < SEGMENTS_MAX
                     && (pieces.len() + piece.len) as u64 <= SOURCE_MAX
                     && self.is_readable(piece)
@@ -213,10 +220,10 @@ impl<B: Block> Outgoing<B> {
         let last = self.items.len() - 1;
         for (at, flag) in [(before, FIRST), (last, LAST)] {
             if let Some(
-                Item::Lent { message, .. }
-                | Item::Source { message, .. }
-                | Item::Long { message, .. }
-                | Item::Cut { message, .. },
+                QueueItem::Lent { message, .. }
+                | QueueItem::Source { message, .. }
+                | QueueItem::Long { message, .. }
+                | QueueItem::Cut { message, .. },
             ) = self.items.get_mut(at)
             {
                 message.flags |= flag;
@@ -238,7 +245,7 @@ impl<B: Block> Outgoing<B> {
 
     /// What was given goes as soon as it can, and nothing is added to its last frame.
     pub(crate) fn close_tail(&mut self) {
-        if let Some(Item::Packed(tail)) = self.items.back_mut() {
+        if let Some(QueueItem::Packed(tail)) = self.items.back_mut() {
             tail.open = false;
         }
         self.cork_ends = None;
@@ -253,14 +260,14 @@ impl<B: Block> Outgoing<B> {
 
     /// Of the message that is being given in parts, how many bytes were given, and how many it has.
     pub(crate) fn parts_given(&self) -> Option<(u64, u64)> {
-        self.parts.map(|Message { total, left }| (total - left, total))
+        self.parts.map(|PartialMessage { total, left }| (total - left, total))
     }
 
     fn check_message(&self, len: u64) -> Result<(), CallError> {
         if self.kind != Kind::SeqPacket {
             return Err(CallError::WrongKind);
         }
-        if let Some(Message { left, .. }) = self.parts {
+        if let Some(PartialMessage { left, .. }) = self.parts {
             return Err(CallError::PartOpen { left });
         }
         if len > self.max_msg {
@@ -278,8 +285,13 @@ impl<B: Block> Outgoing<B> {
 
     /// Adds a small message to the frame that is being filled, if there is one and it fits.
     fn add_to_batch(&mut self, slices: &mut Slices<'_>) -> bool {
-        let Some(Item::Packed(Packed { block, end, limit, open: true, what: Packing::Batch { count, .. } })) =
-            self.items.back_mut()
+        let Some(QueueItem::Packed(PackedFrame {
+            block,
+            end,
+            limit,
+            open: true,
+            what: Packing::Batch { count, .. },
+        })) = self.items.back_mut()
         else {
             return false;
         };
@@ -306,14 +318,14 @@ impl<B: Block> Outgoing<B> {
         let limit = block.bytes().len().min(HEADER_LEN + self.payload);
         let packed = if self.coalesce && end <= limit {
             put_batched(&mut block, HEADER_LEN, end, slices);
-            Packed { block, end, limit, open: true, what: Packing::Batch { count: 1, first_len: len } }
+            PackedFrame { block, end, limit, open: true, what: Packing::Batch { count: 1, first_len: len } }
         } else {
             slices.copy_to(&mut block.bytes_mut()[HEADER_LEN..HEADER_LEN + len]);
             let what = Packing::Bytes { flags: FIRST | LAST, total: false };
-            Packed { block, end: HEADER_LEN + len, limit, open: false, what }
+            PackedFrame { block, end: HEADER_LEN + len, limit, open: false, what }
         };
         self.charge += packed.block.bytes().len();
-        self.items.push_back(Item::Packed(packed));
+        self.items.push_back(QueueItem::Packed(packed));
         None
     }
 
@@ -322,7 +334,7 @@ impl<B: Block> Outgoing<B> {
     fn append(
         &mut self,
         slices: &mut Slices<'_>,
-        mut message: Option<Message>,
+        mut message: Option<PartialMessage>,
         quota: usize,
         blocks: &mut impl Blocks<Block = B>,
     ) -> Option<Blocked> {
@@ -355,7 +367,7 @@ impl<B: Block> Outgoing<B> {
             self.charge += block.bytes().len();
             let limit = block.bytes().len().min(HEADER_LEN + self.payload);
             let what = Packing::Bytes { flags: if first { FIRST } else { 0 }, total: first };
-            self.items.push_back(Item::Packed(Packed {
+            self.items.push_back(QueueItem::Packed(PackedFrame {
                 block,
                 end: HEADER_LEN + prefix,
                 limit,
@@ -367,9 +379,14 @@ impl<B: Block> Outgoing<B> {
     }
 
     /// Copies into the frame at the end of the queue, if it takes bytes and has room.
-    fn fill_tail(&mut self, slices: &mut Slices<'_>, message: &mut Option<Message>) -> bool {
-        let Some(Item::Packed(Packed { block, end, limit, open, what: Packing::Bytes { flags, .. } })) =
-            self.items.back_mut()
+    fn fill_tail(&mut self, slices: &mut Slices<'_>, message: &mut Option<PartialMessage>) -> bool {
+        let Some(QueueItem::Packed(PackedFrame {
+            block,
+            end,
+            limit,
+            open,
+            what: Packing::Bytes { flags, .. },
+        })) = self.items.back_mut()
         else {
             return false;
         };
@@ -393,7 +410,7 @@ impl<B: Block> Outgoing<B> {
     fn push_source(
         &mut self,
         slices: &mut Slices<'_>,
-        message: &mut Option<Message>,
+        message: &mut Option<PartialMessage>,
         quota: usize,
         blocks: &mut impl Blocks<Block = B>,
     ) -> bool {
@@ -415,8 +432,8 @@ impl<B: Block> Outgoing<B> {
             flags |= if message.left == 0 { LAST } else { 0 };
             total = message.total;
         }
-        let message = Place { flags, total };
-        self.items.push_back(Item::Source { pieces: Pieces::own(block, len), at: 0, message });
+        let message = MessagePosition { flags, total };
+        self.items.push_back(QueueItem::Source { pieces: BlockPieces::own(block, len), at: 0, message });
         true
     }
 
@@ -424,8 +441,8 @@ impl<B: Block> Outgoing<B> {
     fn truncate(&mut self, len: usize) {
         while self.items.len() > len {
             match self.items.pop_back() {
-                Some(Item::Packed(Packed { block, .. })) => self.charge -= block.bytes().len(),
-                Some(Item::Source { pieces, .. }) => {
+                Some(QueueItem::Packed(PackedFrame { block, .. })) => self.charge -= block.bytes().len(),
+                Some(QueueItem::Source { pieces, .. }) => {
                     self.charge -= pieces.iter().map(|piece| piece.block.bytes().len()).sum::<usize>();
                 }
                 _ => break,

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::{Frame, ProtocolMachine, Transmit, giving};
+use super::{Frame, ProtocolMachine, TransmitItem, returning};
 use crate::protocol::block::{Block, Blocks, Purpose};
 use crate::protocol::frame::{FrameType, HEADER_LEN, Head, Header};
 
@@ -29,7 +29,7 @@ impl<B: Block> ProtocolMachine<B> {
         now: Instant,
         blocks: &mut impl Blocks<Block = B>,
         room: usize,
-    ) -> Option<Transmit<B>> {
+    ) -> Option<TransmitItem<B>> {
         self.wants_memory = false;
         if room == 0 || self.closing.is_closed() {
             return None;
@@ -38,35 +38,35 @@ impl<B: Block> ProtocolMachine<B> {
             return self.reset();
         }
         if let Some(frame) = self.answer() {
-            return Some(Transmit::Send(frame));
+            return Some(TransmitItem::Send(frame));
         }
-        let mut blocks = Asked { blocks, refused: &mut self.wants_memory };
+        let mut blocks = RefusalTracker { blocks, refused: &mut self.wants_memory };
         if let Some(read) = self.incoming.next_read(&mut blocks) {
             self.counters.reads += 1;
             self.counters.bytes_read += u64::from(read.from.len);
-            return Some(Transmit::Read(read));
+            return Some(TransmitItem::Read(read));
         }
         if let Some(frame) = self.outgoing.next_frame(now, &mut self.credits, &mut blocks) {
-            self.outgoing.cut_up(giving(&mut self.events, true));
+            self.outgoing.cut_up(returning(&mut self.events, true));
             self.counters.frames_sent += 1;
             self.counters.bytes_sent += if frame.is_rts() { 0 } else { (frame.len() - HEADER_LEN) as u64 };
-            return Some(Transmit::Send(frame));
+            return Some(TransmitItem::Send(frame));
         }
         if let Some(frame) = self.end_or_credit() {
-            return Some(Transmit::Send(frame));
+            return Some(TransmitItem::Send(frame));
         }
         self.prober.take(now).then(|| {
             self.counters.probes += 1;
-            Transmit::Probe
+            TransmitItem::Probe
         })
     }
 
-    fn reset(&mut self) -> Option<Transmit<B>> {
+    fn reset(&mut self) -> Option<TransmitItem<B>> {
         if !self.closing.reset_due() || !self.credits.allows_reset() || self.closing.all_is_said() {
             return None;
         }
         self.closing.reset_sent();
-        Some(Transmit::Send(self.control(FrameType::Reset, 0)))
+        Some(TransmitItem::Send(self.control(FrameType::Reset, 0)))
     }
 
     /// RFIN, and FIN_ACK once all was read.
@@ -111,12 +111,12 @@ impl<B: Block> ProtocolMachine<B> {
 }
 
 /// Blocks that remember whether there were none.
-struct Asked<'a, P> {
+struct RefusalTracker<'a, P> {
     blocks: &'a mut P,
     refused: &'a mut bool,
 }
 
-impl<P: Blocks> Blocks for Asked<'_, P> {
+impl<P: Blocks> Blocks for RefusalTracker<'_, P> {
     type Block = P::Block;
 
     fn take(&mut self, size: usize, purpose: Purpose) -> Option<P::Block> {

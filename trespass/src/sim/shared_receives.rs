@@ -1,13 +1,13 @@
 //! Receives that an end shares with connections of which nothing else is seen: they come, are given what they may have, use it, and go.
 
-use super::chance::Chance;
+use super::rng::SimRng;
 use crate::protocol::{Lease, Ledger};
 
 /// Connections besides the end's own.
 const OTHERS: usize = 3;
 
 /// A shared receive queue's books, and who has them besides.
-pub(super) struct Shared {
+pub(super) struct SharedReceives {
     ledger: Ledger,
     lease: Lease,
     others: Vec<Lease>,
@@ -15,7 +15,7 @@ pub(super) struct Shared {
     still: bool,
 }
 
-impl Shared {
+impl SharedReceives {
     /// With so many receives beyond what everybody is certain of.
     pub(super) fn new(more: u32, first: u32) -> Self {
         let mut ledger = Ledger::new(first * (OTHERS as u32 + 1) + more);
@@ -40,16 +40,16 @@ impl Shared {
     }
 
     /// The others do nothing from now on.
-    pub(super) fn hush(&mut self) {
+    pub(super) fn pause(&mut self) {
         self.still = true;
     }
 
     /// The others do something.
-    pub(super) fn stir(&mut self, chance: &mut Chance) {
+    pub(super) fn act(&mut self, rng: &mut SimRng) {
         if self.still {
             return;
         }
-        let at = chance.within(0..OTHERS);
+        let at = rng.within(0..OTHERS);
         match self.others.get_mut(at) {
             None => {
                 let mut lease = Lease::default();
@@ -58,14 +58,14 @@ impl Shared {
                     self.others.push(lease);
                 }
             }
-            Some(_) if chance.one_in(16) => self.ledger.leave(self.others.swap_remove(at)),
-            Some(lease) if lease.held() > 0 && chance.one_in(2) => {
-                for _ in 0..chance.within(1..lease.held() as usize + 1) {
+            Some(_) if rng.one_in(16) => self.ledger.leave(self.others.swap_remove(at)),
+            Some(lease) if lease.held() > 0 && rng.one_in(2) => {
+                for _ in 0..rng.within(1..lease.held() as usize + 1) {
                     self.ledger.spend(lease);
                 }
             }
             Some(lease) => {
-                let count = self.ledger.allows(lease, chance.within(0..100) as u32);
+                let count = self.ledger.allows(lease, rng.within(0..100) as u32);
                 grant(&mut self.ledger, lease, count);
             }
         }

@@ -1,4 +1,4 @@
-//! HAIL: the beginning of a HELLO, for those who begin with the connection manager. A request for a connection carries 56 bytes of a
+//! CM_PREFIX: the beginning of a HELLO, for those who begin with the connection manager. A request for a connection carries 56 bytes of a
 //! program's; the HELLO itself follows over the queue pair.
 
 use super::hello::{Features, Hello, Kind, Role};
@@ -23,7 +23,7 @@ const _: () = assert!(FIXED + PREAMBLE == 48 && FIXED + PREAMBLE + 8 <= REQUEST_
 /// What of a HELLO must be known before it can come: which connection it is of, and how many receives it takes. It says the same as
 /// the HELLO does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Hail {
+pub(crate) struct CmPrefix {
     /// The sender's minor version.
     pub(crate) minor: u8,
     /// What the sender can do.
@@ -44,8 +44,8 @@ pub(crate) struct Hail {
     pub(crate) hello: usize,
 }
 
-impl Hail {
-    /// The HAIL of a HELLO that has so many bytes.
+impl CmPrefix {
+    /// The CM_PREFIX of a HELLO that has so many bytes.
     pub(crate) fn of(hello: &Hello, len: usize) -> Self {
         Self {
             minor: hello.minor,
@@ -67,7 +67,7 @@ impl Hail {
 
     /// As a newer minor version would send it: with more in its fixed part.
     pub(super) fn encode_with(&self, more_fixed: &[u8]) -> Vec<u8> {
-        let mut writer = Writer::new(preamble::HAIL, self.minor);
+        let mut writer = Writer::new(preamble::CM_PREFIX, self.minor);
         writer
             .put(&self.features.0.to_le_bytes())
             .put(&self.conn_id.to_le_bytes())
@@ -82,8 +82,8 @@ impl Hail {
     }
 
     pub(super) fn decode(minor: u8, body: &[u8], fixed: usize) -> Result<Self, WireError> {
-        let head = body.get(..fixed).ok_or(WireError::Short("HAIL"))?;
-        let mut reader = Reader::new(head, "HAIL");
+        let head = body.get(..fixed).ok_or(WireError::Short("CM_PREFIX"))?;
+        let mut reader = Reader::new(head, "CM_PREFIX");
         let features = Features(reader.u64()?);
         let (conn_id, generation) = (reader.u64()?, reader.u32()?);
         let role = Role::from_number(reader.u8()?)?;

@@ -5,9 +5,9 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use std::ops::Range;
 
 /// Seeded randomness.
-pub(super) struct Chance(ChaCha8Rng);
+pub(super) struct SimRng(ChaCha8Rng);
 
-impl Chance {
+impl SimRng {
     pub(super) fn new(seed: u64) -> Self {
         Self(ChaCha8Rng::seed_from_u64(seed))
     }

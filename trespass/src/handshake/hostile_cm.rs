@@ -1,14 +1,14 @@
 //! A peer that says anything by the connection manager, and then over the queue pair.
 //!
 //! What must hold: nothing panics, there is never memory for more than one message, as many receives are asked for as a message can
-//! take, and there is an agreement only after a whole HAIL and a whole HELLO.
+//! take, and there is an agreement only after a whole CM_PREFIX and a whole HELLO.
 //!
 //! The input: one byte of choices, then pieces, each a length (16 bits) and so many bytes, or what is left. The first is the private
 //! data, the others come over the queue pair. Checksums are set right where chosen, since no fuzzer guesses those.
 
 use super::Attempt;
-use super::exchange::{Exchange, parting_words};
-use crate::wire::{MAX_MESSAGE, Message, PREAMBLE, REJECT_DATA, Role, checksum};
+use super::cm::{CmExchange, rejection_message};
+use crate::wire::{HandshakeMessage, MAX_MESSAGE, PREAMBLE, REJECT_DATA, Role, checksum};
 
 /// Runs one input. Panics if something is amiss.
 #[cfg(fuzzing)]
@@ -20,14 +20,14 @@ pub fn hostile_exchange(data: &[u8]) {
 fn run(data: &[u8]) -> bool {
     let Some((&choices, mut data)) = data.split_first() else { return false };
     let mut side = side(choices);
-    let mut is_hailed = false;
+    let mut is_prefix_received = false;
     while let Some((len, rest)) = data.split_first_chunk() {
         let (piece, rest) = rest.split_at(usize::from(u16::from_le_bytes(*len)).min(rest.len()));
         data = rest;
         let piece = if choices & 4 == 0 { piece.to_vec() } else { checked(piece) };
-        let outcome = match is_hailed {
-            false => side.hailed(&piece).map(|()| None),
-            true => side.heard(&piece),
+        let outcome = match is_prefix_received {
+            false => side.prefix_received(&piece).map(|()| None),
+            true => side.received(&piece),
         };
         assert!(side.capacity() <= MAX_MESSAGE, "{}", side.capacity());
         match outcome {
@@ -38,13 +38,13 @@ fn run(data: &[u8]) -> bool {
             Ok(None) => {
                 assert!((1..=8).contains(&side.receives()), "{}", side.receives());
                 assert!((512..=8192).contains(&side.piece()), "{}", side.piece());
-                is_hailed = true;
+                is_prefix_received = true;
             }
             Err(error) => {
-                if let Some(words) = parting_words(&error) {
+                if let Some(words) = rejection_message(&error) {
                     assert!(
                         words.len() <= REJECT_DATA
-                            && matches!(Message::decode(&words), Ok(Message::Reject(_)))
+                            && matches!(HandshakeMessage::decode(&words), Ok(HandshakeMessage::Reject(_)))
                     );
                 }
                 return false;
@@ -54,13 +54,13 @@ fn run(data: &[u8]) -> bool {
     false
 }
 
-fn side(choices: u8) -> Exchange {
+fn side(choices: u8) -> CmExchange {
     let slot_size = if choices & 2 == 0 { 8192 } else { 512 };
     let mut terms = super::hostile::terms();
     terms.limits.slot_size = slot_size;
     match choices & 1 {
-        0 => Exchange::server(terms),
-        _ => Exchange::client(terms, Attempt { conn_id: 0, generation: 0, role: Role::Client }),
+        0 => CmExchange::server(terms),
+        _ => CmExchange::client(terms, Attempt { conn_id: 0, generation: 0, role: Role::Client }),
     }
 }
 
@@ -85,7 +85,7 @@ mod tests {
 
     /// Whatever is found lies in the corpus from then on.
     #[test]
-    fn what_fuzzing_found_stays_found() {
+    fn fuzzing_corpus_passes() {
         corpus::replay("exchange", 4, |data| _ = run(data));
     }
 
@@ -95,7 +95,7 @@ mod tests {
         // The client's number is 0 here, which is what a server begins with.
         let (mut data, hello) = (vec![choices], other.hello_bytes());
         let piece = if choices & 2 == 0 { 8192 } else { 512 };
-        for piece in std::iter::once(&other.hail()[..]).chain(hello.chunks(piece)) {
+        for piece in std::iter::once(&other.cm_prefix()[..]).chain(hello.chunks(piece)) {
             data.extend_from_slice(&(piece.len() as u16).to_le_bytes());
             data.extend_from_slice(piece);
         }
