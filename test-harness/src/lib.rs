@@ -210,7 +210,8 @@ fn trial<R: Send + 'static>(
     results: &Results,
 ) -> Trial {
     let limit = terms.limit;
-    let title = if part.is_empty() { name.clone() } else { format!("{part}::{name}") };
+    let is_named = part.is_empty() || name.strip_prefix(part).is_some_and(|rest| rest.starts_with("::"));
+    let title = if is_named { name.clone() } else { format!("{part}::{name}") };
     match rig {
         Ok(rig) => {
             let results = results.clone();
