@@ -157,7 +157,7 @@ struct Other {
 impl Other {
     fn start(connections: usize) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--ignored", "--exact", "serve_many", "--nocapture"]);
+        command.args(["--ignored", "--exact", "many::serve_many", "--nocapture"]);
         let mut process =
             command.env(CONNECTIONS, connections.to_string()).stdout(Stdio::piped()).spawn().unwrap();
         let words = BufReader::new(process.stdout.take().unwrap()).lines();
@@ -247,11 +247,13 @@ fn many(connections: usize) {
 
 #[test]
 fn two_hundred_connections_at_once() {
+    alone!(two_hundred_connections_at_once);
     many(200);
 }
 
 #[test]
 #[ignore = "takes 10,100 descriptors in each of two processes: `.ci/run scale`"]
 fn ten_thousand_connections_at_once() {
+    alone!(ten_thousand_connections_at_once);
     many(10_000);
 }

@@ -1,6 +1,6 @@
-//! A pool's memory and a device: who can reach which blocks, with which keys. Over soft0, both ends in this process.
+//! A pool's memory and a device: who can reach which blocks, with which keys. Over soft0, both ends in this process; each test is
+//! alone in its process, because faults and the count of mappings are the whole process's.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use sideway::ProviderChoice;
@@ -16,12 +16,6 @@ use trespass::pool::{Block, HugePages, Pool, PoolConfig, PoolError};
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
-
-/// Faults, and the count of mappings, are the whole process's.
-fn alone() -> MutexGuard<'static, ()> {
-    static ONE: Mutex<()> = Mutex::new(());
-    ONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 fn device() -> DeviceContext {
     let provider = ProviderChoice::Soft.select().unwrap().provider();
@@ -108,7 +102,7 @@ fn is_all(block: &Block, len: usize, of: u8) -> bool {
 
 #[test]
 fn slots_are_sent_and_received_and_staged_blocks_read() {
-    let _alone = alone();
+    alone!(slots_are_sent_and_received_and_staged_blocks_read);
     let context = device();
     let (here, there) = (context.alloc_pd().unwrap(), context.alloc_pd().unwrap());
     let config = config(4 * MIB, 32 * MIB);
@@ -137,7 +131,7 @@ fn slots_are_sent_and_received_and_staged_blocks_read() {
 
 #[test]
 fn no_peer_reads_a_slot() {
-    let _alone = alone();
+    alone!(no_peer_reads_a_slot);
     let context = device();
     let (here, there) = (context.alloc_pd().unwrap(), context.alloc_pd().unwrap());
     let (mine, theirs) = (
@@ -170,7 +164,7 @@ fn no_peer_reads_a_slot() {
 
 #[test]
 fn memory_that_becomes_slots_is_not_readable_any_more() {
-    let _alone = alone();
+    alone!(memory_that_becomes_slots_is_not_readable_any_more);
     let context = device();
     let (here, there) = (context.alloc_pd().unwrap(), context.alloc_pd().unwrap());
     let mine = Pool::with_domain(&config(0, 8 * MIB), &here).unwrap();
@@ -193,7 +187,7 @@ fn memory_that_becomes_slots_is_not_readable_any_more() {
 
 #[test]
 fn a_domain_may_come_later() {
-    let _alone = alone();
+    alone!(a_domain_may_come_later);
     let context = device();
     let (here, there) = (context.alloc_pd().unwrap(), context.alloc_pd().unwrap());
     let pool = Pool::new(&config(0, 64 * MIB)).unwrap();
@@ -230,7 +224,7 @@ fn with_fault<R>(rule: &str, run: impl FnOnce() -> R) -> R {
 
 #[test]
 fn what_the_device_does_not_register_is_as_it_was() {
-    let _alone = alone();
+    alone!(what_the_device_does_not_register_is_as_it_was);
     let context = device();
     let pd = context.alloc_pd().unwrap();
     let error = with_fault("errno=ENOMEM call=reg_mr", || {
@@ -261,7 +255,7 @@ fn what_the_device_does_not_register_is_as_it_was() {
 
 #[test]
 fn what_the_device_does_not_let_go_of_is_not_freed() {
-    let _alone = alone();
+    alone!(what_the_device_does_not_let_go_of_is_not_freed);
     let context = device();
     let pd = context.alloc_pd().unwrap();
     let before = mappings();
@@ -279,7 +273,7 @@ fn mappings() -> usize {
 
 #[test]
 fn a_pool_leaves_nothing_behind() {
-    let _alone = alone();
+    alone!(a_pool_leaves_nothing_behind);
     let context = device();
     let before = mappings();
     for _ in 0..50 {
@@ -298,7 +292,7 @@ fn a_pool_leaves_nothing_behind() {
 
 #[test]
 fn huge_pages_are_taken_as_is_said() {
-    let _alone = alone();
+    alone!(huge_pages_are_taken_as_is_said);
     let context = device();
     let pd = context.alloc_pd().unwrap();
     let free = std::fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages");
@@ -317,7 +311,7 @@ fn huge_pages_are_taken_as_is_said() {
 
 #[test]
 fn borrowed_bytes_are_read_for_the_time_of_a_call() {
-    let _alone = alone();
+    alone!(borrowed_bytes_are_read_for_the_time_of_a_call);
     let context = device();
     let (here, there) = (context.alloc_pd().unwrap(), context.alloc_pd().unwrap());
     let mine = Pool::with_domain(&config(0, 32 * MIB), &here).unwrap();

@@ -2,7 +2,7 @@
 //! delivered is at each moment the beginning of what was sent, and of connections that came to their end both sides have the other's hash; whoever
 //! survives hears of the end of all that it had with the dead, in time, and has nothing left of it.
 //!
-//!     TRESPASS_SOAK_SECONDS=600 cargo test -p trespass --test soak -- --ignored --nocapture as_long_as_is_asked_for
+//!     TRESPASS_SOAK_SECONDS=600 cargo test -p trespass --test main -- --ignored --nocapture as_long_as_is_asked_for
 
 #[allow(dead_code, reason = "cases of other suites use the rest")]
 #[path = "suite/rig.rs"]
@@ -108,7 +108,7 @@ struct Process {
 impl Process {
     fn start<'scope>(scope: &'scope thread::Scope<'scope, '_>, part: String, sum: &'scope Sum) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--ignored", "--exact", "part_of_a_process", "--nocapture"])
+            .args(["--ignored", "--exact", "soak::part_of_a_process", "--nocapture"])
             .env(PART, &part)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

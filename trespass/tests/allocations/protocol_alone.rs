@@ -1,47 +1,15 @@
 //! The hot path of the protocol allocates nothing: shown by counting the allocations of messages, streams, rendezvous and lent blocks between two
-//! connections, once their queues have their size. No harness, for nothing else may allocate meanwhile.
+//! connections, once their queues have their size.
 
-// The protocol's own unit tests come along with it, and are of no use without the harness.
-#![allow(unused_imports)]
-
-#[path = "../src/corpus.rs"]
-#[allow(dead_code)]
-mod corpus;
-#[path = "../src/protocol/mod.rs"]
-#[allow(dead_code)]
-mod protocol;
-
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::collections::VecDeque;
 use std::io::IoSlice;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use protocol::{
+use crate::allocated;
+use crate::protocol::{
     Block, Blocks, Event, Kind, Link, ProtocolMachine, Purpose, Remote, SendQueue, Setup, Transmit,
 };
-
-struct Counting;
-
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: every call is handed on to the system's allocator as it came; the counter is apart from the memory.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promise about `layout` is the one that `System` asks for.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: `memory` came from `System` with this layout, by the caller's promise and `alloc` above.
-        unsafe { System.dealloc(memory, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// A block that goes back to its pool.
 struct Piece {
@@ -152,9 +120,9 @@ impl std::fmt::Debug for Piece {
 fn count(name: &str, setup: &Setup, mut round: impl FnMut(&mut Side, &mut Side, Instant)) {
     let (mut a, mut b, now) = (Side::new(setup), Side::new(setup), Instant::now());
     (0..100).for_each(|_| round(&mut a, &mut b, now));
-    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    let before = allocated();
     (0..1000).for_each(|_| round(&mut a, &mut b, now));
-    let allocations = ALLOCATIONS.load(Ordering::Relaxed) - before;
+    let allocations = allocated() - before;
     let sent = a.connection.counters();
     println!(
         "{name}: {allocations} allocations; {} frames and {} READs",
@@ -183,7 +151,7 @@ fn messages(size: usize, burst: usize) -> impl FnMut(&mut Side, &mut Side, Insta
     }
 }
 
-fn main() {
+pub(crate) fn run() {
     let payload = vec![7; 1 << 20];
     let mut buffer = vec![0; 1 << 20];
     let mut setup = Setup::new(Kind::SeqPacket, Link::Rc);

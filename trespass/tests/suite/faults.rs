@@ -7,12 +7,6 @@
 //! `flip` is not among the rules: that bytes arrive as they were sent is the network's promise, by its checksums. Frames that are not what
 //! they were are the fuzz target `frames`.
 
-#[allow(dead_code, reason = "cases of other suites use the rest")]
-#[path = "suite/rig.rs"]
-mod rig;
-#[path = "suite/traffic.rs"]
-mod traffic;
-
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Child, Command, ExitCode};
@@ -24,8 +18,8 @@ use sideway::soft::{self, faults};
 use test_harness::{Outcome, Suite, Terms, cases};
 use trespass::{Builder, Listener, Pool, SeqPacket, Stream, Transport};
 
-use rig::{LONG, Rig, Target, greet};
-use traffic::{Ended, Patience, Plan, both, is_failure};
+use super::rig::{LONG, Rig, Target, greet};
+use super::traffic::{self, Ended, Patience, Plan, both, is_failure};
 
 /// How long a case may take; it is the time of many runs.
 const CASE_LIMIT: Duration = Duration::from_secs(300);
@@ -45,16 +39,16 @@ const RULES: &str = "TRESPASS_FAULTS_RULES";
 /// The seed of what it says.
 const OF_CHILD: u64 = 40;
 
-fn main() -> ExitCode {
+pub(crate) fn run(part: &'static str) -> ExitCode {
     let mut config = soft::Config::from_env().expect("a valid environment");
     // A hundredth of all timers, so that tries run out in milliseconds.
     config.time_scale = 0.01;
     sideway::set_default_provider(soft::provider_with(config).expect("no device is listed yet"));
-    if let Ok(part) = std::env::var(CHILD) {
-        child(&part);
+    if let Ok(order) = std::env::var(CHILD) {
+        child(&order);
         return ExitCode::SUCCESS;
     }
-    let mut suite = Suite::<Rig>::default();
+    let mut suite = Suite::<Rig>::default().of_part(part);
     cases!(suite: what_the_device_mends_nobody_notices, all_at_once, what_it_cannot_mend_ends_the_connection,
         a_port_that_goes_down_is_waited_for, silence_is_noticed, who_makes_no_calls_is_not_silent, calls_that_fail_leave_no_connection_or_one_over_tcp, a_poor_device_is_used_or_not,
         a_process_that_stops_in_the_midst_of_a_message_goes_on, a_process_that_ends_in_the_midst_of_a_message_is_noticed,

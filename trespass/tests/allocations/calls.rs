@@ -1,38 +1,14 @@
 //! Calls of the hot path allocate nothing as they go on, all that is below them included: sockets and workers, over TCP and over queue pairs of the software
-//! device, which is in this process. Each thread counts its own. No harness, as what that does has nothing to do with it.
+//! device, which is in this process. Each thread counts its own.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::hint::black_box;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::allocated;
 use trespass::{Builder, Event, Kind, Listener, Policy, SeqPacket, Stream, Worker};
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-struct Counting;
-
-// SAFETY: every call is handed on to the system's allocator as it came; the counter is apart from the memory, and has no destructor.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller's promise about `layout` is the one that `System` asks for.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: `memory` came from `System` with this layout, by the caller's promise and `alloc` above.
-        unsafe { System.dealloc(memory, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// Longer than anything takes that works: who waits for a side that has failed fails then.
 const LONG: Duration = Duration::from_secs(60);
@@ -40,15 +16,15 @@ const LONG: Duration = Duration::from_secs(60);
 const BEFORE: usize = 500;
 const COUNTED: usize = 500;
 /// What happens once, and may do so late: a queue has something in it for the first time, as nobody waited, or a thread takes its first slot of the
-/// pool. (That queues which have their size allocate nothing at all is `allocations`.)
+/// pool. (That queues which have their size allocate nothing at all is in `protocol_alone`.)
 const ONCE: u64 = 8;
 
 /// Does it often, and says how many allocations this thread made after the first times.
 fn allocations(mut round: impl FnMut()) -> u64 {
     (0..BEFORE).for_each(|_| round());
-    let before = ALLOCATIONS.get();
+    let before = allocated();
     (0..COUNTED).for_each(|_| round());
-    ALLOCATIONS.get() - before
+    allocated() - before
 }
 
 /// What one side of a connection does in a round, and the other.
@@ -226,9 +202,9 @@ fn turns(mut worker: Worker, len: usize, first: Option<&[u8]>) -> u64 {
                 }
                 rounds += 1;
                 if rounds == BEFORE {
-                    before = ALLOCATIONS.get();
+                    before = allocated();
                 } else if rounds == BEFORE + COUNTED {
-                    count = Some(ALLOCATIONS.get() - before);
+                    count = Some(allocated() - before);
                 }
                 if let (Some(count), true) = (count, first.is_some()) {
                     return count;
@@ -238,7 +214,7 @@ fn turns(mut worker: Worker, len: usize, first: Option<&[u8]>) -> u64 {
     }
 }
 
-fn main() {
+pub(crate) fn run() {
     assert_eq!(allocations(|| drop(black_box(Box::new(7)))), COUNTED as u64, "what is allocated is counted");
     let mut config = sideway::soft::Config::from_env().expect("a valid environment");
     config.time_scale = 0.01;

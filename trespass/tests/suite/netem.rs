@@ -6,14 +6,6 @@
 //! Nothing counts before it was seen that netem acts: with 20 ms of delay a message and its answer have to take longer by as much, both
 //! by TCP, which the handshakes go by, and by RDMA. Else the connections go past it, and every case fails.
 
-#[path = "suite/bare.rs"]
-mod bare;
-#[allow(dead_code, reason = "cases of other suites use the rest")]
-#[path = "suite/rig.rs"]
-mod rig;
-#[path = "suite/traffic.rs"]
-mod traffic;
-
 use std::io::{Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream};
 use std::process::{Command, ExitCode};
@@ -23,8 +15,9 @@ use std::time::{Duration, Instant};
 use test_harness::{Outcome, Suite, Terms, cases};
 use trespass::{Builder, SeqPacket, Stream, Transport};
 
-use rig::{Rig, Target};
-use traffic::{Ended, Patience, Plan, both, is_failure};
+use super::bare;
+use super::rig::{Rig, Target};
+use super::traffic::{self, Ended, Patience, Plan, both, is_failure};
 
 /// A guest is slow, and at 5 % loss its devices move half a megabyte a second at most.
 const CASE_LIMIT: Duration = Duration::from_secs(300);
@@ -37,8 +30,8 @@ const INTERFACES: [&str; 2] = ["veth0", "veth1"];
 /// What is to be seen.
 const DELAY: Duration = Duration::from_millis(20);
 
-fn main() -> ExitCode {
-    let mut suite = Suite::<Rig>::default();
+pub(crate) fn run(part: &'static str) -> ExitCode {
+    let mut suite = Suite::<Rig>::default().of_part(part);
     cases!(suite: packets_that_are_late_arrive, one_packet_in_a_hundred_is_lost, one_packet_in_twenty_is_lost,
         packets_overtake_each_other, packets_come_twice, a_cut_cable_ends_both_ends,
         reads_without_trespass);
@@ -55,7 +48,7 @@ fn prepared() -> Result<Rig, String> {
     let address = std::env::var("SOFTROCE_PEER_ADDRESS")
         .map_err(|_| "SOFTROCE_PEER_ADDRESS names no second device".to_owned())?;
     // Whoever does not say where he comes from comes from the first device, and goes over the wire.
-    run("ip", &format!("rule add pref 3 iif lo to {address} lookup 100"))?;
+    command("ip", &format!("rule add pref 3 iif lo to {address} lookup 100"))?;
     let rig = Rig::new(Target::System, address.parse::<IpAddr>().map_err(|error| error.to_string())?);
     let (tcp, rdma) = (round_trip_by_tcp(&rig), round_trip(&rig));
     let (late_tcp, late_rdma) = {
@@ -75,7 +68,7 @@ fn prepared() -> Result<Rig, String> {
     Ok(rig)
 }
 
-fn run(program: &str, arguments: &str) -> Result<(), String> {
+fn command(program: &str, arguments: &str) -> Result<(), String> {
     let output = Command::new(program).args(arguments.split(' ')).output();
     let output = output.map_err(|error| format!("{program} cannot be started: {error}"))?;
     let told = String::from_utf8_lossy(&output.stderr);
@@ -89,7 +82,7 @@ impl Netem {
     fn begin(what: &str) -> Result<Self, String> {
         let netem = Self;
         for interface in INTERFACES {
-            run("tc", &format!("qdisc replace dev {interface} root netem limit 10000 {what}"))?;
+            command("tc", &format!("qdisc replace dev {interface} root netem limit 10000 {what}"))?;
         }
         Ok(netem)
     }
@@ -98,7 +91,7 @@ impl Netem {
 impl Drop for Netem {
     fn drop(&mut self) {
         for interface in INTERFACES {
-            if let Err(error) = run("tc", &format!("qdisc del dev {interface} root")) {
+            if let Err(error) = command("tc", &format!("qdisc del dev {interface} root")) {
                 println!("{error}");
             }
         }
