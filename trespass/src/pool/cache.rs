@@ -35,7 +35,7 @@ struct SlotStack {
 }
 
 impl SlotStack {
-    const fn flush_all() -> Self {
+    const fn new() -> Self {
         Self { len: AtomicUsize::new(0), slots: UnsafeCell::new([const { MaybeUninit::uninit() }; MOST]) }
     }
 }
@@ -47,12 +47,8 @@ unsafe impl Send for Cache {}
 unsafe impl Sync for Cache {}
 
 /// No pool's: nothing is ever in it.
-static NONE: Cache = Cache {
-    core: ptr::dangling(),
-    weak: Weak::new(),
-    capacity: 0,
-    stacks: [const { SlotStack::flush_all() }; 2],
-};
+static NONE: Cache =
+    Cache { core: ptr::dangling(), weak: Weak::new(), capacity: 0, stacks: [const { SlotStack::new() }; 2] };
 
 thread_local! {
     /// `NONE`, or one of `OWNED`. It has no drop, so it can be asked for to the thread's last breath.
@@ -167,7 +163,7 @@ impl Cache {
             core: Arc::as_ptr(core),
             weak: Arc::downgrade(core),
             capacity: capacity.min(MOST),
-            stacks: [const { SlotStack::flush_all() }; 2],
+            stacks: [const { SlotStack::new() }; 2],
         }
     }
 

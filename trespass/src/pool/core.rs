@@ -161,7 +161,7 @@ impl PoolCore {
         if let Some(raw) = class.and_larger().skip(1).find_map(|class| self.lend_free(class, false)) {
             return Some(raw);
         }
-        self.lock().counts[class.index()].flush_all += 1;
+        self.lock().counts[class.index()].empty += 1;
         self.pressed.store(true, Relaxed);
         None
     }
@@ -421,7 +421,7 @@ impl PoolCore {
                 size: class.size(slot_size),
                 blocks: sending.blocks + receiving.blocks,
                 in_use: (out(&sending) + out(&receiving)).saturating_sub(self_ref),
-                flush_all: sending.flush_all + receiving.flush_all,
+                empty: sending.empty + receiving.empty,
             }
         };
         PoolStats {

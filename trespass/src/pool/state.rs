@@ -46,7 +46,7 @@ pub(super) struct ClassCount {
     pub(super) blocks: usize,
     pub(super) free: usize,
     /// How often there was none.
-    pub(super) flush_all: u64,
+    pub(super) empty: u64,
     /// No chunk before this one has a free block.
     first: usize,
 }

@@ -56,12 +56,12 @@ pub struct ClassStats {
     /// How many the program and its connections have.
     pub in_use: usize,
     /// How often one was asked for, and there was none.
-    pub flush_all: u64,
+    pub empty: u64,
 }
 
 impl PoolStats {
     /// How often a block was asked for, and there was none.
-    pub fn flush_all(&self) -> u64 {
-        self.classes.iter().map(|class| class.flush_all).sum()
+    pub fn empty(&self) -> u64 {
+        self.classes.iter().map(|class| class.empty).sum()
     }
 }

@@ -28,14 +28,14 @@ fn allocations(mut round: impl FnMut()) -> u64 {
 }
 
 /// What one side of a connection does in a round, and the other.
-struct Sides<A, B> {
+struct PeerClosures<A, B> {
     client: A,
     server: B,
 }
 
 /// Sees that neither side allocates.
-fn expect_none<A: FnMut() + Send, B: FnMut() + Send>(what: &str, sides: Sides<A, B>) {
-    let Sides { client, server } = sides;
+fn expect_none<A: FnMut() + Send, B: FnMut() + Send>(what: &str, sides: PeerClosures<A, B>) {
+    let PeerClosures { client, server } = sides;
     let counts = thread::scope(|scope| {
         let server = scope.spawn(|| allocations(server));
         [allocations(client), server.join().expect("the server")]
@@ -91,7 +91,7 @@ fn messages(over_rdma: bool, len: usize) {
     let (message, mut answer, mut buffer) = (vec![7; len], vec![0; len], vec![0; len]);
     expect_none(
         &format!("messages of {len} bytes over {}", client.transport()),
-        Sides {
+        PeerClosures {
             client: || {
                 client.send(&message).unwrap();
                 assert_eq!(client.recv(&mut answer).unwrap(), len);
@@ -110,7 +110,7 @@ fn blocks(over_rdma: bool, len: usize) {
     let mut block = Some(client.buffer(len).unwrap());
     expect_none(
         &format!("blocks of {len} bytes over {}", client.transport()),
-        Sides {
+        PeerClosures {
             client: || {
                 client.send_buf(block.take().expect("it has come back"), len).unwrap();
                 assert_eq!(client.recv(&mut [0; 8]).unwrap(), 1);
@@ -131,7 +131,7 @@ fn bytes(over_rdma: bool, len: usize) {
     let (given, mut answer, mut buffer) = (vec![7; len], vec![0; len], vec![0; len]);
     expect_none(
         &format!("{len} bytes of a stream over {}", client.transport()),
-        Sides {
+        PeerClosures {
             client: || {
                 client.write_all(&given).unwrap();
                 client.read_exact(&mut answer).unwrap();

@@ -16,13 +16,13 @@ use test_harness::{Outcome, Suite, Terms, cases};
 use trespass::{Builder, SeqPacket, Stream, Transport};
 
 use super::bare;
-use super::rig::{Rig, Target};
-use super::traffic::{self, Ended, Patience, Plan, both, is_failure};
+use super::fixture::{Fixture, Target};
+use super::traffic::{self, TrafficPlan, TrafficResult, WaitLimits, both, is_failure};
 
 /// A guest is slow, and at 5 % loss its devices move half a megabyte a second at most.
 const CASE_LIMIT: Duration = Duration::from_secs(300);
-const PATIENT: Patience = Patience { limit: Duration::from_secs(240), nap: Duration::from_secs(240) };
-const WATCHFUL: Patience = Patience { limit: Duration::from_secs(240), nap: Duration::from_millis(100) };
+const PATIENT: WaitLimits = WaitLimits { limit: Duration::from_secs(240), nap: Duration::from_secs(240) };
+const WATCHFUL: WaitLimits = WaitLimits { limit: Duration::from_secs(240), nap: Duration::from_millis(100) };
 
 /// The devices' interfaces.
 const INTERFACES: [&str; 2] = ["veth0", "veth1"];
@@ -31,7 +31,7 @@ const INTERFACES: [&str; 2] = ["veth0", "veth1"];
 const DELAY: Duration = Duration::from_millis(20);
 
 pub(crate) fn run(part: &'static str) -> ExitCode {
-    let mut suite = Suite::<Rig>::default().of_part(part);
+    let mut suite = Suite::<Fixture>::default().of_part(part);
     cases!(suite: packets_that_are_late_arrive, one_packet_in_a_hundred_is_lost, one_packet_in_twenty_is_lost,
         packets_overtake_each_other, packets_come_twice, a_cut_cable_ends_both_ends,
         reads_without_trespass);
@@ -43,17 +43,17 @@ pub(crate) fn run(part: &'static str) -> ExitCode {
     suite.run(&test_harness::arguments(), &prepared(), terms)
 }
 
-/// The rig whose listeners are at the second device, and whose clients come from the first, if netem acts between both.
-fn prepared() -> Result<Rig, String> {
+/// The fixture whose listeners are at the second device, and whose clients come from the first, if netem acts between both.
+fn prepared() -> Result<Fixture, String> {
     let address = std::env::var("SOFTROCE_PEER_ADDRESS")
         .map_err(|_| "SOFTROCE_PEER_ADDRESS names no second device".to_owned())?;
     // Whoever does not say where he comes from comes from the first device, and goes over the wire.
     command("ip", &format!("rule add pref 3 iif lo to {address} lookup 100"))?;
-    let rig = Rig::new(Target::System, address.parse::<IpAddr>().map_err(|error| error.to_string())?);
-    let (tcp, rdma) = (round_trip_by_tcp(&rig), round_trip(&rig));
+    let fixture = Fixture::new(Target::System, address.parse::<IpAddr>().map_err(|error| error.to_string())?);
+    let (tcp, rdma) = (round_trip_by_tcp(&fixture), round_trip(&fixture));
     let (late_tcp, late_rdma) = {
         let _netem = Netem::begin("delay 20ms")?;
-        (round_trip_by_tcp(&rig), round_trip(&rig))
+        (round_trip_by_tcp(&fixture), round_trip(&fixture))
     };
     println!(
         "there and back: by TCP {tcp:?}, by RDMA {rdma:?}; with {DELAY:?} each way {late_tcp:?} and {late_rdma:?}"
@@ -65,7 +65,7 @@ fn prepared() -> Result<Rig, String> {
             ));
         }
     }
-    Ok(rig)
+    Ok(fixture)
 }
 
 fn command(program: &str, arguments: &str) -> Result<(), String> {
@@ -114,11 +114,11 @@ fn of_client(builder: Builder) -> Builder {
 }
 
 /// Both ends of a connection for messages.
-fn packets(rig: &Rig, set: impl Fn(Builder) -> Builder) -> [SeqPacket; 2] {
-    let mut listener = set(rig.builder()).bind(rig.anywhere()).unwrap();
+fn packets(fixture: &Fixture, set: impl Fn(Builder) -> Builder) -> [SeqPacket; 2] {
+    let mut listener = set(fixture.builder()).bind(fixture.anywhere()).unwrap();
     let addr = listener.local_addr().unwrap();
     let accepting = thread::spawn(move || listener.accept_seq_packet().unwrap().0);
-    let client = of_client(set(rig.builder())).connect_seq_packet(addr).unwrap();
+    let client = of_client(set(fixture.builder())).connect_seq_packet(addr).unwrap();
     let ends = [client, accepting.join().unwrap()];
     assert_eq!(ends.each_ref().map(SeqPacket::transport), [Transport::Rdma; 2]);
     assert_ne!(ends[0].device(), ends[1].device(), "a device talks to itself");
@@ -129,8 +129,8 @@ fn packets(rig: &Rig, set: impl Fn(Builder) -> Builder) -> [SeqPacket; 2] {
     ends
 }
 
-fn round_trip(rig: &Rig) -> Duration {
-    let [mut client, mut server] = packets(rig, |builder| builder);
+fn round_trip(fixture: &Fixture) -> Duration {
+    let [mut client, mut server] = packets(fixture, |builder| builder);
     thread::scope(|scope| {
         scope.spawn(move || {
             let mut buffer = [0; 64];
@@ -148,8 +148,8 @@ fn round_trip(rig: &Rig) -> Duration {
     })
 }
 
-fn round_trip_by_tcp(rig: &Rig) -> Duration {
-    let listener = TcpListener::bind(rig.anywhere()).unwrap();
+fn round_trip_by_tcp(fixture: &Fixture) -> Duration {
+    let listener = TcpListener::bind(fixture.anywhere()).unwrap();
     let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (mut server, _) = listener.accept().unwrap();
     client.set_nodelay(true).unwrap();
@@ -171,29 +171,29 @@ fn round_trip_by_tcp(rig: &Rig) -> Duration {
 }
 
 /// Both ends of a connection for messages, and of one for bytes, which were made while netem acted.
-fn connected(rig: &Rig) -> ([SeqPacket; 2], [Stream; 2]) {
+fn connected(fixture: &Fixture) -> ([SeqPacket; 2], [Stream; 2]) {
     // The devices try again without an end, as what is lost is no reason to give up; but no receiver is ever not ready.
     let builder =
         |builder: Builder| builder.retry_count(7).rnr_retry(0).keepalive(Some(Duration::from_secs(60)));
-    let streams = rig.streams_of(of_client(builder(rig.builder())), builder(rig.builder()));
-    (packets(rig, builder), streams.into())
+    let streams = fixture.streams_of(of_client(builder(fixture.builder())), builder(fixture.builder()));
+    (packets(fixture, builder), streams.into())
 }
 
-fn plans(seed: u64, count: usize, most: usize) -> [Plan; 2] {
-    [0, 1].map(|side| Plan { seed: 2 * seed + side, count, most })
+fn plans(seed: u64, count: usize, most: usize) -> [TrafficPlan; 2] {
+    [0, 1].map(|side| TrafficPlan { seed: 2 * seed + side, count, most })
 }
 
-fn expect_all<E>(ends: &[Ended<E>; 2], what: &str) {
+fn expect_all<E>(ends: &[TrafficResult<E>; 2], what: &str) {
     for end in ends {
         assert!(end.error.is_none(), "{what}: {:?}", end.error);
     }
 }
 
 /// All arrives, once, in order: so many messages each way, and as many pieces of a stream.
-fn all_arrives(rig: &Rig, netem: &str, count: usize, most: usize) -> Outcome {
+fn all_arrives(fixture: &Fixture, netem: &str, count: usize, most: usize) -> Outcome {
     let _netem = Netem::begin(netem).unwrap();
     let begin = Instant::now();
-    let (packets, streams) = connected(rig);
+    let (packets, streams) = connected(fixture);
     let made = begin.elapsed();
     let messages =
         both(packets, plans(1, count, most), |end, out, into| traffic::messages(end, out, into, PATIENT));
@@ -211,30 +211,30 @@ fn all_arrives(rig: &Rig, netem: &str, count: usize, most: usize) -> Outcome {
     Ok(())
 }
 
-fn packets_that_are_late_arrive(rig: &Rig) -> Outcome {
-    all_arrives(rig, "delay 20ms", 60, 70_000)
+fn packets_that_are_late_arrive(fixture: &Fixture) -> Outcome {
+    all_arrives(fixture, "delay 20ms", 60, 70_000)
 }
 
-fn one_packet_in_a_hundred_is_lost(rig: &Rig) -> Outcome {
-    all_arrives(rig, "loss 1%", 150, 70_000)
+fn one_packet_in_a_hundred_is_lost(fixture: &Fixture) -> Outcome {
+    all_arrives(fixture, "loss 1%", 150, 70_000)
 }
 
-fn one_packet_in_twenty_is_lost(rig: &Rig) -> Outcome {
-    all_arrives(rig, "loss 5%", 60, 70_000)
+fn one_packet_in_twenty_is_lost(fixture: &Fixture) -> Outcome {
+    all_arrives(fixture, "loss 5%", 60, 70_000)
 }
 
-fn packets_overtake_each_other(rig: &Rig) -> Outcome {
-    all_arrives(rig, "delay 4ms reorder 75% 50%", 30, 9000)
+fn packets_overtake_each_other(fixture: &Fixture) -> Outcome {
+    all_arrives(fixture, "delay 4ms reorder 75% 50%", 30, 9000)
 }
 
-fn packets_come_twice(rig: &Rig) -> Outcome {
-    all_arrives(rig, "duplicate 5%", 60, 70_000)
+fn packets_come_twice(fixture: &Fixture) -> Outcome {
+    all_arrives(fixture, "duplicate 5%", 60, 70_000)
 }
 
 /// From one moment on nothing arrives any more, while both talk.
-fn a_cut_cable_ends_both_ends(rig: &Rig) -> Outcome {
+fn a_cut_cable_ends_both_ends(fixture: &Fixture) -> Outcome {
     // SoftRoCE takes 7 for ever.
-    let ends = packets(rig, |builder| builder.retry_count(3).keepalive(Some(Duration::from_secs(2))));
+    let ends = packets(fixture, |builder| builder.retry_count(3).keepalive(Some(Duration::from_secs(2))));
     let begin = Instant::now();
     let (_netem, ends) = thread::scope(|scope| {
         let cut = scope.spawn(|| {
@@ -257,7 +257,7 @@ fn a_cut_cable_ends_both_ends(rig: &Rig) -> Outcome {
 
 /// What the devices do by themselves: of Linux 6.1 READs arrive, which is why trespass has some there. What becomes of them over later kernels is
 /// told.
-fn reads_without_trespass(_: &Rig) -> Outcome {
+fn reads_without_trespass(_: &Fixture) -> Outcome {
     let devices = ["SOFTROCE_DEVICE", "SOFTROCE_PEER_DEVICE"]
         .map(|name| std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set")));
     let _netem = Netem::begin("loss 5%").unwrap();

@@ -33,23 +33,23 @@ pub(crate) enum Target {
 
 /// Makes connections of one transport.
 #[derive(Clone, Debug)]
-pub(crate) struct Rig {
+pub(crate) struct Fixture {
     target: Target,
     /// Where listeners are: the address says which device it is.
     host: IpAddr,
 }
 
-impl Rig {
+impl Fixture {
     pub(crate) fn new(target: Target, host: IpAddr) -> Self {
         Self { target, host }
     }
 
-    /// A port that is free, at the rig's address.
+    /// A port that is free, at the fixture's address.
     pub(crate) fn anywhere(&self) -> SocketAddr {
         SocketAddr::new(self.host, 0)
     }
 
-    /// What the connections of this rig are made with.
+    /// What the connections of this fixture are made with.
     pub(crate) fn builder(&self) -> Builder {
         // A busy machine may take its time, and there is nothing to fall back to.
         let patient = || {
@@ -102,7 +102,7 @@ impl Rig {
         (listener.local_addr().unwrap(), Box::new(listener))
     }
 
-    /// An address of the rig's at which nobody listens.
+    /// An address of the fixture's at which nobody listens.
     pub(crate) fn nobody(&self) -> SocketAddr {
         self.taken().0
     }
