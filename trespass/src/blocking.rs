@@ -33,7 +33,7 @@ pub(crate) enum Direction {
 }
 
 /// What a call does until it need not wait.
-trait Call<T> {
+trait CallAttempt<T> {
     /// Tries.
     fn attempt(&mut self, connection: &mut Connection) -> Result<T, Refused>;
 
@@ -52,7 +52,7 @@ enum PollOutcome<T> {
     Done(T),
 }
 
-impl<T, F: FnMut(&mut Connection) -> Result<T, Refused>> Call<T> for F {
+impl<T, F: FnMut(&mut Connection) -> Result<T, Refused>> CallAttempt<T> for F {
     fn attempt(&mut self, connection: &mut Connection) -> Result<T, Refused> {
         self(connection)
     }
@@ -65,7 +65,7 @@ struct FillCall<'a, T, F> {
     done: fn(usize) -> T,
 }
 
-impl<T, F: FnMut(&mut Connection, &mut [u8]) -> Result<T, Refused>> Call<T> for FillCall<'_, T, F> {
+impl<T, F: FnMut(&mut Connection, &mut [u8]) -> Result<T, Refused>> CallAttempt<T> for FillCall<'_, T, F> {
     fn attempt(&mut self, connection: &mut Connection) -> Result<T, Refused> {
         (self.attempt)(connection, self.buffer)
     }
@@ -173,7 +173,7 @@ impl BlockingConnection {
         self.run_call(Direction::Read, FillCall { buffer, attempt, done })
     }
 
-    fn run_call<T>(&mut self, direction: Direction, mut call: impl Call<T>) -> io::Result<T> {
+    fn run_call<T>(&mut self, direction: Direction, mut call: impl CallAttempt<T>) -> io::Result<T> {
         let outcome = match call.attempt(&mut self.connection) {
             Err(Refused::Blocked) => self.wait_for(direction, call),
             Err(Refused::Failed(error)) => Err(error),
@@ -204,7 +204,7 @@ impl BlockingConnection {
         self.connection.is_flushed()
     }
 
-    fn wait_for<T>(&mut self, direction: Direction, mut call: impl Call<T>) -> io::Result<T> {
+    fn wait_for<T>(&mut self, direction: Direction, mut call: impl CallAttempt<T>) -> io::Result<T> {
         let until = self.timeouts.begin(direction);
         if direction == Direction::Read
             && !matches!(until, Until::Now)
@@ -238,14 +238,19 @@ impl BlockingConnection {
         if slept {
             self.connection.spin.slept(since.elapsed());
         } else {
-            self.connection.spin.found();
+            self.connection.spin.found_by_polling();
         }
         outcome
     }
 
     /// Looks for completions for a while, before a turn has the next one make an event and the thread sleeps: both cost more than what is
     /// waited for, where that comes soon. What came of the call, if that is known then.
-    fn spin<T>(&mut self, mut now: Instant, limit: Until, call: &mut impl Call<T>) -> Option<io::Result<T>> {
+    fn spin<T>(
+        &mut self,
+        mut now: Instant,
+        limit: Until,
+        call: &mut impl CallAttempt<T>,
+    ) -> Option<io::Result<T>> {
         let time = self.connection.spin.time();
         if time.is_zero() || matches!(limit, Until::Now) {
             return None;

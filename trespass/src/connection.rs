@@ -25,7 +25,7 @@ use crate::protocol::{
 };
 use crate::readiness::{Poller, Readiness};
 use crate::spin::AdaptiveSpin;
-use crate::stats::{Stats, Summary};
+use crate::stats::{Stats, StatsSummary};
 use crate::wire::Kind;
 
 /// Bytes that are copied before they are sent, in whole frames, where the peer reads nothing out of this side's memory.
@@ -103,7 +103,7 @@ pub(crate) struct Connection {
     returns_seen: u64,
     sleeps: u64,
     pool_empty: u64,
-    summary: Summary,
+    summary: StatsSummary,
 }
 
 impl Connection {
@@ -179,7 +179,7 @@ impl Connection {
             returns_seen: 0,
             sleeps: 0,
             pool_empty: 0,
-            summary: Summary::new(config.trace_interval, Instant::now()),
+            summary: StatsSummary::new(config.trace_interval, Instant::now()),
         })
     }
 
@@ -451,7 +451,7 @@ impl Connection {
     }
 
     /// Sends what fits a frame at once, if that can be.
-    fn send_at_once(&mut self, kind: protocol::Kind, slices: &[IoSlice<'_>]) -> bool {
+    fn send_at_once(&mut self, kind: protocol::ConnectionKind, slices: &[IoSlice<'_>]) -> bool {
         let [bytes] = slices else { return false };
         let sent = self.driver.send_at_once(&mut self.protocol, &mut self.pool, kind, bytes);
         self.awaiting_memory[Direction::Write as usize] &= !sent;
@@ -461,7 +461,7 @@ impl Connection {
     /// As `write`, for one whose calls post what they have written.
     pub(crate) fn write_now(&mut self, slices: &[IoSlice<'_>]) -> Result<usize, Refused> {
         match slices {
-            [bytes] if self.send_at_once(protocol::Kind::Stream, slices) => Ok(bytes.len()),
+            [bytes] if self.send_at_once(protocol::ConnectionKind::Stream, slices) => Ok(bytes.len()),
             _ => self.write(slices),
         }
     }
@@ -482,7 +482,11 @@ impl Connection {
 
     /// As `send`, for one whose calls post what they have written.
     pub(crate) fn send_now(&mut self, slices: &[IoSlice<'_>]) -> Result<(), Refused> {
-        if self.send_at_once(protocol::Kind::SeqPacket, slices) { Ok(()) } else { self.send(slices) }
+        if self.send_at_once(protocol::ConnectionKind::SeqPacket, slices) {
+            Ok(())
+        } else {
+            self.send(slices)
+        }
     }
 
     pub(crate) fn send(&mut self, slices: &[IoSlice<'_>]) -> Result<(), Refused> {

@@ -40,7 +40,7 @@ impl AdaptiveSpin {
 
     /// What was waited for was found by looking.
     #[inline]
-    pub(crate) fn found(&mut self) {
+    pub(crate) fn found_by_polling(&mut self) {
         self.pause = 0;
     }
 
@@ -104,7 +104,7 @@ mod tests {
         while spin.time().is_zero() {
             spin.slept(us(101));
         }
-        spin.found();
+        spin.found_by_polling();
         assert_eq!(long_waits(&mut spin, 3), [us(50), us(25), Duration::from_nanos(12_500)]);
     }
 

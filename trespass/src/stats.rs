@@ -31,7 +31,7 @@ pub struct Stats {
 impl Stats {
     pub(crate) fn count(counters: ConnectionCounters, posts: u64, sleeps: u64, pool_empty: u64) -> Self {
         Self {
-            bytes_sent: counters.bytes_sent + counters.bytes_told,
+            bytes_sent: counters.bytes_sent + counters.bytes_announced,
             bytes_received: counters.bytes_received + counters.bytes_read,
             frames_sent: counters.frames_sent,
             frames_received: counters.frames_received,
@@ -61,13 +61,13 @@ impl Stats {
 
 /// Tells the trace now and then what a connection does. Nothing wakes up for it: an idle connection says nothing.
 #[derive(Debug)]
-pub(crate) struct Summary {
+pub(crate) struct StatsSummary {
     every: Option<Duration>,
     due: Option<Instant>,
     reported: Stats,
 }
 
-impl Summary {
+impl StatsSummary {
     pub(crate) fn new(every: Option<Duration>, now: Instant) -> Self {
         Self { every, due: every.map(|every| now + every), reported: Stats::default() }
     }
@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn a_summary_is_logged_once_in_each_interval() {
         let (began, every) = (Instant::now(), Duration::from_secs(20));
-        let mut summary = Summary::new(Some(every), began);
+        let mut summary = StatsSummary::new(Some(every), began);
         let mut stats = Stats::default();
         let text = captured(LevelFilter::DEBUG, || {
             for second in 0..60 {
@@ -133,7 +133,7 @@ mod tests {
                 && lines[1].contains("posts=20 "),
             "{text}"
         );
-        assert!(!Summary::new(None, began).is_due(began + 1000 * every));
+        assert!(!StatsSummary::new(None, began).is_due(began + 1000 * every));
     }
 
     /// Nobody asks it to.

@@ -148,7 +148,7 @@ pub struct Worker {
     pool_is_settled: bool,
     /// Where queue pairs complete.
     pub(crate) worker_cq: WorkerCq,
-    slots: Vec<Slot>,
+    slots: Vec<WorkerSlot>,
     free: Vec<u32>,
     handshakes: usize,
     /// Connections that the program has closed, and that are not yet gone.
@@ -165,7 +165,7 @@ pub struct Worker {
     polls: u32,
 }
 
-struct Slot {
+struct WorkerSlot {
     generation: u32,
     /// The program's.
     tag: u64,
@@ -478,7 +478,7 @@ impl Worker {
     /// A free slot's key.
     fn allocate_slot(&mut self) -> Key {
         let index = self.free.pop().unwrap_or_else(|| {
-            let slot = Slot {
+            let slot = WorkerSlot {
                 generation: 0,
                 tag: 0,
                 state: SlotState::Nothing,
@@ -523,7 +523,7 @@ impl Worker {
         self.free.push(index);
     }
 
-    fn slot(&mut self, index: u32) -> &mut Slot {
+    fn slot(&mut self, index: u32) -> &mut WorkerSlot {
         &mut self.slots[index as usize]
     }
 

@@ -259,7 +259,7 @@ impl Config {
 
     /// What a connection needs memory for.
     fn needs(&self) -> ConnectionSetup {
-        let mut setup = ConnectionSetup::new(protocol::Kind::Stream, LinkType::Rc);
+        let mut setup = ConnectionSetup::new(protocol::ConnectionKind::Stream, LinkType::Rc);
         (setup.own.slot_size, setup.own.rx_slots) = (self.slot_size, self.rx_slots);
         setup.peer = setup.own;
         (setup.rcvbuf, setup.sndbuf, setup.read_piece) = (self.rcvbuf, self.sndbuf, self.read_piece as usize);

@@ -23,7 +23,7 @@ use mio::{Registry, Token};
 
 use self::tcp::TcpDriver;
 use crate::pool::{Block, Pool};
-use crate::protocol::{Blocks, CallBuffer, GATHER_MAX, Kind, ProtocolMachine};
+use crate::protocol::{Blocks, CallBuffer, ConnectionKind, GATHER_MAX, ProtocolMachine};
 
 /// Moves the frames of one connection.
 pub(crate) trait Driver<P: Blocks> {
@@ -59,7 +59,7 @@ pub(crate) trait Driver<P: Blocks> {
         &mut self,
         _: &mut ProtocolMachine<P::Block>,
         _blocks: &mut P,
-        _kind: Kind,
+        _kind: ConnectionKind,
         _bytes: &[u8],
     ) -> bool {
         false
@@ -243,7 +243,7 @@ impl Driver<Pool> for TransportDriver {
         &mut self,
         protocol: &mut ProtocolMachine<Block>,
         pool: &mut Pool,
-        kind: Kind,
+        kind: ConnectionKind,
         bytes: &[u8],
     ) -> bool {
         whichever!(self.send_at_once(protocol, pool, kind, bytes))

@@ -53,8 +53,8 @@ impl Agreed {
     /// What the protocol needs to know. Whatever the peer has said, the protocol takes it.
     pub(crate) fn setup(&self, config: &Config, link: LinkType) -> ConnectionSetup {
         let kind = match self.kind {
-            Kind::Stream => protocol::Kind::Stream,
-            Kind::SeqPacket => protocol::Kind::SeqPacket,
+            Kind::Stream => protocol::ConnectionKind::Stream,
+            Kind::SeqPacket => protocol::ConnectionKind::SeqPacket,
         };
         ConnectionSetup {
             own: limits(&self.own, self.first_slots.0),

@@ -182,7 +182,7 @@ mod tests {
     }
 
     /// Has both say all, and gives what they agreed on.
-    fn shake(sides: &mut [CmExchange; 2]) -> Result<[Agreed; 2], HandshakeError> {
+    fn run_exchange(sides: &mut [CmExchange; 2]) -> Result<[Agreed; 2], HandshakeError> {
         let [client, server] = sides;
         server.prefix_received(&carried(client.cm_prefix(), REQUEST_DATA))?;
         client.prefix_received(&carried(server.cm_prefix(), 196))?;
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn both_sides_agree() {
-        let [here, there] = shake(&mut pair()).expect("an agreement");
+        let [here, there] = run_exchange(&mut pair()).expect("an agreement");
         assert_eq!((here.attempt.conn_id, here.attempt.role), (ATTEMPT.conn_id, Role::Client));
         assert_eq!((there.attempt.conn_id, there.attempt.role), (ATTEMPT.conn_id, Role::Server));
         assert_eq!((here.features, here.minor), (there.features, there.minor));
@@ -222,7 +222,7 @@ mod tests {
                 side.terms.limits.slot_size = size;
                 side.terms.user_data = vec![index as u8 + 1; 1024];
             }
-            let [here, there] = shake(&mut sides).expect("an agreement");
+            let [here, there] = run_exchange(&mut sides).expect("an agreement");
             assert_eq!((here.user_data, there.user_data), (vec![2; 1024], vec![1; 1024]));
         }
     }
@@ -231,7 +231,7 @@ mod tests {
     fn another_minor_version_gets_along() {
         let mut sides = pair();
         sides[0].terms.minor = 7;
-        let [here, there] = shake(&mut sides).expect("an agreement");
+        let [here, there] = run_exchange(&mut sides).expect("an agreement");
         assert_eq!((here.minor, there.minor), (0, 0));
     }
 

@@ -213,7 +213,7 @@ const GOOD: CaseRange = CaseRange {
     faults: PathFaults { prepare: false, connect: false, probe: ProbeFault::Not },
 };
 
-fn good_world() -> HandshakeSimulation {
+fn good_simulation() -> HandshakeSimulation {
     let network = Rc::default();
     HandshakeSimulation::new(
         (terms(Policy::Auto), GOOD.path(&network)),
@@ -230,7 +230,7 @@ fn i13_what_an_earlier_attempt_has_left_is_ignored() {
     let conn_id = ATTEMPT.conn_id;
     let failure = || Err(Unavailable::new(Cause::Connect, "earlier"));
     let ready = |conn_id, generation, role| Ready { conn_id, generation, role, verdict: failure() }.encode();
-    let mut simulation = good_world();
+    let mut simulation = good_simulation();
     simulation.inject(Role::Client, ready(conn_id, old, Role::Server));
     simulation.inject(Role::Client, ready(conn_id ^ 1, ATTEMPT.generation, Role::Server));
     simulation.inject(Role::Client, hello(Role::Server, conn_id, old).encode());
@@ -278,7 +278,7 @@ fn i13_an_earlier_probe_proves_nothing() {
 /// A peer that sends nothing but stale messages is not put up with for ever.
 #[test]
 fn stale_messages_are_bounded() {
-    let mut simulation = good_world();
+    let mut simulation = good_simulation();
     for _ in 0..17 {
         simulation.inject(Role::Client, hello(Role::Server, 1, 1).encode());
     }
@@ -371,7 +371,7 @@ fn tcp_takes_reads_out_of_what_is_agreed() {
 /// Peers of another major version read each other's rejections.
 #[test]
 fn another_major_version_is_rejected_in_words() {
-    let mut simulation = good_world();
+    let mut simulation = good_simulation();
     let mut strange = hello(Role::Client, 1, 1).encode();
     strange[5] = 9;
     strange[6] = 4;
@@ -395,7 +395,7 @@ fn another_major_version_is_rejected_in_words() {
 /// A rejection of any major version is read.
 #[test]
 fn a_rejection_of_another_major_version_is_read() {
-    let mut simulation = good_world();
+    let mut simulation = good_simulation();
     let mut reject = Reject::new(RejectReason::Version, (1, 0), "too old".into());
     reject.own = (9, 4);
     let mut bytes = reject.encode();

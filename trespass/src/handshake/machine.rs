@@ -50,7 +50,7 @@ impl<D: DataPath> HandshakeMachine<D> {
                 let reason = why.clone().on(Side::Local);
                 machine.finish(Err(HandshakeError::RdmaRequired { by: Side::Local, reason }));
             }
-            _ => machine.say_hello(),
+            _ => machine.send_hello(),
         }
         machine
     }
@@ -183,7 +183,7 @@ impl<D: DataPath> HandshakeMachine<D> {
             return self.reject(HandshakeError::TimedOut { step: self.step, after: self.terms.deadline });
         }
         if let Some(verdict) = self.try_probe(now) {
-            self.say_ready(verdict.map_err(|why| why.on(Side::Local)));
+            self.send_ready(verdict.map_err(|why| why.on(Side::Local)));
             self.settle();
         }
     }
@@ -234,7 +234,7 @@ impl<D: DataPath> HandshakeMachine<D> {
 
     // HELLO.
 
-    fn say_hello(&mut self) {
+    fn send_hello(&mut self) {
         let path = match (self.endpoint, &self.path) {
             (Some(endpoint), Ok(_)) => Ok(endpoint),
             (_, Err(why)) => Err(why.clone()),
@@ -258,7 +258,7 @@ impl<D: DataPath> HandshakeMachine<D> {
     }
 
     fn hello(&mut self, mut hello: Hello, now: Instant) -> Result<(), HandshakeError> {
-        if self.is_of_another(hello.conn_id, hello.generation) {
+        if self.is_other_attempt(hello.conn_id, hello.generation) {
             return self.ignore();
         }
         if self.agreed.is_some() {
@@ -272,7 +272,7 @@ impl<D: DataPath> HandshakeMachine<D> {
         let user_data = std::mem::take(&mut hello.user_data);
         let agreed = Agreed::new(self.attempt, &self.terms, &hello, user_data);
         let verdict = match hello.path {
-            Ok(endpoint) => self.join(&endpoint, &agreed).map_err(|why| why.on(Side::Local)),
+            Ok(endpoint) => self.connect_path(&endpoint, &agreed).map_err(|why| why.on(Side::Local)),
             Err(why) => Err(self.why_neither(why)),
         };
         self.agreed = Some(agreed);
@@ -280,7 +280,7 @@ impl<D: DataPath> HandshakeMachine<D> {
     }
 
     /// The peer has an endpoint: connects the own one with it.
-    fn join(&mut self, peer: &Endpoint, agreed: &Agreed) -> Result<(), Unavailable> {
+    fn connect_path(&mut self, peer: &Endpoint, agreed: &Agreed) -> Result<(), Unavailable> {
         if self.attempt.role == Role::Server {
             self.prepare();
         }
@@ -312,15 +312,15 @@ impl<D: DataPath> HandshakeMachine<D> {
                 self.step = Step::Probe;
                 self.probe_until = Some(now + self.terms.probe_timeout);
                 if server {
-                    self.say_hello();
+                    self.send_hello();
                 }
             }
             Err(reason) => {
                 self.require(&reason)?;
                 if server {
-                    self.say_hello();
+                    self.send_hello();
                 }
-                self.say_ready(Err(reason));
+                self.send_ready(Err(reason));
             }
         }
         Ok(())
@@ -328,7 +328,7 @@ impl<D: DataPath> HandshakeMachine<D> {
 
     // READY.
 
-    fn say_ready(&mut self, verdict: Result<(), FallbackReason>) {
+    fn send_ready(&mut self, verdict: Result<(), FallbackReason>) {
         self.probe_until = None;
         self.step = Step::Ready;
         let told = match &verdict {
@@ -342,7 +342,7 @@ impl<D: DataPath> HandshakeMachine<D> {
     }
 
     fn ready(&mut self, ready: Ready) -> Result<(), HandshakeError> {
-        if self.is_of_another(ready.conn_id, ready.generation) {
+        if self.is_other_attempt(ready.conn_id, ready.generation) {
             return self.ignore();
         }
         if self.agreed.is_none() {
@@ -355,7 +355,7 @@ impl<D: DataPath> HandshakeMachine<D> {
         let verdict = ready.verdict.map_err(|why| why.on(Side::Peer));
         if let (Err(reason), None) = (&verdict, &self.own_verdict) {
             // There is no use in trying on.
-            self.say_ready(Err(reason.clone()));
+            self.send_ready(Err(reason.clone()));
         }
         self.peer_verdict = Some(verdict);
         Ok(())
@@ -419,7 +419,7 @@ impl<D: DataPath> HandshakeMachine<D> {
     // Messages of other attempts.
 
     /// A server does not know the attempt before HELLO has come.
-    fn is_of_another(&self, conn_id: u64, generation: u32) -> bool {
+    fn is_other_attempt(&self, conn_id: u64, generation: u32) -> bool {
         let known = self.attempt.role == Role::Client || self.agreed.is_some();
         known && (conn_id, generation) != (self.attempt.conn_id, self.attempt.generation)
     }

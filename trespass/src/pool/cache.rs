@@ -91,8 +91,8 @@ pub(super) fn push(slots_of: *const PoolCore, block_use: BlockUse, raw: RawBlock
 
 /// Puts a slot that was lent just now into this thread's cache, which [`attach`] said is the pool's and which has room.
 pub(super) fn keep(block_use: BlockUse, raw: RawBlock) {
-    let self_ref = with_current(|cache| cache.push(block_use, raw));
-    debug_assert!(self_ref, "the cache has room for half its capacity when it is empty");
+    let kept = with_current(|cache| cache.push(block_use, raw));
+    debug_assert!(kept, "the cache has room for half its capacity when it is empty");
 }
 
 /// What this thread should give back along with the block that it is giving back: all, if the pool wants it; half, if its cache

@@ -71,11 +71,11 @@ impl PoolCore {
             state: Mutex::new(state),
             growth: Mutex::new(domain),
         });
-        core.begin(config)?;
+        core.allocate_initial(config)?;
         Ok(core)
     }
 
-    fn begin(&self, config: &PoolConfig) -> Result<(), PoolError> {
+    fn allocate_initial(&self, config: &PoolConfig) -> Result<(), PoolError> {
         let domain = self.lock_growth();
         let prewarmed = config.prewarm.next_multiple_of(CHUNK_UNIT).min(self.limits.max);
         let slots = (prewarmed / 2).next_multiple_of(CHUNK_UNIT);
@@ -152,7 +152,7 @@ impl PoolCore {
         if let Some(raw) = self.lend_free(class, cached) {
             return Some(raw);
         }
-        while self.more(class) {
+        while self.provide_blocks(class) {
             if let Some(raw) = self.lend_free(class, cached) {
                 return Some(raw);
             }
@@ -180,8 +180,10 @@ impl PoolCore {
         let raw = state.lend(class)?;
         if cached {
             // A thread does not keep what others will soon be short of.
-            let more = (self.cache_capacity / 2).min(state.counts[class.index()].free / 4);
-            (0..more).filter_map(|_| state.lend(class)).for_each(|raw| cache::keep(class.block_use(), raw));
+            let provide_blocks = (self.cache_capacity / 2).min(state.counts[class.index()].free / 4);
+            (0..provide_blocks)
+                .filter_map(|_| state.lend(class))
+                .for_each(|raw| cache::keep(class.block_use(), raw));
         }
         if state.self_ref.is_none() {
             state.self_ref = Some(self.clone());
@@ -243,7 +245,7 @@ impl PoolCore {
     }
 
     /// Has there be more free blocks of a class. Memory that is there comes first: it is touched, and registered.
-    fn more(&self, class: Class) -> bool {
+    fn provide_blocks(&self, class: Class) -> bool {
         let domain = self.lock_growth();
         let mut state = self.lock();
         // Another thread may have grown the pool meanwhile.
@@ -253,7 +255,7 @@ impl PoolCore {
         if state.ask_again.is_none_or(|at| Instant::now() >= at) {
             let spare = state.reserve_spare(class, &self.limits);
             drop(state);
-            if spare.is_some_and(|chunk| self.settle(&chunk, domain.as_ref(), class)) {
+            if spare.is_some_and(|chunk| self.put_into_use(&chunk, domain.as_ref(), class)) {
                 return true;
             }
             if self.grow(domain.as_ref(), class) {
@@ -263,20 +265,20 @@ impl PoolCore {
         }
         let Some(chunk) = state.reserve_other(class, &self.limits) else { return false };
         drop(state);
-        self.settle(&chunk, domain.as_ref(), class)
+        self.put_into_use(&chunk, domain.as_ref(), class)
     }
 
     /// Makes another chunk, if there may be one.
     fn grow(&self, domain: Option<&PoolDomain>, class: Class) -> bool {
         let Some(len) = self.lock().reserve_new(class, &self.limits) else { return false };
         match self.make_counted(len, domain) {
-            Ok(chunk) => self.settle(&chunk, domain, class),
+            Ok(chunk) => self.put_into_use(&chunk, domain, class),
             Err(source) => self.was_refused(&PoolError::Memory { bytes: len, source }),
         }
     }
 
     /// Has a chunk that nobody uses be blocks of a class.
-    fn settle(&self, chunk: &Chunk, domain: Option<&PoolDomain>, class: Class) -> bool {
+    fn put_into_use(&self, chunk: &Chunk, domain: Option<&PoolDomain>, class: Class) -> bool {
         match self.register(chunk, domain, class) {
             Ok(()) => {
                 let mut state = self.lock();
@@ -415,12 +417,12 @@ impl PoolCore {
         let registered = |chunk: &Arc<Chunk>| chunk.lkey().map_or(0, |_| chunk.len());
         let class = |n: usize| {
             let (class, [sending, receiving]) = (Class(n as u8), [state.counts[n], state.counts[n + SIZES]]);
-            let self_ref = if class.is_slot() { cached } else { 0 };
+            let kept = if class.is_slot() { cached } else { 0 };
             let out = |count: &ClassCount| count.blocks - count.free;
             ClassStats {
                 size: class.size(slot_size),
                 blocks: sending.blocks + receiving.blocks,
-                in_use: (out(&sending) + out(&receiving)).saturating_sub(self_ref),
+                in_use: (out(&sending) + out(&receiving)).saturating_sub(kept),
                 empty: sending.empty + receiving.empty,
             }
         };

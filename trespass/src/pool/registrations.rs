@@ -22,11 +22,11 @@ const LEAST: usize = 16 << 10;
 pub(super) struct Registrations {
     /// Bytes that may be registered and not lent.
     most: usize,
-    state: Mutex<PoolState>,
+    state: Mutex<RegistrationState>,
 }
 
 #[derive(Default)]
-struct PoolState {
+struct RegistrationState {
     domain: Option<PoolDomain>,
     /// Those that are registered and not lent, the one that was lent the longest ago first. Each lives: it leaves before it ends.
     idle: VecDeque<IdleRegistration>,
@@ -40,10 +40,10 @@ unsafe impl Send for IdleRegistration {}
 
 impl Registrations {
     pub(super) fn new(most: usize, domain: Option<PoolDomain>) -> Self {
-        Self { most, state: Mutex::new(PoolState { domain, ..PoolState::default() }) }
+        Self { most, state: Mutex::new(RegistrationState { domain, ..RegistrationState::default() }) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, PoolState> {
+    fn lock(&self) -> MutexGuard<'_, RegistrationState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -120,7 +120,7 @@ impl Registrations {
     }
 }
 
-impl PoolState {
+impl RegistrationState {
     /// Takes one out of those that are not lent. Whether it was one.
     fn remove(&mut self, chunk: &Chunk) -> bool {
         let at = self.idle.iter().rposition(|idle| std::ptr::eq(idle.0.as_ptr(), chunk));

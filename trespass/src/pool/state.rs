@@ -103,8 +103,8 @@ impl PoolLimits {
     /// How much more a group may have.
     fn left(&self, carved: &[usize; GROUPS], group: usize) -> usize {
         let others = (0..GROUPS).filter(|other| *other != group);
-        let self_ref: usize = others.map(|other| self.parts[other].max(carved[other])).sum();
-        self.max.saturating_sub(self_ref + carved[group])
+        let kept: usize = others.map(|other| self.parts[other].max(carved[other])).sum();
+        self.max.saturating_sub(kept + carved[group])
     }
 
     /// A sixteenth of what there is, so that there are some hundred chunks and not more however large the pool is: each is a file and a

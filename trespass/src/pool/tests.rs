@@ -261,8 +261,8 @@ fn memory_that_nobody_uses_serves_another_class_or_kind() {
 fn a_thread_caches_slots_and_returns_them_on_flush_and_exit() {
     let pool = pool(64 * MIB);
     drop(pool.take(1));
-    let self_ref = pool.stats().cached;
-    assert!(self_ref > 0 && self_ref <= cache::MOST * SIZES[0]);
+    let kept = pool.stats().cached;
+    assert!(kept > 0 && kept <= cache::MOST * SIZES[0]);
     assert_eq!(pool.stats().in_use, 0);
     pool.flush();
     assert_eq!(pool.stats().cached, 0);
@@ -395,9 +395,9 @@ fn the_high_water_mark_is_told_without_a_lock() {
     assert_eq!(crossing.lock().unwrap()[2], (true, 8, 10, 2));
 }
 
-struct ClassCount(AtomicUsize);
+struct WakeCount(AtomicUsize);
 
-impl Wake for ClassCount {
+impl Wake for WakeCount {
     fn wake(self: Arc<Self>) {
         self.0.fetch_add(1, SeqCst);
     }
@@ -406,7 +406,7 @@ impl Wake for ClassCount {
 #[test]
 fn a_waiter_is_woken_once_when_a_block_returns() {
     let pool = pool(8 * MIB);
-    let count = Arc::new(ClassCount(AtomicUsize::new(0)));
+    let count = Arc::new(WakeCount(AtomicUsize::new(0)));
     let waker = Waker::from(count.clone());
     let mut slots = take_all(&pool, 1);
     pool.wake_when_free(&waker);
@@ -429,7 +429,7 @@ fn no_waiter_starves_while_a_thread_caches_free_slots() {
     // Into this thread's cache: so that is asked to give it up.
     slots.truncate(slots.len() - 3);
     let _ = (pool.take(1), pool.take(1));
-    let count = Arc::new(ClassCount(AtomicUsize::new(0)));
+    let count = Arc::new(WakeCount(AtomicUsize::new(0)));
     pool.wake_when_free(&Waker::from(count.clone()));
     drop(slots.pop());
     assert_eq!((count.0.load(SeqCst), pool.stats().cached), (1, 0));
@@ -542,7 +542,7 @@ fn threads_share_a_pool() {
     const THREADS: usize = 4;
     let rounds = if cfg!(miri) { 120 } else { 50_000 };
     let pool = pool(16 * MIB);
-    let woken = Arc::new(ClassCount(AtomicUsize::new(0)));
+    let woken = Arc::new(WakeCount(AtomicUsize::new(0)));
     let (senders, receivers): (Vec<_>, Vec<_>) = (0..THREADS).map(|_| mpsc::sync_channel(50)).unzip();
     let empty = AtomicUsize::new(0);
     thread::scope(|scope| {

@@ -15,8 +15,8 @@ use std::time::Instant;
 use super::failure::ProtocolError;
 use super::frame::{HEADER_LEN, Immediate};
 use super::{
-    Block, Blocks, CompletedTransmit, ConnectionSetup, Kind, LinkType, PostedSends, ProtocolMachine, Purpose,
-    RemoteAddress, TransmitItem,
+    Block, Blocks, CompletedTransmit, ConnectionKind, ConnectionSetup, LinkType, PostedSends,
+    ProtocolMachine, Purpose, RemoteAddress, TransmitItem,
 };
 
 /// Bytes of a slot, and of every block that is asked for in excess of it.
@@ -69,7 +69,7 @@ struct FuzzedConnection {
 
 impl FuzzedConnection {
     fn new(choices: u8) -> Self {
-        let kind = if choices & 1 == 0 { Kind::Stream } else { Kind::SeqPacket };
+        let kind = if choices & 1 == 0 { ConnectionKind::Stream } else { ConnectionKind::SeqPacket };
         let link = if choices & 2 == 0 { LinkType::Rc } else { LinkType::Tcp };
         let mut setup = ConnectionSetup::new(kind, link);
         setup.read = link == LinkType::Rc && choices & 4 != 0;

@@ -10,7 +10,7 @@ use super::call_buffer::CallBuffer;
 use super::copying::copy;
 use super::failure::ProtocolError;
 use super::frame::{self, COALESCED, FIRST, FrameType, Header, LAST};
-use super::setup::{ConnectionSetup, Kind};
+use super::setup::{ConnectionKind, ConnectionSetup};
 
 /// What `recv_part` gave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,7 +100,7 @@ struct MessageProgress {
 /// The queue.
 pub(crate) struct Incoming<B> {
     items: VecDeque<QueueItem<B>>,
-    kind: Kind,
+    kind: ConnectionKind,
     max_msg: u64,
     quota: usize,
     piece: usize,
@@ -168,8 +168,8 @@ impl<B: Block> Incoming<B> {
     #[inline]
     pub(crate) fn hands_over(&self, header: &Header, bytes: &[u8], sink: &mut CallBuffer<'_>) -> bool {
         let is_whole = match self.kind {
-            Kind::Stream => header.flags & COALESCED == 0 && !bytes.is_empty(),
-            Kind::SeqPacket => {
+            ConnectionKind::Stream => header.flags & COALESCED == 0 && !bytes.is_empty(),
+            ConnectionKind::SeqPacket => {
                 header.flags & (FIRST | LAST | COALESCED) == FIRST | LAST
                     && bytes.len() as u64 <= self.max_msg
             }
@@ -190,7 +190,7 @@ impl<B: Block> Incoming<B> {
         let charge = block.bytes().len();
         let item =
             |bytes, first, last, total| QueueItem { bytes, charge, first, last, total, ends_source: false };
-        let item = if self.kind == Kind::Stream {
+        let item = if self.kind == ConnectionKind::Stream {
             if header.flags & COALESCED != 0 {
                 return Err(ProtocolError::Flags { kind: header.kind, flags: header.flags });
             }
@@ -231,7 +231,7 @@ impl<B: Block> Incoming<B> {
         if self.charge() < self.quota / 2 {
             return Err(item);
         }
-        let begins = self.kind == Kind::SeqPacket && item.first;
+        let begins = self.kind == ConnectionKind::SeqPacket && item.first;
         let (ItemBytes::Here { block, at, end }, Some(before), false) =
             (&item.bytes, self.items.back_mut(), begins)
         else {
@@ -260,13 +260,13 @@ impl<B: Block> Incoming<B> {
         }
         let mut rest = payload;
         let mut total = None;
-        if self.kind == Kind::SeqPacket {
+        if self.kind == ConnectionKind::SeqPacket {
             total = self.begin(header, payload)?;
             rest = &payload[if total.is_some() { 8 } else { 0 }..];
         }
         let (bytes, segments) = frame::decode_source(header.count, rest)?;
         let (mut first, mut last) = (false, false);
-        if self.kind == Kind::SeqPacket {
+        if self.kind == ConnectionKind::SeqPacket {
             (first, last) = self.advance(header, total, bytes)?;
         }
         self.sources = self.sources.wrapping_add(1);
@@ -445,7 +445,7 @@ impl<B: Block> Incoming<B> {
     }
 
     fn in_front_message(&self, index: usize) -> bool {
-        self.kind == Kind::SeqPacket && self.items.iter().take(index).all(|item| !item.last)
+        self.kind == ConnectionKind::SeqPacket && self.items.iter().take(index).all(|item| !item.last)
     }
 
     /// A READ has completed. READs of a queue pair complete in the order in which they were posted.

@@ -19,7 +19,7 @@ use super::keepalive::KeepaliveProber;
 use super::outgoing::{LendSummary, Outgoing};
 use super::pieces::{BlockPiece, BlockPieces, BlockShare};
 use super::posted_sends::CompletedTransmit;
-use super::setup::{ConnectionSetup, Kind, LinkType};
+use super::setup::{ConnectionKind, ConnectionSetup, LinkType};
 
 /// Names a lent block until its event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -111,7 +111,7 @@ pub(crate) struct ConnectionCounters {
     /// Payload of DATA frames.
     pub(crate) bytes_sent: u64,
     /// Bytes that the peer was told to READ.
-    pub(crate) bytes_told: u64,
+    pub(crate) bytes_announced: u64,
     /// Payload of DATA frames.
     pub(crate) bytes_received: u64,
     /// Frames sent that were nothing but credits.
@@ -225,26 +225,26 @@ impl<B: Block> ProtocolMachine<B> {
     /// Whether so much is under way that what comes next waits for it, and goes with what comes then.
     #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "a socket takes all that it has room for"))]
     #[inline]
-    pub(crate) fn is_crowded(&self) -> bool {
-        self.outgoing.is_crowded()
+    pub(crate) fn is_busy(&self) -> bool {
+        self.outgoing.is_busy()
     }
 
     /// Whether `len` bytes that the program still has, a message or bytes of the stream, may be a frame of their own now. Else they have to be
     /// given by [`send`](Self::send) or [`write`](Self::write), which say why, if that cannot be.
     #[inline]
-    pub(crate) fn allows_alone(&self, kind: Kind, len: usize) -> bool {
+    pub(crate) fn allows_single_frame(&self, kind: ConnectionKind, len: usize) -> bool {
         self.closing.is_untouched()
-            && (kind == Kind::SeqPacket || len > 0)
-            && self.outgoing.allows_alone(kind, len, &self.credits)
+            && (kind == ConnectionKind::SeqPacket || len > 0)
+            && self.outgoing.allows_single_frame(kind, len, &self.credits)
     }
 
     /// Begins that frame, for which the driver has room: its header. `block`: the size of the block that the bytes were copied to, which comes
     /// back when the frame has completed; 0: none is.
     #[inline]
-    pub(crate) fn begin_alone(&mut self, len: usize, block: usize) -> [u8; HEADER_LEN] {
+    pub(crate) fn begin_single_frame(&mut self, len: usize, block: usize) -> [u8; HEADER_LEN] {
         self.counters.frames_sent += 1;
         self.counters.bytes_sent += len as u64;
-        self.outgoing.begin_alone(len, block, &mut self.credits)
+        self.outgoing.begin_single_frame(len, block, &mut self.credits)
     }
 
     /// Sends the first `len` bytes of a block: a message, or bytes of the stream. The block comes back by [`ConnectionEvent::Returned`].
@@ -568,7 +568,7 @@ impl<B: Block> ProtocolMachine<B> {
 
     /// What has happened so far.
     pub(crate) fn counters(&self) -> ConnectionCounters {
-        ConnectionCounters { bytes_told: self.outgoing.told_bytes(), ..self.counters }
+        ConnectionCounters { bytes_announced: self.outgoing.announced_bytes(), ..self.counters }
     }
 
     /// Whether the last `transmit` ended for want of a block.

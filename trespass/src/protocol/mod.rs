@@ -57,5 +57,5 @@ pub(crate) use self::{
     machine::{ConnectionCounters, ConnectionEvent, Frame, ProtocolMachine, Ticket, TransmitItem},
     pieces::{BlockPiece, BlockPieces, BlockShare},
     posted_sends::{CompletedTransmit, PostedSends},
-    setup::{ConnectionSetup, GATHER_MAX, Keepalive, Kind, Limits, LinkType},
+    setup::{ConnectionKind, ConnectionSetup, GATHER_MAX, Keepalive, Limits, LinkType},
 };

@@ -17,7 +17,7 @@ use super::frame::{
 };
 use super::machine::{Frame, Ticket};
 use super::pieces::{BlockPiece, BlockPieces, BlockShare, RecycledLists};
-use super::setup::{ConnectionSetup, Kind, LinkType};
+use super::setup::{ConnectionKind, ConnectionSetup, LinkType};
 
 /// Most lent blocks that may wait or be under way at once.
 pub(crate) const LENT_MAX: usize = 1024;
@@ -94,9 +94,9 @@ struct PartialMessage {
 pub(crate) struct Outgoing<B> {
     items: VecDeque<QueueItem<B>>,
     /// Sources of which the peer knows. A block that is told of in several is with the last of them.
-    told: VecDeque<Option<BlockPieces<B>>>,
+    announced: VecDeque<Option<BlockPieces<B>>>,
     lists: RecycledLists<B>,
-    kind: Kind,
+    kind: ConnectionKind,
     coalesce: bool,
     /// Largest payload of a frame.
     payload: usize,
@@ -133,14 +133,14 @@ pub(crate) struct Outgoing<B> {
     /// Sources told to the peer.
     sources: u32,
     /// Bytes in them.
-    told_bytes: u64,
+    announced_bytes: u64,
 }
 
 impl<B: Block> Outgoing<B> {
     pub(crate) fn new(setup: &ConnectionSetup) -> Self {
         Outgoing {
             items: VecDeque::new(),
-            told: VecDeque::new(),
+            announced: VecDeque::new(),
             lists: RecycledLists::default(),
             kind: setup.kind,
             coalesce: setup.coalesce,
@@ -167,7 +167,7 @@ impl<B: Block> Outgoing<B> {
             parts: None,
             released: 0,
             sources: 0,
-            told_bytes: 0,
+            announced_bytes: 0,
         }
     }
 
@@ -205,7 +205,7 @@ impl<B: Block> Outgoing<B> {
 
     /// Whether so many frames are under way that what does not fill one waits.
     #[inline]
-    pub(crate) fn is_crowded(&self) -> bool {
+    pub(crate) fn is_busy(&self) -> bool {
         self.in_flight >= self.low_water
     }
 
@@ -221,7 +221,7 @@ impl<B: Block> Outgoing<B> {
             Some(QueueItem::Source { pieces, at: 1.., .. }) => Some(pieces),
             _ => None,
         };
-        self.told.iter().flatten().chain(begun).flat_map(BlockPieces::iter).find_map(|piece| {
+        self.announced.iter().flatten().chain(begun).flat_map(BlockPieces::iter).find_map(|piece| {
             let remote = piece.block.remote().filter(|remote| remote.rkey == range.rkey)?;
             let at = usize::try_from(range.addr.checked_sub(remote.addr)?).ok()?;
             piece.bytes().get(at..at.checked_add(range.len as usize)?)
@@ -236,12 +236,12 @@ impl<B: Block> Outgoing<B> {
 
     /// Sources told and not read.
     pub(crate) fn unread(&self) -> usize {
-        self.told.len()
+        self.announced.len()
     }
 
     /// Bytes that the peer was told to read.
-    pub(crate) fn told_bytes(&self) -> u64 {
-        self.told_bytes
+    pub(crate) fn announced_bytes(&self) -> u64 {
+        self.announced_bytes
     }
 
     /// A frame without data is handed to the link.
@@ -252,19 +252,19 @@ impl<B: Block> Outgoing<B> {
     /// Whether `len` bytes that the program still has, a message or bytes of a stream, may be a frame of their own now. Else they have to be
     /// given, as others are before them, or they may not go now.
     #[inline]
-    pub(crate) fn allows_alone(&self, kind: Kind, len: usize, credits: &Credits) -> bool {
+    pub(crate) fn allows_single_frame(&self, kind: ConnectionKind, len: usize, credits: &Credits) -> bool {
         let alone = self.items.is_empty() && self.parts.is_none() && !self.corked && self.writable();
         alone
             && kind == self.kind
-            && !self.is_crowded()
+            && !self.is_busy()
             && len <= self.bare
-            && (kind == Kind::Stream || len as u64 <= self.max_msg)
+            && (kind == ConnectionKind::Stream || len as u64 <= self.max_msg)
             && credits.allows_data()
     }
 
     /// Begins that frame. `block`: the size of the one that they were copied to, if they were.
     #[inline]
-    pub(crate) fn begin_alone(
+    pub(crate) fn begin_single_frame(
         &mut self,
         len: usize,
         block: usize,
@@ -272,7 +272,7 @@ impl<B: Block> Outgoing<B> {
     ) -> [u8; HEADER_LEN] {
         self.in_flight += 1;
         self.charge += block;
-        let flags = if self.kind == Kind::SeqPacket { FIRST | LAST } else { 0 };
+        let flags = if self.kind == ConnectionKind::SeqPacket { FIRST | LAST } else { 0 };
         let (seq, credit_total) = credits.spend();
         Header { kind: FrameType::Data, flags, count: 0, seq, credit_total, len: len as u32 }.encode()
     }
@@ -290,7 +290,7 @@ impl<B: Block> Outgoing<B> {
         // The program may have lent all that there is to send from. One frame after the other goes nevertheless.
         let mut spare = FallbackBlocks { blocks, alone: self.in_flight == 0 };
         let own = match self.items.front()? {
-            QueueItem::Source { .. } if self.told.len() >= self.max_rts => return None,
+            QueueItem::Source { .. } if self.announced.len() >= self.max_rts => return None,
             QueueItem::Source { pieces, at, message } => match Rts::of(pieces, *at, message).len() {
                 ..=Head::MAX => None,
                 len => Some(spare.take(len)?),
@@ -347,11 +347,11 @@ impl<B: Block> Outgoing<B> {
                     self.charge += block.bytes().len();
                 }
                 self.sources = self.sources.wrapping_add(1);
-                self.told_bytes += len as u64;
+                self.announced_bytes += len as u64;
                 if ends {
-                    self.told.push_back(Some(pieces));
+                    self.announced.push_back(Some(pieces));
                 } else {
-                    self.told.push_back(None);
+                    self.announced.push_back(None);
                     self.items.push_front(QueueItem::Source { pieces, at: at + len, message });
                 }
                 frame
@@ -366,7 +366,7 @@ impl<B: Block> Outgoing<B> {
             self.cork_ends.get_or_insert(now + CORK);
             return true;
         }
-        self.is_filling() && self.is_crowded()
+        self.is_filling() && self.is_busy()
     }
 
     /// Whether the only frame is one that more may be added to.
@@ -407,7 +407,7 @@ impl<B: Block> Outgoing<B> {
     /// The peer says that it has read `total` sources in all: how many that releases.
     pub(crate) fn rfin(&mut self, total: u32) -> Result<usize, ProtocolError> {
         let newly = total.wrapping_sub(self.released) as usize;
-        if newly == 0 || newly > self.told.len() {
+        if newly == 0 || newly > self.announced.len() {
             return Err(ProtocolError::ReadTotal { total, told: self.sources, read: self.released });
         }
         self.released = total;
@@ -416,8 +416,8 @@ impl<B: Block> Outgoing<B> {
 
     /// Takes the oldest source, which was read. Gives lent blocks back.
     pub(crate) fn source_read(&mut self, each: impl FnMut(Ticket, B)) {
-        if let Some(Some(told)) = self.told.pop_front() {
-            self.release(told, each);
+        if let Some(Some(announced)) = self.announced.pop_front() {
+            self.release(announced, each);
         }
     }
 
@@ -434,8 +434,8 @@ impl<B: Block> Outgoing<B> {
 
     /// The link is dead and no device touches anything: takes all that waits, oldest first. Gives lent blocks back.
     pub(crate) fn abandon(&mut self, mut each: impl FnMut(Ticket, B)) {
-        while let Some(told) = self.told.pop_front() {
-            told.into_iter().for_each(|told| self.release(told, &mut each));
+        while let Some(announced) = self.announced.pop_front() {
+            announced.into_iter().for_each(|announced| self.release(announced, &mut each));
         }
         while let Some(item) = self.items.pop_front() {
             match item {

@@ -78,7 +78,7 @@ impl<B: Block> PostedSends<B> {
     }
 
     /// The same for a frame that was begun by itself, with the block that it is in, if it is. It is signalled.
-    pub(crate) fn push_alone(&mut self, block: Option<BlockPieces<B>>) -> u64 {
+    pub(crate) fn push_single_frame(&mut self, block: Option<BlockPieces<B>>) -> u64 {
         debug_assert!(self.room() > 0);
         let id = self.first + self.entries.len() as u64;
         self.unsignalled = 0;

@@ -22,7 +22,7 @@ pub(crate) const GATHER_MAX: usize = 7;
 
 /// Bytes or messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ConnectionKind {
     /// A stream of bytes.
     Stream,
     /// Messages with boundaries.
@@ -91,7 +91,7 @@ pub(crate) struct Keepalive {
 #[derive(Debug, Clone)]
 pub(crate) struct ConnectionSetup {
     /// Bytes or messages; both sides the same.
-    pub(crate) kind: Kind,
+    pub(crate) kind: ConnectionKind,
     /// What carries the frames.
     pub(crate) link: LinkType,
     /// This side's.
@@ -126,7 +126,7 @@ pub(crate) struct ConnectionSetup {
 
 impl ConnectionSetup {
     /// The start values, for a link without READ.
-    pub(crate) fn new(kind: Kind, link: LinkType) -> Self {
+    pub(crate) fn new(kind: ConnectionKind, link: LinkType) -> Self {
         ConnectionSetup {
             kind,
             link,

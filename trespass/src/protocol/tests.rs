@@ -117,8 +117,8 @@ impl TestPeer {
     }
 
     /// Sends bytes by themselves, as drivers do where they can: few in no block, more in one.
-    fn send_at_once(&mut self, peer: &mut TestPeer, kind: Kind, bytes: &[u8]) -> bool {
-        if self.queue.room() == 0 || !self.connection.allows_alone(kind, bytes.len()) {
+    fn send_at_once(&mut self, peer: &mut TestPeer, kind: ConnectionKind, bytes: &[u8]) -> bool {
+        if self.queue.room() == 0 || !self.connection.allows_single_frame(kind, bytes.len()) {
             return false;
         }
         let mut block = None;
@@ -128,10 +128,11 @@ impl TestPeer {
                 return false;
             }
         }
-        let header = self.connection.begin_alone(bytes.len(), block.as_ref().map_or(0, |b| b.bytes().len()));
+        let header =
+            self.connection.begin_single_frame(bytes.len(), block.as_ref().map_or(0, |b| b.bytes().len()));
         peer.wire.push_back([&header, bytes].concat());
         let block = block.map(|block| BlockPieces::own(block, bytes.len()));
-        self.posted.push_back((self.queue.push_alone(block), None));
+        self.posted.push_back((self.queue.push_single_frame(block), None));
         true
     }
 
@@ -203,7 +204,7 @@ struct PeerPair {
     now: Instant,
 }
 
-fn setup(kind: Kind) -> ConnectionSetup {
+fn setup(kind: ConnectionKind) -> ConnectionSetup {
     let mut setup = ConnectionSetup::new(kind, LinkType::Rc);
     setup.read = true;
     setup

@@ -1,6 +1,6 @@
 //! One end: its connection, its memory, and the driver between the connection and the modelled link.
 
-use super::link::{DeviceWork, LinkType, ReceiveCompletion};
+use super::link::{DeviceWork, RcLink, ReceiveCompletion};
 use super::memory::{BlockOwner, SimBlock, SimMemory};
 use super::monitor::{HEADER, WireHeader, WireMonitor};
 use super::plan::SimPlan;
@@ -9,8 +9,9 @@ use super::shared_receives::SharedReceives;
 use super::tcp::{ReadResult, TcpLink};
 use crate::protocol::frame::Immediate;
 use crate::protocol::{
-    self, Block, BlockPiece, Blocked, CallError, Chunk, CompletedTransmit, ConnectionEvent, ConnectionSetup,
-    FailureCause, Frame, Kind, PostedSends, ProtocolMachine, Purpose, ReceivedPart, Ticket, TransmitItem,
+    self, Block, BlockPiece, Blocked, CallError, Chunk, CompletedTransmit, ConnectionEvent, ConnectionKind,
+    ConnectionSetup, FailureCause, Frame, PostedSends, ProtocolMachine, Purpose, ReceivedPart, Ticket,
+    TransmitItem,
 };
 use std::collections::HashMap;
 use std::io::IoSlice;
@@ -35,7 +36,7 @@ pub(super) enum EndReason {
 
 /// What joins the ends.
 pub(super) enum SimTransport {
-    Rc(Box<LinkType>, Box<WireMonitor>),
+    Rc(Box<RcLink>, Box<WireMonitor>),
     Tcp(TcpLink),
 }
 
@@ -119,8 +120,9 @@ impl SimEndpoint {
             release(&self.memory, &done);
         }
         self.memory.release_all_sources();
-        self.connection = ProtocolMachine::new(&ConnectionSetup::new(Kind::Stream, protocol::LinkType::Rc))
-            .expect("the defaults work");
+        self.connection =
+            ProtocolMachine::new(&ConnectionSetup::new(ConnectionKind::Stream, protocol::LinkType::Rc))
+                .expect("the defaults work");
         self.spare = None;
         self.memory.clone()
     }
@@ -182,7 +184,7 @@ impl SimEndpoint {
 
     fn take_completions(
         &mut self,
-        link: &mut LinkType,
+        link: &mut RcLink,
         monitor: &mut WireMonitor,
         most: usize,
         rng: &mut SimRng,
@@ -196,7 +198,7 @@ impl SimEndpoint {
         }
     }
 
-    fn take_received(&mut self, link: &mut LinkType, monitor: &mut WireMonitor) -> bool {
+    fn take_received(&mut self, link: &mut RcLink, monitor: &mut WireMonitor) -> bool {
         let Some(ReceiveCompletion { block, len, immediate }) = link.poll_received(self.which) else {
             return false;
         };
@@ -222,7 +224,7 @@ impl SimEndpoint {
         }
     }
 
-    fn take_sent(&mut self, link: &mut LinkType) -> bool {
+    fn take_sent(&mut self, link: &mut RcLink) -> bool {
         let Some(sent) = link.poll_sent(self.which) else { return false };
         if sent.failed {
             let cause = FailureCause::Completion { what: "a work request", status: 12, vendor: 0 };
@@ -239,7 +241,7 @@ impl SimEndpoint {
         true
     }
 
-    fn post_receives(&mut self, link: &mut LinkType, monitor: &mut WireMonitor, most: usize) {
+    fn post_receives(&mut self, link: &mut RcLink, monitor: &mut WireMonitor, most: usize) {
         let wanted = self.connection.slots_wanted().min(most);
         let wanted = self.shared.as_ref().map_or(wanted, |shared| shared.allows(wanted));
         let mut posted = 0;
@@ -258,7 +260,7 @@ impl SimEndpoint {
         self.connection.slots_posted(posted);
     }
 
-    fn post_sends(&mut self, link: &mut LinkType, monitor: &mut WireMonitor, now: Instant) {
+    fn post_sends(&mut self, link: &mut RcLink, monitor: &mut WireMonitor, now: Instant) {
         let mut next = self.pull(now, self.queue.room());
         while let Some(transmit) = next {
             // The next is pulled before this one is posted: only then it is known whether this is the last.

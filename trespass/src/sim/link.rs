@@ -75,7 +75,7 @@ pub(super) struct QueueDepths {
 }
 
 /// Two queue pairs, connected.
-pub(super) struct LinkType {
+pub(super) struct RcLink {
     ends: [QueuePair; 2],
     depths: QueueDepths,
     memories: [SimMemory; 2],
@@ -85,7 +85,7 @@ pub(super) struct LinkType {
     pub(super) delivered: u64,
 }
 
-impl LinkType {
+impl RcLink {
     pub(super) fn new(depths: QueueDepths, memories: [SimMemory; 2]) -> Self {
         Self { ends: Default::default(), depths, memories, cut: false, mute: false, delivered: 0 }
     }

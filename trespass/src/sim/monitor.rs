@@ -2,7 +2,7 @@
 //!
 //! It knows the frame's layout from the protocol's description, not from the code under test.
 
-use super::link::LinkType;
+use super::link::RcLink;
 use super::memory::SimMemory;
 use std::collections::VecDeque;
 
@@ -214,7 +214,7 @@ impl WireMonitor {
     }
 
     /// Nothing is under way: both ends must know the same, and owe no more than they may.
-    pub(super) fn at_rest(&self, link: &LinkType, slots: [u32; 2]) {
+    pub(super) fn at_rest(&self, link: &RcLink, slots: [u32; 2]) {
         for (end, slots) in slots.into_iter().enumerate() {
             let (book, peer) = (&self.accounts[end], &self.accounts[1 - end]);
             assert_eq!(book.sent, peer.received, "I2: frames of {end} that were sent and that arrived");

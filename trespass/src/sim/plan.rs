@@ -2,7 +2,7 @@
 
 use super::monitor::HEADER;
 use super::rng::SimRng;
-use crate::protocol::{self, ConnectionSetup, Keepalive, Kind, Limits};
+use crate::protocol::{self, ConnectionKind, ConnectionSetup, Keepalive, Limits};
 
 /// How the two ends are joined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,8 +140,8 @@ impl SimPlan {
     /// What the connection of `end` is told.
     pub(super) fn setup(&self, end: usize) -> ConnectionSetup {
         let kind = match self.shape {
-            KindUnderTest::Stream => Kind::Stream,
-            KindUnderTest::Messages => Kind::SeqPacket,
+            KindUnderTest::Stream => ConnectionKind::Stream,
+            KindUnderTest::Messages => ConnectionKind::SeqPacket,
         };
         let link = match self.transport_kind {
             TransportKind::Rc => protocol::LinkType::Rc,

@@ -1,7 +1,7 @@
 //! Two ends, what joins them, time, and one step after the other.
 
 use super::endpoint::{EndReason, SimEndpoint, SimTransport};
-use super::link::{LinkType, QueueDepths};
+use super::link::{QueueDepths, RcLink};
 use super::monitor::WireMonitor;
 use super::oracle::Oracle;
 use super::plan::{ReadPolicy, SimPlan, TransportKind};
@@ -114,7 +114,7 @@ impl Simulation {
                 {
                     let first = plan.limits.map(|limits| limits.window().first);
                     SimTransport::Rc(
-                        LinkType::new(depths, memories).into(),
+                        RcLink::new(depths, memories).into(),
                         WireMonitor::new(plan.first_total, first).into(),
                     )
                 }

@@ -193,7 +193,7 @@ impl Worker {
         let (connection, _) = self.open_connection(key)?;
         let taken = call(connection);
         self.mark_dirty(key.index);
-        taken.map_err(pending_events)
+        taken.map_err(into_io_error)
     }
 
     /// A call that gives to a connection. If there is no room, sending what it has may make some.
@@ -212,11 +212,11 @@ impl Worker {
         };
         readiness_state.set_write_refused(matches!(given, Err(Refused::Blocked)));
         self.mark_dirty(key.index);
-        given.map_err(pending_events)
+        given.map_err(into_io_error)
     }
 }
 
-fn pending_events(refused: Refused) -> io::Error {
+fn into_io_error(refused: Refused) -> io::Error {
     match refused {
         Refused::Blocked => ErrorKind::WouldBlock.into(),
         Refused::Failed(error) => error,

@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use crate::allocated;
 use crate::protocol::{
-    Block, Blocks, ConnectionEvent, ConnectionSetup, Kind, LinkType, PostedSends, ProtocolMachine, Purpose,
-    RemoteAddress, TransmitItem,
+    Block, Blocks, ConnectionEvent, ConnectionKind, ConnectionSetup, LinkType, PostedSends, ProtocolMachine,
+    Purpose, RemoteAddress, TransmitItem,
 };
 
 /// A block that goes back to its pool.
@@ -155,7 +155,7 @@ fn messages(size: usize, burst: usize) -> impl FnMut(&mut TestPeer, &mut TestPee
 pub(crate) fn run() {
     let payload = vec![7; 1 << 20];
     let mut buffer = vec![0; 1 << 20];
-    let mut setup = ConnectionSetup::new(Kind::SeqPacket, LinkType::Rc);
+    let mut setup = ConnectionSetup::new(ConnectionKind::SeqPacket, LinkType::Rc);
     setup.read = true;
     // The link here sends what frames begin with.
     setup.immediate = false;
@@ -222,7 +222,7 @@ pub(crate) fn run() {
     });
     setup.read = true;
 
-    setup.kind = Kind::Stream;
+    setup.kind = ConnectionKind::Stream;
     count("a stream both ways", &setup, |a, b, now| {
         a.connection.write(&[IoSlice::new(&payload[..100_000])], &mut a.pool).unwrap();
         b.connection.write(&[IoSlice::new(&payload[..10_000])], &mut b.pool).unwrap();

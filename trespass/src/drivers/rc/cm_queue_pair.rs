@@ -13,9 +13,9 @@ use sideway::rdmacm::Identifier;
 
 use super::cq_dispatcher::{CompletedRequest, WorkCompletion};
 use super::path::{EarlyCompletions, ProvenPath};
-use super::queue_pair::{CompletionTarget, Pair, QueuePairOwner};
+use super::queue_pair::{CompletionTarget, QueuePairOwner, RcQueuePair};
 use super::wr_id::{self, WrId};
-use super::{Device, DeviceBlock, QpParameters};
+use super::{DeviceBlock, QpParameters, RdmaDevice};
 use crate::handshake::{Cause, Unavailable};
 use crate::protocol::{Block, Blocks, Purpose};
 use crate::wire::MAX_MESSAGE;
@@ -34,7 +34,7 @@ pub(crate) struct CmQueuePair<P: Blocks<Block: DeviceBlock>> {
 impl<P: Blocks<Block: DeviceBlock>> CmQueuePair<P> {
     /// Makes it, in the reset state. The blocks are registered in the device's domain.
     pub(crate) fn new(
-        device: &Arc<Device>,
+        device: &Arc<RdmaDevice>,
         origin: &str,
         parameters: QpParameters,
         blocks: P,
@@ -105,7 +105,7 @@ impl<P: Blocks<Block: DeviceBlock>> CmQueuePair<P> {
 
     /// Sends a message of the handshake in pieces of so many bytes, which are not more than a slot.
     pub(crate) fn send(&mut self, message: &[u8], piece: usize) -> Result<(), Unavailable> {
-        let Pair { qp, generation, handshake_messages, probes, .. } = &mut *self.pair;
+        let RcQueuePair { qp, generation, handshake_messages, probes, .. } = &mut *self.pair;
         let (first, piece) = (handshake_messages.len(), piece.clamp(1, self.parameters.slot_size as usize));
         for bytes in message.chunks(piece) {
             let block = self.blocks.take(self.parameters.slot_size as usize, Purpose::Receive);

@@ -24,10 +24,10 @@ use sideway::ibverbs::completion::{
 use sideway::ibverbs::queue_pair::{QueuePair, QueuePairTable};
 
 use super::path::QpParameters;
-use super::queue_pair::{DRAIN, Pair};
+use super::queue_pair::{DRAIN, RcQueuePair};
 use super::shared_recv_queue::SharedRecvQueue;
 use super::wr_id::{self, GENERATIONS, WrId};
-use super::{Device, DeviceBlock};
+use super::{DeviceBlock, RdmaDevice};
 use crate::handshake::{Cause, Unavailable};
 use crate::protocol::Lease;
 
@@ -93,7 +93,7 @@ pub(super) struct CqDispatcher<B: DeviceBlock> {
     shared_recv_queue: Option<SharedRecvQueue<B>>,
     cq: GenericCompletionQueue,
     channel: CompletionChannel,
-    device: Arc<Device>,
+    device: Arc<RdmaDevice>,
     /// The queue makes an event with the next completion, or has made it.
     armed: bool,
     /// The channel may have an event.
@@ -130,11 +130,11 @@ struct QueuePairEntry<B: DeviceBlock> {
 
 enum EntryOwner<B: DeviceBlock> {
     CqSlot(u32),
-    Draining(Box<Pair<B>>),
+    Draining(Box<RcQueuePair<B>>),
 }
 
 impl<B: DeviceBlock> CqDispatcher<B> {
-    fn new(device: &Arc<Device>, room: u32, queue_pairs: QueuePairs<B>) -> Result<Self, Unavailable> {
+    fn new(device: &Arc<RdmaDevice>, room: u32, queue_pairs: QueuePairs<B>) -> Result<Self, Unavailable> {
         let refused = |error: &dyn std::fmt::Display| {
             Unavailable::new(Cause::Resources, format!("{}: {error}", device.name()))
         };
@@ -157,8 +157,8 @@ impl<B: DeviceBlock> CqDispatcher<B> {
     }
 
     /// For a pair of its own.
-    pub(super) fn of_one(device: &Arc<Device>, parameters: &QpParameters) -> Result<Self, Unavailable> {
-        let room = Pair::<B>::completions(parameters, false);
+    pub(super) fn of_one(device: &Arc<RdmaDevice>, parameters: &QpParameters) -> Result<Self, Unavailable> {
+        let room = RcQueuePair::<B>::completions(parameters, false);
         let mut dispatcher = Self::new(device, room, QueuePairs::One(Lease::default()))?;
         if parameters.shares_alone {
             dispatcher.shared_recv_queue = Some(SharedRecvQueue::new(device, parameters.rx_slots)?);
@@ -166,7 +166,7 @@ impl<B: DeviceBlock> CqDispatcher<B> {
         Ok(dispatcher)
     }
 
-    fn of_many(device: &Arc<Device>) -> Result<Self, Unavailable> {
+    fn of_many(device: &Arc<RdmaDevice>) -> Result<Self, Unavailable> {
         let room = FIRST_ROOM.min(device.limits.completions);
         let (pairs, draining) = (QueuePairTable::new(), Vec::new());
         let many = ManyQueuePairs { pairs, draining, generation: 0, room, used: 0, registered: false };
@@ -515,17 +515,17 @@ impl<B: DeviceBlock> WorkerCq<B> {
     /// Makes a pair that completes here. `None`: it has to have a queue of its own, as there is no room, or this one is another device's.
     pub(super) fn create_pair(
         &self,
-        device: &Arc<Device>,
+        device: &Arc<RdmaDevice>,
         origin: &str,
         parameters: &QpParameters,
         slot: u32,
-    ) -> Result<Option<Box<Pair<B>>>, Unavailable> {
+    ) -> Result<Option<Box<RcQueuePair<B>>>, Unavailable> {
         let mut dispatcher = self.lock();
         let dispatcher = match &mut *dispatcher {
             Some(dispatcher) if !dispatcher.is_stale(device) => dispatcher,
             place => place.insert(CqDispatcher::of_many(device)?),
         };
-        let needs = Pair::<B>::completions(parameters, parameters.shared_receives.is_some());
+        let needs = RcQueuePair::<B>::completions(parameters, parameters.shared_receives.is_some());
         if dispatcher.broken || !Arc::ptr_eq(&dispatcher.device, device) {
             return Ok(None);
         }
@@ -542,7 +542,7 @@ impl<B: DeviceBlock> WorkerCq<B> {
         };
         many.generation = (many.generation + 1) % GENERATIONS;
         let generation = many.generation;
-        let pair = Pair::new(device, origin, parameters, cq, shared_recv_queue.as_ref(), generation)?;
+        let pair = RcQueuePair::new(device, origin, parameters, cq, shared_recv_queue.as_ref(), generation)?;
         let (lease, owner) = (Lease::default(), EntryOwner::CqSlot(slot));
         many.pairs.insert(pair.qp.qp_number(), QueuePairEntry { generation, needs, lease, owner });
         many.used += needs;
@@ -550,7 +550,7 @@ impl<B: DeviceBlock> WorkerCq<B> {
     }
 
     /// Takes a pair whose owner goes.
-    pub(super) fn start_draining(&self, mut pair: Box<Pair<B>>) {
+    pub(super) fn start_draining(&self, mut pair: Box<RcQueuePair<B>>) {
         pair.stop();
         let number = pair.qp.qp_number();
         let mut dispatcher = self.lock();
@@ -607,7 +607,7 @@ impl<B: DeviceBlock> WorkerCq<B> {
 
 impl<B: DeviceBlock> CqDispatcher<B> {
     /// Whether it is empty, and of no use to pairs of this device.
-    fn is_stale(&self, device: &Arc<Device>) -> bool {
+    fn is_stale(&self, device: &Arc<RdmaDevice>) -> bool {
         let is_empty = matches!(&self.queue_pairs, QueuePairs::ManyQueuePairs(many) if many.pairs.is_empty());
         is_empty && (self.broken || !Arc::ptr_eq(&self.device, device))
     }

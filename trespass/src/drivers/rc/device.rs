@@ -32,7 +32,7 @@ const CACHE_LIFETIME: Duration = Duration::from_secs(1);
 /// It stays open as long as the process: pools are registered in its domain, and these outlive connections. One that has failed is
 /// [not used](Device::listen) for new connections, which open it anew.
 #[derive(Debug)]
-pub(crate) struct Device {
+pub(crate) struct RdmaDevice {
     name: String,
     context: DeviceContext,
     domain: ProtectionDomain,
@@ -64,7 +64,7 @@ pub(super) struct DeviceLimits {
     pub(super) reads_out: u8,
 }
 
-impl Device {
+impl RdmaDevice {
     /// The domain in which the memory of its connections is registered.
     pub(crate) fn domain(&self) -> &ProtectionDomain {
         &self.domain
@@ -153,7 +153,7 @@ fn version(release: &str) -> Option<(u32, u32)> {
 /// A port of an open device, and the address that it is used under.
 #[derive(Clone, Debug)]
 pub(crate) struct DevicePort {
-    pub(crate) device: Arc<Device>,
+    pub(crate) device: Arc<RdmaDevice>,
     pub(crate) path: LocalPath,
 }
 
@@ -184,7 +184,7 @@ struct CachedPort {
 
 #[derive(Debug)]
 struct DeviceCache {
-    devices: Vec<Arc<Device>>,
+    devices: Vec<Arc<RdmaDevice>>,
     ports: Vec<CachedPort>,
 }
 
@@ -196,7 +196,7 @@ impl DeviceCache {
     }
 
     /// Takes the device's events: after them an answer may be another, and a device that has failed is not used for new connections.
-    fn read_async_events(&mut self, device: &Device) {
+    fn read_async_events(&mut self, device: &RdmaDevice) {
         let mut failed = false;
         loop {
             let event = match device.events.try_next() {
@@ -263,7 +263,7 @@ pub(crate) fn find(
 }
 
 fn port_by_name(
-    devices: &mut Vec<Arc<Device>>,
+    devices: &mut Vec<Arc<RdmaDevice>>,
     list: &DeviceList,
     name: &DeviceName,
     gid_index: Option<u8>,
@@ -278,10 +278,10 @@ fn port_by_name(
 
 /// The device of this name, opened once.
 fn open_once(
-    devices: &mut Vec<Arc<Device>>,
+    devices: &mut Vec<Arc<RdmaDevice>>,
     list: &DeviceList,
     name: &str,
-) -> Result<Arc<Device>, Unavailable> {
+) -> Result<Arc<RdmaDevice>, Unavailable> {
     let listed = list.find(name)?;
     if let Some(device) = devices.iter().find(|device| device.name == name) {
         return Ok(Arc::clone(device));
@@ -292,7 +292,7 @@ fn open_once(
 
 /// The device that the connection manager has named. A pool is registered in one domain, so it is not the manager's own handle of it that
 /// queue pairs are made of.
-pub(crate) fn named_device(name: &str) -> Result<Arc<Device>, Unavailable> {
+pub(crate) fn named_device(name: &str) -> Result<Arc<RdmaDevice>, Unavailable> {
     let mut cache = cache();
     cache.read_all_async_events();
     if let Some(device) = cache.devices.iter().find(|device| device.name == name) {
@@ -313,7 +313,7 @@ fn first_active(context: &DeviceContext, gid_index: Option<u8>) -> Result<LocalP
 }
 
 fn port_by_address(
-    devices: &mut Vec<Arc<Device>>,
+    devices: &mut Vec<Arc<RdmaDevice>>,
     list: &DeviceList,
     local: SocketAddr,
     gid_index: Option<u8>,
@@ -331,8 +331,11 @@ fn port_by_address(
     Ok(DevicePort { device, path })
 }
 
-fn keep_open(devices: &mut Vec<Arc<Device>>, context: DeviceContext) -> Result<Arc<Device>, Unavailable> {
-    let device = Arc::new(Device::open(context)?);
+fn keep_open(
+    devices: &mut Vec<Arc<RdmaDevice>>,
+    context: DeviceContext,
+) -> Result<Arc<RdmaDevice>, Unavailable> {
+    let device = Arc::new(RdmaDevice::open(context)?);
     devices.push(Arc::clone(&device));
     Ok(device)
 }

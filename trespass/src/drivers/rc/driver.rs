@@ -13,14 +13,14 @@ use super::cm_queue_pair::CmQueuePair;
 use super::control_channel::{CmChannel, ControlChannel};
 use super::cq_dispatcher::{CompletedRequest, WorkCompletion};
 use super::path::{EarlyCompletions, ProvenPath, RcPath};
-use super::queue_pair::{CompletionTarget, DRAIN, HeaderBuffers, Pair, QueuePairOwner};
+use super::queue_pair::{CompletionTarget, DRAIN, HeaderBuffers, QueuePairOwner, RcQueuePair};
 use super::request::{RequestPayload, needs_head};
 use super::wr_id::{self, WrId};
 use crate::drivers::Driver;
 use crate::protocol::copying::copy;
 use crate::protocol::frame::{HEADER_LEN, Immediate};
 use crate::protocol::{
-    Block, BlockPieces, Blocks, CallBuffer, CompletedTransmit, FailureCause, GATHER_MAX, Kind,
+    Block, BlockPieces, Blocks, CallBuffer, CompletedTransmit, ConnectionKind, FailureCause, GATHER_MAX,
     ProtocolMachine, Purpose, TransmitItem,
 };
 
@@ -29,7 +29,7 @@ const RESET_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// How far it has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum ClosePhase {
     /// Everything is open.
     Open,
     /// The connection has failed on this side, and the peer is being told.
@@ -45,7 +45,7 @@ pub(crate) struct RcDriver<B: DeviceBlock> {
     pair: QueuePairOwner<B>,
     control: ControlChannel,
     slot_size: usize,
-    phase: Phase,
+    phase: ClosePhase,
     /// Blocks of frames that were not kept, to be posted again.
     spare_blocks: Vec<B>,
     /// Taken from the connection, and not posted for want of memory.
@@ -80,7 +80,7 @@ impl<B: DeviceBlock> RcDriver<B> {
             pair,
             control,
             slot_size,
-            phase: Phase::Open,
+            phase: ClosePhase::Open,
             held: None,
             early: Some(early),
             starved: false,
@@ -92,7 +92,7 @@ impl<B: DeviceBlock> RcDriver<B> {
     /// Whether the device has nothing of it any more.
     #[cfg(test)]
     pub(super) fn is_over(&self) -> bool {
-        self.phase == Phase::Drained
+        self.phase == ClosePhase::Drained
     }
 
     /// The device's name.
@@ -117,7 +117,7 @@ impl<B: DeviceBlock> RcDriver<B> {
     /// How many sends were posted, and the number of the one that comes `ahead` of these.
     #[cfg(test)]
     pub(super) fn sends(&self, ahead: u32) -> (u64, u64) {
-        let Pair { generation, posted, .. } = *self.pair;
+        let RcQueuePair { generation, posted, .. } = *self.pair;
         (posted, wr_id::encode(generation, WrId::Send(posted as u32 + ahead)))
     }
 
@@ -136,7 +136,7 @@ impl<B: DeviceBlock> RcDriver<B> {
 
     /// What carries it, in words.
     pub(crate) fn describe(&self) -> String {
-        let Pair { qp, heads, origin, .. } = &*self.pair;
+        let RcQueuePair { qp, heads, origin, .. } = &*self.pair;
         let capability = qp.control().capability();
         // What the device says of the way, where it does.
         let mask = QueuePairAttributeMask::PathMtu | QueuePairAttributeMask::DestinationQueuePairNumber;
@@ -265,7 +265,7 @@ impl<B: DeviceBlock> RcDriver<B> {
         now: Instant,
     ) -> bool {
         let Self { pair, held, starved, .. } = self;
-        let Pair { qp, generation, sends, posted, heads, .. } = &mut **pair;
+        let RcQueuePair { qp, generation, sends, posted, heads, .. } = &mut **pair;
         let immediate = protocol.uses_immediate();
         let mut pull = |room, heads: &mut HeaderBuffers<B>| {
             let mut source =
@@ -301,20 +301,21 @@ impl<B: DeviceBlock> RcDriver<B> {
 
     #[inline]
     fn may_post(&self) -> bool {
-        self.phase == Phase::Open && !self.broken && self.held.is_none()
+        self.phase == ClosePhase::Open && !self.broken && self.held.is_none()
     }
 
     /// Posts bytes that are a frame of their own, of whose header so many bytes are sent: all or none. `own` has a copy of them behind the
     /// header's place, or they go into the request itself. There is room for it.
-    fn post_alone(
+    fn post_single_frame(
         &mut self,
         protocol: &mut ProtocolMachine<B>,
         header_len: usize,
         own: Option<B>,
         bytes: &[u8],
     ) {
-        let Pair { qp, generation, sends, posted, heads, .. } = &mut *self.pair;
-        let header = protocol.begin_alone(bytes.len(), own.as_ref().map_or(0, |own| own.bytes().len()));
+        let RcQueuePair { qp, generation, sends, posted, heads, .. } = &mut *self.pair;
+        let header =
+            protocol.begin_single_frame(bytes.len(), own.as_ref().map_or(0, |own| own.bytes().len()));
         let immediate = Immediate::of(&header).filter(|_| header_len == 0);
         let (mut whole, mut pieces) = (None, None);
         if let Some(mut own) = own {
@@ -324,7 +325,7 @@ impl<B: DeviceBlock> RcDriver<B> {
             pieces = Some(BlockPieces::own(own, end));
         }
         let mut list = qp.start_post_send();
-        let id = sends.push_alone(pieces);
+        let id = sends.push_single_frame(pieces);
         let number = wr_id::encode(*generation, WrId::Send(id as u32));
         let request = list.construct_wr(number, WorkRequestFlags::Signaled);
         match (whole, immediate) {
@@ -368,10 +369,10 @@ impl<B: DeviceBlock> RcDriver<B> {
             return false;
         }
         match self.phase {
-            Phase::Resetting { until } => told || now >= until,
+            ClosePhase::Resetting { until } => told || now >= until,
             _ if told => true,
             _ => {
-                self.phase = Phase::Resetting { until: now + RESET_TIMEOUT };
+                self.phase = ClosePhase::Resetting { until: now + RESET_TIMEOUT };
                 false
             }
         }
@@ -396,7 +397,7 @@ impl<B: DeviceBlock> RcDriver<B> {
         }
         self.spare_blocks.clear();
         protocol.drained();
-        self.phase = Phase::Drained;
+        self.phase = ClosePhase::Drained;
         // The peer is to hear of it also if this side's program does nothing for a long time.
         self.control.disconnect();
     }
@@ -429,7 +430,7 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RcDriver<P::Block> {
         self.report_early_once(protocol);
         self.dispatcher(protocol, "waiting for completions", |dispatcher| dispatcher.take_events());
         self.control.poll_events();
-        while matches!(self.phase, Phase::Open | Phase::Resetting { .. }) {
+        while matches!(self.phase, ClosePhase::Open | ClosePhase::Resetting { .. }) {
             if self.step(protocol, blocks, now) {
                 continue;
             }
@@ -444,14 +445,14 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RcDriver<P::Block> {
                     self.pair.device.read_async_events();
                 }
                 self.pair.stop();
-                self.phase = Phase::Draining { until: now + DRAIN };
+                self.phase = ClosePhase::Draining { until: now + DRAIN };
             } else if !self.dispatcher(protocol, "arming the completion queue", |dispatcher| dispatcher.arm())
                 && !self.broken
             {
                 return;
             }
         }
-        if let Phase::Draining { until } = self.phase {
+        if let ClosePhase::Draining { until } = self.phase {
             self.drain(protocol, blocks, now >= until);
         }
     }
@@ -466,7 +467,7 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RcDriver<P::Block> {
         sink: &mut CallBuffer<'_>,
     ) -> bool {
         self.report_early_once(protocol);
-        if self.phase != Phase::Open || self.broken {
+        if self.phase != ClosePhase::Open || self.broken {
             return false;
         }
         let mut moved = false;
@@ -482,15 +483,16 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RcDriver<P::Block> {
         &mut self,
         protocol: &mut ProtocolMachine<P::Block>,
         blocks: &mut P,
-        kind: Kind,
+        kind: ConnectionKind,
         bytes: &[u8],
     ) -> bool {
         self.report_early_once(protocol);
-        if protocol.is_crowded() && self.may_post() {
+        if protocol.is_busy() && self.may_post() {
             // Most of what is under way has come to its end, and nobody has looked.
             self.poll(protocol, true, &mut CallBuffer::default());
         }
-        if !self.may_post() || self.pair.sends.room() == 0 || !protocol.allows_alone(kind, bytes.len()) {
+        if !self.may_post() || self.pair.sends.room() == 0 || !protocol.allows_single_frame(kind, bytes.len())
+        {
             return false;
         }
         let header_len = if protocol.uses_immediate() { 0 } else { HEADER_LEN };
@@ -500,14 +502,14 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RcDriver<P::Block> {
             copy(&mut block.bytes_mut()[header_len..header_len + bytes.len()], bytes);
             own = Some(block);
         }
-        self.post_alone(protocol, header_len, own, bytes);
+        self.post_single_frame(protocol, header_len, own, bytes);
         true
     }
 
     /// Sends until nothing moves.
     fn post(&mut self, protocol: &mut ProtocolMachine<P::Block>, blocks: &mut P, now: Instant) {
         self.report_early_once(protocol);
-        if self.phase == Phase::Open {
+        if self.phase == ClosePhase::Open {
             self.send(protocol, blocks, now);
         }
         if self.broken || protocol.failure().is_some() {
@@ -525,7 +527,7 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RcDriver<P::Block> {
     /// What was posted needs nothing more of this side, but for a device that does its work when its completions are polled.
     fn is_flushed(&self) -> bool {
         let done = !self.pair.device.is_soft || self.pair.sends.is_empty();
-        self.phase == Phase::Drained || (done && self.held.is_none() && !self.starved)
+        self.phase == ClosePhase::Drained || (done && self.held.is_none() && !self.starved)
     }
 
     /// Whether it stopped for want of a block: nothing reports when there is one again.
@@ -536,8 +538,8 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RcDriver<P::Block> {
     /// When to take a turn in any case.
     fn next_deadline(&self) -> Option<Instant> {
         match self.phase {
-            Phase::Resetting { until } | Phase::Draining { until } => Some(until),
-            Phase::Open | Phase::Drained => None,
+            ClosePhase::Resetting { until } | ClosePhase::Draining { until } => Some(until),
+            ClosePhase::Open | ClosePhase::Drained => None,
         }
     }
 
@@ -550,7 +552,7 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RcDriver<P::Block> {
 /// Takes note of what has completed. A frame may go to the call that waits.
 #[inline(always)]
 fn take_completion<B: DeviceBlock>(
-    pair: &mut Pair<B>,
+    pair: &mut RcQueuePair<B>,
     spare_blocks: &mut Vec<B>,
     broken: &mut bool,
     protocol: &mut ProtocolMachine<B>,

@@ -32,7 +32,7 @@ mod wr_id;
 pub(crate) use cm_queue_pair::CmQueuePair;
 pub(crate) use control_channel::CmChannel;
 pub(crate) use cq_dispatcher::{CqSlot, WorkCompletion, WorkerCq};
-pub(crate) use device::{Device, find, named_device};
+pub(crate) use device::{RdmaDevice, find, named_device};
 pub(crate) use driver::RcDriver;
 pub(crate) use path::{QpParameters, RcPath};
 

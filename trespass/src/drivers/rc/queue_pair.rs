@@ -20,7 +20,7 @@ use super::cq_dispatcher::{
 use super::path::QpParameters;
 use super::shared_recv_queue::SharedRecvQueue;
 use super::wr_id::{self, WrId};
-use super::{Device, DeviceBlock};
+use super::{DeviceBlock, RdmaDevice};
 use crate::handshake::{Cause, Unavailable};
 use crate::protocol::{BlockPiece, Blocks, CompletedTransmit, GATHER_MAX, PostedSends, Purpose};
 
@@ -34,7 +34,7 @@ const ENTRIES_MIN: u32 = 2;
 pub(super) const DRAIN: Duration = Duration::from_millis(500);
 
 /// A queue pair, and what was posted. It must not be dropped before the device has given everything back: [`QueuePairOwner`] sees to that.
-pub(super) struct Pair<B: DeviceBlock> {
+pub(super) struct RcQueuePair<B: DeviceBlock> {
     pub(super) qp: GenericQueuePair,
     /// What its work requests' numbers have.
     pub(super) generation: u32,
@@ -55,15 +55,15 @@ pub(super) struct Pair<B: DeviceBlock> {
     last_wqe_reached: bool,
     /// It is in the error state.
     pub(super) stopped: bool,
-    pub(super) device: Arc<Device>,
+    pub(super) device: Arc<RdmaDevice>,
     /// The device and the port, and why these, in words.
     pub(super) origin: String,
 }
 
-impl<B: DeviceBlock> Pair<B> {
+impl<B: DeviceBlock> RcQueuePair<B> {
     /// Makes it, in the reset state.
     pub(super) fn new(
-        device: &Arc<Device>,
+        device: &Arc<RdmaDevice>,
         origin: &str,
         parameters: &QpParameters,
         cq: &GenericCompletionQueue,
@@ -242,7 +242,7 @@ fn replace_with_copy<B>(piece: &mut BlockPiece<B>, copy: impl FnOnce(&B) -> Opti
 /// A queue pair that somebody uses, and where it completes. When it is dropped, everything is taken back from the device first.
 pub(super) struct QueuePairOwner<B: DeviceBlock> {
     /// Only its drop takes it.
-    pair: Option<Box<Pair<B>>>,
+    pair: Option<Box<RcQueuePair<B>>>,
     target: CompletionTarget<B>,
     /// During the handshake: what completes is reported, and the completion queue is to tell of the next.
     watched: bool,
@@ -259,7 +259,7 @@ pub(super) enum CompletionTarget<B: DeviceBlock> {
 impl<B: DeviceBlock> QueuePairOwner<B> {
     /// Makes it, in the reset state: in a worker's completion queue, if there is one and it has room, else with all that it needs.
     pub(super) fn new(
-        device: &Arc<Device>,
+        device: &Arc<RdmaDevice>,
         origin: &str,
         parameters: &QpParameters,
         slot: Option<&CqSlot<B>>,
@@ -276,7 +276,8 @@ impl<B: DeviceBlock> QueuePairOwner<B> {
             });
         }
         let dispatcher = CqDispatcher::of_one(device, parameters)?;
-        let pair = Pair::new(device, origin, parameters, dispatcher.cq(), dispatcher.shared_recv_queue(), 0)?;
+        let pair =
+            RcQueuePair::new(device, origin, parameters, dispatcher.cq(), dispatcher.shared_recv_queue(), 0)?;
         Ok(Self {
             pair: Some(Box::new(pair)),
             target: CompletionTarget::Own(Box::new(dispatcher)),
@@ -308,7 +309,7 @@ impl<B: DeviceBlock> QueuePairOwner<B> {
     }
 
     /// Both.
-    pub(super) fn parts(&mut self) -> (&mut Pair<B>, &mut CompletionTarget<B>) {
+    pub(super) fn parts(&mut self) -> (&mut RcQueuePair<B>, &mut CompletionTarget<B>) {
         (self.pair.as_mut().expect(OPEN), &mut self.target)
     }
 
@@ -389,15 +390,15 @@ impl<B: DeviceBlock> QueuePairOwner<B> {
 const OPEN: &str = "a pair is kept as long as its keeper lives";
 
 impl<B: DeviceBlock> Deref for QueuePairOwner<B> {
-    type Target = Pair<B>;
+    type Target = RcQueuePair<B>;
 
-    fn deref(&self) -> &Pair<B> {
+    fn deref(&self) -> &RcQueuePair<B> {
         self.pair.as_ref().expect(OPEN)
     }
 }
 
 impl<B: DeviceBlock> DerefMut for QueuePairOwner<B> {
-    fn deref_mut(&mut self) -> &mut Pair<B> {
+    fn deref_mut(&mut self) -> &mut RcQueuePair<B> {
         self.pair.as_mut().expect(OPEN)
     }
 }
@@ -433,7 +434,7 @@ fn depths(parameters: &QpParameters) -> (u32, u32) {
 }
 
 /// Completions of both queues must find room in one completion queue.
-fn fits(device: &Device, sends: u32, receives: u32) -> Result<(), Unavailable> {
+fn fits(device: &RdmaDevice, sends: u32, receives: u32) -> Result<(), Unavailable> {
     let limits = device.limits;
     for (what, wanted, most) in [
         ("completions", sends + receives, limits.completions),
@@ -451,7 +452,7 @@ fn fits(device: &Device, sends: u32, receives: u32) -> Result<(), Unavailable> {
 
 /// Makes a queue pair, with fewer pieces to a request, and with less inline data, if the device has not so much.
 fn create_queue_pair(
-    device: &Device,
+    device: &RdmaDevice,
     cq: &GenericCompletionQueue,
     srq: Option<&SharedReceiveQueue>,
     sends: u32,
@@ -576,7 +577,7 @@ impl<B: DeviceBlock> PostedReceives<B> {
             let id = self.first + self.posted.len() as u64;
             self.posted.push_back(block);
             let request = list.construct_wr(wr_id::encode(generation, WrId::Receive(id as u32)));
-            // SAFETY: the block is in `posted` until `complete` takes it out, which is when its completion was polled; `Pair`
+            // SAFETY: the block is in `posted` until `complete` takes it out, which is when its completion was polled; `RcQueuePair`
             // forgets what is left. No reference to its bytes is made there, and the memory stays where it is (`DeviceBlock`).
             unsafe { request.setup_sge(lkey, address as u64, u32::try_from(len).unwrap_or(u32::MAX)) };
         }

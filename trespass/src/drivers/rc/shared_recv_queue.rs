@@ -9,7 +9,7 @@ use sideway::ibverbs::srq::SharedReceiveQueue;
 
 use super::DeviceBlock;
 use super::cq_dispatcher::CompletedRequest;
-use super::device::Device;
+use super::device::RdmaDevice;
 use super::wr_id::{self, GENERATIONS, WrId};
 use crate::handshake::{Cause, Unavailable};
 use crate::protocol::{Lease, Ledger};
@@ -34,7 +34,7 @@ struct RecvSlot<B> {
 
 impl<B: DeviceBlock> SharedRecvQueue<B> {
     /// A queue of at most so many receives. None is posted.
-    pub(super) fn new(device: &Device, size: u32) -> Result<Self, Unavailable> {
+    pub(super) fn new(device: &RdmaDevice, size: u32) -> Result<Self, Unavailable> {
         let size = size.min(device.limits.shared_receives);
         let made = device.domain().create_srq_builder().setup_max_wr(size).setup_max_sge(1).build();
         let srq =

@@ -5,14 +5,14 @@ use crate::protocol::block::{Block, Blocks, Purpose};
 use crate::protocol::copying::copy;
 use crate::protocol::failure::{Blocked, CallError};
 use crate::protocol::frame;
-use crate::protocol::setup::Kind;
+use crate::protocol::setup::ConnectionKind;
 
 impl<B: Block> Incoming<B> {
     /// Whether a call to receive would do something other than block.
     pub(crate) fn readable(&self) -> bool {
         match self.kind {
-            Kind::Stream => self.ready > 0 || self.at_end(),
-            Kind::SeqPacket => {
+            ConnectionKind::Stream => self.ready > 0 || self.at_end(),
+            ConnectionKind::SeqPacket => {
                 self.complete > 0
                     || self.at_end()
                     || self.too_long().is_some()
@@ -33,7 +33,7 @@ impl<B: Block> Incoming<B> {
     /// The length of the message at the front if it can only be taken in parts.
     fn too_long(&self) -> Option<u64> {
         // Nothing of it here: that it is too long is told when there is a part to take, else readiness would promise what is not.
-        if self.taking.is_some() || self.kind == Kind::Stream || self.ready == 0 {
+        if self.taking.is_some() || self.kind == ConnectionKind::Stream || self.ready == 0 {
             return None;
         }
         let item = self.items.front()?;
@@ -48,7 +48,7 @@ impl<B: Block> Incoming<B> {
 
     /// The length of the message at the front, if it has begun to arrive.
     pub(crate) fn message_len(&self) -> Option<u64> {
-        if self.kind == Kind::Stream {
+        if self.kind == ConnectionKind::Stream {
             return None;
         }
         match &self.items.front()?.bytes {
@@ -72,7 +72,7 @@ impl<B: Block> Incoming<B> {
 
     /// Bytes of the stream. 0: the peer has sent all that it will.
     pub(crate) fn read(&mut self, buffer: &mut [u8]) -> Result<usize, CallError> {
-        if self.kind != Kind::Stream {
+        if self.kind != ConnectionKind::Stream {
             return Err(CallError::WrongKind);
         }
         if buffer.is_empty() || self.at_end() {
@@ -119,7 +119,7 @@ impl<B: Block> Incoming<B> {
 
     /// As much of the message at the front as is here and fits. `None`: the peer has sent all that it will.
     pub(crate) fn recv_part(&mut self, buffer: &mut [u8]) -> Result<Option<ReceivedPart>, CallError> {
-        if self.kind != Kind::SeqPacket {
+        if self.kind != ConnectionKind::SeqPacket {
             return Err(CallError::WrongKind);
         }
         if self.taking.is_none() && self.at_end() {
@@ -146,7 +146,7 @@ impl<B: Block> Incoming<B> {
 
     fn check_messages(&self) -> Result<(), CallError> {
         match self.taking {
-            _ if self.kind != Kind::SeqPacket => Err(CallError::WrongKind),
+            _ if self.kind != ConnectionKind::SeqPacket => Err(CallError::WrongKind),
             Some(message) => Err(CallError::PartOpen { left: message.total - message.got }),
             None => Ok(()),
         }
@@ -239,7 +239,7 @@ impl<B: Block> Incoming<B> {
             _ => return Err(CallError::Blocked(Blocked::Nothing)),
         };
         let (mut first, mut whole) = (item.first, 0);
-        if self.kind == Kind::SeqPacket {
+        if self.kind == ConnectionKind::SeqPacket {
             first = self.taking.is_none();
             let mut message = self.taking.unwrap_or(MessageProgress { total, got: 0 });
             message.got += range.len() as u64;

@@ -10,7 +10,7 @@ use crate::protocol::copying::copy;
 use crate::protocol::failure::{Blocked, CallError};
 use crate::protocol::frame::{self, FIRST, HEADER_LEN, LAST, SEGMENTS_MAX, SOURCE_MAX};
 use crate::protocol::pieces::{BlockPiece, BlockPieces, BlockShare};
-use crate::protocol::setup::Kind;
+use crate::protocol::setup::ConnectionKind;
 
 /// Blocks that are to be lent together, in sum.
 pub(crate) struct LendSummary {
@@ -29,7 +29,7 @@ impl<B: Block> Outgoing<B> {
         slices: &[IoSlice<'_>],
         blocks: &mut impl Blocks<Block = B>,
     ) -> Result<usize, CallError> {
-        if self.kind != Kind::Stream {
+        if self.kind != ConnectionKind::Stream {
             return Err(CallError::WrongKind);
         }
         let mut slices = Slices::new(slices);
@@ -120,7 +120,7 @@ impl<B: Block> Outgoing<B> {
 
     /// Whether there are messages, not bytes.
     pub(crate) fn has_messages(&self) -> bool {
-        self.kind == Kind::SeqPacket
+        self.kind == ConnectionKind::SeqPacket
     }
 
     /// What blocks are in sum, of each so many bytes.
@@ -264,7 +264,7 @@ impl<B: Block> Outgoing<B> {
     }
 
     fn check_message(&self, len: u64) -> Result<(), CallError> {
-        if self.kind != Kind::SeqPacket {
+        if self.kind != ConnectionKind::SeqPacket {
             return Err(CallError::WrongKind);
         }
         if let Some(PartialMessage { left, .. }) = self.parts {

@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn all_before_fin_arrives_and_reading_goes_on() {
-    let mut pair = PeerPair::new(&setup(Kind::Stream));
+    let mut pair = PeerPair::new(&setup(ConnectionKind::Stream));
     pair.a.write(&bytes(200_000, 1)).unwrap();
     pair.a.connection.shutdown_write();
     assert_eq!(pair.a.write(b"x"), Err(CallError::ShutDown));
@@ -29,7 +29,7 @@ fn all_before_fin_arrives_and_reading_goes_on() {
 #[test]
 fn both_close_at_once() {
     for link in [LinkType::Rc, LinkType::Tcp] {
-        let mut setup = ConnectionSetup::new(Kind::SeqPacket, link);
+        let mut setup = ConnectionSetup::new(ConnectionKind::SeqPacket, link);
         setup.read = link == LinkType::Rc;
         let mut pair = PeerPair::new(&setup);
         pair.a.send(&bytes(100_000, 1)).unwrap();
@@ -45,7 +45,7 @@ fn both_close_at_once() {
 
 #[test]
 fn a_close_with_a_peer_that_does_not_close_ends_with_the_linger_time() {
-    let mut pair = PeerPair::new(&setup(Kind::Stream));
+    let mut pair = PeerPair::new(&setup(ConnectionKind::Stream));
     pair.a.connection.close(pair.now);
     pair.b.write(&bytes(100_000, 1)).unwrap();
     pair.settle();
@@ -61,7 +61,7 @@ fn a_close_with_a_peer_that_does_not_close_ends_with_the_linger_time() {
 /// The window of the peer is closed by data that nobody reads; FIN and its answer must get through, both ways.
 #[test]
 fn fin_needs_no_credit_of_data() {
-    let mut setup = setup(Kind::Stream);
+    let mut setup = setup(ConnectionKind::Stream);
     (setup.read, setup.rcvbuf, setup.sndbuf) = (false, 16 * 8192, 64 * 8192);
     (setup.own.rx_slots, setup.peer.rx_slots) = (16, 16);
     let mut pair = PeerPair::new(&setup);
@@ -90,7 +90,7 @@ fn fin_needs_no_credit_of_data() {
 
 #[test]
 fn abort_resets_the_peer_and_lent_blocks_come_back_unsent() {
-    let mut pair = PeerPair::new(&setup(Kind::SeqPacket));
+    let mut pair = PeerPair::new(&setup(ConnectionKind::SeqPacket));
     pair.b.blocks.most = 0;
     let tickets = [pair.a.lend(&bytes(100_000, 1)), pair.a.lend(&bytes(10, 1))];
     while pair.a.transmit(&mut pair.b, pair.now, true) {}
@@ -113,7 +113,7 @@ fn blocks_in_several_frames_come_back_once_wherever_it_ends() {
     // Of six frames the first two are of one block, the next three of another, of which more is to go.
     for completed in 0..=6 {
         for aborts in [false, true] {
-            let mut pair = PeerPair::new(&ConnectionSetup::new(Kind::Stream, LinkType::Rc));
+            let mut pair = PeerPair::new(&ConnectionSetup::new(ConnectionKind::Stream, LinkType::Rc));
             let tickets = [10_000, 20_000, 100_000].map(|len| pair.a.lend(&bytes(len, len as u8)));
             for _ in 0..6 {
                 assert!(pair.a.transmit(&mut pair.b, pair.now, true));
@@ -146,7 +146,7 @@ fn blocks_in_several_frames_come_back_once_wherever_it_ends() {
 #[test]
 fn a_copy_of_what_is_lost_comes_back_once() {
     for drained in [true, false] {
-        let mut pair = PeerPair::new(&ConnectionSetup::new(Kind::Stream, LinkType::Rc));
+        let mut pair = PeerPair::new(&ConnectionSetup::new(ConnectionKind::Stream, LinkType::Rc));
         let tickets = [20_000, 100_000].map(|len| pair.a.lend(&bytes(len, 1)));
         for _ in 0..5 {
             assert!(pair.a.transmit(&mut pair.b, pair.now, true));
@@ -196,7 +196,7 @@ fn returned(side: &mut TestPeer) -> Vec<(Ticket, bool)> {
 
 #[test]
 fn data_received_before_a_failure_is_delivered() {
-    let mut pair = PeerPair::new(&setup(Kind::SeqPacket));
+    let mut pair = PeerPair::new(&setup(ConnectionKind::SeqPacket));
     pair.a.send(b"last words").unwrap();
     pair.settle();
     pair.b.connection.failed(FailureCause::PeerGone);
@@ -211,7 +211,7 @@ fn data_received_before_a_failure_is_delivered() {
 
 #[test]
 fn a_link_that_dies_carries_no_reset_that_was_due() {
-    let mut pair = PeerPair::new(&setup(Kind::Stream));
+    let mut pair = PeerPair::new(&setup(ConnectionKind::Stream));
     pair.a.connection.abort();
     pair.a.connection.failed(FailureCause::PeerGone);
     assert_eq!(pair.a.connection.failure(), Some(&FailureCause::Aborted), "the first counts");
@@ -220,7 +220,7 @@ fn a_link_that_dies_carries_no_reset_that_was_due() {
 
 #[test]
 fn a_peer_that_is_silent_is_probed_and_given_up() {
-    let mut setup = setup(Kind::Stream);
+    let mut setup = setup(ConnectionKind::Stream);
     let (idle, timeout) = (Duration::from_secs(5), Duration::from_secs(2));
     setup.keepalive = Some(Keepalive { idle, timeout });
     let mut pair = PeerPair::new(&setup);
@@ -246,7 +246,7 @@ fn a_peer_that_is_silent_is_probed_and_given_up() {
 /// Sends that are under way stand for a probe, and are waited for no longer.
 #[test]
 fn a_device_that_says_nothing_of_what_it_sends_is_given_up() {
-    let mut setup = setup(Kind::Stream);
+    let mut setup = setup(ConnectionKind::Stream);
     let (idle, timeout) = (Duration::from_secs(5), Duration::from_secs(2));
     setup.keepalive = Some(Keepalive { idle, timeout });
     for completes in [true, false] {
@@ -271,7 +271,7 @@ fn a_device_that_says_nothing_of_what_it_sends_is_given_up() {
 
 #[test]
 fn dropped_sources_count_as_read_in_their_order() {
-    let mut pair = PeerPair::new(&setup(Kind::Stream));
+    let mut pair = PeerPair::new(&setup(ConnectionKind::Stream));
     let tickets = [pair.a.lend(&bytes(100_000, 1)), pair.a.lend(&bytes(100_000, 1))];
     while pair.a.transmit(&mut pair.b, pair.now, true) {}
     while pair.b.deliver() {}
@@ -288,7 +288,7 @@ fn dropped_sources_count_as_read_in_their_order() {
 
 #[test]
 fn an_end_within_a_message_in_parts_aborts() {
-    let mut pair = PeerPair::new(&setup(Kind::SeqPacket));
+    let mut pair = PeerPair::new(&setup(ConnectionKind::SeqPacket));
     pair.a.connection.send_part(10, &[IoSlice::new(b"12345")], &mut pair.a.blocks).unwrap();
     pair.settle();
     pair.a.connection.shutdown_write();
@@ -300,7 +300,7 @@ fn an_end_within_a_message_in_parts_aborts() {
 /// FIN is told while the peer has still to READ; the end is the end only after what it brings.
 #[test]
 fn fin_goes_while_sources_are_unread() {
-    let mut pair = PeerPair::new(&setup(Kind::Stream));
+    let mut pair = PeerPair::new(&setup(ConnectionKind::Stream));
     pair.b.blocks.most = 0;
     pair.a.write(&bytes(200_000, 1)).unwrap();
     pair.a.connection.shutdown_write();
@@ -323,7 +323,7 @@ fn fin_goes_while_sources_are_unread() {
 #[test]
 fn credits_are_granted_until_the_end_is_acknowledged() {
     for answered_before in [false, true] {
-        let mut setup = setup(Kind::Stream);
+        let mut setup = setup(ConnectionKind::Stream);
         (setup.rcvbuf, setup.sndbuf) = (16 * 8192, 64 * 8192);
         (setup.own.rx_slots, setup.peer.rx_slots) = (16, 16);
         let mut pair = PeerPair::new(&setup);
@@ -363,7 +363,7 @@ fn credits_are_granted_until_the_end_is_acknowledged() {
 
 /// Both have said and heard all, and the device never says that the peer has the last of it.
 fn with_the_last_word_under_way() -> PeerPair {
-    let mut pair = PeerPair::new(&setup(Kind::Stream));
+    let mut pair = PeerPair::new(&setup(ConnectionKind::Stream));
     pair.a.write(b"all there is").unwrap();
     pair.a.connection.shutdown_write();
     pair.settle();
@@ -400,7 +400,7 @@ fn a_peer_that_goes_away_after_the_last_word_has_closed() {
 
 #[test]
 fn a_peer_that_goes_away_before_the_last_word_has_failed() {
-    let mut pair = PeerPair::new(&setup(Kind::Stream));
+    let mut pair = PeerPair::new(&setup(ConnectionKind::Stream));
     pair.a.connection.shutdown_write();
     pair.settle();
     // It has acknowledged this side's end, and not told its own.

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn tight(kind: Kind) -> ConnectionSetup {
+fn tight(kind: ConnectionKind) -> ConnectionSetup {
     let mut setup = setup(kind);
     (setup.rcvbuf, setup.sndbuf) = (4 * 8192, 4 * 8192);
     (setup.own.rx_slots, setup.peer.rx_slots) = (16, 16);
@@ -13,7 +13,7 @@ fn tight(kind: Kind) -> ConnectionSetup {
 #[test]
 fn two_blocked_writers_resume_when_either_reads() {
     for (read, size) in [(false, 256), (false, 8176), (true, 8176), (true, 32_768), (true, 200_000)] {
-        let mut setup = tight(Kind::Stream);
+        let mut setup = tight(ConnectionKind::Stream);
         setup.read = read;
         setup.sndbuf = setup.sndbuf.max(size);
         (setup.own.eager_max, setup.peer.eager_max) = (10_000, 10_000);
@@ -53,7 +53,7 @@ fn two_blocked_writers_resume_when_either_reads() {
 /// Large messages and small ones fill the quota together; what fills it lies behind what must be read first.
 #[test]
 fn a_source_in_front_is_read_whatever_lies_behind_it() {
-    let mut setup = tight(Kind::SeqPacket);
+    let mut setup = tight(ConnectionKind::SeqPacket);
     (setup.sndbuf, setup.stage, setup.read_piece) = (1 << 20, 8192, 8192);
     (setup.own.eager_max, setup.peer.eager_max) = (10_000, 10_000);
     let mut pair = PeerPair::new(&setup);
@@ -79,7 +79,7 @@ fn a_source_in_front_is_read_whatever_lies_behind_it() {
 #[test]
 fn a_message_of_the_whole_receive_buffer_arrives_whole() {
     for read in [false, true] {
-        let mut setup = tight(Kind::SeqPacket);
+        let mut setup = tight(ConnectionKind::SeqPacket);
         setup.read = read;
         (setup.own.slot_size, setup.peer.slot_size) = (512, 512);
         (setup.rcvbuf, setup.sndbuf) = (400_000, 500_000);
@@ -96,7 +96,7 @@ fn a_message_of_the_whole_receive_buffer_arrives_whole() {
 #[test]
 fn a_message_of_many_small_frames_arrives_whole() {
     for read in [false, true] {
-        let mut setup = tight(Kind::SeqPacket);
+        let mut setup = tight(ConnectionKind::SeqPacket);
         setup.read = read;
         (setup.rcvbuf, setup.sndbuf) = (400_000, 500_000);
         setup.peer.slot_size = 512;
@@ -120,7 +120,7 @@ fn a_message_of_many_small_frames_arrives_whole() {
 /// What is queued is bounded whatever the peer sends.
 #[test]
 fn memory_of_a_stalled_reader_is_bounded() {
-    let mut setup = tight(Kind::SeqPacket);
+    let mut setup = tight(ConnectionKind::SeqPacket);
     setup.coalesce = false;
     let mut pair = PeerPair::new(&setup);
     let mut sent = 0;
@@ -136,7 +136,7 @@ fn memory_of_a_stalled_reader_is_bounded() {
 /// An idle pair says nothing: no CREDIT answers a CREDIT for ever.
 #[test]
 fn an_idle_pair_is_silent() {
-    let mut pair = PeerPair::new(&tight(Kind::SeqPacket));
+    let mut pair = PeerPair::new(&tight(ConnectionKind::SeqPacket));
     for i in 0..500 {
         pair.a.send(&bytes(i % 200, 1)).unwrap();
         pair.settle();
@@ -150,7 +150,7 @@ fn an_idle_pair_is_silent() {
 
 #[test]
 fn a_full_send_queue_is_back_pressure() {
-    let mut pair = PeerPair::new(&setup(Kind::Stream));
+    let mut pair = PeerPair::new(&setup(ConnectionKind::Stream));
     pair.a.queue = PostedSends::new(4);
     let wanted = bytes(200_000, 3);
     let (mut given, mut got) = (0, Vec::new());
@@ -195,7 +195,7 @@ fn a_send_queue_signals_its_quarters_reads_and_the_end_of_a_turn() {
 /// A corked side that is told to wait for room gets room.
 #[test]
 fn a_cork_does_not_stop_a_writer_that_waits() {
-    let mut setup = tight(Kind::SeqPacket);
+    let mut setup = tight(ConnectionKind::SeqPacket);
     setup.sndbuf = 16_384;
     let mut pair = PeerPair::new(&setup);
     pair.a.connection.cork(true);

@@ -14,7 +14,7 @@ struct HostilePeer {
 }
 
 impl HostilePeer {
-    fn to(kind: Kind) -> Self {
+    fn to(kind: ConnectionKind) -> Self {
         HostilePeer { side: TestPeer::new(&setup(kind), 0), seq: 0 }
     }
 
@@ -46,7 +46,10 @@ impl HostilePeer {
 }
 
 /// The error that `lie` gives; with it the connection has failed, and says so to both sides, and hears nothing more.
-fn caught(kind: Kind, lie: impl FnOnce(&mut HostilePeer) -> Result<(), ProtocolError>) -> ProtocolError {
+fn caught(
+    kind: ConnectionKind,
+    lie: impl FnOnce(&mut HostilePeer) -> Result<(), ProtocolError>,
+) -> ProtocolError {
     let mut liar = HostilePeer::to(kind);
     let error = lie(&mut liar).unwrap_err();
     let connection = &mut liar.side.connection;
@@ -65,7 +68,7 @@ fn caught(kind: Kind, lie: impl FnOnce(&mut HostilePeer) -> Result<(), ProtocolE
 
 #[test]
 fn lengths_and_numbers() {
-    use Kind::Stream;
+    use ConnectionKind::Stream;
     use ProtocolError as E;
     assert_eq!(caught(Stream, |liar| liar.side.feed(&[1; 15])), E::ShortFrame { len: 15 });
     let said = |len| move |liar: &mut HostilePeer| liar.say(Header { len, ..NONE }, b"abc");
@@ -98,7 +101,7 @@ fn grants() {
     use ProtocolError as E;
     let grants = |credit_total| move |liar: &mut HostilePeer| liar.say(Header { credit_total, ..NONE }, b"x");
     for total in [63, 65, 0, u32::MAX] {
-        let error = caught(Kind::Stream, grants(total));
+        let error = caught(ConnectionKind::Stream, grants(total));
         assert_eq!(error, E::Grant { total, granted: 64, sent: 0, most: 64 });
     }
     let overdraws = |liar: &mut HostilePeer| {
@@ -108,12 +111,12 @@ fn grants() {
         liar.side.receives += 1;
         liar.data(0, b"x")
     };
-    assert_eq!(caught(Kind::Stream, overdraws), E::Overdrawn { granted: 64 });
+    assert_eq!(caught(ConnectionKind::Stream, overdraws), E::Overdrawn { granted: 64 });
 }
 
 #[test]
 fn messages() {
-    use Kind::SeqPacket;
+    use ConnectionKind::SeqPacket;
     use ProtocolError as E;
     let total = |total: u64, rest: &[u8]| [&total.to_le_bytes(), rest].concat();
     assert_eq!(caught(SeqPacket, |liar| liar.data(0, b"x")), E::NotBegun);
@@ -156,7 +159,7 @@ fn messages() {
 
 #[test]
 fn sources() {
-    use Kind::{SeqPacket, Stream};
+    use ConnectionKind::{SeqPacket, Stream};
     use ProtocolError as E;
     let many = |liar: &mut HostilePeer| (0..17).try_for_each(|_| liar.rts(0, None, 100_000));
     assert_eq!(caught(Stream, many), E::TooManySources { most: 16 });
@@ -186,7 +189,7 @@ fn sources_of_several_ranges() {
         ranges.iter().for_each(|&(addr, len)| payload.extend(encode_segment(Segment { addr, len, rkey: 1 })));
         move |liar: &mut HostilePeer| liar.say(Header { kind: FrameType::Rts, count, ..NONE }, &payload)
     };
-    let refused = |lie| caught(Kind::Stream, lie);
+    let refused = |lie| caught(ConnectionKind::Stream, lie);
     assert!(matches!(refused(rts(0, 0, &[])), E::Count { count: 0, .. }));
     assert!(matches!(refused(rts(17, 17, &[(4096, 1); 17])), E::Count { count: 17, .. }));
     assert!(matches!(refused(rts(3, 2, &[(4096, 1); 2])), E::Length { said: 56, came: 40, .. }));
@@ -197,15 +200,15 @@ fn sources_of_several_ranges() {
     let halves = rts(2, 0, &[(4096, 1 << 31); 2]);
     assert!(matches!(refused(halves), E::Source { bytes: 0, sum: 0x1_0000_0000, .. }));
     let most = rts(16, 16 * u64::from(u32::MAX), &[(4096, u32::MAX); 16]);
-    assert!(matches!(caught(Kind::Stream, most), E::SourceTooLong { .. }));
+    assert!(matches!(caught(ConnectionKind::Stream, most), E::SourceTooLong { .. }));
     let wraps = rts(2, 20, &[(4096, 10), (u64::MAX - 5, 10)]);
-    assert!(matches!(caught(Kind::Stream, wraps), E::Source { .. }));
+    assert!(matches!(caught(ConnectionKind::Stream, wraps), E::Source { .. }));
 }
 
 /// Ranges of one byte each are no way to a victim's memory: each READ takes a block, and blocks are counted.
 #[test]
 fn ranges_of_one_byte_are_read_within_the_quota() {
-    let mut liar = HostilePeer::to(Kind::Stream);
+    let mut liar = HostilePeer::to(ConnectionKind::Stream);
     let mut payload = 16_u64.to_le_bytes().to_vec();
     (0..16).for_each(|_| payload.extend(encode_segment(Segment { addr: 4096, len: 1, rkey: 1 })));
     for _ in 0..16 {
@@ -230,8 +233,8 @@ fn ranges_of_one_byte_are_read_within_the_quota() {
 
 #[test]
 fn the_end() {
+    use ConnectionKind::Stream;
     use FrameType::{Data, Fin, FinAck, Rts};
-    use Kind::Stream;
     use ProtocolError as E;
     let after = |kind: FrameType| {
         move |liar: &mut HostilePeer| {
@@ -275,7 +278,7 @@ fn the_end() {
 
 #[test]
 fn features_that_were_not_negotiated_are_refused() {
-    let mut setup = ConnectionSetup::new(Kind::SeqPacket, LinkType::Tcp);
+    let mut setup = ConnectionSetup::new(ConnectionKind::SeqPacket, LinkType::Tcp);
     let refuse = |setup: &ConnectionSetup, kind: FrameType, count: u16, credit_total: u32| {
         let mut side = TestPeer::new(setup, 0);
         let payload = if kind == FrameType::Rts { 24 } else { 0 };
@@ -304,7 +307,7 @@ fn features_that_were_not_negotiated_are_refused() {
 #[test]
 fn immediate_data_is_checked_like_a_header() {
     let took = |immediate: bool, bits: u32, len: usize| {
-        let setup = ConnectionSetup { immediate, ..setup(Kind::SeqPacket) };
+        let setup = ConnectionSetup { immediate, ..setup(ConnectionKind::SeqPacket) };
         let mut side = TestPeer::new(&setup, 0);
         let block = side.blocks.take(1 << 16, Purpose::Receive).unwrap();
         let result = side.connection.received_bare(block, len, Immediate(bits)).map(drop);
@@ -328,7 +331,8 @@ fn immediate_data_is_checked_like_a_header() {
 #[test]
 fn frame_len_is_checked_before_memory_is_taken() {
     let connection =
-        ProtocolMachine::<VecBlock>::new(&ConnectionSetup::new(Kind::Stream, LinkType::Tcp)).unwrap();
+        ProtocolMachine::<VecBlock>::new(&ConnectionSetup::new(ConnectionKind::Stream, LinkType::Tcp))
+            .unwrap();
     let most = setup::TCP_FRAME_MAX;
     let header = |len| Header { len, credit_total: 0, ..NONE }.encode();
     assert_eq!(connection.frame_len(&header(most as u32)), Ok(most + 16));
@@ -339,7 +343,7 @@ fn frame_len_is_checked_before_memory_is_taken() {
 #[test]
 fn impossible_setups_are_refused() {
     let refuse = |change: &dyn Fn(&mut ConnectionSetup)| {
-        let mut setup = setup(Kind::Stream);
+        let mut setup = setup(ConnectionKind::Stream);
         change(&mut setup);
         ProtocolMachine::<VecBlock>::new(&setup).err().map(|error| error.name)
     };
@@ -365,7 +369,7 @@ proptest! {
     /// Any frames in any order: no panic, and memory within the bounds.
     #[test]
     fn any_frames(frames in frames(), seq_packet in any::<bool>()) {
-        let kind = if seq_packet { Kind::SeqPacket } else { Kind::Stream };
+        let kind = if seq_packet { ConnectionKind::SeqPacket } else { ConnectionKind::Stream };
         let mut side = TestPeer::new(&setup(kind), 0);
         for (seq, (kind, flags, count, credit_total, payload)) in (0..).zip(frames) {
             let mut frame = Header { flags, count, seq, credit_total, len: payload.len() as u32, ..NONE }.encode();

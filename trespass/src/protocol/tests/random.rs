@@ -24,7 +24,7 @@ struct Oracle {
 
 struct RandomExchange {
     rng: ChaCha8Rng,
-    kind: Kind,
+    kind: ConnectionKind,
     pair: PeerPair,
     /// What a gives, what b gives.
     given: [Oracle; 2],
@@ -35,7 +35,8 @@ struct RandomExchange {
 impl RandomExchange {
     fn new(seed: u64) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        let kind = if rng.next_u32().is_multiple_of(2) { Kind::Stream } else { Kind::SeqPacket };
+        let kind =
+            if rng.next_u32().is_multiple_of(2) { ConnectionKind::Stream } else { ConnectionKind::SeqPacket };
         let link = if rng.next_u32().is_multiple_of(6) { LinkType::Tcp } else { LinkType::Rc };
         let mut setup = ConnectionSetup::new(kind, link);
         let mut pick = |choices: &[usize]| choices[rng.next_u32() as usize % choices.len()];
@@ -121,11 +122,11 @@ impl RandomExchange {
         match self.below(5) {
             0 if self.below(2) == 0 => self.lend_together(side, &bytes),
             0 => self.lend(side, &bytes),
-            1 if self.kind == Kind::SeqPacket && !bytes.is_empty() => {
+            1 if self.kind == ConnectionKind::SeqPacket && !bytes.is_empty() => {
                 self.given[side].parts = Some((bytes, 0));
                 self.give_part(side);
             }
-            _ if self.kind == Kind::Stream => {
+            _ if self.kind == ConnectionKind::Stream => {
                 if let Ok(n) = self.side(side).write(&bytes) {
                     self.given[side].bytes.extend(&bytes[..n]);
                 }
@@ -144,8 +145,8 @@ impl RandomExchange {
         let sent = own.send_at_once(peer, self.kind, bytes);
         if sent {
             match self.kind {
-                Kind::Stream => self.given[side].bytes.extend(bytes),
-                Kind::SeqPacket => self.given[side].messages.push_back(bytes.to_vec()),
+                ConnectionKind::Stream => self.given[side].bytes.extend(bytes),
+                ConnectionKind::SeqPacket => self.given[side].messages.push_back(bytes.to_vec()),
             }
         }
         sent
@@ -193,8 +194,8 @@ impl RandomExchange {
 
     fn lent(&mut self, side: usize, bytes: &[u8]) {
         match self.kind {
-            Kind::Stream => self.given[side].bytes.extend(bytes),
-            Kind::SeqPacket => self.given[side].messages.push_back(bytes.to_vec()),
+            ConnectionKind::Stream => self.given[side].bytes.extend(bytes),
+            ConnectionKind::SeqPacket => self.given[side].messages.push_back(bytes.to_vec()),
         }
     }
 
@@ -215,7 +216,7 @@ impl RandomExchange {
             return self.side(side).connection.give_back(charge);
         }
         let how = self.below(3);
-        if self.kind == Kind::Stream {
+        if self.kind == ConnectionKind::Stream {
             return if how == 0 { self.take_chunk(side) } else { self.take_bytes(side) };
         }
         match how {
@@ -256,7 +257,7 @@ impl RandomExchange {
         let Ok(Some(chunk)) = own.connection.recv_chunk(&mut own.blocks) else { return };
         let bytes = chunk.block.bytes()[chunk.range.clone()].to_vec();
         self.given[side].chunks.push((chunk.block, chunk.charge));
-        if self.kind == Kind::Stream {
+        if self.kind == ConnectionKind::Stream {
             assert!(self.given[1 - side].bytes.drain(..bytes.len()).eq(bytes));
             return;
         }
@@ -353,7 +354,7 @@ impl RandomExchange {
         self.finish();
         for side in [0, 1] {
             let end = self.side(side).connection.recv_part(&mut [0]);
-            let end = if self.kind == Kind::Stream {
+            let end = if self.kind == ConnectionKind::Stream {
                 self.side(side).connection.read(&mut [0])
             } else {
                 end.map(|_| 0)

@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn a_stream_gives_the_bytes_in_order_both_ways() {
     for read in [false, true] {
-        let mut setup = setup(Kind::Stream);
+        let mut setup = setup(ConnectionKind::Stream);
         setup.read = read;
         let mut pair = PeerPair::new(&setup);
         let (to_b, to_a) = (bytes(300_000, 1), bytes(200_000, 2));
@@ -33,7 +33,7 @@ fn messages_keep_their_boundaries() {
     sizes.extend([0, 3, 1_000_000]);
     for read in [false, true] {
         for link in [LinkType::Rc, LinkType::Tcp] {
-            let mut setup = setup(Kind::SeqPacket);
+            let mut setup = setup(ConnectionKind::SeqPacket);
             (setup.link, setup.read) = (link, read && link == LinkType::Rc);
             let mut pair = PeerPair::new(&setup);
             let (mut given, mut taken) = (0, 0);
@@ -56,7 +56,7 @@ fn messages_keep_their_boundaries() {
 
 #[test]
 fn small_messages_share_frames_while_others_are_under_way() {
-    let mut pair = PeerPair::new(&setup(Kind::SeqPacket));
+    let mut pair = PeerPair::new(&setup(ConnectionKind::SeqPacket));
     for i in 0..1000 {
         pair.a.send(&bytes(i % 100, i as u8)).unwrap();
     }
@@ -76,11 +76,11 @@ fn small_messages_share_frames_while_others_are_under_way() {
 #[test]
 fn lent_blocks_arrive_and_come_back_once() {
     for (kind, read, link) in [
-        (Kind::Stream, true, LinkType::Rc),
-        (Kind::Stream, false, LinkType::Rc),
-        (Kind::SeqPacket, true, LinkType::Rc),
-        (Kind::SeqPacket, false, LinkType::Rc),
-        (Kind::SeqPacket, false, LinkType::Tcp),
+        (ConnectionKind::Stream, true, LinkType::Rc),
+        (ConnectionKind::Stream, false, LinkType::Rc),
+        (ConnectionKind::SeqPacket, true, LinkType::Rc),
+        (ConnectionKind::SeqPacket, false, LinkType::Rc),
+        (ConnectionKind::SeqPacket, false, LinkType::Tcp),
     ] {
         let mut setup = setup(kind);
         (setup.read, setup.link) = (read, link);
@@ -100,14 +100,14 @@ fn lent_blocks_arrive_and_come_back_once() {
                 returned.push(ticket);
             }
             match kind {
-                Kind::Stream => got.extend(pair.b.read_all()),
-                Kind::SeqPacket => got.extend(std::iter::from_fn(|| pair.b.recv()).flatten()),
+                ConnectionKind::Stream => got.extend(pair.b.read_all()),
+                ConnectionKind::SeqPacket => got.extend(std::iter::from_fn(|| pair.b.recv()).flatten()),
             }
         }
         let wanted: Vec<u8> = sizes.iter().flat_map(|size| bytes(*size, *size as u8)).collect();
         let (sent, got_b) = (pair.a.connection.counters(), pair.b.connection.counters());
         let told = if read { 8193 + 70_000 + 600_000 } else { 0 };
-        assert_eq!((sent.bytes_told, got_b.bytes_read), (told, told));
+        assert_eq!((sent.bytes_announced, got_b.bytes_read), (told, told));
         assert!(sent.bytes_sent >= wanted.len() as u64 - told && sent.bytes_sent == got_b.bytes_received);
         assert!(got == wanted);
         returned.sort();
@@ -124,7 +124,7 @@ fn chunks_keep_their_memory_until_given_back() {
         assert_eq!(side.blocks.taken, taken);
         chunk
     };
-    let mut setup = setup(Kind::SeqPacket);
+    let mut setup = setup(ConnectionKind::SeqPacket);
     setup.rcvbuf = 16 * 8192;
     let mut pair = PeerPair::new(&setup);
     for i in 0..3 {
@@ -160,7 +160,7 @@ fn chunks_keep_their_memory_until_given_back() {
 #[test]
 fn parts_stream_a_message_above_every_buffer() {
     for read in [false, true] {
-        let mut setup = setup(Kind::SeqPacket);
+        let mut setup = setup(ConnectionKind::SeqPacket);
         (setup.read, setup.sndbuf, setup.rcvbuf) = (read, 100_000, 100_000);
         let mut pair = PeerPair::new(&setup);
         let message = bytes(3_000_000, 5);
@@ -208,7 +208,7 @@ fn parts_stream_a_message_above_every_buffer() {
 
 #[test]
 fn small_parts_make_one_message() {
-    let mut pair = PeerPair::new(&setup(Kind::SeqPacket));
+    let mut pair = PeerPair::new(&setup(ConnectionKind::SeqPacket));
     for (i, part) in [&b"one"[..], b"", b"two", b"three"].into_iter().enumerate() {
         let sent = pair.a.connection.send_part(11, &[IoSlice::new(part)], &mut pair.a.blocks);
         assert_eq!(sent, Ok(part.len()));
@@ -228,7 +228,7 @@ fn small_parts_make_one_message() {
 
 #[test]
 fn a_message_that_does_not_fit_the_buffer_stays() {
-    let mut pair = PeerPair::new(&setup(Kind::SeqPacket));
+    let mut pair = PeerPair::new(&setup(ConnectionKind::SeqPacket));
     pair.a.send(b"12345").unwrap();
     pair.settle();
     let mut buffer = [0; 5];
@@ -241,7 +241,7 @@ fn a_message_that_does_not_fit_the_buffer_stays() {
 
 #[test]
 fn a_pool_without_memory_blocks_and_loses_nothing() {
-    let mut pair = PeerPair::new(&setup(Kind::SeqPacket));
+    let mut pair = PeerPair::new(&setup(ConnectionKind::SeqPacket));
     pair.a.send(b"first").unwrap();
     pair.a.blocks.most = 5;
     assert_eq!(pair.a.send(&bytes(60_000, 1)), Err(CallError::Blocked(Blocked::Memory)));
@@ -265,7 +265,7 @@ fn a_pool_without_memory_blocks_and_loses_nothing() {
 /// Every frame as it stands on the wire. A change here is a change of the protocol's major version.
 #[test]
 fn golden_frames() {
-    let mut pair = PeerPair::new(&setup(Kind::SeqPacket));
+    let mut pair = PeerPair::new(&setup(ConnectionKind::SeqPacket));
     let header = |kind: u8, flags: u8, count: u8, seq: u8, total: u8, len: [u8; 2]| {
         [kind, flags, count, 0, seq, 0, 0, 0, total, 0, 0, 0, len[0], len[1], 0, 0].to_vec()
     };
@@ -319,7 +319,7 @@ fn golden_frames() {
     assert_eq!(frames(&mut pair.b, &mut pair.a, now), [header(11, 0, 0, 2, 72, [0, 0])]);
 
     // CREDIT, once half the receives are owed.
-    let mut pair = PeerPair::new(&setup(Kind::SeqPacket));
+    let mut pair = PeerPair::new(&setup(ConnectionKind::SeqPacket));
     for _ in 0..32 {
         pair.a.send(b"x").unwrap();
         assert!(frames(&mut pair.b, &mut pair.a, now).is_empty());
@@ -342,7 +342,7 @@ fn header(kind: u8, flags: u8, count: u8, seq: u8, len: u32) -> Vec<u8> {
 /// The bytes on the wire: what is short is one frame, whose header alone is not of the blocks.
 #[test]
 fn blocks_that_fit_a_frame_go_in_one() {
-    let mut pair = PeerPair::new(&setup(Kind::SeqPacket));
+    let mut pair = PeerPair::new(&setup(ConnectionKind::SeqPacket));
     pair.a.lend_together(&[b"head", b"", b"body", b"tail"]);
     let frames = frames_of(&mut pair);
     assert_eq!(frames, [[header(1, 3, 0, 0, 12), b"headbodytail".to_vec()].concat()]);
@@ -355,7 +355,7 @@ fn blocks_that_fit_a_frame_go_in_one() {
 /// As many blocks as the device takes in a request; a message that does not fit says in front how long it is.
 #[test]
 fn blocks_beyond_what_a_request_takes_go_in_several_frames() {
-    let mut setup = setup(Kind::SeqPacket);
+    let mut setup = setup(ConnectionKind::SeqPacket);
     setup.gather = 2;
     let mut pair = PeerPair::new(&setup);
     pair.a.lend_together(&[b"a", b"b", b"c"]);
@@ -372,7 +372,7 @@ fn blocks_beyond_what_a_request_takes_go_in_several_frames() {
 /// What is long is one source of several ranges; here in a block, as it is too long for a short frame. Golden, as for any version 1.0.
 #[test]
 fn long_blocks_are_one_source() {
-    let mut pair = PeerPair::new(&setup(Kind::SeqPacket));
+    let mut pair = PeerPair::new(&setup(ConnectionKind::SeqPacket));
     let parts = [bytes(70_000, 1), bytes(9000, 2), bytes(1, 3)];
     pair.a.lend_together(&parts.each_ref().map(Vec::as_slice));
     let frames = frames_of(&mut pair);
@@ -384,7 +384,7 @@ fn long_blocks_are_one_source() {
     assert!(rts[24..].chunks(16).all(|range| range[12..] == [7, 0, 0, 0]));
     pair.settle();
     assert!(pair.b.recv().unwrap() == parts.concat());
-    assert_eq!(pair.a.connection.counters().bytes_told, 79_001);
+    assert_eq!(pair.a.connection.counters().bytes_announced, 79_001);
     assert_eq!(pair.a.take_events().len(), 3);
 }
 
@@ -392,7 +392,7 @@ fn long_blocks_are_one_source() {
 #[test]
 fn a_message_of_many_blocks_is_several_sources() {
     for (count, size, ranges) in [(40, 10_000, vec![16, 16, 8]), (5, 5 << 20, vec![3, 2])] {
-        let mut pair = PeerPair::new(&setup(Kind::SeqPacket));
+        let mut pair = PeerPair::new(&setup(ConnectionKind::SeqPacket));
         let parts: Vec<_> = (0..count).map(|seed| bytes(size, seed)).collect();
         let first = pair.a.lend_together(&parts.iter().map(Vec::as_slice).collect::<Vec<_>>());
         let frames = frames_of(&mut pair);
@@ -422,12 +422,12 @@ fn a_message_of_many_blocks_is_several_sources() {
 /// A block that is longer than what one RTS may tell of is told of in several, and comes back after the last.
 #[test]
 fn a_block_longer_than_a_source_is_several_sources() {
-    for kind in [Kind::Stream, Kind::SeqPacket] {
+    for kind in [ConnectionKind::Stream, ConnectionKind::SeqPacket] {
         let mut pair = PeerPair::new(&setup(kind));
         let sent = bytes((40 << 20) + 3, 5);
         let ticket = pair.a.lend(&sent);
         let frames = frames_of(&mut pair);
-        let (flags, prefix) = if kind == Kind::Stream { ([0; 3], 0) } else { ([1, 0, 2], 8) };
+        let (flags, prefix) = if kind == ConnectionKind::Stream { ([0; 3], 0) } else { ([1, 0, 2], 8) };
         let told: Vec<_> = frames.iter().map(|frame| (frame[0], frame[1], frame[2], frame.len())).collect();
         assert_eq!(told, [(3, flags[0], 1, 40 + prefix), (3, flags[1], 1, 40), (3, flags[2], 1, 40)]);
         let (mut got, mut buffer) = (Vec::new(), vec![0; 1 << 20]);
@@ -436,8 +436,8 @@ fn a_block_longer_than_a_source_is_several_sources() {
             for _ in 0..8 {
                 pair.settle();
                 match kind {
-                    Kind::Stream => got.extend(pair.b.read_all()),
-                    Kind::SeqPacket => {
+                    ConnectionKind::Stream => got.extend(pair.b.read_all()),
+                    ConnectionKind::SeqPacket => {
                         while let Ok(Some(part)) = pair.b.connection.recv_part(&mut buffer) {
                             got.extend_from_slice(&buffer[..part.len]);
                         }
@@ -462,12 +462,12 @@ fn a_block_longer_than_a_source_is_several_sources() {
 #[test]
 fn gathered_blocks_arrive_over_every_link() {
     for (kind, read, link) in [
-        (Kind::Stream, true, LinkType::Rc),
-        (Kind::Stream, false, LinkType::Rc),
-        (Kind::SeqPacket, true, LinkType::Rc),
-        (Kind::SeqPacket, false, LinkType::Rc),
-        (Kind::SeqPacket, false, LinkType::Tcp),
-        (Kind::Stream, false, LinkType::Tcp),
+        (ConnectionKind::Stream, true, LinkType::Rc),
+        (ConnectionKind::Stream, false, LinkType::Rc),
+        (ConnectionKind::SeqPacket, true, LinkType::Rc),
+        (ConnectionKind::SeqPacket, false, LinkType::Rc),
+        (ConnectionKind::SeqPacket, false, LinkType::Tcp),
+        (ConnectionKind::Stream, false, LinkType::Tcp),
     ] {
         let mut setup = setup(kind);
         (setup.read, setup.link) = (read, link);
@@ -481,8 +481,10 @@ fn gathered_blocks_arrive_over_every_link() {
                     pair.settle();
                     let wanted = parts.concat();
                     match kind {
-                        Kind::Stream => assert!(pair.b.read_all() == wanted, "{first} {second} {third}"),
-                        Kind::SeqPacket => {
+                        ConnectionKind::Stream => {
+                            assert!(pair.b.read_all() == wanted, "{first} {second} {third}")
+                        }
+                        ConnectionKind::SeqPacket => {
                             assert!(pair.b.recv().as_ref() == Some(&wanted), "{first} {second} {third}");
                         }
                     }
@@ -498,7 +500,7 @@ fn gathered_blocks_arrive_over_every_link() {
 /// Without READ: frames with as much as a slot has, as their headers need not be sent, and no block but those that were lent.
 #[test]
 fn long_blocks_go_in_frames_from_where_they_lie() {
-    for (kind, flags, prefix) in [(Kind::SeqPacket, 1, 8), (Kind::Stream, 0, 0)] {
+    for (kind, flags, prefix) in [(ConnectionKind::SeqPacket, 1, 8), (ConnectionKind::Stream, 0, 0)] {
         let mut pair = PeerPair::new(&ConnectionSetup::new(kind, LinkType::Rc));
         let parts = [bytes(5, 1), bytes(20_000, 2), bytes(7, 3)];
         let [head, long, tail] = parts.each_ref().map(Vec::as_slice);
@@ -532,7 +534,7 @@ fn long_blocks_go_in_frames_from_where_they_lie() {
 #[test]
 fn a_block_in_several_frames_comes_back_with_the_last() {
     for slots in [16, 64] {
-        let mut setup = ConnectionSetup::new(Kind::SeqPacket, LinkType::Rc);
+        let mut setup = ConnectionSetup::new(ConnectionKind::SeqPacket, LinkType::Rc);
         (setup.own.rx_slots, setup.peer.rx_slots) = (slots, slots);
         let mut pair = PeerPair::new(&setup);
         let long = bytes(30 * 8192, 1);
@@ -574,7 +576,7 @@ fn a_block_in_several_frames_comes_back_with_the_last() {
 #[test]
 fn unregistered_blocks_are_copied() {
     for (link, copies) in [(LinkType::Rc, 3), (LinkType::Tcp, 0)] {
-        let mut pair = PeerPair::new(&ConnectionSetup::new(Kind::SeqPacket, link));
+        let mut pair = PeerPair::new(&ConnectionSetup::new(ConnectionKind::SeqPacket, link));
         pair.a.blocks.apart = true;
         let len = if link == LinkType::Rc { 20_000 } else { 600_000 };
         let ticket = pair.a.lend(&bytes(len, 1));
@@ -596,7 +598,7 @@ fn unregistered_blocks_are_copied() {
 /// One that old peers send as well: each block an RTS of its own, within one message.
 #[test]
 fn a_message_of_single_ranges_is_the_same_message() {
-    let mut pair = PeerPair::new(&setup(Kind::SeqPacket));
+    let mut pair = PeerPair::new(&setup(ConnectionKind::SeqPacket));
     let (one, two) = (bytes(40_000, 1), bytes(50_000, 2));
     let mut tell = |seq, flags, bytes: &[u8], total: &[u8]| {
         let mut block = pair.a.blocks.take(bytes.len(), Purpose::Send).unwrap();
@@ -628,7 +630,7 @@ fn a_message_of_single_ranges_is_the_same_message() {
 
 #[test]
 fn lists_that_can_never_be_lent_are_refused() {
-    let mut pair = PeerPair::new(&setup(Kind::SeqPacket));
+    let mut pair = PeerPair::new(&setup(ConnectionKind::SeqPacket));
     assert_eq!(
         pair.a.connection.send_blocks(&mut Vec::new()),
         Err(CallError::BlockCount { count: 0, most: 1024 })
@@ -651,14 +653,14 @@ fn lists_that_can_never_be_lent_are_refused() {
 /// Nothing to send of a stream's block is no frame: an empty one would be against the protocol.
 #[test]
 fn an_empty_block_of_a_stream_comes_straight_back() {
-    let mut pair = PeerPair::new(&setup(Kind::Stream));
+    let mut pair = PeerPair::new(&setup(ConnectionKind::Stream));
     let ticket = pair.a.lend(b"");
     pair.settle();
     assert!(
         matches!(pair.a.take_events()[..], [ConnectionEvent::Returned { ticket: of, sent: true, .. }] if of == ticket)
     );
     assert_eq!(pair.b.connection.failure(), None);
-    let mut pair = PeerPair::new(&setup(Kind::SeqPacket));
+    let mut pair = PeerPair::new(&setup(ConnectionKind::SeqPacket));
     pair.a.lend(b"");
     pair.settle();
     assert_eq!(pair.b.recv().unwrap(), b"");

@@ -23,12 +23,12 @@ impl TestPeer {
 }
 
 /// Frames of `a`'s are on their way to `b`.
-fn sent(kind: Kind, messages: &[&[u8]]) -> PeerPair {
+fn sent(kind: ConnectionKind, messages: &[&[u8]]) -> PeerPair {
     let mut pair = PeerPair::new(&setup(kind));
     for message in messages {
         match kind {
-            Kind::Stream => assert_eq!(pair.a.write(message), Ok(message.len())),
-            Kind::SeqPacket => pair.a.send(message).unwrap(),
+            ConnectionKind::Stream => assert_eq!(pair.a.write(message), Ok(message.len())),
+            ConnectionKind::SeqPacket => pair.a.send(message).unwrap(),
         }
         while pair.a.transmit(&mut pair.b, pair.now, true) {}
     }
@@ -37,7 +37,7 @@ fn sent(kind: Kind, messages: &[&[u8]]) -> PeerPair {
 
 #[test]
 fn a_message_goes_to_the_call_that_waits_for_it() {
-    let mut pair = sent(Kind::SeqPacket, &[b"first", b"", b"second"]);
+    let mut pair = sent(ConnectionKind::SeqPacket, &[b"first", b"", b"second"]);
     assert_eq!(pair.b.deliver_for(5).as_deref(), Some(&b"first"[..]));
     assert_eq!(pair.b.deliver_for(5).as_deref(), Some(&b""[..]));
     assert_eq!(pair.b.recv(), None, "they have been taken");
@@ -49,7 +49,7 @@ fn a_message_goes_to_the_call_that_waits_for_it() {
 
 #[test]
 fn one_call_takes_one_message() {
-    let mut pair = sent(Kind::SeqPacket, &[b"first", b"second"]);
+    let mut pair = sent(ConnectionKind::SeqPacket, &[b"first", b"second"]);
     let mut buffer = [0; 10];
     let mut sink = CallBuffer::new(&mut buffer);
     pair.b.feed_for(&mut sink).unwrap();
@@ -61,11 +61,11 @@ fn one_call_takes_one_message() {
 
 #[test]
 fn frames_behind_queued_data_are_queued() {
-    for kind in [Kind::SeqPacket, Kind::Stream] {
+    for kind in [ConnectionKind::SeqPacket, ConnectionKind::Stream] {
         let mut pair = sent(kind, &[b"first", b"second"]);
         assert!(pair.b.deliver());
         assert_eq!(pair.b.deliver_for(100), None);
-        let all = if kind == Kind::Stream {
+        let all = if kind == ConnectionKind::Stream {
             pair.b.read_all()
         } else {
             [pair.b.recv().unwrap(), pair.b.recv().unwrap()].concat()
@@ -76,20 +76,20 @@ fn frames_behind_queued_data_are_queued() {
 
 #[test]
 fn a_message_larger_than_the_waiting_buffer_stays_queued() {
-    let mut pair = sent(Kind::SeqPacket, &[b"message"]);
+    let mut pair = sent(ConnectionKind::SeqPacket, &[b"message"]);
     assert_eq!(pair.b.deliver_for(6), None);
     let refused = pair.b.connection.recv(&mut [0; 6]);
     assert!(matches!(refused, Err(CallError::BufferTooSmall { len: 7, room: 6 })), "{refused:?}");
     assert_eq!(pair.b.recv().as_deref(), Some(&b"message"[..]));
 
-    let mut pair = sent(Kind::Stream, &[b"bytes"]);
+    let mut pair = sent(ConnectionKind::Stream, &[b"bytes"]);
     assert_eq!(pair.b.deliver_for(4), None);
     assert_eq!(pair.b.read_all(), b"bytes");
 }
 
 #[test]
 fn bytes_of_a_stream_go_to_the_call_that_waits_for_as_many() {
-    let mut pair = sent(Kind::Stream, &[b"bytes"]);
+    let mut pair = sent(ConnectionKind::Stream, &[b"bytes"]);
     assert_eq!(pair.b.deliver_for(100).as_deref(), Some(&b"bytes"[..]));
     assert_eq!(pair.b.read_all(), b"");
 }
@@ -97,7 +97,7 @@ fn bytes_of_a_stream_go_to_the_call_that_waits_for_as_many() {
 #[test]
 fn a_part_of_a_message_is_no_message() {
     let long = bytes(9_000, 1);
-    let mut pair = sent(Kind::SeqPacket, &[&long]);
+    let mut pair = sent(ConnectionKind::SeqPacket, &[&long]);
     assert!(pair.b.wire.len() > 1, "it takes several frames");
     while !pair.b.wire.is_empty() {
         assert_eq!(pair.b.deliver_for(10_000), None);
@@ -107,7 +107,7 @@ fn a_part_of_a_message_is_no_message() {
 
 #[test]
 fn messages_that_share_a_frame_are_taken_one_by_one() {
-    let mut pair = sent(Kind::SeqPacket, &[]);
+    let mut pair = sent(ConnectionKind::SeqPacket, &[]);
     pair.a.connection.cork(true);
     pair.a.send(b"first").unwrap();
     pair.a.send(b"second").unwrap();
@@ -121,14 +121,14 @@ fn messages_that_share_a_frame_are_taken_one_by_one() {
 
 #[test]
 fn a_closed_reader_gets_no_more_data() {
-    let mut pair = sent(Kind::SeqPacket, &[b"late"]);
+    let mut pair = sent(ConnectionKind::SeqPacket, &[b"late"]);
     pair.b.connection.shutdown_read();
     assert_eq!(pair.b.deliver_for(100), None);
 }
 
 #[test]
 fn frames_after_fin_are_refused_while_a_call_waits() {
-    let mut pair = sent(Kind::SeqPacket, &[b"message"]);
+    let mut pair = sent(ConnectionKind::SeqPacket, &[b"message"]);
     let mut after = pair.b.wire[0].clone();
     pair.a.connection.shutdown_write();
     while pair.a.transmit(&mut pair.b, pair.now, true) {}

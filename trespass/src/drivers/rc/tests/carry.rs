@@ -254,7 +254,7 @@ fn adopted_memory_goes_as_it_is_and_stays_registered_within_the_bound() {
     };
     let [one, two, three] = [1, 2, 3].map(|seed| pool.adopt(pattern(100_000, seed)));
     let one = send(&mut sides, one);
-    assert_eq!(sides[0].protocol.counters().bytes_told, 100_000, "it was read where it lies");
+    assert_eq!(sides[0].protocol.counters().bytes_announced, 100_000, "it was read where it lies");
     let one = send(&mut sides, one);
     assert_eq!(events(&pool), (100_000, 1, 1, 0));
     let (two, one) = (send(&mut sides, two), send(&mut sides, one));
@@ -270,13 +270,13 @@ fn adopted_memory_goes_as_it_is_and_stays_registered_within_the_bound() {
     drop(send(&mut sides, one));
     assert_eq!((events(&pool), three.lkey().is_some()), ((100_000, 6, 2, 3), true));
     // Short, and without a device: copied.
-    let before = sides[0].protocol.counters().bytes_told;
+    let before = sides[0].protocol.counters().bytes_announced;
     for block in [pool.adopt(pattern(9000, 5)), pool.adopt(pattern(10, 6)), pool.adopt(Vec::new())] {
         assert_eq!(send(&mut sides, block).lkey(), None);
     }
     let nowhere = Pool::new(&PoolConfig::default()).expect("memory");
     send(&mut sides, nowhere.adopt(pattern(100_000, 7)));
-    assert_eq!(sides[0].protocol.counters().bytes_told, before);
+    assert_eq!(sides[0].protocol.counters().bytes_announced, before);
     assert_eq!(events(&pool), (100_000, 6, 2, 3));
 }
 
@@ -326,7 +326,7 @@ fn several_blocks_are_one_message() {
             |event: &ConnectionEvent<Block>| matches!(event, ConnectionEvent::Returned { sent: true, .. });
         assert!(sides[0].events.iter().all(returned));
         let frames = sides[0].protocol.counters();
-        assert_eq!(frames.bytes_told, 200_000 + 20 * 70_000, "what is long is read");
+        assert_eq!(frames.bytes_announced, 200_000 + 20 * 70_000, "what is long is read");
         assert!(frames.frames_sent - frames.credits_sent <= 1 + 1 + 2 + 3 + 2 + 1, "{frames:?}");
     }
 }
