@@ -25,9 +25,15 @@ const CASE_LIMIT: Duration =
 /// The vendor that SoftRoCE reports.
 const SOFTROCE_VENDOR: u32 = 0xff_ffff;
 
-/// Whose devices a test program uses.
+/// Names the only part of the program to run, in the process that was started with it.
+const PART: &str = "CONFORMANCE_SUITE";
+
+/// The parts of the program.
+const PARTS: &[&str] = if cfg!(feature = "soft") { &["system", "soft_inline", "soft_deferred"] } else { &["system"] };
+
+/// Whose devices a part of the program uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Target {
+pub(crate) enum Target {
     /// Those of the system's libibverbs.
     System,
     /// The software device that executes a request while it is posted.
@@ -190,8 +196,20 @@ fn soft(mode: &str) -> Provider {
     soft_rnic::provider()
 }
 
-/// Runs the suite as the program's arguments say.
-pub fn run(target: Target) -> ExitCode {
+/// Runs the suite over each device, in a process of its own, as the program's arguments say.
+pub fn run() -> ExitCode {
+    test_harness::run_parts(PART, PARTS, |part| {
+        let target = match part {
+            "system" => Target::System,
+            "soft_inline" => Target::SoftInline,
+            "soft_deferred" => Target::SoftDeferred,
+            part => unreachable!("{part} is not one of the parts"),
+        };
+        run_part(part, target)
+    })
+}
+
+fn run_part(part: &'static str, target: Target) -> ExitCode {
     let arguments = test_harness::arguments();
     let mut rig = Rig::find(target);
     if let Ok(rig) = &mut rig {
@@ -202,7 +220,7 @@ pub fn run(target: Target) -> ExitCode {
         limit: CASE_LIMIT,
         advice: "`cargo xtask softroce --suite --test system` runs them in a virtual machine with SoftRoCE.",
     };
-    let (code, told) = cases::all().run_and_tell(&arguments, &rig, terms);
+    let (code, told) = cases::all().of_part(part).run_and_tell(&arguments, &rig, terms);
     let column = rig.ok().and_then(|rig| if rig.try_all { None } else { rig.column() });
     match (column, told) {
         (Some(column), Some(told)) => {

@@ -8,7 +8,10 @@
 //! with a section's number only where public sources (the kernel's comments and patches, the RoCE v2 annex) have it, too.
 //! `docs/soft-rnic-conformance.md` lists every difference, and the suite holds it to what the cases say (`page`).
 //!
-//! | test target | runs on |
+//! The test program has three parts, each in a process of its own, because a process has one software device. `CONFORMANCE_SUITE`
+//! names the only one to run, and so does a filter that begins with it: `cargo test -p conformance -- soft_inline::ud`.
+//!
+//! | part | runs on |
 //! | --- | --- |
 //! | `system` | the system's device, skipped without one; `cargo xtask softroce --suite` runs it in virtual machines |
 //! | `soft_inline`, `soft_deferred` | the software device in its two modes; the feature `soft` switches them on |
@@ -28,4 +31,4 @@ mod kit;
 mod page;
 mod table;
 
-pub use harness::{Target, run};
+pub use harness::run;

@@ -3,6 +3,9 @@
 //! A case is a function that takes what it runs on, its rig, and fails by a panic; one that this rig cannot run says why
 //! and is counted as ignored. Without a rig all cases are ignored, or fail where [`REQUIRE`] says so.
 
+mod alone;
+mod parts;
+
 use std::cell::RefCell;
 use std::process::ExitCode;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -12,6 +15,9 @@ use std::time::Duration;
 
 pub use libtest_mimic::{Arguments, Conclusion};
 use libtest_mimic::{Completion, Failed, Trial};
+
+pub use alone::is_alone;
+pub use parts::run_parts;
 
 /// Where this is set, a missing device is a failure.
 pub const REQUIRE: &str = "SIDEWAY_TEST_REQUIRE_DEVICE";
@@ -100,12 +106,14 @@ type Results = Arc<Mutex<Vec<Told>>>;
 
 /// Cases, in the order in which they run.
 pub struct Suite<R> {
+    /// Stands before the name of each case in the list of results.
+    part: &'static str,
     cases: Vec<Case<R>>,
 }
 
 impl<R> Default for Suite<R> {
     fn default() -> Self {
-        Self { cases: Vec::new() }
+        Self { part: "", cases: Vec::new() }
     }
 }
 
@@ -121,6 +129,12 @@ pub struct Terms<'a> {
 }
 
 impl<R: Clone + Send + 'static> Suite<R> {
+    /// Names the part of a program that this suite is (see [`run_parts`]): `PART::` stands before the name of each case.
+    #[must_use]
+    pub fn of_part(self, part: &'static str) -> Self {
+        Self { part, ..self }
+    }
+
     /// Adds a case; its flavours, if it has any, are shown behind its name.
     pub fn add(&mut self, module: &str, name: &str, flavours: &str, case: fn(&R) -> Outcome) {
         let module = module.rsplit("::").next().unwrap_or_default();
@@ -144,7 +158,8 @@ impl<R: Clone + Send + 'static> Suite<R> {
             println!("{} device tests have nothing to run on: {reason}. {}", self.cases.len(), terms.advice);
         }
         let results = Results::default();
-        let trials = self.cases.into_iter().map(|case| trial(case, rig.clone(), terms, &results)).collect();
+        let part = self.part;
+        let trials = self.cases.into_iter().map(|case| trial(part, case, rig.clone(), terms, &results)).collect();
         let conclusion = libtest_mimic::run(arguments, trials);
         let all = rig.is_ok() && !arguments.list && wants_all(arguments) && !conclusion.has_failed();
         let told = std::mem::take(&mut *results.lock().expect("no case fails while it holds this"));
@@ -188,17 +203,20 @@ pub fn conclude(arguments: &Arguments, conclusion: &Conclusion, required: bool) 
 }
 
 fn trial<R: Send + 'static>(
+    part: &str,
     (name, case): Case<R>,
     rig: Result<R, String>,
     terms: Terms<'_>,
     results: &Results,
 ) -> Trial {
     let limit = terms.limit;
+    let is_named = part.is_empty() || name.strip_prefix(part).is_some_and(|rest| rest.starts_with("::"));
+    let title = if is_named { name.clone() } else { format!("{part}::{name}") };
     match rig {
         Ok(rig) => {
             let results = results.clone();
-            Trial::ignorable_test(name.clone(), move || {
-                let watchdog = Watchdog::start(name.clone(), limit);
+            Trial::ignorable_test(title.clone(), move || {
+                let watchdog = Watchdog::start(title, limit);
                 REMARKS.take();
                 let outcome = case(&rig);
                 drop(watchdog);
@@ -208,8 +226,8 @@ fn trial<R: Send + 'static>(
                 Ok(skipped.map_or(Completion::Completed, Completion::ignored_with))
             })
         }
-        Err(reason) if terms.required => Trial::test(name, move || Err(Failed::from(reason))),
-        Err(_) => Trial::ignorable_test(name, || Ok(Completion::ignored_with("no device"))),
+        Err(reason) if terms.required => Trial::test(title, move || Err(Failed::from(reason))),
+        Err(_) => Trial::ignorable_test(title, || Ok(Completion::ignored_with("no device"))),
     }
 }
 

@@ -128,7 +128,7 @@ fn one_without_rdma_connects_to_one_with_it() {
 
 /// And the listener goes on.
 #[test]
-fn who_requires_rdma_of_a_listener_without_it_is_told_why() {
+fn a_client_that_requires_rdma_gets_the_listener_s_reason() {
     let mut plain = Plain::start(&["listen", "bytes"]);
     let addr = plain.addr();
     let error = peer::use_server(builder().policy(Policy::RequireRdma), "bytes", addr).unwrap_err();

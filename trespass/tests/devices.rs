@@ -57,6 +57,7 @@ fn say(from: &mut Stream, to: &mut Stream) {
 #[test]
 #[cfg_attr(miri, ignore = "opens sockets")]
 fn each_device_carries_its_connections() {
+    alone!(each_device_carries_its_connections);
     for (here, there) in [("soft0", "soft0"), ("soft1", "soft1"), ("soft0", "soft1"), ("soft1", "soft0")] {
         let (mut client, mut server) = connected(over(here), over(there));
         assert_eq!((client.device(), server.device()), (Some(here), Some(there)));
@@ -76,6 +77,7 @@ fn filled(mut block: Block, len: usize) -> (Block, usize) {
 #[test]
 #[cfg_attr(miri, ignore = "opens sockets")]
 fn a_block_of_another_device_goes_by_a_copy() {
+    alone!(a_block_of_another_device_goes_by_a_copy);
     let (mut client, mut server) = connected(over("soft0"), over("soft0"));
     let (elsewhere, _other_end) = connected(over("soft1"), over("soft1"));
     let (own, foreign) = (client.pool().clone(), elsewhere.pool().clone());

@@ -8,7 +8,7 @@ use trespass::Builder;
 /// What a process says that builds a configuration with these variables set.
 fn built_with(variables: &[(&str, &str)]) -> String {
     let mut command = Command::new(std::env::current_exe().expect("this test's program"));
-    command.args(["--ignored", "--exact", "build_and_tell", "--nocapture"]);
+    command.args(["--ignored", "--exact", "environment::build_and_tell", "--nocapture"]);
     for name in ["TRESPASS_DEV", "TRESPASS_GID_INDEX", "TRESPASS_TRANSPORT", "TRESPASS_LOG"] {
         command.env_remove(name);
     }

@@ -35,7 +35,7 @@ fn config(connections: usize) -> Config {
 
 /// What a process has.
 #[derive(Debug, PartialEq, Eq)]
-struct Has {
+struct OpenConnections {
     queue_pairs: u32,
     completion_queues: u32,
     shared_receive_queues: u32,
@@ -43,7 +43,7 @@ struct Has {
     descriptors: usize,
 }
 
-impl Has {
+impl OpenConnections {
     fn now() -> Self {
         let statistics = soft::statistics().expect("a device is open");
         Self {
@@ -56,8 +56,8 @@ impl Has {
 }
 
 /// Sees that an open connection costs no more than it may, and that all of them share what they should.
-fn see_that_they_are_cheap(worker: &Worker, connections: usize, before: &Has) {
-    let (pool, has) = (worker.pool().stats(), Has::now());
+fn see_that_they_are_cheap(worker: &Worker, connections: usize, before: &OpenConnections) {
+    let (pool, has) = (worker.pool().stats(), OpenConnections::now());
     let (used, registered) = (pool.in_use / connections, pool.registered / connections);
     eprintln!("{connections} connections: {used} bytes in use each, {registered} registered; {has:?}");
     assert!(used <= IDLE, "{pool:?}");
@@ -70,14 +70,14 @@ fn see_that_they_are_cheap(worker: &Worker, connections: usize, before: &Has) {
 }
 
 /// Sees that what a worker has had is gone with it, and its regions are the pool's.
-fn see_that_nothing_is_left(worker: Worker, before: Option<&Has>) -> Has {
+fn see_that_nothing_is_left(worker: Worker, before: Option<&OpenConnections>) -> OpenConnections {
     let pool = worker.pool().clone();
     drop(worker);
     pool.flush();
     let stats = pool.stats();
     assert_eq!(stats.in_use, 0, "{stats:?}");
     assert_eq!(soft::statistics().expect("a device").regions.bytes, stats.registered as u64);
-    let has = Has::now();
+    let has = OpenConnections::now();
     if let Some(before) = before {
         assert_eq!(&has, before, "{:#?}", descriptors());
     }
@@ -99,7 +99,7 @@ fn message(connection: usize) -> [u8; 64] {
 }
 
 /// Echoes until so many connections have come, and gone.
-fn serve(connections: usize, config: &Config, before: Option<&Has>) -> Has {
+fn serve(connections: usize, config: &Config, before: Option<&OpenConnections>) -> OpenConnections {
     let mut worker = Worker::new(config).unwrap();
     let listener = worker.listen("127.0.0.1:0", Kind::SeqPacket).unwrap();
     println!("\nlistening {}", worker.local_addr(listener).unwrap());
@@ -149,15 +149,15 @@ fn serve_many() {
     println!("\nnothing is left");
 }
 
-struct Other {
+struct OtherProcess {
     process: Child,
     words: Lines<BufReader<ChildStdout>>,
 }
 
-impl Other {
+impl OtherProcess {
     fn start(connections: usize) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--ignored", "--exact", "serve_many", "--nocapture"]);
+        command.args(["--ignored", "--exact", "many::serve_many", "--nocapture"]);
         let mut process =
             command.env(CONNECTIONS, connections.to_string()).stdout(Stdio::piped()).spawn().unwrap();
         let words = BufReader::new(process.stdout.take().unwrap()).lines();
@@ -178,7 +178,7 @@ impl Other {
     }
 }
 
-impl Drop for Other {
+impl Drop for OtherProcess {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
@@ -186,7 +186,12 @@ impl Drop for Other {
 }
 
 /// Connects so many times, sends through each while all are open, and closes.
-fn connect(connections: usize, addr: SocketAddr, config: &Config, before: Option<&Has>) -> Has {
+fn connect(
+    connections: usize,
+    addr: SocketAddr,
+    config: &Config,
+    before: Option<&OpenConnections>,
+) -> OpenConnections {
     let mut worker = Worker::new(config).unwrap();
     let (mut keys, mut connected) = (Vec::<Key>::new(), 0);
     let (mut events, mut buffer, deadline) = (Vec::new(), [0; 256], Instant::now() + LONG);
@@ -235,8 +240,8 @@ fn connect(connections: usize, addr: SocketAddr, config: &Config, before: Option
 
 fn many(connections: usize) {
     let config = config(connections);
-    let mut other = Other::start(connections);
-    let addr = |other: &mut Other| other.says("listening ").parse().unwrap();
+    let mut other = OtherProcess::start(connections);
+    let addr = |other: &mut OtherProcess| other.says("listening ").parse().unwrap();
     let first = addr(&mut other);
     let before = connect(1, first, &config, None);
     let second = addr(&mut other);
@@ -247,11 +252,13 @@ fn many(connections: usize) {
 
 #[test]
 fn two_hundred_connections_at_once() {
+    alone!(two_hundred_connections_at_once);
     many(200);
 }
 
 #[test]
 #[ignore = "takes 10,100 descriptors in each of two processes: `.ci/run scale`"]
 fn ten_thousand_connections_at_once() {
+    alone!(ten_thousand_connections_at_once);
     many(10_000);
 }

@@ -1,6 +1,6 @@
-//! A pool's memory and a device: who can reach which blocks, with which keys. Over soft0, both ends in this process.
+//! A pool's memory and a device: who can reach which blocks, with which keys. Over soft0, both ends in this process; each test is
+//! alone in its process, because faults and the count of mappings are the whole process's.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use sideway::ProviderChoice;
@@ -17,12 +17,6 @@ use trespass::pool::{Block, HugePages, Pool, PoolConfig, PoolError};
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
-/// Faults, and the count of mappings, are the whole process's.
-fn alone() -> MutexGuard<'static, ()> {
-    static ONE: Mutex<()> = Mutex::new(());
-    ONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 fn device() -> DeviceContext {
     let provider = ProviderChoice::Soft.select().unwrap().provider();
     DeviceList::from_provider(provider).unwrap().first().unwrap().open().unwrap()
@@ -35,13 +29,13 @@ fn config(prewarm: usize, max: usize) -> PoolConfig {
 }
 
 /// Two queue pairs that are connected.
-struct Link {
+struct ConnectedPair {
     cq: GenericCompletionQueue,
     here: GenericQueuePair,
     there: GenericQueuePair,
 }
 
-impl Link {
+impl ConnectedPair {
     fn new(here: &ProtectionDomain, there: &ProtectionDomain) -> Self {
         let context = here.context();
         let path = LocalPath::choose(context, 1, None).unwrap();
@@ -108,13 +102,13 @@ fn is_all(block: &Block, len: usize, of: u8) -> bool {
 
 #[test]
 fn slots_are_sent_and_received_and_staged_blocks_read() {
-    let _alone = alone();
+    alone!(slots_are_sent_and_received_and_staged_blocks_read);
     let context = device();
     let (here, there) = (context.alloc_pd().unwrap(), context.alloc_pd().unwrap());
     let config = config(4 * MIB, 32 * MIB);
     let (mine, theirs) =
         (Pool::with_domain(&config, &here).unwrap(), Pool::with_domain(&config, &there).unwrap());
-    let mut link = Link::new(&here, &there);
+    let mut link = ConnectedPair::new(&here, &there);
     for n in 1..=20 {
         let (mut from, mut into) = (mine.take(1).unwrap(), theirs.take(1).unwrap());
         fill(&mut from, n);
@@ -137,7 +131,7 @@ fn slots_are_sent_and_received_and_staged_blocks_read() {
 
 #[test]
 fn no_peer_reads_a_slot() {
-    let _alone = alone();
+    alone!(no_peer_reads_a_slot);
     let context = device();
     let (here, there) = (context.alloc_pd().unwrap(), context.alloc_pd().unwrap());
     let (mine, theirs) = (
@@ -149,7 +143,7 @@ fn no_peer_reads_a_slot() {
     assert_eq!(secret.rkey(), None);
     // With what could be the slots' key, and with the key that the peer was told.
     for key in [secret.lkey().unwrap(), staged.rkey().unwrap()] {
-        let mut link = Link::new(&here, &there);
+        let mut link = ConnectedPair::new(&here, &there);
         let mut into = mine.take_staged(1).unwrap();
         fill(&mut into, 1);
         let status = link.read(&mut into, secret.as_ptr(), key, 8);
@@ -157,7 +151,7 @@ fn no_peer_reads_a_slot() {
         assert!(is_all(&into, 64 * KIB, 1));
     }
     // Nor does it write what it may read.
-    let mut link = Link::new(&here, &there);
+    let mut link = ConnectedPair::new(&here, &there);
     let from = mine.take(1).unwrap();
     let mut guard = link.here.start_post_send();
     let to = staged.as_ptr() as u64;
@@ -170,7 +164,7 @@ fn no_peer_reads_a_slot() {
 
 #[test]
 fn memory_that_becomes_slots_is_not_readable_any_more() {
-    let _alone = alone();
+    alone!(memory_that_becomes_slots_is_not_readable_any_more);
     let context = device();
     let (here, there) = (context.alloc_pd().unwrap(), context.alloc_pd().unwrap());
     let mine = Pool::with_domain(&config(0, 8 * MIB), &here).unwrap();
@@ -179,21 +173,24 @@ fn memory_that_becomes_slots_is_not_readable_any_more() {
     let keys: Vec<_> = staged.iter().map(|block| block.rkey().unwrap()).collect();
     let mut into = mine.take(1).unwrap();
     let from = staged[0].as_ptr();
-    assert_eq!(Link::new(&here, &there).read(&mut into, from, keys[0], 8), WorkCompletionStatus::Success);
+    assert_eq!(
+        ConnectedPair::new(&here, &there).read(&mut into, from, keys[0], 8),
+        WorkCompletionStatus::Success
+    );
     drop(staged);
     let slots: Vec<_> = std::iter::from_fn(|| theirs.take(1)).collect();
     assert_eq!(slots.len() * 8 * KIB, 6 * MIB);
     assert_eq!(theirs.stats().registered, 8 * MIB);
     let was_staged = slots.iter().find(|slot| slot.as_ptr() == from).expect("it is slots now");
     for key in keys.into_iter().chain(was_staged.lkey()) {
-        let status = Link::new(&here, &there).read(&mut into, from, key, 8);
+        let status = ConnectedPair::new(&here, &there).read(&mut into, from, key, 8);
         assert_eq!(status, WorkCompletionStatus::RemoteAccessError, "{key:#x}");
     }
 }
 
 #[test]
 fn a_domain_may_come_later() {
-    let _alone = alone();
+    alone!(a_domain_may_come_later);
     let context = device();
     let (here, there) = (context.alloc_pd().unwrap(), context.alloc_pd().unwrap());
     let pool = Pool::new(&config(0, 64 * MIB)).unwrap();
@@ -212,7 +209,7 @@ fn a_domain_may_come_later() {
     // What comes later has keys from the start.
     let later: Vec<_> = (0..100).map(|_| pool.take(256 * KIB).unwrap()).collect();
     assert!(later.iter().all(|block| block.lkey().is_some() && block.rkey().is_some()));
-    let mut link = Link::new(&here, &here);
+    let mut link = ConnectedPair::new(&here, &here);
     let mut into = pool.take(1).unwrap();
     link.send(&slot, &mut into);
     assert!(is_all(&into, 8 * KIB, 3));
@@ -229,8 +226,8 @@ fn with_fault<R>(rule: &str, run: impl FnOnce() -> R) -> R {
 }
 
 #[test]
-fn what_the_device_does_not_register_is_as_it_was() {
-    let _alone = alone();
+fn a_failed_registration_leaves_the_pool_unchanged() {
+    alone!(a_failed_registration_leaves_the_pool_unchanged);
     let context = device();
     let pd = context.alloc_pd().unwrap();
     let error = with_fault("errno=ENOMEM call=reg_mr", || {
@@ -260,8 +257,8 @@ fn what_the_device_does_not_register_is_as_it_was() {
 }
 
 #[test]
-fn what_the_device_does_not_let_go_of_is_not_freed() {
-    let _alone = alone();
+fn memory_that_stays_registered_is_not_freed() {
+    alone!(memory_that_stays_registered_is_not_freed);
     let context = device();
     let pd = context.alloc_pd().unwrap();
     let before = mappings();
@@ -279,7 +276,7 @@ fn mappings() -> usize {
 
 #[test]
 fn a_pool_leaves_nothing_behind() {
-    let _alone = alone();
+    alone!(a_pool_leaves_nothing_behind);
     let context = device();
     let before = mappings();
     for _ in 0..50 {
@@ -298,7 +295,7 @@ fn a_pool_leaves_nothing_behind() {
 
 #[test]
 fn huge_pages_are_taken_as_is_said() {
-    let _alone = alone();
+    alone!(huge_pages_are_taken_as_is_said);
     let context = device();
     let pd = context.alloc_pd().unwrap();
     let free = std::fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages");
@@ -317,7 +314,7 @@ fn huge_pages_are_taken_as_is_said() {
 
 #[test]
 fn borrowed_bytes_are_read_for_the_time_of_a_call() {
-    let _alone = alone();
+    alone!(borrowed_bytes_are_read_for_the_time_of_a_call);
     let context = device();
     let (here, there) = (context.alloc_pd().unwrap(), context.alloc_pd().unwrap());
     let mine = Pool::with_domain(&config(0, 32 * MIB), &here).unwrap();
@@ -325,7 +322,7 @@ fn borrowed_bytes_are_read_for_the_time_of_a_call() {
     let bytes: Vec<u8> = (0..MIB).map(|n| (n % 251) as u8).collect();
     assert!(matches!(theirs.expose(&bytes, |_| ()), Err(PoolError::NoDomain)));
     theirs.register(&there).unwrap();
-    let mut link = Link::new(&here, &there);
+    let mut link = ConnectedPair::new(&here, &there);
     let mut into = mine.take(MIB).unwrap();
     let from = bytes.as_ptr().cast_mut();
     // A device that is busy is asked again.
@@ -337,7 +334,7 @@ fn borrowed_bytes_are_read_for_the_time_of_a_call() {
     assert_eq!(link.read(&mut into, from, key, 1), WorkCompletionStatus::RemoteAccessError);
     // Read-only memory, too.
     static CONSTANT: [u8; 10_000] = [9; 10_000];
-    let mut link = Link::new(&here, &there);
+    let mut link = ConnectedPair::new(&here, &there);
     let from = CONSTANT.as_ptr().cast_mut();
     let status = theirs.expose(&CONSTANT, |key| link.read(&mut into, from, key, CONSTANT.len())).unwrap();
     assert_eq!((status, is_all(&into, CONSTANT.len(), 9)), (WorkCompletionStatus::Success, true));

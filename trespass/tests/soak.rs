@@ -2,11 +2,11 @@
 //! delivered is at each moment the beginning of what was sent, and of connections that came to their end both sides have the other's hash; whoever
 //! survives hears of the end of all that it had with the dead, in time, and has nothing left of it.
 //!
-//!     TRESPASS_SOAK_SECONDS=600 cargo test -p trespass --test soak -- --ignored --nocapture as_long_as_is_asked_for
+//!     TRESPASS_SOAK_SECONDS=600 cargo test -p trespass --test main -- --ignored --nocapture as_long_as_is_asked_for
 
 #[allow(dead_code, reason = "cases of other suites use the rest")]
-#[path = "suite/rig.rs"]
-mod rig;
+#[path = "suite/fixture.rs"]
+mod fixture;
 #[allow(dead_code, reason = "the suite over faults uses the rest")]
 #[path = "suite/traffic.rs"]
 mod traffic;
@@ -27,7 +27,7 @@ use sideway::soft;
 use test_harness::fill;
 use trespass::{Builder, Listener, SeqPacket, Stream, Transport};
 
-use rig::{Rig, Target, below, random};
+use fixture::{Fixture, Target, below, random};
 use traffic::is_failure;
 
 /// What a process of the soak is to do: `serve STREAMS MESSAGES`, two ports, or `call` the same, and a seed.
@@ -37,7 +37,7 @@ const TOLD: &str = "told: ";
 /// Threads of the calling process, half of which send messages.
 const CALLERS: u64 = 4;
 /// How long anything takes at most: a connection, a part of one, an end.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 #[test]
 fn ten_seconds_of_kills_and_reconnects() {
@@ -53,7 +53,7 @@ fn as_long_as_is_asked_for() {
 
 /// What the processes that were killed, and those that were not, have told.
 #[derive(Debug, Default)]
-struct Sum {
+struct Totals {
     /// Connections that came to their end, and those that broke.
     whole: AtomicU64,
     broken: AtomicU64,
@@ -63,7 +63,7 @@ struct Sum {
 
 fn soak(time: Duration) {
     let seed = std::env::var("TRESPASS_SOAK_SEED").map_or(1, |text| text.parse().expect("a number"));
-    let (mut random, sum, until) = (random(seed), &Sum::default(), Instant::now() + time);
+    let (mut random, sum, until) = (random(seed), &Totals::default(), Instant::now() + time);
     thread::scope(|scope| {
         let start = |part: String| Process::start(scope, part, sum);
         let mut server = start("serve 0 0".to_owned());
@@ -106,9 +106,9 @@ struct Process {
 }
 
 impl Process {
-    fn start<'scope>(scope: &'scope thread::Scope<'scope, '_>, part: String, sum: &'scope Sum) -> Self {
+    fn start<'scope>(scope: &'scope thread::Scope<'scope, '_>, part: String, sum: &'scope Totals) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--ignored", "--exact", "part_of_a_process", "--nocapture"])
+            .args(["--ignored", "--exact", "soak::part_of_a_process", "--nocapture"])
             .env(PART, &part)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -137,7 +137,7 @@ impl Process {
     }
 
     fn ports(&self) -> String {
-        self.ports.recv_timeout(PATIENCE).expect("it listens")
+        self.ports.recv_timeout(TIMEOUT).expect("it listens")
     }
 
     /// SIGKILL, in the midst of whatever it does.
@@ -150,7 +150,7 @@ impl Process {
     /// Has it come to an end, in which it counts what it has left.
     fn end(&mut self) {
         drop(self.stdin.take());
-        let until = Instant::now() + 3 * PATIENCE;
+        let until = Instant::now() + 3 * TIMEOUT;
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return assert!(status.success(), "{status}");
@@ -205,7 +205,7 @@ fn part_of_a_process() {
 
 fn builder() -> Builder {
     // What a process that was killed had bound is free at once; a server that starts anew finds it so in time.
-    Rig::new(Target::Soft, Ipv4Addr::LOCALHOST.into()).builder().bind_patience(PATIENCE).backlog(128)
+    Fixture::new(Target::Soft, Ipv4Addr::LOCALHOST.into()).builder().bind_patience(TIMEOUT).backlog(128)
 }
 
 /// Whether anybody came with a stream.
@@ -214,8 +214,10 @@ fn serve(streams: SocketAddr, messages: SocketAddr) -> bool {
     let port = |listener: &Listener| listener.local_addr().unwrap().port();
     say(&format!("ports {} {}", port(&streams), port(&messages)));
     let pool = thread::scope(|scope| {
-        scope.spawn(|| accept(messages, |listener| listener.accept_seq_packet().map(|end| End::from(end.0))));
-        accept(streams, |listener| listener.accept().map(|end| End::from(end.0)))
+        scope.spawn(|| {
+            accept(messages, |listener| listener.accept_seq_packet().map(|end| SoakEnd::from(end.0)))
+        });
+        accept(streams, |listener| listener.accept().map(|end| SoakEnd::from(end.0)))
     });
     // Who was started shortly before the end has perhaps met nobody.
     assert_eq!(pool.as_ref().map_or(0, |pool| pool.stats().in_use), 0, "blocks are left");
@@ -225,7 +227,7 @@ fn serve(streams: SocketAddr, messages: SocketAddr) -> bool {
 /// Accepts until it is told to end, and serves everybody to the end.
 fn accept(
     mut listener: Listener,
-    accept: impl Fn(&mut Listener) -> io::Result<End>,
+    accept: impl Fn(&mut Listener) -> io::Result<SoakEnd>,
 ) -> Option<trespass::Pool> {
     let (mut serving, mut pool) = (Vec::<JoinHandle<()>>::new(), None);
     listener.set_accept_timeout(Some(Duration::from_millis(50))).unwrap();
@@ -246,7 +248,7 @@ fn accept(
 }
 
 /// The server's part of a connection: the client says first what is to come, and what it wants.
-fn answer(mut end: End) {
+fn answer(mut end: SoakEnd) {
     let mut hello = [0; 24];
     let mut got = 0;
     let outcome = loop {
@@ -298,15 +300,15 @@ fn call_again_and_again(
     let (mut pool, mut found) = (None, Instant::now());
     while !ENDS.load(Ordering::Relaxed) || pool.is_none() {
         let connected = if is_stream {
-            builder().connect(addr).map(End::from)
+            builder().connect(addr).map(SoakEnd::from)
         } else {
-            builder().connect_seq_packet(addr).map(End::from)
+            builder().connect_seq_packet(addr).map(SoakEnd::from)
         };
         let mut end = match connected {
             Ok(end) => end,
             // The server starts anew, or ends in the middle of a handshake.
             Err(error) => {
-                assert!(found.elapsed() < PATIENCE, "no server for {PATIENCE:?}: {error}");
+                assert!(found.elapsed() < TIMEOUT, "no server for {TIMEOUT:?}: {error}");
                 thread::sleep(Duration::from_millis(5));
                 continue;
             }
@@ -341,12 +343,12 @@ fn report((got, outcome): (u64, io::Result<()>)) {
 }
 
 /// One end of either kind. Calls do not wait.
-enum End {
+enum SoakEnd {
     Bytes(Stream),
     Messages(SeqPacket, Vec<u8>),
 }
 
-impl From<Stream> for End {
+impl From<Stream> for SoakEnd {
     fn from(stream: Stream) -> Self {
         assert_eq!(stream.transport(), Transport::Rdma);
         stream.set_nonblocking(true).unwrap();
@@ -354,7 +356,7 @@ impl From<Stream> for End {
     }
 }
 
-impl From<SeqPacket> for End {
+impl From<SeqPacket> for SoakEnd {
     fn from(packets: SeqPacket) -> Self {
         assert_eq!(packets.transport(), Transport::Rdma);
         packets.set_nonblocking(true).unwrap();
@@ -365,7 +367,7 @@ impl From<SeqPacket> for End {
 /// Of a message, or a write.
 const LONGEST: usize = 300_000;
 
-impl End {
+impl SoakEnd {
     fn pool(&self) -> trespass::Pool {
         match self {
             Self::Bytes(stream) => stream.pool().clone(),
@@ -408,16 +410,16 @@ impl End {
             Self::Bytes(stream) => stream.as_fd(),
             Self::Messages(packets, _) => packets.as_fd(),
         };
-        let timeout = Timespec::try_from(PATIENCE).expect("a time");
+        let timeout = Timespec::try_from(TIMEOUT).expect("a time");
         let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
         let ready = poll(&mut fds, Some(&timeout)).expect("it can be polled");
-        assert!(ready == 1, "asleep for {PATIENCE:?}");
+        assert!(ready == 1, "asleep for {TIMEOUT:?}");
     }
 }
 
 /// Sends the bytes of one seed with their hash behind them, and receives those of the other, at once. What was received, and how it ended.
-fn talk(end: &mut End, [out, into]: [u64; 2], [to_send, to_get]: [u64; 2]) -> (u64, io::Result<()>) {
-    let mut talk = Talk {
+fn talk(end: &mut SoakEnd, [out, into]: [u64; 2], [to_send, to_get]: [u64; 2]) -> (u64, io::Result<()>) {
+    let mut talk = Conversation {
         random: random(out),
         out: Direction::new(out, to_send),
         into: Direction::new(into, to_get),
@@ -480,7 +482,7 @@ impl Direction {
     }
 }
 
-struct Talk {
+struct Conversation {
     random: ChaCha8Rng,
     out: Direction,
     into: Direction,
@@ -492,9 +494,9 @@ struct Talk {
     has_ended: bool,
 }
 
-impl Talk {
+impl Conversation {
     /// Goes on until every call would have to wait. Whether all was said and heard.
-    fn go_on(&mut self, end: &mut End) -> io::Result<bool> {
+    fn go_on(&mut self, end: &mut SoakEnd) -> io::Result<bool> {
         while !self.out.is_over() {
             if self.piece.is_empty() {
                 let most = [50, 9000, 70_000, LONGEST][below(&mut self.random, 4)];

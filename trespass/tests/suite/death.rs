@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use test_harness::{Outcome, cases};
 use trespass::{Completion, Stream};
 
-use super::rig::{LONG, Rig, Target, below, random};
+use super::fixture::{Fixture, LONG, Target, below, random};
 
-pub(crate) fn add(suite: &mut test_harness::Suite<Rig>) {
+pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: i9_a_killed_peer_ends_every_call, i9_a_killed_peer_ends_a_blocked_reader_and_writer,
         i9_every_ticket_completes_once, i9_a_peer_that_exits_ends_every_call, i9_a_peer_that_panics_says_that_it_is_over);
 }
@@ -19,7 +19,7 @@ pub(crate) fn add(suite: &mut test_harness::Suite<Rig>) {
 /// How long it may take until a call tells that the peer's process is no more: the system knows at once.
 const NOTICED: Duration = Duration::from_secs(20);
 
-/// What a child process does: `PART ADDR`, with the rig's own target.
+/// What a child process does: `PART ADDR`, with the fixture's own target.
 const CHILD: &str = "TRESPASS_SUITE_CHILD";
 
 /// Whether this process is one.
@@ -32,7 +32,7 @@ pub(crate) fn part_of_child(target: Target) -> Option<ExitCode> {
     let order = std::env::var(CHILD).ok()?;
     let (part, addr) = order.split_once(' ').expect("a part and an address");
     let addr: SocketAddr = addr.parse().expect("an address");
-    let builder = Rig::new(target, addr.ip()).builder();
+    let builder = Fixture::new(target, addr.ip()).builder();
     let mut buffer = vec![0; 1 << 20];
     match part {
         // Sends and receives until it is killed, or for some time.
@@ -77,9 +77,9 @@ fn talk(stream: &mut Stream, buffer: &mut [u8], time: Duration) {
 }
 
 /// A child that is killed at the latest when it is dropped.
-struct Peer(Child);
+struct PeerProcess(Child);
 
-impl Peer {
+impl PeerProcess {
     fn start(part: &str, addr: SocketAddr) -> Self {
         let program = std::env::current_exe().unwrap();
         let child = Command::new(program)
@@ -98,7 +98,7 @@ impl Peer {
     }
 }
 
-impl Drop for Peer {
+impl Drop for PeerProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -109,11 +109,11 @@ fn is_death(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::ConnectionAborted)
 }
 
-fn i9_a_killed_peer_ends_every_call(rig: &Rig) -> Outcome {
-    let (mut listener, addr) = rig.listener();
+fn i9_a_killed_peer_ends_every_call(fixture: &Fixture) -> Outcome {
+    let (mut listener, addr) = fixture.listener();
     let mut random = random(9);
     for round in 0..15 {
-        let mut peer = Peer::start("talk", addr);
+        let mut peer = PeerProcess::start("talk", addr);
         let (mut stream, _) = listener.accept().unwrap();
         let delay = Duration::from_micros(below(&mut random, 20_000) as u64);
         let killer = thread::spawn(move || {
@@ -160,10 +160,10 @@ fn echo(stream: &mut Stream, buffer: &mut [u8]) -> Option<std::io::Error> {
     }
 }
 
-fn i9_a_peer_that_exits_ends_every_call(rig: &Rig) -> Outcome {
-    let (mut listener, addr) = rig.listener();
+fn i9_a_peer_that_exits_ends_every_call(fixture: &Fixture) -> Outcome {
+    let (mut listener, addr) = fixture.listener();
     for round in 0..5 {
-        let _peer = Peer::start("exit", addr);
+        let _peer = PeerProcess::start("exit", addr);
         let (mut stream, _) = listener.accept().unwrap();
         echo_until_it_breaks(&mut stream, &format!("round {round}"));
     }
@@ -171,10 +171,10 @@ fn i9_a_peer_that_exits_ends_every_call(rig: &Rig) -> Outcome {
 }
 
 /// What a panic unwinds is dropped, and so closed: all that was written arrives, as after any close.
-fn i9_a_peer_that_panics_says_that_it_is_over(rig: &Rig) -> Outcome {
-    let (mut listener, addr) = rig.listener();
+fn i9_a_peer_that_panics_says_that_it_is_over(fixture: &Fixture) -> Outcome {
+    let (mut listener, addr) = fixture.listener();
     for round in 0..5 {
-        let _peer = Peer::start("panic", addr);
+        let _peer = PeerProcess::start("panic", addr);
         let (mut stream, _) = listener.accept().unwrap();
         let mut buffer = vec![0; 100_000];
         // Echoes that it no longer takes may fail before its end is read.
@@ -193,10 +193,10 @@ fn i9_a_peer_that_panics_says_that_it_is_over(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn i9_a_killed_peer_ends_a_blocked_reader_and_writer(rig: &Rig) -> Outcome {
-    let (mut listener, addr) = rig.listener();
+fn i9_a_killed_peer_ends_a_blocked_reader_and_writer(fixture: &Fixture) -> Outcome {
+    let (mut listener, addr) = fixture.listener();
     for writes in [false, true] {
-        let mut peer = Peer::start("stand", addr);
+        let mut peer = PeerProcess::start("stand", addr);
         let (mut stream, _) = listener.accept().unwrap();
         stream.set_read_timeout(Some(NOTICED)).unwrap();
         stream.set_write_timeout(Some(NOTICED)).unwrap();
@@ -216,11 +216,11 @@ fn i9_a_killed_peer_ends_a_blocked_reader_and_writer(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn i9_every_ticket_completes_once(rig: &Rig) -> Outcome {
-    let (mut listener, addr) = rig.listener();
+fn i9_every_ticket_completes_once(fixture: &Fixture) -> Outcome {
+    let (mut listener, addr) = fixture.listener();
     let mut random = random(99);
     for round in 0..8 {
-        let mut peer = Peer::start("take", addr);
+        let mut peer = PeerProcess::start("take", addr);
         let (mut packets, _) = listener.accept_seq_packet().unwrap();
         packets.set_nonblocking(true).unwrap();
         let delay = Duration::from_micros(below(&mut random, 30_000) as u64);

@@ -10,12 +10,12 @@ use rustix::time::{ClockId, clock_gettime};
 use test_harness::{Outcome, cases};
 use trespass::{Event, Kind, Transport, Worker};
 
-use super::rig::{LONG, Rig, greet};
+use super::fixture::{Fixture, LONG, greet};
 
-pub(crate) fn add(suite: &mut test_harness::Suite<Rig>) {
+pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: i18_a_blocked_reader_sleeps, i18_a_waiting_listener_sleeps, i18_a_waiting_worker_sleeps,
         i18_fifty_idle_connections_use_no_time,
-        i18_who_spins_does_not_sleep_for_what_comes_soon, i18_a_worker_that_spins_does_not_sleep_for_what_comes_soon,
+        i18_a_spinning_reader_does_not_sleep_for_prompt_answers, i18_a_spinning_worker_does_not_sleep_for_prompt_answers,
         i18_a_worker_that_spins_sleeps_when_nothing_comes);
 }
 
@@ -50,8 +50,8 @@ fn sees_it_asleep(thread: u32) {
 }
 
 /// How often a client slept in a ping-pong of so many rounds, where a call that waits spins so long.
-fn sleeps_of_a_ping_pong(rig: &Rig, rounds: u64, spin: Duration) -> (u64, Transport) {
-    let (mut client, mut server) = rig.packets_with(|builder| builder.spin(spin));
+fn sleeps_of_a_ping_pong(fixture: &Fixture, rounds: u64, spin: Duration) -> (u64, Transport) {
+    let (mut client, mut server) = fixture.packets_with(|builder| builder.spin(spin));
     let before = client.stats().sleeps;
     thread::scope(|scope| {
         scope.spawn(move || {
@@ -77,10 +77,10 @@ fn pause_once(round: u64) {
 }
 
 /// What the system alone can say is slept for all the same.
-fn i18_who_spins_does_not_sleep_for_what_comes_soon(rig: &Rig) -> Outcome {
+fn i18_a_spinning_reader_does_not_sleep_for_prompt_answers(fixture: &Fixture) -> Outcome {
     const ROUNDS: u64 = 100;
-    let (spun, transport) = sleeps_of_a_ping_pong(rig, ROUNDS, Duration::from_secs(1));
-    let (slept, _) = sleeps_of_a_ping_pong(rig, ROUNDS, Duration::ZERO);
+    let (spun, transport) = sleeps_of_a_ping_pong(fixture, ROUNDS, Duration::from_secs(1));
+    let (slept, _) = sleeps_of_a_ping_pong(fixture, ROUNDS, Duration::ZERO);
     assert!(slept > 0, "nobody slept without spinning");
     if transport == Transport::Rdma {
         // The other thread may have been kept from running for a second, but not again and again.
@@ -99,9 +99,9 @@ fn sleeps(thread: u32) -> u64 {
 }
 
 /// How often a worker that echoes slept in a ping-pong of so many rounds, where it spins so long.
-fn sleeps_of_an_echo(rig: &Rig, rounds: u64, spin: Duration) -> u64 {
+fn sleeps_of_an_echo(fixture: &Fixture, rounds: u64, spin: Duration) -> u64 {
     let (send, receive) = mpsc::channel();
-    let (config, at) = (rig.builder().worker_spin(spin).build().unwrap(), rig.anywhere());
+    let (config, at) = (fixture.builder().worker_spin(spin).build().unwrap(), fixture.anywhere());
     let serving = thread::spawn(move || {
         let mut worker = Worker::new(&config).unwrap();
         let listener = worker.listen(at, Kind::SeqPacket).unwrap();
@@ -128,7 +128,7 @@ fn sleeps_of_an_echo(rig: &Rig, rounds: u64, spin: Duration) -> u64 {
             }
         }
     });
-    let mut client = rig.builder().connect_seq_packet(receive.recv().unwrap()).unwrap();
+    let mut client = fixture.builder().connect_seq_packet(receive.recv().unwrap()).unwrap();
     client.set_read_timeout(Some(LONG)).unwrap();
     for round in 0..rounds {
         pause_once(round);
@@ -139,18 +139,18 @@ fn sleeps_of_an_echo(rig: &Rig, rounds: u64, spin: Duration) -> u64 {
 }
 
 /// Over TCP as well: it is the system then that is asked.
-fn i18_a_worker_that_spins_does_not_sleep_for_what_comes_soon(rig: &Rig) -> Outcome {
+fn i18_a_spinning_worker_does_not_sleep_for_prompt_answers(fixture: &Fixture) -> Outcome {
     const ROUNDS: u64 = 100;
-    let spun = sleeps_of_an_echo(rig, ROUNDS, Duration::from_secs(1));
-    let slept = sleeps_of_an_echo(rig, ROUNDS, Duration::ZERO);
+    let spun = sleeps_of_an_echo(fixture, ROUNDS, Duration::from_secs(1));
+    let slept = sleeps_of_an_echo(fixture, ROUNDS, Duration::ZERO);
     println!("a worker slept {spun} times of {ROUNDS} where it spins, {slept} where not");
     assert!(slept > 0, "nobody slept without spinning");
     assert!(spun < ROUNDS / 4, "slept {spun} times of {ROUNDS}");
     Ok(())
 }
 
-fn i18_a_blocked_reader_sleeps(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.streams();
+fn i18_a_blocked_reader_sleeps(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.streams();
     greet(&mut client, &mut server);
     thread::scope(|scope| {
         let (tell, told) = mpsc::channel();
@@ -164,8 +164,8 @@ fn i18_a_blocked_reader_sleeps(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn i18_a_waiting_listener_sleeps(rig: &Rig) -> Outcome {
-    let (mut listener, addr) = rig.listener();
+fn i18_a_waiting_listener_sleeps(fixture: &Fixture) -> Outcome {
+    let (mut listener, addr) = fixture.listener();
     thread::scope(|scope| {
         let (tell, told) = mpsc::channel();
         scope.spawn(move || {
@@ -173,23 +173,23 @@ fn i18_a_waiting_listener_sleeps(rig: &Rig) -> Outcome {
             listener.accept().unwrap();
         });
         sees_it_asleep(told.recv().unwrap());
-        rig.builder().connect(addr).unwrap();
+        fixture.builder().connect(addr).unwrap();
     });
     Ok(())
 }
 
-fn i18_a_waiting_worker_sleeps(rig: &Rig) -> Outcome {
-    a_waiting_worker_sleeps(rig, Duration::ZERO)
+fn i18_a_waiting_worker_sleeps(fixture: &Fixture) -> Outcome {
+    a_waiting_worker_sleeps(fixture, Duration::ZERO)
 }
 
 /// What comes then wakes it, the system's events and completions.
-fn i18_a_worker_that_spins_sleeps_when_nothing_comes(rig: &Rig) -> Outcome {
-    a_waiting_worker_sleeps(rig, Duration::from_millis(5))
+fn i18_a_worker_that_spins_sleeps_when_nothing_comes(fixture: &Fixture) -> Outcome {
+    a_waiting_worker_sleeps(fixture, Duration::from_millis(5))
 }
 
-fn a_waiting_worker_sleeps(rig: &Rig, spin: Duration) -> Outcome {
+fn a_waiting_worker_sleeps(fixture: &Fixture, spin: Duration) -> Outcome {
     let (send, receive) = mpsc::channel();
-    let (config, at) = (rig.builder().worker_spin(spin).build().unwrap(), rig.anywhere());
+    let (config, at) = (fixture.builder().worker_spin(spin).build().unwrap(), fixture.anywhere());
     let serving = thread::spawn(move || {
         let mut worker = Worker::new(&config).unwrap();
         let listener = worker.listen(at, Kind::Stream).unwrap();
@@ -207,11 +207,11 @@ fn a_waiting_worker_sleeps(rig: &Rig, spin: Duration) -> Outcome {
         }
     });
     let (thread, addr) = receive.recv().unwrap();
-    let clients: Vec<_> = (0..10).map(|_| rig.builder().connect(addr).unwrap()).collect();
+    let clients: Vec<_> = (0..10).map(|_| fixture.builder().connect(addr).unwrap()).collect();
     sees_it_asleep(thread);
     clients.into_iter().for_each(drop);
     sees_it_asleep(thread);
-    rig.builder().connect(addr).unwrap();
+    fixture.builder().connect(addr).unwrap();
     serving.join().unwrap();
     Ok(())
 }
@@ -223,15 +223,15 @@ fn own_time() -> Duration {
 
 /// Both ends of fifty connections, in two workers that wait, while nothing is said. What they use is what this process uses: time that it is
 /// not given does not count, so others may be as busy as they like.
-fn i18_fifty_idle_connections_use_no_time(rig: &Rig) -> Outcome {
+fn i18_fifty_idle_connections_use_no_time(fixture: &Fixture) -> Outcome {
     const CONNECTIONS: usize = 50;
     const WATCHED: Duration = Duration::from_secs(2);
     // Without probes; and with five times as many as there are if nothing is said of them.
     for (keepalive, most) in [(None, 5), (Some(Duration::from_secs(1)), 100)] {
-        let config = rig.builder().keepalive(keepalive).build().unwrap();
+        let config = fixture.builder().keepalive(keepalive).build().unwrap();
         let (send, receive) = mpsc::channel();
         let addr = {
-            let (config, at) = (config.clone(), rig.anywhere());
+            let (config, at) = (config.clone(), fixture.anywhere());
             let (tell, told) = mpsc::channel();
             let tell_end = send.clone();
             thread::spawn(move || {

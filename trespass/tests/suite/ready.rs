@@ -14,22 +14,22 @@ use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use test_harness::{Outcome, bytes, cases};
 use trespass::{Readiness, Stream, Worker};
 
-use super::rig::{LONG, Rig, below, greet, random};
+use super::fixture::{Fixture, LONG, below, greet, random};
 use super::streams::{fill_without_waiting, time_is_up, write_until_refused};
 
-pub(crate) fn add(suite: &mut test_harness::Suite<Rig>) {
+pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: i8_level_triggered_epoll, i8_edge_triggered_epoll, i8_mio, i8_poll,
-        i8_what_lies_here_already_is_shown, i8_room_to_write_is_shown_to_who_was_refused,
+        i8_data_already_received_is_shown, i8_room_to_write_is_shown_after_a_refused_write,
         i8_room_found_while_reading_is_an_edge_of_its_own, i8_arrivals_found_while_writing_are_shown,
-        what_nobody_waits_for_is_not_shown, nothing_to_do_is_not_shown, readiness_is_what_calls_find,
-        what_a_cork_holds_back_goes_in_time_for_who_waits_for_the_descriptor,
+        the_descriptor_ignores_events_without_interest, nothing_to_do_is_not_shown, readiness_is_what_calls_find,
+        corked_data_goes_after_the_cork_time_while_only_the_descriptor_is_polled,
         a_worker_s_descriptor_shows_what_is_due, silent_peers_are_asked_for_who_waits_for_the_descriptor,
         a_listener_s_descriptor_shows_who_is_late, a_full_listener_is_shown_when_there_is_room, a_listener_is_waited_for, a_listener_waits_no_longer_than_its_timeout,
-        who_comes_with_nothing_to_say_does_not_make_a_listener_wait);
+        silent_clients_do_not_block_accept);
 }
 
 /// Sleeps until the descriptor is ready. Whether it is.
-trait Sleeper {
+trait Waiter {
     fn of(stream: &Stream) -> Self;
     fn sleep(&mut self, limit: Duration) -> bool;
 }
@@ -66,12 +66,12 @@ impl Epoll {
     }
 }
 
-struct Level(Epoll);
-struct Edge(Epoll);
+struct LevelTriggered(Epoll);
+struct EdgeTriggered(Epoll);
 struct Mio(mio::Poll);
 struct Poll(OwnedFd);
 
-impl Sleeper for Level {
+impl Waiter for LevelTriggered {
     fn of(stream: &Stream) -> Self {
         Self(epoll_set(stream, epoll::EventFlags::empty()))
     }
@@ -81,7 +81,7 @@ impl Sleeper for Level {
     }
 }
 
-impl Sleeper for Edge {
+impl Waiter for EdgeTriggered {
     fn of(stream: &Stream) -> Self {
         Self(epoll_set(stream, epoll::EventFlags::ET))
     }
@@ -91,7 +91,7 @@ impl Sleeper for Edge {
     }
 }
 
-impl Sleeper for Mio {
+impl Waiter for Mio {
     fn of(stream: &Stream) -> Self {
         let poll = mio::Poll::new().unwrap();
         poll.registry()
@@ -107,7 +107,7 @@ impl Sleeper for Mio {
     }
 }
 
-impl Sleeper for Poll {
+impl Waiter for Poll {
     fn of(stream: &Stream) -> Self {
         Self(stream.as_fd().try_clone_to_owned().unwrap())
     }
@@ -137,7 +137,7 @@ fn is_readable_by_poll(descriptor: BorrowedFd<'_>, limit: Duration) -> bool {
 }
 
 /// Sends and receives, going on until each call would block, and sleeps only on the descriptor.
-fn pump<S: Sleeper>(mut stream: Stream, seed: u64, out: &[u8], len: usize) -> Vec<u8> {
+fn pump<S: Waiter>(mut stream: Stream, seed: u64, out: &[u8], len: usize) -> Vec<u8> {
     stream.set_nonblocking(true).unwrap();
     let mut sleeper = S::of(&stream);
     let mut random = random(seed);
@@ -172,9 +172,9 @@ fn pump<S: Sleeper>(mut stream: Stream, seed: u64, out: &[u8], len: usize) -> Ve
     got
 }
 
-fn pumps<S: Sleeper + 'static>(rig: &Rig) -> Outcome {
-    for seed in 0..rig.less(4) as u64 {
-        let (client, server) = rig.streams();
+fn pumps<S: Waiter + 'static>(fixture: &Fixture) -> Outcome {
+    for seed in 0..fixture.less(4) as u64 {
+        let (client, server) = fixture.streams();
         let (there, back) = (bytes(seed, 3_000_000), bytes(seed + 50, 2_000_000));
         thread::scope(|scope| {
             let serving = scope.spawn(|| pump::<S>(server, seed, &back, there.len()));
@@ -185,31 +185,31 @@ fn pumps<S: Sleeper + 'static>(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn i8_level_triggered_epoll(rig: &Rig) -> Outcome {
-    pumps::<Level>(rig)
+fn i8_level_triggered_epoll(fixture: &Fixture) -> Outcome {
+    pumps::<LevelTriggered>(fixture)
 }
 
-fn i8_edge_triggered_epoll(rig: &Rig) -> Outcome {
-    pumps::<Edge>(rig)
+fn i8_edge_triggered_epoll(fixture: &Fixture) -> Outcome {
+    pumps::<EdgeTriggered>(fixture)
 }
 
-fn i8_mio(rig: &Rig) -> Outcome {
-    pumps::<Mio>(rig)
+fn i8_mio(fixture: &Fixture) -> Outcome {
+    pumps::<Mio>(fixture)
 }
 
-fn i8_poll(rig: &Rig) -> Outcome {
-    pumps::<Poll>(rig)
+fn i8_poll(fixture: &Fixture) -> Outcome {
+    pumps::<Poll>(fixture)
 }
 
-fn i8_what_lies_here_already_is_shown(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.streams();
+fn i8_data_already_received_is_shown(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.streams();
     client.write_all(b"0123456789").unwrap();
     // All ten are here now; the socket below is empty, and the descriptor has never been asked for.
     let mut two = [0; 2];
     server.read_exact(&mut two).unwrap();
     assert!(is_readable(&server, LONG));
     server.set_nonblocking(true).unwrap();
-    let mut edge = Edge::of(&server);
+    let mut edge = EdgeTriggered::of(&server);
     assert!(edge.sleep(LONG));
     for _ in 0..4 {
         assert!(is_readable(&server, LONG), "there are bytes left");
@@ -222,10 +222,10 @@ fn i8_what_lies_here_already_is_shown(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn i8_room_to_write_is_shown_to_who_was_refused(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.streams();
+fn i8_room_to_write_is_shown_after_a_refused_write(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.streams();
     client.set_nonblocking(true).unwrap();
-    let mut edge = Edge::of(&client);
+    let mut edge = EdgeTriggered::of(&client);
     let total = fill_without_waiting(&mut client);
     while edge.sleep(Duration::from_millis(50)) {}
     thread::scope(|scope| {
@@ -240,10 +240,10 @@ fn i8_room_to_write_is_shown_to_who_was_refused(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn i8_room_found_while_reading_is_an_edge_of_its_own(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.streams();
+fn i8_room_found_while_reading_is_an_edge_of_its_own(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.streams();
     client.set_nonblocking(true).unwrap();
-    let mut edge = Edge::of(&client);
+    let mut edge = EdgeTriggered::of(&client);
     server.write_all(b"to be read later").unwrap();
     let total = fill_without_waiting(&mut client);
     while edge.sleep(Duration::from_millis(50)) {}
@@ -271,10 +271,10 @@ fn flush(stream: &mut Stream) {
     stream.set_nonblocking(true).unwrap();
 }
 
-fn i8_arrivals_found_while_writing_are_shown(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.streams();
+fn i8_arrivals_found_while_writing_are_shown(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.streams();
     client.set_nonblocking(true).unwrap();
-    let mut edge = Edge::of(&client);
+    let mut edge = EdgeTriggered::of(&client);
     assert_eq!(client.read(&mut [0; 1]).unwrap_err().kind(), ErrorKind::WouldBlock);
     for round in 0..50 {
         // The reader was told to wait. What comes is taken in by a call that writes until it is refused.
@@ -299,8 +299,8 @@ fn i8_arrivals_found_while_writing_are_shown(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn what_nobody_waits_for_is_not_shown(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.streams();
+fn the_descriptor_ignores_events_without_interest(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.streams();
     server.write_all(b"unread").unwrap();
     client.set_nonblocking(true).unwrap();
     client.set_interest(Readiness::WRITE);
@@ -321,8 +321,8 @@ fn what_nobody_waits_for_is_not_shown(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn nothing_to_do_is_not_shown(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.streams();
+fn nothing_to_do_is_not_shown(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.streams();
     for stream in [&mut client, &mut server] {
         stream.set_nonblocking(true).unwrap();
         let _ = is_readable(stream, Duration::ZERO);
@@ -332,8 +332,8 @@ fn nothing_to_do_is_not_shown(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn readiness_is_what_calls_find(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.streams();
+fn readiness_is_what_calls_find(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.streams();
     assert_eq!(client.readiness().unwrap(), Readiness::WRITE);
     greet(&mut client, &mut server);
     server.write_all(b"x").unwrap();
@@ -367,10 +367,10 @@ fn until_it_has_come(server: &mut Stream, mut wakes: impl FnMut()) {
     assert_eq!(&got, b"held");
 }
 
-fn what_a_cork_holds_back_goes_in_time_for_who_waits_for_the_descriptor(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.streams();
+fn corked_data_goes_after_the_cork_time_while_only_the_descriptor_is_polled(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.streams();
     client.set_nonblocking(true).unwrap();
-    let mut edge = Edge::of(&client);
+    let mut edge = EdgeTriggered::of(&client);
     client.set_cork(true).unwrap();
     client.write_all(b"held").unwrap();
     until_it_has_come(&mut server, || {
@@ -381,9 +381,9 @@ fn what_a_cork_holds_back_goes_in_time_for_who_waits_for_the_descriptor(rig: &Ri
     Ok(())
 }
 
-fn a_worker_s_descriptor_shows_what_is_due(rig: &Rig) -> Outcome {
-    let (client, mut server) = rig.streams();
-    let mut worker = Worker::new(&rig.builder().build().unwrap()).unwrap();
+fn a_worker_s_descriptor_shows_what_is_due(fixture: &Fixture) -> Outcome {
+    let (client, mut server) = fixture.streams();
+    let mut worker = Worker::new(&fixture.builder().build().unwrap()).unwrap();
     let key = worker.add(client).unwrap();
     let descriptor = worker.as_raw_fd();
     worker.set_cork(key, true).unwrap();
@@ -399,15 +399,15 @@ fn a_worker_s_descriptor_shows_what_is_due(rig: &Rig) -> Outcome {
 }
 
 /// Over TCP the system asks.
-fn silent_peers_are_asked_for_who_waits_for_the_descriptor(rig: &Rig) -> Outcome {
-    if rig.is_tcp() {
+fn silent_peers_are_asked_for_who_waits_for_the_descriptor(fixture: &Fixture) -> Outcome {
+    if fixture.is_tcp() {
         test_harness::skip!("over TCP the system asks");
     }
     let idle = Duration::from_millis(100);
     let (mut client, _server) =
-        rig.streams_of(rig.builder().keepalive(Some(idle)), rig.builder().keepalive(None));
+        fixture.streams_of(fixture.builder().keepalive(Some(idle)), fixture.builder().keepalive(None));
     client.set_nonblocking(true).unwrap();
-    let mut edge = Edge::of(&client);
+    let mut edge = EdgeTriggered::of(&client);
     let (began, before, mut wakes) = (Instant::now(), client.stats().posts, 0);
     while client.stats().posts < before + 3 {
         assert!(edge.sleep(LONG), "nobody asks");
@@ -421,13 +421,17 @@ fn silent_peers_are_asked_for_who_waits_for_the_descriptor(rig: &Rig) -> Outcome
 }
 
 /// A client that says nothing is given up when its time is over, though nothing happens then.
-fn a_listener_s_descriptor_shows_who_is_late(rig: &Rig) -> Outcome {
-    if rig.is_by_cm() {
+fn a_listener_s_descriptor_shows_who_is_late(fixture: &Fixture) -> Outcome {
+    if fixture.is_by_cm() {
         test_harness::skip!("who comes by the connection manager begins with what he has to say");
     }
     let limit = Duration::from_millis(200);
-    let mut listener =
-        rig.builder().probe_timeout(limit / 2).handshake_deadline(limit).bind(rig.anywhere()).unwrap();
+    let mut listener = fixture
+        .builder()
+        .probe_timeout(limit / 2)
+        .handshake_deadline(limit)
+        .bind(fixture.anywhere())
+        .unwrap();
     listener.set_nonblocking(true).unwrap();
     let mut silent = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     silent.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
@@ -443,11 +447,11 @@ fn a_listener_s_descriptor_shows_who_is_late(rig: &Rig) -> Outcome {
 }
 
 /// More clients than it minds at a time, who say nothing: until one has had its chance there is nothing that a call could do.
-fn a_full_listener_is_shown_when_there_is_room(rig: &Rig) -> Outcome {
-    if rig.is_by_cm() {
+fn a_full_listener_is_shown_when_there_is_room(fixture: &Fixture) -> Outcome {
+    if fixture.is_by_cm() {
         test_harness::skip!("who comes by the connection manager begins with what he has to say");
     }
-    let (mut listener, addr) = rig.listener();
+    let (mut listener, addr) = fixture.listener();
     listener.set_nonblocking(true).unwrap();
     let silent: Vec<_> = (0..200).map(|_| TcpStream::connect(addr).unwrap()).collect();
     let (mut calls, began) = (0, Instant::now());
@@ -460,7 +464,7 @@ fn a_full_listener_is_shown_when_there_is_room(rig: &Rig) -> Outcome {
     assert!(calls <= 20, "{calls} calls for nothing in {:?}", began.elapsed());
     // Who has something to say comes in nevertheless.
     thread::scope(|scope| {
-        let client = scope.spawn(|| rig.builder().connect(addr).unwrap());
+        let client = scope.spawn(|| fixture.builder().connect(addr).unwrap());
         let deadline = Instant::now() + LONG;
         let mut server = loop {
             assert!(is_readable_raw(listener.as_raw_fd(), LONG) && Instant::now() < deadline);
@@ -474,8 +478,8 @@ fn a_full_listener_is_shown_when_there_is_room(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_listener_is_waited_for(rig: &Rig) -> Outcome {
-    let (mut listener, addr) = rig.listener();
+fn a_listener_is_waited_for(fixture: &Fixture) -> Outcome {
+    let (mut listener, addr) = fixture.listener();
     listener.set_nonblocking(true).unwrap();
     let mut poll = mio::Poll::new().unwrap();
     poll.registry().register(&mut SourceFd(&listener.as_raw_fd()), Token(0), Interest::READABLE).unwrap();
@@ -483,7 +487,7 @@ fn a_listener_is_waited_for(rig: &Rig) -> Outcome {
     let mut events = mio::Events::with_capacity(4);
     thread::scope(|scope| {
         let connecting: Vec<_> =
-            (0..5).map(|_| scope.spawn(|| rig.builder().connect(addr).unwrap())).collect();
+            (0..5).map(|_| scope.spawn(|| fixture.builder().connect(addr).unwrap())).collect();
         let mut accepted = Vec::new();
         while accepted.len() < connecting.len() {
             again(|| poll.poll(&mut events, Some(LONG)));
@@ -499,8 +503,8 @@ fn a_listener_is_waited_for(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_listener_waits_no_longer_than_its_timeout(rig: &Rig) -> Outcome {
-    let (mut listener, addr) = rig.listener();
+fn a_listener_waits_no_longer_than_its_timeout(fixture: &Fixture) -> Outcome {
+    let (mut listener, addr) = fixture.listener();
     assert_eq!(listener.accept_timeout().unwrap(), None);
     let error = listener.set_accept_timeout(Some(Duration::ZERO)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
@@ -514,7 +518,7 @@ fn a_listener_waits_no_longer_than_its_timeout(rig: &Rig) -> Outcome {
     // Whoever is in the middle of a handshake when time is up is not lost, however often it is.
     listener.set_accept_timeout(Some(Duration::from_micros(50))).unwrap();
     thread::scope(|scope| {
-        let connecting = scope.spawn(|| rig.builder().connect(addr).unwrap());
+        let connecting = scope.spawn(|| fixture.builder().connect(addr).unwrap());
         let deadline = Instant::now() + LONG;
         let mut server = loop {
             match listener.accept() {
@@ -530,8 +534,8 @@ fn a_listener_waits_no_longer_than_its_timeout(rig: &Rig) -> Outcome {
 }
 
 /// Something happens all the time, and never a connection.
-fn who_comes_with_nothing_to_say_does_not_make_a_listener_wait(rig: &Rig) -> Outcome {
-    let (mut listener, addr) = rig.listener();
+fn silent_clients_do_not_block_accept(fixture: &Fixture) -> Outcome {
+    let (mut listener, addr) = fixture.listener();
     listener.set_accept_timeout(Some(Duration::from_millis(100))).unwrap();
     let enough = AtomicBool::new(false);
     thread::scope(|scope| {

@@ -8,19 +8,19 @@ use std::time::{Duration, Instant};
 use test_harness::{Outcome, bytes, cases};
 use trespass::{Builder, Pool, Stream};
 
-use super::rig::{LONG, Rig, below, greet, random, read_exactly};
+use super::fixture::{Fixture, LONG, below, greet, random, read_exactly};
 
-pub(crate) fn add(suite: &mut test_harness::Suite<Rig>) {
+pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: bytes_go_both_ways, i4_bytes_arrive_as_they_were_sent, i4_a_vectored_write_is_its_pieces_in_a_row,
         i6_two_blocked_writers_resume_when_either_reads, a_peer_that_does_not_read_stops_the_writer,
         a_half_that_is_shut_down_ends_and_the_other_goes_on, reading_is_over_after_shutdown_read,
         a_read_waits_no_longer_than_its_timeout, a_write_waits_no_longer_than_its_timeout,
-        a_cork_holds_back_small_writes, a_cork_counts_from_what_it_holds, buffers_of_the_pool_go_without_a_copy, several_buffers_go_in_a_row, what_arrives_can_be_kept, counters_count,
-        what_a_call_sends_is_posted_at_once);
+        a_cork_holds_back_small_writes, a_cork_counts_from_what_it_holds, buffers_of_the_pool_go_without_a_copy, several_buffers_go_in_a_row, received_blocks_can_be_kept, counters_count,
+        calls_post_before_they_return);
 }
 
-fn bytes_go_both_ways(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.streams();
+fn bytes_go_both_ways(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.streams();
     assert_eq!(client.peer_addr().unwrap(), server.local_addr().unwrap());
     assert_eq!(client.local_addr().unwrap(), server.peer_addr().unwrap());
     greet(&mut client, &mut server);
@@ -66,9 +66,9 @@ fn exchange(mut stream: Stream, seed: u64, out: &[u8], len: usize) -> Vec<u8> {
     got
 }
 
-fn i4_bytes_arrive_as_they_were_sent(rig: &Rig) -> Outcome {
-    for seed in 0..rig.less(6) as u64 {
-        let (client, server) = rig.streams();
+fn i4_bytes_arrive_as_they_were_sent(fixture: &Fixture) -> Outcome {
+    for seed in 0..fixture.less(6) as u64 {
+        let (client, server) = fixture.streams();
         let mut random = random(seed);
         let (to_server, to_client) =
             (bytes(seed * 2, below(&mut random, 4 << 20)), bytes(seed * 2 + 1, below(&mut random, 4 << 20)));
@@ -82,8 +82,8 @@ fn i4_bytes_arrive_as_they_were_sent(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn i4_a_vectored_write_is_its_pieces_in_a_row(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.streams();
+fn i4_a_vectored_write_is_its_pieces_in_a_row(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.streams();
     let mut random = random(7);
     for round in 0..50 {
         let pieces: Vec<Vec<u8>> = (0..below(&mut random, 12))
@@ -152,8 +152,8 @@ fn flush_and_read(from: &mut Stream, to: &mut Stream, len: usize) -> Vec<u8> {
     })
 }
 
-fn i6_two_blocked_writers_resume_when_either_reads(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.streams();
+fn i6_two_blocked_writers_resume_when_either_reads(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.streams();
     // Until neither takes more from the other: each turn of one may make room at the other.
     let (mut to_server, mut to_client) = (0, 0);
     loop {
@@ -176,8 +176,8 @@ fn i6_two_blocked_writers_resume_when_either_reads(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_peer_that_does_not_read_stops_the_writer(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.streams();
+fn a_peer_that_does_not_read_stops_the_writer(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.streams();
     let total = fill(&mut client);
     assert!(total > 0);
     // What it holds is bounded: both quotas, and what the system's sockets hold.
@@ -187,8 +187,8 @@ fn a_peer_that_does_not_read_stops_the_writer(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_half_that_is_shut_down_ends_and_the_other_goes_on(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.streams();
+fn a_half_that_is_shut_down_ends_and_the_other_goes_on(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.streams();
     client.write_all(b"the last words").unwrap();
     client.shutdown(Shutdown::Write).unwrap();
     assert_eq!(client.write(b"more").unwrap_err().kind(), ErrorKind::BrokenPipe);
@@ -204,8 +204,8 @@ fn a_half_that_is_shut_down_ends_and_the_other_goes_on(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn reading_is_over_after_shutdown_read(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.streams();
+fn reading_is_over_after_shutdown_read(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.streams();
     client.shutdown(Shutdown::Read).unwrap();
     assert_eq!(client.read(&mut [0; 8]).unwrap(), 0);
     client.write_all(b"still").unwrap();
@@ -218,8 +218,8 @@ pub(crate) fn time_is_up(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
 
-fn a_read_waits_no_longer_than_its_timeout(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.streams();
+fn a_read_waits_no_longer_than_its_timeout(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.streams();
     let limit = Duration::from_millis(60);
     client.set_read_timeout(Some(limit)).unwrap();
     assert_eq!(client.read_timeout().unwrap(), Some(limit));
@@ -232,8 +232,8 @@ fn a_read_waits_no_longer_than_its_timeout(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_write_waits_no_longer_than_its_timeout(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.streams();
+fn a_write_waits_no_longer_than_its_timeout(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.streams();
     let total = fill(&mut client);
     let limit = Duration::from_millis(60);
     client.set_write_timeout(Some(limit)).unwrap();
@@ -253,8 +253,9 @@ fn a_write_waits_no_longer_than_its_timeout(rig: &Rig) -> Outcome {
 }
 
 /// As long as nobody has read them they are where they were filled, and nothing else of the pool is.
-fn buffers_of_the_pool_go_without_a_copy(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.streams_of(of_a_pool_of_its_own(rig), of_a_pool_of_its_own(rig));
+fn buffers_of_the_pool_go_without_a_copy(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) =
+        fixture.streams_of(of_a_pool_of_its_own(fixture), of_a_pool_of_its_own(fixture));
     let in_use = |stream: &Stream| stream.pool().stats().in_use;
     for len in [1, 1000, 70_000] {
         let before = in_use(&client);
@@ -276,14 +277,14 @@ fn buffers_of_the_pool_go_without_a_copy(rig: &Rig) -> Outcome {
 }
 
 /// Nobody else takes anything of it.
-fn of_a_pool_of_its_own(rig: &Rig) -> Builder {
-    let builder = rig.builder();
+fn of_a_pool_of_its_own(fixture: &Fixture) -> Builder {
+    let builder = fixture.builder();
     let config = builder.clone().build().unwrap();
     builder.pool(Pool::new(&config.pool_config()).unwrap())
 }
 
-fn a_cork_holds_back_small_writes(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.streams();
+fn a_cork_holds_back_small_writes(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.streams();
     let frames = |client: &Stream| client.stats().frames_sent - client.stats().credits_sent;
     greet(&mut client, &mut server);
     let before = frames(&client);
@@ -316,8 +317,8 @@ fn a_cork_holds_back_small_writes(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn several_buffers_go_in_a_row(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.streams();
+fn several_buffers_go_in_a_row(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.streams();
     for sizes in [&[1, 2, 3][..], &[0, 0], &[9000, 0, 200_000, 5], &[8000; 30]] {
         let mut blocks = Vec::new();
         for (seed, len) in sizes.iter().enumerate() {
@@ -340,8 +341,8 @@ fn several_buffers_go_in_a_row(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn what_arrives_can_be_kept(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.streams();
+fn received_blocks_can_be_kept(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.streams();
     let sent = bytes(3, 200_000);
     client.write_all(&sent).unwrap();
     client.shutdown(Shutdown::Write).unwrap();
@@ -361,8 +362,8 @@ fn what_arrives_can_be_kept(rig: &Rig) -> Outcome {
 }
 
 /// Not from when the connection last had something to do.
-fn a_cork_counts_from_what_it_holds(rig: &Rig) -> Outcome {
-    let (mut client, _server) = rig.streams();
+fn a_cork_counts_from_what_it_holds(fixture: &Fixture) -> Outcome {
+    let (mut client, _server) = fixture.streams();
     let deadline = Instant::now() + LONG;
     loop {
         thread::sleep(Duration::from_millis(300));
@@ -381,8 +382,8 @@ fn a_cork_counts_from_what_it_holds(rig: &Rig) -> Outcome {
     }
 }
 
-fn counters_count(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.streams();
+fn counters_count(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.streams();
     client.write_all(&[7; 50_000]).unwrap();
     read_exactly(&mut server, 50_000);
     let (sent, received) = (client.stats(), server.stats());
@@ -393,14 +394,14 @@ fn counters_count(rig: &Rig) -> Outcome {
 }
 
 /// Frames of one call go with one doorbell, or one write of the system.
-fn what_a_call_sends_is_posted_at_once(rig: &Rig) -> Outcome {
-    if rig.shares_receives() {
+fn calls_post_before_they_return(fixture: &Fixture) -> Outcome {
+    if fixture.shares_receives() {
         test_harness::skip!(
             "where receives are shared a connection begins with a few, so that a call may send less than it has"
         );
     }
-    let slots = || rig.builder().slot_size(8 << 10);
-    let (mut client, mut server) = rig.streams_of(slots(), slots());
+    let slots = || fixture.builder().slot_size(8 << 10);
+    let (mut client, mut server) = fixture.streams_of(slots(), slots());
     greet(&mut client, &mut server);
     let sent = bytes(8, 16_000);
     for round in 0..20 {
@@ -408,7 +409,7 @@ fn what_a_call_sends_is_posted_at_once(rig: &Rig) -> Outcome {
         client.write_all(&sent).unwrap();
         let now = client.stats();
         let (frames, posts) = (now.frames_sent - before.frames_sent, now.posts - before.posts);
-        assert!(frames >= 2 || rig.is_tcp(), "round {round}: {frames} frames");
+        assert!(frames >= 2 || fixture.is_tcp(), "round {round}: {frames} frames");
         assert_eq!(posts, 1, "round {round}: of {frames} frames");
         assert!(read_exactly(&mut server, sent.len()) == sent);
         greet(&mut server, &mut client);

@@ -16,11 +16,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use test_harness::fill;
 use trespass::{Completion, Readiness, SeqPacket, Stream, Ticket};
 
-use super::rig::{below, random};
+use super::fixture::{below, random};
 
 /// What one end sends.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Plan {
+pub(crate) struct TrafficPlan {
     pub(crate) seed: u64,
     /// Messages, or writes of a stream.
     pub(crate) count: usize,
@@ -28,7 +28,7 @@ pub(crate) struct Plan {
     pub(crate) most: usize,
 }
 
-impl Plan {
+impl TrafficPlan {
     fn message(&self, at: usize) -> Vec<u8> {
         let mut random = random(self.seed.wrapping_mul(1_000_003) + at as u64);
         let most = [40, 300, 9000, 70_000, 400_000][below(&mut random, 5)].min(self.most);
@@ -45,7 +45,7 @@ impl Plan {
 
 /// How it ended for one end.
 #[derive(Debug)]
-pub(crate) struct Ended<E> {
+pub(crate) struct TrafficResult<E> {
     /// It was closed.
     pub(crate) _end: PhantomData<E>,
     /// Nothing: all was said and heard.
@@ -58,7 +58,7 @@ pub(crate) struct Ended<E> {
 
 /// How long things may take.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Patience {
+pub(crate) struct WaitLimits {
     /// Everything.
     pub(crate) limit: Duration,
     /// A sleep that nothing ends: then the calls are made all the same. They notice a peer that is silent, which no descriptor tells of. Where
@@ -66,7 +66,7 @@ pub(crate) struct Patience {
     pub(crate) nap: Duration,
 }
 
-impl Patience {
+impl WaitLimits {
     /// Sleeps until a call may find something.
     fn sleep(self, end: &impl AsFd, begin: Instant, what: &dyn Fn() -> String) {
         let mut fds = [PollFd::new(end, PollFlags::IN)];
@@ -76,10 +76,10 @@ impl Patience {
     }
 }
 
-struct Talker {
+struct TrafficPeer {
     end: SeqPacket,
-    out: Plan,
-    into: Plan,
+    out: TrafficPlan,
+    into: TrafficPlan,
     sent: usize,
     got: usize,
     /// The message that is sent next, if it was refused before.
@@ -90,7 +90,7 @@ struct Talker {
     buffer: Vec<u8>,
 }
 
-impl Talker {
+impl TrafficPeer {
     /// Goes on until every call would have to wait. Whether all was said and heard.
     fn go_on(&mut self) -> io::Result<bool> {
         self.give()?;
@@ -174,7 +174,7 @@ impl Talker {
         self.came_back += 1;
     }
 
-    fn run(mut self, patience: Patience) -> Ended<SeqPacket> {
+    fn run(mut self, patience: WaitLimits) -> TrafficResult<SeqPacket> {
         let begin = Instant::now();
         self.end.set_nonblocking(true).unwrap();
         let error = loop {
@@ -195,20 +195,30 @@ impl Talker {
         assert!(self.lent.is_empty(), "{:?} never came back", self.lent);
         // What is written may still be here: closing waits until it is on its way.
         self.end.set_linger(Some(patience.limit)).unwrap();
-        Ended { _end: closed(self.end), error, got: self.got, lent: self.came_back }
+        TrafficResult { _end: closed(self.end), error, got: self.got, lent: self.came_back }
     }
 }
 
 /// Messages: sends those of one plan and receives those of the other.
-pub(crate) fn messages(end: SeqPacket, out: Plan, into: Plan, patience: Patience) -> Ended<SeqPacket> {
+pub(crate) fn messages(
+    end: SeqPacket,
+    out: TrafficPlan,
+    into: TrafficPlan,
+    patience: WaitLimits,
+) -> TrafficResult<SeqPacket> {
     let (next, lent, buffer) = (None, HashSet::new(), vec![0; 400_000]);
     let talker =
-        Talker { end, out, into, sent: 0, got: 0, next, lent, came_back: 0, has_ended: false, buffer };
+        TrafficPeer { end, out, into, sent: 0, got: 0, next, lent, came_back: 0, has_ended: false, buffer };
     talker.run(patience)
 }
 
 /// The same of a stream, in pieces of random sizes.
-pub(crate) fn bytes(mut end: Stream, out: Plan, into: Plan, patience: Patience) -> Ended<Stream> {
+pub(crate) fn bytes(
+    mut end: Stream,
+    out: TrafficPlan,
+    into: TrafficPlan,
+    patience: WaitLimits,
+) -> TrafficResult<Stream> {
     let (begin, given, expected) = (Instant::now(), out.stream(), into.stream());
     let (mut random, mut buffer) = (random(out.seed), vec![0; 100_000]);
     let (mut sent, mut got, mut told_end, mut has_ended) = (0, 0, false, false);
@@ -254,7 +264,7 @@ pub(crate) fn bytes(mut end: Stream, out: Plan, into: Plan, patience: Patience) 
         }
     };
     end.set_linger(Some(patience.limit)).unwrap();
-    Ended { _end: closed(end), error, got, lent: 0 }
+    TrafficResult { _end: closed(end), error, got, lent: 0 }
 }
 
 /// Where bytes are others than those that were sent, and where those were to be that came there.
@@ -282,8 +292,8 @@ fn difference(came: &[u8], sent: &[u8]) -> String {
 /// Both ends of a connection at once, in threads of their own.
 pub(crate) fn both<E: Send, O: Send>(
     [client, server]: [E; 2],
-    [to_server, to_client]: [Plan; 2],
-    talk: impl Fn(E, Plan, Plan) -> O + Sync,
+    [to_server, to_client]: [TrafficPlan; 2],
+    talk: impl Fn(E, TrafficPlan, TrafficPlan) -> O + Sync,
 ) -> [O; 2] {
     thread::scope(|scope| {
         let there = scope.spawn(|| talk(server, to_client, to_server));
