@@ -1,12 +1,10 @@
 //! What bad input gets where no device is needed to tell.
 
-mod common;
-
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use common::{Running, command, run};
+use crate::common::{Running, command, run};
 
 /// The value, the limit and the remedy are in one line.
 #[track_caller]

@@ -1,10 +1,8 @@
 //! `stride-perf msg`: messages of trespass, over software devices and over TCP.
 
-mod common;
-
 use std::process::Command;
 
-use common::{Ended, Running, command, is_bandwidth, is_latency};
+use crate::common::{Ended, Running, command, is_bandwidth, is_latency};
 
 /// The program over a software device, unless the flags say TCP.
 fn soft(flags: &str) -> Command {

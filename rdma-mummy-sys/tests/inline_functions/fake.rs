@@ -8,7 +8,7 @@ use std::mem::offset_of;
 
 use rdma_mummy_sys::types::*;
 
-use crate::word::Word;
+use super::word::Word;
 
 /// How many bytes a release's structs are shorter than the bindings.
 ///
