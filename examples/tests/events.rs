@@ -1,8 +1,6 @@
 //! The programs that sleep until something happens, over software devices of their own.
 
-mod common;
-
-use common::{Running, example, run_with};
+use crate::common::{Running, example, run_with};
 
 const SOFT: (&str, &str) = ("SIDEWAY_PROVIDER", "soft");
 

@@ -1,11 +1,9 @@
 //! The programs over trespass, each against itself.
 
-mod common;
-
 use std::fs;
 use std::path::Path;
 
-use common::{Output, Running, example, run_with};
+use crate::common::{Output, Running, example, run_with};
 
 const TCP: [(&str, &str); 1] = [("TRESPASS_TRANSPORT", "tcp")];
 

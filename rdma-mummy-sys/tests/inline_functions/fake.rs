@@ -8,7 +8,7 @@ use std::mem::offset_of;
 
 use rdma_mummy_sys::types::*;
 
-use crate::word::Word;
+use super::word::Word;
 
 /// How many bytes a release's structs are shorter than the bindings.
 ///
@@ -216,8 +216,8 @@ pub(crate) fn assert_called(operation: &'static str, arguments: &[u64]) {
 macro_rules! recorder {
     ($name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)?) => {{
         unsafe extern "C" fn recorder($($arg: $ty),*) $(-> $ret)? {
-            $crate::fake::record(stringify!($name), vec![$($crate::word::Word::word($arg)),*]);
-            $crate::word::Word::sample($crate::fake::RESULT)
+            $crate::inline_functions::fake::record(stringify!($name), vec![$($crate::inline_functions::word::Word::word($arg)),*]);
+            $crate::inline_functions::word::Word::sample($crate::inline_functions::fake::RESULT)
         }
         recorder as unsafe extern "C" fn($($ty),*) $(-> $ret)?
     }};

@@ -6,7 +6,7 @@
 //! only if it is really not there. `RDMA_HEADERS` names another include folder, such as the pinned one:
 //!
 //! ```sh
-//! RDMA_HEADERS=target/bindings/headers/usr/include cargo test -p rdma-mummy-sys --test layout -- --nocapture
+//! RDMA_HEADERS=target/bindings/headers/usr/include cargo test -p rdma-mummy-sys --test main layout:: -- --nocapture
 //! ```
 //!
 //! Without a C compiler or headers it says `layout: SKIPPED` and why.

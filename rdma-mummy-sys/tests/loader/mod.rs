@@ -29,7 +29,7 @@ fn isolated(test: &str, lib_dir: Option<&Path>, body: impl FnOnce()) {
         return body();
     }
     let mut command = Command::new(std::env::current_exe().expect("a program"));
-    command.args(["--exact", test, "--nocapture", "--test-threads=1"]).env(CHILD, "1");
+    command.args(["--exact", &format!("loader::{test}"), "--nocapture", "--test-threads=1"]).env(CHILD, "1");
     match lib_dir {
         Some(folder) => command.env(LIB_DIR_VARIABLE, folder),
         None => command.env_remove(LIB_DIR_VARIABLE),

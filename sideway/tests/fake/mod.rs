@@ -1,10 +1,6 @@
 //! Every safe function against a device that lies, and against one that watches whether the rules of the C
 //! interface are kept. Needs no RDMA device, and runs under Miri:
-//! `cargo +nightly miri test -p sideway --test fake`.
-
-#[macro_use]
-#[path = "../support/mod.rs"]
-mod support;
+//! `cargo +nightly miri test -p sideway --test main fake::`.
 
 mod allocations;
 mod cm_errors;
@@ -36,12 +32,10 @@ use sideway::ibverbs::device_context::DeviceContext;
 use sideway::ibverbs::memory_region::MemoryRegion;
 use sideway::ibverbs::protection_domain::ProtectionDomain;
 use sideway::ibverbs::queue_pair::{PostSendGuard, QueuePairBuilder, WorkRequestFlags};
-use support::fake::Fake;
-use support::flavour::{CqFlavour, QpFlavour};
 
-#[global_allocator]
-static ALLOCATOR: support::counting_allocator::CountingAllocator =
-    support::counting_allocator::CountingAllocator;
+use crate::support;
+use crate::support::fake::Fake;
+use crate::support::flavour::{CqFlavour, QpFlavour};
 
 const SIGNALED: WorkRequestFlags = WorkRequestFlags::Signaled;
 

@@ -5,7 +5,7 @@
 //! a library has, fails a test. To run them under Miri:
 //!
 //! ```sh
-//! cargo +nightly miri test -p rdma-mummy-sys
+//! cargo +nightly miri test -p rdma-mummy-sys --test main inline_functions::
 //! ```
 
 #[macro_use]
