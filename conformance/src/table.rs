@@ -9,7 +9,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use test_harness::Told;
+use test_harness::CaseReport;
 
 /// A device of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,16 +104,16 @@ const WITHOUT_CM: &[(&str, &str)] = &[
 type Rows = BTreeMap<String, [String; 4]>;
 
 /// Whether a device's column is as the committed one; prints what is not.
-pub(crate) fn holds(column: Column, told: &[Told]) -> bool {
+pub(crate) fn is_current(column: Column, reports: &[CaseReport]) -> bool {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/conformance.md");
     let committed = fs::read_to_string(&page).unwrap_or_default();
     let verbs = verbs(VERBS);
-    let wrong = wrong(&verbs, told);
+    let wrong = wrong(&verbs, reports);
     if !wrong.is_empty() {
         wrong.iter().for_each(|what| eprintln!("conformance/verbs.txt: {what}"));
         return false;
     }
-    let renewed = write(&renew(read(&committed), column, &verbs, told));
+    let renewed = write(&renew(read(&committed), column, &verbs, reports));
     if renewed == committed {
         println!("docs/conformance.md has what came of it ({})", column.title());
         return true;
@@ -141,13 +141,13 @@ fn leave(page: &str) -> io::Result<PathBuf> {
 }
 
 /// The rows with this column made anew; a verb that no column has is gone.
-fn renew(mut rows: Rows, column: Column, verbs: &Verbs, told: &[Told]) -> Rows {
+fn renew(mut rows: Rows, column: Column, verbs: &Verbs, reports: &[CaseReport]) -> Rows {
     for cells in rows.values_mut() {
         cells[column as usize].clear();
     }
     for (verb, patterns) in verbs.iter() {
-        let is_about = |case: &&Told| patterns.iter().any(|pattern| matches(pattern, &case.name));
-        let cases: Vec<&Told> = told.iter().filter(is_about).collect();
+        let is_about = |case: &&CaseReport| patterns.iter().any(|pattern| matches(pattern, &case.name));
+        let cases: Vec<&CaseReport> = reports.iter().filter(is_about).collect();
         rows.entry((*verb).to_owned()).or_default()[column as usize] = cell(&cases);
     }
     rows.retain(|_, cells| cells.iter().any(|cell| !cell.is_empty()));
@@ -185,9 +185,9 @@ pub(crate) fn matches(pattern: &str, name: &str) -> bool {
 }
 
 /// What `verbs.txt` lacks, and what it has in vain.
-fn wrong(verbs: &Verbs, told: &[Told]) -> Vec<String> {
+fn wrong(verbs: &Verbs, reports: &[CaseReport]) -> Vec<String> {
     let patterns = || verbs.values().flatten();
-    let cases = told.iter().map(|case| case.name.as_str());
+    let cases = reports.iter().map(|case| case.name.as_str());
     let lost = cases.clone().filter(|name| !patterns().any(|pattern| matches(pattern, name)));
     let vain = patterns().filter(|pattern| !cases.clone().any(|name| matches(pattern, name)));
     let lost = lost.map(|name| format!("the case {name} is about no verb"));
@@ -195,7 +195,7 @@ fn wrong(verbs: &Verbs, told: &[Told]) -> Vec<String> {
 }
 
 /// `12`, or `10; skipped: 2, because of this`.
-fn cell(cases: &[&Told]) -> String {
+fn cell(cases: &[&CaseReport]) -> String {
     let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
     for reason in cases.iter().filter_map(|case| case.skipped.as_deref()) {
         *reasons.entry(reason).or_default() += 1;
@@ -256,18 +256,18 @@ fn part<'a>(
 mod tests {
     use super::*;
 
-    fn told(name: &str, skipped: Option<&str>) -> Told {
-        Told { name: name.to_owned(), skipped: skipped.map(str::to_owned), remarks: Vec::new() }
+    fn report(name: &str, skipped: Option<&str>) -> CaseReport {
+        CaseReport { name: name.to_owned(), skipped: skipped.map(str::to_owned), notes: Vec::new() }
     }
 
     #[test]
     fn a_column_is_made_anew_and_others_stay() {
         let verbs = verbs("# cases\nibv_a\n    m::a*\n\nibv_b\n    m::b\n    m::*c\n");
         let cases = [
-            told("m::b", None),
-            told("m::abc", Some("no|way")),
-            told("m::c", None),
-            told("m::dc", Some("why")),
+            report("m::b", None),
+            report("m::abc", Some("no|way")),
+            report("m::c", None),
+            report("m::dc", Some("why")),
         ];
         assert!(wrong(&verbs, &cases).is_empty());
         assert_eq!(wrong(&verbs, &cases[..1]), ["no case is m::a*", "no case is m::*c"]);

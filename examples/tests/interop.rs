@@ -114,7 +114,7 @@ fn run() -> ExitCode {
     connections::add(&mut tests);
     let trials = tests.into_iter().map(|test| trial(test, &place, required)).collect();
 
-    test_harness::conclude(&arguments, &libtest_mimic::run(&arguments, trials), required)
+    test_harness::print_summary(&arguments, &libtest_mimic::run(&arguments, trials), required)
 }
 
 fn trial(test: Test, place: &Result<Arc<Place>, String>, required: bool) -> Trial {

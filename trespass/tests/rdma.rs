@@ -6,7 +6,7 @@ mod system;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let terms = test_harness::Terms {
+    let terms = test_harness::RunOptions {
         required: test_harness::device_is_required(),
         limit: suite::CASE_LIMIT,
         advice: "`cargo xtask softroce --suite --test rdma` runs them in a virtual machine with SoftRoCE.",

@@ -1,7 +1,6 @@
 //! The cases, by area.
 #![deny(unsafe_code)]
 
-mod absent;
 mod attributes;
 mod channels;
 mod cm_addresses;
@@ -38,11 +37,12 @@ mod states;
 mod transitions;
 mod uc;
 mod ud;
+mod unsupported;
 mod windows;
 mod xrc;
 mod xrc_objects;
 
-use crate::harness::Suite;
+use crate::kit::Suite;
 
 /// Why SoftRoCE's extended pairs run no case with a list.
 const LIST_REASON: &str = "takes every entry of ibv_wr_set_sge_list to be as long as the first";
@@ -58,7 +58,7 @@ const LOCAL_REASON: &str =
 pub(crate) fn all() -> Suite {
     let mut suite = Suite::default();
     devices::cases(&mut suite);
-    absent::cases(&mut suite);
+    unsupported::cases(&mut suite);
     domains::cases(&mut suite);
     memory::cases(&mut suite);
     completion::cases(&mut suite);

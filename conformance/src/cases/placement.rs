@@ -9,8 +9,10 @@ use rdma_mummy_sys::types::ibv_selectivity_level as Level;
 use rdma_mummy_sys::types::ibv_wc_opcode as WcOpcode;
 use rdma_mummy_sys::types::ibv_wc_status as Status;
 
-use crate::harness::{Outcome, Rig, Skip, Suite};
-use crate::kit::{Buf, EVERYTHING, Flavour, Node, Options, Remote, Wr, pair, pattern};
+use crate::kit::{
+    Buf, EVERYTHING, Flavour, Node, NodeOptions, Outcome, RemoteAddr, Skip, Suite, TestDevice, Wr, pair,
+    pattern,
+};
 
 /// The kernel's numbers (`ib_user_verbs.h`): no header of libibverbs has them.
 const HAS_GLOBAL_FLUSH: u64 = 1 << 38;
@@ -47,34 +49,34 @@ pub(crate) fn cases(suite: &mut Suite) {
     );
 }
 
-fn capabilities(rig: &Rig) -> u64 {
-    rig.open().query_ex(None).map_or(0, |attr| attr.device_cap_flags_ex)
+fn capabilities(dut: &TestDevice) -> u64 {
+    dut.open().query_ex(None).map_or(0, |attr| attr.device_cap_flags_ex)
 }
 
-fn has(rig: &Rig, capability: u64, what: &str) -> Outcome {
-    if capabilities(rig) & capability == 0 {
-        skip!("{} has no {what}", rig.name);
+fn has(dut: &TestDevice, capability: u64, what: &str) -> Outcome {
+    if capabilities(dut) & capability == 0 {
+        skip!("{} has no {what}", dut.name);
     }
     Ok(())
 }
 
-fn writers(rig: &Rig, flavour: Flavour) -> Result<Options, Skip> {
-    has(rig, HAS_ATOMIC_WRITE, "atomic write")?;
-    Ok(Options::rc(flavour).set(|options| options.more_ops = Ops::IBV_QP_EX_WITH_ATOMIC_WRITE))
+fn writers(dut: &TestDevice, flavour: Flavour) -> Result<NodeOptions, Skip> {
+    has(dut, HAS_ATOMIC_WRITE, "atomic write")?;
+    Ok(NodeOptions::rc(flavour).set(|options| options.more_ops = Ops::IBV_QP_EX_WITH_ATOMIC_WRITE))
 }
 
 /// The value lies in the requester's memory, too, where a classic pair takes it from.
-fn atomic_write(a: &Node, id: u64, to: Remote, value: u64) -> Wr {
+fn atomic_write(a: &Node, id: u64, to: RemoteAddr, value: u64) -> Wr {
     a.mr.buf.set_u64(0, value);
     let request = Wr::atomic_write(id, to, value);
     if a.options.flavour == Flavour::Classic { request.sge(a.mr.at(0, 8)) } else { request }
 }
 
-fn an_atomic_write_stores_eight_bytes(rig: &Rig, flavour: Flavour) -> Outcome {
+fn an_atomic_write_stores_eight_bytes(dut: &TestDevice, flavour: Flavour) -> Outcome {
     if flavour == Flavour::Classic {
-        rig.not_softroce(CLASSIC)?;
+        dut.not_softroce(CLASSIC)?;
     }
-    let (a, b) = pair(rig, &writers(rig, flavour)?);
+    let (a, b) = pair(dut, &writers(dut, flavour)?);
     b.mr.buf.set(4096, &[0xee; 24]);
     let wc = a.done(atomic_write(&a, 1, b.mr.remote(4104), 0x0123_4567_89ab_cdef));
     assert_eq!(wc.opcode, WcOpcode::IBV_WC_ATOMIC_WRITE);
@@ -93,11 +95,11 @@ fn an_atomic_write_stores_eight_bytes(rig: &Rig, flavour: Flavour) -> Outcome {
 }
 
 /// "The remote address must be 8-byte aligned" (IBTA, atomic write).
-fn a_misaligned_atomic_write_is_refused(rig: &Rig, flavour: Flavour) -> Outcome {
+fn a_misaligned_atomic_write_is_refused(dut: &TestDevice, flavour: Flavour) -> Outcome {
     if flavour == Flavour::Classic {
-        rig.not_softroce(CLASSIC)?;
+        dut.not_softroce(CLASSIC)?;
     }
-    let (a, b) = pair(rig, &writers(rig, flavour)?);
+    let (a, b) = pair(dut, &writers(dut, flavour)?);
     match a.qp.post(&[atomic_write(&a, 1, b.mr.remote(4), 1)]) {
         Ok(()) => assert_eq!(a.send_cq.one().status, Status::IBV_WC_REM_INV_REQ_ERR),
         Err((error, _)) => assert_eq!(error, EINVAL),
@@ -106,35 +108,35 @@ fn a_misaligned_atomic_write_is_refused(rig: &Rig, flavour: Flavour) -> Outcome 
     Ok(())
 }
 
-fn an_atomic_write_needs_the_permission_to_write(rig: &Rig, flavour: Flavour) -> Outcome {
+fn an_atomic_write_needs_the_permission_to_write(dut: &TestDevice, flavour: Flavour) -> Outcome {
     let all_but = EVERYTHING & !Access::IBV_ACCESS_REMOTE_WRITE.0;
-    let (a, b) = pair(rig, &writers(rig, flavour)?.set(|options| options.region = all_but));
+    let (a, b) = pair(dut, &writers(dut, flavour)?.set(|options| options.region = all_but));
     let status = a.fails(atomic_write(&a, 1, b.mr.remote(0), 1));
     assert_eq!(status, Status::IBV_WC_REM_ACCESS_ERR);
     assert_eq!(b.mr.buf.get_u64(0), 0);
     Ok(())
 }
 
-fn an_atomic_write_ends_with_the_region(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (a, b) = pair(rig, &writers(rig, flavour)?);
+fn an_atomic_write_ends_with_the_region(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (a, b) = pair(dut, &writers(dut, flavour)?);
     let status = a.fails(atomic_write(&a, 1, b.mr.remote(b.mr.len()), 1));
     assert_eq!(status, Status::IBV_WC_REM_ACCESS_ERR);
     Ok(())
 }
 
 /// It takes a place among the reads and atomics that the responder answers (IBTA, atomic write).
-fn a_pair_that_answers_no_reads_answers_no_atomic_write(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (a, b) = pair(rig, &writers(rig, flavour)?.set(|options| options.dest_rd_atomic = 0));
+fn a_pair_that_answers_no_reads_answers_no_atomic_write(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (a, b) = pair(dut, &writers(dut, flavour)?.set(|options| options.dest_rd_atomic = 0));
     let status = a.fails(atomic_write(&a, 1, b.mr.remote(0), 1));
     assert_eq!(status, Status::IBV_WC_REM_INV_REQ_ERR);
     Ok(())
 }
 
 /// Its length is eight bytes.
-fn an_atomic_write_of_another_length_is_refused(rig: &Rig) -> Outcome {
-    rig.not_softroce(CLASSIC)?;
+fn an_atomic_write_of_another_length_is_refused(dut: &TestDevice) -> Outcome {
+    dut.not_softroce(CLASSIC)?;
     for len in [0, 4, 16] {
-        let (a, b) = pair(rig, &writers(rig, Flavour::Classic)?);
+        let (a, b) = pair(dut, &writers(dut, Flavour::Classic)?);
         match a.qp.post(&[Wr::atomic_write(1, b.mr.remote(0), 1).sge(a.mr.at(0, len))]) {
             Ok(()) => assert_eq!(a.send_cq.one().status, Status::IBV_WC_LOC_LEN_ERR),
             Err((error, _)) => assert_eq!(error, EINVAL),
@@ -143,12 +145,12 @@ fn an_atomic_write_of_another_length_is_refused(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn an_atomic_write_is_never_seen_in_part(rig: &Rig) -> Outcome {
-    let (a, b) = pair(rig, &writers(rig, Flavour::Extended)?);
+fn an_atomic_write_is_never_seen_in_part(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair(dut, &writers(dut, Flavour::Extended)?);
     let values = [u64::MAX, 0x0101_0101_0101_0101];
     b.mr.buf.set_u64(0, values[0]);
     let reader = {
-        let (c, d) = pair(rig, &Options::rc(Flavour::Classic));
+        let (c, d) = pair(dut, &NodeOptions::rc(Flavour::Classic));
         std::thread::scope(|scope| {
             let seen = scope.spawn(|| {
                 // By a third node, so that nothing orders it against the writes.
@@ -169,9 +171,9 @@ fn an_atomic_write_is_never_seen_in_part(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn flushers(rig: &Rig) -> Result<Options, Skip> {
-    has(rig, HAS_GLOBAL_FLUSH, "flush")?;
-    Ok(Options::rc(Flavour::Extended).set(|options| {
+fn flushers(dut: &TestDevice) -> Result<NodeOptions, Skip> {
+    has(dut, HAS_GLOBAL_FLUSH, "flush")?;
+    Ok(NodeOptions::rc(Flavour::Extended).set(|options| {
         options.more_ops = Ops::IBV_QP_EX_WITH_FLUSH;
         options.region |= MAY_FLUSH;
         options.access |= MAY_FLUSH;
@@ -179,8 +181,8 @@ fn flushers(rig: &Rig) -> Result<Options, Skip> {
 }
 
 /// "Global visibility": what was written is seen by all.
-fn a_range_is_flushed(rig: &Rig) -> Outcome {
-    let (a, b) = pair(rig, &flushers(rig)?);
+fn a_range_is_flushed(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair(dut, &flushers(dut)?);
     a.mr.buf.set(0, &pattern(2, 5000));
     let write = Wr::write(1, b.mr.remote(100)).sge(a.mr.at(0, 5000)).quiet();
     a.qp.post(&[write, Wr::flush(2, b.mr.remote(100), 5000, GLOBAL, RANGE)]).unwrap();
@@ -191,40 +193,40 @@ fn a_range_is_flushed(rig: &Rig) -> Outcome {
 }
 
 /// Of a whole region the length does not matter.
-fn a_region_is_flushed(rig: &Rig) -> Outcome {
-    let (a, b) = pair(rig, &flushers(rig)?);
+fn a_region_is_flushed(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair(dut, &flushers(dut)?);
     a.done(Wr::write(1, b.mr.remote(0)).sge(a.mr.at(0, 64)));
     a.done(Wr::flush(2, b.mr.remote(0), 0, GLOBAL, REGION));
     a.done(Wr::flush(3, b.mr.remote(64), 1 << 30, GLOBAL, REGION));
     Ok(())
 }
 
-fn a_flush_needs_the_regions_permission(rig: &Rig) -> Outcome {
-    let (a, b) = pair(rig, &flushers(rig)?.set(|options| options.region = EVERYTHING));
+fn a_flush_needs_the_regions_permission(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair(dut, &flushers(dut)?.set(|options| options.region = EVERYTHING));
     let status = a.fails(Wr::flush(1, b.mr.remote(0), 64, GLOBAL, RANGE));
     assert_eq!(status, Status::IBV_WC_REM_ACCESS_ERR);
     Ok(())
 }
 
-fn a_flush_needs_the_pairs_permission(rig: &Rig) -> Outcome {
-    let (a, b) = pair(rig, &flushers(rig)?.set(|options| options.access = EVERYTHING));
+fn a_flush_needs_the_pairs_permission(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair(dut, &flushers(dut)?.set(|options| options.access = EVERYTHING));
     let status = a.fails(Wr::flush(1, b.mr.remote(0), 64, GLOBAL, RANGE));
     assert!([Status::IBV_WC_REM_ACCESS_ERR, Status::IBV_WC_REM_INV_REQ_ERR].contains(&status), "{status:?}");
     Ok(())
 }
 
-fn a_flush_ends_with_the_region(rig: &Rig) -> Outcome {
-    let (a, b) = pair(rig, &flushers(rig)?);
+fn a_flush_ends_with_the_region(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair(dut, &flushers(dut)?);
     let status = a.fails(Wr::flush(1, b.mr.remote(64), b.mr.len() as u64, GLOBAL, RANGE));
     assert_eq!(status, Status::IBV_WC_REM_ACCESS_ERR);
     Ok(())
 }
 
 /// A placement type and a selectivity level that there are not.
-fn a_flush_of_another_kind_is_refused(rig: &Rig) -> Outcome {
-    rig.not_softroce("takes any placement type and selectivity level")?;
+fn a_flush_of_another_kind_is_refused(dut: &TestDevice) -> Outcome {
+    dut.not_softroce("takes any placement type and selectivity level")?;
     for (placement, level) in [(0, RANGE), (GLOBAL, 9)] {
-        let (a, b) = pair(rig, &flushers(rig)?);
+        let (a, b) = pair(dut, &flushers(dut)?);
         match a.qp.post(&[Wr::flush(1, b.mr.remote(0), 64, placement, level)]) {
             Ok(()) => assert_eq!(a.send_cq.one().status, Status::IBV_WC_REM_INV_REQ_ERR),
             Err((error, _)) => assert_eq!(error, EINVAL),
@@ -234,20 +236,20 @@ fn a_flush_of_another_kind_is_refused(rig: &Rig) -> Outcome {
 }
 
 /// `struct ibv_send_wr` has no place for what a flush is.
-fn a_flush_has_no_classic_request(rig: &Rig) -> Outcome {
-    rig.not_softroce("posts a classic flush of nothing")?;
-    let options = flushers(rig)?.set(|options| options.flavour = Flavour::Classic);
-    let (a, b) = pair(rig, &options);
+fn a_flush_has_no_classic_request(dut: &TestDevice) -> Outcome {
+    dut.not_softroce("posts a classic flush of nothing")?;
+    let options = flushers(dut)?.set(|options| options.flavour = Flavour::Classic);
+    let (a, b) = pair(dut, &options);
     assert_eq!(a.qp.post(&[Wr::flush(1, b.mr.remote(0), 64, GLOBAL, RANGE)]), Err((EINVAL, 0)));
     Ok(())
 }
 
 /// Nobody is promised that what was flushed outlives the power, who does not have it from the device.
-fn persistence_that_is_not_there_is_not_granted(rig: &Rig) -> Outcome {
-    if capabilities(rig) & HAS_PERSISTENT_FLUSH != 0 {
-        skip!("{} has persistent memory", rig.name);
+fn persistence_that_is_not_there_is_not_granted(dut: &TestDevice) -> Outcome {
+    if capabilities(dut) & HAS_PERSISTENT_FLUSH != 0 {
+        skip!("{} has persistent memory", dut.name);
     }
-    let pd = rig.open().pd();
+    let pd = dut.open().pd();
     let access = EVERYTHING | Access::IBV_ACCESS_FLUSH_PERSISTENT.0;
     let error = pd.reg(&Buf::new(4096), access).err();
     assert!([Some(EINVAL), Some(EOPNOTSUPP)].contains(&error), "{error:?}");

@@ -11,11 +11,11 @@
 //!   asserts what the manual page asks for.
 
 mod address;
+mod connect;
 mod event;
 mod id;
 mod info;
-mod made;
-mod site;
+mod objects;
 
 use std::ffi::{CStr, c_int};
 use std::sync::Arc;
@@ -24,17 +24,17 @@ use std::time::Duration;
 use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::{Provider, RdmaCm};
 
-use super::PATIENCE;
+use super::WAIT_LIMIT;
 use super::event::{readable, set_nonblocking};
-use super::raw::{Raw, errno};
+use super::handle::{Handle, errno};
 use event::CmEvent;
 
-pub(crate) use event::Seen;
+pub(crate) use connect::{CmDevice, ConnectRequest, ConnectedPair, IdWithChannel};
+pub(crate) use event::EventCopy;
 pub(crate) use id::{CmId, Param};
 pub(crate) use info::{Hints, Info};
 pub(crate) use rdma_mummy_sys::types::rdma_cm_event_type as Kind;
 pub(crate) use rdma_mummy_sys::types::rdma_port_space as Space;
-pub(crate) use site::{Pair, Request, Side, Site};
 
 /// A library with a connection manager.
 #[derive(Clone, Copy, Debug)]
@@ -48,7 +48,7 @@ fn check(result: c_int) -> Result<(), i32> {
     if result == 0 { Ok(()) } else { Err(errno()) }
 }
 
-/// The same for [`Raw::end`].
+/// The same for [`Handle::end`].
 fn number(result: c_int) -> i32 {
     check(result).err().unwrap_or_default()
 }
@@ -71,7 +71,7 @@ impl Cm {
     pub(crate) fn channel(self) -> Result<CmChannel, i32> {
         // SAFETY: no argument.
         let raw = unsafe { (self.lib.rdma_create_event_channel)() };
-        Ok(CmChannel(Arc::new(ChannelInner { raw: Raw::new("an event channel", raw)?, cm: self })))
+        Ok(CmChannel(Arc::new(ChannelInner { raw: Handle::new("an event channel", raw)?, cm: self })))
     }
 
     /// What it says to the acknowledgement of a null pointer.
@@ -118,7 +118,7 @@ pub(crate) struct CmChannel(Arc<ChannelInner>);
 
 #[derive(Debug)]
 struct ChannelInner {
-    raw: Raw<rdma_event_channel>,
+    raw: Handle<rdma_event_channel>,
     cm: Cm,
 }
 
@@ -153,8 +153,8 @@ impl CmChannel {
     }
 
     /// Whether an event comes in time.
-    pub(crate) fn is_ready(&self, patience: Duration) -> bool {
-        readable(self.fd(), patience)
+    pub(crate) fn is_ready(&self, limit: Duration) -> bool {
+        readable(self.fd(), limit)
     }
 
     /// Whether no event is there.
@@ -172,29 +172,29 @@ impl CmChannel {
 
     /// The next event, which must come.
     pub(crate) fn event(&self) -> CmEvent {
-        self.event_within(PATIENCE)
+        self.event_within(WAIT_LIMIT)
     }
 
     /// The next event, which must come within this time.
-    pub(crate) fn event_within(&self, patience: Duration) -> CmEvent {
-        assert!(self.is_ready(patience), "no event comes");
+    pub(crate) fn event_within(&self, limit: Duration) -> CmEvent {
+        assert!(self.is_ready(limit), "no event comes");
         self.take().unwrap_or_else(|error| panic!("an event was announced, and the answer is error {error}"))
     }
 
     /// The next event, which must be of this kind; it is acknowledged.
-    pub(crate) fn expect(&self, kind: Kind) -> Seen {
-        self.expect_within(PATIENCE, kind)
+    pub(crate) fn expect(&self, kind: Kind) -> EventCopy {
+        self.expect_within(WAIT_LIMIT, kind)
     }
 
     /// The same, for what takes longer.
-    pub(crate) fn expect_within(&self, patience: Duration, kind: Kind) -> Seen {
-        let seen = self.event_within(patience).seen();
+    pub(crate) fn expect_within(&self, limit: Duration, kind: Kind) -> EventCopy {
+        let seen = self.event_within(limit).copy_and_ack();
         assert_eq!(seen.kind, kind, "{} rather than {}: {seen:?}", seen.name, self.0.cm.event_name(kind));
         seen
     }
 
     /// The same, for what has not failed.
-    pub(crate) fn expect_good(&self, kind: Kind) -> Seen {
+    pub(crate) fn expect_good(&self, kind: Kind) -> EventCopy {
         let seen = self.expect(kind);
         assert_eq!(seen.status, 0, "{seen:?}");
         seen

@@ -7,7 +7,7 @@ use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::{cq_ex_op, verbs};
 
 use super::event::{readable, set_nonblocking};
-use super::raw::{PATIENCE, Raw, errno, until};
+use super::handle::{Handle, WAIT_LIMIT, errno, poll_until};
 use super::{Device, Flavour};
 
 /// What every release's extended queues can tell.
@@ -21,11 +21,11 @@ pub(crate) const STANDARD: u64 = ibv_create_cq_wc_flags::IBV_WC_EX_WITH_BYTE_LEN
 
 /// A completion channel.
 #[derive(Clone, Debug)]
-pub(crate) struct Channel(Arc<ChannelInner>);
+pub(crate) struct CompChannel(Arc<ChannelInner>);
 
 #[derive(Debug)]
 struct ChannelInner {
-    raw: Raw<ibv_comp_channel>,
+    raw: Handle<ibv_comp_channel>,
     device: Device,
 }
 
@@ -36,12 +36,12 @@ impl Drop for ChannelInner {
     }
 }
 
-impl Channel {
+impl CompChannel {
     pub(crate) fn new(device: &Device) -> Result<Self, i32> {
         // SAFETY: the context lives.
         let channel = unsafe { (device.lib().ibv_create_comp_channel)(device.raw()) };
         Ok(Self(Arc::new(ChannelInner {
-            raw: Raw::new("a completion channel", channel)?,
+            raw: Handle::new("a completion channel", channel)?,
             device: device.clone(),
         })))
     }
@@ -57,18 +57,18 @@ impl Channel {
     }
 
     /// Whether an event comes in time.
-    pub(crate) fn is_ready(&self, patience: Duration) -> bool {
-        readable(self.fd(), patience)
+    pub(crate) fn is_ready(&self, limit: Duration) -> bool {
+        readable(self.fd(), limit)
     }
 
-    /// Makes [`Channel::event_now`] possible.
+    /// Makes [`CompChannel::event_now`] possible.
     pub(crate) fn set_nonblocking(&self) {
         set_nonblocking(self.fd());
     }
 
     /// Waits for an event: the queue's address and its context. It is not acknowledged.
     pub(crate) fn event(&self) -> (usize, usize) {
-        assert!(self.is_ready(PATIENCE), "no completion event came");
+        assert!(self.is_ready(WAIT_LIMIT), "no completion event came");
         self.event_now().unwrap()
     }
 
@@ -88,7 +88,7 @@ impl Channel {
 #[derive(Clone, Debug)]
 pub(crate) struct CqInit<'a> {
     pub(crate) cqe: i32,
-    pub(crate) channel: Option<&'a Channel>,
+    pub(crate) channel: Option<&'a CompChannel>,
     /// The number that its events carry.
     pub(crate) context: usize,
     pub(crate) vector: i32,
@@ -110,10 +110,10 @@ pub(crate) struct Cq(Arc<CqInner>);
 
 #[derive(Debug)]
 struct CqInner {
-    raw: Raw<ibv_cq>,
+    raw: Handle<ibv_cq>,
     wc_flags: Option<u64>,
     polling: Mutex<()>,
-    _channel: Option<Channel>,
+    _channel: Option<CompChannel>,
     device: Device,
 }
 
@@ -151,7 +151,7 @@ impl Cq {
             }
         };
         Ok(Self(Arc::new(CqInner {
-            raw: Raw::new("a completion queue", cq)?,
+            raw: Handle::new("a completion queue", cq)?,
             wc_flags: init.ex,
             polling: Mutex::new(()),
             _channel: init.channel.cloned(),
@@ -160,7 +160,7 @@ impl Cq {
     }
 
     /// A queue of this flavour.
-    pub(crate) fn of(device: &Device, cqe: i32, flavour: Flavour, channel: Option<&Channel>) -> Self {
+    pub(crate) fn of(device: &Device, cqe: i32, flavour: Flavour, channel: Option<&CompChannel>) -> Self {
         let ex = (flavour == Flavour::Extended).then_some(STANDARD);
         Self::new(device, &CqInit { cqe, channel, ex, ..CqInit::default() }).unwrap()
     }
@@ -350,7 +350,7 @@ impl Cq {
     /// Waits for this many completions.
     pub(crate) fn wait(&self, count: usize) -> Vec<Wc> {
         let mut all = Vec::new();
-        let done = until(PATIENCE, || {
+        let done = poll_until(WAIT_LIMIT, || {
             all.extend(self.poll(count - all.len()));
             (all.len() >= count).then_some(())
         });

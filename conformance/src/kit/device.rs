@@ -6,8 +6,8 @@ use std::sync::Arc;
 use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::{Provider, Verbs, verbs};
 
-use super::raw::{Raw, errno};
-use super::{Channel, CmId, Cq, CqInit, Event, Pd};
+use super::handle::{Handle, errno};
+use super::{AsyncEvent, CmId, CompChannel, Cq, CqInit, Pd};
 
 /// Sets an environment variable for the library that is loaded next.
 pub(crate) fn set_variable(name: &str, value: &str) {
@@ -79,7 +79,7 @@ unsafe fn name(lib: &Verbs, device: *mut ibv_device) -> String {
 
 /// What can be learned of a device without opening it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Listed {
+pub(crate) struct ListedDevice {
     pub(crate) name: String,
     pub(crate) guid: u64,
     pub(crate) index: Option<i32>,
@@ -93,7 +93,7 @@ pub(crate) struct Device(Arc<DeviceInner>);
 
 #[derive(Debug)]
 struct DeviceInner {
-    raw: Raw<ibv_context>,
+    raw: Handle<ibv_context>,
     provider: Provider,
     name: String,
     /// Of a context that librdmacm has opened, and closes.
@@ -118,7 +118,7 @@ impl Device {
             // SAFETY: devices of a list that has not been freed.
             let device = list.iter().find(|device| unsafe { name(lib, **device) } == wanted);
             // SAFETY: likewise.
-            device.map(|device| Raw::new("a context", unsafe { (lib.ibv_open_device)(*device) }))
+            device.map(|device| Handle::new("a context", unsafe { (lib.ibv_open_device)(*device) }))
         })?;
         let raw = context.unwrap_or(Err(libc::ENODEV))?;
         Ok(Self(Arc::new(DeviceInner { raw, provider, name: wanted.to_owned(), of_cm: None })))
@@ -126,7 +126,7 @@ impl Device {
 
     /// Takes over another context of this device, which the library has just made.
     pub(super) fn of_raw(&self, context: *mut ibv_context) -> Result<Self, i32> {
-        let raw = Raw::new("an imported context", context)?;
+        let raw = Handle::new("an imported context", context)?;
         let (provider, name) = (self.0.provider, self.0.name.clone());
         Ok(Self(Arc::new(DeviceInner { raw, provider, name, of_cm: None })))
     }
@@ -136,17 +136,17 @@ impl Device {
         let provider = id.provider();
         // SAFETY: the context lives as long as the identifier, which the result holds, and so does its device.
         let name = unsafe { name(provider.verbs(), (*context).device) };
-        let raw = Raw::new("a context of librdmacm", context).unwrap();
+        let raw = Handle::new("a context of librdmacm", context).unwrap();
         Self(Arc::new(DeviceInner { raw, provider, name, of_cm: Some(id.clone()) }))
     }
 
     /// What the list says about the devices.
-    pub(crate) fn listed(provider: Provider) -> Vec<Listed> {
+    pub(crate) fn listed(provider: Provider) -> Vec<ListedDevice> {
         let lib = provider.verbs();
         let listed = |device: &*mut ibv_device| {
             // SAFETY: devices of a list that has not been freed; no release's struct begins otherwise.
             unsafe {
-                Listed {
+                ListedDevice {
                     name: name(lib, *device),
                     guid: u64::from_be((lib.ibv_get_device_guid)(*device)),
                     index: lib.ibv_get_device_index.map(|index| index(*device)),
@@ -303,13 +303,13 @@ impl Device {
         Cq::new(self, &CqInit { cqe, ..CqInit::default() }).unwrap()
     }
 
-    pub(crate) fn channel(&self) -> Channel {
-        Channel::new(self).unwrap()
+    pub(crate) fn channel(&self) -> CompChannel {
+        CompChannel::new(self).unwrap()
     }
 
     /// The next event, if one comes in time.
-    pub(crate) fn event(&self, patience: std::time::Duration) -> Option<Event> {
-        Event::next(self, patience)
+    pub(crate) fn event(&self, limit: std::time::Duration) -> Option<AsyncEvent> {
+        AsyncEvent::next(self, limit)
     }
 
     /// The attributes of an address handle for the owner of a completion.

@@ -7,24 +7,24 @@ use rdma_mummy_sys::types::*;
 use super::Device;
 
 /// An event that has to be acknowledged, which its drop does.
-pub(crate) struct Event {
+pub(crate) struct AsyncEvent {
     raw: ibv_async_event,
     device: Device,
 }
 
 // SAFETY: a value with pointers that nobody follows.
-unsafe impl Send for Event {}
+unsafe impl Send for AsyncEvent {}
 
-impl Drop for Event {
+impl Drop for AsyncEvent {
     fn drop(&mut self) {
         // SAFETY: an event that was got, acknowledged once.
         unsafe { (self.device.lib().ibv_ack_async_event)(&raw mut self.raw) };
     }
 }
 
-impl Event {
-    pub(super) fn next(device: &Device, patience: Duration) -> Option<Self> {
-        if !readable(device.async_fd(), patience) {
+impl AsyncEvent {
+    pub(super) fn next(device: &Device, limit: Duration) -> Option<Self> {
+        if !readable(device.async_fd(), limit) {
             return None;
         }
         let mut raw = ibv_async_event::default();
@@ -46,10 +46,10 @@ impl Event {
 }
 
 /// Whether the descriptor becomes readable in time.
-pub(super) fn readable(fd: i32, patience: Duration) -> bool {
+pub(super) fn readable(fd: i32, limit: Duration) -> bool {
     let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     // SAFETY: one descriptor, of this function's own.
-    let count = unsafe { libc::poll(&raw mut poll, 1, patience.as_millis() as i32) };
+    let count = unsafe { libc::poll(&raw mut poll, 1, limit.as_millis() as i32) };
     count == 1 && poll.revents & libc::POLLIN != 0
 }
 
@@ -62,13 +62,13 @@ pub(super) fn set_nonblocking(fd: i32) {
 
 impl Device {
     /// Asks for an event without waiting: the error number where there is none.
-    pub(crate) fn event_now(&self) -> Result<Event, i32> {
+    pub(crate) fn event_now(&self) -> Result<AsyncEvent, i32> {
         set_nonblocking(self.async_fd());
         let mut raw = ibv_async_event::default();
         // SAFETY: the context lives, the event is this function's own.
         if unsafe { (self.lib().ibv_get_async_event)(self.raw(), &raw mut raw) } != 0 {
-            return Err(super::raw::errno());
+            return Err(super::handle::errno());
         }
-        Ok(Event { raw, device: self.clone() })
+        Ok(AsyncEvent { raw, device: self.clone() })
     }
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::verbs;
 
-use super::raw::Raw;
-use super::{Device, Remote, Sge, Td, Wc};
+use super::handle::Handle;
+use super::{Device, RemoteAddr, Sge, Td, Wc};
 
 /// All permissions.
 pub(crate) const ALL: u32 = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0
@@ -104,7 +104,7 @@ pub(crate) struct Pd(Arc<PdInner>);
 
 #[derive(Debug)]
 struct PdInner {
-    raw: Raw<ibv_pd>,
+    raw: Handle<ibv_pd>,
     device: Device,
     /// It is another's pointer to the domain: the domain stays.
     imported: bool,
@@ -139,14 +139,14 @@ impl Pd {
         parent: Option<Self>,
         td: Option<Td>,
     ) -> Result<Self, i32> {
-        let raw = Raw::new("a protection domain", pd)?;
+        let raw = Handle::new("a protection domain", pd)?;
         let inner = PdInner { raw, device: device.clone(), imported: false, _parts: (parent, td) };
         Ok(Self(Arc::new(inner)))
     }
 
     /// Takes over a domain that was imported.
     pub(super) fn imported(device: &Device, pd: *mut ibv_pd) -> Result<Self, i32> {
-        let raw = Raw::new("an imported protection domain", pd)?;
+        let raw = Handle::new("an imported protection domain", pd)?;
         let inner = PdInner { raw, device: device.clone(), imported: true, _parts: (None, None) };
         Ok(Self(Arc::new(inner)))
     }
@@ -193,7 +193,7 @@ impl Pd {
         // SAFETY: the domain lives, the region holds the memory.
         let mr =
             unsafe { verbs::ibv_reg_mr(lib, self.raw(), buf.pointer(offset).cast(), len, access as i32) };
-        let raw = Arc::new(Raw::new("a memory region", mr)?);
+        let raw = Arc::new(Handle::new("a memory region", mr)?);
         Ok(Mr { raw, offset, len, buf: buf.clone(), pd: self.clone() })
     }
 
@@ -204,7 +204,7 @@ impl Pd {
         let mr = unsafe {
             verbs::ibv_reg_mr_iova(lib, self.raw(), buf.pointer(0).cast(), buf.len(), iova, access as i32)
         };
-        let raw = Arc::new(Raw::new("a memory region", mr)?);
+        let raw = Arc::new(Handle::new("a memory region", mr)?);
         Ok(Mr { raw, offset: 0, len: buf.len(), buf: buf.clone(), pd: self.clone() })
     }
 
@@ -214,7 +214,7 @@ impl Pd {
         let pointer = std::ptr::without_provenance_mut(addr as usize);
         // SAFETY: the domain lives; nobody is told the keys, so the device never uses the addresses.
         let mr = unsafe { verbs::ibv_reg_mr(lib, self.raw(), pointer, len, 1) };
-        let raw = Raw::new("a memory region", mr)?;
+        let raw = Handle::new("a memory region", mr)?;
         // SAFETY: it was just made.
         raw.end(|mr| unsafe { (lib.ibv_dereg_mr)(mr) });
         Ok(())
@@ -225,7 +225,7 @@ impl Pd {
 #[derive(Debug)]
 pub(crate) struct Mr {
     /// Shared with requests that name the region.
-    raw: Arc<Raw<ibv_mr>>,
+    raw: Arc<Handle<ibv_mr>>,
     offset: usize,
     len: usize,
     pub(crate) buf: Buf,
@@ -235,7 +235,7 @@ pub(crate) struct Mr {
 impl Drop for Mr {
     fn drop(&mut self) {
         // SAFETY: it lives.
-        Raw::drop(&self.raw, |mr| unsafe { (self.pd.device().lib().ibv_dereg_mr)(mr) });
+        Handle::drop(&self.raw, |mr| unsafe { (self.pd.device().lib().ibv_dereg_mr)(mr) });
     }
 }
 
@@ -278,11 +278,11 @@ impl Mr {
     }
 
     /// A place in the region, for a peer.
-    pub(crate) fn remote(&self, offset: usize) -> Remote {
-        Remote { addr: self.addr(offset), rkey: self.rkey() }
+    pub(crate) fn remote(&self, offset: usize) -> RemoteAddr {
+        RemoteAddr { addr: self.addr(offset), rkey: self.rkey() }
     }
 
-    pub(super) fn shared(&self) -> Arc<Raw<ibv_mr>> {
+    pub(super) fn shared(&self) -> Arc<Handle<ibv_mr>> {
         Arc::clone(&self.raw)
     }
 
@@ -336,7 +336,7 @@ pub(crate) struct Ah(Arc<AhInner>);
 
 #[derive(Debug)]
 struct AhInner {
-    raw: Raw<ibv_ah>,
+    raw: Handle<ibv_ah>,
     pd: Pd,
 }
 
@@ -351,7 +351,7 @@ impl Ah {
     pub(crate) fn new(pd: &Pd, mut attr: ibv_ah_attr) -> Result<Self, i32> {
         // SAFETY: the domain lives, the attributes are this function's own.
         let ah = unsafe { (pd.device().lib().ibv_create_ah)(pd.raw(), &raw mut attr) };
-        Ok(Self(Arc::new(AhInner { raw: Raw::new("an address handle", ah)?, pd: pd.clone() })))
+        Ok(Self(Arc::new(AhInner { raw: Handle::new("an address handle", ah)?, pd: pd.clone() })))
     }
 
     /// For the sender of a datagram, whose GRH lies in the buffer at the offset.
@@ -360,7 +360,7 @@ impl Ah {
         let lib = pd.device().lib();
         // SAFETY: the domain lives, completion and header are this function's own.
         let ah = unsafe { (lib.ibv_create_ah_from_wc)(pd.raw(), &raw mut wc, &raw mut grh, port) };
-        Ok(Self(Arc::new(AhInner { raw: Raw::new("an address handle", ah)?, pd: pd.clone() })))
+        Ok(Self(Arc::new(AhInner { raw: Handle::new("an address handle", ah)?, pd: pd.clone() })))
     }
 
     pub(super) fn raw(&self) -> *mut ibv_ah {

@@ -3,8 +3,8 @@
 use rdma_mummy_sys::types::*;
 
 use super::memory::ALL;
-use super::{Ah, Buf, Change, Cq, Device, Flavour, Mr, Pd, Qp, QpInit, Recv, Srq, Wc, Wr};
-use crate::harness::{Rig, Skip};
+use super::{Ah, Buf, Cq, Device, Flavour, Mr, Pd, Qp, QpChange, QpInit, Recv, Srq, Wc, Wr};
+use super::{Skip, TestDevice};
 
 /// The access flags of memory and pairs that allow everything.
 pub(crate) const EVERYTHING: u32 = ALL;
@@ -14,7 +14,7 @@ pub(crate) const QKEY: u32 = 0x1122_3344;
 
 /// How two nodes are made and connected.
 #[derive(Clone, Debug)]
-pub(crate) struct Options {
+pub(crate) struct NodeOptions {
     pub(crate) qp_type: ibv_qp_type,
     pub(crate) flavour: Flavour,
     pub(crate) cap: ibv_qp_cap,
@@ -41,7 +41,7 @@ pub(crate) struct Options {
     pub(crate) create_flags: u32,
 }
 
-impl Options {
+impl NodeOptions {
     pub(crate) fn new(qp_type: ibv_qp_type, flavour: Flavour) -> Self {
         Self {
             qp_type,
@@ -100,7 +100,7 @@ impl Options {
 
 /// What one side has to know of the other.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Peer {
+pub(crate) struct QpAddress {
     pub(crate) qpn: u32,
     pub(crate) psn: u32,
     pub(crate) gid: [u8; 16],
@@ -108,7 +108,7 @@ pub(crate) struct Peer {
 
 /// Where the second node is.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Place {
+pub(crate) enum PeerLocation {
     SameContext,
     OtherContext,
     OtherDevice,
@@ -124,7 +124,7 @@ pub(crate) struct Node {
     pub(crate) pd: Pd,
     pub(crate) device: Device,
     pub(crate) gid: ([u8; 16], u8),
-    pub(crate) options: Options,
+    pub(crate) options: NodeOptions,
 }
 
 /// Attributes that lead to a peer.
@@ -141,19 +141,19 @@ pub(crate) fn ah_attr(device: &Device, to: [u8; 16]) -> ibv_ah_attr {
 
 impl Node {
     /// A node in RESET.
-    pub(crate) fn new(device: &Device, options: &Options) -> Self {
+    pub(crate) fn new(device: &Device, options: &NodeOptions) -> Self {
         Self::with_queues(device, options, None, None)
     }
 
     /// A node in RESET in this domain.
-    pub(crate) fn within(device: &Device, pd: &Pd, options: &Options) -> Self {
+    pub(crate) fn within(device: &Device, pd: &Pd, options: &NodeOptions) -> Self {
         Self::build(device, pd.clone(), options, None, None)
     }
 
     /// A node in RESET that takes its receive requests from a shared queue of this domain.
     pub(crate) fn with_queues(
         device: &Device,
-        options: &Options,
+        options: &NodeOptions,
         shared: Option<(&Pd, &Srq)>,
         recv_cq: Option<&Cq>,
     ) -> Self {
@@ -161,7 +161,13 @@ impl Node {
         Self::build(device, pd, options, shared.map(|(_, srq)| srq), recv_cq)
     }
 
-    fn build(device: &Device, pd: Pd, options: &Options, srq: Option<&Srq>, recv_cq: Option<&Cq>) -> Self {
+    fn build(
+        device: &Device,
+        pd: Pd,
+        options: &NodeOptions,
+        srq: Option<&Srq>,
+        recv_cq: Option<&Cq>,
+    ) -> Self {
         Self::made(device, pd, options, srq, recv_cq, Qp::new)
     }
 
@@ -169,7 +175,7 @@ impl Node {
     pub(super) fn made(
         device: &Device,
         pd: Pd,
-        options: &Options,
+        options: &NodeOptions,
         srq: Option<&Srq>,
         recv_cq: Option<&Cq>,
         make: impl FnOnce(&Pd, &QpInit) -> Result<Qp, i32>,
@@ -196,12 +202,12 @@ impl Node {
     }
 
     /// What the other side has to know.
-    pub(crate) fn peer(&self) -> Peer {
-        Peer { qpn: self.qp.num(), psn: self.options.psn, gid: self.gid.0 }
+    pub(crate) fn peer(&self) -> QpAddress {
+        QpAddress { qpn: self.qp.num(), psn: self.options.psn, gid: self.gid.0 }
     }
 
-    pub(crate) fn to_init(&self) -> Change {
-        let change = Change::to(ibv_qp_state::IBV_QPS_INIT)
+    pub(crate) fn to_init(&self) -> QpChange {
+        let change = QpChange::to(ibv_qp_state::IBV_QPS_INIT)
             .with(ibv_qp_attr_mask::IBV_QP_PKEY_INDEX, |attr| attr.pkey_index = 0)
             .with(ibv_qp_attr_mask::IBV_QP_PORT, |attr| attr.port_num = 1);
         if self.options.qp_type == ibv_qp_type::IBV_QPT_UD {
@@ -214,8 +220,8 @@ impl Node {
         })
     }
 
-    pub(crate) fn to_rtr(&self, peer: &Peer) -> Change {
-        let change = Change::to(ibv_qp_state::IBV_QPS_RTR);
+    pub(crate) fn to_rtr(&self, peer: &QpAddress) -> QpChange {
+        let change = QpChange::to(ibv_qp_state::IBV_QPS_RTR);
         if self.options.qp_type == ibv_qp_type::IBV_QPT_UD {
             return change;
         }
@@ -236,8 +242,8 @@ impl Node {
             })
     }
 
-    pub(crate) fn to_rts(&self) -> Change {
-        let change = Change::to(ibv_qp_state::IBV_QPS_RTS)
+    pub(crate) fn to_rts(&self) -> QpChange {
+        let change = QpChange::to(ibv_qp_state::IBV_QPS_RTS)
             .with(ibv_qp_attr_mask::IBV_QP_SQ_PSN, |attr| attr.sq_psn = self.options.psn);
         if self.options.qp_type != ibv_qp_type::IBV_QPT_RC {
             return change;
@@ -256,7 +262,7 @@ impl Node {
     }
 
     /// From INIT on.
-    pub(crate) fn rtr(&self, peer: &Peer) {
+    pub(crate) fn rtr(&self, peer: &QpAddress) {
         assert_eq!(self.qp.modify(self.to_rtr(peer)), 0, "INIT to RTR");
     }
 
@@ -265,7 +271,7 @@ impl Node {
     }
 
     /// From RESET to RTS.
-    pub(crate) fn connect(&self, peer: &Peer) {
+    pub(crate) fn connect(&self, peer: &QpAddress) {
         self.init();
         self.rtr(peer);
         self.rts();
@@ -273,7 +279,7 @@ impl Node {
 
     /// To ERR, or to RESET.
     pub(crate) fn go(&self, state: ibv_qp_state) {
-        assert_eq!(self.qp.modify(Change::to(state)), 0, "to {state:?}");
+        assert_eq!(self.qp.modify(QpChange::to(state)), 0, "to {state:?}");
     }
 
     /// Posts one request.
@@ -314,29 +320,33 @@ impl Node {
 }
 
 /// Two connected nodes, on one device with a context each.
-pub(crate) fn pair(rig: &Rig, options: &Options) -> (Node, Node) {
-    pair_at(rig, Place::OtherContext, options).unwrap_or_else(|Skip(reason)| panic!("{reason}"))
+pub(crate) fn pair(dut: &TestDevice, options: &NodeOptions) -> (Node, Node) {
+    pair_at(dut, PeerLocation::OtherContext, options).unwrap_or_else(|Skip(reason)| panic!("{reason}"))
 }
 
 /// Two connected nodes.
-pub(crate) fn pair_at(rig: &Rig, place: Place, options: &Options) -> Result<(Node, Node), Skip> {
-    let first = rig.open();
+pub(crate) fn pair_at(
+    dut: &TestDevice,
+    place: PeerLocation,
+    options: &NodeOptions,
+) -> Result<(Node, Node), Skip> {
+    let first = dut.open();
     let second = match place {
-        Place::SameContext => first.clone(),
-        Place::OtherContext => rig.open(),
-        Place::OtherDevice => rig.open_peer()?,
+        PeerLocation::SameContext => first.clone(),
+        PeerLocation::OtherContext => dut.open(),
+        PeerLocation::OtherDevice => dut.open_peer()?,
     };
     Ok(connected([&first, &second], [options, options]))
 }
 
 /// Two connected nodes that are not made alike.
-pub(crate) fn unlike_pair(rig: &Rig, options: [&Options; 2]) -> (Node, Node) {
-    connected([&rig.open(), &rig.open()], options)
+pub(crate) fn unlike_pair(dut: &TestDevice, options: [&NodeOptions; 2]) -> (Node, Node) {
+    connected([&dut.open(), &dut.open()], options)
 }
 
-fn connected(devices: [&Device; 2], options: [&Options; 2]) -> (Node, Node) {
+fn connected(devices: [&Device; 2], options: [&NodeOptions; 2]) -> (Node, Node) {
     let a = Node::new(devices[0], options[0]);
-    let b = Node::new(devices[1], &Options { psn: options[1].psn ^ 0x0054_3210, ..options[1].clone() });
+    let b = Node::new(devices[1], &NodeOptions { psn: options[1].psn ^ 0x0054_3210, ..options[1].clone() });
     a.connect(&b.peer());
     b.connect(&a.peer());
     (a, b)

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::verbs;
 
-use super::raw::{PATIENCE, Raw, until};
-use super::wr::{Data, index};
+use super::handle::{Handle, WAIT_LIMIT, poll_until};
+use super::wr::{WrData, index};
 use super::{Ah, CmId, Cq, Device, Flavour, Pd, Recv, Srq, Wr, Xrcd};
 
 /// The operations that extended pairs of a type can be asked for here.
@@ -77,7 +77,7 @@ pub(crate) struct Qp(Arc<QpInner>);
 
 #[derive(Debug)]
 struct QpInner {
-    raw: Raw<ibv_qp>,
+    raw: Handle<ibv_qp>,
     granted: ibv_qp_cap,
     flavour: Flavour,
     posting: Mutex<()>,
@@ -100,7 +100,7 @@ impl QpInner {
     fn destroy(&self, qp: *mut ibv_qp) -> i32 {
         match &self.of_cm {
             Some(id) => id.destroy_qp(),
-            // SAFETY: it lives: `Raw` calls this once.
+            // SAFETY: it lives: `Handle` calls this once.
             None => unsafe { (self.device.lib().ibv_destroy_qp)(qp) },
         }
     }
@@ -108,12 +108,12 @@ impl QpInner {
 
 /// Attributes to change, and which.
 #[derive(Clone, Copy)]
-pub(crate) struct Change {
+pub(crate) struct QpChange {
     pub(crate) attr: ibv_qp_attr,
     pub(crate) mask: u32,
 }
 
-impl Change {
+impl QpChange {
     /// Nothing but a state.
     pub(crate) fn to(state: ibv_qp_state) -> Self {
         let attr = ibv_qp_attr { qp_state: state, ..Default::default() };
@@ -190,7 +190,7 @@ impl Qp {
         // SAFETY: context, domains and queues live, the attributes are this function's own.
         let qp = unsafe { verbs::ibv_create_qp_ex(device.lib(), device.raw(), &raw mut attr) };
         Ok(Self(Arc::new(QpInner {
-            raw: Raw::new("a queue pair", qp)?,
+            raw: Handle::new("a queue pair", qp)?,
             granted: attr.cap,
             flavour: init.flavour,
             posting: Mutex::new(()),
@@ -212,7 +212,7 @@ impl Qp {
         init: &QpInit,
     ) -> Result<Self, i32> {
         Ok(Self(Arc::new(QpInner {
-            raw: Raw::new("a queue pair of an identifier", qp)?,
+            raw: Handle::new("a queue pair of an identifier", qp)?,
             granted,
             flavour: Flavour::Classic,
             posting: Mutex::new(()),
@@ -240,7 +240,7 @@ impl Qp {
         // SAFETY: context and domain live, the attributes are this function's own.
         let qp = unsafe { verbs::ibv_open_qp(device.raw(), &raw mut attr) };
         Ok(Self(Arc::new(QpInner {
-            raw: Raw::new("an opened queue pair", qp)?,
+            raw: Handle::new("an opened queue pair", qp)?,
             granted: ibv_qp_cap::default(),
             flavour: Flavour::Classic,
             posting: Mutex::new(()),
@@ -289,7 +289,7 @@ impl Qp {
         self.0.raw.forget();
     }
 
-    pub(crate) fn modify(&self, mut change: Change) -> i32 {
+    pub(crate) fn modify(&self, mut change: QpChange) -> i32 {
         let lib = self.0.device.lib();
         // SAFETY: it lives, the attributes are this function's own.
         unsafe { (lib.ibv_modify_qp)(self.raw(), &raw mut change.attr, change.mask as i32) }
@@ -312,7 +312,7 @@ impl Qp {
 
     /// Waits for a state.
     pub(crate) fn reaches(&self, state: ibv_qp_state) -> bool {
-        until(PATIENCE, || (self.state() == state).then_some(())).is_some()
+        poll_until(WAIT_LIMIT, || (self.state() == state).then_some(())).is_some()
     }
 
     /// Posts requests in one list, in the pair's own flavour; where one is refused, the error number and which
@@ -405,8 +405,8 @@ impl Qp {
 /// The entries of a request; inline data is one entry without a key.
 fn list(request: &Wr) -> Vec<ibv_sge> {
     match &request.data {
-        Data::List(list) => list.iter().map(|sge| sge.raw()).collect(),
-        Data::Inline(bytes) => {
+        WrData::List(list) => list.iter().map(|sge| sge.raw()).collect(),
+        WrData::Inline(bytes) => {
             vec![ibv_sge {
                 addr: bytes.as_ptr().expose_provenance() as u64,
                 length: bytes.len() as u32,
@@ -508,14 +508,14 @@ unsafe fn build(qp: *mut ibv_qp_ex, request: &Wr) {
             other => panic!("extended pairs have no {other:?} here"),
         }
         match &request.data {
-            Data::List(list) if list.len() == 1 => {
+            WrData::List(list) if list.len() == 1 => {
                 verbs::ibv_wr_set_sge(qp, list[0].lkey, list[0].addr, list[0].length);
             }
-            Data::List(_) => {
+            WrData::List(_) => {
                 let list = list(request);
                 verbs::ibv_wr_set_sge_list(qp, list.len(), list.as_ptr());
             }
-            Data::Inline(bytes) => {
+            WrData::Inline(bytes) => {
                 verbs::ibv_wr_set_inline_data(qp, bytes.as_ptr().cast_mut().cast(), bytes.len());
             }
         }

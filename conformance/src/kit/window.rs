@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::verbs;
 
-use super::raw::Raw;
+use super::handle::Handle;
 use super::{Mr, Pd, Qp};
 
 /// A memory window.
@@ -14,7 +14,7 @@ pub(crate) struct Mw(Arc<MwInner>);
 
 #[derive(Debug)]
 struct MwInner {
-    raw: Raw<ibv_mw>,
+    raw: Handle<ibv_mw>,
     _pd: Pd,
 }
 
@@ -32,14 +32,14 @@ pub(crate) fn next_key(rkey: u32) -> u32 {
 
 /// A part of a region for a window, or none.
 #[derive(Clone, Debug)]
-pub(crate) struct Part {
-    mr: Option<Arc<Raw<ibv_mr>>>,
+pub(crate) struct BindRange {
+    mr: Option<Arc<Handle<ibv_mr>>>,
     addr: u64,
     length: u64,
     access: u32,
 }
 
-impl Part {
+impl BindRange {
     /// `len` bytes of a region, or beyond it.
     pub(crate) fn of(mr: &Mr, offset: usize, len: usize, access: u32) -> Self {
         Self { mr: Some(mr.shared()), addr: mr.addr(offset), length: len as u64, access }
@@ -67,7 +67,7 @@ impl Part {
 impl Mw {
     pub(crate) fn new(pd: &Pd, mw_type: ibv_mw_type) -> Result<Self, i32> {
         // SAFETY: the domain lives.
-        let raw = Raw::new("a memory window", unsafe { verbs::ibv_alloc_mw(pd.raw(), mw_type) })?;
+        let raw = Handle::new("a memory window", unsafe { verbs::ibv_alloc_mw(pd.raw(), mw_type) })?;
         Ok(Self(Arc::new(MwInner { raw, _pd: pd.clone() })))
     }
 
@@ -98,7 +98,7 @@ impl Mw {
     }
 
     /// `ibv_bind_mw`, signaled.
-    pub(crate) fn bind(&self, qp: &Qp, id: u64, part: &Part) -> i32 {
+    pub(crate) fn bind(&self, qp: &Qp, id: u64, part: &BindRange) -> i32 {
         let send_flags = ibv_send_flags::IBV_SEND_SIGNALED.0;
         let mut bind = ibv_mw_bind { wr_id: id, send_flags, bind_info: part.info() };
         // SAFETY: pair, window and region live.

@@ -21,7 +21,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use test_harness::{Suite, Terms};
+use test_harness::{Suite, RunOptions};
 
 use rig::Rig;
 pub(crate) use rig::Target;
@@ -39,12 +39,12 @@ pub(crate) fn fabric() -> String {
 /// Runs the cases that the arguments choose over a transport that every host has.
 #[allow(dead_code, reason = "not every test program's transport is one")]
 pub(crate) fn run(target: Target) -> ExitCode {
-    run_at(target, &Ok(Ipv4Addr::LOCALHOST.into()), Terms { required: true, limit: CASE_LIMIT, advice: "" })
+    run_at(target, &Ok(Ipv4Addr::LOCALHOST.into()), RunOptions { required: true, limit: CASE_LIMIT, advice: "" })
 }
 
 /// Runs them at an address of the host, if there is one for that transport. A child that a case made does its part, and nothing
 /// else.
-pub(crate) fn run_at(target: Target, host: &Result<IpAddr, String>, terms: Terms<'_>) -> ExitCode {
+pub(crate) fn run_at(target: Target, host: &Result<IpAddr, String>, terms: RunOptions<'_>) -> ExitCode {
     if let Some(part) = death::part_of_child(target) {
         return part;
     }

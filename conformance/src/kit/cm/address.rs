@@ -5,9 +5,9 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use libc::{AF_INET, AF_INET6, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};
 
 /// An address that a function takes by a pointer.
-pub(super) struct Address(sockaddr_storage);
+pub(super) struct SocketAddress(sockaddr_storage);
 
-impl Address {
+impl SocketAddress {
     pub(super) fn of(address: SocketAddr) -> Self {
         // SAFETY: integers: all zero is a valid value.
         let mut storage: sockaddr_storage = unsafe { std::mem::zeroed() };

@@ -26,7 +26,7 @@ impl Drop for CmEvent {
 
 /// What an event says about a connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Conn {
+pub(crate) struct ConnParam {
     pub(crate) responder_resources: u8,
     pub(crate) initiator_depth: u8,
     pub(crate) flow_control: u8,
@@ -38,14 +38,14 @@ pub(crate) struct Conn {
 
 /// What an event says about a datagram service.
 #[derive(Clone, Copy)]
-pub(crate) struct Ud {
+pub(crate) struct UdParam {
     pub(crate) ah_attr: ibv_ah_attr,
     pub(crate) qp_num: u32,
     pub(crate) qkey: u32,
 }
 
 /// All that an event said.
-pub(crate) struct Seen {
+pub(crate) struct EventCopy {
     pub(crate) kind: Kind,
     pub(crate) name: String,
     pub(crate) status: i32,
@@ -57,20 +57,20 @@ pub(crate) struct Seen {
     pub(crate) private_data: Vec<u8>,
     pub(crate) context: usize,
     /// Of connections.
-    pub(crate) conn: Conn,
+    pub(crate) conn: ConnParam,
     /// Of datagram services and groups.
-    pub(crate) ud: Ud,
+    pub(crate) ud: UdParam,
     /// The identifier that came with a request.
     pub(crate) new: Option<CmId>,
 }
 
-impl fmt::Debug for Seen {
+impl fmt::Debug for EventCopy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} with status {}, {:?}, data {:x?}", self.name, self.status, self.conn, self.private_data)
     }
 }
 
-impl Seen {
+impl EventCopy {
     /// Whether it is about this identifier.
     pub(crate) fn is_for(&self, id: &CmId) -> bool {
         self.id == id.address()
@@ -98,7 +98,7 @@ impl CmEvent {
     }
 
     /// Copies what it says and acknowledges it.
-    pub(crate) fn seen(mut self) -> Seen {
+    pub(crate) fn copy_and_ack(mut self) -> EventCopy {
         // SAFETY: not acknowledged yet.
         let mut seen = unsafe { read(self.channel.cm(), self.raw) };
         seen.new = self.new.take();
@@ -111,7 +111,7 @@ impl CmEvent {
 /// # Safety
 ///
 /// - `raw` was got from this library and is not acknowledged.
-pub(super) unsafe fn read(cm: Cm, raw: *const rdma_cm_event) -> Seen {
+pub(super) unsafe fn read(cm: Cm, raw: *const rdma_cm_event) -> EventCopy {
     // SAFETY: the caller's promise. Both members of the union are integers and a pointer, and begin alike.
     let (event, conn, ud) = unsafe { (&*raw, (*raw).param.conn, (*raw).param.ud) };
     let is_group =
@@ -124,7 +124,7 @@ pub(super) unsafe fn read(cm: Cm, raw: *const rdma_cm_event) -> Seen {
         // SAFETY: the event says how many bytes there are.
         (0..len).map(|n| unsafe { data.add(n).read() }).collect()
     };
-    Seen {
+    EventCopy {
         kind: event.event,
         name: cm.event_name(event.event),
         status: event.status,
@@ -132,7 +132,7 @@ pub(super) unsafe fn read(cm: Cm, raw: *const rdma_cm_event) -> Seen {
         listener: event.listen_id.addr(),
         private_data,
         context: conn.private_data.addr(),
-        conn: Conn {
+        conn: ConnParam {
             responder_resources: conn.responder_resources,
             initiator_depth: conn.initiator_depth,
             flow_control: conn.flow_control,
@@ -141,7 +141,7 @@ pub(super) unsafe fn read(cm: Cm, raw: *const rdma_cm_event) -> Seen {
             srq: conn.srq,
             qp_num: conn.qp_num,
         },
-        ud: Ud { ah_attr: ud.ah_attr, qp_num: ud.qp_num, qkey: ud.qkey },
+        ud: UdParam { ah_attr: ud.ah_attr, qp_num: ud.qp_num, qkey: ud.qkey },
         new: None,
     }
 }

@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::{Provider, RdmaCm, rdmacm};
 
-use super::super::raw::Raw;
-use super::address::{Address, read};
-use super::{Cm, CmChannel, Seen, Space, check, event, number};
+use super::super::handle::Handle;
+use super::address::{SocketAddress, read};
+use super::{Cm, CmChannel, EventCopy, Space, check, event, number};
 
 /// An identifier.
 #[derive(Clone, Debug)]
@@ -18,7 +18,7 @@ pub(crate) struct CmId(Arc<IdInner>);
 
 #[derive(Debug)]
 struct IdInner {
-    raw: Raw<rdma_cm_id>,
+    raw: Handle<rdma_cm_id>,
     cm: Cm,
     /// None of a synchronous identifier.
     channel: Mutex<Option<CmChannel>>,
@@ -123,7 +123,7 @@ impl CmId {
 
     /// Takes over an identifier that the library has just made.
     pub(super) fn of(cm: Cm, raw: *mut rdma_cm_id, channel: Option<&CmChannel>, endpoint: bool) -> Self {
-        let raw = Raw::new("an identifier", raw).expect("a function that succeeded returned one");
+        let raw = Handle::new("an identifier", raw).expect("a function that succeeded returned one");
         let channel = Mutex::new(channel.cloned());
         Self(Arc::new(IdInner { raw, cm, channel, endpoint, own_domain: AtomicBool::default() }))
     }
@@ -169,15 +169,15 @@ impl CmId {
     }
 
     pub(crate) fn bind(&self, address: SocketAddr) -> Result<(), i32> {
-        self.bind_raw(Address::of(address))
+        self.bind_raw(SocketAddress::of(address))
     }
 
     /// With an address of a family that nobody knows.
     pub(crate) fn bind_family(&self, family: u16) -> Result<(), i32> {
-        self.bind_raw(Address::of_family(family))
+        self.bind_raw(SocketAddress::of_family(family))
     }
 
-    fn bind_raw(&self, mut address: Address) -> Result<(), i32> {
+    fn bind_raw(&self, mut address: SocketAddress) -> Result<(), i32> {
         // SAFETY: it lives, the address is this function's own.
         check(unsafe { (self.lib().rdma_bind_addr)(self.raw(), address.as_mut_ptr()) })
     }
@@ -188,8 +188,8 @@ impl CmId {
         destination: SocketAddr,
         milliseconds: i32,
     ) -> Result<(), i32> {
-        let (mut source, mut destination) = (source.map(Address::of), Address::of(destination));
-        let source = source.as_mut().map_or(std::ptr::null_mut(), Address::as_mut_ptr);
+        let (mut source, mut destination) = (source.map(SocketAddress::of), SocketAddress::of(destination));
+        let source = source.as_mut().map_or(std::ptr::null_mut(), SocketAddress::as_mut_ptr);
         let resolve = self.lib().rdma_resolve_addr;
         // SAFETY: it lives, the addresses are this function's own.
         check(unsafe { resolve(self.raw(), source, destination.as_mut_ptr(), milliseconds) })
@@ -282,7 +282,7 @@ impl CmId {
 
     /// Joins a group as a full member.
     pub(crate) fn join(&self, group: SocketAddr, context: usize) -> Result<(), i32> {
-        let mut group = Address::of(group);
+        let mut group = SocketAddress::of(group);
         let (join, context) = (self.lib().rdma_join_multicast, std::ptr::without_provenance_mut(context));
         // SAFETY: it lives, the address is this function's own; the context is nobody's pointer.
         check(unsafe { join(self.raw(), group.as_mut_ptr(), context) })
@@ -296,7 +296,7 @@ impl CmId {
         group: SocketAddr,
         context: usize,
     ) -> Result<(), i32> {
-        let mut group = Address::of(group);
+        let mut group = SocketAddress::of(group);
         let mut attr = rdma_cm_join_mc_attr_ex { comp_mask, join_flags, addr: group.as_mut_ptr() };
         let (join, context) = (self.lib().rdma_join_multicast_ex, std::ptr::without_provenance_mut(context));
         // SAFETY: it lives, attributes and address are this function's own; the context is nobody's pointer.
@@ -304,7 +304,7 @@ impl CmId {
     }
 
     pub(crate) fn leave(&self, group: SocketAddr) -> Result<(), i32> {
-        let mut group = Address::of(group);
+        let mut group = SocketAddress::of(group);
         // SAFETY: it lives, the address is this function's own.
         check(unsafe { (self.lib().rdma_leave_multicast)(self.raw(), group.as_mut_ptr()) })
     }
@@ -341,7 +341,7 @@ impl CmId {
     }
 
     /// The event that a synchronous call left, if there is one.
-    pub(crate) fn event(&self) -> Option<Seen> {
+    pub(crate) fn event(&self) -> Option<EventCopy> {
         // SAFETY: it lives and has this field in every release.
         let raw = unsafe { (*self.raw()).event };
         // SAFETY: the event of a synchronous identifier is not acknowledged before the next call.

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use rdma_mummy_sys::types::*;
 
-use super::super::raw::{Raw, errno};
+use super::super::handle::{Handle, errno};
 use super::super::{Pd, QpInit};
-use super::address::{Address, read};
+use super::address::{SocketAddress, read};
 use super::{Cm, CmId, Space, check};
 
 /// What the library is to look for.
@@ -28,7 +28,7 @@ pub(crate) struct Info(Arc<InfoInner>);
 
 #[derive(Debug)]
 struct InfoInner {
-    raw: Raw<rdma_addrinfo>,
+    raw: Handle<rdma_addrinfo>,
     cm: Cm,
 }
 
@@ -56,17 +56,17 @@ fn asked<R>(
     let text = |text: Option<&str>| text.map(|text| CString::new(text).unwrap());
     let (node, service) = (text(node), text(service));
     let pointer = |text: &Option<CString>| text.as_ref().map_or(std::ptr::null(), |text| text.as_ptr());
-    let mut source = hints.and_then(|hints| hints.source).map(Address::of);
-    let mut destination = hints.and_then(|hints| hints.destination).map(Address::of);
+    let mut source = hints.and_then(|hints| hints.source).map(SocketAddress::of);
+    let mut destination = hints.and_then(|hints| hints.destination).map(SocketAddress::of);
     let hints = hints.map(|hints| rdma_addrinfo {
         ai_flags: hints.flags as i32,
         ai_family: hints.family,
         ai_qp_type: hints.qp_type.map_or(0, |qp_type| qp_type.0 as i32),
         ai_port_space: hints.space.map_or(0, |space| space.0 as i32),
-        ai_src_len: source.as_ref().map_or(0, Address::len),
-        ai_dst_len: destination.as_ref().map_or(0, Address::len),
-        ai_src_addr: source.as_mut().map_or(std::ptr::null_mut(), Address::as_mut_ptr),
-        ai_dst_addr: destination.as_mut().map_or(std::ptr::null_mut(), Address::as_mut_ptr),
+        ai_src_len: source.as_ref().map_or(0, SocketAddress::len),
+        ai_dst_len: destination.as_ref().map_or(0, SocketAddress::len),
+        ai_src_addr: source.as_mut().map_or(std::ptr::null_mut(), SocketAddress::as_mut_ptr),
+        ai_dst_addr: destination.as_mut().map_or(std::ptr::null_mut(), SocketAddress::as_mut_ptr),
         ..Default::default()
     });
     let hints = hints.as_ref().map_or(std::ptr::null(), |hints| &raw const *hints);
@@ -94,7 +94,7 @@ impl CmId {
         let mut raw = std::ptr::null_mut();
         // SAFETY: it lives, the result is this function's own.
         check(unsafe { query(self.raw(), &raw mut raw) })?;
-        Ok(Info(Arc::new(InfoInner { raw: Raw::new("address information", raw)?, cm: self.cm() })))
+        Ok(Info(Arc::new(InfoInner { raw: Handle::new("address information", raw)?, cm: self.cm() })))
     }
 }
 
@@ -115,13 +115,13 @@ impl Cm {
         if result != 0 {
             return Err(NotFound(result, if result == -1 { errno() } else { 0 }));
         }
-        Ok(Info(Arc::new(InfoInner { raw: Raw::new("address information", raw).unwrap(), cm: self })))
+        Ok(Info(Arc::new(InfoInner { raw: Handle::new("address information", raw).unwrap(), cm: self })))
     }
 
     /// An identifier of what was found, with a queue pair if one is asked for.
     pub(crate) fn endpoint(self, info: &Info, pd: Option<&Pd>, init: Option<&QpInit>) -> Result<CmId, i32> {
         let mut raw = std::ptr::null_mut();
-        let mut init = init.map(super::made::init_attr);
+        let mut init = init.map(super::objects::init_attr);
         let init = init.as_mut().map_or(std::ptr::null_mut(), |init| &raw mut *init);
         let pd = pd.map_or(std::ptr::null_mut(), Pd::raw);
         // SAFETY: information and domain live, everything else is this function's own.

@@ -2,8 +2,8 @@
 
 use rdma_mummy_sys::types::*;
 
-use super::super::raw::errno;
-use super::super::{Cq, Device, Node, Options, Pd, Qp, QpInit, Srq};
+use super::super::handle::errno;
+use super::super::{Cq, Device, Node, NodeOptions, Pd, Qp, QpInit, Srq};
 use super::{CmId, check, number};
 
 /// The classic attributes of a queue pair that the library makes.
@@ -86,7 +86,7 @@ impl CmId {
     }
 
     /// A node whose queue pair the library makes and moves.
-    pub(crate) fn node(&self, options: &Options) -> Node {
+    pub(crate) fn node(&self, options: &NodeOptions) -> Node {
         let device = self.device();
         let pd = device.pd();
         let make = |pd: &Pd, init: &QpInit| self.create_qp(Some(pd), init, false);
@@ -94,7 +94,7 @@ impl CmId {
     }
 
     /// A node whose queue pair it does not know.
-    pub(crate) fn own_node(&self, options: &Options) -> Node {
+    pub(crate) fn own_node(&self, options: &NodeOptions) -> Node {
         let device = self.device();
         Node::new(&device, options)
     }

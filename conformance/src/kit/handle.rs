@@ -6,11 +6,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// How long a wait may take.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(8);
+pub(crate) const WAIT_LIMIT: Duration = Duration::from_secs(8);
 
 /// Asks until there is an answer or the time is over.
-pub(crate) fn until<T>(patience: Duration, mut ask: impl FnMut() -> Option<T>) -> Option<T> {
-    let end = Instant::now() + patience;
+pub(crate) fn poll_until<T>(limit: Duration, mut ask: impl FnMut() -> Option<T>) -> Option<T> {
+    let end = Instant::now() + limit;
     loop {
         if let Some(answer) = ask() {
             return Some(answer);
@@ -28,24 +28,24 @@ pub(super) fn errno() -> i32 {
 }
 
 /// An object of the library, until it is destroyed.
-pub(super) struct Raw<T> {
+pub(super) struct Handle<T> {
     pointer: *mut T,
     live: AtomicBool,
     what: &'static str,
 }
 
 // SAFETY: the verbs may be called from any thread (`man 7 ibverbs`).
-unsafe impl<T> Send for Raw<T> {}
+unsafe impl<T> Send for Handle<T> {}
 // SAFETY: likewise; what is not thread-safe is locked by the owner.
-unsafe impl<T> Sync for Raw<T> {}
+unsafe impl<T> Sync for Handle<T> {}
 
-impl<T> fmt::Debug for Raw<T> {
+impl<T> fmt::Debug for Handle<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} at {:p}", self.what, self.pointer)
     }
 }
 
-impl<T> Raw<T> {
+impl<T> Handle<T> {
     /// Takes what a function returned; a null pointer is the error number.
     pub(super) fn new(what: &'static str, pointer: *mut T) -> Result<Self, i32> {
         if pointer.is_null() {

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::verbs;
 
-use super::raw::{Raw, errno};
-use super::{Device, Pd, Remote, Sge};
+use super::handle::{Handle, errno};
+use super::{Device, Pd, RemoteAddr, Sge};
 
 /// Memory on the device.
 #[derive(Clone, Debug)]
@@ -17,7 +17,7 @@ pub(crate) struct Dm(Arc<DmInner>);
 
 #[derive(Debug)]
 struct DmInner {
-    raw: Raw<ibv_dm>,
+    raw: Handle<ibv_dm>,
     device: Device,
     /// It is another's pointer to the memory, which stays.
     imported: bool,
@@ -50,7 +50,7 @@ impl Dm {
         let mut attr = ibv_alloc_dm_attr { length, log_align_req, comp_mask };
         // SAFETY: the context lives, the attributes are this function's own.
         let dm = unsafe { verbs::ibv_alloc_dm(device.raw(), &raw mut attr) };
-        let raw = Raw::new("device memory", dm)?;
+        let raw = Handle::new("device memory", dm)?;
         Ok(Self(Arc::new(DmInner { raw, device: device.clone(), imported: false })))
     }
 
@@ -59,7 +59,7 @@ impl Dm {
         let import = device.lib().ibv_import_dm().map_err(|_| libc::EOPNOTSUPP)?;
         // SAFETY: the context lives.
         let dm = unsafe { import(device.raw(), handle) };
-        let raw = Raw::new("imported device memory", dm)?;
+        let raw = Handle::new("imported device memory", dm)?;
         Ok(Self(Arc::new(DmInner { raw, device: device.clone(), imported: true })))
     }
 
@@ -105,22 +105,22 @@ impl Dm {
 
 /// A region whose memory is not a [`Buf`](super::Buf).
 #[derive(Debug)]
-pub(crate) struct Region {
-    raw: Raw<ibv_mr>,
+pub(crate) struct SpecialMr {
+    raw: Handle<ibv_mr>,
     pd: Pd,
     _dm: Option<Dm>,
 }
 
-impl Drop for Region {
+impl Drop for SpecialMr {
     fn drop(&mut self) {
         // SAFETY: it lives.
         self.raw.drop(|mr| unsafe { (self.pd.device().lib().ibv_dereg_mr)(mr) });
     }
 }
 
-impl Region {
+impl SpecialMr {
     fn new(pd: &Pd, mr: *mut ibv_mr, dm: Option<&Dm>) -> Result<Self, i32> {
-        Ok(Self { raw: Raw::new("a memory region", mr)?, pd: pd.clone(), _dm: dm.cloned() })
+        Ok(Self { raw: Handle::new("a memory region", mr)?, pd: pd.clone(), _dm: dm.cloned() })
     }
 
     pub(crate) fn fields(&self) -> ibv_mr {
@@ -132,8 +132,8 @@ impl Region {
         Sge { addr, length, lkey: self.fields().lkey }
     }
 
-    pub(crate) fn remote(&self, addr: u64) -> Remote {
-        Remote { addr, rkey: self.fields().rkey }
+    pub(crate) fn remote(&self, addr: u64) -> RemoteAddr {
+        RemoteAddr { addr, rkey: self.fields().rkey }
     }
 
     /// What changing its permissions answers.
@@ -151,14 +151,14 @@ impl Region {
 }
 
 impl Pd {
-    pub(crate) fn null_region(&self) -> Result<Region, i32> {
+    pub(crate) fn null_region(&self) -> Result<SpecialMr, i32> {
         // SAFETY: the domain lives.
         let mr = unsafe { verbs::ibv_alloc_null_mr(self.raw()) };
-        Region::new(self, mr, None)
+        SpecialMr::new(self, mr, None)
     }
 
     /// Registers the whole address space. No key of it is used.
-    pub(crate) fn reg_everything(&self, access: u32) -> Result<Region, i32> {
+    pub(crate) fn reg_everything(&self, access: u32) -> Result<SpecialMr, i32> {
         // SAFETY: the domain lives.
         let mr = unsafe {
             verbs::ibv_reg_mr(
@@ -169,13 +169,13 @@ impl Pd {
                 access as i32,
             )
         };
-        Region::new(self, mr, None)
+        SpecialMr::new(self, mr, None)
     }
 
-    pub(crate) fn reg_dm(&self, dm: &Dm, offset: u64, len: usize, access: u32) -> Result<Region, i32> {
+    pub(crate) fn reg_dm(&self, dm: &Dm, offset: u64, len: usize, access: u32) -> Result<SpecialMr, i32> {
         // SAFETY: domain and memory live; the region holds both.
         let mr = unsafe { verbs::ibv_reg_dm_mr(self.raw(), dm.0.raw.get(), offset, len, access) };
-        Region::new(self, mr, Some(dm))
+        SpecialMr::new(self, mr, Some(dm))
     }
 
     /// Registers part of a file, which the device holds by itself.
@@ -186,11 +186,11 @@ impl Pd {
         len: usize,
         iova: u64,
         access: u32,
-    ) -> Result<Region, i32> {
+    ) -> Result<SpecialMr, i32> {
         let register = self.device().lib().ibv_reg_dmabuf_mr().map_err(|_| libc::EOPNOTSUPP)?;
         // SAFETY: the domain lives; the descriptor may be any, which the device has to refuse.
         let mr = unsafe { register(self.raw(), offset, len, iova, descriptor, access as i32) };
-        Region::new(self, mr, None)
+        SpecialMr::new(self, mr, None)
     }
 
     /// 0 or an error number.
@@ -249,7 +249,7 @@ impl BufferFile {
     /// A real dma-buf of such a file, where the system makes any (`/dev/udmabuf`).
     pub(crate) fn dma(len: u64) -> Option<Self> {
         #[repr(C)]
-        struct Create {
+        struct DmabufHeap {
             memfd: u32,
             flags: u32,
             offset: u64,
@@ -259,7 +259,7 @@ impl BufferFile {
         const CREATE: libc::c_ulong = 0x4018_7542;
         let maker = File::options().read(true).write(true).open("/dev/udmabuf").ok()?;
         let mut file = Self::memory(len, true);
-        let mut create = Create { memfd: file.memory.as_raw_fd() as u32, flags: 1, offset: 0, size: len };
+        let mut create = DmabufHeap { memfd: file.memory.as_raw_fd() as u32, flags: 1, offset: 0, size: len };
         // SAFETY: the request's own struct; the descriptor that it returns is owned by the file.
         unsafe {
             let descriptor = libc::ioctl(maker.as_raw_fd(), CREATE as _, &raw mut create);

@@ -8,14 +8,14 @@ use rdma_mummy_sys::Provider;
 use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::verbs;
 
-use super::raw::errno;
+use super::handle::errno;
 use super::{Cq, Device, Pd, Qp, Srq};
 
 /// A library that lacks a function is older than the verb.
 const NO_SUCH_FUNCTION: &str = "the library is older than this verb";
 
 /// What comes of a call: the error number, or why there was none.
-pub(crate) type Refusal = Result<i32, &'static str>;
+pub(crate) type CallResult = Result<i32, &'static str>;
 
 fn of_pointer<T>(made: *mut T) -> i32 {
     if made.is_null() { errno() } else { 0 }
@@ -23,7 +23,7 @@ fn of_pointer<T>(made: *mut T) -> i32 {
 
 impl Device {
     /// `ibv_alloc_dmah`.
-    pub(crate) fn alloc_dmah(&self) -> Refusal {
+    pub(crate) fn alloc_dmah(&self) -> CallResult {
         let alloc = self.lib().ibv_alloc_dmah().map_err(|_| NO_SUCH_FUNCTION)?;
         let mut attr = ibv_dmah_init_attr::default();
         // SAFETY: the context lives, the attributes are this function's own.
@@ -110,7 +110,7 @@ impl Pd {
 
 impl Qp {
     /// `ibv_query_qp_data_in_order` of sends.
-    pub(crate) fn data_in_order(&self) -> Refusal {
+    pub(crate) fn data_in_order(&self) -> CallResult {
         let query = self.device().lib().ibv_query_qp_data_in_order().map_err(|_| NO_SUCH_FUNCTION)?;
         // SAFETY: the pair lives.
         Ok(unsafe { query(self.raw(), ibv_wr_opcode::IBV_WR_SEND, 1) })

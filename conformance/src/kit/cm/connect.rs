@@ -2,16 +2,16 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
-use super::super::{Flavour, Node, Options};
-use super::{Cm, CmChannel, CmId, Kind, Param, Seen, Space};
-use crate::harness::{Rig, Skip};
+use super::super::{Flavour, Node, NodeOptions};
+use super::super::{Skip, TestDevice};
+use super::{Cm, CmChannel, CmId, EventCopy, Kind, Param, Space};
 
 /// How long an address or a route may take, in milliseconds.
 pub(crate) const MILLISECONDS: i32 = 4000;
 
 /// Where identifiers of a rig meet.
 #[derive(Clone, Debug)]
-pub(crate) struct Site {
+pub(crate) struct CmDevice {
     pub(crate) cm: Cm,
     /// The address of the device.
     pub(crate) ip: IpAddr,
@@ -22,30 +22,30 @@ pub(crate) struct Site {
 
 /// An identifier and the channel of its events.
 #[derive(Clone, Debug)]
-pub(crate) struct Side {
+pub(crate) struct IdWithChannel {
     pub(crate) id: CmId,
     pub(crate) channel: CmChannel,
 }
 
 /// A listener, and a side whose request has arrived there.
 #[derive(Debug)]
-pub(crate) struct Request {
+pub(crate) struct ConnectRequest {
     pub(crate) server: CmId,
-    pub(crate) seen: Seen,
-    pub(crate) client: Side,
-    pub(crate) listener: Side,
+    pub(crate) seen: EventCopy,
+    pub(crate) client: IdWithChannel,
+    pub(crate) listener: IdWithChannel,
 }
 
 /// Two connected sides, with nodes whose queue pairs the library made and moved.
 #[derive(Debug)]
-pub(crate) struct Pair {
+pub(crate) struct ConnectedPair {
     pub(crate) client_node: Node,
     pub(crate) server_node: Node,
-    pub(crate) client_seen: Seen,
-    pub(crate) server_seen: Seen,
+    pub(crate) client_seen: EventCopy,
+    pub(crate) server_seen: EventCopy,
     pub(crate) server: CmId,
-    pub(crate) client: Side,
-    pub(crate) listener: Side,
+    pub(crate) client: IdWithChannel,
+    pub(crate) listener: IdWithChannel,
 }
 
 /// The address that a GID is.
@@ -54,18 +54,18 @@ fn ip(gid: [u8; 16]) -> IpAddr {
     ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), IpAddr::V4)
 }
 
-impl Site {
+impl CmDevice {
     /// The rig's device.
-    pub(crate) fn of(rig: &Rig) -> Result<Self, Skip> {
-        let cm = rig.cm()?;
-        let (gid, _) = rig.open().find_gid().unwrap();
-        Ok(Self { cm, ip: ip(gid), device: rig.name.clone(), gid })
+    pub(crate) fn of(dut: &TestDevice) -> Result<Self, Skip> {
+        let cm = dut.cm()?;
+        let (gid, _) = dut.open().find_gid().unwrap();
+        Ok(Self { cm, ip: ip(gid), device: dut.name.clone(), gid })
     }
 
     /// The rig's other device.
-    pub(crate) fn of_peer(rig: &Rig) -> Result<Self, Skip> {
-        let cm = rig.cm()?;
-        let device = rig.open_peer()?;
+    pub(crate) fn of_peer(dut: &TestDevice) -> Result<Self, Skip> {
+        let cm = dut.cm()?;
+        let device = dut.open_peer()?;
         let (gid, _) = device.find_gid().unwrap();
         Ok(Self { cm, ip: ip(gid), device: device.name().to_owned(), gid })
     }
@@ -75,8 +75,8 @@ impl Site {
     }
 
     /// An IPv6 address of the device, with any port; a link-local one names its network interface.
-    pub(crate) fn ipv6(&self, rig: &Rig) -> Option<SocketAddr> {
-        let device = rig.open();
+    pub(crate) fn ipv6(&self, dut: &TestDevice) -> Option<SocketAddr> {
+        let device = dut.open();
         let gids = (0..8).filter_map(|index| Some((index, device.gid(1, index).ok()?)));
         let (index, gid) =
             gids.into_iter().find(|(_, gid)| *gid != [0; 16] && matches!(ip(*gid), IpAddr::V6(_)))?;
@@ -97,64 +97,64 @@ impl Site {
     }
 
     /// An identifier with a channel of its own.
-    pub(crate) fn side(&self, space: Space) -> Side {
+    pub(crate) fn create_id(&self, space: Space) -> IdWithChannel {
         let channel = self.channel();
-        Side { id: channel.id(space, 0).unwrap(), channel }
+        IdWithChannel { id: channel.id(space, 0).unwrap(), channel }
     }
 
     /// An identifier that is bound to the device and a port that the library chose.
-    pub(crate) fn bound(&self, space: Space) -> Side {
-        let side = self.side(space);
-        side.id.bind(self.at(0)).unwrap();
-        side
+    pub(crate) fn bound(&self, space: Space) -> IdWithChannel {
+        let end = self.create_id(space);
+        end.id.bind(self.at(0)).unwrap();
+        end
     }
 
     /// An identifier that listens at the device's address.
-    pub(crate) fn listener(&self, space: Space) -> Side {
-        let side = self.bound(space);
-        side.id.listen(16).unwrap();
-        side
+    pub(crate) fn listener(&self, space: Space) -> IdWithChannel {
+        let end = self.bound(space);
+        end.id.listen(16).unwrap();
+        end
     }
 
     /// An identifier that knows the way to an address.
-    pub(crate) fn resolved(&self, space: Space, to: SocketAddr) -> Side {
-        let side = self.side(space);
-        side.resolve(to);
-        side
+    pub(crate) fn resolved(&self, space: Space, to: SocketAddr) -> IdWithChannel {
+        let end = self.create_id(space);
+        end.resolve(to);
+        end
     }
 
     /// A request for a connection, of a side without a queue pair.
-    pub(crate) fn request(&self, space: Space, param: &Param) -> Request {
+    pub(crate) fn request(&self, space: Space, param: &Param) -> ConnectRequest {
         let listener = self.listener(space);
         let client = self.resolved(space, self.at(listener.id.src_port()));
         client.id.connect(Some(param)).unwrap();
         let seen = listener.channel.expect_good(Kind::RDMA_CM_EVENT_CONNECT_REQUEST);
-        Request::of(seen, client, listener)
+        ConnectRequest::of(seen, client, listener)
     }
 
     /// A connection of these nodes, as the library makes it.
-    pub(crate) fn pair(&self, options: &Options) -> Pair {
+    pub(crate) fn pair(&self, options: &NodeOptions) -> ConnectedPair {
         self.pair_with(options, &Param { qp_num: 0, ..Param::of(0) }, self)
     }
 
     /// A connection from this site to another.
-    pub(crate) fn pair_with(&self, options: &Options, param: &Param, to: &Self) -> Pair {
+    pub(crate) fn pair_with(&self, options: &NodeOptions, param: &Param, to: &Self) -> ConnectedPair {
         let listener = to.listener(Space::RDMA_PS_TCP);
         let client = self.resolved(Space::RDMA_PS_TCP, to.at(listener.id.src_port()));
         let client_node = client.id.node(options);
         client.id.connect(Some(param)).unwrap();
         let seen = listener.channel.expect_good(Kind::RDMA_CM_EVENT_CONNECT_REQUEST);
-        let request = Request::of(seen, client, listener);
+        let request = ConnectRequest::of(seen, client, listener);
         request.accepted(client_node, options, param)
     }
 
     /// Reliable pairs, posted to classically.
-    pub(crate) fn options() -> Options {
-        Options::rc(Flavour::Classic)
+    pub(crate) fn options() -> NodeOptions {
+        NodeOptions::rc(Flavour::Classic)
     }
 }
 
-impl Side {
+impl IdWithChannel {
     /// Address and route.
     pub(crate) fn resolve(&self, to: SocketAddr) {
         self.id.resolve_addr(None, to, MILLISECONDS).unwrap();
@@ -164,25 +164,25 @@ impl Side {
     }
 }
 
-impl Request {
+impl ConnectRequest {
     /// What an event says, with both sides.
-    pub(crate) fn of(mut seen: Seen, client: Side, listener: Side) -> Self {
+    pub(crate) fn of(mut seen: EventCopy, client: IdWithChannel, listener: IdWithChannel) -> Self {
         let server = seen.new.take().expect("a request has a new identifier");
         Self { server, seen, client, listener }
     }
 
     /// Accepts by a node that the library makes and moves.
-    pub(crate) fn accepted(self, client_node: Node, options: &Options, param: &Param) -> Pair {
+    pub(crate) fn accepted(self, client_node: Node, options: &NodeOptions, param: &Param) -> ConnectedPair {
         let Self { server, client, listener, .. } = self;
         let server_node = server.node(options);
         server.accept(Some(param)).unwrap();
         let client_seen = client.channel.expect_good(Kind::RDMA_CM_EVENT_ESTABLISHED);
         let server_seen = listener.channel.expect_good(Kind::RDMA_CM_EVENT_ESTABLISHED);
-        Pair { client_node, server_node, client_seen, server_seen, server, client, listener }
+        ConnectedPair { client_node, server_node, client_seen, server_seen, server, client, listener }
     }
 }
 
-impl Pair {
+impl ConnectedPair {
     /// Messages both ways.
     pub(crate) fn talks(&self) {
         use super::super::{Wr, pattern};
