@@ -5,7 +5,7 @@ mod common;
 use std::fs;
 use std::path::Path;
 
-use common::{Output, Running, example, run_with};
+use common::{Output, RunningProgram, example, run_with};
 
 const TCP: [(&str, &str); 1] = [("TRESPASS_TRANSPORT", "tcp")];
 
@@ -16,12 +16,12 @@ const SOFT: [(&str, &str); 1] = [("SIDEWAY_PROVIDER", "soft")];
 const BY_DEVICE: [(&str, &str); 2] = [SOFT[0], ("TRESPASS_TRANSPORT", "rdma")];
 
 /// A server at a port of its own, and that.
-fn server(name: &str, arguments: &[&str]) -> (Running, String) {
+fn server(name: &str, arguments: &[&str]) -> (RunningProgram, String) {
     server_in(name, arguments, &TCP)
 }
 
-fn server_in(name: &str, arguments: &[&str], variables: &[(&str, &str)]) -> (Running, String) {
-    let mut server = Running::start(&example(name).unwrap(), arguments, variables).unwrap();
+fn server_in(name: &str, arguments: &[&str], variables: &[(&str, &str)]) -> (RunningProgram, String) {
+    let mut server = RunningProgram::start(&example(name).unwrap(), arguments, variables).unwrap();
     let mut addr = None;
     server
         .wait_for("said where it listens", |text| {
