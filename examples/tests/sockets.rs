@@ -174,7 +174,7 @@ fn copy_files(variables: &[(&str, &str)], ending: &str) {
 }
 
 #[test]
-fn what_is_wrong_takes_one_line() {
+fn an_error_takes_one_line() {
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     for name in ["hello", "echo"] {
         let line = client(name, &["client", &nobody]).error(2).unwrap();

@@ -12,10 +12,10 @@ use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 
 use super::pair::{Load, Measure, Operation, Pairs, Run, Tool};
-use crate::bench::callgrind::{Counts, Steady, TimedLoop};
+use crate::bench::callgrind::{InstructionCounts, LoopShape, TimedLoop};
 use crate::bench::overhead::{BUDGET, Budget, disassembly};
 use crate::bench::programs::Programs;
-use crate::bench::soft::way::Way;
+use crate::bench::soft::copy_path::CopyPath;
 
 /// Messages of a run; of the longer one, where there are two, twice as many.
 const MESSAGES: u64 = 2000;
@@ -80,7 +80,7 @@ impl Case {
     }
 }
 
-/// Counts, and holds ours against perftest's.
+/// InstructionCounts, and holds ours against perftest's.
 pub(super) fn compare(root: &Path, programs: &Programs, operations: &[Operation]) -> Result<Verdict> {
     let budget = Budget::read(root)?;
     let counter = Counter { programs, pairs: Pairs::new(programs)?, processors: apart()? };
@@ -179,11 +179,11 @@ impl Counter<'_> {
         let program = tool.program(self.programs, operation, measure);
         let clock = disassembly::clock_readings(&program)?;
         let run = |iterations| {
-            let (way, size) = (Way::Direct, operation.size(SIZE));
-            self.callgrind(Run { tool, operation, measure, way, load, size, iterations, more })
+            let (path, size) = (CopyPath::Direct, operation.size(SIZE));
+            self.callgrind(Run { tool, operation, measure, path, load, size, iterations, more })
         };
         let messages = if load == Load::Lists { LISTED } else { MESSAGES };
-        let steady = Steady {
+        let steady = LoopShape {
             list: if load == Load::Lists { Load::LIST } else { 1 },
             waits: measure == Measure::Latency,
         };
@@ -191,7 +191,7 @@ impl Counter<'_> {
         for _ in 0..RUNS {
             let each = match measure {
                 Measure::Bandwidth => run(2 * messages)?.more_than(&run(messages)?, messages),
-                Measure::Latency => run(2 * messages)?.more_than(&Counts::default(), 2 * messages),
+                Measure::Latency => run(2 * messages)?.more_than(&InstructionCounts::default(), 2 * messages),
             };
             let timed = each.timed_loop(&program, &self.programs.library(), steady);
             // What is done by chance is all for us, and nothing for perftest.
@@ -218,7 +218,7 @@ impl Counter<'_> {
         )
     }
 
-    fn callgrind(&self, run: Run) -> Result<Counts> {
+    fn callgrind(&self, run: Run) -> Result<InstructionCounts> {
         let out: PathBuf = self.programs.folder().join(format!("callgrind.{}.out", std::process::id()));
         self.pairs.once(run, |side| {
             // On one processor both would wait for each other for whole slices of time.
@@ -238,7 +238,7 @@ impl Counter<'_> {
             Some(command)
         })?;
         let text = read_and_remove(&out)?;
-        Counts::parse(&text)
+        InstructionCounts::parse(&text)
     }
 }
 
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_test_does_besides_costs_its_loop_nothing() {
+    fn work_outside_the_loop_costs_the_loop_nothing() {
         let mut verdict = Verdict::default();
         verdict.besides(63.2, 63.2).unwrap();
         assert!(verdict.missed.is_empty());

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 
 use crate::bench::programs::Programs;
-use crate::bench::soft::way::{Way, Ways};
+use crate::bench::soft::copy_path::{CopyPath, CopyPathCounts};
 
 /// How long one run may take.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -47,10 +47,10 @@ impl Operation {
     }
 
     /// The way that a message of this size takes where longer ones take the wanted one.
-    pub(super) fn way(self, wanted: Way, size: u64) -> Way {
+    pub(super) fn path(self, wanted: CopyPath, size: u64) -> CopyPath {
         match self {
             // The device has room for as much in a receive.
-            Self::Send if size <= 256 => Way::Slot,
+            Self::Send if size <= 256 => CopyPath::Slot,
             _ => wanted,
         }
     }
@@ -131,7 +131,7 @@ pub(super) struct Run {
     pub(super) operation: Operation,
     pub(super) measure: Measure,
     /// Which way the payload of both sides is to go.
-    pub(super) way: Way,
+    pub(super) path: CopyPath,
     pub(super) load: Load,
     pub(super) size: u64,
     pub(super) iterations: u64,
@@ -176,8 +176,8 @@ impl<'a> Pairs<'a> {
         let mut attempt = 1;
         loop {
             let (said, noted) = self.once(run, |_| None)?;
-            match Ways::parse(&noted)?
-                .must_mostly_be(run.operation.way(run.way, run.size))
+            match CopyPathCounts::parse(&noted)?
+                .must_mostly_be(run.operation.path(run.path, run.size))
                 .with_context(|| format!("{run:?}"))
             {
                 Ok(()) => return Ok(said),
@@ -217,10 +217,10 @@ impl<'a> Pairs<'a> {
             (Tool::Perftest, Measure::Bandwidth) => _ = command.args(["-F", "-N"]),
             (Tool::Perftest, Measure::Latency) => _ = command.arg("-F"),
         }
-        match (run.tool, run.way) {
-            (Tool::Stride, Way::Direct) => _ = command.args(["--buffer", "shared"]),
+        match (run.tool, run.path) {
+            (Tool::Stride, CopyPath::Direct) => _ = command.args(["--buffer", "shared"]),
             (Tool::Stride, _) => _ = command.args(["--buffer", "malloc"]),
-            (Tool::Perftest, Way::Direct) => {
+            (Tool::Perftest, CopyPath::Direct) => {
                 command.arg(format!("--mmap={}", self.files.0[side].display()));
                 command.env("SOFT_RNIC_SHM", "1");
             }
