@@ -12,9 +12,9 @@
 
 use std::process::ExitCode;
 
-use rdma_examples::pingpong::{Args, Plan, single};
+use rdma_examples::pingpong::{Args, PingPongPlan, single};
 use rdma_examples::program;
 
 fn main() -> ExitCode {
-    program::run(|| single::run(&Plan::try_from(program::arguments::<Args>()?)?))
+    program::run(|| single::run(&PingPongPlan::try_from(program::arguments::<Args>()?)?))
 }

@@ -20,8 +20,8 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use rdma_examples::pingpong::{
-    self, Args, IdleTimeout, PingPongBuffers, Plan, RECEIVE, ReceiveRefill, SEND, Turns, exchange, report,
-    start_poll, wire,
+    self, Args, IdleTimeout, PingPongBuffers, PingPongPlan, RECEIVE, ReceiveRefill, SEND, Turns, exchange,
+    report, start_poll, wire,
 };
 use rdma_examples::program::{self, Failure, say};
 use sideway::ibverbs::AccessFlags;
@@ -39,7 +39,7 @@ fn main() -> ExitCode {
 }
 
 fn rc_pingpong_split() -> Result<(), Failure> {
-    let plan = Plan::try_from(program::arguments::<Args>()?)?;
+    let plan = PingPongPlan::try_from(program::arguments::<Args>()?)?;
     let (context, path) = plan.open()?;
 
     let pd = context.alloc_pd()?;
@@ -131,7 +131,7 @@ fn run(
 /// The way of the queue pair from reset to ready-to-send.
 struct ModifySteps<'a> {
     control: QueuePairControl,
-    plan: &'a Plan,
+    plan: &'a PingPongPlan,
     path: &'a LocalPath,
     local: &'a Endpoint,
 }

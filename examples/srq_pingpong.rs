@@ -11,9 +11,9 @@
 
 use std::process::ExitCode;
 
-use rdma_examples::pingpong::{Plan, SrqArgs, srq};
+use rdma_examples::pingpong::{PingPongPlan, SrqArgs, srq};
 use rdma_examples::program;
 
 fn main() -> ExitCode {
-    program::run(|| srq::run(&Plan::try_from(program::arguments::<SrqArgs>()?)?))
+    program::run(|| srq::run(&PingPongPlan::try_from(program::arguments::<SrqArgs>()?)?))
 }

@@ -14,9 +14,9 @@
 
 use std::process::ExitCode;
 
-use rdma_examples::pingpong::{Plan, UcArgs, single};
+use rdma_examples::pingpong::{PingPongPlan, UcArgs, single};
 use rdma_examples::program;
 
 fn main() -> ExitCode {
-    program::run(|| single::run(&Plan::from(program::arguments::<UcArgs>()?)))
+    program::run(|| single::run(&PingPongPlan::from(program::arguments::<UcArgs>()?)))
 }

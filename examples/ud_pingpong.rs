@@ -14,9 +14,9 @@
 
 use std::process::ExitCode;
 
-use rdma_examples::pingpong::{Plan, UdArgs, single};
+use rdma_examples::pingpong::{PingPongPlan, UdArgs, single};
 use rdma_examples::program;
 
 fn main() -> ExitCode {
-    program::run(|| single::run(&Plan::from(program::arguments::<UdArgs>()?)))
+    program::run(|| single::run(&PingPongPlan::from(program::arguments::<UdArgs>()?)))
 }

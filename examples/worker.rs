@@ -5,7 +5,7 @@
 //! 2 workers keep 64 accounts: 3 producers made 1000 deposits each, and each was answered right; workers slept 31 times
 //! ```
 //!
-//! Each [`Worker`] keeps some of the accounts. The rest of the program, a few producers here, gives a deposit to any worker by a
+//! Each [`AccountWorker`] keeps some of the accounts. The rest of the program, a few producers here, gives a deposit to any worker by a
 //! channel; that one asks the keeper of the account by a message over the queue pair between them, and sends its answer, the new
 //! balance, back by a channel. Between itself and itself it has a queue pair as well, so that there is no other case.
 //!
@@ -77,7 +77,7 @@ fn worker() -> Result<(), Failure> {
     note(format_args!("{}, port {}: {}", context.name(), path.port_num(), path.reason()));
 
     let pd = context.alloc_pd()?;
-    let mut made = (0..workers).map(|_| Worker::new(&pd, workers)).collect::<Result<Vec<_>, _>>()?;
+    let mut made = (0..workers).map(|_| AccountWorker::new(&pd, workers)).collect::<Result<Vec<_>, _>>()?;
     connect_all(&mut made, &path)?;
 
     let (mut senders, mut receivers) = (Vec::new(), Vec::new());
@@ -128,7 +128,7 @@ fn processors() -> Result<Vec<usize>, Failure> {
 }
 
 /// Connects every worker with every one, itself among them.
-fn connect_all(workers: &mut [Worker], path: &LocalPath) -> Result<(), Failure> {
+fn connect_all(workers: &mut [AccountWorker], path: &LocalPath) -> Result<(), Failure> {
     let endpoint = |pair: &PeerQp| Endpoint::new(&pair.qp, path, first_psn());
     let endpoints: Vec<Vec<_>> =
         workers.iter().map(|worker| worker.unconnected.iter().map(endpoint).collect()).collect();
@@ -142,7 +142,7 @@ fn connect_all(workers: &mut [Worker], path: &LocalPath) -> Result<(), Failure> 
 }
 
 /// What one thread has, before and while it runs. All of it is its own.
-struct Worker {
+struct AccountWorker {
     cq: GenericCompletionQueue,
     channel: CompletionChannel,
     pd: ProtectionDomain,
@@ -150,7 +150,7 @@ struct Worker {
     unconnected: Vec<PeerQp>,
 }
 
-impl Worker {
+impl AccountWorker {
     fn new(pd: &ProtectionDomain, workers: usize) -> Result<Self, Failure> {
         let channel = pd.context().create_comp_channel()?;
         let completions = u32::try_from(2 * DEPTH * workers)?;

@@ -10,9 +10,9 @@
 
 use std::process::ExitCode;
 
-use rdma_examples::pingpong::{Plan, XsrqArgs, xrc};
+use rdma_examples::pingpong::{PingPongPlan, XsrqArgs, xrc};
 use rdma_examples::program;
 
 fn main() -> ExitCode {
-    program::run(|| xrc::run(&Plan::from(program::arguments::<XsrqArgs>()?)))
+    program::run(|| xrc::run(&PingPongPlan::from(program::arguments::<XsrqArgs>()?)))
 }

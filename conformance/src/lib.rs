@@ -37,9 +37,9 @@ mod page;
 mod runner;
 mod table;
 
-pub use kit::Target;
+pub use kit::TestTarget;
 
 /// Runs all cases on the devices of this provider, as the program's arguments say.
-pub fn run(target: Target) -> ExitCode {
+pub fn run(target: TestTarget) -> ExitCode {
     runner::run(cases::all(), target)
 }

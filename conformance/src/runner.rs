@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use test_harness::RunOptions;
 
-use crate::kit::{SoftRoce, Suite, Target, TestDevice};
+use crate::kit::{SoftRoce, Suite, TestDevice, TestTarget};
 use crate::page;
 use crate::table::{self, Column};
 
@@ -16,14 +16,14 @@ const CASE_LIMIT: Duration =
 
 /// Runs the cases that the program's arguments select. After a run of all cases the documents are
 /// checked too.
-pub(crate) fn run(suite: Suite, target: Target) -> ExitCode {
+pub(crate) fn run(suite: Suite, target: TestTarget) -> ExitCode {
     let arguments = test_harness::arguments();
     let mut dut = TestDevice::find(target);
     if let Ok(dut) = &mut dut {
         dut.try_all = arguments.include_ignored;
     }
     let options = RunOptions {
-        required: test_harness::device_is_required() || target != Target::System,
+        required: test_harness::device_is_required() || target != TestTarget::System,
         limit: CASE_LIMIT,
         advice: "`cargo xtask softroce --suite --test system` runs them in a virtual machine with SoftRoCE.",
     };
@@ -46,10 +46,10 @@ pub(crate) fn run(suite: Suite, target: Target) -> ExitCode {
 /// The device's column of the committed table, which has none for hardware.
 fn column(dut: &TestDevice) -> Option<Column> {
     match (dut.target, dut.softroce) {
-        (Target::SoftInline, _) => Some(Column::Inline),
-        (Target::SoftDeferred, _) => Some(Column::Deferred),
-        (Target::System, Some(SoftRoce::Old)) => Some(Column::RoceOld),
-        (Target::System, Some(SoftRoce::New)) => Some(Column::RoceNew),
-        (Target::System, None) => None,
+        (TestTarget::SoftInline, _) => Some(Column::Inline),
+        (TestTarget::SoftDeferred, _) => Some(Column::Deferred),
+        (TestTarget::System, Some(SoftRoce::Old)) => Some(Column::RoceOld),
+        (TestTarget::System, Some(SoftRoce::New)) => Some(Column::RoceNew),
+        (TestTarget::System, None) => None,
     }
 }

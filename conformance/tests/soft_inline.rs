@@ -1,5 +1,5 @@
 //! The suite on the software device that executes a request while it is posted.
 
 fn main() -> std::process::ExitCode {
-    conformance::run(conformance::Target::SoftInline)
+    conformance::run(conformance::TestTarget::SoftInline)
 }

@@ -1,5 +1,5 @@
 //! The suite on the device that the system has.
 
 fn main() -> std::process::ExitCode {
-    conformance::run(conformance::Target::System)
+    conformance::run(conformance::TestTarget::System)
 }

@@ -228,7 +228,7 @@ fn mtu(text: &str) -> Result<Mtu, String> {
 
 /// The validated arguments, as far as they can be checked without a device.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct PingPongPlan {
     /// The server to connect to; `None` makes this side the server.
     pub host: Option<String>,
     /// The TCP port of the server.
@@ -263,7 +263,7 @@ pub struct Plan {
     pub timeout: Option<Duration>,
 }
 
-impl TryFrom<Args> for Plan {
+impl TryFrom<Args> for PingPongPlan {
     type Error = Failure;
 
     fn try_from(args: Args) -> Result<Self, Failure> {
@@ -274,19 +274,19 @@ impl TryFrom<Args> for Plan {
     }
 }
 
-impl From<UcArgs> for Plan {
+impl From<UcArgs> for PingPongPlan {
     fn from(args: UcArgs) -> Self {
         Self::connected(args.common, &args.exchange, &args.message, QueuePairType::UnreliableConnection)
     }
 }
 
-impl From<UdArgs> for Plan {
+impl From<UdArgs> for PingPongPlan {
     fn from(args: UdArgs) -> Self {
         Self::new(args.common, &args.exchange, args.size, None, QueuePairType::UnreliableDatagram)
     }
 }
 
-impl TryFrom<SrqArgs> for Plan {
+impl TryFrom<SrqArgs> for PingPongPlan {
     type Error = Failure;
 
     fn try_from(args: SrqArgs) -> Result<Self, Failure> {
@@ -304,7 +304,7 @@ impl TryFrom<SrqArgs> for Plan {
     }
 }
 
-impl From<XsrqArgs> for Plan {
+impl From<XsrqArgs> for PingPongPlan {
     fn from(XsrqArgs { common, message, clients, num_tests }: XsrqArgs) -> Self {
         let clients = if common.host.is_some() { 1 } else { clients };
         // At most one message of each client is on its way at a time, and one is being answered.
@@ -313,7 +313,7 @@ impl From<XsrqArgs> for Plan {
     }
 }
 
-impl Plan {
+impl PingPongPlan {
     fn connected(
         common: CommonArgs,
         exchange: &ExchangeArgs,
@@ -353,7 +353,7 @@ impl Plan {
     }
 }
 
-impl Plan {
+impl PingPongPlan {
     /// Opens the device, chooses port and address, and says which and why.
     ///
     /// # Errors
@@ -419,7 +419,7 @@ mod tests {
     use super::*;
     use crate::program;
 
-    fn plan(arguments: &str) -> Result<Plan, Failure> {
+    fn plan(arguments: &str) -> Result<PingPongPlan, Failure> {
         program::parse::<Args>(["rc_pingpong"].into_iter().chain(arguments.split_whitespace()))?.try_into()
     }
 
@@ -486,26 +486,26 @@ mod tests {
         fn parse<A: clap::Parser>(arguments: &str) -> Result<A, Failure> {
             program::parse(["pingpong"].into_iter().chain(arguments.split_whitespace()))
         }
-        let plan = Plan::from(parse::<UdArgs>("").unwrap());
+        let plan = PingPongPlan::from(parse::<UdArgs>("").unwrap());
         assert_eq!((plan.size, plan.mtu, plan.qp_type), (1024, None, QueuePairType::UnreliableDatagram));
         assert!(matches!(parse::<UdArgs>("-m 256"), Err(Failure::Setup(reason)) if reason.contains("'-m'")));
-        let plan = Plan::from(parse::<UcArgs>("-m 256").unwrap());
+        let plan = PingPongPlan::from(parse::<UcArgs>("-m 256").unwrap());
         assert_eq!((plan.mtu, plan.qp_type), (Some(Mtu::Mtu256), QueuePairType::UnreliableConnection));
-        let plan = Plan::try_from(parse::<SrqArgs>("-q 3 -r 3").unwrap()).unwrap();
+        let plan = PingPongPlan::try_from(parse::<SrqArgs>("-q 3 -r 3").unwrap()).unwrap();
         assert_eq!((plan.sharing, plan.rx_depth), (3, 3));
-        assert_eq!(Plan::try_from(parse::<SrqArgs>("").unwrap()).unwrap().sharing, 16);
+        assert_eq!(PingPongPlan::try_from(parse::<SrqArgs>("").unwrap()).unwrap().sharing, 16);
         for (arguments, words) in [("-r 15", "-r 15: 16 queue pairs"), ("-o", "-o (--odp) is not supported")]
         {
-            let refused = Plan::try_from(parse::<SrqArgs>(arguments).unwrap());
+            let refused = PingPongPlan::try_from(parse::<SrqArgs>(arguments).unwrap());
             assert!(matches!(refused, Err(Failure::Setup(reason)) if reason.starts_with(words)));
         }
         assert!(parse::<SrqArgs>("-q 257").is_err());
-        let plan = Plan::from(parse::<XsrqArgs>("").unwrap());
+        let plan = PingPongPlan::from(parse::<XsrqArgs>("").unwrap());
         assert_eq!((plan.size, plan.mtu, plan.iters), (4096, Some(Mtu::Mtu1024), 5));
         assert_eq!((plan.sharing, plan.rx_depth), (1, 2));
-        let plan = Plan::from(parse::<XsrqArgs>("-c 3 -n 7").unwrap());
+        let plan = PingPongPlan::from(parse::<XsrqArgs>("-c 3 -n 7").unwrap());
         assert_eq!((plan.sharing, plan.rx_depth, plan.iters), (3, 6, 7));
-        assert_eq!(Plan::from(parse::<XsrqArgs>("-c 3 server").unwrap()).sharing, 1);
+        assert_eq!(PingPongPlan::from(parse::<XsrqArgs>("-c 3 server").unwrap()).sharing, 1);
         assert!(parse::<XsrqArgs>("-c 0").is_err());
     }
 }

@@ -14,7 +14,7 @@ pub mod turns;
 pub mod wire;
 pub mod xrc;
 
-pub use args::{Args, Plan, SrqArgs, UcArgs, UdArgs, XsrqArgs};
+pub use args::{Args, PingPongPlan, SrqArgs, UcArgs, UdArgs, XsrqArgs};
 pub use buffers::PingPongBuffers;
 pub use turns::{IdleTimeout, ReceiveRefill, Turns, start_poll};
 

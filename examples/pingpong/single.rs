@@ -1,5 +1,5 @@
 //! A message to and fro between two queue pairs: the short way, with one completion queue for everything,
-//! [`Plan::open`] for device and address and [`connect`] or [`activate_ud`] for the queue pair. `rc_pingpong`, `uc_pingpong`
+//! [`PingPongPlan::open`] for device and address and [`connect`] or [`activate_ud`] for the queue pair. `rc_pingpong`, `uc_pingpong`
 //! and `ud_pingpong` differ in the queue pair's type only.
 
 use std::time::Instant;
@@ -13,8 +13,8 @@ use sideway::ibverbs::queue_pair::{
 };
 
 use super::{
-    IdleTimeout, PingPongBuffers, Plan, RECEIVE, ReceiveRefill, SEND, Turns, exchange, report, start_poll,
-    wire,
+    IdleTimeout, PingPongBuffers, PingPongPlan, RECEIVE, ReceiveRefill, SEND, Turns, exchange, report,
+    start_poll, wire,
 };
 use crate::program::{Failure, note, say};
 
@@ -26,7 +26,7 @@ pub const QKEY: u32 = 0x1111_1111;
 /// # Errors
 ///
 /// Whatever is not as it must be, or fails.
-pub fn run(plan: &Plan) -> Result<(), Failure> {
+pub fn run(plan: &PingPongPlan) -> Result<(), Failure> {
     let (context, path) = plan.open()?;
 
     let pd = context.alloc_pd()?;
@@ -92,7 +92,7 @@ pub fn run(plan: &Plan) -> Result<(), Failure> {
 }
 
 /// Peers have no business in the memory; and as C does, the MTU is not negotiated.
-pub(super) fn options(plan: &Plan) -> ConnectOptions {
+pub(super) fn options(plan: &PingPongPlan) -> ConnectOptions {
     ConnectOptions {
         access_flags: AccessFlags::empty(),
         mtu: plan.mtu,

@@ -14,8 +14,8 @@ use sideway::ibverbs::srq::SharedReceiveQueue;
 
 use super::args::MAX_PAIRS;
 use super::{
-    IdleTimeout, PingPongBuffers, Plan, RECEIVE, ReceiveRefill, SEND, exchange, report, single, start_poll,
-    wire,
+    IdleTimeout, PingPongBuffers, PingPongPlan, RECEIVE, ReceiveRefill, SEND, exchange, report, single,
+    start_poll, wire,
 };
 use crate::program::{Failure, note, say};
 
@@ -28,7 +28,7 @@ const OUT: u32 = 1;
 /// # Errors
 ///
 /// Whatever is not as it must be, or fails.
-pub fn run(plan: &Plan) -> Result<(), Failure> {
+pub fn run(plan: &PingPongPlan) -> Result<(), Failure> {
     let (context, path) = plan.open()?;
 
     let pd = context.alloc_pd()?;

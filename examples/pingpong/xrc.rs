@@ -22,7 +22,8 @@ use sideway::ibverbs::xrc::{XrcDomain, XrcDomainFlags};
 
 use super::wire::XrcAddress;
 use super::{
-    IdleTimeout, PingPongBuffers, Plan, RECEIVE, SEND, Turns, exchange, report, single, start_poll, wire,
+    IdleTimeout, PingPongBuffers, PingPongPlan, RECEIVE, SEND, Turns, exchange, report, single, start_poll,
+    wire,
 };
 use crate::program::{Failure, note, say};
 
@@ -35,7 +36,7 @@ const OUT: u32 = 1;
 /// # Errors
 ///
 /// Whatever is not as it must be, or fails.
-pub fn run(plan: &Plan) -> Result<(), Failure> {
+pub fn run(plan: &PingPongPlan) -> Result<(), Failure> {
     let (context, path) = plan.open()?;
 
     let pd = context.alloc_pd()?;
@@ -118,7 +119,7 @@ struct XrcEnds {
 }
 
 impl XrcPingPong<'_> {
-    fn call(&mut self, host: &str, plan: &Plan) -> Result<TcpStream, Failure> {
+    fn call(&mut self, host: &str, plan: &PingPongPlan) -> Result<TcpStream, Failure> {
         let ends = self.ends()?;
         let local = ends.local.clone();
         let (stream, remote) = exchange::call_xrc(host, plan.port, &local)?;
@@ -128,7 +129,7 @@ impl XrcPingPong<'_> {
         Ok(stream)
     }
 
-    fn answer(&mut self, plan: &Plan) -> Result<Vec<TcpStream>, Failure> {
+    fn answer(&mut self, plan: &PingPongPlan) -> Result<Vec<TcpStream>, Failure> {
         let listener = exchange::listen(plan.port)?;
         (0..plan.sharing)
             .map(|_| {
@@ -154,7 +155,7 @@ impl XrcPingPong<'_> {
         Ok(XrcEnds { initiator, target, local })
     }
 
-    fn connect(&mut self, ends: XrcEnds, remote: &XrcAddress, plan: &Plan) -> Result<(), Failure> {
+    fn connect(&mut self, ends: XrcEnds, remote: &XrcAddress, plan: &PingPongPlan) -> Result<(), Failure> {
         let XrcEnds { mut initiator, mut target, local } = ends;
         let (path, options) = (&self.path, &self.options);
         connect_xrc_target(&mut target, path, &local.receive, &remote.sender(), options)?;

@@ -42,7 +42,7 @@ macro_rules! cases {
 }
 
 /// A case's name and its function.
-type Case<D> = (String, fn(&D) -> Outcome);
+type NamedCase<D> = (String, fn(&D) -> Outcome);
 
 /// The result of one case that did not fail.
 #[derive(Clone, Debug)]
@@ -102,7 +102,7 @@ type Reports = Arc<Mutex<Vec<CaseReport>>>;
 
 /// Cases over a test device `D`, in the order in which they run.
 pub struct Suite<D> {
-    cases: Vec<Case<D>>,
+    cases: Vec<NamedCase<D>>,
 }
 
 impl<D> Default for Suite<D> {
@@ -193,7 +193,7 @@ pub fn print_summary(arguments: &Arguments, conclusion: &Conclusion, required: b
 }
 
 fn trial<D: Send + 'static>(
-    (name, case): Case<D>,
+    (name, case): NamedCase<D>,
     device: Result<D, String>,
     options: RunOptions<'_>,
     reports: &Reports,

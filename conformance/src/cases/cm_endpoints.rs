@@ -10,7 +10,7 @@ use rdma_mummy_sys::types::ibv_qp_type as Type;
 
 use crate::kit::{
     CmDevice, CmId, Cq, Device, Flavour, Hints, Info, Kind, Node, Outcome, Param, QpInit, Space, Suite,
-    Target, TestDevice, Wr, pattern,
+    TestDevice, TestTarget, Wr, pattern,
 };
 
 pub(crate) fn cases(suite: &mut Suite) {
@@ -250,7 +250,7 @@ fn the_list_has_the_device(dut: &TestDevice) -> Outcome {
 /// librdmacm finds the device of an identifier by its GUID, and takes zero to mean that there is none: the identifier has no context,
 /// whether the event says so (new releases) or not (old ones).
 fn an_identifier_of_a_device_without_a_guid_has_no_context(dut: &TestDevice) -> Outcome {
-    if dut.target == Target::System {
+    if dut.target == TestTarget::System {
         skip!("the device has a GUID");
     }
     let cm_device = CmDevice::of(dut)?;

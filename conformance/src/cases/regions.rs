@@ -10,7 +10,7 @@ use rdma_mummy_sys::types::{
 
 use crate::kit::{
     Buf, BufferFile, Device, EVERYTHING, Flavour, Node, NodeOptions, Outcome, Pd, Recv, RemoteAddr, Sge,
-    Skip, SoftRoce, SpecialMr, Suite, Target, TestDevice, Wr, other_descriptor, pair, pattern,
+    Skip, SoftRoce, SpecialMr, Suite, TestDevice, TestTarget, Wr, other_descriptor, pair, pattern,
 };
 
 pub(crate) fn cases(suite: &mut Suite) {
@@ -383,7 +383,7 @@ fn unknown_advice_is_refused(dut: &TestDevice) -> Outcome {
 fn file(dut: &TestDevice, pd: &Pd, len: u64) -> Result<BufferFile, Skip> {
     let file = match BufferFile::dma(len) {
         Some(file) => file,
-        None if dut.target == Target::System => skip!("the system makes no dma-bufs (/dev/udmabuf)"),
+        None if dut.target == TestTarget::System => skip!("the system makes no dma-bufs (/dev/udmabuf)"),
         None => BufferFile::memory(len, true),
     };
     match pd.reg_dmabuf(file.descriptor(), 0, len as usize, 0, EVERYTHING) {

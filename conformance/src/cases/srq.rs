@@ -45,7 +45,7 @@ pub(crate) fn cases(suite: &mut Suite) {
     );
 }
 
-struct Shared {
+struct SharedSrq {
     srq: Srq,
     /// Those that receive, with one completion queue; and those that send to them.
     receivers: Vec<Node>,
@@ -53,7 +53,7 @@ struct Shared {
     cq: Cq,
 }
 
-impl Shared {
+impl SharedSrq {
     /// Pairs that share a receive queue, each connected to one that does not.
     fn new(dut: &TestDevice, options: &NodeOptions, pairs: usize) -> Self {
         let (device, other) = (dut.open(), dut.open());
@@ -89,7 +89,7 @@ fn rc(flavour: Flavour) -> NodeOptions {
 }
 
 fn a_send_takes_a_shared_receive(dut: &TestDevice, flavour: Flavour) -> Outcome {
-    let shared = Shared::new(dut, &rc(flavour), 1);
+    let shared = SharedSrq::new(dut, &rc(flavour), 1);
     shared.senders[0].mr.buf.set(0, &pattern(1, 16));
     shared.recv(7, 100, 64);
     shared.send(0, 8);
@@ -100,7 +100,7 @@ fn a_send_takes_a_shared_receive(dut: &TestDevice, flavour: Flavour) -> Outcome 
 }
 
 fn two_pairs_take_from_one_queue(dut: &TestDevice, flavour: Flavour) -> Outcome {
-    let shared = Shared::new(dut, &rc(flavour), 2);
+    let shared = SharedSrq::new(dut, &rc(flavour), 2);
     for id in 0..8 {
         shared.recv(id, 0, 64);
     }
@@ -113,7 +113,7 @@ fn two_pairs_take_from_one_queue(dut: &TestDevice, flavour: Flavour) -> Outcome 
 }
 
 fn datagrams_take_shared_receives(dut: &TestDevice, flavour: Flavour) -> Outcome {
-    let shared = Shared::new(dut, &NodeOptions::ud(flavour), 2);
+    let shared = SharedSrq::new(dut, &NodeOptions::ud(flavour), 2);
     shared.senders[1].mr.buf.set(0, &pattern(2, 16));
     shared.recv(1, 0, 100);
     shared.recv(2, 200, 100);
@@ -128,7 +128,7 @@ fn datagrams_take_shared_receives(dut: &TestDevice, flavour: Flavour) -> Outcome
 }
 
 fn shared_receives_are_taken_in_order(dut: &TestDevice, flavour: Flavour) -> Outcome {
-    let shared = Shared::new(dut, &rc(flavour), 1);
+    let shared = SharedSrq::new(dut, &rc(flavour), 1);
     for round in 0..20 {
         for id in 0..10 {
             shared.recv(round * 10 + id, 0, 64);
@@ -142,7 +142,7 @@ fn shared_receives_are_taken_in_order(dut: &TestDevice, flavour: Flavour) -> Out
 }
 
 fn a_write_with_immediate_data_takes_a_shared_receive(dut: &TestDevice, flavour: Flavour) -> Outcome {
-    let shared = Shared::new(dut, &rc(flavour), 1);
+    let shared = SharedSrq::new(dut, &rc(flavour), 1);
     shared.recv(1, 0, 64);
     let (a, b) = (&shared.senders[0], &shared.receivers[0]);
     a.done(Wr::write_imm(2, b.mr.remote(4096), 3).sge(a.mr.at(0, 8)));
@@ -183,7 +183,7 @@ fn a_queue_tells_its_attributes(dut: &TestDevice) -> Outcome {
 }
 
 fn a_queue_of_a_pair_is_busy(dut: &TestDevice) -> Outcome {
-    let shared = Shared::new(dut, &rc(Flavour::Classic), 1);
+    let shared = SharedSrq::new(dut, &rc(Flavour::Classic), 1);
     assert_eq!(shared.srq.destroy(), EBUSY);
     assert_eq!(shared.receivers[0].qp.destroy(), 0);
     assert_eq!(shared.srq.destroy(), 0);
@@ -192,7 +192,7 @@ fn a_queue_of_a_pair_is_busy(dut: &TestDevice) -> Outcome {
 
 fn an_empty_queue_means_not_ready(dut: &TestDevice) -> Outcome {
     let options = rc(Flavour::Classic).set(|options| options.rnr_retry = 1);
-    let shared = Shared::new(dut, &options, 1);
+    let shared = SharedSrq::new(dut, &options, 1);
     let status = shared.senders[0].fails(Wr::send(1).sge(shared.senders[0].mr.at(0, 8)));
     assert_eq!(status, Status::IBV_WC_RNR_RETRY_EXC_ERR);
     Ok(())
@@ -210,7 +210,7 @@ fn a_full_queue_refuses(dut: &TestDevice) -> Outcome {
 }
 
 fn a_list_with_a_bad_request_names_it(dut: &TestDevice) -> Outcome {
-    let shared = Shared::new(dut, &rc(Flavour::Classic), 1);
+    let shared = SharedSrq::new(dut, &rc(Flavour::Classic), 1);
     let sge = shared.receivers[0].mr.at(0, 64);
     let entries = shared.srq.granted().max_sge as usize + 1;
     let bad = Recv::new(3).list(&vec![sge; entries]);
@@ -234,7 +234,7 @@ fn too_many_entries_are_refused(dut: &TestDevice) -> Outcome {
 
 /// `man ibv_modify_srq`: an event when the number of requests drops below the limit, which is then zero.
 fn the_limit_is_announced_once(dut: &TestDevice) -> Outcome {
-    let shared = Shared::new(dut, &rc(Flavour::Classic), 1);
+    let shared = SharedSrq::new(dut, &rc(Flavour::Classic), 1);
     let device = &shared.receivers[0].device;
     for id in 0..6 {
         shared.recv(id, 0, 64);
@@ -260,7 +260,7 @@ fn the_limit_is_announced_once(dut: &TestDevice) -> Outcome {
 }
 
 fn a_limit_that_is_taken_back_is_not_announced(dut: &TestDevice) -> Outcome {
-    let shared = Shared::new(dut, &rc(Flavour::Classic), 1);
+    let shared = SharedSrq::new(dut, &rc(Flavour::Classic), 1);
     for id in 0..4 {
         shared.recv(id, 0, 64);
     }
@@ -320,7 +320,7 @@ fn a_queue_is_not_made_smaller_than_its_limit(dut: &TestDevice) -> Outcome {
 
 /// `man ibv_post_recv`: a pair with a shared queue has no queue of its own.
 fn a_pair_of_a_shared_queue_has_no_receives_of_its_own(dut: &TestDevice) -> Outcome {
-    let shared = Shared::new(dut, &rc(Flavour::Classic), 1);
+    let shared = SharedSrq::new(dut, &rc(Flavour::Classic), 1);
     let refused = shared.receivers[0].qp.recv_list(&[Recv::new(1)]);
     // SoftRoCE does not say which request it refused.
     assert_eq!(refused, Err((EINVAL, dut.expects(0, usize::MAX))));
@@ -328,7 +328,7 @@ fn a_pair_of_a_shared_queue_has_no_receives_of_its_own(dut: &TestDevice) -> Outc
 }
 
 fn a_pair_in_error_leaves_the_shared_requests_alone(dut: &TestDevice) -> Outcome {
-    let shared = Shared::new(dut, &rc(Flavour::Classic), 2);
+    let shared = SharedSrq::new(dut, &rc(Flavour::Classic), 2);
     shared.recv(1, 0, 64);
     shared.receivers[0].go(State::IBV_QPS_ERR);
     assert!(shared.cq.is_empty());
@@ -341,7 +341,7 @@ fn a_pair_in_error_leaves_the_shared_requests_alone(dut: &TestDevice) -> Outcome
 /// `man ibv_get_async_event`: the last request that the pair had taken from its shared queue is done.
 fn a_pair_in_error_announces_its_last_receive(dut: &TestDevice) -> Outcome {
     dut.not_on(SoftRoce::Old, "never says IBV_EVENT_QP_LAST_WQE_REACHED")?;
-    let shared = Shared::new(dut, &rc(Flavour::Classic), 1);
+    let shared = SharedSrq::new(dut, &rc(Flavour::Classic), 1);
     let node = &shared.receivers[0];
     node.go(State::IBV_QPS_ERR);
     let event = std::iter::from_fn(|| node.device.event(WAIT_LIMIT))
@@ -352,7 +352,7 @@ fn a_pair_in_error_announces_its_last_receive(dut: &TestDevice) -> Outcome {
 }
 
 fn a_bad_shared_receive_fails_one_pair_only(dut: &TestDevice) -> Outcome {
-    let shared = Shared::new(dut, &rc(Flavour::Classic), 2);
+    let shared = SharedSrq::new(dut, &rc(Flavour::Classic), 2);
     shared.recv(1, 0, 4);
     shared.recv(2, 0, 64);
     let a = &shared.senders[0];

@@ -51,14 +51,14 @@ pub(super) fn device(dut: &TestDevice) -> Result<Device, Skip> {
 }
 
 /// A shared receive queue with what belongs to it.
-pub(super) struct Receiver {
+pub(super) struct XrcReceiver {
     pub(super) srq: Srq,
     pub(super) number: u32,
     pub(super) cq: Cq,
     pub(super) mr: Mr,
 }
 
-impl Receiver {
+impl XrcReceiver {
     pub(super) fn new(device: &Device, xrcd: &Xrcd, flavour: Flavour) -> Self {
         let (pd, cq) = (device.pd(), Cq::of(device, 64, flavour, None));
         let srq = Srq::extended(device, init(&pd, xrcd, &cq)).unwrap();
@@ -77,7 +77,7 @@ pub(super) fn init<'a>(pd: &'a Pd, xrcd: &'a Xrcd, cq: &'a Cq) -> SrqInit<'a> {
 }
 
 /// Two ends of a connection; the initiator's queue and memory.
-pub(super) struct Connection {
+pub(super) struct XrcConnection {
     pub(super) initiator: Qp,
     pub(super) target: Qp,
     cq: Cq,
@@ -86,7 +86,7 @@ pub(super) struct Connection {
     options: NodeOptions,
 }
 
-impl Connection {
+impl XrcConnection {
     /// From an initiator of one context to a target in a domain.
     pub(super) fn new(device: &Device, target: Qp, options: &NodeOptions) -> Self {
         let (pd, cq) = (device.pd(), Cq::of(device, 64, options.flavour, None));
@@ -146,12 +146,12 @@ impl Connection {
             .with(Mask::IBV_QP_MAX_QP_RD_ATOMIC, |attr| attr.max_rd_atomic = 4)
     }
 
-    fn post(&self, request: Wr, receiver: &Receiver) {
+    fn post(&self, request: Wr, receiver: &XrcReceiver) {
         self.initiator.post(&[request.srqn(receiver.number)]).unwrap();
     }
 
     /// Posts one request and waits for its success.
-    pub(super) fn done(&self, request: Wr, receiver: &Receiver) -> Wc {
+    pub(super) fn done(&self, request: Wr, receiver: &XrcReceiver) -> Wc {
         self.post(request, receiver);
         self.cq.ok()
     }
@@ -173,11 +173,11 @@ impl Connection {
 pub(super) fn connected(
     dut: &TestDevice,
     options: &NodeOptions,
-) -> Result<(Xrcd, Receiver, Connection), Skip> {
+) -> Result<(Xrcd, XrcReceiver, XrcConnection), Skip> {
     let (own, other) = (device(dut)?, device(dut)?);
     let xrcd = Xrcd::private(&own).unwrap();
-    let receiver = Receiver::new(&own, &xrcd, options.flavour);
-    let connection = Connection::new(&other, Qp::target(&xrcd).unwrap(), options).connect();
+    let receiver = XrcReceiver::new(&own, &xrcd, options.flavour);
+    let connection = XrcConnection::new(&other, Qp::target(&xrcd).unwrap(), options).connect();
     Ok((xrcd, receiver, connection))
 }
 
@@ -238,8 +238,8 @@ fn long_messages_come_whole(dut: &TestDevice, flavour: Flavour) -> Outcome {
 fn the_number_says_which_queue(dut: &TestDevice, flavour: Flavour) -> Outcome {
     let (own, other) = (device(dut)?, device(dut)?);
     let xrcd = Xrcd::private(&own).unwrap();
-    let receivers: Vec<_> = (0..3).map(|_| Receiver::new(&own, &xrcd, flavour)).collect();
-    let connection = Connection::new(&other, Qp::target(&xrcd).unwrap(), &options(flavour)).connect();
+    let receivers: Vec<_> = (0..3).map(|_| XrcReceiver::new(&own, &xrcd, flavour)).collect();
+    let connection = XrcConnection::new(&other, Qp::target(&xrcd).unwrap(), &options(flavour)).connect();
     for (n, receiver) in receivers.iter().enumerate() {
         receiver.recv(n as u64, 0, 64);
         receiver.recv(10 + n as u64, 0, 64);
@@ -258,9 +258,9 @@ fn the_number_says_which_queue(dut: &TestDevice, flavour: Flavour) -> Outcome {
 fn the_completion_says_which_connection(dut: &TestDevice, flavour: Flavour) -> Outcome {
     let (own, other) = (device(dut)?, device(dut)?);
     let xrcd = Xrcd::private(&own).unwrap();
-    let receiver = Receiver::new(&own, &xrcd, flavour);
+    let receiver = XrcReceiver::new(&own, &xrcd, flavour);
     let connections =
-        [(); 2].map(|()| Connection::new(&other, Qp::target(&xrcd).unwrap(), &options(flavour)).connect());
+        [(); 2].map(|()| XrcConnection::new(&other, Qp::target(&xrcd).unwrap(), &options(flavour)).connect());
     for round in 0..10 {
         let connection = &connections[round % 2];
         receiver.recv(round as u64, 0, 64);
@@ -276,8 +276,8 @@ fn queue_and_pair_meet_by_the_file(dut: &TestDevice, flavour: Flavour) -> Outcom
     let (first, second, third, file) = (device(dut)?, device(dut)?, device(dut)?, Inode::new());
     let made = Xrcd::open(&first, file.fd(), O_CREAT).unwrap();
     let opened = Xrcd::open(&second, file.again().fd(), 0).unwrap();
-    let receiver = Receiver::new(&second, &opened, flavour);
-    let connection = Connection::new(&third, Qp::target(&made).unwrap(), &options(flavour)).connect();
+    let receiver = XrcReceiver::new(&second, &opened, flavour);
+    let connection = XrcConnection::new(&third, Qp::target(&made).unwrap(), &options(flavour)).connect();
     receiver.recv(1, 0, 64);
     connection.done(Wr::send(2).sge(connection.mr.at(0, 8)), &receiver);
     assert_eq!(receiver.cq.ok().qp_num, connection.target.num());
@@ -307,8 +307,8 @@ fn reads_writes_and_atomics_use_the_queues_domain(dut: &TestDevice, flavour: Fla
 fn memory_of_another_domain_is_refused(dut: &TestDevice, flavour: Flavour) -> Outcome {
     let (own, other) = (device(dut)?, device(dut)?);
     let xrcd = Xrcd::private(&own).unwrap();
-    let [named, owner] = [(); 2].map(|()| Receiver::new(&own, &xrcd, flavour));
-    let connection = Connection::new(&other, Qp::target(&xrcd).unwrap(), &options(flavour)).connect();
+    let [named, owner] = [(); 2].map(|()| XrcReceiver::new(&own, &xrcd, flavour));
+    let connection = XrcConnection::new(&other, Qp::target(&xrcd).unwrap(), &options(flavour)).connect();
     let write = Wr::write(1, owner.mr.remote(0)).sge(connection.mr.at(0, 8));
     assert_eq!(connection.fails(write, named.number, true), Status::IBV_WC_REM_ACCESS_ERR);
     Ok(())
@@ -329,8 +329,8 @@ fn a_wrong_number_fails_the_connection(dut: &TestDevice, flavour: Flavour) -> Ou
 fn a_queue_of_another_domain_fails_the_connection(dut: &TestDevice, flavour: Flavour) -> Outcome {
     let (own, other) = (device(dut)?, device(dut)?);
     let [here, there] = [(); 2].map(|()| Xrcd::private(&own).unwrap());
-    let receiver = Receiver::new(&own, &there, flavour);
-    let connection = Connection::new(&other, Qp::target(&here).unwrap(), &options(flavour)).connect();
+    let receiver = XrcReceiver::new(&own, &there, flavour);
+    let connection = XrcConnection::new(&other, Qp::target(&here).unwrap(), &options(flavour)).connect();
     receiver.recv(1, 0, 64);
     let status = connection.fails(Wr::send(2).sge(connection.mr.at(0, 8)), receiver.number, true);
     assert_eq!(status, Status::IBV_WC_REM_ACCESS_ERR);
@@ -372,9 +372,9 @@ fn a_late_receive_is_found(dut: &TestDevice, flavour: Flavour) -> Outcome {
 fn a_message_too_long_fails_its_connection_only(dut: &TestDevice, flavour: Flavour) -> Outcome {
     let (own, other) = (device(dut)?, device(dut)?);
     let xrcd = Xrcd::private(&own).unwrap();
-    let receiver = Receiver::new(&own, &xrcd, flavour);
+    let receiver = XrcReceiver::new(&own, &xrcd, flavour);
     let [bad, good] =
-        [(); 2].map(|()| Connection::new(&other, Qp::target(&xrcd).unwrap(), &options(flavour)).connect());
+        [(); 2].map(|()| XrcConnection::new(&other, Qp::target(&xrcd).unwrap(), &options(flavour)).connect());
     receiver.recv(1, 0, 16);
     receiver.recv(2, 0, 64);
     let status = bad.fails(Wr::send(3).sge(bad.mr.at(0, 64)), receiver.number, true);
@@ -391,8 +391,8 @@ fn a_message_too_long_fails_its_connection_only(dut: &TestDevice, flavour: Flavo
 fn the_limit_is_announced(dut: &TestDevice, flavour: Flavour) -> Outcome {
     let (own, other) = (device(dut)?, device(dut)?);
     let xrcd = Xrcd::private(&own).unwrap();
-    let receiver = Receiver::new(&own, &xrcd, flavour);
-    let connection = Connection::new(&other, Qp::target(&xrcd).unwrap(), &options(flavour)).connect();
+    let receiver = XrcReceiver::new(&own, &xrcd, flavour);
+    let connection = XrcConnection::new(&other, Qp::target(&xrcd).unwrap(), &options(flavour)).connect();
     (0..4).for_each(|id| receiver.recv(id, 0, 64));
     assert_eq!(receiver.srq.set_limit(3), 0);
     for _ in 0..2 {
@@ -414,7 +414,7 @@ fn a_queue_goes_while_connections_live(dut: &TestDevice, flavour: Flavour) -> Ou
     let (xrcd, receiver, connection) = connected(dut, &options(flavour))?;
     receiver.recv(1, 0, 64);
     assert_eq!(receiver.srq.destroy(), 0);
-    let next = Receiver::new(xrcd.device(), &xrcd, flavour);
+    let next = XrcReceiver::new(xrcd.device(), &xrcd, flavour);
     next.recv(2, 0, 64);
     connection.done(Wr::send(3).sge(connection.mr.at(0, 8)), &next);
     assert!(poll_until(WAIT_LIMIT, || next.cq.poll(1).first().map(|wc| assert_eq!(wc.id, 2))).is_some());

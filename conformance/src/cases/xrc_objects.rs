@@ -9,7 +9,7 @@ use rdma_mummy_sys::types::ibv_qp_type as Type;
 use rdma_mummy_sys::types::ibv_srq_type as SrqType;
 use rdma_mummy_sys::types::ibv_wc_status as Status;
 
-use super::xrc::{Connection, Receiver, connected, device, init, options};
+use super::xrc::{XrcConnection, XrcReceiver, connected, device, init, options};
 use crate::kit::{
     Flavour, Inode, Node, NodeOptions, Outcome, Qp, QpChange, QpInit, Recv, Srq, SrqInit, Suite, TestDevice,
     Wr, Xrcd,
@@ -111,7 +111,7 @@ fn a_domain_in_use_is_busy(dut: &TestDevice) -> Outcome {
     let xrcd = Xrcd::private(&device).unwrap();
     let target = Qp::target(&xrcd).unwrap();
     assert_eq!(xrcd.close(), EBUSY);
-    let receiver = Receiver::new(&device, &xrcd, Flavour::Classic);
+    let receiver = XrcReceiver::new(&device, &xrcd, Flavour::Classic);
     assert_eq!(target.destroy(), 0);
     assert_eq!(xrcd.close(), EBUSY);
     assert_eq!(receiver.srq.destroy(), 0);
@@ -122,7 +122,7 @@ fn a_domain_in_use_is_busy(dut: &TestDevice) -> Outcome {
 fn a_queue_has_a_number(dut: &TestDevice) -> Outcome {
     let device = device(dut)?;
     let xrcd = Xrcd::private(&device).unwrap();
-    let [first, second] = [(); 2].map(|()| Receiver::new(&device, &xrcd, Flavour::Classic));
+    let [first, second] = [(); 2].map(|()| XrcReceiver::new(&device, &xrcd, Flavour::Classic));
     assert_ne!(first.number, second.number);
     assert!(first.number < 1 << 24 && second.number < 1 << 24, "they travel in 24 bits");
     Ok(())
@@ -147,7 +147,7 @@ fn a_queue_without_its_parts_is_refused(dut: &TestDevice) -> Outcome {
 
 fn a_queue_tells_and_changes_its_attributes(dut: &TestDevice) -> Outcome {
     let device = device(dut)?;
-    let receiver = Receiver::new(&device, &Xrcd::private(&device).unwrap(), Flavour::Classic);
+    let receiver = XrcReceiver::new(&device, &Xrcd::private(&device).unwrap(), Flavour::Classic);
     let granted = receiver.srq.granted();
     assert!(granted.max_wr >= 16 && granted.max_sge >= 2, "{granted:?}");
     // A limit that is reached already is announced at once, and gone.
@@ -204,7 +204,7 @@ fn a_pair_without_its_domain_is_refused(dut: &TestDevice) -> Outcome {
 fn an_initiator_goes_its_way(dut: &TestDevice) -> Outcome {
     let device = device(dut)?;
     let xrcd = Xrcd::private(&device).unwrap();
-    let connection = Connection::new(&device, Qp::target(&xrcd).unwrap(), &options(Flavour::Classic));
+    let connection = XrcConnection::new(&device, Qp::target(&xrcd).unwrap(), &options(Flavour::Classic));
     let qp = &connection.initiator;
     let to_rtr = connection.to_rtr(qp, connection.target.num());
     let to_rts = connection.to_rts(qp);
@@ -220,7 +220,7 @@ fn an_initiator_goes_its_way(dut: &TestDevice) -> Outcome {
 fn a_target_goes_its_way(dut: &TestDevice) -> Outcome {
     let device = device(dut)?;
     let xrcd = Xrcd::private(&device).unwrap();
-    let connection = Connection::new(&device, Qp::target(&xrcd).unwrap(), &options(Flavour::Classic));
+    let connection = XrcConnection::new(&device, Qp::target(&xrcd).unwrap(), &options(Flavour::Classic));
     let qp = &connection.target;
     let to_rtr = connection.to_rtr(qp, connection.initiator.num());
     let to_rts = connection.to_rts(qp);

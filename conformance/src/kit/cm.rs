@@ -26,7 +26,7 @@ use rdma_mummy_sys::{Provider, RdmaCm};
 
 use super::WAIT_LIMIT;
 use super::event::{readable, set_nonblocking};
-use super::handle::{Handle, errno};
+use super::handle::{RawHandle, errno};
 use event::CmEvent;
 
 pub(crate) use connect::{CmDevice, ConnectRequest, ConnectedPair, IdWithChannel};
@@ -48,7 +48,7 @@ fn check(result: c_int) -> Result<(), i32> {
     if result == 0 { Ok(()) } else { Err(errno()) }
 }
 
-/// The same for [`Handle::end`].
+/// The same for [`RawHandle::end`].
 fn number(result: c_int) -> i32 {
     check(result).err().unwrap_or_default()
 }
@@ -71,7 +71,7 @@ impl Cm {
     pub(crate) fn channel(self) -> Result<CmChannel, i32> {
         // SAFETY: no argument.
         let raw = unsafe { (self.lib.rdma_create_event_channel)() };
-        Ok(CmChannel(Arc::new(ChannelInner { raw: Handle::new("an event channel", raw)?, cm: self })))
+        Ok(CmChannel(Arc::new(ChannelInner { raw: RawHandle::new("an event channel", raw)?, cm: self })))
     }
 
     /// What it says to the acknowledgement of a null pointer.
@@ -118,7 +118,7 @@ pub(crate) struct CmChannel(Arc<ChannelInner>);
 
 #[derive(Debug)]
 struct ChannelInner {
-    raw: Handle<rdma_event_channel>,
+    raw: RawHandle<rdma_event_channel>,
     cm: Cm,
 }
 

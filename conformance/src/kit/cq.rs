@@ -7,7 +7,7 @@ use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::{cq_ex_op, verbs};
 
 use super::event::{readable, set_nonblocking};
-use super::handle::{Handle, WAIT_LIMIT, errno, poll_until};
+use super::handle::{RawHandle, WAIT_LIMIT, errno, poll_until};
 use super::{Device, Flavour};
 
 /// What every release's extended queues can tell.
@@ -25,7 +25,7 @@ pub(crate) struct CompChannel(Arc<ChannelInner>);
 
 #[derive(Debug)]
 struct ChannelInner {
-    raw: Handle<ibv_comp_channel>,
+    raw: RawHandle<ibv_comp_channel>,
     device: Device,
 }
 
@@ -41,7 +41,7 @@ impl CompChannel {
         // SAFETY: the context lives.
         let channel = unsafe { (device.lib().ibv_create_comp_channel)(device.raw()) };
         Ok(Self(Arc::new(ChannelInner {
-            raw: Handle::new("a completion channel", channel)?,
+            raw: RawHandle::new("a completion channel", channel)?,
             device: device.clone(),
         })))
     }
@@ -110,7 +110,7 @@ pub(crate) struct Cq(Arc<CqInner>);
 
 #[derive(Debug)]
 struct CqInner {
-    raw: Handle<ibv_cq>,
+    raw: RawHandle<ibv_cq>,
     wc_flags: Option<u64>,
     polling: Mutex<()>,
     _channel: Option<CompChannel>,
@@ -151,7 +151,7 @@ impl Cq {
             }
         };
         Ok(Self(Arc::new(CqInner {
-            raw: Handle::new("a completion queue", cq)?,
+            raw: RawHandle::new("a completion queue", cq)?,
             wc_flags: init.ex,
             polling: Mutex::new(()),
             _channel: init.channel.cloned(),

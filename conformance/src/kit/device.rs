@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::{Provider, Verbs, verbs};
 
-use super::handle::{Handle, errno};
+use super::handle::{RawHandle, errno};
 use super::{AsyncEvent, CmId, CompChannel, Cq, CqInit, Pd};
 
 /// Sets an environment variable for the library that is loaded next.
@@ -93,7 +93,7 @@ pub(crate) struct Device(Arc<DeviceInner>);
 
 #[derive(Debug)]
 struct DeviceInner {
-    raw: Handle<ibv_context>,
+    raw: RawHandle<ibv_context>,
     provider: Provider,
     name: String,
     /// Of a context that librdmacm has opened, and closes.
@@ -118,7 +118,7 @@ impl Device {
             // SAFETY: devices of a list that has not been freed.
             let device = list.iter().find(|device| unsafe { name(lib, **device) } == wanted);
             // SAFETY: likewise.
-            device.map(|device| Handle::new("a context", unsafe { (lib.ibv_open_device)(*device) }))
+            device.map(|device| RawHandle::new("a context", unsafe { (lib.ibv_open_device)(*device) }))
         })?;
         let raw = context.unwrap_or(Err(libc::ENODEV))?;
         Ok(Self(Arc::new(DeviceInner { raw, provider, name: wanted.to_owned(), of_cm: None })))
@@ -126,7 +126,7 @@ impl Device {
 
     /// Takes over another context of this device, which the library has just made.
     pub(super) fn of_raw(&self, context: *mut ibv_context) -> Result<Self, i32> {
-        let raw = Handle::new("an imported context", context)?;
+        let raw = RawHandle::new("an imported context", context)?;
         let (provider, name) = (self.0.provider, self.0.name.clone());
         Ok(Self(Arc::new(DeviceInner { raw, provider, name, of_cm: None })))
     }
@@ -136,7 +136,7 @@ impl Device {
         let provider = id.provider();
         // SAFETY: the context lives as long as the identifier, which the result holds, and so does its device.
         let name = unsafe { name(provider.verbs(), (*context).device) };
-        let raw = Handle::new("a context of librdmacm", context).unwrap();
+        let raw = RawHandle::new("a context of librdmacm", context).unwrap();
         Self(Arc::new(DeviceInner { raw, provider, name, of_cm: Some(id.clone()) }))
     }
 

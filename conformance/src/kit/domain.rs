@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::verbs;
 
-use super::handle::{Handle, errno};
+use super::handle::{RawHandle, errno};
 use super::{Device, Mr, Pd, Qp, Sge};
 
 /// A thread domain.
@@ -14,7 +14,7 @@ pub(crate) struct Td(Arc<TdInner>);
 
 #[derive(Debug)]
 struct TdInner {
-    raw: Handle<ibv_td>,
+    raw: RawHandle<ibv_td>,
     _device: Device,
 }
 
@@ -30,7 +30,7 @@ impl Td {
         let mut init = ibv_td_init_attr { comp_mask };
         // SAFETY: the context lives, the attributes are this function's own.
         let td = unsafe { verbs::ibv_alloc_td(device.raw(), &raw mut init) };
-        Ok(Self(Arc::new(TdInner { raw: Handle::new("a thread domain", td)?, _device: device.clone() })))
+        Ok(Self(Arc::new(TdInner { raw: RawHandle::new("a thread domain", td)?, _device: device.clone() })))
     }
 
     pub(crate) fn dealloc(&self) -> i32 {
@@ -86,7 +86,7 @@ impl ParentDomain<'_> {
 /// A region by another context's pointer.
 #[derive(Debug)]
 pub(crate) struct ImportedMr {
-    raw: Handle<ibv_mr>,
+    raw: RawHandle<ibv_mr>,
     pd: Pd,
 }
 
@@ -105,7 +105,7 @@ impl ImportedMr {
         let import = pd.device().lib().ibv_import_mr().map_err(|_| libc::EOPNOTSUPP)?;
         // SAFETY: the domain lives.
         let mr = unsafe { import(pd.raw(), handle) };
-        Ok(Self { raw: Handle::new("an imported memory region", mr)?, pd: pd.clone() })
+        Ok(Self { raw: RawHandle::new("an imported memory region", mr)?, pd: pd.clone() })
     }
 
     pub(crate) fn fields(&self) -> ibv_mr {

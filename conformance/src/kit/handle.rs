@@ -28,24 +28,24 @@ pub(super) fn errno() -> i32 {
 }
 
 /// An object of the library, until it is destroyed.
-pub(super) struct Handle<T> {
+pub(super) struct RawHandle<T> {
     pointer: *mut T,
     live: AtomicBool,
     what: &'static str,
 }
 
 // SAFETY: the verbs may be called from any thread (`man 7 ibverbs`).
-unsafe impl<T> Send for Handle<T> {}
+unsafe impl<T> Send for RawHandle<T> {}
 // SAFETY: likewise; what is not thread-safe is locked by the owner.
-unsafe impl<T> Sync for Handle<T> {}
+unsafe impl<T> Sync for RawHandle<T> {}
 
-impl<T> fmt::Debug for Handle<T> {
+impl<T> fmt::Debug for RawHandle<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} at {:p}", self.what, self.pointer)
     }
 }
 
-impl<T> Handle<T> {
+impl<T> RawHandle<T> {
     /// Takes what a function returned; a null pointer is the error number.
     pub(super) fn new(what: &'static str, pointer: *mut T) -> Result<Self, i32> {
         if pointer.is_null() {

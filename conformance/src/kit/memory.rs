@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::verbs;
 
-use super::handle::Handle;
+use super::handle::RawHandle;
 use super::{Device, RemoteAddr, Sge, Td, Wc};
 
 /// All permissions.
@@ -104,7 +104,7 @@ pub(crate) struct Pd(Arc<PdInner>);
 
 #[derive(Debug)]
 struct PdInner {
-    raw: Handle<ibv_pd>,
+    raw: RawHandle<ibv_pd>,
     device: Device,
     /// It is another's pointer to the domain: the domain stays.
     imported: bool,
@@ -139,14 +139,14 @@ impl Pd {
         parent: Option<Self>,
         td: Option<Td>,
     ) -> Result<Self, i32> {
-        let raw = Handle::new("a protection domain", pd)?;
+        let raw = RawHandle::new("a protection domain", pd)?;
         let inner = PdInner { raw, device: device.clone(), imported: false, _parts: (parent, td) };
         Ok(Self(Arc::new(inner)))
     }
 
     /// Takes over a domain that was imported.
     pub(super) fn imported(device: &Device, pd: *mut ibv_pd) -> Result<Self, i32> {
-        let raw = Handle::new("an imported protection domain", pd)?;
+        let raw = RawHandle::new("an imported protection domain", pd)?;
         let inner = PdInner { raw, device: device.clone(), imported: true, _parts: (None, None) };
         Ok(Self(Arc::new(inner)))
     }
@@ -193,7 +193,7 @@ impl Pd {
         // SAFETY: the domain lives, the region holds the memory.
         let mr =
             unsafe { verbs::ibv_reg_mr(lib, self.raw(), buf.pointer(offset).cast(), len, access as i32) };
-        let raw = Arc::new(Handle::new("a memory region", mr)?);
+        let raw = Arc::new(RawHandle::new("a memory region", mr)?);
         Ok(Mr { raw, offset, len, buf: buf.clone(), pd: self.clone() })
     }
 
@@ -204,7 +204,7 @@ impl Pd {
         let mr = unsafe {
             verbs::ibv_reg_mr_iova(lib, self.raw(), buf.pointer(0).cast(), buf.len(), iova, access as i32)
         };
-        let raw = Arc::new(Handle::new("a memory region", mr)?);
+        let raw = Arc::new(RawHandle::new("a memory region", mr)?);
         Ok(Mr { raw, offset: 0, len: buf.len(), buf: buf.clone(), pd: self.clone() })
     }
 
@@ -214,7 +214,7 @@ impl Pd {
         let pointer = std::ptr::without_provenance_mut(addr as usize);
         // SAFETY: the domain lives; nobody is told the keys, so the device never uses the addresses.
         let mr = unsafe { verbs::ibv_reg_mr(lib, self.raw(), pointer, len, 1) };
-        let raw = Handle::new("a memory region", mr)?;
+        let raw = RawHandle::new("a memory region", mr)?;
         // SAFETY: it was just made.
         raw.end(|mr| unsafe { (lib.ibv_dereg_mr)(mr) });
         Ok(())
@@ -225,7 +225,7 @@ impl Pd {
 #[derive(Debug)]
 pub(crate) struct Mr {
     /// Shared with requests that name the region.
-    raw: Arc<Handle<ibv_mr>>,
+    raw: Arc<RawHandle<ibv_mr>>,
     offset: usize,
     len: usize,
     pub(crate) buf: Buf,
@@ -235,7 +235,7 @@ pub(crate) struct Mr {
 impl Drop for Mr {
     fn drop(&mut self) {
         // SAFETY: it lives.
-        Handle::drop(&self.raw, |mr| unsafe { (self.pd.device().lib().ibv_dereg_mr)(mr) });
+        RawHandle::drop(&self.raw, |mr| unsafe { (self.pd.device().lib().ibv_dereg_mr)(mr) });
     }
 }
 
@@ -282,7 +282,7 @@ impl Mr {
         RemoteAddr { addr: self.addr(offset), rkey: self.rkey() }
     }
 
-    pub(super) fn shared(&self) -> Arc<Handle<ibv_mr>> {
+    pub(super) fn shared(&self) -> Arc<RawHandle<ibv_mr>> {
         Arc::clone(&self.raw)
     }
 
@@ -336,7 +336,7 @@ pub(crate) struct Ah(Arc<AhInner>);
 
 #[derive(Debug)]
 struct AhInner {
-    raw: Handle<ibv_ah>,
+    raw: RawHandle<ibv_ah>,
     pd: Pd,
 }
 
@@ -351,7 +351,7 @@ impl Ah {
     pub(crate) fn new(pd: &Pd, mut attr: ibv_ah_attr) -> Result<Self, i32> {
         // SAFETY: the domain lives, the attributes are this function's own.
         let ah = unsafe { (pd.device().lib().ibv_create_ah)(pd.raw(), &raw mut attr) };
-        Ok(Self(Arc::new(AhInner { raw: Handle::new("an address handle", ah)?, pd: pd.clone() })))
+        Ok(Self(Arc::new(AhInner { raw: RawHandle::new("an address handle", ah)?, pd: pd.clone() })))
     }
 
     /// For the sender of a datagram, whose GRH lies in the buffer at the offset.
@@ -360,7 +360,7 @@ impl Ah {
         let lib = pd.device().lib();
         // SAFETY: the domain lives, completion and header are this function's own.
         let ah = unsafe { (lib.ibv_create_ah_from_wc)(pd.raw(), &raw mut wc, &raw mut grh, port) };
-        Ok(Self(Arc::new(AhInner { raw: Handle::new("an address handle", ah)?, pd: pd.clone() })))
+        Ok(Self(Arc::new(AhInner { raw: RawHandle::new("an address handle", ah)?, pd: pd.clone() })))
     }
 
     pub(super) fn raw(&self) -> *mut ibv_ah {

@@ -4,7 +4,7 @@
 //!
 //! This is the only module of the crate with unsafe code. Its rests on three things:
 //!
-//! - An object is destroyed once: `Handle` hands its pointer out only while the object lives, and whoever
+//! - An object is destroyed once: `RawHandle` hands its pointer out only while the object lives, and whoever
 //!   depends on it holds a counted reference to it.
 //! - The device touches memory only by a key, and a [`Mr`] holds its [`Buf`], whose bytes are never referred to,
 //!   only copied. A request may name any address: the device has to refuse it by its key. That is what
@@ -32,7 +32,7 @@ mod window;
 mod wr;
 mod xrc;
 
-pub use test_device::Target;
+pub use test_device::TestTarget;
 
 pub(crate) use cm::{
     Cm, CmChannel, CmDevice, CmId, ConnectRequest, ConnectedPair, EventCopy, Hints, IdWithChannel, Info,

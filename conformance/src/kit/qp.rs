@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::verbs;
 
-use super::handle::{Handle, WAIT_LIMIT, poll_until};
+use super::handle::{RawHandle, WAIT_LIMIT, poll_until};
 use super::wr::{WrData, index};
 use super::{Ah, CmId, Cq, Device, Flavour, Pd, Recv, Srq, Wr, Xrcd};
 
@@ -77,7 +77,7 @@ pub(crate) struct Qp(Arc<QpInner>);
 
 #[derive(Debug)]
 struct QpInner {
-    raw: Handle<ibv_qp>,
+    raw: RawHandle<ibv_qp>,
     granted: ibv_qp_cap,
     flavour: Flavour,
     posting: Mutex<()>,
@@ -100,7 +100,7 @@ impl QpInner {
     fn destroy(&self, qp: *mut ibv_qp) -> i32 {
         match &self.of_cm {
             Some(id) => id.destroy_qp(),
-            // SAFETY: it lives: `Handle` calls this once.
+            // SAFETY: it lives: `RawHandle` calls this once.
             None => unsafe { (self.device.lib().ibv_destroy_qp)(qp) },
         }
     }
@@ -190,7 +190,7 @@ impl Qp {
         // SAFETY: context, domains and queues live, the attributes are this function's own.
         let qp = unsafe { verbs::ibv_create_qp_ex(device.lib(), device.raw(), &raw mut attr) };
         Ok(Self(Arc::new(QpInner {
-            raw: Handle::new("a queue pair", qp)?,
+            raw: RawHandle::new("a queue pair", qp)?,
             granted: attr.cap,
             flavour: init.flavour,
             posting: Mutex::new(()),
@@ -212,7 +212,7 @@ impl Qp {
         init: &QpInit,
     ) -> Result<Self, i32> {
         Ok(Self(Arc::new(QpInner {
-            raw: Handle::new("a queue pair of an identifier", qp)?,
+            raw: RawHandle::new("a queue pair of an identifier", qp)?,
             granted,
             flavour: Flavour::Classic,
             posting: Mutex::new(()),
@@ -240,7 +240,7 @@ impl Qp {
         // SAFETY: context and domain live, the attributes are this function's own.
         let qp = unsafe { verbs::ibv_open_qp(device.raw(), &raw mut attr) };
         Ok(Self(Arc::new(QpInner {
-            raw: Handle::new("an opened queue pair", qp)?,
+            raw: RawHandle::new("an opened queue pair", qp)?,
             granted: ibv_qp_cap::default(),
             flavour: Flavour::Classic,
             posting: Mutex::new(()),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::verbs;
 
-use super::handle::{Handle, errno};
+use super::handle::{RawHandle, errno};
 use super::{Device, Pd, RemoteAddr, Sge};
 
 /// Memory on the device.
@@ -17,7 +17,7 @@ pub(crate) struct Dm(Arc<DmInner>);
 
 #[derive(Debug)]
 struct DmInner {
-    raw: Handle<ibv_dm>,
+    raw: RawHandle<ibv_dm>,
     device: Device,
     /// It is another's pointer to the memory, which stays.
     imported: bool,
@@ -50,7 +50,7 @@ impl Dm {
         let mut attr = ibv_alloc_dm_attr { length, log_align_req, comp_mask };
         // SAFETY: the context lives, the attributes are this function's own.
         let dm = unsafe { verbs::ibv_alloc_dm(device.raw(), &raw mut attr) };
-        let raw = Handle::new("device memory", dm)?;
+        let raw = RawHandle::new("device memory", dm)?;
         Ok(Self(Arc::new(DmInner { raw, device: device.clone(), imported: false })))
     }
 
@@ -59,7 +59,7 @@ impl Dm {
         let import = device.lib().ibv_import_dm().map_err(|_| libc::EOPNOTSUPP)?;
         // SAFETY: the context lives.
         let dm = unsafe { import(device.raw(), handle) };
-        let raw = Handle::new("imported device memory", dm)?;
+        let raw = RawHandle::new("imported device memory", dm)?;
         Ok(Self(Arc::new(DmInner { raw, device: device.clone(), imported: true })))
     }
 
@@ -106,7 +106,7 @@ impl Dm {
 /// A region whose memory is not a [`Buf`](super::Buf).
 #[derive(Debug)]
 pub(crate) struct SpecialMr {
-    raw: Handle<ibv_mr>,
+    raw: RawHandle<ibv_mr>,
     pd: Pd,
     _dm: Option<Dm>,
 }
@@ -120,7 +120,7 @@ impl Drop for SpecialMr {
 
 impl SpecialMr {
     fn new(pd: &Pd, mr: *mut ibv_mr, dm: Option<&Dm>) -> Result<Self, i32> {
-        Ok(Self { raw: Handle::new("a memory region", mr)?, pd: pd.clone(), _dm: dm.cloned() })
+        Ok(Self { raw: RawHandle::new("a memory region", mr)?, pd: pd.clone(), _dm: dm.cloned() })
     }
 
     pub(crate) fn fields(&self) -> ibv_mr {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::verbs;
 
-use super::handle::Handle;
+use super::handle::RawHandle;
 use super::{CmId, Cq, Device, Pd, Recv, Xrcd};
 
 /// A shared receive queue.
@@ -14,7 +14,7 @@ pub(crate) struct Srq(Arc<SrqInner>);
 
 #[derive(Debug)]
 struct SrqInner {
-    raw: Handle<ibv_srq>,
+    raw: RawHandle<ibv_srq>,
     granted: ibv_srq_attr,
     device: Device,
     _pd: Option<Pd>,
@@ -52,7 +52,7 @@ impl Srq {
             ibv_srq_init_attr { attr: ibv_srq_attr { max_wr, max_sge, srq_limit: 0 }, ..Default::default() };
         // SAFETY: the domain lives, the attributes are this function's own.
         let srq = unsafe { (pd.device().lib().ibv_create_srq)(pd.raw(), &raw mut init) };
-        let raw = Handle::new("a shared receive queue", srq)?;
+        let raw = RawHandle::new("a shared receive queue", srq)?;
         Ok(Self(Arc::new(SrqInner {
             raw,
             granted: init.attr,
@@ -72,7 +72,7 @@ impl Srq {
         pd: Option<Pd>,
     ) -> Result<Self, i32> {
         Ok(Self(Arc::new(SrqInner {
-            raw: Handle::new("a shared receive queue of an identifier", srq)?,
+            raw: RawHandle::new("a shared receive queue of an identifier", srq)?,
             granted,
             device: device.clone(),
             _pd: pd,
@@ -101,7 +101,7 @@ impl Srq {
         // SAFETY: context, domains and queue live, the attributes are this function's own.
         let srq = unsafe { verbs::ibv_create_srq_ex(device.lib(), device.raw(), &raw mut attr) };
         Ok(Self(Arc::new(SrqInner {
-            raw: Handle::new("a shared receive queue", srq)?,
+            raw: RawHandle::new("a shared receive queue", srq)?,
             granted: attr.attr,
             device: device.clone(),
             _pd: init.pd.cloned(),

@@ -17,7 +17,7 @@ const SOFTROCE_VENDOR: u32 = 0xff_ffff;
 
 /// The provider whose devices a test program uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Target {
+pub enum TestTarget {
     /// The system's libibverbs.
     System,
     /// The software device that executes a request while it is posted.
@@ -56,17 +56,17 @@ pub(crate) struct TestDevice {
     pub(crate) name: String,
     pub(crate) peer: Option<String>,
     pub(crate) softroce: Option<SoftRoce>,
-    pub(crate) target: Target,
+    pub(crate) target: TestTarget,
     /// Also run the cases that the device is known to fail (`--include-ignored`).
     pub(crate) try_all: bool,
 }
 
 impl TestDevice {
-    pub(crate) fn find(target: Target) -> Result<Self, String> {
+    pub(crate) fn find(target: TestTarget) -> Result<Self, String> {
         let provider = match target {
-            Target::System => Provider::system().map_err(|error| error.to_string())?,
-            Target::SoftInline => soft("inline"),
-            Target::SoftDeferred => soft("deferred"),
+            TestTarget::System => Provider::system().map_err(|error| error.to_string())?,
+            TestTarget::SoftInline => soft("inline"),
+            TestTarget::SoftDeferred => soft("deferred"),
         };
         let wanted = std::env::var(DEVICE).ok().filter(|name| !name.is_empty());
         let usable: Vec<Device> = devices(provider)
@@ -81,8 +81,8 @@ impl TestDevice {
             return Err("no RDMA device has an active port with an address".to_owned());
         };
         let peer = usable.iter().find(|device| device.name() != chosen.name());
-        let is_softroce =
-            target == Target::System && chosen.query().is_ok_and(|attr| attr.vendor_id == SOFTROCE_VENDOR);
+        let is_softroce = target == TestTarget::System
+            && chosen.query().is_ok_and(|attr| attr.vendor_id == SOFTROCE_VENDOR);
         let release = std::env::var(RELEASE).unwrap_or_default();
         let softroce = is_softroce.then_some(if release == "old" { SoftRoce::Old } else { SoftRoce::New });
         Ok(Self {
@@ -137,7 +137,7 @@ impl TestDevice {
     /// would end the test program.
     pub(crate) fn not_on_system(&self, reason: &str) -> Outcome {
         note(reason.to_owned());
-        if self.target == Target::System { Err(Skip(reason.to_owned())) } else { Ok(()) }
+        if self.target == TestTarget::System { Err(Skip(reason.to_owned())) } else { Ok(()) }
     }
 
     /// The correct answer, or on SoftRoCE the deviating one that it is known to give.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::verbs;
 
-use super::handle::Handle;
+use super::handle::RawHandle;
 use super::{Mr, Pd, Qp};
 
 /// A memory window.
@@ -14,7 +14,7 @@ pub(crate) struct Mw(Arc<MwInner>);
 
 #[derive(Debug)]
 struct MwInner {
-    raw: Handle<ibv_mw>,
+    raw: RawHandle<ibv_mw>,
     _pd: Pd,
 }
 
@@ -33,7 +33,7 @@ pub(crate) fn next_key(rkey: u32) -> u32 {
 /// A part of a region for a window, or none.
 #[derive(Clone, Debug)]
 pub(crate) struct BindRange {
-    mr: Option<Arc<Handle<ibv_mr>>>,
+    mr: Option<Arc<RawHandle<ibv_mr>>>,
     addr: u64,
     length: u64,
     access: u32,
@@ -67,7 +67,7 @@ impl BindRange {
 impl Mw {
     pub(crate) fn new(pd: &Pd, mw_type: ibv_mw_type) -> Result<Self, i32> {
         // SAFETY: the domain lives.
-        let raw = Handle::new("a memory window", unsafe { verbs::ibv_alloc_mw(pd.raw(), mw_type) })?;
+        let raw = RawHandle::new("a memory window", unsafe { verbs::ibv_alloc_mw(pd.raw(), mw_type) })?;
         Ok(Self(Arc::new(MwInner { raw, _pd: pd.clone() })))
     }
 

@@ -8,7 +8,7 @@ use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::verbs;
 
 use super::Device;
-use super::handle::Handle;
+use super::handle::RawHandle;
 
 /// A domain.
 #[derive(Clone, Debug)]
@@ -16,7 +16,7 @@ pub(crate) struct Xrcd(Arc<XrcdInner>);
 
 #[derive(Debug)]
 struct XrcdInner {
-    raw: Handle<ibv_xrcd>,
+    raw: RawHandle<ibv_xrcd>,
     device: Device,
 }
 
@@ -43,7 +43,7 @@ impl Xrcd {
         let mut attr = ibv_xrcd_init_attr { comp_mask, fd, oflags };
         // SAFETY: the context lives, the attributes are this function's own.
         let xrcd = unsafe { verbs::ibv_open_xrcd(device.raw(), &raw mut attr) };
-        Ok(Self(Arc::new(XrcdInner { raw: Handle::new("an XRC domain", xrcd)?, device: device.clone() })))
+        Ok(Self(Arc::new(XrcdInner { raw: RawHandle::new("an XRC domain", xrcd)?, device: device.clone() })))
     }
 
     pub(crate) fn device(&self) -> &Device {

@@ -13,14 +13,14 @@ use super::environment::Job;
 use super::vm::{JobOutcome, JobReport};
 
 /// A host with an RDMA device.
-pub(crate) struct Host {
+pub(crate) struct HostMachine {
     pub(super) device: String,
     time_limit: Duration,
 }
 
 const DEVICES: &str = "/sys/class/infiniband";
 
-impl Host {
+impl HostMachine {
     /// The first of the host's devices.
     pub(super) fn find(time_limit: Duration) -> Result<Self> {
         let entries = fs::read_dir(DEVICES).into_iter().flatten().flatten();

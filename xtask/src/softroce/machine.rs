@@ -8,7 +8,7 @@ use anyhow::Result;
 use super::accelerator::Accelerator;
 use super::environment::Job;
 use super::folders::Folders;
-use super::host::Host;
+use super::host::HostMachine;
 use super::host_tools;
 use super::user_space::{RdmaCore, UserSpace};
 use super::vm::{JobReport, Vm};
@@ -16,7 +16,7 @@ use super::vm::{JobReport, Vm};
 /// A machine with an RDMA device.
 pub(crate) enum TestMachine {
     Guest(Vm),
-    Host(Host),
+    Host(HostMachine),
 }
 
 impl TestMachine {
@@ -44,7 +44,7 @@ impl TestMachine {
 
     /// The host, which must have an RDMA device.
     pub(super) fn host(time_limit: Duration) -> Result<Self> {
-        Ok(Self::Host(Host::find(time_limit)?))
+        Ok(Self::Host(HostMachine::find(time_limit)?))
     }
 
     /// The `SOFTROCE_*` variables that tell the command what there is.

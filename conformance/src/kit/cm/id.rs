@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::{Provider, RdmaCm, rdmacm};
 
-use super::super::handle::Handle;
+use super::super::handle::RawHandle;
 use super::address::{SocketAddress, read};
 use super::{Cm, CmChannel, EventCopy, Space, check, event, number};
 
@@ -18,7 +18,7 @@ pub(crate) struct CmId(Arc<IdInner>);
 
 #[derive(Debug)]
 struct IdInner {
-    raw: Handle<rdma_cm_id>,
+    raw: RawHandle<rdma_cm_id>,
     cm: Cm,
     /// None of a synchronous identifier.
     channel: Mutex<Option<CmChannel>>,
@@ -123,7 +123,7 @@ impl CmId {
 
     /// Takes over an identifier that the library has just made.
     pub(super) fn of(cm: Cm, raw: *mut rdma_cm_id, channel: Option<&CmChannel>, endpoint: bool) -> Self {
-        let raw = Handle::new("an identifier", raw).expect("a function that succeeded returned one");
+        let raw = RawHandle::new("an identifier", raw).expect("a function that succeeded returned one");
         let channel = Mutex::new(channel.cloned());
         Self(Arc::new(IdInner { raw, cm, channel, endpoint, own_domain: AtomicBool::default() }))
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rdma_mummy_sys::types::*;
 
-use super::super::handle::{Handle, errno};
+use super::super::handle::{RawHandle, errno};
 use super::super::{Pd, QpInit};
 use super::address::{SocketAddress, read};
 use super::{Cm, CmId, Space, check};
@@ -28,7 +28,7 @@ pub(crate) struct Info(Arc<InfoInner>);
 
 #[derive(Debug)]
 struct InfoInner {
-    raw: Handle<rdma_addrinfo>,
+    raw: RawHandle<rdma_addrinfo>,
     cm: Cm,
 }
 
@@ -94,7 +94,7 @@ impl CmId {
         let mut raw = std::ptr::null_mut();
         // SAFETY: it lives, the result is this function's own.
         check(unsafe { query(self.raw(), &raw mut raw) })?;
-        Ok(Info(Arc::new(InfoInner { raw: Handle::new("address information", raw)?, cm: self.cm() })))
+        Ok(Info(Arc::new(InfoInner { raw: RawHandle::new("address information", raw)?, cm: self.cm() })))
     }
 }
 
@@ -115,7 +115,7 @@ impl Cm {
         if result != 0 {
             return Err(NotFound(result, if result == -1 { errno() } else { 0 }));
         }
-        Ok(Info(Arc::new(InfoInner { raw: Handle::new("address information", raw).unwrap(), cm: self })))
+        Ok(Info(Arc::new(InfoInner { raw: RawHandle::new("address information", raw).unwrap(), cm: self })))
     }
 
     /// An identifier of what was found, with a queue pair if one is asked for.

@@ -21,7 +21,7 @@ use super::programs::{self, Programs};
 use super::rounds::{self, Better, Round};
 use super::soft::copy_path::CopyPath;
 use super::statistics::median;
-use pair::{Load, Measure, Operation, Pairs, Run, Tool};
+use pair::{LoadKind, Measure, Operation, Pairs, PerftestRun, Tool};
 
 /// Every fourth power of two of perftest's -a.
 const SIZES: [u64; 12] = [2, 8, 32, 128, 512, 2048, 8192, 32768, 131_072, 524_288, 2_097_152, 8_388_608];
@@ -33,7 +33,7 @@ const QUICK_SIZES: [u64; 3] = [32, 8192, 2_097_152];
 pub(super) struct Args {
     /// What to measure: everything, or some of it
     #[arg(value_name = "PART")]
-    parts: Vec<Part>,
+    parts: Vec<BenchPart>,
     /// Of which operations: of write where time is taken, of all where instructions are counted. Of several, at six
     /// sizes
     #[arg(long, value_name = "OPERATION", value_delimiter = ',')]
@@ -53,7 +53,7 @@ pub(super) struct Args {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Part {
+enum BenchPart {
     /// Bandwidth and message rate, both by shared memory
     BwDirect,
     /// The same with -l 64 -t 4096
@@ -70,7 +70,7 @@ enum Part {
 
 pub(super) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     let programs = Programs::beside_perftest(root, args.no_build)?;
-    let parts = if args.parts.is_empty() { Part::value_variants() } else { &args.parts };
+    let parts = if args.parts.is_empty() { BenchPart::value_variants() } else { &args.parts };
     let timed = if args.operations.is_empty() { &[Operation::Write] } else { &args.operations[..] };
     let mut missed = Vec::new();
     for part in parts {
@@ -93,19 +93,19 @@ pub(super) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     Ok(if missed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-impl Part {
+impl BenchPart {
     fn name(self) -> String {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
 
     /// What is timed.
-    fn measured(self) -> Option<(Measure, Load, CopyPath)> {
+    fn measured(self) -> Option<(Measure, LoadKind, CopyPath)> {
         match self {
-            Self::BwDirect => Some((Measure::Bandwidth, Load::Usual, CopyPath::Direct)),
-            Self::BwListsDirect => Some((Measure::Bandwidth, Load::Lists, CopyPath::Direct)),
-            Self::LatDirect => Some((Measure::Latency, Load::Usual, CopyPath::Direct)),
-            Self::BwVm => Some((Measure::Bandwidth, Load::Usual, CopyPath::Vm)),
-            Self::LatVm => Some((Measure::Latency, Load::Usual, CopyPath::Vm)),
+            Self::BwDirect => Some((Measure::Bandwidth, LoadKind::Usual, CopyPath::Direct)),
+            Self::BwListsDirect => Some((Measure::Bandwidth, LoadKind::Lists, CopyPath::Direct)),
+            Self::LatDirect => Some((Measure::Latency, LoadKind::Usual, CopyPath::Direct)),
+            Self::BwVm => Some((Measure::Bandwidth, LoadKind::Usual, CopyPath::Vm)),
+            Self::LatVm => Some((Measure::Latency, LoadKind::Usual, CopyPath::Vm)),
             Self::Instructions => None,
         }
     }
@@ -201,7 +201,7 @@ impl Measure {
 
 fn compare(
     programs: &Programs,
-    (operation, measure, load, path): (Operation, Measure, Load, CopyPath),
+    (operation, measure, load, path): (Operation, Measure, LoadKind, CopyPath),
     args: &Args,
 ) -> Result<String> {
     let pairs = Pairs::new(programs)?;
@@ -217,7 +217,16 @@ fn compare(
             let iterations = load.whole((measure.iterations(path, size) / part).max(150));
             let round = Round::take(position, |ours| {
                 let tool = if ours { Tool::Stride } else { Tool::Perftest };
-                pairs.figure(Run { tool, operation, measure, path, load, size, iterations, more: &[] })
+                pairs.figure(PerftestRun {
+                    tool,
+                    operation,
+                    measure,
+                    path,
+                    load,
+                    size,
+                    iterations,
+                    more: &[],
+                })
             })?;
             rounds.entry(size).or_default().push(round);
         }
@@ -275,10 +284,11 @@ mod tests {
     #[test]
     fn runs_are_short_and_no_size_is_without_messages() {
         for size in SIZES {
-            for (measure, load, path) in Part::value_variants().iter().filter_map(|part| part.measured()) {
+            for (measure, load, path) in BenchPart::value_variants().iter().filter_map(|part| part.measured())
+            {
                 let messages = load.whole(measure.iterations(path, size));
                 assert!((150..=1_000_000).contains(&messages), "{size} {messages}");
-                assert!(messages * size <= 8 << 30 || load == Load::Lists, "{size} {messages}");
+                assert!(messages * size <= 8 << 30 || load == LoadKind::Lists, "{size} {messages}");
             }
         }
     }

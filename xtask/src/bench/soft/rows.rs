@@ -10,7 +10,7 @@ use crate::bench::programs::Programs;
 use crate::bench::statistics::median;
 
 /// A row of `xtask/bench/src/bin/soft`, and how many times its reference it may cost.
-struct Row {
+struct SoftRow {
     name: &'static str,
     title: &'static str,
     reference: &'static str,
@@ -18,7 +18,7 @@ struct Row {
     bound: f64,
 }
 
-const ROWS: [Row; 8] = [
+const ROWS: [SoftRow; 8] = [
     row("bandwidth", "64 KiB writes", "memcpy of as much", CopyPath::Direct, 1.0 / 0.8),
     row("rate", "64-byte writes", "memcpy of 4 KiB, out of line", CopyPath::Direct, 1.8),
     row("write-latency", "64-byte write, one way", "cache line from core to core", CopyPath::Direct, 2.0),
@@ -35,8 +35,8 @@ const fn row(
     reference: &'static str,
     path: CopyPath,
     bound: f64,
-) -> Row {
-    Row { name, title, reference, path, bound }
+) -> SoftRow {
+    SoftRow { name, title, reference, path, bound }
 }
 
 /// What takes time.

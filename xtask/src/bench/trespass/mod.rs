@@ -75,7 +75,7 @@ pub(super) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
 fn over_soft(root: &Path, args: &SoftArgs, dry_run: bool) -> Result<ExitCode> {
     let programs = Programs::beside_perftest(root, args.no_build)?;
     let (rounds, part) = if args.quick { (1, 10) } else { (args.rounds, 1) };
-    let rows::Table { body, not_ready } = rows::measure(&programs, rounds, part)?;
+    let rows::RowTable { body, not_ready } = rows::measure(&programs, rounds, part)?;
     println!("{body}");
     if !dry_run && !args.quick {
         let version = programs::first_line(Command::new(programs::PERFTEST).arg("--version"));

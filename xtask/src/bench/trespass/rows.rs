@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use anyhow::Result;
 
 use super::NO_COLLAPSE;
-use super::run::{Carrier, Copies, Measure, Run, Tool};
+use super::run::{Carrier, Copies, Measure, MessageRun, Tool};
 use crate::bench::perftest::pair::Files;
 use crate::bench::programs::Programs;
 use crate::bench::rounds::{Better, Bound, Round, compare};
@@ -13,7 +13,7 @@ use crate::bench::soft::copy_path::{CopyPath, CopyPathCounts};
 
 /// A comparison.
 #[derive(Clone, Copy, Debug)]
-struct Row {
+struct TrespassRow {
     what: &'static str,
     against: &'static str,
     measure: Measure,
@@ -25,7 +25,7 @@ struct Row {
 
 /// A comparison, and what came of it so far.
 struct MeasuredRow {
-    row: Row,
+    row: TrespassRow,
     rounds: Vec<Round>,
     /// Which ways the payload went: ours, and the reference's.
     paths: [Option<CopyPathCounts>; 2],
@@ -52,8 +52,8 @@ const RATE_RUN: u64 = 800_000_000;
 /// found its places, is a small part of that; and three rounds are a matter of minutes.
 const RUN: u64 = 150_000_000;
 
-fn rows() -> Vec<Row> {
-    let mut rows = vec![Row {
+fn rows() -> Vec<TrespassRow> {
+    let mut rows = vec![TrespassRow {
         what: "latency",
         against: "`ib_send_lat`, polled",
         measure: Measure::Latency,
@@ -66,7 +66,7 @@ fn rows() -> Vec<Row> {
         ("bandwidth, two of the pool's buffers", Tool::Pool, 0.95, &[64 << 10, 256 << 10, 1 << 20][..]),
         ("bandwidth, copying", Tool::Copy, 0.6, &[64 << 10, 256 << 10, 1 << 20, 4 << 20]),
     ] {
-        rows.extend(sizes.iter().map(|size| Row {
+        rows.extend(sizes.iter().map(|size| TrespassRow {
             what,
             against: "`ib_write_bw`",
             measure: Measure::Bandwidth,
@@ -82,7 +82,7 @@ fn rows() -> Vec<Row> {
         ("two copies and nothing else", Copies::Two, &[64 << 10, 256 << 10, 1 << 20, 4 << 20]),
         ("three copies and nothing else", Copies::Three, &[64 << 10, 256 << 10, 1 << 20, 4 << 20]),
     ] {
-        rows.extend(sizes.iter().map(|size| Row {
+        rows.extend(sizes.iter().map(|size| TrespassRow {
             what,
             against: "`ib_write_bw`",
             measure: Measure::Bandwidth,
@@ -93,7 +93,7 @@ fn rows() -> Vec<Row> {
         }));
     }
     for (what, measure) in [("latency", Measure::Latency), ("bandwidth, copying", Measure::Bandwidth)] {
-        rows.extend((3..12).map(|power| Row {
+        rows.extend((3..12).map(|power| TrespassRow {
             what,
             against: "its TCP driver",
             measure,
@@ -103,7 +103,7 @@ fn rows() -> Vec<Row> {
             bound: Bound::Better,
         }));
     }
-    rows.extend(STEPS.map(|(what, more, against, fewer)| Row {
+    rows.extend(STEPS.map(|(what, more, against, fewer)| TrespassRow {
         what,
         against,
         measure: Measure::Rate,
@@ -115,7 +115,7 @@ fn rows() -> Vec<Row> {
     rows
 }
 
-impl Row {
+impl TrespassRow {
     /// So many messages that a run of either side measures long enough.
     fn iterations(&self, tool: Tool) -> u64 {
         let (run, message) = match (self.measure, tool) {
@@ -162,8 +162,14 @@ impl MeasuredRow {
         let round = Round::take(position, |ours| {
             let (tool, carrier) = if ours { row.ours } else { row.reference };
             let iterations = (row.iterations(tool) / part).max(100);
-            let run =
-                Run { tool, measure: row.measure, carrier, size: row.size, iterations, polls: row.polls() };
+            let run = MessageRun {
+                tool,
+                measure: row.measure,
+                carrier,
+                size: row.size,
+                iterations,
+                polls: row.polls(),
+            };
             let ran = run.run(programs, files)?;
             // perftest posts its receives when it comes to it, and that is its own affair.
             self.not_ready += if tool == Tool::Perftest { 0 } else { ran.not_ready };
@@ -175,7 +181,7 @@ impl MeasuredRow {
     }
 
     fn line(&self) -> String {
-        let Row { what, against, size, bound, .. } = self.row;
+        let TrespassRow { what, against, size, bound, .. } = self.row;
         let (times, noise) = compare(&self.rounds, self.row.better());
         let ready = if self.not_ready > 0 { " **missed**" } else { "" };
         format!(
@@ -194,13 +200,13 @@ impl MeasuredRow {
 }
 
 /// All rows, and how often a receiver of trespass's was not ready.
-pub(super) struct Table {
+pub(super) struct RowTable {
     pub(super) body: String,
     pub(super) not_ready: u64,
 }
 
 /// Measures all rows, `rounds` times one after the other.
-pub(super) fn measure(programs: &Programs, rounds: u32, part: u64) -> Result<Table> {
+pub(super) fn measure(programs: &Programs, rounds: u32, part: u64) -> Result<RowTable> {
     let files = Files::new()?;
     let unmeasured = |row| MeasuredRow { row, rounds: Vec::new(), paths: [None; 2], not_ready: 0 };
     let mut rows: Vec<MeasuredRow> = rows().into_iter().map(unmeasured).collect();
@@ -216,14 +222,14 @@ pub(super) fn measure(programs: &Programs, rounds: u32, part: u64) -> Result<Tab
     for row in &rows {
         writeln!(table, "{}", row.line())?;
     }
-    Ok(Table { body: table, not_ready: rows.iter().map(|row| row.not_ready).sum() })
+    Ok(RowTable { body: table, not_ready: rows.iter().map(|row| row.not_ready).sum() })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn measured(row: Row, ours: f64) -> MeasuredRow {
+    fn measured(row: TrespassRow, ours: f64) -> MeasuredRow {
         let round = |again| Round { ours, reference: 1.0, again };
         MeasuredRow { row, rounds: vec![round(1.0), round(1.0)], paths: [None; 2], not_ready: 0 }
     }

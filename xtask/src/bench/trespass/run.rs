@@ -80,7 +80,7 @@ pub(super) struct RunResult {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Run {
+pub(super) struct MessageRun {
     pub(super) tool: Tool,
     pub(super) measure: Measure,
     pub(super) carrier: Carrier,
@@ -90,7 +90,7 @@ pub(super) struct Run {
     pub(super) polls: bool,
 }
 
-impl Run {
+impl MessageRun {
     /// Runs a server and a client.
     pub(super) fn run(self, programs: &Programs, files: &Files) -> Result<RunResult> {
         let mut attempt = 1;
@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn the_row_of_the_size_is_read_from_both_tools_tables() {
-        let run = |tool, measure| Run {
+        let run = |tool, measure| MessageRun {
             tool,
             measure,
             carrier: Carrier::AnyPath,
@@ -255,7 +255,8 @@ mod tests {
             (Programs::as_they_are(Path::new("/")), Files([1, 2].map(|_| PathBuf::new())));
         let polls = |tool, polls| {
             let measure = Measure::Bandwidth;
-            let run = Run { tool, measure, carrier: Carrier::AnyPath, size: 64, iterations: 1000, polls };
+            let run =
+                MessageRun { tool, measure, carrier: Carrier::AnyPath, size: 64, iterations: 1000, polls };
             run.command(&programs, &files, 0, 1).get_args().any(|word| word == "--poll")
         };
         for tool in [Tool::Copy, Tool::Pool, Tool::InFlight(4)] {
@@ -273,7 +274,7 @@ mod tests {
 
     #[test]
     fn a_run_over_another_path_gives_no_figure() {
-        let run = Run {
+        let run = MessageRun {
             tool: Tool::Pool,
             measure: Measure::Bandwidth,
             carrier: Carrier::Soft(CopyPath::Direct),
@@ -289,8 +290,8 @@ mod tests {
         };
         assert!(run.check(paths(1000, 3)).is_ok());
         assert!(run.check(paths(1000, 300)).is_err() && run.check(None).is_err());
-        assert!(Run { carrier: Carrier::Sockets, ..run }.check(None).is_ok());
-        assert!(Run { carrier: Carrier::Sockets, ..run }.check(paths(1, 0)).is_err());
-        assert!(Run { carrier: Carrier::Soft(CopyPath::Slot), ..run }.check(paths(1000, 0)).is_err());
+        assert!(MessageRun { carrier: Carrier::Sockets, ..run }.check(None).is_ok());
+        assert!(MessageRun { carrier: Carrier::Sockets, ..run }.check(paths(1, 0)).is_err());
+        assert!(MessageRun { carrier: Carrier::Soft(CopyPath::Slot), ..run }.check(paths(1000, 0)).is_err());
     }
 }

@@ -71,7 +71,7 @@ pub(super) fn run(root: &Path, args: &SoftroceArgs, dry_run: bool) -> Result<Exi
 }
 
 /// What a row is, by its name of the script's: `lat 64 rstream`.
-struct Row {
+struct ScriptRow {
     what: String,
     against: String,
     unit: &'static str,
@@ -79,7 +79,7 @@ struct Row {
     bound: Bound,
 }
 
-impl Row {
+impl ScriptRow {
     fn named(name: &str) -> Result<Self> {
         let words: Vec<&str> = name.split(' ').collect();
         let [kind, size, against] = words[..] else { bail!("not a row: {name}") };
@@ -186,7 +186,7 @@ impl ScriptOutput {
         );
         for NamedRounds { name, rounds } in &self.rows {
             let not_ready = if name.starts_with(BARE) { None } else { Some(self.not_ready_of(name)?) };
-            writeln!(table, "{}", Row::named(name)?.line(rounds, not_ready))?;
+            writeln!(table, "{}", ScriptRow::named(name)?.line(rounds, not_ready))?;
         }
         self.without.iter().try_for_each(|line| writeln!(table, "\n{line}"))?;
         Ok(table)
