@@ -1,7 +1,8 @@
-//! The committed page of what SoftRoCE lacks and does otherwise: `docs/soft-rnic-conformance.md`.
+//! Checks the page of SoftRoCE's gaps and errors, `docs/soft-rnic-conformance.md`, against the
+//! cases.
 //!
-//! Each case says, on whichever device it runs, where SoftRoCE is excused. A run of all cases holds the page to that: it names every
-//! such case, and no others.
+//! Each case notes where it excuses SoftRoCE, on every device. After a run of all cases the page
+//! must name exactly those cases.
 
 use std::collections::BTreeSet;
 
@@ -11,17 +12,17 @@ use crate::table::matches;
 
 const PAGE: &str = include_str!("../../docs/soft-rnic-conformance.md");
 
-/// Above it are the cases of what SoftRoCE lacks, which only SoftRoCE can tell.
+/// The heading that separates the gaps, which only a run on SoftRoCE can confirm, from the errors.
 const WRONG: &str = "\n## Where SoftRoCE is wrong\n";
 
-/// Whether the page is what the cases reports; prints what is not.
+/// Whether the page agrees with the reports; prints the differences.
 pub(crate) fn is_current(reports: &[CaseReport], on_softroce: bool) -> bool {
     let complaints = complaints(PAGE, reports, on_softroce);
     complaints.iter().for_each(|what| eprintln!("docs/soft-rnic-conformance.md {what}"));
     complaints.is_empty()
 }
 
-/// Prints where the cases excuse SoftRoCE.
+/// Prints the notes of the cases that excuse SoftRoCE.
 pub(crate) fn print(reports: &[CaseReport]) {
     let different: Vec<_> = reports.iter().filter(|case| !case.notes.is_empty()).collect();
     for case in &different {
@@ -35,7 +36,7 @@ fn complaints(page: &str, reports: &[CaseReport], on_softroce: bool) -> Vec<Stri
     let (lacks, wrong) = (patterns(lacks), patterns(wrong));
     let is_named =
         |case: &&CaseReport| lacks.iter().chain(&wrong).any(|pattern| matches(pattern, name(case)));
-    // Other devices have what SoftRoCE lacks, so that a case is not skipped there, and does not say more than its name.
+    // Other devices have what SoftRoCE lacks. There such a case is not skipped and has no notes.
     let needs = |case: &CaseReport| !case.notes.is_empty() || on_softroce && case.skipped.is_some();
     let has = |pattern: &str, need: &dyn Fn(&CaseReport) -> bool| {
         reports.iter().any(|case| matches(pattern, name(case)) && need(case))
@@ -48,7 +49,7 @@ fn complaints(page: &str, reports: &[CaseReport], on_softroce: bool) -> Vec<Stri
     let unknown = |pattern: &&&str| if on_softroce { stale(pattern) } else { !has(pattern, &|_| true) };
     let needless = lacks.iter().filter(unknown).chain(wrong.iter().filter(stale));
     let needless = needless.map(|pattern| format!("names {pattern}, which no case needs"));
-    // Each flavour of a case says the same.
+    // The flavours of a case have the same notes, and the set removes the duplicates.
     missing.chain(needless).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
@@ -57,7 +58,7 @@ fn name(case: &CaseReport) -> &str {
     case.name.split('[').next().unwrap_or_default()
 }
 
-/// What a part of the page names: `module::name`, with an asterisk for any part of it.
+/// The patterns in a part of the page: `module::name`, with asterisks as wildcards.
 fn patterns(text: &str) -> Vec<&str> {
     let quoted = text.split('`').skip(1).step_by(2);
     quoted.filter(|words| words.contains("::") && !words.contains(' ') && !words.ends_with("::")).collect()

@@ -14,8 +14,8 @@ use crate::table::{self, Column};
 const CASE_LIMIT: Duration =
     Duration::from_secs(if cfg!(any(miri, target_arch = "aarch64")) { 300 } else { 60 });
 
-/// Runs the cases that the program's arguments select. After a run of all cases the documents are
-/// checked too.
+/// Runs the cases that the program's arguments select. A run of all cases also checks the
+/// documents.
 pub(crate) fn run(suite: Suite, target: TestTarget) -> ExitCode {
     let arguments = test_harness::arguments();
     let mut dut = TestDevice::find(target);
@@ -43,7 +43,7 @@ pub(crate) fn run(suite: Suite, target: TestTarget) -> ExitCode {
     }
 }
 
-/// The device's column of the committed table, which has none for hardware.
+/// The device's column in the committed table, which has none for hardware.
 fn column(dut: &TestDevice) -> Option<Column> {
     match (dut.target, dut.softroce) {
         (TestTarget::SoftInline, _) => Some(Column::Inline),

@@ -1,7 +1,8 @@
-//! The committed table of what comes of each verb's cases on each device: `docs/conformance.md`.
+//! Checks and renews the table of results for each verb and device, `docs/conformance.md`.
 //!
-//! A run of all cases makes its device's column anew. Where that differs from the committed one the run fails, and leaves the
-//! page as it would have to be, so that no verb is lost, and no case skipped, unnoticed.
+//! A run of all cases recomputes its device's column. If the result differs from the committed
+//! column, the run fails and writes the corrected page. So a change in the verbs covered or the
+//! cases skipped shows up in a commit.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use test_harness::CaseReport;
 
-/// A device of the table.
+/// A device, as a column of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Column {
     Inline,
@@ -28,7 +29,7 @@ impl Column {
     }
 }
 
-/// What functions of the connection manager begin with; those of the verbs begin otherwise.
+/// The prefix of connection manager functions, which no verb has.
 const CM: &str = "rdma_";
 
 const INTRODUCTION: &str = "\
@@ -43,10 +44,10 @@ rdma-core 44 with kernel 6.1, new is 56.1 with 6.12.
 
 ";
 
-/// Which cases are about which verb.
+/// The verbs and the cases about each.
 const VERBS: &str = include_str!("../verbs.txt");
 
-/// What no case is about, and why.
+/// The verbs that no case is about, with the reason.
 const WITHOUT: &[(&str, &str)] = &[
     (
         "`ibv_destroy_ah`, `ibv_dealloc_dmah`, `ibv_destroy_flow`, `ibv_destroy_flow_action`, `ibv_modify_flow_action_esp`, \
@@ -100,10 +101,11 @@ const WITHOUT_CM: &[(&str, &str)] = &[
     ),
 ];
 
-/// A line a verb: for each column how many cases passed, and why others were skipped.
+/// A row for each verb: in each column, the count of passed cases and the reasons of the skipped
+/// ones.
 type Rows = BTreeMap<String, [String; 4]>;
 
-/// Whether a device's column is as the committed one; prints what is not.
+/// Whether the device's column agrees with the committed page; prints the differences.
 pub(crate) fn is_current(column: Column, reports: &[CaseReport]) -> bool {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/conformance.md");
     let committed = fs::read_to_string(&page).unwrap_or_default();
@@ -130,7 +132,7 @@ pub(crate) fn is_current(column: Column, reports: &[CaseReport]) -> bool {
     false
 }
 
-/// Writes the page where the host of a virtual machine sees it as well.
+/// Writes the corrected page to a folder that the host of a virtual machine shares.
 fn leave(page: &str) -> io::Result<PathBuf> {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target");
     let folder = std::env::var_os("SOFTROCE_OUT").map_or(own, PathBuf::from);
@@ -140,7 +142,7 @@ fn leave(page: &str) -> io::Result<PathBuf> {
     path.canonicalize()
 }
 
-/// The rows with this column made anew; a verb that no column has is gone.
+/// Recomputes one column, and drops verbs that no column mentions.
 fn renew(mut rows: Rows, column: Column, verbs: &Verbs, reports: &[CaseReport]) -> Rows {
     for cells in rows.values_mut() {
         cells[column as usize].clear();
@@ -154,10 +156,10 @@ fn renew(mut rows: Rows, column: Column, verbs: &Verbs, reports: &[CaseReport]) 
     rows
 }
 
-/// Each verb, and which cases are about it.
+/// The case patterns of each verb.
 type Verbs<'a> = BTreeMap<&'a str, Vec<&'a str>>;
 
-/// Reads `verbs.txt`.
+/// Parses `verbs.txt`.
 fn verbs(text: &str) -> Verbs<'_> {
     let (mut verbs, mut last) = (Verbs::new(), "");
     for line in text.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#')) {
@@ -172,7 +174,7 @@ fn verbs(text: &str) -> Verbs<'_> {
     verbs
 }
 
-/// Whether a name is what a pattern says, which has an asterisk for any part of it.
+/// Whether a name matches a pattern, in which an asterisk stands for any text.
 pub(crate) fn matches(pattern: &str, name: &str) -> bool {
     let Some((first, rest)) = pattern.split_once('*') else { return pattern == name };
     let Some(mut name) = name.strip_prefix(first) else { return false };
@@ -184,7 +186,7 @@ pub(crate) fn matches(pattern: &str, name: &str) -> bool {
     name.ends_with(last)
 }
 
-/// What `verbs.txt` lacks, and what it has in vain.
+/// Cases that `verbs.txt` does not cover, and patterns of it that match no case.
 fn wrong(verbs: &Verbs, reports: &[CaseReport]) -> Vec<String> {
     let patterns = || verbs.values().flatten();
     let cases = reports.iter().map(|case| case.name.as_str());
@@ -194,7 +196,7 @@ fn wrong(verbs: &Verbs, reports: &[CaseReport]) -> Vec<String> {
     lost.chain(vain.map(|pattern| format!("no case is {pattern}"))).collect()
 }
 
-/// `12`, or `10; skipped: 2, because of this`.
+/// A cell, for example `12 passed` or `10 passed; 2 skipped: reason`.
 fn cell(cases: &[&CaseReport]) -> String {
     let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
     for reason in cases.iter().filter_map(|case| case.skipped.as_deref()) {
@@ -223,7 +225,7 @@ fn read(page: &str) -> Rows {
     page.lines().filter_map(row).collect()
 }
 
-/// In a cell.
+/// The text of an empty cell.
 const NOTHING: &str = "-";
 
 fn write(rows: &Rows) -> String {
@@ -234,7 +236,7 @@ fn write(rows: &Rows) -> String {
     page
 }
 
-/// A table, and what it lacks.
+/// Appends a table, and the list of functions without cases.
 fn part<'a>(
     page: &mut String,
     title: &str,
@@ -294,7 +296,7 @@ mod tests {
         }
     }
 
-    /// Functions of a library and of its headers, as the bindings have them.
+    /// The functions of a library and of its headers, according to the bindings.
     fn functions(library: &str, headers: &str) -> Vec<&'static str> {
         let tables = include_str!("../../rdma-mummy-sys/src/bindings/tables.rs");
         let table = tables.split("library_table! {").find(|table| table.contains(library));

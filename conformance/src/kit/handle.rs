@@ -1,14 +1,14 @@
-//! Pointers to objects, error numbers and deadlines.
+//! Handles of library objects, error numbers and waits with a deadline.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a wait may take.
+/// The default time limit of a wait.
 pub(crate) const WAIT_LIMIT: Duration = Duration::from_secs(8);
 
-/// Asks until there is an answer or the time is over.
+/// Calls `ask` every 50 microseconds until it returns a value or the limit is over.
 pub(crate) fn poll_until<T>(limit: Duration, mut ask: impl FnMut() -> Option<T>) -> Option<T> {
     let end = Instant::now() + limit;
     loop {
@@ -22,12 +22,12 @@ pub(crate) fn poll_until<T>(limit: Duration, mut ask: impl FnMut() -> Option<T>)
     }
 }
 
-/// The calling thread's error number.
+/// The calling thread's `errno`.
 pub(super) fn errno() -> i32 {
     std::io::Error::last_os_error().raw_os_error().unwrap_or_default()
 }
 
-/// An object of the library, until it is destroyed.
+/// A pointer to a library object, usable until the object is destroyed.
 pub(super) struct RawHandle<T> {
     pointer: *mut T,
     live: AtomicBool,
@@ -36,7 +36,8 @@ pub(super) struct RawHandle<T> {
 
 // SAFETY: the verbs may be called from any thread (`man 7 ibverbs`).
 unsafe impl<T> Send for RawHandle<T> {}
-// SAFETY: likewise; what is not thread-safe is locked by the owner.
+// SAFETY: the verbs may be called from any thread. Owners lock the few operations that are not
+// thread-safe: extended posting and polling.
 unsafe impl<T> Sync for RawHandle<T> {}
 
 impl<T> fmt::Debug for RawHandle<T> {
@@ -46,7 +47,7 @@ impl<T> fmt::Debug for RawHandle<T> {
 }
 
 impl<T> RawHandle<T> {
-    /// Takes what a function returned; a null pointer is the error number.
+    /// Takes over a returned pointer; a null pointer becomes the error number.
     pub(super) fn new(what: &'static str, pointer: *mut T) -> Result<Self, i32> {
         if pointer.is_null() {
             return Err(errno());
@@ -59,19 +60,19 @@ impl<T> RawHandle<T> {
         self.pointer
     }
 
-    /// Destroys the object; where that fails it lives on.
+    /// Destroys the object. If that fails, the object stays usable.
     pub(super) fn end(&self, destroy: impl FnOnce(*mut T) -> i32) -> i32 {
         let result = destroy(self.get());
         self.live.store(result != 0, Ordering::SeqCst);
         result
     }
 
-    /// Leaves the object to whoever destroys it otherwise.
+    /// Gives up ownership: something else destroys the object.
     pub(super) fn forget(&self) {
         self.live.store(false, Ordering::SeqCst);
     }
 
-    /// Destroys the object if that was not done, as the last of its owner's deeds.
+    /// Destroys the object unless that is done already; called by the owner's drop, last.
     pub(super) fn drop(&self, destroy: impl FnOnce(*mut T) -> i32) {
         if !self.live.load(Ordering::SeqCst) {
             return;

@@ -1,16 +1,17 @@
-//! The verbs, safe to use in a case: objects with owners, waits with deadlines, completions as values.
+//! The verbs, safe to use in a case: objects with owners, waits with deadlines, completions as
+//! values.
 //!
 //! # Safety
 //!
-//! This is the only module of the crate with unsafe code. Its rests on three things:
+//! This is the only module of the crate with unsafe code. It rests on three rules:
 //!
-//! - An object is destroyed once: `RawHandle` hands its pointer out only while the object lives, and whoever
-//!   depends on it holds a counted reference to it.
-//! - The device touches memory only by a key, and a [`Mr`] holds its [`Buf`], whose bytes are never referred to,
-//!   only copied. A request may name any address: the device has to refuse it by its key. That is what
-//!   a provider promises; a device that does not is what the suite is to find.
-//! - Verbs are thread-safe (`man 7 ibverbs`), except for what needs a lock of the caller's: the extended
-//!   posting and polling, which are locked here by [`Qp`] and [`Cq`].
+//! - An object is destroyed once. `RawHandle` returns its pointer only while the object lives, and
+//!   each dependent object holds a counted reference to it.
+//! - The device accesses memory only through a key, and a [`Mr`] holds its [`Buf`], whose bytes are
+//!   copied and never borrowed. A request may name any address, because the device must refuse it
+//!   by its key. Every provider promises that; the suite finds those that do not.
+//! - Verbs are thread-safe (`man 7 ibverbs`), except extended posting and polling. [`Qp`] and
+//!   [`Cq`] lock these.
 
 #[macro_use]
 mod test_device;

@@ -1,4 +1,4 @@
-//! Nodes in a state of their queue pairs, and the way there.
+//! Nodes with a queue pair in a given state, and the changes that lead there.
 
 use libc::EINVAL;
 use rdma_mummy_sys::types::ibv_qp_attr_mask as Mask;
@@ -8,10 +8,10 @@ use rdma_mummy_sys::types::ibv_qp_type as Type;
 use super::TestDevice;
 use super::{Flavour, Node, NodeOptions, QpChange, WAIT_LIMIT, poll_until};
 
-/// The types that every device has.
+/// The types that every device supports.
 pub(crate) const TYPES: [Type; 3] = [Type::IBV_QPT_RC, Type::IBV_QPT_UC, Type::IBV_QPT_UD];
 
-/// All states that a pair gets into by being told to.
+/// All states that `ibv_modify_qp` can set.
 pub(crate) const STATES: [State; 6] = [
     State::IBV_QPS_RESET,
     State::IBV_QPS_INIT,
@@ -49,7 +49,7 @@ pub(crate) fn node_in(dut: &TestDevice, qp_type: Type, state: State) -> Node {
 }
 
 impl Node {
-    /// The usual change to one of the states on the way up.
+    /// The usual change to one of the states from INIT to RTS.
     pub(crate) fn change_to(&self, state: State) -> QpChange {
         match state {
             State::IBV_QPS_INIT => self.to_init(),
@@ -59,7 +59,7 @@ impl Node {
         }
     }
 
-    /// Waits until the send queue has finished what was begun.
+    /// Waits until the send queue is drained.
     pub(crate) fn drained(&self) {
         let mask = Mask::IBV_QP_STATE.0;
         let drained =
@@ -67,7 +67,7 @@ impl Node {
         assert!(drained.is_some(), "the send queue does not drain");
     }
 
-    /// Fails if this change is taken, or leaves another state.
+    /// Asserts that this change fails with `EINVAL` and leaves the state as it was.
     pub(crate) fn refuses(&self, change: QpChange, what: &str) {
         let before = self.qp.state();
         assert_eq!(self.qp.modify(change), EINVAL, "{what}");

@@ -1,4 +1,4 @@
-//! Two sides that meet: identifiers in the states in which cases need them.
+//! Identifiers in the states that cases need, up to a connected pair.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
@@ -6,28 +6,26 @@ use super::super::{Flavour, Node, NodeOptions};
 use super::super::{Skip, TestDevice};
 use super::{Cm, CmChannel, CmId, EventCopy, Kind, Param, Space};
 
-/// How long an address or a route may take, in milliseconds.
+/// The time limit for resolving an address or a route, in milliseconds.
 pub(crate) const MILLISECONDS: i32 = 4000;
 
-/// Where identifiers of a rig meet.
+/// The test device as the connection manager sees it.
 #[derive(Clone, Debug)]
 pub(crate) struct CmDevice {
     pub(crate) cm: Cm,
-    /// The address of the device.
     pub(crate) ip: IpAddr,
-    /// The device's name.
     pub(crate) device: String,
     pub(crate) gid: [u8; 16],
 }
 
-/// An identifier and the channel of its events.
+/// An identifier and its event channel.
 #[derive(Clone, Debug)]
 pub(crate) struct IdWithChannel {
     pub(crate) id: CmId,
     pub(crate) channel: CmChannel,
 }
 
-/// A listener, and a side whose request has arrived there.
+/// A listener, and a client whose connection request has arrived there.
 #[derive(Debug)]
 pub(crate) struct ConnectRequest {
     pub(crate) server: CmId,
@@ -36,7 +34,7 @@ pub(crate) struct ConnectRequest {
     pub(crate) listener: IdWithChannel,
 }
 
-/// Two connected sides, with nodes whose queue pairs the library made and moved.
+/// A connected pair. The library created both queue pairs and changed their states.
 #[derive(Debug)]
 pub(crate) struct ConnectedPair {
     pub(crate) client_node: Node,
@@ -48,21 +46,21 @@ pub(crate) struct ConnectedPair {
     pub(crate) listener: IdWithChannel,
 }
 
-/// The address that a GID is.
+/// The IP address that a GID stands for.
 fn ip(gid: [u8; 16]) -> IpAddr {
     let ip = Ipv6Addr::from(gid);
     ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), IpAddr::V4)
 }
 
 impl CmDevice {
-    /// The rig's device.
+    /// The device under test.
     pub(crate) fn of(dut: &TestDevice) -> Result<Self, Skip> {
         let cm = dut.cm()?;
         let (gid, _) = dut.open().find_gid().unwrap();
         Ok(Self { cm, ip: ip(gid), device: dut.name.clone(), gid })
     }
 
-    /// The rig's other device.
+    /// The second device.
     pub(crate) fn of_peer(dut: &TestDevice) -> Result<Self, Skip> {
         let cm = dut.cm()?;
         let device = dut.open_peer()?;
@@ -74,7 +72,8 @@ impl CmDevice {
         SocketAddr::new(self.ip, port)
     }
 
-    /// An IPv6 address of the device, with any port; a link-local one names its network interface.
+    /// An IPv6 address of the device with port 0. The scope of a link-local one is its network
+    /// interface.
     pub(crate) fn ipv6(&self, dut: &TestDevice) -> Option<SocketAddr> {
         let device = dut.open();
         let gids = (0..8).filter_map(|index| Some((index, device.gid(1, index).ok()?)));
@@ -84,8 +83,10 @@ impl CmDevice {
         Some(SocketAddrV6::new(gid.into(), 0, 0, entry.ndev_ifindex).into())
     }
 
-    /// An address that nobody has: of the device's own network, or, where that is loopback's, which all belongs to this host, of one
-    /// that is for documents.
+    /// An address that no host answers.
+    ///
+    /// It is in the device's network. The whole loopback network belongs to this host, so that an
+    /// address for documentation (192.0.2.0/24) takes its place there.
     pub(crate) fn nobody(&self) -> Option<SocketAddr> {
         let IpAddr::V4(ip) = self.ip else { return None };
         let [a, b, c, _] = if ip.is_loopback() { [192, 0, 2, 0] } else { ip.octets() };
@@ -96,13 +97,13 @@ impl CmDevice {
         self.cm.channel().unwrap()
     }
 
-    /// An identifier with a channel of its own.
+    /// Creates an identifier with a new channel.
     pub(crate) fn create_id(&self, space: Space) -> IdWithChannel {
         let channel = self.channel();
         IdWithChannel { id: channel.id(space, 0).unwrap(), channel }
     }
 
-    /// An identifier that is bound to the device and a port that the library chose.
+    /// An identifier that is bound to the device, with a port that the library chose.
     pub(crate) fn bound(&self, space: Space) -> IdWithChannel {
         let end = self.create_id(space);
         end.id.bind(self.at(0)).unwrap();
@@ -116,14 +117,14 @@ impl CmDevice {
         end
     }
 
-    /// An identifier that knows the way to an address.
+    /// An identifier whose address and route are resolved.
     pub(crate) fn resolved(&self, space: Space, to: SocketAddr) -> IdWithChannel {
         let end = self.create_id(space);
         end.resolve(to);
         end
     }
 
-    /// A request for a connection, of a side without a queue pair.
+    /// A connection request from a client without a queue pair.
     pub(crate) fn request(&self, space: Space, param: &Param) -> ConnectRequest {
         let listener = self.listener(space);
         let client = self.resolved(space, self.at(listener.id.src_port()));
@@ -132,12 +133,12 @@ impl CmDevice {
         ConnectRequest::of(seen, client, listener)
     }
 
-    /// A connection of these nodes, as the library makes it.
+    /// Connects two nodes of this device.
     pub(crate) fn pair(&self, options: &NodeOptions) -> ConnectedPair {
         self.pair_with(options, &Param { qp_num: 0, ..Param::of(0) }, self)
     }
 
-    /// A connection from this site to another.
+    /// Connects a node of this device to one of another.
     pub(crate) fn pair_with(&self, options: &NodeOptions, param: &Param, to: &Self) -> ConnectedPair {
         let listener = to.listener(Space::RDMA_PS_TCP);
         let client = self.resolved(Space::RDMA_PS_TCP, to.at(listener.id.src_port()));
@@ -148,14 +149,14 @@ impl CmDevice {
         request.accepted(client_node, options, param)
     }
 
-    /// Reliable pairs, posted to classically.
+    /// Options of reliable connected pairs with classic posting.
     pub(crate) fn options() -> NodeOptions {
         NodeOptions::rc(Flavour::Classic)
     }
 }
 
 impl IdWithChannel {
-    /// Address and route.
+    /// Resolves the address and the route.
     pub(crate) fn resolve(&self, to: SocketAddr) {
         self.id.resolve_addr(None, to, MILLISECONDS).unwrap();
         assert!(self.channel.expect_good(Kind::RDMA_CM_EVENT_ADDR_RESOLVED).is_for(&self.id));
@@ -165,13 +166,13 @@ impl IdWithChannel {
 }
 
 impl ConnectRequest {
-    /// What an event says, with both sides.
+    /// The request that the event announces.
     pub(crate) fn of(mut seen: EventCopy, client: IdWithChannel, listener: IdWithChannel) -> Self {
         let server = seen.new.take().expect("a request has a new identifier");
         Self { server, seen, client, listener }
     }
 
-    /// Accepts by a node that the library makes and moves.
+    /// Accepts with a node whose queue pair the library creates and changes.
     pub(crate) fn accepted(self, client_node: Node, options: &NodeOptions, param: &Param) -> ConnectedPair {
         let Self { server, client, listener, .. } = self;
         let server_node = server.node(options);
@@ -183,7 +184,7 @@ impl ConnectRequest {
 }
 
 impl ConnectedPair {
-    /// Messages both ways.
+    /// Sends a message in each direction.
     pub(crate) fn talks(&self) {
         use super::super::{Wr, pattern};
         for (n, (from, to)) in
