@@ -1,17 +1,17 @@
 //! The conformance suite: one set of cases at the level of the C verbs, run on several devices.
 //!
-//! The oracle is SoftRoCE, the kernel's software device, in an old and a new release: a case expects
-//! what SoftRoCE answers. Where SoftRoCE lacks a verb or is known to be wrong, the case is skipped
-//! there and counted as skipped. Such a case cites its authority: the manual page or the InfiniBand
-//! Architecture Specification, volume 1 ("IBTA").
+//! The oracle is SoftRoCE, the kernel's software device, in an old and a new release: a case
+//! expects what SoftRoCE answers. Where SoftRoCE lacks a verb or is known to be wrong, the case is
+//! skipped there and counted as skipped. Such a case cites its authority: the manual page or the
+//! InfiniBand Architecture Specification, volume 1 ("IBTA").
 //!
 //! The specification is not free to read, and its releases number sections differently. It is
 //! therefore cited by chapter (9: transport layer, 10: software transport interface, 11: software
 //! transport verbs) and topic. A section number is given only where public sources repeat it: the
 //! kernel's comments and patches, or the RoCE v2 annex.
 //!
-//! `docs/soft-rnic-conformance.md` lists every difference, and [`page`] checks that list against the
-//! cases.
+//! `docs/soft-rnic-conformance.md` lists every difference, and [`page`] checks that list against
+//! the cases.
 //!
 //! | test target | runs on |
 //! | --- | --- |

@@ -1,5 +1,5 @@
-//! Attributes of a queue pair beside those of the way up: alternate path, migration, rate, capacity (`man ibv_modify_qp`; IBTA
-//! 11.2.5.2, modify queue pair).
+//! Attributes of a queue pair other than those of the usual transitions: alternate path, migration,
+//! rate, capacity (`man ibv_modify_qp`; IBTA 11.2.5.2, modify queue pair).
 
 use libc::{EINVAL, EOPNOTSUPP};
 use rdma_mummy_sys::types::ibv_device_cap_flags as Cap;
@@ -29,12 +29,12 @@ fn at_work(dut: &TestDevice, qp_type: Type) -> Node {
     node_in(dut, qp_type, State::IBV_QPS_RTS)
 }
 
-/// Attributes that change nothing but themselves.
+/// A change without a state transition.
 fn change() -> QpChange {
     QpChange::to(State::IBV_QPS_RTS)
 }
 
-/// To the node itself, by the way that it is connected by.
+/// An alternate path equal to the primary one.
 fn alternate(node: &Node) -> QpChange {
     change().with(Mask::IBV_QP_ALT_PATH, |attr| {
         attr.alt_ah_attr = ah_attr(&node.device, node.gid.0);
@@ -55,7 +55,7 @@ fn migrates(node: &Node) -> bool {
     node.device.query().unwrap().device_cap_flags & Cap::IBV_DEVICE_AUTO_PATH_MIG.0 != 0
 }
 
-/// Without it, and on Ethernet, there are no alternate paths.
+/// A device without path migration, and every Ethernet port, has no alternate paths.
 fn an_alternate_path_is_taken_where_paths_migrate(dut: &TestDevice) -> Outcome {
     dut.not_softroce("says that it migrates paths, and its kernel takes none on Ethernet")?;
     for qp_type in [Type::IBV_QPT_RC, Type::IBV_QPT_UC] {

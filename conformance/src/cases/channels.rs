@@ -1,5 +1,5 @@
-//! Completion channels: what arms a queue, when an event comes, and moderation (`man ibv_get_cq_event`,
-//! `man ibv_req_notify_cq`, `man ibv_modify_cq`).
+//! Completion channels: arming, the time of events, and moderation (`man ibv_get_cq_event`, `man
+//! ibv_req_notify_cq`, `man ibv_modify_cq`).
 
 use std::collections::HashSet;
 use std::thread;
@@ -39,7 +39,7 @@ pub(crate) fn cases(suite: &mut Suite) {
     );
 }
 
-/// Two nodes, the second one's receives on a queue with this channel.
+/// Two nodes; the receives of the second complete on a queue with this channel.
 fn with_channel(dut: &TestDevice, flavour: Flavour) -> (Node, Node, CompChannel) {
     let (first, second) = (dut.open(), dut.open());
     let channel = second.channel();
@@ -71,7 +71,7 @@ fn events_are_for_what_is_armed(dut: &TestDevice, flavour: Flavour) -> Outcome {
     for id in 0..4 {
         b.recv(id, 0, 64);
     }
-    // Not armed, then armed for one.
+    // The queue is not armed here, and is then armed for one completion.
     a.done(Wr::send(0).sge(a.mr.at(0, 8)));
     b.recv_cq.ok();
     assert!(!channel.is_ready(MOMENT));
@@ -120,7 +120,7 @@ fn moderation_is_accepted(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// A queue of a channel, moderated, for the receives of a node that is connected to itself.
+/// A moderated queue with a channel, for the receives of a node that is connected to itself.
 fn moderated(device: &Device, count: u16, period: u16) -> (Node, Cq, CompChannel) {
     let channel = device.channel();
     let cq = Cq::of(device, 64, Flavour::Classic, Some(&channel));
@@ -131,7 +131,7 @@ fn moderated(device: &Device, count: u16, period: u16) -> (Node, Cq, CompChannel
     (node, cq, channel)
 }
 
-/// `man ibv_modify_cq`: `cq_period` is how long an event waits for more completions.
+/// `man ibv_modify_cq`: an event waits up to `cq_period` for more completions.
 fn a_moderated_queue_fires_for_fewer_completions_in_time(dut: &TestDevice) -> Outcome {
     dut.not_softroce(NO_MODERATION)?;
     let (node, cq, channel) = moderated(&dut.open(), 16, 1000);
@@ -142,7 +142,8 @@ fn a_moderated_queue_fires_for_fewer_completions_in_time(dut: &TestDevice) -> Ou
     Ok(())
 }
 
-/// `man ibv_modify_cq`: `cq_count` is the number of completions for an event. The period is as long as it can be.
+/// `man ibv_modify_cq`: an event waits for `cq_count` completions. The period here is the longest
+/// one.
 fn a_moderated_queue_fires_for_as_many_completions(dut: &TestDevice) -> Outcome {
     dut.not_softroce(NO_MODERATION)?;
     let (node, cq, channel) = moderated(&dut.open(), 4, u16::MAX);
@@ -151,7 +152,7 @@ fn a_moderated_queue_fires_for_as_many_completions(dut: &TestDevice) -> Outcome 
         node.recv(id, 0, 64);
         node.done(Wr::send(id).sge(node.mr.at(0, 8)));
         if channel.is_ready(Duration::ZERO) && id < 3 {
-            // This machine was very slow; or the device does not count.
+            // Either this machine was very slow, or the device does not count.
             assert!(begun.elapsed() >= Duration::from_micros(u16::MAX.into()), "an event for {}", id + 1);
         }
     }
@@ -162,7 +163,7 @@ fn a_moderated_queue_fires_for_as_many_completions(dut: &TestDevice) -> Outcome 
     Ok(())
 }
 
-/// The end of moderation.
+/// Zero values end the moderation.
 fn a_queue_that_is_not_moderated_any_more_fires_for_each(dut: &TestDevice) -> Outcome {
     dut.not_softroce(NO_MODERATION)?;
     let (node, cq, channel) = moderated(&dut.open(), u16::MAX, u16::MAX);
@@ -173,7 +174,7 @@ fn a_queue_that_is_not_moderated_any_more_fires_for_each(dut: &TestDevice) -> Ou
     Ok(())
 }
 
-/// `man ibv_modify_cq`: a bit of `attr_mask` that is none of `ibv_cq_attr_mask`.
+/// `man ibv_modify_cq`: `attr_mask` has a bit that `ibv_cq_attr_mask` does not define.
 fn an_unknown_change_of_a_queue_is_refused(dut: &TestDevice) -> Outcome {
     dut.not_softroce(NO_MODERATION)?;
     let cq = dut.open().cq(4);
@@ -181,7 +182,7 @@ fn an_unknown_change_of_a_queue_is_refused(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// `man ibv_get_cq_event`: the events of one queue are not another's affair.
+/// `man ibv_get_cq_event`: unacknowledged events of one queue do not delay the end of another.
 fn a_queue_goes_while_another_of_its_channel_fires(dut: &TestDevice) -> Outcome {
     let device = dut.open();
     let channel = device.channel();
@@ -309,7 +310,7 @@ fn a_thread_waits_for_an_event(dut: &TestDevice) -> Outcome {
     assert_eq!(b.recv_cq.arm(false), 0);
     b.recv(1, 0, 64);
     thread::scope(|scope| {
-        // Nobody polls here: the device has to make progress by itself.
+        // No thread polls here, so that the device must make progress by itself.
         let waiter = scope.spawn(|| channel.event());
         thread::sleep(MOMENT);
         assert!(!waiter.is_finished());
@@ -324,8 +325,8 @@ fn an_arm_twice_is_one_event(dut: &TestDevice) -> Outcome {
     let (a, b, channel) = with_channel(dut, Flavour::Classic);
     assert_eq!((b.recv_cq.arm(true), b.recv_cq.arm(false), b.recv_cq.arm(true)), (0, 0, 0));
     b.recv(1, 0, 64);
-    // Not solicited: an arm for any completion is not taken back by one for solicited ones (IBTA chapter 11, request
-    // completion notification).
+    // Not solicited: arming for solicited completions does not cancel arming for any completion
+    // (IBTA chapter 11, request completion notification).
     a.done(Wr::send(2).sge(a.mr.at(0, 8)));
     channel.event();
     b.recv_cq.ack(1);
@@ -333,12 +334,13 @@ fn an_arm_twice_is_one_event(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// `man ibv_req_notify_cq`: what is in the queue already causes no event; hence the advice to poll after arming.
+/// `man ibv_req_notify_cq`: completions that are already in the queue cause no event. Therefore a
+/// program polls after arming.
 fn a_completion_that_is_there_fires_no_arm(dut: &TestDevice) -> Outcome {
     let (a, b, channel) = with_channel(dut, Flavour::Classic);
     b.recv(1, 0, 64);
     a.done(Wr::send(2).sge(a.mr.at(0, 8)));
-    // The sender's completion came after the receiver's.
+    // The sender's completion is later than the receiver's.
     assert_eq!(b.recv_cq.arm(false), 0);
     assert!(!channel.is_ready(MOMENT));
     assert_eq!(b.recv_cq.ok().id, 1);

@@ -1,4 +1,5 @@
-//! Addresses of identifiers (`man rdma_bind_addr`, `man rdma_getaddrinfo`, `man rdma_get_src_port`).
+//! Addresses of identifiers (`man rdma_bind_addr`, `man rdma_getaddrinfo`, `man
+//! rdma_get_src_port`).
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -39,7 +40,7 @@ pub(crate) fn cases(suite: &mut Suite) {
 
 const TCP: Space = Space::RDMA_PS_TCP;
 
-/// The beginning of the ports that cases choose themselves: below the ephemeral ones.
+/// The first of the ports that cases choose themselves; they are below the ephemeral ports.
 const PORT: u16 = 20_000;
 
 fn id(channel: &CmChannel) -> CmId {
@@ -61,7 +62,8 @@ fn an_identifier_without_an_address_has_none(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// "If binding to a specific local address, the rdma_cm_id will also be bound to a local RDMA device."
+/// "If binding to a specific local address, the rdma_cm_id will also be bound to a local RDMA
+/// device."
 fn binding_chooses_a_port_and_a_device(dut: &TestDevice) -> Outcome {
     let cm_device = CmDevice::of(dut)?;
     let end = cm_device.bound(TCP);
@@ -105,7 +107,7 @@ fn a_port_in_use_is_refused(dut: &TestDevice) -> Outcome {
     let end = cm_device.bound(TCP);
     let other = id(&end.channel);
     assert_eq!(other.bind(cm_device.at(end.id.src_port())), Err(EADDRINUSE));
-    // It has no address yet, and may choose another.
+    // The failed identifier has no address yet and may choose another.
     other.bind(cm_device.at(0)).unwrap();
     Ok(())
 }
@@ -144,7 +146,8 @@ fn a_port_at_two_addresses_is_two(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// The kernel tells a port that is taken at the same address (`EADDRINUSE`) from one that is taken at all addresses, or would be.
+/// The kernel reports `EADDRINUSE` if the port is taken at the same address, and another error if
+/// it is taken at all addresses, or would be.
 fn a_port_at_every_address_is_at_each(dut: &TestDevice) -> Outcome {
     let cm_device = CmDevice::of(dut)?;
     let channel = cm_device.channel();
@@ -158,8 +161,8 @@ fn a_port_at_every_address_is_at_each(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// `man rdma_set_option`: RDMA_OPTION_ID_REUSEADDR "will allow other users to bind to that same address". As with sockets all
-/// have to say so, and none may listen.
+/// `man rdma_set_option`: RDMA_OPTION_ID_REUSEADDR "will allow other users to bind to that same
+/// address". As with sockets, every identifier must set the option, and none may listen.
 fn a_port_can_be_shared_by_those_who_all_agree(dut: &TestDevice) -> Outcome {
     let cm_device = CmDevice::of(dut)?;
     let channel = cm_device.channel();
@@ -220,7 +223,7 @@ fn every_address_is_no_device(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// As with sockets, whose IPV6_V6ONLY is off unless it is asked for.
+/// As with sockets, IPV6_V6ONLY is off by default.
 fn every_ipv6_address_takes_the_ipv4_port_too(dut: &TestDevice) -> Outcome {
     let cm_device = CmDevice::of(dut)?;
     let channel = cm_device.channel();
@@ -265,7 +268,8 @@ fn a_node_is_looked_up(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// "If RAI_PASSIVE is specified, the call will resolve address information for use on the passive side of a connection."
+/// "If RAI_PASSIVE is specified, the call will resolve address information for use on the passive
+/// side of a connection."
 fn a_service_alone_is_a_place_to_listen(dut: &TestDevice) -> Outcome {
     let cm_device = CmDevice::of(dut)?;
     let hints = Hints { flags: RAI_PASSIVE, space: Some(TCP), ..Hints::default() };
@@ -273,7 +277,7 @@ fn a_service_alone_is_a_place_to_listen(dut: &TestDevice) -> Outcome {
     let source = info.source().unwrap();
     assert!(source.ip().is_unspecified() && source.port() == 7471, "{source}");
     assert_eq!((info.flags() & RAI_PASSIVE, info.destination()), (RAI_PASSIVE, None));
-    // With a node, the place is that of the node.
+    // With a node, the address to listen at is the node's.
     let info = cm_device.cm.info(Some(&cm_device.ip.to_string()), Some("7471"), Some(&hints)).unwrap();
     assert_eq!(info.source(), Some(cm_device.at(7471)));
     Ok(())
@@ -292,7 +296,8 @@ fn hints_choose_the_kind_of_service(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// "If node is not given, rdma_getaddrinfo will attempt to resolve the RDMA addressing information based on the hints."
+/// "If node is not given, rdma_getaddrinfo will attempt to resolve the RDMA addressing information
+/// based on the hints."
 fn hints_alone_are_copied(dut: &TestDevice) -> Outcome {
     let cm_device = CmDevice::of(dut)?;
     let hints = Hints {
@@ -318,7 +323,8 @@ fn a_source_in_the_hints_is_kept(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// "RAI_NUMERICHOST: If specified, then the node parameter, if provided, must be a numerical network address."
+/// "RAI_NUMERICHOST: If specified, then the node parameter, if provided, must be a numerical
+/// network address."
 fn a_name_that_is_no_number_is_refused_where_numbers_are_wanted(dut: &TestDevice) -> Outcome {
     let cm_device = CmDevice::of(dut)?;
     let hints = Hints { flags: RAI_NUMERICHOST, space: Some(TCP), ..Hints::default() };

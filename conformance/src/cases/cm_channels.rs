@@ -1,4 +1,5 @@
-//! Event channels of the connection manager (`man rdma_create_event_channel`, `man rdma_get_cm_event`, `man rdma_migrate_id`).
+//! Event channels of the connection manager (`man rdma_create_event_channel`, `man
+//! rdma_get_cm_event`, `man rdma_migrate_id`).
 
 use std::thread;
 use std::time::Duration;
@@ -31,7 +32,7 @@ pub(crate) fn cases(suite: &mut Suite) {
     );
 }
 
-/// How long something is given that must not happen.
+/// How long to wait for an event that must not come.
 const A_WHILE: Duration = Duration::from_millis(200);
 
 fn channels_have_descriptors_of_their_own(dut: &TestDevice) -> Outcome {
@@ -60,7 +61,8 @@ fn an_event_makes_its_channel_readable_until_it_is_taken(dut: &TestDevice) -> Ou
     Ok(())
 }
 
-/// "The default synchronous behavior of this routine can be changed by modifying the file descriptor."
+/// "The default synchronous behavior of this routine can be changed by modifying the file
+/// descriptor."
 fn a_channel_can_be_asked_without_waiting(dut: &TestDevice) -> Outcome {
     let cm_device = CmDevice::of(dut)?;
     let end = cm_device.create_id(Space::RDMA_PS_TCP);
@@ -90,7 +92,8 @@ fn events_come_in_their_order(dut: &TestDevice) -> Outcome {
     let ids: Vec<_> = (0..4).map(|_| channel.id(Space::RDMA_PS_TCP, 0).unwrap()).collect();
     for id in &ids {
         id.resolve_addr(None, cm_device.at(4791), 2000).unwrap();
-        // Each is resolved before the next is begun, as only events that have come have an order.
+        // Each address is resolved before the next call, because only delivered events have an
+        // order.
         assert!(channel.expect_good(Kind::RDMA_CM_EVENT_ADDR_RESOLVED).is_for(id));
     }
     for id in &ids {

@@ -1,4 +1,5 @@
-//! Connections (`man rdma_connect`, `man rdma_accept`, `man rdma_establish`, `man rdma_init_qp_attr`).
+//! Connections (`man rdma_connect`, `man rdma_accept`, `man rdma_establish`, `man
+//! rdma_init_qp_attr`).
 
 use libc::EINVAL;
 use rdma_mummy_sys::types::ibv_event_type;
@@ -42,17 +43,17 @@ pub(crate) fn cases(suite: &mut Suite) {
 
 const TCP: Space = Space::RDMA_PS_TCP;
 
-/// How many bytes of a request's private data are the program's: the message has 92 (IBTA chapter 12), and 36 of them tell the
-/// addresses (annex A11, RDMA IP CM service).
+/// The private data that a program can put into a request. The message has 92 bytes (IBTA chapter
+/// 12), 36 of which carry the addresses (annex A11, RDMA IP CM service).
 const REQUEST: usize = 56;
 
-/// The private data of an answer (IBTA chapter 12, the message REP).
+/// The private data of a reply (IBTA chapter 12, the message REP).
 const ANSWER: usize = 196;
 
-/// IBTA chapter 12, reasons of rejections: the program on the other side said no.
+/// IBTA chapter 12, reasons of rejections: rejected by the consumer.
 const BY_THE_CONSUMER: i32 = 28;
 
-/// IBTA chapter 12, reasons of rejections: a connection that is another's.
+/// IBTA chapter 12, reasons of rejections: stale connection.
 const STALE: i32 = 10;
 
 fn options() -> NodeOptions {
@@ -65,7 +66,7 @@ fn padded(bytes: &[u8], len: usize) -> Vec<u8> {
     bytes
 }
 
-/// A connection whose queue pairs are nobody's.
+/// Establishes a connection without real queue pairs.
 fn established(request: &ConnectRequest) {
     request.server.accept(Some(&Param::nowhere())).unwrap();
     request.client.channel.expect_good(Kind::RDMA_CM_EVENT_CONNECT_RESPONSE);
@@ -74,7 +75,8 @@ fn established(request: &ConnectRequest) {
     assert!(seen.is_for(&request.server));
 }
 
-/// Moves a pair of the program's own as far as the identifier knows.
+/// Changes the states of a pair that the identifier does not know, with the identifier's
+/// attributes.
 fn move_by_hand(id: &CmId, node: &Node) {
     for state in [State::IBV_QPS_INIT, State::IBV_QPS_RTR, State::IBV_QPS_RTS] {
         let (attr, mask) = id.qp_attr(state).unwrap();
@@ -96,7 +98,7 @@ fn the_parameters_of_a_request_arrive(dut: &TestDevice) -> Outcome {
     };
     let request = cm_device.request(TCP, &param);
     let conn = &request.seen.conn;
-    // What one side may read the other has to answer.
+    // The reads that one side may start are the reads that the other must answer.
     assert_eq!((conn.responder_resources, conn.initiator_depth), (2, 3), "{conn:?}");
     assert_eq!((conn.retry_count, conn.rnr_retry_count, conn.flow_control), (5, 6, 1), "{conn:?}");
     assert_eq!((conn.srq, conn.qp_num), (1, param.qp_num), "{conn:?}");
@@ -125,7 +127,8 @@ fn the_parameters_of_an_answer_arrive(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// "The length of the private data provided by the user is limited to 56 bytes for RDMA_PS_TCP"; they arrive padded.
+/// "The length of the private data provided by the user is limited to 56 bytes for RDMA_PS_TCP";
+/// they arrive padded.
 fn private_data_of_a_request_arrive(dut: &TestDevice) -> Outcome {
     let cm_device = CmDevice::of(dut)?;
     for len in [0, 1, 17, REQUEST - 1, REQUEST] {
@@ -135,7 +138,8 @@ fn private_data_of_a_request_arrive(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// `man rdma_accept`: "The length of the private data provided by the user is limited to 196 bytes for RDMA_PS_TCP."
+/// `man rdma_accept`: "The length of the private data provided by the user is limited to 196 bytes
+/// for RDMA_PS_TCP."
 fn private_data_of_an_answer_arrive(dut: &TestDevice) -> Outcome {
     let cm_device = CmDevice::of(dut)?;
     for len in [0, 1, 100, ANSWER] {
@@ -155,13 +159,13 @@ fn too_much_private_data_of_a_request_is_refused(dut: &TestDevice) -> Outcome {
         assert_eq!(client.id.connect(Some(&Param::nowhere().with(&pattern(1, len)))), Err(EINVAL), "{len}");
     }
     assert!(listener.channel.is_quiet());
-    // It may still connect.
+    // The client may still connect.
     client.id.connect(Some(&Param::nowhere())).unwrap();
     listener.channel.expect_good(Kind::RDMA_CM_EVENT_CONNECT_REQUEST);
     Ok(())
 }
 
-/// The kernel rejects a request whose answer it cannot send.
+/// The kernel rejects a request if it cannot send the reply.
 fn too_much_private_data_of_an_answer_rejects_it(dut: &TestDevice) -> Outcome {
     let cm_device = CmDevice::of(dut)?;
     let request = cm_device.request(TCP, &Param::nowhere());
@@ -195,7 +199,7 @@ fn more_reads_than_the_device_has_are_refused(dut: &TestDevice) -> Outcome {
     for param in &too_many {
         assert_eq!(request.server.accept(Some(param)), Err(EINVAL), "{param:?}");
     }
-    // Neither was sent.
+    // Neither request was sent.
     established(&request);
     Ok(())
 }
@@ -223,7 +227,8 @@ fn a_connection_needs_a_queue_pair_or_parameters(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// `man rdma_accept`: "If the conn_param parameter is NULL, the values reported in the connection request event are used."
+/// `man rdma_accept`: "If the conn_param parameter is NULL, the values reported in the connection
+/// request event are used."
 fn a_connection_without_parameters_has_the_library_s(dut: &TestDevice) -> Outcome {
     let cm_device = CmDevice::of(dut)?;
     let listener = cm_device.listener(TCP);
@@ -281,7 +286,7 @@ fn data_flow_between_pairs_that_the_library_moved(dut: &TestDevice) -> Outcome {
     let pair = cm_device.pair(&options());
     pair.talks();
     let (a, b) = (&pair.client_node, &pair.server_node);
-    // One read at a time was agreed, both ways.
+    // Both sides agreed on one outstanding read in each direction.
     for (from, to) in [(a, b), (b, a)] {
         to.mr.buf.set(4096, &pattern(5, 64));
         from.done(Wr::read(1, to.mr.remote(4096)).sge(from.mr.at(8192, 64)));
@@ -312,8 +317,9 @@ fn the_library_moves_its_pairs_through_their_states(dut: &TestDevice) -> Outcome
     Ok(())
 }
 
-/// "If a QP has not been created on the rdma_cm_id, this function should be called by the active side to complete the
-/// connection, after getting connect response event. This will trigger a connection established event on the passive side."
+/// "If a QP has not been created on the rdma_cm_id, this function should be called by the active
+/// side to complete the connection, after getting connect response event. This will trigger a
+/// connection established event on the passive side."
 fn a_pair_of_the_program_s_own_is_moved_by_hand(dut: &TestDevice) -> Outcome {
     let cm_device = CmDevice::of(dut)?;
     let listener = cm_device.listener(TCP);
@@ -377,7 +383,8 @@ fn the_library_establishes_with_its_own_pair(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// (Who has asked and was not answered had better not try: the kernel sends a rejection and waits out its own request.)
+/// An identifier with an unanswered request is not tried here: the kernel would send a rejection
+/// and wait for its request to time out.
 fn an_identifier_that_did_not_connect_cannot_establish(dut: &TestDevice) -> Outcome {
     let cm_device = CmDevice::of(dut)?;
     assert_eq!(cm_device.resolved(TCP, cm_device.at(7471)).id.establish(), Err(EINVAL), "resolved");
@@ -385,8 +392,9 @@ fn an_identifier_that_did_not_connect_cannot_establish(dut: &TestDevice) -> Outc
     Ok(())
 }
 
-/// `man rdma_notify`: "This routine forces the connection into an established state ... Calling this routine ensures the delivery
-/// of the RDMA_CM_EVENT_ESTABLISHED event", and EISCONN says that it is in that state.
+/// `man rdma_notify`: "This routine forces the connection into an established state ... Calling
+/// this routine ensures the delivery of the RDMA_CM_EVENT_ESTABLISHED event". EISCONN means that
+/// the connection is in that state already.
 fn an_early_message_establishes(dut: &TestDevice) -> Outcome {
     let cm_device = CmDevice::of(dut)?;
     let request = cm_device.request(TCP, &Param::nowhere());
@@ -458,7 +466,8 @@ fn one_thread_connects_to_itself_many_times(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// IBTA chapter 12, stale connections: a request from a queue pair that belongs to another connection is rejected.
+/// IBTA chapter 12, stale connections: a request from a queue pair that belongs to another
+/// connection is rejected.
 fn a_queue_pair_of_another_connection_is_stale(dut: &TestDevice) -> Outcome {
     let cm_device = CmDevice::of(dut)?;
     let param = Param::nowhere();

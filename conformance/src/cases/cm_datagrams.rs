@@ -1,4 +1,5 @@
-//! Datagram services (`man rdma_connect`, `man rdma_accept` of RDMA_PS_UDP): a request learns the other side's queue pair.
+//! Datagram services (`man rdma_connect`, `man rdma_accept` with RDMA_PS_UDP): a client looks up
+//! the service's queue pair.
 
 use libc::EINVAL;
 use rdma_mummy_sys::types::RDMA_UDP_QKEY;
@@ -29,19 +30,20 @@ pub(crate) fn cases(suite: &mut Suite) {
 
 const UDP: Space = Space::RDMA_PS_UDP;
 
-/// The private data of a request: the message has 216 bytes (IBTA chapter 12, SIDR), of which 36 tell the addresses.
+/// The private data that a program can put into a request. The message has 216 bytes (IBTA chapter
+/// 12, SIDR), 36 of which carry the addresses.
 const REQUEST: usize = 180;
 
-/// The private data of an answer.
+/// The private data of a reply.
 const ANSWER: usize = 136;
 
-/// IBTA chapter 12, SIDR, statuses: there is no such service.
+/// IBTA chapter 12, SIDR status: the service does not exist.
 const UNSUPPORTED: i32 = 1;
 
-/// IBTA chapter 12, SIDR, statuses: the service said no.
+/// IBTA chapter 12, SIDR status: rejected by the service.
 const REJECTED: i32 = 2;
 
-/// What lies before the message in each receive's memory.
+/// The bytes before the message in each receive's memory.
 const GRH: usize = 40;
 
 fn padded(bytes: &[u8], len: usize) -> Vec<u8> {
@@ -102,8 +104,9 @@ fn too_much_private_data_of_its_answer_is_refused(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// `man rdma_get_cm_event`, UD event data: "QP number of the remote endpoint", "QKey needed to send data to the remote
-/// endpoint(s)", "Address information needed to send data to the remote endpoint(s)."
+/// `man rdma_get_cm_event`, UD event data: "QP number of the remote endpoint", "QKey needed to send
+/// data to the remote endpoint(s)", "Address information needed to send data to the remote
+/// endpoint(s)."
 fn an_answer_tells_the_queue_pair_and_its_key(dut: &TestDevice) -> Outcome {
     let cm_device = CmDevice::of(dut)?;
     let request = cm_device.request(UDP, &Param::default());
@@ -130,7 +133,7 @@ fn the_passive_side_hears_no_more(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// The first receive's message, behind the header.
+/// The message of the first receive, after the header.
 fn hears(node: &Node) -> Vec<u8> {
     let wc = node.recv_cq.ok();
     node.mr.buf.get(GRH, wc.len as usize - GRH)
@@ -167,10 +170,11 @@ fn a_pair_of_a_datagram_service_is_ready(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// `man rdma_get_cm_event`: RDMA_CM_EVENT_UNREACHABLE: "Generated on the active side to notify the user that the remote server is
-/// not reachable or unable to respond to a connection request. If this event is generated in response to a UD QP resolution
-/// request over InfiniBand, the event status field will contain an errno, if negative, or the status result carried in the IB CM
-/// SIDR REP message."
+/// `man rdma_get_cm_event`: RDMA_CM_EVENT_UNREACHABLE: "Generated on the active side to notify the
+/// user that the remote server is not reachable or unable to respond to a connection request. If
+/// this event is generated in response to a UD QP resolution request over InfiniBand, the event
+/// status field will contain an errno, if negative, or the status result carried in the IB CM SIDR
+/// REP message."
 fn a_lookup_is_rejected(dut: &TestDevice) -> Outcome {
     let cm_device = CmDevice::of(dut)?;
     for len in [0, ANSWER] {

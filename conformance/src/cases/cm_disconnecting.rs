@@ -36,14 +36,14 @@ pub(crate) fn cases(suite: &mut Suite) {
 
 const TCP: Space = Space::RDMA_PS_TCP;
 
-/// How long a connection may linger: the kernel waits for packets that are still under way.
+/// How long a connection may stay in TIMEWAIT, while the kernel waits for late packets.
 const LINGER: Duration = Duration::from_secs(20);
 
 fn pair(dut: &TestDevice) -> Result<ConnectedPair, crate::kit::Skip> {
     Ok(CmDevice::of(dut)?.pair(&CmDevice::options()))
 }
 
-/// The next event that is not the end of a wait.
+/// The next event other than TIMEWAIT_EXIT.
 fn disconnected(channel: &CmChannel, id: &CmId) -> EventCopy {
     let seen = channel.expect(Kind::RDMA_CM_EVENT_DISCONNECTED);
     assert!(seen.is_for(id));
@@ -51,7 +51,7 @@ fn disconnected(channel: &CmChannel, id: &CmId) -> EventCopy {
     seen
 }
 
-/// One side ends the connection, the other follows.
+/// Disconnects one side first, then the other.
 fn end(first: (&CmId, &CmChannel), second: (&CmId, &CmChannel)) {
     first.0.disconnect().unwrap();
     disconnected(second.1, second.0);
@@ -63,7 +63,8 @@ fn in_error(node: &Node) {
     assert_eq!(node.qp.state(), State::IBV_QPS_ERR);
 }
 
-/// "After successfully disconnecting, an RDMA_CM_EVENT_DISCONNECTED event will be generated on both sides of the connection."
+/// "After successfully disconnecting, an RDMA_CM_EVENT_DISCONNECTED event will be generated on both
+/// sides of the connection."
 fn the_active_side_disconnects(dut: &TestDevice) -> Outcome {
     let pair = pair(dut)?;
     end((&pair.client.id, &pair.client.channel), (&pair.server, &pair.listener.channel));
@@ -90,7 +91,8 @@ fn both_sides_disconnect_at_once(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// "... transitions any associated QP to the error state, which will flush any posted work requests to the completion queue."
+/// "... transitions any associated QP to the error state, which will flush any posted work requests
+/// to the completion queue."
 fn disconnecting_flushes_what_is_outstanding(dut: &TestDevice) -> Outcome {
     let pair = pair(dut)?;
     let node = &pair.client_node;
@@ -108,7 +110,7 @@ fn disconnecting_flushes_what_is_outstanding(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// The event alone moves nothing: the program disconnects when it is ready to.
+/// The event does not change the pair's state: the program disconnects when it is ready to.
 fn the_other_side_s_pair_is_its_own(dut: &TestDevice) -> Outcome {
     let pair = pair(dut)?;
     pair.client.id.disconnect().unwrap();
@@ -189,8 +191,8 @@ fn both_sides_may_go_at_once(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// `man rdma_get_cm_event`: RDMA_CM_EVENT_TIMEWAIT_EXIT: "The QP associated with a connection has exited its timewait state and
-/// is now ready to be re-used."
+/// `man rdma_get_cm_event`: RDMA_CM_EVENT_TIMEWAIT_EXIT: "The QP associated with a connection has
+/// exited its timewait state and is now ready to be re-used."
 fn the_time_of_waiting_ends(dut: &TestDevice) -> Outcome {
     let pair = pair(dut)?;
     end((&pair.client.id, &pair.client.channel), (&pair.server, &pair.listener.channel));
@@ -221,7 +223,7 @@ fn a_request_that_was_withdrawn_is_not_accepted(dut: &TestDevice) -> Outcome {
     let cm_device = CmDevice::of(dut)?;
     let request = cm_device.request(TCP, &Param::nowhere());
     request.client.id.destroy().unwrap();
-    // What comes after the withdrawal has arrived.
+    // The next event proves that the withdrawal has arrived before.
     let other = cm_device.resolved(TCP, cm_device.at(request.listener.id.src_port()));
     other.id.connect(Some(&Param::nowhere())).unwrap();
     let seen = request.listener.channel.expect_good(Kind::RDMA_CM_EVENT_CONNECT_REQUEST);
@@ -243,7 +245,8 @@ fn a_connection_that_was_not_established_ends_with_its_identifier(dut: &TestDevi
     Ok(())
 }
 
-/// IBTA chapter 12, reasons of rejections: the program on the other side said no, or ended its identifier.
+/// IBTA chapter 12, reasons of rejections: rejected by the consumer, which includes a destroyed
+/// identifier.
 const BY_THE_CONSUMER: i32 = 28;
 
 fn the_events_of_one_end_do_not_come_twice(dut: &TestDevice) -> Outcome {

@@ -1,4 +1,5 @@
-//! Synchronous identifiers (`man rdma_create_id`, `man rdma_create_ep`, `man rdma_get_request`), and devices (`man rdma_get_devices`).
+//! Synchronous identifiers (`man rdma_create_id`, `man rdma_create_ep`, `man rdma_get_request`),
+//! and devices (`man rdma_get_devices`).
 
 use std::process::Command;
 use std::thread;
@@ -33,29 +34,29 @@ pub(crate) fn cases(suite: &mut Suite) {
 
 const TCP: Space = Space::RDMA_PS_TCP;
 
-/// What makes the software device's GUID zero.
+/// The fault that makes the software device's node GUID zero.
 const NO_GUID: (&str, &str) = ("SOFT_RNIC_FAULTS", "node_guid=0");
 
-/// Where to listen, with a port that the library chooses.
+/// An address to listen at, with a port that the library chooses.
 fn passive(cm_device: &CmDevice, space: Space) -> Info {
     let hints = Hints { flags: RAI_PASSIVE, space: Some(space), ..Hints::default() };
     cm_device.cm.info(Some(&cm_device.ip.to_string()), Some("0"), Some(&hints)).unwrap()
 }
 
-/// Where to connect to.
+/// An address to connect to.
 fn active(cm_device: &CmDevice, space: Space, port: u16) -> Info {
     let hints = Hints { space: Some(space), ..Hints::default() };
     cm_device.cm.info(Some(&cm_device.ip.to_string()), Some(&port.to_string()), Some(&hints)).unwrap()
 }
 
-/// A synchronous listener of an endpoint.
+/// A synchronous listener created by `rdma_create_ep`.
 fn listener(cm_device: &CmDevice, space: Space, init: Option<&QpInit>) -> CmId {
     let id = cm_device.cm.endpoint(&passive(cm_device, space), None, init).unwrap();
     id.listen(4).unwrap();
     id
 }
 
-/// A pair whose queues the library makes.
+/// Attributes of a pair whose completion queues the library creates.
 fn init(device: &Device, qp_type: Type) -> QpInit {
     let cq = Cq::of(device, 1, Flavour::Classic, None);
     let mut init = QpInit::new(qp_type, &cq, &cq);
@@ -63,8 +64,8 @@ fn init(device: &Device, qp_type: Type) -> QpInit {
     init
 }
 
-/// "While operating synchronously, calls that result in an event will block until the operation completes. The event will be
-/// returned to the user through the rdma_cm_id structure."
+/// "While operating synchronously, calls that result in an event will block until the operation
+/// completes. The event will be returned to the user through the rdma_cm_id structure."
 fn a_synchronous_identifier_waits_for_its_results(dut: &TestDevice) -> Outcome {
     let cm_device = CmDevice::of(dut)?;
     let id = cm_device.cm.synchronous_id(TCP).unwrap();
@@ -99,7 +100,8 @@ fn a_synchronous_rejection_is_a_refusal(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// "Users that wish asynchronous operation must migrate the rdma_cm_id to a user created event channel."
+/// "Users that wish asynchronous operation must migrate the rdma_cm_id to a user created event
+/// channel."
 fn a_synchronous_identifier_becomes_asynchronous(dut: &TestDevice) -> Outcome {
     let cm_device = CmDevice::of(dut)?;
     let id = cm_device.cm.synchronous_id(TCP).unwrap();
@@ -112,8 +114,8 @@ fn a_synchronous_identifier_becomes_asynchronous(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// `man rdma_migrate_id`: "If the channel parameter is NULL, the specified rdma_cm_id will be placed into synchronous operation
-/// mode."
+/// `man rdma_migrate_id`: "If the channel parameter is NULL, the specified rdma_cm_id will be
+/// placed into synchronous operation mode."
 fn an_asynchronous_identifier_becomes_synchronous(dut: &TestDevice) -> Outcome {
     let cm_device = CmDevice::of(dut)?;
     let end = cm_device.create_id(TCP);
@@ -163,7 +165,7 @@ fn two_endpoints_connect_and_talk(dut: &TestDevice) -> Outcome {
     let (server_node, server, _listener) = server.join().unwrap();
     sends(&node, &server_node, 1);
     sends(&server_node, &node, 2);
-    // Each waits for the other.
+    // Each disconnect waits for the other.
     let other = thread::spawn(move || server.disconnect());
     client.disconnect().unwrap();
     assert_eq!(client.event().unwrap().kind, Kind::RDMA_CM_EVENT_DISCONNECTED);
@@ -183,8 +185,9 @@ fn an_endpoint_has_its_queue_pair(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// "When a new connection request is retrieved by calling rdma_get_request, the rdma_cm_id associated with the new connection will
-/// automatically be associated with a QP using the pd and qp_init_attr parameters."
+/// "When a new connection request is retrieved by calling rdma_get_request, the rdma_cm_id
+/// associated with the new connection will automatically be associated with a QP using the pd and
+/// qp_init_attr parameters."
 fn a_listening_endpoint_makes_pairs_for_its_requests(dut: &TestDevice) -> Outcome {
     let cm_device = CmDevice::of(dut)?;
     let init = init(&dut.open(), Type::IBV_QPT_RC);
@@ -247,8 +250,8 @@ fn the_list_has_the_device(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// librdmacm finds the device of an identifier by its GUID, and takes zero to mean that there is none: the identifier has no context,
-/// whether the event says so (new releases) or not (old ones).
+/// librdmacm finds an identifier's device by its GUID, and zero means no device. The identifier
+/// then has no context, with (new releases) or without (old ones) an error in the event.
 fn an_identifier_of_a_device_without_a_guid_has_no_context(dut: &TestDevice) -> Outcome {
     if dut.target == TestTarget::System {
         skip!("the device has a GUID");
@@ -264,7 +267,7 @@ fn an_identifier_of_a_device_without_a_guid_has_no_context(dut: &TestDevice) -> 
         assert!(!bound.id.has_verbs() && bound.id.src_port() != 0);
         return Ok(());
     }
-    // The GUID is the process's: another one has zero.
+    // The GUID belongs to the process, so that a second process has the zero GUID.
     let name = "cm_endpoints::an_identifier_of_a_device_without_a_guid_has_no_context";
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", name])

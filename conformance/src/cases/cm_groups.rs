@@ -1,4 +1,5 @@
-//! Multicast groups of the connection manager (`man rdma_join_multicast`, `man rdma_join_multicast_ex`).
+//! Multicast groups of the connection manager (`man rdma_join_multicast`, `man
+//! rdma_join_multicast_ex`).
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -33,13 +34,13 @@ pub(crate) fn cases(suite: &mut Suite) {
 
 const UDP: Space = Space::RDMA_PS_UDP;
 
-/// What lies before the message in each receive's memory.
+/// The bytes before the message in each receive's memory.
 const GRH: usize = 40;
 
 /// The queue pair number of every group (IBTA chapter 4, addressing).
 const GROUP: u32 = 0xff_ffff;
 
-/// A group that only the case of this number uses.
+/// A group that only one case uses.
 fn group(number: u8) -> SocketAddr {
     (Ipv4Addr::new(239, 2, 77, number), 0).into()
 }
@@ -55,7 +56,7 @@ fn joined(end: &IdWithChannel, context: usize) -> EventCopy {
     seen
 }
 
-/// An identifier with a pair, in a group.
+/// An identifier with a pair, as a member of a group.
 fn member(cm_device: &CmDevice, number: u8) -> (Node, IdWithChannel, EventCopy) {
     let end = cm_device.bound(UDP);
     let node = end.id.node(&options());
@@ -65,7 +66,7 @@ fn member(cm_device: &CmDevice, number: u8) -> (Node, IdWithChannel, EventCopy) 
     (node, end, seen)
 }
 
-/// Sends to the group of an event.
+/// Sends to the group that the event names.
 fn tell(node: &Node, seen: &EventCopy, seed: u8) {
     let ah = Ah::new(&node.pd, seen.ud.ah_attr).unwrap();
     node.mr.buf.set(4096, &pattern(seed, 64));
@@ -105,13 +106,13 @@ fn the_group_of_an_ipv4_address_is_that_address(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// "... if a QP is associated with the rdma_cm_id, it is automatically attached to the multicast group when the multicast event is
-/// retrieved by the user."
+/// "... if a QP is associated with the rdma_cm_id, it is automatically attached to the multicast
+/// group when the multicast event is retrieved by the user."
 fn a_pair_is_attached_when_its_join_is_told(dut: &TestDevice) -> Outcome {
     let cm_device = CmDevice::of(dut)?;
     let (node, end, seen) = member(&cm_device, 3);
     let gid = crate::kit::raw_gid(&seen.ud.ah_attr.grh.dgid);
-    // Attached, as a pair that is not attached cannot be detached.
+    // The detach succeeds, which proves that the pair was attached.
     assert_eq!(node.qp.detach(gid, 0), 0);
     assert_eq!(node.qp.detach(gid, 0), EINVAL);
     assert_eq!(node.qp.attach(gid, 0), 0);
@@ -134,7 +135,7 @@ fn a_pair_of_the_program_s_own_is_attached_by_hand(dut: &TestDevice) -> Outcome 
     Ok(())
 }
 
-/// Joining tells the host's network, too, which brings datagrams to every member on it.
+/// The host reports its membership to the network, which delivers datagrams to every member.
 fn members_hear_what_is_sent_to_the_group(dut: &TestDevice) -> Outcome {
     let (cm_device, peer) = (CmDevice::of(dut)?, CmDevice::of_peer(dut)?);
     let (a, a_side, seen) = member(&cm_device, 5);
@@ -162,7 +163,8 @@ fn a_member_that_left_gets_no_datagram(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER: "Create multicast group, don't receive multicast messages from this group."
+/// RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER: "Create multicast group, don't receive multicast messages
+/// from this group."
 fn a_send_only_member_gets_no_datagram(dut: &TestDevice) -> Outcome {
     let cm_device = CmDevice::of(dut)?;
     let end = cm_device.bound(UDP);
@@ -175,7 +177,7 @@ fn a_send_only_member_gets_no_datagram(dut: &TestDevice) -> Outcome {
     assert_eq!(node.qp.detach(gid, 0), EINVAL, "it is not attached");
     tell(&node, &seen, 1);
     end.id.leave(group(7)).unwrap();
-    // A full member by the same function is attached.
+    // A full member that joins with the same function is attached.
     end.id.join_ex(mask, Flags::RDMA_MC_JOIN_FLAG_FULLMEMBER.0, group(7), 9).unwrap();
     joined(&end, 9);
     assert_eq!((node.qp.detach(gid, 0), node.qp.attach(gid, 0)), (0, 0));
@@ -217,7 +219,7 @@ fn joining_needs_a_device(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// Groups are of datagrams.
+/// Only datagram services have groups.
 fn a_connected_service_joins_no_group(dut: &TestDevice) -> Outcome {
     let cm_device = CmDevice::of(dut)?;
     assert_eq!(cm_device.bound(Space::RDMA_PS_TCP).id.join(group(12), 1), Err(EINVAL));
@@ -264,7 +266,7 @@ fn an_identifier_ends_in_a_group(dut: &TestDevice) -> Outcome {
         end.id.join(group(15), 1).unwrap();
         joined(&end, 1);
         end.id.join(group(16), 2).unwrap();
-        // One join that was told, and one that perhaps was not.
+        // The event of the first join was taken; that of the second perhaps not.
         end.id.destroy().unwrap();
         assert!(end.channel.is_quiet());
     }

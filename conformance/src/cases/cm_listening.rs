@@ -39,19 +39,20 @@ pub(crate) fn cases(suite: &mut Suite) {
 
 const TCP: Space = Space::RDMA_PS_TCP;
 
-/// IBTA chapter 12, reasons of rejections: the service that is asked for is not there.
+/// IBTA chapter 12, reasons of rejections: no such service.
 const NO_SUCH_SERVICE: i32 = 8;
 
-/// IBTA chapter 12: the program on the other side said no, or ended its identifier.
+/// IBTA chapter 12, reasons of rejections: rejected by the consumer, which includes a destroyed
+/// identifier.
 const BY_THE_CONSUMER: i32 = 28;
 
-/// IBTA chapter 12: options of the vendor that are not supported.
+/// IBTA chapter 12, reasons of rejections: unsupported vendor options.
 const VENDOR_OPTIONS: i32 = 35;
 
-/// How many bytes of private data a rejection has (IBTA chapter 12, the message REJ).
+/// The private data of a rejection (IBTA chapter 12, the message REJ).
 const REJECTION: usize = 148;
 
-/// A request that nobody waits for.
+/// Sends a request and does not wait for the reply.
 fn ask(cm_device: &CmDevice, to: u16) -> IdWithChannel {
     let end = cm_device.resolved(TCP, cm_device.at(to));
     end.id.connect(Some(&Param::nowhere())).unwrap();
@@ -64,7 +65,7 @@ fn is_rejected(end: &IdWithChannel, status: i32) {
     assert_eq!(seen.status, status, "{seen:?}");
 }
 
-/// The kernel binds it to a port at every address.
+/// The kernel binds such a listener to a port at every address.
 fn a_listener_may_be_bound_to_nothing(dut: &TestDevice) -> Outcome {
     let cm_device = CmDevice::of(dut)?;
     let end = cm_device.create_id(TCP);
@@ -94,15 +95,16 @@ fn two_do_not_listen_at_one_port(dut: &TestDevice) -> Outcome {
         id.bind(cm_device.at(20_201)).unwrap();
         id
     });
-    // The port is shared, and both want to listen: the kernel refuses the first as long as the second is there.
+    // Both share the port and try to listen: the kernel refuses the first while the second is
+    // bound.
     assert_eq!(ids[0].listen(1), Err(EADDRINUSE));
     ids[1].destroy().unwrap();
     ids[0].listen(1).unwrap();
     Ok(())
 }
 
-/// `man rdma_get_cm_event`: "If the event type is RDMA_CM_EVENT_CONNECT_REQUEST, then this references a new id for that
-/// communication."
+/// `man rdma_get_cm_event`: "If the event type is RDMA_CM_EVENT_CONNECT_REQUEST, then this
+/// references a new id for that communication."
 fn a_request_brings_a_new_identifier(dut: &TestDevice) -> Outcome {
     let cm_device = CmDevice::of(dut)?;
     let listener = cm_device.channel();
@@ -132,7 +134,8 @@ fn the_addresses_of_a_request_are_the_other_side_s(dut: &TestDevice) -> Outcome 
     Ok(())
 }
 
-/// "If the rdma_cm_id is bound to an RDMA port number only, the listen will occur across all RDMA devices."
+/// "If the rdma_cm_id is bound to an RDMA port number only, the listen will occur across all RDMA
+/// devices."
 fn a_listener_at_every_address_hears_of_each_device(dut: &TestDevice) -> Outcome {
     let cm_devices = [CmDevice::of(dut)?, CmDevice::of_peer(dut)?];
     let listener = cm_devices[0].create_id(TCP);
@@ -147,7 +150,8 @@ fn a_listener_at_every_address_hears_of_each_device(dut: &TestDevice) -> Outcome
     Ok(())
 }
 
-/// "If the rdma_cm_id is bound to a specific IP address, the listen will be restricted to that address."
+/// "If the rdma_cm_id is bound to a specific IP address, the listen will be restricted to that
+/// address."
 fn a_listener_at_one_address_does_not_hear_of_others(dut: &TestDevice) -> Outcome {
     let (cm_device, peer) = (CmDevice::of(dut)?, CmDevice::of_peer(dut)?);
     let listener = cm_device.listener(TCP);
@@ -158,7 +162,7 @@ fn a_listener_at_one_address_does_not_hear_of_others(dut: &TestDevice) -> Outcom
     Ok(())
 }
 
-/// The device has a listener at this port, and it is not this address's.
+/// The device has a listener at this port, but at another address.
 fn a_listener_at_another_address_of_the_device_does_not_hear(dut: &TestDevice) -> Outcome {
     let cm_device = CmDevice::of(dut)?;
     let Some(mut address) = cm_device.ipv6(dut) else { skip!("the device has no IPv6 address") };
@@ -189,7 +193,7 @@ fn many_requests_arrive_at_one_listener(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// The kernel drops what does not fit, and the other side asks again.
+/// The kernel drops requests beyond the backlog, and the client retries them.
 fn requests_beyond_the_backlog_wait(dut: &TestDevice) -> Outcome {
     let cm_device = CmDevice::of(dut)?;
     let listener = cm_device.bound(TCP);
@@ -199,7 +203,7 @@ fn requests_beyond_the_backlog_wait(dut: &TestDevice) -> Outcome {
         assert!(listener.channel.is_ready(Duration::from_secs(8)), "the first request");
         client
     });
-    // The second would have been there long ago.
+    // Without a backlog the second request would have arrived long ago.
     assert!(!clients[1].channel.is_ready(Duration::from_millis(300)), "it waits");
     let mut servers: Vec<CmId> = Vec::new();
     for _ in &clients {
@@ -220,7 +224,7 @@ fn a_listener_goes_with_requests_that_nobody_took(dut: &TestDevice) -> Outcome {
     let listener = cm_device.listener(TCP);
     let clients = [(); 3].map(|()| ask(&cm_device, listener.id.src_port()));
     assert!(listener.channel.is_ready(Duration::from_secs(8)));
-    // All three are there, or on their way.
+    // All three requests have arrived by now, or are on their way.
     std::thread::sleep(Duration::from_millis(300));
     listener.id.destroy().unwrap();
     for client in &clients {
@@ -253,8 +257,8 @@ fn a_request_goes_with_its_identifier(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// `man rdma_get_cm_event`: RDMA_CM_EVENT_REJECTED: "Indicates that a connection request or response was rejected by the remote
-/// end point."
+/// `man rdma_get_cm_event`: RDMA_CM_EVENT_REJECTED: "Indicates that a connection request or
+/// response was rejected by the remote end point."
 fn nobody_listens(dut: &TestDevice) -> Outcome {
     let cm_device = CmDevice::of(dut)?;
     let bound = cm_device.bound(TCP);
@@ -283,8 +287,8 @@ fn a_listener_of_another_port_space_hears_nothing(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// "If the underlying RDMA transport supports private data in the reject message, the specified data will be passed to the
-/// remote side."
+/// "If the underlying RDMA transport supports private data in the reject message, the specified
+/// data will be passed to the remote side."
 fn a_request_is_rejected_with_private_data(dut: &TestDevice) -> Outcome {
     let cm_device = CmDevice::of(dut)?;
     for len in [1, 56, REJECTION] {
@@ -299,8 +303,8 @@ fn a_request_is_rejected_with_private_data(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// "The size of the private data buffer may be larger than the amount of private data sent by the remote side. Any additional
-/// space in the buffer will be zeroed out."
+/// "The size of the private data buffer may be larger than the amount of private data sent by the
+/// remote side. Any additional space in the buffer will be zeroed out."
 fn a_rejection_without_data_is_padded(dut: &TestDevice) -> Outcome {
     let cm_device = CmDevice::of(dut)?;
     let request = cm_device.request(TCP, &Param::nowhere());
@@ -348,7 +352,7 @@ fn a_rejected_side_may_not_try_again(dut: &TestDevice) -> Outcome {
     request.server.reject(&[]).unwrap();
     is_rejected(&request.client, BY_THE_CONSUMER);
     assert_eq!(request.client.id.connect(Some(&Param::nowhere())), Err(EINVAL));
-    // But another identifier may.
+    // Another identifier may connect.
     let again = ask(&cm_device, request.listener.id.src_port());
     request.listener.channel.expect_good(Kind::RDMA_CM_EVENT_CONNECT_REQUEST).request().reject(&[]).unwrap();
     is_rejected(&again, BY_THE_CONSUMER);

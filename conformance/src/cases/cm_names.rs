@@ -1,5 +1,5 @@
-//! Events of a program's own, and names that are looked for in the background (`man rdma_write_cm_event`,
-//! `man rdma_resolve_addrinfo`, `man rdma_query_addrinfo`).
+//! Events written by the program, and asynchronous name resolution (`man rdma_write_cm_event`, `man
+//! rdma_resolve_addrinfo`, `man rdma_query_addrinfo`).
 
 use std::thread;
 use std::time::Duration;
@@ -34,7 +34,8 @@ fn cm_device(dut: &TestDevice) -> Result<CmDevice, Skip> {
 const USER: Kind = Kind::RDMA_CM_EVENT_USER;
 const ARGUMENT: u64 = 0x5566_7788_aabb_ccdd;
 
-/// "status: The status value reported in the rdma_cm_event. arg: A user-specified value reported in the rdma_cm_event."
+/// "status: The status value reported in the rdma_cm_event. arg: A user-specified value reported in
+/// the rdma_cm_event."
 fn an_event_of_one_s_own_says_what_it_was_given(dut: &TestDevice) -> Outcome {
     let cm_device = cm_device(dut)?;
     let end = cm_device.create_id(Space::RDMA_PS_TCP);
@@ -42,13 +43,14 @@ fn an_event_of_one_s_own_says_what_it_was_given(dut: &TestDevice) -> Outcome {
         end.id.write_event(USER, status, argument).unwrap();
         let seen = end.channel.event().copy_and_ack();
         assert!(seen.is_for(&end.id));
-        // The argument is where of other events a pointer is.
+        // The argument stands in the field that is a pointer in other events.
         assert_eq!((seen.kind, seen.status, seen.context as u64), (USER, status, argument));
     }
     Ok(())
 }
 
-/// "Applications may use this for internal signaling purposes, such as waking a thread blocked on the event channel."
+/// "Applications may use this for internal signaling purposes, such as waking a thread blocked on
+/// the event channel."
 fn an_event_of_one_s_own_wakes_who_waits(dut: &TestDevice) -> Outcome {
     let cm_device = cm_device(dut)?;
     let end = cm_device.create_id(Space::RDMA_PS_UDP);
@@ -98,7 +100,8 @@ fn an_address_is_found_in_the_background(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// "The result of the resolution, whether successful or failed, will be reported as an event on the related event channel."
+/// "The result of the resolution, whether successful or failed, will be reported as an event on the
+/// related event channel."
 fn a_name_that_is_not_found_is_an_event(dut: &TestDevice) -> Outcome {
     let cm_device = cm_device(dut)?;
     let end = cm_device.create_id(Space::RDMA_PS_TCP);
@@ -117,8 +120,8 @@ fn there_is_no_answer_before_a_question(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// "These 2 flags are mutual-exclusive". An address of the subnet's administration needs a port of InfiniBand, which the identifier
-/// is not bound to.
+/// "These 2 flags are mutual-exclusive". An address of the subnet administration needs an
+/// InfiniBand port, to which the identifier is not bound.
 fn names_and_the_subnet_are_not_asked_both(dut: &TestDevice) -> Outcome {
     let cm_device = cm_device(dut)?;
     let end = cm_device.create_id(Space::RDMA_PS_TCP);

@@ -1,4 +1,5 @@
-//! Options of identifiers (`man rdma_set_option`), and of enhanced connection establishment (`man rdma_get_remote_ece`).
+//! Options of identifiers (`man rdma_set_option`), and of enhanced connection establishment (`man
+//! rdma_get_remote_ece`).
 
 use libc::{EINVAL, ENOSYS};
 use rdma_mummy_sys::types::ibv_qp_state as State;
@@ -83,7 +84,8 @@ fn the_quality_of_service_is_in_the_path(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// "Set QP ACK timeout. The value calculated according to the formula 4.096 * 2^(ack_timeout) usec."
+/// "Set QP ACK timeout. The value calculated according to the formula 4.096 * 2^(ack_timeout)
+/// usec."
 fn the_acknowledgement_s_time_is_the_pair_s(dut: &TestDevice) -> Outcome {
     let cm_device = CmDevice::of(dut)?;
     let listener = cm_device.listener(TCP);
@@ -143,8 +145,8 @@ fn an_identifier_moves_with_its_options(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// `man rdma_get_remote_ece`: "... this function should be called by the user to get the remote ECE parameters, to allow local
-/// users to prepare them before responding."
+/// `man rdma_get_remote_ece`: "... this function should be called by the user to get the remote ECE
+/// parameters, to allow local users to prepare them before responding."
 fn options_of_a_request_arrive(dut: &TestDevice) -> Outcome {
     let cm_device = CmDevice::of(dut)?;
     let listener = cm_device.listener(TCP);
@@ -169,7 +171,7 @@ fn options_of_an_answer_arrive(dut: &TestDevice) -> Outcome {
     client.channel.expect_good(Kind::RDMA_CM_EVENT_CONNECT_RESPONSE);
     let ece = client.id.remote_ece().unwrap();
     assert_eq!((ece.vendor_id, ece.options), (VENDOR, 0x11));
-    // Without options there are none.
+    // A request without options has none in its event.
     let client = cm_device.resolved(TCP, cm_device.at(listener.id.src_port()));
     client.id.connect(Some(&Param::nowhere())).unwrap();
     let server = listener.channel.expect_good(Kind::RDMA_CM_EVENT_CONNECT_REQUEST).request();
@@ -189,7 +191,7 @@ fn options_without_a_vendor_are_refused(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// `man rdma_set_local_ece`: for those who do not have their pair made by the library.
+/// `man rdma_set_local_ece`: for programs that create the queue pair without librdmacm.
 fn options_of_a_pair_are_the_library_s_own(dut: &TestDevice) -> Outcome {
     let cm_device = CmDevice::of(dut)?;
     let end = cm_device.bound(TCP);

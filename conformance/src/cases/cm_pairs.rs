@@ -1,4 +1,5 @@
-//! Queue pairs of identifiers (`man rdma_create_qp`, `man rdma_init_qp_attr`, `man rdma_create_srq`).
+//! Queue pairs of identifiers (`man rdma_create_qp`, `man rdma_init_qp_attr`, `man
+//! rdma_create_srq`).
 
 use libc::EINVAL;
 use rdma_mummy_sys::types::ibv_qp_attr_mask as Mask;
@@ -86,10 +87,10 @@ fn attributes_of_a_request_s_own_side(dut: &TestDevice) -> Outcome {
     let request = cm_device.request(TCP, &param);
     let (init, _) = request.server.qp_attr(State::IBV_QPS_INIT).unwrap();
     assert_ne!(init.qp_access_flags & ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0, 0);
-    // What the request says, before anything was accepted.
+    // The attributes of the request, before anything was accepted.
     let (rtr, _) = request.server.qp_attr(State::IBV_QPS_RTR).unwrap();
     assert_eq!((rtr.dest_qp_num, rtr.ah_attr.port_num), (param.qp_num, 1));
-    // Both sides count from the numbers that they told each other.
+    // Each side starts at the packet sequence number that it sent to the other.
     request.server.accept(Some(&Param::nowhere())).unwrap();
     request.client.channel.expect_good(Kind::RDMA_CM_EVENT_CONNECT_RESPONSE);
     let (server_rts, _) = request.server.qp_attr(State::IBV_QPS_RTS).unwrap();
@@ -108,7 +109,8 @@ fn attributes_without_a_device_are_refused(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// `man rdma_create_qp`: "QPs allocated to an rdma_cm_id are automatically transitioned by the librdmacm through their states."
+/// `man rdma_create_qp`: "QPs allocated to an rdma_cm_id are automatically transitioned by the
+/// librdmacm through their states."
 fn a_pair_is_made_in_init(dut: &TestDevice) -> Outcome {
     let cm_device = CmDevice::of(dut)?;
     let end = cm_device.bound(TCP);
@@ -130,7 +132,7 @@ fn an_identifier_has_one_pair(dut: &TestDevice) -> Outcome {
     assert_eq!(end.id.create_qp(Some(&node.pd), &init, false).err(), Some(EINVAL));
     let (pd, device) = (node.pd.clone(), node.device.clone());
     drop((init, node));
-    // Another, when it is gone.
+    // A new queue pair may be created when the old one is gone.
     let cq = Cq::of(&device, 4, Flavour::Classic, None);
     let init = QpInit::new(ibv_qp_type::IBV_QPT_RC, &cq, &cq);
     end.id.create_qp(Some(&pd), &init, false).unwrap();
@@ -144,7 +146,7 @@ fn a_pair_needs_a_device_s_own_domain(dut: &TestDevice) -> Outcome {
     let cq = Cq::of(&device, 4, Flavour::Classic, None);
     let init = QpInit::new(ibv_qp_type::IBV_QPT_RC, &cq, &cq);
     assert_eq!(end.id.create_qp(Some(&other.pd()), &init, false).err(), Some(EINVAL));
-    // Without a domain it is the library's own.
+    // Without a domain the library uses its own.
     end.id.create_qp(None, &init, false).unwrap();
     Ok(())
 }
@@ -163,7 +165,8 @@ fn a_pair_is_made_by_extended_attributes(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// `man rdma_create_qp`: "Any send or receive completion queues not specified ... will be allocated."
+/// `man rdma_create_qp`: "Any send or receive completion queues not specified ... will be
+/// allocated."
 fn the_library_makes_queues_of_its_own(dut: &TestDevice) -> Outcome {
     let cm_device = CmDevice::of(dut)?;
     let end = cm_device.bound(TCP);
@@ -177,7 +180,8 @@ fn the_library_makes_queues_of_its_own(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// `man rdma_create_srq`: "Allocate a shared receive queue associated with the specified rdma_cm_id."
+/// `man rdma_create_srq`: "Allocate a shared receive queue associated with the specified
+/// rdma_cm_id."
 fn a_shared_receive_queue_belongs_to_an_identifier(dut: &TestDevice) -> Outcome {
     let cm_device = CmDevice::of(dut)?;
     let end = cm_device.bound(TCP);

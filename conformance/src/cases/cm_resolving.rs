@@ -1,4 +1,4 @@
-//! The way to another side (`man rdma_resolve_addr`, `man rdma_resolve_route`).
+//! Address and route resolution (`man rdma_resolve_addr`, `man rdma_resolve_route`).
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -30,7 +30,7 @@ pub(crate) fn cases(suite: &mut Suite) {
 
 const TCP: Space = Space::RDMA_PS_TCP;
 
-/// How long resolving may take, in milliseconds.
+/// The time limit for resolving, in milliseconds.
 const LIMIT: i32 = 4000;
 
 /// "After this call, the rdma_cm_id will be bound to an RDMA device."
@@ -59,7 +59,8 @@ fn a_route_is_resolved_and_has_a_path(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// "If a source address is given, the rdma_cm_id is bound to that address, the same as if rdma_bind_addr were called."
+/// "If a source address is given, the rdma_cm_id is bound to that address, the same as if
+/// rdma_bind_addr were called."
 fn a_source_address_is_kept(dut: &TestDevice) -> Outcome {
     let cm_device = CmDevice::of(dut)?;
     let end = cm_device.create_id(TCP);
@@ -100,7 +101,8 @@ fn an_address_is_resolved_once(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// "Users must have already resolved a destination address by calling rdma_resolve_addr before calling this routine."
+/// "Users must have already resolved a destination address by calling rdma_resolve_addr before
+/// calling this routine."
 fn a_route_needs_an_address(dut: &TestDevice) -> Outcome {
     let cm_device = CmDevice::of(dut)?;
     let end = cm_device.bound(TCP);
@@ -138,7 +140,8 @@ fn a_resolved_identifier_is_bound(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// `man rdma_get_cm_event`: RDMA_CM_EVENT_ADDR_ERROR: "Address resolution (rdma_resolve_addr) failed."
+/// `man rdma_get_cm_event`: RDMA_CM_EVENT_ADDR_ERROR: "Address resolution (rdma_resolve_addr)
+/// failed."
 fn an_address_that_nobody_has_is_an_error(dut: &TestDevice) -> Outcome {
     let cm_device = CmDevice::of(dut)?;
     let Some(nobody) = cm_device.nobody() else { skip!("the device has no IPv4 address") };
@@ -148,7 +151,7 @@ fn an_address_that_nobody_has_is_an_error(dut: &TestDevice) -> Outcome {
     let errors = [libc::ETIMEDOUT, libc::EHOSTUNREACH, libc::ENETUNREACH];
     assert!(errors.contains(&-seen.status), "a negative error number: {seen:?}");
     assert!(seen.is_for(&end.id));
-    // It is bound as before, and finds another.
+    // The identifier is bound as before and can resolve another address.
     end.resolve(cm_device.at(7471));
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Completion queues: made, polled, resized, and what an extended one tells.
+//! Completion queues: creation, polling, resizing, and the fields of extended queues.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -108,7 +108,7 @@ fn a_queue_of_a_pair_is_busy(dut: &TestDevice, flavour: Flavour) -> Outcome {
     Ok(())
 }
 
-/// Two nodes whose queues are extended ones with these readers.
+/// Two nodes on extended queues with these fields.
 fn with_readers(device: &Device, flags: u64) -> Result<(Node, Cq), i32> {
     let cq = Cq::new(device, &CqInit { ex: Some(flags), ..CqInit::default() })?;
     let node = Node::with_queues(device, &NodeOptions::rc(Flavour::Extended), None, Some(&cq));
@@ -141,7 +141,8 @@ fn unknown_readers_are_refused(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// `man ibv_create_cq_ex`: `comp_mask` is for later extensions; none is defined. mlx5 refuses.
+/// `man ibv_create_cq_ex`: `comp_mask` is reserved for extensions, and none is defined. mlx5
+/// refuses other values.
 fn an_unknown_mask_of_a_poll_is_refused(dut: &TestDevice) -> Outcome {
     dut.not_softroce("does not look at the comp_mask of ibv_start_poll")?;
     let device = dut.open();
@@ -209,7 +210,7 @@ fn completions_have_wall_clock_times(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// Sends to itself, so that this many completions are there.
+/// Sends to itself until this many completions are in the queue.
 pub(super) fn fill(node: &Node, count: u64) {
     for id in 0..count {
         node.recv(id, 0, 64);
@@ -219,7 +220,7 @@ pub(super) fn fill(node: &Node, count: u64) {
 
 pub(super) fn with_queue_of(device: &Device, cqe: i32) -> (Node, Cq) {
     let cq = device.cq(cqe);
-    // A receive gives its place back when its completion is polled, which is late here.
+    // A receive's slot is free only after its completion is polled, which is late here.
     let options = NodeOptions::rc(Flavour::Classic).set(|options| options.cap.max_recv_wr = 600);
     let node = Node::with_queues(device, &options, None, Some(&cq));
     node.connect(&node.peer());
@@ -253,7 +254,7 @@ fn resize_down_keeps_what_is_there(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// `man ibv_resize_cq`: the size is at least the number of completions that are there.
+/// `man ibv_resize_cq`: the size must not be below the number of completions in the queue.
 fn resize_below_what_is_there_is_refused(dut: &TestDevice) -> Outcome {
     let device = dut.open();
     let (node, cq) = with_queue_of(&device, 200);
@@ -283,13 +284,13 @@ fn the_clock_runs_forward(dut: &TestDevice) -> Outcome {
     let times: Vec<_> = (0..100).map(|_| device.clock(1).unwrap()).collect();
     assert!(times.iter().all(|(mask, _)| *mask == 1), "{times:?}");
     assert!(times.is_sorted_by_key(|(_, ticks)| *ticks) && times[0].1 < times[99].1, "{times:?}");
-    // What is not asked for, or not known, is not answered.
+    // The call answers no other fields than the requested and known ones.
     assert_eq!(device.clock(0).unwrap().0, 0);
     assert_eq!(device.clock(1 << 9 | 1).unwrap().0, 1);
     Ok(())
 }
 
-/// `man ibv_create_cq_ex`: a timestamp is in the units of the device's clock.
+/// `man ibv_create_cq_ex`: a timestamp counts ticks of the device's clock.
 fn timestamps_are_of_the_clock(dut: &TestDevice) -> Outcome {
     dut.not_softroce(NO_TIMES)?;
     let device = dut.open();
@@ -322,8 +323,8 @@ fn a_queue_of_one_thread_works(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// `man ibv_create_cq_ex`: with `IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN` a queue "will not pass to error state if overrun";
-/// completions may be lost.
+/// `man ibv_create_cq_ex`: with `IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN` a queue "will not pass to error
+/// state if overrun"; completions may be lost.
 fn a_queue_that_ignores_overruns_does_not_fail(dut: &TestDevice) -> Outcome {
     dut.not_softroce(NO_FLAGS)?;
     let device = dut.open();
@@ -336,7 +337,7 @@ fn a_queue_that_ignores_overruns_does_not_fail(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// `man ibv_create_cq_ex` names the flags; rdma-core refuses others where it knows of flags at all.
+/// `man ibv_create_cq_ex` lists the flags; releases of rdma-core that support flags refuse others.
 fn unknown_flags_of_a_queue_are_refused(dut: &TestDevice) -> Outcome {
     dut.not_softroce(NO_FLAGS)?;
     let device = dut.open();

@@ -36,7 +36,7 @@ pub(crate) fn cases(suite: &mut Suite) {
 
 const ZERO_BASED: u32 = Access::IBV_ACCESS_ZERO_BASED.0;
 
-/// Memory on the device, where it has any.
+/// Allocates device memory, where the device has any.
 fn dm(dut: &TestDevice, device: &Device, length: usize) -> Result<Dm, Skip> {
     match Dm::new(device, length, 0) {
         Ok(dm) => Ok(dm),
@@ -45,8 +45,8 @@ fn dm(dut: &TestDevice, device: &Device, length: usize) -> Result<Dm, Skip> {
     }
 }
 
-/// "In order to perform a write/read memory access to an allocated device memory, a user could use the ibv_memcpy_to_dm
-/// and ibv_memcpy_from_dm calls respectively."
+/// "In order to perform a write/read memory access to an allocated device memory, a user could use
+/// the ibv_memcpy_to_dm and ibv_memcpy_from_dm calls respectively."
 fn bytes_are_copied_in_and_out(dut: &TestDevice) -> Outcome {
     let dm = dm(dut, &dut.open(), 6000)?;
     assert_eq!(dm.write(0, &pattern(1, 6000)), 0);
@@ -68,19 +68,20 @@ fn copies_out_of_bounds_are_refused(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// "the user may specify the device memory start address alignment using the log_align_req parameter"
+/// "the user may specify the device memory start address alignment using the log_align_req
+/// parameter"
 fn an_alignment_is_granted_or_refused(dut: &TestDevice) -> Outcome {
     let device = dut.open();
     drop(dm(dut, &device, 64)?);
-    // What atomics need.
+    // The alignment that atomics need.
     Dm::new(&device, 64, 3).unwrap();
     assert!(Dm::new(&device, 64, 63).is_err());
     assert!(Dm::new(&device, 64, u32::MAX).is_err());
     Ok(())
 }
 
-/// "ibv_alloc_dm() may fail if device has no more free device memory left, where the maximum amount of allocated memory is
-/// provided by the max_dm_size attribute".
+/// "ibv_alloc_dm() may fail if device has no more free device memory left, where the maximum amount
+/// of allocated memory is provided by the max_dm_size attribute".
 fn more_than_the_device_has_is_refused(dut: &TestDevice) -> Outcome {
     let device = dut.open();
     drop(dm(dut, &device, 64)?);
@@ -132,7 +133,8 @@ fn a_region_has_to_lie_within_the_memory(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// "any reference to it (specifically in sge) is done with a byte offset from the beginning of the region"
+/// "any reference to it (specifically in sge) is done with a byte offset from the beginning of the
+/// region"
 fn peers_reach_device_memory_by_offsets(dut: &TestDevice) -> Outcome {
     let (a, b) = pair(dut, &NodeOptions::rc(Flavour::Classic));
     let dm = dm(dut, &b.device, 8192)?;
@@ -188,7 +190,8 @@ fn a_registered_part_is_all_that_is_reached(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// "Address alignment may be required in cases where RDMA atomic operations will be performed using the device memory."
+/// "Address alignment may be required in cases where RDMA atomic operations will be performed using
+/// the device memory."
 fn atomics_reach_device_memory(dut: &TestDevice) -> Outcome {
     let (a, b) = pair(dut, &NodeOptions::rc(Flavour::Classic));
     drop(dm(dut, &b.device, 64)?);
@@ -204,7 +207,8 @@ fn atomics_reach_device_memory(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// "ibv_free_dm() may fail if any other resources (such as an MR) is still associated with the DM being freed."
+/// "ibv_free_dm() may fail if any other resources (such as an MR) is still associated with the DM
+/// being freed."
 fn device_memory_with_a_region_is_busy(dut: &TestDevice) -> Outcome {
     let device = dut.open();
     let (pd, dm) = (device.pd(), dm(dut, &device, 4096)?);
@@ -216,7 +220,8 @@ fn device_memory_with_a_region_is_busy(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// Such a region has neither address nor pages for `ibv_rereg_mr` to change; it is as it was.
+/// Such a region has neither address nor pages that `ibv_rereg_mr` could change; it stays as it
+/// was.
 fn a_region_of_device_memory_cannot_be_changed(dut: &TestDevice) -> Outcome {
     let (a, b) = pair(dut, &NodeOptions::rc(Flavour::Classic));
     let dm = dm(dut, &b.device, 4096)?;
@@ -255,7 +260,8 @@ fn device_memory_is_imported(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// "the second one way cleanup what ever is needed/opposite of the import without calling the kernel"
+/// "the second one way cleanup what ever is needed/opposite of the import without calling the
+/// kernel"
 fn unimported_device_memory_lives_on(dut: &TestDevice) -> Outcome {
     let (_device, imported, dm) = imported(dut)?;
     drop(Dm::import(&imported, dm.handle().0).unwrap());
@@ -271,7 +277,7 @@ fn device_memory_can_be_freed_by_whoever_imported_it(dut: &TestDevice) -> Outcom
     let again = Dm::import(&imported, handle).unwrap();
     assert_eq!(again.free(), 0);
     assert!(Dm::import(&imported, handle).is_err(), "it is gone");
-    // The original may do nothing but unimport it.
+    // The original handle may only be unimported.
     dm.unimport();
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The device list, contexts, and what they can be asked.
+//! The device list, contexts and their queries.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -73,7 +73,7 @@ fn a_device_that_is_not_there_is_not_opened(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// `man ibv_wc_status_str`: a string for every status, and one for what is none.
+/// `man ibv_wc_status_str`: a name for every status, and one for unknown values.
 fn statuses_have_names(dut: &TestDevice) -> Outcome {
     let name = |status| status_name(dut.provider, ibv_wc_status(status));
     let names: HashSet<_> = (0..=ibv_wc_status::IBV_WC_TM_RNDV_INCOMPLETE.0).map(name).collect();
@@ -82,7 +82,7 @@ fn statuses_have_names(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// `man ibv_event_type_str`: likewise.
+/// `man ibv_event_type_str`: a name for every event, and one for unknown values.
 fn events_have_names(dut: &TestDevice) -> Outcome {
     let name = |event| event_name(dut.provider, ibv_event_type(event));
     let names: HashSet<_> = (0..=ibv_event_type::IBV_EVENT_WQ_FATAL.0).map(name).collect();
@@ -307,7 +307,8 @@ fn two_devices_have_gids_of_their_own(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// `man ibv_query_device_ex`: the struct grows at its end, and its size is what the program was compiled with.
+/// `man ibv_query_device_ex`: the struct grows at its end, and the program passes the size that it
+/// was compiled with.
 fn the_extended_query_writes_no_more_than_it_is_given(dut: &TestDevice) -> Outcome {
     let device = dut.open();
     let classic = size_of::<ibv_device_attr>();
@@ -321,7 +322,7 @@ fn the_extended_query_writes_no_more_than_it_is_given(dut: &TestDevice) -> Outco
 
 fn the_extended_attributes_count_the_ports(dut: &TestDevice) -> Outcome {
     let attr = dut.open().query_ex(None).unwrap();
-    // Libraries that are older than the field leave it as it was.
+    // Libraries that are older than the field leave it unchanged.
     if attr.phys_port_cnt_ex == 0 {
         skip!("the library does not report phys_port_cnt_ex");
     }
@@ -329,7 +330,8 @@ fn the_extended_attributes_count_the_ports(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// `ibv_query_port_speed` (rdma-core 62): lanes times speed, in units of 100 Mb/s, as `ibv_devinfo` prints it.
+/// `ibv_query_port_speed` (rdma-core 62): lanes times speed, in units of 100 Mb/s, as `ibv_devinfo`
+/// prints it.
 fn the_speed_of_a_port_agrees_with_its_lanes(dut: &TestDevice) -> Outcome {
     let device = dut.open();
     let speed = match device.port_speed(1) {
@@ -345,7 +347,7 @@ fn the_speed_of_a_port_agrees_with_its_lanes(dut: &TestDevice) -> Outcome {
         8 => 12,
         other => 2 * u64::from(other == 16),
     };
-    // 25 Gb/s a lane: the only speed that the software device has.
+    // 25 Gb/s for each lane: the only speed of the software device.
     if port.active_speed == 32 {
         assert_eq!(speed, lanes * 250);
     } else {
@@ -356,7 +358,7 @@ fn the_speed_of_a_port_agrees_with_its_lanes(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// Whether the device says that it steers flows.
+/// Whether the device supports flow steering.
 fn steers(device: &Device) -> bool {
     let flag = ibv_device_cap_flags::IBV_DEVICE_MANAGED_FLOW_STEERING.0;
     device.query().unwrap().device_cap_flags & flag != 0

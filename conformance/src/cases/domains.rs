@@ -1,4 +1,5 @@
-//! Thread domains and parent domains (`man ibv_alloc_td`, `man ibv_alloc_parent_domain`). SoftRoCE has neither.
+//! Thread domains and parent domains (`man ibv_alloc_td`, `man ibv_alloc_parent_domain`). SoftRoCE
+//! has neither.
 
 use libc::{EBUSY, EINVAL, EOPNOTSUPP};
 use rdma_mummy_sys::types::ibv_parent_domain_init_attr_mask as Mask;
@@ -30,7 +31,7 @@ pub(crate) fn cases(suite: &mut Suite) {
     );
 }
 
-/// A thread domain, where the device has them.
+/// Allocates a thread domain, where the device supports them.
 fn thread_domain(dut: &TestDevice, device: &Device) -> Result<Td, crate::kit::Skip> {
     match Td::new(device, 0) {
         Ok(td) => Ok(td),
@@ -39,7 +40,7 @@ fn thread_domain(dut: &TestDevice, device: &Device) -> Result<Td, crate::kit::Sk
     }
 }
 
-/// A domain, and a parent domain of it with a thread domain.
+/// A domain, and a parent domain made of it and a thread domain.
 fn parent(dut: &TestDevice, device: &Device) -> Result<(Pd, Pd), crate::kit::Skip> {
     let td = thread_domain(dut, device)?;
     let pd = device.pd();
@@ -54,7 +55,7 @@ fn a_thread_domain_is_allocated_and_freed(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// `comp_mask` says which fields there are, and none are defined.
+/// `comp_mask` says which fields are valid, and none is defined.
 fn an_unknown_mask_of_a_thread_domain_is_refused(dut: &TestDevice) -> Outcome {
     let device = dut.open();
     thread_domain(dut, &device)?;
@@ -79,7 +80,7 @@ fn an_unknown_mask_of_a_parent_domain_is_refused(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// All objects of a domain are of one context (IBTA chapter 10, protection domains).
+/// All objects of a domain belong to one context (IBTA chapter 10, protection domains).
 fn a_parent_domain_of_another_context_is_refused(dut: &TestDevice) -> Outcome {
     let (device, other) = (dut.open(), dut.open());
     let td = thread_domain(dut, &device)?;
@@ -111,7 +112,8 @@ fn a_parent_domain_takes_a_context_for_allocators(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// A device that has no use for them says so: accepting them would promise memory of the program's own.
+/// A device that does not use allocators refuses them: accepting them would promise that the
+/// program's memory is used.
 fn allocators_are_used_or_refused(dut: &TestDevice) -> Outcome {
     let device = dut.open();
     thread_domain(dut, &device)?;
@@ -133,7 +135,7 @@ fn a_domain_is_busy_while_a_parent_domain_has_it(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// `man ibv_alloc_td`: what was created with it is to be destroyed before.
+/// `man ibv_alloc_td`: objects that were created with a thread domain must be destroyed before it.
 fn a_thread_domain_is_busy_while_a_parent_domain_has_it(dut: &TestDevice) -> Outcome {
     let device = dut.open();
     let td = thread_domain(dut, &device)?;
@@ -148,7 +150,7 @@ fn a_thread_domain_is_busy_while_a_parent_domain_has_it(dut: &TestDevice) -> Out
     Ok(())
 }
 
-/// `man ibv_alloc_parent_domain`: what was created with it is to be destroyed before.
+/// `man ibv_alloc_parent_domain`: objects that were created with it must be destroyed before it.
 fn a_parent_domain_is_busy_while_it_has_objects(dut: &TestDevice) -> Outcome {
     let device = dut.open();
     let (pd, parent) = parent(dut, &device)?;
@@ -162,7 +164,7 @@ fn a_parent_domain_is_busy_while_it_has_objects(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// A parent domain is a domain to every function that takes one, this one too.
+/// Every function that takes a domain takes a parent domain, this one too.
 fn a_parent_domain_can_be_extended(dut: &TestDevice) -> Outcome {
     let device = dut.open();
     let (_pd, first) = parent(dut, &device)?;
@@ -192,8 +194,8 @@ fn everything_that_takes_a_domain_takes_a_parent_domain(dut: &TestDevice) -> Out
     Ok(())
 }
 
-/// `man ibv_alloc_parent_domain`: completely interchangeable with the domain that it was made of. Keys of one are good for
-/// pairs of the other.
+/// `man ibv_alloc_parent_domain`: a parent domain is completely interchangeable with its domain.
+/// Keys of one are valid for pairs of the other.
 fn a_parent_domain_and_its_domain_are_one(dut: &TestDevice) -> Outcome {
     let device = dut.open();
     let (pd, parent) = parent(dut, &device)?;

@@ -17,7 +17,7 @@ pub(crate) fn cases(suite: &mut Suite) {
     );
 }
 
-/// A pair, and its options where the device has them.
+/// A pair and its options, where the device supports them.
 fn node(dut: &TestDevice) -> Result<(Node, ibv_ece), Skip> {
     let node = Node::new(&dut.open(), &NodeOptions::rc(Flavour::Classic));
     let ece = options(dut, &node)?;
@@ -32,7 +32,7 @@ fn options(dut: &TestDevice, node: &Node) -> Result<ibv_ece, Skip> {
     }
 }
 
-/// `vendor_id`: a unique identifier of the vendor, so that a network of several tells them apart.
+/// `vendor_id` identifies the vendor, so that devices of several vendors can be told apart.
 fn a_pair_tells_its_options(dut: &TestDevice) -> Outcome {
     let (_node, ece) = node(dut)?;
     assert_ne!(ece.vendor_id, 0);
@@ -74,7 +74,7 @@ fn an_unknown_mask_of_options_is_refused(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// As above: another vendor's options mean something else.
+/// `EINVAL`: the options of another vendor have another meaning.
 fn options_of_another_vendor_are_refused(dut: &TestDevice) -> Outcome {
     let (node, ece) = node(dut)?;
     let foreign = ibv_ece { vendor_id: ece.vendor_id ^ 0x55, ..ece };
@@ -83,7 +83,8 @@ fn options_of_another_vendor_are_refused(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// One side tells its options, the other accepts what it can, the first takes what was accepted (`man rdma_get_remote_ece`).
+/// One side sends its options, the other replies with those that it accepts, and the first sets
+/// these (`man rdma_get_remote_ece`).
 fn a_negotiated_connection_works(dut: &TestDevice) -> Outcome {
     let (a, b) = (
         Node::new(&dut.open(), &NodeOptions::rc(Flavour::Classic)),
@@ -98,7 +99,7 @@ fn a_negotiated_connection_works(dut: &TestDevice) -> Outcome {
     a.mr.buf.set(0, &pattern(4, 100));
     a.done(Wr::write(1, b.mr.remote(0)).sge(a.mr.at(0, 100)));
     assert_eq!(b.mr.buf.get(0, 100), pattern(4, 100));
-    // A pair that nobody negotiated for has the device's own options.
+    // A pair without negotiation has the device's default options.
     let (c, _d) = pair(dut, &NodeOptions::rc(Flavour::Classic));
     assert_eq!(c.qp.query_ece().unwrap().options, offer.options);
     Ok(())

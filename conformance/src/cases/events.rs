@@ -1,4 +1,4 @@
-//! Asynchronous events, and contexts that go while others work.
+//! Asynchronous events, and contexts that are closed while their peers work.
 
 use std::thread;
 use std::time::Duration;
@@ -36,7 +36,7 @@ fn classic() -> NodeOptions {
     NodeOptions::rc(Flavour::Classic)
 }
 
-/// The next event of this kind; others are passed by.
+/// The next event of this kind; other events are skipped.
 fn find(device: &Device, kind: EventType, limit: Duration) -> Option<AsyncEvent> {
     std::iter::from_fn(|| device.event(limit)).find(|event| event.kind() == kind)
 }
@@ -92,8 +92,8 @@ fn a_drained_send_queue_that_nobody_asked_about_is_none(dut: &TestDevice) -> Out
 
 const NO_EVENT: &str = "announces no failure of a responder";
 
-/// IBTA chapter 11, affiliated asynchronous errors: a local access violation of the responder's is an event of its
-/// pair.
+/// IBTA chapter 11, affiliated asynchronous errors: a local access violation at the responder is an
+/// event of its pair.
 fn a_refused_access_is_an_event_of_the_responder(dut: &TestDevice) -> Outcome {
     dut.not_softroce(NO_EVENT)?;
     let (a, b) = pair(dut, &classic());
@@ -103,7 +103,8 @@ fn a_refused_access_is_an_event_of_the_responder(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// As above: an invalid request is an event of the responder's pair.
+/// IBTA chapter 11, affiliated asynchronous errors: an invalid request is an event of the
+/// responder's pair.
 fn an_invalid_request_is_an_event_of_the_responder(dut: &TestDevice) -> Outcome {
     dut.not_softroce(NO_EVENT)?;
     let (a, b) = pair(dut, &NodeOptions::rc(Flavour::Extended));
@@ -114,7 +115,7 @@ fn an_invalid_request_is_an_event_of_the_responder(dut: &TestDevice) -> Outcome 
     Ok(())
 }
 
-/// Its completion says it all.
+/// The requester learns of the failure by its completion only.
 fn the_requester_of_a_failure_gets_no_event(dut: &TestDevice) -> Outcome {
     let (a, b) = pair(dut, &classic());
     a.fails(Wr::write(1, RemoteAddr { rkey: b.mr.rkey() ^ 0x5a, ..b.mr.remote(0) }).sge(a.mr.at(0, 8)));
@@ -167,7 +168,7 @@ fn a_waiting_thread_gets_the_event(dut: &TestDevice) -> Outcome {
 }
 
 impl Node {
-    /// Leaves the node to the end of its context.
+    /// Gives up ownership of all objects: closing the context destroys them.
     fn forget(&self) {
         self.qp.forget();
         self.send_cq.forget();
@@ -177,7 +178,7 @@ impl Node {
     }
 }
 
-/// `man ibv_close_device`: what is left is the program's leak, not an error.
+/// `man ibv_close_device`: objects that the program leaves behind are a leak, not an error.
 fn a_context_closes_with_objects_left(dut: &TestDevice) -> Outcome {
     let node = Node::new(&dut.open(), &classic());
     node.connect(&node.peer());
@@ -191,7 +192,7 @@ fn a_context_closes_with_objects_left(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// The kernel destroys what a context leaves behind when the last use of its file ends.
+/// The kernel destroys the objects of a context when the last user of its file closes it.
 fn the_peer_of_a_closed_context_does_not_answer(dut: &TestDevice) -> Outcome {
     dut.not_softroce("keeps a closed context's objects as long as their queues are mapped, which is until the process ends")?;
     let (a, b) = pair(dut, &classic().impatient());

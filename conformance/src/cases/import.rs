@@ -1,5 +1,5 @@
-//! Importing a device, domains and regions (`man ibv_import_device`, `man ibv_import_pd`, `man ibv_import_mr`). SoftRoCE's
-//! libraries have no importing provider.
+//! Importing a device, domains and regions (`man ibv_import_device`, `man ibv_import_pd`, `man
+//! ibv_import_mr`). The provider of SoftRoCE supports none of it.
 
 use libc::{EBADF, EBUSY, EINVAL, EOPNOTSUPP};
 use rdma_mummy_sys::types::*;
@@ -33,7 +33,7 @@ pub(crate) fn cases(suite: &mut Suite) {
     );
 }
 
-/// A context, and another one of its descriptor, where the device has that.
+/// A context and an import of its descriptor, where the device supports that.
 fn imported(dut: &TestDevice) -> Result<(Device, Device), Skip> {
     let device = dut.open();
     match device.import_own() {
@@ -56,7 +56,7 @@ fn a_device_is_imported_by_its_descriptor(dut: &TestDevice) -> Outcome {
 fn a_device_is_imported_many_times(dut: &TestDevice) -> Outcome {
     let (device, first) = imported(dut)?;
     let others: Vec<_> = (0..5).map(|_| device.import_own().unwrap()).collect();
-    // By the descriptor of an imported one, too.
+    // The descriptor of an imported context works, too.
     let again = first.import_own().unwrap();
     assert!(others.iter().all(|context| context.close() == 0));
     assert_eq!(again.close(), 0);
@@ -64,7 +64,7 @@ fn a_device_is_imported_many_times(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// What the function has not taken is still the caller's.
+/// A failed import does not take ownership of the descriptor.
 fn a_failed_import_leaves_the_descriptor(dut: &TestDevice) -> Outcome {
     let (device, _imported) = imported(dut)?;
     let descriptor = other_descriptor();
@@ -94,7 +94,7 @@ fn closing_an_imported_context_closes_its_descriptor(dut: &TestDevice) -> Outcom
     Ok(())
 }
 
-/// The descriptors are equal: what they stand for lives as long as the last of them.
+/// Both descriptors are equal: the device file stays open until the last of them is closed.
 fn the_original_may_be_closed_first(dut: &TestDevice) -> Outcome {
     let (device, imported) = imported(dut)?;
     let node = Node::new(&imported, &NodeOptions::rc(Flavour::Classic));
@@ -129,7 +129,7 @@ fn a_domain_is_imported(dut: &TestDevice) -> Outcome {
     let again = imported.import_pd(pd.handle()).unwrap();
     assert_eq!(again.handle(), pd.handle());
     assert!(again.is_of(&imported));
-    // In the same context, too.
+    // The domain can be imported into its own context, too.
     assert!(device.import_pd(pd.handle()).unwrap().is_of(&device));
     Ok(())
 }
@@ -145,7 +145,7 @@ fn an_imported_domain_works_with_the_original(dut: &TestDevice) -> Outcome {
     b.connect(&a.peer());
     let mr = again.reg(&Buf::new(4096), EVERYTHING).unwrap();
     mr.buf.set(0, &pattern(6, 200));
-    // The key of one pointer's region, in requests of the other's pair.
+    // The key of a region from one handle is used by the pair of the other.
     a.done(Wr::write(1, b.mr.remote(0)).sge(mr.at(0, 200)));
     assert_eq!(b.mr.buf.get(0, 200), pattern(6, 200));
     b.done(Wr::read(2, mr.remote(0)).sge(b.mr.at(1000, 200)));
@@ -185,7 +185,7 @@ fn a_domain_can_be_freed_by_whoever_imported_it(dut: &TestDevice) -> Outcome {
         (imported.import_pd(pd.handle()).unwrap(), imported.import_pd(pd.handle()).unwrap());
     assert_eq!(first.dealloc(), 0);
     assert!(imported.import_pd(pd.handle()).is_err(), "it is gone");
-    // The others may do nothing but unimport it, as `second` does at its end.
+    // The other handles may only be unimported, as the drop of `second` does.
     drop(second);
     assert_ne!(pd.dealloc(), 0, "it is freed once");
     pd.forget();
@@ -205,7 +205,7 @@ fn a_domain_of_another_context_is_not_found(dut: &TestDevice) -> Outcome {
     let (device, _imported) = imported(dut)?;
     let other = dut.open();
     let pd = device.pd();
-    // The number may be another domain's there: that of `other`, if it has one.
+    // The handle may name another domain there: one of `other`, if it has any.
     assert!(other.import_pd(pd.handle()).is_err());
     Ok(())
 }
@@ -251,14 +251,14 @@ fn a_region_can_be_deregistered_by_whoever_imported_it(dut: &TestDevice) -> Outc
     let region = ImportedMr::new(&again, mr.fields().handle).unwrap();
     assert_eq!(region.dereg(), 0);
     assert!(ImportedMr::new(&again, mr.fields().handle).is_err(), "it is gone");
-    // Its key opens nothing any more.
+    // Its key is invalid now.
     let status = a.fails(Wr::write(1, remote).sge(a.mr.at(0, 8)));
     assert!(
         [ibv_wc_status::IBV_WC_REM_ACCESS_ERR, ibv_wc_status::IBV_WC_REM_INV_REQ_ERR].contains(&status),
         "{status:?}"
     );
     drop(b);
-    // The original may do nothing but unimport it.
+    // The original handle may only be unimported.
     mr.unimport();
     Ok(())
 }

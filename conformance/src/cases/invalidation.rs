@@ -1,5 +1,5 @@
-//! Keys of memory windows that are taken away, by this side and by a message of the peer (`man ibv_post_send`, `man ibv_wr_post`;
-//! IBTA chapter 10, memory invalidation).
+//! Invalidation of memory window keys, locally and by a message of the peer (`man ibv_post_send`,
+//! `man ibv_wr_post`; IBTA chapter 10, memory invalidation).
 
 use rdma_mummy_sys::types::ibv_qp_state as State;
 use rdma_mummy_sys::types::ibv_wc_flags as WcFlags;
@@ -33,7 +33,8 @@ pub(crate) fn cases(suite: &mut Suite) {
     );
 }
 
-/// The key that a message has invalidated. SoftRoCE hands on the kernel's number of the flag, which is another's here.
+/// The key that a message invalidated. SoftRoCE passes on the kernel's value of the flag, which
+/// libibverbs gives another meaning.
 fn invalidated(dut: &TestDevice, wc: &Wc) -> Option<u32> {
     const OF_KERNEL: u32 = 1 << 2;
     dut.expects(wc.invalidated, (wc.flags & OF_KERNEL != 0).then(|| wc.imm.to_be()))
@@ -70,14 +71,15 @@ fn an_unknown_key_is_not_invalidated(dut: &TestDevice, flavour: Flavour) -> Outc
     Ok(())
 }
 
-/// Only what requests register is invalidated (IBTA chapter 10, memory invalidation): no region of `ibv_reg_mr`.
+/// Only regions that a work request registered can be invalidated (IBTA chapter 10, memory
+/// invalidation), and `ibv_reg_mr` is a call.
 fn a_regions_key_is_not_invalidated(dut: &TestDevice, flavour: Flavour) -> Outcome {
     let (_a, b) = nodes(dut, TWO, flavour)?;
     assert_eq!(b.fails(Wr::local_inv(1, b.mr.rkey())), local(dut, Status::IBV_WC_LOC_QP_OP_ERR));
     Ok(())
 }
 
-/// `IBV_WR_SEND_WITH_INV`: the receiver is told the key, `IBV_WC_WITH_INV` says so.
+/// `IBV_WR_SEND_WITH_INV`: the completion has the key, and the flag `IBV_WC_WITH_INV`.
 fn a_message_invalidates_a_window(dut: &TestDevice, flavour: Flavour) -> Outcome {
     let (a, b) = nodes(dut, TWO, flavour)?;
     let mw = bound_two(&b, &BindRange::of(&b.mr, 0, 4096, WRITE));
@@ -99,7 +101,7 @@ fn a_long_message_invalidates_a_window(dut: &TestDevice, flavour: Flavour) -> Ou
     let (a, b) = nodes(dut, TWO, flavour)?;
     let mw = bound_two(&b, &BindRange::of(&b.mr, 0, 4096, WRITE));
     let key = through(&mw, &b, 0);
-    // Into two entries.
+    // The message is scattered to two entries.
     let list = [b.mr.at(8192, 3000), b.mr.at(16384, 3000)];
     b.qp.recv(crate::kit::Recv::new(3).list(&list));
     a.mr.buf.set(0, &pattern(23, 5000));
@@ -114,7 +116,7 @@ fn a_long_message_invalidates_a_window(dut: &TestDevice, flavour: Flavour) -> Ou
 fn a_window_is_bound_again_and_again(dut: &TestDevice, flavour: Flavour) -> Outcome {
     let (a, b) = nodes(dut, TWO, flavour)?;
     let mw = Mw::new(&b.pd, TWO).unwrap();
-    // More often than there are keys.
+    // More rounds than the window has keys.
     for round in 0..300_usize {
         let offset = round % 8 * 512;
         bind_two(&b, &mw, &BindRange::of(&b.mr, offset, 64, WRITE));
@@ -130,7 +132,7 @@ fn a_window_is_bound_again_and_again(dut: &TestDevice, flavour: Flavour) -> Outc
     Ok(())
 }
 
-/// The responder's receive ends with an error, and its pair with it.
+/// The receive ends with an error, and the responder's pair fails.
 fn invalidation_fails(a: &Node, b: &Node, key: u32) {
     b.recv(3, 8192, 64);
     a.post(Wr::send_inv(1, key).sge(a.mr.at(0, 48)));
@@ -138,7 +140,7 @@ fn invalidation_fails(a: &Node, b: &Node, key: u32) {
     assert_eq!(wc.id, 3);
     assert_eq!(wc.status, Status::IBV_WC_REM_INV_REQ_ERR);
     assert!(b.qp.reaches(State::IBV_QPS_ERR));
-    // The message itself may have been acknowledged before.
+    // The message itself may have been acknowledged before the failure.
     assert_eq!(a.send_cq.one().id, 1);
 }
 
@@ -155,7 +157,7 @@ fn a_message_does_not_invalidate_a_region(dut: &TestDevice, flavour: Flavour) ->
     Ok(())
 }
 
-/// The same for an invalidation.
+/// A request sees the invalidation that was posted before it.
 fn a_send_after_an_invalidation_sees_it(dut: &TestDevice, flavour: Flavour) -> Outcome {
     let (a, b) = nodes(dut, TWO, flavour)?;
     let mw = bound_two(&b, &BindRange::of(&b.mr, 0, 4096, WRITE));

@@ -99,7 +99,7 @@ fn every_valid_access_is_granted(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// `man ibv_reg_mr`: with remote writing or atomics, local writing has to be set as well.
+/// `man ibv_reg_mr`: remote write or atomic access requires local write access.
 fn remote_writing_needs_local_writing(dut: &TestDevice) -> Outcome {
     let (pd, buf) = (dut.open().pd(), Buf::new(4096));
     let (write, atomic) = (Access::IBV_ACCESS_REMOTE_WRITE.0, Access::IBV_ACCESS_REMOTE_ATOMIC.0);
@@ -144,7 +144,7 @@ fn keys_are_unique(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// IBTA 10.6.3.3, local access keys: one that was given back has to be found invalid.
+/// IBTA 10.6.3.3, local access keys: a deregistered key must be detected as invalid.
 fn keys_are_not_used_again_at_once(dut: &TestDevice) -> Outcome {
     let (pd, buf) = (dut.open().pd(), Buf::new(4096));
     let keys: Vec<_> = (0..20).map(|_| pd.reg(&buf, EVERYTHING).unwrap().rkey()).collect();
@@ -152,7 +152,8 @@ fn keys_are_not_used_again_at_once(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// `man ibv_reg_mr` does not say; hardware makes one, the kernel's memory functions refuse it.
+/// `man ibv_reg_mr` does not define it: hardware creates one, and the kernel's memory functions
+/// refuse it.
 fn an_empty_region_is_made_or_refused(dut: &TestDevice) -> Outcome {
     let (pd, buf) = (dut.open().pd(), Buf::new(4096));
     match pd.reg_range(&buf, 0, 0, EVERYTHING) {
@@ -200,7 +201,7 @@ fn overlapping_regions_have_their_own_permissions(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// `man ibv_reg_mr`: `ibv_reg_mr_iova` says by which addresses the region is reached.
+/// `man ibv_reg_mr`: `ibv_reg_mr_iova` sets the addresses by which the region is reached.
 fn a_region_with_its_own_addresses_is_reached_by_them(dut: &TestDevice) -> Outcome {
     let (a, b) = pair(dut, &NodeOptions::rc(Flavour::Classic));
     let iova = 0x1000_0000 + b.mr.addr(0) % 4096;
@@ -213,7 +214,7 @@ fn a_region_with_its_own_addresses_is_reached_by_them(dut: &TestDevice) -> Outco
     Ok(())
 }
 
-/// A region is given back although a receive request names it; that request cannot be used then.
+/// A region can be deregistered although a receive request names it; that request fails then.
 fn a_region_of_a_pair_at_work_is_deregistered(dut: &TestDevice) -> Outcome {
     let (a, b) = pair(dut, &NodeOptions::rc(Flavour::Classic));
     b.recv(1, 0, 64);
@@ -277,7 +278,7 @@ fn rereg_changes_everything(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// `man ibv_rereg_mr`: -1 (`IBV_REREG_MR_ERR_INPUT`), and the region is as it was.
+/// `man ibv_rereg_mr`: -1 (`IBV_REREG_MR_ERR_INPUT`), and the region stays as it was.
 fn rereg_without_flags_is_refused(dut: &TestDevice) -> Outcome {
     let (a, mut b) = pair(dut, &NodeOptions::rc(Flavour::Classic));
     assert_ne!(b.mr.rereg(0, None, None, EVERYTHING), 0);

@@ -44,17 +44,17 @@ mod xrc_objects;
 
 use crate::kit::Suite;
 
-/// Why SoftRoCE's extended pairs run no case with a list.
+/// Why extended pairs of SoftRoCE skip cases with a scatter/gather list.
 const LIST_REASON: &str = "takes every entry of ibv_wr_set_sge_list to be as long as the first";
 
-/// Why SoftRoCE's extended pairs run no case with inline data.
+/// Why extended pairs of SoftRoCE skip cases with inline data.
 const INLINE_REASON: &str = "does not tell the kernel that a request of ibv_wr_set_inline_data is inline";
 
-/// Why SoftRoCE runs no case about local memory.
+/// Why SoftRoCE skips cases about local memory.
 const LOCAL_REASON: &str =
     "reports a local queue pair operation error, or a flush, for local memory that a request may not use";
 
-/// All of them, in the order in which they run.
+/// All cases, in the order in which they run.
 pub(crate) fn all() -> Suite {
     let mut suite = Suite::default();
     devices::cases(&mut suite);

@@ -1,4 +1,5 @@
-//! Multicast (`man ibv_attach_mcast`; IBTA chapter 10, unreliable datagram multicast): who is in a group gets a copy of each datagram to it.
+//! Multicast: each member of a group gets a copy of each datagram sent to it (`man
+//! ibv_attach_mcast`; IBTA chapter 10, unreliable datagram multicast).
 
 use libc::{EBUSY, EINVAL};
 use rdma_mummy_sys::types::ibv_qp_state as State;
@@ -9,13 +10,13 @@ use crate::kit::{
     Ah, Device, Flavour, Node, NodeOptions, Outcome, QKEY, Recv, Srq, Suite, TestDevice, Wr, ah_attr, pattern,
 };
 
-/// What lies before the message in each receive's memory.
+/// The bytes before the message in each receive's memory.
 const GRH: usize = 40;
 
 /// The queue pair number of every group (IBTA chapter 4, addressing).
 const GROUP: u32 = 0xff_ffff;
 
-/// Why SoftRoCE delivers nothing here.
+/// Why SoftRoCE delivers no multicast here.
 const DELIVERY_REASON: &str =
     "sends to a group by the host's network, which does not bring it back to this host";
 
@@ -59,7 +60,7 @@ pub(crate) fn cases(suite: &mut Suite) {
     );
 }
 
-/// A group that only the case of this number uses. (IPv4, as the address of the device is.)
+/// A group that only one case uses. It is an IPv4 group, because the device's address is IPv4.
 fn group(number: u8) -> [u8; 16] {
     [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 1, 77, number]
 }
@@ -68,14 +69,14 @@ fn datagrams() -> NodeOptions {
     NodeOptions::ud(Flavour::Classic)
 }
 
-/// A node that takes datagrams.
+/// A node that can receive datagrams.
 fn ready(device: &Device, options: &NodeOptions) -> Node {
     let node = Node::new(device, options);
     node.connect(&node.peer());
     node
 }
 
-/// A node in a group, with receives.
+/// A node in a group, with posted receives.
 fn member(device: &Device, options: &NodeOptions, gid: [u8; 16]) -> Node {
     let node = ready(device, options);
     assert_eq!(node.qp.attach(gid, 0), 0);
@@ -86,7 +87,7 @@ fn member(device: &Device, options: &NodeOptions, gid: [u8; 16]) -> Node {
 }
 
 impl Node {
-    /// A datagram to a group.
+    /// Addresses a request to a group.
     fn to_group(&self, gid: [u8; 16], wr: Wr) -> Wr {
         let ah = Ah::new(&self.pd, ah_attr(&self.device, gid)).unwrap();
         wr.to(&ah, GROUP, QKEY)
@@ -98,14 +99,14 @@ impl Node {
         self.done(self.to_group(gid, Wr::send(77).sge(self.mr.at(40_000, len))));
     }
 
-    /// The next message, which is for this receive.
+    /// The next message, which must be for this receive.
     fn received(&self, id: u64) -> Vec<u8> {
         let wc = self.recv_cq.ok();
         assert_eq!(wc.id, id, "{wc:?}");
         self.mr.buf.get(id as usize * 8192 + GRH, wc.len as usize - GRH)
     }
 
-    /// Leaves, so that the pair can be destroyed.
+    /// Leaves the group, so that the pair can be destroyed.
     fn leave(&self, gid: [u8; 16]) {
         assert_eq!(self.qp.detach(gid, 0), 0);
     }
@@ -127,7 +128,7 @@ fn a_pair_joins_and_leaves(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// "If a QP is attached to the same multicast group multiple times" it is in it once.
+/// A pair that is attached several times is in the group once.
 fn a_pair_that_joins_twice_leaves_once(dut: &TestDevice) -> Outcome {
     let node = ready(&dut.open(), &datagrams());
     assert_eq!((node.qp.attach(group(2), 0), node.qp.attach(group(2), 0)), (0, 0));
@@ -160,7 +161,8 @@ fn a_connected_pair_joins_no_group(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// IBTA chapter 4, addressing: a multicast GID begins with eight ones; annex A17 (RoCE v2): or is an IPv4 group's.
+/// IBTA chapter 4, addressing: a multicast GID begins with eight ones. Annex A17 (RoCE v2) adds the
+/// GIDs of IPv4 groups.
 fn a_host_is_no_group(dut: &TestDevice) -> Outcome {
     let node = ready(&dut.open(), &datagrams());
     let mapped = |last: [u8; 4]| {
@@ -206,7 +208,8 @@ fn a_datagram_to_an_empty_group_is_sent(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// IBTA chapter 9, packet validation: what goes to a group goes to queue pair 0xFFFFFF; to another, it is dropped.
+/// IBTA chapter 9, packet validation: a datagram to a group names queue pair 0xFFFFFF. The receiver
+/// drops it otherwise.
 fn a_datagram_to_a_group_needs_its_number(dut: &TestDevice) -> Outcome {
     let device = dut.open();
     let (a, b) = (ready(&device, &datagrams()), member(&device, &datagrams(), group(12)));
@@ -214,7 +217,7 @@ fn a_datagram_to_a_group_needs_its_number(dut: &TestDevice) -> Outcome {
     a.done(Wr::send(1).sge(a.mr.at(0, 8)).to(&ah, b.qp.num(), QKEY));
     let ah = Ah::new(&a.pd, ah_attr(&device, b.gid.0)).unwrap();
     a.done(Wr::send(1).sge(a.mr.at(0, 8)).to(&ah, GROUP, QKEY));
-    // What is sent now arrives, and was not preceded by anything.
+    // This datagram arrives, and none before it.
     a.mr.buf.set(0, &[5; 8]);
     a.done(Wr::send(2).sge(a.mr.at(0, 8)).to(&ah, b.qp.num(), QKEY));
     assert_eq!(b.received(0), [5; 8]);
@@ -267,7 +270,8 @@ fn a_datagram_to_a_group_carries_its_immediate_data(dut: &TestDevice, flavour: F
     Ok(())
 }
 
-/// `man ibv_create_qp_ex`: IBV_QP_CREATE_BLOCK_SELF_MCAST_LB prevents self multicast loopback, so there is one without it.
+/// `man ibv_create_qp_ex`: IBV_QP_CREATE_BLOCK_SELF_MCAST_LB prevents multicast loopback, which is
+/// therefore the default.
 fn the_sender_is_a_member_like_others(dut: &TestDevice, flavour: Flavour) -> Outcome {
     dut.not_softroce(DELIVERY_REASON)?;
     let device = dut.open();
@@ -319,7 +323,7 @@ fn a_pair_that_left_gets_nothing(dut: &TestDevice) -> Outcome {
     sender.send_to_group(gid, 1, 8);
     assert_eq!(one.received(0), pattern(1, 8));
     assert!(other.recv_cq.is_empty());
-    // And gets what comes when it is back.
+    // After joining again the pair gets new datagrams.
     assert_eq!(other.qp.attach(gid, 0), 0);
     sender.send_to_group(gid, 2, 8);
     assert_eq!((one.received(1), other.received(0)), (pattern(2, 8), pattern(2, 8)));
@@ -328,7 +332,7 @@ fn a_pair_that_left_gets_nothing(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// IBTA chapter 9, packet validation, as for any datagram.
+/// IBTA chapter 9, packet validation, as for every datagram.
 fn a_pair_with_another_key_gets_nothing(dut: &TestDevice) -> Outcome {
     dut.not_softroce(DELIVERY_REASON)?;
     let device = dut.open();
@@ -361,7 +365,7 @@ fn a_pair_without_a_receive_does_not_starve_others(dut: &TestDevice) -> Outcome 
     Ok(())
 }
 
-/// IBTA chapter 9, unreliable datagrams: what does not fit is dropped.
+/// IBTA chapter 9, unreliable datagrams: a receiver drops a datagram that its receive cannot hold.
 fn a_pair_with_a_short_receive_does_not_starve_others(dut: &TestDevice) -> Outcome {
     dut.not_softroce(DELIVERY_REASON)?;
     let device = dut.open();
@@ -416,7 +420,7 @@ fn a_sender_may_refuse_its_own_copy(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// The header says where the datagram was sent to: the group (IBTA annex A17.4.5.2, RoCE v2).
+/// The header names the group as the destination (IBTA annex A17.4.5.2, RoCE v2).
 fn the_header_names_the_group(dut: &TestDevice) -> Outcome {
     dut.not_softroce(DELIVERY_REASON)?;
     let device = dut.open();
@@ -541,7 +545,7 @@ fn a_shared_queue_gives_a_receive_to_each_member(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// IBTA 3.5.3, keys, as for any datagram.
+/// IBTA 3.5.3, keys, as for every datagram.
 fn the_own_key_stands_for_the_senders(dut: &TestDevice) -> Outcome {
     dut.not_softroce(DELIVERY_REASON)?;
     let device = dut.open();
@@ -555,7 +559,8 @@ fn the_own_key_stands_for_the_senders(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// IBTA chapter 11, completion return status: what is wrong with the request is found before anything is sent.
+/// IBTA chapter 11, completion return status: the sender detects an error in the request before it
+/// sends anything.
 fn a_bad_local_key_sends_no_copy(dut: &TestDevice) -> Outcome {
     dut.not_softroce(super::LOCAL_REASON)?;
     let device = dut.open();

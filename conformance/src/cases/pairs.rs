@@ -1,4 +1,4 @@
-//! Queue pairs: making them, what they tell of themselves, and their end.
+//! Queue pairs: creation, queries and destruction.
 
 use std::collections::HashSet;
 
@@ -48,7 +48,7 @@ fn pairs_of_every_type_are_made(dut: &TestDevice, flavour: Flavour) -> Outcome {
     Ok(())
 }
 
-/// Tries to make a pair with these capabilities.
+/// Tries to create a pair with these capabilities.
 fn make(dut: &TestDevice, flavour: Flavour, set: impl FnOnce(&mut QpInit)) -> Result<Qp, i32> {
     let device = dut.open();
     let cq = device.cq(16);
@@ -105,7 +105,7 @@ fn pair_numbers_are_unique(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// Late packets of the last pair of that number would meet the next one's.
+/// Otherwise late packets of the old pair would reach the new pair with its number.
 fn a_pair_number_is_not_used_again_at_once(dut: &TestDevice) -> Outcome {
     let device = dut.open();
     let number = || Node::new(&device, &NodeOptions::rc(Flavour::Classic)).qp.num();
@@ -135,7 +135,7 @@ fn a_pair_of_an_unknown_type_is_refused(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// `man ibv_wr_post`: which operations there are depends on the type.
+/// `man ibv_wr_post`: the type of a pair determines its operations.
 fn extended_operations_of_another_type_are_refused(dut: &TestDevice) -> Outcome {
     use rdma_mummy_sys::types::ibv_qp_create_send_ops_flags as Ops;
     for (qp_type, ops) in [
@@ -161,14 +161,15 @@ fn unknown_extended_operations_are_refused(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// `man ibv_wr_post`: a pair that was made with `send_ops_flags` has it; what others get is the device's choice.
+/// `man ibv_wr_post`: a pair that was created with `send_ops_flags` has the interface. For other
+/// pairs the device decides.
 fn a_classic_pair_has_the_extended_interface_or_not(dut: &TestDevice) -> Outcome {
     assert!(make(dut, Flavour::Extended, |_| {}).unwrap().is_extended());
     let _either = make(dut, Flavour::Classic, |_| {}).unwrap().is_extended();
     Ok(())
 }
 
-/// All attributes of `ibv_modify_qp`, but the rate limit.
+/// All attributes of `ibv_modify_qp` except the rate limit.
 const KNOWN: u32 = (Mask::IBV_QP_DEST_QPN.0 << 1) - 1;
 
 fn unknown_attributes_of_a_query_are_refused(dut: &TestDevice) -> Outcome {
@@ -193,7 +194,7 @@ fn a_query_returns_what_was_set(dut: &TestDevice) -> Outcome {
     assert_eq!(attr.qp_access_flags & 0xf, crate::kit::EVERYTHING);
     assert_eq!((attr.ah_attr.is_global, attr.ah_attr.grh.sgid_index), (1, a.gid.1));
     assert_eq!(raw_gid(&attr.ah_attr.grh.dgid), b.gid.0);
-    // A device may round these up.
+    // A device may round these values up.
     assert!(attr.max_rd_atomic >= 2 && attr.max_dest_rd_atomic >= 6, "{}", attr.max_rd_atomic);
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! Atomic write and flush (`man ibv_wr_post`: `ibv_wr_atomic_write`, `ibv_wr_flush`; `man ibv_reg_mr`; IBTA, annex on memory
-//! placement extensions).
+//! Atomic write and flush (`man ibv_wr_post`: `ibv_wr_atomic_write`, `ibv_wr_flush`; `man
+//! ibv_reg_mr`; IBTA, annex on memory placement extensions).
 
 use libc::{EINVAL, EOPNOTSUPP};
 use rdma_mummy_sys::types::ibv_access_flags as Access;
@@ -14,7 +14,7 @@ use crate::kit::{
     pattern,
 };
 
-/// The kernel's numbers (`ib_user_verbs.h`): no header of libibverbs has them.
+/// The kernel's values (`ib_user_verbs.h`), which no header of libibverbs has.
 const HAS_GLOBAL_FLUSH: u64 = 1 << 38;
 const HAS_PERSISTENT_FLUSH: u64 = 1 << 39;
 const HAS_ATOMIC_WRITE: u64 = 1 << 40;
@@ -24,7 +24,7 @@ const RANGE: u32 = Level::IBV_FLUSH_RANGE.0;
 const REGION: u32 = Level::IBV_FLUSH_MR.0;
 const MAY_FLUSH: u32 = Access::IBV_ACCESS_FLUSH_GLOBAL.0;
 
-/// Why SoftRoCE runs no case with a classic atomic write.
+/// Why SoftRoCE skips cases with a classic atomic write.
 const CLASSIC: &str = "does not hand the address of a classic atomic write on to the kernel";
 
 pub(crate) fn cases(suite: &mut Suite) {
@@ -65,7 +65,7 @@ fn writers(dut: &TestDevice, flavour: Flavour) -> Result<NodeOptions, Skip> {
     Ok(NodeOptions::rc(flavour).set(|options| options.more_ops = Ops::IBV_QP_EX_WITH_ATOMIC_WRITE))
 }
 
-/// The value lies in the requester's memory, too, where a classic pair takes it from.
+/// The value is in the requester's memory, too, from where a classic pair takes it.
 fn atomic_write(a: &Node, id: u64, to: RemoteAddr, value: u64) -> Wr {
     a.mr.buf.set_u64(0, value);
     let request = Wr::atomic_write(id, to, value);
@@ -82,7 +82,7 @@ fn an_atomic_write_stores_eight_bytes(dut: &TestDevice, flavour: Flavour) -> Out
     assert_eq!(wc.opcode, WcOpcode::IBV_WC_ATOMIC_WRITE);
     assert_eq!(b.mr.buf.get_u64(4104), 0x0123_4567_89ab_cdef);
     assert_eq!((b.mr.buf.get(4096, 8), b.mr.buf.get(4112, 8)), (vec![0xee; 8], vec![0xee; 8]));
-    // What was written before it is there, and what is written after it comes later.
+    // Data written before the atomic write has arrived, and data written after it comes later.
     a.mr.buf.set(64, &pattern(1, 3000));
     a.qp.post(&[Wr::write(2, b.mr.remote(8192)).sge(a.mr.at(64, 3000)).quiet(), {
         atomic_write(&a, 3, b.mr.remote(4104), 7)
@@ -124,7 +124,7 @@ fn an_atomic_write_ends_with_the_region(dut: &TestDevice, flavour: Flavour) -> O
     Ok(())
 }
 
-/// It takes a place among the reads and atomics that the responder answers (IBTA, atomic write).
+/// It needs one of the responder's resources for reads and atomics (IBTA, atomic write).
 fn a_pair_that_answers_no_reads_answers_no_atomic_write(dut: &TestDevice, flavour: Flavour) -> Outcome {
     let (a, b) = pair(dut, &writers(dut, flavour)?.set(|options| options.dest_rd_atomic = 0));
     let status = a.fails(atomic_write(&a, 1, b.mr.remote(0), 1));
@@ -153,7 +153,7 @@ fn an_atomic_write_is_never_seen_in_part(dut: &TestDevice) -> Outcome {
         let (c, d) = pair(dut, &NodeOptions::rc(Flavour::Classic));
         std::thread::scope(|scope| {
             let seen = scope.spawn(|| {
-                // By a third node, so that nothing orders it against the writes.
+                // A third node reads, so that nothing orders its reads against the writes.
                 let mut seen = Vec::new();
                 for round in 0..200 {
                     seen.push(b.mr.buf.atomic_u64(0));
@@ -180,7 +180,7 @@ fn flushers(dut: &TestDevice) -> Result<NodeOptions, Skip> {
     }))
 }
 
-/// "Global visibility": what was written is seen by all.
+/// "Global visibility": every reader sees the data that was written.
 fn a_range_is_flushed(dut: &TestDevice) -> Outcome {
     let (a, b) = pair(dut, &flushers(dut)?);
     a.mr.buf.set(0, &pattern(2, 5000));
@@ -192,7 +192,7 @@ fn a_range_is_flushed(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// Of a whole region the length does not matter.
+/// The length is ignored if the whole region is flushed.
 fn a_region_is_flushed(dut: &TestDevice) -> Outcome {
     let (a, b) = pair(dut, &flushers(dut)?);
     a.done(Wr::write(1, b.mr.remote(0)).sge(a.mr.at(0, 64)));
@@ -222,7 +222,7 @@ fn a_flush_ends_with_the_region(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// A placement type and a selectivity level that there are not.
+/// An undefined placement type and an undefined selectivity level.
 fn a_flush_of_another_kind_is_refused(dut: &TestDevice) -> Outcome {
     dut.not_softroce("takes any placement type and selectivity level")?;
     for (placement, level) in [(0, RANGE), (GLOBAL, 9)] {
@@ -235,7 +235,7 @@ fn a_flush_of_another_kind_is_refused(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// `struct ibv_send_wr` has no place for what a flush is.
+/// `struct ibv_send_wr` has no fields for a flush.
 fn a_flush_has_no_classic_request(dut: &TestDevice) -> Outcome {
     dut.not_softroce("posts a classic flush of nothing")?;
     let options = flushers(dut)?.set(|options| options.flavour = Flavour::Classic);
@@ -244,7 +244,7 @@ fn a_flush_has_no_classic_request(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// Nobody is promised that what was flushed outlives the power, who does not have it from the device.
+/// A device without persistent memory must not promise that flushed data survives a power failure.
 fn persistence_that_is_not_there_is_not_granted(dut: &TestDevice) -> Outcome {
     if capabilities(dut) & HAS_PERSISTENT_FLUSH != 0 {
         skip!("{} has persistent memory", dut.name);

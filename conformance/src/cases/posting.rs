@@ -1,4 +1,4 @@
-//! Posting: what a call refuses, and what it says about it.
+//! Posting: refused requests, and the reported errors.
 
 use libc::{EINVAL, ENOMEM, ENOSPC};
 use rdma_mummy_sys::types::ibv_qp_state as State;
@@ -33,12 +33,13 @@ fn small(flavour: Flavour) -> NodeOptions {
     NodeOptions::rc(flavour).set(|options| (options.cap.max_send_wr, options.cap.max_recv_wr) = (4, 4))
 }
 
-/// `man ibv_post_send` names no numbers; every provider says `ENOMEM`, and `ENOSPC` is SoftRoCE's in a batch.
+/// `man ibv_post_send` names no error numbers. Every provider returns `ENOMEM`, and SoftRoCE
+/// `ENOSPC` in a batch.
 fn is_full(error: i32) -> bool {
     [ENOMEM, ENOSPC].contains(&error)
 }
 
-/// Nobody receives, so nothing completes while the queue fills.
+/// The peer posts no receive, so that nothing completes while the queue fills.
 fn a_full_send_queue_refuses_and_recovers(dut: &TestDevice, flavour: Flavour) -> Outcome {
     let (a, b) = pair(dut, &small(flavour));
     let room = a.qp.granted().max_send_wr as u64;
@@ -100,7 +101,7 @@ fn a_list_that_does_not_fit_is_posted_up_to_there(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// `man ibv_post_send`: what comes before the request that is refused is posted, and nothing behind it.
+/// `man ibv_post_send`: the requests before the refused one are posted, and those after it are not.
 fn a_bad_request_in_a_list_is_named(dut: &TestDevice) -> Outcome {
     let (a, b) = pair(dut, &NodeOptions::rc(Flavour::Classic));
     a.mr.buf.set(0, &pattern(1, 64));
@@ -166,7 +167,7 @@ fn too_much_inline_data_is_refused(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// `man ibv_post_send`: inline is for sends and writes.
+/// `man ibv_post_send`: inline data is allowed for sends and writes only.
 fn inline_data_of_a_read_is_refused(dut: &TestDevice) -> Outcome {
     dut.not_softroce("posts it, and writes what it reads into its own queue")?;
     let (a, b) =
@@ -188,7 +189,7 @@ fn an_unknown_operation_is_refused(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// `man ibv_wr_post`: after an error of `ibv_wr_complete` no request of the batch is posted.
+/// `man ibv_wr_post`: if `ibv_wr_complete` fails, no request of the batch is posted.
 fn an_extended_batch_that_does_not_fit_is_refused(dut: &TestDevice) -> Outcome {
     let (a, b) = pair(dut, &small(Flavour::Extended));
     let requests: Vec<_> = (0..2000).map(|id| Wr::write(id, b.mr.remote(0)).sge(a.mr.at(0, 8))).collect();
@@ -237,7 +238,8 @@ fn completions_give_places_back(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// IBTA 10.7.3.1, completion control: the completion of a signaled request frees the unsignaled ones before it.
+/// IBTA 10.7.3.1, completion control: the completion of a signaled request frees the unsignaled
+/// ones before it.
 fn unsignaled_requests_give_their_places_back_late(dut: &TestDevice) -> Outcome {
     let (a, b) = pair(dut, &small(Flavour::Classic));
     for round in 0..50 {

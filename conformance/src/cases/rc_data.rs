@@ -1,4 +1,4 @@
-//! Reliable connections: what arrives.
+//! Reliable connections: data transfer.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -64,7 +64,7 @@ fn a_send_arrives(dut: &TestDevice, flavour: Flavour) -> Outcome {
     Ok(())
 }
 
-/// Sends a message and checks all that its two completions tell.
+/// Sends a message and checks all fields of both completions.
 fn sends(a: &Node, b: &Node) {
     let data = pattern(3, 3000);
     a.mr.buf.set(0, &data);
@@ -89,7 +89,8 @@ fn a_send_carries_its_immediate_data(dut: &TestDevice, flavour: Flavour) -> Outc
     Ok(())
 }
 
-/// `man ibv_poll_cq`: `IBV_WC_GRH` says that a header of 40 bytes is in the buffer, on datagram pairs alone.
+/// `man ibv_poll_cq`: `IBV_WC_GRH` announces a header of 40 bytes in the buffer, for datagram pairs
+/// only.
 fn a_connection_reports_no_global_header(dut: &TestDevice, flavour: Flavour) -> Outcome {
     dut.not_softroce("sets IBV_WC_GRH on connections, whose buffers have no header")?;
     let (a, b) = pair(dut, &NodeOptions::rc(flavour));
@@ -123,13 +124,13 @@ fn a_send_may_be_shorter_than_its_receive(dut: &TestDevice, flavour: Flavour) ->
     Ok(())
 }
 
-/// From none to the most entries that the pair has, on both sides.
+/// From zero to the largest number of entries that the pair allows, on both sides.
 fn a_list_is_gathered_and_scattered(dut: &TestDevice, flavour: Flavour) -> Outcome {
     dut.not_softroce_extended(flavour, LIST_REASON)?;
     let (a, b) = pair(dut, &NodeOptions::rc(flavour));
     a.mr.buf.set(0, &pattern(5, 8192));
     for entries in 0..=4 {
-        // Lengths that differ, an empty one among them, out of order.
+        // Different lengths, one of them zero, out of order.
         let list: Vec<_> = (0..entries).map(|n| a.mr.at((4 - n) * 1000, [300, 0, 7, 512][n])).collect();
         let expected: Vec<u8> =
             (0..entries).flat_map(|n| a.mr.buf.get((4 - n) * 1000, [300, 0, 7, 512][n])).collect();
@@ -178,7 +179,7 @@ fn inline_data_is_taken_at_once(dut: &TestDevice, flavour: Flavour) -> Outcome {
     assert!(limit >= 64, "{limit} bytes of inline data");
     for len in [0, 1, 63, 64, limit] {
         b.recv(1, 0, 4096);
-        // The bytes are gone when the call returns; they are in no region.
+        // The bytes are in no region, and are freed when the call returns.
         a.done(Wr::send(2).inline(&pattern(len as u8, len)));
         assert_eq!(b.recv_cq.ok().len as usize, len);
         assert_eq!(b.mr.buf.get(0, len), pattern(len as u8, len));
@@ -213,7 +214,7 @@ fn a_write_with_immediate_data_takes_a_receive(dut: &TestDevice, flavour: Flavou
     assert_eq!((wc.len, sent.opcode), (2500, Opcode::IBV_WC_RDMA_WRITE));
     assert_eq!(b.mr.buf.get(100, 2500), pattern(4, 2500));
     assert_eq!(b.mr.buf.get(0, 64), [0xee; 64], "the receive's own memory is not touched");
-    // A receive without memory is enough for it.
+    // A receive without memory suffices.
     b.qp.recv(Recv::new(3));
     a.done(Wr::write_imm(4, b.mr.remote(0), 5));
     assert_eq!(b.recv_cq.ok().id, 3);
@@ -325,7 +326,7 @@ fn a_list_of_requests_completes_in_order(dut: &TestDevice, flavour: Flavour) -> 
     Ok(())
 }
 
-/// IBTA 10.8.3.3: a fenced request is not begun before earlier reads and atomics are complete.
+/// IBTA 10.8.3.3: a fenced request starts only after earlier reads and atomics are complete.
 fn a_fenced_send_waits_for_its_read(dut: &TestDevice, flavour: Flavour) -> Outcome {
     let (a, b) = pair(dut, &NodeOptions::rc(flavour));
     for round in 0..10 {
@@ -480,14 +481,15 @@ fn a_read_sees_the_write_before_it(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// No specification promises this, but every RoCE and InfiniBand device keeps it, and programs rely on it.
+/// No specification promises this. But every RoCE and InfiniBand device does it, and programs rely
+/// on it.
 fn the_last_byte_of_a_write_comes_last(dut: &TestDevice) -> Outcome {
     let (a, b) = pair(dut, &NodeOptions::rc(Flavour::Classic));
     for round in 1..=50_u8 {
         a.mr.buf.set(0, &[round; 4001]);
         a.post(Wr::write(1, b.mr.remote(3)).sge(a.mr.at(0, 4001)));
         let seen = poll_until(WAIT_LIMIT, || {
-            // A deferred device makes progress where somebody polls.
+            // A deferred device makes progress while a program polls.
             let _ = a.send_cq.poll(1);
             (b.mr.buf.get(4003, 1) == [round]).then(|| b.mr.buf.get(3, 4001))
         });

@@ -1,4 +1,4 @@
-//! Reliable connections: what goes wrong, and what both sides see of it.
+//! Reliable connections: errors, and their completions on both sides.
 
 use rdma_mummy_sys::types::ibv_access_flags as Access;
 use rdma_mummy_sys::types::ibv_mtu as Mtu;
@@ -60,7 +60,7 @@ pub(super) fn classic() -> NodeOptions {
     NodeOptions::rc(Flavour::Classic)
 }
 
-/// A request with this local memory fails as it has to, on each operation.
+/// A request with this local memory fails with a local protection error, for each operation.
 fn is_a_local_protection_error(dut: &TestDevice, flavour: Flavour, memory: impl Fn(&Node) -> Sge) {
     for op in [|_: &Node| Wr::send(1), |b: &Node| Wr::write(1, b.mr.remote(0))] {
         let (a, b) = pair(dut, &NodeOptions::rc(flavour));
@@ -70,7 +70,8 @@ fn is_a_local_protection_error(dut: &TestDevice, flavour: Flavour, memory: impl 
     }
 }
 
-/// IBTA chapter 11, completion return status: memory that a request may not use is a local protection error.
+/// IBTA chapter 11, completion return status: memory that a request may not use is a local
+/// protection error.
 fn a_wrong_local_key_is_a_local_protection_error(dut: &TestDevice, flavour: Flavour) -> Outcome {
     dut.not_softroce(LOCAL_REASON)?;
     is_a_local_protection_error(dut, flavour, |a| Sge { lkey: a.mr.lkey() ^ 0x5a5a, ..a.mr.at(0, 64) });
@@ -132,11 +133,11 @@ fn a_send_from_memory_without_local_write_is_fine(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// The three ways to touch a peer's memory.
+/// The three operations that access a peer's memory.
 const ONE_SIDED: [fn(RemoteAddr) -> Wr; 3] =
     [|at| Wr::write(1, at), |at| Wr::read(1, at), |at| Wr::fetch_add(1, at, 1)];
 
-/// Every one-sided request for this memory is refused by the peer.
+/// The peer refuses every one-sided request for this memory.
 fn is_a_remote_access_error(dut: &TestDevice, flavour: Flavour, memory: impl Fn(&Node) -> RemoteAddr) {
     for op in ONE_SIDED {
         let (a, b) = pair(dut, &NodeOptions::rc(flavour));
@@ -146,7 +147,7 @@ fn is_a_remote_access_error(dut: &TestDevice, flavour: Flavour, memory: impl Fn(
 }
 
 fn a_wrong_remote_key_is_a_remote_access_error(dut: &TestDevice, flavour: Flavour) -> Outcome {
-    // First the index of the key is wrong, then what varies from key to key.
+    // First the index part of the key is wrong, then the part that changes with each key.
     is_a_remote_access_error(dut, flavour, |b| RemoteAddr {
         rkey: b.mr.rkey() ^ 0x5a_0000,
         ..b.mr.remote(0)
@@ -186,8 +187,8 @@ fn a_region_without_the_permission_is_a_remote_access_error(dut: &TestDevice) ->
     Ok(())
 }
 
-/// IBTA chapter 9, responder's error behaviour: an operation that the queue pair does not allow is an invalid
-/// request or an access error.
+/// IBTA chapter 9, responder's error behaviour: an operation that the queue pair does not allow is
+/// an invalid request or an access error.
 fn a_pair_without_the_permission_refuses(dut: &TestDevice) -> Outcome {
     let missing =
         [Access::IBV_ACCESS_REMOTE_WRITE, Access::IBV_ACCESS_REMOTE_READ, Access::IBV_ACCESS_REMOTE_ATOMIC];
@@ -224,7 +225,7 @@ fn a_key_that_was_given_back_is_a_remote_access_error(dut: &TestDevice) -> Outco
 fn a_refused_write_leaves_the_memory_alone(dut: &TestDevice) -> Outcome {
     let (a, b) = pair(dut, &classic());
     a.mr.buf.set(0, &[1; 8192]);
-    // It begins within the region and ends beyond it.
+    // The range begins within the region and ends beyond it.
     let status = a.fails(Wr::write(1, b.mr.remote(b.mr.len() - 4096)).sge(a.mr.at(0, 8192)));
     assert_eq!(status, Status::IBV_WC_REM_ACCESS_ERR);
     assert_eq!(b.mr.buf.get(b.mr.len() - 4096, 4096), [0; 4096]);
@@ -241,7 +242,8 @@ fn the_responder_of_a_refused_write_is_in_error(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// IBTA chapter 9, atomic operations: the address is a multiple of eight, else the request is invalid.
+/// IBTA chapter 9, atomic operations: the address is a multiple of eight, else the request is
+/// invalid.
 fn an_atomic_on_an_odd_address_is_an_invalid_request(dut: &TestDevice) -> Outcome {
     // SoftRoCE's classic posting refuses it with EINVAL.
     for op in [|at| Wr::fetch_add(1, at, 1), |at| Wr::cmp_swp(1, at, 0, 1)] {
@@ -252,8 +254,8 @@ fn an_atomic_on_an_odd_address_is_an_invalid_request(dut: &TestDevice) -> Outcom
     Ok(())
 }
 
-/// `man ibv_post_send` has no word on it; the response is eight bytes long (IBTA chapter 9, atomic operations), so
-/// the list has to be.
+/// `man ibv_post_send` does not define it. The response has eight bytes (IBTA chapter 9, atomic
+/// operations), and so must the list.
 fn an_atomic_of_another_length_is_refused(dut: &TestDevice) -> Outcome {
     let (a, b) = pair(dut, &classic());
     match a.qp.post(&[Wr::fetch_add(1, b.mr.remote(0), 1).sge(a.mr.at(0, 4))]) {
@@ -265,7 +267,8 @@ fn an_atomic_of_another_length_is_refused(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// IBTA chapter 9, responder's error behaviour: more reads than there are resources for are an invalid request.
+/// IBTA chapter 9, responder's error behaviour: more reads than there are resources for are an
+/// invalid request.
 fn a_reader_that_the_responder_has_no_room_for_is_refused(dut: &TestDevice) -> Outcome {
     let (a, b) = pair(dut, &classic().set(|options| options.dest_rd_atomic = 0));
     let status = a.fails(Wr::read(1, b.mr.remote(0)).sge(a.mr.at(0, 8)));
@@ -273,8 +276,7 @@ fn a_reader_that_the_responder_has_no_room_for_is_refused(dut: &TestDevice) -> O
     Ok(())
 }
 
-/// `man ibv_modify_qp`: `max_rd_atomic` is the number of reads that may be outstanding, so that there can be none
-/// here.
+/// `man ibv_modify_qp`: `max_rd_atomic` is the number of outstanding reads, so that 0 allows none.
 fn a_read_that_the_requester_has_no_room_for_is_refused(dut: &TestDevice) -> Outcome {
     dut.not_softroce("leaves it in the queue for ever")?;
     let (a, b) = pair(dut, &classic().set(|options| options.rd_atomic = 0));
@@ -285,7 +287,8 @@ fn a_read_that_the_requester_has_no_room_for_is_refused(dut: &TestDevice) -> Out
     Ok(())
 }
 
-/// IBTA chapter 9, responder's error behaviour: a message that does not fit is an invalid request.
+/// IBTA chapter 9, responder's error behaviour: a message longer than its receive is an invalid
+/// request.
 fn a_message_longer_than_its_receive_is_an_invalid_request(dut: &TestDevice, flavour: Flavour) -> Outcome {
     dut.not_softroce("calls a message that is longer than its receive a remote operation error")?;
     let (a, b) = pair(dut, &NodeOptions::rc(flavour));
@@ -304,7 +307,7 @@ fn a_message_longer_than_its_receive_fails_both_sides(dut: &TestDevice, flavour:
         let expected = [Status::IBV_WC_REM_INV_REQ_ERR, Status::IBV_WC_REM_OP_ERR];
         assert!(expected.contains(&status), "{len} bytes for {room}: {status:?}");
         let statuses: Vec<_> = received.iter().map(|wc| (wc.id, wc.status)).collect();
-        // SoftRoCE calls it an operation error.
+        // SoftRoCE reports an operation error.
         let expected = dut.expects(Status::IBV_WC_LOC_LEN_ERR, Status::IBV_WC_LOC_QP_OP_ERR);
         assert_eq!(statuses, [(9, expected), (10, Status::IBV_WC_WR_FLUSH_ERR)]);
         assert!(b.qp.reaches(State::IBV_QPS_ERR));
@@ -313,8 +316,9 @@ fn a_message_longer_than_its_receive_fails_both_sides(dut: &TestDevice, flavour:
     Ok(())
 }
 
-/// IBTA chapter 9, remote operational error: trouble with the receiver's own memory; chapter 11, completion status:
-/// and a local protection error there, which SoftRoCE calls an operation error.
+/// IBTA chapter 9, remote operational error: an error in the receiver's local memory. IBTA chapter
+/// 11, completion status: the receiver gets a local protection error, where SoftRoCE reports an
+/// operation error.
 fn fails_both_sides(dut: &TestDevice, memory: impl Fn(&Node) -> Sge) {
     let (a, b) = pair(dut, &classic());
     b.qp.recv(Recv::new(9).sge(memory(&b)));
@@ -354,8 +358,8 @@ fn a_receive_buffer_of_another_domain_fails_both_sides(dut: &TestDevice) -> Outc
     Ok(())
 }
 
-/// IBTA chapter 11, completion return status: a request longer than the port's longest message is a local length
-/// error.
+/// IBTA chapter 11, completion return status: a request longer than the port's longest message is a
+/// local length error.
 fn a_message_beyond_the_limit_of_the_port_is_a_length_error(dut: &TestDevice) -> Outcome {
     dut.not_softroce("does not look at the length of a write or send on this side")?;
     let (a, b) = pair(dut, &classic().set(|options| options.cap.max_send_sge = 16));
@@ -374,15 +378,15 @@ fn a_message_beyond_the_limit_of_the_port_is_a_length_error(dut: &TestDevice) ->
     Ok(())
 }
 
-/// Two ends with path MTUs of their own, the smaller one first or last.
+/// Two pairs whose ends have different path MTUs: smaller at the first end, then at the second.
 fn pairs_of_unlike_mtus(dut: &TestDevice) -> [(Node, Node); 2] {
     let of = |mtu| classic().set(|options| options.mtu = mtu);
     let (small, large) = (of(Mtu::IBV_MTU_256), of(Mtu::IBV_MTU_1024));
     [unlike_pair(dut, [&small, &large]), unlike_pair(dut, [&large, &small])]
 }
 
-/// IBTA 9.7.4.1.6, the responder's check of lengths: only the last packet of a message may be shorter than the path
-/// MTU.
+/// IBTA 9.7.4.1.6, the responder's check of lengths: only the last packet of a message may be
+/// shorter than the path MTU.
 fn with_another_packet_size_one_packet_passes(dut: &TestDevice) -> Outcome {
     for (a, b) in pairs_of_unlike_mtus(dut) {
         a.mr.buf.set(0, &pattern(1, 256));
@@ -395,7 +399,7 @@ fn with_another_packet_size_one_packet_passes(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// As above: the first packet of several is not of the responder's size.
+/// IBTA 9.7.4.1.6: the first packet of several does not have the responder's path MTU.
 fn a_write_in_packets_of_another_size_is_an_invalid_request(dut: &TestDevice) -> Outcome {
     for (a, b) in pairs_of_unlike_mtus(dut) {
         let write = Wr::write(1, b.mr.remote(0)).sge(a.mr.at(0, 5000));
@@ -413,7 +417,7 @@ fn a_send_in_packets_of_another_size_is_an_invalid_request(dut: &TestDevice) -> 
     Ok(())
 }
 
-/// A first request that fails, others behind it: one error, then flushes, all in order, signaled or not.
+/// A failing request followed by others: one error, then flushes, in order, signaled or not.
 fn requests_behind_a_failed_one_are_flushed_in_order(dut: &TestDevice, flavour: Flavour) -> Outcome {
     let (a, b) = pair(dut, &NodeOptions::rc(flavour));
     let bad = RemoteAddr { rkey: b.mr.rkey() ^ 0x5a, ..b.mr.remote(0) };
@@ -471,7 +475,7 @@ fn a_failed_pair_works_again_after_reset(dut: &TestDevice) -> Outcome {
 }
 
 fn both_queues_are_flushed_when_a_pair_goes_to_error(dut: &TestDevice) -> Outcome {
-    // Nobody receives, so the sends are outstanding.
+    // The peer posts no receive, so that the sends stay outstanding.
     let (a, _b) = pair(dut, &classic().set(|options| options.min_rnr_timer = 31));
     for id in 0..5 {
         a.recv(id, 0, 64);
@@ -498,8 +502,8 @@ fn a_request_to_a_pair_in_error_is_flushed(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// IBTA chapter 10, queue pair states, the error state: work requests that are posted in the error state are
-/// completed with a flush.
+/// IBTA chapter 10, queue pair states, the error state: requests that are posted in this state
+/// complete with a flush error.
 fn a_receive_of_a_pair_in_error_is_flushed(dut: &TestDevice) -> Outcome {
     dut.not_softroce(
         "keeps a receive that is posted in the error state, unless its task happens to run once more",
@@ -512,7 +516,8 @@ fn a_receive_of_a_pair_in_error_is_flushed(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// IBTA 9.7.4.1.5, R_Key validation: the key of a request without data is not looked at.
+/// IBTA 9.7.4.1.5, R_Key validation: the responder does not check the key of a request without
+/// data.
 fn an_empty_request_with_a_wrong_key_is_fine(dut: &TestDevice) -> Outcome {
     let (a, b) = pair(dut, &classic());
     a.done(Wr::write(1, RemoteAddr { addr: 0, rkey: 0x1234_5678 }));

@@ -30,7 +30,7 @@ pub(crate) fn cases(suite: &mut Suite) {
     );
 }
 
-/// The pair that `spoil` made of a good one does not answer.
+/// After `spoil` changed it, the peer does not answer.
 fn does_not_answer(dut: &TestDevice, spoil: impl FnOnce(&Node)) {
     let (a, b) = pair(dut, &classic().impatient());
     spoil(&b);
@@ -39,7 +39,7 @@ fn does_not_answer(dut: &TestDevice, spoil: impl FnOnce(&Node)) {
     assert_eq!(b.mr.buf.get(0, 8), [0; 8]);
 }
 
-/// A pair that the caller connects to this peer gets no answer.
+/// A pair that is connected to a changed address of the peer gets no answer.
 fn is_not_answered(dut: &TestDevice, change: impl FnOnce(&Node, &mut QpAddress)) {
     let device = dut.open();
     let options = classic().impatient();
@@ -101,10 +101,10 @@ fn an_address_of_another_device_is_not_answered(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// A device that looks for its neighbour fails before a request does.
+/// A device that resolves the neighbour's address fails before the first request.
 fn an_address_of_nobody_is_not_answered(dut: &TestDevice) -> Outcome {
     let (a, b) = (Node::new(&dut.open(), &classic().impatient()), Node::new(&dut.open(), &classic()));
-    // 192.0.2.1 is nobody's (RFC 5737).
+    // 192.0.2.1 is reserved for documentation (RFC 5737).
     let nobody = QpAddress { gid: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, 1], ..b.peer() };
     a.init();
     match a.qp.modify(a.to_rtr(&nobody)) {
@@ -117,7 +117,8 @@ fn an_address_of_nobody_is_not_answered(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// IBTA chapter 9, packet validation: a packet of another queue pair than the connected one is dropped.
+/// IBTA chapter 9, packet validation: a packet of another queue pair than the connected one is
+/// dropped.
 fn a_peer_that_is_connected_to_another_does_not_answer(dut: &TestDevice) -> Outcome {
     dut.not_softroce("does not compare which pair a packet of a connection comes from")?;
     let device = dut.open();

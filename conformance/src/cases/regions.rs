@@ -1,4 +1,4 @@
-//! Regions of other kinds: with addresses of their own, null, on demand, of a file's memory.
+//! Special regions: with chosen addresses, null, on-demand, of a file's memory.
 
 use libc::{EBADF, EFAULT, EINVAL, ENOENT, EOPNOTSUPP, EPERM};
 use rdma_mummy_sys::types::{
@@ -76,7 +76,8 @@ fn a_region_may_begin_at_zero(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// `man ibv_reg_mr`: "Use byte offset from beginning of MR to access this MR, instead of a pointer address".
+/// `man ibv_reg_mr`: "Use byte offset from beginning of MR to access this MR, instead of a pointer
+/// address".
 fn a_zero_based_region_is_reached_by_offsets(dut: &TestDevice) -> Outcome {
     dut.not_softroce("ignores IBV_ACCESS_ZERO_BASED, or refuses it")?;
     let (a, b) = pair(dut, &NodeOptions::rc(Flavour::Classic));
@@ -88,7 +89,7 @@ fn a_zero_based_region_is_reached_by_offsets(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// "Local read access is always enabled for the MR": so the memory has to be readable.
+/// "Local read access is always enabled for the MR": therefore the memory must be readable.
 fn memory_that_may_not_be_read_is_refused(dut: &TestDevice) -> Outcome {
     dut.not_on(SoftRoce::Old, "forces its way to memory that may not be read")?;
     let pd = dut.open().pd();
@@ -165,7 +166,7 @@ fn a_null_region_drops_received_bytes(dut: &TestDevice) -> Outcome {
         a.done(Wr::send_imm(2, 0x77).sge(a.mr.at(0, len)));
         let wc = b.recv_cq.ok();
         assert_eq!((wc.len as usize, wc.imm), (len, 0x77));
-        // And what it returns is zero as ever.
+        // A read from the null region still returns zeros.
         b.done(Wr::write(3, a.mr.remote(60_000)).sge(null.at(0x1234, 64)));
         assert_eq!(a.mr.buf.get(60_000, 64), [0; 64]);
     }
@@ -184,7 +185,8 @@ fn a_null_region_drops_read_bytes(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// "by using a scatter/gather list in commands if applications do not intend to access the data, or need data to be 0 filled"
+/// "by using a scatter/gather list in commands if applications do not intend to access the data, or
+/// need data to be 0 filled"
 fn the_rest_of_a_list_is_not_dropped(dut: &TestDevice) -> Outcome {
     let (a, b) = pair(dut, &NodeOptions::rc(Flavour::Classic));
     let (ours, theirs) = (null(dut, &a.pd)?, null(dut, &b.pd)?);
@@ -246,7 +248,7 @@ fn general_caps(device: &Device) -> u64 {
     device.query_ex(None).map_or(0, |attr| attr.odp_caps.general_caps)
 }
 
-/// That the device pages on demand.
+/// Skips the case if the device does not support on-demand paging.
 fn on_demand(dut: &TestDevice) -> Outcome {
     if general_caps(&dut.open()) & u64::from(OdpCaps::IBV_ODP_SUPPORT.0) == 0 {
         skip!("{} does not page on demand", dut.name);
@@ -254,7 +256,7 @@ fn on_demand(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// What the attributes say is so (`man ibv_query_device_ex`, `man ibv_reg_mr`).
+/// The attributes are true (`man ibv_query_device_ex`, `man ibv_reg_mr`).
 fn paging_on_demand_is_there_or_refused(dut: &TestDevice) -> Outcome {
     let device = dut.open();
     let made = device.pd().reg(&Buf::new(8192), WITHOUT_ATOMICS | ON_DEMAND);
@@ -295,7 +297,8 @@ fn a_region_on_demand_takes_part_in_everything(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// "To create an implicit ODP MR, IBV_ACCESS_ON_DEMAND should be set, addr should be 0 and length should be SIZE_MAX."
+/// "To create an implicit ODP MR, IBV_ACCESS_ON_DEMAND should be set, addr should be 0 and length
+/// should be SIZE_MAX."
 fn all_of_the_address_space_is_one_region_or_refused(dut: &TestDevice) -> Outcome {
     let device = dut.open();
     let made = device.pd().reg_everything(WITHOUT_ATOMICS | ON_DEMAND);
@@ -309,7 +312,8 @@ fn all_of_the_address_space_is_one_region_or_refused(dut: &TestDevice) -> Outcom
     Ok(())
 }
 
-/// `man ibv_advise_mr`: "all the lkeys of all the scatter gather elements (SGEs) must be associated with ODP MRs".
+/// `man ibv_advise_mr`: "all the lkeys of all the scatter gather elements (SGEs) must be associated
+/// with ODP MRs".
 fn a_region_on_demand_is_prefetched(dut: &TestDevice) -> Outcome {
     on_demand(dut)?;
     let pd = dut.open().pd();
@@ -326,8 +330,8 @@ fn a_region_on_demand_is_prefetched(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// EPERM: "The advice is IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE but the specified MR in the scatter gather list is not registered
-/// as writable access."
+/// EPERM: "The advice is IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE but the specified MR in the scatter
+/// gather list is not registered as writable access."
 fn a_prefetch_for_writing_needs_the_permission(dut: &TestDevice) -> Outcome {
     on_demand(dut)?;
     let pd = dut.open().pd();
@@ -337,7 +341,8 @@ fn a_prefetch_for_writing_needs_the_permission(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// EFAULT: "when the range requested is out of the MR bounds"; ENOENT, or EFAULT: "the lkeys ... invalid".
+/// EFAULT: "when the range requested is out of the MR bounds"; ENOENT, or EFAULT: "the lkeys ...
+/// invalid".
 fn a_prefetch_out_of_bounds_is_refused(dut: &TestDevice) -> Outcome {
     on_demand(dut)?;
     let pd = dut.open().pd();
@@ -379,7 +384,8 @@ fn unknown_advice_is_refused(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// A file that the device can register: a real dma-buf where the system makes any; a file in memory is one to the software device.
+/// A file that the device can register: a real dma-buf, where the system makes any. The software
+/// device accepts a memory file.
 fn file(dut: &TestDevice, pd: &Pd, len: u64) -> Result<BufferFile, Skip> {
     let file = match BufferFile::dma(len) {
         Some(file) => file,
@@ -395,8 +401,9 @@ fn file(dut: &TestDevice, pd: &Pd, len: u64) -> Result<BufferFile, Skip> {
 
 const FILE: u64 = 8 * 4096;
 
-/// `man ibv_reg_mr`: "The MR starts at offset of the dma-buf and its size is length. ... The argument iova specifies the virtual
-/// base address of the MR when accessed through a lkey or rkey."
+/// `man ibv_reg_mr`: "The MR starts at offset of the dma-buf and its size is length. ... The
+/// argument iova specifies the virtual base address of the MR when accessed through a lkey or
+/// rkey."
 fn part_of_a_file_is_reached_by_chosen_addresses(dut: &TestDevice) -> Outcome {
     let (a, b) = pair(dut, &NodeOptions::rc(Flavour::Classic));
     let file = file(dut, &b.pd, FILE)?;
@@ -468,7 +475,7 @@ fn a_region_of_a_file_has_few_permissions(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// What can shrink under the device is not registered, nor what has no memory.
+/// Memory that could shrink is not registered, and a file without memory is not, either.
 fn a_descriptor_without_memory_is_refused(dut: &TestDevice) -> Outcome {
     let pd = dut.open().pd();
     drop(file(dut, &pd, FILE)?);

@@ -47,14 +47,14 @@ pub(crate) fn cases(suite: &mut Suite) {
 
 struct SharedSrq {
     srq: Srq,
-    /// Those that receive, with one completion queue; and those that send to them.
+    /// The receiving nodes share one completion queue; each has one sender.
     receivers: Vec<Node>,
     senders: Vec<Node>,
     cq: Cq,
 }
 
 impl SharedSrq {
-    /// Pairs that share a receive queue, each connected to one that does not.
+    /// Pairs that share a receive queue, each connected to one without it.
     fn new(dut: &TestDevice, options: &NodeOptions, pairs: usize) -> Self {
         let (device, other) = (dut.open(), dut.open());
         let pd = device.pd();
@@ -75,7 +75,7 @@ impl SharedSrq {
         self.srq.recv(&[Recv::new(id).sge(self.receivers[0].mr.at(offset, len))]).unwrap();
     }
 
-    /// A message of a sender to its receiver.
+    /// Sends a message from a sender to its receiver.
     fn send(&self, n: usize, id: u64) {
         let (a, b) = (&self.senders[n], &self.receivers[n]);
         let wr = Wr::send(id).sge(a.mr.at(0, 16));
@@ -175,7 +175,7 @@ fn a_queue_tells_its_attributes(dut: &TestDevice) -> Outcome {
     let attr = srq.query().unwrap();
     assert!(attr.max_wr >= 20 && attr.max_sge >= 2, "{attr:?}");
     assert_eq!(attr.srq_limit, 0);
-    // With fewer requests than the limit a device may announce it at once.
+    // If the queue has fewer requests than the limit, a device may send the event at once.
     srq.recv(&(0..10).map(Recv::new).collect::<Vec<_>>()).unwrap();
     assert_eq!(srq.set_limit(5), 0);
     assert_eq!(srq.query().unwrap().srq_limit, 5);
@@ -232,7 +232,8 @@ fn too_many_entries_are_refused(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// `man ibv_modify_srq`: an event when the number of requests drops below the limit, which is then zero.
+/// `man ibv_modify_srq`: an event occurs when the number of requests drops below the limit, which
+/// then becomes zero.
 fn the_limit_is_announced_once(dut: &TestDevice) -> Outcome {
     let shared = SharedSrq::new(dut, &rc(Flavour::Classic), 1);
     let device = &shared.receivers[0].device;
@@ -290,7 +291,7 @@ fn unknown_attributes_are_refused(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// `man ibv_modify_srq`: where the device says `IBV_DEVICE_SRQ_RESIZE`.
+/// `man ibv_modify_srq`: for devices with `IBV_DEVICE_SRQ_RESIZE`.
 fn a_queue_is_made_larger(dut: &TestDevice) -> Outcome {
     let device = dut.open();
     let srq = Srq::new(&device.pd(), 8, 1).unwrap();
@@ -318,11 +319,11 @@ fn a_queue_is_not_made_smaller_than_its_limit(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// `man ibv_post_recv`: a pair with a shared queue has no queue of its own.
+/// `man ibv_post_recv`: a pair with a shared receive queue has no private one.
 fn a_pair_of_a_shared_queue_has_no_receives_of_its_own(dut: &TestDevice) -> Outcome {
     let shared = SharedSrq::new(dut, &rc(Flavour::Classic), 1);
     let refused = shared.receivers[0].qp.recv_list(&[Recv::new(1)]);
-    // SoftRoCE does not say which request it refused.
+    // SoftRoCE does not report which request it refused.
     assert_eq!(refused, Err((EINVAL, dut.expects(0, usize::MAX))));
     Ok(())
 }
@@ -338,7 +339,8 @@ fn a_pair_in_error_leaves_the_shared_requests_alone(dut: &TestDevice) -> Outcome
     Ok(())
 }
 
-/// `man ibv_get_async_event`: the last request that the pair had taken from its shared queue is done.
+/// `man ibv_get_async_event`: the pair has completed the last request that it took from its shared
+/// queue.
 fn a_pair_in_error_announces_its_last_receive(dut: &TestDevice) -> Outcome {
     dut.not_on(SoftRoce::Old, "never says IBV_EVENT_QP_LAST_WQE_REACHED")?;
     let shared = SharedSrq::new(dut, &rc(Flavour::Classic), 1);

@@ -1,4 +1,4 @@
-//! Queue pairs: what they do, and do not, in each of their states.
+//! Queue pairs: behaviour in each state.
 
 use libc::EINVAL;
 use rdma_mummy_sys::types::ibv_qp_attr_mask as Mask;
@@ -21,7 +21,8 @@ pub(crate) fn cases(suite: &mut Suite) {
     );
 }
 
-/// IBTA chapter 10, queue pair states, ready to receive: a pair in RTR receives, and needs not go further.
+/// IBTA chapter 10, queue pair states, ready to receive: a pair in RTR receives, and may stay
+/// there.
 fn a_pair_goes_up_without_sending(dut: &TestDevice) -> Outcome {
     let (a, b) = (node(dut, Type::IBV_QPT_RC), node(dut, Type::IBV_QPT_RC));
     a.connect(&b.peer());
@@ -35,7 +36,8 @@ fn a_pair_goes_up_without_sending(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// IBTA chapter 10, queue pair states, send queue drain: SQD finishes what was begun, and RTS goes on.
+/// IBTA chapter 10, queue pair states, send queue drain: SQD finishes started requests, and RTS
+/// continues.
 fn a_pair_drains_and_goes_on(dut: &TestDevice) -> Outcome {
     let (a, b) = pair(dut, &NodeOptions::rc(Flavour::Classic));
     a.done(Wr::write(1, b.mr.remote(0)).sge(a.mr.at(0, 8)));
@@ -66,7 +68,8 @@ fn a_pair_drained_takes_new_attributes(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// IBTA chapter 10, queue pair states, send queue drain: requests posted in SQD are queued and not begun.
+/// IBTA chapter 10, queue pair states, send queue drain: requests posted in SQD are queued and not
+/// started.
 fn requests_posted_while_drained_wait(dut: &TestDevice) -> Outcome {
     dut.not_softroce("does not take up the requests that were posted in SQD")?;
     let (a, b) = pair(dut, &NodeOptions::rc(Flavour::Classic));
@@ -83,7 +86,7 @@ fn requests_posted_while_drained_wait(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// IBTA chapter 10, queue pair states, reset: it forgets all requests, without completions.
+/// IBTA chapter 10, queue pair states, reset: all requests are discarded without completions.
 fn reset_forgets_what_was_posted(dut: &TestDevice) -> Outcome {
     let (a, b) = pair(dut, &NodeOptions::rc(Flavour::Classic));
     b.recv(1, 0, 64);
@@ -96,7 +99,8 @@ fn reset_forgets_what_was_posted(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// The refusal of a request that a pair does not take in its state; SoftRoCE does not say which it was.
+/// The error for a request that the pair's state does not allow; SoftRoCE does not report its
+/// index.
 fn refusal(dut: &TestDevice) -> Result<(), (i32, usize)> {
     Err((EINVAL, dut.expects(0, usize::MAX)))
 }

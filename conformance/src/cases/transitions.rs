@@ -1,4 +1,4 @@
-//! Queue pairs: from state to state, and the attributes that each change takes.
+//! Queue pairs: state transitions, and the attributes of each.
 
 use libc::{EINVAL, ENODATA};
 use rdma_mummy_sys::types::ibv_qp_attr_mask as Mask;
@@ -52,7 +52,8 @@ fn a_pair_goes_all_the_way_up(dut: &TestDevice, flavour: Flavour) -> Outcome {
     Ok(())
 }
 
-/// To ERR from everywhere but RESET, where a pair has nothing to flush: the kernel's table refuses that.
+/// From every state except RESET, where a pair has nothing to flush: the kernel's table refuses
+/// that.
 fn every_state_leads_to_error(dut: &TestDevice) -> Outcome {
     for qp_type in TYPES {
         let fresh = node(dut, qp_type);
@@ -111,7 +112,7 @@ fn states_do_not_lead_back(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// As above, out of SQD.
+/// IBTA chapter 10, queue pair states, the diagram of states: transitions out of SQD.
 fn a_drained_pair_goes_only_on(dut: &TestDevice) -> Outcome {
     for qp_type in TYPES {
         let drained = node_in(dut, qp_type, State::IBV_QPS_SQD);
@@ -122,7 +123,7 @@ fn a_drained_pair_goes_only_on(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// SQE is what becomes of a pair, not what it is told to be.
+/// SQE is entered by an error only, never by a modify.
 fn no_pair_is_told_to_fail_to_send(dut: &TestDevice) -> Outcome {
     for qp_type in TYPES {
         for state in STATES {
@@ -144,7 +145,7 @@ fn unknown_states_are_refused(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// Leaves each attribute of a change out in turn.
+/// Omits each attribute of a change in turn.
 fn needs_each(dut: &TestDevice, qp_type: Type, before: State, after: State, attributes: &[Mask]) {
     let node = node_in(dut, qp_type, before);
     let change = node.change_to(after);
@@ -242,8 +243,8 @@ fn values_out_of_range_are_refused(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// IBTA chapter 11, modify queue pair: the responder's resources are limited by what the device says,
-/// `max_qp_rd_atom`.
+/// IBTA chapter 11, modify queue pair: the device's `max_qp_rd_atom` limits the responder's
+/// resources.
 fn more_reads_than_the_responder_has_room_for_are_refused(dut: &TestDevice) -> Outcome {
     dut.not_softroce("does not look at max_dest_rd_atomic")?;
     let node = node_in(dut, Type::IBV_QPT_RC, State::IBV_QPS_INIT);
@@ -257,7 +258,7 @@ fn more_reads_than_the_responder_has_room_for_are_refused(dut: &TestDevice) -> O
     Ok(())
 }
 
-/// A RoCE port has no other way to say where a packet goes (IBTA annex A16, RoCE).
+/// A RoCE port addresses packets by GID only (IBTA annex A16, RoCE).
 fn an_address_without_global_route_is_refused(dut: &TestDevice) -> Outcome {
     for qp_type in [Type::IBV_QPT_RC, Type::IBV_QPT_UC] {
         let node = node_in(dut, qp_type, State::IBV_QPS_INIT);

@@ -1,4 +1,4 @@
-//! Unreliable connections: what arrives, and what is lost in silence.
+//! Unreliable connections: delivery, and silent loss.
 
 use libc::EINVAL;
 use rdma_mummy_sys::types::ibv_access_flags as Access;
@@ -45,7 +45,7 @@ fn classic() -> NodeOptions {
     NodeOptions::uc(Flavour::Classic)
 }
 
-/// Shows that the pair works, and that what was lost left no trace: this arrives next.
+/// Shows that the pair works and that the lost request left no trace: this message arrives next.
 fn still_works(a: &Node, b: &Node) {
     a.mr.buf.set(60000, &[0x42; 8]);
     b.recv(4242, 60000, 64);
@@ -94,7 +94,7 @@ fn a_write_arrives(dut: &TestDevice, flavour: Flavour) -> Outcome {
     a.mr.buf.set(0, &pattern(6, 3000));
     let wc = a.done(Wr::write(1, b.mr.remote(100)).sge(a.mr.at(0, 3000)));
     assert_eq!(wc.opcode, Opcode::IBV_WC_RDMA_WRITE);
-    // The sender's completion says nothing about the receiver.
+    // The sender's completion does not mean that the data has arrived.
     let arrived = poll_until(WAIT_LIMIT, || (b.mr.buf.get(100, 3000) == pattern(6, 3000)).then_some(()));
     assert!(arrived.is_some());
     still_works(&a, &b);
@@ -121,7 +121,8 @@ fn a_send_without_receive_is_lost(dut: &TestDevice, flavour: Flavour) -> Outcome
     Ok(())
 }
 
-/// IBTA chapter 9, unreliable connections: the responder drops the request, whatever is wrong with its key.
+/// IBTA chapter 9, unreliable connections: the responder drops the request, whichever part of the
+/// key is wrong.
 fn a_write_with_a_wrong_key_is_lost(dut: &TestDevice, flavour: Flavour) -> Outcome {
     let (a, b) = pair(dut, &NodeOptions::uc(flavour));
     a.mr.buf.set(0, &[1; 64]);
@@ -156,13 +157,14 @@ fn two_devices_talk(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// IBTA chapter 9, unreliable connections: the responder drops what does not fit and waits for the next message.
+/// IBTA chapter 9, unreliable connections: the responder drops a message that does not fit, and
+/// waits for the next one.
 fn a_send_longer_than_its_receive_is_lost(dut: &TestDevice) -> Outcome {
     dut.not_softroce("completes the receive with a length error and puts the pair into the error state")?;
     let (a, b) = pair(dut, &classic());
     b.recv(1, 0, 63);
     a.done(Wr::send(2).sge(a.mr.at(0, 64)));
-    // Whether the receive is used up by that is the device's choice, but never with a success.
+    // The device may use up the receive, but never completes it with success.
     b.recv(4242, 60000, 64);
     a.done(Wr::send(3).sge(a.mr.at(60000, 8)));
     let wc = b.recv_cq.wait(1).remove(0);
@@ -171,7 +173,7 @@ fn a_send_longer_than_its_receive_is_lost(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// IBTA chapter 9, unreliable connections: as on reliable ones, but nobody is told.
+/// IBTA chapter 9, unreliable connections: as on reliable ones, but without a notification.
 fn packets_of_another_size_are_lost(dut: &TestDevice) -> Outcome {
     let of = |mtu| classic().set(|options| options.mtu = mtu);
     let (a, b) = unlike_pair(dut, [&of(Mtu::IBV_MTU_256), &of(Mtu::IBV_MTU_1024)]);
@@ -210,7 +212,7 @@ fn a_pair_without_the_permission_loses_writes(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// `man ibv_post_send`, the table of operations: an unreliable connection has neither.
+/// `man ibv_post_send`, the table of operations: an unreliable connection supports neither.
 fn reads_and_atomics_are_refused(dut: &TestDevice) -> Outcome {
     dut.not_softroce("posts requests that the type of the pair does not have")?;
     let (a, b) = pair(dut, &classic());

@@ -1,4 +1,4 @@
-//! Datagrams, and the address handles that they need.
+//! Datagrams and address handles.
 
 use libc::{EINVAL, ENODATA};
 use rdma_mummy_sys::types::ibv_qp_state as State;
@@ -12,7 +12,7 @@ use crate::kit::{
     TestDevice, Wr, ah_attr, pair, pair_at, pattern,
 };
 
-/// What lies before the message in each receive's memory.
+/// The bytes before the message in each receive's memory.
 const GRH: usize = 40;
 
 pub(crate) fn cases(suite: &mut Suite) {
@@ -57,19 +57,19 @@ fn classic() -> NodeOptions {
 }
 
 impl Node {
-    /// A datagram for another node.
+    /// Addresses a request to another node.
     fn datagram(&self, to: &Self, wr: Wr) -> Wr {
         wr.to(&self.ah(to), to.qp.num(), QKEY)
     }
 
-    /// Takes the next datagram: its message.
+    /// Takes the next datagram, and returns its receive's number and the message.
     fn next(&self, offset: usize) -> (u64, Vec<u8>) {
         let wc = self.recv_cq.ok();
         assert!(wc.len as usize >= GRH, "{wc:?}");
         (wc.id, self.mr.buf.get(offset + GRH, wc.len as usize - GRH))
     }
 
-    /// Shows that nothing has arrived, by what is sent now: it does.
+    /// Shows that nothing else has arrived: a datagram sent now is the next to arrive.
     fn gets_next(&self, from: &Self) {
         from.mr.buf.set(0, &[0x42; 8]);
         self.recv(4242, 32768, 256);
@@ -148,7 +148,7 @@ fn a_datagram_with_another_key_is_dropped(dut: &TestDevice, flavour: Flavour) ->
 fn a_datagram_without_receive_is_dropped(dut: &TestDevice, flavour: Flavour) -> Outcome {
     let (a, b) = pair(dut, &NodeOptions::ud(flavour));
     a.done(a.datagram(&b, Wr::send(2).sge(a.mr.at(0, 100))));
-    // The drop is the receiver's, so give it the time to do it before a receive is there.
+    // The receiver drops the datagram, so that it needs time for it before a receive is posted.
     std::thread::sleep(std::time::Duration::from_millis(100));
     b.gets_next(&a);
     assert_eq!(b.next(32768), (4242, vec![0x42; 8]));
@@ -218,7 +218,8 @@ fn the_header_names_both_sides(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// IBTA 3.5.3, keys: a request whose Q_Key has its high bit set goes with that of the sender's pair.
+/// IBTA 3.5.3, keys: if the Q_Key of a request has its high bit set, the datagram carries the Q_Key
+/// of the sender's pair.
 fn a_key_with_the_high_bit_is_the_sender_s_own(dut: &TestDevice) -> Outcome {
     dut.not_softroce("sends a Q_Key with the high bit as it is")?;
     let (a, b) = pair(dut, &classic());
@@ -254,7 +255,8 @@ fn a_datagram_of_the_mtu_arrives(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// IBTA chapter 11, completion return status: a datagram longer than the port's MTU is a local length error.
+/// IBTA chapter 11, completion return status: a datagram longer than the port's MTU is a local
+/// length error.
 fn a_datagram_beyond_the_mtu_is_refused(dut: &TestDevice) -> Outcome {
     dut.not_softroce("drops a datagram beyond the MTU and completes it with success")?;
     let (a, b) = pair(dut, &classic());
@@ -268,8 +270,8 @@ fn a_datagram_beyond_the_mtu_is_refused(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// IBTA chapter 9, unreliable datagrams: the responder of an unreliable service drops the message, and its pair goes
-/// on.
+/// IBTA chapter 9, unreliable datagrams: the responder of an unreliable service drops the message,
+/// and its pair continues.
 fn a_receive_that_is_too_short_gets_nothing(dut: &TestDevice) -> Outcome {
     dut.not_on(SoftRoce::Old, "ends a pair with an error where a datagram does not fit")?;
     let (a, b) = pair(dut, &classic());
@@ -277,7 +279,8 @@ fn a_receive_that_is_too_short_gets_nothing(dut: &TestDevice) -> Outcome {
     b.recv(2, 1000, 200);
     a.done(a.datagram(&b, Wr::send(3).sge(a.mr.at(0, 8))));
     a.done(a.datagram(&b, Wr::send(4)));
-    // Hardware completes the receive with a length error; others drop the datagram and keep the receive.
+    // Hardware completes the receive with a length error. Other devices drop the datagram and keep
+    // the receive.
     let mut wc = b.recv_cq.one();
     if wc.status != Status::IBV_WC_SUCCESS {
         assert_eq!((wc.id, wc.status), (1, Status::IBV_WC_LOC_LEN_ERR));
@@ -339,7 +342,7 @@ fn the_attributes_of_the_completion_lead_back(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// A RoCE port has no other way to say where a packet goes (IBTA annex A16, RoCE).
+/// A RoCE port addresses packets by GID only (IBTA annex A16, RoCE).
 fn an_address_handle_without_global_route_is_refused(dut: &TestDevice) -> Outcome {
     let device = dut.open();
     let attr = ah_attr(&device, device.find_gid().unwrap().0);
@@ -385,8 +388,8 @@ fn a_pair_goes_on_after_what_it_dropped(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// IBTA chapter 10, queue pair states, send queue error: an error of a request puts an unreliable pair into SQE;
-/// sending is flushed, receiving goes on.
+/// IBTA chapter 10, queue pair states, send queue error: an error of a request moves an unreliable
+/// pair to SQE. Sends are flushed, and receiving continues.
 fn a_failed_datagram_leaves_the_send_queue_in_error(dut: &TestDevice) -> Outcome {
     dut.not_softroce("goes to the error state instead of SQE")?;
     let (a, b) = pair(dut, &classic());
@@ -403,7 +406,7 @@ fn a_failed_datagram_leaves_the_send_queue_in_error(dut: &TestDevice) -> Outcome
     Ok(())
 }
 
-/// As above: SQE leads to RTS, RESET and ERR.
+/// IBTA chapter 10, queue pair states, send queue error: SQE leads to RTS, RESET and ERR.
 fn a_send_queue_in_error_leads_to_three_states(dut: &TestDevice) -> Outcome {
     dut.not_softroce("goes to the error state instead of SQE")?;
     for state in [State::IBV_QPS_RTS, State::IBV_QPS_RESET, State::IBV_QPS_ERR] {

@@ -1,4 +1,4 @@
-//! What most devices lack, and say so; and what a library knows by heart.
+//! Verbs that most devices refuse with an error; and the library's own tables of names and rates.
 
 use std::collections::HashSet;
 
@@ -25,7 +25,7 @@ pub(crate) fn cases(suite: &mut Suite) {
     );
 }
 
-/// Leaves the case where the device has it after all.
+/// Skips the case if the device supports the object.
 macro_rules! refused {
     ($error:expr, $what:literal) => {
         match $error {
@@ -35,8 +35,8 @@ macro_rules! refused {
     };
 }
 
-/// `man ibv_create_wq`, `man ibv_create_rwq_ind_table`: an error number where they fail; it is `EOPNOTSUPP`, or the kernel's
-/// `ENOSYS`, where the device has none.
+/// `man ibv_create_wq`, `man ibv_create_rwq_ind_table`: an error number on failure. A device
+/// without them returns `EOPNOTSUPP`, or the kernel's `ENOSYS`.
 fn a_device_without_work_queues_refuses_them(dut: &TestDevice) -> Outcome {
     let node = Node::new(&dut.open(), &NodeOptions::rc(Flavour::Classic));
     refused!(node.pd.work_queue(&node.recv_cq), "work queues");
@@ -44,13 +44,13 @@ fn a_device_without_work_queues_refuses_them(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// `man ibv_flow_action_esp`: likewise.
+/// `man ibv_flow_action_esp`: an error number on failure.
 fn a_device_without_flow_actions_refuses_them(dut: &TestDevice) -> Outcome {
     refused!(dut.open().flow_action(), "flow actions");
     Ok(())
 }
 
-/// `man ibv_create_comp_cntr`: likewise.
+/// `man ibv_create_comp_cntr`: an error number on failure.
 fn a_device_without_completion_counters_refuses_them(dut: &TestDevice) -> Outcome {
     match dut.open().completion_counters() {
         Err(why) => skip!("{why}"),
@@ -62,7 +62,7 @@ fn a_device_without_completion_counters_refuses_them(dut: &TestDevice) -> Outcom
     Ok(())
 }
 
-/// `man ibv_alloc_dmah`: likewise.
+/// `man ibv_alloc_dmah`: an error number on failure.
 fn a_device_without_dma_handles_refuses_them(dut: &TestDevice) -> Outcome {
     match dut.open().alloc_dmah() {
         Err(why) => skip!("{why}"),
@@ -71,14 +71,14 @@ fn a_device_without_dma_handles_refuses_them(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// `man ibv_post_srq_ops`: likewise.
+/// `man ibv_post_srq_ops`: an error number on failure.
 fn a_shared_queue_without_tags_refuses_them(dut: &TestDevice) -> Outcome {
     let pd = dut.open().pd();
     refused!(Srq::new(&pd, 1, 1).unwrap().tag(), "tag matching");
     Ok(())
 }
 
-/// `man ibv_query_qp_data_in_order`: 0, or flags of what can be relied upon.
+/// `man ibv_query_qp_data_in_order`: 0, or flags of the guarantees.
 fn a_pair_says_which_data_comes_in_order(dut: &TestDevice) -> Outcome {
     let node = Node::new(&dut.open(), &NodeOptions::rc(Flavour::Classic));
     match node.qp.data_in_order() {
@@ -88,8 +88,8 @@ fn a_pair_says_which_data_comes_in_order(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// `man ibv_alloc_buf`, `man ibv_reg_buf_mr`, `man ibv_reg_mr_ex`: the memory lives until the buffer is freed, and regions can be
-/// made of it.
+/// `man ibv_alloc_buf`, `man ibv_reg_buf_mr`, `man ibv_reg_mr_ex`: the memory lives until the
+/// buffer is freed, and can be registered.
 fn memory_of_the_device_s_choice_is_registered(dut: &TestDevice) -> Outcome {
     match dut.open().pd().own_buffer(10_000, 0x1000_0000) {
         Err(why) => skip!("{why}"),
@@ -100,7 +100,7 @@ fn memory_of_the_device_s_choice_is_registered(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// `man ibv_rate_to_mult`, `man ibv_rate_to_mbps`: conversions that lead back.
+/// `man ibv_rate_to_mult`, `man ibv_rate_to_mbps`: each conversion can be reversed.
 fn rates_and_their_multiples_lead_to_each_other(dut: &TestDevice) -> Outcome {
     let known = [
         (Rate::IBV_RATE_2_5_GBPS, 1, 2500),
@@ -113,13 +113,13 @@ fn rates_and_their_multiples_lead_to_each_other(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// The same pages: -1, and `IBV_RATE_MAX` for a number that is no rate's.
+/// The same pages: -1 for an unknown rate, and `IBV_RATE_MAX` for an unknown number.
 fn an_unknown_rate_has_no_speed(dut: &TestDevice) -> Outcome {
     assert_eq!(rate(dut.provider, Rate(1000)), (-1, Rate::IBV_RATE_MAX, -1, Rate::IBV_RATE_MAX));
     Ok(())
 }
 
-/// `man ibv_event_type_str`: a name for each, and one for what is unknown.
+/// `man ibv_event_type_str`: a name for each state, and one for unknown values.
 fn port_states_have_names(dut: &TestDevice) -> Outcome {
     let name = |state| port_state_name(dut.provider, ibv_port_state(state));
     let names: HashSet<_> = (0..=ibv_port_state::IBV_PORT_ACTIVE_DEFER.0).map(name).collect();
@@ -128,7 +128,7 @@ fn port_states_have_names(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// `man ibv_wr_opcode_str`: likewise.
+/// `man ibv_wr_opcode_str`: a name for each opcode, and one for unknown values.
 fn operations_have_names(dut: &TestDevice) -> Outcome {
     let name = |opcode| operation_name(dut.provider, ibv_wr_opcode(opcode));
     if let Err(why) = name(0) {

@@ -1,5 +1,5 @@
-//! Memory windows: made, bound, bound anew, and what they allow (`man ibv_alloc_mw`, `man ibv_bind_mw`, `man ibv_post_send`,
-//! `man ibv_wr_post`; IBTA chapter 10, memory windows).
+//! Memory windows: allocation, binding, rebinding, and permissions (`man ibv_alloc_mw`, `man
+//! ibv_bind_mw`, `man ibv_post_send`, `man ibv_wr_post`; IBTA chapter 10, memory windows).
 
 use libc::{EBUSY, EINVAL, EPERM};
 use rdma_mummy_sys::types::ibv_access_flags as Access;
@@ -66,7 +66,7 @@ pub(crate) fn cases(suite: &mut Suite) {
     );
 }
 
-/// Skips the case where the device has no windows of the type.
+/// Skips the case if the device does not support windows of the type.
 fn has(dut: &TestDevice, mw_type: Type) -> Outcome {
     let flags = dut.open().query().unwrap().device_cap_flags;
     let wanted = if mw_type == ONE {
@@ -89,7 +89,7 @@ fn options(flavour: Flavour) -> NodeOptions {
     })
 }
 
-/// A pair, of whose second the windows are.
+/// Two connected nodes; the windows belong to the second.
 pub(super) fn nodes(dut: &TestDevice, mw_type: Type, flavour: Flavour) -> Result<(Node, Node), Skip> {
     has(dut, mw_type)?;
     Ok(pair(dut, &options(flavour)))
@@ -122,19 +122,19 @@ pub(super) fn bound_two(node: &Node, part: &BindRange) -> Mw {
     mw
 }
 
-/// A place in the second node's memory, by a window's key.
+/// An address in the second node's memory, with a window's key.
 pub(super) fn through(mw: &Mw, node: &Node, offset: usize) -> RemoteAddr {
     RemoteAddr { addr: node.mr.addr(offset), rkey: mw.rkey() }
 }
 
-/// The first node writes by a window into the second, and it arrives.
+/// The first node writes through a window into the second, and the data arrives.
 pub(super) fn writes(a: &Node, b: &Node, to: RemoteAddr, offset: usize, seed: u8) {
     a.mr.buf.set(0, &pattern(seed, 64));
     a.done(Wr::write(1, to).sge(a.mr.at(0, 64)));
     assert_eq!(b.mr.buf.get(offset, 64), pattern(seed, 64));
 }
 
-/// The key does not lead there, and nothing is written.
+/// The key does not permit the access, and nothing is written.
 pub(super) fn is_refused(a: &Node, b: &Node, to: RemoteAddr, offset: usize) {
     let before = b.mr.buf.get(offset, 64);
     a.mr.buf.set(0, &pattern(0xb1, 64));
@@ -142,12 +142,12 @@ pub(super) fn is_refused(a: &Node, b: &Node, to: RemoteAddr, offset: usize) {
     assert_eq!(b.mr.buf.get(offset, 64), before);
 }
 
-/// What a request about a window of this side fails with: a later SoftRoCE says of everything local that it was flushed.
+/// The status of a local window error: the new SoftRoCE reports a flush for each local error.
 pub(super) fn local(dut: &TestDevice, right: Status) -> Status {
     dut.expects_of(SoftRoce::New, right, Status::IBV_WC_WR_FLUSH_ERR)
 }
 
-/// A type 1 binding does not come to be: refused in the call, or by the completion.
+/// Binding a window of type 1 fails, in the call or with the completion.
 fn bind_one_fails(node: &Node, part: &BindRange) {
     let mw = Mw::new(&node.pd, ONE).unwrap();
     if mw.bind(&node.qp, 5, part) == 0 {
@@ -191,7 +191,7 @@ fn a_domain_with_a_window_is_busy(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// `man ibv_bind_mw`: "The R_Key of the MW is changed", and a completion says that the window is bound.
+/// `man ibv_bind_mw`: "The R_Key of the MW is changed", and a completion reports the binding.
 fn a_window_of_type_1_is_bound(dut: &TestDevice) -> Outcome {
     let (a, b) = nodes(dut, ONE, Flavour::Classic)?;
     let mw = Mw::new(&b.pd, ONE).unwrap();
@@ -226,7 +226,7 @@ fn a_window_that_is_bound_anew_has_another_key(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// "A zero length unbinds the window", after which the region is nobody's.
+/// "A zero length unbinds the window", and the region is free again.
 fn a_window_of_type_1_is_unbound(dut: &TestDevice) -> Outcome {
     let (a, b) = nodes(dut, ONE, Flavour::Classic)?;
     let other = b.pd.reg(&Buf::new(4096), EVERYTHING | BINDS).unwrap();
@@ -239,7 +239,7 @@ fn a_window_of_type_1_is_unbound(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// `ibv_bind_mw` itself lets a region be null that has no length.
+/// `ibv_bind_mw` itself accepts a null region if the length is zero.
 fn a_window_is_unbound_without_a_region(dut: &TestDevice) -> Outcome {
     dut.not_softroce("reads the region of a window that is unbound, and crashes where there is none")?;
     let (a, b) = nodes(dut, ONE, Flavour::Classic)?;
@@ -257,7 +257,7 @@ fn a_window_of_type_1_cannot_be_zero_based(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// `EPERM` where domains differ (`ibv_bind_mw` itself looks).
+/// `EPERM` if the domains differ; `ibv_bind_mw` itself checks that.
 fn a_window_of_type_1_is_bound_to_regions_of_its_domain(dut: &TestDevice) -> Outcome {
     let (_a, b) = nodes(dut, ONE, Flavour::Classic)?;
     let other = b.device.pd();
@@ -292,7 +292,7 @@ fn a_region_with_a_bound_window_is_busy(dut: &TestDevice) -> Outcome {
     let mr = b.pd.reg(&Buf::new(4096), EVERYTHING | BINDS).unwrap();
     let mw = bound_one(&b, &BindRange::of(&mr, 0, 4096, WRITE));
     assert_eq!(mr.dereg(), dut.expects(EBUSY, EINVAL));
-    // And it works on.
+    // The region still works.
     a.done(Wr::write(1, RemoteAddr { addr: mr.addr(0), rkey: mw.rkey() }).sge(a.mr.at(0, 64)));
     a.done(Wr::write(2, mr.remote(0)).sge(a.mr.at(0, 64)));
     assert_eq!(mw.dealloc(), 0);
@@ -333,7 +333,8 @@ fn two_windows_of_a_region_have_their_own_permissions(dut: &TestDevice) -> Outco
     Ok(())
 }
 
-/// What binds a window is done with it: only its own end, or another binding, ends a window of type 1.
+/// The binding pair is needed for the bind only: a window of type 1 stays bound until it is
+/// deallocated or rebound.
 fn a_window_outlives_the_reset_of_its_pair(dut: &TestDevice) -> Outcome {
     let (a, b) = nodes(dut, ONE, Flavour::Classic)?;
     let mw = bound_one(&b, &BindRange::of(&b.mr, 0, 4096, WRITE));
@@ -346,7 +347,7 @@ fn a_window_outlives_the_reset_of_its_pair(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// IBTA chapter 10, type 2 windows: bound to a pair, and of no use without it.
+/// IBTA chapter 10, type 2 windows: they are bound to a pair and cannot be used without it.
 fn a_window_of_type_2_loses_its_pair(dut: &TestDevice) -> Outcome {
     dut.not_softroce("waits for the windows of a pair that is destroyed")?;
     let (_a, b) = nodes(dut, TWO, Flavour::Classic)?;
@@ -366,7 +367,7 @@ fn a_window_of_type_2_is_bound(dut: &TestDevice, flavour: Flavour) -> Outcome {
     writes(&a, &b, through(&mw, &b, 4096), 4096, 11);
     a.done(Wr::read(2, through(&mw, &b, 4096)).sge(a.mr.at(512, 64)));
     assert_eq!(a.mr.buf.get(512, 64), pattern(11, 64));
-    // The key that it was made with is none.
+    // The key from the allocation is not valid.
     let made_with = RemoteAddr { rkey: mw.rkey().wrapping_sub(1), ..through(&mw, &b, 4096) };
     is_refused(&a, &b, made_with, 4096);
     Ok(())
@@ -407,7 +408,8 @@ fn a_window_allows_no_more_than_it_says(dut: &TestDevice, flavour: Flavour) -> O
     Ok(())
 }
 
-/// A window's permissions are its own: the region has to allow the device to write, and windows (IBTA C10-73, C10-74).
+/// A window has its own permissions, but the region must allow local writes and binding (IBTA
+/// C10-73, C10-74).
 fn a_window_allows_what_its_region_does_not(dut: &TestDevice, flavour: Flavour) -> Outcome {
     has(dut, TWO)?;
     let (a, b) = pair(dut, &options(flavour).set(|options| options.region = LOCAL_WRITE | BINDS));
@@ -454,7 +456,8 @@ fn a_write_with_immediate_data_goes_through_a_window(dut: &TestDevice, flavour: 
     Ok(())
 }
 
-/// `man ibv_bind_mw`, `IBV_ACCESS_ZERO_BASED`: "the address set will be the offset from the base of the MW".
+/// `man ibv_bind_mw`, `IBV_ACCESS_ZERO_BASED`: "the address set will be the offset from the base of
+/// the MW".
 fn a_zero_based_window_begins_at_zero(dut: &TestDevice, flavour: Flavour) -> Outcome {
     let (a, b) = nodes(dut, TWO, flavour)?;
     let mw = bound_two(&b, &BindRange::of(&b.mr, 4096, 4096, WRITE | ZERO_BASED));
@@ -480,7 +483,7 @@ fn a_window_that_writes_needs_a_region_that_may(dut: &TestDevice, flavour: Flavo
     }
     let (a, b) = pair(dut, &options(flavour).set(|options| options.region = BINDS));
     let mw = bound_two(&b, &BindRange::of(&b.mr, 0, 4096, READ));
-    // Not that node's memory: its region cannot be written to.
+    // The node's default region is writable; this one is not writable for peers.
     let mr = a.pd.reg(&Buf::new(4096), LOCAL_WRITE).unwrap();
     b.mr.buf.set(0, &pattern(18, 64));
     a.done(Wr::read(1, through(&mw, &b, 0)).sge(mr.at(0, 64)));
@@ -488,7 +491,7 @@ fn a_window_that_writes_needs_a_region_that_may(dut: &TestDevice, flavour: Flavo
     Ok(())
 }
 
-/// IBTA C10-75.
+/// IBTA C10-75: a window must lie within its region.
 fn a_window_beyond_its_region_is_not_bound(dut: &TestDevice, flavour: Flavour) -> Outcome {
     has(dut, TWO)?;
     for (offset, more) in [(0, 1), (1, 0)] {
@@ -529,14 +532,14 @@ fn a_bound_window_of_type_2_is_not_bound_again(dut: &TestDevice, flavour: Flavou
     Ok(())
 }
 
-/// IBTA o10-37.2.40.
+/// IBTA o10-37.2.40: a window of type 2 needs a range above zero.
 fn a_window_of_type_2_is_not_bound_to_nothing(dut: &TestDevice, flavour: Flavour) -> Outcome {
     let (_a, b) = nodes(dut, TWO, flavour)?;
     bind_two_fails(dut, &b, &Mw::new(&b.pd, TWO).unwrap(), &BindRange::of(&b.mr, 0, 0, WRITE));
     Ok(())
 }
 
-/// IBTA chapter 10: an access by a window of type 2 has to come through the pair that it is bound to.
+/// IBTA chapter 10: an access through a window of type 2 must use the pair to which it is bound.
 fn a_window_of_type_2_is_good_for_its_own_pair_only(dut: &TestDevice, flavour: Flavour) -> Outcome {
     let (a, b) = nodes(dut, TWO, flavour)?;
     let mw = bound_two(&b, &BindRange::of(&b.mr, 0, 4096, WRITE));
@@ -548,7 +551,7 @@ fn a_window_of_type_2_is_good_for_its_own_pair_only(dut: &TestDevice, flavour: F
     Ok(())
 }
 
-/// IBTA chapter 10, ordering: a binding is done before the requests behind it begin.
+/// IBTA chapter 10, ordering: a bind is complete before the requests posted after it start.
 fn a_send_after_a_binding_sees_it(dut: &TestDevice, flavour: Flavour) -> Outcome {
     let (a, b) = nodes(dut, TWO, flavour)?;
     let mw = Mw::new(&b.pd, TWO).unwrap();

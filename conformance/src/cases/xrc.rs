@@ -1,5 +1,6 @@
-//! Extended reliable connections: messages from initiators to shared receive queues, which a number names (`man ibv_wr_post`; IBTA
-//! annex A14, extended reliable connected transport service). No SoftRoCE has them, so each case here skips by the capability.
+//! Extended reliable connections: initiators send messages to shared receive queues, which a number
+//! names (`man ibv_wr_post`; IBTA annex A14, extended reliable connected transport service).
+//! SoftRoCE does not support them, so that each case skips by the capability.
 
 use std::time::Duration;
 
@@ -41,7 +42,7 @@ pub(crate) fn cases(suite: &mut Suite) {
     );
 }
 
-/// A context of a device that has all of this.
+/// A context of a device that supports all of this.
 pub(super) fn device(dut: &TestDevice) -> Result<Device, Skip> {
     let device = dut.open();
     if device.query().unwrap().device_cap_flags & DeviceCap::IBV_DEVICE_XRC.0 == 0 {
@@ -50,7 +51,7 @@ pub(super) fn device(dut: &TestDevice) -> Result<Device, Skip> {
     Ok(device)
 }
 
-/// A shared receive queue with what belongs to it.
+/// A shared receive queue with its completion queue and memory.
 pub(super) struct XrcReceiver {
     pub(super) srq: Srq,
     pub(super) number: u32,
@@ -76,7 +77,7 @@ pub(super) fn init<'a>(pd: &'a Pd, xrcd: &'a Xrcd, cq: &'a Cq) -> SrqInit<'a> {
     SrqInit { srq_type, pd: Some(pd), xrcd: Some(xrcd), cq: Some(cq), max_wr: 16, max_sge: 2, comp_mask: 0 }
 }
 
-/// Two ends of a connection; the initiator's queue and memory.
+/// Both ends of a connection, with the initiator's completion queue and memory.
 pub(super) struct XrcConnection {
     pub(super) initiator: Qp,
     pub(super) target: Qp,
@@ -87,7 +88,7 @@ pub(super) struct XrcConnection {
 }
 
 impl XrcConnection {
-    /// From an initiator of one context to a target in a domain.
+    /// Connects an initiator of one context to a target in a domain.
     pub(super) fn new(device: &Device, target: Qp, options: &NodeOptions) -> Self {
         let (pd, cq) = (device.pd(), Cq::of(device, 64, options.flavour, None));
         let init = QpInit {
@@ -156,7 +157,8 @@ impl XrcConnection {
         self.cq.ok()
     }
 
-    /// Posts one request and waits for its failure, with which both ends fail unless only the initiator knows of it.
+    /// Posts one request and waits for its failure. Both ends fail unless only the initiator
+    /// detects the error.
     pub(super) fn fails(&self, request: Wr, number: u32, both: bool) -> Status {
         self.initiator.post(&[request.srqn(number)]).unwrap();
         let wc = self.cq.one();
@@ -169,7 +171,7 @@ impl XrcConnection {
     }
 }
 
-/// A receiver and a connection to its domain, on one device with a context each.
+/// A receiver and a connection to its domain, on one device, each with its own context.
 pub(super) fn connected(
     dut: &TestDevice,
     options: &NodeOptions,
@@ -234,7 +236,8 @@ fn long_messages_come_whole(dut: &TestDevice, flavour: Flavour) -> Outcome {
     Ok(())
 }
 
-/// IBTA annex A14: each request names the queue, so one connection reaches every queue of the domain.
+/// IBTA annex A14: each request names the queue, so that one connection reaches every queue of the
+/// domain.
 fn the_number_says_which_queue(dut: &TestDevice, flavour: Flavour) -> Outcome {
     let (own, other) = (device(dut)?, device(dut)?);
     let xrcd = Xrcd::private(&own).unwrap();
@@ -271,7 +274,7 @@ fn the_completion_says_which_connection(dut: &TestDevice, flavour: Flavour) -> O
     Ok(())
 }
 
-/// Target and queue are of two contexts, which have the domain in common.
+/// Target and queue belong to two contexts, which share the domain.
 fn queue_and_pair_meet_by_the_file(dut: &TestDevice, flavour: Flavour) -> Outcome {
     let (first, second, third, file) = (device(dut)?, device(dut)?, device(dut)?, Inode::new());
     let made = Xrcd::open(&first, file.fd(), O_CREAT).unwrap();
@@ -284,8 +287,8 @@ fn queue_and_pair_meet_by_the_file(dut: &TestDevice, flavour: Flavour) -> Outcom
     Ok(())
 }
 
-/// IBTA annex A14: the protection domain of a request is that of the queue which it names. The table of opcodes of `man
-/// ibv_post_send` has all of these for XRC pairs.
+/// IBTA annex A14: a request uses the protection domain of the queue that it names. The table of
+/// opcodes in `man ibv_post_send` lists all of these for XRC pairs.
 fn reads_writes_and_atomics_use_the_queues_domain(dut: &TestDevice, flavour: Flavour) -> Outcome {
     let (_xrcd, receiver, connection) = connected(dut, &options(flavour))?;
     let (own, remote) = (&connection.mr, &receiver.mr);
@@ -299,7 +302,7 @@ fn reads_writes_and_atomics_use_the_queues_domain(dut: &TestDevice, flavour: Fla
     assert_eq!((own.buf.get_u64(0), remote.buf.get_u64(8192)), (5, 8));
     connection.done(Wr::cmp_swp(4, remote.remote(8192), 8, 20).sge(own.at(0, 8)), &receiver);
     assert_eq!((own.buf.get_u64(0), remote.buf.get_u64(8192)), (8, 20));
-    // None of them takes a receive.
+    // None of these operations takes a receive.
     assert!(receiver.cq.is_empty());
     Ok(())
 }
@@ -314,7 +317,8 @@ fn memory_of_another_domain_is_refused(dut: &TestDevice, flavour: Flavour) -> Ou
     Ok(())
 }
 
-/// IBTA annex A14: an XRC header that names no queue is answered as a violation of access, and the target fails.
+/// IBTA annex A14: an XRC header with an unknown queue number is an access violation, and the
+/// target fails.
 fn a_wrong_number_fails_the_connection(dut: &TestDevice, flavour: Flavour) -> Outcome {
     let (_xrcd, receiver, connection) = connected(dut, &options(flavour))?;
     receiver.recv(1, 0, 64);
@@ -325,7 +329,7 @@ fn a_wrong_number_fails_the_connection(dut: &TestDevice, flavour: Flavour) -> Ou
     Ok(())
 }
 
-/// Likewise a queue that is not of the target's domain.
+/// IBTA annex A14: so is a queue outside the target's domain.
 fn a_queue_of_another_domain_fails_the_connection(dut: &TestDevice, flavour: Flavour) -> Outcome {
     let (own, other) = (device(dut)?, device(dut)?);
     let [here, there] = [(); 2].map(|()| Xrcd::private(&own).unwrap());
@@ -367,8 +371,8 @@ fn a_late_receive_is_found(dut: &TestDevice, flavour: Flavour) -> Outcome {
     Ok(())
 }
 
-/// IBTA annex A14 and chapter 9, responder's error behaviour: the receive ends with an error, and so does the connection; the
-/// shared queue goes on.
+/// IBTA annex A14 and chapter 9, responder's error behaviour: the receive ends with an error, and
+/// so does the connection. The shared queue continues.
 fn a_message_too_long_fails_its_connection_only(dut: &TestDevice, flavour: Flavour) -> Outcome {
     let (own, other) = (device(dut)?, device(dut)?);
     let xrcd = Xrcd::private(&own).unwrap();
@@ -400,7 +404,7 @@ fn the_limit_is_announced(dut: &TestDevice, flavour: Flavour) -> Outcome {
     }
     let about = loop {
         let event = own.event(WAIT_LIMIT).expect("an event");
-        // That the connection is there may be told, too.
+        // A device may also report that the connection is established.
         if event.kind() != EventType::IBV_EVENT_COMM_EST {
             break (event.kind(), event.element());
         }
@@ -409,7 +413,8 @@ fn the_limit_is_announced(dut: &TestDevice, flavour: Flavour) -> Outcome {
     Ok(())
 }
 
-/// `man ibv_create_srq_ex`: destroying fails while a pair is associated with a queue; a target is associated with a domain.
+/// `man ibv_create_srq_ex`: destroying fails while a pair is associated with a queue; a target is
+/// associated with a domain.
 fn a_queue_goes_while_connections_live(dut: &TestDevice, flavour: Flavour) -> Outcome {
     let (xrcd, receiver, connection) = connected(dut, &options(flavour))?;
     receiver.recv(1, 0, 64);

@@ -1,6 +1,6 @@
-//! What extended reliable connections are made of: domains, shared receive queues with a number, initiators and targets
-//! (`man ibv_open_xrcd`, `man ibv_create_srq_ex`, `man ibv_get_srq_num`, `man ibv_open_qp`; IBTA annex A14, extended reliable connected
-//! transport service).
+//! The objects of extended reliable connections: domains, numbered shared receive queues,
+//! initiators and targets (`man ibv_open_xrcd`, `man ibv_create_srq_ex`, `man ibv_get_srq_num`,
+//! `man ibv_open_qp`; IBTA annex A14, extended reliable connected transport service).
 
 use libc::{EBADF, EBUSY, EINVAL, O_CREAT, O_EXCL};
 use rdma_mummy_sys::types::ibv_qp_attr_mask as Mask;
@@ -43,19 +43,20 @@ pub(crate) fn cases(suite: &mut Suite) {
 fn a_domain_of_no_file_is_made(dut: &TestDevice) -> Outcome {
     let device = device(dut)?;
     let (first, second) = (Xrcd::private(&device).unwrap(), Xrcd::private(&device).unwrap());
-    // Nobody else can have one of these, so it is no contradiction to want it exclusively.
+    // A domain without a file cannot be shared, so that O_EXCL always succeeds.
     let third = Xrcd::open(&device, -1, O_CREAT | O_EXCL).unwrap();
     assert_eq!((first.close(), second.close(), third.close()), (0, 0, 0));
     Ok(())
 }
 
-/// `man ibv_open_xrcd`: "associated with the inode", whichever descriptor leads to it, and in whichever context.
+/// `man ibv_open_xrcd`: the domain is "associated with the inode", for every descriptor and
+/// context.
 fn a_file_has_one_domain(dut: &TestDevice) -> Outcome {
     let (device, other, file) = (device(dut)?, dut.open(), Inode::new());
     let made = Xrcd::open(&device, file.fd(), O_CREAT).unwrap();
     let again = file.again();
     let opened = Xrcd::open(&other, again.fd(), 0).unwrap();
-    // It is there, so the flag has no effect.
+    // The domain exists, so that the flag has no effect.
     let third = Xrcd::open(&other, again.fd(), O_CREAT).unwrap();
     assert_eq!((made.close(), opened.close(), third.close()), (0, 0, 0));
     Ok(())
@@ -84,7 +85,7 @@ fn the_last_reference_ends_a_domain(dut: &TestDevice) -> Outcome {
     let first = Xrcd::open(&device, file.fd(), O_CREAT).unwrap();
     let second = Xrcd::open(&device, file.fd(), 0).unwrap();
     assert_eq!(first.close(), 0);
-    // The second reference keeps it, and so does this one.
+    // The second reference keeps the domain open, and so does this one.
     let third = Xrcd::open(&device, file.fd(), 0).unwrap();
     assert_eq!((second.close(), third.close()), (0, 0));
     assert!(Xrcd::open(&device, file.fd(), 0).is_err());
@@ -105,7 +106,8 @@ fn a_domain_without_its_attributes_is_refused(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// `man ibv_open_xrcd`: "may fail if any other resource is still associated with the XRCD being closed".
+/// `man ibv_open_xrcd`: "may fail if any other resource is still associated with the XRCD being
+/// closed".
 fn a_domain_in_use_is_busy(dut: &TestDevice) -> Outcome {
     let device = device(dut)?;
     let xrcd = Xrcd::private(&device).unwrap();
@@ -128,7 +130,8 @@ fn a_queue_has_a_number(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// `man ibv_create_srq_ex`: a queue of this type has a domain of each kind and a completion queue.
+/// `man ibv_create_srq_ex`: an XRC queue has a protection domain, an XRC domain and a completion
+/// queue.
 fn a_queue_without_its_parts_is_refused(dut: &TestDevice) -> Outcome {
     let device = device(dut)?;
     let (pd, cq, xrcd) = (device.pd(), device.cq(16), Xrcd::private(&device).unwrap());
@@ -150,7 +153,7 @@ fn a_queue_tells_and_changes_its_attributes(dut: &TestDevice) -> Outcome {
     let receiver = XrcReceiver::new(&device, &Xrcd::private(&device).unwrap(), Flavour::Classic);
     let granted = receiver.srq.granted();
     assert!(granted.max_wr >= 16 && granted.max_sge >= 2, "{granted:?}");
-    // A limit that is reached already is announced at once, and gone.
+    // A limit that is reached already causes the event at once, and is then cleared.
     (0..4).for_each(|id| receiver.recv(id, 0, 64));
     assert_eq!(receiver.srq.set_limit(3), 0);
     let told = receiver.srq.query().unwrap();
@@ -200,7 +203,8 @@ fn a_pair_without_its_domain_is_refused(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// IBTA 11.2.5.2 with annex A14: an initiator has what a requester needs, and nothing of a responder.
+/// IBTA 11.2.5.2 with annex A14: an initiator has the attributes of a requester, and none of a
+/// responder.
 fn an_initiator_goes_its_way(dut: &TestDevice) -> Outcome {
     let device = device(dut)?;
     let xrcd = Xrcd::private(&device).unwrap();
@@ -216,7 +220,7 @@ fn an_initiator_goes_its_way(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// Likewise: a target has what a responder needs.
+/// IBTA 11.2.5.2 with annex A14: a target has the attributes of a responder.
 fn a_target_goes_its_way(dut: &TestDevice) -> Outcome {
     let device = device(dut)?;
     let xrcd = Xrcd::private(&device).unwrap();
@@ -236,7 +240,7 @@ fn a_target_goes_its_way(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// Each step is refused without any one of its attributes, and taken with all of them.
+/// Each change fails without any one of its attributes, and succeeds with all of them.
 fn goes(qp: &Qp, steps: [QpChange; 3]) {
     for step in steps {
         for bit in (0..32).map(|bit| 1 << bit).filter(|bit| step.mask & bit != 0) {
@@ -250,7 +254,7 @@ fn goes(qp: &Qp, steps: [QpChange; 3]) {
     }
 }
 
-/// Receives come from shared queues alone.
+/// XRC pairs take receives from shared queues only.
 fn no_pair_takes_receives(dut: &TestDevice) -> Outcome {
     let (_xrcd, receiver, connection) = connected(dut, &options(Flavour::Classic))?;
     for qp in [&connection.initiator, &connection.target] {
@@ -273,7 +277,8 @@ fn an_opened_pair_is_the_same_pair(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// `man ibv_open_qp`: destroying "closes the opened QP and destroys the underlying QP if it has no other references".
+/// `man ibv_open_qp`: destroying "closes the opened QP and destroys the underlying QP if it has no
+/// other references".
 fn an_opened_pair_outlives_the_first_handle(dut: &TestDevice) -> Outcome {
     let opts = options(Flavour::Classic).impatient();
     let (xrcd, receiver, connection) = connected(dut, &opts)?;
@@ -289,7 +294,8 @@ fn an_opened_pair_outlives_the_first_handle(dut: &TestDevice) -> Outcome {
     Ok(())
 }
 
-/// `man ibv_open_qp`: it fails for a pair "that does not exist within the xrcd with the specified qp_num and qp_type".
+/// `man ibv_open_qp`: it fails for a pair "that does not exist within the xrcd with the specified
+/// qp_num and qp_type".
 fn a_pair_that_is_not_there_is_not_opened(dut: &TestDevice) -> Outcome {
     let (xrcd, _receiver, connection) = connected(dut, &options(Flavour::Classic))?;
     let (target, recv) = (connection.target.num(), Type::IBV_QPT_XRC_RECV);
