@@ -12,7 +12,7 @@ use std::process::{Command, ExitCode};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use test_harness::{Outcome, Suite, Terms, cases};
+use test_harness::{Outcome, Suite, RunOptions, cases};
 use trespass::{Builder, SeqPacket, Stream, Transport};
 
 use super::bare;
@@ -35,7 +35,7 @@ pub(crate) fn run(part: &'static str) -> ExitCode {
     cases!(suite: packets_that_are_late_arrive, one_packet_in_a_hundred_is_lost, one_packet_in_twenty_is_lost,
         packets_overtake_each_other, packets_come_twice, a_cut_cable_ends_both_ends,
         reads_without_trespass);
-    let terms = Terms {
+    let terms = RunOptions {
         required: test_harness::device_is_required(),
         limit: CASE_LIMIT,
         advice: "`cargo xtask softroce --suite --test netem` runs them in a virtual machine with two SoftRoCE devices.",

@@ -1,5 +1,5 @@
 //! A message to and fro between two queue pairs: the short way, with one completion queue for everything,
-//! [`Plan::open`] for device and address and [`connect`] or [`activate_ud`] for the queue pair. `rc_pingpong`, `uc_pingpong`
+//! [`PingPongPlan::open`] for device and address and [`connect`] or [`activate_ud`] for the queue pair. `rc_pingpong`, `uc_pingpong`
 //! and `ud_pingpong` differ in the queue pair's type only.
 
 use std::time::Instant;
@@ -12,7 +12,10 @@ use sideway::ibverbs::queue_pair::{
     GenericQueuePair, PostSendGuard, QueuePair, QueuePairType, WorkRequestFlags,
 };
 
-use super::{Ball, Patience, Plan, RECEIVE, Rally, Receives, SEND, exchange, report, start_poll, wire};
+use super::{
+    IdleTimeout, PingPongBuffers, PingPongPlan, RECEIVE, ReceiveRefill, SEND, Turns, exchange, report,
+    start_poll, wire,
+};
 use crate::program::{Failure, note, say};
 
 /// The Q_Key of both sides, C's.
@@ -23,14 +26,14 @@ pub const QKEY: u32 = 0x1111_1111;
 /// # Errors
 ///
 /// Whatever is not as it must be, or fails.
-pub fn play(plan: &Plan) -> Result<(), Failure> {
+pub fn run(plan: &PingPongPlan) -> Result<(), Failure> {
     let (context, path) = plan.open()?;
 
     let pd = context.alloc_pd()?;
     let is_datagram = plan.qp_type == QueuePairType::UnreliableDatagram;
     // Before the queue pair, so that it goes after it: the device writes to it as long as there is one.
     let header = if is_datagram { GlobalRoutingHeader::LEN as u32 } else { 0 };
-    let ball = Ball::behind(&pd, plan.size, header)?;
+    let buffers = PingPongBuffers::with_header(&pd, plan.size, header)?;
     let channel = plan.events.then(|| context.create_comp_channel()).transpose()?;
     let mut builder = context.create_cq_builder();
     if let Some(channel) = &channel {
@@ -45,51 +48,51 @@ pub fn play(plan: &Plan) -> Result<(), Failure> {
     let local = Endpoint::new(&qp, &path, super::first_psn());
     say(format_args!("  local address:  {}", wire::describe(&local)))?;
 
-    let mut player = Player {
+    let mut ping_pong = PingPong {
         cq,
         channel,
         qp,
         peer: None,
-        ball: &ball,
-        rally: Rally::new(plan.iters, plan.host.is_some()),
-        receives: Receives::new(plan.rx_depth),
-        patience: Patience::new(plan.timeout),
+        buffers: &buffers,
+        turns: Turns::new(plan.iters, plan.host.is_some()),
+        receives: ReceiveRefill::new(plan.rx_depth),
+        idle: IdleTimeout::new(plan.timeout),
     };
     let options = options(plan);
     // The server has its receives posted before the client hears of it, and the client before it sends:
     // no message ever finds none.
-    let get_ready = |player: &mut Player<'_>, remote: &Endpoint| {
+    let connect_to = |ping_pong: &mut PingPong<'_>, remote: &Endpoint| {
         if is_datagram {
-            activate_ud(&mut player.qp, &path, QKEY, local.packet_seq_num, &options)?;
+            activate_ud(&mut ping_pong.qp, &path, QKEY, local.packet_seq_num, &options)?;
             let ah = pd.create_ah(&path.address_to(remote, &options)?)?;
-            player.peer = Some((ah, remote.qp_number));
+            ping_pong.peer = Some((ah, remote.qp_number));
         } else {
-            let connection = connect(&mut player.qp, &path, &local, remote, &options)?;
+            let connection = connect(&mut ping_pong.qp, &path, &local, remote, &options)?;
             note(format_args!("connected: {connection}"));
         }
-        player.post_receives()
+        ping_pong.post_receives()
     };
     let remote = match &plan.host {
         Some(host) => {
             let remote = exchange::call(host, plan.port, &local)?;
-            get_ready(&mut player, &remote)?;
+            connect_to(&mut ping_pong, &remote)?;
             remote
         }
-        None => exchange::answer(plan.port, &local, |remote| get_ready(&mut player, remote))?,
+        None => exchange::answer(plan.port, &local, |remote| connect_to(&mut ping_pong, remote))?,
     };
     say(format_args!("  remote address: {}", wire::describe(&remote)))?;
     if plan.check && plan.host.is_some() {
-        ball.mark(player.rally.latest());
+        buffers.mark(ping_pong.turns.latest());
     }
 
     let start = Instant::now();
-    player.play()?;
+    ping_pong.run()?;
     report::speed(plan.size, plan.iters, start.elapsed())?;
-    if plan.check { report::validity(&ball.wrong_pages(player.rally.latest())) } else { Ok(()) }
+    if plan.check { report::validity(&buffers.wrong_pages(ping_pong.turns.latest())) } else { Ok(()) }
 }
 
 /// Peers have no business in the memory; and as C does, the MTU is not negotiated.
-pub(super) fn options(plan: &Plan) -> ConnectOptions {
+pub(super) fn options(plan: &PingPongPlan) -> ConnectOptions {
     ConnectOptions {
         access_flags: AccessFlags::empty(),
         mtu: plan.mtu,
@@ -99,31 +102,31 @@ pub(super) fn options(plan: &Plan) -> ConnectOptions {
 }
 
 /// One side of the game.
-struct Player<'ball> {
+struct PingPong<'ball> {
     cq: GenericCompletionQueue,
     /// Where to sleep, if the program does not poll all the time.
     channel: Option<CompletionChannel>,
     qp: GenericQueuePair,
     /// Where datagrams go; a connected pair knows by itself.
     peer: Option<(AddressHandle, u32)>,
-    ball: &'ball Ball,
-    rally: Rally,
-    receives: Receives,
-    patience: Patience,
+    buffers: &'ball PingPongBuffers,
+    turns: Turns,
+    receives: ReceiveRefill,
+    idle: IdleTimeout,
 }
 
-impl Player<'_> {
-    fn play(&mut self) -> Result<(), Failure> {
+impl PingPong<'_> {
+    fn run(&mut self) -> Result<(), Failure> {
         self.send_if_due()?;
-        while !self.rally.is_over() {
+        while !self.turns.is_over() {
             if self.poll()? {
-                self.patience.reward();
+                self.idle.completed();
                 self.post_receives()?;
                 self.send_if_due()?;
             } else if let Some(channel) = &mut self.channel {
-                self.patience.sleep(channel)?;
+                self.idle.sleep(channel)?;
             } else {
-                self.patience.try_once_more()?;
+                self.idle.poll_was_empty()?;
             }
         }
         Ok(())
@@ -138,9 +141,9 @@ impl Player<'_> {
                 return Err(report::failed(&wc));
             }
             match wc.wr_id() {
-                SEND => self.rally.sent(),
+                SEND => self.turns.sent(),
                 RECEIVE => {
-                    self.rally.received();
+                    self.turns.received();
                     self.receives.taken();
                 }
                 other => return Err(report::unknown(other)),
@@ -154,15 +157,15 @@ impl Player<'_> {
     fn post_receives(&mut self) -> Result<(), Failure> {
         let mut guard = self.qp.start_post_recv();
         for turn in self.receives.refill() {
-            let (addr, length) = self.ball.room(turn);
+            let (addr, length) = self.buffers.receive_target(turn);
             // SAFETY: the ball outlives the queue pair, and makes no reference to its memory.
-            unsafe { guard.construct_wr(RECEIVE).setup_sge(self.ball.lkey(), addr, length) };
+            unsafe { guard.construct_wr(RECEIVE).setup_sge(self.buffers.lkey(), addr, length) };
         }
         guard.post().map_err(Failure::work)
     }
 
     fn send_if_due(&mut self) -> Result<(), Failure> {
-        let Some(turn) = self.rally.take_turn() else { return Ok(()) };
+        let Some(turn) = self.turns.take_turn() else { return Ok(()) };
         let mut guard = self.qp.start_post_send();
         let request = guard.construct_wr(SEND, WorkRequestFlags::Signaled);
         let send = match &self.peer {
@@ -172,7 +175,7 @@ impl Player<'_> {
         // SAFETY: the ball outlives the queue pair. Nobody writes to this message until the send has
         // completed: the next one comes in beside it, and the one after that is sent only in answer to our
         // next send, which waits for this one.
-        unsafe { send.setup_sge(self.ball.lkey(), self.ball.addr(turn), self.ball.size()) };
+        unsafe { send.setup_sge(self.buffers.lkey(), self.buffers.addr(turn), self.buffers.size()) };
         guard.post().map_err(Failure::work)
     }
 }

@@ -19,7 +19,7 @@ pub(crate) const HALF: usize = 2 << 20;
 /// How deep the queues are.
 const DEPTH: u32 = 256;
 
-pub(crate) struct Side {
+pub(crate) struct TestNode {
     context: DeviceContext,
     pd: ProtectionDomain,
     path: LocalPath,
@@ -29,7 +29,7 @@ pub(crate) struct Side {
     posted: u64,
 }
 
-impl Side {
+impl TestNode {
     pub(crate) fn new(kind: BufferKind) -> Result<Self> {
         let context = DeviceList::new()?.first()?.open()?;
         let pd = context.alloc_pd()?;
@@ -37,8 +37,8 @@ impl Side {
     }
 
     /// A second one, of the same device and domain.
-    pub(crate) fn of(side: &Self) -> Result<Self> {
-        Self::make(side.context.clone(), side.pd.clone(), BufferKind::Private)
+    pub(crate) fn of(node: &Self) -> Result<Self> {
+        Self::make(node.context.clone(), node.pd.clone(), BufferKind::Private)
     }
 
     fn make(context: DeviceContext, pd: ProtectionDomain, kind: BufferKind) -> Result<Self> {

@@ -13,7 +13,10 @@ use sideway::ibverbs::queue_pair::{
 use sideway::ibverbs::srq::SharedReceiveQueue;
 
 use super::args::MAX_PAIRS;
-use super::{Ball, Patience, Plan, RECEIVE, Receives, SEND, exchange, game, report, start_poll, wire};
+use super::{
+    IdleTimeout, PingPongBuffers, PingPongPlan, RECEIVE, ReceiveRefill, SEND, exchange, report, single,
+    start_poll, wire,
+};
 use crate::program::{Failure, note, say};
 
 /// The message that comes in, and the one that goes out.
@@ -25,14 +28,14 @@ const OUT: u32 = 1;
 /// # Errors
 ///
 /// Whatever is not as it must be, or fails.
-pub fn play(plan: &Plan) -> Result<(), Failure> {
+pub fn run(plan: &PingPongPlan) -> Result<(), Failure> {
     let (context, path) = plan.open()?;
 
     let pd = context.alloc_pd()?;
     // Before the queues, so that it goes after them: the device writes to it as long as there is one.
-    let ball = Ball::new(&pd, plan.size)?;
+    let buffers = PingPongBuffers::new(&pd, plan.size)?;
     if plan.check {
-        ball.mark(OUT);
+        buffers.mark(OUT);
     }
     let channel = plan.events.then(|| context.create_comp_channel()).transpose()?;
     let mut builder = context.create_cq_builder();
@@ -49,23 +52,23 @@ pub fn play(plan: &Plan) -> Result<(), Failure> {
     for endpoint in &local {
         say(format_args!("  local address:  {}", wire::describe(endpoint)))?;
     }
-    let mut crowd = Crowd {
+    let mut ping_pong = SrqPingPong {
         cq,
         channel,
         srq,
         members: QueuePairTable::new(),
-        ball: &ball,
+        buffers: &buffers,
         iters: plan.iters,
         posted: 0,
         sent: 0,
         received: 0,
-        receives: Receives::shared(plan.rx_depth, plan.sharing),
-        patience: Patience::new(plan.timeout),
+        receives: ReceiveRefill::shared(plan.rx_depth, plan.sharing),
+        idle: IdleTimeout::new(plan.timeout),
     };
     // Before any pair can take one.
-    crowd.post_receives()?;
-    let options = game::options(plan);
-    let mut get_ready = |remote: &[Endpoint]| -> Result<(), Failure> {
+    ping_pong.post_receives()?;
+    let options = single::options(plan);
+    let mut connect_to = |remote: &[Endpoint]| -> Result<(), Failure> {
         for ((qp, local), remote) in members.iter_mut().zip(&local).zip(remote) {
             let connection = connect(qp, &path, local, remote, &options)?;
             note(format_args!("connected: {connection}"));
@@ -75,24 +78,24 @@ pub fn play(plan: &Plan) -> Result<(), Failure> {
     let remote = match &plan.host {
         Some(host) => {
             let remote = exchange::call_all(host, plan.port, &padded(&local))?;
-            get_ready(&remote)?;
+            connect_to(&remote)?;
             remote
         }
-        None => exchange::answer_all(plan.port, &padded(&local), get_ready)?,
+        None => exchange::answer_all(plan.port, &padded(&local), connect_to)?,
     };
     for endpoint in &remote[..local.len()] {
         say(format_args!("  remote address: {}", wire::describe(endpoint)))?;
     }
     let opens = plan.host.is_some();
     for qp in members {
-        crowd.members.insert(qp.qp_number(), Member { qp, is_due: opens, is_sending: false });
+        ping_pong.members.insert(qp.qp_number(), SharedQp { qp, is_due: opens, is_sending: false });
     }
 
     let start = Instant::now();
-    crowd.play(&local)?;
+    ping_pong.run(&local)?;
     report::speed(plan.size, plan.iters, start.elapsed())?;
     // C fills its messages otherwise; the last one to come in may be one that it began with.
-    if plan.check { report::validity(&ball.wrong_marks(IN)) } else { Ok(()) }
+    if plan.check { report::validity(&buffers.wrong_marks(IN)) } else { Ok(()) }
 }
 
 /// C's program exchanges as many addresses as it can ever have, those of queue pairs that there are not being zero.
@@ -104,7 +107,7 @@ fn padded(local: &[Endpoint]) -> Vec<Endpoint> {
 }
 
 /// One of the queue pairs.
-struct Member {
+struct SharedQp {
     qp: GenericQueuePair,
     /// A message came in that is not answered yet; or the first is to be sent.
     is_due: bool,
@@ -113,36 +116,36 @@ struct Member {
 }
 
 /// One side of the game.
-struct Crowd<'ball> {
+struct SrqPingPong<'ball> {
     cq: GenericCompletionQueue,
     /// Where to sleep, if the program does not poll all the time.
     channel: Option<CompletionChannel>,
     srq: SharedReceiveQueue,
     /// By the number that their completions have.
-    members: QueuePairTable<Member>,
-    ball: &'ball Ball,
+    members: QueuePairTable<SharedQp>,
+    buffers: &'ball PingPongBuffers,
     iters: u32,
     posted: u32,
     sent: u32,
     received: u32,
-    receives: Receives,
-    patience: Patience,
+    receives: ReceiveRefill,
+    idle: IdleTimeout,
 }
 
-impl Crowd<'_> {
-    fn play(&mut self, all: &[Endpoint]) -> Result<(), Failure> {
+impl SrqPingPong<'_> {
+    fn run(&mut self, all: &[Endpoint]) -> Result<(), Failure> {
         for endpoint in all {
             self.send_if_due(endpoint.qp_number)?;
         }
         while self.sent < self.iters || self.received < self.iters {
             if let Some(number) = self.poll()? {
-                self.patience.reward();
+                self.idle.completed();
                 self.post_receives()?;
                 self.send_if_due(number)?;
             } else if let Some(channel) = &mut self.channel {
-                self.patience.sleep(channel)?;
+                self.idle.sleep(channel)?;
             } else {
-                self.patience.try_once_more()?;
+                self.idle.poll_was_empty()?;
             }
         }
         Ok(())
@@ -180,9 +183,9 @@ impl Crowd<'_> {
     fn post_receives(&mut self) -> Result<(), Failure> {
         let mut guard = self.srq.start_post_recv();
         for _ in self.receives.refill() {
-            let (addr, length) = self.ball.room(IN);
+            let (addr, length) = self.buffers.receive_target(IN);
             // SAFETY: the ball outlives the queues, and makes no reference to its memory.
-            unsafe { guard.construct_wr(RECEIVE).setup_sge(self.ball.lkey(), addr, length) };
+            unsafe { guard.construct_wr(RECEIVE).setup_sge(self.buffers.lkey(), addr, length) };
         }
         guard.post().map_err(Failure::work)
     }
@@ -197,7 +200,7 @@ impl Crowd<'_> {
         let mut guard = member.qp.start_post_send();
         let send = guard.construct_wr(SEND, WorkRequestFlags::Signaled).setup_send();
         // SAFETY: the ball outlives the queue pair, and nobody writes to the message that goes out.
-        unsafe { send.setup_sge(self.ball.lkey(), self.ball.addr(OUT), self.ball.size()) };
+        unsafe { send.setup_sge(self.buffers.lkey(), self.buffers.addr(OUT), self.buffers.size()) };
         guard.post().map_err(Failure::work)
     }
 }

@@ -10,12 +10,12 @@ use std::fmt;
 
 /// Rows under a heading; columns are as wide as their widest cell.
 #[derive(Clone, Debug)]
-pub struct Table<const COLUMNS: usize> {
+pub struct TextTable<const COLUMNS: usize> {
     heading: [&'static str; COLUMNS],
     rows: Vec<[String; COLUMNS]>,
 }
 
-impl<const COLUMNS: usize> Table<COLUMNS> {
+impl<const COLUMNS: usize> TextTable<COLUMNS> {
     /// A table that has no rows yet.
     pub fn new(heading: [&'static str; COLUMNS]) -> Self {
         Self { heading, rows: Vec::new() }
@@ -34,7 +34,7 @@ impl<const COLUMNS: usize> Table<COLUMNS> {
     }
 }
 
-impl<const COLUMNS: usize> fmt::Display for Table<COLUMNS> {
+impl<const COLUMNS: usize> fmt::Display for TextTable<COLUMNS> {
     /// All lines but for the last line's end.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let widths = self.widths();
@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn cells_are_in_the_middle_of_columns_that_grow() {
-        let mut table = Table::new(["Dev", "Port", "Netdev"]);
+        let mut table = TextTable::new(["Dev", "Port", "Netdev"]);
         assert_eq!(table.to_string(), " Dev | Port | Netdev\n-----+------+--------");
         table.push(["mlx5_0", "1", "enp8s0"].map(String::from));
         table.push(["rxe_0", "12", ""].map(String::from));

@@ -13,7 +13,7 @@ pub(super) enum Better {
 
 /// Figures of the three, from one turn.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Turn {
+pub(super) struct Round {
     pub(super) reference: f64,
     pub(super) ours: f64,
     pub(super) again: f64,
@@ -21,9 +21,9 @@ pub(super) struct Turn {
 
 /// The turns of something that has a name.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Turns {
+pub(super) struct NamedRounds {
     pub(super) name: String,
-    pub(super) turns: Vec<Turn>,
+    pub(super) rounds: Vec<Round>,
 }
 
 /// How good ours has to be.
@@ -37,7 +37,7 @@ pub(super) enum Bound {
     None,
 }
 
-impl Turn {
+impl Round {
     /// Takes all three, of which `figure` is told whether it is ours. Who is first changes with the position.
     pub(super) fn take(position: u32, mut figure: impl FnMut(bool) -> Result<f64>) -> Result<Self> {
         let mut figures = [0.0; 3];
@@ -71,16 +71,16 @@ impl Better {
 }
 
 /// How many times better ours is, and the reference than itself: geometric means.
-pub(super) fn compare(turns: &[Turn], better: Better) -> (Interval, Interval) {
-    let mean = |ratio: fn(Turn, Better) -> f64| {
-        bootstrap(&turns.iter().map(|turn| vec![ratio(*turn, better)]).collect::<Vec<_>>())
+pub(super) fn compare(rounds: &[Round], better: Better) -> (Interval, Interval) {
+    let mean = |ratio: fn(Round, Better) -> f64| {
+        bootstrap(&rounds.iter().map(|round| vec![ratio(*round, better)]).collect::<Vec<_>>())
     };
-    (mean(Turn::times), mean(Turn::noise))
+    (mean(Round::times), mean(Round::noise))
 }
 
 /// The same in words: whether ours overlaps or beats what the reference has against itself.
-pub(super) fn verdict(turns: &[Turn], better: Better) -> String {
-    let (ours, noise) = compare(turns, better);
+pub(super) fn verdict(rounds: &[Round], better: Better) -> String {
+    let (ours, noise) = compare(rounds, better);
     let verdict = if ours.high >= noise.low { "overlaps or beats it" } else { "**missed**" };
     format!(
         "stride-perf / perftest {:.3} ({:.3} to {:.3}), perftest / perftest {:.3} ({:.3} to {:.3}): {verdict}.",
@@ -135,8 +135,8 @@ impl Interval {
 }
 
 /// Lines `sample NAME REFERENCE OURS REFERENCE`, with `_` for spaces in the name.
-pub(super) fn parse(output: &str) -> Result<Vec<Turns>> {
-    let mut all: Vec<Turns> = Vec::new();
+pub(super) fn parse(output: &str) -> Result<Vec<NamedRounds>> {
+    let mut all: Vec<NamedRounds> = Vec::new();
     for line in output.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
         let ["sample", name, figures @ ..] = &words[..] else {
@@ -146,10 +146,10 @@ pub(super) fn parse(output: &str) -> Result<Vec<Turns>> {
         let figures = figures.with_context(|| format!("not a figure: {line}"))?;
         let [reference, ours, again] =
             figures.try_into().ok().with_context(|| format!("not three figures: {line}"))?;
-        let (name, turn) = (name.replace('_', " "), Turn { reference, ours, again });
-        match all.iter_mut().find(|turns| turns.name == name) {
-            Some(turns) => turns.turns.push(turn),
-            None => all.push(Turns { name, turns: vec![turn] }),
+        let (name, round) = (name.replace('_', " "), Round { reference, ours, again });
+        match all.iter_mut().find(|rounds| rounds.name == name) {
+            Some(rounds) => rounds.rounds.push(round),
+            None => all.push(NamedRounds { name, rounds: vec![round] }),
         }
     }
     Ok(all)
@@ -162,8 +162,8 @@ mod tests {
     #[test]
     fn turns_are_gathered_by_name_in_their_order() {
         let found = parse("sample b_c 1 2 3\nsample a 4 5 6\nsample b_c 7 8 9\n").unwrap();
-        assert_eq!((found[0].name.as_str(), found[0].turns.len(), found[1].turns.len()), ("b c", 2, 1));
-        assert_eq!(found[0].turns[1], Turn { reference: 7.0, ours: 8.0, again: 9.0 });
+        assert_eq!((found[0].name.as_str(), found[0].rounds.len(), found[1].rounds.len()), ("b c", 2, 1));
+        assert_eq!(found[0].rounds[1], Round { reference: 7.0, ours: 8.0, again: 9.0 });
         assert!(parse("what").is_err() && parse("sample x 1 2").is_err() && parse("sample x 1 2 y").is_err());
     }
 
@@ -171,28 +171,28 @@ mod tests {
     fn each_of_the_three_is_taken_wherever_it_begins() {
         for position in 0..4 {
             let mut calls = Vec::new();
-            let turn = Turn::take(position, |ours| {
+            let round = Round::take(position, |ours| {
                 calls.push(ours);
                 Ok(calls.len() as f64)
             });
-            let turn = turn.unwrap();
+            let round = round.unwrap();
             assert_eq!(calls.iter().filter(|ours| **ours).count(), 1);
-            assert!(calls[turn.ours as usize - 1], "{position}");
-            assert_eq!(turn.reference + turn.ours + turn.again, 6.0);
+            assert!(calls[round.ours as usize - 1], "{position}");
+            assert_eq!(round.reference + round.ours + round.again, 6.0);
         }
     }
 
     #[test]
     fn better_is_what_noise_does_not_explain() {
-        let turns = |ours: f64| {
-            [0.98, 1.0, 1.02, 0.99, 1.01].map(|noise| Turn {
+        let rounds = |ours: f64| {
+            [0.98, 1.0, 1.02, 0.99, 1.01].map(|noise| Round {
                 reference: 1.0,
                 ours: ours * noise,
                 again: noise,
             })
         };
         let verdict = |ours, better| {
-            let (times, noise) = compare(&turns(ours), better);
+            let (times, noise) = compare(&rounds(ours), better);
             Bound::Better.verdict(times, noise)
         };
         assert_eq!((verdict(1.2, Better::More), verdict(0.8, Better::Less)), ("", ""));

@@ -10,12 +10,39 @@ use sideway::ibverbs::protection_domain::ProtectionDomain;
 use sideway::ibverbs::queue_pair::{GenericQueuePair, PostSendGuard, QueuePair, WorkRequestFlags};
 use sideway::memory::{Buffer, BufferKind, RegisteredBuffer};
 
+use crate::devices::DeviceArg;
 use crate::pingpong::report;
 use crate::program::Failure;
 
+/// The arguments of the event loop examples.
+#[derive(Clone, Debug, clap::Args)]
+pub struct LoopbackArgs {
+    #[command(flatten)]
+    device: DeviceArg,
+
+    /// The number of queue pairs
+    #[arg(short, long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub queue_pairs: u32,
+
+    /// The number of writes on each queue pair
+    #[arg(short = 'n', long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub writes: u32,
+}
+
+impl LoopbackArgs {
+    /// Opens the named device, or the first one.
+    ///
+    /// # Errors
+    ///
+    /// No device has this name, or it cannot be opened.
+    pub fn open_device(&self) -> Result<DeviceContext, Failure> {
+        self.device.open()
+    }
+}
+
 /// A queue pair that writes from one half of its memory to the other.
 #[derive(Debug)]
-pub struct Worker {
+pub struct LoopbackQp {
     /// Where its writes complete.
     pub cq: GenericCompletionQueue,
     // The pair goes before its memory.
@@ -23,7 +50,7 @@ pub struct Worker {
     memory: RegisteredBuffer,
 }
 
-impl Worker {
+impl LoopbackQp {
     const BYTES: u32 = 64;
 
     /// Makes one whose completion queue is as described.
@@ -66,30 +93,30 @@ impl Worker {
 
 /// Workers on one completion channel, each with so many writes to do, one after the other.
 #[derive(Debug)]
-pub struct Crew {
-    workers: Vec<Worker>,
+pub struct LoopbackQps {
+    qps: Vec<LoopbackQp>,
     left: Vec<u32>,
 }
 
-impl Crew {
+impl LoopbackQps {
     /// Makes so many workers. The context of a worker's completion queue is its index.
     ///
     /// # Errors
     ///
-    /// As [`Worker::new`].
+    /// As [`LoopbackQp::new`].
     pub fn new(
         context: &DeviceContext,
         channel: &CompletionChannel,
-        workers: u32,
+        qps: u32,
         writes: u32,
     ) -> Result<Self, Failure> {
         let (pd, path) = (context.alloc_pd()?, LocalPath::choose(context, 1, None)?);
         let mut builder = context.create_cq_builder();
         builder.setup_cqe(4).setup_comp_channel(channel);
-        let workers = (0..workers)
-            .map(|index| Worker::new(&pd, &path, builder.setup_cq_context(index.into())))
+        let qps = (0..qps)
+            .map(|index| LoopbackQp::new(&pd, &path, builder.setup_cq_context(index.into())))
             .collect::<Result<Vec<_>, _>>()?;
-        Ok(Self { left: vec![writes; workers.len()], workers })
+        Ok(Self { left: vec![writes; qps.len()], qps })
     }
 
     /// Arms every queue, and posts the first write of each worker.
@@ -98,9 +125,9 @@ impl Crew {
     ///
     /// Something fails.
     pub fn start(&mut self) -> Result<(), Failure> {
-        for index in 0..self.workers.len() {
-            self.workers[index].write(0)?;
-            self.go_on(index as u64)?;
+        for index in 0..self.qps.len() {
+            self.qps[index].write(0)?;
+            self.handle_completions(index as u64)?;
         }
         Ok(())
     }
@@ -110,12 +137,12 @@ impl Crew {
     /// # Errors
     ///
     /// A write has failed, or something else.
-    pub fn go_on(&mut self, cq_context: u64) -> Result<(), Failure> {
+    pub fn handle_completions(&mut self, cq_context: u64) -> Result<(), Failure> {
         let index = usize::try_from(cq_context)?;
-        let (worker, left) = (&mut self.workers[index], &mut self.left[index]);
+        let (qp, left) = (&mut self.qps[index], &mut self.left[index]);
         let mut done = 0;
         // Arming gives a poller: what came before it makes no event, and must be found now.
-        let mut poller = worker.cq.arm(Notify::Any).map_err(Failure::work)?;
+        let mut poller = qp.cq.arm(Notify::Any).map_err(Failure::work)?;
         while let Some(wc) = poller.next() {
             if wc.status() != WorkCompletionStatus::Success {
                 return Err(report::failed(&wc));
@@ -126,7 +153,7 @@ impl Crew {
         *left = left.saturating_sub(done);
         if done > 0 && *left > 0 {
             // Whether it completes at once or later: the queue is armed, so there will be an event.
-            worker.write(0)?;
+            qp.write(0)?;
         }
         Ok(())
     }

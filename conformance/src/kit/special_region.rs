@@ -1,4 +1,5 @@
-//! Regions that are not of a buffer's memory: null, of device memory, of a file's; and what is advised about any.
+//! Regions without a [`Buf`](super::Buf): null, of device memory, of a file; and advice about
+//! regions.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd};
@@ -8,8 +9,8 @@ use std::sync::Arc;
 use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::verbs;
 
-use super::raw::{Raw, errno};
-use super::{Device, Pd, Remote, Sge};
+use super::handle::{RawHandle, errno};
+use super::{Device, Pd, RemoteAddr, Sge};
 
 /// Memory on the device.
 #[derive(Clone, Debug)]
@@ -17,15 +18,15 @@ pub(crate) struct Dm(Arc<DmInner>);
 
 #[derive(Debug)]
 struct DmInner {
-    raw: Raw<ibv_dm>,
+    raw: RawHandle<ibv_dm>,
     device: Device,
-    /// It is another's pointer to the memory, which stays.
+    /// Whether it is an imported handle, whose drop leaves the memory alone.
     imported: bool,
 }
 
 impl Drop for DmInner {
     fn drop(&mut self) {
-        // SAFETY: it lives, and regions of it hold a reference to it.
+        // SAFETY: `RawHandle` checks that the memory lives. A region of it holds a reference to it.
         self.raw.drop(|dm| unsafe {
             if self.imported {
                 self.device.lib().ibv_unimport_dm().unwrap()(dm);
@@ -48,24 +49,25 @@ impl Dm {
         comp_mask: u32,
     ) -> Result<Self, i32> {
         let mut attr = ibv_alloc_dm_attr { length, log_align_req, comp_mask };
-        // SAFETY: the context lives, the attributes are this function's own.
+        // SAFETY: `RawHandle` checks that the context lives, the attributes are local variables.
         let dm = unsafe { verbs::ibv_alloc_dm(device.raw(), &raw mut attr) };
-        let raw = Raw::new("device memory", dm)?;
+        let raw = RawHandle::new("device memory", dm)?;
         Ok(Self(Arc::new(DmInner { raw, device: device.clone(), imported: false })))
     }
 
-    /// The memory of a number.
+    /// Imports device memory by its handle.
     pub(crate) fn import(device: &Device, handle: u32) -> Result<Self, i32> {
         let import = device.lib().ibv_import_dm().map_err(|_| libc::EOPNOTSUPP)?;
-        // SAFETY: the context lives.
+        // SAFETY: `RawHandle` checks that the context lives.
         let dm = unsafe { import(device.raw(), handle) };
-        let raw = Raw::new("imported device memory", dm)?;
+        let raw = RawHandle::new("imported device memory", dm)?;
         Ok(Self(Arc::new(DmInner { raw, device: device.clone(), imported: true })))
     }
 
-    /// The number by which others import it, and the mask that says whether there is one.
+    /// The handle by which other contexts import it, and the mask that says whether it has one.
     pub(crate) fn handle(&self) -> (u32, u32) {
-        // SAFETY: it lives; the fields are read as far as the mask, which is in every release, says.
+        // SAFETY: `RawHandle` checks that the memory lives. The mask is in every release, and says
+        // which of the fields exist.
         unsafe {
             let dm = self.0.raw.get();
             let mask = (*dm).comp_mask;
@@ -73,15 +75,17 @@ impl Dm {
         }
     }
 
-    /// 0 or an error number.
+    /// Writes to the memory: 0 or an error number.
     pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> i32 {
-        // SAFETY: it lives, the bytes are readable; what is out of bounds is the library's to refuse.
+        // SAFETY: `RawHandle` checks that the memory lives. The bytes are a readable slice, and the
+        // library refuses a range beyond the memory.
         unsafe { verbs::ibv_memcpy_to_dm(self.0.raw.get(), offset, bytes.as_ptr().cast(), bytes.len()) }
     }
 
     pub(crate) fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>, i32> {
         let mut bytes = vec![0xa5; len];
-        // SAFETY: it lives, the bytes are writable; what is out of bounds is the library's to refuse.
+        // SAFETY: `RawHandle` checks that the memory lives. The bytes are a writable buffer, and
+        // the library refuses a range beyond the memory.
         match unsafe { verbs::ibv_memcpy_from_dm(bytes.as_mut_ptr().cast(), self.0.raw.get(), offset, len) } {
             0 => Ok(bytes),
             error => Err(error),
@@ -89,13 +93,14 @@ impl Dm {
     }
 
     pub(crate) fn free(&self) -> i32 {
-        // SAFETY: it lives; the library refuses while something depends on it.
+        // SAFETY: `RawHandle` checks that the memory lives. The library refuses while something
+        // uses it.
         self.0.raw.end(|dm| unsafe { verbs::ibv_free_dm(dm) })
     }
 
-    /// Another has freed it: gives up this pointer.
+    /// Gives up the pointer to memory that another context has freed.
     pub(crate) fn unimport(&self) {
-        // SAFETY: it lives.
+        // SAFETY: `RawHandle` checks that the region lives.
         self.0.raw.end(|dm| unsafe {
             self.0.device.lib().ibv_unimport_dm().unwrap()(dm);
             0
@@ -105,26 +110,27 @@ impl Dm {
 
 /// A region whose memory is not a [`Buf`](super::Buf).
 #[derive(Debug)]
-pub(crate) struct Region {
-    raw: Raw<ibv_mr>,
+pub(crate) struct SpecialMr {
+    raw: RawHandle<ibv_mr>,
     pd: Pd,
     _dm: Option<Dm>,
 }
 
-impl Drop for Region {
+impl Drop for SpecialMr {
     fn drop(&mut self) {
-        // SAFETY: it lives.
+        // SAFETY: `RawHandle` checks that the region lives.
         self.raw.drop(|mr| unsafe { (self.pd.device().lib().ibv_dereg_mr)(mr) });
     }
 }
 
-impl Region {
+impl SpecialMr {
     fn new(pd: &Pd, mr: *mut ibv_mr, dm: Option<&Dm>) -> Result<Self, i32> {
-        Ok(Self { raw: Raw::new("a memory region", mr)?, pd: pd.clone(), _dm: dm.cloned() })
+        Ok(Self { raw: RawHandle::new("a memory region", mr)?, pd: pd.clone(), _dm: dm.cloned() })
     }
 
     pub(crate) fn fields(&self) -> ibv_mr {
-        // SAFETY: it lives, and no release's struct is shorter.
+        // SAFETY: `RawHandle` checks that the region lives. The struct has these fields in every
+        // release.
         unsafe { self.raw.get().read() }
     }
 
@@ -132,34 +138,35 @@ impl Region {
         Sge { addr, length, lkey: self.fields().lkey }
     }
 
-    pub(crate) fn remote(&self, addr: u64) -> Remote {
-        Remote { addr, rkey: self.fields().rkey }
+    pub(crate) fn remote(&self, addr: u64) -> RemoteAddr {
+        RemoteAddr { addr, rkey: self.fields().rkey }
     }
 
-    /// What changing its permissions answers.
+    /// The result of changing its permissions.
     pub(crate) fn rereg_access(&self, access: u32) -> i32 {
         let flags = ibv_rereg_mr_flags::IBV_REREG_MR_CHANGE_ACCESS.0 as i32;
         let (pd, addr) = (std::ptr::null_mut(), std::ptr::null_mut());
-        // SAFETY: it lives; neither domain nor memory is changed.
+        // SAFETY: `RawHandle` checks that the region lives. The call changes neither domain nor
+        // memory.
         unsafe { (self.pd.device().lib().ibv_rereg_mr)(self.raw.get(), flags, pd, addr, 0, access as i32) }
     }
 
     pub(crate) fn dereg(&self) -> i32 {
-        // SAFETY: it lives.
+        // SAFETY: `RawHandle` checks that the region lives.
         self.raw.end(|mr| unsafe { (self.pd.device().lib().ibv_dereg_mr)(mr) })
     }
 }
 
 impl Pd {
-    pub(crate) fn null_region(&self) -> Result<Region, i32> {
-        // SAFETY: the domain lives.
+    pub(crate) fn null_region(&self) -> Result<SpecialMr, i32> {
+        // SAFETY: `RawHandle` checks that the domain lives.
         let mr = unsafe { verbs::ibv_alloc_null_mr(self.raw()) };
-        Region::new(self, mr, None)
+        SpecialMr::new(self, mr, None)
     }
 
-    /// Registers the whole address space. No key of it is used.
-    pub(crate) fn reg_everything(&self, access: u32) -> Result<Region, i32> {
-        // SAFETY: the domain lives.
+    /// Registers the whole address space. The cases use no key of it.
+    pub(crate) fn reg_everything(&self, access: u32) -> Result<SpecialMr, i32> {
+        // SAFETY: `RawHandle` checks that the domain lives.
         let mr = unsafe {
             verbs::ibv_reg_mr(
                 self.device().lib(),
@@ -169,16 +176,16 @@ impl Pd {
                 access as i32,
             )
         };
-        Region::new(self, mr, None)
+        SpecialMr::new(self, mr, None)
     }
 
-    pub(crate) fn reg_dm(&self, dm: &Dm, offset: u64, len: usize, access: u32) -> Result<Region, i32> {
-        // SAFETY: domain and memory live; the region holds both.
+    pub(crate) fn reg_dm(&self, dm: &Dm, offset: u64, len: usize, access: u32) -> Result<SpecialMr, i32> {
+        // SAFETY: `RawHandle` checks that domain and memory live. The region holds both.
         let mr = unsafe { verbs::ibv_reg_dm_mr(self.raw(), dm.0.raw.get(), offset, len, access) };
-        Region::new(self, mr, Some(dm))
+        SpecialMr::new(self, mr, Some(dm))
     }
 
-    /// Registers part of a file, which the device holds by itself.
+    /// Registers part of a file. The device itself keeps the file open.
     pub(crate) fn reg_dmabuf(
         &self,
         descriptor: i32,
@@ -186,17 +193,19 @@ impl Pd {
         len: usize,
         iova: u64,
         access: u32,
-    ) -> Result<Region, i32> {
+    ) -> Result<SpecialMr, i32> {
         let register = self.device().lib().ibv_reg_dmabuf_mr().map_err(|_| libc::EOPNOTSUPP)?;
-        // SAFETY: the domain lives; the descriptor may be any, which the device has to refuse.
+        // SAFETY: `RawHandle` checks that the domain lives. Any descriptor may be passed, because
+        // the device must refuse an unsuitable one.
         let mr = unsafe { register(self.raw(), offset, len, iova, descriptor, access as i32) };
-        Region::new(self, mr, None)
+        SpecialMr::new(self, mr, None)
     }
 
-    /// 0 or an error number.
+    /// `ibv_advise_mr`: 0 or an error number.
     pub(crate) fn advise(&self, advice: ib_uverbs_advise_mr_advice, flags: u32, list: &[Sge]) -> i32 {
         let mut list: Vec<_> = list.iter().map(|sge| sge.raw()).collect();
-        // SAFETY: the domain lives, the list is this function's own; its keys and ranges are the device's to check.
+        // SAFETY: `RawHandle` checks that the domain lives; the list is a local variable. The
+        // device must check the keys and ranges.
         unsafe { verbs::ibv_advise_mr(self.raw(), advice, flags, list.as_mut_ptr(), list.len() as u32) }
     }
 
@@ -205,7 +214,8 @@ impl Pd {
         const LEN: usize = 4 * 4096;
         let lib = self.device().lib();
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: a new mapping, which is unmapped when no region of it is left. No key is told.
+        // SAFETY: the mapping is new, and is unmapped after its region is gone. Nothing uses the
+        // region's key.
         unsafe {
             let memory = libc::mmap(std::ptr::null_mut(), LEN, protection, flags, -1, 0);
             assert_ne!(memory, libc::MAP_FAILED);
@@ -220,7 +230,7 @@ impl Pd {
     }
 }
 
-/// A file to be registered as a dma-buf, and another one by which its bytes are read and written.
+/// A file to register as a dma-buf, and a second file that accesses the same bytes.
 #[derive(Debug)]
 pub(crate) struct BufferFile {
     memory: File,
@@ -228,10 +238,11 @@ pub(crate) struct BufferFile {
 }
 
 impl BufferFile {
-    /// A memory file without a name.
+    /// An anonymous memory file.
     pub(crate) fn memory(len: u64, sealed: bool) -> Self {
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-        // SAFETY: a string that ends with a zero; the descriptor is owned by the file.
+        // SAFETY: the name is a string that ends with a zero byte. The new descriptor belongs to
+        // the `File`.
         let memory = unsafe {
             let descriptor = libc::memfd_create(c"conformance".as_ptr(), flags);
             assert!(descriptor >= 0);
@@ -239,17 +250,17 @@ impl BufferFile {
         };
         memory.set_len(len).unwrap();
         if sealed {
-            // SAFETY: no memory is involved.
+            // SAFETY: the call accesses no memory.
             let result = unsafe { libc::fcntl(memory.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) };
             assert_eq!(result, 0);
         }
         Self { memory, dma: None }
     }
 
-    /// A real dma-buf of such a file, where the system makes any (`/dev/udmabuf`).
+    /// A real dma-buf of such a file, where the system has `/dev/udmabuf`.
     pub(crate) fn dma(len: u64) -> Option<Self> {
         #[repr(C)]
-        struct Create {
+        struct DmabufHeap {
             memfd: u32,
             flags: u32,
             offset: u64,
@@ -259,8 +270,9 @@ impl BufferFile {
         const CREATE: libc::c_ulong = 0x4018_7542;
         let maker = File::options().read(true).write(true).open("/dev/udmabuf").ok()?;
         let mut file = Self::memory(len, true);
-        let mut create = Create { memfd: file.memory.as_raw_fd() as u32, flags: 1, offset: 0, size: len };
-        // SAFETY: the request's own struct; the descriptor that it returns is owned by the file.
+        let mut create = DmabufHeap { memfd: file.memory.as_raw_fd() as u32, flags: 1, offset: 0, size: len };
+        // SAFETY: the request has its struct, a local variable. The new descriptor belongs to the
+        // `File`.
         unsafe {
             let descriptor = libc::ioctl(maker.as_raw_fd(), CREATE as _, &raw mut create);
             file.dma = (descriptor >= 0).then(|| File::from_raw_fd(descriptor));

@@ -7,31 +7,31 @@ use anyhow::{Context, Result, bail};
 use sideway::ibverbs::queue_pair::{GenericQueuePair, QueuePair, QueuePairState};
 use sideway::rdmacm::{ConnectionParameter, EventChannel, EventType, Identifier, PortSpace};
 
-use crate::server::{HERE, Server, Verbs};
+use crate::server::{HOST, ServerProcess, SharedVerbs};
 
 const RESOLUTION: Duration = Duration::from_secs(5);
 
 /// Connects through the connection manager; all from one thread, which sleeps for events.
-pub(crate) struct Caller {
+pub(crate) struct CmClient {
     channel: EventChannel,
     server: SocketAddr,
-    verbs: Option<Verbs>,
+    verbs: Option<SharedVerbs>,
     /// By number; the queue pair before the identifier.
     made: Vec<(Option<GenericQueuePair>, Identifier)>,
     connected: usize,
 }
 
-impl Caller {
+impl CmClient {
     pub(crate) fn new(port: u16) -> Result<Self> {
         let channel = EventChannel::new()?;
-        Ok(Self { channel, server: (HERE, port).into(), verbs: None, made: Vec::new(), connected: 0 })
+        Ok(Self { channel, server: (HOST, port).into(), verbs: None, made: Vec::new(), connected: 0 })
     }
 
     /// A batch of connections, so many at a time: nanoseconds for each, until the server has the last.
-    pub(crate) fn batch(&mut self, server: &mut Server, window: u32, batch: u32) -> Result<f64> {
+    pub(crate) fn batch(&mut self, server: &mut ServerProcess, window: u32, batch: u32) -> Result<f64> {
         let start = Instant::now();
         self.connect(window as usize, batch as usize)?;
-        server.has_all()?;
+        server.wait_for_batch()?;
         Ok(start.elapsed().as_nanos() as f64 / f64::from(batch))
     }
 
@@ -58,7 +58,7 @@ impl Caller {
             EventType::AddressResolved => id.resolve_route(RESOLUTION)?,
             EventType::RouteResolved => {
                 if self.verbs.is_none() {
-                    self.verbs = Some(Verbs::new(id)?);
+                    self.verbs = Some(SharedVerbs::new(id)?);
                 }
                 let qp = qp.insert(self.verbs.as_ref().context("they were just made")?.create_qp()?);
                 id.modify_qp(qp, QueuePairState::Init)?;

@@ -6,7 +6,7 @@ use crate::program::Failure;
 
 /// Where a side has a buffer that the other may read or write: the message of both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct RemoteBuffer {
     /// The buffer's address.
     pub addr: u64,
     /// The key to it.
@@ -15,7 +15,7 @@ pub struct Place {
     pub size: u32,
 }
 
-impl Place {
+impl RemoteBuffer {
     /// The length of the message.
     pub const BYTES: usize = 16;
 
@@ -72,10 +72,10 @@ mod tests {
 
     #[test]
     fn a_place_is_in_network_byte_order() {
-        let place = Place { addr: 0x0102_0304_0506_0708, rkey: 0x090a_0b0c, size: 0x0d0e_0f10 };
-        let bytes = place.to_bytes();
+        let remote = RemoteBuffer { addr: 0x0102_0304_0506_0708, rkey: 0x090a_0b0c, size: 0x0d0e_0f10 };
+        let bytes = remote.to_bytes();
         assert_eq!(bytes.to_vec(), (1..=16).collect::<Vec<u8>>());
-        assert_eq!(Place::from_bytes(bytes), place);
+        assert_eq!(RemoteBuffer::from_bytes(bytes), remote);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::program::Failure;
 /// A side sends when it has received the message before, and when its own last send has completed. Message
 /// `n` of either side comes in at turn `n`; the client's very first one it has from nobody.
 #[derive(Clone, Debug)]
-pub struct Rally {
+pub struct Turns {
     iters: u32,
     opens: bool,
     posted: u32,
@@ -19,7 +19,7 @@ pub struct Rally {
     received: u32,
 }
 
-impl Rally {
+impl Turns {
     /// A number of exchanges, the first of which is opened by one of the sides: the client.
     pub fn new(iters: u32, opens: bool) -> Self {
         Self { iters, opens, posted: 0, sent: 0, received: 0 }
@@ -61,7 +61,7 @@ impl Rally {
 ///
 /// As in C, the queue is filled anew when it is all but empty.
 #[derive(Clone, Debug)]
-pub struct Receives {
+pub struct ReceiveRefill {
     depth: u32,
     /// With so few left the queue is filled anew.
     reserve: u32,
@@ -69,7 +69,7 @@ pub struct Receives {
     next: u32,
 }
 
-impl Receives {
+impl ReceiveRefill {
     /// None yet.
     pub fn new(depth: u32) -> Self {
         Self::shared(depth, 1)
@@ -97,13 +97,13 @@ impl Receives {
 
 /// How long to go on polling an empty completion queue: a peer that dies says nothing.
 #[derive(Clone, Debug)]
-pub struct Patience {
+pub struct IdleTimeout {
     limit: Option<Duration>,
     polls: u32,
     since: Option<Instant>,
 }
 
-impl Patience {
+impl IdleTimeout {
     /// The clock is looked at once in so many polls.
     const POLLS: u32 = 1024;
 
@@ -114,7 +114,7 @@ impl Patience {
 
     /// Something completed.
     #[inline]
-    pub fn reward(&mut self) {
+    pub fn completed(&mut self) {
         self.polls = 0;
         self.since = None;
     }
@@ -125,13 +125,13 @@ impl Patience {
     ///
     /// That has been so for too long.
     #[inline]
-    pub fn try_once_more(&mut self) -> Result<(), Failure> {
+    pub fn poll_was_empty(&mut self) -> Result<(), Failure> {
         self.polls += 1;
-        if self.polls == Self::POLLS { self.look_at_the_clock() } else { Ok(()) }
+        if self.polls == Self::POLLS { self.check_clock() } else { Ok(()) }
     }
 
     #[cold]
-    fn look_at_the_clock(&mut self) -> Result<(), Failure> {
+    fn check_clock(&mut self) -> Result<(), Failure> {
         self.polls = 0;
         // The peer may need this very processor.
         std::thread::yield_now();
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn the_client_opens_and_both_take_turns() {
-        let (mut client, mut server) = (Rally::new(2, true), Rally::new(2, false));
+        let (mut client, mut server) = (Turns::new(2, true), Turns::new(2, false));
         assert_eq!(server.take_turn(), None);
         assert_eq!(client.take_turn(), Some(u32::MAX));
         assert_eq!(client.take_turn(), None);
@@ -205,35 +205,35 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_out_is_never_where_the_next_comes_in() {
+    fn the_outgoing_buffer_differs_from_the_next_incoming() {
         for opens in [true, false] {
-            let mut rally = Rally::new(10, opens);
+            let mut turns = Turns::new(10, opens);
             for turn in 0..10 {
                 if !opens {
-                    rally.received();
+                    turns.received();
                 }
-                let out = rally.take_turn().unwrap();
+                let out = turns.take_turn().unwrap();
                 let next_in = if opens { turn } else { turn + 1 };
                 assert_ne!(out % 2, next_in % 2);
-                rally.sent();
+                turns.sent();
                 if opens {
-                    rally.received();
+                    turns.received();
                 }
             }
-            assert!(rally.is_over());
+            assert!(turns.is_over());
         }
     }
 
     #[test]
     fn receives_are_posted_when_almost_all_are_taken() {
-        let mut receives = Receives::new(3);
+        let mut receives = ReceiveRefill::new(3);
         assert_eq!(receives.refill().collect::<Vec<_>>(), [0, 1, 2]);
         assert_eq!(receives.refill().count(), 0);
         receives.taken();
         assert_eq!(receives.refill().count(), 0);
         receives.taken();
         assert_eq!(receives.refill().collect::<Vec<_>>(), [3, 4]);
-        let mut single = Receives::new(1);
+        let mut single = ReceiveRefill::new(1);
         assert_eq!(single.refill().collect::<Vec<_>>(), [0]);
         assert_eq!(single.refill().count(), 0);
         single.taken();
@@ -241,16 +241,16 @@ mod tests {
     }
 
     #[test]
-    fn patience_ends_unless_it_is_rewarded_or_has_no_limit() {
-        let polls = |mut patience: Patience| {
-            (0..3 * Patience::POLLS).try_for_each(|_| patience.try_once_more()).is_ok()
+    fn the_idle_timeout_expires_unless_something_completes() {
+        let polls = |mut idle: IdleTimeout| {
+            (0..3 * IdleTimeout::POLLS).try_for_each(|_| idle.poll_was_empty()).is_ok()
         };
-        assert!(!polls(Patience::new(Some(Duration::ZERO))));
-        assert!(polls(Patience::new(None)));
-        let mut patience = Patience::new(Some(Duration::ZERO));
-        for _ in 0..3 * Patience::POLLS {
-            patience.reward();
-            patience.try_once_more().unwrap();
+        assert!(!polls(IdleTimeout::new(Some(Duration::ZERO))));
+        assert!(polls(IdleTimeout::new(None)));
+        let mut idle = IdleTimeout::new(Some(Duration::ZERO));
+        for _ in 0..3 * IdleTimeout::POLLS {
+            idle.completed();
+            idle.poll_was_empty().unwrap();
         }
     }
 }

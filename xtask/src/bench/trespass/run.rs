@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::bench::perftest::pair::{Files, converse, free_port};
 use crate::bench::programs::{PERFTEST, Programs};
-use crate::bench::soft::way::{Way, Ways};
+use crate::bench::soft::copy_path::{CopyPath, CopyPathCounts};
 
 /// Blocks that a sender uses in turn. perftest has one buffer, which it never leaves: a program that owns what it sends needs two at
 /// least, one to fill and one on its way, and what goes through more of them than the caches hold measures memory and not messages.
@@ -60,9 +60,9 @@ impl Copies {
 /// Which way payload goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Carrier {
-    Soft(Way),
+    Soft(CopyPath),
     /// Which of the device's ways it is, is for the device to choose.
-    AnyWay,
+    AnyPath,
     Sockets,
     /// Memory alone.
     Memory,
@@ -70,17 +70,17 @@ pub(super) enum Carrier {
 
 /// What came of a run.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ran {
+pub(super) struct RunResult {
     /// Messages a microsecond, microseconds, or requests a second.
     pub(super) figure: f64,
     /// Which way payload went, where it was the device that carried it.
-    pub(super) ways: Option<Ways>,
+    pub(super) paths: Option<CopyPathCounts>,
     /// How often a receiver was not ready.
     pub(super) not_ready: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Run {
+pub(super) struct MessageRun {
     pub(super) tool: Tool,
     pub(super) measure: Measure,
     pub(super) carrier: Carrier,
@@ -90,13 +90,13 @@ pub(super) struct Run {
     pub(super) polls: bool,
 }
 
-impl Run {
+impl MessageRun {
     /// Runs a server and a client.
-    pub(super) fn run(self, programs: &Programs, files: &Files) -> Result<Ran> {
+    pub(super) fn run(self, programs: &Programs, files: &Files) -> Result<RunResult> {
         let mut attempt = 1;
         loop {
             let ran = self.once(programs, files).with_context(|| format!("{self:?}"))?;
-            match self.check(ran.ways) {
+            match self.check(ran.paths) {
                 Ok(()) => return Ok(ran),
                 Err(error) if attempt == 5 => return Err(error),
                 // The peer's memory came to be mapped late.
@@ -106,17 +106,19 @@ impl Run {
         }
     }
 
-    fn check(self, ways: Option<Ways>) -> Result<()> {
-        match (self.carrier, ways) {
-            (Carrier::Soft(Way::Slot), Some(ways)) => ways.must_be(Way::Slot, "a short message"),
-            (Carrier::Soft(way), Some(ways)) => ways.must_mostly_be(way),
-            (Carrier::AnyWay, Some(_)) | (Carrier::Sockets | Carrier::Memory, None) => Ok(()),
-            (carrier, ways) => bail!("{carrier:?} was to carry it, and the device says {ways:?}"),
+    fn check(self, paths: Option<CopyPathCounts>) -> Result<()> {
+        match (self.carrier, paths) {
+            (Carrier::Soft(CopyPath::Slot), Some(paths)) => paths.must_be(CopyPath::Slot, "a short message"),
+            (Carrier::Soft(path), Some(paths)) => paths.must_mostly_be(path),
+            (Carrier::AnyPath, Some(_)) | (Carrier::Sockets | Carrier::Memory, None) => Ok(()),
+            (carrier, paths) => {
+                bail!("expected {carrier:?} to carry the payload, but the device reports {paths:?}")
+            }
         }
         .with_context(|| format!("{self:?}"))
     }
 
-    fn once(self, programs: &Programs, files: &Files) -> Result<Ran> {
+    fn once(self, programs: &Programs, files: &Files) -> Result<RunResult> {
         if let Tool::Copies(copies) = self.tool {
             return self.copies(programs, copies);
         }
@@ -125,20 +127,20 @@ impl Run {
         client.arg("127.0.0.1");
         let (said, noted) = converse(programs, self.command(programs, files, 0, port), client, port)?;
         let soft = self.carrier != Carrier::Sockets;
-        let ways = soft.then(|| Ways::parse(&noted)).transpose()?;
+        let paths = soft.then(|| CopyPathCounts::parse(&noted)).transpose()?;
         let not_ready = if soft { not_ready(&noted)? } else { 0 };
-        Ok(Ran { figure: self.read(&said)?, ways, not_ready })
+        Ok(RunResult { figure: self.read(&said)?, paths, not_ready })
     }
 
     /// Whatever processes there are, they are the program's own.
-    fn copies(self, programs: &Programs, copies: Copies) -> Result<Ran> {
+    fn copies(self, programs: &Programs, copies: Copies) -> Result<RunResult> {
         let mut command = Command::new(programs.path("copies"));
         command.arg(copies.word());
         let output = command.args([self.size.to_string(), self.iterations.to_string()]).output()?;
         let (said, noted) =
             (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         ensure!(output.status.success(), "{command:?} failed ({}): {noted}", output.status);
-        Ok(Ran { figure: self.read(&said)?, ways: None, not_ready: 0 })
+        Ok(RunResult { figure: self.read(&said)?, paths: None, not_ready: 0 })
     }
 
     fn command(self, programs: &Programs, files: &Files, side: usize, port: u16) -> Command {
@@ -154,7 +156,7 @@ impl Run {
                     // Without the column of the peak, which takes the time of each message.
                     command.arg("-N");
                 }
-                if self.carrier != Carrier::Soft(Way::Vm) {
+                if self.carrier != Carrier::Soft(CopyPath::Vm) {
                     command.arg(format!("--mmap={}", files.0[side].display())).env("SOFT_RNIC_SHM", "1");
                 }
             }
@@ -224,10 +226,10 @@ mod tests {
 
     #[test]
     fn the_row_of_the_size_is_read_from_both_tools_tables() {
-        let run = |tool, measure| Run {
+        let run = |tool, measure| MessageRun {
             tool,
             measure,
-            carrier: Carrier::AnyWay,
+            carrier: Carrier::AnyPath,
             size: 64,
             iterations: 1000,
             polls: false,
@@ -253,7 +255,8 @@ mod tests {
             (Programs::as_they_are(Path::new("/")), Files([1, 2].map(|_| PathBuf::new())));
         let polls = |tool, polls| {
             let measure = Measure::Bandwidth;
-            let run = Run { tool, measure, carrier: Carrier::AnyWay, size: 64, iterations: 1000, polls };
+            let run =
+                MessageRun { tool, measure, carrier: Carrier::AnyPath, size: 64, iterations: 1000, polls };
             run.command(&programs, &files, 0, 1).get_args().any(|word| word == "--poll")
         };
         for tool in [Tool::Copy, Tool::Pool, Tool::InFlight(4)] {
@@ -270,25 +273,25 @@ mod tests {
     }
 
     #[test]
-    fn what_went_another_way_is_no_figure() {
-        let run = Run {
+    fn a_run_over_another_path_gives_no_figure() {
+        let run = MessageRun {
             tool: Tool::Pool,
             measure: Measure::Bandwidth,
-            carrier: Carrier::Soft(Way::Direct),
+            carrier: Carrier::Soft(CopyPath::Direct),
             size: 64,
             iterations: 1000,
             polls: true,
         };
-        let ways = |direct: u32, vm: u32| {
+        let paths = |direct: u32, vm: u32| {
             let line = format!(
                 "soft-rnic: info: payload of messages: 0 within the process, {direct} by shared memory, {vm} by process_vm, 0 by the owner"
             );
-            Some(Ways::parse(&line).unwrap())
+            Some(CopyPathCounts::parse(&line).unwrap())
         };
-        assert!(run.check(ways(1000, 3)).is_ok());
-        assert!(run.check(ways(1000, 300)).is_err() && run.check(None).is_err());
-        assert!(Run { carrier: Carrier::Sockets, ..run }.check(None).is_ok());
-        assert!(Run { carrier: Carrier::Sockets, ..run }.check(ways(1, 0)).is_err());
-        assert!(Run { carrier: Carrier::Soft(Way::Slot), ..run }.check(ways(1000, 0)).is_err());
+        assert!(run.check(paths(1000, 3)).is_ok());
+        assert!(run.check(paths(1000, 300)).is_err() && run.check(None).is_err());
+        assert!(MessageRun { carrier: Carrier::Sockets, ..run }.check(None).is_ok());
+        assert!(MessageRun { carrier: Carrier::Sockets, ..run }.check(paths(1, 0)).is_err());
+        assert!(MessageRun { carrier: Carrier::Soft(CopyPath::Slot), ..run }.check(paths(1000, 0)).is_err());
     }
 }

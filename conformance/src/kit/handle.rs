@@ -1,16 +1,16 @@
-//! Pointers to objects, error numbers and deadlines.
+//! Handles of library objects, error numbers and waits with a deadline.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a wait may take.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(8);
+/// The default time limit of a wait.
+pub(crate) const WAIT_LIMIT: Duration = Duration::from_secs(8);
 
-/// Asks until there is an answer or the time is over.
-pub(crate) fn until<T>(patience: Duration, mut ask: impl FnMut() -> Option<T>) -> Option<T> {
-    let end = Instant::now() + patience;
+/// Calls `ask` every 50 microseconds until it returns a value or the limit is over.
+pub(crate) fn poll_until<T>(limit: Duration, mut ask: impl FnMut() -> Option<T>) -> Option<T> {
+    let end = Instant::now() + limit;
     loop {
         if let Some(answer) = ask() {
             return Some(answer);
@@ -22,31 +22,32 @@ pub(crate) fn until<T>(patience: Duration, mut ask: impl FnMut() -> Option<T>) -
     }
 }
 
-/// The calling thread's error number.
+/// The calling thread's `errno`.
 pub(super) fn errno() -> i32 {
     std::io::Error::last_os_error().raw_os_error().unwrap_or_default()
 }
 
-/// An object of the library, until it is destroyed.
-pub(super) struct Raw<T> {
+/// A pointer to a library object, usable until the object is destroyed.
+pub(super) struct RawHandle<T> {
     pointer: *mut T,
     live: AtomicBool,
     what: &'static str,
 }
 
 // SAFETY: the verbs may be called from any thread (`man 7 ibverbs`).
-unsafe impl<T> Send for Raw<T> {}
-// SAFETY: likewise; what is not thread-safe is locked by the owner.
-unsafe impl<T> Sync for Raw<T> {}
+unsafe impl<T> Send for RawHandle<T> {}
+// SAFETY: the verbs may be called from any thread. Owners lock the few operations that are not
+// thread-safe: extended posting and polling.
+unsafe impl<T> Sync for RawHandle<T> {}
 
-impl<T> fmt::Debug for Raw<T> {
+impl<T> fmt::Debug for RawHandle<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} at {:p}", self.what, self.pointer)
     }
 }
 
-impl<T> Raw<T> {
-    /// Takes what a function returned; a null pointer is the error number.
+impl<T> RawHandle<T> {
+    /// Takes over a returned pointer; a null pointer becomes the error number.
     pub(super) fn new(what: &'static str, pointer: *mut T) -> Result<Self, i32> {
         if pointer.is_null() {
             return Err(errno());
@@ -59,19 +60,19 @@ impl<T> Raw<T> {
         self.pointer
     }
 
-    /// Destroys the object; where that fails it lives on.
+    /// Destroys the object. If that fails, the object stays usable.
     pub(super) fn end(&self, destroy: impl FnOnce(*mut T) -> i32) -> i32 {
         let result = destroy(self.get());
         self.live.store(result != 0, Ordering::SeqCst);
         result
     }
 
-    /// Leaves the object to whoever destroys it otherwise.
+    /// Gives up ownership: something else destroys the object.
     pub(super) fn forget(&self) {
         self.live.store(false, Ordering::SeqCst);
     }
 
-    /// Destroys the object if that was not done, as the last of its owner's deeds.
+    /// Destroys the object unless that is done already; called by the owner's drop, last.
     pub(super) fn drop(&self, destroy: impl FnOnce(*mut T) -> i32) {
         if !self.live.load(Ordering::SeqCst) {
             return;

@@ -13,7 +13,7 @@ use sideway::provider::ProviderChoice;
 
 /// A device with an address.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct TestDevice {
     pub(crate) device: String,
     pub(crate) gid_index: String,
     pub(crate) gid: Gid,
@@ -30,7 +30,7 @@ pub(crate) struct Place {
     ports: Mutex<BTreeSet<u16>>,
 }
 
-impl Place {
+impl TestDevice {
     /// The device that `SOFTROCE_DEVICE` names, else the first; or why there is none.
     pub(crate) fn find() -> Result<Self, String> {
         let list = DeviceList::new().map_err(|error| error.to_string())?;
@@ -53,7 +53,7 @@ impl Place {
             gid_index: gid_index.to_string(),
             gid,
             address: address(gid, context.is_soft()),
-            is_guest: env::var("SOFTROCE_RDMA_CORE").is_ok_and(|place| place != "host"),
+            is_guest: env::var("SOFTROCE_RDMA_CORE").is_ok_and(|dut| dut != "host"),
             ports: Mutex::default(),
         })
     }

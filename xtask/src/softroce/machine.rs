@@ -8,18 +8,18 @@ use anyhow::Result;
 use super::accelerator::Accelerator;
 use super::environment::Job;
 use super::folders::Folders;
-use super::host::Host;
+use super::host::HostMachine;
 use super::host_tools;
 use super::user_space::{RdmaCore, UserSpace};
-use super::vm::{Report, Vm};
+use super::vm::{JobReport, Vm};
 
 /// A machine with an RDMA device.
-pub(crate) enum Place {
+pub(crate) enum TestMachine {
     Guest(Vm),
-    Host(Host),
+    Host(HostMachine),
 }
 
-impl Place {
+impl TestMachine {
     /// The guest, its user space made and its accelerator chosen.
     pub(super) fn guest(
         folders: &Folders,
@@ -44,7 +44,7 @@ impl Place {
 
     /// The host, which must have an RDMA device.
     pub(super) fn host(time_limit: Duration) -> Result<Self> {
-        Ok(Self::Host(Host::find(time_limit)?))
+        Ok(Self::Host(HostMachine::find(time_limit)?))
     }
 
     /// The `SOFTROCE_*` variables that tell the command what there is.
@@ -56,7 +56,7 @@ impl Place {
     }
 
     /// Runs the job, its output going to the two writers as it comes.
-    pub(crate) fn run<O, E>(&self, job: &Job, stdout: &mut O, stderr: &mut E) -> Result<Report>
+    pub(crate) fn run<O, E>(&self, job: &Job, stdout: &mut O, stderr: &mut E) -> Result<JobReport>
     where
         O: Write + Send,
         E: Write + Send,
@@ -68,7 +68,7 @@ impl Place {
     }
 
     /// `softroce old (...)` of the closing line.
-    pub(crate) fn title(&self, report: &Report) -> String {
+    pub(crate) fn title(&self, report: &JobReport) -> String {
         match self {
             Self::Guest(vm) => format!(
                 "softroce {} (rdma-core {}, kernel {})",

@@ -21,7 +21,10 @@ use sideway::ibverbs::srq::SharedReceiveQueue;
 use sideway::ibverbs::xrc::{XrcDomain, XrcDomainFlags};
 
 use super::wire::XrcAddress;
-use super::{Ball, Patience, Plan, RECEIVE, Rally, SEND, exchange, game, report, start_poll, wire};
+use super::{
+    IdleTimeout, PingPongBuffers, PingPongPlan, RECEIVE, SEND, Turns, exchange, report, single, start_poll,
+    wire,
+};
 use crate::program::{Failure, note, say};
 
 /// The message that comes in, and the one that goes out.
@@ -33,12 +36,12 @@ const OUT: u32 = 1;
 /// # Errors
 ///
 /// Whatever is not as it must be, or fails.
-pub fn play(plan: &Plan) -> Result<(), Failure> {
+pub fn run(plan: &PingPongPlan) -> Result<(), Failure> {
     let (context, path) = plan.open()?;
 
     let pd = context.alloc_pd()?;
     // Before the queues, so that it goes after them: the device writes to it as long as there is one.
-    let ball = Ball::new(&pd, plan.size)?;
+    let buffers = PingPongBuffers::new(&pd, plan.size)?;
     let channel = plan.events.then(|| context.create_comp_channel()).transpose()?;
     let mut builder = context.create_cq_builder();
     if let Some(channel) = &channel {
@@ -48,27 +51,27 @@ pub fn play(plan: &Plan) -> Result<(), Failure> {
     let file = domain_file();
     let domain = context.open_xrcd(file.as_ref().map(AsFd::as_fd), XrcDomainFlags::Create)?;
     let srq = pd.create_srq_builder().setup_max_wr(plan.rx_depth).setup_xrc(&domain, &cq).build()?;
-    let mut ring = Ring {
+    let mut ping_pong = XrcPingPong {
         path,
-        options: game::options(plan),
+        options: single::options(plan),
         pd,
         domain,
         cq,
         channel,
         srq,
-        games: Vec::new(),
-        whose: QueuePairTable::new(),
-        ball: &ball,
-        patience: Patience::new(plan.timeout),
+        connections: Vec::new(),
+        by_qp_number: QueuePairTable::new(),
+        buffers: &buffers,
+        idle: IdleTimeout::new(plan.timeout),
     };
     // Before anybody knows where to send to.
-    (0..plan.rx_depth).try_for_each(|_| ring.post_receive())?;
+    (0..plan.rx_depth).try_for_each(|_| ping_pong.post_receive())?;
     let mut peers = match &plan.host {
-        Some(host) => vec![ring.call(host, plan)?],
-        None => ring.answer(plan)?,
+        Some(host) => vec![ping_pong.call(host, plan)?],
+        None => ping_pong.answer(plan)?,
     };
-    ring.play()?;
-    exchange::part(&mut peers, plan.host.is_some())?;
+    ping_pong.run()?;
+    exchange::finish(&mut peers, plan.host.is_some())?;
     say("success")
 }
 
@@ -83,16 +86,16 @@ fn domain_file() -> Option<OwnedFd> {
 }
 
 /// A client and this side, or the server and this side.
-struct Game {
+struct XrcConnection {
     initiator: GenericQueuePair,
     _target: XrcTarget,
     /// The queue at the other end.
     srqn: u32,
-    rally: Rally,
+    turns: Turns,
 }
 
 /// One side of all games.
-struct Ring<'ball> {
+struct XrcPingPong<'ball> {
     path: LocalPath,
     options: ConnectOptions,
     pd: ProtectionDomain,
@@ -101,22 +104,22 @@ struct Ring<'ball> {
     /// Where to sleep, if the program does not poll all the time.
     channel: Option<CompletionChannel>,
     srq: SharedReceiveQueue,
-    games: Vec<Game>,
+    connections: Vec<XrcConnection>,
     /// Whose game a completion is of: by the initiator's number for what was sent, by the target's for what came.
-    whose: QueuePairTable<usize>,
-    ball: &'ball Ball,
-    patience: Patience,
+    by_qp_number: QueuePairTable<usize>,
+    buffers: &'ball PingPongBuffers,
+    idle: IdleTimeout,
 }
 
 /// What is there before the other side is known.
-struct Ends {
+struct XrcEnds {
     initiator: GenericQueuePair,
     target: XrcTarget,
     local: XrcAddress,
 }
 
-impl Ring<'_> {
-    fn call(&mut self, host: &str, plan: &Plan) -> Result<TcpStream, Failure> {
+impl XrcPingPong<'_> {
+    fn call(&mut self, host: &str, plan: &PingPongPlan) -> Result<TcpStream, Failure> {
         let ends = self.ends()?;
         let local = ends.local.clone();
         let (stream, remote) = exchange::call_xrc(host, plan.port, &local)?;
@@ -126,7 +129,7 @@ impl Ring<'_> {
         Ok(stream)
     }
 
-    fn answer(&mut self, plan: &Plan) -> Result<Vec<TcpStream>, Failure> {
+    fn answer(&mut self, plan: &PingPongPlan) -> Result<Vec<TcpStream>, Failure> {
         let listener = exchange::listen(plan.port)?;
         (0..plan.sharing)
             .map(|_| {
@@ -141,7 +144,7 @@ impl Ring<'_> {
             .collect()
     }
 
-    fn ends(&self) -> Result<Ends, Failure> {
+    fn ends(&self) -> Result<XrcEnds, Failure> {
         let mut builder = self.pd.create_qp_builder();
         builder.setup_qp_type(QueuePairType::XrcSend).setup_send_cq(&self.cq).setup_max_send_wr(1);
         let (target, initiator) = (self.domain.create_target()?, builder.build_generic()?);
@@ -149,34 +152,34 @@ impl Ring<'_> {
         // C's programs begin with the same number in both directions.
         let receive = Endpoint::of_xrc_target(&target, &self.path, super::first_psn());
         let local = XrcAddress { send_qpn: initiator.qp_number(), receive, srqn };
-        Ok(Ends { initiator, target, local })
+        Ok(XrcEnds { initiator, target, local })
     }
 
-    fn connect(&mut self, ends: Ends, remote: &XrcAddress, plan: &Plan) -> Result<(), Failure> {
-        let Ends { mut initiator, mut target, local } = ends;
+    fn connect(&mut self, ends: XrcEnds, remote: &XrcAddress, plan: &PingPongPlan) -> Result<(), Failure> {
+        let XrcEnds { mut initiator, mut target, local } = ends;
         let (path, options) = (&self.path, &self.options);
         connect_xrc_target(&mut target, path, &local.receive, &remote.sender(), options)?;
         let connection = connect(&mut initiator, path, &local.sender(), &remote.receive, options)?;
         note(format_args!("connected: {connection}"));
-        let game = self.games.len();
-        self.whose.insert(initiator.qp_number(), game);
-        self.whose.insert(target.qp_number(), game);
+        let connection = self.connections.len();
+        self.by_qp_number.insert(initiator.qp_number(), connection);
+        self.by_qp_number.insert(target.qp_number(), connection);
         // The server opens.
-        let rally = Rally::new(plan.iters, plan.host.is_none());
-        self.games.push(Game { initiator, _target: target, srqn: remote.srqn, rally });
+        let turns = Turns::new(plan.iters, plan.host.is_none());
+        self.connections.push(XrcConnection { initiator, _target: target, srqn: remote.srqn, turns });
         Ok(())
     }
 
-    fn play(&mut self) -> Result<(), Failure> {
-        (0..self.games.len()).try_for_each(|game| self.send_if_due(game))?;
-        while !self.games.iter().all(|game| game.rally.is_over()) {
-            if let Some(game) = self.poll()? {
-                self.patience.reward();
-                self.send_if_due(game)?;
+    fn run(&mut self) -> Result<(), Failure> {
+        (0..self.connections.len()).try_for_each(|connection| self.send_if_due(connection))?;
+        while !self.connections.iter().all(|connection| connection.turns.is_over()) {
+            if let Some(connection) = self.poll()? {
+                self.idle.completed();
+                self.send_if_due(connection)?;
             } else if let Some(channel) = &mut self.channel {
-                self.patience.sleep(channel)?;
+                self.idle.sleep(channel)?;
             } else {
-                self.patience.try_once_more()?;
+                self.idle.poll_was_empty()?;
             }
         }
         Ok(())
@@ -193,43 +196,43 @@ impl Ring<'_> {
             return Err(report::failed(&wc));
         }
         let number = wc.qp_num().unwrap_or(u32::MAX);
-        let game = match self.whose.get(number) {
-            Some(game) => *game,
+        let connection = match self.by_qp_number.get(number) {
+            Some(connection) => *connection,
             // It came by another process's target.
-            None if self.games.len() == 1 && wc.wr_id() == RECEIVE => 0,
+            None if self.connections.len() == 1 && wc.wr_id() == RECEIVE => 0,
             None => {
                 return Err(Failure::work(format_args!("completion of unknown queue pair {number:#08x}")));
             }
         };
         match wc.wr_id() {
-            SEND => self.games[game].rally.sent(),
+            SEND => self.connections[connection].turns.sent(),
             RECEIVE => {
                 drop(poller);
-                self.games[game].rally.received();
+                self.connections[connection].turns.received();
                 self.post_receive()?;
             }
             other => return Err(report::unknown(other)),
         }
-        Ok(Some(game))
+        Ok(Some(connection))
     }
 
     fn post_receive(&mut self) -> Result<(), Failure> {
         let mut guard = self.srq.start_post_recv();
-        let (addr, length) = self.ball.room(IN);
+        let (addr, length) = self.buffers.receive_target(IN);
         // SAFETY: the ball outlives the queues, and makes no reference to its memory.
-        unsafe { guard.construct_wr(RECEIVE).setup_sge(self.ball.lkey(), addr, length) };
+        unsafe { guard.construct_wr(RECEIVE).setup_sge(self.buffers.lkey(), addr, length) };
         guard.post().map_err(Failure::work)
     }
 
-    fn send_if_due(&mut self, game: usize) -> Result<(), Failure> {
-        let Game { initiator, srqn, rally, .. } = &mut self.games[game];
-        if rally.take_turn().is_none() {
+    fn send_if_due(&mut self, connection: usize) -> Result<(), Failure> {
+        let XrcConnection { initiator, srqn, turns, .. } = &mut self.connections[connection];
+        if turns.take_turn().is_none() {
             return Ok(());
         }
         let mut guard = initiator.start_post_send();
         let send = guard.construct_wr(SEND, WorkRequestFlags::Signaled).setup_xrc_srqn(*srqn).setup_send();
         // SAFETY: the ball outlives the queue pair, and nobody writes to the message that goes out.
-        unsafe { send.setup_sge(self.ball.lkey(), self.ball.addr(OUT), self.ball.size()) };
+        unsafe { send.setup_sge(self.buffers.lkey(), self.buffers.addr(OUT), self.buffers.size()) };
         guard.post().map_err(Failure::work)
     }
 }

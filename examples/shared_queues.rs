@@ -18,14 +18,14 @@ use crate::program::Failure;
 
 /// What goes from one side to the other: two numbers, in this host's byte order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Message {
+pub struct ClientMessage {
     /// The client's number, which the answer has as well.
     pub client: u64,
     /// Of an answer, how many messages the server has answered.
     pub count: u64,
 }
 
-impl Message {
+impl ClientMessage {
     const BYTES: usize = 16;
 
     fn read(slice: &Slice) -> Result<Self, Failure> {
@@ -40,9 +40,9 @@ impl Message {
 
 /// What has become of a message.
 #[derive(Clone, Copy, Debug)]
-pub enum Completion {
+pub enum MessageCompletion {
     /// This one came in.
-    Received(Message),
+    Received(ClientMessage),
     /// One went out.
     Sent,
     /// One went nowhere, as the connection is gone.
@@ -51,20 +51,20 @@ pub enum Completion {
 
 /// A connection's queue pair, and whatever else belongs to it.
 #[derive(Debug)]
-pub struct Member<T> {
+pub struct ConnectedQp<T> {
     /// The queue pair.
     pub qp: GenericQueuePair,
     /// Messages that are on their way out.
     pub sending: u32,
     /// The rest.
-    pub rest: T,
+    pub data: T,
 }
 
 /// What the connections share, and the connections.
 #[derive(Debug)]
-pub struct Hub<T> {
+pub struct SharedQueues<T> {
     /// By the number that completions have. They go before their queues.
-    pub members: QueuePairTable<Member<T>>,
+    pub connections: QueuePairTable<ConnectedQp<T>>,
     cq: GenericCompletionQueue,
     channel: CompletionChannel,
     srq: SharedReceiveQueue,
@@ -72,7 +72,7 @@ pub struct Hub<T> {
     pool: Pool,
 }
 
-impl<T> Hub<T> {
+impl<T> SharedQueues<T> {
     /// For so many connections at a time, of which each has a message on its way in and one on its way out.
     ///
     /// # Errors
@@ -84,15 +84,15 @@ impl<T> Hub<T> {
         let cq =
             context.create_cq_builder().setup_cqe(2 * most).setup_comp_channel(&channel).build_generic()?;
         let srq = pd.create_srq_builder().setup_max_wr(most).build()?;
-        let pool = pd.create_pool_builder().setup_slices(Message::BYTES, 2 * most as usize).build()?;
-        let mut hub = Self { members: QueuePairTable::new(), cq, channel, srq, pd, pool };
+        let pool = pd.create_pool_builder().setup_slices(ClientMessage::BYTES, 2 * most as usize).build()?;
+        let mut queues = Self { connections: QueuePairTable::new(), cq, channel, srq, pd, pool };
         for _ in 0..most {
-            let slice = hub.take()?;
-            hub.receive(slice)?;
+            let slice = queues.take()?;
+            queues.receive(slice)?;
         }
         // Armed from the beginning, so that the first completion makes an event.
-        hub.poll()?;
-        Ok(hub)
+        queues.poll()?;
+        Ok(queues)
     }
 
     /// The device.
@@ -112,9 +112,9 @@ impl<T> Hub<T> {
     }
 
     /// Adds a connection; the number of its queue pair.
-    pub fn add(&mut self, qp: GenericQueuePair, rest: T) -> u32 {
+    pub fn add(&mut self, qp: GenericQueuePair, data: T) -> u32 {
         let number = qp.qp_number();
-        self.members.insert(number, Member { qp, sending: 0, rest });
+        self.connections.insert(number, ConnectedQp { qp, sending: 0, data });
         number
     }
 
@@ -123,14 +123,14 @@ impl<T> Hub<T> {
     /// # Errors
     ///
     /// There is no such connection, or its queue is full.
-    pub fn send(&mut self, number: u32, message: Message) -> Result<(), Failure> {
+    pub fn send(&mut self, number: u32, message: ClientMessage) -> Result<(), Failure> {
         let mut slice = self.take()?;
         message.write(&mut slice)?;
-        let member = self.members.get_mut(number).ok_or_else(|| unknown(number))?;
-        let mut list = self.pool.attach(member.qp.start_post_send())?;
+        let connected = self.connections.get_mut(number).ok_or_else(|| unknown(number))?;
+        let mut list = self.pool.attach(connected.qp.start_post_send())?;
         list.construct_wr(SEND, WorkRequestFlags::Signaled).setup_send().setup_slice(slice);
         list.post().map_err(Failure::work)?;
-        member.sending += 1;
+        connected.sending += 1;
         Ok(())
     }
 
@@ -139,13 +139,13 @@ impl<T> Hub<T> {
     /// # Errors
     ///
     /// Something failed other than by a connection's end.
-    pub fn wake(&mut self) -> Result<Vec<(u32, Completion)>, Failure> {
+    pub fn take_completions(&mut self) -> Result<Vec<(u32, MessageCompletion)>, Failure> {
         self.channel.try_next().map_err(Failure::work)?;
         self.poll()
     }
 
     /// Arms the queue, and takes all that is in it.
-    fn poll(&mut self) -> Result<Vec<(u32, Completion)>, Failure> {
+    fn poll(&mut self) -> Result<Vec<(u32, MessageCompletion)>, Failure> {
         let mut done = Vec::new();
         let mut slices = Vec::new();
         let mut poller = self.cq.arm(Notify::Any).map_err(Failure::work)?;
@@ -153,10 +153,10 @@ impl<T> Hub<T> {
             let (completion, slice) = completed(&self.pool, &wc)?;
             let number = wc.qp_num().unwrap_or(u32::MAX);
             slices.extend(slice);
-            if let (Some(member), Completion::Sent | Completion::Flushed) =
-                (self.members.get_mut(number), completion)
+            if let (Some(connected), MessageCompletion::Sent | MessageCompletion::Flushed) =
+                (self.connections.get_mut(number), completion)
             {
-                member.sending -= 1;
+                connected.sending -= 1;
             }
             done.push((number, completion));
         }
@@ -178,7 +178,7 @@ impl<T> Hub<T> {
     }
 }
 
-impl<T> AsFd for Hub<T> {
+impl<T> AsFd for SharedQueues<T> {
     /// Readable when there is something to [take](Hub::wake).
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.channel.as_fd()
@@ -186,19 +186,22 @@ impl<T> AsFd for Hub<T> {
 }
 
 /// A message that came in, with its slice to receive another into; or one that went out.
-fn completed(pool: &Pool, wc: &GenericWorkCompletion<'_>) -> Result<(Completion, Option<Slice>), Failure> {
+fn completed(
+    pool: &Pool,
+    wc: &GenericWorkCompletion<'_>,
+) -> Result<(MessageCompletion, Option<Slice>), Failure> {
     let returned = pool.reclaim(wc).ok_or_else(|| report::unknown(wc.wr_id()))?;
     match (wc.status(), returned.wr_id) {
         (WorkCompletionStatus::Success, RECEIVE) => {
             let bytes = wc.byte_len().unwrap_or(0);
-            if bytes as usize != Message::BYTES {
+            if bytes as usize != ClientMessage::BYTES {
                 return Err(Failure::work(format_args!("a message of {bytes} bytes came")));
             }
-            Ok((Completion::Received(Message::read(&returned.slice)?), Some(returned.slice)))
+            Ok((MessageCompletion::Received(ClientMessage::read(&returned.slice)?), Some(returned.slice)))
         }
-        (WorkCompletionStatus::Success, _) => Ok((Completion::Sent, None)),
+        (WorkCompletionStatus::Success, _) => Ok((MessageCompletion::Sent, None)),
         // The peer hung up, or died: the connection manager tells of it.
-        (_, SEND) => Ok((Completion::Flushed, None)),
+        (_, SEND) => Ok((MessageCompletion::Flushed, None)),
         _ => Err(report::failed(wc)),
     }
 }

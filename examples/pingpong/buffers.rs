@@ -10,7 +10,7 @@ use crate::program::Failure;
 /// beside it. What came in is what goes out next, so the message really travels.
 ///
 /// Nothing here ever makes a reference to the memory, since the device may write to it at any time.
-pub struct Ball {
+pub struct PingPongBuffers {
     memory: RegisteredBuffer,
     size: u32,
     /// How much lies before each message, for the header of a datagram.
@@ -20,7 +20,7 @@ pub struct Ball {
     page: usize,
 }
 
-impl Ball {
+impl PingPongBuffers {
     /// C's filling; with it, the first byte of each page is another if the message is to be checked.
     const FILLING: u8 = 0x7b;
     const PAGE_MARK: u8 = 0;
@@ -31,7 +31,7 @@ impl Ball {
     ///
     /// There is not so much memory, or it cannot be registered.
     pub fn new(pd: &ProtectionDomain, size: u32) -> Result<Self, Failure> {
-        Self::behind(pd, size, 0)
+        Self::with_header(pd, size, 0)
     }
 
     /// The same, with room for a header of this length before each message.
@@ -39,7 +39,7 @@ impl Ball {
     /// # Errors
     ///
     /// As [`new`](Self::new).
-    pub fn behind(pd: &ProtectionDomain, size: u32, header: u32) -> Result<Self, Failure> {
+    pub fn with_header(pd: &ProtectionDomain, size: u32, header: u32) -> Result<Self, Failure> {
         let page = rustix::param::page_size();
         let stride = usize::try_from(u64::from(size) + u64::from(header))?.next_multiple_of(page);
         let kind = BufferKind::for_device(pd.context());
@@ -62,7 +62,7 @@ impl Ball {
     }
 
     /// Where a message comes in: its header's place, and the length of both.
-    pub fn room(&self, turn: u32) -> (u64, u32) {
+    pub fn receive_target(&self, turn: u32) -> (u64, u32) {
         (self.addr(turn) - u64::from(self.header), self.size + self.header)
     }
 
