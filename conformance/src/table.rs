@@ -1,4 +1,4 @@
-//! The committed table of what comes of each verb's cases on each device: `docs/conformance.md`.
+//! The committed table of what comes of each verb's cases on each device: `docs/generated/conformance.md`.
 //!
 //! A run of all cases makes its device's column anew. Where that differs from the committed one the run fails, and leaves the
 //! page as it would have to be, so that no verb is lost, and no case skipped, unnoticed.
@@ -35,7 +35,7 @@ const INTRODUCTION: &str = "\
 # What passes where
 
 What comes of each function's cases of the conformance suite (`conformance/`) on each device. A case is counted for the function
-that it is about, whatever else it calls. [soft-rnic-conformance.md](soft-rnic-conformance.md) has the cases that are skipped,
+that it is about, whatever else it calls. [soft-rnic-conformance.md](../soft-rnic-conformance.md) has the cases that are skipped,
 and what they follow instead.
 
 Made by the suite itself, which fails when a column is no longer true, and says how to renew it. SoftRoCE old is
@@ -105,7 +105,7 @@ type Rows = BTreeMap<String, [String; 4]>;
 
 /// Whether a device's column is as the committed one; prints what is not.
 pub(crate) fn holds(column: Column, told: &[Told]) -> bool {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/conformance.md");
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/generated/conformance.md");
     let committed = fs::read_to_string(&page).unwrap_or_default();
     let verbs = verbs(VERBS);
     let wrong = wrong(&verbs, told);
@@ -115,16 +115,16 @@ pub(crate) fn holds(column: Column, told: &[Told]) -> bool {
     }
     let renewed = write(&renew(read(&committed), column, &verbs, told));
     if renewed == committed {
-        println!("docs/conformance.md has what came of it ({})", column.title());
+        println!("docs/generated/conformance.md has what came of it ({})", column.title());
         return true;
     }
-    eprintln!("docs/conformance.md is not what came of it ({}):", column.title());
+    eprintln!("docs/generated/conformance.md is not what came of it ({}):", column.title());
     let lines = |page: &str| page.lines().map(str::to_owned).collect::<Vec<_>>();
     let (before, after) = (lines(&committed), lines(&renewed));
     before.iter().filter(|line| !after.contains(line)).for_each(|line| eprintln!("- {line}"));
     after.iter().filter(|line| !before.contains(line)).for_each(|line| eprintln!("+ {line}"));
     match leave(&renewed) {
-        Ok(path) => eprintln!("if that is meant: cp {} docs/conformance.md", path.display()),
+        Ok(path) => eprintln!("if that is meant: cp {} docs/generated/conformance.md", path.display()),
         Err(error) => eprintln!("the page as it would have to be cannot be written: {error}"),
     }
     false
@@ -309,7 +309,7 @@ mod tests {
 
     #[test]
     fn each_verb_has_cases_or_a_reason() {
-        let page = include_str!("../../docs/conformance.md");
+        let page = include_str!("../../docs/generated/conformance.md");
         let rows = read(page);
         let mut verbs = functions("libibverbs.so.1", "infiniband/verbs.h");
         assert!(verbs.len() > 150, "{verbs:?}");
