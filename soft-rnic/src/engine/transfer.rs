@@ -253,7 +253,7 @@ impl Batch {
     #[inline]
     fn order(&mut self, way: Way<'_>, direction: Direction) -> Result<(), Broken> {
         // The kernel copies range after range, and x86-64 does not reorder stores; elsewhere it takes a second call,
-        // behind a barrier (docs/soft-rnic-ordering.md).
+        // behind a barrier (docs/internals/soft-rnic-ordering.md).
         if vm::ORDERED {
             return Ok(());
         }
