@@ -1,4 +1,4 @@
-//! Checks and renews the table of results for each verb and device, `docs/conformance.md`.
+//! Checks and renews the table of results for each verb and device, `docs/generated/conformance.md`.
 //!
 //! A run of all cases recomputes its device's column. If the result differs from the committed
 //! column, the run fails and writes the corrected page. So a change in the verbs covered or the
@@ -36,7 +36,7 @@ const INTRODUCTION: &str = "\
 # What passes where
 
 What comes of each function's cases of the conformance suite (`conformance/`) on each device. A case is counted for the function
-that it is about, whatever else it calls. [soft-rnic-conformance.md](soft-rnic-conformance.md) has the cases that are skipped,
+that it is about, whatever else it calls. [soft-rnic-conformance.md](../soft-rnic-conformance.md) has the cases that are skipped,
 and what they follow instead.
 
 Made by the suite itself, which fails when a column is no longer true, and says how to renew it. SoftRoCE old is
@@ -107,7 +107,7 @@ type Rows = BTreeMap<String, [String; 4]>;
 
 /// Whether the device's column agrees with the committed page; prints the differences.
 pub(crate) fn is_current(column: Column, reports: &[CaseReport]) -> bool {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/conformance.md");
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/generated/conformance.md");
     let committed = fs::read_to_string(&page).unwrap_or_default();
     let verbs = verbs(VERBS);
     let wrong = wrong(&verbs, reports);
@@ -117,16 +117,16 @@ pub(crate) fn is_current(column: Column, reports: &[CaseReport]) -> bool {
     }
     let renewed = write(&renew(read(&committed), column, &verbs, reports));
     if renewed == committed {
-        println!("docs/conformance.md has what came of it ({})", column.title());
+        println!("docs/generated/conformance.md has what came of it ({})", column.title());
         return true;
     }
-    eprintln!("docs/conformance.md is not what came of it ({}):", column.title());
+    eprintln!("docs/generated/conformance.md is not what came of it ({}):", column.title());
     let lines = |page: &str| page.lines().map(str::to_owned).collect::<Vec<_>>();
     let (before, after) = (lines(&committed), lines(&renewed));
     before.iter().filter(|line| !after.contains(line)).for_each(|line| eprintln!("- {line}"));
     after.iter().filter(|line| !before.contains(line)).for_each(|line| eprintln!("+ {line}"));
     match leave(&renewed) {
-        Ok(path) => eprintln!("if that is meant: cp {} docs/conformance.md", path.display()),
+        Ok(path) => eprintln!("if that is meant: cp {} docs/generated/conformance.md", path.display()),
         Err(error) => eprintln!("the page as it would have to be cannot be written: {error}"),
     }
     false
@@ -311,7 +311,7 @@ mod tests {
 
     #[test]
     fn each_verb_has_cases_or_a_reason() {
-        let page = include_str!("../../docs/conformance.md");
+        let page = include_str!("../../docs/generated/conformance.md");
         let rows = read(page);
         let mut verbs = functions("libibverbs.so.1", "infiniband/verbs.h");
         assert!(verbs.len() > 150, "{verbs:?}");

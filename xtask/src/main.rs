@@ -22,7 +22,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum XtaskCommand {
-    /// List what the crates offer (docs/api), or check that, and that nothing is gone
+    /// List what the crates offer (docs/generated/api), or check that, and that nothing is gone
     Api(api::Args),
     /// Measure speed, as ratios within one interleaved run
     Bench(bench::Args),
@@ -35,7 +35,7 @@ enum XtaskCommand {
     },
     /// Build and install the C companion of rdma-mummy-sys
     CLib(c_lib::Args),
-    /// Make docs/stride-parity.md of stride/perftest-flags.toml, or check it
+    /// Make docs/generated/stride-parity.md of stride/perftest-flags.toml, or check it
     Parity(parity::Args),
     Prose(prose::Args),
     /// Build the software device as libibverbs.so.1, for C programs

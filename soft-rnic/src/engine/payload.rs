@@ -257,7 +257,7 @@ impl VmBatch {
     #[inline]
     fn order(&mut self, ctx: TransferCtx<'_>, direction: Direction) -> Result<(), CopyError> {
         // The kernel copies range after range, and x86-64 does not reorder stores; elsewhere it takes a second call,
-        // behind a barrier (docs/soft-rnic-ordering.md).
+        // behind a barrier (docs/internals/soft-rnic-ordering.md).
         if vm::ORDERED {
             return Ok(());
         }

@@ -2,7 +2,7 @@
 //!
 //! Other threads and other processes may read and write payload at any time, and programs do poll for its last byte. So it
 //! is reached by raw pointers only, moved by the C library, and ends with an *ordered tail*: up to eight bytes, naturally
-//! aligned, that one release store makes visible after everything before. `docs/soft-rnic-ordering.md` says why that is
+//! aligned, that one release store makes visible after everything before. `docs/internals/soft-rnic-ordering.md` says why that is
 //! enough.
 //!
 //! A race on payload is the program's own affair, as it is with hardware: it gets some mixture of the bytes. Nothing

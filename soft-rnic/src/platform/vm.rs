@@ -8,7 +8,7 @@ use libc::iovec;
 pub(crate) const MAX_RANGES: usize = 1024;
 
 /// Whether what one call moves is seen in the order of its local ranges: x86-64 does not reorder the stores of one behind those of
-/// the next (docs/soft-rnic-ordering.md).
+/// the next (docs/internals/soft-rnic-ordering.md).
 pub(crate) const ORDERED: bool = cfg!(target_arch = "x86_64");
 
 /// The memory of another process.

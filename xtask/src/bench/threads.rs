@@ -28,7 +28,7 @@ pub(super) struct Args {
     /// Take the programs as they were built last
     #[arg(long)]
     no_build: bool,
-    /// Print the result without writing docs/performance.md
+    /// Print the result without writing it to docs/generated/performance
     #[arg(long)]
     dry_run: bool,
 }

@@ -22,7 +22,7 @@ pub(super) struct Args {
     /// How long nothing is done to see what that costs, in seconds
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     idle: u32,
-    /// Print the result without writing docs/performance.md
+    /// Print the result without writing it to docs/generated/performance
     #[arg(long)]
     dry_run: bool,
 }
