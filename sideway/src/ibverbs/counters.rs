@@ -1,11 +1,12 @@
-//! Counters: how many packets and bytes a flow has seen.
+//! Flow counters: the number of packets and bytes that match a flow.
 //!
-//! A [`Counters`] object is an array of numbers. What each of them counts is [said](Counters::attach_point) before the object
-//! becomes an action of a flow ([`FlowSpec::Count`](super::flow::FlowSpec::Count)), or for a flow that is there
-//! already ([`attach_point_flow`](Counters::attach_point_flow)).
+//! A [`Counters`] object is an array of numbers. [`attach_point`](Counters::attach_point) defines
+//! what an element counts before the object becomes an action of a flow
+//! ([`FlowSpec::Count`](super::flow::FlowSpec::Count)).
+//! [`attach_point_flow`](Counters::attach_point_flow) does so for a flow that already exists.
 //!
-//! Only devices that steer flows have them; mlx5 is the one that is known. SoftRoCE and the software device answer
-//! [`Unsupported`].
+//! Only devices that steer flows have counters; mlx5 is the only known one. SoftRoCE and the
+//! software device return [`Unsupported`].
 
 use std::fmt;
 use std::io;
@@ -22,11 +23,11 @@ use super::device_context::DeviceContext;
 use super::flow::Flow;
 use super::{Unsupported, check};
 
-/// What is counted at a point, for messages.
+/// The missing feature's name in errors.
 const WHAT: &str = "counters";
 
 c_enum! {
-    /// What is counted (`ibv_counter_description`).
+    /// The unit that a counter counts in (`ibv_counter_description`).
     pub struct CounterDescription(u32) {
         /// Packets.
         Packets = ibv_counter_description::IBV_COUNTER_PACKETS.0,
@@ -40,15 +41,15 @@ display_as_debug!(CounterDescription);
 c_flags! {
     /// How counters are read (`ibv_read_counters_flags`).
     pub struct ReadCountersFlags(u32) {
-        /// What the driver read last will do, if it keeps that.
+        /// The driver may return the values that it read last, if it caches them.
         PreferCached = ibv_read_counters_flags::IBV_READ_COUNTERS_ATTR_PREFER_CACHED.0,
     }
 }
 
 /// A set of counters (`ibv_counters`).
 ///
-/// A handle: clones stand for the same set, which goes (`ibv_destroy_counters`) when the last handle and the last flow
-/// that counts into it are gone.
+/// Clones refer to the same set. It is destroyed (`ibv_destroy_counters`) when the last handle and
+/// the last flow that counts into it are dropped.
 #[derive(Clone)]
 pub struct Counters(Arc<Inner>);
 
@@ -57,7 +58,7 @@ struct Inner {
     context: DeviceContext,
 }
 
-// SAFETY: verbs on one set of counters may be called from any thread, several at a time.
+// SAFETY: libibverbs allows verbs on one set of counters from several threads at a time.
 unsafe impl Send for Inner {}
 // SAFETY: as above.
 unsafe impl Sync for Inner {}
