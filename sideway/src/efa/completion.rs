@@ -36,7 +36,7 @@ c_flags! {
     }
 }
 
-/// Describes a completion queue with EFA's fields. The same description makes any number of them.
+/// Describes a completion queue with EFA's fields. One builder can make any number of them.
 #[derive(Clone, Debug)]
 pub struct CompletionQueueBuilder {
     direct: DirectVerbs,

@@ -24,12 +24,13 @@ c_flags! {
     }
 }
 
-/// Describes an SRD pair. The same description makes any number of them.
+/// Describes an SRD pair. One builder can make any number of them.
 ///
-/// Such a pair has no peer: each of its requests says [where it goes](queue_pair::WorkRequestHandle::setup_srd_address). Every
-/// message arrives once, or its request fails; messages may overtake each other. It is brought up like a datagram pair, with a
-/// `setup_qkey`; on the way to RTS `setup_rnr_retry` says how often it tries where a peer has no receive, if
-/// [the device can](Capabilities::RnrRetry).
+/// Such a pair has no peer: each of its requests says [where it
+/// goes](queue_pair::WorkRequestHandle::setup_srd_address). Every message arrives once, or its
+/// request fails; messages may overtake each other. It is brought up like a datagram pair, with a
+/// `setup_qkey`; on the way to RTS `setup_rnr_retry` says how often it tries where a peer has no
+/// receive, if [the device can](Capabilities::RnrRetry).
 #[derive(Clone, Debug)]
 pub struct SrdBuilder {
     direct: DirectVerbs,

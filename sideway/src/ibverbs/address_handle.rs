@@ -190,7 +190,8 @@ impl AddressHandle {
         &self.pd
     }
 
-    /// The C object. Using it is as unsafe as in C, and it must not be destroyed.
+    /// The C object, for verbs that this crate does not wrap. Using it is as unsafe as in C; do not
+    /// destroy it.
     #[inline]
     pub fn as_raw(&self) -> NonNull<ibv_ah> {
         self.ah

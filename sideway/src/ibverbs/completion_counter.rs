@@ -237,12 +237,13 @@ impl CompletionCounter {
         Ok(())
     }
 
-    /// The context that it was made from.
+    /// The device context in which it was made.
     pub fn context(&self) -> &DeviceContext {
         &self.0.context
     }
 
-    /// The C object. Using it is as unsafe as in C, and it must not be destroyed.
+    /// The C object, for verbs that this crate does not wrap. Using it is as unsafe as in C; do not
+    /// destroy it.
     pub fn as_raw(&self) -> NonNull<ibv_comp_cntr> {
         self.0.counter
     }

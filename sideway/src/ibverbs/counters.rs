@@ -68,14 +68,14 @@ impl DeviceContext {
     ///
     /// # Errors
     ///
-    /// The device has none ([`Unsupported`]), or no more of them.
+    /// Fails if the device does not support them ([`Unsupported`]), or has no more of them.
     ///
     /// # References
     ///
     /// `man ibv_create_counters`
     pub fn create_counters(&self) -> Result<Counters, CreateCountersError> {
         let mut attr = ibv_counters_init_attr { comp_mask: 0 };
-        // SAFETY: the context is open and the attributes are valid.
+        // SAFETY: the context is kept open, and the attributes are initialised.
         let counters = unsafe { verbs::ibv_create_counters(self.as_raw().as_ptr(), &raw mut attr) };
         match NonNull::new(counters) {
             Some(counters) => Ok(Counters(Arc::new(Inner { counters, context: self.clone() }))),
@@ -174,7 +174,8 @@ impl Counters {
         &self.0.context
     }
 
-    /// The C object. Using it is as unsafe as in C, and it must not be destroyed.
+    /// The C object, for verbs that this crate does not wrap. Using it is as unsafe as in C; do not
+    /// destroy it.
     pub fn as_raw(&self) -> NonNull<ibv_counters> {
         self.0.counters
     }
@@ -200,7 +201,8 @@ impl Drop for Inner {
         // SAFETY: the counters live, and every flow that counts into them held this `Inner` and is gone.
         if let Err(error) = check(unsafe { verbs::ibv_destroy_counters(self.counters.as_ptr()) }) {
             log::error!("ibv_destroy_counters failed: {error}");
-            // The counters are still there, so what they depend on has to stay.
+            // The library still has the counters, so the context that they depend on must stay
+            // alive too.
             std::mem::forget(self.context.clone());
         }
     }

@@ -227,7 +227,7 @@ impl Device<'_> {
     ///
     /// `man ibv_get_device_name`
     pub fn name(&self) -> String {
-        // SAFETY: the device belongs to a list that lives.
+        // SAFETY: `self` belongs to a device list, which keeps the device alive.
         unsafe { device_name(self.provider, self.device) }
     }
 
@@ -237,7 +237,7 @@ impl Device<'_> {
     ///
     /// `man ibv_get_device_guid`
     pub fn guid(&self) -> Guid {
-        // SAFETY: the device belongs to a list that lives.
+        // SAFETY: `self` belongs to a device list, which keeps the device alive.
         Guid::from_be(unsafe { (self.provider.verbs().ibv_get_device_guid)(self.device.as_ptr()) })
     }
 
@@ -249,7 +249,7 @@ impl Device<'_> {
     /// `man ibv_get_device_index`
     pub fn index(&self) -> Option<u32> {
         let index = self.provider.verbs().ibv_get_device_index().ok()?;
-        // SAFETY: the device belongs to a list that lives.
+        // SAFETY: `self` belongs to a device list, which keeps the device alive.
         u32::try_from(unsafe { index(self.device.as_ptr()) }).ok()
     }
 
@@ -275,7 +275,7 @@ impl Device<'_> {
     ///
     /// `man ibv_open_device`
     pub fn open(&self) -> Result<DeviceContext, OpenDeviceError> {
-        // SAFETY: the device belongs to a list that lives.
+        // SAFETY: `self` belongs to a device list, which keeps the device alive.
         let context = unsafe { (self.provider.verbs().ibv_open_device)(self.device.as_ptr()) };
         let context = NonNull::new(context)
             .ok_or_else(|| OpenDeviceError { device: self.name(), source: io::Error::last_os_error() })?;

@@ -212,13 +212,13 @@ impl DeviceContext {
     ///
     /// # Errors
     ///
-    /// The device does not answer.
+    /// Fails if the device does not answer.
     ///
     /// # References
     ///
     /// `man ibv_query_device_ex`
     pub fn query_device(&self) -> Result<DeviceAttr, QueryDeviceError> {
-        // SAFETY: the context is open.
+        // SAFETY: `self` keeps the context open.
         unsafe { query_device(self.0.context, self.0.provider) }.map_err(|source| QueryDeviceError { source })
     }
 

@@ -115,7 +115,7 @@ impl DeviceContext {
         const WHAT: &str = "import of device memory";
         let lib = self.provider().verbs();
         let import = lib.ibv_import_dm().map_err(|symbol| Unsupported::missing(self, WHAT, symbol))?;
-        // SAFETY: the context is open.
+        // SAFETY: `self` keeps the context open.
         match NonNull::new(unsafe { import(self.as_raw().as_ptr(), handle) }) {
             Some(dm) => {
                 let inner = Inner { dm, length, context: self.clone(), imported: true };
@@ -215,7 +215,8 @@ impl DeviceMemory {
         &self.0.context
     }
 
-    /// The C object. Using it is as unsafe as in C, and it must not be freed.
+    /// The C object, for verbs that this crate does not wrap. Using it is as unsafe as in C; do not
+    /// free it.
     pub fn as_raw(&self) -> NonNull<ibv_dm> {
         self.0.dm
     }

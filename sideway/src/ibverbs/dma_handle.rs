@@ -113,7 +113,7 @@ impl DeviceContext {
         let alloc = self.provider().verbs().ibv_alloc_dmah();
         let alloc = alloc.map_err(|symbol| Unsupported::missing(self, WHAT, symbol))?;
         let mut attr = attribute.0;
-        // SAFETY: the context is open and the attributes are valid.
+        // SAFETY: the context is kept open, and the attributes are initialised.
         let dmah = unsafe { alloc(self.as_raw().as_ptr(), &raw mut attr) };
         match NonNull::new(dmah) {
             Some(dmah) => Ok(DmaHandle(Arc::new(Inner { dmah, context: self.clone() }))),
@@ -130,12 +130,13 @@ impl DeviceContext {
 }
 
 impl DmaHandle {
-    /// The context that it was made from.
+    /// The device context in which it was made.
     pub fn context(&self) -> &DeviceContext {
         &self.0.context
     }
 
-    /// The C object. Using it is as unsafe as in C, and it must not be freed.
+    /// The C object, for verbs that this crate does not wrap. Using it is as unsafe as in C; do not
+    /// free it.
     pub fn as_raw(&self) -> NonNull<ibv_dmah> {
         self.0.dmah
     }

@@ -291,8 +291,8 @@ impl AsyncEvents {
         }
     }
 
-    /// Sleeps until there is an event, at most so long, and takes it; `None` if the time is over. Signals do not end
-    /// it.
+    /// Sleeps until there is an event, at most so long, and takes it; `None` if the time is over.
+    /// Signals do not end the wait.
     ///
     /// # Errors
     ///
@@ -316,7 +316,7 @@ impl AsyncEvents {
 }
 
 impl AsFd for AsyncEvents {
-    /// Readable while there are events. Do not read it, only ask.
+    /// Readable while events are pending. Do not read it, only ask.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.descriptor().expect("`async_events` has seen that there is one, and it never changes")
     }

@@ -487,7 +487,8 @@ impl Flow {
         &self.counters
     }
 
-    /// The C object. Using it is as unsafe as in C, and it must not be destroyed.
+    /// The C object, for verbs that this crate does not wrap. Using it is as unsafe as in C; do not
+    /// destroy it.
     pub fn as_raw(&self) -> NonNull<ibv_flow> {
         self.flow
     }

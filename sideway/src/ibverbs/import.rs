@@ -103,7 +103,7 @@ impl DeviceContext {
         const WHAT: &str = "import of protection domains";
         let lib = self.provider().verbs();
         let import = lib.ibv_import_pd().map_err(|symbol| Unsupported::missing(self, WHAT, symbol))?;
-        // SAFETY: the context is open.
+        // SAFETY: `self` keeps the context open.
         match NonNull::new(unsafe { import(self.as_raw().as_ptr(), handle) }) {
             // SAFETY: it was imported just now; the caller answers for the domain.
             Some(pd) => Ok(unsafe { ProtectionDomain::imported(pd, self) }),
@@ -191,7 +191,8 @@ impl ImportedMemoryRegion {
         &self.pd
     }
 
-    /// The C object. Using it is as unsafe as in C, and it must not be deregistered.
+    /// The C object, for verbs that this crate does not wrap. Using it is as unsafe as in C; do not
+    /// deregister it.
     pub fn as_raw(&self) -> NonNull<ibv_mr> {
         self.mr
     }

@@ -191,12 +191,13 @@ impl MemoryWindow {
         self.window_type
     }
 
-    /// The domain that it belongs to.
+    /// The protection domain that it belongs to.
     pub fn pd(&self) -> &ProtectionDomain {
         &self.pd
     }
 
-    /// The C object. Using it is as unsafe as in C, and it must not be freed.
+    /// The C object, for verbs that this crate does not wrap. Using it is as unsafe as in C; do not
+    /// free it.
     pub fn as_raw(&self) -> NonNull<ibv_mw> {
         self.mw
     }

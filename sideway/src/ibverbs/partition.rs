@@ -115,7 +115,7 @@ impl DeviceContext {
         // The function says -1 for a key that is not there, and for a port that is not there.
         let port = self.query_port(port_num)?;
         if let Ok(find) = self.provider().verbs().ibv_get_pkey_index() {
-            // SAFETY: the context is open.
+            // SAFETY: `self` keeps the context open.
             let index = unsafe { find(self.as_raw().as_ptr(), port_num, pkey.0.to_be()) };
             if !(index < 0 && Unsupported::is_meant_by(&io::Error::last_os_error())) {
                 return Ok(u16::try_from(index).ok());

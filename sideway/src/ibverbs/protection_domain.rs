@@ -47,7 +47,7 @@ unsafe impl Sync for Inner {}
 
 impl ProtectionDomain {
     pub(crate) fn allocate(context: &DeviceContext) -> Result<Self, AllocateProtectionDomainError> {
-        // SAFETY: the context is open.
+        // SAFETY: `self` keeps the context open.
         let pd = unsafe { (context.provider().verbs().ibv_alloc_pd)(context.as_raw().as_ptr()) };
         let pd = NonNull::new(pd)
             .ok_or_else(|| AllocateProtectionDomainError { source: io::Error::last_os_error() })?;
@@ -100,12 +100,13 @@ impl ProtectionDomain {
         unsafe { (*self.0.pd.as_ptr()).handle }
     }
 
-    /// The context that it was made from.
+    /// The device context in which it was made.
     pub fn context(&self) -> &DeviceContext {
         &self.0.context
     }
 
-    /// The C object. Using it is as unsafe as in C, and it must not be freed.
+    /// The C object, for verbs that this crate does not wrap. Using it is as unsafe as in C; do not
+    /// free it.
     pub fn as_raw(&self) -> NonNull<ibv_pd> {
         self.0.pd
     }
@@ -157,7 +158,8 @@ impl Drop for Inner {
         // SAFETY: the domain lives, and everything in it held this `Inner` and is gone.
         if let Err(error) = super::check(unsafe { (lib.ibv_dealloc_pd)(self.pd.as_ptr()) }) {
             log::error!("ibv_dealloc_pd failed: {error}");
-            // The domain is still there, so what it depends on has to stay.
+            // The library still has the domain, so the objects that it depends on must stay alive
+            // too.
             std::mem::forget(self.context.clone());
             if let Kind::Parent { pd, td } = &self.kind {
                 std::mem::forget((pd.clone(), td.clone()));

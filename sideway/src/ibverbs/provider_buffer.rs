@@ -105,7 +105,8 @@ impl ProviderBuffer {
         &self.0.pd
     }
 
-    /// The C object. Using it is as unsafe as in C, and it must not be freed.
+    /// The C object, for verbs that this crate does not wrap. Using it is as unsafe as in C; do not
+    /// free it.
     pub fn as_raw(&self) -> NonNull<ibv_buf> {
         self.0.buf
     }

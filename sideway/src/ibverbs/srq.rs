@@ -158,7 +158,8 @@ impl Drop for SrqInner {
     fn drop(&mut self) {
         if let Err(error) = self.destroy() {
             log::error!("ibv_destroy_srq failed: {error}");
-            // The queue is still there, so what it depends on has to stay.
+            // The library still has the queue, so the objects that it depends on must stay alive
+            // too.
             std::mem::forget((self.pd.clone(), self.xrc.clone()));
         }
     }
@@ -175,7 +176,7 @@ pub struct SharedReceiveQueueAttribute {
     pub srq_limit: u32,
 }
 
-/// Describes a shared receive queue. The same description makes any number of them.
+/// Describes a shared receive queue. One builder can make any number of them.
 #[derive(Clone, Debug)]
 pub struct SharedReceiveQueueBuilder {
     pd: ProtectionDomain,
@@ -333,12 +334,13 @@ impl SharedReceiveQueue {
         self.inner.xrc.as_ref().map(|xrc| xrc.number)
     }
 
-    /// The domain that it belongs to.
+    /// The protection domain that it belongs to.
     pub fn pd(&self) -> &ProtectionDomain {
         &self.inner.pd
     }
 
-    /// The C object. Using it is as unsafe as in C, and it must not be destroyed.
+    /// The C object, for verbs that this crate does not wrap. Using it is as unsafe as in C; do not
+    /// destroy it.
     pub fn as_raw(&self) -> NonNull<ibv_srq> {
         self.inner.srq
     }
@@ -369,7 +371,7 @@ impl SharedReceiveQueue {
     ///
     /// # Errors
     ///
-    /// The device does not answer.
+    /// Fails if the device does not answer.
     ///
     /// # References
     ///

@@ -54,14 +54,14 @@ impl DeviceContext {
     ///
     /// # Errors
     ///
-    /// The device has none ([`Unsupported`]), or no more of them.
+    /// Fails if the device does not support them ([`Unsupported`]), or has no more of them.
     ///
     /// # References
     ///
     /// `man ibv_alloc_td`
     pub fn alloc_td(&self) -> Result<ThreadDomain, AllocateThreadDomainError> {
         let mut attr = ibv_td_init_attr { comp_mask: 0 };
-        // SAFETY: the context is open and the attributes are valid.
+        // SAFETY: the context is kept open, and the attributes are initialised.
         let td = unsafe { verbs::ibv_alloc_td(self.as_raw().as_ptr(), &raw mut attr) };
         match NonNull::new(td) {
             Some(td) => Ok(ThreadDomain(Arc::new(Inner { td, context: self.clone() }))),
@@ -78,12 +78,13 @@ impl DeviceContext {
 }
 
 impl ThreadDomain {
-    /// The context that it was made from.
+    /// The device context in which it was made.
     pub fn context(&self) -> &DeviceContext {
         &self.0.context
     }
 
-    /// The C object. Using it is as unsafe as in C, and it must not be freed.
+    /// The C object, for verbs that this crate does not wrap. Using it is as unsafe as in C; do not
+    /// free it.
     pub fn as_raw(&self) -> NonNull<ibv_td> {
         self.0.td
     }
@@ -109,7 +110,8 @@ impl Drop for Inner {
         // SAFETY: the domain lives, and every parent domain with it held this `Inner` and is gone.
         if let Err(error) = check(unsafe { verbs::ibv_dealloc_td(self.td.as_ptr()) }) {
             log::error!("ibv_dealloc_td failed: {error}");
-            // The domain is still there, so what it depends on has to stay.
+            // The library still has the domain, so the objects that it depends on must stay alive
+            // too.
             std::mem::forget(self.context.clone());
         }
     }

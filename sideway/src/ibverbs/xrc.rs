@@ -133,12 +133,13 @@ impl DeviceContext {
 }
 
 impl XrcDomain {
-    /// Makes the receiving end of an extended reliable connection (`ibv_create_qp_ex` with `IBV_QPT_XRC_RECV`). It is connected by
+    /// Makes the receiving end of an extended reliable connection (`ibv_create_qp_ex` with
+    /// `IBV_QPT_XRC_RECV`). It is connected by
     /// [`connect_xrc_target`](super::connect::connect_xrc_target).
     ///
     /// # Errors
     ///
-    /// The device has none ([`Unsupported`]), or no more of them.
+    /// Fails if the device does not support them ([`Unsupported`]), or has no more of them.
     ///
     /// # References
     ///
@@ -178,7 +179,8 @@ impl Drop for Inner {
         let result = unsafe { verbs::ibv_close_xrcd(self.xrcd.as_ptr()) };
         if let Err(error) = check(result) {
             log::error!("ibv_close_xrcd failed: {error}");
-            // The domain is still there, so what it depends on has to stay.
+            // The library still has the domain, so the objects that it depends on must stay alive
+            // too.
             std::mem::forget(self.context.clone());
         }
     }

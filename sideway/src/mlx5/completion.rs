@@ -42,7 +42,7 @@ impl CqeSize {
     }
 }
 
-/// Describes a completion queue with mlx5's options. The same description makes any number of them.
+/// Describes a completion queue with mlx5's options. One builder can make any number of them.
 ///
 /// Its queues are polled like any other, compressed or not.
 #[derive(Clone, Debug)]

@@ -71,7 +71,8 @@ impl DirectVerbs {
         let missing = |symbol| Unsupported::missing_of(name.clone(), WHAT, symbol);
         let is_supported = lib.mlx5dv_is_supported().map_err(missing)?;
         let open = lib.mlx5dv_open_device().map_err(missing)?;
-        // SAFETY: the device belongs to a list that lives. The library works on the same libibverbs, which the provider has seen to.
+        // SAFETY: `self` belongs to a device list, which keeps the device alive. The library works
+        // on the same libibverbs, which the provider has seen to.
         if !unsafe { is_supported(raw.as_ptr()) } {
             return Err(Unsupported::of(name, "mlx5dv_is_supported", WHAT).into());
         }
@@ -101,11 +102,12 @@ impl DirectVerbs {
         self.lib
     }
 
-    /// What the device can do beyond what [`DeviceContext::query_device`] tells (`mlx5dv_query_device`).
+    /// What the device can do beyond what [`DeviceContext::query_device`] tells
+    /// (`mlx5dv_query_device`).
     ///
     /// # Errors
     ///
-    /// The device does not answer.
+    /// Fails if the device does not answer.
     ///
     /// # References
     ///

@@ -33,12 +33,14 @@ use crate::ibverbs::queue_pair::{
 };
 use crate::ibverbs::{Unsupported, check};
 
-/// Describes a DC initiator. The same description makes any number of them.
+/// Describes a DC initiator. One builder can make any number of them.
 ///
-/// An initiator has no receives of its own, and sends, writes, reads and does atomics like a reliably connected pair; but each
-/// request says [where it goes](WorkRequestHandle::setup_dc_address). One initiator talks to one target at a time: the device
-/// connects it when a request for another one's turn comes. It is brought up as a connected pair is, without a peer: to INIT
-/// with `setup_pkey_index` and `setup_port`, to RTR with `setup_path_mtu`, to RTS with what every reliable pair needs.
+/// An initiator has no receives of its own, and sends, writes, reads and does atomics like a
+/// reliably connected pair; but each request says [where it
+/// goes](WorkRequestHandle::setup_dc_address). One initiator talks to one target at a time: the
+/// device connects it when a request for another one's turn comes. It is brought up as a connected
+/// pair is, without a peer: to INIT with `setup_pkey_index` and `setup_port`, to RTR with
+/// `setup_path_mtu`, to RTS with what every reliable pair needs.
 ///
 /// ```no_run
 /// use sideway::ibverbs::address_handle::AddressHandle;
@@ -407,13 +409,15 @@ impl Build for DcPostSendGuard<'_> {
 
     #[inline(always)]
     unsafe fn append_sge(&mut self, step: Step, request: Request, entry: ScatterGatherEntry) {
-        // SAFETY: the caller keeps this function's contract, which is that one's.
+        // SAFETY: the caller keeps this function's contract, which is the same as the called
+        // function's.
         self.append_with(&request, |list| unsafe { list.append_sge(step, request, entry) });
     }
 
     #[inline(always)]
     unsafe fn append_sge_list(&mut self, step: Step, request: Request, entries: &[ScatterGatherEntry]) {
-        // SAFETY: the caller keeps this function's contract, which is that one's.
+        // SAFETY: the caller keeps this function's contract, which is the same as the called
+        // function's.
         self.append_with(&request, |list| unsafe { list.append_sge_list(step, request, entries) });
     }
 
@@ -428,8 +432,8 @@ impl Build for DcPostSendGuard<'_> {
     }
 
     unsafe fn append_bare(&mut self, step: Step, request: Bare) {
-        // Refused: an initiator has no such operation.
-        // SAFETY: the caller keeps this function's contract, which is that one's.
+        // Refused: an initiator has no such operation. SAFETY: the caller keeps this function's
+        // contract, which is the same as the called function's.
         unsafe { self.list.append_bare(step, request) };
     }
 }

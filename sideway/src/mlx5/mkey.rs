@@ -165,12 +165,13 @@ impl MKey {
         self.flags
     }
 
-    /// The domain that it belongs to.
+    /// The protection domain that it belongs to.
     pub fn pd(&self) -> &ProtectionDomain {
         &self.pd
     }
 
-    /// The C object. Using it is as unsafe as in C, and it must not be destroyed.
+    /// The C object, for verbs that this crate does not wrap. Using it is as unsafe as in C; do not
+    /// destroy it.
     pub fn as_raw(&self) -> NonNull<mlx5dv_mkey> {
         self.mkey
     }

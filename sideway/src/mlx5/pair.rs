@@ -113,13 +113,15 @@ impl Build for DirectPostSendGuard<'_> {
 
     #[inline(always)]
     unsafe fn append_sge(&mut self, step: Step, request: Request, entry: ScatterGatherEntry) {
-        // SAFETY: the caller keeps this function's contract, which is that one's.
+        // SAFETY: the caller keeps this function's contract, which is the same as the called
+        // function's.
         unsafe { self.list.append_sge(step, request, entry) };
     }
 
     #[inline(always)]
     unsafe fn append_sge_list(&mut self, step: Step, request: Request, entries: &[ScatterGatherEntry]) {
-        // SAFETY: the caller keeps this function's contract, which is that one's.
+        // SAFETY: the caller keeps this function's contract, which is the same as the called
+        // function's.
         unsafe { self.list.append_sge_list(step, request, entries) };
     }
 
@@ -134,7 +136,8 @@ impl Build for DirectPostSendGuard<'_> {
     }
 
     unsafe fn append_bare(&mut self, step: Step, request: Bare) {
-        // SAFETY: the caller keeps this function's contract, which is that one's.
+        // SAFETY: the caller keeps this function's contract, which is the same as the called
+        // function's.
         unsafe { self.list.append_bare(step, request) };
     }
 }

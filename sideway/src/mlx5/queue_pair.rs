@@ -32,7 +32,8 @@ c_flags! {
     }
 }
 
-/// Describes a queue pair of one of libibverbs' types with mlx5's options. The same description makes any number of them.
+/// Describes a queue pair of one of libibverbs' types with mlx5's options. One builder can make any
+/// number of them.
 #[derive(Clone, Debug)]
 pub struct QueuePairBuilder {
     direct: DirectVerbs,

@@ -11,12 +11,13 @@ use crate::ibverbs::queue_pair::{
     QueuePairControl, QueuePairInitAttribute, QueuePairState, QueuePairType,
 };
 
-/// Describes a DC target. The same description makes any number of them.
+/// Describes a DC target. One builder can make any number of them.
 ///
-/// A target takes the messages of any number of [initiators](super::DcInitiator) that know its number and access key, into the
-/// receives of a shared receive queue. It is brought up in two steps: to INIT with `setup_pkey_index`, `setup_port` and
-/// `setup_access_flags`; to RTR with `setup_path_mtu`, `setup_min_rnr_timer` and `setup_address_vector`, from which the device
-/// takes the GID index. It stays there.
+/// A target takes the messages of any number of [initiators](super::DcInitiator) that know its
+/// number and access key, into the receives of a shared receive queue. It is brought up in two
+/// steps: to INIT with `setup_pkey_index`, `setup_port` and `setup_access_flags`; to RTR with
+/// `setup_path_mtu`, `setup_min_rnr_timer` and `setup_address_vector`, from which the device takes
+/// the GID index. It stays there.
 ///
 /// ```no_run
 /// use sideway::ibverbs::queue_pair::QueuePairBuilder;
@@ -131,7 +132,7 @@ impl DcTarget {
     ///
     /// # Errors
     ///
-    /// The device does not answer.
+    /// Fails if the device does not answer.
     pub fn query(
         &self,
         mask: QueuePairAttributeMask,
@@ -143,7 +144,7 @@ impl DcTarget {
     ///
     /// # Errors
     ///
-    /// The device does not answer.
+    /// Fails if the device does not answer.
     pub fn state(&self) -> Result<QueuePairState, QueryQueuePairError> {
         self.control.state()
     }
@@ -159,12 +160,13 @@ impl DcTarget {
         self.access_key
     }
 
-    /// The context that it was made from.
+    /// The device context in which it was made.
     pub fn context(&self) -> &DeviceContext {
         self.control.context()
     }
 
-    /// The C object. Using it is as unsafe as in C, and it must not be destroyed.
+    /// The C object, for verbs that this crate does not wrap. Using it is as unsafe as in C; do not
+    /// destroy it.
     pub fn as_raw(&self) -> std::ptr::NonNull<rdma_mummy_sys::types::ibv_qp> {
         self.control.as_raw()
     }

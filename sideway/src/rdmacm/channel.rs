@@ -279,10 +279,12 @@ impl EventChannel {
         Identifier::create(&self.0, port_space)
     }
 
-    /// Sleeps until there is an event, and takes it (`rdma_get_cm_event`). Signals do not end it.
+    /// Sleeps until there is an event, and takes it (`rdma_get_cm_event`). Signals do not end the
+    /// wait.
     ///
-    /// The event is acknowledged (`rdma_ack_cm_event`) before this returns. One of an identifier whose last handle is gone is
-    /// passed over, and a request to a listener that is gone is rejected.
+    /// The event is acknowledged (`rdma_ack_cm_event`) before this returns. One of an identifier
+    /// whose last handle is gone is passed over, and a request to a listener that is gone is
+    /// rejected.
     ///
     /// # Errors
     ///
@@ -300,7 +302,8 @@ impl EventChannel {
         }
     }
 
-    /// Sleeps until there is an event, at most so long, and takes it; `None` if the time is over. Signals do not end it.
+    /// Sleeps until there is an event, at most so long, and takes it; `None` if the time is over.
+    /// Signals do not end the wait.
     ///
     /// # Errors
     ///
@@ -351,14 +354,16 @@ impl EventChannel {
         self.0.provider
     }
 
-    /// The C object. Using it is as unsafe as in C, and it must not be destroyed.
+    /// The C object, for verbs that this crate does not wrap. Using it is as unsafe as in C; do not
+    /// destroy it.
     pub fn as_raw(&self) -> NonNull<rdma_event_channel> {
         self.0.channel
     }
 }
 
 impl AsFd for EventChannel {
-    /// Readable while there are events. Do not read it, only ask; after [`close`](Self::close) it says nothing new.
+    /// Readable while events are pending. Do not read it, only ask; after [`close`](Self::close) it
+    /// says nothing new.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.descriptor()
     }

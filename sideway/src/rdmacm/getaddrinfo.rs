@@ -344,13 +344,14 @@ fn reason(code: c_int) -> String {
 }
 
 impl Identifier {
-    /// Looks for the addresses of a name and a service without sleeping (`rdma_resolve_addrinfo`). The event
-    /// [`AddressInfoResolved`](super::EventType::AddressInfoResolved) or [`AddressInfoError`](super::EventType::AddressInfoError) follows;
-    /// then [ask](Self::query_addrinfo).
+    /// Looks for the addresses of a name and a service without sleeping (`rdma_resolve_addrinfo`).
+    /// The event [`AddressInfoResolved`](super::EventType::AddressInfoResolved) or
+    /// [`AddressInfoError`](super::EventType::AddressInfoError) follows; then
+    /// [ask](Self::query_addrinfo).
     ///
     /// # Errors
     ///
-    /// The library is too old ([`Unsupported`]), or refuses.
+    /// Fails if the library is too old ([`Unsupported`]) or rejects the request.
     ///
     /// # References
     ///
@@ -398,12 +399,12 @@ impl Identifier {
         Ok(unsafe { AddressInfo::take_list(lib, list) })
     }
 
-    /// Writes an event of the program's own (`rdma_write_cm_event`, of the type [`User`](super::EventType::User)) to the identifier's
-    /// channel, to wake whoever waits there.
+    /// Writes an event of the program's own (`rdma_write_cm_event`, of the type
+    /// [`User`](super::EventType::User)) to the identifier's channel, to wake whoever waits there.
     ///
     /// # Errors
     ///
-    /// The library is too old ([`Unsupported`]), or refuses.
+    /// Fails if the library is too old ([`Unsupported`]) or rejects the request.
     ///
     /// # References
     ///

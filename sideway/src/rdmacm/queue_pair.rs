@@ -113,12 +113,13 @@ impl Identifier {
         Ok(qp.modify(&attr)?)
     }
 
-    /// The vendor's options to tell the peer (`rdma_set_local_ece`), before connecting or accepting: see [`ece`](crate::ibverbs::ece).
-    /// An answer is of the vendor whom the request named, whatever is said here.
+    /// The vendor's options to tell the peer (`rdma_set_local_ece`), before connecting or
+    /// accepting: see [`ece`](crate::ibverbs::ece). An answer is of the vendor whom the request
+    /// named, whatever is said here.
     ///
     /// # Errors
     ///
-    /// The library is too old ([`Unsupported`]), or refuses.
+    /// Fails if the library is too old ([`Unsupported`]) or rejects the request.
     ///
     /// # References
     ///
@@ -132,12 +133,12 @@ impl Identifier {
         result.map_err(|source| self.ece_error("rdma_set_local_ece", source))
     }
 
-    /// The vendor's options that the peer told (`rdma_get_remote_ece`), with its request or its response: see [`ece`](crate::ibverbs::ece).
-    /// All zero if it told none.
+    /// The vendor's options that the peer told (`rdma_get_remote_ece`), with its request or its
+    /// response: see [`ece`](crate::ibverbs::ece). All zero if it told none.
     ///
     /// # Errors
     ///
-    /// The library is too old ([`Unsupported`]), or refuses.
+    /// Fails if the library is too old ([`Unsupported`]) or rejects the request.
     ///
     /// # References
     ///

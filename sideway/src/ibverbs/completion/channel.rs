@@ -244,12 +244,13 @@ impl CompletionChannel {
     /// [`set_ack_batch`](Self::set_ack_batch) changes it.
     pub const DEFAULT_ACK_BATCH: u32 = 64;
 
-    /// The C object. Using it is as unsafe as in C, and it must not be destroyed.
+    /// The C object, for verbs that this crate does not wrap. Using it is as unsafe as in C; do not
+    /// destroy it.
     pub fn as_raw(&self) -> NonNull<ibv_comp_channel> {
         self.shared.channel
     }
 
-    /// The context that it was made from.
+    /// The device context in which it was made.
     pub fn context(&self) -> &DeviceContext {
         &self.shared.context
     }

@@ -150,7 +150,8 @@ mod sealed {
 
 /// Operations of any kind of completion queue, other than polling.
 pub trait CompletionQueue: sealed::Sealed {
-    /// The C object. Using it is as unsafe as in C, and it must not be destroyed.
+    /// The C object, for verbs that this crate does not wrap. Using it is as unsafe as in C; do not
+    /// destroy it.
     fn as_raw(&self) -> NonNull<ibv_cq>;
 
     /// The number of completions that the queue can hold, at least the number requested.
@@ -163,7 +164,7 @@ pub trait CompletionQueue: sealed::Sealed {
     /// ([`setup_cq_context`](CompletionQueueBuilder::setup_cq_context)).
     fn cq_context(&self) -> u64;
 
-    /// The context that it was made from.
+    /// The device context in which it was made.
     fn context(&self) -> &DeviceContext;
 
     #[doc(hidden)]

@@ -167,7 +167,8 @@ impl UnusableMemoryRegion {
         self.other_pd.as_ref()
     }
 
-    /// The C object. Using it is as unsafe as in C, and it must not be deregistered.
+    /// The C object, for verbs that this crate does not wrap. Using it is as unsafe as in C; do not
+    /// deregister it.
     pub fn as_raw(&self) -> NonNull<ibv_mr> {
         self.region.mr
     }

@@ -67,7 +67,8 @@ impl NullMemoryRegion {
         &self.pd
     }
 
-    /// The C object. Using it is as unsafe as in C, and it must not be deregistered.
+    /// The C object, for verbs that this crate does not wrap. Using it is as unsafe as in C; do not
+    /// deregister it.
     pub fn as_raw(&self) -> NonNull<ibv_mr> {
         self.mr
     }

@@ -517,11 +517,12 @@ pub struct PreparedSendList<'queue> {
 }
 
 impl PreparedSendList<'_> {
-    /// Gives the list to the device (`ibv_post_send`), once more. An empty list does nothing.
+    /// Gives the list to the device (`ibv_post_send`), once more. An empty list has no effect.
     ///
     /// # Errors
     ///
-    /// As [`PostSendGuard::post`]. The list stays as it is: what was not posted of it is posted only with all of it.
+    /// As [`PostSendGuard::post`]. The list stays as it is: what was not posted of it is posted
+    /// only with all of it.
     #[inline]
     pub fn post(&mut self) -> Result<(), PostSendError> {
         if self.first.is_null() {

@@ -115,7 +115,7 @@ impl SendOperationFlags {
     }
 }
 
-/// Describes a queue pair. The same description makes any number of them.
+/// Describes a queue pair. One builder can make any number of them.
 #[derive(Clone, Debug)]
 pub struct QueuePairBuilder {
     pd: ProtectionDomain,

@@ -206,7 +206,7 @@ impl QueuePairControl {
     ///
     /// # Errors
     ///
-    /// The device does not answer.
+    /// Fails if the device does not answer.
     ///
     /// # References
     ///
@@ -228,7 +228,7 @@ impl QueuePairControl {
     ///
     /// # Errors
     ///
-    /// The device does not answer.
+    /// Fails if the device does not answer.
     pub fn state(&self) -> Result<QueuePairState, QueryQueuePairError> {
         let (attr, _) = self.query(QueuePairAttributeMask::State)?;
         Ok(attr.state().unwrap_or(QueuePairState::Unknown))
@@ -269,17 +269,18 @@ impl QueuePairControl {
         self.0.uses.srq.as_ref().map(|srq| srq.id())
     }
 
-    /// The domain that it belongs to.
+    /// The protection domain that it belongs to.
     pub fn pd(&self) -> &ProtectionDomain {
         &self.0.uses.pd
     }
 
-    /// The context that it was made from.
+    /// The device context in which it was made.
     pub fn context(&self) -> &DeviceContext {
         self.0.uses.pd.context()
     }
 
-    /// The C object. Using it is as unsafe as in C, and it must not be destroyed.
+    /// The C object, for verbs that this crate does not wrap. Using it is as unsafe as in C; do not
+    /// destroy it.
     pub fn as_raw(&self) -> NonNull<ibv_qp> {
         self.0.qp
     }

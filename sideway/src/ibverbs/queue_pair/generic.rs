@@ -109,7 +109,8 @@ impl Build for GenericPostSendGuard<'_> {
 
     #[inline]
     unsafe fn append_sge(&mut self, step: Step, request: Request, entry: ScatterGatherEntry) {
-        // SAFETY: the caller keeps this function's contract, which is that one's.
+        // SAFETY: the caller keeps this function's contract, which is the same as the called
+        // function's.
         unsafe {
             match self {
                 Self::Basic(guard) => guard.append_sge(step, request, entry),
@@ -120,7 +121,8 @@ impl Build for GenericPostSendGuard<'_> {
 
     #[inline]
     unsafe fn append_sge_list(&mut self, step: Step, request: Request, list: &[ScatterGatherEntry]) {
-        // SAFETY: the caller keeps this function's contract, which is that one's.
+        // SAFETY: the caller keeps this function's contract, which is the same as the called
+        // function's.
         unsafe {
             match self {
                 Self::Basic(guard) => guard.append_sge_list(step, request, list),
@@ -146,7 +148,8 @@ impl Build for GenericPostSendGuard<'_> {
     }
 
     unsafe fn append_bare(&mut self, step: Step, request: Bare) {
-        // SAFETY: the caller keeps this function's contract, which is that one's.
+        // SAFETY: the caller keeps this function's contract, which is the same as the called
+        // function's.
         unsafe {
             match self {
                 Self::Basic(guard) => guard.append_bare(step, request),

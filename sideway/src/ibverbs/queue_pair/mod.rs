@@ -111,7 +111,7 @@ pub trait QueuePair: Sized {
     ///
     /// # Errors
     ///
-    /// The device does not answer.
+    /// Fails if the device does not answer.
     fn query(
         &self,
         mask: QueuePairAttributeMask,
@@ -123,7 +123,7 @@ pub trait QueuePair: Sized {
     ///
     /// # Errors
     ///
-    /// The device does not answer.
+    /// Fails if the device does not answer.
     fn state(&self) -> Result<QueuePairState, QueryQueuePairError> {
         self.control().state()
     }

@@ -111,7 +111,7 @@ pub trait PostSendGuard: sealed::Build + Sized {
         WorkRequestHandle { guard: self, wr_id, flags, to: Destination::Peer }
     }
 
-    /// Gives the list to the device. An empty list does nothing.
+    /// Gives the list to the device. An empty list has no effect.
     ///
     /// # Errors
     ///
@@ -394,7 +394,8 @@ impl<G: PostSendGuard> ReadBufferHandle<'_, G> {
     /// As [`LocalBufferHandle::setup_sge`]; and until then no Rust reference to the memory is used.
     #[inline]
     pub unsafe fn setup_sge(self, lkey: u32, addr: u64, length: u32) {
-        // SAFETY: the caller keeps this function's contract, which is that one's.
+        // SAFETY: the caller keeps this function's contract, which is the same as the called
+        // function's.
         unsafe { self.0.setup_sge(lkey, addr, length) };
     }
 
@@ -405,7 +406,8 @@ impl<G: PostSendGuard> ReadBufferHandle<'_, G> {
     /// As [`setup_sge`](Self::setup_sge), for every piece. The list itself is copied.
     #[inline]
     pub unsafe fn setup_sge_list(self, list: &[ScatterGatherEntry]) {
-        // SAFETY: the caller keeps this function's contract, which is that one's.
+        // SAFETY: the caller keeps this function's contract, which is the same as the called
+        // function's.
         unsafe { self.0.setup_sge_list(list) };
     }
 }
@@ -454,7 +456,8 @@ impl<G: PostSendGuard> LocalBufferHandle<'_, G> {
     pub unsafe fn setup_sge(self, lkey: u32, addr: u64, length: u32) {
         let mut this = ManuallyDrop::new(self);
         let Self { guard, request } = &mut *this;
-        // SAFETY: the caller keeps this function's contract, which is that one's.
+        // SAFETY: the caller keeps this function's contract, which is the same as the called
+        // function's.
         unsafe { guard.append_sge(Step(()), *request, ScatterGatherEntry::new(lkey, addr, length)) };
     }
 
@@ -468,7 +471,8 @@ impl<G: PostSendGuard> LocalBufferHandle<'_, G> {
     pub unsafe fn setup_sge_list(self, list: &[ScatterGatherEntry]) {
         let mut this = ManuallyDrop::new(self);
         let Self { guard, request } = &mut *this;
-        // SAFETY: the caller keeps this function's contract, which is that one's.
+        // SAFETY: the caller keeps this function's contract, which is the same as the called
+        // function's.
         unsafe { guard.append_sge_list(Step(()), *request, list) };
     }
 

@@ -205,7 +205,7 @@ impl<'queue> PostRecvGuard<'queue> {
         RecvWorkRequestHandle { guard: self, request }
     }
 
-    /// Gives the list to the device. An empty list does nothing.
+    /// Gives the list to the device. An empty list has no effect.
     ///
     /// # Errors
     ///
@@ -279,11 +279,13 @@ pub struct PreparedReceiveList<'queue> {
 }
 
 impl PreparedReceiveList<'_> {
-    /// Gives the list to the device (`ibv_post_recv`, `ibv_post_srq_recv`), once more. An empty list does nothing.
+    /// Gives the list to the device (`ibv_post_recv`, `ibv_post_srq_recv`), once more. An empty
+    /// list has no effect.
     ///
     /// # Errors
     ///
-    /// As [`PostRecvGuard::post`]. The list stays as it is: what was not posted of it is posted only with all of it.
+    /// As [`PostRecvGuard::post`]. The list stays as it is: what was not posted of it is posted
+    /// only with all of it.
     #[inline]
     pub fn post(&mut self) -> Result<(), PostRecvError> {
         if self.count == 0 {
@@ -324,7 +326,8 @@ impl RecvWorkRequestHandle<'_, '_> {
     /// `addr`, as [`LocalBufferHandle::setup_sge`](super::LocalBufferHandle::setup_sge) says of answers, with the remedy.
     #[inline]
     pub unsafe fn setup_sge(self, lkey: u32, addr: u64, length: u32) {
-        // SAFETY: the caller keeps this function's contract, which is that one's.
+        // SAFETY: the caller keeps this function's contract, which is the same as the called
+        // function's.
         unsafe { self.setup_sge_list(&[ScatterGatherEntry::new(lkey, addr, length)]) };
     }
 

@@ -227,14 +227,16 @@ impl<G: PostSendGuard> Build for PooledPostSendGuard<'_, G> {
     #[inline(always)]
     unsafe fn append_sge(&mut self, step: Step, request: Request, entry: ScatterGatherEntry) {
         self.unposted.pass();
-        // SAFETY: the caller keeps this function's contract, which is that one's.
+        // SAFETY: the caller keeps this function's contract, which is the same as the called
+        // function's.
         unsafe { self.guard.append_sge(step, request, entry) };
     }
 
     #[inline(always)]
     unsafe fn append_sge_list(&mut self, step: Step, request: Request, list: &[ScatterGatherEntry]) {
         self.unposted.pass();
-        // SAFETY: the caller keeps this function's contract, which is that one's.
+        // SAFETY: the caller keeps this function's contract, which is the same as the called
+        // function's.
         unsafe { self.guard.append_sge_list(step, request, list) };
     }
 
@@ -252,7 +254,8 @@ impl<G: PostSendGuard> Build for PooledPostSendGuard<'_, G> {
 
     unsafe fn append_bare(&mut self, step: Step, request: Bare) {
         self.unposted.pass();
-        // SAFETY: the caller keeps this function's contract, which is that one's.
+        // SAFETY: the caller keeps this function's contract, which is the same as the called
+        // function's.
         unsafe { self.guard.append_bare(step, request) };
     }
 }
@@ -273,7 +276,7 @@ impl<G: PostSendGuard> LocalBufferHandle<'_, PooledPostSendGuard<'_, G>> {
         let mut this = ManuallyDrop::new(self);
         let Self { guard, request } = &mut *this;
         if let Some((ticket, entry)) = guard.unposted.hand_over(request.wr_id, slice, false) {
-            // SAFETY: head of this file.
+            // SAFETY: the invariants in the module head hold.
             unsafe { guard.guard.append_sge(Step(()), with_ticket(*request, ticket), entry) };
         }
     }
@@ -284,7 +287,7 @@ impl<G: PostSendGuard> LocalBufferHandle<'_, PooledPostSendGuard<'_, G>> {
         let mut this = ManuallyDrop::new(self);
         let Self { guard, request } = &mut *this;
         if let Some((ticket, entries)) = guard.unposted.hand_all_over(request.wr_id, slices, false) {
-            // SAFETY: head of this file.
+            // SAFETY: the invariants in the module head hold.
             unsafe { guard.guard.append_sge_list(Step(()), with_ticket(*request, ticket), &entries) };
         }
     }
@@ -321,7 +324,7 @@ impl<'pool, 'queue> PooledPostRecvGuard<'pool, 'queue> {
         PooledRecvWorkRequestHandle { list: self, wr_id }
     }
 
-    /// Gives the list to the device. An empty list does nothing.
+    /// Gives the list to the device. An empty list has no effect.
     ///
     /// # Errors
     ///
@@ -356,7 +359,7 @@ impl PooledRecvWorkRequestHandle<'_, '_, '_> {
     pub fn setup_slice(self, slice: Slice) {
         let PooledPostRecvGuard { guard, unposted } = self.list;
         if let Some((ticket, ScatterGatherEntry(entry))) = unposted.hand_over(self.wr_id, slice, true) {
-            // SAFETY: head of this file.
+            // SAFETY: the invariants in the module head hold.
             unsafe { guard.construct_wr(ticket).setup_sge(entry.lkey, entry.addr, entry.length) };
         }
     }
@@ -366,7 +369,7 @@ impl PooledRecvWorkRequestHandle<'_, '_, '_> {
     pub fn setup_slices<const N: usize>(self, slices: [Slice; N]) {
         let PooledPostRecvGuard { guard, unposted } = self.list;
         if let Some((ticket, entries)) = unposted.hand_all_over(self.wr_id, slices, true) {
-            // SAFETY: head of this file.
+            // SAFETY: the invariants in the module head hold.
             unsafe { guard.construct_wr(ticket).setup_sge_list(&entries) };
         }
     }

@@ -130,7 +130,7 @@ impl XrcTarget {
     ///
     /// # Errors
     ///
-    /// The device does not answer.
+    /// Fails if the device does not answer.
     pub fn query(&self, mask: QueuePairAttributeMask) -> Result<QueuePairAttribute, QueryQueuePairError> {
         let _control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
         let told = self.ask(mask).map_err(|source| QueryQueuePairError { qp_num: self.qp_num, source })?;
@@ -141,7 +141,7 @@ impl XrcTarget {
     ///
     /// # Errors
     ///
-    /// The device does not answer.
+    /// Fails if the device does not answer.
     pub fn state(&self) -> Result<QueuePairState, QueryQueuePairError> {
         let attr = self.query(QueuePairAttributeMask::State)?;
         Ok(attr.state().unwrap_or(QueuePairState::Unknown))
@@ -152,12 +152,13 @@ impl XrcTarget {
         self.qp_num
     }
 
-    /// The domain that it belongs to.
+    /// The protection domain that it belongs to.
     pub fn xrcd(&self) -> &XrcDomain {
         &self.xrcd
     }
 
-    /// The C object. Using it is as unsafe as in C, and it must not be destroyed.
+    /// The C object, for verbs that this crate does not wrap. Using it is as unsafe as in C; do not
+    /// destroy it.
     pub fn as_raw(&self) -> NonNull<ibv_qp> {
         self.qp
     }
