@@ -60,11 +60,11 @@ struct Inner {
 
 // SAFETY: libibverbs allows verbs on one set of counters from several threads at a time.
 unsafe impl Send for Inner {}
-// SAFETY: as above.
+// SAFETY: libibverbs allows verbs on one set of counters from several threads at a time.
 unsafe impl Sync for Inner {}
 
 impl DeviceContext {
-    /// A set of counters that count nothing yet (`ibv_create_counters`).
+    /// Makes a set of counters, which count nothing yet (`ibv_create_counters`).
     ///
     /// # Errors
     ///
@@ -92,12 +92,13 @@ impl DeviceContext {
 }
 
 impl Counters {
-    /// The counter at `index` is of this, of whichever flows are created with the set (`ibv_attach_counters_point_flow`
-    /// without a flow).
+    /// Makes the counter at `index` count `what`, for all flows that are later created with the set
+    /// (`ibv_attach_counters_point_flow` without a flow).
     ///
     /// # Errors
     ///
-    /// The device does not count this ([`Unsupported`]), the index is too high, or a flow has the set already.
+    /// Fails if the device cannot count this ([`Unsupported`]), if the index is too high, or if a
+    /// flow already uses the set.
     ///
     /// # References
     ///
@@ -106,11 +107,12 @@ impl Counters {
         self.attach(what, index, std::ptr::null_mut())
     }
 
-    /// The counter at `index` is of this, of a flow that is there.
+    /// Makes the counter at `index` count `what`, for a flow that already exists.
     ///
     /// # Errors
     ///
-    /// As [`attach_point`](Self::attach_point), or the flow is of another context.
+    /// Fails as [`attach_point`](Self::attach_point) does, and if the flow belongs to another
+    /// context.
     pub fn attach_point_flow(
         &self,
         what: CounterDescription,
@@ -133,7 +135,8 @@ impl Counters {
         let counter_desc = ibv_counter_description(what.raw());
         let mut attr = ibv_counter_attach_attr { counter_desc, index, comp_mask: 0 };
         let counters = self.0.counters.as_ptr();
-        // SAFETY: counters and flow live, and the attributes are valid.
+        // SAFETY: `self` keeps the counters alive and the borrow the flow (or it is null), and the
+        // attributes are initialised.
         let result = check(unsafe { verbs::ibv_attach_counters_point_flow(counters, &raw mut attr, flow) });
         result.map_err(|source| {
             if Unsupported::is_meant_by(&source) {
@@ -143,11 +146,12 @@ impl Counters {
         })
     }
 
-    /// Reads the first so many counters (`ibv_read_counters`).
+    /// Reads the first `values.len()` counters (`ibv_read_counters`).
     ///
     /// # Errors
     ///
-    /// The set counts nothing yet, has not so many counters, or the device does not answer.
+    /// Fails if the set counts nothing yet, if it has fewer counters, or if the device does not
+    /// answer.
     ///
     /// # References
     ///
@@ -158,7 +162,7 @@ impl Counters {
         let ncounters =
             u32::try_from(count).map_err(|_| error(io::Error::from_raw_os_error(libc::EINVAL)))?;
         let counters = self.0.counters.as_ptr();
-        // SAFETY: the counters live, and there is room for so many values.
+        // SAFETY: `self` keeps the counters alive, and `values` has room for `ncounters` values.
         let result =
             unsafe { verbs::ibv_read_counters(counters, values.as_mut_ptr(), ncounters, flags.bits()) };
         check(result).map_err(|source| {
@@ -169,7 +173,7 @@ impl Counters {
         })
     }
 
-    /// The context that the set was made from.
+    /// The device context in which the set was made.
     pub fn context(&self) -> &DeviceContext {
         &self.0.context
     }
@@ -182,7 +186,7 @@ impl Counters {
 }
 
 impl PartialEq for Counters {
-    /// The same set.
+    /// Whether both refer to the same set.
     fn eq(&self, other: &Self) -> bool {
         self.0.counters == other.0.counters
     }
@@ -198,7 +202,8 @@ impl fmt::Debug for Counters {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // SAFETY: the counters live, and every flow that counts into them held this `Inner` and is gone.
+        // SAFETY: the counters are alive until here. Every flow that counts into them held this
+        // `Inner` and is gone.
         if let Err(error) = check(unsafe { verbs::ibv_destroy_counters(self.counters.as_ptr()) }) {
             log::error!("ibv_destroy_counters failed: {error}");
             // The library still has the counters, so the context that they depend on must stay
