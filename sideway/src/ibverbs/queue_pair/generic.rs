@@ -1,4 +1,4 @@
-//! Either flavour, behind one interface.
+//! A queue pair of either kind, basic or extended, behind one interface.
 
 use std::io::IoSlice;
 
@@ -11,7 +11,7 @@ use super::{
     SendQueue,
 };
 
-/// A queue pair of either flavour.
+/// A queue pair of either kind.
 #[derive(Debug)]
 pub struct GenericQueuePair {
     halves: super::Halves<GenericSendQueue>,
@@ -72,9 +72,9 @@ impl SendQueue for GenericSendQueue {
 #[must_use = "a list that is not posted is forgotten"]
 #[derive(Debug)]
 pub enum GenericPostSendGuard<'queue> {
-    /// For `ibv_post_send`.
+    /// A list for `ibv_post_send`.
     Basic(BasicPostSendGuard<'queue>),
-    /// For `ibv_wr_*`.
+    /// A list for `ibv_wr_*`.
     Extended(ExtendedPostSendGuard<'queue>),
 }
 
