@@ -95,7 +95,8 @@ impl DeviceAttr {
         }
     }
 
-    /// Segmentation offload of datagram and raw packet queue pairs (`tso_caps`), which this crate does not wrap.
+    /// Segmentation offload of datagram and raw packet queue pairs (`tso_caps`), which this crate
+    /// does not wrap.
     pub fn tso_caps(&self) -> SegmentationOffloadCapabilities {
         let caps = &self.attr.tso_caps;
         let supported_qpts = QueuePairTypes(caps.supported_qpts);
@@ -271,7 +272,8 @@ impl DeviceAttr {
         self.attr.orig_attr.max_qp_init_rd_atom
     }
 
-    /// The maximum number of RDMA READs and atomics that an end-to-end context can have outstanding.
+    /// The maximum number of RDMA READs and atomics that an end-to-end context can have
+    /// outstanding.
     pub fn max_ee_init_rd_atom(&self) -> i32 {
         self.attr.orig_attr.max_ee_init_rd_atom
     }

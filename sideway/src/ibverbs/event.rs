@@ -336,7 +336,8 @@ impl AsFd for AsyncEvents {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AsyncEventError {
-    /// The device has failed or was taken away, and [`DeviceFatal`](AsyncEventType::DeviceFatal) was its last event.
+    /// The device has failed or was taken away, and [`DeviceFatal`](AsyncEventType::DeviceFatal)
+    /// was its last event.
     #[error("device {device} is gone: ibv_get_async_event failed: {source}")]
     DeviceGone {
         /// The device's name.

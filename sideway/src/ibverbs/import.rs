@@ -153,7 +153,8 @@ impl ProtectionDomain {
 }
 
 impl MemoryRegion {
-    /// The number by which others [import](ProtectionDomain::import_mr) the region (`ibv_mr::handle`).
+    /// The number by which others [import](ProtectionDomain::import_mr) the region
+    /// (`ibv_mr::handle`).
     pub fn handle(&self) -> u32 {
         // SAFETY: `self` keeps the region alive, and every release's struct has this field.
         unsafe { (*self.as_raw().as_ptr()).handle }

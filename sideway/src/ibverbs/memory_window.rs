@@ -414,7 +414,8 @@ pub enum BindMemoryWindowError {
         /// What the library said.
         source: io::Error,
     },
-    /// The library refused for another reason: the queue pair is not ready to send, or the permissions are wrong.
+    /// The library refused for another reason: the queue pair is not ready to send, or the
+    /// permissions are wrong.
     #[error("ibv_bind_mw failed with {info:?}: {source}")]
     Ibverbs {
         /// What the window was to be bound to.

@@ -1,8 +1,9 @@
-//! Thread domains: a promise that lets a device's library do without locks.
+//! Thread domains: objects that one thread at a time uses, so that a device's library needs no
+//! locks.
 //!
-//! Libraries lock what several threads may use at once: doorbell pages, queues. What is made in a thread domain is used by one
-//! thread at a time, so that no lock is needed. A thread domain takes effect through a
-//! [parent domain](super::parent_domain).
+//! Libraries lock resources that several threads may use at once, such as doorbell pages and
+//! queues. One thread at a time uses the objects made in a thread domain, so that no lock is
+//! needed. A thread domain takes effect through a [parent domain](super::parent_domain).
 //!
 //! ```
 //! # #[cfg(feature = "soft")] {
@@ -12,11 +13,12 @@
 //! let pd = context.alloc_pd()?;
 //! let td = context.alloc_td()?;
 //! let mut builder = pd.create_parent_domain_builder();
-//! // SAFETY: all that is made in the parent domain stays on this thread.
+//! // SAFETY: all objects made in the parent domain stay on this thread.
 //! unsafe { builder.setup_thread_domain(&td) };
 //! let parent = builder.build()?;
 //! let cq = context.create_cq_builder().setup_cqe(16).build_generic()?;
-//! let qp = parent.create_qp_builder().setup_send_cq(&cq).setup_recv_cq(&cq).build_generic()?;
+//! let mut builder = parent.create_qp_builder();
+//! let qp = builder.setup_send_cq(&cq).setup_recv_cq(&cq).build_generic()?;
 //! # }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -34,8 +36,8 @@ use super::{Unsupported, check};
 
 /// A thread domain (`ibv_td`).
 ///
-/// A handle: clones stand for the same domain, which goes (`ibv_dealloc_td`) when the last handle and the last parent
-/// domain with it are gone.
+/// Clones refer to the same domain. It is freed (`ibv_dealloc_td`) when the last handle and the
+/// last parent domain with it are dropped.
 #[derive(Clone)]
 pub struct ThreadDomain(Arc<Inner>);
 
@@ -44,13 +46,13 @@ struct Inner {
     context: DeviceContext,
 }
 
-// SAFETY: a thread domain is only named when other objects are made, which libraries guard by locks.
+// SAFETY: a thread domain is only used to make other objects, which is thread-safe in libibverbs.
 unsafe impl Send for Inner {}
-// SAFETY: as above.
+// SAFETY: a thread domain is only used to make other objects, which is thread-safe in libibverbs.
 unsafe impl Sync for Inner {}
 
 impl DeviceContext {
-    /// A thread domain (`ibv_alloc_td`).
+    /// Allocates a thread domain (`ibv_alloc_td`).
     ///
     /// # Errors
     ///
@@ -91,7 +93,7 @@ impl ThreadDomain {
 }
 
 impl PartialEq for ThreadDomain {
-    /// The same domain.
+    /// Whether both refer to the same domain.
     fn eq(&self, other: &Self) -> bool {
         self.0.td == other.0.td
     }
@@ -107,7 +109,8 @@ impl fmt::Debug for ThreadDomain {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // SAFETY: the domain lives, and every parent domain with it held this `Inner` and is gone.
+        // SAFETY: the domain is alive until here. Every parent domain with it held this `Inner` and
+        // is gone.
         if let Err(error) = check(unsafe { verbs::ibv_dealloc_td(self.td.as_ptr()) }) {
             log::error!("ibv_dealloc_td failed: {error}");
             // The library still has the domain, so the objects that it depends on must stay alive

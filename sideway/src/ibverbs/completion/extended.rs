@@ -403,7 +403,8 @@ optional_fields! {
     dlid_path_bits: u8, DlidPathBits, ibv_wc_read_dlid_path_bits;
     /// The device's clock when the work completed, in ticks (`ibv_wc_read_completion_ts`).
     completion_timestamp: u64, CompletionTimestamp, ibv_wc_read_completion_ts;
-    /// The time of day when the work completed, in nanoseconds since 1970 (`ibv_wc_read_completion_wallclock_ns`).
+    /// The time of day when the work completed, in nanoseconds since 1970
+    /// (`ibv_wc_read_completion_wallclock_ns`).
     completion_timestamp_wallclock: u64, CompletionTimestampWallclock, ibv_wc_read_completion_wallclock_ns;
     /// The VLAN tag that the device removed from the packet (`ibv_wc_read_cvlan`).
     cvlan: u16, Cvlan, ibv_wc_read_cvlan;

@@ -170,7 +170,8 @@ readers! {
     vendor_err -> u32;
     /// Which optional parts the completion has; none after an error.
     wc_flags -> WorkCompletionFlags;
-    /// Immediate data, in host byte order; `None` if the message had none or the queue has no such field.
+    /// Immediate data, in host byte order; `None` if the message had none or the queue has no such
+    /// field.
     imm_data -> Option<u32>;
     /// The local key that the peer's message invalidated; `None` if it invalidated none, or if the
     /// queue has no such field.
@@ -179,7 +180,8 @@ readers! {
     byte_len -> Option<u32>;
     /// The number of the local queue pair; `None` if the queue was not made with this field.
     qp_num -> Option<u32>;
-    /// The number of the sender's queue pair (UD); `None` if the queue was not made with this field.
+    /// The number of the sender's queue pair (UD); `None` if the queue was not made with this
+    /// field.
     src_qp -> Option<u32>;
     /// The sender's LID; `None` if the queue was not made with this field.
     slid -> Option<u32>;
@@ -187,9 +189,11 @@ readers! {
     sl -> Option<u8>;
     /// The path bits of the destination LID; `None` if the queue was not made with this field.
     dlid_path_bits -> Option<u8>;
-    /// The device's clock when the work completed; `None` if the queue was not made with this field.
+    /// The device's clock when the work completed; `None` if the queue was not made with this
+    /// field.
     completion_timestamp -> Option<u64>;
-    /// The time of day when the work completed, in nanoseconds; `None` if the queue was not made with this field.
+    /// The time of day when the work completed, in nanoseconds; `None` if the queue was not made
+    /// with this field.
     completion_timestamp_wallclock -> Option<u64>;
     /// The index of the partition key that the message came with (UD); `None` for an extended
     /// queue, which has no such field.

@@ -214,7 +214,8 @@ use impl_completion_queue;
 pub struct PollCompletionQueueError {
     /// The call that failed: `ibv_poll_cq`, or `ibv_next_poll` for it and `ibv_start_poll`.
     pub verb: &'static str,
-    /// What it returned: an error number, or less than zero, which means whatever the device's library says.
+    /// What it returned: an error number, or less than zero, which means whatever the device's
+    /// library says.
     pub result: core::ffi::c_int,
 }
 

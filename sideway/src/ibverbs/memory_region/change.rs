@@ -203,7 +203,8 @@ pub enum ReregisterMemoryRegionError {
         /// What the library said.
         source: io::Error,
     },
-    /// All has changed, but a forked child will not have the old memory (`IBV_REREG_MR_ERR_DO_FORK_OLD`).
+    /// All has changed, but a forked child will not have the old memory
+    /// (`IBV_REREG_MR_ERR_DO_FORK_OLD`).
     #[error(
         "ibv_rereg_mr: {source}; the memory region has changed, but the old memory is kept from forked children"
     )]
@@ -213,8 +214,8 @@ pub enum ReregisterMemoryRegionError {
         /// What the library said.
         source: io::Error,
     },
-    /// The region must not be used any more (`IBV_REREG_MR_ERR_CMD`, `IBV_REREG_MR_ERR_CMD_AND_DO_FORK_NEW`, and numbers that
-    /// this crate does not know).
+    /// The region must not be used any more (`IBV_REREG_MR_ERR_CMD`,
+    /// `IBV_REREG_MR_ERR_CMD_AND_DO_FORK_NEW`, and numbers that this crate does not know).
     #[error("ibv_rereg_mr failed: {source}; the memory region cannot be used any more")]
     Unusable {
         /// What is left of it.
@@ -222,7 +223,8 @@ pub enum ReregisterMemoryRegionError {
         /// What the library said.
         source: io::Error,
     },
-    /// The device cannot change regions. By the letter of the man page this one must not be used any more.
+    /// The device cannot change regions. By the letter of the man page this one must not be used
+    /// any more.
     #[error("{source}; the memory region cannot be used any more")]
     Unsupported {
         /// What is left of it.

@@ -527,14 +527,16 @@ pub enum CreateQueuePairError {
     /// The shared receive queue belongs to another open device than the protection domain.
     #[error("the shared receive queue was made from another context than the protection domain")]
     SharedReceiveQueueOfOtherContext,
-    /// A shared receive queue and a queue pair that do not go together: one of an XRC domain takes what comes to the domain's
-    /// targets, and the sending end of such a connection receives nothing.
+    /// A shared receive queue and a queue pair that do not go together: one of an XRC domain takes
+    /// what comes to the domain's targets, and the sending end of such a connection receives
+    /// nothing.
     #[error("a queue pair of type {qp_type} does not take receives from this shared receive queue")]
     SharedReceiveQueueOfOtherType {
         /// The queue pair's type.
         qp_type: QueuePairType,
     },
-    /// The receiving end of an extended reliable connection belongs to an XRC domain, not to a protection domain.
+    /// The receiving end of an extended reliable connection belongs to an XRC domain, not to a
+    /// protection domain.
     #[error("the receiving end of an extended reliable connection is made by `XrcDomain::create_target`")]
     TargetWithoutDomain,
     /// A type that this crate cannot make, or that only a driver's own function makes.

@@ -330,8 +330,8 @@ pub enum ModifyRateLimitError {
     /// The device has no packet pacing.
     #[error(transparent)]
     Unsupported(#[from] Unsupported),
-    /// The library refused: the rate is not within
-    /// [what there can be](crate::ibverbs::device_attr::DeviceAttr::packet_pacing_caps), for instance.
+    /// The library refused: the rate is not within [what there can
+    /// be](crate::ibverbs::device_attr::DeviceAttr::packet_pacing_caps), for instance.
     #[error("ibv_modify_qp_rate_limit failed with {limit:?}: {source}")]
     Ibverbs {
         /// What was asked for.
