@@ -110,7 +110,7 @@ impl LocalPath {
     }
 }
 
-/// The attributes of a connection. The defaults are those of perftest.
+/// The attributes of a connection. The defaults are the same as perftest's.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectOptions {
     /// What the peer may do to local memory.

@@ -44,7 +44,7 @@ unsafe impl Send for DeviceList {}
 // SAFETY: the list is immutable, and libibverbs protects its devices with its own locks.
 unsafe impl Sync for DeviceList {}
 
-/// A hint in errors to try the software device, if this build has it.
+/// A hint in errors to try the software device, if this build contains it.
 const OR_SOFT: &str =
     if cfg!(feature = "soft") { ", or choose software devices by SIDEWAY_PROVIDER=soft" } else { "" };
 

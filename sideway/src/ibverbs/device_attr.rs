@@ -32,7 +32,7 @@ use super::queue_pair::QueuePairType;
 
 /// The attributes of a device (`ibv_device_attr_ex`).
 ///
-/// The getters have the names of the C fields. Limits are those that the device reports.
+/// The getters have the names of the C fields. Limits are as the device reports them.
 #[derive(Clone, Copy)]
 pub struct DeviceAttr {
     attr: ibv_device_attr_ex,
@@ -70,8 +70,8 @@ impl DeviceAttr {
         AtomicCapability::from_raw(self.attr.orig_attr.atomic_cap.0)
     }
 
-    /// Optional features (`ibv_device_cap_flags`), one bit each. It is the extended form if the
-    /// library has it.
+    /// Optional features (`ibv_device_cap_flags`), one bit each; the extended form, if the library
+    /// supports it.
     pub fn device_cap_flags(&self) -> u64 {
         u64::from(self.attr.orig_attr.device_cap_flags) | self.attr.device_cap_flags_ex
     }

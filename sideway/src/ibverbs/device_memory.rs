@@ -55,8 +55,8 @@ struct Inner {
 }
 
 // SAFETY: libibverbs allows the memory's functions from any thread. Two concurrent writes to the
-// same bytes leave a mixture, as in any memory that a device writes to, and no Rust reference to
-// the memory is ever made.
+// same bytes leave a mixture, as in any memory that a device writes to. No Rust reference to the
+// memory is ever made.
 unsafe impl Send for Inner {}
 // SAFETY: libibverbs allows the memory's functions from several threads, and no Rust reference to
 // the memory is ever made.

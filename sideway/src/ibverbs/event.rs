@@ -226,8 +226,8 @@ impl DeviceContext {
     /// Fails if the library has no descriptor for them.
     pub fn async_events(&self) -> Result<AsyncEvents, AsyncEventError> {
         let events = AsyncEvents { context: self.clone() };
-        // Non-blocking, so that a wait can end by a timeout, and so that two threads that wait for
-        // one event do not both block in a read.
+        // Non-blocking, so that a wait can end by a timeout, and so that only one of two waiting
+        // threads takes an event while the other does not block in a read.
         let made = match events.descriptor() {
             Some(fd) => readiness::set_nonblocking(fd, true),
             None => Err(io::Error::from_raw_os_error(libc::EBADF)),

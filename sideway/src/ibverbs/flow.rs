@@ -19,6 +19,7 @@
 //! let mask = EthernetFilter { dst_mac: [0xff; 6], ..EthernetFilter::default() };
 //! let port = PortFilter { dst_port: 4791, src_port: 0 };
 //! let port_mask = PortFilter { dst_port: 0xffff, src_port: 0 };
+//!
 //! let mut attr = FlowAttribute::new(1);
 //! attr.add(FlowSpec::Ethernet(Match::new(mac, mask)))
 //!     .add(FlowSpec::Udp(Match::new(port, port_mask)));

@@ -21,7 +21,9 @@
 //! let mut builder = context.alloc_pd()?.create_qp_builder();
 //! builder.setup_send_cq(&cq).setup_recv_cq(&cq).setup_qp_type(QueuePairType::UnreliableDatagram);
 //! let mut qp = builder.build_generic()?;
-//! activate_ud(&mut qp, &LocalPath::choose(&context, 1, None)?, 0x1111_1111, 0, &ConnectOptions::default())?;
+//!
+//! let path = LocalPath::choose(&context, 1, None)?;
+//! activate_ud(&mut qp, &path, 0x1111_1111, 0, &ConnectOptions::default())?;
 //! let membership = qp.control().attach_mcast(group, 0)?;
 //! // Datagrams to the group come in, until:
 //! membership.detach()?;
@@ -60,9 +62,9 @@ impl QueuePairControl {
     ///
     /// # Errors
     ///
-    /// Fails with `EINVAL` if the pair is not a datagram pair or the GID is not a group's, and with
-    /// `ENOMEM` if the group has too many members. Also fails if the pair is already in the group,
-    /// or if the device has no multicast ([`Unsupported`]).
+    /// Fails with `EINVAL` if the pair is not a datagram pair, or if the GID is not a group's.
+    /// Fails with `ENOMEM` if the group has too many members. Also fails if the pair is already in
+    /// the group, or if the device has no multicast ([`Unsupported`]).
     ///
     /// # References
     ///

@@ -104,7 +104,7 @@ impl DeviceContext {
         (0..length).map(|index| self.query_pkey(port_num, index)).collect()
     }
 
-    /// Finds a partition key in a port's table; `None` if the port does not have it. Uses
+    /// Finds a partition key in a port's table; `None` if the port has no such key. Uses
     /// `ibv_get_pkey_index`, or queries each entry if the library lacks it.
     ///
     /// # Errors

@@ -101,13 +101,14 @@ impl DeviceContext {
     /// Opens the XRC domain of a file or, with `None`, a private domain (`ibv_open_xrcd`).
     ///
     /// The file's type and contents do not matter: processes that open the same inode get the same
-    /// domain. The descriptor may be closed afterwards. The domain exists while a process has it
-    /// open, independent of the file.
+    /// domain. The descriptor may be closed afterwards. The domain exists while any process keeps
+    /// it open, independent of the file.
     ///
     /// # Errors
     ///
     /// Fails if the device has no XRC ([`Unsupported`]). Fails with [`OpenXrcDomainError::Ibverbs`]
-    /// if the file has no domain and `Create` is not set, or if it has one and `Exclusive` is set.
+    /// if the file has no domain and `Create` is not set, or if the file has a domain and
+    /// `Exclusive` is set.
     ///
     /// # References
     ///
@@ -156,7 +157,7 @@ impl XrcDomain {
     }
 
     /// Opens an existing target of the domain by its number (`ibv_open_qp`). The target lives while
-    /// any handle has it open, and all handles get its events.
+    /// any handle keeps it open, and all handles get its events.
     ///
     /// # Errors
     ///

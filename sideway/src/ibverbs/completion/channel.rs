@@ -19,6 +19,7 @@
 //! let mut channel = context.create_comp_channel()?;
 //! let mut builder = context.create_cq_builder();
 //! let mut cq = builder.setup_comp_channel(&channel).setup_cq_context(7).build_generic()?;
+//!
 //! loop {
 //!     let mut poller = cq.arm(Notify::Any)?;
 //!     while let Some(wc) = poller.next() {

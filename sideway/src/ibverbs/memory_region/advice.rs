@@ -42,9 +42,9 @@ impl ProtectionDomain {
     ///
     /// # Errors
     ///
-    /// Fails if a range is not in its region, if a region belongs to another domain or is not paged
-    /// on demand, or if a region is not writable though the advice is about writes. Also fails if
-    /// part of the memory is not mapped, or if the device does not support the advice
+    /// Fails if a range is not in its region, or if a region belongs to another domain or is not
+    /// paged on demand. Also fails if the advice is about writes to a region that is not writable.
+    /// Also fails if part of the memory is not mapped, or if the device does not support the advice
     /// ([`Unsupported`]).
     ///
     /// # References

@@ -14,7 +14,7 @@
 //!   `last`; a longer list sets it again. A queue without slots has no possible operation, so that
 //!   no slot is ever taken.
 //! - The `sg_list` of every slot points to that slot's entries, for the queue's whole life. The
-//!   address in the first entry is that of the slot's inline data, until entries are written to any
+//!   address in the first entry points to the slot's inline data, until entries are written to any
 //!   slot, which `take_entries` records first.
 //! - Both hold because libraries only read requests, and nobody else writes there. The guard
 //!   borrows the queue mutably, and so does a prepared list.

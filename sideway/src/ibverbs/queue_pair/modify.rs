@@ -169,8 +169,8 @@ impl ModifyQueuePairError {
     }
 
     /// The capability that the device lacks for the change, if that is why it failed. The library's
-    /// error number says so, or the device's capabilities do, because kernels return `EINVAL` for
-    /// attributes that no transition has.
+    /// error number shows it. Otherwise the device's capabilities do, because kernels return
+    /// `EINVAL` for attributes that no transition has.
     #[cold]
     pub(super) fn lacking(
         context: &DeviceContext,

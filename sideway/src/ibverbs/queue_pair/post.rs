@@ -459,9 +459,9 @@ impl<G: PostSendGuard> LocalBufferHandle<'_, G> {
     /// - The memory stays allocated and, if `lkey` is valid, registered.
     /// - Nobody writes to it. If the request writes to it (READ, atomics), no Rust reference to it
     ///   is used.
-    /// - If the request writes to it and the pair is one of mlx5 that may put small results into
-    ///   the completion, the memory is mapped in this process at `addr`, because the library copies
-    ///   the results there. This excludes regions of
+    /// - Some pairs of mlx5 put small results into the completion. If the request writes to the
+    ///   memory and the pair is such a pair, the memory is mapped in this process at `addr`,
+    ///   because the library copies the results there. This excludes regions of
     ///   [dma-bufs](crate::ibverbs::protection_domain::ProtectionDomain::reg_dmabuf_mr), of [device
     ///   memory](crate::ibverbs::protection_domain::ProtectionDomain::reg_dm_mr), and with [other
     ///   addresses](crate::ibverbs::protection_domain::ProtectionDomain::reg_mr_iova). It also

@@ -135,8 +135,8 @@ const XRC_RECEIVE_TO_RTS: M = all(&[M::Timeout, M::SendQueuePacketSequenceNumber
 const XRC_RECEIVE_IN_SQD: M =
     all(&[UC_IN_SQD, M::Port, M::Timeout, M::MaxDestinationReadAtomic, M::MinResponderNotReadyTimer]);
 
-/// The attributes that the InfiniBand specification (10.3.1, and the modifiers of 11.2.5.2) defines
-/// for a queue pair of type `qp_type` that goes from `current` to `next`. `None` if it cannot.
+/// The attributes for a queue pair of type `qp_type` that goes from `current` to `next`; `None` if
+/// it cannot. They come from the InfiniBand specification (10.3.1, and the modifiers of 11.2.5.2).
 ///
 /// It is consulted only after a failure, so that success costs nothing.
 pub(super) fn transition(

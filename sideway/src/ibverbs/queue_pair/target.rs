@@ -21,8 +21,8 @@ use crate::ibverbs::{Unsupported, check};
 /// The receiving end of an extended reliable connection (`ibv_qp` of type `IBV_QPT_XRC_RECV`).
 ///
 /// It has a state and attributes, but no queues. Incoming messages go to the shared receive queues
-/// of its [domain](XrcDomain), and complete in their completion queues. Several handles may have it
-/// open.
+/// of its [domain](XrcDomain), and complete in their completion queues. Several handles may refer
+/// to it.
 pub struct XrcTarget {
     qp: NonNull<ibv_qp>,
     qp_num: u32,
