@@ -26,7 +26,7 @@ macro_rules! driver {
         /// The driver's functions, named after their symbols.
         pub(super) struct Driver {
             $($(#[$doc])* pub(super) $field: unsafe extern "C" fn($($arg),*) -> Result,)*
-            /// Null before CUDA 11.7.
+            /// `None` before CUDA 11.7.
             pub(super) mem_get_handle:
                 Option<unsafe extern "C" fn(*mut c_void, Address, usize, c_int, c_ulonglong) -> Result>,
         }
