@@ -126,7 +126,8 @@ impl SrdBuilder {
         let mut pair: ExtendedQueuePair =
             unsafe { self.description.build_ex_by(qp_type, operations, create)? };
         if !self.flags.contains(SrdFlags::InlineWrite) {
-            // Some libraries would take the inline bytes for the memory that the device reads or writes.
+            // Some libraries would take the inline bytes for the memory that the device reads or
+            // writes.
             pair.split().0.forbid_inline(WRITES);
         }
         Ok(pair)

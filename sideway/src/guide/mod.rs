@@ -24,7 +24,8 @@ pub mod polling {}
 #[doc = include_str!("datagrams.md")]
 pub mod datagrams {}
 
-/// Shared receive queues: one queue of buffers, many queue pairs; and extended reliable connections.
+/// Shared receive queues: one queue of buffers, many queue pairs; and extended reliable
+/// connections.
 #[doc = include_str!("sharing.md")]
 pub mod sharing {}
 

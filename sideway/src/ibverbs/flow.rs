@@ -17,6 +17,7 @@
 //! let dst_mac = [0x66, 0x11, 0x22, 0x33, 0x44, 0x55];
 //! let mac = EthernetFilter { dst_mac, ..EthernetFilter::default() };
 //! let mask = EthernetFilter { dst_mac: [0xff; 6], ..EthernetFilter::default() };
+//!
 //! let port = PortFilter { dst_port: 4791, src_port: 0 };
 //! let port_mask = PortFilter { dst_port: 0xffff, src_port: 0 };
 //!

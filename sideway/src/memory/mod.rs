@@ -41,9 +41,11 @@
 //! let context = list.first()?.open()?;
 //! let pd = context.alloc_pd()?;
 //! let mut cq = context.create_cq_builder().build_generic()?;
+//!
 //! let mut builder = pd.create_qp_builder();
 //! builder.setup_send_cq(&cq).setup_recv_cq(&cq);
 //! let (mut alice, mut bob) = (builder.build_generic()?, builder.build_generic()?);
+//!
 //! let path = LocalPath::choose(&context, 1, None)?;
 //! let (here, there) = (Endpoint::new(&alice, &path, 1), Endpoint::new(&bob, &path, 2));
 //! connect(&mut alice, &path, &here, &there, &ConnectOptions::default())?;
@@ -66,6 +68,7 @@
 //! while open > 0 {
 //!     let mut poller = cq.start_poll()?;
 //!     while let Some(wc) = poller.next() {
+//!
 //!         let returned = pool.reclaim(&wc).ok_or("it was posted with a slice of the pool")?;
 //!         println!("request {}: {}", returned.wr_id, wc.status());
 //!         if let Some(len) = returned.byte_len {
@@ -73,6 +76,7 @@
 //!             returned.slice.copy_to_slice(0, &mut text)?;
 //!             assert_eq!(text, b"hello");
 //!         }
+//!
 //!         open -= 1;
 //!         // The slice goes back to the pool here.
 //!     }

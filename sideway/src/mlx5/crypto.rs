@@ -286,7 +286,7 @@ pub struct Crypto<'key> {
     /// The order of encryption and signature, if there are signatures.
     pub signature_order: SignatureCryptoOrder,
     /// The number of bytes after which the tweak is incremented. The length of a transfer must be a
-    /// multiple of it, or a multiple of 16 that leaves out its last 16 bytes.
+    /// multiple of it, or a multiple of 16 that does not end in the last 16 bytes of a unit.
     pub data_unit_size: BlockSize,
     /// The tweak of the first unit, little-endian: usually the number of the first block.
     pub initial_tweak: [u8; 16],

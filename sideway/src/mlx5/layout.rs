@@ -349,7 +349,7 @@ impl<'guard, G> WorkRequestHandle<'guard, G> {
                 mlx5dv::mlx5dv_wr_mr_list(qp, mkey.as_raw().as_ptr(), access.bits(), count, sge.cast_mut());
             }
         };
-        // SAFETY: the caller keeps this function's contract, which is that of
+        // SAFETY: the caller keeps this function's contract, which equals that of
         // `setup_mkey_configure`.
         unsafe {
             append(
@@ -409,7 +409,7 @@ impl<'guard, G> WorkRequestHandle<'guard, G> {
             }
         };
         let operation = DirectOperationFlags::MrInterleaved;
-        // SAFETY: the caller keeps this function's contract, which is that of
+        // SAFETY: the caller keeps this function's contract, which equals that of
         // `setup_mkey_configure`.
         unsafe {
             append(OwnRequest::of(self), operation, mkey, |mkey| Ok(layout.check(mkey)?), interleaved);

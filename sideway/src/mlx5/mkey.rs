@@ -81,8 +81,10 @@ c_flags! {
 ///     ScatterGatherEntry::new(header.lkey(), header.get_ptr() as u64, 64),
 ///     ScatterGatherEntry::new(body.lkey(), body.get_ptr() as u64, 4096),
 /// ];
+///
 /// let mut configuration = MKeyConfiguration::new();
 /// configuration.setup_access_flags(AccessFlags::RemoteRead).setup_layout_list(&pieces);
+///
 /// let mut guard = pair.start_post_send();
 /// let request = guard.construct_wr(1, WorkRequestFlags::Signaled);
 /// // SAFETY: the regions cover the pieces, nobody writes to them as long as the key lives, and the
@@ -115,9 +117,9 @@ impl DirectVerbs {
     ///
     /// # Errors
     ///
-    /// Fails as [`Unsupported`] if the library is too old, if the device has no such keys, or if it
-    /// was opened without the access for them (see [`open`](Self::open)). Also fails if the device
-    /// has no more keys.
+    /// Fails as [`Unsupported`] if the library is too old, or if the device has no such keys. The
+    /// same applies if it was opened without the access for them (see [`open`](Self::open)). Also
+    /// fails if the device has no more keys.
     ///
     /// # References
     ///

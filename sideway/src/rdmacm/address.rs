@@ -313,7 +313,7 @@ mod tests {
     #[test]
     fn a_short_address_is_not_read_beyond_its_end() {
         let short = [2u8, 0, 0x12, 0x67];
-        // SAFETY: the pointer and the length are those of one array.
+        // SAFETY: the pointer and the length belong to one array.
         let address = unsafe { copy_bytes(short.as_ptr().cast(), short.len()) };
         assert_eq!(address, Some("0.0.0.0:4711".parse::<SocketAddr>().unwrap().into()));
         // SAFETY: `copy_bytes` accepts a null pointer.

@@ -160,8 +160,8 @@ impl ChannelInner {
         // SAFETY: the caller guarantees that the identifier belongs to this channel, which is
         // locked; `id` keeps it alive.
         let left = unsafe { membership.leave(self.lib, id.as_raw().as_ptr()) };
-        // A removed device explains the failure, and no events come any more. Otherwise the events that
-        // wait may belong to the group, and nobody can tell which of them do.
+        // A removed device explains the failure, and no events come any more. Otherwise the events
+        // that wait may belong to the group, and nobody can tell which of them do.
         let waits = || readiness::wait(&[self.descriptor()], Deadline::after(Duration::ZERO)).unwrap_or(true);
         if left.is_err() && id.state() != IdentifierState::DeviceRemoved && waits() {
             log::error!(

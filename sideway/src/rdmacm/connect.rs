@@ -372,7 +372,8 @@ pub enum AcceptError {
         /// What the library said.
         source: io::Error,
     },
-    /// The library refused: the peer has gone, or more reads and atomics than the device can do, for instance.
+    /// The library refused: the peer has gone, or more reads and atomics than the device can do,
+    /// for instance.
     #[error("rdma_accept failed for {} with {parameter:?}: {source}", perhaps(.peer))]
     Rdmacm {
         /// The peer's address.

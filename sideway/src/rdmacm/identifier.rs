@@ -221,8 +221,8 @@ impl Inner {
     ///
     /// # Safety
     ///
-    /// `id` must be null, or a live identifier that [`new`](Self::new) was called for, or that
-    /// inherited the context of such a one, which must be alive.
+    /// `id` must be null, or a live identifier whose context is set. Either [`new`](Self::new) set
+    /// it, or the identifier inherited the context of another one, which must be alive.
     pub(super) unsafe fn of(id: *mut rdma_cm_id) -> Option<Arc<Self>> {
         let id = NonNull::new(id)?;
         // SAFETY: the caller guarantees that the identifier is alive; its context was written
@@ -688,7 +688,8 @@ pub enum NoDevice {
         /// How far it has come.
         state: IdentifierState,
     },
-    /// The library reported success, and named none: it finds a device by its node GUID, and takes 0 for none.
+    /// The library reported success, and named none: it finds a device by its node GUID, and takes
+    /// 0 for none.
     #[error(
         "librdmacm gave the identifier ({}) no device although it is {state}: the device's node GUID is 0, which \
          librdmacm takes for none; give the device a GUID (`rdma dev`, the driver's settings; SoftRoCE takes it from the network \

@@ -220,7 +220,8 @@ pub enum JoinMulticastError {
         /// What the library said.
         source: io::Error,
     },
-    /// It has been [left](Identifier::leave_multicast) before its join was answered, which it still is not.
+    /// It has been [left](Identifier::leave_multicast) before its join was answered, which it still
+    /// is not.
     #[error(
         "the identifier is still leaving the multicast group {group}, whose join is not answered; take events from its channel, and try again"
     )]

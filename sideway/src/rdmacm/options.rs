@@ -132,7 +132,8 @@ pub enum SetOptionError {
         /// What the library said.
         source: io::Error,
     },
-    /// The library refused: it is too late for the option, for instance, or its value makes no sense.
+    /// The library refused: it is too late for the option, for instance, or its value makes no
+    /// sense.
     #[error(
         "rdma_set_option failed for option {name} of level {level} with {value:02x?}, of an identifier that is {state}: \
          {source}"

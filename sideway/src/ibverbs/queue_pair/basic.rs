@@ -506,6 +506,7 @@ impl<'queue> BasicPostSendGuard<'queue> {
     /// for number in 0..64 {
     ///     let last = number == 63;
     ///     let flags = if last { WorkRequestFlags::Signaled } else { WorkRequestFlags::empty() };
+    ///
     ///     let write = guard.construct_wr(number, flags).setup_write(rkey, remote);
     ///     // SAFETY: the region covers the bytes, and lives until the last completion has been polled.
     ///     unsafe { write.setup_sge(mr.lkey(), mr.get_ptr() as u64, 64) };

@@ -130,7 +130,8 @@ pub enum BuildPoolError {
         /// How many there may be.
         limit: usize,
     },
-    /// Slices have at least one byte, there is at least one of each size, and no message is longer than the limit.
+    /// Slices have at least one byte, there is at least one of each size, and no message is longer
+    /// than the limit.
     #[error("{count} slices of {size} bytes: there must be one at least, of 1 to {limit} bytes")]
     Slices {
         /// The bytes of each.

@@ -11,7 +11,7 @@ use super::Inner;
 pub(crate) struct Handle(NonNull<Counted>);
 
 struct Counted {
-    /// The number of handles. It cannot overflow, because leaking so many would take too long.
+    /// The number of handles. It cannot overflow, because leaking that number would take too long.
     handles: Cell<u64>,
     inner: Inner,
 }

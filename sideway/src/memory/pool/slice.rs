@@ -10,8 +10,8 @@ use crate::memory::bytes::{self, Word};
 /// A piece of a pool's memory that nothing else in the program owns: it can be filled, posted or
 /// read.
 ///
-/// It is not a Rust slice and cannot be turned into one, because a device, or a peer that knows the
-/// pool's key, may write to its bytes at any time. The bytes are copied in and out.
+/// It is not a Rust slice and cannot be turned into one: a device, or a peer with the pool's key,
+/// may write to its bytes at any time. The bytes are copied in and out.
 ///
 /// Dropping it returns it to its pool. Posting it (`setup_slice`) passes it to the device, and the
 /// completion returns it. A slice that is leaked (`mem::forget`) is missing from its pool, and
