@@ -1,7 +1,8 @@
-//! The hot path of the protocol allocates nothing: shown by counting the allocations of messages, streams, rendezvous and lent blocks between two
-//! connections, once their queues have their size. No harness, for nothing else may allocate meanwhile.
+//! The hot path of the protocol allocates nothing. The program counts the allocations of messages,
+//! streams, rendezvous and lent blocks between two connections whose queues have reached their
+//! final size. It runs without a harness, because no other code may allocate while it counts.
 
-// The protocol's own unit tests come along with it, and are of no use without the harness.
+// The included modules bring their unit tests along, whose imports are unused without the harness.
 #![allow(unused_imports)]
 
 #[path = "../src/corpus.rs"]
@@ -24,16 +25,18 @@ struct Counting;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
-// SAFETY: every call is handed on to the system's allocator as it came; the counter is apart from the memory.
+// SAFETY: every call passes unchanged to the system's allocator; the counter does not touch the
+// memory.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promise about `layout` is the one that `System` asks for.
+        // SAFETY: the caller's guarantee about `layout` is the one that `System` needs.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: `memory` came from `System` with this layout, by the caller's promise and `alloc` above.
+        // SAFETY: `alloc` above got `memory` from `System`, and the caller guarantees that it has
+        // this layout.
         unsafe { System.dealloc(memory, layout) }
     }
 }
@@ -41,7 +44,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// A block that goes back to its pool.
+/// A block that returns to its pool when it is dropped.
 struct Piece {
     bytes: Option<Box<[u8]>>,
     home: Arc<Mutex<Vec<Box<[u8]>>>>,
@@ -67,7 +70,7 @@ impl Drop for Piece {
     }
 }
 
-/// Blocks of 8 KiB and of 256 KiB, all made at the start.
+/// Blocks of 8 KiB and of 256 KiB, all created at the start.
 struct Pool {
     small: Arc<Mutex<Vec<Box<[u8]>>>>,
     large: Arc<Mutex<Vec<Box<[u8]>>>>,
@@ -108,7 +111,7 @@ impl Side {
         Side { connection, pool: Pool::new(), queue: SendQueue::new(128), posted, returned: None }
     }
 
-    /// Sends all that can go straight into the peer, and completes it.
+    /// Delivers all pending transmissions to the peer, and completes them.
     fn turn(&mut self, peer: &mut Side, now: Instant) {
         self.connection.slots_posted(self.connection.slots_wanted());
         while let Some(transmit) = self.connection.transmit(now, &mut self.pool, self.queue.room()) {
@@ -146,7 +149,7 @@ impl std::fmt::Debug for Piece {
     }
 }
 
-/// Runs `round` often, and counts the allocations once it has run some times.
+/// Runs `round` repeatedly, and counts the allocations after a number of warm-up rounds.
 fn count(name: &str, setup: &Setup, mut round: impl FnMut(&mut Side, &mut Side, Instant)) {
     let (mut a, mut b, now) = (Side::new(setup), Side::new(setup), Instant::now());
     (0..100).for_each(|_| round(&mut a, &mut b, now));
@@ -186,7 +189,7 @@ fn main() {
     let mut buffer = vec![0; 1 << 20];
     let mut setup = Setup::new(Kind::SeqPacket, Link::Rc);
     setup.read = true;
-    // The link here sends what frames begin with.
+    // The simulated link carries the frame header instead of immediate data.
     setup.immediate = false;
 
     count("a message of 64 bytes", &setup, messages(64, 1));

@@ -1,4 +1,5 @@
-//! The suite over queue pairs of the system's devices, at the address of the first of them that has one.
+//! The suite over queue pairs of the system's devices, at the address of the first device that has
+//! one.
 
 mod suite;
 mod system;

@@ -1,4 +1,5 @@
-//! The suite over queue pairs of the system's devices, for connections that begin with the connection manager.
+//! The suite over queue pairs of the system's devices, for connections that start with the
+//! connection manager.
 
 mod suite;
 mod system;

@@ -1,4 +1,5 @@
-//! The suite over queue pairs of the software device, in this process and in those that cases start.
+//! The suite over queue pairs of the software device, in this process and in the children that
+//! cases start.
 
 mod suite;
 

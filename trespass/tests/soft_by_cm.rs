@@ -1,4 +1,5 @@
-//! The suite over queue pairs of the software device, for connections that begin with its connection manager.
+//! The suite over queue pairs of the software device, for connections that start with its
+//! connection manager.
 
 mod suite;
 

@@ -1,4 +1,5 @@
-//! The same where work is done when completions are polled, as on hardware.
+//! The suite with the connection manager, where work is executed when completions are polled, as on
+//! hardware.
 
 mod suite;
 

@@ -1,4 +1,5 @@
-//! The suite over queue pairs of the software device, where work is done when completions are polled, as on hardware.
+//! The suite over queue pairs of the software device, where work is executed when completions are
+//! polled, as on hardware.
 
 mod suite;
 

@@ -1,4 +1,5 @@
-//! The suite over queue pairs of the software device that receive from shared receive queues, in this process and in those that cases start.
+//! The suite over queue pairs of the software device with shared receive queues, in this process
+//! and in the children that cases start.
 
 mod suite;
 

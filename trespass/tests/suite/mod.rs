@@ -1,7 +1,7 @@
 //! Cases that hold over every transport.
 //!
-//! Each transport has a test program of a few lines that names it ([`Target`]). A case gets a [`Rig`], which makes
-//! listeners and connections of that transport, and sees that it is that transport which they got.
+//! Each transport has a test program of a few lines that names it ([`Target`]). A case gets a
+//! [`Rig`], which makes listeners and connections of that transport, and checks that they use it.
 
 mod close;
 mod death;
@@ -26,10 +26,12 @@ use test_harness::{Suite, Terms};
 use rig::Rig;
 pub(crate) use rig::Target;
 
-/// How long a case may take, also in a virtual machine without hardware support. Everything in a case that waits has a shorter limit of its own.
+/// The limit of a case, also in a virtual machine without hardware support. Every wait in a case
+/// has a shorter limit.
 pub(crate) const CASE_LIMIT: Duration = Duration::from_secs(300);
 
-/// The software devices that this process sees, and the children of its cases: no others, whose comings and goings cost descriptors.
+/// Isolates the software devices of this process and its children, because other processes on the
+/// same fabric would use descriptors.
 #[allow(dead_code, reason = "not every test program's devices are software")]
 pub(crate) fn fabric() -> String {
     let of = if death::is_child() { std::os::unix::process::parent_id() } else { std::process::id() };
@@ -42,8 +44,8 @@ pub(crate) fn run(target: Target) -> ExitCode {
     run_at(target, &Ok(Ipv4Addr::LOCALHOST.into()), Terms { required: true, limit: CASE_LIMIT, advice: "" })
 }
 
-/// Runs them at an address of the host, if there is one for that transport. A child that a case made does its part, and nothing
-/// else.
+/// Runs them at an address of the host, if it has one for the transport. A child process that a
+/// case started runs its part and nothing else.
 pub(crate) fn run_at(target: Target, host: &Result<IpAddr, String>, terms: Terms<'_>) -> ExitCode {
     if let Some(part) = death::part_of_child(target) {
         return part;
