@@ -11,7 +11,7 @@ use sideway::provider::ProviderChoice;
 use crate::error::Error;
 use crate::memory::MemoryKind;
 use crate::placement::node_of;
-use crate::plan::{Calls, DeviceLimits, LocalOptions};
+use crate::plan::{DeviceLimits, LocalOptions, PostingCalls};
 use crate::report::Output;
 
 /// The device or its port is not fit for use.
@@ -136,7 +136,7 @@ pub struct LocalDevice {
     /// Where the memory of the messages comes from.
     pub buffer: MemoryKind,
     /// The calls that post and poll.
-    pub calls: Calls,
+    pub calls: PostingCalls,
     /// What was chosen and why, in one line.
     pub description: String,
 }
@@ -155,14 +155,14 @@ impl LocalDevice {
 }
 
 /// A device with a port that carries traffic.
-struct Found {
+struct ActiveDevice {
     context: DeviceContext,
     attr: DeviceAttr,
     port: u8,
     port_attr: PortAttr,
 }
 
-impl Found {
+impl ActiveDevice {
     fn settle(self, options: &LocalOptions, why: &str) -> Result<LocalDevice, Error> {
         let Self { context, attr, port, port_attr } = self;
         let (device, is_soft) = (context.name(), context.is_soft());
@@ -203,7 +203,7 @@ impl Found {
         let buffer = options.buffer.unwrap_or_else(|| MemoryKind::for_device(&context));
         let vendor_id = attr.vendor_id();
         let numa_node = if is_soft { None } else { node_of(&limits.device) };
-        let calls = options.calls.unwrap_or_else(|| Calls::default_for(vendor_id));
+        let calls = options.calls.unwrap_or_else(|| PostingCalls::default_for(vendor_id));
         Ok(LocalDevice {
             context,
             port,
@@ -241,7 +241,7 @@ fn gid_index_in_table(given: u32, device: &str, port: u8, attr: &PortAttr) -> Re
 }
 
 /// The port that the user named, or the first active one, of a device that the user named.
-fn named(device: Device<'_>, ib_port: Option<u8>) -> Result<Found, Error> {
+fn named(device: Device<'_>, ib_port: Option<u8>) -> Result<ActiveDevice, Error> {
     let context = device.open()?;
     let attr = context.query_device()?;
     let limit = attr.phys_port_cnt();
@@ -251,13 +251,13 @@ fn named(device: Device<'_>, ib_port: Option<u8>) -> Result<Found, Error> {
     let first = ib_port.unwrap_or(1);
     let state = context.query_port(first)?.port_state();
     match active_port(&context, &attr, ib_port)? {
-        Some((port, port_attr)) => Ok(Found { context, attr, port, port_attr }),
+        Some((port, port_attr)) => Ok(ActiveDevice { context, attr, port, port_attr }),
         None => Err(DeviceError::PortNotActive { device: device.name(), port: first, state }.into()),
     }
 }
 
 /// The first device with an active port. One that cannot be opened counts only if no other is fit.
-fn first_active(list: &DeviceList, ib_port: Option<u8>) -> Result<Found, Error> {
+fn first_active(list: &DeviceList, ib_port: Option<u8>) -> Result<ActiveDevice, Error> {
     list.first()?;
     let mut not_opened = None;
     for device in list.iter() {
@@ -270,7 +270,7 @@ fn first_active(list: &DeviceList, ib_port: Option<u8>) -> Result<Found, Error> 
         };
         let attr = context.query_device()?;
         if let Some((port, port_attr)) = active_port(&context, &attr, ib_port)? {
-            return Ok(Found { context, attr, port, port_attr });
+            return Ok(ActiveDevice { context, attr, port, port_attr });
         }
     }
     let devices = list.iter().map(|device| device.name()).collect();

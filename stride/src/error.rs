@@ -28,7 +28,7 @@ use crate::report::ExpectationsError;
 use crate::result::FilesError;
 use crate::session::{NoSecretError, PingError};
 use crate::suite::SuiteError;
-use crate::workload::{CompletionError, ManagerError, ValidationError, XrcError};
+use crate::workload::{CmError, CompletionError, ValidationError, XrcError};
 
 /// Why there are no (more) figures. The text is for the user: what was asked for, the limit, the remedy.
 #[derive(Debug, thiserror::Error)]
@@ -92,7 +92,7 @@ pub enum Error {
     /// There are no extended connections.
     Xrc(#[from] XrcError),
     /// rdma_cm connects no queue pair.
-    Manager(#[from] ManagerError),
+    Manager(#[from] CmError),
     /// There is no way to the peer.
     AddressHandle(#[from] CreateAddressHandleError),
     /// The device does not take a message.

@@ -3,11 +3,11 @@
 use std::io::ErrorKind;
 use std::process::ExitCode;
 
-use stride::cli::{self, Command, Usage};
+use stride::cli::{self, StrideCommand, Usage};
 use stride::error::Error;
 use stride::interrupt::Interrupted;
 use stride::memory::avoid_scatter;
-use stride::plan::Plan;
+use stride::plan::RunPlan;
 use stride::report::Output;
 use stride::{session, suite};
 
@@ -38,22 +38,22 @@ fn main() -> ExitCode {
 
 /// What the process exits with.
 #[allow(unsafe_code, reason = "the environment, while there is one thread")]
-fn run(command: Command) -> Result<u8, Error> {
+fn run(command: StrideCommand) -> Result<u8, Error> {
     let words = std::env::args_os().collect();
     match command {
-        Command::Test(cli) => {
+        StrideCommand::Test(cli) => {
             let args = cli.output.clone();
-            let plan = Plan::new(*cli)?;
+            let plan = RunPlan::new(*cli)?;
             // SAFETY: `main` has called this, and no thread has been made.
             unsafe { avoid_scatter(plan.local.buffer) };
             let output = Output::of_run(&args, &plan, words)?;
             session::to_the_end(output, |output| session::run(&plan, output))
         }
-        Command::Ping(args, files) => {
+        StrideCommand::Ping(args, files) => {
             session::to_the_end(Output::standard(), |output| session::ping(&args, &files, output))
         }
-        Command::Suite(args, files) => suite::run(&args, &files),
-        Command::Serve(args, files) => {
+        StrideCommand::Suite(args, files) => suite::run(&args, &files),
+        StrideCommand::Serve(args, files) => {
             // SAFETY: as above.
             unsafe { avoid_scatter(args.memory.kind()) };
             let output = Output::of_server(&files, words)?;

@@ -170,11 +170,11 @@ fn numbers(list: &str) -> Vec<usize> {
 mod tests {
     use super::*;
     use crate::cli;
-    use crate::plan::Plan;
+    use crate::plan::RunPlan;
 
     fn test(flags: &str) -> TestPlan {
         let words = format!("stride-perf {flags}");
-        Plan::new(cli::parse(words.split_whitespace()).unwrap()).unwrap().test
+        RunPlan::new(cli::parse(words.split_whitespace()).unwrap()).unwrap().test
     }
 
     #[test]

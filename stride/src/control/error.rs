@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use super::{FrameError, Refusal, VERSION};
+use super::{FrameError, SecretRefusal, VERSION};
 use crate::interrupt::Interrupted;
 
 /// The control connection failed.
@@ -118,7 +118,7 @@ pub enum ControlError {
         /// Host and port.
         peer: String,
         /// Why.
-        refusal: Refusal,
+        refusal: SecretRefusal,
     },
     /// The peer says so of this side.
     #[error("{peer} {}", .refusal.by_peer())]
@@ -126,7 +126,7 @@ pub enum ControlError {
         /// Host and port.
         peer: String,
         /// Why.
-        refusal: Refusal,
+        refusal: SecretRefusal,
     },
     /// The connection that is measured does not come about.
     #[error(

@@ -28,7 +28,7 @@ pub const MAX_PAYLOAD: usize = 64 * 1024;
 
 /// What a frame's payload is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FrameKind {
     /// A message, in JSON.
     Message,
     /// Why the sender gives up, in words.
@@ -41,7 +41,7 @@ pub enum Kind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
     /// What the payload is.
-    pub kind: Kind,
+    pub kind: FrameKind,
     /// The bytes.
     pub payload: Vec<u8>,
 }
@@ -73,7 +73,7 @@ pub enum FrameError {
     TooLong(usize),
 }
 
-impl Kind {
+impl FrameKind {
     const fn code(self) -> u16 {
         match self {
             Self::Message => 1,
@@ -91,7 +91,7 @@ impl Kind {
 }
 
 /// Reads a header: the kind of the frame and the length of its payload.
-pub(super) fn parse_header(header: &[u8; HEADER_LENGTH]) -> Result<(Kind, usize), FrameError> {
+pub(super) fn parse_header(header: &[u8; HEADER_LENGTH]) -> Result<(FrameKind, usize), FrameError> {
     let [m0, m1, m2, m3, v0, v1, k0, k1, l0, l1, l2, l3] = *header;
     if [m0, m1, m2, m3] != MAGIC {
         return Err(FrameError::Magic([m0, m1, m2, m3]));
@@ -100,7 +100,7 @@ pub(super) fn parse_header(header: &[u8; HEADER_LENGTH]) -> Result<(Kind, usize)
     if version != VERSION {
         return Err(FrameError::Version(version));
     }
-    let kind = Kind::from_code(u16::from_be_bytes([k0, k1]))?;
+    let kind = FrameKind::from_code(u16::from_be_bytes([k0, k1]))?;
     let length = u32::from_be_bytes([l0, l1, l2, l3]) as usize;
     if length > MAX_PAYLOAD {
         return Err(FrameError::TooLong(length));
@@ -125,7 +125,7 @@ pub fn read_frame(stream: &mut impl Read) -> Result<Frame, FrameError> {
 }
 
 /// Writes a frame, whose payload is cut to what a frame can hold.
-pub fn write_frame(stream: &mut impl Write, kind: Kind, payload: &[u8]) -> io::Result<()> {
+pub fn write_frame(stream: &mut impl Write, kind: FrameKind, payload: &[u8]) -> io::Result<()> {
     let payload = &payload[..payload.len().min(MAX_PAYLOAD)];
     let mut bytes = Vec::with_capacity(HEADER_LENGTH + payload.len());
     bytes.extend(MAGIC);
@@ -140,7 +140,7 @@ pub fn write_frame(stream: &mut impl Write, kind: Kind, payload: &[u8]) -> io::R
 mod tests {
     use super::*;
 
-    fn written(kind: Kind, payload: &[u8]) -> Vec<u8> {
+    fn written(kind: FrameKind, payload: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::new();
         write_frame(&mut bytes, kind, payload).unwrap();
         bytes
@@ -149,20 +149,20 @@ mod tests {
     #[test]
     fn a_frame_comes_back() {
         for payload in [&b""[..], b"x", &[7; MAX_PAYLOAD]] {
-            let bytes = written(Kind::Failure, payload);
+            let bytes = written(FrameKind::Failure, payload);
             let frame = read_frame(&mut &bytes[..]).unwrap();
-            assert_eq!(frame, Frame { kind: Kind::Failure, payload: payload.to_vec() });
+            assert_eq!(frame, Frame { kind: FrameKind::Failure, payload: payload.to_vec() });
         }
     }
 
     #[test]
     fn the_header_is_as_documented() {
-        assert_eq!(written(Kind::Message, b"ab"), b"STRD\x00\x03\x00\x01\x00\x00\x00\x02ab");
+        assert_eq!(written(FrameKind::Message, b"ab"), b"STRD\x00\x03\x00\x01\x00\x00\x00\x02ab");
     }
 
     #[test]
     fn a_truncated_frame_is_an_end_of_file() {
-        let bytes = written(Kind::Message, b"hello");
+        let bytes = written(FrameKind::Message, b"hello");
         for length in 0..bytes.len() {
             match read_frame(&mut &bytes[..length]) {
                 Err(FrameError::Io(error)) => assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof),
@@ -177,17 +177,17 @@ mod tests {
             matches!(read_frame(&mut &b"SSH-2.0-OpenSSH"[..]), Err(FrameError::Magic(m)) if &m == b"SSH-")
         );
         assert!(matches!(read_frame(&mut &b"GET "[..]), Err(FrameError::Magic(_))));
-        let mut other = written(Kind::Message, b"");
+        let mut other = written(FrameKind::Message, b"");
         other[5] = 9;
         assert!(matches!(read_frame(&mut &other[..]), Err(FrameError::Version(9))));
-        let mut other = written(Kind::Message, b"");
+        let mut other = written(FrameKind::Message, b"");
         other[7] = 77;
         assert!(matches!(read_frame(&mut &other[..]), Err(FrameError::Kind(77))));
     }
 
     #[test]
     fn a_length_is_not_believed() {
-        let mut bytes = written(Kind::Message, b"");
+        let mut bytes = written(FrameKind::Message, b"");
         bytes[8..].copy_from_slice(&u32::MAX.to_be_bytes());
         assert!(matches!(read_frame(&mut &bytes[..]), Err(FrameError::TooLong(n)) if n == u32::MAX as usize));
     }

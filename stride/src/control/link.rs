@@ -4,7 +4,7 @@ use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use super::{ControlError, Frame, FrameError, Kind, Message, Tcp};
+use super::{ControlError, ControlMessage, Frame, FrameError, FrameKind, Tcp};
 use crate::interrupt;
 
 /// How long a peer may take to say its first word, and to take a message off our hands.
@@ -17,13 +17,13 @@ const STEP_LIMIT: Duration = Duration::from_secs(60);
 pub(super) const LINGER_LIMIT: Duration = Duration::from_millis(500);
 
 /// What carries frames.
-pub trait Wire {
+pub trait FrameTransport {
     /// Sends a frame.
     ///
     /// # Errors
     ///
     /// The peer does not take it, or is gone.
-    fn write(&mut self, kind: Kind, payload: &[u8]) -> io::Result<()>;
+    fn write(&mut self, kind: FrameKind, payload: &[u8]) -> io::Result<()>;
 
     /// Receives a frame, within a time.
     ///
@@ -52,22 +52,22 @@ pub trait Wire {
 
 /// What a glance at a peer that is there shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Glance {
+pub enum PeerStatus {
     /// It says nothing.
-    Silence,
+    Quiet,
     /// It has sent a message, which nobody has taken.
-    Word,
+    MessageWaiting,
 }
 
 /// One end of the control connection.
 #[derive(Debug)]
-pub struct Link<W = Tcp> {
+pub struct ControlLink<W = Tcp> {
     wire: W,
     peer: String,
     heard: bool,
 }
 
-impl<W: Wire> Link<W> {
+impl<W: FrameTransport> ControlLink<W> {
     /// Over this, with a peer of this name.
     pub fn new(wire: W, peer: String) -> Self {
         Self { wire, peer, heard: false }
@@ -84,19 +84,19 @@ impl<W: Wire> Link<W> {
     }
 
     /// Sends a message.
-    pub fn send(&mut self, message: &Message) -> Result<(), ControlError> {
+    pub fn send(&mut self, message: &ControlMessage) -> Result<(), ControlError> {
         let payload = serde_json::to_vec(message).map_err(|error| self.malformed(error.to_string()))?;
-        self.wire.write(Kind::Message, &payload).map_err(|error| self.write_failed(error))
+        self.wire.write(FrameKind::Message, &payload).map_err(|error| self.write_failed(error))
     }
 
     /// Sends why this side gives up, as far as the peer still listens.
     pub fn fail(&mut self, reason: &str) {
         // The peer may be gone, and then nobody needs to be told.
-        let _ = self.wire.write(Kind::Failure, reason.as_bytes()).and_then(|()| self.wire.linger());
+        let _ = self.wire.write(FrameKind::Failure, reason.as_bytes()).and_then(|()| self.wire.linger());
     }
 
     /// Receives a message of the set-up.
-    pub fn receive(&mut self) -> Result<Message, ControlError> {
+    pub fn receive(&mut self) -> Result<ControlMessage, ControlError> {
         self.receive_within(Some(self.limit()))
     }
 
@@ -113,18 +113,18 @@ impl<W: Wire> Link<W> {
     /// Receives a message that comes when the peer has finished measuring.
     ///
     /// There is no time limit; a peer that dies meanwhile is noticed.
-    pub fn receive_result(&mut self) -> Result<Message, ControlError> {
+    pub fn receive_result(&mut self) -> Result<ControlMessage, ControlError> {
         self.receive_within(None)
     }
 
     /// Sends a message and receives the peer's.
-    pub fn exchange(&mut self, message: &Message) -> Result<Message, ControlError> {
+    pub fn exchange(&mut self, message: &ControlMessage) -> Result<ControlMessage, ControlError> {
         self.send(message)?;
         self.receive()
     }
 
     /// The error for a message that is not the one that belongs here.
-    pub fn unexpected(&self, message: &Message, expected: &str) -> ControlError {
+    pub fn unexpected(&self, message: &ControlMessage, expected: &str) -> ControlError {
         self.malformed(format!("`{}` in place of `{expected}`", message.name()))
     }
 
@@ -143,15 +143,15 @@ impl<W: Wire> Link<W> {
         self.wire.linger().map_err(|error| ControlError::lost(self.peer.clone(), error))
     }
 
-    pub(super) fn receive_within(&mut self, limit: Option<Duration>) -> Result<Message, ControlError> {
+    pub(super) fn receive_within(&mut self, limit: Option<Duration>) -> Result<ControlMessage, ControlError> {
         let frame = self.wire.read(limit).map_err(|error| self.read_failed(error, limit))?;
         self.heard = true;
         match frame.kind {
             // Where beats are, they do not come so far.
-            Kind::Beat => Err(self.malformed("a beat in place of a message".to_owned())),
-            Kind::Failure => Err(self.peer_failed(&frame.payload)),
-            Kind::Message => match serde_json::from_slice(&frame.payload) {
-                Ok(Message::Refused(refusal)) => {
+            FrameKind::Beat => Err(self.malformed("a beat in place of a message".to_owned())),
+            FrameKind::Failure => Err(self.peer_failed(&frame.payload)),
+            FrameKind::Message => match serde_json::from_slice(&frame.payload) {
+                Ok(ControlMessage::Refused(refusal)) => {
                     Err(ControlError::RefusedByPeer { peer: self.peer.clone(), refusal })
                 }
                 read => read.map_err(|error| self.malformed(error.to_string())),
@@ -188,7 +188,7 @@ impl<W: Wire> Link<W> {
     }
 }
 
-impl Link {
+impl ControlLink {
     /// The address by which the peer reaches this side.
     pub fn local_ip(&self) -> IpAddr {
         self.wire.local_ip()
@@ -205,11 +205,11 @@ impl Link {
     }
 
     /// Looks whether the peer is there, and whether it has said something, without waiting.
-    pub fn glance(&mut self) -> Result<Glance, ControlError> {
+    pub fn peer_status(&mut self) -> Result<PeerStatus, ControlError> {
         interrupt::check()?;
         match self.wire.peek() {
-            None => Ok(Glance::Silence),
-            Some(Ok(Frame { kind: Kind::Message, .. })) => Ok(Glance::Word),
+            None => Ok(PeerStatus::Quiet),
+            Some(Ok(Frame { kind: FrameKind::Message, .. })) => Ok(PeerStatus::MessageWaiting),
             Some(_) => match self.receive() {
                 Ok(message) => Err(self.unexpected(&message, "failure")),
                 Err(error) => Err(error),

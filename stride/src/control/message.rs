@@ -3,15 +3,15 @@
 use serde::{Deserialize, Serialize};
 use sideway::ibverbs::connect::Endpoint;
 
-use super::{Nonce, Proof, Refusal};
+use super::{Nonce, Proof, SecretRefusal};
 use crate::plan::TestPlan;
 use crate::report::Measured;
-use crate::workload::{Meeting, Target};
+use crate::workload::{CmAddress, XrcTargetInfo};
 
 /// A message. Each has its place in the order that the module's documentation shows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Message {
+pub enum ControlMessage {
     /// What the client wants measured.
     Request(Greeting),
     /// The server will do so; what it was itself asked for.
@@ -19,7 +19,7 @@ pub enum Message {
     /// Where one of the sender's queue pairs is, and its memory.
     Resources(Resources),
     /// Where the sender's connection manager listens.
-    Meeting(Meeting),
+    Meeting(CmAddress),
     /// The sender's queue pair can send and receive.
     Ready,
     /// The sender is about to measure messages of this size.
@@ -61,7 +61,7 @@ pub enum Message {
         token: Nonce,
     },
     /// The sender goes no further.
-    Refused(Refusal),
+    Refused(SecretRefusal),
 }
 
 /// Who speaks, and what its user asked for.
@@ -89,10 +89,10 @@ pub struct Resources {
     /// Up to which size the sender writes the last byte of the messages that it counts.
     pub marked: u64,
     /// Where the peer's queue pair sends to, if the connection is an extended one.
-    pub xrc: Option<Target>,
+    pub xrc: Option<XrcTargetInfo>,
 }
 
-impl Message {
+impl ControlMessage {
     /// The name that both sides know it by.
     pub fn name(&self) -> &'static str {
         match self {

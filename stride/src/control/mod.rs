@@ -37,13 +37,13 @@ mod tcp;
 
 pub use error::ControlError;
 pub use frame::{
-    Frame, FrameError, HEADER_LENGTH, Kind, MAGIC, MAX_PAYLOAD, VERSION, read_frame, write_frame,
+    Frame, FrameError, FrameKind, HEADER_LENGTH, MAGIC, MAX_PAYLOAD, VERSION, read_frame, write_frame,
 };
-pub use link::{Glance, Link, Wire};
-pub use message::{Greeting, Message, Resources};
-pub use packets::Packets;
+pub use link::{ControlLink, FrameTransport, PeerStatus};
+pub use message::{ControlMessage, Greeting, Resources};
+pub use packets::SeqPacketFrames;
 pub(crate) use secret::nonce;
-pub use secret::{LONGEST_SECRET, Nonce, Proof, Refusal, SHORTEST_SECRET, Secret, SecretError};
+pub use secret::{LONGEST_SECRET, Nonce, Proof, SHORTEST_SECRET, Secret, SecretError, SecretRefusal};
 pub(crate) use socket::link;
-pub use socket::{Listener, connect};
+pub use socket::{ControlListener, connect};
 pub use tcp::Tcp;

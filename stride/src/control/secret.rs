@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 
 use super::link::WORD_LIMIT;
-use super::{ControlError, Link, Message, Wire};
+use super::{ControlError, ControlLink, ControlMessage, FrameTransport};
 
 /// What nobody sends twice.
 pub type Nonce = [u8; 32];
@@ -58,7 +58,7 @@ pub enum SecretError {
 /// Why a side does not go on with the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Refusal {
+pub enum SecretRefusal {
     /// The server has a secret, and the client gave no proof.
     Missing,
     /// The client has a secret, and the server has none.
@@ -117,7 +117,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-impl Refusal {
+impl SecretRefusal {
     /// What is wrong, for the side that refused.
     pub(super) fn by_us(self) -> &'static str {
         match self {
@@ -147,7 +147,7 @@ impl Refusal {
     }
 }
 
-impl<W: Wire> Link<W> {
+impl<W: FrameTransport> ControlLink<W> {
     /// The client's first words, where it has a secret: afterwards each side knows that the other knows it.
     ///
     /// # Errors
@@ -155,15 +155,17 @@ impl<W: Wire> Link<W> {
     /// The server does not know it.
     pub fn prove(&mut self, secret: &Secret) -> Result<(), ControlError> {
         let own = nonce()?;
-        self.send(&Message::Hello { nonce: own })?;
+        self.send(&ControlMessage::Hello { nonce: own })?;
         let theirs = match self.receive()? {
-            Message::Challenge { nonce } => nonce,
+            ControlMessage::Challenge { nonce } => nonce,
             other => return Err(self.unexpected(&other, "challenge")),
         };
         let proof = secret.prove(Prover::Client, &own, &theirs);
-        match self.exchange(&Message::Proof { proof })? {
-            Message::Proof { proof } if secret.is_proved(Prover::Server, &own, &theirs, &proof) => Ok(()),
-            Message::Proof { .. } => Err(self.refuse(Refusal::Wrong)),
+        match self.exchange(&ControlMessage::Proof { proof })? {
+            ControlMessage::Proof { proof } if secret.is_proved(Prover::Server, &own, &theirs, &proof) => {
+                Ok(())
+            }
+            ControlMessage::Proof { .. } => Err(self.refuse(SecretRefusal::Wrong)),
             other => Err(self.unexpected(&other, "proof")),
         }
     }
@@ -173,14 +175,14 @@ impl<W: Wire> Link<W> {
     /// # Errors
     ///
     /// It does not know the secret, or wants one.
-    pub fn asked(&mut self, secret: Option<&Secret>) -> Result<Message, ControlError> {
+    pub fn asked(&mut self, secret: Option<&Secret>) -> Result<ControlMessage, ControlError> {
         match (self.receive()?, secret) {
-            (Message::Hello { nonce }, Some(secret)) => {
+            (ControlMessage::Hello { nonce }, Some(secret)) => {
                 self.answer(secret, nonce)?;
                 self.receive_soon()
             }
-            (Message::Hello { .. }, None) => Err(self.refuse(Refusal::Unexpected)),
-            (_, Some(_)) => Err(self.refuse(Refusal::Missing)),
+            (ControlMessage::Hello { .. }, None) => Err(self.refuse(SecretRefusal::Unexpected)),
+            (_, Some(_)) => Err(self.refuse(SecretRefusal::Missing)),
             (word, None) => Ok(word),
         }
     }
@@ -188,22 +190,22 @@ impl<W: Wire> Link<W> {
     /// The server's part, after the client's first word. Who does not know the secret is given no more time than who says nothing.
     fn answer(&mut self, secret: &Secret, theirs: Nonce) -> Result<(), ControlError> {
         let own = nonce()?;
-        self.send(&Message::Challenge { nonce: own })?;
+        self.send(&ControlMessage::Challenge { nonce: own })?;
         match self.receive_soon()? {
-            Message::Proof { proof } if secret.is_proved(Prover::Client, &theirs, &own, &proof) => {}
-            Message::Proof { .. } => return Err(self.refuse(Refusal::Wrong)),
+            ControlMessage::Proof { proof } if secret.is_proved(Prover::Client, &theirs, &own, &proof) => {}
+            ControlMessage::Proof { .. } => return Err(self.refuse(SecretRefusal::Wrong)),
             other => return Err(self.unexpected(&other, "proof")),
         }
-        self.send(&Message::Proof { proof: secret.prove(Prover::Server, &theirs, &own) })
+        self.send(&ControlMessage::Proof { proof: secret.prove(Prover::Server, &theirs, &own) })
     }
 
-    fn receive_soon(&mut self) -> Result<Message, ControlError> {
+    fn receive_soon(&mut self) -> Result<ControlMessage, ControlError> {
         self.receive_within(Some(WORD_LIMIT))
     }
 
-    fn refuse(&mut self, refusal: Refusal) -> ControlError {
+    fn refuse(&mut self, refusal: SecretRefusal) -> ControlError {
         // Whoever is gone need not be told.
-        let _ = self.send(&Message::Refused(refusal)).and_then(|()| self.linger());
+        let _ = self.send(&ControlMessage::Refused(refusal)).and_then(|()| self.linger());
         ControlError::Refused { peer: self.peer().to_owned(), refusal }
     }
 }
@@ -224,7 +226,7 @@ mod tests {
     use std::thread;
 
     use super::*;
-    use crate::control::{Listener, Tcp, connect};
+    use crate::control::{ControlListener, Tcp, connect};
 
     fn secret(text: &str) -> Secret {
         Secret::new(text.as_bytes()).unwrap()
@@ -272,9 +274,9 @@ mod tests {
     /// What comes of a server's and a client's first words.
     fn meet(
         server: Option<&str>,
-        client: impl FnOnce(&mut Link<Tcp>) -> Result<(), ControlError>,
-    ) -> (Result<Message, ControlError>, Result<(), ControlError>) {
-        let listener = Listener::bind_local().unwrap();
+        client: impl FnOnce(&mut ControlLink<Tcp>) -> Result<(), ControlError>,
+    ) -> (Result<ControlMessage, ControlError>, Result<(), ControlError>) {
+        let listener = ControlListener::bind_local().unwrap();
         let port = listener.port();
         let server = server.map(secret);
         let serving = thread::spawn(move || listener.accept().unwrap().asked(server.as_ref()));
@@ -283,11 +285,11 @@ mod tests {
         (serving.join().unwrap(), client)
     }
 
-    fn with(own: Option<&str>) -> impl FnOnce(&mut Link<Tcp>) -> Result<(), ControlError> {
+    fn with(own: Option<&str>) -> impl FnOnce(&mut ControlLink<Tcp>) -> Result<(), ControlError> {
         let own = own.map(secret);
         move |link| {
             own.map_or(Ok(()), |own| link.prove(&own))?;
-            link.send(&Message::Done)?;
+            link.send(&ControlMessage::Done)?;
             // The server says no more than why it does not go on.
             match link.receive() {
                 Err(ControlError::Gone { .. }) => Ok(()),
@@ -296,7 +298,7 @@ mod tests {
         }
     }
 
-    fn refused<T: fmt::Debug>(end: Result<T, ControlError>) -> (bool, Refusal, String) {
+    fn refused<T: fmt::Debug>(end: Result<T, ControlError>) -> (bool, SecretRefusal, String) {
         let error = end.unwrap_err();
         assert!(error.is_known_to_peer(), "{error}");
         let text = error.to_string();
@@ -311,7 +313,7 @@ mod tests {
     fn who_knows_the_secret_is_served_and_who_has_none_where_there_is_none() {
         for own in [Some(OURS), None] {
             let (server, client) = meet(own, with(own));
-            assert_eq!(server.unwrap(), Message::Done);
+            assert_eq!(server.unwrap(), ControlMessage::Done);
             client.unwrap();
         }
     }
@@ -319,17 +321,22 @@ mod tests {
     #[test]
     fn both_sides_are_told_what_to_do() {
         for (server, client, refusal, words) in [
-            (Some(OURS), None, Refusal::Missing, ["gave no secret", "serves only who knows its secret"]),
+            (
+                Some(OURS),
+                None,
+                SecretRefusal::Missing,
+                ["gave no secret", "serves only who knows its secret"],
+            ),
             (
                 None,
                 Some(OURS),
-                Refusal::Unexpected,
+                SecretRefusal::Unexpected,
                 ["there is none here", "has no secret, and this side has one"],
             ),
             (
                 Some(OURS),
                 Some("correct horse battery stable"),
-                Refusal::Wrong,
+                SecretRefusal::Wrong,
                 ["another secret", "another secret"],
             ),
         ] {
@@ -346,35 +353,37 @@ mod tests {
     #[test]
     fn a_server_that_does_not_know_the_secret_is_not_asked() {
         for proof in [None, Some([0; 32])] {
-            let listener = Listener::bind_local().unwrap();
+            let listener = ControlListener::bind_local().unwrap();
             let port = listener.port();
             let impostor = thread::spawn(move || {
                 let mut link = listener.accept().unwrap();
-                let Message::Hello { nonce } = link.receive().unwrap() else { panic!("no hello") };
-                link.send(&Message::Challenge { nonce: [9; 32] }).unwrap();
-                let Message::Proof { proof: theirs } = link.receive().unwrap() else { panic!("no proof") };
+                let ControlMessage::Hello { nonce } = link.receive().unwrap() else { panic!("no hello") };
+                link.send(&ControlMessage::Challenge { nonce: [9; 32] }).unwrap();
+                let ControlMessage::Proof { proof: theirs } = link.receive().unwrap() else {
+                    panic!("no proof")
+                };
                 // Nor does it help to send back what came.
                 let _ = nonce;
-                link.send(&Message::Proof { proof: proof.unwrap_or(theirs) }).unwrap();
+                link.send(&ControlMessage::Proof { proof: proof.unwrap_or(theirs) }).unwrap();
                 link.receive().map(drop)
             });
             let mut link = connect("127.0.0.1", port).unwrap();
-            assert_eq!(refused(link.prove(&secret(OURS))).1, Refusal::Wrong);
-            assert_eq!(refused(impostor.join().unwrap()).1, Refusal::Wrong);
+            assert_eq!(refused(link.prove(&secret(OURS))).1, SecretRefusal::Wrong);
+            assert_eq!(refused(impostor.join().unwrap()).1, SecretRefusal::Wrong);
         }
     }
 
     #[test]
     fn words_out_of_order_are_refused() {
-        let hello = Message::Hello { nonce: [1; 32] };
+        let hello = ControlMessage::Hello { nonce: [1; 32] };
         let (server, _) = meet(Some(OURS), |link| link.exchange(&hello).and_then(|_| link.send(&hello)));
         let text = server.unwrap_err().to_string();
         assert!(text.contains("`hello` in place of `proof`"), "{text}");
         // A proof that was good for another connection.
         let old = secret(OURS).prove(Prover::Client, &[1; 32], &[9; 32]);
         let (server, _) = meet(Some(OURS), |link| {
-            link.exchange(&hello).and_then(|_| link.send(&Message::Proof { proof: old }))
+            link.exchange(&hello).and_then(|_| link.send(&ControlMessage::Proof { proof: old }))
         });
-        assert_eq!(refused(server).1, Refusal::Wrong);
+        assert_eq!(refused(server).1, SecretRefusal::Wrong);
     }
 }

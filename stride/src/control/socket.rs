@@ -9,7 +9,7 @@ use rustix::net::sockopt;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::{ControlError, Link, Tcp};
+use super::{ControlError, ControlLink, Tcp};
 use crate::interrupt;
 
 /// How long one address may take to answer.
@@ -27,7 +27,7 @@ const ACCEPT_GLANCE: Duration = Duration::from_millis(100);
 /// Connects to a server. A refusal is believed after a second: both sides may have been started at once.
 ///
 /// An IPv6 address may stand in brackets.
-pub fn connect(host: &str, port: u16) -> Result<Link, ControlError> {
+pub fn connect(host: &str, port: u16) -> Result<ControlLink, ControlError> {
     let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     let addresses: Vec<SocketAddr> = (host, port)
         .to_socket_addrs()
@@ -69,12 +69,12 @@ fn authority(host: &str, port: u16) -> String {
 
 /// A server's socket.
 #[derive(Debug)]
-pub struct Listener {
+pub struct ControlListener {
     socket: TcpListener,
     port: u16,
 }
 
-impl Listener {
+impl ControlListener {
     /// Listens on every address, IPv4 and, where there is one, IPv6.
     pub fn bind(port: u16) -> Result<Self, ControlError> {
         let socket = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).or_else(|error| match error.kind() {
@@ -102,7 +102,7 @@ impl Listener {
     }
 
     /// Waits for one client. A second one is refused from then on.
-    pub fn accept(self) -> Result<Link, ControlError> {
+    pub fn accept(self) -> Result<ControlLink, ControlError> {
         loop {
             if let Some((stream, peer)) = self.accept_within(ACCEPT_GLANCE)? {
                 return link(stream, peer);
@@ -135,9 +135,9 @@ impl Listener {
 }
 
 /// One end of the control connection, over this stream.
-pub(crate) fn link(stream: TcpStream, peer: String) -> Result<Link, ControlError> {
+pub(crate) fn link(stream: TcpStream, peer: String) -> Result<ControlLink, ControlError> {
     match watch_over(&stream).and_then(|()| Tcp::new(stream)) {
-        Ok(tcp) => Ok(Link::new(tcp, peer)),
+        Ok(tcp) => Ok(ControlLink::new(tcp, peer)),
         Err(error) => Err(ControlError::lost(peer, error)),
     }
 }

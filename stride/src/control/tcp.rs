@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::link::{LINGER_LIMIT, WORD_LIMIT, Wire};
-use super::{Frame, FrameError, Kind, read_frame, write_frame};
+use super::link::{FrameTransport, LINGER_LIMIT, WORD_LIMIT};
+use super::{Frame, FrameError, FrameKind, read_frame, write_frame};
 use crate::interrupt;
 
 /// A side says so often that it is there.
@@ -21,7 +21,7 @@ pub(super) const BEAT: Duration = Duration::from_secs(1);
 pub(super) const SILENCE_LIMIT: Duration = Duration::from_secs(8);
 
 /// How often whoever waits looks up.
-const GLANCE: Duration = Duration::from_millis(100);
+const PEER_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The beat of a side that has others to serve first.
 const QUEUED: &[u8] = b"queued";
@@ -29,7 +29,7 @@ const QUEUED: &[u8] = b"queued";
 /// A connection, whose other half is a thread: that one reads, and beats.
 #[derive(Debug)]
 pub struct Tcp {
-    shared: Arc<Shared>,
+    shared: Arc<TcpShared>,
     frames: Receiver<Result<Frame, FrameError>>,
     /// Has been seen, but not taken.
     ahead: Option<Result<Frame, FrameError>>,
@@ -37,7 +37,7 @@ pub struct Tcp {
 }
 
 #[derive(Debug)]
-struct Shared {
+struct TcpShared {
     stream: TcpStream,
     /// Is held while a frame is written: two are not mixed.
     writing: Mutex<()>,
@@ -55,7 +55,7 @@ impl Tcp {
     /// There is no thread to be had.
     pub fn new(stream: TcpStream) -> io::Result<Self> {
         stream.set_write_timeout(Some(WORD_LIMIT))?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(TcpShared {
             stream,
             writing: Mutex::new(()),
             keeps_waiting: AtomicBool::new(false),
@@ -134,8 +134,8 @@ impl Drop for Tcp {
     }
 }
 
-impl Wire for Tcp {
-    fn write(&mut self, kind: Kind, payload: &[u8]) -> io::Result<()> {
+impl FrameTransport for Tcp {
+    fn write(&mut self, kind: FrameKind, payload: &[u8]) -> io::Result<()> {
         self.shared.write(kind, payload)
     }
 
@@ -154,11 +154,12 @@ impl Wire for Tcp {
                 told = true;
                 waiting();
             }
-            let left = deadline.map_or(GLANCE, |deadline| deadline.saturating_duration_since(Instant::now()));
+            let left = deadline
+                .map_or(PEER_CHECK_INTERVAL, |deadline| deadline.saturating_duration_since(Instant::now()));
             if left.is_zero() && !is_kept_waiting {
                 return Err(io::Error::from(io::ErrorKind::TimedOut).into());
             }
-            let pause = if left.is_zero() { GLANCE } else { left.min(GLANCE) };
+            let pause = if left.is_zero() { PEER_CHECK_INTERVAL } else { left.min(PEER_CHECK_INTERVAL) };
             match self.frames.recv_timeout(pause) {
                 Ok(frame) => self.ahead = Some(frame),
                 Err(RecvTimeoutError::Timeout) => {}
@@ -174,15 +175,15 @@ impl Wire for Tcp {
     }
 }
 
-impl Shared {
-    fn write(&self, kind: Kind, payload: &[u8]) -> io::Result<()> {
+impl TcpShared {
+    fn write(&self, kind: FrameKind, payload: &[u8]) -> io::Result<()> {
         // Whoever panicked while writing has left no state but the stream's.
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         write_frame(&mut &self.stream, kind, payload)
     }
 
     fn beat(&self) -> io::Result<()> {
-        self.write(Kind::Beat, if self.keeps_waiting.load(Ordering::Relaxed) { QUEUED } else { b"" })
+        self.write(FrameKind::Beat, if self.keeps_waiting.load(Ordering::Relaxed) { QUEUED } else { b"" })
     }
 
     /// Reads until the end, and beats meanwhile.
@@ -201,12 +202,14 @@ impl Shared {
                     _ => continue,
                 }
             }
-            let frame =
-                read_frame(&mut Timed { stream: &self.stream, deadline: Instant::now() + WORD_LIMIT })?;
+            let frame = read_frame(&mut DeadlineReader {
+                stream: &self.stream,
+                deadline: Instant::now() + WORD_LIMIT,
+            })?;
             heard = Instant::now();
             match frame.kind {
-                Kind::Beat => self.is_kept_waiting.store(frame.payload == QUEUED, Ordering::Relaxed),
-                Kind::Message | Kind::Failure => {
+                FrameKind::Beat => self.is_kept_waiting.store(frame.payload == QUEUED, Ordering::Relaxed),
+                FrameKind::Message | FrameKind::Failure => {
                     self.is_kept_waiting.store(false, Ordering::Relaxed);
                     // When nobody takes frames any more, they are read all the same: see `drain`.
                     let _ = frames.send(Ok(frame));
@@ -232,12 +235,12 @@ fn ended() -> FrameError {
 }
 
 /// A stream whose reads, all together, end by a deadline.
-struct Timed<'a> {
+struct DeadlineReader<'a> {
     stream: &'a TcpStream,
     deadline: Instant,
 }
 
-impl Read for Timed<'_> {
+impl Read for DeadlineReader<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {

@@ -23,7 +23,7 @@ pub use scatter::avoid as avoid_scatter;
 use crate::buffers::{self, AllocationError, BufferLayout, Flag};
 use crate::device::LocalDevice;
 use crate::error::Error;
-use crate::plan::{LatencyDefinition, Measure, Operation, TestPlan};
+use crate::plan::{LatencyDefinition, Measure, TestOperation, TestPlan};
 
 /// Memory on the device begins at a cache line, as a logarithm.
 const CACHE_LINE_BITS: u32 = 6;
@@ -56,7 +56,7 @@ impl MemoryKind {
         let ping_pong = Measure::Latency(LatencyDefinition::PingPong);
         match self {
             Self::Device | Self::Cuda(_)
-                if (test.operation, test.measure) == (Operation::Write, ping_pong) =>
+                if (test.operation, test.measure) == (TestOperation::Write, ping_pong) =>
             {
                 Err(UnseenError { kind: self })
             }
@@ -162,7 +162,7 @@ pub enum MemoryError {
 
 /// Memory that the device, and with its key a peer, can reach.
 #[derive(Debug)]
-pub enum Memory {
+pub enum TestMemory {
     /// The host's.
     Host(RegisteredBuffer),
     /// The host's, by a dma-buf.
@@ -174,7 +174,7 @@ pub enum Memory {
     Cuda(Mutex<CudaRegion>, Buffer),
 }
 
-impl Memory {
+impl TestMemory {
     /// Allocates and registers as many bytes as the layout has.
     ///
     /// # Errors

@@ -17,14 +17,14 @@ use super::MemoryError;
 
 /// `struct udmabuf_create`
 #[repr(C)]
-struct Create {
+struct UdmabufCreate {
     memfd: u32,
     flags: u32,
     offset: u64,
     size: u64,
 }
 
-const _: () = assert!(size_of::<Create>() == 24);
+const _: () = assert!(size_of::<UdmabufCreate>() == 24);
 
 /// `UDMABUF_FLAGS_CLOEXEC`
 const CLOSE_ON_EXEC: u32 = 1;
@@ -32,7 +32,7 @@ const CLOSE_ON_EXEC: u32 = 1;
 const DEVICE: &str = "/dev/udmabuf";
 
 // SAFETY: the kernel reads the structure that the opcode (`UDMABUF_CREATE`) says, and its result is a new descriptor.
-unsafe impl Ioctl for Create {
+unsafe impl Ioctl for UdmabufCreate {
     type Output = OwnedFd;
     const IS_MUTATING: bool = false;
 
@@ -59,8 +59,9 @@ pub(super) fn of(file: BorrowedFd<'_>, length: usize) -> Result<OwnedFd, MemoryE
     let size = length.next_multiple_of(rustix::param::page_size()) as u64;
     let failed = |call| move |source: io::Error| MemoryError::DmaBuf { length: size, call, source };
     let device = OpenOptions::new().read(true).write(true).open(DEVICE).map_err(failed(DEVICE))?;
-    let create = Create { memfd: file.as_raw_fd().cast_unsigned(), flags: CLOSE_ON_EXEC, offset: 0, size };
-    // SAFETY: as `Create` has it; both descriptors are open.
+    let create =
+        UdmabufCreate { memfd: file.as_raw_fd().cast_unsigned(), flags: CLOSE_ON_EXEC, offset: 0, size };
+    // SAFETY: as `UdmabufCreate` has it; both descriptors are open.
     unsafe { ioctl(&device, create) }.map_err(|errno| failed("UDMABUF_CREATE")(errno.into()))
 }
 

@@ -2,14 +2,14 @@
 
 /// One of the two interfaces that verbs have for the data path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Calls {
+pub enum PostingCalls {
     /// `ibv_post_send` and `ibv_poll_cq`, which every device has.
     Classic,
     /// `ibv_wr_*` and `ibv_start_poll`; what a device lacks of them is classic.
     Extended,
 }
 
-impl Calls {
+impl PostingCalls {
     /// What is posted with on a device of this vendor. perftest knows three whose own way `ibv_wr_*` is; the others
     /// translate one into the other, if they have both.
     pub fn default_for(vendor_id: u32) -> Self {

@@ -74,11 +74,11 @@ impl LocalOptions {
 mod tests {
     use super::*;
     use crate::cli;
-    use crate::plan::Plan;
+    use crate::plan::RunPlan;
 
-    fn plan(flags: &str) -> Result<Plan, PlanError> {
+    fn plan(flags: &str) -> Result<RunPlan, PlanError> {
         let words = format!("stride-perf write {flags}");
-        Plan::new(cli::parse(words.split_whitespace()).unwrap())
+        RunPlan::new(cli::parse(words.split_whitespace()).unwrap())
     }
 
     fn devices(flags: &str) -> Vec<(Option<String>, Option<u8>)> {

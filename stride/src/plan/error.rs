@@ -1,8 +1,8 @@
 //! What cannot be run, and what to do instead.
 
 use super::{
-    ATOMIC_SIZE, ConnectionType, LEAST_ITERATIONS, LadderError, MOST_QUEUE_PAIRS, MOST_THREADS, Operation,
-    OrderingError, QueueError, WayError,
+    ATOMIC_SIZE, ConnectionType, LEAST_ITERATIONS, MOST_QUEUE_PAIRS, MOST_THREADS, OrderingError,
+    PathOptionsError, QueueError, SizeSweepError, TestOperation,
 };
 use crate::memory::UnseenError;
 
@@ -31,7 +31,7 @@ pub enum PlanError {
     #[error("{operation} has no grid: measure msg grid")]
     EchoOfPairs {
         /// The operation.
-        operation: Operation,
+        operation: TestOperation,
     },
     /// Too few messages for a figure.
     #[error(
@@ -158,7 +158,7 @@ pub enum PlanError {
         /// The type of the connection.
         connection: ConnectionType,
         /// The operation.
-        operation: Operation,
+        operation: TestOperation,
     },
     /// A datagram is one packet.
     #[error(
@@ -183,7 +183,7 @@ pub enum PlanError {
         /// What the user gave.
         given: u32,
         /// The operation.
-        operation: Operation,
+        operation: TestOperation,
     },
     /// More queue pairs than perftest has.
     #[error(
@@ -214,7 +214,7 @@ pub enum PlanError {
     )]
     NothingToAnswer {
         /// The operation.
-        operation: Operation,
+        operation: TestOperation,
     },
     /// The device has no atomic operations.
     #[error("{device} has no atomic operations (atomic_cap): choose another device with -d")]
@@ -408,10 +408,10 @@ pub enum PlanError {
     },
     /// There are no such sizes.
     #[error(transparent)]
-    Ladder(#[from] LadderError),
+    SizeSweep(#[from] SizeSweepError),
     /// There is no such way.
     #[error(transparent)]
-    Way(#[from] WayError),
+    Way(#[from] PathOptionsError),
     /// There are no such queues.
     #[error(transparent)]
     Queues(#[from] QueueError),

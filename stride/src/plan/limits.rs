@@ -1,6 +1,6 @@
 //! What a device can do, against what a test asks for.
 
-use super::{ConnectionType, Ladder, Operation, PlanError, Sizes, TestPlan, WayError};
+use super::{ConnectionType, PathOptionsError, PlanError, SizeSweep, Sizes, TestOperation, TestPlan};
 
 /// What a device and its port can do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -122,7 +122,7 @@ impl TestPlan {
     fn check_sizes(&self, limits: &DeviceLimits) -> Result<(), PlanError> {
         let (flag, given) = match self.sizes {
             Sizes::One { size } | Sizes::Again { size, .. } => ("-s", size),
-            Sizes::PowersOfTwo { .. } | Sizes::Ladder(_) | Sizes::Grid { .. } => {
+            Sizes::PowersOfTwo { .. } | Sizes::Sweep(_) | Sizes::Grid { .. } => {
                 ("--max-msg-size", self.sizes.largest())
             }
         };
@@ -130,7 +130,7 @@ impl TestPlan {
         if self.connection == ConnectionType::Ud {
             match self.way.mtu {
                 Some(mtu) if given > u64::from(mtu) => {
-                    return Err(WayError::SizeAboveMtu { flag, given, mtu }.into());
+                    return Err(PathOptionsError::SizeAboveMtu { flag, given, mtu }.into());
                 }
                 None if given > u64::from(limits.mtu) => {
                     return Err(PlanError::SizeAboveMtu { flag, given, device, port, limit: limits.mtu });
@@ -154,8 +154,8 @@ impl TestPlan {
             Sizes::One { size } => Sizes::One { size: size.min(mtu) },
             Sizes::Again { size, count } => Sizes::Again { size: size.min(mtu), count },
             Sizes::PowersOfTwo { max } => Sizes::PowersOfTwo { max: max.min(mtu) },
-            Sizes::Ladder(ladder) => {
-                Sizes::Ladder(Ladder { max: ladder.max.min(mtu.max(ladder.min)), ..ladder })
+            Sizes::Sweep(sweep) => {
+                Sizes::Sweep(SizeSweep { max: sweep.max.min(mtu.max(sweep.min)), ..sweep })
             }
             Sizes::Grid { max } => Sizes::Grid { max: max.min(mtu) },
         };
@@ -179,9 +179,10 @@ impl TestPlan {
     /// Reads and atomic operations of the peer that a queue pair answers at a time.
     pub fn answered(&self, limits: &DeviceLimits) -> u8 {
         match self.operation {
-            Operation::Read | Operation::Mix(_) | Operation::FetchAdd | Operation::CompareSwap => {
-                limits.max_qp_rd_atom.max(1)
-            }
+            TestOperation::Read
+            | TestOperation::Mix(_)
+            | TestOperation::FetchAdd
+            | TestOperation::CompareSwap => limits.max_qp_rd_atom.max(1),
             _ => 1,
         }
     }

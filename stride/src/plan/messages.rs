@@ -2,8 +2,10 @@
 
 use trespass::Policy;
 
-use super::{Api, LARGEST_BLOCK, Ladder, LocalOptions, Measure, Operation, PlanError, Sizes, TestPlan};
-use crate::cli::{Count, RunArgs};
+use super::{
+    Api, LARGEST_BLOCK, LocalOptions, Measure, PlanError, SizeSweep, Sizes, TestOperation, TestPlan,
+};
+use crate::cli::{CountOrAuto, RunArgs};
 
 /// Messages that one side may have lent to a connection at a time.
 const LENT_LIMIT: u32 = 1024;
@@ -17,7 +19,7 @@ impl TestPlan {
         let limit = if api == Api::Pool { LARGEST_BLOCK } else { LONGEST };
         let given = match self.sizes {
             Sizes::One { size } | Sizes::Again { size, .. } => size,
-            Sizes::PowersOfTwo { max } | Sizes::Grid { max } | Sizes::Ladder(Ladder { max, .. }) => max,
+            Sizes::PowersOfTwo { max } | Sizes::Grid { max } | Sizes::Sweep(SizeSweep { max, .. }) => max,
         };
         if given > limit {
             let flag = if matches!(self.sizes, Sizes::One { .. }) { "-s" } else { "--max-msg-size" };
@@ -33,7 +35,7 @@ impl TestPlan {
 /// On what a cork has no effect, as it holds nothing back there.
 pub(super) fn uncorked(test: &TestPlan) -> Option<&'static str> {
     match (test.operation, test.measure) {
-        (Operation::Messages(Api::Pool), _) => Some("--api pool: its blocks are frames of their own"),
+        (TestOperation::Messages(Api::Pool), _) => Some("--api pool: its blocks are frames of their own"),
         (_, Measure::Latency(_)) => {
             Some("latency: each side waits for the other, and nobody holds back then")
         }
@@ -53,15 +55,15 @@ pub(super) fn warnings(
     }
     let mut warnings = Vec::new();
     let streams = !matches!(test.measure, Measure::Echo(_));
-    if let (Operation::Messages(Api::Copy), Some(depth), true) =
-        (test.operation, Count::given(args.tx_depth), streams)
+    if let (TestOperation::Messages(Api::Copy), Some(depth), true) =
+        (test.operation, CountOrAuto::given(args.tx_depth), streams)
     {
         warnings.push(format!(
             "-t {depth} has no effect on --api copy: the connection's buffers say how many messages are under way"
         ));
     }
-    if let (Operation::Messages(Api::Pool), Measure::Latency(_), Some(depth @ 2..)) =
-        (test.operation, test.measure, Count::given(args.tx_depth))
+    if let (TestOperation::Messages(Api::Pool), Measure::Latency(_), Some(depth @ 2..)) =
+        (test.operation, test.measure, CountOrAuto::given(args.tx_depth))
     {
         warnings.push(format!("-t {depth} has no effect on latency: there is one message under way"));
     }

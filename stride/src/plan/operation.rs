@@ -15,7 +15,7 @@ pub const ATOMIC_SIZE: u64 = 8;
 /// What carries the bytes of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Operation {
+pub enum TestOperation {
     /// RDMA write.
     Write,
     /// RDMA write that completes a receive of the peer's.
@@ -48,7 +48,7 @@ pub enum Api {
     Pool,
 }
 
-impl Operation {
+impl TestOperation {
     /// Whether it is one of queue pairs.
     pub fn is_of_pairs(self) -> bool {
         !matches!(self, Self::Messages(_) | Self::Tcp)
@@ -110,7 +110,7 @@ impl Operation {
                     Sizes::One { size } | Sizes::Again { size, .. } => {
                         ((2 << 20) / size.max(1)).clamp(2, 16) as u32
                     }
-                    Sizes::PowersOfTwo { .. } | Sizes::Ladder(_) | Sizes::Grid { .. } => 16,
+                    Sizes::PowersOfTwo { .. } | Sizes::Sweep(_) | Sizes::Grid { .. } => 16,
                 };
                 measure.default_tx_depth().min(few)
             }
@@ -132,7 +132,7 @@ impl Operation {
     }
 }
 
-impl fmt::Display for Operation {
+impl fmt::Display for TestOperation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Write => "write",
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn defaults_are_perftests() {
-        use Operation as O;
+        use TestOperation as O;
         let latency = |operation: O| Measure::Latency(operation.default_latency());
         for (operation, size, iterations) in
             [(O::Write, 65536, 5000), (O::Send, 65536, 1000), (O::Read, 65536, 1000), (O::FetchAdd, 8, 1000)]

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{LatencyDefinition, Measure, Operation, TestPlan};
+use super::{LatencyDefinition, Measure, TestOperation, TestPlan};
 use crate::cli::{OrderingArg, OrderingArgs};
 
 /// Whether devices may reorder their writes on the bus.
@@ -51,7 +51,8 @@ impl From<&OrderingArgs> for Ordering {
 impl TestPlan {
     /// Whether the last byte of a message is waited for in memory.
     pub fn awaits_last_byte(&self) -> bool {
-        (self.operation, self.measure) == (Operation::Write, Measure::Latency(LatencyDefinition::PingPong))
+        (self.operation, self.measure)
+            == (TestOperation::Write, Measure::Latency(LatencyDefinition::PingPong))
     }
 
     /// Whether writes may be reordered, with a library that knows of it or not.
@@ -68,7 +69,7 @@ impl TestPlan {
             // perftest's latency of writes, whatever it is measured by, is without.
             Ordering::Auto => {
                 let is_latency_of_writes =
-                    self.operation == Operation::Write && matches!(self.measure, Measure::Latency(_));
+                    self.operation == TestOperation::Write && matches!(self.measure, Measure::Latency(_));
                 Ok(is_known && !is_latency_of_writes)
             }
         }
@@ -89,11 +90,11 @@ impl fmt::Display for Ordering {
 mod tests {
     use super::*;
     use crate::cli;
-    use crate::plan::{Plan, PlanError};
+    use crate::plan::{PlanError, RunPlan};
 
     fn plan(line: &str) -> Result<TestPlan, PlanError> {
         let words = ["stride-perf"].into_iter().chain(line.split_whitespace());
-        Plan::new(cli::parse(words).unwrap()).map(|plan| plan.test)
+        RunPlan::new(cli::parse(words).unwrap()).map(|plan| plan.test)
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{ConnectionType, DeviceLimits, LatencyDefinition, Measure, Operation, TestPlan};
+use super::{ConnectionType, DeviceLimits, LatencyDefinition, Measure, TestOperation, TestPlan};
 use crate::cli::QueueArgs;
 
 /// As many completions as perftest takes at a time.
@@ -64,10 +64,10 @@ pub enum QueueError {
         count: u32,
     },
     /// Receives that nobody takes.
-    #[error("--use-srq with {operation}, which takes no receives: leave --use-srq out{}", if *operation == Operation::Write {", or add --imm"} else {""})]
+    #[error("--use-srq with {operation}, which takes no receives: leave --use-srq out{}", if *operation == TestOperation::Write {", or add --imm"} else {""})]
     NoReceives {
         /// The operation.
-        operation: Operation,
+        operation: TestOperation,
     },
     /// It is not known which message took which receive.
     #[error(
@@ -79,7 +79,7 @@ pub enum QueueError {
         /// How many.
         queue_pairs: u32,
         /// The operation.
-        operation: Operation,
+        operation: TestOperation,
     },
     /// The device has none.
     #[error(
@@ -123,7 +123,7 @@ pub enum QueueError {
         /// What the user gave.
         given: u32,
         /// The operation.
-        operation: Operation,
+        operation: TestOperation,
     },
     /// What is copied into the request is in no memory.
     #[error(
@@ -184,7 +184,7 @@ impl TestPlan {
     /// Refuses queues that do not go with the rest.
     pub(super) fn validate_queues(&self) -> Result<(), QueueError> {
         let ping_pong = Measure::Latency(LatencyDefinition::PingPong);
-        if self.queues.events && (self.operation, self.measure) == (Operation::Write, ping_pong) {
+        if self.queues.events && (self.operation, self.measure) == (TestOperation::Write, ping_pong) {
             return Err(QueueError::NoEvent);
         }
         if let (false, Some(given)) = (self.queues.events, self.queues.vector) {
@@ -219,8 +219,8 @@ impl TestPlan {
     fn check_entries(&self, limits: &DeviceLimits) -> Result<(), QueueError> {
         let (reads, others) = ((limits.max_sge_rd, "max_sge_rd"), (limits.max_sge, "max_sge"));
         let (limit, name) = match self.operation {
-            Operation::Read => reads,
-            Operation::Mix(_) => reads.min(others),
+            TestOperation::Read => reads,
+            TestOperation::Mix(_) => reads.min(others),
             _ => others,
         };
         let given = self.entries();
@@ -242,7 +242,8 @@ impl TestPlan {
         if self.queues.use_srq && !operation.takes_receives() {
             return Err(QueueError::NoReceives { operation });
         }
-        let is_placed = !matches!(operation, Operation::Send | Operation::SendImm) || queue_pairs == 1;
+        let is_placed =
+            !matches!(operation, TestOperation::Send | TestOperation::SendImm) || queue_pairs == 1;
         if self.shares_receives() && data_validation && !is_placed {
             let flag = if self.queues.use_srq { "--use-srq" } else { "-c XRC" };
             return Err(QueueError::AnyOrder { flag, queue_pairs, operation });
@@ -321,11 +322,11 @@ impl fmt::Display for Queues {
 mod tests {
     use super::*;
     use crate::cli;
-    use crate::plan::{Plan, PlanError};
+    use crate::plan::{PlanError, RunPlan};
 
     fn plan(line: &str) -> Result<TestPlan, PlanError> {
         let words = ["stride-perf"].into_iter().chain(line.split_whitespace());
-        Plan::new(cli::parse(words).unwrap()).map(|plan| plan.test)
+        RunPlan::new(cli::parse(words).unwrap()).map(|plan| plan.test)
     }
 
     #[test]

@@ -4,9 +4,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{LatencyDefinition, Measure, Operation, PlanError, TestPlan};
+use super::{LatencyDefinition, Measure, PlanError, TestOperation, TestPlan};
 use crate::cli::{CommonArgs, Millionths, RateArg, RateUnitsArg};
-use crate::report::Row;
+use crate::report::ResultRow;
 
 /// So many messages a second are a nanosecond apart.
 const MOST_MESSAGES_PER_SECOND: u64 = 1_000_000_000;
@@ -96,9 +96,9 @@ impl fmt::Display for Rate {
 
 impl TestPlan {
     /// What to tell the user if fewer messages were through than asked for.
-    pub fn missed_rate(&self, row: &Row) -> Option<String> {
+    pub fn missed_rate(&self, row: &ResultRow) -> Option<String> {
         let (size, seconds, messages) = match row {
-            Row::Rated(row) => (row.messages.size, row.messages.seconds, row.messages.iterations),
+            ResultRow::Rated(row) => (row.messages.size, row.messages.seconds, row.messages.iterations),
             _ => return None,
         };
         let (asked, is) = (self.rate?.messages_per_second(size), messages as f64 / seconds);
@@ -142,7 +142,7 @@ impl TestPlan {
             _ if self.bidirectional => {
                 together("-b".to_owned(), "measure one way, then the other with --reversed")
             }
-            _ if matches!(self.operation, Operation::Messages(_)) => {
+            _ if matches!(self.operation, TestOperation::Messages(_)) => {
                 together("msg".to_owned(), "leave --rate out")
             }
             _ => Ok(()),
@@ -154,11 +154,11 @@ impl TestPlan {
 mod tests {
     use super::*;
     use crate::cli;
-    use crate::plan::Plan;
+    use crate::plan::RunPlan;
 
     fn test(flags: &str) -> Result<TestPlan, PlanError> {
         let words = format!("stride-perf {flags}");
-        Plan::new(cli::parse(words.split_whitespace()).unwrap()).map(|plan| plan.test)
+        RunPlan::new(cli::parse(words.split_whitespace()).unwrap()).map(|plan| plan.test)
     }
 
     fn rate(flags: &str) -> Rate {

@@ -1,6 +1,8 @@
 //! perftest's rules: what follows from what was asked for, and what cannot be asked for.
 
-use super::{ATOMIC_SIZE, ConnectionType, LatencyDefinition, Measure, Operation, PlanError, Sizes, TestPlan};
+use super::{
+    ATOMIC_SIZE, ConnectionType, LatencyDefinition, Measure, PlanError, Sizes, TestOperation, TestPlan,
+};
 
 /// Fewer messages give no figure worth printing.
 pub const LEAST_ITERATIONS: u64 = 5;
@@ -70,10 +72,10 @@ impl TestPlan {
         self.validate_connection()?;
         self.validate_shape()?;
         match self.operation {
-            Operation::Messages(api) => self.validate_messages(api)?,
-            Operation::Mix(_) if self.data_validation => return Err(PlanError::ValidationOfMix),
-            Operation::Mix(mix) => mix.validate()?,
-            Operation::Tcp => self.validate_tcp()?,
+            TestOperation::Messages(api) => self.validate_messages(api)?,
+            TestOperation::Mix(_) if self.data_validation => return Err(PlanError::ValidationOfMix),
+            TestOperation::Mix(mix) => mix.validate()?,
+            TestOperation::Tcp => self.validate_tcp()?,
             operation if operation.is_atomic() => self.validate_atomic()?,
             _ => {}
         }
@@ -92,7 +94,7 @@ impl TestPlan {
             Sizes::One { size: 0 } | Sizes::Again { size: 0, .. } => return Err(PlanError::ZeroSize),
             Sizes::PowersOfTwo { max: given @ ..2 } => return Err(PlanError::MaxSizeTooSmall { given }),
             Sizes::Again { count: 0, .. } => return Err(PlanError::ZeroCount { flag: "-c" }),
-            Sizes::Ladder(ladder) => ladder.validate()?,
+            Sizes::Sweep(sweep) => sweep.validate()?,
             Sizes::Grid { max: given } if self.sizes.largest() == 0 => {
                 return Err(PlanError::BelowTheGrid { given });
             }
@@ -154,7 +156,7 @@ impl TestPlan {
         let has = match connection {
             ConnectionType::Rc | ConnectionType::Xrc => true,
             ConnectionType::Uc => !operation.fetches(),
-            ConnectionType::Ud => matches!(operation, Operation::Send | Operation::SendImm),
+            ConnectionType::Ud => matches!(operation, TestOperation::Send | TestOperation::SendImm),
         };
         if has { Ok(()) } else { Err(PlanError::NotOverConnection { connection, operation }) }
     }
@@ -178,7 +180,7 @@ impl TestPlan {
             Sizes::One { size } | Sizes::Again { size, .. } => {
                 Err(PlanError::NotAtomicSize { given: format!("-s {size}") })
             }
-            Sizes::PowersOfTwo { .. } | Sizes::Ladder(_) | Sizes::Grid { .. } => {
+            Sizes::PowersOfTwo { .. } | Sizes::Sweep(_) | Sizes::Grid { .. } => {
                 Err(PlanError::NotAtomicSize { given: "-a".to_owned() })
             }
         }

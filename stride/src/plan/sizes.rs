@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::Ladder;
+use super::SizeSweep;
 
 /// The message sizes of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,7 +21,8 @@ pub enum Sizes {
         max: u64,
     },
     /// Others that grow.
-    Ladder(Ladder),
+    #[serde(rename = "ladder")]
+    Sweep(SizeSweep),
     /// One size, again and again.
     Again {
         /// Its bytes.
@@ -42,7 +43,7 @@ impl Sizes {
     /// The sizes, in ascending order.
     pub fn iter(self) -> impl Iterator<Item = u64> {
         let (first, grid, last) = match self {
-            Self::Again { .. } | Self::Ladder(_) => (None, &[][..], 0),
+            Self::Again { .. } | Self::Sweep(_) => (None, &[][..], 0),
             Self::One { size } => (Some(size), &[][..], size),
             Self::PowersOfTwo { max } => (Some(2), &[][..], max),
             Self::Grid { max } => (None, &GRID[..], max),
@@ -51,8 +52,8 @@ impl Sizes {
             Self::Again { size, count } => std::iter::repeat_n(size, count as usize),
             _ => std::iter::repeat_n(0, 0),
         };
-        let ladder = match self {
-            Self::Ladder(ladder) => Some(ladder.iter()),
+        let sweep = match self {
+            Self::Sweep(sweep) => Some(sweep.iter()),
             _ => None,
         };
         let doubled = std::iter::successors(first, |size| size.checked_mul(2));
@@ -60,7 +61,7 @@ impl Sizes {
             .take_while(move |size| *size <= last)
             .chain(grid.iter().copied().filter(move |size| *size <= last))
             .chain(again)
-            .chain(ladder.into_iter().flatten())
+            .chain(sweep.into_iter().flatten())
     }
 
     /// The largest size that is measured; 0 if none is.
@@ -77,7 +78,7 @@ impl fmt::Display for Sizes {
         match self {
             Self::One { size } | Self::Again { size, .. } => write!(f, "{size}"),
             Self::PowersOfTwo { max } => write!(f, "2 to {max}"),
-            Self::Ladder(ladder) => ladder.fmt(f),
+            Self::Sweep(sweep) => sweep.fmt(f),
             Self::Grid { .. } => write!(f, "{} to {}", GRID[0], self.largest()),
         }
     }

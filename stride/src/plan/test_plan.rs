@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Echo, Operation, Ordering, Queues, Rate, Sizes, WarmUp, Way};
+use super::{Echo, Ordering, PathOptions, Queues, Rate, Sizes, TestOperation, WarmUp};
 
 /// What counts as the latency of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,7 +56,7 @@ impl fmt::Display for Measure {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TestPlan {
     /// What carries the bytes of a message.
-    pub operation: Operation,
+    pub operation: TestOperation,
     /// What is measured.
     pub measure: Measure,
     /// The message sizes.
@@ -96,7 +96,7 @@ pub struct TestPlan {
     /// How fast messages are sent, unless as fast as can be.
     pub rate: Option<Rate>,
     /// How packets find their way, and what becomes of those that are lost.
-    pub way: Way,
+    pub way: PathOptions,
     /// How queues are made and waited for.
     pub queues: Queues,
     /// Whether devices may reorder their writes.
@@ -148,7 +148,7 @@ pub(super) const MOST_MESSAGES: u64 = 1 << 47;
 
 /// What a side does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Parts {
+pub struct SideTasks {
     /// It measures.
     pub measures: bool,
     /// The peer measures, and this side answers as far as that needs it.
@@ -157,7 +157,7 @@ pub struct Parts {
 
 impl TestPlan {
     /// perftest's defaults for messages of these sizes.
-    pub fn new(operation: Operation, measure: Measure, sizes: Sizes) -> Self {
+    pub fn new(operation: TestOperation, measure: Measure, sizes: Sizes) -> Self {
         Self {
             operation,
             measure,
@@ -179,7 +179,7 @@ impl TestPlan {
             threads: None,
             warm_up: None,
             rate: None,
-            way: Way::default(),
+            way: PathOptions::default(),
             queues: Queues::default(),
             ordering: Ordering::default(),
             device_clock: false,
@@ -207,9 +207,9 @@ impl TestPlan {
     }
 
     /// What the client does, or the server.
-    pub fn parts(&self, is_client: bool) -> Parts {
+    pub fn parts(&self, is_client: bool) -> SideTasks {
         let measures = is_client != self.reversed;
-        Parts { measures: measures || self.bidirectional, serves: !measures || self.bidirectional }
+        SideTasks { measures: measures || self.bidirectional, serves: !measures || self.bidirectional }
     }
 
     /// What counts as the latency of a message of queue pairs, if it is measured.
@@ -229,7 +229,7 @@ impl TestPlan {
     }
 
     /// Whether the peer sends to a side with these parts.
-    pub fn messages_come_to(&self, parts: Parts) -> bool {
+    pub fn messages_come_to(&self, parts: SideTasks) -> bool {
         parts.serves || self.measure == Measure::Latency(LatencyDefinition::PingPong)
     }
 }

@@ -1,7 +1,7 @@
 //! How many threads share a test's queue pairs, and what is chosen where the user leaves it to the program.
 
-use super::{Measure, PlanError, Sizes, TestPlan, WayError};
-use crate::cli::{CommonArgs, Count};
+use super::{Measure, PathOptionsError, PlanError, Sizes, TestPlan};
+use crate::cli::{CommonArgs, CountOrAuto};
 
 /// The most threads of a test: their histograms alone are a hundred megabytes then.
 pub const MOST_THREADS: u32 = 256;
@@ -11,7 +11,7 @@ const BYTES_UNDER_WAY: u64 = 4 << 20;
 
 /// What is left to the program, until the device is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Choices {
+pub struct OpenChoices {
     /// How many threads there are.
     pub threads: bool,
     /// How many messages are under way.
@@ -22,7 +22,7 @@ pub struct Choices {
 
 /// What choices depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Circumstances {
+pub struct ChoiceInputs {
     /// Processors that this side may use.
     pub processors: u32,
     /// Whether the bytes are copied by processors.
@@ -37,16 +37,16 @@ pub struct Circumstances {
     pub max_cqe: u32,
 }
 
-impl Choices {
+impl OpenChoices {
     /// Those that the command line leaves open.
     pub fn new(args: &CommonArgs) -> Self {
-        let threads = args.threads == Some(Count::Auto);
-        let depth = args.run.tx_depth == Some(Count::Auto);
+        let threads = args.threads == Some(CountOrAuto::Auto);
+        let depth = args.run.tx_depth == Some(CountOrAuto::Auto);
         Self { threads, depth, queue_pairs: threads && args.qp.is_none() }
     }
 
     /// Chooses: the test, and what the user should know of it.
-    pub fn settle(self, mut test: TestPlan, circumstances: Circumstances) -> (TestPlan, Vec<String>) {
+    pub fn settle(self, mut test: TestPlan, circumstances: ChoiceInputs) -> (TestPlan, Vec<String>) {
         let (mut notes, size) = (Vec::new(), test_size(&test));
         if self.threads {
             let threads = test.auto_threads(size, circumstances).max(circumstances.devices);
@@ -55,7 +55,7 @@ impl Choices {
             if self.queue_pairs {
                 test.queue_pairs = threads;
             }
-            let Circumstances { processors, .. } = circumstances;
+            let ChoiceInputs { processors, .. } = circumstances;
             notes.push(format!(
                 "--threads auto: {threads}, for messages of {size} bytes and {processors} processors"
             ));
@@ -72,7 +72,7 @@ impl Choices {
 fn test_size(test: &TestPlan) -> u64 {
     match test.sizes {
         Sizes::One { size } | Sizes::Again { size, .. } => size,
-        sizes @ (Sizes::PowersOfTwo { .. } | Sizes::Ladder(_) | Sizes::Grid { .. }) => {
+        sizes @ (Sizes::PowersOfTwo { .. } | Sizes::Sweep(_) | Sizes::Grid { .. }) => {
             sizes.iter().next().unwrap_or(1)
         }
     }
@@ -100,7 +100,7 @@ impl TestPlan {
     pub(super) fn validate_devices(&self, devices: u32) -> Result<(), PlanError> {
         if self.way.rdma_cm && devices > 1 {
             let flag = format!("-d, of {devices} devices or ports,");
-            return Err(WayError::ManagerOfOne { flag }.into());
+            return Err(PathOptionsError::ManagerOfOne { flag }.into());
         }
         for (flag, given) in [("--threads", self.thread_count()), ("-q", self.queue_pairs)] {
             if (1..devices).contains(&given) {
@@ -117,15 +117,15 @@ impl TestPlan {
                 Err(PlanError::ThreadsAboveQueuePairs { threads, queue_pairs })
             }
             (Some(threads @ 2..), _) if self.way.rdma_cm => {
-                Err(WayError::ManagerOfOne { flag: format!("--threads {threads}") }.into())
+                Err(PathOptionsError::ManagerOfOne { flag: format!("--threads {threads}") }.into())
             }
             _ => Ok(()),
         }
     }
 
     /// Small messages are limited by how fast a processor posts them, large ones by the link, unless processors copy them.
-    fn auto_threads(&self, size: u64, circumstances: Circumstances) -> u32 {
-        let Circumstances { processors, is_software, has_peer, .. } = circumstances;
+    fn auto_threads(&self, size: u64, circumstances: ChoiceInputs) -> u32 {
+        let ChoiceInputs { processors, is_software, has_peer, .. } = circumstances;
         let usable = if has_peer && self.both_sides_work() { processors / 2 } else { processors };
         let wanted = match (self.measure, size) {
             (Measure::Latency(_) | Measure::Echo(_), _) => 1,
@@ -141,7 +141,7 @@ impl TestPlan {
     }
 
     /// As many messages as keep a link busy; a power of two, and at least a list.
-    fn auto_depth(&self, size: u64, Circumstances { max_qp_wr, max_cqe, .. }: Circumstances) -> u32 {
+    fn auto_depth(&self, size: u64, ChoiceInputs { max_qp_wr, max_cqe, .. }: ChoiceInputs) -> u32 {
         match self.measure {
             Measure::Bandwidth => {
                 let messages = (BYTES_UNDER_WAY / size.max(1)).clamp(8, 1024) as u32;
@@ -159,9 +159,9 @@ impl TestPlan {
 mod tests {
     use super::*;
     use crate::cli;
-    use crate::plan::Plan;
+    use crate::plan::RunPlan;
 
-    const HERE: Circumstances = Circumstances {
+    const HERE: ChoiceInputs = ChoiceInputs {
         processors: 16,
         is_software: false,
         has_peer: false,
@@ -170,12 +170,12 @@ mod tests {
         max_cqe: 1 << 20,
     };
 
-    fn plan(flags: &str) -> Result<Plan, PlanError> {
+    fn plan(flags: &str) -> Result<RunPlan, PlanError> {
         let words = format!("stride-perf {flags}");
-        Plan::new(cli::parse(words.split_whitespace()).unwrap())
+        RunPlan::new(cli::parse(words.split_whitespace()).unwrap())
     }
 
-    fn settled(flags: &str, circumstances: Circumstances) -> (TestPlan, Vec<String>) {
+    fn settled(flags: &str, circumstances: ChoiceInputs) -> (TestPlan, Vec<String>) {
         let plan = plan(flags).unwrap();
         plan.local.choices.settle(plan.test, circumstances)
     }
@@ -216,11 +216,11 @@ mod tests {
             [64, 4096, 8192, 65536, 1 << 20].map(|size| threads(&format!("write bw -s {size}"), HERE)),
             [8, 8, 4, 2, 1]
         );
-        assert_eq!(threads("write bw -s 64", Circumstances { processors: 2, ..HERE }), 2);
-        assert_eq!(threads("write bw -s 1M", Circumstances { is_software: true, ..HERE }), 16);
-        assert_eq!(threads("send bw -s 1M", Circumstances { is_software: true, has_peer: true, ..HERE }), 8);
-        assert_eq!(threads("write bw -s 1M", Circumstances { devices: 3, ..HERE }), 3);
-        assert_eq!(threads("send bw", Circumstances { processors: 1, has_peer: true, ..HERE }), 1);
+        assert_eq!(threads("write bw -s 64", ChoiceInputs { processors: 2, ..HERE }), 2);
+        assert_eq!(threads("write bw -s 1M", ChoiceInputs { is_software: true, ..HERE }), 16);
+        assert_eq!(threads("send bw -s 1M", ChoiceInputs { is_software: true, has_peer: true, ..HERE }), 8);
+        assert_eq!(threads("write bw -s 1M", ChoiceInputs { devices: 3, ..HERE }), 3);
+        assert_eq!(threads("send bw", ChoiceInputs { processors: 1, has_peer: true, ..HERE }), 1);
         assert_eq!(
             (threads("write lat", HERE), threads("write bw -a", HERE), threads("write bw -s 64 -q 3", HERE)),
             (1, 8, 3)
@@ -246,7 +246,7 @@ mod tests {
             (1024, 1, 64)
         );
         assert_eq!(depth("write bw -l 256 -n 2560"), 256);
-        let few = Circumstances { max_qp_wr: 100, max_cqe: 160, ..HERE };
+        let few = ChoiceInputs { max_qp_wr: 100, max_cqe: 160, ..HERE };
         assert_eq!(settled("write bw -s 64 -t auto", few).0.tx_depth, 64);
         assert_eq!(settled("write bw -s 64 -t auto -q 10", few).0.tx_depth, 16);
         // What is not left open is not touched.

@@ -94,11 +94,11 @@ impl TestPlan {
 mod tests {
     use super::*;
     use crate::cli;
-    use crate::plan::Plan;
+    use crate::plan::RunPlan;
 
     fn test(flags: &str) -> Result<TestPlan, PlanError> {
         let words = format!("stride-perf {flags}");
-        Plan::new(cli::parse(words.split_whitespace()).unwrap()).map(|plan| plan.test)
+        RunPlan::new(cli::parse(words.split_whitespace()).unwrap()).map(|plan| plan.test)
     }
 
     fn warming(flags: &str) -> TestPlan {

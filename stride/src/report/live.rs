@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-use crate::plan::{Cell, LatencyDefinition, Measure, TestPlan};
+use crate::plan::{LatencyDefinition, Measure, TestPlan, TestPoint};
 use crate::result::{Interval, SizeResult};
-use crate::workload::Progress;
+use crate::workload::TestProgress;
 
 /// How often progress is looked at.
 pub(super) const SECOND: Duration = Duration::from_secs(1);
@@ -16,12 +16,12 @@ const PLACES: usize = 20;
 
 /// What it is over with.
 #[derive(Clone, Copy, Debug)]
-enum Whole {
+enum TestLength {
     Messages(u64),
     Time(Duration),
 }
 
-impl Whole {
+impl TestLength {
     /// How much of it is done, of 1.
     fn part(self, (time, messages): (Duration, u64)) -> f64 {
         let part = match self {
@@ -34,12 +34,12 @@ impl Whole {
 
 /// A message size that is being measured.
 #[derive(Debug)]
-pub(super) struct Live {
-    pub(super) progress: Arc<Progress>,
+pub(super) struct LiveProgress {
+    pub(super) progress: Arc<TestProgress>,
     /// The thread that looks once a second, and is woken to notice that it is over.
     pub(super) ticker: Option<Thread>,
-    cell: Cell,
-    whole: Whole,
+    point: TestPoint,
+    whole: TestLength,
     measure: Measure,
     began: Instant,
     /// Until when, and how many messages were through by then.
@@ -47,15 +47,15 @@ pub(super) struct Live {
     pub(super) intervals: Vec<Interval>,
 }
 
-impl Live {
-    pub(super) fn new(cell: Cell, test: &TestPlan, progress: Arc<Progress>) -> Self {
+impl LiveProgress {
+    pub(super) fn new(point: TestPoint, test: &TestPlan, progress: Arc<TestProgress>) -> Self {
         Self {
             progress,
             ticker: None,
-            cell,
+            point,
             whole: match test.duration {
-                Some(seconds) => Whole::Time(Duration::from_secs(seconds.into())),
-                None => Whole::Messages(test.messages_of(cell)),
+                Some(seconds) => TestLength::Time(Duration::from_secs(seconds.into())),
+                None => TestLength::Messages(test.messages_of(point)),
             },
             measure: test.measure,
             began: Instant::now(),
@@ -77,9 +77,9 @@ impl Live {
             let places = (part * PLACES as f64) as usize;
             let (bar, rest) = ("#".repeat(places), ".".repeat(PLACES - places));
             let percent = part * 100.0;
-            format!("{} [{bar}{rest}] {percent:.0} %, {figures}", self.cell)
+            format!("{} [{bar}{rest}] {percent:.0} %, {figures}", self.point)
         } else {
-            format!("{}, {:.0} s: {figures}", self.cell, now.0.as_secs_f64())
+            format!("{}, {:.0} s: {figures}", self.point, now.0.as_secs_f64())
         }
     }
 
@@ -91,7 +91,7 @@ impl Live {
             start_s: from.0.as_secs_f64(),
             duration_s: duration,
             iterations,
-            bw_gbps: rate * self.cell.size as f64 * 8.0 / 1e9,
+            bw_gbps: rate * self.point.size as f64 * 8.0 / 1e9,
             msg_rate_mpps: rate / 1e6,
         }
     }
@@ -108,13 +108,13 @@ impl Live {
             Measure::Latency(LatencyDefinition::Completion) => (false, Some(us)),
         };
         Some(SizeResult {
-            msg_bytes: self.cell.size,
-            in_flight: self.cell.in_flight,
+            msg_bytes: self.point.size,
+            in_flight: self.point.in_flight,
             iterations,
             duration_s,
             bw_gbps: bandwidth.then_some(all.bw_gbps),
             msg_rate_mpps: bandwidth.then_some(all.msg_rate_mpps),
-            qps: self.cell.in_flight.map(|_| all.msg_rate_mpps * 1e6),
+            qps: self.point.in_flight.map(|_| all.msg_rate_mpps * 1e6),
             lat_us_avg: average,
             interrupted: true,
             intervals: self.intervals,
@@ -130,25 +130,25 @@ pub(super) fn words(size: &SizeResult) -> String {
         (.., Some(average)) => format!("{average:.3} us on average"),
         _ => "nothing".to_owned(),
     };
-    let cell = Cell { size: size.msg_bytes, in_flight: size.in_flight };
-    format!("# interrupted after {} messages of {cell}: {figures}", size.iterations)
+    let point = TestPoint { size: size.msg_bytes, in_flight: size.in_flight };
+    format!("# interrupted after {} messages of {point}: {figures}", size.iterations)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::cli;
-    use crate::plan::Plan;
+    use crate::plan::RunPlan;
 
-    fn live(flags: &str) -> Live {
+    fn live(flags: &str) -> LiveProgress {
         of_test(&format!("write {flags}"))
     }
 
     /// The last row of a test.
-    fn of_test(test: &str) -> Live {
+    fn of_test(test: &str) -> LiveProgress {
         let words = format!("stride-perf {test}");
-        let test = Plan::new(cli::parse(words.split_whitespace()).unwrap()).unwrap().test;
-        Live::new(test.cells().last().unwrap(), &test, Arc::new(Progress::of_threads(2)))
+        let test = RunPlan::new(cli::parse(words.split_whitespace()).unwrap()).unwrap().test;
+        LiveProgress::new(test.cells().last().unwrap(), &test, Arc::new(TestProgress::of_threads(2)))
     }
 
     #[test]

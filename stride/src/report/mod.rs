@@ -14,7 +14,7 @@ pub(crate) use echo::TITLE as ECHO;
 pub use expectations::{Expectations, ExpectationsError};
 pub use output::{MISSED, Output};
 pub use rated::RatedRow;
-pub use row::{BandwidthRow, LatencyRow, Measured, Row};
+pub use row::{BandwidthRow, LatencyRow, Measured, ResultRow};
 pub(crate) use table::footer;
 pub(crate) use table::{defined, duration};
 pub use table::{heading, line, software};

@@ -3,13 +3,13 @@
 use serde::{Deserialize, Serialize};
 
 use super::{EchoRow, RatedRow};
-use crate::plan::Cell;
+use crate::plan::TestPoint;
 use crate::statistics::{BandwidthSummary, LatencySummary};
 
 /// What was measured with messages of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Row {
+pub enum ResultRow {
     /// Of a bandwidth test.
     Bandwidth(BandwidthRow),
     /// Of a latency test.
@@ -24,7 +24,7 @@ pub enum Row {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
     /// The row.
-    pub row: Row,
+    pub row: ResultRow,
     /// How long the threads that measured it ran, in nanoseconds for each message that they sent; where that is known.
     pub cpu_ns_per_msg: Option<f64>,
 }
@@ -71,14 +71,14 @@ pub struct LatencyRow {
     pub max: f64,
 }
 
-impl Row {
+impl ResultRow {
     /// What it is about.
-    pub fn cell(&self) -> Cell {
+    pub fn point(&self) -> TestPoint {
         match self {
-            Self::Bandwidth(row) => Cell { size: row.size, in_flight: None },
-            Self::Latency(row) => Cell { size: row.size, in_flight: None },
-            Self::Rated(row) => Cell { size: row.messages.size, in_flight: None },
-            Self::Echo(row) => Cell { size: row.requests.size, in_flight: Some(row.in_flight) },
+            Self::Bandwidth(row) => TestPoint { size: row.size, in_flight: None },
+            Self::Latency(row) => TestPoint { size: row.size, in_flight: None },
+            Self::Rated(row) => TestPoint { size: row.messages.size, in_flight: None },
+            Self::Echo(row) => TestPoint { size: row.requests.size, in_flight: Some(row.in_flight) },
         }
     }
 }

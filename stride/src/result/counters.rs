@@ -24,13 +24,13 @@ const TROUBLES: [&str; 9] = [
 
 /// Ports' counters, by name.
 #[derive(Clone, Debug)]
-pub struct Counters {
+pub struct PortCounters {
     /// What is put before names, and where they are.
     ports: Vec<(String, PathBuf)>,
     values: BTreeMap<String, u64>,
 }
 
-impl Counters {
+impl PortCounters {
     /// Those of ports of the system's, as they are now; none where the kernel has none, as of software devices. Of several
     /// ports each name has the device and the port before it.
     pub fn of(devices: &[LocalDevice]) -> Option<Self> {
@@ -87,7 +87,7 @@ mod tests {
     fn what_was_counted_is_the_difference() {
         let port = std::env::temp_dir().join(format!("stride-counters-{}", std::process::id()));
         let set = |name: &str, value: &str| fs::write(port.join(name), value).unwrap();
-        let below = |prefix: &str| Counters::below(vec![(prefix.to_owned(), port.clone())]);
+        let below = |prefix: &str| PortCounters::below(vec![(prefix.to_owned(), port.clone())]);
         assert!(below("").is_none());
         for folder in FOLDERS {
             fs::create_dir_all(port.join(folder)).unwrap();

@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::flat::csv_of;
-use super::replaced::Replaced;
-use super::{FlatRow, Record};
-use crate::plan::Cell;
+use super::replaced::ReplacedFile;
+use super::{FlatRow, RunRecord};
+use crate::plan::TestPoint;
 
 /// Where results go, by format. `-` is standard output.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Targets {
+pub struct ResultPaths {
     /// One JSON document.
     pub json: Option<PathBuf>,
     /// JSON lines.
@@ -86,7 +86,7 @@ fn remedy(error: &io::Error) -> &'static str {
     }
 }
 
-impl Targets {
+impl ResultPaths {
     fn flags(&self) -> [(&'static str, Option<&PathBuf>); 4] {
         [
             ("--json", self.json.as_ref()),
@@ -103,7 +103,7 @@ impl Targets {
 
     /// Refuses what is of one run.
     pub(crate) fn check_many_runs(&self) -> Result<(), FilesError> {
-        let of_one = self.flags().into_iter().find(|(flag, path)| *flag != Lines::FLAG && path.is_some());
+        let of_one = self.flags().into_iter().find(|(flag, path)| *flag != JsonLines::FLAG && path.is_some());
         of_one.map_or(Ok(()), |(flag, _)| Err(FilesError::OfOneRun { flag }))
     }
 
@@ -129,20 +129,20 @@ fn is_standard_output(path: &Path) -> bool {
 
 /// A file that is written whole, or standard output, which gets it at the end.
 #[derive(Debug)]
-struct Document {
+struct ResultFile {
     flag: &'static str,
     path: PathBuf,
     /// None for standard output.
-    file: Option<Replaced>,
+    file: Option<ReplacedFile>,
 }
 
-impl Document {
+impl ResultFile {
     fn new(flag: &'static str, path: &Path, force: bool) -> Result<Self, FilesError> {
         let path = path.to_owned();
         if is_standard_output(&path) {
             return Ok(Self { flag, path, file: None });
         }
-        match Replaced::new(&path, force) {
+        match ReplacedFile::new(&path, force) {
             Ok(file) => Ok(Self { flag, path, file: Some(file) }),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 Err(FilesError::Exists { flag, path })
@@ -170,13 +170,13 @@ fn print_whole(content: &str) -> io::Result<()> {
 
 /// A file that grows by lines, of this run and others.
 #[derive(Debug)]
-struct Lines {
+struct JsonLines {
     path: PathBuf,
     /// None for standard output.
     file: Option<File>,
 }
 
-impl Lines {
+impl JsonLines {
     const FLAG: &str = "--jsonl";
 
     fn new(path: &Path, force: bool) -> Result<Self, FilesError> {
@@ -234,14 +234,14 @@ fn append_whole(file: &mut File, line: &str) -> io::Result<()> {
 /// All files of a run.
 #[derive(Debug, Default)]
 pub struct Files {
-    json: Option<Document>,
-    csv: Option<Document>,
+    json: Option<ResultFile>,
+    csv: Option<ResultFile>,
     /// Several runs of one process may share them.
-    lines: Option<Arc<Mutex<Lines>>>,
+    lines: Option<Arc<Mutex<JsonLines>>>,
     /// Whether a line or a distribution is missing, which is written but once.
     lost: bool,
     /// One for each row, if any.
-    hgrm: Vec<Document>,
+    hgrm: Vec<ResultFile>,
 }
 
 impl Files {
@@ -250,10 +250,10 @@ impl Files {
     /// # Errors
     ///
     /// One of them cannot, or is there already.
-    pub fn new(targets: &Targets, cells: impl Iterator<Item = Cell>) -> Result<Self, FilesError> {
+    pub fn new(targets: &ResultPaths, cells: impl Iterator<Item = TestPoint>) -> Result<Self, FilesError> {
         targets.check()?;
         let document = |flag, path: &Option<PathBuf>| {
-            path.as_deref().map(|path| Document::new(flag, path, targets.force)).transpose()
+            path.as_deref().map(|path| ResultFile::new(flag, path, targets.force)).transpose()
         };
         let mut files = Self {
             json: document("--json", &targets.json)?,
@@ -264,11 +264,11 @@ impl Files {
         };
         if let Some(path) = &targets.hgrm {
             let paths = hgrm_paths(path, &cells.collect::<Vec<_>>());
-            let documents = paths.iter().map(|path| Document::new("--hgrm", path, targets.force));
+            let documents = paths.iter().map(|path| ResultFile::new("--hgrm", path, targets.force));
             files.hgrm = documents.collect::<Result<_, _>>()?;
         }
         // The last, as this one alone makes its file already.
-        let lines = targets.jsonl.as_deref().map(|path| Lines::new(path, targets.force)).transpose()?;
+        let lines = targets.jsonl.as_deref().map(|path| JsonLines::new(path, targets.force)).transpose()?;
         files.lines = lines.map(|lines| Arc::new(Mutex::new(lines)));
         Ok(files)
     }
@@ -278,7 +278,7 @@ impl Files {
     /// # Errors
     ///
     /// What was written before is as it was.
-    pub fn add(&mut self, record: &Record) -> Result<(), FilesError> {
+    pub fn add(&mut self, record: &RunRecord) -> Result<(), FilesError> {
         let appended = match (&self.lines, record.results.last()) {
             (Some(lines), Some(last)) => {
                 let line = FlatRow::new(record, last).to_json_line();
@@ -309,7 +309,7 @@ impl Files {
         Self { lines: self.lines.clone(), ..Self::default() }
     }
 
-    fn add_distribution(&mut self, record: &Record) -> Result<(), FilesError> {
+    fn add_distribution(&mut self, record: &RunRecord) -> Result<(), FilesError> {
         let index = record.results.len().saturating_sub(1);
         let histogram = record.results.last().and_then(|last| last.histogram.as_ref());
         match (self.hgrm.get_mut(index), histogram) {
@@ -323,7 +323,7 @@ impl Files {
     /// # Errors
     ///
     /// What was written before is as it was.
-    pub fn finish(&mut self, record: &Record) -> Result<(), FilesError> {
+    pub fn finish(&mut self, record: &RunRecord) -> Result<(), FilesError> {
         if record.results.is_empty() {
             [&mut self.json, &mut self.csv].into_iter().for_each(|document| {
                 document.take_if(|document| document.file.is_some());
@@ -332,7 +332,7 @@ impl Files {
         self.write(record, true)
     }
 
-    fn write(&mut self, record: &Record, at_end: bool) -> Result<(), FilesError> {
+    fn write(&mut self, record: &RunRecord, at_end: bool) -> Result<(), FilesError> {
         let json = self.json.as_mut().map_or(Ok(()), |json| {
             json.write(at_end, || serde_json::to_string(record).expect("strings and numbers are JSON") + "\n")
         });
@@ -344,16 +344,16 @@ impl Files {
 }
 
 /// A file for each row; with one row the file itself.
-fn hgrm_paths(path: &Path, cells: &[Cell]) -> Vec<PathBuf> {
+fn hgrm_paths(path: &Path, cells: &[TestPoint]) -> Vec<PathBuf> {
     if cells.len() == 1 {
         return vec![path.to_owned()];
     }
     let extension = path.extension().map(|extension| extension.to_string_lossy().into_owned());
     cells
         .iter()
-        .map(|cell| match &extension {
-            Some(extension) => path.with_extension(format!("{}.{extension}", cell.name())),
-            None => PathBuf::from(format!("{}.{}", path.display(), cell.name())),
+        .map(|point| match &extension {
+            Some(extension) => path.with_extension(format!("{}.{extension}", point.name())),
+            None => PathBuf::from(format!("{}.{}", path.display(), point.name())),
         })
         .collect()
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Record, SizeResult};
+use super::{RunRecord, SizeResult};
 
 /// The columns of the CSV file, which are the keys of an object of the JSON lines.
 pub const COLUMNS: [&str; 31] = [
@@ -78,7 +78,7 @@ pub struct FlatRow {
 
 impl FlatRow {
     /// Of this run and this size.
-    pub fn new(run: &Record, size: &SizeResult) -> Self {
+    pub fn new(run: &RunRecord, size: &SizeResult) -> Self {
         let (device, parameters) = (run.device.as_ref(), run.parameters.as_ref());
         Self {
             run_id: run.run_id.clone(),
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn the_columns_are_the_fields() {
-        let run = Record::new(vec!["stride-perf".to_owned()], "client");
+        let run = RunRecord::new(vec!["stride-perf".to_owned()], "client");
         let line = FlatRow::new(&run, &SizeResult::default()).to_json_line();
         let keys = line.match_indices("\":").map(|(end, _)| {
             let begin = line[..end].rfind('"').unwrap() + 1;
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn a_field_with_a_comma_is_quoted() {
-        let mut run = Record::new(Vec::new(), "client");
+        let mut run = RunRecord::new(Vec::new(), "client");
         run.host.name = "a,\"b\"".to_owned();
         let text = csv_of([FlatRow::new(&run, &SizeResult::default())].into_iter());
         let (header, line) = text.split_once('\n').unwrap();

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// What figures depend on beside the device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Host {
+pub struct HostRecord {
     /// Its name.
     pub name: String,
     /// The operating system's name and release.
@@ -21,7 +21,7 @@ pub struct Host {
     pub numa_nodes: u64,
 }
 
-impl Host {
+impl HostRecord {
     /// This one.
     pub fn this() -> Self {
         let name = rustix::system::uname();
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn this_machine_has_a_processor_and_a_kernel() {
-        let host = Host::this();
+        let host = HostRecord::this();
         assert!(host.cpus >= 1 && host.numa_nodes >= 1 && host.kernel.starts_with("Linux "), "{host:?}");
     }
 }

@@ -13,13 +13,14 @@ mod path;
 mod record;
 mod replaced;
 
-pub use counters::{Counters, troubles};
+pub use counters::{PortCounters, troubles};
 pub use device::DeviceInfo;
-pub use files::{Files, FilesError, Targets};
+pub use files::{Files, FilesError, ResultPaths};
 pub use flat::{COLUMNS, FlatRow};
 pub use histogram::Distribution;
-pub use host::Host;
+pub use host::HostRecord;
 pub(crate) use path::PayloadPath;
 pub use record::{
-    Connection, Details, Interval, Parameters, Peer, Record, SideResult, SizeResult, Status, Tool,
+    ConnectionRecord, Interval, ParameterRecord, PeerRecord, RunRecord, SideResult, SizeDetails, SizeResult,
+    Status, Tool,
 };

@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{DeviceInfo, Distribution, Host};
-use crate::plan::{Cell, LatencyDefinition, Measure, Role, TestPlan};
-use crate::report::{BandwidthRow, ECHO, LatencyRow, Row, defined, duration};
+use super::{DeviceInfo, Distribution, HostRecord};
+use crate::plan::{LatencyDefinition, Measure, SideRole, TestPlan, TestPoint};
+use crate::report::{BandwidthRow, ECHO, LatencyRow, ResultRow, defined, duration};
 
 /// The version of the structure: a key that goes, or means something else, makes it the next one.
 pub(crate) const SCHEMA: &str = "stride-perf-result/1";
 
 /// Everything that is known of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Record {
+pub struct RunRecord {
     /// The version of this structure.
     pub schema: String,
     /// Differs from run to run.
@@ -31,19 +31,19 @@ pub struct Record {
     /// Why it came no further.
     pub error: Option<String>,
     /// The machine of this side.
-    pub host: Host,
+    pub host: HostRecord,
     /// The side that this is.
     pub role: String,
     /// The other side.
-    pub peer: Option<Peer>,
+    pub peer: Option<PeerRecord>,
     /// The device of this side, unless there is none.
     pub device: Option<DeviceInfo>,
     /// More of them, where several were used.
     pub other_devices: Vec<DeviceInfo>,
     /// What carried the messages, once both sides were connected.
-    pub connection: Option<Connection>,
+    pub connection: Option<ConnectionRecord>,
     /// What was asked for, once both sides agreed on it.
-    pub parameters: Option<Parameters>,
+    pub parameters: Option<ParameterRecord>,
     /// What was measured, row by row.
     pub results: Vec<SizeResult>,
     /// What the user was told beside the figures.
@@ -75,7 +75,7 @@ pub enum Status {
 
 /// The other side.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Peer {
+pub struct PeerRecord {
     /// Host or address, and port, of the control connection.
     pub address: String,
     /// Its release of stride-perf.
@@ -84,7 +84,7 @@ pub struct Peer {
 
 /// What carried the messages.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Connection {
+pub struct ConnectionRecord {
     /// `RC` and so on; of messages, `RDMA` or `TCP`.
     pub transport: String,
     /// In words: how the two sides are connected, and why so.
@@ -93,7 +93,7 @@ pub struct Connection {
 
 /// What was asked for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Parameters {
+pub struct ParameterRecord {
     /// What carried the bytes of a message.
     pub operation: String,
     /// `bw`, `lat` or `grid`.
@@ -176,7 +176,7 @@ pub struct SideResult {
 
 /// What is known of a size beside its row.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Details {
+pub struct SizeDetails {
     /// All samples.
     pub histogram: Option<Distribution>,
     /// How long the measuring threads ran, in nanoseconds for each message.
@@ -202,7 +202,7 @@ pub struct Interval {
     pub msg_rate_mpps: f64,
 }
 
-impl Record {
+impl RunRecord {
     /// Of a run that begins now.
     pub fn new(command: Vec<String>, role: &str) -> Self {
         Self {
@@ -214,7 +214,7 @@ impl Record {
             elapsed_s: 0.0,
             status: Status::Running,
             error: None,
-            host: Host::this(),
+            host: HostRecord::this(),
             role: role.to_owned(),
             peer: None,
             device: None,
@@ -227,7 +227,7 @@ impl Record {
     }
 }
 
-impl Role {
+impl SideRole {
     /// The name that results know it by.
     pub fn name(&self) -> &'static str {
         match self {
@@ -238,7 +238,7 @@ impl Role {
     }
 }
 
-impl Parameters {
+impl ParameterRecord {
     /// Of this plan.
     pub fn new(test: &TestPlan) -> Self {
         let (measure, latency_definition, definition) = match test.measure {
@@ -266,20 +266,20 @@ impl Parameters {
 
 impl SizeResult {
     /// Of this row.
-    pub fn new(row: &Row, details: Details) -> Self {
-        let Details { histogram, cpu_ns_per_msg, sides, counters } = details;
+    pub fn new(row: &ResultRow, details: SizeDetails) -> Self {
+        let SizeDetails { histogram, cpu_ns_per_msg, sides, counters } = details;
         let size = match row {
-            Row::Bandwidth(row) => Self::default().with_bandwidth(row),
-            Row::Latency(row) => {
+            ResultRow::Bandwidth(row) => Self::default().with_bandwidth(row),
+            ResultRow::Latency(row) => {
                 let duration_s = row.iterations as f64 * row.avg / 1e6;
                 Self { iterations: row.iterations, duration_s, ..Self::default() }.with_latency(row)
             }
-            Row::Rated(row) => Self::default().with_bandwidth(&row.messages).with_latency(&row.latency),
-            Row::Echo(row) => Self { qps: Some(row.requests_per_second()), ..Self::default() }
+            ResultRow::Rated(row) => Self::default().with_bandwidth(&row.messages).with_latency(&row.latency),
+            ResultRow::Echo(row) => Self { qps: Some(row.requests_per_second()), ..Self::default() }
                 .with_bandwidth(&row.requests)
                 .with_latency(&row.answers),
         };
-        let Cell { size: msg_bytes, in_flight } = row.cell();
+        let TestPoint { size: msg_bytes, in_flight } = row.point();
         Self { msg_bytes, in_flight, histogram, cpu_ns_per_msg, sides, counters, ..size }
     }
 

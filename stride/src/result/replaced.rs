@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// A file whose content is replaced at once, or not at all: it is written beside, and then renamed. What is no file
 /// on a disk (a device, a pipe) is written to directly, once, at the end.
 #[derive(Debug)]
-pub(super) struct Replaced {
+pub(super) struct ReplacedFile {
     path: PathBuf,
     beside: PathBuf,
     /// Whether the file at the path is of this run: whatever is there otherwise is only replaced by force.
@@ -15,7 +15,7 @@ pub(super) struct Replaced {
     is_special: bool,
 }
 
-impl Replaced {
+impl ReplacedFile {
     /// Makes sure that a file can be made there, before anything is measured. Nothing is there yet.
     ///
     /// # Errors
@@ -114,7 +114,7 @@ mod tests {
     fn an_existing_file_is_only_replaced_by_force_and_then_at_once() {
         let folder = folder("force");
         let path = folder.join("a.json");
-        let mut file = Replaced::new(&path, false).unwrap();
+        let mut file = ReplacedFile::new(&path, false).unwrap();
         assert!(names(&folder).is_empty());
         file.write("one").unwrap();
         file.write("two").unwrap();
@@ -122,8 +122,8 @@ mod tests {
             (fs::read_to_string(&path).unwrap(), names(&folder)),
             ("two".to_owned(), vec!["a.json".to_owned()])
         );
-        assert_eq!(Replaced::new(&path, false).unwrap_err().kind(), ErrorKind::AlreadyExists);
-        let mut forced = Replaced::new(&path, true).unwrap();
+        assert_eq!(ReplacedFile::new(&path, false).unwrap_err().kind(), ErrorKind::AlreadyExists);
+        let mut forced = ReplacedFile::new(&path, true).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "two");
         forced.write("three").unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "three");
@@ -134,7 +134,7 @@ mod tests {
     fn a_full_disk_loses_nothing_that_was_there() {
         let folder = folder("full");
         let path = folder.join("a.json");
-        let mut file = Replaced::new(&path, false).unwrap();
+        let mut file = ReplacedFile::new(&path, false).unwrap();
         let full = |file: &mut File| {
             file.write_all(b"half of ")?;
             Err(ErrorKind::StorageFull.into())
@@ -151,7 +151,7 @@ mod tests {
     fn a_file_that_came_about_meanwhile_is_left_alone() {
         let folder = folder("meanwhile");
         let path = folder.join("a.json");
-        let mut file = Replaced::new(&path, false).unwrap();
+        let mut file = ReplacedFile::new(&path, false).unwrap();
         fs::write(&path, "another's").unwrap();
         assert_eq!(file.write("ours").unwrap_err().kind(), ErrorKind::AlreadyExists);
         assert_eq!((fs::read_to_string(&path).unwrap(), names(&folder).len()), ("another's".to_owned(), 1));
@@ -161,12 +161,12 @@ mod tests {
     #[test]
     fn where_no_file_can_be_is_known_at_once() {
         let folder = folder("nowhere");
-        assert_eq!(Replaced::new(&folder, false).unwrap_err().kind(), ErrorKind::IsADirectory);
+        assert_eq!(ReplacedFile::new(&folder, false).unwrap_err().kind(), ErrorKind::IsADirectory);
         let path = folder.join("missing").join("a.json");
-        assert_eq!(Replaced::new(&path, false).unwrap_err().kind(), ErrorKind::NotFound);
-        let mut null = Replaced::new(Path::new("/dev/null"), false).unwrap();
+        assert_eq!(ReplacedFile::new(&path, false).unwrap_err().kind(), ErrorKind::NotFound);
+        let mut null = ReplacedFile::new(Path::new("/dev/null"), false).unwrap();
         null.write("anything").unwrap();
-        let mut full = Replaced::new(Path::new("/dev/full"), false).unwrap();
+        let mut full = ReplacedFile::new(Path::new("/dev/full"), false).unwrap();
         assert_eq!(full.write("anything").unwrap_err().kind(), ErrorKind::StorageFull);
         fs::remove_dir_all(&folder).unwrap();
     }

@@ -23,14 +23,14 @@ const THREAD: u64 = 1 << 20;
 
 /// What a test takes of one side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Memory {
+pub(super) struct MemoryEstimate {
     /// The messages.
     messages: u64,
     /// The queues that they go through.
     queues: u64,
 }
 
-impl Memory {
+impl MemoryEstimate {
     pub(super) fn of(test: &TestPlan) -> Self {
         let largest = test.sizes.largest().saturating_add(test.connection.header());
         if !test.operation.is_of_pairs() {
@@ -81,51 +81,54 @@ impl Memory {
 
 /// Refuses what takes more than a server gives that was itself asked for a test: as much as that one takes is given.
 pub(super) fn check_beside(theirs: &TestPlan, ours: &TestPlan) -> Result<(), PlanError> {
-    Memory::of(theirs).check(Memory::of(ours).sum().max(DEFAULT_LIMIT))
+    MemoryEstimate::of(theirs).check(MemoryEstimate::of(ours).sum().max(DEFAULT_LIMIT))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::cli;
-    use crate::plan::Plan;
+    use crate::plan::RunPlan;
 
     fn test(flags: &str) -> TestPlan {
         let words = format!("stride-perf {flags}");
-        Plan::new(cli::parse(words.split_whitespace()).unwrap()).unwrap().test
+        RunPlan::new(cli::parse(words.split_whitespace()).unwrap()).unwrap().test
     }
 
     #[test]
     fn sizes_pairs_and_depths_count() {
-        let plain = Memory::of(&test("write bw -s 1M"));
-        assert_eq!(plain, Memory { messages: 2 << 20, queues: 128 * 256 + 4096 });
-        assert_eq!(Memory::of(&test("write bw -s 1M -q 8")).sum(), 8 * plain.sum());
-        assert_eq!(Memory::of(&test("write bw -a")).messages, 16 << 20);
-        let deep = Memory::of(&test("write bw -s 1M -t 4096"));
+        let plain = MemoryEstimate::of(&test("write bw -s 1M"));
+        assert_eq!(plain, MemoryEstimate { messages: 2 << 20, queues: 128 * 256 + 4096 });
+        assert_eq!(MemoryEstimate::of(&test("write bw -s 1M -q 8")).sum(), 8 * plain.sum());
+        assert_eq!(MemoryEstimate::of(&test("write bw -a")).messages, 16 << 20);
+        let deep = MemoryEstimate::of(&test("write bw -s 1M -t 4096"));
         assert_eq!((deep.messages, deep.queues), (plain.messages, 4096 * 256 + 4096));
-        let inline = Memory::of(&test("write bw -s 1M -I 1000"));
+        let inline = MemoryEstimate::of(&test("write bw -s 1M -I 1000"));
         assert_eq!(inline.queues, plain.queues + 128 * 1000);
-        let sends = Memory::of(&test("send bw -s 1M -r 100"));
+        let sends = MemoryEstimate::of(&test("send bw -s 1M -r 100"));
         assert_eq!(sends.queues, plain.queues + 100 * 256);
     }
 
     #[test]
     fn threads_and_what_their_queue_pairs_share_count() {
-        let (of, one) = (|flags: &str| Memory::of(&test(flags)), Memory::of(&test("send bw -s 1M -r 100")));
+        let (of, one) = (
+            |flags: &str| MemoryEstimate::of(&test(flags)),
+            MemoryEstimate::of(&test("send bw -s 1M -r 100")),
+        );
         let (sends, receives) = (one.queues - 100 * 256, 100 * 256);
         let own = of("send bw -s 1M -r 100 -q 5");
-        assert_eq!(own, Memory { messages: 5 * one.messages, queues: 5 * (sends + receives) });
+        assert_eq!(own, MemoryEstimate { messages: 5 * one.messages, queues: 5 * (sends + receives) });
         let shared = of("send bw -s 1M -r 100 -q 5 --use-srq");
-        assert_eq!(shared, Memory { queues: 5 * sends + receives, ..own });
+        assert_eq!(shared, MemoryEstimate { queues: 5 * sends + receives, ..own });
         let threads = of("send bw -s 1M -r 100 -q 5 --use-srq --threads 2");
-        assert_eq!(threads, Memory { queues: 5 * sends + 2 * receives + THREAD, ..own });
+        assert_eq!(threads, MemoryEstimate { queues: 5 * sends + 2 * receives + THREAD, ..own });
         assert_eq!(of("send bw -s 1M -r 100 -c XRC").queues, one.queues + QUEUE_PAIR);
         assert_eq!(of("send bw -s 1M -r 100 --sge 3").queues, one.queues + 128 * 2 * PIECE);
     }
 
     #[test]
     fn what_is_refused_says_how_much_and_what_raises_it() {
-        let asked = Memory::of(&test("write bw -s 8M -q 100"));
+        let asked = MemoryEstimate::of(&test("write bw -s 8M -q 100"));
         assert_eq!(asked.check(asked.sum()), Ok(()));
         let text = asked.check(asked.sum() - 1).unwrap_err().to_string();
         for words in [(1600u64 << 20).to_string(), "3686400".to_owned(), "serve --max-memory".to_owned()] {
@@ -154,7 +157,7 @@ mod tests {
         };
         let most =
             TestPlan { sizes: crate::plan::Sizes::One { size: u64::MAX }, rx_depth: Some(u32::MAX), ..most };
-        assert_eq!(Memory::of(&most).sum(), u64::MAX);
-        assert!(Memory::of(&most).check(DEFAULT_LIMIT).is_err());
+        assert_eq!(MemoryEstimate::of(&most).sum(), u64::MAX);
+        assert!(MemoryEstimate::of(&most).check(DEFAULT_LIMIT).is_err());
     }
 }

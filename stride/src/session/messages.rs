@@ -9,12 +9,12 @@ use sideway::provider::set_default_provider;
 use trespass::{Builder, Config, Listener, Policy, SeqPacket, WireError};
 
 use super::{secret, steps};
-use crate::control::{ControlError, Link, MAGIC, Message, Packets, Secret};
+use crate::control::{ControlError, ControlLink, ControlMessage, MAGIC, Secret, SeqPacketFrames};
 use crate::device;
 use crate::error::Error;
-use crate::plan::{LARGEST_BLOCK, Measure, Operation, Plan, Role, TestPlan};
+use crate::plan::{LARGEST_BLOCK, Measure, RunPlan, SideRole, TestOperation, TestPlan};
 use crate::report::{Measured, Output, software};
-use crate::result::Details;
+use crate::result::SizeDetails;
 use crate::statistics::Timer;
 use crate::workload::Messages;
 
@@ -28,24 +28,24 @@ const SEND_BUFFER: usize = 1 << 20;
 const POLL: Duration = Duration::from_secs(1);
 
 /// Runs the plan on the side that it says.
-pub(super) fn run(plan: &Plan, output: &mut Output) -> Result<(), Error> {
+pub(super) fn run(plan: &RunPlan, output: &mut Output) -> Result<(), Error> {
     if plan.local.transport != Policy::TcpOnly {
         set_default_provider(device::provider(output)?);
     }
     let config = config(plan)?;
     let secret = secret::find(&plan.local, output)?;
     let cork = plan.local.cork;
-    let session = Session { test: &plan.test, secret: secret.as_ref(), timer: Timer::new(), cork };
+    let session = MessagesSession { test: &plan.test, secret: secret.as_ref(), timer: Timer::new(), cork };
     let port = plan.local.tcp_port;
     match &plan.role {
-        Role::Server => {
+        SideRole::Server => {
             let listener = listen(&config, &["[::]", "0.0.0.0"], port)?;
             output.note(format_args!("waiting for a client on TCP port {}", listener.local_addr()?.port()));
             let accepted = accept(listener)?;
             session.serve(accepted, output)
         }
-        Role::Client(host) => session.connect(&config, host, port, output),
-        Role::Loopback => {
+        SideRole::Client(host) => session.connect(&config, host, port, output),
+        SideRole::Loopback => {
             let listener = listen(&config, &["127.0.0.1"], 0)?;
             let (port, gone) = (listener.local_addr()?.port(), AtomicBool::new(false));
             steps::both(
@@ -64,7 +64,7 @@ pub(super) fn run(plan: &Plan, output: &mut Output) -> Result<(), Error> {
     }
 }
 
-fn config(Plan { local, test, .. }: &Plan) -> Result<Config, Error> {
+fn config(RunPlan { local, test, .. }: &RunPlan) -> Result<Config, Error> {
     let mut builder = Builder::new().policy(local.transport).rcvbuf(RECEIVE_BUFFER);
     if let Measure::Echo(_) = test.measure {
         // What is sent and received without waiting has to fit as a whole; with room for two, one moves while the other is filled.
@@ -131,7 +131,7 @@ fn accept_unless(mut listener: Listener, gone: &AtomicBool) -> Result<Accepted, 
 }
 
 /// One side's part of a test.
-struct Session<'a> {
+struct MessagesSession<'a> {
     test: &'a TestPlan,
     secret: Option<&'a Secret>,
     timer: Timer,
@@ -139,10 +139,10 @@ struct Session<'a> {
     cork: bool,
 }
 
-impl Session<'_> {
+impl MessagesSession<'_> {
     fn serve(&self, (socket, peer): Accepted, output: &mut Output) -> Result<(), Error> {
         output.note(format_args!("serving {peer}"));
-        let link = Link::new(Packets::new(socket), peer.to_string());
+        let link = ControlLink::new(SeqPacketFrames::new(socket), peer.to_string());
         steps::over(link, output, |link, output| self.server(link, output))
     }
 
@@ -150,41 +150,41 @@ impl Session<'_> {
         let server = format!("{host}:{port}");
         let connected = config.connect_seq_packet((host, port));
         let socket = connected.map_err(|error| not_connected(error, &server))?;
-        let link = Link::new(Packets::new(socket), server);
+        let link = ControlLink::new(SeqPacketFrames::new(socket), server);
         steps::over(link, output, |link, output| self.client(link, output))
     }
 
-    fn client(&self, link: &mut Link<Packets>, output: &mut Output) -> Result<(), Error> {
+    fn client(&self, link: &mut ControlLink<SeqPacketFrames>, output: &mut Output) -> Result<(), Error> {
         steps::request(link, self.test, self.secret, output)?;
         tell(&link.wire().socket, self.test, output);
         let corked = if self.cork { ", short ones go together (--cork)" } else { "" };
         output.heading(self.test, Some(over(&link.wire().socket) + corked))?;
         let mut messages = Messages::new(self.test, &self.timer).corked(self.cork);
-        for cell in self.test.cells() {
-            steps::begin(link, cell.size)?;
-            let progress = output.begin(cell, self.test);
-            let row = messages.measure(cell, &progress, link)?;
-            link.send(&Message::Row(Measured { row, cpu_ns_per_msg: None }))?;
-            let details = Details { histogram: messages.distribution(), ..Details::default() };
+        for point in self.test.cells() {
+            steps::begin(link, point.size)?;
+            let progress = output.begin(point, self.test);
+            let row = messages.measure(point, &progress, link)?;
+            link.send(&ControlMessage::Row(Measured { row, cpu_ns_per_msg: None }))?;
+            let details = SizeDetails { histogram: messages.distribution(), ..SizeDetails::default() };
             output.measured(&row, details)?;
         }
         steps::finish(link)
     }
 
-    fn server(&self, link: &mut Link<Packets>, output: &mut Output) -> Result<(), Error> {
+    fn server(&self, link: &mut ControlLink<SeqPacketFrames>, output: &mut Output) -> Result<(), Error> {
         let test = steps::requested(link, self.test, self.secret, output)?;
-        if !matches!(test.operation, Operation::Messages(_)) {
+        if !matches!(test.operation, TestOperation::Messages(_)) {
             return Err(link
                 .malformed(format!("a request for {}, by the way of `msg`", test.operation))
                 .into());
         }
-        link.send(&Message::Accept(steps::greeting(self.test)))?;
+        link.send(&ControlMessage::Accept(steps::greeting(self.test)))?;
         tell(&link.wire().socket, &test, output);
         output.heading(&test, Some(over(&link.wire().socket)))?;
         let mut messages = Messages::new(&test, &self.timer);
-        for cell in test.cells() {
-            steps::begin(link, cell.size)?;
-            messages.answer(cell, link)?;
+        for point in test.cells() {
+            steps::begin(link, point.size)?;
+            messages.answer(point, link)?;
             output.row(&steps::receive_row(link)?.row)?;
         }
         steps::finish(link)
@@ -225,7 +225,7 @@ mod tests {
 
     fn configured(line: &str) -> Config {
         let words = ["stride-perf", "msg"].into_iter().chain(line.split_whitespace());
-        config(&Plan::new(cli::parse(words).unwrap()).unwrap()).unwrap()
+        config(&RunPlan::new(cli::parse(words).unwrap()).unwrap()).unwrap()
     }
 
     #[test]

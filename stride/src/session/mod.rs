@@ -14,7 +14,7 @@ mod tcp;
 
 use crate::error::Error;
 use crate::interrupt;
-use crate::plan::{Operation, Plan};
+use crate::plan::{RunPlan, TestOperation};
 use crate::report::Output;
 
 pub use ping::{PingError, ping};
@@ -39,13 +39,13 @@ pub fn to_the_end(
 }
 
 /// Runs the plan on the side that it says.
-pub fn run(plan: &Plan, output: &mut Output) -> Result<(), Error> {
+pub fn run(plan: &RunPlan, output: &mut Output) -> Result<(), Error> {
     for warning in &plan.warnings {
         output.note(format_args!("warning: {warning}"));
     }
     match plan.test.operation {
-        Operation::Messages(_) => messages::run(plan, output),
-        Operation::Tcp => tcp::run(plan, output),
+        TestOperation::Messages(_) => messages::run(plan, output),
+        TestOperation::Tcp => tcp::run(plan, output),
         _ => pairs::run(plan, output),
     }
 }

@@ -1,16 +1,16 @@
 //! What both sides do in every test, whatever carries it.
 
 use super::RELEASE;
-use crate::control::{ControlError, Greeting, Link, Message, Secret, Wire};
+use crate::control::{ControlError, ControlLink, ControlMessage, FrameTransport, Greeting, Secret};
 use crate::error::Error;
 use crate::plan::{Difference, TestPlan, differences};
 use crate::report::{Measured, Output};
 
 /// Plays a part, and tells the peer if that fails.
-pub(super) fn over<W: Wire>(
-    mut link: Link<W>,
+pub(super) fn over<W: FrameTransport>(
+    mut link: ControlLink<W>,
     output: &mut Output,
-    part: impl FnOnce(&mut Link<W>, &mut Output) -> Result<(), Error>,
+    part: impl FnOnce(&mut ControlLink<W>, &mut Output) -> Result<(), Error>,
 ) -> Result<(), Error> {
     part(&mut link, output).inspect_err(|error| {
         if !error.is_known_to_peer() {
@@ -44,8 +44,8 @@ pub(super) fn greeting(test: &TestPlan) -> Greeting {
 }
 
 /// The client's first words, and the server's to them.
-pub(super) fn request<W: Wire>(
-    link: &mut Link<W>,
+pub(super) fn request<W: FrameTransport>(
+    link: &mut ControlLink<W>,
     test: &TestPlan,
     secret: Option<&Secret>,
     output: &mut Output,
@@ -53,10 +53,10 @@ pub(super) fn request<W: Wire>(
     if let Some(secret) = secret {
         link.prove(secret)?;
     }
-    link.send(&Message::Request(greeting(test)))?;
+    link.send(&ControlMessage::Request(greeting(test)))?;
     link.await_turn(|| output.note("the server has others to serve first: waiting"))?;
     let theirs = match link.receive()? {
-        Message::Accept(greeting) => greeting,
+        ControlMessage::Accept(greeting) => greeting,
         other => return Err(link.unexpected(&other, "accept").into()),
     };
     note_release(link.peer(), &theirs, output);
@@ -65,8 +65,8 @@ pub(super) fn request<W: Wire>(
 }
 
 /// The client's first words, which the server has not answered yet: what is to be measured.
-pub(super) fn requested<W: Wire>(
-    link: &mut Link<W>,
+pub(super) fn requested<W: FrameTransport>(
+    link: &mut ControlLink<W>,
     ours: &TestPlan,
     secret: Option<&Secret>,
     output: &mut Output,
@@ -77,13 +77,13 @@ pub(super) fn requested<W: Wire>(
 }
 
 /// The same, of a server that was asked for nothing itself.
-pub(super) fn asked<W: Wire>(
-    link: &mut Link<W>,
+pub(super) fn asked<W: FrameTransport>(
+    link: &mut ControlLink<W>,
     secret: Option<&Secret>,
     output: &mut Output,
 ) -> Result<TestPlan, Error> {
     let theirs = match link.asked(secret)? {
-        Message::Request(greeting) => greeting,
+        ControlMessage::Request(greeting) => greeting,
         other => return Err(link.unexpected(&other, "request").into()),
     };
     note_release(link.peer(), &theirs, output);
@@ -120,26 +120,28 @@ fn note_differences(client: &TestPlan, server: &TestPlan, output: &mut Output) {
 }
 
 /// Waits until both sides are about to measure messages of this size.
-pub(super) fn begin<W: Wire>(link: &mut Link<W>, size: u64) -> Result<(), ControlError> {
-    let mine = Message::Begin { size };
+pub(super) fn begin<W: FrameTransport>(link: &mut ControlLink<W>, size: u64) -> Result<(), ControlError> {
+    let mine = ControlMessage::Begin { size };
     match link.exchange(&mine)? {
         theirs if theirs == mine => Ok(()),
-        Message::Begin { size } => Err(link.malformed(format!("the peer is at messages of {size} bytes"))),
+        ControlMessage::Begin { size } => {
+            Err(link.malformed(format!("the peer is at messages of {size} bytes")))
+        }
         other => Err(link.unexpected(&other, mine.name())),
     }
 }
 
-pub(super) fn receive_row<W: Wire>(link: &mut Link<W>) -> Result<Measured, ControlError> {
+pub(super) fn receive_row<W: FrameTransport>(link: &mut ControlLink<W>) -> Result<Measured, ControlError> {
     match link.receive_result()? {
-        Message::Row(measured) => Ok(measured),
+        ControlMessage::Row(measured) => Ok(measured),
         other => Err(link.unexpected(&other, "row")),
     }
 }
 
 /// Waits until neither side needs the other's memory any more.
-pub(super) fn finish<W: Wire>(link: &mut Link<W>) -> Result<(), Error> {
-    match link.exchange(&Message::Done)? {
-        Message::Done => Ok(()),
-        other => Err(link.unexpected(&other, Message::Done.name()).into()),
+pub(super) fn finish<W: FrameTransport>(link: &mut ControlLink<W>) -> Result<(), Error> {
+    match link.exchange(&ControlMessage::Done)? {
+        ControlMessage::Done => Ok(()),
+        other => Err(link.unexpected(&other, ControlMessage::Done.name()).into()),
     }
 }

@@ -10,25 +10,25 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{memory, roles, secret, steps};
-use crate::control::{ControlError, Link, Message, Nonce, Secret, nonce};
+use crate::control::{ControlError, ControlLink, ControlMessage, Nonce, Secret, nonce};
 use crate::error::Error;
 use crate::interrupt;
-use crate::plan::{Operation, Plan, TestPlan};
+use crate::plan::{RunPlan, TestOperation, TestPlan};
 use crate::report::{Measured, Output};
-use crate::result::Details;
+use crate::result::SizeDetails;
 use crate::statistics::Timer;
-use crate::workload::Stream;
+use crate::workload::TcpMessages;
 
 /// How long the client may take to come, and to say which one it is.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
 /// How often whoever waits looks up.
-const GLANCE: Duration = Duration::from_millis(100);
+const PEER_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Runs the plan on the side that it says.
-pub(super) fn run(plan: &Plan, output: &mut Output) -> Result<(), Error> {
+pub(super) fn run(plan: &RunPlan, output: &mut Output) -> Result<(), Error> {
     let secret = secret::find(&plan.local, output)?;
-    let session = Session { test: &plan.test, secret: secret.as_ref(), timer: &Timer::new() };
+    let session = TcpSession { test: &plan.test, secret: secret.as_ref(), timer: &Timer::new() };
     roles::play(
         plan,
         output,
@@ -42,54 +42,59 @@ pub(super) fn run(plan: &Plan, output: &mut Output) -> Result<(), Error> {
 }
 
 /// One side's part of a test.
-pub(super) struct Session<'a> {
+pub(super) struct TcpSession<'a> {
     pub(super) test: &'a TestPlan,
     pub(super) secret: Option<&'a Secret>,
     pub(super) timer: &'a Timer,
 }
 
-impl Session<'_> {
-    fn ask(&self, link: &mut Link, output: &mut Output) -> Result<(), Error> {
+impl TcpSession<'_> {
+    fn ask(&self, link: &mut ControlLink, output: &mut Output) -> Result<(), Error> {
         steps::request(link, self.test, self.secret, output)?;
         let (port, token) = match link.receive()? {
-            Message::Stream { port, token } => (port, token),
+            ControlMessage::Stream { port, token } => (port, token),
             other => return Err(link.unexpected(&other, "stream").into()),
         };
         let socket = connect(link, port, &token)?;
-        let mut stream = Stream::new(socket, self.test, self.timer).map_err(|error| link.lost(error))?;
+        let mut stream = TcpMessages::new(socket, self.test, self.timer).map_err(|error| link.lost(error))?;
         tell(&stream, self.test, output)?;
-        for cell in self.test.cells() {
-            steps::begin(link, cell.size)?;
-            let progress = output.begin(cell, self.test);
-            let row = stream.measure(cell.size, progress.of(0), link)?;
-            link.send(&Message::Row(Measured { row, cpu_ns_per_msg: None }))?;
-            let details = Details { histogram: stream.distribution(), ..Details::default() };
+        for point in self.test.cells() {
+            steps::begin(link, point.size)?;
+            let progress = output.begin(point, self.test);
+            let row = stream.measure(point.size, progress.of(0), link)?;
+            link.send(&ControlMessage::Row(Measured { row, cpu_ns_per_msg: None }))?;
+            let details = SizeDetails { histogram: stream.distribution(), ..SizeDetails::default() };
             output.measured(&row, details)?;
         }
         steps::finish(link)
     }
 
     /// Does what a client asked for.
-    pub(super) fn answer(&self, test: &TestPlan, link: &mut Link, output: &mut Output) -> Result<(), Error> {
-        if test.operation != Operation::Tcp {
+    pub(super) fn answer(
+        &self,
+        test: &TestPlan,
+        link: &mut ControlLink,
+        output: &mut Output,
+    ) -> Result<(), Error> {
+        if test.operation != TestOperation::Tcp {
             return Err(link
                 .malformed(format!("a request for {}, by the way of `tcp`", test.operation))
                 .into());
         }
-        link.send(&Message::Accept(steps::greeting(self.test)))?;
+        link.send(&ControlMessage::Accept(steps::greeting(self.test)))?;
         let socket = accept(link)?;
-        let mut stream = Stream::new(socket, test, self.timer).map_err(|error| link.lost(error))?;
+        let mut stream = TcpMessages::new(socket, test, self.timer).map_err(|error| link.lost(error))?;
         tell(&stream, test, output)?;
-        for cell in test.cells() {
-            steps::begin(link, cell.size)?;
-            stream.answer(cell.size, link)?;
+        for point in test.cells() {
+            steps::begin(link, point.size)?;
+            stream.answer(point.size, link)?;
             output.row(&steps::receive_row(link)?.row)?;
         }
         steps::finish(link)
     }
 }
 
-fn tell(stream: &Stream<'_>, test: &TestPlan, output: &mut Output) -> Result<(), Error> {
+fn tell(stream: &TcpMessages<'_>, test: &TestPlan, output: &mut Output) -> Result<(), Error> {
     let way = stream.description();
     let (TestPlan { operation, measure, sizes, .. }, length) = (test, test.length());
     output.connection("TCP", &format!("{operation} {measure} of {sizes} bytes, {length}, over TCP {way}"));
@@ -97,7 +102,7 @@ fn tell(stream: &Stream<'_>, test: &TestPlan, output: &mut Output) -> Result<(),
 }
 
 /// Goes to where the server waits.
-fn connect(link: &mut Link, port: u16, token: &Nonce) -> Result<TcpStream, ControlError> {
+fn connect(link: &mut ControlLink, port: u16, token: &Nonce) -> Result<TcpStream, ControlError> {
     let server = link.wire().peer_address().map_err(|error| link.lost(error))?;
     let address = SocketAddr::new(server.ip(), port);
     let failed = |source| ControlError::NoStream { peer: address.to_string(), source };
@@ -107,17 +112,17 @@ fn connect(link: &mut Link, port: u16, token: &Nonce) -> Result<TcpStream, Contr
 }
 
 /// Waits for the client, and for nobody else who may come.
-fn accept(link: &mut Link) -> Result<TcpStream, ControlError> {
+fn accept(link: &mut ControlLink) -> Result<TcpStream, ControlError> {
     let deadline = Instant::now() + CONNECT_LIMIT;
     let here = link.wire().local_address().map_err(|error| link.lost(error))?;
     let at = SocketAddr::new(here.ip(), 0);
     let failed = |source| ControlError::NoStream { peer: at.ip().to_string(), source };
     let listener = TcpListener::bind(at).map_err(failed)?;
     let (token, port) = (nonce()?, listener.local_addr().map_err(failed)?.port());
-    link.send(&Message::Stream { port, token })?;
+    link.send(&ControlMessage::Stream { port, token })?;
     loop {
         interrupt::check()?;
-        link.glance()?;
+        link.peer_status()?;
         if Instant::now() >= deadline {
             return Err(failed(ErrorKind::TimedOut.into()));
         }
@@ -132,7 +137,7 @@ fn accept(link: &mut Link) -> Result<TcpStream, ControlError> {
 }
 
 fn is_readable(listener: &TcpListener) -> io::Result<bool> {
-    let limit = Timespec { tv_sec: 0, tv_nsec: GLANCE.subsec_nanos().into() };
+    let limit = Timespec { tv_sec: 0, tv_nsec: PEER_CHECK_INTERVAL.subsec_nanos().into() };
     match poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&limit)) {
         Ok(count) => Ok(count > 0),
         Err(rustix::io::Errno::INTR) => Ok(false),

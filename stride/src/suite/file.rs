@@ -106,18 +106,18 @@ pub enum SuiteError {
 /// A suite, as its file has it.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Text {
+struct SuiteFile {
     title: String,
     /// Suites that come first: shipped ones, or files beside this one.
     #[serde(default)]
     include: Vec<String>,
     #[serde(default)]
-    test: Vec<Entry>,
+    test: Vec<SuiteEntry>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Entry {
+struct SuiteEntry {
     name: String,
     /// The words of a command line, after `stride-perf`.
     run: String,
@@ -130,7 +130,7 @@ struct Entry {
 
 /// A test of a suite.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Test {
+pub(super) struct SuiteTest {
     pub(super) name: String,
     pub(super) words: Vec<String>,
     pub(super) needs: Vec<String>,
@@ -140,7 +140,7 @@ pub(super) struct Test {
 #[derive(Debug)]
 pub(super) struct Suite {
     pub(super) title: String,
-    pub(super) tests: Vec<Test>,
+    pub(super) tests: Vec<SuiteTest>,
 }
 
 /// The suite that has come with the program under this name, else that of the file.
@@ -150,7 +150,7 @@ pub(super) fn read(name: &str) -> Result<Suite, SuiteError> {
     if tests.is_empty() {
         return Err(SuiteError::Empty { suite: name.to_owned() });
     }
-    for (index, Test { name, .. }) in tests.iter().enumerate() {
+    for (index, SuiteTest { name, .. }) in tests.iter().enumerate() {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
         let is_new = tests[..index].iter().all(|other| other.name != *name);
         if name.is_empty() || !name.chars().all(is_plain) || !is_new {
@@ -160,7 +160,12 @@ pub(super) fn read(name: &str) -> Result<Suite, SuiteError> {
     Ok(Suite { title, tests })
 }
 
-fn read_into(tests: &mut Vec<Test>, name: &str, folder: &Path, depth: u32) -> Result<String, SuiteError> {
+fn read_into(
+    tests: &mut Vec<SuiteTest>,
+    name: &str,
+    folder: &Path,
+    depth: u32,
+) -> Result<String, SuiteError> {
     let Some(depth) = depth.checked_sub(1) else {
         return Err(SuiteError::TooDeep { suite: name.to_owned() });
     };
@@ -173,7 +178,7 @@ fn read_into(tests: &mut Vec<Test>, name: &str, folder: &Path, depth: u32) -> Re
             (text.map_err(|source| SuiteError::Read { path, source })?, folder)
         }
     };
-    let Text { title, include, test } = toml::from_str(&text).map_err(|error: toml::de::Error| {
+    let SuiteFile { title, include, test } = toml::from_str(&text).map_err(|error: toml::de::Error| {
         let line = error.span().map(|span| 1 + text[..span.start.min(text.len())].matches('\n').count());
         let place = line.map(|line| format!("line {line}: ")).unwrap_or_default();
         SuiteError::Syntax { suite: name.to_owned(), reason: format!("{place}{}", error.message()) }
@@ -187,20 +192,20 @@ fn read_into(tests: &mut Vec<Test>, name: &str, folder: &Path, depth: u32) -> Re
     Ok(title)
 }
 
-impl Entry {
-    fn tests(self) -> Result<Vec<Test>, SuiteError> {
+impl SuiteEntry {
+    fn tests(self) -> Result<Vec<SuiteTest>, SuiteError> {
         let split = |words: &str| words.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
         let Self { name, run, sizes, needs } = self;
         let (words, needs) = (split(&run), needs.as_deref().map(split).unwrap_or_default());
         if sizes.is_empty() {
-            return Ok(vec![Test { name, words, needs }]);
+            return Ok(vec![SuiteTest { name, words, needs }]);
         }
         let of_size = |size: &String| {
             if let Err(source) = size.parse::<Size>() {
                 return Err(SuiteError::Size { test: name.clone(), given: size.clone(), source });
             }
             let words = [words.clone(), vec!["-s".to_owned(), size.clone()]].concat();
-            Ok(Test { name: format!("{name}-{size}"), words, needs: needs.clone() })
+            Ok(SuiteTest { name: format!("{name}-{size}"), words, needs: needs.clone() })
         };
         sizes.iter().map(of_size).collect()
     }
@@ -238,9 +243,13 @@ mod tests {
         assert_eq!(
             suite.tests,
             [
-                Test { name: "a".to_owned(), words: words("write bw -n 5"), needs: words("--use-cuda 0") },
-                Test { name: "b-4K".to_owned(), words: words("read lat -s 4K"), needs: Vec::new() },
-                Test { name: "b-8".to_owned(), words: words("read lat -s 8"), needs: Vec::new() },
+                SuiteTest {
+                    name: "a".to_owned(),
+                    words: words("write bw -n 5"),
+                    needs: words("--use-cuda 0")
+                },
+                SuiteTest { name: "b-4K".to_owned(), words: words("read lat -s 4K"), needs: Vec::new() },
+                SuiteTest { name: "b-8".to_owned(), words: words("read lat -s 8"), needs: Vec::new() },
             ]
         );
     }

@@ -4,14 +4,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use sideway::ibverbs::queue_pair::PostSendError;
 
-use super::post::{Inbox, Outbox, Prepared, Receives, Receiving, Sending, Tag};
+use super::post::{ListQueue, PreparedList, ReceivePoster, ReceiveState, ReceiveTarget, SendPoster, Tag};
 use super::request::Request;
-use super::{Chain, Completions, Job, Pace, Phase, Receiver, Sender, Watch};
+use super::{Chain, Completions, MeasuredLoop, PhaseClock, Receiver, Sender, TestPhase, Watch};
 use crate::error::Error;
 
 /// What a thread sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Tally {
+pub(super) struct SendTotals {
     /// Messages in all.
     pub(super) sent: u64,
     /// Messages that count.
@@ -22,7 +22,7 @@ pub(super) struct Tally {
     pub(super) end: u64,
 }
 
-impl Tally {
+impl SendTotals {
     /// With what another thread sent at the same time: from the first post of either to the last completion of either.
     pub(super) fn with(self, other: Self) -> Self {
         Self {
@@ -41,45 +41,45 @@ impl Tally {
 
 /// Posts and completes all messages of each queue pair, and takes those of the peer that come meanwhile.
 #[derive(Debug)]
-pub(super) struct Run<'a, 'link> {
+pub(super) struct BandwidthRun<'a, 'link> {
     /// The order of a queue pair's messages.
     pub(super) chain: Chain,
     /// Completions taken at a time.
     pub(super) batch: u32,
     /// Whether messages of the peer come meanwhile.
     pub(super) takes: bool,
-    pub(super) pace: &'a Pace,
+    pub(super) pace: &'a PhaseClock,
     pub(super) watch: &'a mut Watch<'link>,
 }
 
-impl Job for Run<'_, '_> {
-    type Outcome = Tally;
+impl MeasuredLoop for BandwidthRun<'_, '_> {
+    type Outcome = SendTotals;
 
-    fn run<Q: Sending, C: Completions, R: Request>(
+    fn run<Q: ListQueue, C: Completions, R: Request>(
         self,
         sender: Sender<'_, Q, C, R>,
-        receiver: Option<Receiver<'_, C, impl Receiving>>,
-    ) -> Result<Tally, Error> {
+        receiver: Option<Receiver<'_, C, impl ReceiveTarget>>,
+    ) -> Result<SendTotals, Error> {
         let Sender { mut outboxes, request, completions, .. } = sender;
         let drain = receiver.filter(|_| self.takes).map(|receiver| Drain::new(receiver, self.batch));
         if Q::KEEPS && R::REPEATS && self.chain.repeats() {
             let lists = Repeated::all(&mut outboxes, &request, &self.chain)?;
-            let stream = Stream::new(lists, &request, completions, self.chain, self.batch);
+            let stream = SendStream::new(lists, &request, completions, self.chain, self.batch);
             return follow(stream, drain, self.pace, self.watch);
         }
-        let stream = Stream::new(outboxes, &request, completions, self.chain, self.batch);
+        let stream = SendStream::new(outboxes, &request, completions, self.chain, self.batch);
         follow(stream, drain, self.pace, self.watch)
     }
 }
 
 /// Sends all of a stream, and takes what comes meanwhile.
 fn follow<P: Posting<R>, C: Completions, R: Request>(
-    mut stream: Stream<'_, P, C, R>,
-    drain: Option<Drain<'_, C, impl Receiving>>,
-    pace: &Pace,
+    mut stream: SendStream<'_, P, C, R>,
+    drain: Option<Drain<'_, C, impl ReceiveTarget>>,
+    pace: &PhaseClock,
     watch: &mut Watch<'_>,
-) -> Result<Tally, Error> {
-    let mut window = Window::new(pace, watch.now());
+) -> Result<SendTotals, Error> {
+    let mut window = CountedWindow::new(pace, watch.now());
     match drain {
         None => {
             while !stream.is_done() {
@@ -111,17 +111,17 @@ fn follow<P: Posting<R>, C: Completions, R: Request>(
 
 /// What of a stream counts.
 #[derive(Debug)]
-pub(super) struct Window<'a> {
-    pace: &'a Pace,
-    phase: Phase,
+pub(super) struct CountedWindow<'a> {
+    pace: &'a PhaseClock,
+    phase: TestPhase,
     /// When it began, and how many messages were completed then.
     begin: (u64, u64),
     /// The same of its end.
     end: Option<(u64, u64)>,
 }
 
-impl<'a> Window<'a> {
-    pub(super) fn new(pace: &'a Pace, now: u64) -> Self {
+impl<'a> CountedWindow<'a> {
+    pub(super) fn new(pace: &'a PhaseClock, now: u64) -> Self {
         Self { pace, phase: pace.phase(), begin: (now, 0), end: None }
     }
 
@@ -134,32 +134,32 @@ impl<'a> Window<'a> {
     /// Whether what is completed now counts.
     #[inline(always)]
     pub(super) fn counts(&self) -> bool {
-        self.phase == Phase::Counted
+        self.phase == TestPhase::Counted
     }
 
     #[cold]
     fn step(&mut self, completed: u64, now: u64) -> bool {
         self.phase = self.pace.phase();
         match self.phase {
-            Phase::WarmUp => {}
-            Phase::Counted => self.begin = (now, completed),
+            TestPhase::WarmUp => {}
+            TestPhase::Counted => self.begin = (now, completed),
             // A phase may have passed between two looks.
-            Phase::CoolDown | Phase::Over => self.end = self.end.or(Some((now, completed))),
+            TestPhase::CoolDown | TestPhase::Over => self.end = self.end.or(Some((now, completed))),
         }
-        self.phase == Phase::Over
+        self.phase == TestPhase::Over
     }
 
     /// What there was in all, so many messages being completed.
-    pub(super) fn close(&self, sent: u64, now: u64) -> Tally {
+    pub(super) fn close(&self, sent: u64, now: u64) -> SendTotals {
         let (end, completed) = self.end.unwrap_or((now, sent));
         let (begin, before) = self.begin;
-        Tally { sent, counted: completed - before, begin, end }
+        SendTotals { sent, counted: completed - before, begin, end }
     }
 }
 
 /// Takes all messages of the peer that have not been taken.
 #[derive(Debug)]
-pub(super) struct Take<'a, 'link> {
+pub(super) struct ReceiveRun<'a, 'link> {
     /// None is lost on the way.
     pub(super) all_arrive: bool,
     /// How many of this side's threads still measure: when none does any more, this ends, and another one follows.
@@ -169,14 +169,14 @@ pub(super) struct Take<'a, 'link> {
     pub(super) watch: &'a mut Watch<'link>,
 }
 
-impl Job for Take<'_, '_> {
+impl MeasuredLoop for ReceiveRun<'_, '_> {
     /// How many messages have been taken in all.
     type Outcome = u64;
 
-    fn run<Q: Sending, C: Completions, R: Request>(
+    fn run<Q: ListQueue, C: Completions, R: Request>(
         self,
         _: Sender<'_, Q, C, R>,
-        receiver: Option<Receiver<'_, C, impl Receiving>>,
+        receiver: Option<Receiver<'_, C, impl ReceiveTarget>>,
     ) -> Result<u64, Error> {
         match receiver.map(|receiver| Drain::new(receiver, self.batch)) {
             Some(drain) => self.finish(drain),
@@ -185,9 +185,9 @@ impl Job for Take<'_, '_> {
     }
 }
 
-impl Take<'_, '_> {
+impl ReceiveRun<'_, '_> {
     /// Takes all that are still to come; if some may be lost, until the peer has sent all and nothing comes any more.
-    fn finish<C: Completions, R: Receiving>(self, mut drain: Drain<'_, C, R>) -> Result<u64, Error> {
+    fn finish<C: Completions, R: ReceiveTarget>(self, mut drain: Drain<'_, C, R>) -> Result<u64, Error> {
         let Self { all_arrive, measuring, watch, batch: _ } = self;
         while drain.taken < drain.awaited {
             if drain.turn()? == 0 {
@@ -216,11 +216,11 @@ trait Posting<R> {
 }
 
 /// Builds each list.
-impl<Q: Sending, R: Request> Posting<R> for Outbox<'_, Q> {
+impl<Q: ListQueue, R: Request> Posting<R> for SendPoster<'_, Q> {
     #[inline(always)]
     fn post(&mut self, request: &R, chain: &mut Chain) -> Result<(), PostSendError> {
         chain.begin_list();
-        Outbox::post(self, request, chain.list, || chain.next())
+        SendPoster::post(self, request, chain.list, || chain.next())
     }
 
     /// A completion is that of all messages before it, too.
@@ -245,13 +245,13 @@ struct Repeated<L> {
 
 impl<'queue, L> Repeated<L> {
     /// Of all queue pairs.
-    fn all<Q: Sending<Prepared<'queue> = L>>(
-        outboxes: &'queue mut [Outbox<'_, Q>],
+    fn all<Q: ListQueue<PreparedList<'queue> = L>>(
+        outboxes: &'queue mut [SendPoster<'_, Q>],
         request: &'queue impl Request,
         chain: &Chain,
     ) -> Result<Vec<Self>, PostSendError> {
         let (length, interval) = (u64::from(chain.list), chain.interval());
-        let prepare = |outbox: &'queue mut Outbox<'_, Q>| {
+        let prepare = |outbox: &'queue mut SendPoster<'_, Q>| {
             let mut chain = chain.clone();
             Ok(Self { list: outbox.prepare(request, chain.list, || chain.next())?, length, interval })
         };
@@ -259,7 +259,7 @@ impl<'queue, L> Repeated<L> {
     }
 }
 
-impl<L: Prepared, R> Posting<R> for Repeated<L> {
+impl<L: PreparedList, R> Posting<R> for Repeated<L> {
     #[inline(always)]
     fn post(&mut self, _: &R, chain: &mut Chain) -> Result<(), PostSendError> {
         chain.pass_list();
@@ -284,7 +284,7 @@ fn at_place(first: u64, place: u64, length: u64) -> u64 {
 
 /// A queue pair's part of a stream.
 #[derive(Debug)]
-struct Lane<P> {
+struct PairProgress<P> {
     posting: P,
     chain: Chain,
     completed: u64,
@@ -292,8 +292,8 @@ struct Lane<P> {
 
 /// What is sent by all queue pairs, in turn.
 #[derive(Debug)]
-struct Stream<'a, P, C, R> {
-    lanes: Vec<Lane<P>>,
+struct SendStream<'a, P, C, R> {
+    lanes: Vec<PairProgress<P>>,
     request: &'a R,
     completions: &'a mut C,
     batch: u32,
@@ -302,10 +302,10 @@ struct Stream<'a, P, C, R> {
     left: u64,
 }
 
-impl<'a, P: Posting<R>, C: Completions, R: Request> Stream<'a, P, C, R> {
+impl<'a, P: Posting<R>, C: Completions, R: Request> SendStream<'a, P, C, R> {
     fn new(posting: Vec<P>, request: &'a R, completions: &'a mut C, chain: Chain, batch: u32) -> Self {
         let all = chain.iterations * posting.len() as u64;
-        let lane = |posting| Lane { posting, chain: chain.clone(), completed: 0 };
+        let lane = |posting| PairProgress { posting, chain: chain.clone(), completed: 0 };
         Self { lanes: posting.into_iter().map(lane).collect(), request, completions, batch, all, left: all }
     }
 
@@ -333,7 +333,7 @@ impl<'a, P: Posting<R>, C: Completions, R: Request> Stream<'a, P, C, R> {
     #[inline(always)]
     fn turn(&mut self) -> Result<u32, Error> {
         let Self { lanes, request, completions, batch, left, .. } = self;
-        for Lane { posting, chain, completed } in &mut *lanes {
+        for PairProgress { posting, chain, completed } in &mut *lanes {
             let end = chain.end(*completed);
             while chain.posted < end {
                 posting.post(request, chain)?;
@@ -353,7 +353,7 @@ impl<'a, P: Posting<R>, C: Completions, R: Request> Stream<'a, P, C, R> {
 
 /// A message failed: says which one it was of all.
 #[cold]
-fn failed<P: Posting<R>, R>(lanes: &[Lane<P>], error: Error) -> Error {
+fn failed<P: Posting<R>, R>(lanes: &[PairProgress<P>], error: Error) -> Error {
     match error {
         Error::Completion(mut error) => {
             if let Some(lane) = lanes.get(error.pair) {
@@ -368,16 +368,16 @@ fn failed<P: Posting<R>, R>(lanes: &[Lane<P>], error: Error) -> Error {
 /// What all queue pairs receive; from a shared queue as if it were one's.
 #[derive(Debug)]
 struct Drain<'a, C, R> {
-    inboxes: Vec<Inbox<'a, R>>,
+    inboxes: Vec<ReceivePoster<'a, R>>,
     completions: &'a mut C,
     batch: u32,
     taken: u64,
     awaited: u64,
 }
 
-impl<'a, C: Completions, R: Receiving> Drain<'a, C, R> {
+impl<'a, C: Completions, R: ReceiveTarget> Drain<'a, C, R> {
     fn new(Receiver { inboxes, completions }: Receiver<'a, C, R>, batch: u32) -> Self {
-        let sum = |of: fn(&Receives) -> u64| inboxes.iter().map(|inbox| of(inbox.receives)).sum();
+        let sum = |of: fn(&ReceiveState) -> u64| inboxes.iter().map(|inbox| of(inbox.receives)).sum();
         let (taken, awaited) = (sum(|receives| receives.taken), sum(|receives| receives.awaited));
         Self { inboxes, completions, batch, taken, awaited }
     }
@@ -407,10 +407,10 @@ mod tests {
 
     #[test]
     fn threads_together_take_from_the_first_post_to_the_last_completion() {
-        let one = Tally { sent: 10, counted: 8, begin: 100, end: 300 };
-        let other = Tally { sent: 5, counted: 5, begin: 150, end: 400 };
-        let both = Tally { sent: 15, counted: 13, begin: 100, end: 400 };
+        let one = SendTotals { sent: 10, counted: 8, begin: 100, end: 300 };
+        let other = SendTotals { sent: 5, counted: 5, begin: 150, end: 400 };
+        let both = SendTotals { sent: 15, counted: 13, begin: 100, end: 400 };
         assert_eq!((one.with(other), other.with(one), both.ticks()), (both, both, 300));
-        assert_eq!(Tally { begin: 7, end: 6, ..one }.ticks(), 0);
+        assert_eq!(SendTotals { begin: 7, end: 6, ..one }.ticks(), 0);
     }
 }

@@ -1,6 +1,6 @@
 //! The order in which a queue pair's messages are posted.
 
-use super::post::Message;
+use super::post::PostItem;
 use crate::buffers::Cycle;
 use crate::plan::TestPlan;
 
@@ -65,14 +65,14 @@ impl Chain {
 
     /// The next message. The last of an interval asks for a completion, and so does the last of all.
     #[inline]
-    pub(super) fn next(&mut self) -> Message {
+    pub(super) fn next(&mut self) -> PostItem {
         let number = self.posted;
         self.posted += 1;
         let signaled = number == self.signal;
         if signaled {
             self.signal = (number + self.interval).min(self.iterations - 1);
         }
-        Message { number, signaled, offset: self.cycle.advance() }
+        PostItem { number, signaled, offset: self.cycle.advance() }
     }
 }
 
@@ -81,17 +81,17 @@ mod tests {
     use super::*;
     use crate::buffers::BufferLayout;
     use crate::cli;
-    use crate::plan::Plan;
+    use crate::plan::RunPlan;
 
     fn chain(flags: &str) -> Chain {
         let words = format!("stride-perf write bw {flags}");
-        let test = Plan::new(cli::parse(words.split_whitespace()).unwrap()).unwrap().test;
+        let test = RunPlan::new(cli::parse(words.split_whitespace()).unwrap()).unwrap().test;
         let size = test.sizes.largest();
         Chain::new(&test, BufferLayout::new(size, 1).cycle(size))
     }
 
     /// Runs a chain against a device that completes everything at once; the messages, list by list.
-    fn lists(mut chain: Chain) -> Vec<Vec<Message>> {
+    fn lists(mut chain: Chain) -> Vec<Vec<PostItem>> {
         let (mut completed, mut lists) = (0, Vec::new());
         while completed < chain.iterations {
             let mut signaled = None;
@@ -140,7 +140,7 @@ mod tests {
             let mut list = || {
                 chain.begin_list();
                 let begin = chain.posted;
-                let relative = |message: Message| Message { number: message.number - begin, ..message };
+                let relative = |message: PostItem| PostItem { number: message.number - begin, ..message };
                 (0..chain.list).map(|_| relative(chain.next())).collect::<Vec<_>>()
             };
             let first = list();
@@ -168,7 +168,7 @@ mod tests {
                     if chain.posted >= stop_at && chain.iterations > 1000 {
                         chain.stop();
                     }
-                    completed = last.map_or(completed, |message: Message| message.number + 1);
+                    completed = last.map_or(completed, |message: PostItem| message.number + 1);
                 }
                 assert_eq!(chain.posted, completed, "{flags} {stop_at}");
             }

@@ -8,32 +8,33 @@ use sideway::ibverbs::queue_pair::{
 use sideway::ibverbs::srq::SharedReceiveQueue;
 
 use super::Completions;
-use super::completion::OfKind;
-use super::post::{Inbox, Outbox, Receives, Receiving, Sending, Tag};
+use super::completion::TypedCompletionQueue;
+use super::post::{ListQueue, ReceivePoster, ReceiveState, ReceiveTarget, SendPoster, Tag};
 use super::request::{
-    CompareSwap, Extent, FetchAdd, Fetches, Gathered, Incoming, Inline, Mixed, Outgoing, Pieces, Place, Read,
-    Registered, Request, Scatters, Send, SendImm, SendImmTo, SendTo, Sends, ToQueue, Write, WriteImm,
+    CompareSwap, Extent, FetchAdd, Fetches, Gathered, Incoming, Inline, MessageLocation, MessagePieces,
+    Mixed, Outgoing, Read, Registered, Request, Scatters, Send, SendImm, SendImmTo, SendTo, Sends, ToQueue,
+    Write, WriteImm,
 };
-use super::xrc::Receivers;
+use super::xrc::XrcReceivers;
 use crate::buffers::{BufferLayout, Cycle, Flag};
 use crate::error::Error;
-use crate::memory::Memory;
-use crate::plan::{Measure, Mix, Operation, TestPlan};
+use crate::memory::TestMemory;
+use crate::plan::{Measure, Mix, TestOperation, TestPlan};
 
 /// A queue pair of a channel.
 #[derive(Debug)]
-pub(super) struct Pair {
+pub(super) struct ConnectedPair {
     pub(super) queue_pair: GenericQueuePair,
     /// Where the first message lies.
-    pub(super) place: Place,
+    pub(super) place: MessageLocation,
 }
 
 /// The queue pairs of a side.
 #[derive(Debug)]
-pub(super) struct Connected {
-    pub(super) pairs: Vec<Pair>,
+pub(super) struct ConnectedPairs {
+    pub(super) pairs: Vec<ConnectedPair>,
     /// What the peer's send to, if connections are extended.
-    pub(super) targets: Option<Receivers>,
+    pub(super) targets: Option<XrcReceivers>,
     /// What they take their receives from, if they share it.
     pub(super) srq: Option<SharedReceiveQueue>,
     /// Where datagrams go: all to one port.
@@ -42,35 +43,35 @@ pub(super) struct Connected {
 
 /// Where all queue pairs of a channel complete: what they send, and what they receive if they do.
 #[derive(Debug)]
-pub(super) struct Ends<C> {
-    pub(super) sent: OfKind<C>,
-    pub(super) received: Option<OfKind<C>>,
+pub(super) struct CompletionQueues<C> {
+    pub(super) sent: TypedCompletionQueue<C>,
+    pub(super) received: Option<TypedCompletionQueue<C>>,
 }
 
 /// The same, of either flavour.
 #[derive(Debug)]
-pub(super) enum GenericEnds {
-    Basic(Ends<BasicCompletionQueue>),
-    Extended(Ends<ExtendedCompletionQueue>),
+pub(super) enum GenericCompletionQueues {
+    Basic(CompletionQueues<BasicCompletionQueue>),
+    Extended(CompletionQueues<ExtendedCompletionQueue>),
 }
 
 /// Connected queue pairs, their completions, and both sides' memory.
 #[derive(Debug)]
-pub(super) struct Channel {
+pub(super) struct TestChannel {
     // Before the memory: see the head of `request`.
-    pairs: Vec<Pair>,
-    targets: Option<Receivers>,
+    pairs: Vec<ConnectedPair>,
+    targets: Option<XrcReceivers>,
     /// What they take their receives from, if they share it.
     srq: Option<SharedReceiveQueue>,
     /// Where datagrams go: all to one port.
     address: Option<AddressHandle>,
-    ends: GenericEnds,
-    memory: Memory,
+    ends: GenericCompletionQueues,
+    memory: TestMemory,
     layout: BufferLayout,
-    operation: Operation,
+    operation: TestOperation,
     /// Of a request that sends or reads.
     entries: u32,
-    receives: Vec<Receives>,
+    receives: Vec<ReceiveState>,
     /// perftest's operands, unless their effect is looked at.
     swap: CompareSwap,
     size: u32,
@@ -82,7 +83,7 @@ pub(super) struct Channel {
 /// What sends a test's messages.
 #[derive(Debug)]
 pub(super) struct Sender<'a, Q, C, R> {
-    pub(super) outboxes: Vec<Outbox<'a, Q>>,
+    pub(super) outboxes: Vec<SendPoster<'a, Q>>,
     pub(super) request: R,
     pub(super) completions: &'a mut C,
     /// The last byte of the first message that the peer writes here.
@@ -92,31 +93,31 @@ pub(super) struct Sender<'a, Q, C, R> {
 /// What receives the peer's.
 #[derive(Debug)]
 pub(super) struct Receiver<'a, C, R> {
-    pub(super) inboxes: Vec<Inbox<'a, R>>,
+    pub(super) inboxes: Vec<ReceivePoster<'a, R>>,
     pub(super) completions: &'a mut C,
 }
 
 /// What is done with a channel, whichever calls it posts and polls with, and wherever its messages come from.
 ///
 /// All of that is asked once, before the loop that is measured: what it does for each message is compiled for that.
-pub(super) trait Job {
+pub(super) trait MeasuredLoop {
     /// What comes of it.
     type Outcome;
 
     /// Does it.
-    fn run<Q: Sending, C: Completions, R: Request>(
+    fn run<Q: ListQueue, C: Completions, R: Request>(
         self,
         sender: Sender<'_, Q, C, R>,
-        receiver: Option<Receiver<'_, C, impl Receiving>>,
+        receiver: Option<Receiver<'_, C, impl ReceiveTarget>>,
     ) -> Result<Self::Outcome, Error>;
 }
 
-impl Channel {
+impl TestChannel {
     /// A channel for messages of no bytes yet; messages of up to `inline_size` are copied into the request.
     pub(super) fn new(
-        Connected { pairs, targets, srq, address }: Connected,
-        ends: GenericEnds,
-        memory: Memory,
+        ConnectedPairs { pairs, targets, srq, address }: ConnectedPairs,
+        ends: GenericCompletionQueues,
+        memory: TestMemory,
         layout: BufferLayout,
         test: &TestPlan,
         inline_size: u32,
@@ -147,7 +148,7 @@ impl Channel {
     }
 
     /// The memory.
-    pub(super) fn memory(&self) -> &Memory {
+    pub(super) fn memory(&self) -> &TestMemory {
         &self.memory
     }
 
@@ -175,7 +176,7 @@ impl Channel {
         self.receives.clear();
         for index in 0..test.receive_queues() as usize {
             let left = left.get(index).copied().unwrap_or(0);
-            self.receives.push(Receives {
+            self.receives.push(ReceiveState {
                 lkey,
                 address: start + self.layout.receive_offset(index),
                 length: length as u32,
@@ -190,15 +191,17 @@ impl Channel {
             let receives = &mut self.receives[index];
             let first = u64::from(test.receive_depth()).saturating_sub(left);
             match &mut self.srq {
-                Some(queue) => Inbox { queue, receives }.post(first)?,
-                None => Inbox { queue: self.pairs[index].queue_pair.split().1, receives }.post(first)?,
+                Some(queue) => ReceivePoster { queue, receives }.post(first)?,
+                None => {
+                    ReceivePoster { queue: self.pairs[index].queue_pair.split().1, receives }.post(first)?
+                }
             }
         }
         Ok(())
     }
 
     /// Does a job, with the calls that this channel posts and polls with.
-    pub(super) fn run<J: Job>(&mut self, job: J) -> Result<J::Outcome, Error> {
+    pub(super) fn run<J: MeasuredLoop>(&mut self, job: J) -> Result<J::Outcome, Error> {
         let Self {
             pairs,
             targets,
@@ -217,15 +220,15 @@ impl Channel {
         } = self;
         let (mut basic, mut extended, mut own) = (Vec::new(), Vec::new(), Vec::new());
         let mut receives = receives.iter_mut();
-        for (index, Pair { queue_pair, place }) in pairs.iter_mut().enumerate() {
+        for (index, ConnectedPair { queue_pair, place }) in pairs.iter_mut().enumerate() {
             let (place, tag) = (*place, Tag::of_pair(index));
             let (send, queue) = queue_pair.split();
             match send {
-                GenericSendQueue::Basic(queue) => basic.push(Outbox { queue, place, tag }),
-                GenericSendQueue::Extended(queue) => extended.push(Outbox { queue, place, tag }),
+                GenericSendQueue::Basic(queue) => basic.push(SendPoster { queue, place, tag }),
+                GenericSendQueue::Extended(queue) => extended.push(SendPoster { queue, place, tag }),
             }
             if srq.is_none() {
-                own.extend(receives.next().map(|receives| Inbox { queue, receives }));
+                own.extend(receives.next().map(|receives| ReceivePoster { queue, receives }));
             }
         }
         let arrival = memory.flag(layout.receive_offset(0) + u64::from(*size) - 1);
@@ -246,7 +249,7 @@ impl Channel {
         match srq {
             None => bytes.choose(senders, own, arrival, ends, job),
             Some(queue) => {
-                let shared = receives.next().map(|receives| Inbox { queue, receives });
+                let shared = receives.next().map(|receives| ReceivePoster { queue, receives });
                 bytes.choose(senders, shared.into_iter().collect(), arrival, ends, job)
             }
         }
@@ -255,8 +258,8 @@ impl Channel {
 
 /// What sends, of either flavour: all queue pairs of a channel are of one.
 struct Senders<'a> {
-    basic: Vec<Outbox<'a, BasicSendQueue>>,
-    extended: Vec<Outbox<'a, ExtendedSendQueue>>,
+    basic: Vec<SendPoster<'a, BasicSendQueue>>,
+    extended: Vec<SendPoster<'a, ExtendedSendQueue>>,
 }
 
 /// How receives move through the memory, and how long they are: as the messages of this size, or of any where receives may
@@ -282,69 +285,73 @@ enum To<'a> {
 
 /// What a channel's messages are.
 struct Bytes<'a> {
-    operation: Operation,
+    operation: TestOperation,
     entries: u32,
     to: To<'a>,
-    memory: &'a Memory,
+    memory: &'a TestMemory,
     swap: CompareSwap,
     size: u32,
     inline: Option<&'a mut [u8]>,
 }
 
 impl Bytes<'_> {
-    fn choose<'a, R: Receiving, J: Job>(
+    fn choose<'a, R: ReceiveTarget, J: MeasuredLoop>(
         self,
         senders: Senders<'a>,
-        inboxes: Vec<Inbox<'a, R>>,
+        inboxes: Vec<ReceivePoster<'a, R>>,
         arrival: Flag<'a>,
-        ends: &'a mut GenericEnds,
+        ends: &'a mut GenericCompletionQueues,
         job: J,
     ) -> Result<J::Outcome, Error> {
         let Senders { basic, extended } = senders;
         match (ends, extended.is_empty()) {
-            (GenericEnds::Basic(ends), true) => self.run(basic, inboxes, arrival, ends, job),
-            (GenericEnds::Basic(ends), false) => self.run(extended, inboxes, arrival, ends, job),
-            (GenericEnds::Extended(ends), true) => self.run(basic, inboxes, arrival, ends, job),
-            (GenericEnds::Extended(ends), false) => self.run(extended, inboxes, arrival, ends, job),
+            (GenericCompletionQueues::Basic(ends), true) => self.run(basic, inboxes, arrival, ends, job),
+            (GenericCompletionQueues::Basic(ends), false) => self.run(extended, inboxes, arrival, ends, job),
+            (GenericCompletionQueues::Extended(ends), true) => self.run(basic, inboxes, arrival, ends, job),
+            (GenericCompletionQueues::Extended(ends), false) => {
+                self.run(extended, inboxes, arrival, ends, job)
+            }
         }
     }
 
-    fn run<'a, Q: Sending, C, R: Receiving, J: Job>(
+    fn run<'a, Q: ListQueue, C, R: ReceiveTarget, J: MeasuredLoop>(
         self,
-        outboxes: Vec<Outbox<'a, Q>>,
-        inboxes: Vec<Inbox<'a, R>>,
+        outboxes: Vec<SendPoster<'a, Q>>,
+        inboxes: Vec<ReceivePoster<'a, R>>,
         arrival: Flag<'a>,
-        ends: &'a mut Ends<C>,
+        ends: &'a mut CompletionQueues<C>,
         job: J,
     ) -> Result<J::Outcome, Error>
     where
-        OfKind<C>: Completions,
+        TypedCompletionQueue<C>: Completions,
     {
-        let Ends { sent, received } = ends;
+        let CompletionQueues { sent, received } = ends;
         let receiver = received.as_mut().map(|completions| Receiver { inboxes, completions });
         let parts = Parts { outboxes, completions: sent, arrival, receiver, job };
         match (self.operation, self.to) {
-            (Operation::Write, To::Queue) => self.send(ToQueue(Write), parts.sending()),
-            (Operation::Write, _) => self.send(Write, parts.sending()),
-            (Operation::WriteImm, To::Queue) => self.send(ToQueue(WriteImm), parts),
-            (Operation::WriteImm, _) => self.send(WriteImm, parts),
-            (Operation::Send, To::Peer) => self.send(Send, parts),
-            (Operation::SendImm, To::Peer) => self.send(SendImm, parts),
-            (Operation::Send, To::Queue) => self.send(ToQueue(Send), parts),
-            (Operation::SendImm, To::Queue) => self.send(ToQueue(SendImm), parts),
-            (Operation::Send, To::Address(address)) => self.send(SendTo(address), parts),
-            (Operation::SendImm, To::Address(address)) => self.send(SendImmTo(address), parts),
-            (Operation::Read, to) if self.entries > 1 => self.scatter(to, parts.sending()),
-            (Operation::Read, to) => self.fetch(Read, to, parts.sending()),
-            (Operation::Mix(mix), To::Queue) => self.mix(mix, ToQueue(Read), ToQueue(Write), parts.sending()),
-            (Operation::Mix(mix), _) => self.mix(mix, Read, Write, parts.sending()),
-            (Operation::FetchAdd, to) => self.fetch(FetchAdd, to, parts.sending()),
-            (Operation::CompareSwap, to) => self.fetch(self.swap, to, parts.sending()),
-            (Operation::Messages(_) | Operation::Tcp, _) => unreachable!("they have no queue pairs"),
+            (TestOperation::Write, To::Queue) => self.send(ToQueue(Write), parts.sending()),
+            (TestOperation::Write, _) => self.send(Write, parts.sending()),
+            (TestOperation::WriteImm, To::Queue) => self.send(ToQueue(WriteImm), parts),
+            (TestOperation::WriteImm, _) => self.send(WriteImm, parts),
+            (TestOperation::Send, To::Peer) => self.send(Send, parts),
+            (TestOperation::SendImm, To::Peer) => self.send(SendImm, parts),
+            (TestOperation::Send, To::Queue) => self.send(ToQueue(Send), parts),
+            (TestOperation::SendImm, To::Queue) => self.send(ToQueue(SendImm), parts),
+            (TestOperation::Send, To::Address(address)) => self.send(SendTo(address), parts),
+            (TestOperation::SendImm, To::Address(address)) => self.send(SendImmTo(address), parts),
+            (TestOperation::Read, to) if self.entries > 1 => self.scatter(to, parts.sending()),
+            (TestOperation::Read, to) => self.fetch(Read, to, parts.sending()),
+            (TestOperation::Mix(mix), To::Queue) => {
+                self.mix(mix, ToQueue(Read), ToQueue(Write), parts.sending())
+            }
+            (TestOperation::Mix(mix), _) => self.mix(mix, Read, Write, parts.sending()),
+            (TestOperation::FetchAdd, to) => self.fetch(FetchAdd, to, parts.sending()),
+            (TestOperation::CompareSwap, to) => self.fetch(self.swap, to, parts.sending()),
+            (TestOperation::Messages(_) | TestOperation::Tcp, _) => unreachable!("they have no queue pairs"),
         }
     }
 
-    fn fetch<Q: Sending, C: Completions, R: Receiving, J: Job>(
+    fn fetch<Q: ListQueue, C: Completions, R: ReceiveTarget, J: MeasuredLoop>(
         &self,
         verb: impl Incoming,
         to: To<'_>,
@@ -357,7 +364,7 @@ impl Bytes<'_> {
         }
     }
 
-    fn mix<Q: Sending, C: Completions, R: Receiving, J: Job>(
+    fn mix<Q: ListQueue, C: Completions, R: ReceiveTarget, J: MeasuredLoop>(
         &self,
         mix: Mix,
         read: impl Incoming,
@@ -367,7 +374,7 @@ impl Bytes<'_> {
         let extent = Extent::new(self.memory.lkey(), self.size);
         let last = self.memory.flag(u64::from(self.size) - 1);
         if self.entries > 1 {
-            let pieces = Pieces::new(self.memory.lkey(), self.size, self.entries);
+            let pieces = MessagePieces::new(self.memory.lkey(), self.size, self.entries);
             let write = Sends { verb: write, payload: Gathered { pieces, last } };
             return parts.run(Mixed::new(mix, Scatters { verb: read, pieces }, write));
         }
@@ -375,19 +382,19 @@ impl Bytes<'_> {
         parts.run(Mixed::new(mix, Fetches { verb: read, extent }, write))
     }
 
-    fn scatter<Q: Sending, C: Completions, R: Receiving, J: Job>(
+    fn scatter<Q: ListQueue, C: Completions, R: ReceiveTarget, J: MeasuredLoop>(
         &self,
         to: To<'_>,
         parts: Parts<'_, Q, C, R, J>,
     ) -> Result<J::Outcome, Error> {
-        let pieces = Pieces::new(self.memory.lkey(), self.size, self.entries);
+        let pieces = MessagePieces::new(self.memory.lkey(), self.size, self.entries);
         match to {
             To::Queue => parts.run(Scatters { verb: ToQueue(Read), pieces }),
             _ => parts.run(Scatters { verb: Read, pieces }),
         }
     }
 
-    fn send<Q: Sending, C: Completions, R: Receiving, J: Job>(
+    fn send<Q: ListQueue, C: Completions, R: ReceiveTarget, J: MeasuredLoop>(
         self,
         verb: impl Outgoing,
         parts: Parts<'_, Q, C, R, J>,
@@ -395,7 +402,7 @@ impl Bytes<'_> {
         match self.inline {
             Some(bytes) => parts.run(Sends { verb, payload: Inline(bytes) }),
             None if self.entries > 1 => {
-                let pieces = Pieces::new(self.memory.lkey(), self.size, self.entries);
+                let pieces = MessagePieces::new(self.memory.lkey(), self.size, self.entries);
                 let last = self.memory.flag(u64::from(self.size) - 1);
                 parts.run(Sends { verb, payload: Gathered { pieces, last } })
             }
@@ -412,7 +419,7 @@ impl Bytes<'_> {
 
 /// All that a job needs but the request.
 struct Parts<'a, Q, C, R, J> {
-    outboxes: Vec<Outbox<'a, Q>>,
+    outboxes: Vec<SendPoster<'a, Q>>,
     completions: &'a mut C,
     arrival: Flag<'a>,
     receiver: Option<Receiver<'a, C, R>>,
@@ -427,7 +434,7 @@ impl<'a, Q, C, R, J> Parts<'a, Q, C, R, J> {
     }
 }
 
-impl<Q: Sending, C: Completions, R: Receiving, J: Job> Parts<'_, Q, C, R, J> {
+impl<Q: ListQueue, C: Completions, R: ReceiveTarget, J: MeasuredLoop> Parts<'_, Q, C, R, J> {
     fn run(self, request: impl Request) -> Result<J::Outcome, Error> {
         let Self { outboxes, completions, arrival, receiver, job } = self;
         job.run(Sender { outboxes, request, completions, arrival }, receiver)

@@ -59,7 +59,7 @@ pub(super) trait Completions {
 
 /// A completion queue for work requests of one kind.
 #[derive(Debug)]
-pub(super) struct OfKind<C> {
+pub(super) struct TypedCompletionQueue<C> {
     pub(super) queue: C,
     pub(super) opcode: WorkCompletionOperationType,
     /// Which of them are reads, if some are.
@@ -68,7 +68,7 @@ pub(super) struct OfKind<C> {
     pub(super) is_armed: bool,
 }
 
-impl<C> OfKind<C> {
+impl<C> TypedCompletionQueue<C> {
     pub(super) fn new(queue: C, opcode: WorkCompletionOperationType, mix: Option<Mix>) -> Self {
         Self { queue, opcode, mix, is_armed: false }
     }
@@ -77,7 +77,7 @@ impl<C> OfKind<C> {
 /// The flavours' pollers have the same methods, but nothing in common that a function could be generic over.
 macro_rules! impl_completions {
     ($Queue:ty) => {
-        impl Completions for OfKind<$Queue> {
+        impl Completions for TypedCompletionQueue<$Queue> {
             #[inline(always)]
             fn poll(
                 &mut self,

@@ -6,9 +6,9 @@ use sideway::ibverbs::clock::ClockConverter;
 use sideway::ibverbs::device_context::DeviceContext;
 
 use super::latency::mark;
-use super::post::{Receiving, Sending};
+use super::post::{ListQueue, ReceiveTarget};
 use super::request::Request;
-use super::{Completions, Job, Pace, Phase, Receiver, Sender, Watch};
+use super::{Completions, MeasuredLoop, PhaseClock, Receiver, Sender, TestPhase, Watch};
 use crate::error::Error;
 use crate::statistics::LatencyRecorder;
 
@@ -45,23 +45,23 @@ impl DeviceClock {
 
 /// Sends one message at a time.
 #[derive(Debug)]
-pub(super) struct Run<'a, 'link> {
+pub(super) struct DeviceClockRun<'a, 'link> {
     /// The most messages.
     pub(super) iterations: u64,
     pub(super) clock: &'a DeviceClock,
-    pub(super) pace: &'a Pace,
+    pub(super) pace: &'a PhaseClock,
     /// Takes nanoseconds.
     pub(super) recorder: &'a mut LatencyRecorder,
     pub(super) watch: &'a mut Watch<'link>,
 }
 
-impl Job for Run<'_, '_> {
+impl MeasuredLoop for DeviceClockRun<'_, '_> {
     type Outcome = ();
 
-    fn run<Q: Sending, C: Completions, R: Request>(
+    fn run<Q: ListQueue, C: Completions, R: Request>(
         self,
         sender: Sender<'_, Q, C, R>,
-        _: Option<Receiver<'_, C, impl Receiving>>,
+        _: Option<Receiver<'_, C, impl ReceiveTarget>>,
     ) -> Result<(), Error> {
         let Self { iterations, clock, pace, recorder, watch } = self;
         let Sender { mut outboxes, mut request, completions, .. } = sender;
@@ -69,7 +69,7 @@ impl Job for Run<'_, '_> {
         recorder.clear();
         for number in 1..=iterations {
             let phase = pace.phase();
-            if phase == Phase::Over {
+            if phase == TestPhase::Over {
                 break;
             }
             let start = clock.now()?;
@@ -79,7 +79,7 @@ impl Job for Run<'_, '_> {
             while completions.poll_timestamps(|time| end = Some(time))? == 0 {
                 watch.idle(|sleeper| sleeper.rest(completions))?;
             }
-            if let (Phase::Counted, Some(end)) = (phase, end) {
+            if let (TestPhase::Counted, Some(end)) = (phase, end) {
                 recorder.record(clock.between(start, end));
             }
             watch.passed(number);

@@ -2,9 +2,13 @@
 
 use sideway::ibverbs::queue_pair::PreparedReceiveList;
 
-use super::post::{Inbox, Message, Outbox, Prepared, Receives, Receiving, Sending, Tag};
+use super::post::{
+    ListQueue, PostItem, PreparedList, ReceivePoster, ReceiveState, ReceiveTarget, SendPoster, Tag,
+};
 use super::request::Request;
-use super::{CompletionError, Completions, Job, Notes, Pace, Phase, Receiver, Sender, Watch};
+use super::{
+    CompletionError, Completions, MeasuredLoop, PhaseClock, Receiver, SampleTimes, Sender, TestPhase, Watch,
+};
 use crate::buffers::Flag;
 use crate::error::Error;
 use crate::statistics::LatencyRecorder;
@@ -17,7 +21,7 @@ const TOLD: usize = 32;
 
 /// What a side does, message by message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum LatencyPart {
     /// Sends, and waits for the answer to arrive. A sample is the time from one post to the next.
     Ping,
     /// Waits for a message to arrive, and answers it.
@@ -28,36 +32,36 @@ pub(super) enum Part {
 
 /// What a latency test runs on.
 #[derive(Debug)]
-pub(super) struct Run<'a, 'link> {
-    pub(super) part: Part,
+pub(super) struct LatencyRun<'a, 'link> {
+    pub(super) part: LatencyPart,
     /// The most messages.
     pub(super) iterations: u64,
-    pub(super) pace: &'a Pace,
-    pub(super) notes: &'a mut Notes,
+    pub(super) pace: &'a PhaseClock,
+    pub(super) notes: &'a mut SampleTimes,
     pub(super) recorder: &'a mut LatencyRecorder,
     pub(super) watch: &'a mut Watch<'link>,
 }
 
-impl Job for Run<'_, '_> {
+impl MeasuredLoop for LatencyRun<'_, '_> {
     type Outcome = ();
 
-    fn run<Q: Sending, C: Completions, R: Request>(
+    fn run<Q: ListQueue, C: Completions, R: Request>(
         self,
         sender: Sender<'_, Q, C, R>,
-        receiver: Option<Receiver<'_, C, impl Receiving>>,
+        receiver: Option<Receiver<'_, C, impl ReceiveTarget>>,
     ) -> Result<(), Error> {
         let Self { part, iterations, pace, notes, recorder, watch } = self;
         let Sender { outboxes, request, completions, arrival } = sender;
         let Some(outbox) = outboxes.into_iter().next() else { return Ok(()) };
         // Completions are not told apart: there is one at a time.
-        let mut outbox = Outbox { tag: Tag::of_pair(0), ..outbox };
+        let mut outbox = SendPoster { tag: Tag::of_pair(0), ..outbox };
         recorder.clear();
         let samples = Samples { iterations, pace, notes, recorder };
         let receiver = receiver
             .and_then(|Receiver { inboxes, completions }| Some((inboxes.into_iter().next()?, completions)));
         // A mark may be copied into the request, which is another one each time then.
         if Q::KEEPS && R::REPEATS && !R::IS_MARKED {
-            let list = outbox.prepare(&request, 1, || Message { number: 0, signaled: true, offset: 0 })?;
+            let list = outbox.prepare(&request, 1, || PostItem { number: 0, signaled: true, offset: 0 })?;
             return run::<R, _, _>(part, Again { list, completions }, (receiver, arrival), samples, watch);
         }
         run::<R, _, _>(part, Own { outbox, request, completions }, (receiver, arrival), samples, watch)
@@ -65,14 +69,14 @@ impl Job for Run<'_, '_> {
 }
 
 /// Does a side's part, by what tells that a message of this kind has arrived: no other code is made for it.
-fn run<'a, Q: Request, C: Completions, R: Receiving>(
-    part: Part,
+fn run<'a, Q: Request, C: Completions, R: ReceiveTarget>(
+    part: LatencyPart,
     own: impl Exchange,
-    (receiver, arrival): (Option<(Inbox<'a, R>, &'a mut C)>, Flag<'a>),
+    (receiver, arrival): (Option<(ReceivePoster<'a, R>, &'a mut C)>, Flag<'a>),
     samples: Samples<'_>,
     watch: &mut Watch<'_>,
 ) -> Result<(), Error> {
-    if part == Part::Complete {
+    if part == LatencyPart::Complete {
         return samples.take(own, watch);
     }
     if Q::IS_MARKED {
@@ -92,14 +96,14 @@ fn run<'a, Q: Request, C: Completions, R: Receiving>(
 /// Does the part of a side that is answered, or answers.
 #[inline(always)]
 fn meet(
-    part: Part,
+    part: LatencyPart,
     own: impl Exchange,
     by: impl Arrival,
     samples: Samples<'_>,
     watch: &mut Watch<'_>,
 ) -> Result<(), Error> {
     match part {
-        Part::Pong => answer(own, by, samples.iterations, watch),
+        LatencyPart::Pong => answer(own, by, samples.iterations, watch),
         _ => samples.take(Answered { own, by }, watch),
     }
 }
@@ -119,12 +123,12 @@ trait Arrival {
 
 /// This side's messages: posted, and completed.
 struct Own<'a, Q, C, R> {
-    outbox: Outbox<'a, Q>,
+    outbox: SendPoster<'a, Q>,
     request: R,
     completions: &'a mut C,
 }
 
-impl<Q: Sending, C: Completions, R: Request> Exchange for Own<'_, Q, C, R> {
+impl<Q: ListQueue, C: Completions, R: Request> Exchange for Own<'_, Q, C, R> {
     #[inline(always)]
     fn exchange(&mut self, number: u64, watch: &mut Watch<'_>) -> Result<(), Error> {
         self.outbox.post_marked(&mut self.request, number, mark(number))?;
@@ -138,7 +142,7 @@ struct Again<'a, L, C> {
     completions: &'a mut C,
 }
 
-impl<L: Prepared, C: Completions> Exchange for Again<'_, L, C> {
+impl<L: PreparedList, C: Completions> Exchange for Again<'_, L, C> {
     #[inline(always)]
     fn exchange(&mut self, number: u64, watch: &mut Watch<'_>) -> Result<(), Error> {
         self.list.post()?;
@@ -198,11 +202,11 @@ impl Arrival for Flag<'_> {
 
 /// A message of the peer's completes a receive, and another one is posted.
 struct Taking<'a, C, R> {
-    inbox: Inbox<'a, R>,
+    inbox: ReceivePoster<'a, R>,
     completions: &'a mut C,
 }
 
-impl<C: Completions, R: Receiving> Arrival for Taking<'_, C, R> {
+impl<C: Completions, R: ReceiveTarget> Arrival for Taking<'_, C, R> {
     #[inline(always)]
     fn wait(&mut self, _: u64, watch: &mut Watch<'_>) -> Result<(), Error> {
         complete_one(self.completions, watch)?;
@@ -213,7 +217,7 @@ impl<C: Completions, R: Receiving> Arrival for Taking<'_, C, R> {
 /// The same, where another one is posted for each.
 struct TakingAgain<'a, C> {
     list: PreparedReceiveList<'a>,
-    receives: &'a mut Receives,
+    receives: &'a mut ReceiveState,
     completions: &'a mut C,
 }
 
@@ -234,8 +238,8 @@ impl<C: Completions> Arrival for TakingAgain<'_, C> {
 /// Where samples go.
 struct Samples<'a> {
     iterations: u64,
-    pace: &'a Pace,
-    notes: &'a mut Notes,
+    pace: &'a PhaseClock,
+    notes: &'a mut SampleTimes,
     recorder: &'a mut LatencyRecorder,
 }
 
@@ -263,7 +267,7 @@ impl Samples<'_> {
         let mut number = 0;
         while number < iterations {
             let phase = pace.phase();
-            if phase == Phase::Over {
+            if phase == TestPhase::Over {
                 break;
             }
             let (start, ends) = notes.places(iterations - number);
@@ -283,7 +287,7 @@ impl Samples<'_> {
                 }
                 watch.passed(number);
             }
-            if phase == Phase::Counted {
+            if phase == TestPhase::Counted {
                 notes.count((number - before) as usize, recorder);
             }
         }

@@ -5,13 +5,13 @@ use std::io;
 
 use trespass::{Block, SendRefused, SeqPacket};
 
-use super::notes::Notes;
-use super::pace::Pace;
-use super::{Passed, Progress};
-use crate::control::{Link, Packets};
+use super::phase_clock::PhaseClock;
+use super::sample_times::SampleTimes;
+use super::{TestProgress, ThreadProgress};
+use crate::control::{ControlLink, SeqPacketFrames};
 use crate::error::Error;
-use crate::plan::{Api, Cell, Measure, Operation, TestPlan};
-use crate::report::{BandwidthRow, EchoRow, LatencyRow, Row};
+use crate::plan::{Api, Measure, TestOperation, TestPlan, TestPoint};
+use crate::report::{BandwidthRow, EchoRow, LatencyRow, ResultRow};
 use crate::result::Distribution;
 use crate::statistics::{BandwidthSummary, LatencyRecorder, Timer};
 
@@ -30,24 +30,24 @@ pub struct Messages<'a> {
 
 /// What is measured, and who sees how far it is.
 #[derive(Clone, Copy)]
-struct Load<'a> {
+struct MessageLoad<'a> {
     size: u64,
     /// So many, or until the time is up.
     messages: u64,
-    pace: &'a Pace,
-    progress: &'a Passed,
+    pace: &'a PhaseClock,
+    progress: &'a ThreadProgress,
 }
 
 /// Sends and receives messages of one size.
-struct Sender {
+struct MessageMover {
     size: usize,
-    memory: Memory,
+    memory: MessageMemory,
     /// How many there are is not known before: an empty message says that there are no more.
     takes_a_time: bool,
 }
 
 /// Where messages lie before they are sent, and when they have arrived.
-enum Memory {
+enum MessageMemory {
     /// In the program's memory.
     Own { send: Vec<u8>, receive: Vec<u8> },
     /// In blocks, of which so many are used.
@@ -72,15 +72,15 @@ impl<'a> Messages<'a> {
     /// The connection failed.
     pub fn measure(
         &mut self,
-        cell: Cell,
-        progress: &Progress,
-        link: &mut Link<Packets>,
-    ) -> Result<Row, Error> {
-        let (size, messages, progress) = (cell.size, self.test.messages_of(cell), progress.of(0));
+        point: TestPoint,
+        progress: &TestProgress,
+        link: &mut ControlLink<SeqPacketFrames>,
+    ) -> Result<ResultRow, Error> {
+        let (size, messages, progress) = (point.size, self.test.messages_of(point), progress.of(0));
         let socket = &mut link.wire().socket;
-        let done = Pace::of(self.test.duration, |pace| {
-            let load = Load { size, messages, pace, progress };
-            match (self.test.measure, cell.in_flight) {
+        let done = PhaseClock::of(self.test.duration, |pace| {
+            let load = MessageLoad { size, messages, pace, progress };
+            match (self.test.measure, point.in_flight) {
                 (Measure::Bandwidth, _) => self.stream(load, socket),
                 (Measure::Latency(_), _) => self.ping_pong(load, socket),
                 (Measure::Echo(_), in_flight) => self.ask(load, in_flight.unwrap_or(1), socket),
@@ -94,10 +94,10 @@ impl<'a> Messages<'a> {
     /// # Errors
     ///
     /// The connection failed.
-    pub fn answer(&mut self, cell: Cell, link: &mut Link<Packets>) -> Result<(), Error> {
-        let messages = self.test.messages_of(cell);
+    pub fn answer(&mut self, point: TestPoint, link: &mut ControlLink<SeqPacketFrames>) -> Result<(), Error> {
+        let messages = self.test.messages_of(point);
         let socket = &mut link.wire().socket;
-        let done = self.server(cell, messages, socket);
+        let done = self.server(point, messages, socket);
         done.map_err(|error| link.lost(error).into())
     }
 
@@ -116,9 +116,9 @@ impl<'a> Messages<'a> {
         }
     }
 
-    fn stream(&self, load: Load<'_>, socket: &mut SeqPacket) -> io::Result<Row> {
-        let Load { size, messages, pace, progress } = load;
-        let (mut sender, mut sent) = (Sender::new(self.test, size, socket)?, 0);
+    fn stream(&self, load: MessageLoad<'_>, socket: &mut SeqPacket) -> io::Result<ResultRow> {
+        let MessageLoad { size, messages, pace, progress } = load;
+        let (mut sender, mut sent) = (MessageMover::new(self.test, size, socket)?, 0);
         for _ in 0..WARM_UP {
             sender.send(socket)?;
         }
@@ -135,13 +135,13 @@ impl<'a> Messages<'a> {
         let ticks = self.timer.now() - start;
         socket.set_cork(false)?;
         sender.settle(socket)?;
-        Ok(Row::Bandwidth(self.bandwidth(size, sent, ticks)))
+        Ok(ResultRow::Bandwidth(self.bandwidth(size, sent, ticks)))
     }
 
-    fn ping_pong(&mut self, load: Load<'_>, socket: &mut SeqPacket) -> io::Result<Row> {
-        let (Load { size, messages, pace, progress }, timer) = (load, self.timer);
-        let (mut sender, mut answered) = (Sender::new(self.test, size, socket)?, 0);
-        let mut notes = Notes::new();
+    fn ping_pong(&mut self, load: MessageLoad<'_>, socket: &mut SeqPacket) -> io::Result<ResultRow> {
+        let (MessageLoad { size, messages, pace, progress }, timer) = (load, self.timer);
+        let (mut sender, mut answered) = (MessageMover::new(self.test, size, socket)?, 0);
+        let mut notes = SampleTimes::new();
         self.recorder.clear();
         for _ in 0..WARM_UP {
             sender.send(socket)?;
@@ -165,14 +165,19 @@ impl<'a> Messages<'a> {
         }
         sender.end(socket)?;
         sender.settle(socket)?;
-        Ok(Row::Latency(self.latency(size, answered)))
+        Ok(ResultRow::Latency(self.latency(size, answered)))
     }
 
     /// Sends whenever something is to be sent and there is room for it, and takes what answers there are. A request's time begins when the
     /// one whose place it takes was answered: that the connection does not take it yet is part of it.
-    fn ask(&mut self, load: Load<'_>, in_flight: u32, socket: &mut SeqPacket) -> io::Result<Row> {
-        let (Load { size, messages, pace, progress }, timer) = (load, self.timer);
-        let mut sender = Sender::new(self.test, size, socket)?;
+    fn ask(
+        &mut self,
+        load: MessageLoad<'_>,
+        in_flight: u32,
+        socket: &mut SeqPacket,
+    ) -> io::Result<ResultRow> {
+        let (MessageLoad { size, messages, pace, progress }, timer) = (load, self.timer);
+        let mut sender = MessageMover::new(self.test, size, socket)?;
         self.recorder.clear();
         // When the places of those under way became free, and those that are free.
         let (mut under_way, mut free) = (VecDeque::new(), VecDeque::new());
@@ -206,7 +211,7 @@ impl<'a> Messages<'a> {
         socket.set_cork(false)?;
         sender.settle(socket)?;
         let requests = self.bandwidth(size, answered, ticks);
-        Ok(Row::Echo(EchoRow { in_flight, requests, answers: self.latency(size, answered) }))
+        Ok(ResultRow::Echo(EchoRow { in_flight, requests, answers: self.latency(size, answered) }))
     }
 
     fn bandwidth(&self, size: u64, messages: u64, ticks: u64) -> BandwidthRow {
@@ -217,34 +222,34 @@ impl<'a> Messages<'a> {
         LatencyRow::new(size, messages, self.recorder.summary(self.sample_nanoseconds()))
     }
 
-    fn server(&self, cell: Cell, most: u64, socket: &mut SeqPacket) -> io::Result<()> {
-        let mut sender = Sender::new(self.test, cell.size, socket)?;
+    fn server(&self, point: TestPoint, most: u64, socket: &mut SeqPacket) -> io::Result<()> {
+        let mut sender = MessageMover::new(self.test, point.size, socket)?;
         let answers = self.test.measure != Measure::Bandwidth;
         if !matches!(self.test.measure, Measure::Echo(_)) {
             sender.serve(WARM_UP, answers, socket)?;
         }
         // What has come together is answered together.
-        socket.set_cork(cell.in_flight.is_some_and(|in_flight| in_flight > 1))?;
+        socket.set_cork(point.in_flight.is_some_and(|in_flight| in_flight > 1))?;
         sender.serve(most, answers, socket)?;
         socket.set_cork(false)?;
         sender.settle(socket)
     }
 }
 
-impl Sender {
+impl MessageMover {
     /// Has its memory before anything is timed.
     fn new(test: &TestPlan, size: u64, socket: &SeqPacket) -> io::Result<Self> {
         let size = size as usize;
         let memory = match test.operation {
-            Operation::Messages(Api::Pool) => {
+            TestOperation::Messages(Api::Pool) => {
                 let most =
                     if matches!(test.measure, Measure::Latency(_)) { 2 } else { test.depth() as usize };
                 let mut free = Vec::with_capacity(most);
                 free.push(socket.buffer(size)?);
-                Memory::Pool { free, lent: 0, most }
+                MessageMemory::Pool { free, lent: 0, most }
             }
             // Written: else all of it would be the system's one page of zeros, which the nearest cache holds.
-            _ => Memory::Own { send: vec![1; size], receive: vec![0; size] },
+            _ => MessageMemory::Own { send: vec![1; size], receive: vec![0; size] },
         };
         Ok(Self { size, memory, takes_a_time: test.duration.is_some() })
     }
@@ -252,8 +257,8 @@ impl Sender {
     #[inline]
     fn send(&mut self, socket: &mut SeqPacket) -> io::Result<()> {
         match &mut self.memory {
-            Memory::Own { send, .. } => socket.send(send),
-            Memory::Pool { free, lent, most } => {
+            MessageMemory::Own { send, .. } => socket.send(send),
+            MessageMemory::Pool { free, lent, most } => {
                 let block = Self::block(free, lent, *most, self.size, socket)?;
                 socket.send_buf(block, self.size)?;
                 *lent += 1;
@@ -279,8 +284,8 @@ impl Sender {
     #[inline]
     fn try_send(&mut self, socket: &mut SeqPacket) -> io::Result<bool> {
         let sent = match &mut self.memory {
-            Memory::Own { send, .. } => socket.send(send),
-            Memory::Pool { free, lent, most } => {
+            MessageMemory::Own { send, .. } => socket.send(send),
+            MessageMemory::Pool { free, lent, most } => {
                 let Some(block) = Self::block_now(free, lent, *most, self.size, socket) else {
                     return Ok(false);
                 };
@@ -360,8 +365,8 @@ impl Sender {
     #[inline]
     fn take(&mut self, socket: &mut SeqPacket) -> io::Result<usize> {
         Ok(match &mut self.memory {
-            Memory::Own { receive, .. } => socket.recv(receive)?,
-            Memory::Pool { .. } => socket.recv_buf()?.len(),
+            MessageMemory::Own { receive, .. } => socket.recv(receive)?,
+            MessageMemory::Pool { .. } => socket.recv_buf()?.len(),
         })
     }
 

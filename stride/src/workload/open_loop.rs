@@ -4,18 +4,18 @@
 //! meant to be sent meanwhile, as it would cost whoever asked for them. When that is, and when messages are through, only the clock
 //! says: it is read once a turn, and once for the completions that a turn finds.
 
-use super::bandwidth::{Tally, Window};
-use super::post::{Message, Outbox, Receiving, Sending, Tag};
+use super::bandwidth::{CountedWindow, SendTotals};
+use super::post::{ListQueue, PostItem, ReceiveTarget, SendPoster, Tag};
 use super::request::Request;
 use super::schedule::Schedule;
-use super::{Completions, Job, Pace, Receiver, Sender, Watch};
+use super::{Completions, MeasuredLoop, PhaseClock, Receiver, Sender, Watch};
 use crate::buffers::Cycle;
 use crate::error::Error;
 use crate::statistics::LatencyRecorder;
 
 /// Sends messages when they are due, by each queue pair in turn, and records how late they are through.
 #[derive(Debug)]
-pub(super) struct Run<'a, 'link> {
+pub(super) struct OpenLoopRun<'a, 'link> {
     /// Messages of each queue pair.
     pub(super) iterations: u64,
     /// How many of them may be under way.
@@ -27,15 +27,15 @@ pub(super) struct Run<'a, 'link> {
     pub(super) ticks: f64,
     /// How many are sent together.
     pub(super) burst: u32,
-    pub(super) pace: &'a Pace,
+    pub(super) pace: &'a PhaseClock,
     pub(super) recorder: &'a mut LatencyRecorder,
     pub(super) watch: &'a mut Watch<'link>,
 }
 
 /// A queue pair's part.
 #[derive(Debug)]
-struct Lane<'a, Q> {
-    outbox: Outbox<'a, Q>,
+struct RatedPair<'a, Q> {
+    outbox: SendPoster<'a, Q>,
     cycle: Cycle,
     posted: u64,
     completed: u64,
@@ -43,24 +43,25 @@ struct Lane<'a, Q> {
     meant: Box<[u64]>,
 }
 
-impl Job for Run<'_, '_> {
-    type Outcome = Tally;
+impl MeasuredLoop for OpenLoopRun<'_, '_> {
+    type Outcome = SendTotals;
 
-    fn run<Q: Sending, C: Completions, R: Request>(
+    fn run<Q: ListQueue, C: Completions, R: Request>(
         self,
         sender: Sender<'_, Q, C, R>,
-        _: Option<Receiver<'_, C, impl Receiving>>,
-    ) -> Result<Tally, Error> {
+        _: Option<Receiver<'_, C, impl ReceiveTarget>>,
+    ) -> Result<SendTotals, Error> {
         let Self { iterations, depth, batch, cycle, ticks, burst, pace, recorder, watch } = self;
         let Sender { outboxes, request, completions, .. } = sender;
         let places = depth.next_power_of_two() as usize;
-        let lane = |outbox| Lane { outbox, cycle, posted: 0, completed: 0, meant: vec![0; places].into() };
+        let lane =
+            |outbox| RatedPair { outbox, cycle, posted: 0, completed: 0, meant: vec![0; places].into() };
         let mut lanes: Vec<_> = outboxes.into_iter().map(lane).collect();
         let mut all = iterations.saturating_mul(lanes.len() as u64);
         let (mut posted, mut completed, mut turn) = (0, 0, 0);
         let mut through = vec![Tag::of_pair(0); batch as usize].into_boxed_slice();
         recorder.clear();
-        let mut window = Window::new(pace, watch.now());
+        let mut window = CountedWindow::new(pace, watch.now());
         let mut schedule = Schedule::new(watch.now(), ticks, burst);
         while completed < all {
             let now = watch.now();
@@ -98,7 +99,7 @@ impl Job for Run<'_, '_> {
     }
 }
 
-impl<Q: Sending> Lane<'_, Q> {
+impl<Q: ListQueue> RatedPair<'_, Q> {
     #[inline(always)]
     fn has_room(&self, depth: u32) -> bool {
         self.posted - self.completed < u64::from(depth)
@@ -114,7 +115,7 @@ impl<Q: Sending> Lane<'_, Q> {
         let (number, place) = (self.posted, self.place(self.posted));
         self.meant[place] = meant;
         self.posted += 1;
-        let message = Message { number, signaled: true, offset: self.cycle.advance() };
+        let message = PostItem { number, signaled: true, offset: self.cycle.advance() };
         Ok(self.outbox.post(request, 1, || message)?)
     }
 

@@ -14,7 +14,7 @@ use sideway::ibverbs::queue_pair::{
 };
 use sideway::ibverbs::srq::SharedReceiveQueue;
 
-use super::request::{Place, Request};
+use super::request::{MessageLocation, Request};
 use crate::buffers::Cycle;
 
 /// The number of a work request, and which queue pair's it is, as its completion says.
@@ -50,7 +50,7 @@ impl Tag {
 
 /// A message to be posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Message {
+pub(super) struct PostItem {
     /// Comes back with the completion.
     pub(super) number: u64,
     /// Whether there is one.
@@ -60,12 +60,12 @@ pub(super) struct Message {
 }
 
 /// A send queue, of which it is known whether a list can be kept.
-pub(super) trait Sending: SendQueue {
+pub(super) trait ListQueue: SendQueue {
     /// Whether there is a way to keep a list.
     const KEEPS: bool;
 
     /// A list that is posted again and again.
-    type Prepared<'queue>: Prepared
+    type PreparedList<'queue>: PreparedList
     where
         Self: 'queue;
 
@@ -74,29 +74,29 @@ pub(super) trait Sending: SendQueue {
     /// # Safety
     ///
     /// As [`BasicPostSendGuard::prepare`](sideway::ibverbs::queue_pair::BasicPostSendGuard::prepare).
-    unsafe fn prepare(guard: Self::Guard<'_>) -> Result<Self::Prepared<'_>, PostSendError>;
+    unsafe fn prepare(guard: Self::Guard<'_>) -> Result<Self::PreparedList<'_>, PostSendError>;
 }
 
 /// A list that is posted again and again.
-pub(super) trait Prepared {
+pub(super) trait PreparedList {
     /// Posts all of it once more.
     fn post(&mut self) -> Result<(), PostSendError>;
 }
 
 /// As perftest does it.
-impl Sending for BasicSendQueue {
+impl ListQueue for BasicSendQueue {
     const KEEPS: bool = true;
 
-    type Prepared<'queue> = PreparedSendList<'queue>;
+    type PreparedList<'queue> = PreparedSendList<'queue>;
 
     #[inline(always)]
-    unsafe fn prepare(guard: Self::Guard<'_>) -> Result<Self::Prepared<'_>, PostSendError> {
+    unsafe fn prepare(guard: Self::Guard<'_>) -> Result<Self::PreparedList<'_>, PostSendError> {
         // SAFETY: the caller keeps this function's contract, which is that one's.
         unsafe { guard.prepare() }
     }
 }
 
-impl Prepared for PreparedSendList<'_> {
+impl PreparedList for PreparedSendList<'_> {
     #[inline(always)]
     fn post(&mut self) -> Result<(), PostSendError> {
         self.post()
@@ -104,18 +104,18 @@ impl Prepared for PreparedSendList<'_> {
 }
 
 /// Its requests are built where the device reads them, and gone when they are posted.
-impl Sending for ExtendedSendQueue {
+impl ListQueue for ExtendedSendQueue {
     const KEEPS: bool = false;
 
-    type Prepared<'queue> = Infallible;
+    type PreparedList<'queue> = Infallible;
 
     #[inline(always)]
-    unsafe fn prepare(_: Self::Guard<'_>) -> Result<Self::Prepared<'_>, PostSendError> {
+    unsafe fn prepare(_: Self::Guard<'_>) -> Result<Self::PreparedList<'_>, PostSendError> {
         unreachable!("whoever asks has asked whether it keeps lists")
     }
 }
 
-impl Prepared for Infallible {
+impl PreparedList for Infallible {
     fn post(&mut self) -> Result<(), PostSendError> {
         match *self {}
     }
@@ -123,21 +123,21 @@ impl Prepared for Infallible {
 
 /// The sending half of a queue pair.
 #[derive(Debug)]
-pub(super) struct Outbox<'a, Q> {
+pub(super) struct SendPoster<'a, Q> {
     pub(super) queue: &'a mut Q,
     /// Where the first message lies.
-    pub(super) place: Place,
+    pub(super) place: MessageLocation,
     pub(super) tag: Tag,
 }
 
-impl<Q: Sending> Outbox<'_, Q> {
+impl<Q: ListQueue> SendPoster<'_, Q> {
     /// Posts a chain of `count` messages with one doorbell. `next` says which.
     #[inline(always)]
     pub(super) fn post(
         &mut self,
         request: &impl Request,
         count: u32,
-        next: impl FnMut() -> Message,
+        next: impl FnMut() -> PostItem,
     ) -> Result<(), PostSendError> {
         self.build(request, count, next).post()
     }
@@ -147,8 +147,8 @@ impl<Q: Sending> Outbox<'_, Q> {
         &'queue mut self,
         request: &'queue impl Request,
         count: u32,
-        next: impl FnMut() -> Message,
-    ) -> Result<Q::Prepared<'queue>, PostSendError> {
+        next: impl FnMut() -> PostItem,
+    ) -> Result<Q::PreparedList<'queue>, PostSendError> {
         // SAFETY: the memory outlives the queue pair, and nobody writes to a message that is being sent (head of `request`).
         unsafe { Q::prepare(self.build(request, count, next)) }
     }
@@ -158,14 +158,14 @@ impl<Q: Sending> Outbox<'_, Q> {
         &'queue mut self,
         request: &'queue impl Request,
         count: u32,
-        mut next: impl FnMut() -> Message,
+        mut next: impl FnMut() -> PostItem,
     ) -> Q::Guard<'queue> {
-        let Place { local, remote, .. } = self.place;
+        let MessageLocation { local, remote, .. } = self.place;
         let mut guard = self.queue.start_post_send();
         for _ in 0..count {
-            let Message { number, signaled, offset } = next();
+            let PostItem { number, signaled, offset } = next();
             let flags = if signaled { WorkRequestFlags::Signaled } else { WorkRequestFlags::empty() };
-            let place = Place { local: local + offset, remote: remote + offset, ..self.place };
+            let place = MessageLocation { local: local + offset, remote: remote + offset, ..self.place };
             request.build(guard.construct_wr(self.tag.with(number), flags), place, number);
         }
         guard
@@ -180,13 +180,13 @@ impl<Q: Sending> Outbox<'_, Q> {
         mark: u8,
     ) -> Result<(), PostSendError> {
         request.mark(mark);
-        self.post(request, 1, || Message { number, signaled: true, offset: 0 })
+        self.post(request, 1, || PostItem { number, signaled: true, offset: 0 })
     }
 }
 
 /// The receives of a queue: as many as messages come, and no more at a time than fit.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Receives {
+pub(super) struct ReceiveState {
     pub(super) lkey: u32,
     /// Where the first message comes to.
     pub(super) address: u64,
@@ -208,19 +208,19 @@ pub(super) struct Receives {
 }
 
 /// What receives are posted to.
-pub(super) trait Receiving {
+pub(super) trait ReceiveTarget {
     /// Begins a list of them.
     fn begin(&mut self) -> PostRecvGuard<'_>;
 }
 
-impl Receiving for ReceiveQueue {
+impl ReceiveTarget for ReceiveQueue {
     #[inline(always)]
     fn begin(&mut self) -> PostRecvGuard<'_> {
         self.start_post_recv()
     }
 }
 
-impl Receiving for SharedReceiveQueue {
+impl ReceiveTarget for SharedReceiveQueue {
     #[inline(always)]
     fn begin(&mut self) -> PostRecvGuard<'_> {
         self.start_post_recv()
@@ -229,12 +229,12 @@ impl Receiving for SharedReceiveQueue {
 
 /// The receiving half of a queue pair, or of all of them.
 #[derive(Debug)]
-pub(super) struct Inbox<'a, R> {
+pub(super) struct ReceivePoster<'a, R> {
     pub(super) queue: &'a mut R,
-    pub(super) receives: &'a mut Receives,
+    pub(super) receives: &'a mut ReceiveState,
 }
 
-impl<R: Receiving> Inbox<'_, R> {
+impl<R: ReceiveTarget> ReceivePoster<'_, R> {
     /// A message has taken a receive: posts as many as a list has whenever so many were taken, as long as more are to come.
     #[inline(always)]
     pub(super) fn take(&mut self) -> Result<(), PostRecvError> {
@@ -268,8 +268,10 @@ impl<R: Receiving> Inbox<'_, R> {
 
     /// Keeps a list of one receive, to be posted again and again, which is counted here: of messages that do not move through
     /// the memory.
-    pub(super) fn prepare_one(&mut self) -> Result<(PreparedReceiveList<'_>, &mut Receives), PostRecvError> {
-        let Receives { tag, address, lkey, length, .. } = *self.receives;
+    pub(super) fn prepare_one(
+        &mut self,
+    ) -> Result<(PreparedReceiveList<'_>, &mut ReceiveState), PostRecvError> {
+        let ReceiveState { tag, address, lkey, length, .. } = *self.receives;
         let mut guard = self.queue.begin();
         let request = guard.construct_wr(tag.with(0));
         // SAFETY: the memory outlives the queue pair, and nobody reads what is outstanding (head of this file), however often
@@ -293,7 +295,7 @@ impl<R: Receiving> Inbox<'_, R> {
     }
 }
 
-impl Receives {
+impl ReceiveState {
     /// Appends the next one to a list.
     #[inline(always)]
     fn give(&mut self, guard: &mut PostRecvGuard<'_>) {

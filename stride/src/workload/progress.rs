@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// reads it now and then. It has a cache line of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub struct Passed(AtomicU64);
+pub struct ThreadProgress(AtomicU64);
 
-impl Passed {
+impl ThreadProgress {
     /// None are through.
     pub const fn new() -> Self {
         Self(AtomicU64::new(0))
@@ -27,12 +27,12 @@ impl Passed {
 
 /// Messages of all threads that are through.
 #[derive(Debug)]
-pub struct Progress(Box<[Passed]>);
+pub struct TestProgress(Box<[ThreadProgress]>);
 
-impl Progress {
+impl TestProgress {
     /// Of so many threads, of which none has begun.
     pub fn of_threads(threads: u32) -> Self {
-        Self((0..threads.max(1)).map(|_| Passed::new()).collect())
+        Self((0..threads.max(1)).map(|_| ThreadProgress::new()).collect())
     }
 
     /// A thread's, from 0.
@@ -40,13 +40,13 @@ impl Progress {
     /// # Panics
     ///
     /// If there is no such thread.
-    pub fn of(&self, thread: usize) -> &Passed {
+    pub fn of(&self, thread: usize) -> &ThreadProgress {
         &self.0[thread]
     }
 
     /// How many are through: some time ago, as nothing else is ordered by it.
     pub fn get(&self) -> u64 {
-        self.0.iter().map(Passed::get).sum()
+        self.0.iter().map(ThreadProgress::get).sum()
     }
 }
 
@@ -56,12 +56,12 @@ mod tests {
 
     #[test]
     fn what_is_through_is_that_of_all_threads() {
-        let progress = Progress::of_threads(3);
+        let progress = TestProgress::of_threads(3);
         assert_eq!(progress.get(), 0);
         progress.of(0).set(5);
         progress.of(2).set(7);
         progress.of(0).set(6);
         assert_eq!(progress.get(), 13);
-        assert_eq!(Progress::of_threads(0).get(), 0);
+        assert_eq!(TestProgress::of_threads(0).get(), 0);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! # Safety
 //!
-//! The memory that a request names belongs to the [`Channel`](super::Channel), whose queue pairs go before it, and with them
+//! The memory that a request names belongs to the [`TestChannel`](super::Channel), whose queue pairs go before it, and with them
 //! every outstanding request. Nobody writes to a message that is being sent: bandwidth tests do not write at all, and latency
 //! tests write the last byte of a message only after the completion of the one before has been polled. No Rust reference to
 //! the memory exists at all (`buffers`). A mix's reads bring bytes to where its writes send from: the device alone touches
@@ -24,7 +24,7 @@ use crate::plan::{MIX_PERIOD, MOST_ENTRIES, Mix};
 
 /// Where a message lies on both sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct MessageLocation {
     /// In this side's memory.
     pub(super) local: u64,
     /// In the peer's.
@@ -48,7 +48,7 @@ pub(super) trait Request {
     fn build<'queue, G: Borrows<'queue>>(
         &'queue self,
         request: WorkRequestHandle<'_, G>,
-        place: Place,
+        place: MessageLocation,
         number: u64,
     );
 
@@ -67,7 +67,7 @@ pub(super) trait Outgoing {
     fn choose<'guard, 'queue, G: Borrows<'queue>>(
         &'queue self,
         request: WorkRequestHandle<'guard, G>,
-        place: Place,
+        place: MessageLocation,
         number: u64,
     ) -> LocalBufferHandle<'guard, G>;
 }
@@ -78,7 +78,7 @@ pub(super) trait Incoming {
     fn choose<'guard, G: PostSendGuard>(
         &self,
         request: WorkRequestHandle<'guard, G>,
-        place: Place,
+        place: MessageLocation,
     ) -> ReadBufferHandle<'guard, G>;
 }
 
@@ -106,7 +106,7 @@ impl<V: Outgoing, P: Payload> Request for Sends<V, P> {
     fn build<'queue, G: Borrows<'queue>>(
         &'queue self,
         request: WorkRequestHandle<'_, G>,
-        place: Place,
+        place: MessageLocation,
         number: u64,
     ) {
         self.payload.give(self.verb.choose(request, place, number), place.local);
@@ -156,7 +156,7 @@ impl<V: Incoming> Request for Fetches<V> {
     fn build<'queue, G: Borrows<'queue>>(
         &'queue self,
         request: WorkRequestHandle<'_, G>,
-        place: Place,
+        place: MessageLocation,
         _: u64,
     ) {
         // SAFETY: the memory outlives the queue pair, and nobody here reads or writes it meanwhile (head of this file). The
@@ -173,14 +173,14 @@ impl<V: Incoming> Request for Fetches<V> {
 
 /// How a message lies in pieces, one behind the other: all of one length, but for the last, which has the rest.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pieces {
+pub(super) struct MessagePieces {
     lkey: u32,
     count: u32,
     length: u32,
     last: u32,
 }
 
-impl Pieces {
+impl MessagePieces {
     /// A message of this size in so many, or as many as it has bytes.
     pub(super) fn new(lkey: u32, size: u32, count: u32) -> Self {
         let count = count.min(size).clamp(1, MOST_ENTRIES);
@@ -208,7 +208,7 @@ impl Pieces {
 #[derive(Debug)]
 pub(super) struct Scatters<V> {
     pub(super) verb: V,
-    pub(super) pieces: Pieces,
+    pub(super) pieces: MessagePieces,
 }
 
 impl<V: Incoming> Request for Scatters<V> {
@@ -220,7 +220,7 @@ impl<V: Incoming> Request for Scatters<V> {
     fn build<'queue, G: Borrows<'queue>>(
         &'queue self,
         request: WorkRequestHandle<'_, G>,
-        place: Place,
+        place: MessageLocation,
         _: u64,
     ) {
         let request = self.verb.choose(request, place);
@@ -257,7 +257,7 @@ impl<R: Request, W: Request> Request for Mixed<R, W> {
     fn build<'queue, G: Borrows<'queue>>(
         &'queue self,
         request: WorkRequestHandle<'_, G>,
-        place: Place,
+        place: MessageLocation,
         number: u64,
     ) {
         if self.is_read[(number % u64::from(MIX_PERIOD)) as usize] {
@@ -275,7 +275,7 @@ impl<R: Request, W: Request> Request for Mixed<R, W> {
 /// Messages in several pieces of registered memory.
 #[derive(Debug)]
 pub(super) struct Gathered<'a> {
-    pub(super) pieces: Pieces,
+    pub(super) pieces: MessagePieces,
     /// The last byte of the first message.
     pub(super) last: Flag<'a>,
 }
@@ -369,7 +369,7 @@ impl<V: Outgoing> Outgoing for ToQueue<V> {
     fn choose<'guard, 'queue, G: Borrows<'queue>>(
         &'queue self,
         request: WorkRequestHandle<'guard, G>,
-        place: Place,
+        place: MessageLocation,
         number: u64,
     ) -> LocalBufferHandle<'guard, G> {
         self.0.choose(request.setup_xrc_srqn(place.queue), place, number)
@@ -381,7 +381,7 @@ impl<V: Incoming> Incoming for ToQueue<V> {
     fn choose<'guard, G: PostSendGuard>(
         &self,
         request: WorkRequestHandle<'guard, G>,
-        place: Place,
+        place: MessageLocation,
     ) -> ReadBufferHandle<'guard, G> {
         self.0.choose(request.setup_xrc_srqn(place.queue), place)
     }
@@ -417,7 +417,7 @@ macro_rules! outgoing {
             fn choose<'guard, 'queue, G: Borrows<'queue>>(
                 &'queue $this,
                 $request: WorkRequestHandle<'guard, G>,
-                $place: Place,
+                $place: MessageLocation,
                 $number: u64,
             ) -> LocalBufferHandle<'guard, G> {
                 $call
@@ -446,7 +446,7 @@ impl Incoming for Read {
     fn choose<'guard, G: PostSendGuard>(
         &self,
         request: WorkRequestHandle<'guard, G>,
-        place: Place,
+        place: MessageLocation,
     ) -> ReadBufferHandle<'guard, G> {
         request.setup_read(place.rkey, place.remote)
     }
@@ -457,7 +457,7 @@ impl Incoming for FetchAdd {
     fn choose<'guard, G: PostSendGuard>(
         &self,
         request: WorkRequestHandle<'guard, G>,
-        place: Place,
+        place: MessageLocation,
     ) -> ReadBufferHandle<'guard, G> {
         request.setup_atomic_fetch_add(place.rkey, place.remote, 1)
     }
@@ -468,7 +468,7 @@ impl Incoming for CompareSwap {
     fn choose<'guard, G: PostSendGuard>(
         &self,
         request: WorkRequestHandle<'guard, G>,
-        place: Place,
+        place: MessageLocation,
     ) -> ReadBufferHandle<'guard, G> {
         request.setup_atomic_compare_swap(place.rkey, place.remote, self.compare, self.swap)
     }
@@ -496,7 +496,7 @@ mod tests {
                     format!("{:?}", ScatterGatherEntry::new(7, at - u64::from(length), length))
                 })
                 .collect();
-            Pieces::new(7, size, count).list(0x1000, |list| {
+            MessagePieces::new(7, size, count).list(0x1000, |list| {
                 assert_eq!(list.iter().map(|entry| format!("{entry:?}")).collect::<Vec<_>>(), expected);
             });
         }

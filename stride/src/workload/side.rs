@@ -9,43 +9,47 @@ use sideway::ibverbs::queue_pair::GenericQueuePair;
 use sideway::ibverbs::srq::SharedReceiveQueue;
 use sideway::rdmacm::Connection;
 
-use super::bandwidth::Tally;
-use super::channel::{Connected, GenericEnds, Pair, receives};
+use super::bandwidth::SendTotals;
+use super::channel::{ConnectedPair, ConnectedPairs, GenericCompletionQueues, receives};
+use super::cm_connector::CmConnector;
 use super::device_clock::DeviceClock;
-use super::latency::Part;
-use super::manager::Manager;
-use super::request::{Place, QKEY};
+use super::latency::LatencyPart;
+use super::request::{MessageLocation, QKEY};
 use super::resources::{access, completion_queues, inline_size, queue_pair, shared_queue};
 use super::sleep::Sleeper;
 use super::validate::{SWAP, Seeds, Validation, ValidationError, pattern};
-use super::xrc::{Receivers, receivers as xrc_receivers};
-use super::{Chain, Channel, Notes, Pace, Watch, bandwidth, device_clock, latency, open_loop};
+use super::xrc::{XrcReceivers, receivers as xrc_receivers};
+use super::{
+    Chain, PhaseClock, SampleTimes, TestChannel, Watch, bandwidth, device_clock, latency, open_loop,
+};
 use crate::buffers::BufferLayout;
 use crate::control::{ControlError, Resources};
 use crate::device::LocalDevice;
 use crate::error::Error;
-use crate::memory::Memory;
-use crate::plan::{ConnectionType, LatencyDefinition, Measure, Operation, Parts, PlanError, Rate, TestPlan};
+use crate::memory::TestMemory;
+use crate::plan::{
+    ConnectionType, LatencyDefinition, Measure, PlanError, Rate, SideTasks, TestOperation, TestPlan,
+};
 use crate::statistics::LatencyRecorder;
 
 /// A side whose queue pairs are not connected yet.
 #[derive(Debug)]
-pub struct Side<'a> {
+pub struct UnconnectedSide<'a> {
     device: &'a LocalDevice,
     pd: ProtectionDomain,
     pairs: Vec<(GenericQueuePair, Endpoint)>,
-    ends: GenericEnds,
-    targets: Option<Receivers>,
+    ends: GenericCompletionQueues,
+    targets: Option<XrcReceivers>,
     srq: Option<SharedReceiveQueue>,
     sleeper: Option<Sleeper>,
-    memory: Memory,
+    memory: TestMemory,
     layout: BufferLayout,
     is_relaxed: bool,
     inline_size: u32,
     answered: u8,
 }
 
-impl<'a> Side<'a> {
+impl<'a> UnconnectedSide<'a> {
     /// Makes what the test needs.
     ///
     /// # Errors
@@ -59,7 +63,7 @@ impl<'a> Side<'a> {
         device.buffer.check(test).map_err(PlanError::from)?;
         let is_known = device.context.provider().verbs().ibv_reg_mr_iova2().is_ok();
         let is_relaxed = test.relaxes_ordering(is_known).map_err(PlanError::from)?;
-        let memory = Memory::new(device, layout, &pd, access(test, is_relaxed))?;
+        let memory = TestMemory::new(device, layout, &pd, access(test, is_relaxed))?;
         let channel = match test.queues.events {
             true => Some(device.context.create_comp_channel()?),
             false => None,
@@ -125,7 +129,7 @@ impl<'a> Side<'a> {
         remotes: &[Resources],
         test: &TestPlan,
         all_pairs: u32,
-        mut manager: Option<Manager<'_>>,
+        mut manager: Option<CmConnector<'_>>,
     ) -> Result<Workload, Error> {
         let Self {
             device,
@@ -175,21 +179,27 @@ impl<'a> Side<'a> {
             if test.operation.fetches() {
                 way += &format!(", {} outstanding", options.max_read_atomic);
             }
-            let place = Place {
+            let place = MessageLocation {
                 local: memory.address() + layout.send_offset(index),
                 remote: remote.address,
                 rkey: remote.rkey,
                 queue: remote.xrc.as_ref().map_or(remote.endpoint.qp_number, |target| target.srqn),
             };
             seeds.push(Seeds { own: seed(&endpoint), peer: seed(&remote.endpoint) });
-            pairs.push(Pair { queue_pair, place });
+            pairs.push(ConnectedPair { queue_pair, place });
         }
         let (buffer, ordering) = (device.buffer, if is_relaxed { "relaxed" } else { "strict" });
         let description = format!(
             "inline up to {inline_size} bytes, by {calls}, {ordering} ordering, buffer {buffer}; {way}"
         );
-        let channel =
-            Channel::new(Connected { pairs, targets, srq, address }, ends, memory, layout, test, inline_size);
+        let channel = TestChannel::new(
+            ConnectedPairs { pairs, targets, srq, address },
+            ends,
+            memory,
+            layout,
+            test,
+            inline_size,
+        );
         let recorder = LatencyRecorder::new();
         let clock = test.device_clock.then(|| DeviceClock::of(&device.context)).transpose()?;
         Ok(Workload {
@@ -197,11 +207,11 @@ impl<'a> Side<'a> {
             test: test.clone(),
             channel,
             layout,
-            parts: Parts { measures: true, serves: true },
+            parts: SideTasks { measures: true, serves: true },
             seeds,
             marked: remotes.first().map_or(u64::MAX, |remote| remote.marked),
             sent: 0,
-            notes: Notes::new(),
+            notes: SampleTimes::new(),
             recorder,
             clock,
             all_pairs,
@@ -213,7 +223,7 @@ impl<'a> Side<'a> {
 
 /// What became of the messages of a size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Arrived {
+pub struct MessageCounts {
     /// Messages that this side sent.
     pub sent: u64,
     /// Messages of the peer's that took a receive here.
@@ -226,15 +236,15 @@ pub struct Arrived {
 pub struct Workload {
     description: String,
     test: TestPlan,
-    channel: Channel,
+    channel: TestChannel,
     layout: BufferLayout,
-    parts: Parts,
+    parts: SideTasks,
     seeds: Vec<Seeds>,
     /// Up to which size the peer writes the last byte of the messages that it counts.
     marked: u64,
     /// Messages of the last size.
     sent: u64,
-    notes: Notes,
+    notes: SampleTimes,
     recorder: LatencyRecorder,
     /// What takes the time, unless the program does.
     clock: Option<DeviceClock>,
@@ -267,14 +277,14 @@ impl Workload {
     /// # Panics
     ///
     /// If the plan has no such size.
-    pub fn prepare(&mut self, size: u64, parts: Parts) -> Result<(), Error> {
+    pub fn prepare(&mut self, size: u64, parts: SideTasks) -> Result<(), Error> {
         (self.parts, self.sent) = (parts, 0);
         let own = self.seeds.first().map_or(0, |seeds| seeds.own);
         self.channel.resize(size as u32, |place| pattern(own, size, place));
         if self.test.data_validation {
             self.prepare_validation(size)?;
         }
-        if self.test.operation == Operation::Write {
+        if self.test.operation == TestOperation::Write {
             self.channel.flag(self.layout.receive_offset(0) + size - 1).store(latency::UNMARKED);
         }
         if self.test.operation.takes_receives() && self.test.messages_come_to(parts) {
@@ -285,18 +295,23 @@ impl Workload {
 
     /// Measures messages of this size: the client's part, and the server's too where both measure. Latencies are in the
     /// recorder then.
-    pub(super) fn measure(&mut self, pace: &Pace, size: u64, watch: &mut Watch<'_>) -> Result<Tally, Error> {
+    pub(super) fn measure(
+        &mut self,
+        pace: &PhaseClock,
+        size: u64,
+        watch: &mut Watch<'_>,
+    ) -> Result<SendTotals, Error> {
         if let Some(rate) = self.test.rate {
             return self.measure_at(rate, pace, size, watch);
         }
         let part = match self.test.measure {
-            Measure::Latency(LatencyDefinition::PingPong) => Part::Ping,
-            Measure::Latency(LatencyDefinition::Completion) => Part::Complete,
+            Measure::Latency(LatencyDefinition::PingPong) => LatencyPart::Ping,
+            Measure::Latency(LatencyDefinition::Completion) => LatencyPart::Complete,
             _ => {
                 let chain = Chain::new(&self.test, self.layout.cycle(size));
                 let (batch, takes) = (self.test.poll_batch(), self.takes());
                 let tally = watch.sleeping(&mut self.sleeper, |watch| {
-                    self.channel.run(bandwidth::Run { chain, batch, takes, pace, watch })
+                    self.channel.run(bandwidth::BandwidthRun { chain, batch, takes, pace, watch })
                 })?;
                 self.sent = tally.sent;
                 return Ok(tally);
@@ -304,30 +319,30 @@ impl Workload {
         };
         let begin = watch.now();
         match (&self.clock, part) {
-            (Some(clock), Part::Complete) => {
+            (Some(clock), LatencyPart::Complete) => {
                 let iterations = self.test.most_messages();
                 let recorder = &mut self.recorder;
                 let channel = &mut self.channel;
                 watch.sleeping(&mut self.sleeper, |watch| {
-                    channel.run(device_clock::Run { iterations, clock, pace, recorder, watch })
+                    channel.run(device_clock::DeviceClockRun { iterations, clock, pace, recorder, watch })
                 })?;
             }
             _ => self.run_latency(part, pace, watch)?,
         }
         self.sent = self.recorder.len();
-        Ok(Tally { sent: self.sent, counted: self.sent, begin, end: watch.now() })
+        Ok(SendTotals { sent: self.sent, counted: self.sent, begin, end: watch.now() })
     }
 
     /// The same at a rate, of which this thread has a part as large as that of the queue pairs.
     fn measure_at(
         &mut self,
         rate: Rate,
-        pace: &Pace,
+        pace: &PhaseClock,
         size: u64,
         watch: &mut Watch<'_>,
-    ) -> Result<Tally, Error> {
+    ) -> Result<SendTotals, Error> {
         let part = f64::from(self.test.queue_pairs) / f64::from(self.all_pairs);
-        let run = open_loop::Run {
+        let run = open_loop::OpenLoopRun {
             iterations: self.test.most_messages(),
             depth: self.test.depth(),
             batch: self.test.poll_batch(),
@@ -365,7 +380,7 @@ impl Workload {
         let all_arrive = self.test.connection.is_reliable() && self.test.duration.is_none();
         let batch = self.test.poll_batch();
         let taken = watch.sleeping(&mut self.sleeper, |watch| {
-            self.channel.run(bandwidth::Take { all_arrive, measuring, batch, watch })
+            self.channel.run(bandwidth::ReceiveRun { all_arrive, measuring, batch, watch })
         });
         taken.map(drop)
     }
@@ -379,13 +394,13 @@ impl Workload {
         match self.test.measure {
             Measure::Latency(LatencyDefinition::PingPong) if self.test.duration.is_some() => {
                 watch.end_with_peer();
-                match self.run_latency(Part::Pong, &Pace::steady(), watch) {
+                match self.run_latency(LatencyPart::Pong, &PhaseClock::steady(), watch) {
                     Err(Error::Control(ControlError::PeerIsDone { .. })) => Ok(()),
                     ended => ended,
                 }
             }
             Measure::Latency(LatencyDefinition::PingPong) => {
-                self.run_latency(Part::Pong, &Pace::steady(), watch)
+                self.run_latency(LatencyPart::Pong, &PhaseClock::steady(), watch)
             }
             _ => self.take(None, watch),
         }
@@ -397,7 +412,7 @@ impl Workload {
     /// # Errors
     ///
     /// They are not.
-    pub fn arrived(&self, size: u64) -> Result<Arrived, Error> {
+    pub fn arrived(&self, size: u64) -> Result<MessageCounts, Error> {
         let taken = self.channel.taken();
         if self.test.data_validation {
             let expected =
@@ -414,7 +429,7 @@ impl Workload {
                 validation.verify(pair, seeds, self.parts)
             })?;
         }
-        Ok(Arrived { sent: self.sent, taken })
+        Ok(MessageCounts { sent: self.sent, taken })
     }
 
     fn validation(&self, size: u64) -> Validation<'_> {
@@ -435,21 +450,26 @@ impl Workload {
     }
 
     fn prepare_validation(&mut self, size: u64) -> Result<(), Error> {
-        if self.test.operation == Operation::CompareSwap {
+        if self.test.operation == TestOperation::CompareSwap {
             self.channel.set_swap(SWAP.0, SWAP.1);
         }
         let validation = self.validation(size);
         self.seeds.iter().enumerate().try_for_each(|(pair, seeds)| validation.prepare(pair, *seeds))
     }
 
-    fn run_latency(&mut self, part: Part, pace: &Pace, watch: &mut Watch<'_>) -> Result<(), Error> {
+    fn run_latency(
+        &mut self,
+        part: LatencyPart,
+        pace: &PhaseClock,
+        watch: &mut Watch<'_>,
+    ) -> Result<(), Error> {
         if !self.test.connection.is_reliable() {
             watch.expect_losses();
         }
         let Self { channel, notes, recorder, test, sleeper, .. } = self;
         let iterations = test.most_messages();
         watch.sleeping(sleeper, |watch| {
-            channel.run(latency::Run { part, iterations, pace, notes, recorder, watch })
+            channel.run(latency::LatencyRun { part, iterations, pace, notes, recorder, watch })
         })
     }
 }

@@ -8,7 +8,7 @@ use super::Completions;
 use crate::error::Error;
 
 /// Whoever sleeps looks so often whether the peer is still there.
-const GLANCE: Duration = Duration::from_millis(100);
+const PEER_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Sleeps where the completion queues of a side send their events.
 ///
@@ -25,7 +25,7 @@ impl Sleeper {
     /// The device is gone.
     pub(super) fn rest(&mut self, queue: &mut impl Completions) -> Result<(), Error> {
         if !queue.arm()?
-            && let Some(event) = self.0.wait_timeout(GLANCE)?
+            && let Some(event) = self.0.wait_timeout(PEER_CHECK_INTERVAL)?
         {
             queue.wake(event);
         }
@@ -44,7 +44,7 @@ impl Sleeper {
     ) -> Result<(), Error> {
         let is_new = [one.arm()?, other.arm()?];
         if is_new == [false; 2]
-            && let Some(event) = self.0.wait_timeout(GLANCE)?
+            && let Some(event) = self.0.wait_timeout(PEER_CHECK_INTERVAL)?
         {
             one.wake(event);
             other.wake(event);

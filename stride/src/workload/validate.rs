@@ -7,8 +7,8 @@
 use super::latency::mark;
 use crate::buffers::{BufferLayout, Cycle};
 use crate::error::Error;
-use crate::memory::Memory;
-use crate::plan::{Measure, Operation, Parts, TestPlan};
+use crate::memory::TestMemory;
+use crate::plan::{Measure, SideTasks, TestOperation, TestPlan};
 
 /// The operands of a compare and swap whose effect is looked at: what is expected, and what takes its place.
 pub(super) const SWAP: (u64, u64) = (0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210);
@@ -58,7 +58,7 @@ pub(super) struct Seeds {
 
 /// A message that lies in memory when all is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Arrived {
+struct FinalMessage {
     /// Where it lies.
     at: u64,
     /// Where it lay at the sender's.
@@ -71,7 +71,7 @@ struct Arrived {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Validation<'a> {
     pub(super) test: &'a TestPlan,
-    pub(super) memory: &'a Memory,
+    pub(super) memory: &'a TestMemory,
     pub(super) layout: BufferLayout,
     pub(super) size: u64,
     /// Whether the peer writes the last byte of the messages that it counts.
@@ -103,7 +103,7 @@ impl Validation<'_> {
         // Whatever comes, each byte of it is another one.
         let other = |place| !pattern(seeds.peer, size, place);
         match test.operation {
-            Operation::CompareSwap => {
+            TestOperation::CompareSwap => {
                 memory.fill(receive, half, |place| SWAP.0.to_ne_bytes()[place as usize % 8])?;
                 memory.fill(send, half, |_| 0)?;
             }
@@ -124,7 +124,7 @@ impl Validation<'_> {
     /// # Errors
     ///
     /// Bytes are not what was sent.
-    pub(super) fn verify(&self, pair: usize, seeds: Seeds, parts: Parts) -> Result<(), Error> {
+    pub(super) fn verify(&self, pair: usize, seeds: Seeds, parts: SideTasks) -> Result<(), Error> {
         match self.test.operation {
             operation if operation.is_atomic() => {
                 if parts.serves {
@@ -147,7 +147,7 @@ impl Validation<'_> {
 
     fn verify_messages(&self, pair: usize, seeds: Seeds, half: u64) -> Result<(), Error> {
         let size = self.size;
-        for Arrived { at, from, mark } in self.arrived() {
+        for FinalMessage { at, from, mark } in self.arrived() {
             let expected = |place| match mark {
                 Some(mark) if place + 1 == size => mark,
                 _ => pattern(seeds.peer, size, from + place),
@@ -167,7 +167,7 @@ impl Validation<'_> {
                 pattern(seeds.own, self.size, at + place as u64)
             }));
             let number = match self.test.operation {
-                Operation::FetchAdd => before.wrapping_add(times),
+                TestOperation::FetchAdd => before.wrapping_add(times),
                 _ if times > 0 => SWAP.1,
                 _ => SWAP.0,
             };
@@ -207,13 +207,13 @@ impl Validation<'_> {
     }
 
     /// The last message of each place.
-    fn arrived(&self) -> Vec<Arrived> {
+    fn arrived(&self) -> Vec<FinalMessage> {
         let (cycle, iterations) = (self.layout.cycle(self.size), self.test.iterations);
         let (list, is_latency) =
             (u64::from(self.test.post_list), matches!(self.test.measure, Measure::Latency(_)));
-        let sends = matches!(self.test.operation, Operation::Send | Operation::SendImm);
+        let sends = matches!(self.test.operation, TestOperation::Send | TestOperation::SendImm);
         let (receives, header) = self.receives;
-        let mut arrived: Vec<Arrived> = Vec::new();
+        let mut arrived: Vec<FinalMessage> = Vec::new();
         // All places are among those of as many messages.
         let places = list.max(cycle.slots()).max(receives.slots());
         for number in iterations.saturating_sub(places)..iterations {
@@ -225,10 +225,10 @@ impl Validation<'_> {
             let at = if sends { receives.nth(number) + header } else { offset };
             let from = if self.is_inline { 0 } else { offset };
             // Any other's arrival is told by a completion.
-            let is_marked = is_latency && self.is_marked && self.test.operation == Operation::Write;
+            let is_marked = is_latency && self.is_marked && self.test.operation == TestOperation::Write;
             let mark = is_marked.then(|| mark(number + 1));
             arrived.retain(|other| other.at != at);
-            arrived.push(Arrived { at, from, mark });
+            arrived.push(FinalMessage { at, from, mark });
         }
         arrived
     }

@@ -2,9 +2,9 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::Passed;
+use super::ThreadProgress;
 use super::sleep::Sleeper;
-use crate::control::{ControlError, Glance, Link};
+use crate::control::{ControlError, ControlLink, PeerStatus};
 use crate::error::Error;
 use crate::statistics::{Counter, Timer};
 
@@ -18,34 +18,34 @@ const PAUSE_NANOSECONDS: f64 = 100e6;
 const ENOUGH_LOOKS: u32 = 50;
 
 /// Where nobody looks.
-static UNREAD: Passed = Passed::new();
+static UNREAD: ThreadProgress = ThreadProgress::new();
 
 /// The control connection, as all threads of a side see it while they measure.
 #[derive(Debug)]
-pub struct Outlook<'a>(Mutex<&'a mut Link>);
+pub struct PeerWatch<'a>(Mutex<&'a mut ControlLink>);
 
-impl<'a> Outlook<'a> {
+impl<'a> PeerWatch<'a> {
     /// Over this connection.
-    pub fn new(link: &'a mut Link) -> Self {
+    pub fn new(link: &'a mut ControlLink) -> Self {
         Self(Mutex::new(link))
     }
 
     /// Who panicked while looking has changed nothing.
-    fn link(&self) -> MutexGuard<'_, &'a mut Link> {
+    fn link(&self) -> MutexGuard<'_, &'a mut ControlLink> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// What a watch looks through, whatever the connection's lifetime.
-trait Window: Sync + std::fmt::Debug {
-    fn glance(&self) -> Result<Glance, ControlError>;
+trait PeerConnection: Sync + std::fmt::Debug {
+    fn peer_status(&self) -> Result<PeerStatus, ControlError>;
     fn silent(&self) -> ControlError;
     fn peer_is_done(&self) -> ControlError;
 }
 
-impl Window for Outlook<'_> {
-    fn glance(&self) -> Result<Glance, ControlError> {
-        self.link().glance()
+impl PeerConnection for PeerWatch<'_> {
+    fn peer_status(&self) -> Result<PeerStatus, ControlError> {
+        self.link().peer_status()
     }
 
     fn silent(&self) -> ControlError {
@@ -60,9 +60,9 @@ impl Window for Outlook<'_> {
 /// Looks now and then whether the peer still has its end of the control connection.
 #[derive(Debug)]
 pub struct Watch<'a> {
-    outlook: &'a dyn Window,
+    peer: &'a dyn PeerConnection,
     timer: &'a Timer,
-    passed: &'a Passed,
+    passed: &'a ThreadProgress,
     spins: u32,
     /// The other one is done each time that these bits of the number of spins are 0.
     mask: u32,
@@ -82,10 +82,10 @@ pub struct Watch<'a> {
 
 impl<'a> Watch<'a> {
     /// A thread's watch.
-    pub fn new(outlook: &'a Outlook<'_>, timer: &'a Timer) -> Self {
+    pub fn new(peer: &'a PeerWatch<'_>, timer: &'a Timer) -> Self {
         let pause = (PAUSE_NANOSECONDS / timer.nanoseconds_per_tick()) as u64;
         Self {
-            outlook,
+            peer,
             timer,
             passed: &UNREAD,
             spins: 0,
@@ -101,7 +101,7 @@ impl<'a> Watch<'a> {
     }
 
     /// Has somebody else see how many messages are through.
-    pub fn counting(self, passed: &'a Passed) -> Self {
+    pub fn counting(self, passed: &'a ThreadProgress) -> Self {
         Self { passed, ..self }
     }
 
@@ -198,10 +198,10 @@ impl<'a> Watch<'a> {
         }
         self.seen = now;
         self.looks = self.looks.saturating_add(1);
-        self.words += u32::from(self.outlook.glance()? == Glance::Word);
+        self.words += u32::from(self.peer.peer_status()? == PeerStatus::MessageWaiting);
         if self.ends_with_peer && self.peer_is_done() {
-            return Err(self.outlook.peer_is_done());
+            return Err(self.peer.peer_is_done());
         }
-        if self.looks > self.patience { Err(self.outlook.silent()) } else { Ok(()) }
+        if self.looks > self.patience { Err(self.peer.silent()) } else { Ok(()) }
     }
 }

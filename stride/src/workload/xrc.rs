@@ -9,13 +9,13 @@ use sideway::ibverbs::queue_pair::{CreateXrcTargetError, XrcTarget};
 use sideway::ibverbs::srq::{CreateSharedReceiveQueueError, SharedReceiveQueue};
 use sideway::ibverbs::xrc::{OpenXrcDomainError, XrcDomain, XrcDomainFlags};
 
-use super::channel::{Ends, GenericEnds};
+use super::channel::{CompletionQueues, GenericCompletionQueues};
 use crate::device::LocalDevice;
 use crate::plan::TestPlan;
 
 /// What the peer needs to know of one of this side's targets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Target {
+pub struct XrcTargetInfo {
     /// Where it is.
     pub endpoint: Endpoint,
     /// The number of the shared receive queue.
@@ -41,24 +41,24 @@ pub enum XrcError {
 
 /// The receiving ends of a side, as many as it has queue pairs.
 #[derive(Debug)]
-pub(super) struct Receivers {
-    targets: Vec<(XrcTarget, Target)>,
+pub(super) struct XrcReceivers {
+    targets: Vec<(XrcTarget, XrcTargetInfo)>,
 }
 
 /// The receiving ends, and the queue that all of them fill.
 pub(super) fn receivers(
     device: &LocalDevice,
     pd: &ProtectionDomain,
-    ends: &GenericEnds,
+    ends: &GenericCompletionQueues,
     test: &TestPlan,
     packet_seq_num: u32,
-) -> Result<(Receivers, SharedReceiveQueue), XrcError> {
+) -> Result<(XrcReceivers, SharedReceiveQueue), XrcError> {
     let domain = device.context.open_xrcd(None, XrcDomainFlags::Create)?;
     let srq = match ends {
-        GenericEnds::Basic(Ends { sent, received }) => {
+        GenericCompletionQueues::Basic(CompletionQueues { sent, received }) => {
             queue(pd, &domain, received.as_ref().map_or(&sent.queue, |received| &received.queue), test)
         }
-        GenericEnds::Extended(Ends { sent, received }) => {
+        GenericCompletionQueues::Extended(CompletionQueues { sent, received }) => {
             queue(pd, &domain, received.as_ref().map_or(&sent.queue, |received| &received.queue), test)
         }
     }?;
@@ -66,10 +66,10 @@ pub(super) fn receivers(
     let target = |_| {
         let target = domain.create_target()?;
         let endpoint = Endpoint::of_xrc_target(&target, &device.path, packet_seq_num);
-        Ok((target, Target { endpoint, srqn }))
+        Ok((target, XrcTargetInfo { endpoint, srqn }))
     };
     let targets = (0..test.queue_pairs).map(target).collect::<Result<_, XrcError>>()?;
-    Ok((Receivers { targets }, srq))
+    Ok((XrcReceivers { targets }, srq))
 }
 
 fn queue(
@@ -81,9 +81,9 @@ fn queue(
     pd.create_srq_builder().setup_max_wr(test.receive_depth().max(1)).setup_xrc(domain, completions).build()
 }
 
-impl Receivers {
+impl XrcReceivers {
     /// What the peer needs to know of the target of this number.
-    pub(super) fn target(&self, number: usize) -> Option<Target> {
+    pub(super) fn target(&self, number: usize) -> Option<XrcTargetInfo> {
         self.targets.get(number).map(|(_, target)| target.clone())
     }
 
@@ -95,7 +95,7 @@ impl Receivers {
         remote: &Endpoint,
         options: &ConnectOptions,
     ) -> Result<(), XrcError> {
-        if let Some((target, Target { endpoint, .. })) = self.targets.get_mut(number) {
+        if let Some((target, XrcTargetInfo { endpoint, .. })) = self.targets.get_mut(number) {
             connect_xrc_target(target, &device.path, endpoint, remote, options)?;
         }
         Ok(())

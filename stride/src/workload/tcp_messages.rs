@@ -4,16 +4,16 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use super::Passed;
-use super::pace::Pace;
-use crate::control::{ControlError, Link};
+use super::ThreadProgress;
+use super::phase_clock::PhaseClock;
+use crate::control::{ControlError, ControlLink};
 use crate::plan::{LatencyDefinition, Measure, TestPlan};
-use crate::report::{BandwidthRow, LatencyRow, Row};
+use crate::report::{BandwidthRow, LatencyRow, ResultRow};
 use crate::result::Distribution;
 use crate::statistics::{BandwidthSummary, LatencyRecorder, Timer};
 
 /// How often whoever waits looks whether the peer is there.
-const GLANCE: Duration = Duration::from_millis(500);
+const PEER_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// What the receiving side says when it has everything.
 const ANSWER: [u8; 1] = [1];
@@ -24,7 +24,7 @@ const LAST: u8 = 0;
 
 /// One side's end of the connection that is measured.
 #[derive(Debug)]
-pub struct Stream<'a> {
+pub struct TcpMessages<'a> {
     socket: TcpStream,
     memory: Vec<u8>,
     test: &'a TestPlan,
@@ -32,7 +32,7 @@ pub struct Stream<'a> {
     recorder: LatencyRecorder,
 }
 
-impl<'a> Stream<'a> {
+impl<'a> TcpMessages<'a> {
     /// Over this connection. Where single messages count, each goes at once.
     ///
     /// # Errors
@@ -40,8 +40,8 @@ impl<'a> Stream<'a> {
     /// The system does not do so.
     pub fn new(socket: TcpStream, test: &'a TestPlan, timer: &'a Timer) -> io::Result<Self> {
         socket.set_nodelay(test.measure != Measure::Bandwidth)?;
-        socket.set_read_timeout(Some(GLANCE))?;
-        socket.set_write_timeout(Some(GLANCE))?;
+        socket.set_read_timeout(Some(PEER_CHECK_INTERVAL))?;
+        socket.set_write_timeout(Some(PEER_CHECK_INTERVAL))?;
         let largest = usize::try_from(test.sizes.largest()).unwrap_or(usize::MAX);
         // Written: else all of it would be the system's one page of zeros, which the nearest cache holds.
         Ok(Self { socket, memory: vec![MORE; largest], test, timer, recorder: LatencyRecorder::new() })
@@ -61,8 +61,13 @@ impl<'a> Stream<'a> {
     /// # Errors
     ///
     /// The connection failed, or the peer is gone.
-    pub fn measure(&mut self, size: u64, progress: &Passed, link: &mut Link) -> Result<Row, ControlError> {
-        Pace::of(self.test.duration, |pace| match self.test.measure {
+    pub fn measure(
+        &mut self,
+        size: u64,
+        progress: &ThreadProgress,
+        link: &mut ControlLink,
+    ) -> Result<ResultRow, ControlError> {
+        PhaseClock::of(self.test.duration, |pace| match self.test.measure {
             Measure::Latency(_) => self.ping(size, pace, progress, link),
             Measure::Bandwidth | Measure::Echo(_) => self.stream(size, pace, progress, link),
         })
@@ -73,7 +78,7 @@ impl<'a> Stream<'a> {
     /// # Errors
     ///
     /// The connection failed, or the peer is gone.
-    pub fn answer(&mut self, size: u64, link: &mut Link) -> Result<(), ControlError> {
+    pub fn answer(&mut self, size: u64, link: &mut ControlLink) -> Result<(), ControlError> {
         let Self { socket, memory, test, .. } = self;
         let message = &mut memory[..size as usize];
         let answers_each = matches!(test.measure, Measure::Latency(_));
@@ -98,10 +103,10 @@ impl<'a> Stream<'a> {
     fn stream(
         &mut self,
         size: u64,
-        pace: &Pace,
-        progress: &Passed,
-        link: &mut Link,
-    ) -> Result<Row, ControlError> {
+        pace: &PhaseClock,
+        progress: &ThreadProgress,
+        link: &mut ControlLink,
+    ) -> Result<ResultRow, ControlError> {
         let Self { socket, memory, test, timer, .. } = self;
         let (message, mut number) = (&mut memory[..size as usize], 0);
         message[0] = MORE;
@@ -117,16 +122,16 @@ impl<'a> Stream<'a> {
         receive(socket, &mut [0; ANSWER.len()], link)?;
         let ticks = timer.now() - start;
         let summary = BandwidthSummary::new(size, number, ticks, timer);
-        Ok(Row::Bandwidth(BandwidthRow::new(size, number, summary)))
+        Ok(ResultRow::Bandwidth(BandwidthRow::new(size, number, summary)))
     }
 
     fn ping(
         &mut self,
         size: u64,
-        pace: &Pace,
-        progress: &Passed,
-        link: &mut Link,
-    ) -> Result<Row, ControlError> {
+        pace: &PhaseClock,
+        progress: &ThreadProgress,
+        link: &mut ControlLink,
+    ) -> Result<ResultRow, ControlError> {
         let Self { socket, memory, test, timer, recorder } = self;
         let (message, mut number) = (&mut memory[..size as usize], 0);
         message[0] = MORE;
@@ -145,11 +150,11 @@ impl<'a> Stream<'a> {
         }
         // A sample is of both ways.
         let summary = recorder.summary(timer.nanoseconds_per_tick() / 2.0);
-        Ok(Row::Latency(LatencyRow::new(size, number, summary)))
+        Ok(ResultRow::Latency(LatencyRow::new(size, number, summary)))
     }
 }
 
-fn send(socket: &mut TcpStream, mut bytes: &[u8], link: &mut Link) -> Result<(), ControlError> {
+fn send(socket: &mut TcpStream, mut bytes: &[u8], link: &mut ControlLink) -> Result<(), ControlError> {
     while !bytes.is_empty() {
         match socket.write(bytes) {
             Ok(count) => bytes = &bytes[count..],
@@ -159,7 +164,7 @@ fn send(socket: &mut TcpStream, mut bytes: &[u8], link: &mut Link) -> Result<(),
     Ok(())
 }
 
-fn receive(socket: &mut TcpStream, mut bytes: &mut [u8], link: &mut Link) -> Result<(), ControlError> {
+fn receive(socket: &mut TcpStream, mut bytes: &mut [u8], link: &mut ControlLink) -> Result<(), ControlError> {
     while !bytes.is_empty() {
         match socket.read(bytes) {
             Ok(0) => return Err(gone(ErrorKind::UnexpectedEof.into(), link)),
@@ -172,15 +177,15 @@ fn receive(socket: &mut TcpStream, mut bytes: &mut [u8], link: &mut Link) -> Res
 
 /// Looks whether the peer is there, where there was nothing to do for a while.
 #[cold]
-fn wait(error: io::Error, link: &mut Link) -> Result<(), ControlError> {
+fn wait(error: io::Error, link: &mut ControlLink) -> Result<(), ControlError> {
     match error.kind() {
-        ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted => link.glance().map(drop),
+        ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted => link.peer_status().map(drop),
         _ => Err(gone(error, link)),
     }
 }
 
 /// A peer that gave up has said so over the other connection.
-fn gone(error: io::Error, link: &mut Link) -> ControlError {
+fn gone(error: io::Error, link: &mut ControlLink) -> ControlError {
     match link.receive() {
         Err(said @ ControlError::PeerFailed { .. }) => said,
         _ => link.lost(error),

@@ -7,9 +7,9 @@ const ROOM: usize = 1 << 14;
 
 /// Room for the times at which samples begin and end: noting one is one instruction, which counting the sample is not.
 #[derive(Debug)]
-pub(super) struct Notes(Box<[u64]>);
+pub(super) struct SampleTimes(Box<[u64]>);
 
-impl Notes {
+impl SampleTimes {
     /// Without times. Its memory is there: what was never written to has no page yet.
     pub(super) fn new() -> Self {
         Self(vec![u64::MAX; ROOM + 1].into_boxed_slice())
@@ -38,7 +38,7 @@ mod tests {
 
     #[test]
     fn every_sample_is_counted_once() {
-        let (mut notes, mut recorder) = (Notes::new(), LatencyRecorder::new());
+        let (mut notes, mut recorder) = (SampleTimes::new(), LatencyRecorder::new());
         let samples = 2 * ROOM as u64 + 5;
         let (mut sample, mut rounds) = (0, 0);
         while sample < samples {
@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn a_clock_that_is_behind_is_no_long_sample() {
-        let (mut notes, mut recorder) = (Notes::new(), LatencyRecorder::new());
+        let (mut notes, mut recorder) = (SampleTimes::new(), LatencyRecorder::new());
         let (start, ends) = notes.places(1);
         (*start, ends[0]) = (1000, 999);
         notes.count(1, &mut recorder);

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// What a test does now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(super) enum TestPhase {
     /// It does not count yet.
     WarmUp,
     /// It counts.
@@ -22,19 +22,19 @@ pub(super) enum Phase {
     Over,
 }
 
-const PHASES: [Phase; 4] = [Phase::WarmUp, Phase::Counted, Phase::CoolDown, Phase::Over];
+const PHASES: [TestPhase; 4] = [TestPhase::WarmUp, TestPhase::Counted, TestPhase::CoolDown, TestPhase::Over];
 
 /// Tells a test's phases.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(super) struct PhaseClock {
     phase: AtomicU8,
     is_steady: bool,
 }
 
-impl Pace {
+impl PhaseClock {
     /// Of a test that ends by itself, and counts from beginning to end.
     pub(super) fn steady() -> Self {
-        Self { phase: AtomicU8::new(Phase::Counted as u8), is_steady: true }
+        Self { phase: AtomicU8::new(TestPhase::Counted as u8), is_steady: true }
     }
 
     /// Does something that takes so many seconds, or as long as it takes.
@@ -47,14 +47,15 @@ impl Pace {
 
     /// Does something that takes so many seconds.
     pub(super) fn during<T>(seconds: u32, work: impl FnOnce(&Self) -> T) -> T {
-        let pace = Self { phase: AtomicU8::new(Phase::WarmUp as u8), is_steady: false };
+        let pace = Self { phase: AtomicU8::new(TestPhase::WarmUp as u8), is_steady: false };
         let [margin, counted] = windows(seconds);
         thread::scope(|scope| {
             // Goes with `work`, which may end early: nobody waits for the rest of the time then.
             let (alive, ended) = channel::<()>();
             let pace = &pace;
             scope.spawn(move || {
-                let then = [(margin, Phase::Counted), (counted, Phase::CoolDown), (margin, Phase::Over)];
+                let then =
+                    [(margin, TestPhase::Counted), (counted, TestPhase::CoolDown), (margin, TestPhase::Over)];
                 for (time, phase) in then {
                     if ended.recv_timeout(time) != Err(RecvTimeoutError::Timeout) {
                         return;
@@ -71,7 +72,7 @@ impl Pace {
 
     /// Ends it now, whatever was meant to follow.
     pub(super) fn end(&self) {
-        self.phase.store(Phase::Over as u8, Ordering::Relaxed);
+        self.phase.store(TestPhase::Over as u8, Ordering::Relaxed);
     }
 
     /// Whether no phase follows another, unless the test fails.
@@ -81,19 +82,19 @@ impl Pace {
 
     /// The phase.
     #[inline(always)]
-    pub(super) fn phase(&self) -> Phase {
+    pub(super) fn phase(&self) -> TestPhase {
         PHASES[usize::from(self.phase.load(Ordering::Relaxed) & 3)]
     }
 
     /// Whether the time is up, of a test whose every message counts.
     #[inline(always)]
     pub(super) fn is_over(&self) -> bool {
-        !self.is_past(Phase::Over)
+        !self.is_past(TestPhase::Over)
     }
 
     /// Whether it is another one.
     #[inline(always)]
-    pub(super) fn is_past(&self, phase: Phase) -> bool {
+    pub(super) fn is_past(&self, phase: TestPhase) -> bool {
         self.phase.load(Ordering::Relaxed) != phase as u8
     }
 }
@@ -119,9 +120,9 @@ mod tests {
     #[test]
     fn phases_follow_one_another() {
         let start = Instant::now();
-        let seen = Pace::during(1, |pace| {
+        let seen = PhaseClock::during(1, |pace| {
             let mut seen = vec![pace.phase()];
-            while pace.phase() != Phase::Over {
+            while pace.phase() != TestPhase::Over {
                 thread::sleep(Duration::from_millis(1));
                 if seen.last() != Some(&pace.phase()) {
                     seen.push(pace.phase());
@@ -130,23 +131,23 @@ mod tests {
             seen
         });
         assert!(start.elapsed() >= Duration::from_secs(1), "{:?}", start.elapsed());
-        assert_eq!(seen.last(), Some(&Phase::Over));
-        assert!(seen.contains(&Phase::Counted), "{seen:?}");
+        assert_eq!(seen.last(), Some(&TestPhase::Over));
+        assert!(seen.contains(&TestPhase::Counted), "{seen:?}");
     }
 
     #[test]
     fn who_ends_early_does_not_wait() {
         let start = Instant::now();
-        Pace::during(3600, |pace| assert!(!pace.is_past(Phase::WarmUp)));
+        PhaseClock::during(3600, |pace| assert!(!pace.is_past(TestPhase::WarmUp)));
         assert!(start.elapsed() < Duration::from_secs(600));
     }
 
     #[test]
     fn a_steady_pace_counts_everything() {
-        let pace = Pace::steady();
-        assert_eq!((pace.phase(), pace.is_steady()), (Phase::Counted, true));
+        let pace = PhaseClock::steady();
+        assert_eq!((pace.phase(), pace.is_steady()), (TestPhase::Counted, true));
         pace.end();
-        assert_eq!(pace.phase(), Phase::Over);
-        Pace::during(3600, |pace| assert!(!pace.is_steady()));
+        assert_eq!(pace.phase(), TestPhase::Over);
+        PhaseClock::during(3600, |pace| assert!(!pace.is_steady()));
     }
 }

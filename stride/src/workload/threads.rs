@@ -6,26 +6,28 @@
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::thread;
 
-use super::bandwidth::Tally;
-use super::{Arrived, Manager, Outlook, Pace, Progress, Side, Watch, Workload};
+use super::bandwidth::SendTotals;
+use super::{
+    CmConnector, MessageCounts, PeerWatch, PhaseClock, TestProgress, UnconnectedSide, Watch, Workload,
+};
 use crate::buffers::BufferLayout;
 use crate::control::Resources;
 use crate::device::LocalDevice;
 use crate::error::Error;
 use crate::placement::{PlacementError, pin, processor_time};
-use crate::plan::{LatencyDefinition, Measure, Parts, TestPlan};
-use crate::report::{BandwidthRow, LatencyRow, Measured, RatedRow, Row};
+use crate::plan::{LatencyDefinition, Measure, SideTasks, TestPlan};
+use crate::report::{BandwidthRow, LatencyRow, Measured, RatedRow, ResultRow};
 use crate::result::Distribution;
 use crate::statistics::{BandwidthSummary, LatencyRecorder, Timer};
 
 /// The threads of a side whose queue pairs are not connected yet.
 #[derive(Debug)]
-pub struct Sides<'a> {
-    sides: Vec<Side<'a>>,
+pub struct UnconnectedSides<'a> {
+    sides: Vec<UnconnectedSide<'a>>,
     processors: Vec<usize>,
 }
 
-impl<'a> Sides<'a> {
+impl<'a> UnconnectedSides<'a> {
     /// Makes what the test needs, for threads on these processors, or anywhere; each device has every so many'th thread.
     ///
     /// # Errors
@@ -33,8 +35,9 @@ impl<'a> Sides<'a> {
     /// The device lacks something.
     pub fn new(devices: &'a [LocalDevice], test: &TestPlan, processors: &[usize]) -> Result<Self, Error> {
         let shares = (0..test.thread_count()).map(|thread| test.share(thread)).collect();
-        let sides =
-            together(processors, shares, |index, share| Side::new(&devices[index % devices.len()], &share))?;
+        let sides = together(processors, shares, |index, share| {
+            UnconnectedSide::new(&devices[index % devices.len()], &share)
+        })?;
         Ok(Self { sides, processors: processors.to_vec() })
     }
 
@@ -45,7 +48,7 @@ impl<'a> Sides<'a> {
 
     /// What the peer needs to know, queue pair by queue pair.
     pub fn resources(&self) -> Vec<Resources> {
-        self.sides.iter().flat_map(Side::resources).collect()
+        self.sides.iter().flat_map(UnconnectedSide::resources).collect()
     }
 
     /// Connects each queue pair to one of the peer's, by rdma_cm if there is a manager: of a single thread's, which the plan
@@ -59,8 +62,8 @@ impl<'a> Sides<'a> {
         remotes: &[Resources],
         test: &TestPlan,
         timer: &Timer,
-        mut manager: Option<Manager<'_>>,
-    ) -> Result<Team, Error> {
+        mut manager: Option<CmConnector<'_>>,
+    ) -> Result<MeasuringThreads, Error> {
         let mut remotes = remotes;
         let mut parts = Vec::new();
         for (index, side) in (0..).zip(self.sides) {
@@ -69,7 +72,7 @@ impl<'a> Sides<'a> {
             parts.push((side, own, share, manager.take()));
             remotes = others;
         }
-        type Part<'a> = (Side<'a>, &'a [Resources], TestPlan, Option<Manager<'a>>);
+        type Part<'a> = (UnconnectedSide<'a>, &'a [Resources], TestPlan, Option<CmConnector<'a>>);
         let connect =
             |_, (side, own, share, manager): Part<'_>| side.connect(own, &share, test.queue_pairs, manager);
         let members = together(&self.processors, parts, connect)?;
@@ -85,13 +88,13 @@ impl<'a> Sides<'a> {
         };
         let description = format!("{test}{threads}, {way}");
         let (test, timer, recorder) = (test.clone(), timer.clone(), LatencyRecorder::new());
-        Ok(Team { members, processors: self.processors, description, test, timer, recorder })
+        Ok(MeasuringThreads { members, processors: self.processors, description, test, timer, recorder })
     }
 }
 
 /// The threads of a side that is ready to run.
 #[derive(Debug)]
-pub struct Team {
+pub struct MeasuringThreads {
     members: Vec<Workload>,
     processors: Vec<usize>,
     description: String,
@@ -100,7 +103,7 @@ pub struct Team {
     recorder: LatencyRecorder,
 }
 
-impl Team {
+impl MeasuringThreads {
     /// What is going to be measured and how the two sides are connected, in one line.
     pub fn description(&self) -> &str {
         &self.description
@@ -117,7 +120,7 @@ impl Team {
     /// # Errors
     ///
     /// The device does not take a receive.
-    pub fn prepare(&mut self, size: u64, parts: Parts) -> Result<(), Error> {
+    pub fn prepare(&mut self, size: u64, parts: SideTasks) -> Result<(), Error> {
         self.members.iter_mut().try_for_each(|member| member.prepare(size, parts))
     }
 
@@ -129,22 +132,22 @@ impl Team {
     pub fn measure(
         &mut self,
         size: u64,
-        outlook: &Outlook<'_>,
-        progress: &Progress,
+        peer: &PeerWatch<'_>,
+        progress: &TestProgress,
     ) -> Result<Measured, Error> {
-        Pace::of(self.test.duration, |pace| self.measure_at(pace, size, outlook, progress))
+        PhaseClock::of(self.test.duration, |pace| self.measure_at(pace, size, peer, progress))
     }
 
     fn measure_at(
         &mut self,
-        pace: &Pace,
+        pace: &PhaseClock,
         size: u64,
-        outlook: &Outlook<'_>,
-        progress: &Progress,
+        peer: &PeerWatch<'_>,
+        progress: &TestProgress,
     ) -> Result<Measured, Error> {
         let (measuring, timer) = (AtomicU32::new(self.test.thread_count()), self.timer.clone());
         let tallies = self.all(|index, member| {
-            let mut watch = Watch::new(outlook, &timer).counting(progress.of(index));
+            let mut watch = Watch::new(peer, &timer).counting(progress.of(index));
             let before = processor_time();
             let measured = member.measure(pace, size, &mut watch);
             let processor = processor_time() - before;
@@ -159,23 +162,26 @@ impl Team {
             Ok((tally, processor))
         })?;
         let processor: u64 = tallies.iter().map(|(_, processor)| processor).sum();
-        let tally =
-            tallies.into_iter().map(|(tally, _)| tally).reduce(Tally::with).expect("a side has a thread");
+        let tally = tallies
+            .into_iter()
+            .map(|(tally, _)| tally)
+            .reduce(SendTotals::with)
+            .expect("a side has a thread");
         let cpu_ns_per_msg = (tally.sent > 0).then(|| processor as f64 / tally.sent as f64);
         Ok(Measured { row: self.row(size, tally), cpu_ns_per_msg })
     }
 
-    fn row(&mut self, size: u64, tally: Tally) -> Row {
+    fn row(&mut self, size: u64, tally: SendTotals) -> ResultRow {
         let summary = BandwidthSummary::new(size, tally.counted, tally.ticks(), &self.timer);
         let bandwidth = BandwidthRow::new(size, tally.counted, summary);
-        let Some(definition) = self.test.latency_definition() else { return Row::Bandwidth(bandwidth) };
+        let Some(definition) = self.test.latency_definition() else { return ResultRow::Bandwidth(bandwidth) };
         self.recorder.clear();
         self.members.iter().for_each(|member| self.recorder.add(member.recorder()));
         let summary = self.recorder.summary(self.sample_nanoseconds(definition));
         let latency = LatencyRow::new(size, self.recorder.len(), summary);
         match self.test.measure {
-            Measure::Latency(_) => Row::Latency(latency),
-            _ => Row::Rated(RatedRow { messages: bandwidth, latency }),
+            Measure::Latency(_) => ResultRow::Latency(latency),
+            _ => ResultRow::Rated(RatedRow { messages: bandwidth, latency }),
         }
     }
 
@@ -201,12 +207,12 @@ impl Team {
     /// # Errors
     ///
     /// A message failed, or the peer is gone.
-    pub fn answer(&mut self, outlook: &Outlook<'_>) -> Result<(), Error> {
+    pub fn answer(&mut self, peer: &PeerWatch<'_>) -> Result<(), Error> {
         if !self.test.both_sides_work() {
             return Ok(());
         }
         let timer = self.timer.clone();
-        self.all(|_, member| member.answer(&mut Watch::new(outlook, &timer))).map(drop)
+        self.all(|_, member| member.answer(&mut Watch::new(peer, &timer))).map(drop)
     }
 
     /// What became of the messages of this size, when all is over; and whether their bytes are as they should be, if the
@@ -215,10 +221,10 @@ impl Team {
     /// # Errors
     ///
     /// They are not.
-    pub fn arrived(&self, size: u64) -> Result<Arrived, Error> {
-        self.members.iter().try_fold(Arrived { sent: 0, taken: 0 }, |sum, member| {
-            let Arrived { sent, taken } = member.arrived(size)?;
-            Ok(Arrived { sent: sum.sent + sent, taken: sum.taken + taken })
+    pub fn arrived(&self, size: u64) -> Result<MessageCounts, Error> {
+        self.members.iter().try_fold(MessageCounts { sent: 0, taken: 0 }, |sum, member| {
+            let MessageCounts { sent, taken } = member.arrived(size)?;
+            Ok(MessageCounts { sent: sum.sent + sent, taken: sum.taken + taken })
         })
     }
 
@@ -244,7 +250,7 @@ fn together<M: Send, T: Send>(
     if members.len() == 1 && processors.is_empty() {
         return members.pop().map(|member| work(0, member)).into_iter().collect();
     }
-    let (gate, work) = (&Gate::new(), &work);
+    let (gate, work) = (&StartBarrier::new(), &work);
     thread::scope(|scope| {
         let mut threads = Vec::new();
         for (index, member) in members.into_iter().enumerate() {
@@ -273,12 +279,12 @@ fn together<M: Send, T: Send>(
 
 /// Where threads wait for one another, so that all begin at the same time.
 #[derive(Debug)]
-struct Gate {
+struct StartBarrier {
     waiting: AtomicU32,
     state: AtomicU8,
 }
 
-impl Gate {
+impl StartBarrier {
     const SHUT: u8 = 0;
     const OPEN: u8 = 1;
     const CLOSED: u8 = 2;
@@ -320,7 +326,7 @@ mod tests {
 
     #[test]
     fn nobody_is_through_before_all_are_there() {
-        let (gate, through) = (Gate::new(), AtomicU32::new(0));
+        let (gate, through) = (StartBarrier::new(), AtomicU32::new(0));
         thread::scope(|scope| {
             for _ in 0..3 {
                 scope.spawn(|| {
@@ -339,7 +345,7 @@ mod tests {
 
     #[test]
     fn a_closed_gate_keeps_nobody() {
-        let gate = Gate::new();
+        let gate = StartBarrier::new();
         gate.close();
         assert!(!gate.wait());
     }

@@ -14,7 +14,7 @@ const MOST_SIZES: usize = 10_000;
 
 /// From the smallest size on, each is the one before times the factor, rounded up, and so many bytes more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ladder {
+pub struct SizeSweep {
     /// The first size.
     pub min: u64,
     /// No size is above this one.
@@ -28,7 +28,7 @@ pub struct Ladder {
 /// Sizes that there are not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum LadderError {
+pub enum SizeSweepError {
     /// A message without bytes.
     #[error("--min-msg-size 0 is below the smallest message, 1 byte: give --min-msg-size 1 or more")]
     Zero,
@@ -68,7 +68,7 @@ pub enum LadderError {
     },
 }
 
-impl Ladder {
+impl SizeSweep {
     /// What the user asked for, if other sizes than powers of two were. Whoever says how many bytes a size has more means these alone.
     pub(super) fn asked(args: &RunArgs, max: u64) -> Option<Self> {
         let RunArgs { min_msg_size, step_factor, step_addition, .. } = *args;
@@ -98,14 +98,14 @@ impl Ladder {
     }
 
     /// Refuses what is no ladder.
-    pub(super) fn validate(self) -> Result<(), LadderError> {
+    pub(super) fn validate(self) -> Result<(), SizeSweepError> {
         let Self { min, max, factor, addition } = self;
         match () {
-            () if min == 0 => Err(LadderError::Zero),
-            () if min > max => Err(LadderError::MinAboveMax { min, max }),
-            () if factor < ONE => Err(LadderError::Shrinks { factor }),
-            () if factor == ONE && addition == 0 => Err(LadderError::Stands),
-            () if self.iter().nth(MOST_SIZES).is_some() => Err(LadderError::TooMany { min, max }),
+            () if min == 0 => Err(SizeSweepError::Zero),
+            () if min > max => Err(SizeSweepError::MinAboveMax { min, max }),
+            () if factor < ONE => Err(SizeSweepError::Shrinks { factor }),
+            () if factor == ONE && addition == 0 => Err(SizeSweepError::Stands),
+            () if self.iter().nth(MOST_SIZES).is_some() => Err(SizeSweepError::TooMany { min, max }),
             () => Ok(()),
         }
     }
@@ -115,7 +115,7 @@ fn decimal(millionths: u64) -> f64 {
     millionths as f64 / ONE as f64
 }
 
-impl fmt::Display for Ladder {
+impl fmt::Display for SizeSweep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { min, max, factor, addition } = *self;
         write!(f, "{min} to {max}")?;
@@ -131,44 +131,49 @@ impl fmt::Display for Ladder {
 mod tests {
     use super::*;
 
-    const BY_STEPS: Ladder = Ladder { min: 64, max: 320, factor: ONE, addition: 64 };
+    const BY_STEPS: SizeSweep = SizeSweep { min: 64, max: 320, factor: ONE, addition: 64 };
 
     #[test]
     fn sizes_grow_by_both() {
-        let of = |ladder: Ladder| ladder.iter().collect::<Vec<_>>();
+        let of = |sweep: SizeSweep| sweep.iter().collect::<Vec<_>>();
         assert_eq!(of(BY_STEPS), [64, 128, 192, 256, 320]);
         let factor = 1_500_000;
-        assert_eq!(of(Ladder { min: 1, max: 10, factor, addition: 0 }), [1, 2, 3, 5, 8]);
-        assert_eq!(of(Ladder { min: 2, max: 20, factor: 2 * ONE, addition: 1 }), [2, 5, 11]);
-        assert_eq!(of(Ladder { max: u64::MAX, factor: u64::MAX, ..BY_STEPS }).len(), 2);
-        assert_eq!(of(Ladder { max: 64, ..BY_STEPS }), [64]);
+        assert_eq!(of(SizeSweep { min: 1, max: 10, factor, addition: 0 }), [1, 2, 3, 5, 8]);
+        assert_eq!(of(SizeSweep { min: 2, max: 20, factor: 2 * ONE, addition: 1 }), [2, 5, 11]);
+        assert_eq!(of(SizeSweep { max: u64::MAX, factor: u64::MAX, ..BY_STEPS }).len(), 2);
+        assert_eq!(of(SizeSweep { max: 64, ..BY_STEPS }), [64]);
     }
 
     #[test]
     fn words_say_how() {
         assert_eq!(BY_STEPS.to_string(), "64 to 320 in steps of 64");
         let factor = 1_250_000;
-        assert_eq!(Ladder { factor, addition: 0, ..BY_STEPS }.to_string(), "64 to 320 by a factor of 1.25");
-        assert_eq!(Ladder { factor, ..BY_STEPS }.to_string(), "64 to 320 by a factor of 1.25 and 64 more");
+        assert_eq!(
+            SizeSweep { factor, addition: 0, ..BY_STEPS }.to_string(),
+            "64 to 320 by a factor of 1.25"
+        );
+        assert_eq!(SizeSweep { factor, ..BY_STEPS }.to_string(), "64 to 320 by a factor of 1.25 and 64 more");
     }
 
     #[test]
     fn what_is_no_ladder_is_refused() {
         assert_eq!(BY_STEPS.validate(), Ok(()));
-        for (ladder, error) in [
-            (Ladder { min: 0, ..BY_STEPS }, LadderError::Zero),
-            (Ladder { min: 321, ..BY_STEPS }, LadderError::MinAboveMax { min: 321, max: 320 }),
-            (Ladder { factor: ONE - 1, ..BY_STEPS }, LadderError::Shrinks { factor: ONE - 1 }),
-            (Ladder { addition: 0, ..BY_STEPS }, LadderError::Stands),
+        for (sweep, error) in [
+            (SizeSweep { min: 0, ..BY_STEPS }, SizeSweepError::Zero),
+            (SizeSweep { min: 321, ..BY_STEPS }, SizeSweepError::MinAboveMax { min: 321, max: 320 }),
+            (SizeSweep { factor: ONE - 1, ..BY_STEPS }, SizeSweepError::Shrinks { factor: ONE - 1 }),
+            (SizeSweep { addition: 0, ..BY_STEPS }, SizeSweepError::Stands),
             (
-                Ladder { max: u64::MAX, addition: 1, ..BY_STEPS },
-                LadderError::TooMany { min: 64, max: u64::MAX },
+                SizeSweep { max: u64::MAX, addition: 1, ..BY_STEPS },
+                SizeSweepError::TooMany { min: 64, max: u64::MAX },
             ),
         ] {
-            assert_eq!(ladder.validate(), Err(error), "{ladder}");
+            assert_eq!(sweep.validate(), Err(error), "{sweep}");
         }
         assert!(
-            LadderError::Shrinks { factor: ONE / 2 }.to_string().starts_with("--step-factor 0.5 is below 1")
+            SizeSweepError::Shrinks { factor: ONE / 2 }
+                .to_string()
+                .starts_with("--step-factor 0.5 is below 1")
         );
     }
 }

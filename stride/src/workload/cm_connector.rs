@@ -19,10 +19,10 @@ use sideway::rdmacm::{
     SetOptionError, SynchronousError,
 };
 
-use crate::control::{Link, Message};
+use crate::control::{ControlLink, ControlMessage};
 use crate::device::LocalDevice;
 use crate::error::Error;
-use crate::plan::Way;
+use crate::plan::PathOptions;
 
 /// How long one step of a connection may take.
 const STEP_LIMIT: Duration = Duration::from_secs(10);
@@ -31,11 +31,11 @@ const STEP_LIMIT: Duration = Duration::from_secs(10);
 const REQUEST_LIMIT: Duration = Duration::from_secs(60);
 
 /// How often whoever waits for a request looks whether the client is still there.
-const GLANCE: Duration = Duration::from_millis(100);
+const PEER_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Where the server's connection manager listens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Meeting {
+pub struct CmAddress {
     /// The address of its device, or that by which the client reached the server.
     pub address: IpAddr,
     /// The port, of rdma_cm's own.
@@ -47,7 +47,7 @@ pub struct Meeting {
 /// rdma_cm made no connection.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum ManagerError {
+pub enum CmError {
     /// No channel.
     #[error("-R: no channel of rdma_cm: {0}; load the kernel's rdma_ucm, or leave -R out")]
     Channel(#[from] CreateEventChannelError),
@@ -110,25 +110,25 @@ pub enum ManagerError {
 }
 
 /// One end of the connections of a test that are still to be made.
-pub struct Manager<'a> {
+pub struct CmConnector<'a> {
     device: &'a LocalDevice,
-    link: &'a mut Link,
-    meeting: Meeting,
+    link: &'a mut ControlLink,
+    meeting: CmAddress,
     /// The server's.
     listener: Option<Listener>,
 }
 
-impl<'a> Manager<'a> {
+impl<'a> CmConnector<'a> {
     /// The server's: listens at the device's address.
     ///
     /// # Errors
     ///
     /// There is no connection manager, or it does not listen there.
-    pub fn listen(device: &'a LocalDevice, link: &'a mut Link) -> Result<Self, Error> {
+    pub fn listen(device: &'a LocalDevice, link: &'a mut ControlLink) -> Result<Self, Error> {
         let address = own_address(device).unwrap_or_else(|| link.local_ip());
         let id = identifier(device)?;
         let bound = SocketAddr::new(address, 0);
-        id.bind_addr(bound).map_err(|source| ManagerError::Bind {
+        id.bind_addr(bound).map_err(|source| CmError::Bind {
             address: bound,
             device: device.limits.device.clone(),
             source,
@@ -136,11 +136,11 @@ impl<'a> Manager<'a> {
         let listener = Listener::with_id(id, 64).map_err(|source| step(bound, source))?;
         let port = listener.local_addr().and_then(|address| address.port()).unwrap_or(0);
         let token = RandomState::new().hash_one(port);
-        Ok(Self { device, link, meeting: Meeting { address, port, token }, listener: Some(listener) })
+        Ok(Self { device, link, meeting: CmAddress { address, port, token }, listener: Some(listener) })
     }
 
     /// The client's: goes where the server listens.
-    pub fn go(device: &'a LocalDevice, link: &'a mut Link, meeting: Meeting) -> Self {
+    pub fn go(device: &'a LocalDevice, link: &'a mut ControlLink, meeting: CmAddress) -> Self {
         Self { device, link, meeting, listener: None }
     }
 
@@ -150,7 +150,7 @@ impl<'a> Manager<'a> {
     ///
     /// It is gone.
     pub fn invite(&mut self) -> Result<(), Error> {
-        Ok(self.link.send(&Message::Meeting(self.meeting))?)
+        Ok(self.link.send(&ControlMessage::Meeting(self.meeting))?)
     }
 
     /// Connects a queue pair to the peer's of the same number.
@@ -163,7 +163,7 @@ impl<'a> Manager<'a> {
         number: u32,
         queue_pair: &mut GenericQueuePair,
         options: &ConnectOptions,
-        way: &Way,
+        way: &PathOptions,
     ) -> Result<Connection, Error> {
         let said = said(self.meeting.token, number);
         let mut parameter = ConnectionParameter::new();
@@ -187,7 +187,7 @@ impl<'a> Manager<'a> {
         &self,
         queue_pair: &mut GenericQueuePair,
         parameter: &ConnectionParameter,
-        way: &Way,
+        way: &PathOptions,
     ) -> Result<Connection, Error> {
         let peer = SocketAddr::new(self.meeting.address, self.meeting.port);
         let id = identifier(self.device)?;
@@ -197,7 +197,7 @@ impl<'a> Manager<'a> {
             .map(|address| Address::from(SocketAddr::new(address, 0)));
         let mut connector =
             Connector::with_id(id, source, peer, STEP_LIMIT).map_err(|source| step(peer, source))?;
-        self.check_device(&connector.get_device_context().map_err(ManagerError::from)?, &peer.to_string())?;
+        self.check_device(&connector.get_device_context().map_err(CmError::from)?, &peer.to_string())?;
         connector.set_timeout(Some(STEP_LIMIT));
         Ok(connector.connect(queue_pair, parameter).map_err(|source| step(peer, source))?)
     }
@@ -208,16 +208,17 @@ impl<'a> Manager<'a> {
         said: &[u8],
         queue_pair: &mut GenericQueuePair,
         parameter: &ConnectionParameter,
-        way: &Way,
+        way: &PathOptions,
     ) -> Result<Connection, Error> {
         let end = Instant::now() + REQUEST_LIMIT;
         let here = SocketAddr::new(self.meeting.address, self.meeting.port);
         loop {
-            self.link.glance()?;
-            let request = listener.get_request_timeout(GLANCE).map_err(|source| step(here, source))?;
+            self.link.peer_status()?;
+            let request =
+                listener.get_request_timeout(PEER_CHECK_INTERVAL).map_err(|source| step(here, source))?;
             let Some(mut request) = request else {
                 if Instant::now() > end {
-                    return Err(ManagerError::NoRequest { limit: REQUEST_LIMIT }.into());
+                    return Err(CmError::NoRequest { limit: REQUEST_LIMIT }.into());
                 }
                 continue;
             };
@@ -227,20 +228,20 @@ impl<'a> Manager<'a> {
                 continue;
             }
             let peer = request.id().peer_addr().map_or(String::new(), |address| address.to_string());
-            self.check_device(&request.get_device_context().map_err(ManagerError::from)?, &peer)?;
+            self.check_device(&request.get_device_context().map_err(CmError::from)?, &peer)?;
             told(request.id(), way)?;
             request.set_timeout(Some(STEP_LIMIT));
             let accepted = request.accept(queue_pair, parameter);
-            return Ok(accepted.map_err(|source| ManagerError::Step { peer, source })?);
+            return Ok(accepted.map_err(|source| CmError::Step { peer, source })?);
         }
     }
 
-    fn check_device(&self, found: &DeviceContext, peer: &str) -> Result<(), ManagerError> {
+    fn check_device(&self, found: &DeviceContext, peer: &str) -> Result<(), CmError> {
         let (found, device) = (found.name(), &self.device.limits.device);
         if found == *device {
             return Ok(());
         }
-        Err(ManagerError::OtherDevice { peer: peer.to_owned(), found, device: device.clone() })
+        Err(CmError::OtherDevice { peer: peer.to_owned(), found, device: device.clone() })
     }
 }
 
@@ -252,21 +253,21 @@ fn said(token: u64, number: u32) -> [u8; 12] {
     bytes
 }
 
-fn identifier(device: &LocalDevice) -> Result<Identifier, ManagerError> {
+fn identifier(device: &LocalDevice) -> Result<Identifier, CmError> {
     let channel = EventChannel::from_provider(device.context.provider())?;
     Ok(channel.create_id(PortSpace::Tcp)?)
 }
 
 /// Tells an identifier what it is to ask of the way.
-fn told(id: &Identifier, way: &Way) -> Result<(), ManagerError> {
+fn told(id: &Identifier, way: &PathOptions) -> Result<(), CmError> {
     // In range, which the plan has seen to.
     if let Some(given) = way.type_of_service {
         let set = id.set_type_of_service(given as u8);
-        set.map_err(|source| ManagerError::Option { flag: "-T", given, source })?;
+        set.map_err(|source| CmError::Option { flag: "-T", given, source })?;
     }
     if let Some(given) = way.timeout {
         let set = id.set_ack_timeout(given as u8);
-        set.map_err(|source| ManagerError::Option { flag: "-u", given, source })?;
+        set.map_err(|source| CmError::Option { flag: "-u", given, source })?;
     }
     Ok(())
 }
@@ -282,8 +283,8 @@ fn own_address(device: &LocalDevice) -> Option<IpAddr> {
     }
 }
 
-fn step(peer: SocketAddr, source: SynchronousError) -> ManagerError {
-    ManagerError::Step { peer: peer.to_string(), source }
+fn step(peer: SocketAddr, source: SynchronousError) -> CmError {
+    CmError::Step { peer: peer.to_string(), source }
 }
 
 #[cfg(test)]

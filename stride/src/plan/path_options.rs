@@ -7,11 +7,11 @@ use sideway::ibverbs::connect::ConnectOptions;
 use sideway::ibverbs::port::Mtu;
 
 use super::{ConnectionType, DeviceLimits, TestPlan};
-use crate::cli::WayArgs;
+use crate::cli::PathArgs;
 
 /// What was asked for of the way; what was not is perftest's default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Way {
+pub struct PathOptions {
     /// Bytes of the largest packet.
     pub mtu: Option<u32>,
     /// The service level.
@@ -33,7 +33,7 @@ pub struct Way {
 /// A way that there is not.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum WayError {
+pub enum PathOptionsError {
     /// Packets have less room for it.
     #[error(
         "{flag} {given} is above the largest {what} that packets have room for, {limit}: give {flag} {limit} or less"
@@ -149,9 +149,9 @@ pub enum WayError {
     },
 }
 
-impl From<&WayArgs> for Way {
-    fn from(args: &WayArgs) -> Self {
-        let WayArgs { mtu, sl, tclass, pkey_index, qp_timeout, retry_count, rdma_cm, tos } = *args;
+impl From<&PathArgs> for PathOptions {
+    fn from(args: &PathArgs) -> Self {
+        let PathArgs { mtu, sl, tclass, pkey_index, qp_timeout, retry_count, rdma_cm, tos } = *args;
         Self {
             mtu,
             service_level: sl,
@@ -171,9 +171,9 @@ fn given<const N: usize>(flags: [(&str, Option<u32>); N]) -> Option<String> {
     Some(given.collect::<Vec<_>>().join(", ")).filter(|given| !given.is_empty())
 }
 
-impl Way {
+impl PathOptions {
     /// Refuses what no queue pair has.
-    pub(super) fn validate(&self, connection: ConnectionType) -> Result<(), WayError> {
+    pub(super) fn validate(&self, connection: ConnectionType) -> Result<(), PathOptionsError> {
         self.validate_ranges()?;
         let found = [
             ("-m", self.mtu),
@@ -184,21 +184,23 @@ impl Way {
         if self.rdma_cm
             && let Some(flags) = given(found)
         {
-            return Err(WayError::WithManager { flags });
+            return Err(PathOptionsError::WithManager { flags });
         }
         if let (Some(given), false) = (self.type_of_service, self.rdma_cm) {
-            return Err(WayError::NoManager { given });
+            return Err(PathOptionsError::NoManager { given });
         }
         if self.rdma_cm && connection != ConnectionType::Rc {
-            return Err(WayError::ManagerConnects { connection });
+            return Err(PathOptionsError::ManagerConnects { connection });
         }
         match given([("-u", self.timeout), ("--retry-count", self.retry_count)]) {
-            Some(flags) if !connection.is_reliable() => Err(WayError::NotAcknowledged { flags, connection }),
+            Some(flags) if !connection.is_reliable() => {
+                Err(PathOptionsError::NotAcknowledged { flags, connection })
+            }
             _ => Ok(()),
         }
     }
 
-    fn validate_ranges(&self) -> Result<(), WayError> {
+    fn validate_ranges(&self) -> Result<(), PathOptionsError> {
         let fields = [
             ("-S", self.service_level, "service level", 15),
             ("--tclass", self.traffic_class, "traffic class", 255),
@@ -206,30 +208,35 @@ impl Way {
         ];
         for (flag, given, what, limit) in fields {
             if let Some(given) = given.filter(|given| *given > limit) {
-                return Err(WayError::AboveField { flag, given, what, limit });
+                return Err(PathOptionsError::AboveField { flag, given, what, limit });
             }
         }
         let attributes =
             [("-u", self.timeout, "timeout", 31), ("--retry-count", self.retry_count, "retry count", 7)];
         for (flag, given, what, limit) in attributes {
             if let Some(given) = given.filter(|given| *given > limit) {
-                return Err(WayError::AboveAttribute { flag, given, what, limit });
+                return Err(PathOptionsError::AboveAttribute { flag, given, what, limit });
             }
         }
         match self.mtu {
-            Some(given) if Mtu::from_bytes(given).is_none() => Err(WayError::NoMtu { given }),
+            Some(given) if Mtu::from_bytes(given).is_none() => Err(PathOptionsError::NoMtu { given }),
             _ => Ok(()),
         }
     }
 
     /// Refuses what this port has not.
-    pub(super) fn check(&self, limits: &DeviceLimits) -> Result<(), WayError> {
+    pub(super) fn check(&self, limits: &DeviceLimits) -> Result<(), PathOptionsError> {
         let DeviceLimits { device, port, mtu, pkeys, .. } = limits;
         if let Some(given) = self.mtu.filter(|given| given > mtu) {
-            return Err(WayError::MtuAbovePort { given, device: device.clone(), port: *port, limit: *mtu });
+            return Err(PathOptionsError::MtuAbovePort {
+                given,
+                device: device.clone(),
+                port: *port,
+                limit: *mtu,
+            });
         }
         match self.pkey_index {
-            Some(given) if given >= (*pkeys).max(1) => Err(WayError::NoSuchPartition {
+            Some(given) if given >= (*pkeys).max(1) => Err(PathOptionsError::NoSuchPartition {
                 given,
                 device: device.clone(),
                 port: *port,
@@ -260,7 +267,7 @@ impl Way {
     }
 }
 
-impl fmt::Display for Way {
+impl fmt::Display for PathOptions {
     /// What was asked for, each behind a comma.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let asked = [
@@ -285,7 +292,7 @@ impl TestPlan {
     /// Names of the way's parameters, with their flags, and their values, as differences are told.
     pub(super) fn way_rows(&self) -> [(&'static str, String); 8] {
         let value = |given: Option<u32>| given.map_or("the default".to_owned(), |given| given.to_string());
-        let Way {
+        let PathOptions {
             mtu,
             service_level,
             traffic_class,
@@ -312,11 +319,11 @@ impl TestPlan {
 mod tests {
     use super::*;
     use crate::cli;
-    use crate::plan::{Plan, PlanError, differences};
+    use crate::plan::{PlanError, RunPlan, differences};
 
     fn test(line: &str) -> TestPlan {
         let words = ["stride-perf"].into_iter().chain(line.split_whitespace());
-        Plan::new(cli::parse(words).unwrap()).unwrap_or_else(|error| panic!("{line}: {error}")).test
+        RunPlan::new(cli::parse(words).unwrap()).unwrap_or_else(|error| panic!("{line}: {error}")).test
     }
 
     fn limits() -> DeviceLimits {
@@ -363,7 +370,10 @@ mod tests {
         let fitted = test("send bw -c UD -m 256").fitted(&limits(), true);
         assert_eq!(fitted.sizes.largest(), 256);
         let error = test("send bw -c UD -m 256 -s 300").check(&limits()).unwrap_err();
-        assert_eq!(error, PlanError::Way(WayError::SizeAboveMtu { flag: "-s", given: 300, mtu: 256 }));
+        assert_eq!(
+            error,
+            PlanError::Way(PathOptionsError::SizeAboveMtu { flag: "-s", given: 300, mtu: 256 })
+        );
     }
 
     #[test]
@@ -386,6 +396,9 @@ mod tests {
         let text = serde_json::to_string(&sent).unwrap();
         assert_eq!(serde_json::from_str::<TestPlan>(&text).unwrap(), sent);
         sent.way.retry_count = Some(300);
-        assert!(matches!(sent.validate(), Err(PlanError::Way(WayError::AboveAttribute { given: 300, .. }))));
+        assert!(matches!(
+            sent.validate(),
+            Err(PlanError::Way(PathOptionsError::AboveAttribute { given: 300, .. }))
+        ));
     }
 }
