@@ -208,7 +208,7 @@ pub(crate) fn messages(end: SeqPacket, out: Plan, into: Plan, patience: Patience
     talker.run(patience)
 }
 
-/// The same of a stream, in pieces of random sizes.
+/// Bytes of a stream, written and read in pieces of random sizes.
 pub(crate) fn bytes(mut end: Stream, out: Plan, into: Plan, patience: Patience) -> Ended<Stream> {
     let (begin, given, expected) = (Instant::now(), out.stream(), into.stream());
     let (mut random, mut buffer) = (random(out.seed), vec![0; 100_000]);
@@ -258,13 +258,13 @@ pub(crate) fn bytes(mut end: Stream, out: Plan, into: Plan, patience: Patience) 
     Ended { _end: closed(end), error, got, lent: 0 }
 }
 
-/// Where bytes are others than those that were sent, and where those were to be that came there.
+/// Where received bytes differ from those sent, and at which offset the received ones were sent.
 fn difference(came: &[u8], sent: &[u8]) -> String {
     const KEY: usize = 32;
     let mut runs: Vec<(usize, usize)> = Vec::new();
     for at in (0..came.len().min(sent.len())).filter(|&at| came[at] != sent[at]) {
         match runs.last_mut() {
-            // One byte in 256 is the same by chance.
+            // One byte in 256 is equal by chance.
             Some((_, end)) if at < *end + 8 => *end = at + 1,
             _ => runs.push((at, at + 1)),
         }
@@ -280,7 +280,7 @@ fn difference(came: &[u8], sent: &[u8]) -> String {
     runs.iter().map(tell).collect()
 }
 
-/// Both ends of a connection at once, in threads of their own.
+/// Runs both ends of a connection at once, each in a thread.
 pub(crate) fn both<E: Send, O: Send>(
     [client, server]: [E; 2],
     [to_server, to_client]: [Plan; 2],
@@ -298,7 +298,7 @@ fn closed<E>(end: E) -> PhantomData<E> {
     PhantomData
 }
 
-/// Whether this is how a connection that has failed says so.
+/// Whether this is an error of a failed connection.
 pub(crate) fn is_failure(error: &io::Error) -> bool {
     use ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, InvalidData, Other, TimedOut};
     matches!(error.kind(), ConnectionReset | BrokenPipe | ConnectionAborted | TimedOut | InvalidData | Other)
