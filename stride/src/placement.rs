@@ -33,27 +33,28 @@ pub enum PlacementError {
     Spawn(io::Error),
 }
 
-/// Who else keeps the processors of this machine busy.
+/// Other work on this machine's processors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Neighbours {
-    /// Nobody that is known of.
+    /// None that this program knows of.
     None,
     /// The other side of the test, in this process.
     Peer,
-    /// Other tests.
+    /// Other tests of the same server.
     Others,
 }
 
-/// The processors that this process may run on, the best first.
+/// The processors that this process may use, the best first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Processors {
-    /// One for each device in turn, near to it.
+    /// Alternates between the devices; each processor is near to its device.
     processors: Vec<usize>,
     devices: usize,
 }
 
 impl Processors {
-    /// Those near to devices, whose nodes of memory these are; of a node that is not known, or has none, all.
+    /// The processors on the devices' NUMA nodes, or all processors for a node that is unknown or
+    /// has none.
     pub fn near(nodes: &[Option<u32>]) -> Self {
         let allowed = allowed();
         let near = |node: &Option<u32>| {

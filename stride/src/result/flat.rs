@@ -1,10 +1,10 @@
-//! A line of a file for each row of the table: what was measured, and enough of the run to stand alone.
+//! A line for each row of the table, with enough of the run to stand alone.
 
 use serde::{Deserialize, Serialize};
 
 use super::{RunRecord, SizeResult};
 
-/// The columns of the CSV file, which are the keys of an object of the JSON lines.
+/// The columns of the CSV file, which are also the keys of the JSON lines.
 pub const COLUMNS: [&str; 31] = [
     "run_id",
     "started_at",
@@ -39,7 +39,7 @@ pub const COLUMNS: [&str; 31] = [
     "cpu_ns_per_msg",
 ];
 
-/// A line.
+/// One row with the run's parameters.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "each is the field of the same name of the run, of its parts, or of the size")]
 pub struct FlatRow {
