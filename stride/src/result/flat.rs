@@ -77,7 +77,7 @@ pub struct FlatRow {
 }
 
 impl FlatRow {
-    /// Of this run and this size.
+    /// Makes the row of a run and one of its results.
     pub fn new(run: &RunRecord, size: &SizeResult) -> Self {
         let (device, parameters) = (run.device.as_ref(), run.parameters.as_ref());
         Self {
@@ -115,13 +115,13 @@ impl FlatRow {
         }
     }
 
-    /// As an object on a line of its own, with its end.
+    /// The row as a JSON object, followed by a line end.
     pub fn to_json_line(&self) -> String {
         serde_json::to_string(self).expect("strings and numbers are JSON") + "\n"
     }
 }
 
-/// A CSV file of these lines: RFC 4180 but for the lines' ends, which are line feeds.
+/// A CSV file of these rows, by RFC 4180 except that lines end with line feeds.
 pub(crate) fn csv_of(rows: impl Iterator<Item = FlatRow>) -> String {
     let mut writer = csv::WriterBuilder::new().has_headers(false).from_writer(Vec::new());
     let written = writer.write_record(COLUMNS).and_then(|()| {

@@ -1,7 +1,7 @@
-//! One round trip a second, over the chosen device: whether the peer is there, and how far away.
+//! One round trip a second over the chosen device: whether the peer answers, and how fast.
 //!
-//! A test of sends as any other, for the server: the same size again and again. Each line is the median of many round
-//! trips, as the first of them find both sides cold.
+//! For the server it is an ordinary test of sends that repeats one size. Each line is the median of
+//! many round trips, because the first ones find cold caches on both sides.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -19,35 +19,35 @@ use crate::report::{Output, ResultRow};
 use crate::statistics::Timer;
 use crate::workload::{PeerWatch, TestProgress};
 
-/// How often whoever waits looks up.
+/// How often a waiting side checks for signals.
 const PEER_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A peer that is asked nothing for so long would give this side up.
+/// The longest pause in seconds; a peer that is idle for longer would give this side up.
 const LONGEST_PAUSE: f64 = 30.0;
 
-/// What cannot be done with a ping.
+/// An option that does not fit `ping`.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PingError {
-    /// It is for eyes alone.
+    /// Ping writes no result files.
     #[error("ping writes no results and judges none ({flag}): measure `send lat`")]
     NoResults {
-        /// The flag.
+        /// The flag of the file.
         flag: &'static str,
     },
-    /// The peer would give up.
+    /// The interval is longer than the peer waits.
     #[error("--interval {given} is not from 0 to {LONGEST_PAUSE}: give --interval 1")]
     Interval {
-        /// What the user gave.
+        /// The interval that the user gave.
         given: f64,
     },
 }
 
-/// Reaches the server until it has done so as often as was asked for, or the user has seen enough.
+/// Pings the server for the given number of times, or until the user interrupts it.
 ///
 /// # Errors
 ///
-/// It cannot be reached any more, or the user has seen enough.
+/// The server does not answer any more, or the user interrupted the run.
 pub fn ping(args: &PingArgs, files: &OutputArgs, output: &mut Output) -> Result<(), Error> {
     if let Some(flag) = files.first_flag() {
         return Err(PingError::NoResults { flag }.into());
@@ -112,7 +112,7 @@ fn reach(
         let measured = threads.measure(point.size, &PeerWatch::new(link), &progress)?;
         link.send(&ControlMessage::Row(measured))?;
         if let ResultRow::Latency(row) = measured.row {
-            // The row is of one way.
+            // The row shows half of a round trip.
             let us = 2.0 * row.p50;
             seen.add(us);
             output.table_line(&format!(
@@ -125,7 +125,7 @@ fn reach(
     steps::finish(link)
 }
 
-/// Waits, but not for a user who has seen enough, nor for a peer that is gone.
+/// Waits until the next ping, unless the user interrupts it or the peer ends.
 fn wait_until(next: Instant, link: &mut ControlLink) -> Result<(), Error> {
     loop {
         interrupt::check()?;
@@ -138,7 +138,7 @@ fn wait_until(next: Instant, link: &mut ControlLink) -> Result<(), Error> {
     }
 }
 
-/// What the round trips come to.
+/// Statistics of the round trips.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct RoundTripStats {
     count: u32,

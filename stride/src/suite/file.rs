@@ -1,4 +1,4 @@
-//! Reading suites.
+//! The parser of suites.
 
 use std::fs;
 use std::io;
@@ -9,106 +9,106 @@ use serde::Deserialize;
 use super::shipped;
 use crate::cli::{Size, SizeError};
 
-/// Suites that name one another go no deeper.
+/// The most nested `include` levels.
 const DEEPEST: u32 = 8;
 
-/// A suite cannot be read.
+/// A suite cannot be read, or some of its tests failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SuiteError {
     /// The file cannot be read.
     #[error("cannot read the suite {}: {source}; `stride-perf suite --list` has the names of those that need no file", path.display())]
     Read {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// The system's words.
+        /// The system's error.
         source: io::Error,
     },
-    /// It is no suite.
+    /// The file is not a valid suite.
     #[error("the suite {suite}: {reason}")]
     Syntax {
         /// Its name or file.
         suite: String,
-        /// What is wrong, and where.
+        /// The error and its position.
         reason: String,
     },
-    /// Suites include each other.
+    /// The suites include each other too deeply, or in a cycle.
     #[error(
         "the suite {suite}: suites include one another more than {DEEPEST} deep: take one of the `include` out"
     )]
     TooDeep {
-        /// The last one.
+        /// The innermost suite.
         suite: String,
     },
-    /// Nothing to measure.
+    /// The suite has no tests.
     #[error("the suite {suite} has no test: add a [[test]] with a `name` and what to `run`")]
     Empty {
         /// Its name or file.
         suite: String,
     },
-    /// Files of results have the tests' names.
+    /// A test's name is missing, repeated or invalid; result files are named after it.
     #[error(
         "the test name `{name}`: give each test of a suite a name of its own, of letters, digits, `-` and `_`"
     )]
     Name {
-        /// The name.
+        /// The name as given.
         name: String,
     },
-    /// A test cannot be run.
+    /// A test's command line is invalid.
     #[error("the test {test} (`stride-perf {words}`): {reason}")]
     Test {
-        /// Its name.
+        /// The test's name.
         test: String,
-        /// What was to be run.
+        /// The words of the command line.
         words: String,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
-    /// A file of results is there already.
+    /// A result file exists already.
     #[error("{flag} {} exists: give another name, or --force to replace it", path.display())]
     Exists {
         /// The flag that names it.
         flag: &'static str,
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
     },
-    /// Each test would replace what the one before has written.
+    /// With --force each test would replace the lines of the one before.
     #[error(
         "--force and --jsonl do not go together in a suite, whose tests all add to one file: leave --force out, and remove the file first"
     )]
     ForcedLines,
-    /// A size that is none.
+    /// A size is invalid.
     #[error("the test {test}: {given} of `sizes`: {source}")]
     Size {
         /// The test's name.
         test: String,
-        /// What is there.
+        /// The size as given.
         given: String,
-        /// Why it is none.
+        /// The reason.
         source: SizeError,
     },
     /// Some tests failed.
     #[error("{failed} of {all} tests failed")]
     Failed {
-        /// How many.
+        /// The number of failed tests.
         failed: usize,
-        /// Of how many.
+        /// The number of all tests.
         all: usize,
     },
     /// Every test was skipped.
     #[error("no test of {suite} could be run, as each was skipped")]
     NothingRan {
-        /// The suite.
+        /// The suite's name or file.
         suite: String,
     },
 }
 
-/// A suite, as its file has it.
+/// A suite as TOML.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SuiteFile {
     title: String,
-    /// Suites that come first: shipped ones, or files beside this one.
+    /// Suites that come first: built-in ones, or files beside this one.
     #[serde(default)]
     include: Vec<String>,
     #[serde(default)]
@@ -121,10 +121,11 @@ struct SuiteEntry {
     name: String,
     /// The words of a command line, after `stride-perf`.
     run: String,
-    /// One run for each, with -s.
+    /// The test runs once for each size, with -s.
     #[serde(default)]
     sizes: Vec<String>,
-    /// More words, for what not every machine has: where it cannot be had, the test is skipped.
+    /// Further words that not every machine supports: where they are not supported, the test is
+    /// skipped.
     needs: Option<String>,
 }
 
@@ -136,14 +137,14 @@ pub(super) struct SuiteTest {
     pub(super) needs: Vec<String>,
 }
 
-/// A suite that has been read.
+/// A parsed suite.
 #[derive(Debug)]
 pub(super) struct Suite {
     pub(super) title: String,
     pub(super) tests: Vec<SuiteTest>,
 }
 
-/// The suite that has come with the program under this name, else that of the file.
+/// Reads the built-in suite of this name, or else the file.
 pub(super) fn read(name: &str) -> Result<Suite, SuiteError> {
     let mut tests = Vec::new();
     let title = read_into(&mut tests, name, Path::new(""), DEEPEST)?;
@@ -215,7 +216,7 @@ impl SuiteEntry {
 mod tests {
     use super::*;
 
-    /// The suite of a file of this text.
+    /// Parses the text of a suite file.
     fn of(text: &str) -> Result<Suite, SuiteError> {
         let path = std::env::temp_dir().join(format!(
             "stride-suite-{}-{:?}.toml",
