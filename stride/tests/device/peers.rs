@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use stride::cli;
 use stride::control::{
-    ControlError, ControlLink, ControlMessage, FrameKind, Greeting, ControlListener, Resources, VERSION, connect,
-    write_frame,
+    ControlError, ControlLink, ControlListener, ControlMessage, FrameKind, Greeting, Resources, VERSION,
+    connect, write_frame,
 };
 use stride::device::LocalDevice;
 use stride::plan::{LocalOptions, RunPlan, TestPlan};
