@@ -2,10 +2,9 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use sideway::ibverbs::queue_pair::PostSendError;
+use sideway::ibverbs::queue_pair::{PostSendError, PreparedSendList};
 
-use super::post::{ListQueue, PreparedList, ReceivePoster, ReceiveState, ReceiveTarget, SendPoster, Tag};
-use super::request::Request;
+use super::post::{ReceivePoster, ReceiveState, SendPoster, Tag};
 use super::{Chain, Completions, MeasuredLoop, PhaseClock, Receiver, Sender, TestPhase, Watch};
 use crate::error::Error;
 
@@ -55,27 +54,28 @@ pub(super) struct BandwidthRun<'a, 'link> {
 impl MeasuredLoop for BandwidthRun<'_, '_> {
     type Outcome = SendTotals;
 
-    fn run<Q: ListQueue, C: Completions, R: Request>(
+    fn run<C: Completions>(
         self,
-        sender: Sender<'_, Q, C, R>,
-        receiver: Option<Receiver<'_, C, impl ReceiveTarget>>,
+        sender: Sender<'_, C>,
+        receiver: Option<Receiver<'_, C>>,
     ) -> Result<SendTotals, Error> {
-        let Sender { mut outboxes, request, completions, .. } = sender;
+        let Sender { mut posters, completions, .. } = sender;
         let drain = receiver.filter(|_| self.takes).map(|receiver| Drain::new(receiver, self.batch));
-        if Q::KEEPS && R::REPEATS && self.chain.repeats() {
-            let lists = Repeated::all(&mut outboxes, &request, &self.chain)?;
-            let stream = SendStream::new(lists, &request, completions, self.chain, self.batch);
+        if self.chain.repeats()
+            && let Some(lists) = Repeated::all(&mut posters, &self.chain)
+        {
+            let stream = SendStream::new(lists?, completions, self.chain, self.batch);
             return follow(stream, drain, self.pace, self.watch);
         }
-        let stream = SendStream::new(outboxes, &request, completions, self.chain, self.batch);
+        let stream = SendStream::new(posters, completions, self.chain, self.batch);
         follow(stream, drain, self.pace, self.watch)
     }
 }
 
 /// Sends all of a stream, and takes what comes meanwhile.
-fn follow<P: Posting<R>, C: Completions, R: Request>(
-    mut stream: SendStream<'_, P, C, R>,
-    drain: Option<Drain<'_, C, impl ReceiveTarget>>,
+fn follow<P: Posting, C: Completions>(
+    mut stream: SendStream<'_, P, C>,
+    drain: Option<Drain<'_, C>>,
     pace: &PhaseClock,
     watch: &mut Watch<'_>,
 ) -> Result<SendTotals, Error> {
@@ -92,8 +92,6 @@ fn follow<P: Posting<R>, C: Completions, R: Request>(
                 }
             }
         }
-        // No other code is made for what has no receives.
-        Some(_) if !R::TAKES_RECEIVES => unreachable!("nothing is received"),
         Some(mut drain) => {
             while !stream.is_done() {
                 match drain.turn()? + stream.turn()? {
@@ -173,11 +171,7 @@ impl MeasuredLoop for ReceiveRun<'_, '_> {
     /// How many messages have been taken in all.
     type Outcome = u64;
 
-    fn run<Q: ListQueue, C: Completions, R: Request>(
-        self,
-        _: Sender<'_, Q, C, R>,
-        receiver: Option<Receiver<'_, C, impl ReceiveTarget>>,
-    ) -> Result<u64, Error> {
+    fn run<C: Completions>(self, _: Sender<'_, C>, receiver: Option<Receiver<'_, C>>) -> Result<u64, Error> {
         match receiver.map(|receiver| Drain::new(receiver, self.batch)) {
             Some(drain) => self.finish(drain),
             None => Ok(0),
@@ -187,7 +181,7 @@ impl MeasuredLoop for ReceiveRun<'_, '_> {
 
 impl ReceiveRun<'_, '_> {
     /// Takes all that are still to come; if some may be lost, until the peer has sent all and nothing comes any more.
-    fn finish<C: Completions, R: ReceiveTarget>(self, mut drain: Drain<'_, C, R>) -> Result<u64, Error> {
+    fn finish<C: Completions>(self, mut drain: Drain<'_, C>) -> Result<u64, Error> {
         let Self { all_arrive, measuring, watch, batch: _ } = self;
         while drain.taken < drain.awaited {
             if drain.turn()? == 0 {
@@ -204,9 +198,9 @@ impl ReceiveRun<'_, '_> {
 }
 
 /// What posts a queue pair's messages.
-trait Posting<R> {
+trait Posting {
     /// Posts the next list.
-    fn post(&mut self, request: &R, chain: &mut Chain) -> Result<(), PostSendError>;
+    fn post(&mut self, chain: &mut Chain) -> Result<(), PostSendError>;
 
     /// How many messages are completed with this one, which so many were before.
     fn completed(&self, before: u64, tag: Tag) -> u64;
@@ -216,11 +210,10 @@ trait Posting<R> {
 }
 
 /// Builds each list.
-impl<Q: ListQueue, R: Request> Posting<R> for SendPoster<'_, Q> {
+impl Posting for Box<dyn SendPoster + '_> {
     #[inline(always)]
-    fn post(&mut self, request: &R, chain: &mut Chain) -> Result<(), PostSendError> {
-        chain.begin_list();
-        SendPoster::post(self, request, chain.list, || chain.next())
+    fn post(&mut self, chain: &mut Chain) -> Result<(), PostSendError> {
+        self.post_list(chain)
     }
 
     /// A completion is that of all messages before it, too.
@@ -236,32 +229,32 @@ impl<Q: ListQueue, R: Request> Posting<R> for SendPoster<'_, Q> {
 
 /// Posts one list again and again, as perftest does: its requests have their places in it for numbers.
 #[derive(Debug)]
-struct Repeated<L> {
-    list: L,
+struct Repeated<'queue> {
+    list: PreparedSendList<'queue>,
     length: u64,
     /// Messages of a completion.
     interval: u64,
 }
 
-impl<'queue, L> Repeated<L> {
-    /// Of all queue pairs.
-    fn all<Q: ListQueue<PreparedList<'queue> = L>>(
-        outboxes: &'queue mut [SendPoster<'_, Q>],
-        request: &'queue impl Request,
+impl<'queue> Repeated<'queue> {
+    /// Those of all queue pairs, if their queues keep lists and their messages are alike.
+    fn all(
+        posters: &'queue mut [Box<dyn SendPoster + '_>],
         chain: &Chain,
-    ) -> Result<Vec<Self>, PostSendError> {
+    ) -> Option<Result<Vec<Self>, PostSendError>> {
         let (length, interval) = (u64::from(chain.list), chain.interval());
-        let prepare = |outbox: &'queue mut SendPoster<'_, Q>| {
+        let prepare = |poster: &'queue mut Box<dyn SendPoster + '_>| {
             let mut chain = chain.clone();
-            Ok(Self { list: outbox.prepare(request, chain.list, || chain.next())?, length, interval })
+            let list = poster.prepare(chain.list, &mut || chain.next())?;
+            Some(list.map(|list| Self { list, length, interval }))
         };
-        outboxes.iter_mut().map(prepare).collect()
+        posters.iter_mut().map(prepare).collect()
     }
 }
 
-impl<L: PreparedList, R> Posting<R> for Repeated<L> {
+impl Posting for Repeated<'_> {
     #[inline(always)]
-    fn post(&mut self, _: &R, chain: &mut Chain) -> Result<(), PostSendError> {
+    fn post(&mut self, chain: &mut Chain) -> Result<(), PostSendError> {
         chain.pass_list();
         self.list.post()
     }
@@ -292,9 +285,8 @@ struct PairProgress<P> {
 
 /// What is sent by all queue pairs, in turn.
 #[derive(Debug)]
-struct SendStream<'a, P, C, R> {
-    lanes: Vec<PairProgress<P>>,
-    request: &'a R,
+struct SendStream<'a, P, C> {
+    pairs: Vec<PairProgress<P>>,
     completions: &'a mut C,
     batch: u32,
     /// Messages of all queue pairs in all, and those that are not completed yet.
@@ -302,11 +294,11 @@ struct SendStream<'a, P, C, R> {
     left: u64,
 }
 
-impl<'a, P: Posting<R>, C: Completions, R: Request> SendStream<'a, P, C, R> {
-    fn new(posting: Vec<P>, request: &'a R, completions: &'a mut C, chain: Chain, batch: u32) -> Self {
+impl<'a, P: Posting, C: Completions> SendStream<'a, P, C> {
+    fn new(posting: Vec<P>, completions: &'a mut C, chain: Chain, batch: u32) -> Self {
         let all = chain.iterations * posting.len() as u64;
-        let lane = |posting| PairProgress { posting, chain: chain.clone(), completed: 0 };
-        Self { lanes: posting.into_iter().map(lane).collect(), request, completions, batch, all, left: all }
+        let pair = |posting| PairProgress { posting, chain: chain.clone(), completed: 0 };
+        Self { pairs: posting.into_iter().map(pair).collect(), completions, batch, all, left: all }
     }
 
     /// Messages that are completed.
@@ -319,8 +311,8 @@ impl<'a, P: Posting<R>, C: Completions, R: Request> SendStream<'a, P, C, R> {
     #[cold]
     fn stop(&mut self) {
         let completed = self.completed();
-        self.lanes.iter_mut().for_each(|lane| lane.chain.stop());
-        self.all = self.lanes.iter().map(|lane| lane.chain.iterations).sum();
+        self.pairs.iter_mut().for_each(|pair| pair.chain.stop());
+        self.all = self.pairs.iter().map(|pair| pair.chain.iterations).sum();
         self.left = self.all - completed;
     }
 
@@ -332,32 +324,32 @@ impl<'a, P: Posting<R>, C: Completions, R: Request> SendStream<'a, P, C, R> {
     /// Fills the queues, and takes completions once; how many there were.
     #[inline(always)]
     fn turn(&mut self) -> Result<u32, Error> {
-        let Self { lanes, request, completions, batch, left, .. } = self;
-        for PairProgress { posting, chain, completed } in &mut *lanes {
+        let Self { pairs, completions, batch, left, .. } = self;
+        for PairProgress { posting, chain, completed } in &mut *pairs {
             let end = chain.end(*completed);
             while chain.posted < end {
-                posting.post(request, chain)?;
+                posting.post(chain)?;
             }
         }
         let taken = completions.poll(*batch, |tag: Tag| {
-            if let Some(lane) = lanes.get_mut(tag.pair()) {
-                let completed = lane.posting.completed(lane.completed, tag);
-                *left = left.saturating_sub(completed - lane.completed);
-                lane.completed = completed;
+            if let Some(pair) = pairs.get_mut(tag.pair()) {
+                let completed = pair.posting.completed(pair.completed, tag);
+                *left = left.saturating_sub(completed - pair.completed);
+                pair.completed = completed;
             }
             Ok(())
         });
-        taken.map_err(|error| failed(lanes, error))
+        taken.map_err(|error| failed(pairs, error))
     }
 }
 
 /// A message failed: says which one it was of all.
 #[cold]
-fn failed<P: Posting<R>, R>(lanes: &[PairProgress<P>], error: Error) -> Error {
+fn failed<P: Posting>(pairs: &[PairProgress<P>], error: Error) -> Error {
     match error {
         Error::Completion(mut error) => {
-            if let Some(lane) = lanes.get(error.pair) {
-                error.wr_id = lane.posting.failed(lane.completed, error.wr_id);
+            if let Some(pair) = pairs.get(error.pair) {
+                error.wr_id = pair.posting.failed(pair.completed, error.wr_id);
             }
             Error::Completion(error)
         }
@@ -367,27 +359,27 @@ fn failed<P: Posting<R>, R>(lanes: &[PairProgress<P>], error: Error) -> Error {
 
 /// What all queue pairs receive; from a shared queue as if it were one's.
 #[derive(Debug)]
-struct Drain<'a, C, R> {
-    inboxes: Vec<ReceivePoster<'a, R>>,
+struct Drain<'a, C> {
+    posters: Vec<ReceivePoster<'a>>,
     completions: &'a mut C,
     batch: u32,
     taken: u64,
     awaited: u64,
 }
 
-impl<'a, C: Completions, R: ReceiveTarget> Drain<'a, C, R> {
-    fn new(Receiver { inboxes, completions }: Receiver<'a, C, R>, batch: u32) -> Self {
-        let sum = |of: fn(&ReceiveState) -> u64| inboxes.iter().map(|inbox| of(inbox.receives)).sum();
+impl<'a, C: Completions> Drain<'a, C> {
+    fn new(Receiver { posters, completions }: Receiver<'a, C>, batch: u32) -> Self {
+        let sum = |of: fn(&ReceiveState) -> u64| posters.iter().map(|poster| of(poster.receives)).sum();
         let (taken, awaited) = (sum(|receives| receives.taken), sum(|receives| receives.awaited));
-        Self { inboxes, completions, batch, taken, awaited }
+        Self { posters, completions, batch, taken, awaited }
     }
 
     /// Takes completions once, and posts a receive for each; how many there were.
     #[inline(always)]
     fn turn(&mut self) -> Result<u32, Error> {
-        let Self { inboxes, completions, batch, taken, .. } = self;
-        let now = completions.poll(*batch, |tag: Tag| match inboxes.get_mut(tag.pair()) {
-            Some(inbox) => Ok(inbox.take()?),
+        let Self { posters, completions, batch, taken, .. } = self;
+        let now = completions.poll(*batch, |tag: Tag| match posters.get_mut(tag.pair()) {
+            Some(poster) => Ok(poster.take()?),
             None => Ok(()),
         })?;
         *taken += u64::from(now);

@@ -1,32 +1,31 @@
 //! Connected queue pairs and both sides' memory, and what is done with them.
 
+use std::cell::Cell;
+
 use sideway::ibverbs::address_handle::AddressHandle;
 use sideway::ibverbs::completion::{BasicCompletionQueue, ExtendedCompletionQueue};
-use sideway::ibverbs::queue_pair::{
-    BasicSendQueue, ExtendedSendQueue, GenericQueuePair, GenericSendQueue, QueuePair, ReceiveQueue,
-};
+use sideway::ibverbs::queue_pair::{GenericQueuePair, GenericSendQueue, QueuePair};
 use sideway::ibverbs::srq::SharedReceiveQueue;
 
 use super::Completions;
 use super::completion::TypedCompletionQueue;
-use super::post::{ListQueue, ReceivePoster, ReceiveState, ReceiveTarget, SendPoster, Tag};
+use super::post::{ReceivePoster, ReceiveState, ReceiveTarget, SendPoster, Tag, VerbPoster};
 use super::request::{
-    CompareSwap, Extent, FetchAdd, Fetches, Gathered, Incoming, Inline, MessageLocation, MessagePieces,
-    Mixed, Outgoing, Read, Registered, Request, Scatters, Send, SendImm, SendImmTo, SendTo, Sends, ToQueue,
-    Write, WriteImm,
+    CompareSwap, Extent, FetchAdd, MessageLocation, MessagePieces, Payload, Read, ReadsAndWrites, Send,
+    SendImm, SendImmTo, SendTo, ToQueue, Verb, Write, WriteImm,
 };
 use super::xrc::XrcReceivers;
 use crate::buffers::{BufferLayout, Cycle, Flag};
 use crate::error::Error;
 use crate::memory::TestMemory;
-use crate::plan::{Measure, Mix, TestOperation, TestPlan};
+use crate::plan::{Measure, TestOperation, TestPlan};
 
 /// A queue pair of a channel.
 #[derive(Debug)]
 pub(super) struct ConnectedPair {
     pub(super) queue_pair: GenericQueuePair,
-    /// Where the first message lies.
-    pub(super) place: MessageLocation,
+    /// The first message's.
+    pub(super) location: MessageLocation,
 }
 
 /// The queue pairs of a side.
@@ -82,9 +81,9 @@ pub(super) struct TestChannel {
 
 /// What sends a test's messages.
 #[derive(Debug)]
-pub(super) struct Sender<'a, Q, C, R> {
-    pub(super) outboxes: Vec<SendPoster<'a, Q>>,
-    pub(super) request: R,
+pub(super) struct Sender<'a, C> {
+    /// One for each queue pair.
+    pub(super) posters: Vec<Box<dyn SendPoster + 'a>>,
     pub(super) completions: &'a mut C,
     /// The last byte of the first message that the peer writes here.
     pub(super) arrival: Flag<'a>,
@@ -92,23 +91,23 @@ pub(super) struct Sender<'a, Q, C, R> {
 
 /// What receives the peer's.
 #[derive(Debug)]
-pub(super) struct Receiver<'a, C, R> {
-    pub(super) inboxes: Vec<ReceivePoster<'a, R>>,
+pub(super) struct Receiver<'a, C> {
+    pub(super) posters: Vec<ReceivePoster<'a>>,
     pub(super) completions: &'a mut C,
 }
 
-/// What is done with a channel, whichever calls it posts and polls with, and wherever its messages come from.
+/// A loop that moves messages over a channel.
 ///
-/// All of that is asked once, before the loop that is measured: what it does for each message is compiled for that.
+/// It is compiled for each flavour of completion queues. The post function is chosen once, before the loop: [`SendPoster`].
 pub(super) trait MeasuredLoop {
     /// What comes of it.
     type Outcome;
 
-    /// Does it.
-    fn run<Q: ListQueue, C: Completions, R: Request>(
+    /// Runs it.
+    fn run<C: Completions>(
         self,
-        sender: Sender<'_, Q, C, R>,
-        receiver: Option<Receiver<'_, C, impl ReceiveTarget>>,
+        sender: Sender<'_, C>,
+        receiver: Option<Receiver<'_, C>>,
     ) -> Result<Self::Outcome, Error>;
 }
 
@@ -190,76 +189,74 @@ impl TestChannel {
             });
             let receives = &mut self.receives[index];
             let first = u64::from(test.receive_depth()).saturating_sub(left);
-            match &mut self.srq {
-                Some(queue) => ReceivePoster { queue, receives }.post(first)?,
-                None => {
-                    ReceivePoster { queue: self.pairs[index].queue_pair.split().1, receives }.post(first)?
-                }
-            }
+            let queue = match &mut self.srq {
+                Some(queue) => ReceiveTarget::Shared(queue),
+                None => ReceiveTarget::Own(self.pairs[index].queue_pair.split().1),
+            };
+            ReceivePoster { queue, receives }.post(first)?;
         }
         Ok(())
     }
 
-    /// Does a job, with the calls that this channel posts and polls with.
-    pub(super) fn run<J: MeasuredLoop>(&mut self, job: J) -> Result<J::Outcome, Error> {
-        let Self {
-            pairs,
-            targets,
-            srq,
-            address,
-            ends,
-            memory,
-            layout,
-            operation,
-            entries,
-            receives,
-            swap,
-            size,
-            inline,
-            ..
-        } = self;
-        let (mut basic, mut extended, mut own) = (Vec::new(), Vec::new(), Vec::new());
-        let mut receives = receives.iter_mut();
-        for (index, ConnectedPair { queue_pair, place }) in pairs.iter_mut().enumerate() {
-            let (place, tag) = (*place, Tag::of_pair(index));
-            let (send, queue) = queue_pair.split();
-            match send {
-                GenericSendQueue::Basic(queue) => basic.push(SendPoster { queue, place, tag }),
-                GenericSendQueue::Extended(queue) => extended.push(SendPoster { queue, place, tag }),
-            }
-            if srq.is_none() {
-                own.extend(receives.next().map(|receives| ReceivePoster { queue, receives }));
-            }
-        }
-        let arrival = memory.flag(layout.receive_offset(0) + u64::from(*size) - 1);
-        let bytes = Bytes {
-            operation: *operation,
-            entries: *entries,
+    /// Runs a loop, with the functions that this channel posts and polls with.
+    pub(super) fn run<L: MeasuredLoop>(&mut self, measured: L) -> Result<L::Outcome, Error> {
+        let Self { pairs, targets, srq, address, ends, memory, layout, receives, inline, .. } = self;
+        let message = Message {
+            operation: self.operation,
             to: match (address, targets) {
                 (Some(address), _) => To::Address(address),
                 (None, Some(_)) => To::Queue,
                 (None, None) => To::Peer,
             },
-            memory,
-            swap: *swap,
-            size: *size,
-            inline: inline.as_deref_mut(),
+            swap: self.swap,
+            payload: match inline {
+                Some(bytes) if !self.operation.fetches() => {
+                    Payload::Inline(Cell::from_mut(&mut bytes[..]).as_slice_of_cells())
+                }
+                _ if self.entries > 1 => {
+                    Payload::Pieces(MessagePieces::new(memory.lkey(), self.size, self.entries))
+                }
+                _ => Payload::Entry(Extent::new(memory.lkey(), self.size)),
+            },
+            last: memory.flag(u64::from(self.size) - 1),
         };
-        let senders = Senders { basic, extended };
-        match srq {
-            None => bytes.choose(senders, own, arrival, ends, job),
-            Some(queue) => {
-                let shared = receives.next().map(|receives| ReceivePoster { queue, receives });
-                bytes.choose(senders, shared.into_iter().collect(), arrival, ends, job)
+        let mut receives = receives.iter_mut();
+        let (mut senders, mut receivers) = (Vec::new(), Vec::new());
+        for (index, ConnectedPair { queue_pair, location }) in pairs.iter_mut().enumerate() {
+            let (send, queue) = queue_pair.split();
+            senders.push(message.poster(send, *location, Tag::of_pair(index)));
+            if srq.is_none() {
+                let queue = ReceiveTarget::Own(queue);
+                receivers.extend(receives.next().map(|receives| ReceivePoster { queue, receives }));
             }
+        }
+        if let Some(queue) = srq {
+            let queue = ReceiveTarget::Shared(queue);
+            receivers.extend(receives.next().map(|receives| ReceivePoster { queue, receives }));
+        }
+        let arrival = memory.flag(layout.receive_offset(0) + u64::from(self.size) - 1);
+        match ends {
+            GenericCompletionQueues::Basic(queues) => queues.run(senders, receivers, arrival, measured),
+            GenericCompletionQueues::Extended(queues) => queues.run(senders, receivers, arrival, measured),
         }
     }
 }
 
-/// What sends, of either flavour: all queue pairs of a channel are of one.
-struct Senders<'a> {
-    basic: Vec<SendPoster<'a, BasicSendQueue>>,
-    extended: Vec<SendPoster<'a, ExtendedSendQueue>>,
+impl<C> CompletionQueues<C>
+where
+    TypedCompletionQueue<C>: Completions,
+{
+    fn run<'a, L: MeasuredLoop>(
+        &'a mut self,
+        senders: Vec<Box<dyn SendPoster + 'a>>,
+        receivers: Vec<ReceivePoster<'a>>,
+        arrival: Flag<'a>,
+        measured: L,
+    ) -> Result<L::Outcome, Error> {
+        let Self { sent, received } = self;
+        let receiver = received.as_mut().map(|completions| Receiver { posters: receivers, completions });
+        measured.run(Sender { posters: senders, completions: sent, arrival }, receiver)
+    }
 }
 
 /// How receives move through the memory, and how long they are: as the messages of this size, or of any where receives may
@@ -284,159 +281,68 @@ enum To<'a> {
 }
 
 /// What a channel's messages are.
-struct Bytes<'a> {
+#[derive(Clone, Copy)]
+struct Message<'a> {
     operation: TestOperation,
-    entries: u32,
     to: To<'a>,
-    memory: &'a TestMemory,
     swap: CompareSwap,
-    size: u32,
-    inline: Option<&'a mut [u8]>,
+    payload: Payload<'a>,
+    /// The last byte of the first message in registered memory.
+    last: Flag<'a>,
 }
 
-impl Bytes<'_> {
-    fn choose<'a, R: ReceiveTarget, J: MeasuredLoop>(
+impl<'a> Message<'a> {
+    /// Chooses the post function of a queue pair.
+    fn poster(
         self,
-        senders: Senders<'a>,
-        inboxes: Vec<ReceivePoster<'a, R>>,
-        arrival: Flag<'a>,
-        ends: &'a mut GenericCompletionQueues,
-        job: J,
-    ) -> Result<J::Outcome, Error> {
-        let Senders { basic, extended } = senders;
-        match (ends, extended.is_empty()) {
-            (GenericCompletionQueues::Basic(ends), true) => self.run(basic, inboxes, arrival, ends, job),
-            (GenericCompletionQueues::Basic(ends), false) => self.run(extended, inboxes, arrival, ends, job),
-            (GenericCompletionQueues::Extended(ends), true) => self.run(basic, inboxes, arrival, ends, job),
-            (GenericCompletionQueues::Extended(ends), false) => {
-                self.run(extended, inboxes, arrival, ends, job)
-            }
-        }
-    }
-
-    fn run<'a, Q: ListQueue, C, R: ReceiveTarget, J: MeasuredLoop>(
-        self,
-        outboxes: Vec<SendPoster<'a, Q>>,
-        inboxes: Vec<ReceivePoster<'a, R>>,
-        arrival: Flag<'a>,
-        ends: &'a mut CompletionQueues<C>,
-        job: J,
-    ) -> Result<J::Outcome, Error>
-    where
-        TypedCompletionQueue<C>: Completions,
-    {
-        let CompletionQueues { sent, received } = ends;
-        let receiver = received.as_mut().map(|completions| Receiver { inboxes, completions });
-        let parts = Parts { outboxes, completions: sent, arrival, receiver, job };
+        queue: &'a mut GenericSendQueue,
+        location: MessageLocation,
+        tag: Tag,
+    ) -> Box<dyn SendPoster + 'a> {
+        let post = Post { queue, location, tag, payload: self.payload, last: self.last };
         match (self.operation, self.to) {
-            (TestOperation::Write, To::Queue) => self.send(ToQueue(Write), parts.sending()),
-            (TestOperation::Write, _) => self.send(Write, parts.sending()),
-            (TestOperation::WriteImm, To::Queue) => self.send(ToQueue(WriteImm), parts),
-            (TestOperation::WriteImm, _) => self.send(WriteImm, parts),
-            (TestOperation::Send, To::Peer) => self.send(Send, parts),
-            (TestOperation::SendImm, To::Peer) => self.send(SendImm, parts),
-            (TestOperation::Send, To::Queue) => self.send(ToQueue(Send), parts),
-            (TestOperation::SendImm, To::Queue) => self.send(ToQueue(SendImm), parts),
-            (TestOperation::Send, To::Address(address)) => self.send(SendTo(address), parts),
-            (TestOperation::SendImm, To::Address(address)) => self.send(SendImmTo(address), parts),
-            (TestOperation::Read, to) if self.entries > 1 => self.scatter(to, parts.sending()),
-            (TestOperation::Read, to) => self.fetch(Read, to, parts.sending()),
-            (TestOperation::Mix(mix), To::Queue) => {
-                self.mix(mix, ToQueue(Read), ToQueue(Write), parts.sending())
-            }
-            (TestOperation::Mix(mix), _) => self.mix(mix, Read, Write, parts.sending()),
-            (TestOperation::FetchAdd, to) => self.fetch(FetchAdd, to, parts.sending()),
-            (TestOperation::CompareSwap, to) => self.fetch(self.swap, to, parts.sending()),
+            (TestOperation::Send, To::Address(address)) => post.with(SendTo(address)),
+            (TestOperation::SendImm, To::Address(address)) => post.with(SendImmTo(address)),
+            (TestOperation::Write, to) => post.over(Write, to),
+            (TestOperation::WriteImm, to) => post.over(WriteImm, to),
+            (TestOperation::Send, to) => post.over(Send, to),
+            (TestOperation::SendImm, to) => post.over(SendImm, to),
+            (TestOperation::Read, to) => post.over(Read, to),
+            (TestOperation::Mix(mix), to) => post.over(ReadsAndWrites::new(mix), to),
+            (TestOperation::FetchAdd, to) => post.over(FetchAdd, to),
+            (TestOperation::CompareSwap, to) => post.over(self.swap, to),
             (TestOperation::Messages(_) | TestOperation::Tcp, _) => unreachable!("they have no queue pairs"),
         }
     }
+}
 
-    fn fetch<Q: ListQueue, C: Completions, R: ReceiveTarget, J: MeasuredLoop>(
-        &self,
-        verb: impl Incoming,
-        to: To<'_>,
-        parts: Parts<'_, Q, C, R, J>,
-    ) -> Result<J::Outcome, Error> {
-        let extent = Extent::new(self.memory.lkey(), self.size);
+/// All of a post function but the verb.
+struct Post<'a> {
+    queue: &'a mut GenericSendQueue,
+    location: MessageLocation,
+    tag: Tag,
+    payload: Payload<'a>,
+    last: Flag<'a>,
+}
+
+impl<'a> Post<'a> {
+    /// To the connected peer, or to its shared receive queue.
+    fn over(self, verb: impl Verb + 'a, to: To<'_>) -> Box<dyn SendPoster + 'a> {
         match to {
-            To::Queue => parts.run(Fetches { verb: ToQueue(verb), extent }),
-            _ => parts.run(Fetches { verb, extent }),
+            To::Queue => self.with(ToQueue(verb)),
+            To::Peer | To::Address(_) => self.with(verb),
         }
     }
 
-    fn mix<Q: ListQueue, C: Completions, R: ReceiveTarget, J: MeasuredLoop>(
-        &self,
-        mix: Mix,
-        read: impl Incoming,
-        write: impl Outgoing,
-        parts: Parts<'_, Q, C, R, J>,
-    ) -> Result<J::Outcome, Error> {
-        let extent = Extent::new(self.memory.lkey(), self.size);
-        let last = self.memory.flag(u64::from(self.size) - 1);
-        if self.entries > 1 {
-            let pieces = MessagePieces::new(self.memory.lkey(), self.size, self.entries);
-            let write = Sends { verb: write, payload: Gathered { pieces, last } };
-            return parts.run(Mixed::new(mix, Scatters { verb: read, pieces }, write));
-        }
-        let write = Sends { verb: write, payload: Registered { extent, last } };
-        parts.run(Mixed::new(mix, Fetches { verb: read, extent }, write))
-    }
-
-    fn scatter<Q: ListQueue, C: Completions, R: ReceiveTarget, J: MeasuredLoop>(
-        &self,
-        to: To<'_>,
-        parts: Parts<'_, Q, C, R, J>,
-    ) -> Result<J::Outcome, Error> {
-        let pieces = MessagePieces::new(self.memory.lkey(), self.size, self.entries);
-        match to {
-            To::Queue => parts.run(Scatters { verb: ToQueue(Read), pieces }),
-            _ => parts.run(Scatters { verb: Read, pieces }),
-        }
-    }
-
-    fn send<Q: ListQueue, C: Completions, R: ReceiveTarget, J: MeasuredLoop>(
-        self,
-        verb: impl Outgoing,
-        parts: Parts<'_, Q, C, R, J>,
-    ) -> Result<J::Outcome, Error> {
-        match self.inline {
-            Some(bytes) => parts.run(Sends { verb, payload: Inline(bytes) }),
-            None if self.entries > 1 => {
-                let pieces = MessagePieces::new(self.memory.lkey(), self.size, self.entries);
-                let last = self.memory.flag(u64::from(self.size) - 1);
-                parts.run(Sends { verb, payload: Gathered { pieces, last } })
+    fn with(self, verb: impl Verb + 'a) -> Box<dyn SendPoster + 'a> {
+        let Self { queue, location, tag, payload, last } = self;
+        match queue {
+            GenericSendQueue::Basic(queue) => {
+                Box::new(VerbPoster { queue, location, tag, verb, payload, last })
             }
-            None => {
-                let last = self.memory.flag(u64::from(self.size) - 1);
-                parts.run(Sends {
-                    verb,
-                    payload: Registered { extent: Extent::new(self.memory.lkey(), self.size), last },
-                })
+            GenericSendQueue::Extended(queue) => {
+                Box::new(VerbPoster { queue, location, tag, verb, payload, last })
             }
         }
-    }
-}
-
-/// All that a job needs but the request.
-struct Parts<'a, Q, C, R, J> {
-    outboxes: Vec<SendPoster<'a, Q>>,
-    completions: &'a mut C,
-    arrival: Flag<'a>,
-    receiver: Option<Receiver<'a, C, R>>,
-    job: J,
-}
-
-impl<'a, Q, C, R, J> Parts<'a, Q, C, R, J> {
-    /// The same of an operation that takes no receives, so that whatever would receive is one to the compiler.
-    fn sending(self) -> Parts<'a, Q, C, ReceiveQueue, J> {
-        let Self { outboxes, completions, arrival, receiver: _, job } = self;
-        Parts { outboxes, completions, arrival, receiver: None, job }
-    }
-}
-
-impl<Q: ListQueue, C: Completions, R: ReceiveTarget, J: MeasuredLoop> Parts<'_, Q, C, R, J> {
-    fn run(self, request: impl Request) -> Result<J::Outcome, Error> {
-        let Self { outboxes, completions, arrival, receiver, job } = self;
-        job.run(Sender { outboxes, request, completions, arrival }, receiver)
     }
 }

@@ -6,8 +6,6 @@ use sideway::ibverbs::clock::ClockConverter;
 use sideway::ibverbs::device_context::DeviceContext;
 
 use super::latency::mark;
-use super::post::{ListQueue, ReceiveTarget};
-use super::request::Request;
 use super::{Completions, MeasuredLoop, PhaseClock, Receiver, Sender, TestPhase, Watch};
 use crate::error::Error;
 use crate::statistics::LatencyRecorder;
@@ -58,14 +56,10 @@ pub(super) struct DeviceClockRun<'a, 'link> {
 impl MeasuredLoop for DeviceClockRun<'_, '_> {
     type Outcome = ();
 
-    fn run<Q: ListQueue, C: Completions, R: Request>(
-        self,
-        sender: Sender<'_, Q, C, R>,
-        _: Option<Receiver<'_, C, impl ReceiveTarget>>,
-    ) -> Result<(), Error> {
+    fn run<C: Completions>(self, sender: Sender<'_, C>, _: Option<Receiver<'_, C>>) -> Result<(), Error> {
         let Self { iterations, clock, pace, recorder, watch } = self;
-        let Sender { mut outboxes, mut request, completions, .. } = sender;
-        let Some(outbox) = outboxes.first_mut() else { return Ok(()) };
+        let Sender { mut posters, completions, .. } = sender;
+        let Some(poster) = posters.first_mut() else { return Ok(()) };
         recorder.clear();
         for number in 1..=iterations {
             let phase = pace.phase();
@@ -73,7 +67,7 @@ impl MeasuredLoop for DeviceClockRun<'_, '_> {
                 break;
             }
             let start = clock.now()?;
-            outbox.post_marked(&mut request, number, mark(number))?;
+            poster.post_marked(number, mark(number))?;
             watch.begin();
             let mut end = None;
             while completions.poll_timestamps(|time| end = Some(time))? == 0 {

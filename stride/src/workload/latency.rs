@@ -1,11 +1,8 @@
 //! One message at a time.
 
-use sideway::ibverbs::queue_pair::PreparedReceiveList;
+use sideway::ibverbs::queue_pair::{PreparedReceiveList, PreparedSendList};
 
-use super::post::{
-    ListQueue, PostItem, PreparedList, ReceivePoster, ReceiveState, ReceiveTarget, SendPoster, Tag,
-};
-use super::request::Request;
+use super::post::{PostItem, ReceivePoster, ReceiveState, SendPoster};
 use super::{
     CompletionError, Completions, MeasuredLoop, PhaseClock, Receiver, SampleTimes, Sender, TestPhase, Watch,
 };
@@ -45,52 +42,52 @@ pub(super) struct LatencyRun<'a, 'link> {
 impl MeasuredLoop for LatencyRun<'_, '_> {
     type Outcome = ();
 
-    fn run<Q: ListQueue, C: Completions, R: Request>(
+    fn run<C: Completions>(
         self,
-        sender: Sender<'_, Q, C, R>,
-        receiver: Option<Receiver<'_, C, impl ReceiveTarget>>,
+        sender: Sender<'_, C>,
+        receiver: Option<Receiver<'_, C>>,
     ) -> Result<(), Error> {
         let Self { part, iterations, pace, notes, recorder, watch } = self;
-        let Sender { outboxes, request, completions, arrival } = sender;
-        let Some(outbox) = outboxes.into_iter().next() else { return Ok(()) };
-        // Completions are not told apart: there is one at a time.
-        let mut outbox = SendPoster { tag: Tag::of_pair(0), ..outbox };
+        let Sender { posters, completions, arrival } = sender;
+        let Some(mut poster) = posters.into_iter().next() else { return Ok(()) };
         recorder.clear();
         let samples = Samples { iterations, pace, notes, recorder };
-        let receiver = receiver
-            .and_then(|Receiver { inboxes, completions }| Some((inboxes.into_iter().next()?, completions)));
-        // A mark may be copied into the request, which is another one each time then.
-        if Q::KEEPS && R::REPEATS && !R::IS_MARKED {
-            let list = outbox.prepare(&request, 1, || PostItem { number: 0, signaled: true, offset: 0 })?;
-            return run::<R, _, _>(part, Again { list, completions }, (receiver, arrival), samples, watch);
+        let traits = poster.traits();
+        // The mark may be copied into the request, which differs each time then.
+        if traits.is_marked {
+            let own = BuiltSend { poster, completions };
+            return match part {
+                LatencyPart::Complete => samples.take(own, watch),
+                _ => meet(part, own, arrival, samples, watch),
+            };
         }
-        run::<R, _, _>(part, Own { outbox, request, completions }, (receiver, arrival), samples, watch)
+        let receiver = receiver
+            .and_then(|Receiver { posters, completions }| Some((posters.into_iter().next()?, completions)));
+        let receiver = receiver.filter(|_| traits.takes_receives);
+        match poster.prepare(1, &mut || PostItem { number: 0, signaled: true, offset: 0 }) {
+            Some(list) => run(part, RepeatedSend { list: list?, completions }, receiver, samples, watch),
+            None => run(part, BuiltSend { poster, completions }, receiver, samples, watch),
+        }
     }
 }
 
-/// Does a side's part, by what tells that a message of this kind has arrived: no other code is made for it.
-fn run<'a, Q: Request, C: Completions, R: ReceiveTarget>(
+/// Does a side's part, where completions tell that messages have arrived.
+fn run<'a, C: Completions>(
     part: LatencyPart,
     own: impl Exchange,
-    (receiver, arrival): (Option<(ReceivePoster<'a, R>, &'a mut C)>, Flag<'a>),
+    receiver: Option<(ReceivePoster<'a>, &'a mut C)>,
     samples: Samples<'_>,
     watch: &mut Watch<'_>,
 ) -> Result<(), Error> {
     if part == LatencyPart::Complete {
         return samples.take(own, watch);
     }
-    if Q::IS_MARKED {
-        return meet(part, own, arrival, samples, watch);
+    let Some((mut poster, completions)) = receiver else { unreachable!("nobody answers it") };
+    if poster.receives.list > 1 {
+        return meet(part, own, BuiltReceive { poster, completions }, samples, watch);
     }
-    if Q::TAKES_RECEIVES {
-        let Some((mut inbox, completions)) = receiver else { unreachable!("messages are received") };
-        if inbox.receives.list > 1 {
-            return meet(part, own, Taking { inbox, completions }, samples, watch);
-        }
-        let (list, receives) = inbox.prepare_one()?;
-        return meet(part, own, TakingAgain { list, receives, completions }, samples, watch);
-    }
-    unreachable!("nobody answers it")
+    let (list, receives) = poster.prepare_one()?;
+    meet(part, own, RepeatedReceive { list, receives, completions }, samples, watch)
 }
 
 /// Does the part of a side that is answered, or answers.
@@ -98,13 +95,13 @@ fn run<'a, Q: Request, C: Completions, R: ReceiveTarget>(
 fn meet(
     part: LatencyPart,
     own: impl Exchange,
-    by: impl Arrival,
+    by: impl AwaitMessage,
     samples: Samples<'_>,
     watch: &mut Watch<'_>,
 ) -> Result<(), Error> {
     match part {
         LatencyPart::Pong => answer(own, by, samples.iterations, watch),
-        _ => samples.take(Answered { own, by }, watch),
+        _ => samples.take(PingPong { own, by }, watch),
     }
 }
 
@@ -116,33 +113,32 @@ trait Exchange {
 }
 
 /// What waits for a message of the peer's.
-trait Arrival {
+trait AwaitMessage {
     /// Waits until this one is there.
     fn wait(&mut self, number: u64, watch: &mut Watch<'_>) -> Result<(), Error>;
 }
 
 /// This side's messages: posted, and completed.
-struct Own<'a, Q, C, R> {
-    outbox: SendPoster<'a, Q>,
-    request: R,
+struct BuiltSend<'a, C> {
+    poster: Box<dyn SendPoster + 'a>,
     completions: &'a mut C,
 }
 
-impl<Q: ListQueue, C: Completions, R: Request> Exchange for Own<'_, Q, C, R> {
+impl<C: Completions> Exchange for BuiltSend<'_, C> {
     #[inline(always)]
     fn exchange(&mut self, number: u64, watch: &mut Watch<'_>) -> Result<(), Error> {
-        self.outbox.post_marked(&mut self.request, number, mark(number))?;
+        self.poster.post_marked(number, mark(number))?;
         complete_one(self.completions, watch)
     }
 }
 
 /// The same, where all messages are alike: posted again and again, as perftest does.
-struct Again<'a, L, C> {
-    list: L,
+struct RepeatedSend<'a, C> {
+    list: PreparedSendList<'a>,
     completions: &'a mut C,
 }
 
-impl<L: PreparedList, C: Completions> Exchange for Again<'_, L, C> {
+impl<C: Completions> Exchange for RepeatedSend<'_, C> {
     #[inline(always)]
     fn exchange(&mut self, number: u64, watch: &mut Watch<'_>) -> Result<(), Error> {
         self.list.post()?;
@@ -163,7 +159,7 @@ fn numbered(error: Error, number: u64) -> Error {
 #[inline(always)]
 fn answer(
     mut own: impl Exchange,
-    mut by: impl Arrival,
+    mut by: impl AwaitMessage,
     messages: u64,
     watch: &mut Watch<'_>,
 ) -> Result<(), Error> {
@@ -175,12 +171,12 @@ fn answer(
 }
 
 /// This side's messages, and the peer's answers.
-struct Answered<O, A> {
+struct PingPong<O, A> {
     own: O,
     by: A,
 }
 
-impl<O: Exchange, A: Arrival> Exchange for Answered<O, A> {
+impl<O: Exchange, A: AwaitMessage> Exchange for PingPong<O, A> {
     #[inline(always)]
     fn exchange(&mut self, number: u64, watch: &mut Watch<'_>) -> Result<(), Error> {
         self.own.exchange(number, watch)?;
@@ -189,7 +185,7 @@ impl<O: Exchange, A: Arrival> Exchange for Answered<O, A> {
 }
 
 /// The last byte of the incoming message is there after all others.
-impl Arrival for Flag<'_> {
+impl AwaitMessage for Flag<'_> {
     #[inline(always)]
     fn wait(&mut self, number: u64, watch: &mut Watch<'_>) -> Result<(), Error> {
         watch.begin();
@@ -201,27 +197,27 @@ impl Arrival for Flag<'_> {
 }
 
 /// A message of the peer's completes a receive, and another one is posted.
-struct Taking<'a, C, R> {
-    inbox: ReceivePoster<'a, R>,
+struct BuiltReceive<'a, C> {
+    poster: ReceivePoster<'a>,
     completions: &'a mut C,
 }
 
-impl<C: Completions, R: ReceiveTarget> Arrival for Taking<'_, C, R> {
+impl<C: Completions> AwaitMessage for BuiltReceive<'_, C> {
     #[inline(always)]
     fn wait(&mut self, _: u64, watch: &mut Watch<'_>) -> Result<(), Error> {
         complete_one(self.completions, watch)?;
-        Ok(self.inbox.take()?)
+        Ok(self.poster.take()?)
     }
 }
 
 /// The same, where another one is posted for each.
-struct TakingAgain<'a, C> {
+struct RepeatedReceive<'a, C> {
     list: PreparedReceiveList<'a>,
     receives: &'a mut ReceiveState,
     completions: &'a mut C,
 }
 
-impl<C: Completions> Arrival for TakingAgain<'_, C> {
+impl<C: Completions> AwaitMessage for RepeatedReceive<'_, C> {
     #[inline(always)]
     fn wait(&mut self, number: u64, watch: &mut Watch<'_>) -> Result<(), Error> {
         complete_one(self.completions, watch).map_err(|error| numbered(error, number))?;

@@ -5,8 +5,7 @@
 //! says: it is read once a turn, and once for the completions that a turn finds.
 
 use super::bandwidth::{CountedWindow, SendTotals};
-use super::post::{ListQueue, PostItem, ReceiveTarget, SendPoster, Tag};
-use super::request::Request;
+use super::post::{PostItem, SendPoster, Tag};
 use super::schedule::Schedule;
 use super::{Completions, MeasuredLoop, PhaseClock, Receiver, Sender, Watch};
 use crate::buffers::Cycle;
@@ -34,8 +33,8 @@ pub(super) struct OpenLoopRun<'a, 'link> {
 
 /// A queue pair's part.
 #[derive(Debug)]
-struct RatedPair<'a, Q> {
-    outbox: SendPoster<'a, Q>,
+struct RatedPair<'a> {
+    poster: Box<dyn SendPoster + 'a>,
     cycle: Cycle,
     posted: u64,
     completed: u64,
@@ -46,18 +45,18 @@ struct RatedPair<'a, Q> {
 impl MeasuredLoop for OpenLoopRun<'_, '_> {
     type Outcome = SendTotals;
 
-    fn run<Q: ListQueue, C: Completions, R: Request>(
+    fn run<C: Completions>(
         self,
-        sender: Sender<'_, Q, C, R>,
-        _: Option<Receiver<'_, C, impl ReceiveTarget>>,
+        sender: Sender<'_, C>,
+        _: Option<Receiver<'_, C>>,
     ) -> Result<SendTotals, Error> {
         let Self { iterations, depth, batch, cycle, ticks, burst, pace, recorder, watch } = self;
-        let Sender { outboxes, request, completions, .. } = sender;
+        let Sender { posters, completions, .. } = sender;
         let places = depth.next_power_of_two() as usize;
-        let lane =
-            |outbox| RatedPair { outbox, cycle, posted: 0, completed: 0, meant: vec![0; places].into() };
-        let mut lanes: Vec<_> = outboxes.into_iter().map(lane).collect();
-        let mut all = iterations.saturating_mul(lanes.len() as u64);
+        let pair =
+            |poster| RatedPair { poster, cycle, posted: 0, completed: 0, meant: vec![0; places].into() };
+        let mut pairs: Vec<_> = posters.into_iter().map(pair).collect();
+        let mut all = iterations.saturating_mul(pairs.len() as u64);
         let (mut posted, mut completed, mut turn) = (0, 0, 0);
         let mut through = vec![Tag::of_pair(0); batch as usize].into_boxed_slice();
         recorder.clear();
@@ -65,11 +64,11 @@ impl MeasuredLoop for OpenLoopRun<'_, '_> {
         let mut schedule = Schedule::new(watch.now(), ticks, burst);
         while completed < all {
             let now = watch.now();
-            while posted < all && schedule.next() <= now && lanes[turn].has_room(depth) {
-                lanes[turn].post(&request, schedule.next())?;
+            while posted < all && schedule.next() <= now && pairs[turn].has_room(depth) {
+                pairs[turn].post(schedule.next())?;
                 schedule.advance();
                 posted += 1;
-                turn = if turn + 1 == lanes.len() { 0 } else { turn + 1 };
+                turn = if turn + 1 == pairs.len() { 0 } else { turn + 1 };
             }
             let mut count = 0;
             completions.poll(batch, |tag| {
@@ -82,8 +81,8 @@ impl MeasuredLoop for OpenLoopRun<'_, '_> {
             } else {
                 let (now, counts) = (watch.now(), window.counts());
                 for tag in &through[..count] {
-                    let Some(lane) = lanes.get_mut(tag.pair()) else { continue };
-                    let meant = lane.complete(tag.number());
+                    let Some(pair) = pairs.get_mut(tag.pair()) else { continue };
+                    let meant = pair.complete(tag.number());
                     if counts {
                         recorder.record(now.saturating_sub(meant));
                     }
@@ -99,7 +98,7 @@ impl MeasuredLoop for OpenLoopRun<'_, '_> {
     }
 }
 
-impl<Q: ListQueue> RatedPair<'_, Q> {
+impl RatedPair<'_> {
     #[inline(always)]
     fn has_room(&self, depth: u32) -> bool {
         self.posted - self.completed < u64::from(depth)
@@ -111,12 +110,12 @@ impl<Q: ListQueue> RatedPair<'_, Q> {
     }
 
     #[inline(always)]
-    fn post(&mut self, request: &impl Request, meant: u64) -> Result<(), Error> {
+    fn post(&mut self, meant: u64) -> Result<(), Error> {
         let (number, place) = (self.posted, self.place(self.posted));
         self.meant[place] = meant;
         self.posted += 1;
         let message = PostItem { number, signaled: true, offset: self.cycle.advance() };
-        Ok(self.outbox.post(request, 1, || message)?)
+        Ok(self.poster.post_one(message)?)
     }
 
     /// When it was meant to be sent.

@@ -6,7 +6,7 @@
 
 #![allow(unsafe_code)]
 
-use std::convert::Infallible;
+use std::fmt::Debug;
 
 use sideway::ibverbs::queue_pair::{
     BasicSendQueue, ExtendedSendQueue, PostRecvError, PostRecvGuard, PostSendError, PostSendGuard,
@@ -14,8 +14,9 @@ use sideway::ibverbs::queue_pair::{
 };
 use sideway::ibverbs::srq::SharedReceiveQueue;
 
-use super::request::{MessageLocation, Request};
-use crate::buffers::Cycle;
+use super::Chain;
+use super::request::{MessageLocation, Payload, Verb, VerbTraits};
+use crate::buffers::{Cycle, Flag};
 
 /// The number of a work request, and which queue pair's it is, as its completion says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,47 +60,25 @@ pub(super) struct PostItem {
     pub(super) offset: u64,
 }
 
-/// A send queue, of which it is known whether a list can be kept.
-pub(super) trait ListQueue: SendQueue {
-    /// Whether there is a way to keep a list.
+/// A send queue, of which it is known whether it keeps lists.
+pub(super) trait ListQueue: SendQueue + Debug {
+    /// Whether a list can be kept, to be posted again.
     const KEEPS: bool;
 
-    /// A list that is posted again and again.
-    type PreparedList<'queue>: PreparedList
-    where
-        Self: 'queue;
-
-    /// Keeps a list, where there is a way.
+    /// Keeps a list.
     ///
     /// # Safety
     ///
     /// As [`BasicPostSendGuard::prepare`](sideway::ibverbs::queue_pair::BasicPostSendGuard::prepare).
-    unsafe fn prepare(guard: Self::Guard<'_>) -> Result<Self::PreparedList<'_>, PostSendError>;
+    unsafe fn prepare(guard: Self::Guard<'_>) -> Result<PreparedSendList<'_>, PostSendError>;
 }
 
-/// A list that is posted again and again.
-pub(super) trait PreparedList {
-    /// Posts all of it once more.
-    fn post(&mut self) -> Result<(), PostSendError>;
-}
-
-/// As perftest does it.
 impl ListQueue for BasicSendQueue {
     const KEEPS: bool = true;
 
-    type PreparedList<'queue> = PreparedSendList<'queue>;
-
-    #[inline(always)]
-    unsafe fn prepare(guard: Self::Guard<'_>) -> Result<Self::PreparedList<'_>, PostSendError> {
+    unsafe fn prepare(guard: Self::Guard<'_>) -> Result<PreparedSendList<'_>, PostSendError> {
         // SAFETY: the caller keeps this function's contract, which is that one's.
         unsafe { guard.prepare() }
-    }
-}
-
-impl PreparedList for PreparedSendList<'_> {
-    #[inline(always)]
-    fn post(&mut self) -> Result<(), PostSendError> {
-        self.post()
     }
 }
 
@@ -107,80 +86,100 @@ impl PreparedList for PreparedSendList<'_> {
 impl ListQueue for ExtendedSendQueue {
     const KEEPS: bool = false;
 
-    type PreparedList<'queue> = Infallible;
-
-    #[inline(always)]
-    unsafe fn prepare(_: Self::Guard<'_>) -> Result<Self::PreparedList<'_>, PostSendError> {
-        unreachable!("whoever asks has asked whether it keeps lists")
+    unsafe fn prepare(_: Self::Guard<'_>) -> Result<PreparedSendList<'_>, PostSendError> {
+        unreachable!("callers check that it keeps lists")
     }
 }
 
-impl PreparedList for Infallible {
-    fn post(&mut self) -> Result<(), PostSendError> {
-        match *self {}
-    }
-}
+/// Posts the messages of one queue pair. A test chooses its implementation once, as perftest does its post function, so that the
+/// measured loops are compiled once for all operations and queues.
+pub(super) trait SendPoster: Debug {
+    fn traits(&self) -> VerbTraits;
 
-/// The sending half of a queue pair.
-#[derive(Debug)]
-pub(super) struct SendPoster<'a, Q> {
-    pub(super) queue: &'a mut Q,
-    /// Where the first message lies.
-    pub(super) place: MessageLocation,
-    pub(super) tag: Tag,
-}
+    /// Posts the next list of a chain with one doorbell.
+    fn post_list(&mut self, chain: &mut Chain) -> Result<(), PostSendError>;
 
-impl<Q: ListQueue> SendPoster<'_, Q> {
-    /// Posts a chain of `count` messages with one doorbell. `next` says which.
-    #[inline(always)]
-    pub(super) fn post(
+    /// Posts one message.
+    fn post_one(&mut self, item: PostItem) -> Result<(), PostSendError>;
+
+    /// Posts one message, the first in the memory, whose last byte is `mark` if the verb is marked.
+    fn post_marked(&mut self, number: u64, mark: u8) -> Result<(), PostSendError>;
+
+    /// Keeps a list of `count` messages, to be posted again and again, if the queue can and the messages are alike.
+    fn prepare(
         &mut self,
-        request: &impl Request,
         count: u32,
-        next: impl FnMut() -> PostItem,
-    ) -> Result<(), PostSendError> {
-        self.build(request, count, next).post()
-    }
+        next: &mut dyn FnMut() -> PostItem,
+    ) -> Option<Result<PreparedSendList<'_>, PostSendError>>;
+}
 
-    /// Prepares such a chain of messages that repeat, of a queue that keeps lists.
-    pub(super) fn prepare<'queue>(
-        &'queue mut self,
-        request: &'queue impl Request,
-        count: u32,
-        next: impl FnMut() -> PostItem,
-    ) -> Result<Q::PreparedList<'queue>, PostSendError> {
-        // SAFETY: the memory outlives the queue pair, and nobody writes to a message that is being sent (head of `request`).
-        unsafe { Q::prepare(self.build(request, count, next)) }
-    }
+/// The [`SendPoster`] of a flavour of queues and a verb.
+#[derive(Debug)]
+pub(super) struct VerbPoster<'a, Q, V> {
+    pub(super) queue: &'a mut Q,
+    /// The first message's.
+    pub(super) location: MessageLocation,
+    pub(super) tag: Tag,
+    pub(super) verb: V,
+    pub(super) payload: Payload<'a>,
+    /// The last byte of the first message in registered memory.
+    pub(super) last: Flag<'a>,
+}
 
+impl<Q: ListQueue, V: Verb> VerbPoster<'_, Q, V> {
     #[inline(always)]
-    fn build<'queue>(
-        &'queue mut self,
-        request: &'queue impl Request,
-        count: u32,
-        mut next: impl FnMut() -> PostItem,
-    ) -> Q::Guard<'queue> {
-        let MessageLocation { local, remote, .. } = self.place;
-        let mut guard = self.queue.start_post_send();
+    fn build(&mut self, count: u32, mut next: impl FnMut() -> PostItem) -> Q::Guard<'_> {
+        let Self { queue, location: first, tag, verb, payload, .. } = self;
+        let mut guard = queue.start_post_send();
         for _ in 0..count {
             let PostItem { number, signaled, offset } = next();
             let flags = if signaled { WorkRequestFlags::Signaled } else { WorkRequestFlags::empty() };
-            let place = MessageLocation { local: local + offset, remote: remote + offset, ..self.place };
-            request.build(guard.construct_wr(self.tag.with(number), flags), place, number);
+            let location =
+                MessageLocation { local: first.local + offset, remote: first.remote + offset, ..*first };
+            verb.build(payload, guard.construct_wr(tag.with(number), flags), location, number);
         }
         guard
     }
+}
 
-    /// Posts one message, the first in the memory, whose last byte is `mark`.
-    #[inline(always)]
-    pub(super) fn post_marked(
+impl<Q: ListQueue, V: Verb> SendPoster for VerbPoster<'_, Q, V> {
+    fn traits(&self) -> VerbTraits {
+        V::TRAITS
+    }
+
+    fn post_list(&mut self, chain: &mut Chain) -> Result<(), PostSendError> {
+        chain.begin_list();
+        self.build(chain.list, || chain.next()).post()
+    }
+
+    fn post_one(&mut self, item: PostItem) -> Result<(), PostSendError> {
+        self.build(1, || item).post()
+    }
+
+    fn post_marked(&mut self, number: u64, mark: u8) -> Result<(), PostSendError> {
+        if V::TRAITS.is_marked {
+            match self.payload {
+                Payload::Inline(bytes) => {
+                    if let Some(last) = bytes.last() {
+                        last.set(mark);
+                    }
+                }
+                _ => self.last.store(mark),
+            }
+        }
+        self.build(1, || PostItem { number, signaled: true, offset: 0 }).post()
+    }
+
+    fn prepare(
         &mut self,
-        request: &mut impl Request,
-        number: u64,
-        mark: u8,
-    ) -> Result<(), PostSendError> {
-        request.mark(mark);
-        self.post(request, 1, || PostItem { number, signaled: true, offset: 0 })
+        count: u32,
+        next: &mut dyn FnMut() -> PostItem,
+    ) -> Option<Result<PreparedSendList<'_>, PostSendError>> {
+        if !Q::KEEPS || !V::TRAITS.repeats {
+            return None;
+        }
+        // SAFETY: the memory outlives the queue pair, and nobody writes to a message that is being sent (head of `request`).
+        Some(unsafe { Q::prepare(self.build(count, next)) })
     }
 }
 
@@ -207,34 +206,34 @@ pub(super) struct ReceiveState {
     pub(super) tag: Tag,
 }
 
-/// What receives are posted to.
-pub(super) trait ReceiveTarget {
+/// The queue that receives are posted to.
+#[derive(Debug)]
+pub(super) enum ReceiveTarget<'a> {
+    /// A queue pair's.
+    Own(&'a mut ReceiveQueue),
+    /// That of all queue pairs of a side.
+    Shared(&'a mut SharedReceiveQueue),
+}
+
+impl ReceiveTarget<'_> {
     /// Begins a list of them.
-    fn begin(&mut self) -> PostRecvGuard<'_>;
-}
-
-impl ReceiveTarget for ReceiveQueue {
     #[inline(always)]
     fn begin(&mut self) -> PostRecvGuard<'_> {
-        self.start_post_recv()
-    }
-}
-
-impl ReceiveTarget for SharedReceiveQueue {
-    #[inline(always)]
-    fn begin(&mut self) -> PostRecvGuard<'_> {
-        self.start_post_recv()
+        match self {
+            Self::Own(queue) => queue.start_post_recv(),
+            Self::Shared(queue) => queue.start_post_recv(),
+        }
     }
 }
 
 /// The receiving half of a queue pair, or of all of them.
 #[derive(Debug)]
-pub(super) struct ReceivePoster<'a, R> {
-    pub(super) queue: &'a mut R,
+pub(super) struct ReceivePoster<'a> {
+    pub(super) queue: ReceiveTarget<'a>,
     pub(super) receives: &'a mut ReceiveState,
 }
 
-impl<R: ReceiveTarget> ReceivePoster<'_, R> {
+impl ReceivePoster<'_> {
     /// A message has taken a receive: posts as many as a list has whenever so many were taken, as long as more are to come.
     #[inline(always)]
     pub(super) fn take(&mut self) -> Result<(), PostRecvError> {

@@ -179,14 +179,14 @@ impl<'a> UnconnectedSide<'a> {
             if test.operation.fetches() {
                 way += &format!(", {} outstanding", options.max_read_atomic);
             }
-            let place = MessageLocation {
+            let location = MessageLocation {
                 local: memory.address() + layout.send_offset(index),
                 remote: remote.address,
                 rkey: remote.rkey,
                 queue: remote.xrc.as_ref().map_or(remote.endpoint.qp_number, |target| target.srqn),
             };
             seeds.push(Seeds { own: seed(&endpoint), peer: seed(&remote.endpoint) });
-            pairs.push(ConnectedPair { queue_pair, place });
+            pairs.push(ConnectedPair { queue_pair, location });
         }
         let (buffer, ordering) = (device.buffer, if is_relaxed { "relaxed" } else { "strict" });
         let description = format!(

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use stride::cli;
 use stride::control::{
-    ControlError, ControlLink, ControlMessage, FrameKind, Greeting, Listener, Resources, VERSION, connect,
-    write_frame,
+    ControlError, ControlLink, ControlListener, ControlMessage, FrameKind, Greeting, Resources, VERSION,
+    connect, write_frame,
 };
 use stride::device::LocalDevice;
 use stride::plan::{LocalOptions, RunPlan, TestPlan};
@@ -91,7 +91,7 @@ fn server(device: &Device, flags: &str) -> (Running, u16) {
 }
 
 fn an_absent_server_is_named(device: &Device) -> Outcome {
-    let port = Listener::bind_local().unwrap().port();
+    let port = ControlListener::bind_local().unwrap().port();
     let ended = run(&device.flags(&format!("write bw 127.0.0.1 -p {port}")));
     let line = ended.refused();
     assert!(line.contains(&format!("127.0.0.1:{port}")) && line.contains("start the same"), "{line}");
@@ -145,7 +145,7 @@ fn another_version_is_named(device: &Device) -> Outcome {
 }
 
 fn a_taken_tcp_port_is_named(device: &Device) -> Outcome {
-    let taken = Listener::bind(0).unwrap();
+    let taken = ControlListener::bind(0).unwrap();
     let ended = run(&device.flags(&format!("write bw -p {}", taken.port())));
     let line = ended.refused();
     assert!(line.contains(&format!("TCP port {}", taken.port())) && line.contains("with -p"), "{line}");
@@ -191,7 +191,7 @@ fn a_client_that_dies_is_noticed(device: &Device) -> Outcome {
 
 /// What a client says of a server whose resources are not quite right, and what it tells the server.
 fn client_of_wrong_resources(device: &Device, wrong: fn(&mut Resources)) -> (Ended, ControlError) {
-    let listener = Listener::bind_local().unwrap();
+    let listener = ControlListener::bind_local().unwrap();
     let flags = device.flags(&format!("write bw -n 5 127.0.0.1 -p {}", listener.port()));
     let client = Running::start(&mut command(&flags));
     let options = LocalOptions { device: Some(device.name.clone()), ..LocalOptions::default() };
@@ -240,7 +240,7 @@ fn memory_that_is_too_short_is_refused(device: &Device) -> Outcome {
 
 /// Writes of which each goes 64 bytes too far arrive, and are not what was sent where they should be.
 fn changed_bytes_are_noticed(device: &Device) -> Outcome {
-    let listener = Listener::bind_local().unwrap();
+    let listener = ControlListener::bind_local().unwrap();
     let test = "write bw -s 64 -n 5 -q 2 --data-validation 127.0.0.1";
     let flags = device.flags(&format!("{test} -p {}", listener.port()));
     let client = Running::start(&mut command(&flags));
