@@ -1,5 +1,5 @@
-//! Extended reliable connections (`-c XRC`): each queue pair only sends, to a target of the peer's; each of its requests names
-//! the peer's one shared receive queue.
+//! Extended reliable connections (`-c XRC`): each queue pair only sends, to a target of the peer,
+//! and each of its requests names the peer's shared receive queue.
 
 use serde::{Deserialize, Serialize};
 use sideway::ibverbs::completion::CompletionQueue;
@@ -13,39 +13,39 @@ use super::channel::{CompletionQueues, GenericCompletionQueues};
 use crate::device::LocalDevice;
 use crate::plan::TestPlan;
 
-/// What the peer needs to know of one of this side's targets.
+/// The information that the peer needs about one of this side's targets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct XrcTargetInfo {
-    /// Where it is.
+    /// The target's address.
     pub endpoint: Endpoint,
     /// The number of the shared receive queue.
     pub srqn: u32,
 }
 
-/// The device makes no end of an extended connection.
+/// The device cannot create the receiving end of an extended connection.
 #[derive(Debug, thiserror::Error)]
 #[error("-c XRC: {0}; give -c RC")]
 pub enum XrcError {
-    /// No domain.
+    /// The device opens no XRC domain.
     Domain(#[from] OpenXrcDomainError),
-    /// No target.
+    /// The device creates no target queue pair.
     Target(#[from] CreateXrcTargetError),
-    /// No shared receive queue.
+    /// The device creates no shared receive queue.
     Queue(#[from] CreateSharedReceiveQueueError),
-    /// A shared receive queue that peers cannot name.
+    /// The shared receive queue has no number that peers can name.
     #[error("-c XRC: the shared receive queue has no number; give -c RC")]
     NoNumber,
-    /// A target did not get to where it answers.
+    /// A target could not be connected.
     Connect(#[from] ConnectError),
 }
 
-/// The receiving ends of a side, as many as it has queue pairs.
+/// The receiving ends of a side, one for each of its queue pairs.
 #[derive(Debug)]
 pub(super) struct XrcReceivers {
     targets: Vec<(XrcTarget, XrcTargetInfo)>,
 }
 
-/// The receiving ends, and the queue that all of them fill.
+/// Creates the receiving ends, and the queue that they share.
 pub(super) fn receivers(
     device: &LocalDevice,
     pd: &ProtectionDomain,
@@ -82,12 +82,12 @@ fn queue(
 }
 
 impl XrcReceivers {
-    /// What the peer needs to know of the target of this number.
+    /// The information that the peer needs about the target with this number.
     pub(super) fn target(&self, number: usize) -> Option<XrcTargetInfo> {
         self.targets.get(number).map(|(_, target)| target.clone())
     }
 
-    /// Has the target of this number answer one of the peer's queue pairs.
+    /// Connects the target with this number to one of the peer's queue pairs.
     pub(super) fn connect(
         &mut self,
         number: usize,
