@@ -98,7 +98,7 @@ fn is_send(opcode: ibv_wr_opcode) -> bool {
 }
 
 /// Whether the system moves such messages. Who polls for the last byte of a WRITE relies on the order within a call; a
-/// SEND's bytes are there with its completion. (docs/soft-rnic-ordering.md)
+/// SEND's bytes are there with its completion. (docs/internals/soft-rnic-ordering.md)
 fn is_batchable(opcode: ibv_wr_opcode, peer: &PeerQp) -> bool {
     if is_send(opcode) {
         !peer.kernel_cannot_copy.get()

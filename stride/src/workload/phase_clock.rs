@@ -1,43 +1,43 @@
-//! Until when a test runs, and what of it counts.
+//! The phases of a timed test.
 //!
-//! A test of so many messages counts all of them. One that takes a time (`-D`) counts what lies within margins, as perftest has it:
-//! a quarter of the time, in whole seconds, at the beginning and at the end. A thread that mostly sleeps tells when, so that
-//! the loop that is measured reads no clock for it.
+//! A test with a number of messages counts all of them. A timed test (`-D`) excludes margins by
+//! perftest's rule: a quarter of the duration, in whole seconds, at the start and at the end. A
+//! thread that mostly sleeps changes the phase, so that the measured loop reads no clock for it.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
-/// What a test does now.
+/// The phase of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
-    /// It does not count yet.
+pub(super) enum TestPhase {
+    /// Messages do not count yet.
     WarmUp,
-    /// It counts.
+    /// Messages count.
     Counted,
-    /// It does not count any more.
+    /// Messages do not count any more.
     CoolDown,
-    /// It ends.
+    /// The test ends.
     Over,
 }
 
-const PHASES: [Phase; 4] = [Phase::WarmUp, Phase::Counted, Phase::CoolDown, Phase::Over];
+const PHASES: [TestPhase; 4] = [TestPhase::WarmUp, TestPhase::Counted, TestPhase::CoolDown, TestPhase::Over];
 
 /// Tells a test's phases.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(super) struct PhaseClock {
     phase: AtomicU8,
     is_steady: bool,
 }
 
-impl Pace {
-    /// Of a test that ends by itself, and counts from beginning to end.
+impl PhaseClock {
+    /// The clock of a test that ends by itself, and counts all messages.
     pub(super) fn steady() -> Self {
-        Self { phase: AtomicU8::new(Phase::Counted as u8), is_steady: true }
+        Self { phase: AtomicU8::new(TestPhase::Counted as u8), is_steady: true }
     }
 
-    /// Does something that takes so many seconds, or as long as it takes.
+    /// Runs `work` for the given number of seconds, or until it ends by itself.
     pub(super) fn of<T>(seconds: Option<u32>, work: impl FnOnce(&Self) -> T) -> T {
         match seconds {
             Some(seconds) => Self::during(seconds, work),
@@ -45,21 +45,23 @@ impl Pace {
         }
     }
 
-    /// Does something that takes so many seconds.
+    /// Runs `work` for the given number of seconds.
     pub(super) fn during<T>(seconds: u32, work: impl FnOnce(&Self) -> T) -> T {
-        let pace = Self { phase: AtomicU8::new(Phase::WarmUp as u8), is_steady: false };
+        let pace = Self { phase: AtomicU8::new(TestPhase::WarmUp as u8), is_steady: false };
         let [margin, counted] = windows(seconds);
         thread::scope(|scope| {
-            // Goes with `work`, which may end early: nobody waits for the rest of the time then.
+            // Dropped with `work`, which may end early, so that the thread does not sleep for the
+            // rest of the time.
             let (alive, ended) = channel::<()>();
             let pace = &pace;
             scope.spawn(move || {
-                let then = [(margin, Phase::Counted), (counted, Phase::CoolDown), (margin, Phase::Over)];
+                let then =
+                    [(margin, TestPhase::Counted), (counted, TestPhase::CoolDown), (margin, TestPhase::Over)];
                 for (time, phase) in then {
                     if ended.recv_timeout(time) != Err(RecvTimeoutError::Timeout) {
                         return;
                     }
-                    // Nothing else is told by it. What was ended stays so.
+                    // The phase orders nothing else. `fetch_max` keeps a test that was ended.
                     pace.phase.fetch_max(phase as u8, Ordering::Relaxed);
                 }
             });
@@ -69,36 +71,36 @@ impl Pace {
         })
     }
 
-    /// Ends it now, whatever was meant to follow.
+    /// Ends the test now.
     pub(super) fn end(&self) {
-        self.phase.store(Phase::Over as u8, Ordering::Relaxed);
+        self.phase.store(TestPhase::Over as u8, Ordering::Relaxed);
     }
 
-    /// Whether no phase follows another, unless the test fails.
+    /// Whether the phase never changes, unless the test fails.
     pub(super) fn is_steady(&self) -> bool {
         self.is_steady
     }
 
-    /// The phase.
+    /// The current phase.
     #[inline(always)]
-    pub(super) fn phase(&self) -> Phase {
+    pub(super) fn phase(&self) -> TestPhase {
         PHASES[usize::from(self.phase.load(Ordering::Relaxed) & 3)]
     }
 
-    /// Whether the time is up, of a test whose every message counts.
+    /// Whether the time is up, in a test that counts every message.
     #[inline(always)]
     pub(super) fn is_over(&self) -> bool {
-        !self.is_past(Phase::Over)
+        !self.is_past(TestPhase::Over)
     }
 
-    /// Whether it is another one.
+    /// Whether the phase is a later one.
     #[inline(always)]
-    pub(super) fn is_past(&self, phase: Phase) -> bool {
+    pub(super) fn is_past(&self, phase: TestPhase) -> bool {
         self.phase.load(Ordering::Relaxed) != phase as u8
     }
 }
 
-/// perftest's margin, and what is left between two.
+/// perftest's margin, and the counted time between two margins.
 fn windows(seconds: u32) -> [Duration; 2] {
     let margin = seconds / 4;
     [margin, seconds - 2 * margin].map(|seconds| Duration::from_secs(seconds.into()))
@@ -119,9 +121,9 @@ mod tests {
     #[test]
     fn phases_follow_one_another() {
         let start = Instant::now();
-        let seen = Pace::during(1, |pace| {
+        let seen = PhaseClock::during(1, |pace| {
             let mut seen = vec![pace.phase()];
-            while pace.phase() != Phase::Over {
+            while pace.phase() != TestPhase::Over {
                 thread::sleep(Duration::from_millis(1));
                 if seen.last() != Some(&pace.phase()) {
                     seen.push(pace.phase());
@@ -130,23 +132,23 @@ mod tests {
             seen
         });
         assert!(start.elapsed() >= Duration::from_secs(1), "{:?}", start.elapsed());
-        assert_eq!(seen.last(), Some(&Phase::Over));
-        assert!(seen.contains(&Phase::Counted), "{seen:?}");
+        assert_eq!(seen.last(), Some(&TestPhase::Over));
+        assert!(seen.contains(&TestPhase::Counted), "{seen:?}");
     }
 
     #[test]
     fn who_ends_early_does_not_wait() {
         let start = Instant::now();
-        Pace::during(3600, |pace| assert!(!pace.is_past(Phase::WarmUp)));
+        PhaseClock::during(3600, |pace| assert!(!pace.is_past(TestPhase::WarmUp)));
         assert!(start.elapsed() < Duration::from_secs(600));
     }
 
     #[test]
     fn a_steady_pace_counts_everything() {
-        let pace = Pace::steady();
-        assert_eq!((pace.phase(), pace.is_steady()), (Phase::Counted, true));
+        let pace = PhaseClock::steady();
+        assert_eq!((pace.phase(), pace.is_steady()), (TestPhase::Counted, true));
         pace.end();
-        assert_eq!(pace.phase(), Phase::Over);
-        Pace::during(3600, |pace| assert!(!pace.is_steady()));
+        assert_eq!(pace.phase(), TestPhase::Over);
+        PhaseClock::during(3600, |pace| assert!(!pace.is_steady()));
     }
 }

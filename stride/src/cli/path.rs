@@ -4,7 +4,7 @@ use clap::Args;
 
 /// The flags about the way between two queue pairs, by perftest's names.
 #[derive(Clone, Debug, Default, Args)]
-pub struct WayArgs {
+pub struct PathArgs {
     /// The largest packet: 256, 512, 1024, 2048 or 4096 bytes [default: the smaller of both ports' MTUs]
     #[arg(short, long, value_name = "BYTES")]
     pub mtu: Option<u32>,

@@ -1,30 +1,30 @@
-//! Messages over the system's TCP.
+//! Messages over the operating system's TCP.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use super::Passed;
-use super::pace::Pace;
-use crate::control::{ControlError, Link};
+use super::ThreadProgress;
+use super::phase_clock::PhaseClock;
+use crate::control::{ControlError, ControlLink};
 use crate::plan::{LatencyDefinition, Measure, TestPlan};
-use crate::report::{BandwidthRow, LatencyRow, Row};
+use crate::report::{BandwidthRow, LatencyRow, ResultRow};
 use crate::result::Distribution;
 use crate::statistics::{BandwidthSummary, LatencyRecorder, Timer};
 
-/// How often whoever waits looks whether the peer is there.
-const GLANCE: Duration = Duration::from_millis(500);
+/// How often a waiting side checks that the peer still lives.
+const PEER_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// What the receiving side says when it has everything.
+/// The receiving side's confirmation that all messages have arrived.
 const ANSWER: [u8; 1] = [1];
 
-/// What a message begins with, and with `-D` the last of a size.
+/// The first byte of a message; with `-D` the last message of a size has another one.
 const MORE: u8 = 1;
 const LAST: u8 = 0;
 
-/// One side's end of the connection that is measured.
+/// One side's end of the measured connection.
 #[derive(Debug)]
-pub struct Stream<'a> {
+pub struct TcpMessages<'a> {
     socket: TcpStream,
     memory: Vec<u8>,
     test: &'a TestPlan,
@@ -32,22 +32,23 @@ pub struct Stream<'a> {
     recorder: LatencyRecorder,
 }
 
-impl<'a> Stream<'a> {
-    /// Over this connection. Where single messages count, each goes at once.
+impl<'a> TcpMessages<'a> {
+    /// Uses a connection. For latency tests it disables Nagle's algorithm.
     ///
     /// # Errors
     ///
-    /// The system does not do so.
+    /// The system refuses the option.
     pub fn new(socket: TcpStream, test: &'a TestPlan, timer: &'a Timer) -> io::Result<Self> {
         socket.set_nodelay(test.measure != Measure::Bandwidth)?;
-        socket.set_read_timeout(Some(GLANCE))?;
-        socket.set_write_timeout(Some(GLANCE))?;
+        socket.set_read_timeout(Some(PEER_CHECK_INTERVAL))?;
+        socket.set_write_timeout(Some(PEER_CHECK_INTERVAL))?;
         let largest = usize::try_from(test.sizes.largest()).unwrap_or(usize::MAX);
-        // Written: else all of it would be the system's one page of zeros, which the nearest cache holds.
+        // Nonzero, because memory of zeroes would map the system's single zero page, which fits
+        // into the nearest cache.
         Ok(Self { socket, memory: vec![MORE; largest], test, timer, recorder: LatencyRecorder::new() })
     }
 
-    /// From where to where, and how.
+    /// The addresses of both ends, as text.
     pub fn description(&self) -> String {
         let name = |address: io::Result<std::net::SocketAddr>| {
             address.map_or("nowhere".to_owned(), |address| address.to_string())
@@ -56,24 +57,31 @@ impl<'a> Stream<'a> {
         format!("from {} to {}{how}", name(self.socket.local_addr()), name(self.socket.peer_addr()))
     }
 
-    /// Measures messages of this size, and says to `progress` how many are through: the client's part.
+    /// Runs the client's part: measures messages of this size, and reports completed ones to
+    /// `progress`.
     ///
     /// # Errors
     ///
-    /// The connection failed, or the peer is gone.
-    pub fn measure(&mut self, size: u64, progress: &Passed, link: &mut Link) -> Result<Row, ControlError> {
-        Pace::of(self.test.duration, |pace| match self.test.measure {
+    /// The connection failed, or the peer ended.
+    pub fn measure(
+        &mut self,
+        size: u64,
+        progress: &ThreadProgress,
+        link: &mut ControlLink,
+    ) -> Result<ResultRow, ControlError> {
+        PhaseClock::of(self.test.duration, |pace| match self.test.measure {
             Measure::Latency(_) => self.ping(size, pace, progress, link),
             Measure::Bandwidth | Measure::Echo(_) => self.stream(size, pace, progress, link),
         })
     }
 
-    /// Takes messages of this size, and answers each if its latency counts, else the last: the server's part.
+    /// Runs the server's part: receives messages of this size, and answers each in a latency test,
+    /// otherwise the last.
     ///
     /// # Errors
     ///
-    /// The connection failed, or the peer is gone.
-    pub fn answer(&mut self, size: u64, link: &mut Link) -> Result<(), ControlError> {
+    /// The connection failed, or the peer ended.
+    pub fn answer(&mut self, size: u64, link: &mut ControlLink) -> Result<(), ControlError> {
         let Self { socket, memory, test, .. } = self;
         let message = &mut memory[..size as usize];
         let answers_each = matches!(test.measure, Measure::Latency(_));
@@ -89,7 +97,7 @@ impl<'a> Stream<'a> {
         if answers_each { Ok(()) } else { send(socket, &ANSWER, link) }
     }
 
-    /// The latencies that were measured last, if there were any.
+    /// The distribution of the last measurement's latencies, if it had any.
     pub fn distribution(&self) -> Option<Distribution> {
         matches!(self.test.measure, Measure::Latency(LatencyDefinition::PingPong))
             .then(|| self.recorder.distribution(self.timer.nanoseconds_per_tick() / 2.0))
@@ -98,10 +106,10 @@ impl<'a> Stream<'a> {
     fn stream(
         &mut self,
         size: u64,
-        pace: &Pace,
-        progress: &Passed,
-        link: &mut Link,
-    ) -> Result<Row, ControlError> {
+        pace: &PhaseClock,
+        progress: &ThreadProgress,
+        link: &mut ControlLink,
+    ) -> Result<ResultRow, ControlError> {
         let Self { socket, memory, test, timer, .. } = self;
         let (message, mut number) = (&mut memory[..size as usize], 0);
         message[0] = MORE;
@@ -117,21 +125,21 @@ impl<'a> Stream<'a> {
         receive(socket, &mut [0; ANSWER.len()], link)?;
         let ticks = timer.now() - start;
         let summary = BandwidthSummary::new(size, number, ticks, timer);
-        Ok(Row::Bandwidth(BandwidthRow::new(size, number, summary)))
+        Ok(ResultRow::Bandwidth(BandwidthRow::new(size, number, summary)))
     }
 
     fn ping(
         &mut self,
         size: u64,
-        pace: &Pace,
-        progress: &Passed,
-        link: &mut Link,
-    ) -> Result<Row, ControlError> {
+        pace: &PhaseClock,
+        progress: &ThreadProgress,
+        link: &mut ControlLink,
+    ) -> Result<ResultRow, ControlError> {
         let Self { socket, memory, test, timer, recorder } = self;
         let (message, mut number) = (&mut memory[..size as usize], 0);
         message[0] = MORE;
         recorder.clear();
-        // What comes back is what was sent.
+        // The answer is an echo.
         while number < test.most_messages() && message[0] == MORE {
             if pace.is_over() {
                 message[0] = LAST;
@@ -143,13 +151,13 @@ impl<'a> Stream<'a> {
             number += 1;
             progress.set(number);
         }
-        // A sample is of both ways.
+        // A sample covers both directions.
         let summary = recorder.summary(timer.nanoseconds_per_tick() / 2.0);
-        Ok(Row::Latency(LatencyRow::new(size, number, summary)))
+        Ok(ResultRow::Latency(LatencyRow::new(size, number, summary)))
     }
 }
 
-fn send(socket: &mut TcpStream, mut bytes: &[u8], link: &mut Link) -> Result<(), ControlError> {
+fn send(socket: &mut TcpStream, mut bytes: &[u8], link: &mut ControlLink) -> Result<(), ControlError> {
     while !bytes.is_empty() {
         match socket.write(bytes) {
             Ok(count) => bytes = &bytes[count..],
@@ -159,7 +167,7 @@ fn send(socket: &mut TcpStream, mut bytes: &[u8], link: &mut Link) -> Result<(),
     Ok(())
 }
 
-fn receive(socket: &mut TcpStream, mut bytes: &mut [u8], link: &mut Link) -> Result<(), ControlError> {
+fn receive(socket: &mut TcpStream, mut bytes: &mut [u8], link: &mut ControlLink) -> Result<(), ControlError> {
     while !bytes.is_empty() {
         match socket.read(bytes) {
             Ok(0) => return Err(gone(ErrorKind::UnexpectedEof.into(), link)),
@@ -170,17 +178,17 @@ fn receive(socket: &mut TcpStream, mut bytes: &mut [u8], link: &mut Link) -> Res
     Ok(())
 }
 
-/// Looks whether the peer is there, where there was nothing to do for a while.
+/// Checks after a timeout that the peer still lives.
 #[cold]
-fn wait(error: io::Error, link: &mut Link) -> Result<(), ControlError> {
+fn wait(error: io::Error, link: &mut ControlLink) -> Result<(), ControlError> {
     match error.kind() {
-        ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted => link.glance().map(drop),
+        ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted => link.peer_status().map(drop),
         _ => Err(gone(error, link)),
     }
 }
 
-/// A peer that gave up has said so over the other connection.
-fn gone(error: io::Error, link: &mut Link) -> ControlError {
+/// A peer that gave up has sent the reason over the control connection.
+fn gone(error: io::Error, link: &mut ControlLink) -> ControlError {
     match link.receive() {
         Err(said @ ControlError::PeerFailed { .. }) => said,
         _ => link.lost(error),

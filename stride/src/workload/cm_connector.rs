@@ -1,7 +1,8 @@
-//! Connecting queue pairs by rdma_cm (`-R`).
+//! Connects queue pairs by rdma_cm (`-R`).
 //!
-//! The server listens at its device's address, and tells the client over the control connection where, with a number that
-//! nobody else knows. The client's requests have that number, and that of the queue pair: others are rejected.
+//! The server listens at its device's address, and sends the client that address and a random token
+//! over the control connection. The client's requests carry the token and the queue pair's number;
+//! the server rejects others.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -19,116 +20,116 @@ use sideway::rdmacm::{
     SetOptionError, SynchronousError,
 };
 
-use crate::control::{Link, Message};
+use crate::control::{ControlLink, ControlMessage};
 use crate::device::LocalDevice;
 use crate::error::Error;
-use crate::plan::Way;
+use crate::plan::PathOptions;
 
-/// How long one step of a connection may take.
+/// The time limit of one step of a connection.
 const STEP_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long the client may take to ask for a connection.
+/// The time that the client has to request a connection.
 const REQUEST_LIMIT: Duration = Duration::from_secs(60);
 
-/// How often whoever waits for a request looks whether the client is still there.
-const GLANCE: Duration = Duration::from_millis(100);
+/// How often a server that waits for a request checks that the client still lives.
+const PEER_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Where the server's connection manager listens.
+/// The address at which the server's connection manager listens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Meeting {
-    /// The address of its device, or that by which the client reached the server.
+pub struct CmAddress {
+    /// The address of its device, or else the one by which the client reached the server.
     pub address: IpAddr,
-    /// The port, of rdma_cm's own.
+    /// The port in rdma_cm's port space.
     pub port: u16,
-    /// What the client's requests have to have.
+    /// The token that the client's requests must carry.
     pub token: u64,
 }
 
-/// rdma_cm made no connection.
+/// rdma_cm could not connect.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum ManagerError {
-    /// No channel.
+pub enum CmError {
+    /// The system has no event channel.
     #[error("-R: no channel of rdma_cm: {0}; load the kernel's rdma_ucm, or leave -R out")]
     Channel(#[from] CreateEventChannelError),
-    /// No identifier.
+    /// The system has no identifier.
     #[error("-R: {0}; leave -R out")]
     Identifier(#[from] CreateIdentifierError),
-    /// There is nowhere to listen.
+    /// The server cannot listen at its device's address.
     #[error(
         "-R: cannot listen at {address}, the address of {device}: {source}; choose another GID with -x, or leave -R out"
     )]
     Bind {
-        /// The address.
+        /// The address and port.
         address: SocketAddr,
         /// The device's name.
         device: String,
-        /// Why.
+        /// The reason.
         source: BindAddrError,
     },
-    /// An option is refused.
+    /// rdma_cm refuses an option.
     #[error("-R: rdma_cm does not take {flag} {given}: {source}; leave {flag} out")]
     Option {
-        /// The flag.
+        /// The flag that gave it.
         flag: &'static str,
-        /// Its value.
+        /// The flag's value.
         given: u32,
-        /// Why.
+        /// The reason.
         source: SetOptionError,
     },
-    /// A step failed.
+    /// A step of the connection failed.
     #[error(
         "-R: rdma_cm does not connect with {peer}: {source}; check the route to that address, or leave -R out"
     )]
     Step {
-        /// The other end.
+        /// The peer's address.
         peer: String,
-        /// Why.
+        /// The reason.
         source: SynchronousError,
     },
-    /// It is not known which device it is.
+    /// The identifier's device is unknown.
     #[error("-R: {0}")]
     Device(#[from] GetDeviceContextError),
-    /// The routing table leads elsewhere.
+    /// The route to the peer uses another device.
     #[error(
         "-R: the way to {peer} goes by {found}, not by {device}: give -d {found}, or -x for another address of {device}"
     )]
     OtherDevice {
-        /// The other end.
+        /// The peer's address.
         peer: String,
-        /// The device that leads there.
+        /// The device of the route.
         found: String,
-        /// The one that was chosen.
+        /// The device that the test uses.
         device: String,
     },
-    /// Nobody asked.
+    /// The client requested no connection in time.
     #[error("-R: the client asked for no connection within {} s; see what it printed", .limit.as_secs())]
     NoRequest {
-        /// How long it had.
+        /// The time that it had.
         limit: Duration,
     },
 }
 
-/// One end of the connections of a test that are still to be made.
-pub struct Manager<'a> {
+/// Makes one side's connections.
+pub struct CmConnector<'a> {
     device: &'a LocalDevice,
-    link: &'a mut Link,
-    meeting: Meeting,
-    /// The server's.
+    link: &'a mut ControlLink,
+    meeting: CmAddress,
+    /// The server's listener.
     listener: Option<Listener>,
 }
 
-impl<'a> Manager<'a> {
-    /// The server's: listens at the device's address.
+impl<'a> CmConnector<'a> {
+    /// Creates the server's end, which listens at the device's address.
     ///
     /// # Errors
     ///
-    /// There is no connection manager, or it does not listen there.
-    pub fn listen(device: &'a LocalDevice, link: &'a mut Link) -> Result<Self, Error> {
+    /// The connection manager is not available, or cannot listen there.
+    pub fn listen(device: &'a LocalDevice, link: &'a mut ControlLink) -> Result<Self, Error> {
         let address = own_address(device).unwrap_or_else(|| link.local_ip());
         let id = identifier(device)?;
         let bound = SocketAddr::new(address, 0);
-        id.bind_addr(bound).map_err(|source| ManagerError::Bind {
+        id.bind_addr(bound).map_err(|source| CmError::Bind {
             address: bound,
             device: device.limits.device.clone(),
             source,
@@ -136,34 +137,34 @@ impl<'a> Manager<'a> {
         let listener = Listener::with_id(id, 64).map_err(|source| step(bound, source))?;
         let port = listener.local_addr().and_then(|address| address.port()).unwrap_or(0);
         let token = RandomState::new().hash_one(port);
-        Ok(Self { device, link, meeting: Meeting { address, port, token }, listener: Some(listener) })
+        Ok(Self { device, link, meeting: CmAddress { address, port, token }, listener: Some(listener) })
     }
 
-    /// The client's: goes where the server listens.
-    pub fn go(device: &'a LocalDevice, link: &'a mut Link, meeting: Meeting) -> Self {
+    /// Creates the client's end, which connects to the server's address.
+    pub fn go(device: &'a LocalDevice, link: &'a mut ControlLink, meeting: CmAddress) -> Self {
         Self { device, link, meeting, listener: None }
     }
 
-    /// Tells the client where the server listens.
+    /// Sends the client the address.
     ///
     /// # Errors
     ///
-    /// It is gone.
+    /// The control connection ended.
     pub fn invite(&mut self) -> Result<(), Error> {
-        Ok(self.link.send(&Message::Meeting(self.meeting))?)
+        Ok(self.link.send(&ControlMessage::Meeting(self.meeting))?)
     }
 
-    /// Connects a queue pair to the peer's of the same number.
+    /// Connects a queue pair to the peer's with the same index.
     ///
     /// # Errors
     ///
-    /// There is no way to the peer, or it is gone.
+    /// The peer has no route, or it ended.
     pub fn connect(
         &mut self,
         number: u32,
         queue_pair: &mut GenericQueuePair,
         options: &ConnectOptions,
-        way: &Way,
+        way: &PathOptions,
     ) -> Result<Connection, Error> {
         let said = said(self.meeting.token, number);
         let mut parameter = ConnectionParameter::new();
@@ -187,7 +188,7 @@ impl<'a> Manager<'a> {
         &self,
         queue_pair: &mut GenericQueuePair,
         parameter: &ConnectionParameter,
-        way: &Way,
+        way: &PathOptions,
     ) -> Result<Connection, Error> {
         let peer = SocketAddr::new(self.meeting.address, self.meeting.port);
         let id = identifier(self.device)?;
@@ -197,7 +198,7 @@ impl<'a> Manager<'a> {
             .map(|address| Address::from(SocketAddr::new(address, 0)));
         let mut connector =
             Connector::with_id(id, source, peer, STEP_LIMIT).map_err(|source| step(peer, source))?;
-        self.check_device(&connector.get_device_context().map_err(ManagerError::from)?, &peer.to_string())?;
+        self.check_device(&connector.get_device_context().map_err(CmError::from)?, &peer.to_string())?;
         connector.set_timeout(Some(STEP_LIMIT));
         Ok(connector.connect(queue_pair, parameter).map_err(|source| step(peer, source))?)
     }
@@ -208,43 +209,45 @@ impl<'a> Manager<'a> {
         said: &[u8],
         queue_pair: &mut GenericQueuePair,
         parameter: &ConnectionParameter,
-        way: &Way,
+        way: &PathOptions,
     ) -> Result<Connection, Error> {
         let end = Instant::now() + REQUEST_LIMIT;
         let here = SocketAddr::new(self.meeting.address, self.meeting.port);
         loop {
-            self.link.glance()?;
-            let request = listener.get_request_timeout(GLANCE).map_err(|source| step(here, source))?;
+            self.link.peer_status()?;
+            let request =
+                listener.get_request_timeout(PEER_CHECK_INTERVAL).map_err(|source| step(here, source))?;
             let Some(mut request) = request else {
                 if Instant::now() > end {
-                    return Err(ManagerError::NoRequest { limit: REQUEST_LIMIT }.into());
+                    return Err(CmError::NoRequest { limit: REQUEST_LIMIT }.into());
                 }
                 continue;
             };
             if !request.private_data().starts_with(said) {
-                // Somebody else's, who is told so; or who is gone, and need not be.
+                // The request belongs to another program, which receives a rejection; a failure to
+                // send it is ignored.
                 let _ = request.reject(b"not of this test");
                 continue;
             }
             let peer = request.id().peer_addr().map_or(String::new(), |address| address.to_string());
-            self.check_device(&request.get_device_context().map_err(ManagerError::from)?, &peer)?;
+            self.check_device(&request.get_device_context().map_err(CmError::from)?, &peer)?;
             told(request.id(), way)?;
             request.set_timeout(Some(STEP_LIMIT));
             let accepted = request.accept(queue_pair, parameter);
-            return Ok(accepted.map_err(|source| ManagerError::Step { peer, source })?);
+            return Ok(accepted.map_err(|source| CmError::Step { peer, source })?);
         }
     }
 
-    fn check_device(&self, found: &DeviceContext, peer: &str) -> Result<(), ManagerError> {
+    fn check_device(&self, found: &DeviceContext, peer: &str) -> Result<(), CmError> {
         let (found, device) = (found.name(), &self.device.limits.device);
         if found == *device {
             return Ok(());
         }
-        Err(ManagerError::OtherDevice { peer: peer.to_owned(), found, device: device.clone() })
+        Err(CmError::OtherDevice { peer: peer.to_owned(), found, device: device.clone() })
     }
 }
 
-/// What a request for the connection of a queue pair has in it.
+/// The private data of a request for a queue pair.
 fn said(token: u64, number: u32) -> [u8; 12] {
     let mut bytes = [0; 12];
     bytes[..8].copy_from_slice(&token.to_be_bytes());
@@ -252,38 +255,39 @@ fn said(token: u64, number: u32) -> [u8; 12] {
     bytes
 }
 
-fn identifier(device: &LocalDevice) -> Result<Identifier, ManagerError> {
+fn identifier(device: &LocalDevice) -> Result<Identifier, CmError> {
     let channel = EventChannel::from_provider(device.context.provider())?;
     Ok(channel.create_id(PortSpace::Tcp)?)
 }
 
-/// Tells an identifier what it is to ask of the way.
-fn told(id: &Identifier, way: &Way) -> Result<(), ManagerError> {
-    // In range, which the plan has seen to.
+/// Sets an identifier's path options.
+fn told(id: &Identifier, way: &PathOptions) -> Result<(), CmError> {
+    // The plan has checked the range.
     if let Some(given) = way.type_of_service {
         let set = id.set_type_of_service(given as u8);
-        set.map_err(|source| ManagerError::Option { flag: "-T", given, source })?;
+        set.map_err(|source| CmError::Option { flag: "-T", given, source })?;
     }
     if let Some(given) = way.timeout {
         let set = id.set_ack_timeout(given as u8);
-        set.map_err(|source| ManagerError::Option { flag: "-u", given, source })?;
+        set.map_err(|source| CmError::Option { flag: "-u", given, source })?;
     }
     Ok(())
 }
 
-/// The address that the device's GID stands for, if it is one that routes lead to.
+/// The IP address of the device's GID, if it is routable.
 fn own_address(device: &LocalDevice) -> Option<IpAddr> {
     let gid: Gid = device.path.gid().filter(|_| device.path.link_layer() == LinkLayer::Ethernet)?;
     match gid.to_ipv4_mapped() {
         Some(address) => Some(address.into()),
-        // A link-local address is one only together with a network interface; what InfiniBand has is none.
+        // A link-local address needs a network interface, and InfiniBand's GIDs are not IP
+        // addresses.
         None if gid.is_unicast_link_local() || gid.is_zero() => None,
         None => Some(Ipv6Addr::from(gid).into()),
     }
 }
 
-fn step(peer: SocketAddr, source: SynchronousError) -> ManagerError {
-    ManagerError::Step { peer: peer.to_string(), source }
+fn step(peer: SocketAddr, source: SynchronousError) -> CmError {
+    CmError::Step { peer: peer.to_string(), source }
 }
 
 #[cfg(test)]

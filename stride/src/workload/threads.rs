@@ -1,66 +1,72 @@
-//! The threads of a side: each has queue pairs, a completion queue and memory of its own, and runs the same loops.
+//! The threads of a side. Each has separate queue pairs, a completion queue and memory, and runs
+//! the same loops.
 //!
-//! A side that was not asked for threads has one, which is the caller's. What several measure is one figure: messages and
-//! samples are added, and the time is from the first post of any to the last completion of any.
+//! Without `--threads` the caller's thread is the only one. The results of several threads become
+//! one figure: messages and samples are added, and the time runs from the first post of any thread
+//! to the last completion of any.
 
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::thread;
 
-use super::bandwidth::Tally;
-use super::{Arrived, Manager, Outlook, Pace, Progress, Side, Watch, Workload};
+use super::bandwidth::SendTotals;
+use super::{
+    CmConnector, MessageCounts, PeerWatch, PhaseClock, TestProgress, UnconnectedSide, Watch, Workload,
+};
 use crate::buffers::BufferLayout;
 use crate::control::Resources;
 use crate::device::LocalDevice;
 use crate::error::Error;
 use crate::placement::{PlacementError, pin, processor_time};
-use crate::plan::{LatencyDefinition, Measure, Parts, TestPlan};
-use crate::report::{BandwidthRow, LatencyRow, Measured, RatedRow, Row};
+use crate::plan::{LatencyDefinition, Measure, SideTasks, TestPlan};
+use crate::report::{BandwidthRow, LatencyRow, Measured, RatedRow, ResultRow};
 use crate::result::Distribution;
 use crate::statistics::{BandwidthSummary, LatencyRecorder, Timer};
 
 /// The threads of a side whose queue pairs are not connected yet.
 #[derive(Debug)]
-pub struct Sides<'a> {
-    sides: Vec<Side<'a>>,
+pub struct UnconnectedSides<'a> {
+    sides: Vec<UnconnectedSide<'a>>,
     processors: Vec<usize>,
 }
 
-impl<'a> Sides<'a> {
-    /// Makes what the test needs, for threads on these processors, or anywhere; each device has every so many'th thread.
+impl<'a> UnconnectedSides<'a> {
+    /// Creates the objects that the test needs, for threads pinned to these processors, or
+    /// unpinned; the threads alternate between the devices.
     ///
     /// # Errors
     ///
-    /// The device lacks something.
+    /// A device lacks a resource.
     pub fn new(devices: &'a [LocalDevice], test: &TestPlan, processors: &[usize]) -> Result<Self, Error> {
         let shares = (0..test.thread_count()).map(|thread| test.share(thread)).collect();
-        let sides =
-            together(processors, shares, |index, share| Side::new(&devices[index % devices.len()], &share))?;
+        let sides = together(processors, shares, |index, share| {
+            UnconnectedSide::new(&devices[index % devices.len()], &share)
+        })?;
         Ok(Self { sides, processors: processors.to_vec() })
     }
 
-    /// Where messages lie in the memory of each.
+    /// The layout of messages in each thread's memory.
     pub fn layout(&self) -> BufferLayout {
         self.sides[0].layout()
     }
 
-    /// What the peer needs to know, queue pair by queue pair.
+    /// The information that the peer needs about each queue pair.
     pub fn resources(&self) -> Vec<Resources> {
-        self.sides.iter().flat_map(Side::resources).collect()
+        self.sides.iter().flat_map(UnconnectedSide::resources).collect()
     }
 
-    /// Connects each queue pair to one of the peer's, by rdma_cm if there is a manager: of a single thread's, which the plan
-    /// has seen to.
+    /// Connects each queue pair to one of the peer's, by rdma_cm if a connector is given: the plan
+    /// guarantees a single thread then.
     ///
     /// # Errors
     ///
-    /// There is no way to the peer.
+    /// The peer cannot be reached.
     pub fn connect(
         self,
         remotes: &[Resources],
         test: &TestPlan,
         timer: &Timer,
-        mut manager: Option<Manager<'_>>,
-    ) -> Result<Team, Error> {
+        mut manager: Option<CmConnector<'_>>,
+    ) -> Result<MeasuringThreads, Error> {
         let mut remotes = remotes;
         let mut parts = Vec::new();
         for (index, side) in (0..).zip(self.sides) {
@@ -69,7 +75,7 @@ impl<'a> Sides<'a> {
             parts.push((side, own, share, manager.take()));
             remotes = others;
         }
-        type Part<'a> = (Side<'a>, &'a [Resources], TestPlan, Option<Manager<'a>>);
+        type Part<'a> = (UnconnectedSide<'a>, &'a [Resources], TestPlan, Option<CmConnector<'a>>);
         let connect =
             |_, (side, own, share, manager): Part<'_>| side.connect(own, &share, test.queue_pairs, manager);
         let members = together(&self.processors, parts, connect)?;
@@ -85,13 +91,13 @@ impl<'a> Sides<'a> {
         };
         let description = format!("{test}{threads}, {way}");
         let (test, timer, recorder) = (test.clone(), timer.clone(), LatencyRecorder::new());
-        Ok(Team { members, processors: self.processors, description, test, timer, recorder })
+        Ok(MeasuringThreads { members, processors: self.processors, description, test, timer, recorder })
     }
 }
 
 /// The threads of a side that is ready to run.
 #[derive(Debug)]
-pub struct Team {
+pub struct MeasuringThreads {
     members: Vec<Workload>,
     processors: Vec<usize>,
     description: String,
@@ -100,129 +106,134 @@ pub struct Team {
     recorder: LatencyRecorder,
 }
 
-impl Team {
-    /// What is going to be measured and how the two sides are connected, in one line.
+impl MeasuringThreads {
+    /// The test and the connection, in one line.
     pub fn description(&self) -> &str {
         &self.description
     }
 
-    /// Has what follows be as long as this test is, which is the same otherwise.
+    /// Changes the length of the test, whose other parameters are the same.
     pub fn set_length(&mut self, test: &TestPlan) {
         self.test = test.clone();
         self.members.iter_mut().for_each(|member| member.set_length(test));
     }
 
-    /// Gets ready for messages of this size, and for this side's parts, before either side begins to measure them.
+    /// Prepares messages of this size and this side's tasks, before either side begins to measure.
     ///
     /// # Errors
     ///
-    /// The device does not take a receive.
-    pub fn prepare(&mut self, size: u64, parts: Parts) -> Result<(), Error> {
+    /// The device refuses a receive.
+    pub fn prepare(&mut self, size: u64, parts: SideTasks) -> Result<(), Error> {
         self.members.iter_mut().try_for_each(|member| member.prepare(size, parts))
     }
 
-    /// Measures messages of this size: the client's part, and the server's too where both measure.
+    /// Measures messages of this size. The client calls it, and the server too if both measure.
     ///
     /// # Errors
     ///
-    /// A message failed, or the peer is gone.
+    /// A message failed, or the peer ended.
     pub fn measure(
         &mut self,
         size: u64,
-        outlook: &Outlook<'_>,
-        progress: &Progress,
+        peer: &PeerWatch<'_>,
+        progress: &TestProgress,
     ) -> Result<Measured, Error> {
-        Pace::of(self.test.duration, |pace| self.measure_at(pace, size, outlook, progress))
+        PhaseClock::of(self.test.duration, |pace| self.measure_at(pace, size, peer, progress))
     }
 
     fn measure_at(
         &mut self,
-        pace: &Pace,
+        pace: &PhaseClock,
         size: u64,
-        outlook: &Outlook<'_>,
-        progress: &Progress,
+        peer: &PeerWatch<'_>,
+        progress: &TestProgress,
     ) -> Result<Measured, Error> {
         let (measuring, timer) = (AtomicU32::new(self.test.thread_count()), self.timer.clone());
         let tallies = self.all(|index, member| {
-            let mut watch = Watch::new(outlook, &timer).counting(progress.of(index));
+            let mut watch = Watch::new(peer, &timer).counting(progress.of(index));
             let before = processor_time();
             let measured = member.measure(pace, size, &mut watch);
             let processor = processor_time() - before;
             if measured.is_err() {
-                // What the others would find does not count any more.
+                // After a failure the figures of other threads do not matter.
                 pace.end();
             }
             measuring.fetch_sub(1, Ordering::Relaxed);
             let tally = measured?;
-            // The peer's threads may wait for this one to take their messages, and others of this side for those.
+            // The peer's threads may wait for this one to receive their messages, and other threads
+            // of this side for the peer's.
             member.keep_taking(&measuring, &mut watch)?;
             Ok((tally, processor))
         })?;
         let processor: u64 = tallies.iter().map(|(_, processor)| processor).sum();
-        let tally =
-            tallies.into_iter().map(|(tally, _)| tally).reduce(Tally::with).expect("a side has a thread");
+        let tally = tallies
+            .into_iter()
+            .map(|(tally, _)| tally)
+            .reduce(SendTotals::with)
+            .expect("a side has a thread");
         let cpu_ns_per_msg = (tally.sent > 0).then(|| processor as f64 / tally.sent as f64);
         Ok(Measured { row: self.row(size, tally), cpu_ns_per_msg })
     }
 
-    fn row(&mut self, size: u64, tally: Tally) -> Row {
+    fn row(&mut self, size: u64, tally: SendTotals) -> ResultRow {
         let summary = BandwidthSummary::new(size, tally.counted, tally.ticks(), &self.timer);
         let bandwidth = BandwidthRow::new(size, tally.counted, summary);
-        let Some(definition) = self.test.latency_definition() else { return Row::Bandwidth(bandwidth) };
+        let Some(definition) = self.test.latency_definition() else { return ResultRow::Bandwidth(bandwidth) };
         self.recorder.clear();
         self.members.iter().for_each(|member| self.recorder.add(member.recorder()));
         let summary = self.recorder.summary(self.sample_nanoseconds(definition));
         let latency = LatencyRow::new(size, self.recorder.len(), summary);
         match self.test.measure {
-            Measure::Latency(_) => Row::Latency(latency),
-            _ => Row::Rated(RatedRow { messages: bandwidth, latency }),
+            Measure::Latency(_) => ResultRow::Latency(latency),
+            _ => ResultRow::Rated(RatedRow { messages: bandwidth, latency }),
         }
     }
 
-    /// The latencies that were measured last, if this side measures any.
+    /// The distribution of the last measurement's latencies, if this side measured any.
     pub fn distribution(&self) -> Option<Distribution> {
         let definition = self.test.latency_definition()?;
         Some(self.recorder.distribution(self.sample_nanoseconds(definition)))
     }
 
-    /// How many nanoseconds of latency a tick of a sample stands for.
+    /// Nanoseconds of latency per tick of a sample.
     fn sample_nanoseconds(&self, definition: LatencyDefinition) -> f64 {
         let tick = self.timer.nanoseconds_per_tick();
         match definition {
-            // Its samples are nanoseconds.
+            // The device clock's samples are nanoseconds.
             _ if self.test.device_clock => 1.0,
             LatencyDefinition::PingPong => tick / 2.0,
             LatencyDefinition::Completion => tick,
         }
     }
 
-    /// Answers messages, where they want an answer, or takes them, where they want to be taken: the server's part.
+    /// Runs the server's part: answers messages, or receives them.
     ///
     /// # Errors
     ///
-    /// A message failed, or the peer is gone.
-    pub fn answer(&mut self, outlook: &Outlook<'_>) -> Result<(), Error> {
+    /// A message failed, or the peer ended.
+    pub fn answer(&mut self, peer: &PeerWatch<'_>) -> Result<(), Error> {
         if !self.test.both_sides_work() {
             return Ok(());
         }
         let timer = self.timer.clone();
-        self.all(|_, member| member.answer(&mut Watch::new(outlook, &timer))).map(drop)
+        self.all(|_, member| member.answer(&mut Watch::new(peer, &timer))).map(drop)
     }
 
-    /// What became of the messages of this size, when all is over; and whether their bytes are as they should be, if the
-    /// test asks for that.
+    /// The numbers of messages of this size after the measurement. It also validates their bytes,
+    /// if the test asks for that.
     ///
     /// # Errors
     ///
-    /// They are not.
-    pub fn arrived(&self, size: u64) -> Result<Arrived, Error> {
-        self.members.iter().try_fold(Arrived { sent: 0, taken: 0 }, |sum, member| {
-            let Arrived { sent, taken } = member.arrived(size)?;
-            Ok(Arrived { sent: sum.sent + sent, taken: sum.taken + taken })
+    /// The bytes differ.
+    pub fn arrived(&self, size: u64) -> Result<MessageCounts, Error> {
+        self.members.iter().try_fold(MessageCounts { sent: 0, taken: 0 }, |sum, member| {
+            let MessageCounts { sent, taken } = member.arrived(size)?;
+            Ok(MessageCounts { sent: sum.sent + sent, taken: sum.taken + taken })
         })
     }
 
-    /// Has every thread do something, all at the same time; of several that fail, the first one's error.
+    /// Runs `work` on every thread at the same time; returns the first thread's error if several
+    /// fail.
     fn all<T: Send>(
         &mut self,
         work: impl Fn(usize, &mut Workload) -> Result<T, Error> + Sync,
@@ -231,11 +242,12 @@ impl Team {
     }
 }
 
-/// Does something with each member on a thread of its own, all at the same time, on these processors or anywhere; with a single
-/// one that may be anywhere, here. Of several that fail, the first one's error.
+/// Runs `work` for each member on a separate thread at the same time, pinned to these processors or
+/// unpinned. A single member without a processor runs here. If several fail, the first one's error
+/// is returned.
 ///
-/// What is made this way lies apart: allocators have an arena for each thread that is alive, and what two threads write to
-/// while they measure must not share a cache line.
+/// Objects that are created this way lie apart, because allocators have an arena for each thread.
+/// Data that two threads write during a measurement must not share a cache line.
 fn together<M: Send, T: Send>(
     processors: &[usize],
     mut members: Vec<M>,
@@ -244,7 +256,7 @@ fn together<M: Send, T: Send>(
     if members.len() == 1 && processors.is_empty() {
         return members.pop().map(|member| work(0, member)).into_iter().collect();
     }
-    let (gate, work) = (&Gate::new(), &work);
+    let (gate, work) = (&StartBarrier::new(), &work);
     thread::scope(|scope| {
         let mut threads = Vec::new();
         for (index, member) in members.into_iter().enumerate() {
@@ -271,14 +283,14 @@ fn together<M: Send, T: Send>(
     })
 }
 
-/// Where threads wait for one another, so that all begin at the same time.
+/// A barrier that makes all threads begin at the same time.
 #[derive(Debug)]
-struct Gate {
+struct StartBarrier {
     waiting: AtomicU32,
     state: AtomicU8,
 }
 
-impl Gate {
+impl StartBarrier {
     const SHUT: u8 = 0;
     const OPEN: u8 = 1;
     const CLOSED: u8 = 2;
@@ -287,19 +299,20 @@ impl Gate {
         Self { waiting: AtomicU32::new(0), state: AtomicU8::new(Self::SHUT) }
     }
 
-    /// Waits until it is opened; whether it was, and not closed for good.
+    /// Waits until the barrier opens; returns false if it closed for good.
     fn wait(&self) -> bool {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         loop {
             match self.state.load(Ordering::Relaxed) {
-                // Whoever has no processor to wait on gets one sooner if it is left to others.
+                // Yields, because other threads may need this processor to reach the barrier.
                 Self::SHUT => thread::yield_now(),
                 state => return state == Self::OPEN,
             }
         }
     }
 
-    /// Lets all through when so many are there. What they work on they were given before: the gate tells nothing else.
+    /// Opens the barrier when `threads` threads have arrived. It orders no data, because the
+    /// threads got theirs before.
     fn open(&self, threads: u32) {
         while self.waiting.load(Ordering::Relaxed) < threads {
             thread::yield_now();
@@ -320,7 +333,7 @@ mod tests {
 
     #[test]
     fn nobody_is_through_before_all_are_there() {
-        let (gate, through) = (Gate::new(), AtomicU32::new(0));
+        let (gate, through) = (StartBarrier::new(), AtomicU32::new(0));
         thread::scope(|scope| {
             for _ in 0..3 {
                 scope.spawn(|| {
@@ -339,7 +352,7 @@ mod tests {
 
     #[test]
     fn a_closed_gate_keeps_nobody() {
-        let gate = Gate::new();
+        let gate = StartBarrier::new();
         gate.close();
         assert!(!gate.wait());
     }
