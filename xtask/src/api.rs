@@ -88,7 +88,8 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     let mut different = Vec::new();
     for package in PACKAGES {
         let json = rustdoc(root, &folder, package, "now")?;
-        let (committed, listing) = (root.join(format!("docs/generated/api/{package}.txt")), listing(package, &json)?);
+        let (committed, listing) =
+            (root.join(format!("docs/generated/api/{package}.txt")), listing(package, &json)?);
         if !args.check {
             fs::write(&committed, listing)?;
         } else if fs::read_to_string(&committed).unwrap_or_default() != listing {
@@ -204,11 +205,9 @@ fn without_flag_traits(items: &str) -> Vec<&str> {
     let mut omitted = None;
     for line in items.lines() {
         if let Some((implemented, target)) = implementation(line) {
-            let is_flag_type = items.lines().any(|line| {
-                implementation(line) == Some(("bitflags::traits::Flags", target))
-            });
-            let is_omitted =
-                is_flag_type && FLAG_TRAITS.iter().any(|prefix| implemented.starts_with(prefix));
+            let is_flag_type =
+                items.lines().any(|line| implementation(line) == Some(("bitflags::traits::Flags", target)));
+            let is_omitted = is_flag_type && FLAG_TRAITS.iter().any(|prefix| implemented.starts_with(prefix));
             omitted = is_omitted.then_some(target);
         } else if line.starts_with("impl") {
             omitted = None;

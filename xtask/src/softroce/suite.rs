@@ -106,7 +106,9 @@ impl Run {
         let run = |name: &str, choice: Option<&Choice>| Self {
             program: program.clone(),
             name: name.to_owned(),
-            variable: choice.and_then(|choice| choice.part).map(|part| format!("{}={}", part.variable, part.name)),
+            variable: choice
+                .and_then(|choice| choice.part)
+                .map(|part| format!("{}={}", part.variable, part.name)),
             modules: choice.map_or(&[], |choice| choice.modules),
             when: choice.map_or(When::Always, |choice| choice.when),
         };
@@ -187,8 +189,7 @@ impl SuiteArgs {
     /// Whether to run it.
     fn takes(&self, test: &Run) -> bool {
         let named = |list: &[String]| list.iter().any(|entry| *entry == test.name || *entry == test.title());
-        let wanted =
-            if self.test.is_empty() { test.when == When::Always } else { named(&self.test) };
+        let wanted = if self.test.is_empty() { test.when == When::Always } else { named(&self.test) };
         wanted && !named(&self.skip)
     }
 }
