@@ -6,25 +6,19 @@
 //! clock ticks into figures, and
 //! [`report`] prints them, and writes files of the [`result`].
 //!
+//! This crate has the sessions and suites; `stride-base` and `stride-workload` have the rest.
+//!
 //! What it does not do: it is no library for other programs, and it does not tune the machine.
 
 #![deny(unsafe_code)]
 
-pub mod buffers;
-pub mod cli;
-pub mod control;
-pub mod device;
-pub mod error;
-pub mod interrupt;
-pub mod memory;
-pub mod placement;
-pub mod plan;
-pub mod report;
-pub mod result;
 pub mod session;
-pub mod statistics;
 pub mod suite;
-pub mod workload;
+
+pub use stride_base::{
+    buffers, cli, control, device, error, interrupt, memory, placement, plan, report, result, statistics,
+};
+pub use stride_workload as workload;
 
 /// What the fuzz target in `fuzz/` calls.
 #[cfg(fuzzing)]

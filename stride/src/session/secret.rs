@@ -2,49 +2,22 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use crate::control::{LONGEST_SECRET, Secret, SecretError};
+use crate::control::{LONGEST_SECRET, Secret};
+use crate::error::{NoSecretError, SECRET_VARIABLE};
 use crate::plan::LocalOptions;
 use crate::report::Output;
-
-/// The variable that has the secret, unless a file is named.
-const VARIABLE: &str = "STRIDE_SECRET";
-
-/// The user wants a secret, and there is none.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum NoSecretError {
-    /// The file cannot be read.
-    #[error("--secret-file: cannot read {}: {source}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The system's words.
-        source: io::Error,
-    },
-    /// What is in the file is none.
-    #[error("--secret-file {}: {source}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: SecretError,
-    },
-    /// What the variable has is none.
-    #[error("{VARIABLE}: {0}; or unset it, to go without")]
-    Variable(SecretError),
-}
 
 /// The secret of the file that the user named, else of the variable, else none.
 pub(super) fn find(local: &LocalOptions, output: &mut Output) -> Result<Option<Secret>, NoSecretError> {
     if let Some(path) = &local.secret_file {
         return of_file(path, output).map(Some);
     }
-    of_variable(std::env::var_os(VARIABLE).as_deref())
+    of_variable(std::env::var_os(SECRET_VARIABLE).as_deref())
 }
 
 fn of_file(path: &Path, output: &mut Output) -> Result<Secret, NoSecretError> {

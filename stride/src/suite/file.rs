@@ -1,107 +1,13 @@
 //! Reading suites.
 
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
 use super::shipped;
-use crate::cli::{Size, SizeError};
-
-/// Suites that name one another go no deeper.
-const DEEPEST: u32 = 8;
-
-/// A suite cannot be read.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum SuiteError {
-    /// The file cannot be read.
-    #[error("cannot read the suite {}: {source}; `stride-perf suite --list` has the names of those that need no file", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The system's words.
-        source: io::Error,
-    },
-    /// It is no suite.
-    #[error("the suite {suite}: {reason}")]
-    Syntax {
-        /// Its name or file.
-        suite: String,
-        /// What is wrong, and where.
-        reason: String,
-    },
-    /// Suites include each other.
-    #[error(
-        "the suite {suite}: suites include one another more than {DEEPEST} deep: take one of the `include` out"
-    )]
-    TooDeep {
-        /// The last one.
-        suite: String,
-    },
-    /// Nothing to measure.
-    #[error("the suite {suite} has no test: add a [[test]] with a `name` and what to `run`")]
-    Empty {
-        /// Its name or file.
-        suite: String,
-    },
-    /// Files of results have the tests' names.
-    #[error(
-        "the test name `{name}`: give each test of a suite a name of its own, of letters, digits, `-` and `_`"
-    )]
-    Name {
-        /// The name.
-        name: String,
-    },
-    /// A test cannot be run.
-    #[error("the test {test} (`stride-perf {words}`): {reason}")]
-    Test {
-        /// Its name.
-        test: String,
-        /// What was to be run.
-        words: String,
-        /// Why not.
-        reason: String,
-    },
-    /// A file of results is there already.
-    #[error("{flag} {} exists: give another name, or --force to replace it", path.display())]
-    Exists {
-        /// The flag that names it.
-        flag: &'static str,
-        /// The file.
-        path: PathBuf,
-    },
-    /// Each test would replace what the one before has written.
-    #[error(
-        "--force and --jsonl do not go together in a suite, whose tests all add to one file: leave --force out, and remove the file first"
-    )]
-    ForcedLines,
-    /// A size that is none.
-    #[error("the test {test}: {given} of `sizes`: {source}")]
-    Size {
-        /// The test's name.
-        test: String,
-        /// What is there.
-        given: String,
-        /// Why it is none.
-        source: SizeError,
-    },
-    /// Some tests failed.
-    #[error("{failed} of {all} tests failed")]
-    Failed {
-        /// How many.
-        failed: usize,
-        /// Of how many.
-        all: usize,
-    },
-    /// Every test was skipped.
-    #[error("no test of {suite} could be run, as each was skipped")]
-    NothingRan {
-        /// The suite.
-        suite: String,
-    },
-}
+use crate::cli::Size;
+use crate::error::{DEEPEST_SUITE, SuiteError};
 
 /// A suite, as its file has it.
 #[derive(Debug, Deserialize)]
@@ -146,7 +52,7 @@ pub(super) struct Suite {
 /// The suite that has come with the program under this name, else that of the file.
 pub(super) fn read(name: &str) -> Result<Suite, SuiteError> {
     let mut tests = Vec::new();
-    let title = read_into(&mut tests, name, Path::new(""), DEEPEST)?;
+    let title = read_into(&mut tests, name, Path::new(""), DEEPEST_SUITE)?;
     if tests.is_empty() {
         return Err(SuiteError::Empty { suite: name.to_owned() });
     }
