@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::common::{Ended, Running, command, run};
 
-/// The value, the limit and the remedy are in one line.
+/// The error's single line names the value, the limit and the remedy.
 #[track_caller]
 fn refused(flags: &str, words: &[&str]) {
     let ended = run(flags);
