@@ -1,8 +1,8 @@
-//! Messages that the system moves: as many RDMA READs, or RDMA WRITEs and SENDs, at the front of a queue as one call takes.
+//! Batches: consecutive RDMA READs, or RDMA WRITEs and SENDs, that one system call moves.
 //!
-//! The hazards stand for all of them, and so do the comparisons of the generations. The system says how many bytes it has moved, and it moves
-//! range after range: the messages that lie within those bytes are done. What comes of the one that does not, the long
-//! way finds out, which begins it anew.
+//! The hazards and the comparisons of generations stand for all of them. The system says how many bytes
+//! it has moved, and it moves range after range: the messages within those bytes are done. The general
+//! path begins the first message that is not done again, and finds its outcome.
 //!
 //! SENDs claim their receives one after the other, before anything is moved, and finish them in this order afterwards. What is
 //! claimed and not done goes back, the latest first, so that the next message takes the earliest. No WRITE follows a

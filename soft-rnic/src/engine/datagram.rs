@@ -1,4 +1,4 @@
-//! Datagrams: to whatever queue pair each request names, delivered or silently lost.
+//! UD datagrams: each request names its receiver, and a datagram is delivered or silently lost.
 
 use std::cell::Cell;
 use std::sync::Arc;

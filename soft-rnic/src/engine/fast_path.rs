@@ -1,10 +1,10 @@
-//! The short way of the requests that nearly all are: an RDMA WRITE of one piece to memory that is mapped here, or that one call
-//! of the system reaches, an RDMA READ of one piece from memory that is mapped here, and a SEND of one piece that fits into the receive's
-//! slot.
+//! The fast path of RDMA WRITE, RDMA READ and SEND on an established connection.
 //!
-//! They do what every transfer does (`connected.rs`, `deliver.rs`), in the same order. Whatever is out of the ordinary, a key
-//! that does not fit, a generation that has changed, a receive that is not there, ends the short way before anything is touched,
-//! and the long one finds out what comes of the request.
+//! It takes a WRITE of one piece to memory that is mapped here or that one system call reaches, a READ
+//! of one piece from memory that is mapped here, and a SEND of one piece that fits into the slot of the
+//! receive. It does what the general path does (`write.rs`, `read.rs`, `send.rs`), in the same order. In
+//! every other case (a key that does not fit, a generation that has changed, no receive) it ends before
+//! anything is touched, and the general path finds the outcome.
 
 use std::sync::Arc;
 
@@ -88,11 +88,11 @@ impl Qp {
         let Some(piece) = self.single_piece(posted) else { return false };
         let done = match request.opcode {
             ibv_wr_opcode::IBV_WR_RDMA_WRITE => {
-                self.fast_rdma(Direction::Write, posted, &piece, peer, transfer_slot, alone)
+                self.fast_write_or_read(Direction::Write, posted, &piece, peer, transfer_slot, alone)
             }
             ibv_wr_opcode::IBV_WR_RDMA_READ => {
                 let may = piece.writable && self.may_read(state, peer);
-                may && self.fast_rdma(Direction::Read, posted, &piece, peer, transfer_slot, false)
+                may && self.fast_write_or_read(Direction::Read, posted, &piece, peer, transfer_slot, false)
             }
             ibv_wr_opcode::IBV_WR_SEND | ibv_wr_opcode::IBV_WR_SEND_WITH_IMM => {
                 self.fast_send(posted, &piece, peer, transfer_slot, deferred)
@@ -152,7 +152,7 @@ impl Qp {
     }
 
     #[inline(always)]
-    fn fast_rdma(
+    fn fast_write_or_read(
         &self,
         direction: Direction,
         posted: &PostedSend<'_>,
@@ -165,15 +165,15 @@ impl Qp {
             return false;
         }
         if peer.process.is_own() {
-            self.fast_rdma_own_process(direction, posted, piece, peer, transfer_slot)
+            self.fast_copy_own_process(direction, posted, piece, peer, transfer_slot)
         } else {
-            self.fast_rdma_mapped(direction, posted, piece, peer, transfer_slot, alone)
+            self.fast_copy_mapped(direction, posted, piece, peer, transfer_slot, alone)
         }
     }
 
     /// Within the process: by its private tables.
     #[inline]
-    fn fast_rdma_own_process(
+    fn fast_copy_own_process(
         &self,
         direction: Direction,
         posted: &PostedSend<'_>,
@@ -205,9 +205,9 @@ impl Qp {
         true
     }
 
-    /// DatagramTarget or from memory of the peer.
+    /// To or from memory of the peer.
     #[inline(always)]
-    fn fast_rdma_mapped(
+    fn fast_copy_mapped(
         &self,
         direction: Direction,
         posted: &PostedSend<'_>,
@@ -246,7 +246,7 @@ impl Qp {
             return false;
         }
         reach(Step::BeforeCopy);
-        // SAFETY: as in `fast_rdma_own_process`; the transfer slot keeps the peer's memory mapped.
+        // SAFETY: as in `fast_copy_own_process`; the transfer slot keeps the peer's memory mapped.
         unsafe { piece.copy(direction, there) };
         peer.process.counters().add(transfer_slot, PayloadPath::Direct, piece.len);
         true

@@ -1,4 +1,4 @@
-//! Executing requests while there are rules of faults.
+//! Fault injection: executing requests while fault rules are in force.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

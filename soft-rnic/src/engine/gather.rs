@@ -1,4 +1,4 @@
-//! The requester's own memory: checking keys and finding pointers.
+//! The gather list of a request: checks local keys and finds pointers.
 
 use rdma_mummy_sys::types::{ibv_access_flags, ibv_sge, ibv_wc_status};
 

@@ -1,6 +1,6 @@
-//! Datagrams to a group: a copy for each queue pair in it, of any process of the fabric.
+//! UD multicast: a copy for each queue pair of the group, of any process of the fabric.
 //!
-//! DatagramTarget a receiver its copy is as any other datagram (InfiniBand specification, chapter 10, unreliable datagram multicast): the Q_Key is looked at, a receive is
+//! To a receiver its copy is as any other datagram (InfiniBand specification, chapter 10, unreliable datagram multicast): the Q_Key is looked at, a receive is
 //! taken, and who has none posted gets none. What becomes of one copy is nothing to the others.
 
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Messages that take a receive of the peer: SEND, RDMA WRITE with immediate data, datagrams.
+//! SEND, and every other message that consumes a receive: RDMA WRITE with immediate data, datagrams.
 
 use std::sync::Arc;
 

@@ -34,7 +34,7 @@ pub(crate) struct ReceiveQueue {
     max_sge: usize,
     posted: Box<[PostedRecv]>,
     entries: Box<[ibv_sge]>,
-    /// PostedRecv and not consumed.
+    /// Posted and not consumed.
     outstanding: u32,
     /// Where the oldest outstanding receive may be, and where the next one goes.
     head: u32,

@@ -1,4 +1,4 @@
-//! CompletionSources: who is asked when.
+//! Completion sources: the queue pairs that a poll asks, and in which order.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
