@@ -27,7 +27,7 @@ impl Qp {
         let [first, second] = request.operands;
         let (before, path) = match remote.place {
             RemotePlace::Mapped(at) if at.addr().is_multiple_of(8) => {
-                // SAFETY: eight bytes of the region, aligned, the hazards are set, a full fence has followed and the snapshots are current.
+                // SAFETY: eight bytes of the region, aligned, the hazards are set and `revalidate` has compared the snapshots.
                 let before = unsafe {
                     if swaps {
                         copy::compare_and_swap(at.cast(), first, second)
@@ -85,7 +85,7 @@ impl Qp {
         };
         let path = match remote.place {
             RemotePlace::Mapped(at) if at.addr().is_multiple_of(8) => {
-                // SAFETY: eight bytes of the region, aligned, the hazards are set, a full fence has followed and the snapshots are current.
+                // SAFETY: eight bytes of the region, aligned, the hazards are set and `revalidate` has compared the snapshots.
                 unsafe { copy::atomic_store(at.cast(), value) };
                 ctx.mapped()
             }

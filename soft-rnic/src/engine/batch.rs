@@ -17,6 +17,7 @@ use super::connected::MAX_MESSAGE;
 use super::payload::Direction;
 use super::peer::PeerQp;
 use super::send::{ClaimedRecv, RecvMeta, RecvSges, map_for, unclaim_receive};
+use super::validate::revalidate;
 use super::{Deferred, Hazards};
 use crate::node::{PayloadPath, TransferSlotGuard};
 use crate::objects::region::Region;
@@ -27,7 +28,7 @@ use crate::queue_pair::transfer_slot_mutex::TransferSlotMutexGuard;
 use crate::queue_pair::{Qp, Sending};
 use crate::shared::entry::{MrEntry, kind};
 use crate::shared::generation::GenerationSnapshot;
-use crate::shared::hazard::{Hazard, full_fence};
+use crate::shared::hazard::Hazard;
 use crate::shared::segment::MAX_SGE;
 use crate::shared::slot::EAGER;
 
@@ -351,11 +352,10 @@ impl Qp {
             hazards.local.set(Hazard::new(self.number.index, batch.local_region));
         }
         hazards.remote.set(Hazard::new(peer.index, batch.remote_region));
-        full_fence();
-        if !peer.entry().is_current(peer.snapshot) || !batch.is_current() {
+        if revalidate(peer, || true, || batch.is_current()).is_err() {
             return 0;
         }
-        // SAFETY: the hazards are set, a full fence has followed and all snapshots are current: the local ranges may be touched, and are written only by READs, whose
+        // SAFETY: the hazards are set and `revalidate` has compared all snapshots: the local ranges may be touched, and are written only by READs, whose
         // keys allow it; the remote ones lie in the peer's regions.
         let moved = unsafe {
             match batch.direction {

@@ -14,6 +14,7 @@ use super::connected::MAX_MESSAGE;
 use super::payload::Direction;
 use super::peer::PeerQp;
 use super::send::sges_are_valid;
+use super::validate::revalidate;
 use super::{Deferred, Hazards};
 use crate::faults::Step;
 use crate::faults::injected::reach;
@@ -25,7 +26,7 @@ use crate::queue_pair::transfer_slot_mutex::TransferSlotMutexGuard;
 use crate::queue_pair::{Qp, Sending};
 use crate::shared::entry::{MrDescriptor, MrEntry, kind};
 use crate::shared::generation::GenerationSnapshot;
-use crate::shared::hazard::{Hazard, full_fence};
+use crate::shared::hazard::Hazard;
 use crate::shared::slot::{Delivery, EAGER};
 
 /// What the peer allows, for a transfer this way.
@@ -193,12 +194,11 @@ impl Qp {
         let hazards = self.set_hazards(peer, piece, Hazard::NO_REGION, transfer_slot);
         // The source may lie in another region than the destination: the hazard stands for both.
         hazards.local.set(Hazard::new(peer.index, Hazard::ANY_REGION));
-        full_fence();
-        if !region.is_current(snapshot) || !peer.entry().is_current(peer.snapshot) || !piece.is_current() {
+        if revalidate(peer, || region.is_current(snapshot), || piece.is_current()).is_err() {
             return false;
         }
         reach(Step::BeforeCopy);
-        // SAFETY: the hazards are set, a full fence has followed and all snapshots are current, so both sides may be touched; each lies within its region, or
+        // SAFETY: the hazards are set and `revalidate` has compared all snapshots, so both sides may be touched; each lies within its region, or
         // in the send queue.
         unsafe { piece.copy(direction, there) };
         peer.process.counters().add(transfer_slot, PayloadPath::Own, piece.len);
@@ -240,9 +240,8 @@ impl Qp {
                 && self.fast_write_by_kernel(piece, peer, transfer_slot, (entry, snapshot, index), there);
         };
         reach(Step::BeforeMark);
-        let _marks = self.set_hazards(peer, piece, index, transfer_slot);
-        full_fence();
-        if !entry.is_current(snapshot) || !peer.entry().is_current(peer.snapshot) || !piece.is_current() {
+        let _hazards = self.set_hazards(peer, piece, index, transfer_slot);
+        if revalidate(peer, || entry.is_current(snapshot), || piece.is_current()).is_err() {
             return false;
         }
         reach(Step::BeforeCopy);
@@ -270,12 +269,11 @@ impl Qp {
         let remote = [vm::remote(there, source.len)];
         reach(Step::BeforeMark);
         let hazards = self.set_hazards(peer, source, index, transfer_slot);
-        full_fence();
-        if !entry.is_current(snapshot) || !peer.entry().is_current(peer.snapshot) || !source.is_current() {
+        if revalidate(peer, || entry.is_current(snapshot), || source.is_current()).is_err() {
             return false;
         }
         reach(Step::BeforeCopy);
-        // SAFETY: the hazards are set, a full fence has followed and all snapshots are current, so the source may be read, and the range lies in the peer's region.
+        // SAFETY: the hazards are set and `revalidate` has compared all snapshots, so the source may be read, and the range lies in the peer's region.
         let moved = unsafe { vm.write(&local, &remote) };
         drop(hazards);
         peer.process.counters().add_call(transfer_slot);
@@ -304,9 +302,8 @@ impl Qp {
             return false;
         }
         reach(Step::BeforeMark);
-        let _marks = self.set_hazards(peer, piece, Hazard::NO_REGION, transfer_slot);
-        full_fence();
-        if !peer.entry().is_current(peer.snapshot) || !piece.is_current() {
+        let _hazards = self.set_hazards(peer, piece, Hazard::NO_REGION, transfer_slot);
+        if revalidate(peer, || true, || piece.is_current()).is_err() {
             return false;
         }
         reach(Step::BeforeClaim);

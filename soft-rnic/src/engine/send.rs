@@ -11,6 +11,7 @@ use super::fast_path::mapped_pointer;
 use super::payload::{Direction, RemotePiece, RemotePieces, RemotePlace};
 use super::peer::PeerQp;
 use super::rpc::abandon_to_owner;
+use super::validate::revalidate;
 use super::{CopyError, Deferred, TransferCtx, WrOutcome};
 use crate::faults::injected::{reach, skips_fast_path};
 use crate::faults::{self, Step};
@@ -81,13 +82,8 @@ impl Qp {
     ) -> Result<WrOutcome, TransferError> {
         let TransferCtx { peer, gather_list, hazards, .. } = ctx;
         reach(Step::BeforeMark);
-        hazards.remote.publish(Hazard::new(peer.hazard_index, Hazard::NO_REGION));
-        if !peer.entry().is_current(peer.snapshot) {
-            return Err(TransferError::Stale);
-        }
-        if !gather_list.is_current() {
-            return Err(TransferError::Local(ibv_wc_status::IBV_WC_LOC_PROT_ERR));
-        }
+        hazards.remote.set(Hazard::new(peer.hazard_index, Hazard::NO_REGION));
+        revalidate(peer, || true, || gather_list.is_current())?;
         reach(Step::BeforeClaim);
         let claimed = self.claim_receive(peer, deferred)?;
         reach(Step::Claimed);
@@ -185,10 +181,7 @@ impl Qp {
             hazards.local.set(Hazard::new(peer.hazard_index, Hazard::ANY_REGION));
         }
         hazards.remote.set(Hazard::new(peer.hazard_index, entries.hazard_region()));
-        full_fence();
-        if !entries.are_current(&peer.process) || !peer.entry().is_current(peer.snapshot) {
-            return Err(TransferError::Stale);
-        }
+        revalidate(peer, || entries.are_current(&peer.process), || true)?;
         let remotes = self.remote_pieces(ctx, &entries, meta.header)?;
         peer.kernel_cannot_copy
             .set(!remotes.iter().any(|remote| matches!(remote.place, RemotePlace::ByKernel(_))));

@@ -1,13 +1,15 @@
 //! Validation of what a transfer touches: the responder's key and the snapshots that were taken.
 //!
-//! Every transfer has the same order: take snapshots and read descriptors, set the hazards, a full
-//! fence, and compare each snapshot with its generation. Only after that may the memory be touched.
+//! Every transfer has the same order: take snapshots and read descriptors, set the hazards, and
+//! [`revalidate`]: a full fence, then each snapshot is compared with its generation. Only after that
+//! may the memory be touched.
 
 use rdma_mummy_sys::types::{ibv_access_flags, ibv_wc_status};
 
 use super::TransferCtx;
 use super::connected::{Nak, TransferError};
 use super::payload::{RemotePiece, RemotePlace};
+use super::peer::PeerQp;
 use crate::faults::Step;
 use crate::faults::injected::reach;
 use crate::queue_pair::Qp;
@@ -15,12 +17,36 @@ use crate::queue_pair::send_queue::PostedSend;
 use crate::shared::entry::domain;
 use crate::shared::hazard::{Hazard, full_fence};
 
+/// The second half of validation, after the hazards were set: a full fence, then all snapshots are
+/// compared with their generations, the remote region's and the peer queue pair's before the local
+/// ones.
+///
+/// # Errors
+///
+/// `Stale` if the remote region or the queue pair has changed, a local protection error if a local
+/// region has.
+#[inline(always)]
+pub(super) fn revalidate(
+    peer: &PeerQp,
+    remote_is_current: impl FnOnce() -> bool,
+    local_is_current: impl FnOnce() -> bool,
+) -> Result<(), TransferError> {
+    full_fence();
+    if !remote_is_current() || !peer.entry().is_current(peer.snapshot) {
+        return Err(TransferError::Stale);
+    }
+    if !local_is_current() {
+        return Err(TransferError::Local(ibv_wc_status::IBV_WC_LOC_PROT_ERR));
+    }
+    Ok(())
+}
+
 impl Qp {
     /// A request without bytes: only whether the peer listens.
     pub(super) fn check_peer_accepts(ctx: TransferCtx<'_>) -> Result<(), TransferError> {
         let peer = ctx.peer;
-        ctx.hazards.remote.publish(Hazard::new(peer.hazard_index, Hazard::NO_REGION));
-        if peer.entry().is_current(peer.snapshot) { Ok(()) } else { Err(TransferError::Stale) }
+        ctx.hazards.remote.set(Hazard::new(peer.hazard_index, Hazard::NO_REGION));
+        revalidate(peer, || true, || true)
     }
 
     /// Checks the key that a request names, publishes the hazards and looks again: then the memory may be touched.
@@ -57,13 +83,7 @@ impl Qp {
         }
         reach(Step::BeforeMark);
         hazards.remote.set(Hazard::new(peer.hazard_index, index));
-        full_fence();
-        if !entry.is_current(snapshot) || !peer.entry().is_current(peer.snapshot) {
-            return Err(TransferError::Stale);
-        }
-        if !gather_list.is_current() {
-            return Err(TransferError::Local(ibv_wc_status::IBV_WC_LOC_PROT_ERR));
-        }
+        revalidate(peer, || entry.is_current(snapshot), || gather_list.is_current())?;
         let writes = needed != ibv_access_flags::IBV_ACCESS_REMOTE_READ;
         let place = self
             .locate(ctx, request.rkey, &descriptor, request.remote_addr, request.length, writes)
@@ -95,13 +115,7 @@ impl Qp {
         // The source may lie in another region than the destination: the hazard stands for both.
         hazards.local.set(Hazard::new(peer.hazard_index, Hazard::ANY_REGION));
         hazards.remote.set(Hazard::new(peer.hazard_index, Hazard::NO_REGION));
-        full_fence();
-        if !region.is_current(snapshot) || !peer.entry().is_current(peer.snapshot) {
-            return Err(TransferError::Stale);
-        }
-        if !gather_list.is_current() {
-            return Err(TransferError::Local(ibv_wc_status::IBV_WC_LOC_PROT_ERR));
-        }
+        revalidate(peer, || region.is_current(snapshot), || gather_list.is_current())?;
         let len = request.length as usize;
         Ok(RemotePiece {
             place: RemotePlace::Mapped(at),

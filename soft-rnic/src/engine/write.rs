@@ -19,7 +19,7 @@ impl Qp {
             return Self::check_peer_accepts(ctx);
         }
         let remote = self.validate_remote(posted, ctx, ibv_access_flags::IBV_ACCESS_REMOTE_WRITE)?;
-        // SAFETY: the hazards are set, a full fence has followed and all snapshots are current, as `validate_remote` has checked.
+        // SAFETY: the hazards are set and `revalidate` has compared all snapshots, as `validate_remote` has checked.
         unsafe { self.move_payload(ctx, Direction::Write, &[remote]) }.map_err(TransferError::Copy)
     }
 
