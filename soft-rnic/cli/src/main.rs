@@ -22,8 +22,8 @@ struct Cli {
 /// A subcommand each; every one has a module of its name.
 #[derive(Subcommand)]
 enum Command {
-    Run(run::Args),
-    Status(status::Args),
+    Run(run::RunArgs),
+    Status(status::StatusArgs),
 }
 
 /// This program's own failure, which few programs that it runs end with.

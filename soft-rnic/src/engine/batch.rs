@@ -20,7 +20,7 @@ use super::send::{ClaimedRecv, RecvMeta, RecvSges, map_for, unclaim_receive};
 use super::validate::revalidate;
 use super::{Deferred, Hazards};
 use crate::node::{PayloadPath, TransferSlotGuard};
-use crate::objects::region::Region;
+use crate::objects::region::RegionSlot;
 use crate::platform::copy;
 use crate::platform::vm::{self, Vm, VmError};
 use crate::queue_pair::send_queue::{PayloadKind, PostedSend, SendQueueConsumer};
@@ -46,7 +46,7 @@ struct WrBatch<'a> {
     remote: ArrayVec<libc::iovec, BATCH_RANGES>,
     /// Where each message ends, in bytes from the beginning of the first.
     ends: ArrayVec<usize, MAX_MESSAGES>,
-    sources: ArrayVec<(&'a Region, GenerationSnapshot), MAX_MESSAGES>,
+    sources: ArrayVec<(&'a RegionSlot, GenerationSnapshot), MAX_MESSAGES>,
     targets: ArrayVec<(&'a MrEntry, GenerationSnapshot), MAX_MESSAGES>,
     /// The receives of the SENDs, which are the last of the messages.
     claimed: ArrayVec<ClaimedRecv<'a>, MAX_MESSAGES>,

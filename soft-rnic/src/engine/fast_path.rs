@@ -19,7 +19,7 @@ use super::{Deferred, Hazards};
 use crate::faults::Step;
 use crate::faults::injected::reach;
 use crate::node::{ExportId, PayloadPath, TransferSlotGuard, VmError};
-use crate::objects::region::Region;
+use crate::objects::region::RegionSlot;
 use crate::platform::{copy, vm};
 use crate::queue_pair::send_queue::{PayloadKind, PostedSend};
 use crate::queue_pair::transfer_slot_mutex::TransferSlotMutexGuard;
@@ -44,7 +44,7 @@ struct FastPiece<'a> {
     len: usize,
     /// An RDMA READ may fill it.
     writable: bool,
-    region: Option<(&'a Region, GenerationSnapshot, u32)>,
+    region: Option<(&'a RegionSlot, GenerationSnapshot, u32)>,
 }
 
 impl FastPiece<'_> {
@@ -309,7 +309,7 @@ impl Qp {
         reach(Step::BeforeClaim);
         let index = peer.entry().cursor();
         let Some(slot) = peer.process.segment().slot(slots, index) else { return false };
-        let Some(offer) = slot.header.offer() else { return false };
+        let Some(posted_state) = slot.header.posted_state() else { return false };
         let room = slot.header.room();
         if piece.len > room.bytes as usize || !sges_are_valid(peer, &slot, room, piece.len) {
             return false;
@@ -332,7 +332,7 @@ impl Qp {
             src_qp: self.number.qpn,
             queue_pair: peer.index,
         };
-        if !slot.header.fulfil(offer, peer.process.number(), &delivery) {
+        if !slot.header.fulfil(posted_state, peer.process.number(), &delivery) {
             return false;
         }
         let next = slots.next(index);

@@ -24,7 +24,7 @@ use crate::shared::entry::{MrDescriptor, MrEntry, kind, notice};
 use crate::shared::generation::GenerationSnapshot;
 use crate::shared::hazard::{Hazard, full_fence};
 use crate::shared::segment::{MAX_SGE, Slot, Slots};
-use crate::shared::slot::{Claim, Delivery, EAGER, Room, claim_first};
+use crate::shared::slot::{Claim, Delivery, EAGER, RecvCapacity, claim_first};
 use crate::sync::Relaxed;
 
 /// Bytes before a datagram's payload: the global route header.
@@ -472,7 +472,7 @@ impl RecvSges {
     pub(super) fn check(
         peer: &PeerQp,
         claimed: &ClaimedRecv<'_>,
-        room: Room,
+        room: RecvCapacity,
         length: usize,
     ) -> Result<Self, TransferError> {
         let mut pieces = arrayvec::ArrayVec::new();
@@ -520,7 +520,7 @@ impl RecvSges {
 /// Whether the entries of a receive of the queue pair's own domain are good for so many bytes. The owner, who puts the bytes
 /// there, looks for itself: this tells the sender.
 #[inline]
-pub(super) fn sges_are_valid(peer: &PeerQp, slot: &Slot<'_>, room: Room, length: usize) -> bool {
+pub(super) fn sges_are_valid(peer: &PeerQp, slot: &Slot<'_>, room: RecvCapacity, length: usize) -> bool {
     let mut left = length as u64;
     for number in 0..(room.entries as usize).min(MAX_SGE) {
         if left == 0 {

@@ -7,14 +7,14 @@ use rdma_mummy_sys::types::ibv_wc_status;
 
 use super::{Action, Rule, RuleSet, Step, drawn_between, mix};
 
-/// Attempts that are lost, still.
+/// LossBudget that are lost, still.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Attempts {
+pub(crate) enum LossBudget {
     Left(u32),
     All,
 }
 
-impl Attempts {
+impl LossBudget {
     fn of(times: Option<u32>) -> Self {
         times.map_or(Self::All, Self::Left)
     }
@@ -34,7 +34,7 @@ impl Attempts {
 
 /// Waits for requests of other queue pairs.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Held {
+pub(crate) struct HoldUntil {
     /// As soon as this many have been executed.
     pub(crate) executed: u64,
     pub(crate) until: Instant,
@@ -46,9 +46,9 @@ pub(crate) struct Injected {
     /// Of the rules.
     pub(crate) generation: u64,
     pub(crate) until: Option<Instant>,
-    pub(crate) held: Option<Held>,
-    pub(crate) lost: Option<Attempts>,
-    pub(crate) not_ready: Option<Attempts>,
+    pub(crate) held: Option<HoldUntil>,
+    pub(crate) lost: Option<LossBudget>,
+    pub(crate) not_ready: Option<LossBudget>,
     pub(crate) status: Option<ibv_wc_status>,
     pub(crate) tampering: Tampering,
 }
@@ -57,21 +57,22 @@ impl Injected {
     /// Takes an action in; false if it is not about a request's way.
     pub(crate) fn take(&mut self, rule: &Rule, drawn: u64, set: &RuleSet) -> bool {
         match &rule.action {
-            Action::Drop(times) => self.lost = Some(Attempts::of(*times)),
-            Action::Rnr(times) => self.not_ready = Some(Attempts::of(*times)),
+            Action::Drop(times) => self.lost = Some(LossBudget::of(*times)),
+            Action::Rnr(times) => self.not_ready = Some(LossBudget::of(*times)),
             Action::Delay(least, most) => {
                 self.until = Some(Instant::now() + drawn_between(*least, *most, drawn));
             }
             Action::Hold(others, most) => {
                 let now = set.executed.load(std::sync::atomic::Ordering::Relaxed);
-                self.held = Some(Held { executed: now + u64::from(*others), until: Instant::now() + *most });
+                self.held =
+                    Some(HoldUntil { executed: now + u64::from(*others), until: Instant::now() + *most });
             }
             Action::Status(status) => self.status = Some(*status),
             Action::Flip(bits) => self.tampering.flip = Some((*bits, drawn)),
             Action::Split(pause) => self.tampering.split = Some(*pause),
-            Action::Crash(step) => self.tampering.end = Some((*step, End::Abort)),
-            Action::Stop(step) => self.tampering.end = Some((*step, End::Stop)),
-            Action::Pause(step, time) => self.tampering.end = Some((*step, End::Pause(*time))),
+            Action::Crash(step) => self.tampering.end = Some((*step, StepAction::Abort)),
+            Action::Stop(step) => self.tampering.end = Some((*step, StepAction::Stop)),
+            Action::Pause(step, time) => self.tampering.end = Some((*step, StepAction::Pause(*time))),
             _ => return false,
         }
         true
@@ -80,7 +81,7 @@ impl Injected {
 
 /// How a process ends at a step, or is held up there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum StepAction {
     Abort,
     Stop,
     Pause(Duration),
@@ -92,7 +93,7 @@ pub(crate) struct Tampering {
     /// So many bits, by a number of chance.
     pub(crate) flip: Option<(u32, u64)>,
     pub(crate) split: Option<Duration>,
-    pub(crate) end: Option<(Step, End)>,
+    pub(crate) end: Option<(Step, StepAction)>,
 }
 
 thread_local! {
@@ -162,16 +163,16 @@ fn end_at(step: Step) {
     // Once: what follows is the same message.
     TAMPERING.set(Tampering { end: None, ..tampering });
     match end {
-        End::Abort => {
+        StepAction::Abort => {
             eprintln!("soft-rnic: a fault rule aborts this process (crash={step})");
             std::process::abort();
         }
-        End::Stop => {
+        StepAction::Stop => {
             log::warn!("a fault rule stops this process (stop={step})");
             // SAFETY: stopping this process touches no memory.
             unsafe { libc::kill(libc::getpid(), libc::SIGSTOP) };
         }
-        End::Pause(time) => {
+        StepAction::Pause(time) => {
             log::debug!("a fault rule holds this thread up (pause={step})");
             std::thread::sleep(time);
         }

@@ -32,7 +32,7 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 pub use parse::{RuleError, parse};
-pub(crate) use rule::Seen;
+pub(crate) use rule::RequestFacts;
 pub use rule::{Action, Rule, Trait, Which};
 pub use words::{Call, CmMessage, Opcode, Step};
 
@@ -56,13 +56,13 @@ pub(crate) struct RuleSet {
     /// Tells this set from earlier ones.
     pub(crate) generation: u64,
     since: Instant,
-    rules: Vec<Entry>,
+    rules: Vec<RuleState>,
     /// Requests that were executed since.
     pub(crate) executed: AtomicU64,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct RuleState {
     rule: Rule,
     matched: AtomicU64,
     fired: AtomicU64,
@@ -144,7 +144,7 @@ pub fn clear() {
 /// How the rules in force have fared, in their order.
 pub fn report() -> Vec<Report> {
     let Some(set) = current() else { return Vec::new() };
-    let report = |entry: &Entry| Report {
+    let report = |entry: &RuleState| Report {
         rule: entry.rule.clone(),
         matched: entry.matched.load(Relaxed),
         fired: entry.fired.load(Relaxed),
@@ -194,7 +194,7 @@ fn check(rules: &[Rule]) -> Result<(), SetError> {
 /// Puts rules in force.
 pub(crate) fn install(rules: Vec<Rule>, seed: u64) {
     static GENERATION: AtomicU64 = AtomicU64::new(1);
-    let entry = |rule| Entry {
+    let entry = |rule| RuleState {
         rule,
         matched: AtomicU64::new(0),
         fired: AtomicU64::new(0),
@@ -223,7 +223,7 @@ pub(crate) fn current() -> Option<Arc<RuleSet>> {
 
 impl RuleSet {
     /// Gives each action that this request or receive calls for to `act`, with a number of chance.
-    pub(crate) fn on_work(&self, seen: &Seen, act: impl FnMut(&Rule, u64)) {
+    pub(crate) fn on_work(&self, seen: &RequestFacts, act: impl FnMut(&Rule, u64)) {
         self.on(|rule| rule.matches_work(seen), seen, act);
     }
 

@@ -7,7 +7,7 @@ use std::os::fd::RawFd;
 
 /// What duplicates of a descriptor have in common, and no other file has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Identity {
+pub(crate) struct CommandFileId {
     device: u64,
     inode: u64,
 }
@@ -21,7 +21,7 @@ mod real {
 
     use rustix::fs::{MemfdFlags, fstat, memfd_create};
 
-    use super::{Identity, RawFd, io};
+    use super::{CommandFileId, RawFd, io};
     use crate::platform::fork::ForkSafeFd;
 
     /// The name of the file, by which those of other processes can be told.
@@ -31,7 +31,7 @@ mod real {
     #[derive(Debug)]
     pub(crate) struct CommandFile {
         file: ForkSafeFd,
-        identity: Identity,
+        identity: CommandFileId,
     }
 
     impl CommandFile {
@@ -48,14 +48,14 @@ mod real {
             self.file.as_fd().as_raw_fd()
         }
 
-        pub(crate) fn identity(&self) -> Identity {
+        pub(crate) fn identity(&self) -> CommandFileId {
             self.identity
         }
     }
 
-    fn identity_of(file: BorrowedFd<'_>) -> io::Result<Identity> {
+    fn identity_of(file: BorrowedFd<'_>) -> io::Result<CommandFileId> {
         let stat = fstat(file)?;
-        Ok(Identity { device: stat.st_dev, inode: stat.st_ino })
+        Ok(CommandFileId { device: stat.st_dev, inode: stat.st_ino })
     }
 
     /// Which file a program's descriptor stands for.
@@ -63,7 +63,7 @@ mod real {
     /// # Errors
     ///
     /// `EBADF` if it is none, `EINVAL` if it is not such a file.
-    pub(crate) fn identify(descriptor: RawFd) -> io::Result<Identity> {
+    pub(crate) fn identify(descriptor: RawFd) -> io::Result<CommandFileId> {
         if descriptor < 0 {
             return Err(io::Error::from_raw_os_error(libc::EBADF));
         }
@@ -92,7 +92,7 @@ pub(crate) use alone::{CommandFile, close, identify};
 /// Miri has no such files: nothing can be imported.
 #[cfg(any(miri, loom))]
 mod alone {
-    use super::{Identity, RawFd, io};
+    use super::{CommandFileId, RawFd, io};
 
     #[derive(Debug)]
     pub(crate) struct CommandFile;
@@ -106,12 +106,12 @@ mod alone {
             -1
         }
 
-        pub(crate) fn identity(&self) -> Identity {
-            Identity { device: 0, inode: 0 }
+        pub(crate) fn identity(&self) -> CommandFileId {
+            CommandFileId { device: 0, inode: 0 }
         }
     }
 
-    pub(crate) fn identify(_: RawFd) -> io::Result<Identity> {
+    pub(crate) fn identify(_: RawFd) -> io::Result<CommandFileId> {
         Err(io::Error::from_raw_os_error(libc::EBADF))
     }
 

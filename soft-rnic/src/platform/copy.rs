@@ -65,7 +65,7 @@ pub(crate) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
 ///
 /// As for [`copy`], with `body` bytes and a word; the word's place, `dst + body`, is a multiple of its size.
 #[inline(always)]
-unsafe fn copy_with_tail<W: Word>(dst: *mut u8, src: *const u8, body: usize) {
+unsafe fn copy_with_tail<W: TailWord>(dst: *mut u8, src: *const u8, body: usize) {
     // SAFETY: the caller's promise.
     unsafe {
         // The tail is read first: where the ranges overlap, the body may be about to replace it.
@@ -198,7 +198,7 @@ pub(crate) unsafe fn atomic_store(target: *mut u64, value: u64) {
 }
 
 /// What a tail can be.
-trait Word: Sized {
+trait TailWord: Sized {
     /// # Safety
     ///
     /// Valid for reads of a word, as [`copy`] asks. One access if it is aligned.
@@ -213,9 +213,9 @@ trait Word: Sized {
 }
 
 macro_rules! word {
-    ($Word:ty, $Atomic:ty) => {
+    ($TailWord:ty, $Atomic:ty) => {
         #[cfg(not(miri))]
-        impl Word for $Word {
+        impl TailWord for $TailWord {
             #[inline(always)]
             unsafe fn load(src: *const u8) -> Self {
                 // SAFETY: the caller's promise; the processor's atomics read read-only memory as well.
@@ -239,7 +239,7 @@ macro_rules! word {
         // Miri knows no access of one size that races with one of another. So a message that is a single word is
         // stored as that word, every other one byte by byte.
         #[cfg(miri)]
-        impl Word for $Word {
+        impl TailWord for $TailWord {
             unsafe fn load(src: *const u8) -> Self {
                 // SAFETY: the caller's promise.
                 let byte = |at| unsafe { AtomicU8::from_ptr(src.add(at).cast_mut()).load(Relaxed) };
@@ -335,7 +335,7 @@ mod tests {
 
     #[test]
     #[cfg(not(miri))]
-    fn what_lies_just_ahead_is_moved_as_well() {
+    fn overlapping_forward_copy_is_whole() {
         const LEN: usize = 3 * PAGE;
         for ahead in [0, 1, 8, 63, 64, SHORT, PAGE + 8, LEN - 1, LEN, LEN + 8, LEN + PAGE + 1] {
             for len in [SHORT, SHORT + 1, 2 * SHORT, PAGE + 8, LEN] {
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_streamed_is_all_there_and_nothing_else() {
+    fn streamed_copy_writes_every_byte_and_no_other() {
         let mut from: Vec<u8> = (0..400u16).map(|n| n as u8 | 1).collect();
         let starts = if cfg!(miri) { 0..3 } else { 0..70 };
         for (at, len) in starts.flat_map(|at| [0, 1, 63, 64, 65, 128, 300].map(|len| (at, len))) {

@@ -20,7 +20,7 @@ pub(crate) struct Memory {
 
 /// What a file of the program's is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum File {
+pub(crate) enum BackingFile {
     /// Memory of another device, or that one may reach. It never shrinks; the system may not copy from or to it for others.
     DmaBuf,
     /// A memory file.
@@ -102,7 +102,7 @@ impl Memory {
         offset: u64,
         len: usize,
         writable: bool,
-    ) -> io::Result<(Self, File)> {
+    ) -> io::Result<(Self, BackingFile)> {
         use rustix::fs::{SealFlags, fcntl_get_seals, fstat, fstatfs};
         const TMPFS: u64 = 0x0102_1994;
         /// `DMA_BUF_MAGIC`
@@ -114,9 +114,9 @@ impl Memory {
         // which nobody else can close.
         let file = unsafe { BorrowedFd::borrow_raw(file) }.try_clone_to_owned()?;
         let kind = match fstatfs(&file)?.f_type as u64 {
-            DMA_BUF => File::DmaBuf,
+            DMA_BUF => BackingFile::DmaBuf,
             TMPFS if fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK)) => {
-                File::Memory
+                BackingFile::Memory
             }
             TMPFS => {
                 log::warn!("a memory file is not registered: it could shrink (F_SEAL_SHRINK is not set)");
@@ -211,7 +211,7 @@ impl Memory {
     }
 
     /// There are no files.
-    pub(crate) fn of_program(_: RawFd, _: u64, _: usize, _: bool) -> io::Result<(Self, File)> {
+    pub(crate) fn of_program(_: RawFd, _: u64, _: usize, _: bool) -> io::Result<(Self, BackingFile)> {
         Err(io::ErrorKind::Unsupported.into())
     }
 

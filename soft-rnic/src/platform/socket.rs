@@ -49,14 +49,14 @@ pub(crate) enum ReceivedMany {
 /// So many packets are received at a time.
 pub(crate) const MANY: usize = 8;
 
-/// Room for [`MANY`] packets of so many bytes. What is longer is cut off.
+/// ReceiveBuffers for [`MANY`] packets of so many bytes. What is longer is cut off.
 #[derive(Debug)]
-pub(crate) struct Room<const LONGEST: usize> {
+pub(crate) struct ReceiveBuffers<const LONGEST: usize> {
     packets: [[u8; LONGEST]; MANY],
     lengths: [usize; MANY],
 }
 
-impl<const LONGEST: usize> Room<LONGEST> {
+impl<const LONGEST: usize> ReceiveBuffers<LONGEST> {
     pub(crate) fn new() -> Box<Self> {
         Box::new(Self { packets: [[0; LONGEST]; MANY], lengths: [0; MANY] })
     }
@@ -241,7 +241,10 @@ impl Socket {
 
     /// The packets that are there, as many as there is room for; fewer if there are no more. As with [`receive`](Self::receive), of
     /// somebody who has no reason to send descriptors.
-    pub(crate) fn receive_many<const LONGEST: usize>(&self, room: &mut Room<LONGEST>) -> ReceivedMany {
+    pub(crate) fn receive_many<const LONGEST: usize>(
+        &self,
+        room: &mut ReceiveBuffers<LONGEST>,
+    ) -> ReceivedMany {
         if cfg!(miri) {
             // It does not know this call.
             return match self.receive(&mut room.packets[0]) {
@@ -345,7 +348,7 @@ mod tests {
     #[test]
     fn many_packets_come_at_once_and_in_order() {
         let (one, other) = Socket::both_ends().expect("two descriptors");
-        let mut room = Room::<4>::new();
+        let mut room = ReceiveBuffers::<4>::new();
         assert!(matches!(one.receive_many(&mut room), ReceivedMany::Nothing));
         for number in 0..MANY as u8 + 2 {
             other.send(&[number; 3][..usize::from(number % 3) + 1]).expect("room");

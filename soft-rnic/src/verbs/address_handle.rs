@@ -44,7 +44,7 @@ pub(super) unsafe extern "C" fn destroy_ah(ah: *mut ibv_ah) -> c_int {
 }
 
 /// What of a datagram's header an answer needs.
-struct Origin {
+struct GrhSource {
     source: [u8; 16],
     destination: [u8; 16],
     flow_label: u32,
@@ -60,13 +60,13 @@ fn is_ipv4_header(header: &[u8; 20]) -> bool {
 }
 
 /// Reads the forty bytes before a datagram's payload: an IPv6 header, or an IPv4 header in the second half.
-fn origin(grh: &[u8; 40]) -> Option<Origin> {
+fn origin(grh: &[u8; 40]) -> Option<GrhSource> {
     let ipv4: &[u8; 20] = grh.last_chunk()?;
     if is_ipv4_header(ipv4) {
         let address = |at: usize| {
             Ipv4Addr::new(ipv4[at], ipv4[at + 1], ipv4[at + 2], ipv4[at + 3]).to_ipv6_mapped().octets()
         };
-        return Some(Origin {
+        return Some(GrhSource {
             source: address(12),
             destination: address(16),
             flow_label: 0,
@@ -75,7 +75,7 @@ fn origin(grh: &[u8; 40]) -> Option<Origin> {
         });
     }
     let first = u32::from_be_bytes(*grh.first_chunk()?);
-    (first >> 28 == 6).then(|| Origin {
+    (first >> 28 == 6).then(|| GrhSource {
         source: *grh[8..].first_chunk().expect("thirty-two bytes are left"),
         destination: *grh[24..].first_chunk().expect("sixteen bytes are left"),
         flow_label: first & 0xf_ffff,

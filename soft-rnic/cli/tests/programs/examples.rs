@@ -10,8 +10,8 @@ use std::process::Command;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use crate::Test;
-use crate::place::Place;
+use crate::ProgramTest;
+use crate::place::ProgramRunner;
 
 /// The tests that the examples have of their own: with each other, with C's programs, and of what they refuse.
 const SUITE: &str = "interop";
@@ -19,14 +19,14 @@ const SUITE: &str = "interop";
 /// The case that runs them.
 pub(crate) const OWN_TESTS: &str = "the examples' own tests by the library";
 
-pub(crate) fn add(tests: &mut Vec<Test>) {
-    tests.push(Test::new(OWN_TESTS, &["ibv_rc_pingpong", "ibv_devinfo"], suite));
+pub(crate) fn add(tests: &mut Vec<ProgramTest>) {
+    tests.push(ProgramTest::new(OWN_TESTS, &["ibv_rc_pingpong", "ibv_devinfo"], suite));
 }
 
 /// There are a hundred of them, some of which wait for a peer that is gone.
-fn suite(place: &Place) -> Result<(), String> {
+fn suite(place: &ProgramRunner) -> Result<(), String> {
     const LIMIT: Duration = Duration::from_secs(300);
-    let tests = started(Way::Library, SUITE)?;
+    let tests = started(ExampleTransport::Library, SUITE)?;
     let arguments: Vec<&str> =
         iter::once("SIDEWAY_TEST_REQUIRE_DEVICE=1").chain(tests.iter().map(String::as_str)).collect();
     let ended = place.start(&[], "env", &arguments)?.finish_within(LIMIT)?;
@@ -37,14 +37,14 @@ fn suite(place: &Place) -> Result<(), String> {
 
 /// How an example has the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum ExampleTransport {
     /// Through the library, as C has it.
     Library,
     /// In its own process, where no library of ours can be found.
     Native,
 }
 
-impl Way {
+impl ExampleTransport {
     pub(crate) const ALL: [Self; 2] = [Self::Library, Self::Native];
 
     pub(crate) fn name(self) -> &'static str {
@@ -64,7 +64,7 @@ impl Way {
 }
 
 /// The arguments of `env` that start an example, or stride-perf, in this way, before its own.
-pub(crate) fn started(way: Way, name: &str) -> Result<Vec<String>, String> {
+pub(crate) fn started(way: ExampleTransport, name: &str) -> Result<Vec<String>, String> {
     let program = path(name)?.to_str().ok_or("the target folder's path is no text")?;
     Ok(way.environment().iter().copied().chain([program]).map(str::to_owned).collect())
 }

@@ -25,7 +25,7 @@ pub(crate) fn on_path(name: &str) -> Option<PathBuf> {
 }
 
 /// A program that runs. It is killed when this goes.
-pub(crate) struct Running {
+pub(crate) struct RunningProgram {
     title: String,
     child: Child,
     /// Where it writes to: files, so that nobody has to read along.
@@ -33,14 +33,14 @@ pub(crate) struct Running {
 }
 
 /// How a program ended, and what it said.
-pub(crate) struct Ended {
+pub(crate) struct ProgramOutcome {
     title: String,
     pub(crate) status: ExitStatus,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
 }
 
-impl Running {
+impl RunningProgram {
     pub(crate) fn start(mut command: Command) -> Result<Self, String> {
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let title = command.get_args().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
@@ -76,7 +76,7 @@ impl Running {
     }
 
     /// Waits until it ends by itself, which it must within this time.
-    pub(crate) fn finish_within(mut self, limit: Duration) -> Result<Ended, String> {
+    pub(crate) fn finish_within(mut self, limit: Duration) -> Result<ProgramOutcome, String> {
         let deadline = Instant::now() + limit;
         while self.child.try_wait().map_err(|error| error.to_string())?.is_none() {
             if Instant::now() > deadline {
@@ -104,11 +104,11 @@ impl Running {
     }
 
     /// Ends it if it has not ended.
-    fn end(&mut self) -> Result<Ended, String> {
+    fn end(&mut self) -> Result<ProgramOutcome, String> {
         let _ = self.child.kill(); // It may have ended by itself, which is as good.
         let status = self.child.wait().map_err(|error| error.to_string())?;
         let (stdout, stderr) = (self.said(0), self.said(1));
-        Ok(Ended { title: self.title.clone(), status, stdout, stderr })
+        Ok(ProgramOutcome { title: self.title.clone(), status, stdout, stderr })
     }
 
     fn said(&self, stream: usize) -> String {
@@ -118,7 +118,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningProgram {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -128,7 +128,7 @@ impl Drop for Running {
     }
 }
 
-impl Ended {
+impl ProgramOutcome {
     /// What it said, if it ended well.
     pub(crate) fn well(&self) -> Result<&str, String> {
         if self.status.success() { Ok(&self.stdout) } else { Err(format!("failed: {self}")) }
@@ -140,7 +140,7 @@ impl Ended {
     }
 }
 
-impl fmt::Display for Ended {
+impl fmt::Display for ProgramOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { title, status, stdout, stderr } = self;
         write!(f, "{title} ({status})\n--- stdout\n{stdout}--- stderr\n{stderr}---")

@@ -17,11 +17,11 @@ const FABRIC: &str = "SOFT_RNIC_TEST_FABRIC";
 const USER: &str = "SOFT_RNIC_TEST_USER";
 
 /// Keeps warnings, so that they can be counted.
-struct Warnings(Mutex<Vec<String>>);
+struct WarningCount(Mutex<Vec<String>>);
 
-static WARNINGS: Warnings = Warnings(Mutex::new(Vec::new()));
+static WARNINGS: WarningCount = WarningCount(Mutex::new(Vec::new()));
 
-impl log::Log for Warnings {
+impl log::Log for WarningCount {
     fn enabled(&self, metadata: &log::Metadata<'_>) -> bool {
         metadata.level() <= log::Level::Warn
     }

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
-use super::manager::Manager;
+use super::manager::ConnectionManager;
 use super::transport::{PortLease, PortLocation, Transport};
 use super::types::PortSpace;
 use crate::node::{self, Node};
@@ -56,15 +56,18 @@ fn port_location(owner: node::PortOwner) -> PortLocation {
 /// What a device's handler hears for its connection manager, which there may not be. A forked child's device has another: the service
 /// thread may have been hearing something at the time of the fork.
 #[derive(Default)]
-pub(crate) struct Ear(Mutex<Weak<Manager>>);
+pub(crate) struct ManagerHandle(Mutex<Weak<ConnectionManager>>);
 
-impl Ear {
-    fn lock(&self) -> MutexGuard<'_, Weak<Manager>> {
+impl ManagerHandle {
+    fn lock(&self) -> MutexGuard<'_, Weak<ConnectionManager>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The one that hears, or a new one.
-    pub(super) fn acquire(&self, make: impl FnOnce() -> io::Result<Manager>) -> io::Result<Arc<Manager>> {
+    pub(super) fn acquire(
+        &self,
+        make: impl FnOnce() -> io::Result<ConnectionManager>,
+    ) -> io::Result<Arc<ConnectionManager>> {
         let mut current = self.lock();
         if let Some(manager) = current.upgrade() {
             return Ok(manager);
@@ -74,7 +77,7 @@ impl Ear {
         Ok(manager)
     }
 
-    fn with(&self, hear: impl FnOnce(&Manager)) {
+    fn with(&self, hear: impl FnOnce(&ConnectionManager)) {
         let manager = self.lock().upgrade();
         if let Some(manager) = manager {
             hear(&manager);
@@ -105,6 +108,6 @@ impl Ear {
     }
 
     pub(crate) fn timer(&self) {
-        self.with(Manager::on_timer);
+        self.with(ConnectionManager::on_timer);
     }
 }
