@@ -74,7 +74,7 @@ impl ConnectionManager {
     /// As [`Rnic::acquire`].
     pub(crate) fn acquire() -> io::Result<Arc<Self>> {
         let rnic = Rnic::acquire()?;
-        rnic.cm_handle().acquire(|| Self::new(Arc::clone(&rnic)))
+        rnic.cm_handler().acquire(|| Self::new(Arc::clone(&rnic)))
     }
 
     fn new(rnic: Arc<Rnic>) -> io::Result<Self> {

@@ -20,7 +20,6 @@ mod transport;
 mod types;
 
 pub(crate) use manager::{CmEventChannel, ConnectionManager};
-pub(crate) use node_transport::ManagerHandle;
 pub(crate) use types::{
     CmEvent, CmEventKind, CmPath, CmRoute, ConnParams, Ece, EventDetails, IdNumber, JoinNumber, PortSpace,
     PrivateData,

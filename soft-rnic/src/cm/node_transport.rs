@@ -2,13 +2,13 @@
 
 use std::ffi::c_int;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
 use super::manager::ConnectionManager;
 use super::transport::{PortLease, PortLocation, Transport};
 use super::types::PortSpace;
 use crate::node::{self, Node};
+use crate::objects::cm_handler::CmHandler;
 use crate::platform::errno;
 use crate::status::Identifiers;
 
@@ -53,61 +53,28 @@ fn port_location(owner: node::PortOwner) -> PortLocation {
     }
 }
 
-/// What a device's handler hears for its connection manager, which there may not be. A forked child's device has another: the service
-/// thread may have been hearing something at the time of the fork.
-#[derive(Default)]
-pub(crate) struct ManagerHandle(Mutex<Weak<ConnectionManager>>);
-
-impl ManagerHandle {
-    fn lock(&self) -> MutexGuard<'_, Weak<ConnectionManager>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+impl CmHandler for ConnectionManager {
+    fn message(&self, from: u16, message: &[u8]) {
+        self.on_message(from, message);
     }
 
-    /// The one that hears, or a new one.
-    pub(super) fn acquire(
-        &self,
-        make: impl FnOnce() -> io::Result<ConnectionManager>,
-    ) -> io::Result<Arc<ConnectionManager>> {
-        let mut current = self.lock();
-        if let Some(manager) = current.upgrade() {
-            return Ok(manager);
-        }
-        let manager = Arc::new(make()?);
-        *current = Arc::downgrade(&manager);
-        Ok(manager)
+    fn gone(&self, block: u16) {
+        self.on_gone(block);
     }
 
-    fn with(&self, hear: impl FnOnce(&ConnectionManager)) {
-        let manager = self.lock().upgrade();
-        if let Some(manager) = manager {
-            hear(&manager);
-        }
+    fn port_owner(&self, token: u64, owner: node::PortOwner) {
+        self.on_found(token, port_location(owner));
     }
 
-    pub(crate) fn message(&self, from: u16, message: &[u8]) {
-        self.with(|manager| manager.on_message(from, message));
+    fn device_removed(&self, device: u8) {
+        self.on_removal(device);
     }
 
-    pub(crate) fn gone(&self, block: u16) {
-        self.with(|manager| manager.on_gone(block));
+    fn identifiers(&self) -> Identifiers {
+        self.identifiers()
     }
 
-    pub(crate) fn found(&self, token: u64, what: node::PortOwner) {
-        self.with(|manager| manager.on_found(token, port_location(what)));
-    }
-
-    /// A device is gone.
-    pub(crate) fn removed(&self, device: u8) {
-        self.with(|manager| manager.on_removal(device));
-    }
-
-    /// What there is of identifiers.
-    pub(crate) fn identifiers(&self) -> Identifiers {
-        let manager = self.lock().upgrade();
-        manager.map_or_else(Identifiers::default, |manager| manager.identifiers())
-    }
-
-    pub(crate) fn timer(&self) {
-        self.with(ConnectionManager::on_timer);
+    fn timer(&self) {
+        self.on_timer();
     }
 }

@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rdma_mummy_sys::types::*;
 
-use super::datagram::gid_words;
 use super::multicast::GROUP;
 use crate::node::{CALL_CELL, PeerProcess};
 use crate::queue_pair::xrc::RECEIVER;
+use crate::shared::entry::gid_words;
 use crate::shared::entry::{
     MembershipDescriptor, MrDescriptor, QpDescriptor, SlotsDescriptor, SrqDescriptor,
 };

@@ -114,7 +114,9 @@ fn fail_device(rnic: &Rnic, device: &'static Device) {
         FAILED.fetch_add(1, Relaxed);
         context.raise(Event { kind: ibv_event_type::IBV_EVENT_DEVICE_FATAL, element: EventElement::Device });
     }
-    rnic.cm_handle().removed(device.number);
+    if let Some(cm) = rnic.cm_handler().get() {
+        cm.device_removed(device.number);
+    }
 }
 
 /// A context that had failed is closed.

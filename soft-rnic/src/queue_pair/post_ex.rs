@@ -16,10 +16,10 @@ use rdma_mummy_sys::types::{
 };
 use spin::mutex::SpinMutexGuard;
 
+use super::c_object::qp_of_ex;
 use super::post::{VALUE_GIVEN, bind_fields, brings_back, destination, is_of_window, type_has};
 use super::send_queue::{PostErrno, SendQueueProducer, SendRequestHeader};
 use super::{Qp, Spin};
-use crate::verbs::queue_pair::qp_of_ex;
 
 /// A list that is being built.
 #[derive(Debug, Default)]

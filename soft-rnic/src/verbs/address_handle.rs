@@ -8,22 +8,8 @@ use rdma_mummy_sys::types::*;
 use super::context::context_of;
 use super::protection_domain::pd_of;
 use super::{admit, failure, minus_one, null};
-use crate::objects::address_handle::AddressHandle;
-use crate::objects::c_object::CObject;
+use crate::objects::address_handle::{AddressHandle, AhObject, ah_of};
 use crate::objects::context::Context;
-
-type AhObject = CObject<ibv_ah, AddressHandle>;
-
-/// The address handle of a pointer.
-///
-/// # Safety
-///
-/// - `ah` is live while the reference is used.
-#[inline]
-pub(crate) unsafe fn ah_of<'a>(ah: *mut ibv_ah) -> &'a AddressHandle {
-    // SAFETY: every address handle of this crate is such an object.
-    unsafe { AhObject::state(ah) }
-}
 
 pub(super) unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
     // SAFETY: the caller's domain is live, and its attributes are valid.

@@ -9,7 +9,7 @@ use rdma_mummy_sys::verbs;
 
 use super::testing::{OpenedDevice, errno, table};
 use crate::queue_pair::Qp;
-use crate::verbs::queue_pair::qp_of;
+use crate::queue_pair::c_object::qp_of;
 
 pub(crate) const SIZE: usize = 8192;
 pub(crate) const QKEY: u32 = 0x1234;

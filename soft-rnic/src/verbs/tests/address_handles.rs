@@ -3,7 +3,7 @@ use std::ptr;
 
 use rdma_mummy_sys::types::*;
 
-use crate::verbs::address_handle::ah_of;
+use crate::objects::address_handle::ah_of;
 use crate::verbs::testing::{OpenedDevice, errno, table};
 
 fn route() -> ibv_ah_attr {

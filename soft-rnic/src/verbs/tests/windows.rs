@@ -5,9 +5,9 @@ use std::ptr;
 use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::verbs;
 
+use crate::objects::memory_window::mw_of;
 use crate::shared::slot::Delivery;
 use crate::verbs::bench::*;
-use crate::verbs::memory_window::mw_of;
 use crate::verbs::testing::{errno, table};
 
 const RC: ibv_qp_type = ibv_qp_type::IBV_QPT_RC;
