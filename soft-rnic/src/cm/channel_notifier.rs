@@ -6,11 +6,11 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::platform::tokens::Tokens;
 
-/// A channel's tokens, of which each stands for an event. They are *promised* under the switch's lock, along with the event, and
+/// A channel's tokens, of which each stands for an event. They are *promised* under the state machine's lock, along with the event, and
 /// given when it is unlocked: so nobody is woken only to wait for the lock.
 ///
 /// Tokens that are given, and promises that are not kept yet, are as many as events, but for readers that have a token and not
-/// their event yet: those are at the switch's lock.
+/// their event yet: those are at the state machine's lock.
 #[derive(Debug)]
 pub(super) struct ChannelNotifier {
     tokens: Tokens,
@@ -36,7 +36,7 @@ impl ChannelNotifier {
         self.tokens.take()
     }
 
-    /// There is one event more. Whoever calls this calls [`deliver`](Self::deliver) once the switch is unlocked.
+    /// There is one event more. Whoever calls this calls [`deliver`](Self::deliver) once the state machine is unlocked.
     pub(super) fn promise(&self) {
         self.promised.fetch_add(1, Ordering::Relaxed);
     }
@@ -51,7 +51,7 @@ impl ChannelNotifier {
         }
     }
 
-    /// So many events have gone; the switch is locked. Never waits for long: nobody who gives waits for anything.
+    /// So many events have gone; the state machine is locked. Never waits for long: nobody who gives waits for anything.
     pub(super) fn take_back(&self, events: usize) {
         let _giving = self.giving.lock().unwrap_or_else(PoisonError::into_inner);
         let mut left = events;
@@ -73,7 +73,7 @@ mod tests {
     const THREADS: usize = 3;
     const ROUNDS: usize = 5000;
 
-    /// A channel as the switch has it, of which the events are only counted.
+    /// A channel as the state machine has it, of which the events are only counted.
     struct TestChannel {
         notifier: ChannelNotifier,
         events: Mutex<usize>,

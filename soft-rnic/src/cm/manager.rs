@@ -1,4 +1,4 @@
-//! The process's connection manager: the switch, its lock, and the descriptors of its channels.
+//! The process's connection manager: the state machine, its lock, and the descriptors of its channels.
 
 use std::ffi::c_int;
 use std::io;
@@ -90,7 +90,7 @@ impl ConnectionManager {
         if self.rnic.node().is_forked() { Err(libc::EIO) } else { Ok(()) }
     }
 
-    /// Does something with the switch. Those whom it has events for are woken after it is unlocked.
+    /// Does something with the state machine. Those whom it has events for are woken after it is unlocked.
     fn locked<R>(&self, act: impl FnOnce(&mut CmStateMachine) -> R) -> R {
         let mut state_machine = self.state_machine.lock().unwrap_or_else(PoisonError::into_inner);
         let result = act(&mut state_machine);
@@ -112,7 +112,7 @@ impl ConnectionManager {
 
     /// Another process says something.
     pub(super) fn on_message(&self, from: u16, message: &[u8]) {
-        self.locked(|state_machine| state_machine.hear(from, message, Instant::now()));
+        self.locked(|state_machine| state_machine.receive(from, message, Instant::now()));
     }
 
     /// Another process is gone.

@@ -1,4 +1,4 @@
-//! The world of a process: its node.
+//! The transport of a process's connection manager: its node.
 
 use std::ffi::c_int;
 use std::io;

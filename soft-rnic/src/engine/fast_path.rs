@@ -251,7 +251,7 @@ impl Qp {
         true
     }
 
-    /// DatagramTarget memory that only the system reaches: what `list.rs` does for several messages. Body and tail are ordered by being ranges of
+    /// To memory that only the system reaches: what `batch.rs` does for several messages. Body and tail are ordered by being ranges of
     /// their own; where that does not do it, the long way makes two calls.
     #[inline(always)]
     fn fast_write_by_kernel(

@@ -7,7 +7,7 @@ use rdma_mummy_sys::types::ibv_wc_status;
 
 use super::{Action, Rule, RuleSet, Step, drawn_between, mix};
 
-/// LossBudget that are lost, still.
+/// Attempts that are still to be lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LossBudget {
     Left(u32),

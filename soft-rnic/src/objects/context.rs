@@ -52,7 +52,7 @@ impl CountGuard {
         &self.context
     }
 
-    /// ObjectCounts the object out, of which somebody may still have a reference.
+    /// Counts the object out, of which somebody may still have a reference.
     pub(crate) fn count_out(&self) {
         if !self.out.swap(true, Relaxed) {
             (self.which)(&self.context.counts).0.fetch_sub(1, Relaxed);
@@ -242,7 +242,7 @@ impl Context {
         self.device_memory.fetch_sub(bytes as u64, Relaxed);
     }
 
-    /// ObjectCounts an object in.
+    /// Counts an object in.
     ///
     /// # Errors
     ///

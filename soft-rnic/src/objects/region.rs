@@ -20,7 +20,7 @@ use crate::shared::segment::MAX_REGIONS;
 use crate::status;
 use crate::sync::{AtomicU32, AtomicU64, Relaxed};
 
-/// RegionTable are allocated in chunks, which stay: a reader needs no lock.
+/// Regions are allocated in chunks, which stay: a reader needs no lock.
 const CHUNK: usize = if MAX_REGIONS < 1024 { MAX_REGIONS } else { 1024 };
 
 /// Bits of a key that are not the index.

@@ -49,7 +49,7 @@ pub(crate) enum ReceivedMany {
 /// So many packets are received at a time.
 pub(crate) const MANY: usize = 8;
 
-/// ReceiveBuffers for [`MANY`] packets of so many bytes. What is longer is cut off.
+/// Buffers for [`MANY`] packets of so many bytes. What is longer is cut off.
 #[derive(Debug)]
 pub(crate) struct ReceiveBuffers<const LONGEST: usize> {
     packets: [[u8; LONGEST]; MANY],

@@ -1,4 +1,4 @@
-//! PostingGuard with `ibv_post_send`.
+//! Posting with `ibv_post_send`.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! PostingGuard with `ibv_wr_start`, `ibv_wr_*`, `ibv_wr_set_*` and `ibv_wr_complete`.
+//! Posting with `ibv_wr_start`, `ibv_wr_*`, `ibv_wr_set_*` and `ibv_wr_complete`.
 //!
 //! `ibv_wr_start` takes the queue pair's posting lock and `ibv_wr_complete` or `ibv_wr_abort` gives it back, as the manual
 //! page says of threads. What goes wrong between is told by `ibv_wr_complete`, and then nothing is posted.

@@ -1,4 +1,4 @@
-//! CmEvent channels.
+//! Event channels.
 
 use std::ffi::c_int;
 use std::ptr;

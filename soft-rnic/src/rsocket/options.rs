@@ -1,4 +1,4 @@
-//! RsOptions of rsockets, as getsockopt(2) and setsockopt(2) have them.
+//! Options of rsockets, as getsockopt(2) and setsockopt(2) have them.
 
 use std::ffi::c_int;
 use std::time::Duration;

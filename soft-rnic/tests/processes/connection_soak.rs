@@ -31,7 +31,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![Trial::test("soak::connections_of_those_who_are_killed_and_stopped", soak)]
 }
 
-/// CallCounts that have succeeded.
+/// Calls that have succeeded.
 #[derive(Clone, Copy, Debug, Default)]
 struct CallCounts([u64; 4]);
 

@@ -394,7 +394,7 @@ pub(crate) fn post_shared(srq: *mut ibv_srq, id: u64, sge: ibv_sge) -> i32 {
     unsafe { verbs::ibv_post_srq_recv(srq, &raw mut wr, &raw mut bad) }
 }
 
-/// TestMemory of whole pages: the program's own, or the device's, which peers can map.
+/// Memory of whole pages: the program's own, or the device's, which peers can map.
 #[derive(Clone, Copy)]
 pub(crate) struct TestMemory {
     pub(crate) base: *mut u8,
@@ -408,7 +408,7 @@ impl TestMemory {
         Self { base: map(ptr::null_mut(), len), len, buf: ptr::null_mut() }
     }
 
-    /// TestMemory that peers can map.
+    /// Memory that peers can map.
     pub(crate) fn shareable(device: TestDevice, len: usize) -> Self {
         let mut buf = ptr::null_mut();
         let allocate = lib().ibv_alloc_buf().expect("the device has it");

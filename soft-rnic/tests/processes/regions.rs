@@ -1,4 +1,4 @@
-//! KindsOfRegions that are not of the program's memory, reached from another process: by every path that there is.
+//! Regions that are not of the program's memory, reached from another process: by every path that there is.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
@@ -55,7 +55,7 @@ fn dma_buf(file: &OwnedFd) -> OwnedFd {
     }
 }
 
-/// TestDevice memory, part of a file, and nothing; each is registered.
+/// Device memory, part of a file, and nothing; each is registered.
 struct KindsOfRegions {
     dm: *mut ibv_dm,
     file: std::fs::File,
@@ -71,7 +71,7 @@ impl KindsOfRegions {
         rustix::fs::fcntl_add_seals(&file, rustix::fs::SealFlags::SHRINK).expect("a seal");
         let made = dma.then(|| dma_buf(&file));
         let registered = made.as_ref().unwrap_or(&file).as_raw_fd();
-        // KindsOfRegions of such memory take no windows.
+        // Regions of such memory take no windows.
         let all = ALL & !ibv_access_flags::IBV_ACCESS_MW_BIND.0.cast_signed();
         let access = all as u32 | ibv_access_flags::IBV_ACCESS_ZERO_BASED.0;
         let register = lib().ibv_reg_dmabuf_mr().expect("the device has it");

@@ -53,7 +53,7 @@ fn opcode(operation: &str) -> ibv_wr_opcode {
     }
 }
 
-/// TestMemory whose pages are not there: who touches them waits.
+/// Memory whose pages are not there: who touches them waits.
 struct UnmappedPages {
     file: File,
     memory: TestMemory,

@@ -1,4 +1,4 @@
-//! TestMemory windows between processes: what a peer does by one, and how it takes its own key away.
+//! Memory windows between processes: what a peer does by one, and how it takes its own key away.
 
 use std::ptr;
 use std::time::Duration;

@@ -36,7 +36,7 @@ impl CmStateMachine {
         Ok(())
     }
 
-    pub(super) fn hear_sidr_req(
+    pub(super) fn receive_sidr_req(
         &mut self,
         peer: u16,
         from: u64,
@@ -109,7 +109,7 @@ impl CmStateMachine {
         Ok(())
     }
 
-    pub(super) fn hear_sidr_rep(
+    pub(super) fn receive_sidr_rep(
         &mut self,
         number: IdNumber,
         status: u8,

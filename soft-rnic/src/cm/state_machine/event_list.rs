@@ -174,7 +174,7 @@ mod tests {
 
     /// What a line does is what a queue that is looked through does.
     #[test]
-    fn a_line_is_a_queue() {
+    fn an_event_list_is_a_queue() {
         const IDS: usize = 5;
         let (mut line, mut owns, mut queue) = (EventList::new(), [IdEvents::NONE; IDS], VecDeque::new());
         let mut random = 1u64;

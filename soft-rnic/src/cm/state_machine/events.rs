@@ -44,7 +44,7 @@ impl ChannelQueue {
     }
 }
 
-/// PendingNotifiers to be rung. One call has events for a channel or two; where there are more, some are rung early.
+/// Notifiers to be called. One call has events for a channel or two; where there are more, some are rung early.
 pub(in crate::cm) type PendingNotifiers = ArrayVec<Arc<ChannelNotifier>, 4>;
 
 impl CmStateMachine {
@@ -52,7 +52,7 @@ impl CmStateMachine {
         ChannelNumber(self.queues.insert(ChannelQueue { events: EventList::new(), notifier, ids: 0 }))
     }
 
-    /// Those who are to be rung once the switch is unlocked.
+    /// Those who are to be rung once the state machine is unlocked.
     pub(in crate::cm) fn take_notifiers(&mut self) -> PendingNotifiers {
         core::mem::take(&mut self.pending_notifiers)
     }

@@ -38,7 +38,7 @@ fn parameters(side: &EndpointParams, retry_count: u8, data_len: usize) -> EventD
 
 impl CmStateMachine {
     /// A packet of another process.
-    pub(in crate::cm) fn hear(&mut self, peer: u16, packet: &[u8], now: Instant) {
+    pub(in crate::cm) fn receive(&mut self, peer: u16, packet: &[u8], now: Instant) {
         match CmMad::decode(packet) {
             Some(message) => {
                 self.receive(peer, message, now);
@@ -56,8 +56,10 @@ impl CmStateMachine {
     pub(super) fn receive(&mut self, peer: u16, message: CmMad, now: Instant) {
         let CmMad { from, to, body } = message;
         match body {
-            MadBody::Req(req) => return self.hear_req(peer, from, req),
-            MadBody::SidrReq { ends, gid, data } => return self.hear_sidr_req(peer, from, ends, gid, &data),
+            MadBody::Req(req) => return self.receive_req(peer, from, req),
+            MadBody::SidrReq { ends, gid, data } => {
+                return self.receive_sidr_req(peer, from, ends, gid, &data);
+            }
             _ => {}
         }
         let Some(number) = self.find(peer, from, to) else {
@@ -67,14 +69,14 @@ impl CmStateMachine {
             return;
         };
         match body {
-            MadBody::Mra => self.hear_mra(number, now),
-            MadBody::Rep(side) => self.hear_rep(number, from, &side),
-            MadBody::Rtu => self.hear_rtu(number),
-            MadBody::Rej { reason, data } => self.hear_rej(number, reason, &data, now),
-            MadBody::Dreq => self.hear_dreq(number),
-            MadBody::Drep => self.hear_drep(number, now),
+            MadBody::Mra => self.receive_mra(number, now),
+            MadBody::Rep(side) => self.receive_rep(number, from, &side),
+            MadBody::Rtu => self.receive_rtu(number),
+            MadBody::Rej { reason, data } => self.receive_rej(number, reason, &data, now),
+            MadBody::Dreq => self.receive_dreq(number),
+            MadBody::Drep => self.receive_drep(number, now),
             MadBody::SidrRep { status, qp_num, qkey, ece, data } => {
-                self.hear_sidr_rep(number, status, qp_num, qkey, ece, &data);
+                self.receive_sidr_rep(number, status, qp_num, qkey, ece, &data);
             }
             MadBody::Req(_) | MadBody::SidrReq { .. } => {}
         }
@@ -88,9 +90,9 @@ impl CmStateMachine {
         fits.then_some(number)
     }
 
-    fn hear_req(&mut self, peer: u16, from: u64, req: ReqBody) {
+    fn receive_req(&mut self, peer: u16, from: u64, req: ReqBody) {
         if let Some(number) = self.requests.get(&(peer, from)).copied() {
-            return self.hear_req_again(number);
+            return self.receive_req_again(number);
         }
         if let Err(reason) = self.admit(peer, from, &req) {
             let body = MadBody::Rej { reason, data: PrivateData::new() };
@@ -98,7 +100,7 @@ impl CmStateMachine {
         }
     }
 
-    fn hear_req_again(&mut self, number: IdNumber) {
+    fn receive_req_again(&mut self, number: IdNumber) {
         match self.id(number).map(|id| id.connection.handshake) {
             Ok(HandshakeState::ReqReceived) => self.tell(number, MadBody::Mra),
             Ok(HandshakeState::RepSent) => self.send_unanswered(number),
@@ -191,7 +193,7 @@ impl CmStateMachine {
     }
 
     /// The other side has heard, but has nothing to say yet.
-    fn hear_mra(&mut self, number: IdNumber, now: Instant) {
+    fn receive_mra(&mut self, number: IdNumber, now: Instant) {
         let Ok(id) = self.id(number) else { return };
         let connection = &id.connection;
         if !matches!(connection.handshake, HandshakeState::ReqSent | HandshakeState::RepSent) {
@@ -204,7 +206,7 @@ impl CmStateMachine {
         self.arm(number, now, wait);
     }
 
-    fn hear_rep(&mut self, number: IdNumber, from: u64, side: &EndpointParams) {
+    fn receive_rep(&mut self, number: IdNumber, from: u64, side: &EndpointParams) {
         let Ok(id) = self.id_mut(number) else { return };
         let connection = &mut id.connection;
         match connection.handshake {
@@ -224,13 +226,13 @@ impl CmStateMachine {
         self.raise_ece(number, CmEventKind::ConnectResponse, 0, parameters(side, 0, REP_DATA), side.ece);
     }
 
-    fn hear_rtu(&mut self, number: IdNumber) {
+    fn receive_rtu(&mut self, number: IdNumber) {
         if self.id(number).is_ok_and(|id| id.connection.handshake == HandshakeState::RepSent) {
             self.established(number);
         }
     }
 
-    fn hear_rej(&mut self, number: IdNumber, why: u8, data: &[u8], now: Instant) {
+    fn receive_rej(&mut self, number: IdNumber, why: u8, data: &[u8], now: Instant) {
         let Ok(id) = self.id_mut(number) else { return };
         match id.connection.handshake {
             // Somebody else has the port now, perhaps.
@@ -261,7 +263,7 @@ impl CmStateMachine {
         self.ask_for_peer(number, ends, now, true);
     }
 
-    fn hear_dreq(&mut self, number: IdNumber) {
+    fn receive_dreq(&mut self, number: IdNumber) {
         let Ok(id) = self.id_mut(number) else { return };
         match id.connection.handshake {
             HandshakeState::RepSent
@@ -277,7 +279,7 @@ impl CmStateMachine {
         self.disconnected(number, 0);
     }
 
-    fn hear_drep(&mut self, number: IdNumber, now: Instant) {
+    fn receive_drep(&mut self, number: IdNumber, now: Instant) {
         let handshake = self.id(number).map(|id| id.connection.handshake);
         if let Ok(HandshakeState::DreqSent | HandshakeState::DreqReceived) = handshake {
             self.enter_timewait(number, now);
@@ -288,9 +290,9 @@ impl CmStateMachine {
     /// Nobody has the port that was asked for.
     pub(super) fn nobody_there(&mut self, number: IdNumber, now: Instant) {
         match self.id(number).map(|id| id.connection.handshake) {
-            Ok(HandshakeState::ReqSent) => self.hear_rej(number, reason::INVALID_SERVICE_ID, &[], now),
+            Ok(HandshakeState::ReqSent) => self.receive_rej(number, reason::INVALID_SERVICE_ID, &[], now),
             Ok(HandshakeState::SidrReqSent) => {
-                self.hear_sidr_rep(number, sidr::UNSUPPORTED, 0, 0, Ece::default(), &[]);
+                self.receive_sidr_rep(number, sidr::UNSUPPORTED, 0, 0, Ece::default(), &[]);
             }
             _ => {}
         }
@@ -311,14 +313,14 @@ impl CmStateMachine {
                 HandshakeState::ReqSent | HandshakeState::SidrReqSent if remembered => {
                     self.ask_afresh(number, now)
                 }
-                HandshakeState::ReqReceived => self.hear_rej(number, reason::TIMEOUT, &[], now),
+                HandshakeState::ReqReceived => self.receive_rej(number, reason::TIMEOUT, &[], now),
                 HandshakeState::ReqSent | HandshakeState::RepSent | HandshakeState::RepReceived => {
-                    self.hear_rej(number, reason::CONSUMER_DEFINED, &[], now);
+                    self.receive_rej(number, reason::CONSUMER_DEFINED, &[], now);
                 }
-                HandshakeState::Established => self.hear_dreq(number),
-                HandshakeState::DreqSent | HandshakeState::DreqReceived => self.hear_drep(number, now),
+                HandshakeState::Established => self.receive_dreq(number),
+                HandshakeState::DreqSent | HandshakeState::DreqReceived => self.receive_drep(number, now),
                 HandshakeState::SidrReqSent => {
-                    self.hear_sidr_rep(number, sidr::REJECT, 0, 0, Ece::default(), &[]);
+                    self.receive_sidr_rep(number, sidr::REJECT, 0, 0, Ece::default(), &[]);
                 }
                 HandshakeState::SidrReqReceived => self.end(number),
                 HandshakeState::None | HandshakeState::Idle | HandshakeState::Timewait => {}

@@ -1,4 +1,4 @@
-//! Switches, and programs that use them.
+//! State machines, and programs that use them.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

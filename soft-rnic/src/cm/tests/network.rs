@@ -239,7 +239,7 @@ impl NetworkModel {
         let times = 1 + usize::from(self.random.chance(self.network_faults.repeat));
         let now = self.now;
         for _ in 0..times {
-            self.program(packet.to).host.state_machine.hear(packet.from, &packet.bytes, now);
+            self.program(packet.to).host.state_machine.receive(packet.from, &packet.bytes, now);
         }
     }
 
@@ -280,17 +280,17 @@ impl NetworkModel {
             bytes[place] = self.random.next() as u8;
         }
         let now = self.now;
-        self.program(to).host.state_machine.hear(from, &bytes, now);
+        self.program(to).host.state_machine.receive(from, &bytes, now);
     }
 
     /// A program takes what it is told.
     fn listen(&mut self, program: usize) {
         while let Some(event) = self.programs[program].host.next() {
-            self.hear(program, &event);
+            self.receive(program, &event);
         }
     }
 
-    fn hear(&mut self, program: usize, event: &CmEvent) {
+    fn receive(&mut self, program: usize, event: &CmEvent) {
         let NetProgram { host, listeners, ids } = &mut self.programs[program];
         if let Some(request) = event.request {
             assert!(listeners.contains(&event.id), "{event:?}");

@@ -228,13 +228,13 @@ impl ProgramRun {
         });
         let input = child.stdin.take().expect("a pipe");
         let run = Self { child, input, lines };
-        run.hear("ready");
+        run.receive("ready");
         run
     }
 
     /// The rest of the next line, which must begin like this.
     #[track_caller]
-    fn hear(&self, beginning: &str) -> String {
+    fn receive(&self, beginning: &str) -> String {
         let line = self.lines.recv_timeout(LONG).unwrap_or_else(|_| panic!("did not say {beginning:?}"));
         line.strip_prefix(beginning).unwrap_or_else(|| panic!("said {line:?}, not {beginning:?}")).to_owned()
     }
@@ -246,7 +246,7 @@ impl ProgramRun {
     #[track_caller]
     fn ask(&mut self, command: &str, answer: &str) -> String {
         self.tell(command);
-        self.hear(answer)
+        self.receive(answer)
     }
 
     fn listen(&mut self, port: u16) -> u16 {
@@ -276,8 +276,8 @@ fn processes_connect_by_the_hundred() {
     server.ask("serve 400", "serving");
     client.tell(&format!("connect 200 {port}"));
     other.ask(&format!("connect 200 {port}"), "connected ");
-    client.hear("connected ");
-    server.hear("served");
+    client.receive("connected ");
+    server.receive("served");
     // Timers of connections that have ended go with their ids.
     assert_eq!(client.ask("counts", "counts "), "[0, 0, 0, 0, 0, 0]");
     assert_eq!(server.ask("counts", "counts "), "[1, 1, 0, 0, 0, 0]");
@@ -310,7 +310,7 @@ fn a_server_is_killed_and_comes_back() {
     server.ask("serve 9", "serving");
     client.ask("hold 700", "held");
     server.kill();
-    assert_eq!(client.hear("then "), "Disconnected 0");
+    assert_eq!(client.receive("then "), "Disconnected 0");
     assert_eq!(client.ask("try 700", "came "), "Rejected 8");
 
     // One that is killed while it thinks.
@@ -319,7 +319,7 @@ fn a_server_is_killed_and_comes_back() {
     waiter.tell("try 700");
     std::thread::sleep(Duration::from_millis(200));
     server.kill();
-    assert_eq!(waiter.hear("came "), "Rejected 28");
+    assert_eq!(waiter.receive("came "), "Rejected 28");
 
     // What is remembered of who has the port is asked for again.
     let mut server = ProgramRun::start(&addresses);
@@ -340,11 +340,11 @@ fn a_client_is_killed() {
     server.ask("serve 1", "serving");
     client.ask("hold 700", "held");
     client.kill();
-    server.hear("served");
+    server.receive("served");
     assert_eq!(server.ask("counts", "counts "), "[1, 1, 0, 0, 0, 0]");
     server.ask("serve 3", "serving");
     other.ask("connect 3 700", "connected ");
-    server.hear("served");
+    server.receive("served");
 }
 
 #[test]

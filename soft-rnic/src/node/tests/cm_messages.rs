@@ -185,7 +185,7 @@ fn one_who_only_heard_is_told_of_the_end() {
 }
 
 #[test]
-fn a_full_socket_holds_letters_until_there_is_room() {
+fn a_full_socket_holds_cm_messages_until_there_is_room() {
     let (a, b) = pair();
     a.send(&b, b"first");
     assert_eq!(b.message(&a), b"first");

@@ -161,7 +161,7 @@ pub(super) fn bait(process: &TestNode) -> &'static str {
 }
 
 /// A attached peer that asks and does not listen, until it does.
-pub(super) fn deaf_guest() {
+pub(super) fn silent_peer() {
     let process = TestNode::new(&fabric());
     let exports: Vec<_> = (0..3)
         .map(|_| {
@@ -299,7 +299,7 @@ pub(super) fn impostor() {
 }
 
 /// Those who have a port and answer wrongly who they are.
-pub(super) fn false_doors() {
+pub(super) fn false_listeners() {
     let process = TestNode::new(&fabric());
     let before = descriptors();
     let file = rustix::fs::memfd_create("gift", MemfdFlags::CLOEXEC).expect("a file");

@@ -155,7 +155,7 @@ impl Drop for AckedEvent {
     }
 }
 
-/// ConnParams with private data.
+/// Parameters with private data.
 fn param(data: &[u8]) -> rdma_conn_param {
     rdma_conn_param {
         private_data: data.as_ptr().cast(),

@@ -79,7 +79,7 @@ impl LifeUntil {
     }
 }
 
-/// CheckedCell that only those may touch at the same time who only read it.
+/// Memory that several threads may touch at the same time only to read it.
 struct CheckedCell(UnsafeCell<u64>);
 
 // SAFETY: loom checks each access.

@@ -39,7 +39,7 @@ impl ReceiveModel {
     }
 
     /// A short message, beside a slot that stays unclaimed; dies after so many steps.
-    fn send_shortly(&self, peer_id: u16, mut life: LifeUntil) -> bool {
+    fn fast_send(&self, peer_id: u16, mut life: LifeUntil) -> bool {
         if !life.alive() {
             return false;
         }
@@ -121,7 +121,7 @@ fn a_short_message_is_there_or_its_receive_is_taken_back() {
         let receive = ReceiveModel::posted();
         let peer = thread::spawn({
             let receive = receive.clone();
-            move || receive.send_shortly(1, FOREVER)
+            move || receive.fast_send(1, FOREVER)
         });
         yields.at(0);
         let taken = receive.slot.take_back();
@@ -146,13 +146,13 @@ fn the_dead_leave_no_half_short_message() {
             let receive = ReceiveModel::posted();
             let mortal = thread::spawn({
                 let receive = receive.clone();
-                move || receive.send_shortly(1, LifeUntil(steps))
+                move || receive.fast_send(1, LifeUntil(steps))
             });
             yields.at(0);
             let seen = receive.receive();
             let sent = mortal.join().unwrap();
             assert!(seen.is_none() || sent);
-            assert_eq!(receive.send_shortly(2, FOREVER), !sent);
+            assert_eq!(receive.fast_send(2, FOREVER), !sent);
             assert_eq!(receive.receive(), Some(if sent { 1 } else { 2 }));
         });
     }
@@ -198,7 +198,7 @@ fn a_dead_peers_slot_is_recovered() {
     }
 }
 
-/// TwoReceives receives, and a list of two messages for them.
+/// Two receives, and a list of two messages for them.
 struct TwoReceives([ReceiveModel; 2]);
 
 impl TwoReceives {

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn ten_thousand_letters_come_in_order_each_way() {
+fn ten_thousand_cm_messages_come_in_order_each_way() {
     let fabric = fabric();
     let process = TestNode::new(&fabric);
     let mut peer = Peer::start(&fabric);
