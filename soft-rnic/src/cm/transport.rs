@@ -39,7 +39,7 @@ pub(super) trait Transport: Send + Sync {
     /// An error number: `EADDRINUSE` if it is another's, or none is free.
     fn take_port(&self, space: PortSpace, port: u16) -> Result<PortLease, c_int>;
 
-    /// Whose a port is. `None`: [`Switch::found`](super::switch::Switch::found) will be told, until `until` or a little later. What is
+    /// Whose a port is. `None`: [`CmStateMachine::found`](super::state_machine::CmStateMachine::found) will be told, until `until` or a little later. What is
     /// said at once may be out of date; `fresh` has it asked for in any case.
     fn find_port(
         &self,
@@ -57,12 +57,12 @@ pub(super) trait Transport: Send + Sync {
     /// Nobody can be reached.
     fn send(&self, block: u16, message: &[u8]) -> io::Result<()>;
 
-    /// Has [`Switch::expire`](super::switch::Switch::expire) called at this time.
+    /// Has [`CmStateMachine::expire`](super::state_machine::CmStateMachine::expire) called at this time.
     fn wake_at(&self, when: Instant);
 }
 
 #[cfg(any(fuzzing, all(test, not(loom))))]
-pub(super) use alone::Alone;
+pub(super) use alone::LoopbackTransport;
 
 /// For tests.
 #[cfg(any(fuzzing, all(test, not(loom))))]
@@ -77,33 +77,33 @@ mod alone {
 
     /// A world with nobody else in it.
     #[derive(Clone, Default)]
-    pub(in crate::cm) struct Alone(Arc<Mutex<Ports>>);
+    pub(in crate::cm) struct LoopbackTransport(Arc<Mutex<LocalPorts>>);
 
     #[derive(Default)]
-    struct Ports {
+    struct LocalPorts {
         taken: HashSet<(PortSpace, u16)>,
         next: u16,
     }
 
-    struct Port {
-        of: Alone,
+    struct LocalPort {
+        of: LoopbackTransport,
         space: PortSpace,
         port: u16,
     }
 
-    impl Alone {
-        fn ports(&self) -> MutexGuard<'_, Ports> {
+    impl LoopbackTransport {
+        fn ports(&self) -> MutexGuard<'_, LocalPorts> {
             self.0.lock().unwrap_or_else(PoisonError::into_inner)
         }
     }
 
-    impl Drop for Port {
+    impl Drop for LocalPort {
         fn drop(&mut self) {
             self.of.ports().taken.remove(&(self.space, self.port));
         }
     }
 
-    impl Transport for Alone {
+    impl Transport for LoopbackTransport {
         fn take_port(&self, space: PortSpace, port: u16) -> Result<PortLease, c_int> {
             let mut ports = self.ports();
             let port = if port == 0 {
@@ -119,7 +119,7 @@ mod alone {
             if !ports.taken.insert((space, port)) {
                 return Err(libc::EADDRINUSE);
             }
-            Ok(PortLease::new(port, Port { of: self.clone(), space, port }))
+            Ok(PortLease::new(port, LocalPort { of: self.clone(), space, port }))
         }
 
         fn find_port(

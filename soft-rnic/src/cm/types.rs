@@ -13,7 +13,7 @@ use crate::objects::device::Device;
 pub(crate) const MAX_DATA: usize = 255;
 
 /// Private data.
-pub(crate) type Data = ArrayVec<u8, MAX_DATA>;
+pub(crate) type PrivateData = ArrayVec<u8, MAX_DATA>;
 
 /// An id: a stale number is nobody's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -48,8 +48,8 @@ impl PortSpace {
 
 /// What one side tells the other when it connects or accepts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Parameters {
-    pub(crate) private_data: Data,
+pub(crate) struct ConnParams {
+    pub(crate) private_data: PrivateData,
     pub(crate) responder_resources: u8,
     pub(crate) initiator_depth: u8,
     pub(crate) flow_control: u8,
@@ -69,10 +69,10 @@ pub(crate) struct Ece {
 }
 
 /// What happened: the numbers are those of `enum rdma_cm_event_type`, of which some never happen here: routes are always found, and
-/// addresses stay; the last three are [written](super::Manager::write) by the library's half; whether a queue pair follows its connection is seen by the library only.
+/// addresses stay; the last three are [written](super::ConnectionManager::write) by the library's half; whether a queue pair follows its connection is seen by the library only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub(crate) enum Kind {
+pub(crate) enum CmEventKind {
     AddrResolved = 0,
     AddrError = 1,
     RouteResolved = 2,
@@ -93,54 +93,54 @@ pub(crate) enum Kind {
 
 /// How to send datagrams to the other side, or to a group.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Address {
+pub(crate) struct UdAddress {
     pub(crate) ah_attr: ibv_ah_attr,
     pub(crate) qp_num: u32,
     pub(crate) qkey: u32,
 }
 
-impl fmt::Debug for Address {
+impl fmt::Debug for UdAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { qp_num, qkey, .. } = self;
-        f.debug_struct("Address").field("qp_num", qp_num).field("qkey", qkey).finish_non_exhaustive()
+        f.debug_struct("UdAddress").field("qp_num", qp_num).field("qkey", qkey).finish_non_exhaustive()
     }
 }
 
 /// What comes along with an event.
 #[derive(Clone, Debug, Default)]
-pub(crate) enum Details {
+pub(crate) enum EventDetails {
     #[default]
     Nothing,
     /// Of a connection. Private data has the length of the message's field, as the kernel's has: what the other side gave, then
     /// zeros.
-    Connection(Parameters),
+    Connection(ConnParams),
     /// Of datagrams.
-    Datagram { private_data: Data, address: Address },
+    Datagram { private_data: PrivateData, address: UdAddress },
     /// What the program gave with an event of its own.
     Argument(u64),
 }
 
 /// Something that happened to an id.
 #[derive(Clone, Debug)]
-pub(crate) struct Event {
+pub(crate) struct CmEvent {
     /// To which id; to the listener, of a connection request.
     pub(crate) id: IdNumber,
-    /// What [`Manager::create`](super::Manager::create) or `set_uid` was told of it.
+    /// What [`ConnectionManager::create`](super::ConnectionManager::create) or `set_uid` was told of it.
     pub(crate) uid: u64,
-    pub(crate) kind: Kind,
+    pub(crate) kind: CmEventKind,
     pub(crate) status: c_int,
-    pub(crate) details: Details,
+    pub(crate) details: EventDetails,
     pub(crate) ece: Ece,
     /// Of a connection request: the id that was made for it. It is on the listener's channel, has uid 0 and so no events
     /// before `set_uid`. Who takes the event has to destroy it.
     pub(crate) request: Option<IdNumber>,
-    /// Of multicast: which membership, and what [`Manager::join`](super::Manager::join) was told of it.
+    /// Of multicast: which membership, and what [`ConnectionManager::join`](super::ConnectionManager::join) was told of it.
     pub(crate) join: Option<(JoinNumber, u64)>,
 }
 
 /// Where an id is.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Path {
+pub(crate) struct CmPath {
     pub(crate) device: &'static Device,
     /// From 1.
     pub(crate) port: u8,
@@ -151,11 +151,11 @@ pub(crate) struct Path {
 
 /// What is known of an id's way. Addresses without a port have port 0.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Route {
+pub(crate) struct CmRoute {
     pub(crate) source: Option<SocketAddr>,
     pub(crate) destination: Option<SocketAddr>,
     /// None as long as the id is bound to no address of a device.
-    pub(crate) path: Option<Path>,
+    pub(crate) path: Option<CmPath>,
     /// Once the address is resolved.
     pub(crate) dgid: Option<[u8; 16]>,
     /// The route is resolved: there is a path record, of which this is what is not constant. `ibv_mtu`.

@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_is_understood() {
+    fn messages_decode_as_they_were_encoded() {
         for request in requests() {
             let packet = request.encode();
             assert!(packet.len() < REQUEST);
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_or_too_long_is_not() {
+    fn truncated_or_overlong_message_is_refused() {
         // What is cut off of a CM message is not the node's to see.
         for mut packet in requests().iter().map(Request::encode) {
             let is_letter = packet[0] == 9;

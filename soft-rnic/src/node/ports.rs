@@ -20,7 +20,7 @@ use crate::platform::user;
 
 /// The ports that are given out where any will do.
 pub(crate) const EPHEMERAL: core::ops::RangeInclusive<u16> = 32768..=60999;
-/// CmPorts in a group.
+/// Ports in a group.
 const GROUP: u16 = 64;
 const FIRST_GROUP: u16 = *EPHEMERAL.start() / GROUP;
 const GROUPS: u16 = *EPHEMERAL.end() / GROUP - FIRST_GROUP + 1;

@@ -1,4 +1,4 @@
-//! Whose state it is with a call: a request that a sender leaves with the owner of the memory, and its answer.
+//! The states of a remote procedure call: the sender asks the owner of memory, which answers.
 //!
 //! ```text
 //!           sender asks            owner begins             owner answers

@@ -18,6 +18,8 @@ use crate::sync::{Acquire, AtomicU32, AtomicU64};
 
 /// Changes with every change of the layout or of what a word means: peers of other versions do not talk.
 pub(crate) const LAYOUT_VERSION: u64 = 8;
+/// The ECE options of this layout: ends that share no version do not reach each other.
+pub(crate) const ECE_OPTIONS: u32 = 1 << LAYOUT_VERSION;
 
 /// Miri has no sparse memory.
 const fn sized(real: usize, small: usize) -> usize {

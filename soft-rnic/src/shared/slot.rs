@@ -63,7 +63,7 @@ pub(crate) struct SlotHeader {
 
 /// A posted slot, by its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Offer(u64);
+pub(crate) struct PostedState(u64);
 
 /// A claimed slot: the state to hand on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +83,7 @@ impl Claim {
 
 /// What a receive has room for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Room {
+pub(crate) struct RecvCapacity {
     pub(crate) bytes: u32,
     pub(crate) entries: u32,
     /// The owner's [`SlotHeader::post`] flags.
@@ -119,7 +119,7 @@ pub(crate) enum Holder {
 
 impl SlotHeader {
     /// Owner: offers a free slot, whose entries have been written.
-    pub(crate) fn post(&self, lap: u32, room: Room) {
+    pub(crate) fn post(&self, lap: u32, room: RecvCapacity) {
         self.room.store(u64::from(room.entries) << 32 | u64::from(room.bytes), Relaxed);
         self.flags.store(room.flags, Relaxed);
         self.state.store(u64::from(lap) << LAP_SHIFT | POSTED, Release);
@@ -128,12 +128,12 @@ impl SlotHeader {
     /// Peer: takes a posted slot, if it is one.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn claim(&self, peer_id: u16) -> Option<Claim> {
-        self.accept(self.offer()?, peer_id)
+        self.accept(self.posted_state()?, peer_id)
     }
 
     /// Peer: takes a slot that was seen posted, if it still is.
     #[inline]
-    pub(crate) fn accept(&self, Offer(posted): Offer, peer_id: u16) -> Option<Claim> {
+    pub(crate) fn accept(&self, PostedState(posted): PostedState, peer_id: u16) -> Option<Claim> {
         let claimed = posted & !(TAG | PEER << PEER_SHIFT) | CLAIMED | u64::from(peer_id) << PEER_SHIFT;
         self.state.compare_exchange(posted, claimed, AcqRel, Relaxed).ok().map(|_| Claim(claimed))
     }
@@ -141,25 +141,25 @@ impl SlotHeader {
     /// Peer: sees a posted slot without taking it. What the owner has written about it can be seen then, too, and whatever it has
     /// posted before.
     #[inline]
-    pub(crate) fn offer(&self) -> Option<Offer> {
+    pub(crate) fn posted_state(&self) -> Option<PostedState> {
         let posted = self.state.load(Acquire);
-        (posted & TAG == POSTED).then_some(Offer(posted))
+        (posted & TAG == POSTED).then_some(PostedState(posted))
     }
 
     /// Peer: the message of an unclaimed slot is there. False if the slot was taken away meanwhile; what was written
     /// beside it then is nobody's.
     #[inline]
-    pub(crate) fn fulfil(&self, offer: Offer, peer_id: u16, delivery: &Delivery) -> bool {
+    pub(crate) fn fulfil(&self, posted_state: PostedState, peer_id: u16, delivery: &Delivery) -> bool {
         self.tell(delivery);
-        let done = offer.0 & !(TAG | PEER << PEER_SHIFT) | DONE | u64::from(peer_id) << PEER_SHIFT;
-        self.state.compare_exchange(offer.0, done, AcqRel, Relaxed).is_ok()
+        let done = posted_state.0 & !(TAG | PEER << PEER_SHIFT) | DONE | u64::from(peer_id) << PEER_SHIFT;
+        self.state.compare_exchange(posted_state.0, done, AcqRel, Relaxed).is_ok()
     }
 
     /// Peer: what the claimed receive has room for.
     #[inline]
-    pub(crate) fn room(&self) -> Room {
+    pub(crate) fn room(&self) -> RecvCapacity {
         let room = self.room.load(Relaxed);
-        Room { bytes: room as u32, entries: (room >> 32) as u32, flags: self.flags.load(Relaxed) }
+        RecvCapacity { bytes: room as u32, entries: (room >> 32) as u32, flags: self.flags.load(Relaxed) }
     }
 
     /// Whether the slot is held under this very claim.
@@ -260,14 +260,14 @@ pub(crate) fn claim_first<'a>(
     let (mut step, mut again) = (0, false);
     while step < count {
         let slot = slot(step)?;
-        if let Some(offer) = slot.offer() {
+        if let Some(posted_state) = slot.posted_state() {
             if step > 0 && !again {
                 // Those before it may have been posted after they were looked at, and before it was: from here on they can be seen.
                 (step, again) = (0, true);
                 continue;
             }
             // Not what is posted by now: the look again was for this offer.
-            if let Some(claim) = slot.accept(offer, peer_id) {
+            if let Some(claim) = slot.accept(posted_state, peer_id) {
                 return Some((step, claim));
             }
         }

@@ -1,4 +1,4 @@
-//! The switch by itself, with a time of its own.
+//! The state machine by itself, with a time of its own.
 
 mod addresses;
 mod channels;

@@ -149,7 +149,7 @@ pub(super) fn try_to_enter(process: &TestNode, qpn: u32) -> &'static str {
 
 /// Waits for a caller, and what it says.
 pub(super) fn bait(process: &TestNode) -> &'static str {
-    let owner = Owner::new(process);
+    let owner = HostileOwner::new(process);
     println!("\n@bait {}", owner.qpn);
     let caller = owner.accept();
     let mut received = Received::Nothing;
@@ -161,7 +161,7 @@ pub(super) fn bait(process: &TestNode) -> &'static str {
 }
 
 /// A attached peer that asks and does not listen, until it does.
-pub(super) fn deaf_guest() {
+pub(super) fn silent_peer() {
     let process = TestNode::new(&fabric());
     let exports: Vec<_> = (0..3)
         .map(|_| {
@@ -259,7 +259,7 @@ pub(super) fn impostor() {
     // When somebody has the block, it is not heard as that one any more.
     say(&socket, nobody, b"I am nobody");
     process.expect_cm_calls(&[HandlerCall::CmMessage(nobody, b"I am nobody".to_vec())]);
-    let somebody = Owner {
+    let somebody = HostileOwner {
         listener: Socket::listen(&process.node.state.socket_name(nobody)).expect("nobody has it"),
         qpn: u32::from(nobody) << BLOCK_BITS | 1,
     };
@@ -277,7 +277,7 @@ pub(super) fn impostor() {
     say(&socket, nobody, b"I am nobody");
     process.expect_cm_calls(&[HandlerCall::CmMessage(nobody, b"I am nobody".to_vec())]);
     // One whose block's owner does not answer is heard all the same, in a while, or when it has much to say.
-    let silent = Owner::new(&process);
+    let silent = HostileOwner::new(&process);
     let silent_block = block_of(silent.qpn).expect("a block");
     for count in [3, 300] {
         let (socket, _) = enter(&process);
@@ -299,7 +299,7 @@ pub(super) fn impostor() {
 }
 
 /// Those who have a port and answer wrongly who they are.
-pub(super) fn false_doors() {
+pub(super) fn false_listeners() {
     let process = TestNode::new(&fabric());
     let before = descriptors();
     let file = rustix::fs::memfd_create("gift", MemfdFlags::CLOEXEC).expect("a file");
@@ -363,12 +363,12 @@ fn good_welcome() -> Welcome {
 }
 
 /// The owner of a block that answers wrongly.
-struct Owner {
+struct HostileOwner {
     listener: Socket,
     qpn: u32,
 }
 
-impl Owner {
+impl HostileOwner {
     /// Takes a block that nobody has, and that nobody has asked for yet: it is not asked for again so soon.
     fn new(process: &TestNode) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(1);
@@ -408,7 +408,7 @@ pub(super) fn owner() {
     let good = segment_file(LENGTH, SealFlags::SHRINK, LAYOUT_VERSION, MemfdFlags::CLOEXEC);
     let reply = |welcome: Welcome| Reply::Welcome(welcome).encode();
     let refused = |what: &str, packet: &[u8], files: &[BorrowedFd<'_>]| {
-        let (_owner, _caller, reach) = Owner::answer(&process, packet, files);
+        let (_owner, _caller, reach) = HostileOwner::answer(&process, packet, files);
         assert!(matches!(reach, Reachability::Nobody), "{what}: {reach:?}");
     };
     refused("no segment", &reply(good_welcome()), &[]);
@@ -460,11 +460,12 @@ pub(super) fn owner() {
 /// One that begins well.
 fn lying_owner(process: &TestNode, welcome: &[u8], segment: &OwnedFd) {
     // On a busy machine an answer may come too late.
-    let answered =
-        (0..5).find_map(|_| match Owner::answer(process, welcome, &[segment.as_fd(), segment.as_fd()]) {
+    let answered = (0..5).find_map(|_| {
+        match HostileOwner::answer(process, welcome, &[segment.as_fd(), segment.as_fd()]) {
             (owner, caller, Reachability::Ready(remote)) => Some((owner, caller, remote)),
             _ => None,
-        });
+        }
+    });
     let (owner, caller, remote) = answered.expect("a remote");
     assert!(remote.vm().is_none(), "its memory is not where it says");
     let export = ExportId { index: 3, epoch: 4 };

@@ -26,9 +26,9 @@ mod slot;
 /// load is forgotten when another thread's load follows, and then that thread's store is never tried before the first
 /// load. So each model is run with each choice of these places at which the thread yields.
 #[derive(Clone, Copy)]
-struct Turns(u32);
+struct YieldPoints(u32);
 
-impl Turns {
+impl YieldPoints {
     const PLACES: u32 = 3;
 
     fn at(self, place: u32) {
@@ -40,20 +40,20 @@ impl Turns {
 }
 
 /// Every interleaving.
-fn explore(model: impl Fn(Turns) + Copy + Sync + Send + 'static) {
+fn explore(model: impl Fn(YieldPoints) + Copy + Sync + Send + 'static) {
     check(None, model);
 }
 
 /// Every interleaving with at most this many preemptions: of those models that would take minutes otherwise.
-fn explore_bounded(preemptions: usize, model: impl Fn(Turns) + Copy + Sync + Send + 'static) {
+fn explore_bounded(preemptions: usize, model: impl Fn(YieldPoints) + Copy + Sync + Send + 'static) {
     check(Some(preemptions), model);
 }
 
-fn check(preemptions: Option<usize>, model: impl Fn(Turns) + Copy + Sync + Send + 'static) {
-    for choice in 0..1 << Turns::PLACES {
+fn check(preemptions: Option<usize>, model: impl Fn(YieldPoints) + Copy + Sync + Send + 'static) {
+    for choice in 0..1 << YieldPoints::PLACES {
         let mut builder = Builder::new();
         builder.preemption_bound = preemptions;
-        builder.check(move || model(Turns(choice)));
+        builder.check(move || model(YieldPoints(choice)));
     }
 }
 
@@ -69,9 +69,9 @@ fn how_many(peers: impl IntoIterator<Item = JoinHandle<bool>>) -> u32 {
 }
 
 /// Where a thread that is to die stops: `alive` is false from the step on.
-struct Life(usize);
+struct LifeUntil(usize);
 
-impl Life {
+impl LifeUntil {
     fn alive(&mut self) -> bool {
         let alive = self.0 > 0;
         self.0 = self.0.saturating_sub(1);
@@ -79,15 +79,15 @@ impl Life {
     }
 }
 
-/// Memory that only those may touch at the same time who only read it.
-struct Memory(UnsafeCell<u64>);
+/// Memory that several threads may touch at the same time only to read it.
+struct CheckedCell(UnsafeCell<u64>);
 
 // SAFETY: loom checks each access.
-unsafe impl Send for Memory {}
+unsafe impl Send for CheckedCell {}
 // SAFETY: as above.
-unsafe impl Sync for Memory {}
+unsafe impl Sync for CheckedCell {}
 
-impl Memory {
+impl CheckedCell {
     fn new() -> Self {
         Self(UnsafeCell::new(0))
     }

@@ -1,14 +1,14 @@
 //! The events of a channel in the order in which they came, of which each id's can be found without looking at others'.
 
-use crate::cm::types::Event;
+use crate::cm::types::CmEvent;
 
 /// No place.
 const NONE: u32 = u32::MAX;
 
 /// Events in a line. Places are used again; each is linked to its neighbours, and to the next of the same id.
 #[derive(Debug)]
-pub(super) struct Line {
-    places: Vec<Place>,
+pub(super) struct EventList {
+    places: Vec<EventNode>,
     free: u32,
     first: u32,
     last: u32,
@@ -18,9 +18,9 @@ pub(super) struct Line {
 }
 
 #[derive(Debug)]
-struct Place {
+struct EventNode {
     /// None where the place is free: then the next one that is free is behind it.
-    event: Option<Event>,
+    event: Option<CmEvent>,
     before: u32,
     behind: u32,
     next_own: u32,
@@ -28,16 +28,16 @@ struct Place {
 
 /// Which events of a line are an id's.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Own {
+pub(super) struct IdEvents {
     first: u32,
     last: u32,
 }
 
-impl Own {
+impl IdEvents {
     pub(super) const NONE: Self = Self { first: NONE, last: NONE };
 }
 
-impl Line {
+impl EventList {
     pub(super) fn new() -> Self {
         Self {
             places: Vec::new(),
@@ -49,22 +49,22 @@ impl Line {
         }
     }
 
-    fn place(&self, at: u32) -> Option<&Place> {
+    fn place(&self, at: u32) -> Option<&EventNode> {
         #[cfg(test)]
         self.visits.set(self.visits.get() + 1);
         self.places.get(at as usize)
     }
 
-    fn place_mut(&mut self, at: u32) -> Option<&mut Place> {
+    fn place_mut(&mut self, at: u32) -> Option<&mut EventNode> {
         #[cfg(test)]
         self.visits.set(self.visits.get() + 1);
         self.places.get_mut(at as usize)
     }
 
     /// Puts an event at the end. `own` are its id's.
-    pub(super) fn push(&mut self, event: Event, own: &mut Own) {
+    pub(super) fn push(&mut self, event: CmEvent, own: &mut IdEvents) {
         let (before, free) = (self.last, self.free);
-        let place = Place { event: Some(event), before, behind: NONE, next_own: NONE };
+        let place = EventNode { event: Some(event), before, behind: NONE, next_own: NONE };
         let at = if let Some(vacant) = self.place_mut(free) {
             self.free = core::mem::replace(vacant, place).behind;
             free
@@ -85,12 +85,12 @@ impl Line {
     }
 
     /// The first event.
-    pub(super) fn first(&self) -> Option<&Event> {
+    pub(super) fn first(&self) -> Option<&CmEvent> {
         self.place(self.first)?.event.as_ref()
     }
 
     /// Takes the first event. `own` are its id's, of which it is the first, too.
-    pub(super) fn pop(&mut self, own: &mut Own) -> Option<Event> {
+    pub(super) fn pop(&mut self, own: &mut IdEvents) -> Option<CmEvent> {
         let (event, next_own) = self.vacate(self.first)?;
         own.first = next_own;
         if next_own == NONE {
@@ -100,7 +100,7 @@ impl Line {
     }
 
     /// An id's events, the oldest first.
-    pub(super) fn of(&self, own: Own) -> impl Iterator<Item = &Event> {
+    pub(super) fn of(&self, own: IdEvents) -> impl Iterator<Item = &CmEvent> {
         let mut at = own.first;
         core::iter::from_fn(move || {
             let place = self.place(at)?;
@@ -110,8 +110,12 @@ impl Line {
     }
 
     /// Takes those of an id's events that are meant, the oldest first.
-    pub(super) fn extract(&mut self, own: &mut Own, is_meant: impl Fn(&Event) -> bool) -> Vec<Event> {
-        let (mut at, mut taken, mut left) = (own.first, Vec::new(), Own::NONE);
+    pub(super) fn extract(
+        &mut self,
+        own: &mut IdEvents,
+        is_meant: impl Fn(&CmEvent) -> bool,
+    ) -> Vec<CmEvent> {
+        let (mut at, mut taken, mut left) = (own.first, Vec::new(), IdEvents::NONE);
         while let Some(place) = self.place_mut(at) {
             let here = core::mem::replace(&mut at, place.next_own);
             if place.event.as_ref().is_some_and(&is_meant) {
@@ -130,7 +134,7 @@ impl Line {
     }
 
     /// Takes an event out of the line, and says which is its id's next.
-    fn vacate(&mut self, at: u32) -> Option<(Event, u32)> {
+    fn vacate(&mut self, at: u32) -> Option<(CmEvent, u32)> {
         let free = self.free;
         let place = self.place_mut(at)?;
         let event = place.event.take()?;
@@ -160,19 +164,19 @@ mod tests {
     use std::collections::VecDeque;
 
     use super::*;
-    use crate::cm::types::{Details, Ece, IdNumber, Kind};
+    use crate::cm::types::{CmEventKind, Ece, EventDetails, IdNumber};
 
-    fn event(id: u64, status: i32) -> Event {
-        let (details, ece) = (Details::Nothing, Ece::default());
-        let (kind, id) = (Kind::User, IdNumber(id));
-        Event { id, uid: 1, kind, status, details, ece, request: None, join: None }
+    fn event(id: u64, status: i32) -> CmEvent {
+        let (details, ece) = (EventDetails::Nothing, Ece::default());
+        let (kind, id) = (CmEventKind::User, IdNumber(id));
+        CmEvent { id, uid: 1, kind, status, details, ece, request: None, join: None }
     }
 
     /// What a line does is what a queue that is looked through does.
     #[test]
-    fn a_line_is_a_queue() {
+    fn an_event_list_is_a_queue() {
         const IDS: usize = 5;
-        let (mut line, mut owns, mut queue) = (Line::new(), [Own::NONE; IDS], VecDeque::new());
+        let (mut line, mut owns, mut queue) = (EventList::new(), [IdEvents::NONE; IDS], VecDeque::new());
         let mut random = 1u64;
         for round in 0..if cfg!(miri) { 300 } else { 20_000 } {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -7,18 +7,20 @@ use rdma_mummy_sys::types::{ibv_ah_attr, ibv_gid, ibv_global_route, ibv_qp_type}
 
 use super::connect::RESPONSE_TIMEOUT;
 use super::receive::padded;
-use super::{Connection, Handshake, Id, State, Switch, UDP_QKEY, milliseconds, sidr};
-use crate::cm::message::{Body, Ends, Message, SIDR_REP_DATA, SIDR_REQ_DATA};
-use crate::cm::ports::Missing;
-use crate::cm::types::{Address, Data, Details, Ece, IdNumber, Kind, Parameters, Path};
+use super::{CmConnection, CmId, CmStateMachine, HandshakeState, IdState, UDP_QKEY, milliseconds, sidr};
+use crate::cm::message::{CmMad, Endpoints, MadBody, SIDR_REP_DATA, SIDR_REQ_DATA};
+use crate::cm::ports::ListenerMissing;
+use crate::cm::types::{
+    CmEventKind, CmPath, ConnParams, Ece, EventDetails, IdNumber, PrivateData, UdAddress,
+};
 
-impl Switch {
+impl CmStateMachine {
     pub(super) fn ask_for_datagrams(
         &mut self,
         number: IdNumber,
-        ends: Ends,
-        path: Path,
-        parameters: &Parameters,
+        ends: Endpoints,
+        path: CmPath,
+        parameters: &ConnParams,
         now: Instant,
     ) -> Result<(), c_int> {
         let data = parameters.private_data.clone();
@@ -26,46 +28,53 @@ impl Switch {
             return Err(libc::EINVAL);
         }
         let id = self.id_mut(number)?;
-        (id.connection, id.state) = (Connection::new(Handshake::SidrReqSent), State::Connect);
-        let body = Body::SidrReq { ends, gid: path.sgid, data };
+        (id.connection, id.state) = (CmConnection::new(HandshakeState::SidrReqSent), IdState::Connect);
+        let body = MadBody::SidrReq { ends, gid: path.sgid, data };
         self.ask_until_answered(number, body, milliseconds(RESPONSE_TIMEOUT), now);
         self.ask_for_peer(number, ends, now, false);
         self.full_fence(now);
         Ok(())
     }
 
-    pub(super) fn hear_sidr_req(&mut self, peer: u16, from: u64, ends: Ends, gid: [u8; 16], data: &[u8]) {
+    pub(super) fn receive_sidr_req(
+        &mut self,
+        peer: u16,
+        from: u64,
+        ends: Endpoints,
+        gid: [u8; 16],
+        data: &[u8],
+    ) {
         // One that comes again while the program thinks.
         if self.requests.contains_key(&(peer, from)) {
             return;
         }
         let status = match self.listener(&ends) {
-            Err(Missing::Port) => sidr::UNSUPPORTED,
-            Err(Missing::Address) => sidr::REJECT,
+            Err(ListenerMissing::Port) => sidr::UNSUPPORTED,
+            Err(ListenerMissing::Address) => sidr::REJECT,
             Ok((listener, path)) => match self.admit_datagrams(listener, &ends, path, gid) {
                 None => sidr::REJECT,
                 Some(number) => {
                     if let Ok(id) = self.id_mut(number) {
-                        id.connection.handshake = Handshake::SidrReqReceived;
+                        id.connection.handshake = HandshakeState::SidrReqReceived;
                         (id.connection.peer, id.connection.remote) = (Some(peer), from);
                     }
                     self.requests.insert((peer, from), number);
                     let private_data = padded(data, SIDR_REQ_DATA);
-                    let details = Details::Datagram { private_data, address: Address::default() };
+                    let details = EventDetails::Datagram { private_data, address: UdAddress::default() };
                     return self.announce(listener, number, details, Ece::default());
                 }
             },
         };
         let (qp_num, qkey, ece) = (0, 0, Ece::default());
-        let body = Body::SidrRep { status, qp_num, qkey, ece, data: Data::new() };
-        self.send(peer, Message { from: 0, to: from, body });
+        let body = MadBody::SidrRep { status, qp_num, qkey, ece, data: PrivateData::new() };
+        self.send(peer, CmMad { from: 0, to: from, body });
     }
 
     fn admit_datagrams(
         &mut self,
         listener: IdNumber,
-        ends: &Ends,
-        path: Path,
+        ends: &Endpoints,
+        path: CmPath,
         gid: [u8; 16],
     ) -> Option<IdNumber> {
         self.id(listener).ok().filter(|id| id.is_datagram())?;
@@ -76,31 +85,31 @@ impl Switch {
     pub(super) fn offer_datagrams(
         &mut self,
         number: IdNumber,
-        parameters: Option<&Parameters>,
+        parameters: Option<&ConnParams>,
     ) -> Result<(), c_int> {
         let id = self.id_mut(number)?;
         let data = parameters.map(|parameters| parameters.private_data.clone()).unwrap_or_default();
-        let waits = id.connection.handshake == Handshake::SidrReqReceived;
+        let waits = id.connection.handshake == HandshakeState::SidrReqReceived;
         let qkey = id.agree_on_qkey(parameters.map_or(0, |parameters| parameters.qkey))?;
         if !waits || data.len() > SIDR_REP_DATA {
             return Err(libc::EINVAL);
         }
         let (qp_num, ece) = (id.qp_num, id.ece);
-        self.tell(number, Body::SidrRep { status: sidr::SUCCESS, qp_num, qkey, ece, data });
+        self.tell(number, MadBody::SidrRep { status: sidr::SUCCESS, qp_num, qkey, ece, data });
         self.end(number);
         Ok(())
     }
 
     pub(super) fn refuse_datagrams(&mut self, number: IdNumber, data: &[u8]) -> Result<(), c_int> {
-        let waits = self.id(number)?.connection.handshake == Handshake::SidrReqReceived;
-        let data = Data::try_from(data).ok().filter(|data| waits && data.len() <= SIDR_REP_DATA);
+        let waits = self.id(number)?.connection.handshake == HandshakeState::SidrReqReceived;
+        let data = PrivateData::try_from(data).ok().filter(|data| waits && data.len() <= SIDR_REP_DATA);
         let (data, ece) = (data.ok_or(libc::EINVAL)?, Ece::default());
-        self.tell(number, Body::SidrRep { status: sidr::REJECT, qp_num: 0, qkey: 0, ece, data });
+        self.tell(number, MadBody::SidrRep { status: sidr::REJECT, qp_num: 0, qkey: 0, ece, data });
         self.end(number);
         Ok(())
     }
 
-    pub(super) fn hear_sidr_rep(
+    pub(super) fn receive_sidr_rep(
         &mut self,
         number: IdNumber,
         status: u8,
@@ -109,22 +118,26 @@ impl Switch {
         ece: Ece,
         data: &[u8],
     ) {
-        if self.id(number).is_ok_and(|id| id.connection.handshake == Handshake::SidrReqSent) {
+        if self.id(number).is_ok_and(|id| id.connection.handshake == HandshakeState::SidrReqSent) {
             self.end(number);
             let Ok(id) = self.id_mut(number) else { return };
             let private_data = padded(data, SIDR_REP_DATA);
             let agreed = if status == sidr::SUCCESS { id.agree_on_qkey(qkey) } else { Ok(0) };
             let (kind, status, address) = match agreed {
-                _ if status != sidr::SUCCESS => (Kind::Unreachable, status.into(), Address::default()),
-                Err(error) => (Kind::AddrError, -error, Address::default()),
-                Ok(_) => (Kind::Established, 0, Address { ah_attr: id.address_handle(), qp_num, qkey }),
+                _ if status != sidr::SUCCESS => {
+                    (CmEventKind::Unreachable, status.into(), UdAddress::default())
+                }
+                Err(error) => (CmEventKind::AddrError, -error, UdAddress::default()),
+                Ok(_) => {
+                    (CmEventKind::Established, 0, UdAddress { ah_attr: id.address_handle(), qp_num, qkey })
+                }
             };
-            self.raise_ece(number, kind, status, Details::Datagram { private_data, address }, ece);
+            self.raise_ece(number, kind, status, EventDetails::Datagram { private_data, address }, ece);
         }
     }
 }
 
-impl Id {
+impl CmId {
     /// The key of the id's datagrams: the one that it has, or this one, or the usual one (0).
     pub(super) fn agree_on_qkey(&mut self, qkey: u32) -> Result<u32, c_int> {
         match self.qkey {
@@ -146,7 +159,7 @@ impl Id {
 }
 
 /// The way to a GID.
-pub(super) fn address_handle(path: Path, dgid: [u8; 16], traffic_class: u8, hop_limit: u8) -> ibv_ah_attr {
+pub(super) fn address_handle(path: CmPath, dgid: [u8; 16], traffic_class: u8, hop_limit: u8) -> ibv_ah_attr {
     ibv_ah_attr {
         grh: ibv_global_route {
             dgid: ibv_gid { raw: dgid },

@@ -5,60 +5,60 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 
-use super::line::{Line, Own};
-use super::{State, Switch};
-use crate::cm::bell::Bell;
-use crate::cm::types::{Details, Ece, Event, IdNumber, JoinNumber, Kind};
+use super::event_list::{EventList, IdEvents};
+use super::{CmStateMachine, IdState};
+use crate::cm::channel_notifier::ChannelNotifier;
+use crate::cm::types::{CmEvent, CmEventKind, Ece, EventDetails, IdNumber, JoinNumber};
 
 /// An event channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::cm) struct QueueNumber(pub(super) u64);
+pub(in crate::cm) struct ChannelNumber(pub(super) u64);
 
 /// The events of a channel.
-pub(super) struct Queue {
-    events: Line,
-    bell: Arc<Bell>,
+pub(super) struct ChannelQueue {
+    events: EventList,
+    notifier: Arc<ChannelNotifier>,
     /// Ids that are on the channel.
     pub(super) ids: usize,
 }
 
-impl Queue {
-    fn push(&mut self, event: Event, own: &mut Own, bells: &mut Bells) {
+impl ChannelQueue {
+    fn push(&mut self, event: CmEvent, own: &mut IdEvents, pending_notifiers: &mut PendingNotifiers) {
         self.events.push(event, own);
-        self.bell.promise();
-        if !bells.iter().any(|bell| Arc::ptr_eq(bell, &self.bell)) {
-            if bells.is_full() {
-                bells.remove(0).ring();
+        self.notifier.promise();
+        if !pending_notifiers.iter().any(|notifier| Arc::ptr_eq(notifier, &self.notifier)) {
+            if pending_notifiers.is_full() {
+                pending_notifiers.remove(0).deliver();
             }
-            bells.push(Arc::clone(&self.bell));
+            pending_notifiers.push(Arc::clone(&self.notifier));
         }
     }
 
     /// Takes those of an id's events that are meant, with their tokens.
-    fn extract(&mut self, own: &mut Own, is_meant: impl Fn(&Event) -> bool) -> Vec<Event> {
+    fn extract(&mut self, own: &mut IdEvents, is_meant: impl Fn(&CmEvent) -> bool) -> Vec<CmEvent> {
         let gone = self.events.extract(own, is_meant);
         if !gone.is_empty() {
-            self.bell.take_back(gone.len());
+            self.notifier.take_back(gone.len());
         }
         gone
     }
 }
 
-/// Bells to be rung. One call has events for a channel or two; where there are more, some are rung early.
-pub(in crate::cm) type Bells = ArrayVec<Arc<Bell>, 4>;
+/// Notifiers to be called. One call has events for a channel or two; where there are more, some are rung early.
+pub(in crate::cm) type PendingNotifiers = ArrayVec<Arc<ChannelNotifier>, 4>;
 
-impl Switch {
-    pub(in crate::cm) fn open_queue(&mut self, bell: Arc<Bell>) -> QueueNumber {
-        QueueNumber(self.queues.insert(Queue { events: Line::new(), bell, ids: 0 }))
+impl CmStateMachine {
+    pub(in crate::cm) fn open_queue(&mut self, notifier: Arc<ChannelNotifier>) -> ChannelNumber {
+        ChannelNumber(self.queues.insert(ChannelQueue { events: EventList::new(), notifier, ids: 0 }))
     }
 
-    /// Those who are to be rung once the switch is unlocked.
-    pub(in crate::cm) fn take_bells(&mut self) -> Bells {
-        core::mem::take(&mut self.bells)
+    /// Those who are to be rung once the state machine is unlocked.
+    pub(in crate::cm) fn take_notifiers(&mut self) -> PendingNotifiers {
+        core::mem::take(&mut self.pending_notifiers)
     }
 
     /// The channel is closed: its ids go with it.
-    pub(in crate::cm) fn close_queue(&mut self, queue: QueueNumber, now: std::time::Instant) {
+    pub(in crate::cm) fn close_queue(&mut self, queue: ChannelNumber, now: std::time::Instant) {
         if self.queues.get(queue.0).is_some_and(|queue| queue.ids > 0) {
             let ids = self.ids.iter().filter(|(_, id)| id.queue == queue);
             let ids: Vec<_> = ids.map(|(number, _)| IdNumber(number)).collect();
@@ -71,47 +71,54 @@ impl Switch {
     }
 
     /// An event of an id without a name is not told: nobody knows the id yet.
-    pub(super) fn raise(&mut self, id: IdNumber, kind: Kind, status: c_int, details: Details) {
+    pub(super) fn raise(&mut self, id: IdNumber, kind: CmEventKind, status: c_int, details: EventDetails) {
         self.raise_ece(id, kind, status, details, Ece::default());
     }
 
-    pub(super) fn raise_ece(&mut self, id: IdNumber, kind: Kind, status: c_int, details: Details, ece: Ece) {
+    pub(super) fn raise_ece(
+        &mut self,
+        id: IdNumber,
+        kind: CmEventKind,
+        status: c_int,
+        details: EventDetails,
+        ece: Ece,
+    ) {
         let Ok(uid) = self.id(id).map(|id| id.uid) else { return };
         if uid != 0 {
-            let event = Event { id, uid, kind, status, details, ece, request: None, join: None };
+            let event = CmEvent { id, uid, kind, status, details, ece, request: None, join: None };
             self.queue_event(event);
         }
     }
 
-    /// As [`Manager::write`](crate::cm::Manager::write).
+    /// As [`ConnectionManager::write`](crate::cm::ConnectionManager::write).
     pub(in crate::cm) fn write(
         &mut self,
         id: IdNumber,
-        kind: Kind,
+        kind: CmEventKind,
         status: c_int,
         argument: u64,
     ) -> Result<(), c_int> {
         self.id(id)?;
-        self.raise(id, kind, status, Details::Argument(argument));
+        self.raise(id, kind, status, EventDetails::Argument(argument));
         Ok(())
     }
 
     /// An event of a connection while there is one, as far as the program can see.
-    pub(super) fn raise_connected(&mut self, id: IdNumber, kind: Kind, status: c_int) {
-        if self.id(id).is_ok_and(|id| id.state == State::Connect) {
-            self.raise(id, kind, status, Details::Nothing);
+    pub(super) fn raise_connected(&mut self, id: IdNumber, kind: CmEventKind, status: c_int) {
+        if self.id(id).is_ok_and(|id| id.state == IdState::Connect) {
+            self.raise(id, kind, status, EventDetails::Nothing);
         }
     }
 
-    pub(super) fn queue_event(&mut self, event: Event) {
+    pub(super) fn queue_event(&mut self, event: CmEvent) {
         let Some(id) = self.ids.get_mut(event.id.0) else { return };
         if let Some(queue) = self.queues.get_mut(id.queue.0) {
-            queue.push(event, &mut id.waiting, &mut self.bells);
+            queue.push(event, &mut id.waiting, &mut self.pending_notifiers);
         }
     }
 
     /// The first event of a channel. It is counted for its id.
-    pub(in crate::cm) fn take(&mut self, queue: QueueNumber) -> Option<Event> {
+    pub(in crate::cm) fn take(&mut self, queue: ChannelNumber) -> Option<CmEvent> {
         let events = &mut self.queues.get_mut(queue.0)?.events;
         // Ids that are gone, and memberships, have taken their events along.
         let id = self.ids.get_mut(events.first()?.id.0)?;
@@ -142,15 +149,15 @@ impl Switch {
         self.forget_those(number, |_| true);
     }
 
-    fn forget_those(&mut self, number: IdNumber, are_meant: impl Fn(&Event) -> bool) {
+    fn forget_those(&mut self, number: IdNumber, are_meant: impl Fn(&CmEvent) -> bool) {
         let Some(id) = self.ids.get_mut(number.0) else { return };
         if let Some(queue) = self.queues.get_mut(id.queue.0) {
             queue.extract(&mut id.waiting, are_meant);
         }
     }
 
-    /// As [`Manager::migrate`](crate::cm::Manager::migrate).
-    pub(in crate::cm) fn migrate(&mut self, number: IdNumber, to: QueueNumber) -> Result<u32, c_int> {
+    /// As [`ConnectionManager::migrate`](crate::cm::ConnectionManager::migrate).
+    pub(in crate::cm) fn migrate(&mut self, number: IdNumber, to: ChannelNumber) -> Result<u32, c_int> {
         self.queues.get(to.0).ok_or(libc::ENOENT)?;
         let id = self.id_mut(number)?;
         let (from, reported) = (id.queue, id.reported);
@@ -168,12 +175,12 @@ impl Switch {
         let moved = self.queues.get_mut(from.0).map(|old| old.extract(&mut id.waiting, |_| true));
         if let Some(new) = self.queues.get_mut(to.0) {
             let moved = moved.into_iter().flatten();
-            moved.for_each(|event| new.push(event, &mut id.waiting, &mut self.bells));
+            moved.for_each(|event| new.push(event, &mut id.waiting, &mut self.pending_notifiers));
         }
         Ok(reported)
     }
 
-    fn count_moved(&mut self, from: QueueNumber, to: QueueNumber) {
+    fn count_moved(&mut self, from: ChannelNumber, to: ChannelNumber) {
         if let Some(from) = self.queues.get_mut(from.0) {
             from.ids -= 1;
         }
@@ -183,7 +190,7 @@ impl Switch {
     }
 
     /// How many of a membership's events were taken; those that wait vanish with it.
-    pub(super) fn forget_join(&mut self, join: JoinNumber) -> Option<super::multicast::Join> {
+    pub(super) fn forget_join(&mut self, join: JoinNumber) -> Option<super::multicast::McastJoin> {
         let gone = self.joins.remove(join.0)?;
         self.forget_those(gone.id, |event| event.join.is_some_and(|(of, _)| of == join));
         Some(gone)

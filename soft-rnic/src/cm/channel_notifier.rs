@@ -6,20 +6,20 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::platform::tokens::Tokens;
 
-/// A channel's tokens, of which each stands for an event. They are *promised* under the switch's lock, along with the event, and
+/// A channel's tokens, of which each stands for an event. They are *promised* under the state machine's lock, along with the event, and
 /// given when it is unlocked: so nobody is woken only to wait for the lock.
 ///
 /// Tokens that are given, and promises that are not kept yet, are as many as events, but for readers that have a token and not
-/// their event yet: those are at the switch's lock.
+/// their event yet: those are at the state machine's lock.
 #[derive(Debug)]
-pub(super) struct Bell {
+pub(super) struct ChannelNotifier {
     tokens: Tokens,
     promised: AtomicUsize,
     /// Held while promises are kept, so that a token is either there to be taken back, or still a promise.
     giving: Mutex<()>,
 }
 
-impl Bell {
+impl ChannelNotifier {
     /// # Errors
     ///
     /// The process has no descriptor left.
@@ -36,13 +36,13 @@ impl Bell {
         self.tokens.take()
     }
 
-    /// There is one event more. Whoever calls this calls [`ring`](Self::ring) once the switch is unlocked.
+    /// There is one event more. Whoever calls this calls [`deliver`](Self::deliver) once the state machine is unlocked.
     pub(super) fn promise(&self) {
         self.promised.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Keeps all promises, whoever made them.
-    pub(super) fn ring(&self) {
+    pub(super) fn deliver(&self) {
         let _giving = self.giving.lock().unwrap_or_else(PoisonError::into_inner);
         // What another thread has promised too: it finds nothing left to give.
         let promised = self.promised.swap(0, Ordering::AcqRel);
@@ -51,7 +51,7 @@ impl Bell {
         }
     }
 
-    /// So many events have gone; the switch is locked. Never waits for long: nobody who gives waits for anything.
+    /// So many events have gone; the state machine is locked. Never waits for long: nobody who gives waits for anything.
     pub(super) fn take_back(&self, events: usize) {
         let _giving = self.giving.lock().unwrap_or_else(PoisonError::into_inner);
         let mut left = events;
@@ -73,15 +73,18 @@ mod tests {
     const THREADS: usize = 3;
     const ROUNDS: usize = 5000;
 
-    /// A channel as the switch has it, of which the events are only counted.
-    struct Channel {
-        bell: Bell,
+    /// A channel as the state machine has it, of which the events are only counted.
+    struct TestChannel {
+        notifier: ChannelNotifier,
         events: Mutex<usize>,
     }
 
-    impl Channel {
+    impl TestChannel {
         fn new() -> Arc<Self> {
-            Arc::new(Self { bell: Bell::create().expect("a descriptor"), events: Mutex::default() })
+            Arc::new(Self {
+                notifier: ChannelNotifier::create().expect("a descriptor"),
+                events: Mutex::default(),
+            })
         }
 
         fn events(&self) -> MutexGuard<'_, usize> {
@@ -94,15 +97,15 @@ mod tests {
                 for _ in 0..2 {
                     let mut events = self.events();
                     *events += 1;
-                    self.bell.promise();
+                    self.notifier.promise();
                     drop(events);
-                    self.bell.ring();
+                    self.notifier.deliver();
                 }
                 let mut events = self.events();
                 // Where there is a reader, it may have had both.
                 let gone = (*events).min(1);
                 *events -= gone;
-                self.bell.take_back(gone);
+                self.notifier.take_back(gone);
             }
         }
 
@@ -122,14 +125,17 @@ mod tests {
         /// Tokens that are there.
         fn drain(&self) -> usize {
             // SAFETY: an open descriptor.
-            assert_eq!(unsafe { libc::fcntl(self.bell.descriptor(), libc::F_SETFL, libc::O_NONBLOCK) }, 0);
-            core::iter::from_fn(|| self.bell.take().ok()).count()
+            assert_eq!(
+                unsafe { libc::fcntl(self.notifier.descriptor(), libc::F_SETFL, libc::O_NONBLOCK) },
+                0
+            );
+            core::iter::from_fn(|| self.notifier.take().ok()).count()
         }
     }
 
     #[test]
     fn there_are_as_many_tokens_as_events_whoever_is_faster() {
-        let channel = Channel::new();
+        let channel = TestChannel::new();
         channel.players().into_iter().for_each(|player| player.join().expect("no panic"));
         assert_eq!(*channel.events(), THREADS * ROUNDS);
         assert_eq!(channel.drain(), THREADS * ROUNDS);
@@ -137,14 +143,14 @@ mod tests {
 
     #[test]
     fn a_reader_hears_of_every_event() {
-        let channel = Channel::new();
+        let channel = TestChannel::new();
         let players = channel.players();
         let reader = {
             let channel = Arc::clone(&channel);
             std::thread::spawn(move || {
                 let mut taken = 0;
                 while taken < THREADS * ROUNDS / 2 {
-                    channel.bell.take().expect("a token");
+                    channel.notifier.take().expect("a token");
                     // It may have gone while its token was on the way: another has its own.
                     let mut events = channel.events();
                     let got = (*events).min(1);

@@ -5,31 +5,31 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use rdma_mummy_sys::types::ibv_port_state;
 
-use super::types::Path;
+use super::types::CmPath;
 use crate::config::{MAX_DEVICES, MAX_PORTS};
 use crate::objects::device::{DEFAULT_PKEY, Device};
 
 /// The addresses of the devices.
-pub(super) struct Fabric {
+pub(super) struct AddressTable {
     devices: &'static [Device],
-    by_gid: HashMap<[u8; 16], Place>,
+    by_gid: HashMap<[u8; 16], PortAddress>,
 }
 
 #[derive(Clone, Copy)]
-struct Place {
+struct PortAddress {
     device: &'static Device,
     port: u8,
     index: u8,
 }
 
-impl Fabric {
+impl AddressTable {
     pub(super) fn new(devices: &'static [Device]) -> Self {
         let mut by_gid = HashMap::new();
         for device in devices {
             for port in &device.ports {
                 for (index, gid) in port.gids.iter().enumerate() {
-                    let place = Place { device, port: port.number, index: index as u8 };
-                    by_gid.entry(gid.raw).or_insert(place);
+                    let port_address = PortAddress { device, port: port.number, index: index as u8 };
+                    by_gid.entry(gid.raw).or_insert(port_address);
                 }
             }
         }
@@ -37,20 +37,21 @@ impl Fabric {
     }
 
     /// The port that has an address.
-    pub(super) fn path(&self, address: IpAddr) -> Option<Path> {
-        let place = self.by_gid.get(&gid_of(address)).filter(|place| !place.device.is_gone())?;
-        let sgid = place.device.port(place.port.into())?.gid(place.index.into())?.raw;
-        Some(path(place, sgid))
+    pub(super) fn path(&self, address: IpAddr) -> Option<CmPath> {
+        let port_address =
+            self.by_gid.get(&gid_of(address)).filter(|port_address| !port_address.device.is_gone())?;
+        let sgid = port_address.device.port(port_address.port.into())?.gid(port_address.index.into())?.raw;
+        Some(path(port_address, sgid))
     }
 
     /// The first port that is up, or else the first, by its first address: for addresses that stand for this host and are no port's.
-    pub(super) fn any_path(&self) -> Option<Path> {
+    pub(super) fn any_path(&self) -> Option<CmPath> {
         let here = || self.devices.iter().filter(|device| !device.is_gone());
         let ports = || here().flat_map(|device| device.ports.iter().map(move |port| (device, port)));
         let up = ports().find(|(_, port)| port.state() == ibv_port_state::IBV_PORT_ACTIVE);
         let (device, port) = up.or_else(|| ports().next())?;
-        let place = Place { device, port: port.number, index: 0 };
-        Some(path(&place, port.gid(0).map_or([0; 16], |gid| gid.raw)))
+        let port_address = PortAddress { device, port: port.number, index: 0 };
+        Some(path(&port_address, port.gid(0).map_or([0; 16], |gid| gid.raw)))
     }
 
     /// The first address of a port in the family of another: the source of what goes to no address of this process.
@@ -71,8 +72,14 @@ impl Fabric {
     }
 }
 
-fn path(place: &Place, sgid: [u8; 16]) -> Path {
-    Path { device: place.device, port: place.port, sgid, sgid_index: place.index, pkey: DEFAULT_PKEY }
+fn path(port_address: &PortAddress, sgid: [u8; 16]) -> CmPath {
+    CmPath {
+        device: port_address.device,
+        port: port_address.port,
+        sgid,
+        sgid_index: port_address.index,
+        pkey: DEFAULT_PKEY,
+    }
 }
 
 /// The GID of an address.
@@ -131,31 +138,34 @@ mod tests {
     #[test]
     fn addresses_of_ports_are_found() {
         crate::verbs::testing::table();
-        let fabric = Fabric::new(&ProcessSetup::get().expect("a configuration").devices);
-        let path = fabric.path(address("127.0.0.1")).expect("the first port's");
+        let addresses = AddressTable::new(&ProcessSetup::get().expect("a configuration").devices);
+        let path = addresses.path(address("127.0.0.1")).expect("the first port's");
         assert_eq!((path.device.number, path.port, path.sgid_index), (0, 1, 1));
-        let link_local = fabric.path(address("fe80::73:6fff:fe66:7400")).expect("the first port's");
+        let link_local = addresses.path(address("fe80::73:6fff:fe66:7400")).expect("the first port's");
         assert_eq!((link_local.port, link_local.sgid_index), (1, 0));
-        assert!(fabric.path(address("192.0.2.1")).is_none());
-        assert_eq!(fabric.any_path().map(|path| (path.port, path.sgid_index)), Some((1, 0)));
-        assert_eq!(fabric.default_source(address("192.0.2.1")), Some(address("127.0.0.1")));
-        assert_eq!(fabric.default_source(address("2001:db8::1")), Some(address("fe80::73:6fff:fe66:7400")));
+        assert!(addresses.path(address("192.0.2.1")).is_none());
+        assert_eq!(addresses.any_path().map(|path| (path.port, path.sgid_index)), Some((1, 0)));
+        assert_eq!(addresses.default_source(address("192.0.2.1")), Some(address("127.0.0.1")));
+        assert_eq!(
+            addresses.default_source(address("2001:db8::1")),
+            Some(address("fe80::73:6fff:fe66:7400"))
+        );
     }
 
     #[test]
     fn addresses_that_others_may_have_are_reached() {
         crate::verbs::testing::table();
-        let fabric = Fabric::new(&ProcessSetup::get().expect("a configuration").devices);
+        let addresses = AddressTable::new(&ProcessSetup::get().expect("a configuration").devices);
         for there in ["127.0.0.1", "127.0.7.16", "fe80::73:6fff:fe66:747f", "239.1.2.3", "ff0e::1"] {
-            assert!(fabric.reaches(address(there)), "{there}");
+            assert!(addresses.reaches(address(there)), "{there}");
         }
         for nowhere in ["127.0.8.1", "127.0.0.17", "127.0.0.0", "fe80::73:6fff:fe66:7480", "192.0.2.1", "::2"]
         {
-            assert!(!fabric.reaches(address(nowhere)), "{nowhere}");
+            assert!(!addresses.reaches(address(nowhere)), "{nowhere}");
         }
         for any in ["0.0.0.0", "::", "::1", "127.9.9.9"] {
-            assert!(fabric.is_any(address(any)), "{any}");
+            assert!(addresses.is_any(address(any)), "{any}");
         }
-        assert!(!fabric.is_any(address("127.0.0.1")));
+        assert!(!addresses.is_any(address("127.0.0.1")));
     }
 }

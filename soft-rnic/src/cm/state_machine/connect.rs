@@ -5,44 +5,46 @@ use std::time::Instant;
 
 use rdma_mummy_sys::types::{ibv_event_type, ibv_qp_type};
 
-use super::{Connection, HERE, Handshake, RETRIES, State, Switch, milliseconds, reason};
-use crate::cm::message::{Body, Ends, Message, REJ_DATA, REP_DATA, REQ_DATA, Req, Service, Side};
+use super::{CmConnection, CmStateMachine, HERE, HandshakeState, IdState, RETRIES, milliseconds, reason};
+use crate::cm::message::{
+    CmMad, EndpointParams, Endpoints, MadBody, QpService, REJ_DATA, REP_DATA, REQ_DATA, ReqBody,
+};
 use crate::cm::transport::PortLocation;
-use crate::cm::types::{Data, Details, Ece, IdNumber, Kind, Parameters};
+use crate::cm::types::{CmEventKind, ConnParams, Ece, EventDetails, IdNumber, PrivateData};
 
 /// How long a peer may take, as both sides say in the kernel.
 pub(super) const RESPONSE_TIMEOUT: u8 = 20;
 
-impl Switch {
-    /// As [`Manager::connect`](crate::cm::Manager::connect).
+impl CmStateMachine {
+    /// As [`ConnectionManager::connect`](crate::cm::ConnectionManager::connect).
     pub(in crate::cm) fn connect(
         &mut self,
         number: IdNumber,
-        parameters: &Parameters,
+        parameters: &ConnParams,
         ece: Ece,
         now: Instant,
     ) -> Result<(), c_int> {
         let (id, path) = self.placed(number)?;
         let (Some(source), Some(destination)) = (id.source, id.destination) else { return Err(libc::EINVAL) };
-        if id.state != State::RouteResolved {
+        if id.state != IdState::RouteResolved {
             return Err(libc::EINVAL);
         }
-        let ends = Ends { space: id.space, source, destination };
+        let ends = Endpoints { space: id.space, source, destination };
         (id.qp_num, id.srq, id.ece) = (parameters.qp_num & 0xff_ffff, parameters.srq, ece);
         if id.is_datagram() {
             return self.ask_for_datagrams(number, ends, path, parameters, now);
         }
         let service = match id.qp_type {
-            ibv_qp_type::IBV_QPT_RC => Service::Reliable,
-            ibv_qp_type::IBV_QPT_UC => Service::Unreliable,
-            ibv_qp_type::IBV_QPT_XRC_SEND => Service::Xrc,
+            ibv_qp_type::IBV_QPT_RC => QpService::Reliable,
+            ibv_qp_type::IBV_QPT_UC => QpService::Unreliable,
+            ibv_qp_type::IBV_QPT_XRC_SEND => QpService::Xrc,
             _ => return Err(libc::EINVAL),
         };
         if parameters.private_data.len() > REQ_DATA {
             return Err(libc::EINVAL);
         }
         let life_time = id.packet_life_time();
-        let mut connection = Connection::new(Handshake::ReqSent);
+        let mut connection = CmConnection::new(HandshakeState::ReqSent);
         connection.responder_resources = parameters.responder_resources;
         connection.initiator_depth = parameters.initiator_depth;
         connection.retry_count = parameters.retry_count.min(7);
@@ -50,7 +52,7 @@ impl Switch {
         connection.ack_timeout = life_time + 1;
         connection.traffic_class = id.traffic_class();
         connection.mtu = id.set_path.map_or(super::MTU, |path| path.mtu);
-        let req = Req {
+        let req = ReqBody {
             ends,
             service,
             gid: path.sgid,
@@ -60,9 +62,9 @@ impl Switch {
             retry_count: connection.retry_count,
             side: id.side(parameters),
         };
-        (id.connection, id.state) = (connection, State::Connect);
+        (id.connection, id.state) = (connection, IdState::Connect);
         let wait = milliseconds(life_time) * 2 + milliseconds(RESPONSE_TIMEOUT);
-        self.ask_until_answered(number, Body::Req(req), wait, now);
+        self.ask_until_answered(number, MadBody::Req(req), wait, now);
         self.ask_for_peer(number, ends, now, false);
         self.full_fence(now);
         Ok(())
@@ -72,14 +74,14 @@ impl Switch {
     pub(super) fn ask_until_answered(
         &mut self,
         number: IdNumber,
-        body: Body,
+        body: MadBody,
         wait: std::time::Duration,
         now: Instant,
     ) {
         let interval = self.scaled(wait);
         let Ok(id) = self.id_mut(number) else { return };
         let connection = &mut id.connection;
-        connection.unanswered = Some(Box::new(Message { from: number.0, to: connection.remote, body }));
+        connection.unanswered = Some(Box::new(CmMad { from: number.0, to: connection.remote, body }));
         (connection.tries, connection.interval) = (RETRIES, interval);
         self.arm(number, now, interval);
     }
@@ -88,7 +90,7 @@ impl Switch {
     pub(super) fn send_unanswered(&mut self, number: IdNumber) {
         let Ok(id) = self.id(number) else { return };
         if let (Some(peer), Some(message)) = (id.connection.peer, &id.connection.unanswered) {
-            let message = Message::clone(message);
+            let message = CmMad::clone(message);
             self.send(peer, message);
         }
     }
@@ -106,15 +108,15 @@ impl Switch {
     }
 
     /// What an id that waits for its first answer has asked for.
-    pub(super) fn asked(&self, number: IdNumber) -> Option<Ends> {
+    pub(super) fn asked(&self, number: IdNumber) -> Option<Endpoints> {
         match &self.id(number).ok()?.connection.unanswered.as_ref()?.body {
-            Body::Req(Req { ends, .. }) | Body::SidrReq { ends, .. } => Some(*ends),
+            MadBody::Req(ReqBody { ends, .. }) | MadBody::SidrReq { ends, .. } => Some(*ends),
             _ => None,
         }
     }
 
     /// Sends the request to whoever has the destination's port, as soon as that is known.
-    pub(super) fn ask_for_peer(&mut self, number: IdNumber, ends: Ends, now: Instant, fresh: bool) {
+    pub(super) fn ask_for_peer(&mut self, number: IdNumber, ends: Endpoints, now: Instant, fresh: bool) {
         let (space, port) = (ends.space, ends.destination.port());
         if self.ports.has(space, port) {
             return self.peer_found(number, PortLocation::ThisProcess, false, now);
@@ -148,16 +150,16 @@ impl Switch {
         }
     }
 
-    /// As [`Manager::accept`](crate::cm::Manager::accept).
+    /// As [`ConnectionManager::accept`](crate::cm::ConnectionManager::accept).
     pub(in crate::cm) fn accept(
         &mut self,
         number: IdNumber,
-        parameters: Option<&Parameters>,
+        parameters: Option<&ConnParams>,
         ece: Ece,
         now: Instant,
     ) -> Result<(), c_int> {
         let (id, _) = self.placed(number)?;
-        if id.state != State::Connect {
+        if id.state != IdState::Connect {
             return Err(libc::EINVAL);
         }
         id.ece = ece;
@@ -177,17 +179,18 @@ impl Switch {
         accepted
     }
 
-    fn reply(&mut self, number: IdNumber, parameters: &Parameters, now: Instant) -> Result<(), c_int> {
+    fn reply(&mut self, number: IdNumber, parameters: &ConnParams, now: Instant) -> Result<(), c_int> {
         let id = self.id_mut(number)?;
-        if id.connection.handshake != Handshake::ReqReceived || parameters.private_data.len() > REP_DATA {
+        if id.connection.handshake != HandshakeState::ReqReceived || parameters.private_data.len() > REP_DATA
+        {
             return Err(libc::EINVAL);
         }
         let side = id.side(parameters);
         let connection = &mut id.connection;
-        connection.handshake = Handshake::RepSent;
+        connection.handshake = HandshakeState::RepSent;
         connection.responder_resources = parameters.responder_resources;
         connection.initiator_depth = parameters.initiator_depth;
-        self.ask_until_answered(number, Body::Rep(side), milliseconds(RESPONSE_TIMEOUT), now);
+        self.ask_until_answered(number, MadBody::Rep(side), milliseconds(RESPONSE_TIMEOUT), now);
         self.send_unanswered(number);
         Ok(())
     }
@@ -195,24 +198,24 @@ impl Switch {
     /// The active side is ready.
     fn establish(&mut self, number: IdNumber) -> Result<(), c_int> {
         let connection = &mut self.id_mut(number)?.connection;
-        if connection.handshake != Handshake::RepReceived {
+        if connection.handshake != HandshakeState::RepReceived {
             return Err(libc::EINVAL);
         }
-        connection.handshake = Handshake::Established;
-        self.tell(number, Body::Rtu);
+        connection.handshake = HandshakeState::Established;
+        self.tell(number, MadBody::Rtu);
         Ok(())
     }
 
     /// Says something to the other side that needs no answer.
-    pub(super) fn tell(&mut self, number: IdNumber, body: Body) {
+    pub(super) fn tell(&mut self, number: IdNumber, body: MadBody) {
         let Ok(id) = self.id(number) else { return };
         if let Some(peer) = id.connection.peer {
             let to = id.connection.remote;
-            self.send(peer, Message { from: number.0, to, body });
+            self.send(peer, CmMad { from: number.0, to, body });
         }
     }
 
-    /// As [`Manager::reject`](crate::cm::Manager::reject).
+    /// As [`ConnectionManager::reject`](crate::cm::ConnectionManager::reject).
     pub(in crate::cm) fn reject(
         &mut self,
         number: IdNumber,
@@ -226,14 +229,15 @@ impl Switch {
             self.full_fence(now);
             return Ok(());
         }
-        let data = Data::try_from(data).ok().filter(|data| data.len() <= REJ_DATA).ok_or(libc::EINVAL)?;
+        let data =
+            PrivateData::try_from(data).ok().filter(|data| data.len() <= REJ_DATA).ok_or(libc::EINVAL)?;
         match id.connection.handshake {
-            Handshake::ReqSent | Handshake::ReqReceived | Handshake::RepReceived => {
-                self.tell(number, Body::Rej { reason, data });
+            HandshakeState::ReqSent | HandshakeState::ReqReceived | HandshakeState::RepReceived => {
+                self.tell(number, MadBody::Rej { reason, data });
                 self.end(number);
             }
-            Handshake::RepSent => {
-                self.tell(number, Body::Rej { reason, data });
+            HandshakeState::RepSent => {
+                self.tell(number, MadBody::Rej { reason, data });
                 self.enter_timewait(number, now);
             }
             _ => return Err(libc::EINVAL),
@@ -242,19 +246,19 @@ impl Switch {
         Ok(())
     }
 
-    /// As [`Manager::disconnect`](crate::cm::Manager::disconnect).
+    /// As [`ConnectionManager::disconnect`](crate::cm::ConnectionManager::disconnect).
     pub(in crate::cm) fn disconnect(&mut self, number: IdNumber, now: Instant) -> Result<(), c_int> {
         let (id, _) = self.placed(number)?;
         match id.connection.handshake {
-            Handshake::None if id.state != State::Listen => return Err(libc::EINVAL),
-            Handshake::Established => {
-                id.connection.handshake = Handshake::DreqSent;
+            HandshakeState::None if id.state != IdState::Listen => return Err(libc::EINVAL),
+            HandshakeState::Established => {
+                id.connection.handshake = HandshakeState::DreqSent;
                 let wait = milliseconds(RESPONSE_TIMEOUT);
-                self.ask_until_answered(number, Body::Dreq, wait, now);
+                self.ask_until_answered(number, MadBody::Dreq, wait, now);
                 self.send_unanswered(number);
             }
-            Handshake::DreqReceived => {
-                self.tell(number, Body::Drep);
+            HandshakeState::DreqReceived => {
+                self.tell(number, MadBody::Drep);
                 self.enter_timewait(number, now);
             }
             // Whatever else there is, there is nothing to end, and the kernel says so to nobody.
@@ -264,18 +268,18 @@ impl Switch {
         Ok(())
     }
 
-    /// As [`Manager::notify`](crate::cm::Manager::notify).
+    /// As [`ConnectionManager::notify`](crate::cm::ConnectionManager::notify).
     pub(in crate::cm) fn notify(&mut self, number: IdNumber, event: u32) -> Result<(), c_int> {
         let (id, _) = self.placed(number)?;
         let handshake = id.connection.handshake;
         match (ibv_event_type(event), handshake) {
-            (_, Handshake::None) => Err(libc::EINVAL),
-            (ibv_event_type::IBV_EVENT_COMM_EST, Handshake::RepSent) => {
+            (_, HandshakeState::None) => Err(libc::EINVAL),
+            (ibv_event_type::IBV_EVENT_COMM_EST, HandshakeState::RepSent) => {
                 self.established(number);
                 Ok(())
             }
-            (ibv_event_type::IBV_EVENT_COMM_EST, Handshake::Established) => Err(libc::EISCONN),
-            (ibv_event_type::IBV_EVENT_PATH_MIG, Handshake::Established) => Ok(()),
+            (ibv_event_type::IBV_EVENT_COMM_EST, HandshakeState::Established) => Err(libc::EISCONN),
+            (ibv_event_type::IBV_EVENT_PATH_MIG, HandshakeState::Established) => Ok(()),
             _ => Err(libc::EINVAL),
         }
     }
@@ -284,9 +288,9 @@ impl Switch {
     pub(super) fn established(&mut self, number: IdNumber) {
         self.answered(number);
         if let Ok(id) = self.id_mut(number) {
-            id.connection.handshake = Handshake::Established;
+            id.connection.handshake = HandshakeState::Established;
         }
-        self.raise_connected(number, Kind::Established, 0);
+        self.raise_connected(number, CmEventKind::Established, 0);
     }
 
     /// What was asked need not be asked again.
@@ -302,7 +306,7 @@ impl Switch {
         self.answered(number);
         self.forget_request(number);
         if let Ok(id) = self.id_mut(number) {
-            id.connection.handshake = Handshake::Idle;
+            id.connection.handshake = HandshakeState::Idle;
         }
     }
 
@@ -311,7 +315,7 @@ impl Switch {
         self.answered(number);
         self.forget_request(number);
         let Ok(id) = self.id_mut(number) else { return };
-        id.connection.handshake = Handshake::Timewait;
+        id.connection.handshake = HandshakeState::Timewait;
         let wait = milliseconds(id.connection.ack_timeout);
         let wait = self.scaled(wait);
         self.arm(number, now, wait);
@@ -320,10 +324,10 @@ impl Switch {
     /// The program sees that the connection has ended, once.
     pub(super) fn disconnected(&mut self, number: IdNumber, status: c_int) {
         if let Ok(id) = self.id_mut(number)
-            && id.state == State::Connect
+            && id.state == IdState::Connect
         {
-            id.state = State::Disconnect;
-            self.raise(number, Kind::Disconnected, status, Details::Nothing);
+            id.state = IdState::Disconnect;
+            self.raise(number, CmEventKind::Disconnected, status, EventDetails::Nothing);
         }
     }
 
@@ -343,9 +347,9 @@ impl Switch {
     }
 }
 
-impl super::Id {
-    fn side(&self, parameters: &Parameters) -> Side {
-        Side {
+impl super::CmId {
+    fn side(&self, parameters: &ConnParams) -> EndpointParams {
+        EndpointParams {
             qp_num: self.qp_num,
             psn: self.psn,
             responder_resources: parameters.responder_resources,

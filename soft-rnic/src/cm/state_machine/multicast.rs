@@ -4,24 +4,26 @@ use std::ffi::c_int;
 use std::net::SocketAddr;
 
 use super::datagram::address_handle;
-use super::{HOPS, State, Switch};
-use crate::cm::fabric::gid_of;
-use crate::cm::types::{Address, Data, Details, Ece, Event, IdNumber, JoinNumber, Kind};
+use super::{CmStateMachine, HOPS, IdState};
+use crate::cm::address_table::gid_of;
+use crate::cm::types::{
+    CmEvent, CmEventKind, Ece, EventDetails, IdNumber, JoinNumber, PrivateData, UdAddress,
+};
 
 /// The number by which every queue pair of a group is meant.
 const MULTICAST_QP: u32 = 0xff_ffff;
 
 /// A membership.
 #[derive(Debug)]
-pub(in crate::cm) struct Join {
+pub(in crate::cm) struct McastJoin {
     pub(super) id: IdNumber,
     pub(super) uid: u64,
     /// Events that were taken.
     pub(super) reported: u32,
 }
 
-impl Switch {
-    /// As [`Manager::join`](crate::cm::Manager::join).
+impl CmStateMachine {
+    /// As [`ConnectionManager::join`](crate::cm::ConnectionManager::join).
     pub(in crate::cm) fn join(
         &mut self,
         number: IdNumber,
@@ -29,7 +31,7 @@ impl Switch {
         uid: u64,
     ) -> Result<JoinNumber, c_int> {
         let (id, path) = self.placed(number)?;
-        let may_join = id.is_datagram() && matches!(id.state, State::Bound | State::AddrResolved);
+        let may_join = id.is_datagram() && matches!(id.state, IdState::Bound | IdState::AddrResolved);
         if !may_join || group.ip().is_unspecified() {
             return Err(libc::EINVAL);
         }
@@ -37,16 +39,16 @@ impl Switch {
         // Groups of IPv4 may be routed; those of IPv6 say by their scope where they end.
         let hops = if group.is_ipv4() { HOPS } else { 1 };
         let ah_attr = address_handle(path, gid_of(group.ip()), 0, hops);
-        let join = JoinNumber(self.joins.insert(Join { id: number, uid, reported: 0 }));
+        let join = JoinNumber(self.joins.insert(McastJoin { id: number, uid, reported: 0 }));
         self.id_mut(number)?.joins.push(join.0);
         let (kind, status, address) = match agreed {
-            Ok(qkey) => (Kind::MulticastJoin, 0, Address { ah_attr, qp_num: MULTICAST_QP, qkey }),
-            Err(error) => (Kind::MulticastError, -error, Address::default()),
+            Ok(qkey) => (CmEventKind::MulticastJoin, 0, UdAddress { ah_attr, qp_num: MULTICAST_QP, qkey }),
+            Err(error) => (CmEventKind::MulticastError, -error, UdAddress::default()),
         };
-        let details = Details::Datagram { private_data: Data::new(), address };
+        let details = EventDetails::Datagram { private_data: PrivateData::new(), address };
         let (uid, ece) = (self.id(number)?.uid, Ece::default());
         let join_uid = Some((join, 0));
-        self.queue_event(Event {
+        self.queue_event(CmEvent {
             id: number,
             uid,
             kind,
@@ -59,7 +61,7 @@ impl Switch {
         Ok(join)
     }
 
-    /// As [`Manager::leave`](crate::cm::Manager::leave).
+    /// As [`ConnectionManager::leave`](crate::cm::ConnectionManager::leave).
     pub(in crate::cm) fn leave(&mut self, join: JoinNumber) -> Result<u32, c_int> {
         let gone = self.forget_join(join).ok_or(libc::ENOENT)?;
         if let Ok(id) = self.id_mut(gone.id) {

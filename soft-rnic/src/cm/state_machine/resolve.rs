@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 
 use rdma_mummy_sys::types as c;
 
-use super::{MAX_BACKLOG, State, Switch};
-use crate::cm::fabric::{gid_of, loopback, unspecified};
-use crate::cm::ports::Owner;
-use crate::cm::types::{Details, IdNumber, Kind, PortSpace};
+use super::{CmStateMachine, IdState, MAX_BACKLOG};
+use crate::cm::address_table::{gid_of, loopback, unspecified};
+use crate::cm::ports::PortBinding;
+use crate::cm::types::{CmEventKind, EventDetails, IdNumber, PortSpace};
 
 /// What can be taken of a path that the program brings.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct SetPath {
+pub(super) struct PathOverride {
     pub(super) mtu: u8,
     pub(super) traffic_class: u8,
     pub(super) packet_life_time: u8,
@@ -25,31 +25,31 @@ const PATH_DATA: usize = PATH_RECORD + 8;
 /// `IBV_PATH_FLAG_GMP`, `IBV_PATH_FLAG_PRIMARY` and `IBV_PATH_FLAG_BIDIRECTIONAL`.
 const WHOLE_PATH: u32 = 1 | 2 | 8 | 32;
 
-impl Switch {
-    /// As [`Manager::bind`](crate::cm::Manager::bind).
+impl CmStateMachine {
+    /// As [`ConnectionManager::bind`](crate::cm::ConnectionManager::bind).
     pub(in crate::cm) fn bind(&mut self, number: IdNumber, address: SocketAddr) -> Result<(), c_int> {
         let id = self.ids.get(number.0).ok_or(libc::ENOENT)?;
-        if id.state != State::Idle {
+        if id.state != IdState::Idle {
             return Err(libc::EINVAL);
         }
-        let path = if self.fabric.is_any(address.ip()) {
+        let path = if self.addresses.is_any(address.ip()) {
             None
         } else {
-            let path = self.fabric.path(address.ip()).ok_or(libc::EADDRNOTAVAIL)?;
+            let path = self.addresses.path(address.ip()).ok_or(libc::EADDRNOTAVAIL)?;
             // IP over InfiniBand is not spoken here.
             Some(path).filter(|_| id.space != PortSpace::Ipoib).ok_or(libc::EINVAL)?.into()
         };
         let af_only = id.af_only.unwrap_or(address.is_ipv4());
-        let owner = Owner { id: number, address, reuse: id.reuse, af_only, listens: false };
-        let port = self.ports.bind(owner, id.space, &self.fabric, &*self.transport)?;
+        let owner = PortBinding { id: number, address, reuse: id.reuse, af_only, listens: false };
+        let port = self.ports.bind(owner, id.space, &self.addresses, &*self.transport)?;
         let id = self.id_mut(number)?;
         let mut source = address;
         source.set_port(port);
-        (id.source, id.path, id.has_port, id.state) = (Some(source), path, true, State::Bound);
+        (id.source, id.path, id.has_port, id.state) = (Some(source), path, true, IdState::Bound);
         Ok(())
     }
 
-    /// As [`Manager::resolve_addr`](crate::cm::Manager::resolve_addr).
+    /// As [`ConnectionManager::resolve_addr`](crate::cm::ConnectionManager::resolve_addr).
     pub(in crate::cm) fn resolve_addr(
         &mut self,
         number: IdNumber,
@@ -58,44 +58,44 @@ impl Switch {
         timeout: Duration,
         now: Instant,
     ) -> Result<(), c_int> {
-        if self.id(number)?.state == State::Idle {
+        if self.id(number)?.state == IdState::Idle {
             self.bind(number, source.unwrap_or_else(|| unspecified(destination)))?;
         }
         let id = self.id(number)?;
-        let bound = id.source.filter(|_| id.state == State::Bound).ok_or(libc::EINVAL)?;
+        let bound = id.source.filter(|_| id.state == IdState::Bound).ok_or(libc::EINVAL)?;
         if bound.is_ipv4() != destination.is_ipv4() {
             return Err(libc::EINVAL);
         }
         let to = destination.ip();
-        if self.fabric.is_any(to) {
+        if self.addresses.is_any(to) {
             return self.resolve_loopback(number, bound, destination);
         }
-        if !self.fabric.reaches(to) {
+        if !self.addresses.reaches(to) {
             let timeout = self.scaled(timeout);
             let id = self.id_mut(number)?;
-            (id.state, id.destination) = (State::AddrQuery, Some(destination));
+            (id.state, id.destination) = (IdState::AddrQuery, Some(destination));
             self.arm(number, now, timeout);
             return Ok(());
         }
-        let ours = self.fabric.path(to).is_some();
+        let ours = self.addresses.path(to).is_some();
         let from = match bound.ip() {
-            bound if !self.fabric.is_any(bound) => bound,
+            bound if !self.addresses.is_any(bound) => bound,
             _ if ours => to,
-            _ => self.fabric.default_source(to).ok_or(libc::ENODEV)?,
+            _ => self.addresses.default_source(to).ok_or(libc::ENODEV)?,
         };
         let space = self.id(number)?.space;
-        let path = self.fabric.path(from).ok_or(libc::ENODEV);
+        let path = self.addresses.path(from).ok_or(libc::ENODEV);
         let path = path.and_then(|path| if space == PortSpace::Ipoib { Err(libc::EINVAL) } else { Ok(path) });
         let id = self.id_mut(number)?;
         id.destination = Some(destination);
         match path {
-            Err(error) => self.raise(number, Kind::AddrError, -error, Details::Nothing),
+            Err(error) => self.raise(number, CmEventKind::AddrError, -error, EventDetails::Nothing),
             Ok(path) => {
-                (id.path, id.dgid, id.state) = (Some(path), Some(gid_of(to)), State::AddrResolved);
+                (id.path, id.dgid, id.state) = (Some(path), Some(gid_of(to)), IdState::AddrResolved);
                 if from != bound.ip() {
                     id.source = Some(with_ip(bound, destination, from));
                 }
-                self.raise(number, Kind::AddrResolved, 0, Details::Nothing);
+                self.raise(number, CmEventKind::AddrResolved, 0, EventDetails::Nothing);
             }
         }
         Ok(())
@@ -111,44 +111,44 @@ impl Switch {
         let here = loopback(destination, destination.port());
         let there = if destination.ip().is_unspecified() { here } else { destination };
         let known = self.id(number)?.path;
-        let path = known.or_else(|| self.fabric.path(here.ip())).or_else(|| self.fabric.any_path());
+        let path = known.or_else(|| self.addresses.path(here.ip())).or_else(|| self.addresses.any_path());
         let path = path.ok_or(libc::ENODEV)?;
-        let dgid = self.fabric.path(there.ip()).map_or(path.sgid, |path| path.sgid);
+        let dgid = self.addresses.path(there.ip()).map_or(path.sgid, |path| path.sgid);
         let id = self.id_mut(number)?;
         if known.is_none() {
             id.source = Some(loopback(destination, bound.port()));
         }
         (id.path, id.dgid) = (Some(path), Some(dgid));
-        (id.destination, id.state) = (Some(there), State::AddrResolved);
-        self.raise(number, Kind::AddrResolved, 0, Details::Nothing);
+        (id.destination, id.state) = (Some(there), IdState::AddrResolved);
+        self.raise(number, CmEventKind::AddrResolved, 0, EventDetails::Nothing);
         Ok(())
     }
 
-    /// As [`Manager::resolve_route`](crate::cm::Manager::resolve_route).
+    /// As [`ConnectionManager::resolve_route`](crate::cm::ConnectionManager::resolve_route).
     pub(in crate::cm) fn resolve_route(&mut self, number: IdNumber) -> Result<(), c_int> {
         let (id, _) = self.placed(number)?;
-        if id.state != State::AddrResolved {
+        if id.state != IdState::AddrResolved {
             return Err(libc::EINVAL);
         }
-        id.state = State::RouteResolved;
-        self.raise(number, Kind::RouteResolved, 0, Details::Nothing);
+        id.state = IdState::RouteResolved;
+        self.raise(number, CmEventKind::RouteResolved, 0, EventDetails::Nothing);
         Ok(())
     }
 
-    /// As [`Manager::listen`](crate::cm::Manager::listen).
+    /// As [`ConnectionManager::listen`](crate::cm::ConnectionManager::listen).
     pub(in crate::cm) fn listen(&mut self, number: IdNumber, backlog: c_int) -> Result<(), c_int> {
-        if self.id(number)?.state == State::Idle {
+        if self.id(number)?.state == IdState::Idle {
             self.bind(number, (Ipv4Addr::UNSPECIFIED, 0).into())?;
         }
         let id = self.ids.get_mut(number.0).ok_or(libc::ENOENT)?;
-        let source = id.source.filter(|_| id.state == State::Bound).ok_or(libc::EINVAL)?;
-        self.ports.listen(number, id.space, source.port(), &self.fabric)?;
+        let source = id.source.filter(|_| id.state == IdState::Bound).ok_or(libc::EINVAL)?;
+        self.ports.listen(number, id.space, source.port(), &self.addresses)?;
         let backlog = u32::try_from(backlog).ok().filter(|backlog| (1..MAX_BACKLOG).contains(backlog));
-        (id.state, id.backlog) = (State::Listen, backlog.unwrap_or(MAX_BACKLOG));
+        (id.state, id.backlog) = (IdState::Listen, backlog.unwrap_or(MAX_BACKLOG));
         Ok(())
     }
 
-    /// As [`Manager::set_option`](crate::cm::Manager::set_option).
+    /// As [`ConnectionManager::set_option`](crate::cm::ConnectionManager::set_option).
     pub(in crate::cm) fn set_option(
         &mut self,
         id: IdNumber,
@@ -183,7 +183,7 @@ impl Switch {
     fn set_reuse(&mut self, number: IdNumber, reuse: bool) -> Result<(), c_int> {
         let id = self.ids.get_mut(number.0).ok_or(libc::ENOENT)?;
         // Who listens lets nobody in any more.
-        let may_be = if reuse { id.state != State::Listen } else { id.state == State::Idle };
+        let may_be = if reuse { id.state != IdState::Listen } else { id.state == IdState::Idle };
         if !may_be {
             return Err(libc::EINVAL);
         }
@@ -196,7 +196,7 @@ impl Switch {
 
     fn set_af_only(&mut self, number: IdNumber, af_only: bool) -> Result<(), c_int> {
         let id = self.ids.get_mut(number.0).ok_or(libc::ENOENT)?;
-        if !matches!(id.state, State::Idle | State::Bound) {
+        if !matches!(id.state, IdState::Idle | IdState::Bound) {
             return Err(libc::EINVAL);
         }
         id.af_only = Some(af_only);
@@ -213,19 +213,19 @@ impl Switch {
         let whole = paths.iter().find(|path| flags(path) == Some(WHOLE_PATH));
         let whole = whole.filter(|_| rest.is_empty()).ok_or(libc::EINVAL)?;
         let (id, _) = self.placed(number)?;
-        if id.state != State::AddrResolved {
+        if id.state != IdState::AddrResolved {
             return Err(libc::EINVAL);
         }
         let record: &[u8; PATH_RECORD] = whole.last_chunk().expect("the record is shorter than that");
         // Where the fields are: PathRecord (15.2.5.16).
         let (traffic_class, mtu, life_time) = (record[48], record[54] & 0x3f, record[56] & 0x3f);
-        id.set_path = Some(SetPath {
+        id.set_path = Some(PathOverride {
             mtu: if (1..=super::MTU).contains(&mtu) { mtu } else { super::MTU },
             traffic_class,
             packet_life_time: life_time.min(30),
         });
-        id.state = State::RouteResolved;
-        self.raise(number, Kind::RouteResolved, 0, Details::Nothing);
+        id.state = IdState::RouteResolved;
+        self.raise(number, CmEventKind::RouteResolved, 0, EventDetails::Nothing);
         Ok(())
     }
 }

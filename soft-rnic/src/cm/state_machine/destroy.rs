@@ -3,12 +3,12 @@
 use std::ffi::c_int;
 use std::time::Instant;
 
-use super::{Handshake, Id, State, Switch, reason, sidr};
-use crate::cm::message::Body;
-use crate::cm::types::{Data, Details, Ece, IdNumber, JoinNumber, Kind};
+use super::{CmId, CmStateMachine, HandshakeState, IdState, reason, sidr};
+use crate::cm::message::MadBody;
+use crate::cm::types::{CmEventKind, Ece, EventDetails, IdNumber, JoinNumber, PrivateData};
 
-impl Switch {
-    /// As [`Manager::destroy`](crate::cm::Manager::destroy).
+impl CmStateMachine {
+    /// As [`ConnectionManager::destroy`](crate::cm::ConnectionManager::destroy).
     pub(in crate::cm) fn destroy(&mut self, number: IdNumber, now: Instant) -> Result<u32, c_int> {
         self.id(number)?;
         for request in self.untaken_requests(number) {
@@ -29,7 +29,7 @@ impl Switch {
         self.end(number);
         self.forget_events(number);
         let id = self.ids.remove(number.0).ok_or(libc::ENOENT)?;
-        let Id { queue, reported, has_port, source, space, .. } = id;
+        let CmId { queue, reported, has_port, source, space, .. } = id;
         if let Some(source) = source.filter(|_| has_port) {
             self.ports.release(number, space, source.port());
         }
@@ -45,7 +45,7 @@ impl Switch {
         let its: Vec<_> = its.map(|(number, _)| IdNumber(number)).collect();
         for number in its {
             let Ok(id) = self.id_mut(number) else { continue };
-            (id.state, id.path) = (State::Removed, None);
+            (id.state, id.path) = (IdState::Removed, None);
             let port = id.source.filter(|_| core::mem::take(&mut id.has_port)).map(|source| source.port());
             let (space, joins) = (id.space, core::mem::take(&mut id.joins));
             for join in joins {
@@ -56,7 +56,7 @@ impl Switch {
             }
             self.part(number);
             self.end(number);
-            self.raise(number, Kind::DeviceRemoval, 0, Details::Nothing);
+            self.raise(number, CmEventKind::DeviceRemoval, 0, EventDetails::Nothing);
         }
         self.full_fence(now);
     }
@@ -64,23 +64,23 @@ impl Switch {
     /// Says to the other side of a connection that there is nobody any more.
     pub(super) fn part(&mut self, number: IdNumber) {
         let Ok(handshake) = self.id(number).map(|id| id.connection.handshake) else { return };
-        let rej = |reason| Body::Rej { reason, data: Data::new() };
+        let rej = |reason| MadBody::Rej { reason, data: PrivateData::new() };
         let farewell = match handshake {
-            Handshake::ReqSent => rej(reason::TIMEOUT),
-            Handshake::ReqReceived | Handshake::RepSent | Handshake::RepReceived => {
+            HandshakeState::ReqSent => rej(reason::TIMEOUT),
+            HandshakeState::ReqReceived | HandshakeState::RepSent | HandshakeState::RepReceived => {
                 rej(reason::CONSUMER_DEFINED)
             }
-            Handshake::Established => Body::Dreq,
-            Handshake::DreqReceived => Body::Drep,
-            Handshake::SidrReqReceived => {
+            HandshakeState::Established => MadBody::Dreq,
+            HandshakeState::DreqReceived => MadBody::Drep,
+            HandshakeState::SidrReqReceived => {
                 let (qp_num, qkey, ece) = (0, 0, Ece::default());
-                Body::SidrRep { status: sidr::REJECT, qp_num, qkey, ece, data: Data::new() }
+                MadBody::SidrRep { status: sidr::REJECT, qp_num, qkey, ece, data: PrivateData::new() }
             }
-            Handshake::None
-            | Handshake::Idle
-            | Handshake::DreqSent
-            | Handshake::Timewait
-            | Handshake::SidrReqSent => return,
+            HandshakeState::None
+            | HandshakeState::Idle
+            | HandshakeState::DreqSent
+            | HandshakeState::Timewait
+            | HandshakeState::SidrReqSent => return,
         };
         self.tell(number, farewell);
     }

@@ -3,24 +3,24 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use super::{Handshake, State, Switch};
-use crate::cm::types::{Details, IdNumber, Kind};
+use super::{CmStateMachine, HandshakeState, IdState};
+use crate::cm::types::{CmEventKind, EventDetails, IdNumber};
 
 #[derive(Debug, Default)]
-pub(super) struct Timers {
+pub(super) struct IdTimers {
     times: BTreeSet<(Instant, IdNumber)>,
     /// When the world was last asked to call, if it has not yet.
     asked: Option<Instant>,
 }
 
-impl Timers {
+impl IdTimers {
     #[cfg(any(fuzzing, all(test, not(loom))))]
     pub(super) fn len(&self) -> usize {
         self.times.len()
     }
 }
 
-impl Switch {
+impl CmStateMachine {
     /// Has an id called after a time, in place of any other that it had.
     pub(super) fn arm(&mut self, id: IdNumber, now: Instant, after: Duration) {
         self.disarm(id);
@@ -68,9 +68,9 @@ impl Switch {
 
     fn time_out(&mut self, number: IdNumber, now: Instant) {
         let Ok(id) = self.id_mut(number) else { return };
-        if id.state == State::AddrQuery {
-            id.state = State::Bound;
-            return self.raise(number, Kind::AddrError, -libc::ETIMEDOUT, Details::Nothing);
+        if id.state == IdState::AddrQuery {
+            id.state = IdState::Bound;
+            return self.raise(number, CmEventKind::AddrError, -libc::ETIMEDOUT, EventDetails::Nothing);
         }
         let connection = &mut id.connection;
         if connection.unanswered.is_some() && connection.tries > 0 {
@@ -79,16 +79,18 @@ impl Switch {
         }
         connection.unanswered = None;
         let over = match connection.handshake {
-            Handshake::ReqSent | Handshake::RepSent | Handshake::SidrReqSent => Kind::Unreachable,
-            Handshake::DreqSent => {
+            HandshakeState::ReqSent | HandshakeState::RepSent | HandshakeState::SidrReqSent => {
+                CmEventKind::Unreachable
+            }
+            HandshakeState::DreqSent => {
                 self.enter_timewait(number, now);
                 return self.disconnected(number, -libc::ETIMEDOUT);
             }
-            Handshake::Timewait => {
+            HandshakeState::Timewait => {
                 self.end(number);
                 let Ok(id) = self.id_mut(number) else { return };
-                if id.state == State::Disconnect {
-                    self.raise(number, Kind::TimewaitExit, 0, Details::Nothing);
+                if id.state == IdState::Disconnect {
+                    self.raise(number, CmEventKind::TimewaitExit, 0, EventDetails::Nothing);
                 }
                 return;
             }

@@ -1,16 +1,16 @@
 //! The connection manager itself: ids, their states and timers, and what they say to each other. It does no input or output
 //! of its own: what comes in are calls, messages and the time, and what goes out goes by a [`Transport`].
 //!
-//! The states are the kernel's: [`State`] those of its `cma.c`, which programs see as what a call may do, [`Handshake`] those of
+//! The states are the kernel's: [`IdState`] those of its `cma.c`, which programs see as what a call may do, [`HandshakeState`] those of
 //! its `cm.c`, which are the specification's (12.9.5).
 
 mod attributes;
 mod connect;
 mod datagram;
 mod destroy;
+mod event_list;
 mod events;
 mod faults;
-mod line;
 mod multicast;
 mod receive;
 mod resolve;
@@ -24,19 +24,19 @@ use std::time::{Duration, Instant};
 
 use rdma_mummy_sys::types::ibv_qp_type;
 
-use super::fabric::Fabric;
-use super::message::Message;
-use super::ports::Ports;
+use super::address_table::AddressTable;
+use super::message::CmMad;
+use super::ports::PortTable;
 use super::slab::Slab;
 use super::transport::Transport;
-use super::types::{Ece, IdNumber, Path, PortSpace, Route};
+use super::types::{CmPath, CmRoute, Ece, IdNumber, PortSpace};
 use crate::status::Identifiers;
-pub(super) use events::QueueNumber;
-use events::{Bells, Queue};
-use faults::Delayed;
-use line::Own;
-use multicast::Join;
-use timers::Timers;
+use event_list::IdEvents;
+pub(super) use events::ChannelNumber;
+use events::{ChannelQueue, PendingNotifiers};
+use faults::DelayedMads;
+use multicast::McastJoin;
+use timers::IdTimers;
 
 /// The process itself, where blocks tell processes apart.
 const HERE: u16 = 0;
@@ -74,7 +74,7 @@ mod sidr {
 
 /// What calls an id allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum IdState {
     Idle,
     Bound,
     /// Nobody has answered for the destination yet.
@@ -90,7 +90,7 @@ enum State {
 
 /// Where a connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Handshake {
+enum HandshakeState {
     /// There has been none.
     None,
     /// It is over.
@@ -109,8 +109,8 @@ enum Handshake {
 
 /// An id's side of a connection, and what it knows of the other.
 #[derive(Debug)]
-struct Connection {
-    handshake: Handshake,
+struct CmConnection {
+    handshake: HandshakeState,
     /// The other side's process; unknown as long as it is not known who has the port.
     peer: Option<u16>,
     /// Who has the port was said from memory: if it is not true, it is asked for again.
@@ -127,13 +127,13 @@ struct Connection {
     ack_timeout: u8,
     traffic_class: u8,
     /// What is sent again if nobody answers, how often still, and after what time.
-    unanswered: Option<Box<Message>>,
+    unanswered: Option<Box<CmMad>>,
     tries: u8,
     interval: Duration,
 }
 
-impl Connection {
-    fn new(handshake: Handshake) -> Self {
+impl CmConnection {
+    fn new(handshake: HandshakeState) -> Self {
         Self {
             handshake,
             peer: None,
@@ -156,20 +156,20 @@ impl Connection {
 }
 
 /// An id.
-struct Id {
-    queue: QueueNumber,
+struct CmId {
+    queue: ChannelNumber,
     uid: u64,
     space: PortSpace,
     qp_type: ibv_qp_type,
-    state: State,
+    state: IdState,
     source: Option<SocketAddr>,
     destination: Option<SocketAddr>,
     /// It is entered under the port of its source.
     has_port: bool,
-    path: Option<Path>,
+    path: Option<CmPath>,
     dgid: Option<[u8; 16]>,
     /// What `RDMA_OPTION_IB_PATH` said, where that is not what there is anyway.
-    set_path: Option<resolve::SetPath>,
+    set_path: Option<resolve::PathOverride>,
     reuse: bool,
     af_only: Option<bool>,
     tos: Option<u8>,
@@ -181,87 +181,87 @@ struct Id {
     qkey: Option<u32>,
     psn: u32,
     ece: Ece,
-    connection: Connection,
+    connection: CmConnection,
     joins: Vec<u64>,
     deadline: Option<Instant>,
     /// Events that were taken, and those that wait.
     reported: u32,
-    waiting: Own,
+    waiting: IdEvents,
 }
 
 /// The connection manager of a process.
-pub(super) struct Switch {
-    fabric: Fabric,
+pub(super) struct CmStateMachine {
+    addresses: AddressTable,
     transport: Arc<dyn Transport>,
     scale: f64,
-    ids: Slab<Id>,
-    queues: Slab<Queue>,
+    ids: Slab<CmId>,
+    queues: Slab<ChannelQueue>,
     /// Of channels that have new events.
-    bells: Bells,
-    joins: Slab<Join>,
-    ports: Ports,
+    pending_notifiers: PendingNotifiers,
+    joins: Slab<McastJoin>,
+    ports: PortTable,
     /// The ids of requests by who asked: his process, and his number.
     requests: HashMap<(u16, u64), IdNumber>,
     /// The same by his queue pair: his process, his address, and its number.
     pairs: HashMap<(u16, [u8; 16], u32), IdNumber>,
-    timers: Timers,
+    timers: IdTimers,
     /// To this process itself, and who says so. They are heard before the call that sent the first of them returns.
-    inbox: VecDeque<(u16, Message)>,
+    inbox: VecDeque<(u16, CmMad)>,
     /// What fault rules hold back.
-    delayed: Delayed,
+    delayed: DelayedMads,
     /// Processes that could not be told something: as good as gone.
     lost: Vec<u16>,
     buffer: Vec<u8>,
     psns: u64,
 }
 
-impl Switch {
-    pub(super) fn new(fabric: Fabric, transport: Arc<dyn Transport>, scale: f64, seed: u64) -> Self {
+impl CmStateMachine {
+    pub(super) fn new(addresses: AddressTable, transport: Arc<dyn Transport>, scale: f64, seed: u64) -> Self {
         Self {
-            fabric,
+            addresses,
             transport,
             scale,
             ids: Slab::default(),
             queues: Slab::default(),
-            bells: Bells::new(),
+            pending_notifiers: PendingNotifiers::new(),
             joins: Slab::default(),
-            ports: Ports::default(),
+            ports: PortTable::default(),
             requests: HashMap::new(),
             pairs: HashMap::new(),
-            timers: Timers::default(),
+            timers: IdTimers::default(),
             inbox: VecDeque::new(),
-            delayed: Delayed::default(),
+            delayed: DelayedMads::default(),
             lost: Vec::new(),
             buffer: Vec::with_capacity(super::message::MESSAGE),
             psns: seed,
         }
     }
 
-    fn id(&self, id: IdNumber) -> Result<&Id, c_int> {
+    fn id(&self, id: IdNumber) -> Result<&CmId, c_int> {
         self.ids.get(id.0).ok_or(libc::ENOENT)
     }
 
-    fn id_mut(&mut self, id: IdNumber) -> Result<&mut Id, c_int> {
+    fn id_mut(&mut self, id: IdNumber) -> Result<&mut CmId, c_int> {
         self.ids.get_mut(id.0).ok_or(libc::ENOENT)
     }
 
     /// An id with a device.
-    fn placed(&mut self, id: IdNumber) -> Result<(&mut Id, Path), c_int> {
+    fn placed(&mut self, id: IdNumber) -> Result<(&mut CmId, CmPath), c_int> {
         let id = self.id_mut(id)?;
         let path = id.path.ok_or(libc::EINVAL)?;
         Ok((id, path))
     }
 
-    fn insert(&mut self, queue: QueueNumber, uid: u64, space: PortSpace, qp_type: ibv_qp_type) -> IdNumber {
+    fn insert(&mut self, queue: ChannelNumber, uid: u64, space: PortSpace, qp_type: ibv_qp_type) -> IdNumber {
         // Anything that is not soon the same again.
         self.psns = self.psns.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let psn = (self.psns ^ self.psns >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 40;
-        let id = Id {
+        let id = CmId {
             queue,
             uid,
             space,
             qp_type,
-            state: State::Idle,
+            state: IdState::Idle,
             source: None,
             destination: None,
             has_port: false,
@@ -278,11 +278,11 @@ impl Switch {
             qkey: None,
             psn: psn as u32,
             ece: Ece::default(),
-            connection: Connection::new(Handshake::None),
+            connection: CmConnection::new(HandshakeState::None),
             joins: Vec::new(),
             deadline: None,
             reported: 0,
-            waiting: Own::NONE,
+            waiting: IdEvents::NONE,
         };
         if let Some(queue) = self.queues.get_mut(queue.0) {
             queue.ids += 1;
@@ -290,10 +290,10 @@ impl Switch {
         IdNumber(self.ids.insert(id))
     }
 
-    /// As [`Manager::create`](super::Manager::create).
+    /// As [`ConnectionManager::create`](super::ConnectionManager::create).
     pub(super) fn create(
         &mut self,
-        queue: QueueNumber,
+        queue: ChannelNumber,
         uid: u64,
         space: PortSpace,
         qp_type: ibv_qp_type,
@@ -312,12 +312,12 @@ impl Switch {
         Ok(())
     }
 
-    pub(super) fn route(&self, id: IdNumber) -> Result<Route, c_int> {
+    pub(super) fn route(&self, id: IdNumber) -> Result<CmRoute, c_int> {
         let id = self.id(id)?;
         let (traffic_class, packet_life_time) = (id.traffic_class(), id.packet_life_time());
-        let resolved = matches!(id.state, State::RouteResolved | State::Connect | State::Disconnect)
+        let resolved = matches!(id.state, IdState::RouteResolved | IdState::Connect | IdState::Disconnect)
             && id.path.is_some();
-        Ok(Route {
+        Ok(CmRoute {
             source: id.source,
             destination: id.destination,
             path: id.path,
@@ -331,14 +331,14 @@ impl Switch {
     }
 
     /// Sends a message, unless a fault rule is against it.
-    fn send(&mut self, peer: u16, message: Message) {
+    fn send(&mut self, peer: u16, message: CmMad) {
         if crate::faults::active() {
             return self.send_by_rules(peer, message);
         }
         self.deliver(peer, message);
     }
 
-    fn deliver(&mut self, peer: u16, message: Message) {
+    fn deliver(&mut self, peer: u16, message: CmMad) {
         if peer == HERE {
             return self.inbox.push_back((HERE, message));
         }
@@ -372,8 +372,8 @@ impl Switch {
         let mut found = Identifiers::default();
         for (_, id) in self.ids.iter() {
             found.count += 1;
-            found.listening += u32::from(id.state == State::Listen);
-            found.connected += u32::from(id.connection.handshake == Handshake::Established);
+            found.listening += u32::from(id.state == IdState::Listen);
+            found.connected += u32::from(id.connection.handshake == HandshakeState::Established);
         }
         found
     }
@@ -386,7 +386,7 @@ impl Switch {
     }
 }
 
-impl Id {
+impl CmId {
     fn traffic_class(&self) -> u8 {
         self.set_path.map_or_else(|| self.tos.unwrap_or(0), |path| path.traffic_class)
     }

@@ -7,11 +7,11 @@ use rdma_mummy_sys::types::{
 };
 
 use super::datagram::address_handle;
-use super::{HOPS, Handshake, Id, Switch};
-use crate::cm::types::{IdNumber, Path};
+use super::{CmId, CmStateMachine, HOPS, HandshakeState};
+use crate::cm::types::{CmPath, IdNumber};
 
-impl Switch {
-    /// As [`Manager::init_qp_attr`](crate::cm::Manager::init_qp_attr).
+impl CmStateMachine {
+    /// As [`ConnectionManager::init_qp_attr`](crate::cm::ConnectionManager::init_qp_attr).
     pub(in crate::cm) fn init_qp_attr(
         &mut self,
         number: IdNumber,
@@ -22,7 +22,7 @@ impl Switch {
             return Err(libc::EINVAL);
         }
         let wants_rtr = attr.qp_state == ibv_qp_state::IBV_QPS_RTR;
-        let bits = if id.connection.handshake == Handshake::None || id.is_datagram() {
+        let bits = if id.connection.handshake == HandshakeState::None || id.is_datagram() {
             id.first_attributes(path, attr)?
         } else {
             match attr.qp_state {
@@ -42,9 +42,9 @@ impl Switch {
     }
 }
 
-impl Id {
+impl CmId {
     /// Before there is a connection, and for datagrams.
-    fn first_attributes(&mut self, path: Path, attr: &mut ibv_qp_attr) -> Result<u32, c_int> {
+    fn first_attributes(&mut self, path: CmPath, attr: &mut ibv_qp_attr) -> Result<u32, c_int> {
         (attr.pkey_index, attr.port_num) = (0, path.port);
         let bits = mask::IBV_QP_STATE | mask::IBV_QP_PKEY_INDEX | mask::IBV_QP_PORT;
         if self.is_datagram() {
@@ -56,9 +56,9 @@ impl Id {
         }
     }
 
-    fn init_attributes(&self, path: Path, attr: &mut ibv_qp_attr) -> Result<u32, c_int> {
+    fn init_attributes(&self, path: CmPath, attr: &mut ibv_qp_attr) -> Result<u32, c_int> {
         let connection = &self.connection;
-        if matches!(connection.handshake, Handshake::Idle | Handshake::Timewait) {
+        if matches!(connection.handshake, HandshakeState::Idle | HandshakeState::Timewait) {
             return Err(libc::EINVAL);
         }
         let mut access = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE;
@@ -74,11 +74,11 @@ impl Id {
 
     /// Whether the other side's queue pair is known.
     fn knows_remote(&self) -> bool {
-        use Handshake::{Established, RepReceived, RepSent, ReqReceived};
+        use HandshakeState::{Established, RepReceived, RepSent, ReqReceived};
         matches!(self.connection.handshake, ReqReceived | RepSent | RepReceived | Established)
     }
 
-    fn rtr_attributes(&self, path: Path, attr: &mut ibv_qp_attr) -> Result<u32, c_int> {
+    fn rtr_attributes(&self, path: CmPath, attr: &mut ibv_qp_attr) -> Result<u32, c_int> {
         let dgid = self.dgid.filter(|_| self.knows_remote()).ok_or(libc::EINVAL)?;
         let connection = &self.connection;
         attr.ah_attr = address_handle(path, dgid, connection.traffic_class, HOPS);
