@@ -122,7 +122,7 @@ impl<P: Blocks<Block: DeviceBlock>> CmQueuePair<P> {
             let entry = ScatterGatherEntry::new(lkey, block.address() as u64, bytes.len() as u32);
             let id = wr_id::encode(*generation, WrId::Probe);
             let send = list.construct_wr(id, WorkRequestFlags::Signaled).setup_send();
-            // SAFETY: the pair keeps the block in `said` as long as any such request is under way, or forgets it; it stays where it is
+            // SAFETY: the pair keeps the block in `handshake_messages` as long as any such request is under way, or forgets it; it stays where it is
             // (`DeviceBlock`), and nobody writes to it. The send queue has room for more pieces than a message has.
             unsafe { send.setup_sge_list(&[entry]) };
         }

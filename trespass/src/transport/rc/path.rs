@@ -314,7 +314,7 @@ impl<B: DeviceBlock> PreparedPair<B> {
         if inline {
             send.setup_inline_data(&bytes);
         } else {
-            // SAFETY: nothing else is under way.
+            // SAFETY: the probe is the first request of the queue pair, so no request under way has this place.
             let head = unsafe { pair.heads.write(0, &bytes) };
             // SAFETY: the pair keeps the heads, and nobody writes to them, until `probes` have completed. The send queue is empty.
             unsafe { send.setup_sge_list(&[head]) };

@@ -529,8 +529,9 @@ impl<B: DeviceBlock> HeaderBuffers<B> {
         };
         let len = head.len().min(HEAD);
         let offset = (id % self.places as u64) as usize * HEAD;
-        // SAFETY: the place is within the block, whose memory is this pair's alone (`DeviceBlock`), and no request uses it (the caller's
-        // promise). There is no reference to it: `bytes` above ended.
+        // SAFETY: the block has `places * HEAD` bytes (checked above), so the place is within it. The memory is this pair's alone
+        // (`DeviceBlock`). No request that is under way uses the place, by this function's contract, and the reference that `bytes` gave
+        // has ended.
         let place = unsafe {
             let place = block.address().add(offset);
             place.copy_from_nonoverlapping(head.as_ptr(), len);

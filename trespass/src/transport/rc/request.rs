@@ -40,7 +40,8 @@ impl LocalSegment {
     ///
     /// The block is there, and nobody writes to it, as long as the bytes are used.
     unsafe fn bytes<'a>(self) -> &'a [u8] {
-        // SAFETY: the piece is within its block; the rest is the caller's promise.
+        // SAFETY: `of` makes segments that lie within their block. The block is there, and nobody writes to it, by this function's
+        // contract.
         unsafe { slice::from_raw_parts(self.address, self.len) }
     }
 }
@@ -169,11 +170,12 @@ impl RequestPayload {
                     Some(Immediate(immediate)) => request.setup_send_imm(immediate),
                     None => request.setup_send(),
                 };
-                // SAFETY: the caller has promised the same of this request.
+                // SAFETY: this function's contract is that of `FrameParts::append`, for the same request, block and place in `heads`.
                 unsafe { parts.append(send, id, heads) };
             }
             Self::Read { from, into } => {
-                // SAFETY: the block is there until the request has completed, and nobody looks at it.
+                // SAFETY: the block that the READ fills is there until the request has completed, and nobody looks at it, by this
+                // function's contract (`PostedSends` keeps it).
                 unsafe { request.setup_read(from.rkey, from.addr).setup_sge_list(&[into.entry()]) };
             }
             // Of no bytes: neither key nor address counts.
@@ -195,7 +197,8 @@ impl FrameParts {
     ///
     /// # Safety
     ///
-    /// As for [`Payload::append`].
+    /// From now until the request, or a later one of the same queue, has completed: the blocks are there, and nobody writes to them. There
+    /// is a place for the request in the queue, and so one for its head in `heads`, which are kept as long.
     unsafe fn append<G: PostSendGuard, B: DeviceBlock>(
         self,
         send: LocalBufferHandle<'_, G>,
@@ -207,22 +210,24 @@ impl FrameParts {
             _ if self.is_empty() => drop(send),
             Self::Short(head) if head.bytes().len() <= heads.inline => send.setup_inline_data(head.bytes()),
             Self::Short(head) => {
-                // SAFETY: the caller has a place for it.
+                // SAFETY: the request `id` is about to be posted, and no request under way has its place in `heads`, by this function's
+                // contract.
                 let head = unsafe { heads.write(id, head.bytes()) };
-                // SAFETY: the heads are kept, and this one is written again only for a request that has its place later.
+                // SAFETY: the queue pair keeps the heads as long as requests are under way. This place is written again only for a later
+                // request, which cannot be posted before this one has completed.
                 unsafe { send.setup_sge_list(&[head]) };
             }
             Self::Whole(piece) if piece.len <= heads.inline => {
-                // SAFETY: the block is there, and stays as it is.
+                // SAFETY: the block is there and nobody writes to it, by this function's contract.
                 send.setup_inline_data(unsafe { piece.bytes() });
             }
-            // SAFETY: the block is there, and stays as it is, until the request has completed.
+            // SAFETY: the block is there and nobody writes to it until the request has completed, by this function's contract.
             Self::Whole(piece) => unsafe { send.setup_sge_list(&[piece.entry()]) },
             Self::Gather(head, list) if head.bytes().len() + list.len() <= heads.inline => {
                 let mut slices = [IoSlice::new(&[]); 1 + GATHER_MAX];
                 slices[0] = IoSlice::new(head.bytes());
                 for (slice, piece) in slices[1..].iter_mut().zip(list.pieces()) {
-                    // SAFETY: the block is there, and stays as it is.
+                    // SAFETY: the block is there and nobody writes to it, by this function's contract.
                     *slice = IoSlice::new(unsafe { piece.bytes() });
                 }
                 send.setup_inline_data_list(&slices[..=list.count]);
@@ -231,13 +236,15 @@ impl FrameParts {
                 let mut entries = [LocalSegment::NONE.entry(); 1 + GATHER_MAX];
                 let first = usize::from(!head.bytes().is_empty());
                 if first == 1 {
-                    // SAFETY: the caller has a place for it.
+                    // SAFETY: the request `id` is about to be posted, and no request under way has its place in `heads`, by this
+                    // function's contract.
                     entries[0] = unsafe { heads.write(id, head.bytes()) };
                 }
                 for (entry, piece) in entries[first..].iter_mut().zip(list.pieces()) {
                     *entry = piece.entry();
                 }
-                // SAFETY: as for a head, and for a whole block.
+                // SAFETY: the blocks are there and nobody writes to them until the request has completed, by this function's contract; the
+                // place in `heads` is written again only for a later request.
                 unsafe { send.setup_sge_list(&entries[..first + list.count]) };
             }
         }
