@@ -1,13 +1,13 @@
-//! Sections of `docs/performance.md`: a command writes its own, and leaves the others.
+//! Sections of the performance page: a command replaces its section and leaves the others alone.
 
 use std::path::Path;
 
 use anyhow::Result;
 
-/// Where the results go.
+/// The page that receives the results.
 const PERFORMANCE: &str = "docs/performance.md";
 
-/// What `cargo xtask bench NAME` writes.
+/// The section of one `cargo xtask bench NAME`.
 pub(super) struct Section<'a> {
     pub(super) name: &'a str,
     pub(super) title: &'a str,
@@ -16,7 +16,7 @@ pub(super) struct Section<'a> {
 }
 
 impl Section<'_> {
-    /// Puts the section in the place of the one that the last run wrote.
+    /// Replaces the section that the last run wrote.
     pub(super) fn write(&self, root: &Path) -> Result<()> {
         let path = root.join(PERFORMANCE);
         let old = std::fs::read_to_string(&path).unwrap_or_default();
@@ -41,7 +41,7 @@ impl Section<'_> {
     }
 }
 
-/// The date, as a POSIX system says it.
+/// The date in the format of POSIX `date`.
 pub(super) fn today() -> String {
     super::programs::first_line(std::process::Command::new("date").arg("+%F"))
 }
