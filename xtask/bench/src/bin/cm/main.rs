@@ -21,9 +21,8 @@ use server::ServerProcess;
 
 fn main() -> Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let number = |text: &str| -> Result<u32> {
-        text.parse().with_context(|| format!("not a number: {text}"))
-    };
+    let number =
+        |text: &str| -> Result<u32> { text.parse().with_context(|| format!("not a number: {text}")) };
     match words.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["serve", "tcp", batch] => tcp::serve(number(batch)?, false),
         ["serve", "answered", batch] => tcp::serve(number(batch)?, true),
