@@ -24,7 +24,7 @@ pub(super) fn write(
     symbols: &BTreeMap<String, Symbol>,
 ) -> Result<String> {
     let mut text = format!(
-        "{header}//! One table of function pointers a library.\n\nuse core::ffi::*;\n\nuse super::types::*;\n"
+        "{header}//! One table of function pointers for each library.\n\nuse core::ffi::*;\n\nuse super::types::*;\n"
     );
     text += "use libc::{FILE, epoll_event, fd_set, iovec, msghdr, nfds_t, off_t, pollfd, sockaddr, socklen_t, ssize_t, timeval};\n";
     lost(functions, symbols)?;
