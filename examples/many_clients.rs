@@ -115,8 +115,8 @@ impl ServerCounts {
     fn line(&self) -> String {
         let Self { came, most, messages_in, messages_out, wake_ups, rejected, lost, .. } = self;
         format!(
-            "{came} clients came, {most} at a time at most: {messages_in} handle_messages in, {messages_out} out, in {wake_ups} \
-             take_completions-ups; {rejected} rejected, {lost} lost"
+            "{came} clients came, {most} at a time at most: {messages_in} messages in, {messages_out} out, in {wake_ups} \
+             wake-ups; {rejected} rejected, {lost} lost"
         )
     }
 }

@@ -69,7 +69,7 @@ fn over_soft(root: &Path, args: &SoftArgs, dry_run: bool) -> Result<ExitCode> {
     if !dry_run {
         let intro = format!(
             "{}, {} processors. Client and server are two processes; a connection counts when the server has it. Through the \
-             connection manager that is an identifier, its address and route, a queue pair on each run, and the handshake. Medians of \
+             connection manager that is an identifier, its address and route, a queue pair on each side, and the handshake. Medians of \
              {} rounds; a bound that is missed is marked.\n\n    cargo xtask bench cm soft --pairs {}",
             today(),
             std::thread::available_parallelism()?,

@@ -37,7 +37,7 @@ pub(super) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     println!("{body}");
     if !args.dry_run {
         let intro = format!(
-            "{}, {} processors. Medians of {} ratios of things that took rounds; a bound that is missed is marked.\n\n    \
+            "{}, {} processors. Medians of {} interleaved ratios; a bound that is missed is marked.\n\n    \
              cargo xtask bench soft --pairs {}",
             today(),
             std::thread::available_parallelism()?,

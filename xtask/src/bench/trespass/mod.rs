@@ -82,7 +82,7 @@ fn over_soft(root: &Path, args: &SoftArgs, dry_run: bool) -> Result<ExitCode> {
     if !dry_run && !args.quick {
         let version = programs::first_line(Command::new(programs::PERFTEST).arg("--version"));
         let intro = format!(
-            "{}, perftest {}, stride-perf {}, {} processors. Geometric means of {rounds} ratios of runs that took rounds, in brackets the \
+            "{}, perftest {}, stride-perf {}, {} processors. Geometric means of {rounds} ratios of interleaved runs, in brackets the \
              95 % bootstrap interval; above 1 trespass is better, and it is better where its whole interval is above 1 and above that of \
              the reference against itself. Missed is what its whole interval is below. Latency is half a round trip, the median; a rate is that of \
              requests that are answered. Copies alone are not trespass's: they are what is possible without any transport. \

@@ -51,8 +51,8 @@ pub(super) fn run(root: &Path, args: &SoftroceArgs, dry_run: bool) -> Result<Exi
     println!("{body}");
     if !dry_run && !args.quick {
         let intro = format!(
-            "{}, on {}, {}, stride-perf {}. Server and client are two processes over one device. Geometric means of {pairs} ratios of runs \
-             that took rounds, in brackets the 95 % bootstrap interval; above 1 trespass is better, and it is better where its whole interval \
+            "{}, on {}, {}, stride-perf {}. Server and client are two processes over one device. Geometric means of {pairs} ratios of \
+             interleaved runs, in brackets the 95 % bootstrap interval; above 1 trespass is better, and it is better where its whole interval \
              is above 1 and above that of the reference against itself. Missed is what its whole interval is below. Latency is half \
              a round trip: the median, against rstream and TCP the mean. All poll: perftest, rstream and UCX by themselves, trespass by `--poll`; \
              its TCP driver sleeps. Corked, short messages share frames (`--cork`); else each is a packet of its own, as rstream's and UCX's are. \
