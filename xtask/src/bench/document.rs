@@ -1,13 +1,13 @@
-//! Pages of `docs/generated/performance`: a run rewrites its own section and keeps the others.
+//! Pages of the performance page: a run replaces its section and keeps the others alone.
 
 use std::path::Path;
 
 use anyhow::Result;
 
-/// The folder of the pages.
+/// The page that receives folder results.
 const FOLDER: &str = "docs/generated/performance";
 
-/// The result of one `cargo xtask bench NAME`.
+/// The section of one `cargo xtask bench NAME`.
 pub(super) struct Section<'a> {
     pub(super) name: &'a str,
     pub(super) title: &'a str,
@@ -61,7 +61,7 @@ impl Section<'_> {
     }
 }
 
-/// The date, as a POSIX system says it.
+/// The date in the format of POSIX `date`.
 pub(super) fn today() -> String {
     super::programs::first_line(std::process::Command::new("date").arg("+%F"))
 }
