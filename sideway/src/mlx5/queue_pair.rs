@@ -82,7 +82,7 @@ impl DirectVerbs {
         // SAFETY: the context is open and mlx5's; both attributes are initialised, and what `attr` points to lives and is of
         // this context: the builder, whose domain is, compared it.
         let qp = unsafe { create(self.context().as_raw().as_ptr(), attr, own) };
-        // As extended pairs of mlx5 have none; see the quirks in ARCHITECTURE.md.
+        // As extended pairs of mlx5 have none; see docs/internals/sideway-safety.md.
         attr.cap.max_inline_data = 0;
         NonNull::new(qp).ok_or_else(|| {
             let (source, options) = (io::Error::last_os_error(), options());
