@@ -1,13 +1,11 @@
 //! The files of results: their schema, their documentation, and what becomes of files that are there.
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{Ended, Running, command};
+use crate::common::{Ended, Running, command};
 use serde_json::Value;
 
 fn soft(flags: &str) -> Command {

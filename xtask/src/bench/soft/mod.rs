@@ -3,8 +3,8 @@
 //! Every row says which way its messages' payload went: the device counts that, and says so when a program closes it
 //! (`SOFT_RNIC_LOG=info`). A row whose two sides took different ways, or another one than it is for, is an error.
 
+pub(super) mod copy_path;
 mod rows;
-pub(super) mod way;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -35,7 +35,7 @@ pub(super) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     println!("{body}");
     if !args.dry_run {
         let intro = format!(
-            "{}, {} processors. Medians of {} ratios of things that took turns; a bound that is missed is marked.\n\n    \
+            "{}, {} processors. Medians of {} ratios of things that took rounds; a bound that is missed is marked.\n\n    \
              cargo xtask bench soft --pairs {}",
             today(),
             std::thread::available_parallelism()?,
