@@ -13,7 +13,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use fake::{Folder, Source};
+use fake::{FakeSource, Folder};
 use rdma_mummy_sys::types::ibv_device;
 use rdma_mummy_sys::{LIB_DIR_VARIABLE, LoadError, Mlx5dv, Provider, RdmaCm, Verbs};
 
@@ -50,8 +50,8 @@ fn skip(reason: &str) {
 }
 
 /// Every function that a library must have, doing nothing.
-fn complete(library: &str) -> Source {
-    Source::new(tables::required(library))
+fn complete(library: &str) -> FakeSource {
+    FakeSource::new(tables::required(library))
 }
 
 /// What a library cannot be loaded for.

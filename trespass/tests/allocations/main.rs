@@ -1,6 +1,9 @@
 //! The hot path allocates nothing: shown by an allocator that counts. Without the harness, so that nothing but what is counted runs.
 
-#![allow(unused_imports, reason = "the protocol's own unit tests come along with it, and are of no use without the harness")]
+#![allow(
+    unused_imports,
+    reason = "the protocol's own unit tests come along with it, and are of no use without the harness"
+)]
 
 #[cfg(feature = "rdma")]
 mod calls;
@@ -24,10 +27,10 @@ fn allocated() -> u64 {
     ALLOCATIONS.get()
 }
 
-struct Counting;
+struct CountingAllocator;
 
 // SAFETY: every call is handed on to the system's allocator as it came; the counter is apart from the memory, and has no destructor.
-unsafe impl GlobalAlloc for Counting {
+unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
         // SAFETY: the caller's promise about `layout` is the one that `System` asks for.
@@ -41,7 +44,7 @@ unsafe impl GlobalAlloc for Counting {
 }
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 fn main() {
     protocol_alone::run();

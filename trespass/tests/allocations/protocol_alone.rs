@@ -7,15 +7,18 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use crate::allocated;
-use crate::protocol::{Block, Blocks, Connection, Event, Kind, Link, Purpose, Remote, SendQueue, Setup, Transmit};
+use crate::protocol::{
+    Block, Blocks, ConnectionEvent, ConnectionKind, ConnectionSetup, LinkType, PostedSends, ProtocolMachine,
+    Purpose, RemoteAddress, TransmitItem,
+};
 
 /// A block that goes back to its pool.
-struct Piece {
+struct TestBlock {
     bytes: Option<Box<[u8]>>,
     home: Arc<Mutex<Vec<Box<[u8]>>>>,
 }
 
-impl Block for Piece {
+impl Block for TestBlock {
     fn bytes(&self) -> &[u8] {
         self.bytes.as_ref().unwrap()
     }
@@ -24,63 +27,63 @@ impl Block for Piece {
         self.bytes.as_mut().unwrap()
     }
 
-    fn remote(&self) -> Option<Remote> {
-        Some(Remote { addr: self.bytes().as_ptr() as u64, rkey: 1 })
+    fn remote(&self) -> Option<RemoteAddress> {
+        Some(RemoteAddress { addr: self.bytes().as_ptr() as u64, rkey: 1 })
     }
 }
 
-impl Drop for Piece {
+impl Drop for TestBlock {
     fn drop(&mut self) {
         self.home.lock().unwrap().extend(self.bytes.take());
     }
 }
 
 /// Blocks of 8 KiB and of 256 KiB, all made at the start.
-struct Pool {
+struct TestBlocks {
     small: Arc<Mutex<Vec<Box<[u8]>>>>,
     large: Arc<Mutex<Vec<Box<[u8]>>>>,
 }
 
-impl Pool {
+impl TestBlocks {
     fn new() -> Self {
         let make = |n: usize, size: usize| {
             Arc::new(Mutex::new((0..n).map(|_| vec![0; size].into_boxed_slice()).collect::<Vec<_>>()))
         };
-        Pool { small: make(600, 8192), large: make(40, 256 * 1024) }
+        TestBlocks { small: make(600, 8192), large: make(40, 256 * 1024) }
     }
 }
 
-impl Blocks for Pool {
-    type Block = Piece;
+impl Blocks for TestBlocks {
+    type Block = TestBlock;
 
-    fn take(&mut self, size: usize, _: Purpose) -> Option<Piece> {
+    fn take(&mut self, size: usize, _: Purpose) -> Option<TestBlock> {
         let home = if size <= 8192 { &self.small } else { &self.large };
         let bytes = home.lock().unwrap().pop()?;
-        Some(Piece { bytes: Some(bytes), home: Arc::clone(home) })
+        Some(TestBlock { bytes: Some(bytes), home: Arc::clone(home) })
     }
 }
 
-struct Side {
-    connection: Connection<Piece>,
-    pool: Pool,
-    queue: SendQueue<Piece>,
+struct TestPeer {
+    connection: ProtocolMachine<TestBlock>,
+    pool: TestBlocks,
+    queue: PostedSends<TestBlock>,
     posted: VecDeque<u64>,
-    returned: Option<Piece>,
+    returned: Option<TestBlock>,
 }
 
-impl Side {
-    fn new(setup: &Setup) -> Self {
-        let mut connection = Connection::new(setup).unwrap();
+impl TestPeer {
+    fn new(setup: &ConnectionSetup) -> Self {
+        let mut connection = ProtocolMachine::new(setup).unwrap();
         connection.slots_posted(connection.slots_wanted());
         let posted = VecDeque::with_capacity(128);
-        Side { connection, pool: Pool::new(), queue: SendQueue::new(128), posted, returned: None }
+        TestPeer { connection, pool: TestBlocks::new(), queue: PostedSends::new(128), posted, returned: None }
     }
 
     /// Sends all that can go straight into the peer, and completes it.
-    fn turn(&mut self, peer: &mut Side, now: Instant) {
+    fn turn(&mut self, peer: &mut TestPeer, now: Instant) {
         self.connection.slots_posted(self.connection.slots_wanted());
         while let Some(transmit) = self.connection.transmit(now, &mut self.pool, self.queue.room()) {
-            if let Transmit::Send(frame) = &transmit {
+            if let TransmitItem::Send(frame) = &transmit {
                 let mut block = peer.pool.take(8192, Purpose::Receive).unwrap();
                 let mut end = 0;
                 for part in frame.parts() {
@@ -101,22 +104,22 @@ impl Side {
         }
         while let Some(event) = self.connection.take_event() {
             match event {
-                Event::Returned { block, sent: true, .. } => self.returned = Some(block),
+                ConnectionEvent::Returned { block, sent: true, .. } => self.returned = Some(block),
                 other => panic!("{other:?}"),
             }
         }
     }
 }
 
-impl std::fmt::Debug for Piece {
+impl std::fmt::Debug for TestBlock {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "a block of {} bytes", self.bytes().len())
     }
 }
 
 /// Runs `round` often, and counts the allocations once it has run some times.
-fn count(name: &str, setup: &Setup, mut round: impl FnMut(&mut Side, &mut Side, Instant)) {
-    let (mut a, mut b, now) = (Side::new(setup), Side::new(setup), Instant::now());
+fn count(name: &str, setup: &ConnectionSetup, mut round: impl FnMut(&mut TestPeer, &mut TestPeer, Instant)) {
+    let (mut a, mut b, now) = (TestPeer::new(setup), TestPeer::new(setup), Instant::now());
     (0..100).for_each(|_| round(&mut a, &mut b, now));
     let before = allocated();
     (0..1000).for_each(|_| round(&mut a, &mut b, now));
@@ -132,7 +135,7 @@ fn count(name: &str, setup: &Setup, mut round: impl FnMut(&mut Side, &mut Side, 
 }
 
 /// A round of `burst` messages of `size` bytes.
-fn messages(size: usize, burst: usize) -> impl FnMut(&mut Side, &mut Side, Instant) {
+fn messages(size: usize, burst: usize) -> impl FnMut(&mut TestPeer, &mut TestPeer, Instant) {
     let (payload, mut buffer) = (vec![7; size], vec![0; size]);
     move |a, b, now| {
         for _ in 0..burst {
@@ -152,9 +155,9 @@ fn messages(size: usize, burst: usize) -> impl FnMut(&mut Side, &mut Side, Insta
 pub(crate) fn run() {
     let payload = vec![7; 1 << 20];
     let mut buffer = vec![0; 1 << 20];
-    let mut setup = Setup::new(Kind::SeqPacket, Link::Rc);
+    let mut setup = ConnectionSetup::new(ConnectionKind::SeqPacket, LinkType::Rc);
     setup.read = true;
-    // The link here sends what frames begin with.
+    // The simulated link carries the frame header instead of immediate data.
     setup.immediate = false;
 
     count("a message of 64 bytes", &setup, messages(64, 1));
@@ -219,7 +222,7 @@ pub(crate) fn run() {
     });
     setup.read = true;
 
-    setup.kind = Kind::Stream;
+    setup.kind = ConnectionKind::Stream;
     count("a stream both ways", &setup, |a, b, now| {
         a.connection.write(&[IoSlice::new(&payload[..100_000])], &mut a.pool).unwrap();
         b.connection.write(&[IoSlice::new(&payload[..10_000])], &mut b.pool).unwrap();

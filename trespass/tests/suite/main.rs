@@ -14,7 +14,7 @@
 //! | `faults` | a software device with faults (`faults.rs`) |
 //! | `netem` | two SoftRoCE devices with a disturbed network between them (`netem.rs`); skipped without them |
 //!
-//! A case gets a [`Rig`], which makes listeners and connections of its part's transport, and sees that it is that transport which they got.
+//! A case gets a [`Fixture`], which makes listeners and connections of its part's transport, and sees that it is that transport which they got.
 
 #[cfg(feature = "rdma")]
 mod bare;
@@ -23,6 +23,7 @@ mod death;
 mod edges;
 #[cfg(feature = "rdma")]
 mod faults;
+mod fixture;
 mod hostile;
 mod idle;
 mod memory;
@@ -31,7 +32,6 @@ mod messages;
 mod netem;
 mod parity;
 mod ready;
-mod rig;
 mod single;
 mod strangers;
 mod streams;
@@ -44,9 +44,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use sideway::soft::{self, Mode};
-use test_harness::{Suite, Terms};
+use test_harness::{RunOptions, Suite};
 
-use rig::{Rig, Target};
+use fixture::{Fixture, Target};
 
 /// Names the only part of the program to run, in the process that was started with it.
 const PART: &str = "TRESPASS_SUITE";
@@ -106,25 +106,31 @@ fn over_soft(part: &'static str, target: Target, mode: Mode) -> ExitCode {
 
 /// Runs the cases over the system's devices.
 fn over_system(part: &'static str, target: Target) -> ExitCode {
-    let advice = format!("`cargo xtask softroce --suite --test {part}` runs them in a virtual machine with SoftRoCE.");
+    let advice =
+        format!("`cargo xtask softroce --suite --test {part}` runs them in a virtual machine with SoftRoCE.");
     let terms =
-        Terms { required: test_harness::device_is_required(), limit: CASE_LIMIT, advice: &advice };
+        RunOptions { required: test_harness::device_is_required(), limit: CASE_LIMIT, advice: &advice };
     run_at(part, target, &system::address(), terms)
 }
 
 /// Runs the cases over a transport that every host has.
 fn run(part: &'static str, target: Target) -> ExitCode {
-    let terms = Terms { required: true, limit: CASE_LIMIT, advice: "" };
+    let terms = RunOptions { required: true, limit: CASE_LIMIT, advice: "" };
     run_at(part, target, &Ok(Ipv4Addr::LOCALHOST.into()), terms)
 }
 
 /// Runs the cases at an address of the host, if there is one for that transport. A child that a case made does its part, and nothing
 /// else.
-fn run_at(part: &'static str, target: Target, host: &Result<IpAddr, String>, terms: Terms<'_>) -> ExitCode {
+fn run_at(
+    part: &'static str,
+    target: Target,
+    host: &Result<IpAddr, String>,
+    terms: RunOptions<'_>,
+) -> ExitCode {
     if let Some(part) = death::part_of_child(target) {
         return part;
     }
-    let mut suite = Suite::<Rig>::default().of_part(part);
+    let mut suite = Suite::<Fixture>::default().of_part(part);
     streams::add(&mut suite);
     messages::add(&mut suite);
     single::add(&mut suite);
@@ -139,6 +145,6 @@ fn run_at(part: &'static str, target: Target, host: &Result<IpAddr, String>, ter
     idle::add(&mut suite);
     memory::add(&mut suite);
     parity::add(&mut suite);
-    let rig = host.clone().map(|host| Rig::new(target, host));
-    suite.run(&test_harness::arguments(), &rig, terms)
+    let fixture = host.clone().map(|host| Fixture::new(target, host));
+    suite.run(&test_harness::arguments(), &fixture, terms)
 }

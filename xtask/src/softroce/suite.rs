@@ -10,10 +10,10 @@ use std::process::ExitCode;
 use anyhow::{Result, ensure};
 
 use super::environment::Job;
-use super::place::Place;
+use super::machine::TestMachine;
 use super::programs::{Programs, TestProgram};
 use super::shell;
-use super::vm::{Ending, Report};
+use super::vm::{JobOutcome, JobReport};
 
 /// The packages whose tests use a device.
 const PACKAGES: &[&str] = &["sideway", "conformance", "stride", "rdma-examples", "trespass"];
@@ -106,7 +106,9 @@ impl Run {
         let run = |name: &str, choice: Option<&Choice>| Self {
             program: program.clone(),
             name: name.to_owned(),
-            variable: choice.and_then(|choice| choice.part).map(|part| format!("{}={}", part.variable, part.name)),
+            variable: choice
+                .and_then(|choice| choice.part)
+                .map(|part| format!("{}={}", part.variable, part.name)),
             modules: choice.map_or(&[], |choice| choice.modules),
             when: choice.map_or(When::Always, |choice| choice.when),
         };
@@ -154,7 +156,7 @@ impl SuiteArgs {
     /// Builds the tests, runs them and judges the sum.
     pub(super) fn run(
         &self,
-        place: &Place,
+        machine: &TestMachine,
         programs: &Programs,
         mut job: Job,
         arguments: &[String],
@@ -174,20 +176,19 @@ impl SuiteArgs {
             PACKAGES.join(", ")
         );
 
-        job.command = match place {
-            Place::Guest(_) => format!("{READ_SYSTEM}\n{}", script(&tests, arguments)),
-            Place::Host(_) => script(&tests, arguments),
+        job.command = match machine {
+            TestMachine::Guest(_) => format!("{READ_SYSTEM}\n{}", script(&tests, arguments)),
+            TestMachine::Host(_) => script(&tests, arguments),
         };
-        let mut stdout = Tally::new(io::stdout());
-        let report = place.run(&job, &mut stdout, &mut io::stderr())?;
-        judge(&place.title(&report), &report, stdout.finish(), self.at_least)
+        let mut stdout = CountingWriter::new(io::stdout());
+        let report = machine.run(&job, &mut stdout, &mut io::stderr())?;
+        judge(&machine.title(&report), &report, stdout.finish(), self.at_least)
     }
 
     /// Whether to run it.
     fn takes(&self, test: &Run) -> bool {
         let named = |list: &[String]| list.iter().any(|entry| *entry == test.name || *entry == test.title());
-        let wanted =
-            if self.test.is_empty() { test.when == When::Always } else { named(&self.test) };
+        let wanted = if self.test.is_empty() { test.when == When::Always } else { named(&self.test) };
         wanted && !named(&self.skip)
     }
 }
@@ -223,13 +224,13 @@ fn script(tests: &[Run], arguments: &[String]) -> String {
 }
 
 /// Says what came of it all; the exit code is the tests' own unless too few ran.
-fn judge(title: &str, report: &Report, counts: Counts, at_least: u32) -> Result<ExitCode> {
+fn judge(title: &str, report: &JobReport, counts: TestCounts, at_least: u32) -> Result<ExitCode> {
     println!(
         "\n{title}: {} device tests ran, {} skipped, {} failed",
         counts.ran, counts.skipped, counts.failed
     );
-    if report.ending != Ending::Exited(0) {
-        return Ok(report.ending.exit_code());
+    if report.outcome != JobOutcome::Exited(0) {
+        return Ok(report.outcome.exit_code());
     }
     ensure!(
         counts.failed == 0,
@@ -241,13 +242,13 @@ fn judge(title: &str, report: &Report, counts: Counts, at_least: u32) -> Result<
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Counts {
+struct TestCounts {
     ran: u32,
     skipped: u32,
     failed: u32,
 }
 
-impl Counts {
+impl TestCounts {
     /// Reads `device tests: 63 ran, 2 skipped, 0 failed`.
     fn parse(line: &str) -> Option<Self> {
         let mut parts = line.trim().strip_prefix("device tests: ")?.split(", ");
@@ -263,32 +264,32 @@ impl Counts {
 }
 
 /// Passes text on and sums the counts it contains.
-struct Tally<W> {
+struct CountingWriter<W> {
     inner: W,
     line: Vec<u8>,
-    counts: Counts,
+    counts: TestCounts,
 }
 
-impl<W: Write> Tally<W> {
+impl<W: Write> CountingWriter<W> {
     fn new(inner: W) -> Self {
-        Self { inner, line: Vec::new(), counts: Counts::default() }
+        Self { inner, line: Vec::new(), counts: TestCounts::default() }
     }
 
     /// The sum, an unfinished last line included.
-    fn finish(mut self) -> Counts {
+    fn finish(mut self) -> TestCounts {
         self.end_line();
         self.counts
     }
 
     fn end_line(&mut self) {
-        if let Some(counts) = str::from_utf8(&self.line).ok().and_then(Counts::parse) {
+        if let Some(counts) = str::from_utf8(&self.line).ok().and_then(TestCounts::parse) {
             self.counts.add(counts);
         }
         self.line.clear();
     }
 }
 
-impl<W: Write> Write for Tally<W> {
+impl<W: Write> Write for CountingWriter<W> {
     fn write(&mut self, text: &[u8]) -> io::Result<usize> {
         for byte in text {
             match byte {
@@ -311,11 +312,11 @@ mod tests {
 
     #[test]
     fn a_summary_line_is_read_and_nothing_else_is() {
-        let counts = Counts { ran: 63, skipped: 2, failed: 0 };
-        assert_eq!(Counts::parse("device tests: 63 ran, 2 skipped, 0 failed"), Some(counts));
-        assert_eq!(Counts::parse("device tests: 63 ran, 2 skipped, 0 failed\r"), Some(counts));
-        assert_eq!(Counts::parse("device tests: many ran, 2 skipped, 0 failed"), None);
-        assert_eq!(Counts::parse("test result: ok. 3 passed"), None);
+        let counts = TestCounts { ran: 63, skipped: 2, failed: 0 };
+        assert_eq!(TestCounts::parse("device tests: 63 ran, 2 skipped, 0 failed"), Some(counts));
+        assert_eq!(TestCounts::parse("device tests: 63 ran, 2 skipped, 0 failed\r"), Some(counts));
+        assert_eq!(TestCounts::parse("device tests: many ran, 2 skipped, 0 failed"), None);
+        assert_eq!(TestCounts::parse("test result: ok. 3 passed"), None);
     }
 
     #[test]
@@ -324,9 +325,9 @@ mod tests {
             b"a\ndevice tests: 3 ran, 1 skipped, 0 failed\nb\ndevice tests: 40 ran, 0 skipped, 2 failed";
         for size in [1, 7, text.len()] {
             let mut passed_on = Vec::new();
-            let mut tally = Tally::new(&mut passed_on);
+            let mut tally = CountingWriter::new(&mut passed_on);
             text.chunks(size).for_each(|chunk| tally.write_all(chunk).unwrap());
-            assert_eq!(tally.finish(), Counts { ran: 43, skipped: 1, failed: 2 });
+            assert_eq!(tally.finish(), TestCounts { ran: 43, skipped: 1, failed: 2 });
             assert_eq!(passed_on, text);
         }
     }
