@@ -160,7 +160,6 @@ impl SuiteArgs {
         mut job: Job,
         arguments: &[String],
     ) -> Result<ExitCode> {
-        programs.build()?;
         let programs = programs.build_tests(PACKAGES)?;
         let mut tests: Vec<_> = programs.iter().flat_map(Run::of).collect();
         tests.retain(|test| {
