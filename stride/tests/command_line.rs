@@ -224,7 +224,8 @@ fn an_unknown_provider_is_named() {
     assert!(ended.refused().contains("no-such"), "{ended:#?}");
 }
 
-/// A software device in place of the system's is never silent, and never said of one that was asked for.
+/// A software device in place of the system's is never silent, and never said of one that was asked
+/// for.
 #[test]
 fn a_software_device_in_place_of_the_systems_is_noticed_once() {
     let notices = |provider: Option<&str>| {

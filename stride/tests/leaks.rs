@@ -1,4 +1,5 @@
-//! The memory of a side goes when the device has let go of it, and not before: over a device that is not there.
+//! The memory of a side goes when the device has let go of it, and not before: over a device that
+//! is not there.
 
 #[path = "../../sideway/tests/support/fake/mod.rs"]
 #[allow(dead_code, unreachable_pub, reason = "this program uses a part")]

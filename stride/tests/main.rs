@@ -1,4 +1,5 @@
-//! The integration tests of stride-perf that run under the standard harness. One program, because each costs seconds to link.
+//! The integration tests of stride-perf that run under the standard harness. One program, because
+//! each costs seconds to link.
 
 mod command_line;
 mod common;

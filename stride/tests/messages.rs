@@ -68,7 +68,8 @@ fn is_echo(row: &[f64], cell: [f64; 3]) {
     let [bytes, count, in_flight, gigabits, p90, p99, rate] = row[..] else { panic!("{row:?}") };
     assert_eq!([bytes, count, in_flight], cell, "{row:?}");
     assert!(gigabits > 0.0 && rate > 0.0 && p90 > 0.0 && p90 <= p99, "{row:?}");
-    // As many are answered in a second as there are places, times how often one becomes free: within what its slowest tenth hides.
+    // As many are answered in a second as there are places, times how often one becomes free:
+    // within what its slowest tenth hides.
     assert!(rate * p99 / 1e6 > 0.5 * in_flight.min(count / 2.0) || in_flight == 1.0, "{row:?}");
 }
 

@@ -1,7 +1,8 @@
-//! The table of perftest's flags against the programs that have them: the distribution's, and this one.
+//! The table of perftest's flags against the programs that have them: the distribution's, and this
+//! one.
 //!
-//! A program that is not installed is skipped, with a line that says so; with `SOFT_RNIC_REQUIRE_PROGRAMS=1` it fails. One of another
-//! release has other flags, and is skipped.
+//! A program that is not installed is skipped, with a line that says so; with
+//! `SOFT_RNIC_REQUIRE_PROGRAMS=1` it fails. One of another release has other flags, and is skipped.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -45,7 +46,8 @@ impl Flag {
     }
 }
 
-/// The flags of perftest's help, as it writes them: `-a, --all`. Of a value, and of what a flag does, nothing.
+/// The flags of perftest's help, as it writes them: `-a, --all`. Of a value, and of what a flag
+/// does, nothing.
 fn flags_of(help: &str) -> BTreeSet<String> {
     let name = |word: &str| {
         let end = word.find(|c: char| !c.is_ascii_alphanumeric() && !"-_".contains(c)).unwrap_or(word.len());
@@ -81,7 +83,8 @@ fn said_by(program: &str, flag: &str) -> Option<String> {
     }
 }
 
-/// What a program prints for its help; none where it is not installed, or of another release than the data.
+/// What a program prints for its help; none where it is not installed, or of another release than
+/// the data.
 fn help_of(program: &str, release: &str) -> Option<String> {
     let version = said_by(program, "--version")?;
     let version = version.trim().trim_start_matches("Version: ");

@@ -1,4 +1,5 @@
-//! The files of results: their schema, their documentation, and what becomes of files that are there.
+//! The files of results: their schema, their documentation, and what becomes of files that are
+//! there.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -307,10 +308,12 @@ fn a_full_disk_is_said_and_the_table_goes_on() {
     }
 }
 
-/// Lines that fit stay, and of one that does not, nothing does. (For whole documents: the tests of `replaced`.)
+/// Lines that fit stay, and of one that does not, nothing does. (For whole documents: the tests of
+/// `replaced`.)
 #[test]
 fn a_disk_that_gets_full_keeps_the_lines_that_fit() {
-    // A limit of the size of files stands for a full disk; memory that is shared counts as files, too.
+    // A limit of the size of files stands for a full disk; memory that is shared counts as files,
+    // too.
     const LIMIT: u64 = 64 << 20;
     let folder = Folder::new("fuller");
     let path = folder.0.join("a.jsonl");

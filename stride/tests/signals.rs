@@ -34,7 +34,8 @@ fn is_interrupted(ended: &Ended) {
 fn what_was_measured_so_far_is_kept() {
     let path = std::env::temp_dir().join(format!("stride-signals-{}.json", std::process::id()));
     let _ = std::fs::remove_file(&path);
-    // The sizes at the end take minutes. Of two threads that poll for each other, and share a processor, each message takes a time slice.
+    // The sizes at the end take minutes. Of two threads that poll for each other, and share a
+    // processor, each message takes a time slice.
     for test in [
         "write bw -n 20000",
         "write lat -n 1000",

@@ -2,14 +2,15 @@
 //!
 //! # Safety
 //!
-//! Reading the time-stamp counter touches no memory. A process can be forbidden to (`PR_SET_TSC`), which ends it;
-//! then it ended when the clock was made, as that reads it too.
+//! Reading the time-stamp counter touches no memory. A process can be forbidden to (`PR_SET_TSC`),
+//! which ends it; then it ended when the clock was made, as that reads it too.
 
 #![allow(unsafe_code)]
 
 use quanta::Clock;
 
-/// Reads the processor's time-stamp counter where it runs at a constant rate, else the system's clock.
+/// Reads the processor's time-stamp counter where it runs at a constant rate, else the system's
+/// clock.
 #[derive(Clone, Debug)]
 pub struct Timer {
     clock: Clock,
@@ -68,7 +69,8 @@ mod counter {
         unsafe { core::arch::x86_64::_rdtsc() }
     }
 
-    /// Whether the clock reads it, too: then it is between two readings of the counter, where no other clock is.
+    /// Whether the clock reads it, too: then it is between two readings of the counter, where no
+    /// other clock is.
     pub(super) fn is_of(clock: &Clock) -> bool {
         let (before, between, after) = (read(), clock.raw(), read());
         (before..=after).contains(&between)

@@ -52,7 +52,8 @@ impl Ended {
         self.complaint()
     }
 
-    /// The line that says what is wrong: the last one on standard error, and the only one of its kind.
+    /// The line that says what is wrong: the last one on standard error, and the only one of its
+    /// kind.
     #[track_caller]
     pub(crate) fn complaint(&self) -> &str {
         let mut lines = self.stderr.lines().filter(|line| line.starts_with("stride-perf: "));

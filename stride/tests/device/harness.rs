@@ -57,8 +57,9 @@ pub(crate) fn run(tests: Vec<Test>) -> ExitCode {
     print_summary(&arguments, &libtest_mimic::run(&arguments, trials), required)
 }
 
-/// Does the same with each of these, some at a time where the device is software: for runs that take a time or wait for one, and whose
-/// figures only have to be there. A device of the system's may be in a machine whose one processor is emulated.
+/// Does the same with each of these, some at a time where the device is software: for runs that
+/// take a time or wait for one, and whose figures only have to be there. A device of the system's
+/// may be in a machine whose one processor is emulated.
 pub(crate) fn side_by_side<T: Sync>(device: &Device, all: &[T], each: impl Fn(&T) + Sync) {
     for some in all.chunks(if device.is_soft { 4 } else { 1 }) {
         thread::scope(|scope| {

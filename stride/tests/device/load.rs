@@ -76,7 +76,8 @@ fn threads_of_both_sides(device: &Device) -> Outcome {
     for operation in ALL {
         let size = size_of(operation);
         let one_way = format!("{} -s {size} --threads 2", flags(operation, "bw -n 300"));
-        // Few receives: whoever is done goes on taking, or threads would wait for one another in a circle.
+        // Few receives: whoever is done goes on taking, or threads would wait for one another in a
+        // circle.
         let receives = if ["write", "read", "atomic"].contains(&operation) { "" } else { "-r 4" };
         for flags in [one_way.clone(), format!("{one_way} -b {receives}"), format!("{one_way} -q 3 -b")] {
             let (server, client) = pair(device, &flags, &format!("{flags} 127.0.0.1"));
@@ -167,7 +168,8 @@ fn a_warm_up_of_both_sides(device: &Device) -> Outcome {
     Outcome::Ran
 }
 
-/// A row of messages at a rate: how fast they were, in messages a second, and the greatest latency in microseconds.
+/// A row of messages at a rate: how fast they were, in messages a second, and the greatest latency
+/// in microseconds.
 #[track_caller]
 fn rated(row: &[f64], size: f64, iterations: f64) -> (f64, f64) {
     let [bytes, count, _, messages, avg, p50, p99, p99_9, max] = row[..] else { panic!("{row:?}") };
@@ -181,7 +183,8 @@ fn a_rate_is_not_exceeded(device: &Device) -> Outcome {
         let size = size_of(operation);
         let flags = format!("{} -s {size} -n 200 --rate 2000", flags(operation, "bw"));
         let (rate, _) = rated(&row(device, &flags), size, 200.0);
-        // Between the first message and the last there are 199 pauses, however busy this machine is.
+        // Between the first message and the last there are 199 pauses, however busy this machine
+        // is.
         assert!(rate <= 2000.0 * 200.0 / 199.0 * 1.001, "{operation}: {rate}");
     }
     let (rate, _) =
@@ -198,7 +201,8 @@ fn latency_counts_from_the_intended_start(device: &Device) -> Outcome {
     for flags in ["write bw -s 64 -t 1 -n 2000 --rate 1000M", "send bw -s 64 -t 7 -n 2000 --rate 1000M"] {
         let (ended, document) = with_document(device, "rate", flags);
         let (_, max) = rated(&ended.rows()[0], 64.0, 2000.0);
-        // All were meant to be sent within 2 us: the last one waited for all others, and half of them for half of them.
+        // All were meant to be sent within 2 us: the last one waited for all others, and half of
+        // them for half of them.
         let result = &document["results"][0];
         let duration = result["duration_s"].as_f64().unwrap() * 1e6;
         assert!(max <= duration * 1.01 && max >= duration * 0.9 - 1000.0, "{max} of {duration}");
@@ -338,7 +342,8 @@ fn the_devices_clock_takes_the_time(device: &Device) -> Outcome {
         let (ended, threads) = (ended.succeeded(), if flags.contains("--threads") { 2.0 } else { 1.0 });
         let row = &ended.rows()[0];
         assert_eq!(row[1], 50.0 * threads, "{ended:#?}");
-        // A device may be done sooner than its clock tells apart, but not all the time, and no message takes a minute.
+        // A device may be done sooner than its clock tells apart, but not all the time, and no
+        // message takes a minute.
         assert!(row[8] > 0.0 && row[8] < 60e6, "{row:?}");
         assert!(ended.stdout.contains("by the device's clock (--clock device)"), "{ended:#?}");
     }

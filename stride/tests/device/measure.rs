@@ -257,7 +257,8 @@ fn server_and_client_print_the_same(device: &Device) -> Outcome {
     Outcome::Ran
 }
 
-/// But for the device's name, the number of iterations and the last size, which SoftRoCE would take long for.
+/// But for the device's name, the number of iterations and the last size, which SoftRoCE would take
+/// long for.
 fn the_announcements_lines(device: &Device) -> Outcome {
     let d = &device.name;
     let all = "-a --max-msg-size 16384";

@@ -216,8 +216,8 @@ fn limits_of_the_device_are_named(device: &Device) -> Outcome {
     Outcome::Ran
 }
 
-/// The bytes of every operation are looked at: in one memory and in two, over and over the same places, in lists, inline, of
-/// many queue pairs, and both ways.
+/// The bytes of every operation are looked at: in one memory and in two, over and over the same
+/// places, in lists, inline, of many queue pairs, and both ways.
 fn what_arrives_is_what_was_sent(device: &Device) -> Outcome {
     for (operation, _) in ALL {
         let sizes: &[&str] = match operation.split(' ').next() {
@@ -304,7 +304,8 @@ fn datagrams_are_as_long_as_the_mtu(device: &Device) -> Outcome {
     Outcome::Ran
 }
 
-/// More datagrams than there are receives for: some are lost, the test ends all the same, and both sides say so.
+/// More datagrams than there are receives for: some are lost, the test ends all the same, and both
+/// sides say so.
 fn lost_messages_are_counted(device: &Device) -> Outcome {
     for connection in ["UD", "UC"] {
         let test = format!("send bw -c {connection} -n 20000 -s 64 -r 1 -t 64");
@@ -330,7 +331,8 @@ fn a_test_takes_the_time_it_was_given(device: &Device) -> Outcome {
         let row = &client.rows()[0];
         assert!(row[1] > 0.0, "{client:#?}");
         if test.starts_with("write bw") {
-            // What was counted is what the rate makes of two seconds, as exactly as a busy machine's clock thread is.
+            // What was counted is what the rate makes of two seconds, as exactly as a busy
+            // machine's clock thread is.
             let seconds = row[1] / (row[3] * 1e6);
             assert!((1.9..4.0).contains(&seconds), "{seconds} s of {client:#?}");
         }

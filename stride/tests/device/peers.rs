@@ -189,7 +189,8 @@ fn a_client_that_dies_is_noticed(device: &Device) -> Outcome {
     Outcome::Ran
 }
 
-/// What a client says of a server whose resources are not quite right, and what it tells the server.
+/// What a client says of a server whose resources are not quite right, and what it tells the
+/// server.
 fn client_of_wrong_resources(device: &Device, wrong: fn(&mut Resources)) -> (Ended, ControlError) {
     let listener = ControlListener::bind_local().unwrap();
     let flags = device.flags(&format!("write bw -n 5 127.0.0.1 -p {}", listener.port()));
@@ -238,7 +239,8 @@ fn memory_that_is_too_short_is_refused(device: &Device) -> Outcome {
     Outcome::Ran
 }
 
-/// Writes of which each goes 64 bytes too far arrive, and are not what was sent where they should be.
+/// Writes of which each goes 64 bytes too far arrive, and are not what was sent where they should
+/// be.
 fn changed_bytes_are_noticed(device: &Device) -> Outcome {
     let listener = ControlListener::bind_local().unwrap();
     let test = "write bw -s 64 -n 5 -q 2 --data-validation 127.0.0.1";

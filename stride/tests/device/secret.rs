@@ -87,7 +87,8 @@ fn a_server_with_a_secret_serves_who_knows_it(device: &Device) -> Outcome {
 }
 
 fn both_sides_of_one_test_share_a_secret(device: &Device) -> Outcome {
-    // Messages agree over the connection that is measured, and over a device only where it is a software one's here.
+    // Messages agree over the connection that is measured, and over a device only where it is a
+    // software one's here.
     for test in ["write lat", "msg bw --transport tcp"] {
         let flags = |rest: &str| match test.starts_with("msg") {
             true => format!("{test} -n 5 -s 64 {rest}"),

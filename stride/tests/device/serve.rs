@@ -135,7 +135,8 @@ fn a_server_survives_nonsense_and_halves(device: &Device) -> Outcome {
         // One that goes at once, and one that stays and says no more.
         drop(speak(bytes));
         silent.push(speak(bytes));
-        // Who has not said what it wants keeps nobody waiting; who has, until it has not said the next word in time.
+        // Who has not said what it wants keeps nobody waiting; who has, until it has not said the
+        // next word in time.
         if !bytes.starts_with(&request) {
             let start = Instant::now();
             server.is_well(device);

@@ -38,7 +38,8 @@ fn each_thread_shares_its_own_receives(device: &Device) -> Outcome {
         return Outcome::Skipped("the device has no two shared receive queues");
     }
     for operation in ["send bw", "write bw --imm"] {
-        // Threads have two queue pairs, and one: a shared queue is as long as those of its thread need it.
+        // Threads have two queue pairs, and one: a shared queue is as long as those of its thread
+        // need it.
         for more in ["", "-e", "-b -r 4", "--warmup 200", "-r 1 --cqe-poll 1"] {
             let flags = format!("{operation} --use-srq --threads 2 -q 3 -s 64 -n 60 {more}");
             is_bandwidth(&row(device, &flags), 64.0, 180.0);

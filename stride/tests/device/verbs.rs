@@ -85,7 +85,8 @@ fn ways_that_the_port_has_not_are_refused(device: &Device) -> Outcome {
     Outcome::Ran
 }
 
-/// Whether the connection manager reaches the device: it needs a GID that is an IP address which routes lead to.
+/// Whether the connection manager reaches the device: it needs a GID that is an IP address which
+/// routes lead to.
 fn is_managed(device: &Device) -> bool {
     device.is_soft
 }
@@ -122,7 +123,8 @@ fn rdma_cm_connects_many_queue_pairs_of_two_processes(device: &Device) -> Outcom
     Outcome::Ran
 }
 
-/// A link-local GID leads nowhere without an interface: then the way to the server's other address has to end at the device, too.
+/// A link-local GID leads nowhere without an interface: then the way to the server's other address
+/// has to end at the device, too.
 fn rdma_cm_needs_an_address(device: &Device) -> Outcome {
     if !is_managed(device) {
         return Outcome::Skipped("the connection manager is tried over the software device");
