@@ -41,6 +41,7 @@ mod outgoing;
 pub(crate) mod pieces;
 mod posted_sends;
 pub(crate) mod setup;
+mod transmit_item;
 
 #[cfg(test)]
 mod tests;
@@ -54,8 +55,9 @@ pub(crate) use self::{
     failure::{Blocked, CallError, FailureCause, InvalidSetup, ProtocolError},
     incoming::{Chunk, ReadRequest, ReceivedPart},
     ledger::{Lease, Ledger},
-    machine::{ConnectionCounters, ConnectionEvent, Frame, ProtocolMachine, Ticket, TransmitItem},
-    pieces::{BlockPiece, BlockPieces, BlockShare},
+    machine::{ConnectionCounters, ConnectionEvent, ProtocolMachine},
+    pieces::{BlockPiece, BlockPieces, BlockShare, Ticket},
     posted_sends::{CompletedTransmit, PostedSends},
     setup::{ConnectionKind, ConnectionSetup, GATHER_MAX, Keepalive, Limits, LinkType},
+    transmit_item::{Frame, TransmitItem},
 };

@@ -15,9 +15,9 @@ use super::frame::{
     self, BLOCKED, COALESCED, FIRST, FrameType, HEADER_LEN, Head, Header, LAST, SEGMENT_LEN, SEGMENTS_MAX,
     SOURCE_MAX,
 };
-use super::machine::{Frame, Ticket};
-use super::pieces::{BlockPiece, BlockPieces, BlockShare, RecycledLists};
+use super::pieces::{BlockPiece, BlockPieces, BlockShare, RecycledLists, Ticket};
 use super::setup::{ConnectionKind, ConnectionSetup, LinkType};
+use super::transmit_item::Frame;
 
 /// Most lent blocks that may wait or be under way at once.
 pub(crate) const LENT_MAX: usize = 1024;

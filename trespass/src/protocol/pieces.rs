@@ -4,10 +4,13 @@ use std::mem;
 use std::sync::{Arc, OnceLock};
 
 use super::block::Block;
-use super::machine::Ticket;
 
 /// Lists that are kept to be used again.
 const LISTS: usize = 32;
+
+/// Names a lent block until its event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Ticket(pub(crate) u64);
 
 /// The first `len` bytes of a block, and whose it is.
 #[derive(Debug)]

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use super::block::Block;
-use super::machine::{Frame, TransmitItem};
 use super::pieces::{BlockPieces, BlockShare};
+use super::transmit_item::{Frame, TransmitItem};
 
 /// What completed; to be handed to [`ProtocolMachine::done`](super::ProtocolMachine::done).
 #[derive(Debug)]

@@ -2,9 +2,10 @@
 
 use std::time::Instant;
 
-use super::{Frame, ProtocolMachine, TransmitItem, returning};
+use super::{ProtocolMachine, returning};
 use crate::protocol::block::{Block, Blocks, Purpose};
 use crate::protocol::frame::{FrameType, HEADER_LEN, Head, Header};
+use crate::protocol::transmit_item::{Frame, TransmitItem};
 
 impl<B: Block> ProtocolMachine<B> {
     /// Whether [`transmit`](Self::transmit) has nothing, as far as can be said at once.
