@@ -65,10 +65,7 @@ const WITHOUT: &[(&str, &str)] = &[
         "of raw packets, flows and tags, which no device here supports; the cases of `ibv_create_qp_ex` and \
          `ibv_create_cq_ex` check that they are refused",
     ),
-    (
-        "`ibv_fork_init`, `ibv_is_fork_initialized`",
-        "process-wide and irrevocable; sideway tests them",
-    ),
+    ("`ibv_fork_init`, `ibv_is_fork_initialized`", "process-wide and irrevocable; sideway tests them"),
     (
         "`ibv_dm_export_dmabuf_fd`, `ibv_export_buf_dmabuf_fd`",
         "memory of a software device is no dma-buf; sideway tests them over a fake device",
