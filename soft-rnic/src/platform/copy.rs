@@ -44,13 +44,21 @@ pub(crate) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
     const WORD: usize = size_of::<u64>();
     if len >= WORD && dst.addr().wrapping_add(len).is_multiple_of(WORD) {
         // What nearly every message is.
-        // SAFETY: the caller's promise, of whose bytes the tail is the last; it is aligned, as was just seen.
+        // SAFETY: `src` is valid for reads of `len` bytes and `dst` for writes of `len` bytes,
+        // until this returns. They need no alignment, and may be any pointer if `len` is 0; No
+        // reference to any of these bytes is used meanwhile, but for atomics. Accesses by raw
+        // pointers, other threads and other processes may go on, by the contract of `copy`, of
+        // whose bytes the tail is the last; it is aligned, as was just seen.
         return unsafe { copy_with_tail::<u64>(dst, src, len - WORD) };
     }
     let tail = tail_len(dst.addr(), len);
     debug_assert!(tail < WORD, "that was seen above");
     let body = len - tail;
-    // SAFETY: the caller's promise, of whose bytes the tail is the last; `tail_len` has seen to its alignment.
+    // SAFETY: `src` is valid for reads of `len` bytes and `dst` for writes of `len` bytes, until
+    // this returns. They need no alignment, and may be any pointer if `len` is 0; No reference to
+    // any of these bytes is used meanwhile, but for atomics. Accesses by raw pointers, other
+    // threads and other processes may go on, by the contract of `copy`, of whose bytes the tail is
+    // the last; `tail_len` has seen to its alignment.
     unsafe {
         match tail {
             4 => copy_with_tail::<u32>(dst, src, body),
@@ -66,7 +74,11 @@ pub(crate) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
 /// As for [`copy`], with `body` bytes and a word; the word's place, `dst + body`, is a multiple of its size.
 #[inline(always)]
 unsafe fn copy_with_tail<W: TailWord>(dst: *mut u8, src: *const u8, body: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: `src` is valid for reads of `len` bytes and `dst` for writes of `len` bytes, until
+    // this returns. They need no alignment, and may be any pointer if `len` is 0; No reference to
+    // any of these bytes is used meanwhile, but for atomics. Accesses by raw pointers, other
+    // threads and other processes may go on, by the contract of `copy`, which `copy_with_tail`
+    // shares.
     unsafe {
         // The tail is read first: where the ranges overlap, the body may be about to replace it.
         let tail = W::load(src.add(body));
@@ -83,7 +95,11 @@ unsafe fn copy_with_tail<W: TailWord>(dst: *mut u8, src: *const u8, body: usize)
 /// As for [`copy`].
 #[inline]
 pub(crate) unsafe fn copy_unordered(dst: *mut u8, src: *const u8, len: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: `src` is valid for reads of `len` bytes and `dst` for writes of `len` bytes, until
+    // this returns. They need no alignment, and may be any pointer if `len` is 0; No reference to
+    // any of these bytes is used meanwhile, but for atomics. Accesses by raw pointers, other
+    // threads and other processes may go on, by the contract of `copy`, which `copy_unordered`
+    // shares.
     unsafe { move_bytes(dst, src, len) }
 }
 
@@ -130,7 +146,11 @@ pub(crate) unsafe fn copy_streamed(dst: *mut u8, src: *const u8, len: usize) {
 /// As for [`copy`].
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 pub(crate) unsafe fn copy_streamed(dst: *mut u8, src: *const u8, len: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: `src` is valid for reads of `len` bytes and `dst` for writes of `len` bytes, until
+    // this returns. They need no alignment, and may be any pointer if `len` is 0; No reference to
+    // any of these bytes is used meanwhile, but for atomics. Accesses by raw pointers, other
+    // threads and other processes may go on, by the contract of `copy`, which `copy_streamed`
+    // shares.
     unsafe { move_bytes(dst, src, len) }
 }
 
@@ -169,7 +189,9 @@ pub(crate) fn fetch_to_write(at: *const u8, lines: usize) {
 /// - No reference to any of these bytes is used meanwhile, but for atomics.
 #[inline]
 pub(crate) unsafe fn fetch_and_add(target: *mut u64, add: u64) -> u64 {
-    // SAFETY: the caller's promise.
+    // SAFETY: `target` is a multiple of 8 and valid for reads and writes of 8 bytes, until this
+    // returns; No reference to any of these bytes is used meanwhile, but for atomics, by the
+    // contract of `fetch_and_add`.
     unsafe { AtomicU64::from_ptr(target) }.fetch_add(add, AcqRel)
 }
 
@@ -180,7 +202,9 @@ pub(crate) unsafe fn fetch_and_add(target: *mut u64, add: u64) -> u64 {
 /// As for [`fetch_and_add`].
 #[inline]
 pub(crate) unsafe fn compare_and_swap(target: *mut u64, compare: u64, swap: u64) -> u64 {
-    // SAFETY: the caller's promise.
+    // SAFETY: `target` is a multiple of 8 and valid for reads and writes of 8 bytes, until this
+    // returns; No reference to any of these bytes is used meanwhile, but for atomics, by the
+    // contract of `fetch_and_add`, which `compare_and_swap` shares.
     match unsafe { AtomicU64::from_ptr(target) }.compare_exchange(compare, swap, AcqRel, Acquire) {
         Ok(there) | Err(there) => there,
     }
@@ -193,7 +217,9 @@ pub(crate) unsafe fn compare_and_swap(target: *mut u64, compare: u64, swap: u64)
 /// `target` is valid for writes, aligned, and for as long as this takes nobody accesses it other than by copies of this
 /// module, other atomics, or another process.
 pub(crate) unsafe fn atomic_store(target: *mut u64, value: u64) {
-    // SAFETY: the caller's promise.
+    // SAFETY: `target` is valid for writes, aligned, and for as long as this takes nobody accesses
+    // it other than by copies of this module, other atomics, or another process, by the contract of
+    // `atomic_store`.
     unsafe { AtomicU64::from_ptr(target) }.store(value, Release);
 }
 
@@ -218,7 +244,9 @@ macro_rules! word {
         impl TailWord for $TailWord {
             #[inline(always)]
             unsafe fn load(src: *const u8) -> Self {
-                // SAFETY: the caller's promise; the processor's atomics read read-only memory as well.
+                // SAFETY: Valid for reads of a word, as [`copy`] asks. One access if it is aligned,
+                // by the contract of the C function `load`; the processor's atomics read read-only
+                // memory as well.
                 unsafe {
                     if src.addr().is_multiple_of(size_of::<Self>()) {
                         return <$Atomic>::from_ptr(src.cast_mut().cast()).load(Relaxed);
@@ -231,7 +259,8 @@ macro_rules! word {
 
             #[inline(always)]
             unsafe fn store(self, dst: *mut u8, _alone: bool) {
-                // SAFETY: the caller's promise.
+                // SAFETY: aligned, and valid for writes of a word, as [`copy`] asks, by the
+                // contract of the C function `store`.
                 unsafe { <$Atomic>::from_ptr(dst.cast()).store(self, Release) };
             }
         }
@@ -241,13 +270,14 @@ macro_rules! word {
         #[cfg(miri)]
         impl TailWord for $TailWord {
             unsafe fn load(src: *const u8) -> Self {
-                // SAFETY: the caller's promise.
+                // SAFETY: valid for reads of a word, by the contract of `copy`.
                 let byte = |at| unsafe { AtomicU8::from_ptr(src.add(at).cast_mut()).load(Relaxed) };
                 Self::from_ne_bytes(core::array::from_fn(byte))
             }
 
             unsafe fn store(self, dst: *mut u8, alone: bool) {
-                // SAFETY: the caller's promise.
+                // SAFETY: aligned, and valid for writes of a word, as [`copy`] asks, by the
+                // contract of the C function `store`.
                 unsafe {
                     if alone {
                         return <$Atomic>::from_ptr(dst.cast()).store(self, Release);
@@ -274,7 +304,10 @@ word!(u64, AtomicU64);
 unsafe fn move_bytes(dst: *mut u8, src: *const u8, len: usize) {
     // Of a destination before the source, it is more than there is of memory: there pieces may overlap.
     let ahead = dst.addr().wrapping_sub(src.addr());
-    // SAFETY: the caller's promise.
+    // SAFETY: `src` is valid for reads of `len` bytes and `dst` for writes of `len` bytes, until
+    // this returns. They need no alignment, and may be any pointer if `len` is 0; No reference to
+    // any of these bytes is used meanwhile, but for atomics. Accesses by raw pointers, other
+    // threads and other processes may go on, by the contract of `copy`, which `move_bytes` shares.
     unsafe {
         if len > SHORT && (1..NEAR).contains(&(ahead % PAGE)) && ahead >= len {
             move_in_pieces(dst, src, len);
@@ -304,7 +337,11 @@ const PAGE: usize = 4096;
 #[inline(never)]
 unsafe fn move_in_pieces(dst: *mut u8, src: *const u8, len: usize) {
     for at in (0..len).step_by(SHORT) {
-        // SAFETY: the caller's promise, of a part of the ranges.
+        // SAFETY: `src` is valid for reads of `len` bytes and `dst` for writes of `len` bytes,
+        // until this returns. They need no alignment, and may be any pointer if `len` is 0; No
+        // reference to any of these bytes is used meanwhile, but for atomics. Accesses by raw
+        // pointers, other threads and other processes may go on, by the contract of `copy`, which
+        // `move_in_pieces` shares, of a part of the ranges.
         unsafe { libc::memmove(dst.add(at).cast(), src.add(at).cast(), SHORT.min(len - at)) };
     }
 }
@@ -314,12 +351,19 @@ unsafe fn move_in_pieces(dst: *mut u8, src: *const u8, len: usize) {
 /// As for [`copy`].
 #[cfg(miri)]
 unsafe fn move_bytes(dst: *mut u8, src: *const u8, len: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: `src` is valid for reads of `len` bytes and `dst` for writes of `len` bytes, until
+    // this returns. They need no alignment, and may be any pointer if `len` is 0; No reference to
+    // any of these bytes is used meanwhile, but for atomics. Accesses by raw pointers, other
+    // threads and other processes may go on, by the contract of `copy`, which `move_bytes` shares.
     let byte = |at| unsafe { AtomicU8::from_ptr(src.add(at).cast_mut()).load(Relaxed) };
     // By way of a buffer, because the ranges may overlap.
     let bytes: Vec<u8> = (0..len).map(byte).collect();
     for (at, byte) in bytes.into_iter().enumerate() {
-        // SAFETY: the caller's promise.
+        // SAFETY: `src` is valid for reads of `len` bytes and `dst` for writes of `len` bytes,
+        // until this returns. They need no alignment, and may be any pointer if `len` is 0; No
+        // reference to any of these bytes is used meanwhile, but for atomics. Accesses by raw
+        // pointers, other threads and other processes may go on, by the contract of `copy`, which
+        // `move_bytes` shares.
         unsafe { AtomicU8::from_ptr(dst.add(at)).store(byte, Relaxed) };
     }
 }

@@ -40,7 +40,8 @@ pub(crate) struct PeerFile {
 
 // SAFETY: a mapping belongs to the process, not to a thread; what is done with its bytes is up to the holder.
 unsafe impl Send for Memory {}
-// SAFETY: as above; the type itself gives out an address and a length only.
+// SAFETY: a mapping belongs to the process, not to a thread; what is done with its bytes is up to
+// the holder; the type itself gives out an address and a length only.
 unsafe impl Sync for Memory {}
 
 impl Memory {

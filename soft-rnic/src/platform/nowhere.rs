@@ -18,7 +18,8 @@ pub(crate) struct Nowhere {
 
 // SAFETY: a mapping belongs to the process, not to a thread; what its bytes are does not matter.
 unsafe impl Send for Nowhere {}
-// SAFETY: as above; the type gives out addresses only.
+// SAFETY: a mapping belongs to the process, not to a thread; what its bytes are does not matter;
+// the type gives out addresses only.
 unsafe impl Sync for Nowhere {}
 
 static CURRENT: Mutex<Weak<Nowhere>> = Mutex::new(Weak::new());

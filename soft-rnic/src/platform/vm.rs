@@ -82,7 +82,9 @@ impl Vm {
     /// process has offered for this, which holds even if the other process is this one.
     #[inline]
     pub(crate) unsafe fn write(self, local: &[iovec], remote: &[iovec]) -> Result<usize, VmError> {
-        // SAFETY: the caller's promise is that of the call.
+        // SAFETY: the local ranges are readable for the length of the call. The remote ones are
+        // memory that the other process has offered for this, which holds even if the other process
+        // is this one, by the contract of `write`.
         unsafe { self.call(libc::process_vm_writev, local, remote) }
     }
 
@@ -97,7 +99,8 @@ impl Vm {
     /// The local ranges are writable for the length of the call, and no references to them exist.
     #[inline]
     pub(crate) unsafe fn read(self, local: &[iovec], remote: &[iovec]) -> Result<usize, VmError> {
-        // SAFETY: the caller's promise is that of the call.
+        // SAFETY: the local ranges are writable for the length of the call, and no references to
+        // them exist, by the contract of `read`.
         unsafe { self.call(libc::process_vm_readv, local, remote) }
     }
 

@@ -39,7 +39,7 @@ pub(crate) fn begin() {
 /// As the table's own.
 pub(super) unsafe extern "C" fn get_device_list(num_devices: *mut c_int) -> *mut *mut ibv_device {
     begin();
-    // SAFETY: the caller's promise.
+    // SAFETY: the arguments are valid, by the contract of the C function `get_device_list`.
     unsafe { (soft_rnic::verbs::table().ibv_get_device_list)(num_devices) }
 }
 

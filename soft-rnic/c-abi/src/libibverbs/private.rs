@@ -109,7 +109,8 @@ unsafe extern "C" fn query_gid_type(
     const ROCE_V2: u32 = 1;
     let mut entry = ibv_gid_entry::default();
     let error = match TABLE._ibv_query_gid_ex {
-        // SAFETY: the caller's promise; the entry is as long as is said.
+        // SAFETY: the arguments are those of `ibv_query_gid_ex`, by the contract of `query_gid_type`; the
+        // entry is as long as is said.
         Some(query) => unsafe {
             query(context, port_num.into(), index, &mut entry, 0, size_of::<ibv_gid_entry>())
         },
@@ -120,7 +121,7 @@ unsafe extern "C" fn query_gid_type(
         return -1;
     }
     let is_v2 = entry.gid_type == ibv_gid_type::IBV_GID_TYPE_ROCE_V2.0;
-    // SAFETY: the caller's promise.
+    // SAFETY: `kind` is valid for a write, by the contract of `query_gid_type`.
     unsafe { kind.write(if is_v2 { ROCE_V2 } else { IB_OR_ROCE_V1 }) };
     0
 }

@@ -35,7 +35,8 @@ unsafe extern "C" fn ibv_read_sysfs_file(
     buf: *mut c_char,
     size: usize,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: `dir` and `file` end with a NUL; `buf` has `size` bytes, by the contract of
+    // `ibv_read_sysfs_file`.
     let (dir, file) = unsafe { (CStr::from_ptr(dir), CStr::from_ptr(file)) };
     let path = [dir.to_bytes(), b"/", file.to_bytes()].concat();
     // One byte more than fits tells a text that is too long; no attribute is longer than a page.
