@@ -112,7 +112,7 @@ impl ConnectionManager {
 
     /// Another process says something.
     pub(super) fn on_message(&self, from: u16, message: &[u8]) {
-        self.locked(|state_machine| state_machine.receive(from, message, Instant::now()));
+        self.locked(|state_machine| state_machine.receive_packet(from, message, Instant::now()));
     }
 
     /// Another process is gone.

@@ -249,8 +249,9 @@ impl Segment {
             // SAFETY: the whole slot is inside of the heap of any segment, as was checked when `slots` was made.
             unsafe { self.memory.base().add(offset + at) }
         };
-        // SAFETY: as above, in the order that the constants say, and aligned as the slots are, by 64 bytes; all of it
-        // is atomics, but for the eager bytes, to which there is no reference.
+        // SAFETY: the whole slot is inside of the heap of any segment, as was checked when `slots`
+        // was made, in the order that the constants say, and aligned as the slots are, by 64 bytes;
+        // all of it is atomics, but for the eager bytes, to which there is no reference.
         unsafe {
             Some(Slot {
                 header: part(0).cast::<SlotHeader>().as_ref(),

@@ -66,7 +66,7 @@ impl CmStateMachine {
         let wait = milliseconds(life_time) * 2 + milliseconds(RESPONSE_TIMEOUT);
         self.ask_until_answered(number, MadBody::Req(req), wait, now);
         self.ask_for_peer(number, ends, now, false);
-        self.full_fence(now);
+        self.run_inbox(now);
         Ok(())
     }
 
@@ -132,7 +132,7 @@ impl CmStateMachine {
         let waits = self.id(IdNumber(token)).is_ok_and(|id| id.connection.peer.is_none());
         if waits && self.asked(IdNumber(token)).is_some() {
             self.peer_found(IdNumber(token), found, false, now);
-            self.full_fence(now);
+            self.run_inbox(now);
         }
     }
 
@@ -175,7 +175,7 @@ impl CmStateMachine {
             // The other side is not left waiting; if there is none, there is nothing to be said.
             let _ = self.reject(number, reason::CONSUMER_DEFINED, &[], now);
         }
-        self.full_fence(now);
+        self.run_inbox(now);
         accepted
     }
 
@@ -226,7 +226,7 @@ impl CmStateMachine {
         let (id, _) = self.placed(number)?;
         if id.is_datagram() {
             self.refuse_datagrams(number, data)?;
-            self.full_fence(now);
+            self.run_inbox(now);
             return Ok(());
         }
         let data =
@@ -242,7 +242,7 @@ impl CmStateMachine {
             }
             _ => return Err(libc::EINVAL),
         }
-        self.full_fence(now);
+        self.run_inbox(now);
         Ok(())
     }
 
@@ -264,7 +264,7 @@ impl CmStateMachine {
             // Whatever else there is, there is nothing to end, and the kernel says so to nobody.
             _ => {}
         }
-        self.full_fence(now);
+        self.run_inbox(now);
         Ok(())
     }
 

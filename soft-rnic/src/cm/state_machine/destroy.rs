@@ -16,7 +16,7 @@ impl CmStateMachine {
             let _ = self.destroy_one(request);
         }
         let reported = self.destroy_one(number)?;
-        self.full_fence(now);
+        self.run_inbox(now);
         Ok(reported)
     }
 
@@ -58,7 +58,7 @@ impl CmStateMachine {
             self.end(number);
             self.raise(number, CmEventKind::DeviceRemoval, 0, EventDetails::Nothing);
         }
-        self.full_fence(now);
+        self.run_inbox(now);
     }
 
     /// Says to the other side of a connection that there is nobody any more.

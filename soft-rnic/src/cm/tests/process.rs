@@ -165,10 +165,10 @@ impl CmProgram {
             // SAFETY: the child has one thread, as a program has that knows of none.
             let child = unsafe { libc::fork() };
             if child == 0 {
-                // SAFETY: as above.
+                // SAFETY: the child has one thread, as a program has that knows of none.
                 unsafe { libc::alarm(5) };
                 let made = ConnectionManager::acquire().and_then(|manager| manager.channel().map(drop));
-                // SAFETY: as above.
+                // SAFETY: the child has one thread, as a program has that knows of none.
                 unsafe { libc::_exit(made.is_err().into()) };
             }
             let mut status = -1;

@@ -84,7 +84,7 @@ struct CheckedCell(UnsafeCell<u64>);
 
 // SAFETY: loom checks each access.
 unsafe impl Send for CheckedCell {}
-// SAFETY: as above.
+// SAFETY: loom checks each access.
 unsafe impl Sync for CheckedCell {}
 
 impl CheckedCell {
@@ -98,7 +98,7 @@ impl CheckedCell {
     }
 
     fn read(&self) -> u64 {
-        // SAFETY: as above.
+        // SAFETY: loom fails the model if another access is not ordered with this one.
         self.0.with(|place| unsafe { *place })
     }
 }
