@@ -18,16 +18,15 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::process::ExitCode;
 
 use clap::Parser;
-use rdma_examples::devices;
+use rdma_examples::devices::DeviceArg;
 use rdma_examples::program::{self, Failure, note, say};
 use sideway::ibverbs::event::{AsyncElement, AsyncEvent, AsyncEventType};
 
 /// Prints the asynchronous events of a device.
 #[derive(Parser)]
 struct Arguments {
-    /// The device [default: the first]
-    #[arg(short = 'd', long = "ib-dev", value_name = "DEV")]
-    ib_dev: Option<String>,
+    #[command(flatten)]
+    device: DeviceArg,
 }
 
 fn main() -> ExitCode {
@@ -36,8 +35,7 @@ fn main() -> ExitCode {
 
 fn asyncwatch() -> Result<(), Failure> {
     let arguments: Arguments = program::arguments()?;
-    let list = devices::list()?;
-    let context = devices::one(&list, arguments.ib_dev.as_deref())?.open()?;
+    let context = arguments.device.open()?;
     let events = context.async_events()?;
     say(format_args!("{}: async event FD {}", context.name(), events.as_fd().as_raw_fd()))?;
     loop {

@@ -19,7 +19,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use rdma_examples::devices;
+use rdma_examples::devices::{self, DeviceArg};
 use rdma_examples::pingpong::{first_psn, report};
 use rdma_examples::program::{self, Failure, note, say};
 use sideway::ibverbs::AccessFlags;
@@ -34,9 +34,8 @@ use sideway::memory::{Pool, PoolBuilder};
 /// Counts by FETCH_ADD, and draws tickets by COMPARE_SWAP.
 #[derive(Parser)]
 struct Arguments {
-    /// The device [default: the first]
-    #[arg(short = 'd', long = "ib-dev", value_name = "DEV")]
-    ib_dev: Option<String>,
+    #[command(flatten)]
+    device: DeviceArg,
 
     /// The number of clients
     #[arg(short, long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=1000))]
@@ -56,16 +55,16 @@ const COUNTER: usize = 0;
 const NEXT_TICKET: usize = 8;
 
 /// How long an atomic may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+const WAIT_LIMIT: Duration = Duration::from_secs(30);
 
 fn main() -> ExitCode {
     program::run(atomic_counters)
 }
 
 fn atomic_counters() -> Result<(), Failure> {
-    let Arguments { ib_dev, clients, additions, tickets } = program::arguments()?;
+    let Arguments { device, clients, additions, tickets } = program::arguments()?;
     let list = devices::list()?;
-    let device = devices::one(&list, ib_dev.as_deref())?;
+    let device = devices::one(&list, device.ib_dev.as_deref())?;
     let context = device.open()?;
     if context.query_device()?.atomic_cap() == AtomicCapability::None {
         return Err(Failure::setup(format_args!("{} has no atomics", context.name())));
@@ -83,7 +82,7 @@ fn atomic_counters() -> Result<(), Failure> {
     let mut pairs = Vec::new();
     let mut ready = Vec::new();
     for _ in 0..clients {
-        let (mut client, pool) = Client::new(&device.open()?)?;
+        let (mut client, pool) = AtomicClient::new(&device.open()?)?;
         let mut ours = pair(&pd, &cq)?;
         let (near, far) = (Endpoint::new(&ours, &path, first_psn()), client.endpoint(&path));
         let options = ConnectOptions { access_flags: access, ..ConnectOptions::default() };
@@ -94,8 +93,8 @@ fn atomic_counters() -> Result<(), Failure> {
     }
 
     let (rkey, addr) = (pool.rkey(), counters.addr());
-    let [counter, next_ticket] = [COUNTER, NEXT_TICKET].map(|at| Word { rkey, addr: addr + at as u64 });
-    let work = |mut client: Client, pool: PoolBuilder| -> Result<(Vec<u64>, u64), Failure> {
+    let [counter, next_ticket] = [COUNTER, NEXT_TICKET].map(|at| RemoteWord { rkey, addr: addr + at as u64 });
+    let work = |mut client: AtomicClient, pool: PoolBuilder| -> Result<(Vec<u64>, u64), Failure> {
         // A pool belongs to the thread that it was built on.
         let pool = pool.build().map_err(Failure::work)?;
         for _ in 0..additions {
@@ -137,13 +136,13 @@ fn atomic_counters() -> Result<(), Failure> {
 
 /// A word of the server's memory.
 #[derive(Clone, Copy)]
-struct Word {
+struct RemoteWord {
     rkey: u32,
     addr: u64,
 }
 
 /// A connection to the server. It can be sent to another thread; the pool that it works with is built there.
-struct Client {
+struct AtomicClient {
     cq: GenericCompletionQueue,
     qp: GenericQueuePair,
 }
@@ -152,7 +151,7 @@ fn pair(pd: &ProtectionDomain, cq: &GenericCompletionQueue) -> Result<GenericQue
     Ok(pd.create_qp_builder().setup_send_cq(cq).setup_recv_cq(cq).build_generic()?)
 }
 
-impl Client {
+impl AtomicClient {
     fn new(context: &DeviceContext) -> Result<(Self, PoolBuilder), Failure> {
         let pd = context.alloc_pd()?;
         let cq = context.create_cq_builder().build_generic()?;
@@ -166,7 +165,7 @@ impl Client {
     }
 
     /// Adds to a word; what was there before.
-    fn fetch_add(&mut self, pool: &Pool, word: Word, add: u64) -> Result<u64, Failure> {
+    fn fetch_add(&mut self, pool: &Pool, word: RemoteWord, add: u64) -> Result<u64, Failure> {
         let room = pool.take().ok_or_else(|| Failure::work("no slice is free"))?;
         let mut list = pool.attach(self.qp.start_post_send())?;
         let request = list.construct_wr(0, WorkRequestFlags::Signaled);
@@ -176,7 +175,13 @@ impl Client {
     }
 
     /// Writes `swap` if `compare` is there; what was there before.
-    fn compare_swap(&mut self, pool: &Pool, word: Word, compare: u64, swap: u64) -> Result<u64, Failure> {
+    fn compare_swap(
+        &mut self,
+        pool: &Pool,
+        word: RemoteWord,
+        compare: u64,
+        swap: u64,
+    ) -> Result<u64, Failure> {
         let room = pool.take().ok_or_else(|| Failure::work("no slice is free"))?;
         let mut list = pool.attach(self.qp.start_post_send())?;
         let request = list.construct_wr(0, WorkRequestFlags::Signaled);
@@ -186,7 +191,7 @@ impl Client {
     }
 
     /// Draws so many tickets; how often another client was faster.
-    fn draw(&mut self, pool: &Pool, next: Word, tickets: u64) -> Result<(Vec<u64>, u64), Failure> {
+    fn draw(&mut self, pool: &Pool, next: RemoteWord, tickets: u64) -> Result<(Vec<u64>, u64), Failure> {
         let (mut drawn, mut believed, mut retries) = (Vec::new(), 0, 0);
         while (drawn.len() as u64) < tickets {
             let found = self.compare_swap(pool, next, believed, believed + 1)?;
@@ -204,7 +209,7 @@ impl Client {
     /// Waits for the one request that there is: the word that comes back, in this host's byte order.
     fn answer(&mut self, pool: &Pool) -> Result<u64, Failure> {
         let start = Instant::now();
-        while start.elapsed() < PATIENCE {
+        while start.elapsed() < WAIT_LIMIT {
             let mut poller = self.cq.start_poll().map_err(Failure::work)?;
             if let Some(wc) = poller.next() {
                 if wc.status() != WorkCompletionStatus::Success {

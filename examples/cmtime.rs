@@ -17,7 +17,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
-use rdma_examples::cm_steps::{Plan, Route, Shared, Sync, client, earlier, server};
+use rdma_examples::cm_steps::{Route, RunContext, StepOptions, Sync, client, earlier, server};
 use rdma_examples::devices;
 use rdma_examples::program::{self, Failure};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -70,8 +70,8 @@ fn main() -> ExitCode {
 
 fn cmtime() -> Result<(), Failure> {
     let arguments: Arguments = program::arguments()?;
-    let shared = Shared::new(EventChannel::from_provider(devices::provider()?)?);
-    let plan = Plan {
+    let context = RunContext::new(EventChannel::from_provider(devices::provider()?)?);
+    let options = StepOptions {
         connections: arguments.connections,
         threads: arguments.threads,
         timeout: Duration::from_millis(arguments.timeout),
@@ -79,36 +79,41 @@ fn cmtime() -> Result<(), Failure> {
         pretended: None,
     };
     match &arguments.server {
-        Some(name) => call(&arguments, &shared, plan, name),
-        None => serve(&arguments, &shared, plan),
+        Some(name) => run_client(&arguments, &context, options, name),
+        None => serve(&arguments, &context, options),
     }
 }
 
-fn call(arguments: &Arguments, shared: &Shared, plan: Plan, name: &str) -> Result<(), Failure> {
+fn run_client(
+    arguments: &Arguments,
+    context: &RunContext,
+    options: StepOptions,
+    name: &str,
+) -> Result<(), Failure> {
     let server = devices::resolve(name, arguments.port)?;
     let route = Route { source: arguments.bind.map(|source| (source, 0).into()), server };
     let sync = if arguments.earlier { None } else { Sync::connect(server)? };
     match sync {
-        Some(mut sync) => client::run(shared, plan, route, &mut sync, arguments.base_qpn),
-        None => earlier::call(shared, plan, route),
+        Some(mut sync) => client::run(context, options, route, &mut sync, arguments.base_qpn),
+        None => earlier::run_client(context, options, route),
     }
 }
 
-fn serve(arguments: &Arguments, shared: &Shared, plan: Plan) -> Result<(), Failure> {
+fn serve(arguments: &Arguments, context: &RunContext, options: StepOptions) -> Result<(), Failure> {
     let address = SocketAddr::new(arguments.bind.unwrap_or(Ipv4Addr::UNSPECIFIED.into()), arguments.port);
-    let listener = shared.channel.create_id(PortSpace::Tcp)?;
+    let listener = context.channel.create_id(PortSpace::Tcp)?;
     listener.bind_addr(address)?;
     listener.listen(0)?;
     if arguments.earlier {
-        return earlier::serve(shared);
+        return earlier::serve(context);
     }
     let by_tcp = TcpListener::bind(address)
         .map_err(|error| Failure::setup(format_args!("cannot listen at {address} by TCP: {error}")))?;
-    let mut ready = [PollFd::new(&by_tcp, PollFlags::IN), PollFd::new(&shared.channel, PollFlags::IN)];
+    let mut ready = [PollFd::new(&by_tcp, PollFlags::IN), PollFd::new(&context.channel, PollFlags::IN)];
     while let Err(Errno::INTR) = poll(&mut ready, None) {}
     // Whoever agrees by TCP does so before he connects.
     if ready[0].revents().is_empty() {
-        return earlier::serve(shared);
+        return earlier::serve(context);
     }
-    server::run(shared, plan, &mut Sync::accept(&by_tcp)?, arguments.base_qpn)
+    server::run(context, options, &mut Sync::accept(&by_tcp)?, arguments.base_qpn)
 }

@@ -3,18 +3,18 @@
 use std::sync::mpsc::{self, Sender};
 use std::time::Duration;
 
-use crate::mailbox::Slot;
 use crate::program::Failure;
+use crate::waking_channel::WakingSender;
 
 /// How many accounts there are.
 pub const ACCOUNTS: u64 = 64;
 
 /// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 
 /// What comes in a worker's mailbox.
 #[derive(Debug)]
-pub enum Letter {
+pub enum Task {
     /// Something to do.
     Deposit(Deposit),
     /// There is nothing left to do.
@@ -46,11 +46,11 @@ pub struct Answer {
 /// # Errors
 ///
 /// One is missing.
-pub fn make(producer: u64, deposits: u64, slots: &[Slot<Letter>]) -> Result<Vec<Answer>, Failure> {
+pub fn make(producer: u64, deposits: u64, senders: &[WakingSender<Task>]) -> Result<Vec<Answer>, Failure> {
     let (answer, answers) = mpsc::channel();
     for n in 0..deposits {
         let deposit = Deposit { account: (producer + 7 * n) % ACCOUNTS, amount: 1, answer: answer.clone() };
-        if !slots[(producer + n) as usize % slots.len()].send(Letter::Deposit(deposit)) {
+        if !senders[(producer + n) as usize % senders.len()].send(Task::Deposit(deposit)) {
             return Err(Failure::work("a worker has ended"));
         }
     }
@@ -58,7 +58,7 @@ pub fn make(producer: u64, deposits: u64, slots: &[Slot<Letter>]) -> Result<Vec<
     drop(answer);
     (0..deposits)
         .map(|n| {
-            let answer = answers.recv_timeout(PATIENCE);
+            let answer = answers.recv_timeout(ANSWER_LIMIT);
             answer.map_err(|why| Failure::work(format_args!("no answer after {n} of {deposits}: {why}")))
         })
         .collect()

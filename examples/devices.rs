@@ -4,9 +4,30 @@ use std::net::{SocketAddr, ToSocketAddrs};
 
 use sideway::Provider;
 use sideway::ibverbs::device::{Device, DeviceList, FindDeviceError};
+use sideway::ibverbs::device_context::DeviceContext;
 use sideway::provider::ProviderChoice;
 
 use crate::program::{Failure, note};
+
+/// The argument that names the device.
+#[derive(Clone, Debug, clap::Args)]
+pub struct DeviceArg {
+    /// The device [default: the first]
+    #[arg(short = 'd', long = "ib-dev", value_name = "DEV")]
+    pub ib_dev: Option<String>,
+}
+
+impl DeviceArg {
+    /// Opens the named device, or the first one.
+    ///
+    /// # Errors
+    ///
+    /// No device has this name, or it cannot be opened.
+    pub fn open(&self) -> Result<DeviceContext, Failure> {
+        let list = list()?;
+        Ok(one(&list, self.ib_dev.as_deref())?.open()?)
+    }
+}
 
 /// The devices that `SIDEWAY_PROVIDER` chooses, else the system's if it lists one, else software ones, which is
 /// said on stderr.

@@ -51,11 +51,11 @@ enum Role {
     },
     /// Sends, and measures what comes back, from when a message may be sent to its answer: as stride-perf msg grid does, which sends so
     /// many, not for so long.
-    Client(Client),
+    Client(ClientArgs),
 }
 
 #[derive(Args)]
-struct Client {
+struct ClientArgs {
     /// Where the server listens.
     addr: String,
     /// Bytes of a message.
@@ -123,7 +123,7 @@ fn echo(mut packets: SeqPacket, delay: Duration) -> std::io::Result<u64> {
     }
 }
 
-fn measure(config: &Config, client: &Client) -> Result<(), Failure> {
+fn measure(config: &Config, client: &ClientArgs) -> Result<(), Failure> {
     let mut worker = Worker::new(config)?;
     let key = connect(&mut worker, &client.addr)?;
     say(format_args!("connected over {}", worker.transport(key)?))?;
@@ -170,7 +170,7 @@ fn connect(worker: &mut Worker, addr: &str) -> Result<Key, Failure> {
 }
 
 /// What came of one size and number in flight.
-struct Cell {
+struct GridCell {
     latencies: Histogram<u64>,
     took: Duration,
 }
@@ -182,7 +182,7 @@ fn run(
     size: usize,
     in_flight: usize,
     duration: Duration,
-) -> Result<Cell, Failure> {
+) -> Result<GridCell, Failure> {
     let (message, mut answer) = (vec![0x5a; size], vec![0; size]);
     let mut latencies = Histogram::new_with_bounds(1, 60_000_000_000, 3).map_err(Failure::work)?;
     let began = Instant::now();
@@ -193,7 +193,7 @@ fn run(
         // Asked once a round: who would send, and then does not, has nothing to wait for.
         let sends = began.elapsed() < duration;
         if !sends && under_way.is_empty() {
-            return Ok(Cell { latencies, took: began.elapsed() });
+            return Ok(GridCell { latencies, took: began.elapsed() });
         }
         while sends && !free.is_empty() {
             match worker.send(key, &message) {

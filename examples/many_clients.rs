@@ -18,9 +18,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
 
 use clap::Parser;
-use rdma_examples::hub::{Completion, Hub, Message};
 use rdma_examples::program::{self, Failure, note, say};
-use rdma_examples::{callers, devices, reactor};
+use rdma_examples::shared_queues::{ClientMessage, MessageCompletion, SharedQueues};
+use rdma_examples::{client_load, devices, reactor};
 use sideway::ibverbs::queue_pair::{QueuePair, QueuePairAttribute, QueuePairState};
 use sideway::rdmacm::{ConnectionParameter, Event, EventChannel, EventType, Identifier, PortSpace};
 
@@ -60,37 +60,43 @@ fn many_clients() -> Result<(), Failure> {
     let channel = EventChannel::from_provider(devices::provider()?)?;
     if let Some(host) = &arguments.host {
         let server = devices::resolve(host, arguments.port)?;
-        return callers::call(&channel, server, arguments.clients.unwrap_or(1000), arguments.window);
+        return client_load::run_clients(
+            &channel,
+            server,
+            arguments.clients.unwrap_or(1000),
+            arguments.window,
+        );
     }
     let listener = channel.create_id(PortSpace::Tcp)?;
     listener.bind_addr(SocketAddr::new(arguments.bind, arguments.port))?;
     // Those who wait for an answer: it comes soon.
     listener.listen(1024)?;
     note(format_args!("listening at {}", SocketAddr::new(arguments.bind, arguments.port)));
-    let mut server = Server { most: arguments.most, hub: None, counts: Counts::default() };
+    let mut server =
+        ManyClientsServer { most: arguments.most, queues: None, counts: ServerCounts::default() };
     server.serve(&channel, arguments.clients)?;
     say(server.counts.line())
 }
 
-struct Server {
+struct ManyClientsServer {
     most: u32,
     /// What the connections share, on the device that the first client came by.
-    hub: Option<Hub<Guest>>,
-    counts: Counts,
+    queues: Option<SharedQueues<ClientState>>,
+    counts: ServerCounts,
 }
 
 /// What a queue pair has besides.
-struct Guest {
+struct ClientState {
     id: Identifier,
     /// It has hung up; what is on its way to it still has to complete.
     is_leaving: bool,
 }
 
 /// The context of a guest's identifier: the number of its queue pair.
-struct Number(u32);
+struct QpNumber(u32);
 
 #[derive(Default)]
-struct Counts {
+struct ServerCounts {
     came: u64,
     gone: u64,
     most: usize,
@@ -101,17 +107,17 @@ struct Counts {
     lost: u64,
 }
 
-impl Counts {
+impl ServerCounts {
     fn line(&self) -> String {
         let Self { came, most, messages_in, messages_out, wake_ups, rejected, lost, .. } = self;
         format!(
-            "{came} clients came, {most} at a time at most: {messages_in} messages in, {messages_out} out, in {wake_ups} \
-             wake-ups; {rejected} rejected, {lost} lost"
+            "{came} clients came, {most} at a time at most: {messages_in} handle_messages in, {messages_out} out, in {wake_ups} \
+             take_completions-ups; {rejected} rejected, {lost} lost"
         )
     }
 }
 
-impl Server {
+impl ManyClientsServer {
     /// Serves until so many have gone, or for ever.
     fn serve(&mut self, channel: &EventChannel, clients: Option<u32>) -> Result<(), Failure> {
         let reactor = reactor::Reactor::new(channel)?;
@@ -119,14 +125,14 @@ impl Server {
             let ready = reactor.wait(None)?;
             self.counts.wake_ups += 1;
             if ready.messages {
-                self.messages()?;
+                self.handle_messages()?;
             }
             if ready.connections {
                 while let Some(event) = channel.try_get_cm_event().map_err(Failure::work)? {
-                    let had_hub = self.hub.is_some();
-                    self.connection(event)?;
-                    if let (Some(hub), false) = (&self.hub, had_hub) {
-                        reactor.add_messages(hub)?;
+                    let had_queues = self.queues.is_some();
+                    self.handle_event(event)?;
+                    if let (Some(queues), false) = (&self.queues, had_queues) {
+                        reactor.add_messages(queues)?;
                     }
                 }
             }
@@ -135,19 +141,19 @@ impl Server {
     }
 
     /// Somebody comes, or goes.
-    fn connection(&mut self, event: Event) -> Result<(), Failure> {
+    fn handle_event(&mut self, event: Event) -> Result<(), Failure> {
         match event.event_type() {
             EventType::ConnectRequest => self.request(event.into_cm_id()),
             EventType::Disconnected => {
                 // The answer to the client's; the server is the one that hears of it.
                 let _ = event.cm_id().disconnect();
-                self.leave(event.cm_id())
+                self.handle_departure(event.cm_id())
             }
             _ => match event.error() {
                 Some(error) => {
                     note(format_args!("a client is lost: {error}"));
                     self.counts.lost += 1;
-                    self.leave(event.cm_id())
+                    self.handle_departure(event.cm_id())
                 }
                 None => Ok(()),
             },
@@ -156,13 +162,13 @@ impl Server {
 
     fn request(&mut self, id: Identifier) -> Result<(), Failure> {
         let context = id.get_device_context()?;
-        if self.hub.is_none() {
-            self.hub = Some(Hub::new(&context, self.most)?);
+        if self.queues.is_none() {
+            self.queues = Some(SharedQueues::new(&context, self.most)?);
         }
-        let Some(hub) = &mut self.hub else { return Ok(()) };
+        let Some(queues) = &mut self.queues else { return Ok(()) };
         let refusal = match () {
-            () if hub.members.len() >= self.most as usize => Some("no more clients"),
-            () if *hub.context() != context => Some("this server is on another device"),
+            () if queues.connections.len() >= self.most as usize => Some("no more clients"),
+            () if *queues.context() != context => Some("this server is on another device"),
             () => None,
         };
         if let Some(refusal) = refusal {
@@ -171,7 +177,7 @@ impl Server {
             let _ = id.reject(refusal.as_bytes());
             return Ok(());
         }
-        let mut qp = hub.create_qp()?;
+        let mut qp = queues.create_qp()?;
         id.modify_qp(&mut qp, QueuePairState::Init)?;
         id.modify_qp(&mut qp, QueuePairState::ReadyToReceive)?;
         id.modify_qp(&mut qp, QueuePairState::ReadyToSend)?;
@@ -180,52 +186,59 @@ impl Server {
             self.counts.lost += 1;
             return Ok(());
         }
-        let number = hub.add(qp, Guest { id: id.clone(), is_leaving: false });
-        id.setup_context(Number(number));
+        let number = queues.add(qp, ClientState { id: id.clone(), is_leaving: false });
+        id.setup_context(QpNumber(number));
         self.counts.came += 1;
-        self.counts.most = self.counts.most.max(hub.members.len());
+        self.counts.most = self.counts.most.max(queues.connections.len());
         Ok(())
     }
 
     /// A client is gone: so is its queue pair, when nothing is on its way any more.
-    fn leave(&mut self, id: &Identifier) -> Result<(), Failure> {
-        let (Some(hub), Some(number)) = (&mut self.hub, id.get_context::<Number>()) else { return Ok(()) };
-        let Some(member) = hub.members.get_mut(number.0) else { return Ok(()) };
-        member.rest.is_leaving = true;
-        member.qp.modify(QueuePairAttribute::new().setup_state(QueuePairState::Error))?;
+    fn handle_departure(&mut self, id: &Identifier) -> Result<(), Failure> {
+        let (Some(queues), Some(number)) = (&mut self.queues, id.get_context::<QpNumber>()) else {
+            return Ok(());
+        };
+        let Some(connected) = queues.connections.get_mut(number.0) else { return Ok(()) };
+        connected.data.is_leaving = true;
+        connected.qp.modify(QueuePairAttribute::new().setup_state(QueuePairState::Error))?;
         // What it has taken of the shared receive queue comes back by its completions, which would go with the queue pair.
-        self.messages()?;
-        self.dismiss(number.0);
+        self.handle_messages()?;
+        self.remove_if_idle(number.0);
         Ok(())
     }
 
-    fn dismiss(&mut self, number: u32) {
-        let Some(hub) = &mut self.hub else { return };
-        if hub.members.get(number).is_some_and(|member| member.rest.is_leaving && member.sending == 0) {
-            let gone = hub.members.remove(number);
+    fn remove_if_idle(&mut self, number: u32) {
+        let Some(queues) = &mut self.queues else { return };
+        if queues
+            .connections
+            .get(number)
+            .is_some_and(|connected| connected.data.is_leaving && connected.sending == 0)
+        {
+            let gone = queues.connections.remove(number);
             self.counts.gone += 1;
             // Queue pair first, then the identifier.
-            drop(gone.map(|member| (member.qp, member.rest.id)));
+            drop(gone.map(|connected| (connected.qp, connected.data.id)));
         }
     }
 
     /// Messages came in, and are answered; or went out.
-    fn messages(&mut self) -> Result<(), Failure> {
-        let Some(hub) = &mut self.hub else { return Ok(()) };
-        for (number, completion) in hub.wake()? {
-            let Some(hub) = &mut self.hub else { return Ok(()) };
+    fn handle_messages(&mut self) -> Result<(), Failure> {
+        let Some(queues) = &mut self.queues else { return Ok(()) };
+        for (number, completion) in queues.take_completions()? {
+            let Some(queues) = &mut self.queues else { return Ok(()) };
             match completion {
-                Completion::Received(message) => {
+                MessageCompletion::Received(message) => {
                     self.counts.messages_in += 1;
-                    let is_there = hub.members.get(number).is_some_and(|member| !member.rest.is_leaving);
+                    let is_there =
+                        queues.connections.get(number).is_some_and(|connected| !connected.data.is_leaving);
                     if is_there {
-                        hub.send(number, Message { count: self.counts.messages_in, ..message })?;
+                        queues.send(number, ClientMessage { count: self.counts.messages_in, ..message })?;
                     }
                 }
-                Completion::Sent => self.counts.messages_out += 1,
-                Completion::Flushed => {}
+                MessageCompletion::Sent => self.counts.messages_out += 1,
+                MessageCompletion::Flushed => {}
             }
-            self.dismiss(number);
+            self.remove_if_idle(number);
         }
         Ok(())
     }

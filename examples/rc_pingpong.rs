@@ -7,14 +7,14 @@
 //! client$ cargo run --example rc_pingpong -- SERVER
 //! ```
 //!
-//! This is the short way, which other types of queue pairs go as well: [`game`].
+//! This is the short way, which other types of queue pairs go as well: [`single`].
 //! `rc_pingpong_split` goes the same way step by step.
 
 use std::process::ExitCode;
 
-use rdma_examples::pingpong::{Args, Plan, game};
+use rdma_examples::pingpong::{Args, PingPongPlan, single};
 use rdma_examples::program;
 
 fn main() -> ExitCode {
-    program::run(|| game::play(&Plan::try_from(program::arguments::<Args>()?)?))
+    program::run(|| single::run(&PingPongPlan::try_from(program::arguments::<Args>()?)?))
 }

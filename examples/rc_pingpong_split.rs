@@ -4,11 +4,11 @@
 //! Two things are split here:
 //!
 //! - the way up. The states of a queue pair and what each of them needs stand
-//!   in [`Steps`], with the error that `modify` gives if an attribute is wrong,
-//!   missing or too many. Try it: in [`Steps::to_ready_to_receive`], replace
+//!   in [`ModifySteps`], with the error that `modify` gives if an attribute is wrong,
+//!   missing or too many. Try it: in [`ModifySteps::to_ready_to_receive`], replace
 //!   `setup_min_rnr_timer` by `setup_port`, and read what the program says.
-//! - the queue pair. The [`Sender`] has the sending half and the completion
-//!   queue of sends, the [`Receiver`] the receiving half and the completion
+//! - the queue pair. The [`SendHalf`] has the sending half and the completion
+//!   queue of sends, the [`RecvHalf`] the receiving half and the completion
 //!   queue of receives. They share nothing and could live on two threads; as
 //!   ping and pong only ever wait for one another, they take turns on one.
 //!
@@ -20,7 +20,8 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use rdma_examples::pingpong::{
-    self, Args, Ball, Patience, Plan, RECEIVE, Rally, Receives, SEND, exchange, report, start_poll, wire,
+    self, Args, IdleTimeout, PingPongBuffers, PingPongPlan, RECEIVE, ReceiveRefill, SEND, Turns, exchange,
+    report, start_poll, wire,
 };
 use rdma_examples::program::{self, Failure, say};
 use sideway::ibverbs::AccessFlags;
@@ -38,12 +39,12 @@ fn main() -> ExitCode {
 }
 
 fn rc_pingpong_split() -> Result<(), Failure> {
-    let plan = Plan::try_from(program::arguments::<Args>()?)?;
+    let plan = PingPongPlan::try_from(program::arguments::<Args>()?)?;
     let (context, path) = plan.open()?;
 
     let pd = context.alloc_pd()?;
     // Before the queue pair, so that it goes after it: the device writes to it as long as there is one.
-    let ball = Ball::new(&pd, plan.size)?;
+    let buffers = PingPongBuffers::new(&pd, plan.size)?;
     // One channel for both queues.
     let channel = plan.events.then(|| context.create_comp_channel()).transpose()?;
     let mut builder = context.create_cq_builder();
@@ -63,11 +64,15 @@ fn rc_pingpong_split() -> Result<(), Failure> {
     let local = Endpoint::new(&qp, &path, pingpong::first_psn());
     // Changing the state needs neither half; the control can be cloned and goes anywhere. But nobody may post
     // meanwhile, which only a whole queue pair can know: here it is for us to see to it.
-    let steps = Steps { control: qp.control().clone(), plan: &plan, path: &path, local: &local };
+    let steps = ModifySteps { control: qp.control().clone(), plan: &plan, path: &path, local: &local };
     let (send_queue, recv_queue) = qp.split();
-    let mut sender = Sender { queue: send_queue, cq: send_cq, ball: &ball };
-    let mut receiver =
-        Receiver { queue: recv_queue, cq: recv_cq, ball: &ball, receives: Receives::new(plan.rx_depth) };
+    let mut sender = SendHalf { queue: send_queue, cq: send_cq, buffers: &buffers };
+    let mut receiver = RecvHalf {
+        queue: recv_queue,
+        cq: recv_cq,
+        buffers: &buffers,
+        receives: ReceiveRefill::new(plan.rx_depth),
+    };
 
     steps.to_init()?;
     // From here on, and before the peer can send anything.
@@ -86,52 +91,52 @@ fn rc_pingpong_split() -> Result<(), Failure> {
     say(format_args!("  remote address: {}", wire::describe(&remote)))?;
 
     let opens = plan.host.is_some();
-    let mut rally = Rally::new(plan.iters, opens);
+    let mut turns = Turns::new(plan.iters, opens);
     if plan.check && opens {
-        ball.mark(rally.latest());
+        buffers.mark(turns.latest());
     }
     let start = Instant::now();
-    play(&mut sender, &mut receiver, &mut rally, Patience::new(plan.timeout), channel)?;
+    run(&mut sender, &mut receiver, &mut turns, IdleTimeout::new(plan.timeout), channel)?;
     report::speed(plan.size, plan.iters, start.elapsed())?;
-    if plan.check { report::validity(&ball.wrong_pages(rally.latest())) } else { Ok(()) }
+    if plan.check { report::validity(&buffers.wrong_pages(turns.latest())) } else { Ok(()) }
 }
 
 /// Both halves, in turn, until all messages went out and came in.
-fn play(
-    sender: &mut Sender<'_>,
-    receiver: &mut Receiver<'_>,
-    rally: &mut Rally,
-    mut patience: Patience,
+fn run(
+    sender: &mut SendHalf<'_>,
+    receiver: &mut RecvHalf<'_>,
+    turns: &mut Turns,
+    mut idle: IdleTimeout,
     mut channel: Option<CompletionChannel>,
 ) -> Result<(), Failure> {
     let sleeps = channel.is_some();
-    while !rally.is_over() {
-        if let Some(turn) = rally.take_turn() {
+    while !turns.is_over() {
+        if let Some(turn) = turns.take_turn() {
             sender.send(turn)?;
         }
-        let sent = sender.poll(rally, sleeps)?;
-        let received = receiver.poll(rally, sleeps)?;
+        let sent = sender.poll(turns, sleeps)?;
+        let received = receiver.poll(turns, sleeps)?;
         if sent || received {
-            patience.reward();
+            idle.completed();
             receiver.post()?;
         } else if let Some(channel) = &mut channel {
-            patience.sleep(channel)?;
+            idle.sleep(channel)?;
         } else {
-            patience.try_once_more()?;
+            idle.poll_was_empty()?;
         }
     }
     Ok(())
 }
 
 /// The way of the queue pair from reset to ready-to-send.
-struct Steps<'a> {
+struct ModifySteps<'a> {
     control: QueuePairControl,
-    plan: &'a Plan,
+    plan: &'a PingPongPlan,
     path: &'a LocalPath,
     local: &'a Endpoint,
 }
 
-impl Steps<'_> {
+impl ModifySteps<'_> {
     /// Receives can be posted. The peer has no business in the memory, so it may do nothing but send.
     fn to_init(&self) -> Result<(), Failure> {
         let mut attr = QueuePairAttribute::new();
@@ -199,38 +204,38 @@ impl Steps<'_> {
 }
 
 /// The sending half of the queue pair.
-struct Sender<'a> {
+struct SendHalf<'a> {
     queue: &'a mut GenericSendQueue,
     cq: GenericCompletionQueue,
-    ball: &'a Ball,
+    buffers: &'a PingPongBuffers,
 }
 
-impl Sender<'_> {
+impl SendHalf<'_> {
     fn send(&mut self, turn: u32) -> Result<(), Failure> {
         let mut guard = self.queue.start_post_send();
         let send = guard.construct_wr(SEND, WorkRequestFlags::Signaled).setup_send();
         // SAFETY: the ball outlives the queue pair. Nobody writes to this message until the send has
         // completed: the next one comes in beside it, and the one after that is sent only in answer to our
         // next send, which waits for this one.
-        unsafe { send.setup_sge(self.ball.lkey(), self.ball.addr(turn), self.ball.size()) };
+        unsafe { send.setup_sge(self.buffers.lkey(), self.buffers.addr(turn), self.buffers.size()) };
         guard.post().map_err(Failure::work)
     }
 
     /// Takes what has completed; false if nothing has.
-    fn poll(&mut self, rally: &mut Rally, sleeps: bool) -> Result<bool, Failure> {
-        poll(&mut self.cq, sleeps, SEND, || rally.sent())
+    fn poll(&mut self, turns: &mut Turns, sleeps: bool) -> Result<bool, Failure> {
+        poll(&mut self.cq, sleeps, SEND, || turns.sent())
     }
 }
 
 /// The receiving half of the queue pair.
-struct Receiver<'a> {
+struct RecvHalf<'a> {
     queue: &'a mut ReceiveQueue,
     cq: GenericCompletionQueue,
-    ball: &'a Ball,
-    receives: Receives,
+    buffers: &'a PingPongBuffers,
+    receives: ReceiveRefill,
 }
 
-impl Receiver<'_> {
+impl RecvHalf<'_> {
     /// Fills the receive queue anew, when it is time.
     fn post(&mut self) -> Result<(), Failure> {
         let mut guard = self.queue.start_post_recv();
@@ -238,9 +243,9 @@ impl Receiver<'_> {
             // SAFETY: the ball outlives the queue pair, and makes no reference to its memory.
             unsafe {
                 guard.construct_wr(RECEIVE).setup_sge(
-                    self.ball.lkey(),
-                    self.ball.addr(turn),
-                    self.ball.size(),
+                    self.buffers.lkey(),
+                    self.buffers.addr(turn),
+                    self.buffers.size(),
                 );
             }
         }
@@ -248,9 +253,9 @@ impl Receiver<'_> {
     }
 
     /// Takes what has completed; false if nothing has.
-    fn poll(&mut self, rally: &mut Rally, sleeps: bool) -> Result<bool, Failure> {
+    fn poll(&mut self, turns: &mut Turns, sleeps: bool) -> Result<bool, Failure> {
         poll(&mut self.cq, sleeps, RECEIVE, || {
-            rally.received();
+            turns.received();
             self.receives.taken();
         })
     }

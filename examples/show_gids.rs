@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use rdma_examples::program::{self, Failure};
-use rdma_examples::{devices, table::Table};
+use rdma_examples::{devices, text_table::TextTable};
 use sideway::ibverbs::address::GidEntry;
 
 /// Lists the GIDs of all ports.
@@ -29,7 +29,7 @@ fn main() -> ExitCode {
 
 fn show_gids() -> Result<(), Failure> {
     let arguments: Arguments = program::arguments()?;
-    let mut table = Table::new(["Dev", "Port", "Index", "GID", "IPv4", "Ver", "Netdev"]);
+    let mut table = TextTable::new(["Dev", "Port", "Index", "GID", "IPv4", "Ver", "Netdev"]);
     let list = devices::list()?;
     for device in devices::all(&list, arguments.ib_dev.as_deref())? {
         let context = device.open()?;

@@ -7,13 +7,13 @@
 //! client$ cargo run --example srq_pingpong -- SERVER
 //! ```
 //!
-//! One completion queue tells of all queue pairs, and a table leads from its completions to each: [`crowd`].
+//! One completion queue tells of all queue pairs, and a table leads from its completions to each: [`srq`].
 
 use std::process::ExitCode;
 
-use rdma_examples::pingpong::{Plan, SrqArgs, crowd};
+use rdma_examples::pingpong::{PingPongPlan, SrqArgs, srq};
 use rdma_examples::program;
 
 fn main() -> ExitCode {
-    program::run(|| crowd::play(&Plan::try_from(program::arguments::<SrqArgs>()?)?))
+    program::run(|| srq::run(&PingPongPlan::try_from(program::arguments::<SrqArgs>()?)?))
 }

@@ -15,10 +15,10 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
 
 use clap::Parser;
-use rdma_examples::crew::Worker;
-use rdma_examples::devices;
+use rdma_examples::devices::DeviceArg;
+use rdma_examples::loopback::LoopbackQp;
 use rdma_examples::program::{self, Failure, say};
-use rdma_examples::table::Table;
+use rdma_examples::text_table::TextTable;
 use sideway::ibverbs::clock::ClockConverter;
 use sideway::ibverbs::completion::{
     CreateCompletionQueueError, GenericCompletionQueue, WorkCompletionFields,
@@ -28,9 +28,8 @@ use sideway::ibverbs::connect::LocalPath;
 /// Shows the timestamps of completions.
 #[derive(Parser)]
 struct Arguments {
-    /// The device [default: the first]
-    #[arg(short = 'd', long = "ib-dev", value_name = "DEV")]
-    ib_dev: Option<String>,
+    #[command(flatten)]
+    device: DeviceArg,
 
     /// The number of writes
     #[arg(short = 'n', long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=10_000))]
@@ -38,7 +37,7 @@ struct Arguments {
 }
 
 /// How long a write may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+const IDLE_LIMIT: Duration = Duration::from_secs(30);
 
 fn main() -> ExitCode {
     program::run(timestamps)
@@ -46,8 +45,7 @@ fn main() -> ExitCode {
 
 fn timestamps() -> Result<(), Failure> {
     let arguments: Arguments = program::arguments()?;
-    let list = devices::list()?;
-    let context = devices::one(&list, arguments.ib_dev.as_deref())?.open()?;
+    let context = arguments.device.open()?;
     let clock = ClockConverter::new(&context)?;
     let (pd, path) = (context.alloc_pd()?, LocalPath::choose(&context, 1, None)?);
 
@@ -63,7 +61,7 @@ fn timestamps() -> Result<(), Failure> {
         }
         Err(error) => return Err(error.into()),
     };
-    let mut worker = Worker::new(&pd, &path, builder.setup_wc_flags(fields))?;
+    let mut qp = LoopbackQp::new(&pd, &path, builder.setup_wc_flags(fields))?;
 
     say(format_args!(
         "{}: a clock of {} kHz, read to within {:?}",
@@ -71,11 +69,11 @@ fn timestamps() -> Result<(), Failure> {
         clock.khz(),
         clock.uncertainty()
     ))?;
-    let mut table = Table::new(["ticks", "since the last", "time by ticks", "by the device"]);
+    let mut table = TextTable::new(["ticks", "since the last", "time by ticks", "by the device"]);
     let mut last = None;
     for wr_id in 0..arguments.writes {
-        worker.write(wr_id)?;
-        let (ticks, wallclock) = stamps(&mut worker.cq)?;
+        qp.write(wr_id)?;
+        let (ticks, wallclock) = stamps(&mut qp.cq)?;
         table.push([
             ticks.to_string(),
             last.map_or_else(String::new, |last| format!("{:?}", clock.elapsed(last, ticks))),
@@ -92,7 +90,7 @@ fn timestamps() -> Result<(), Failure> {
 /// The next completion's.
 fn stamps(cq: &mut GenericCompletionQueue) -> Result<(u64, Option<u64>), Failure> {
     let start = Instant::now();
-    while start.elapsed() < PATIENCE {
+    while start.elapsed() < IDLE_LIMIT {
         let mut poller = cq.start_poll().map_err(Failure::work)?;
         if let Some(wc) = poller.next() {
             let ticks =

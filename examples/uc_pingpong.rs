@@ -8,15 +8,15 @@
 //! ```
 //!
 //! On the way up an unreliable connection needs fewer attributes than a reliable one, which [`connect`] knows; everything else is
-//! the same: [`game`]. A message that is lost is lost, and ends the game by its time limit.
+//! the same: [`single`]. A message that is lost is lost, and ends the single by its time limit.
 //!
 //! [`connect`]: sideway::ibverbs::connect::connect
 
 use std::process::ExitCode;
 
-use rdma_examples::pingpong::{Plan, UcArgs, game};
+use rdma_examples::pingpong::{PingPongPlan, UcArgs, single};
 use rdma_examples::program;
 
 fn main() -> ExitCode {
-    program::run(|| game::play(&Plan::from(program::arguments::<UcArgs>()?)))
+    program::run(|| single::run(&PingPongPlan::from(program::arguments::<UcArgs>()?)))
 }

@@ -5,7 +5,7 @@
 //! 2 workers keep 64 accounts: 3 producers made 1000 deposits each, and each was answered right; workers slept 31 times
 //! ```
 //!
-//! Each [`Worker`] keeps some of the accounts. The rest of the program, a few producers here, gives a deposit to any worker by a
+//! Each [`AccountWorker`] keeps some of the accounts. The rest of the program, a few producers here, gives a deposit to any worker by a
 //! channel; that one asks the keeper of the account by a message over the queue pair between them, and sends its answer, the new
 //! balance, back by a channel. Between itself and itself it has a queue pair as well, so that there is no other case.
 //!
@@ -20,11 +20,11 @@ use std::process::ExitCode;
 use std::thread;
 
 use clap::Parser;
-use rdma_examples::deposits::{self, ACCOUNTS, Answer, Deposit, Letter};
-use rdma_examples::devices;
-use rdma_examples::mailbox::{Mailbox, mailbox};
+use rdma_examples::deposits::{self, ACCOUNTS, Answer, Deposit, Task};
+use rdma_examples::devices::DeviceArg;
 use rdma_examples::pingpong::{RECEIVE, SEND, first_psn, report, start_poll};
 use rdma_examples::program::{self, Failure, note, say};
+use rdma_examples::waking_channel::{self, WakingReceiver};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use sideway::ibverbs::completion::{
     CompletionChannel, GenericCompletionQueue, GenericWorkCompletion, WorkCompletionStatus,
@@ -39,9 +39,8 @@ use sideway::memory::{Pool, Slice};
 /// Keeps accounts with one thread a processor.
 #[derive(Parser)]
 struct Arguments {
-    /// The device [default: the first]
-    #[arg(short = 'd', long = "ib-dev", value_name = "DEV")]
-    ib_dev: Option<String>,
+    #[command(flatten)]
+    device: DeviceArg,
 
     /// The number of workers [default: one a processor, but not more than 8]
     #[arg(short, long, value_parser = clap::value_parser!(u32).range(1..=64))]
@@ -73,34 +72,33 @@ fn worker() -> Result<(), Failure> {
     let arguments: Arguments = program::arguments()?;
     let processors = processors()?;
     let workers = arguments.workers.map_or(processors.len().min(8), |workers| workers as usize);
-    let list = devices::list()?;
-    let context = devices::one(&list, arguments.ib_dev.as_deref())?.open()?;
+    let context = arguments.device.open()?;
     let path = LocalPath::choose(&context, 1, None)?;
     note(format_args!("{}, port {}: {}", context.name(), path.port_num(), path.reason()));
 
     let pd = context.alloc_pd()?;
-    let mut made = (0..workers).map(|_| Worker::new(&pd, workers)).collect::<Result<Vec<_>, _>>()?;
-    introduce(&mut made, &path)?;
+    let mut made = (0..workers).map(|_| AccountWorker::new(&pd, workers)).collect::<Result<Vec<_>, _>>()?;
+    connect_all(&mut made, &path)?;
 
-    let (mut slots, mut mailboxes) = (Vec::new(), Vec::new());
+    let (mut senders, mut receivers) = (Vec::new(), Vec::new());
     for _ in 0..workers {
-        let (slot, mailbox) = mailbox()?;
-        slots.push(slot);
-        mailboxes.push(mailbox);
+        let (sender, receiver) = waking_channel::channel()?;
+        senders.push(sender);
+        receivers.push(receiver);
     }
     let (kept, made) = thread::scope(|scope| {
         let mut running = Vec::new();
-        for (index, (worker, mailbox)) in made.into_iter().zip(mailboxes).enumerate() {
+        for (index, (worker, receiver)) in made.into_iter().zip(receivers).enumerate() {
             let processor = processors[index % processors.len()];
-            running.push(scope.spawn(move || worker.run(mailbox, processor)));
+            running.push(scope.spawn(move || worker.run(receiver, processor)));
         }
         let producers: Vec<_> = (0..arguments.producers)
-            .map(|n| (n, slots.clone()))
-            .map(|(n, slots)| scope.spawn(move || deposits::make(n, arguments.deposits, &slots)))
+            .map(|n| (n, senders.clone()))
+            .map(|(n, senders)| scope.spawn(move || deposits::make(n, arguments.deposits, &senders)))
             .collect();
         let answers: Vec<_> = producers.into_iter().map(|producer| producer.join()).collect();
-        for slot in slots {
-            slot.send(Letter::Stop);
+        for sender in senders {
+            sender.send(Task::Stop);
         }
         let kept: Vec<_> = running.into_iter().map(|worker| worker.join()).collect();
         (kept, answers)
@@ -130,8 +128,8 @@ fn processors() -> Result<Vec<usize>, Failure> {
 }
 
 /// Connects every worker with every one, itself among them.
-fn introduce(workers: &mut [Worker], path: &LocalPath) -> Result<(), Failure> {
-    let endpoint = |pair: &Pair| Endpoint::new(&pair.qp, path, first_psn());
+fn connect_all(workers: &mut [AccountWorker], path: &LocalPath) -> Result<(), Failure> {
+    let endpoint = |pair: &PeerQp| Endpoint::new(&pair.qp, path, first_psn());
     let endpoints: Vec<Vec<_>> =
         workers.iter().map(|worker| worker.unconnected.iter().map(endpoint).collect()).collect();
     for (here, worker) in workers.iter_mut().enumerate() {
@@ -144,15 +142,15 @@ fn introduce(workers: &mut [Worker], path: &LocalPath) -> Result<(), Failure> {
 }
 
 /// What one thread has, before and while it runs. All of it is its own.
-struct Worker {
+struct AccountWorker {
     cq: GenericCompletionQueue,
     channel: CompletionChannel,
     pd: ProtectionDomain,
     /// By the number of the other worker.
-    unconnected: Vec<Pair>,
+    unconnected: Vec<PeerQp>,
 }
 
-impl Worker {
+impl AccountWorker {
     fn new(pd: &ProtectionDomain, workers: usize) -> Result<Self, Failure> {
         let channel = pd.context().create_comp_channel()?;
         let completions = u32::try_from(2 * DEPTH * workers)?;
@@ -161,36 +159,36 @@ impl Worker {
         let depth = u32::try_from(DEPTH)?;
         let mut builder = pd.create_qp_builder();
         builder.setup_send_cq(&cq).setup_recv_cq(&cq).setup_max_send_wr(depth).setup_max_recv_wr(depth);
-        let pair = |_| Ok(Pair::new(builder.build_generic()?));
+        let pair = |_| Ok(PeerQp::new(builder.build_generic()?));
         let unconnected = (0..workers).map(pair).collect::<Result<_, Failure>>()?;
         Ok(Self { cq, channel, pd: pd.clone(), unconnected })
     }
 
     /// Works until it is told to stop; how often it slept.
-    fn run(self, mut letters: Mailbox<Letter>, processor: usize) -> Result<u64, Failure> {
+    fn run(self, mut tasks: WakingReceiver<Task>, processor: usize) -> Result<u64, Failure> {
         let mut only = CpuSet::new();
         only.set(processor);
         sched_setaffinity(None, &only)?;
         let Self { mut cq, mut channel, pd, unconnected } = self;
         // Here, so that the memory is near the processor that uses it.
-        let mut desk = Desk::new(&pd, unconnected)?;
+        let mut state = WorkerState::new(&pd, unconnected)?;
         let (mut idle, mut sleeps) = (0, 0);
         loop {
-            let found = poll(&mut cq, false, &mut desk)?;
-            let mut letter = letters.take();
-            idle = if found || letter.is_some() { 0 } else { idle + 1 };
+            let found = poll(&mut cq, false, &mut state)?;
+            let mut task = tasks.take();
+            idle = if found || task.is_some() { 0 } else { idle + 1 };
             if idle > SPINS {
                 // Armed before the last look, so that what comes after it makes an event.
-                if !poll(&mut cq, true, &mut desk)? {
-                    letter = letters.sleep(channel.as_fd())?;
+                if !poll(&mut cq, true, &mut state)? {
+                    task = tasks.sleep(channel.as_fd())?;
                     channel.try_next().map_err(Failure::work)?;
                     sleeps += 1;
                 }
                 idle = 0;
             }
-            match letter {
-                Some(Letter::Deposit(deposit)) => desk.ask(deposit)?,
-                Some(Letter::Stop) => return Ok(sleeps),
+            match task {
+                Some(Task::Deposit(deposit)) => state.forward(deposit)?,
+                Some(Task::Stop) => return Ok(sleeps),
                 None => std::hint::spin_loop(),
             }
         }
@@ -198,11 +196,11 @@ impl Worker {
 }
 
 /// Sees to everything that has completed; false if nothing has.
-fn poll(cq: &mut GenericCompletionQueue, arms: bool, desk: &mut Desk) -> Result<bool, Failure> {
+fn poll(cq: &mut GenericCompletionQueue, arms: bool, state: &mut WorkerState) -> Result<bool, Failure> {
     let mut poller = start_poll(cq, arms)?;
     let mut any = false;
     while let Some(wc) = poller.next() {
-        desk.completed(&wc)?;
+        state.completed(&wc)?;
         any = true;
     }
     poller.finish().map_err(Failure::work)?;
@@ -210,9 +208,9 @@ fn poll(cq: &mut GenericCompletionQueue, arms: bool, desk: &mut Desk) -> Result<
 }
 
 /// Everything that a worker works on.
-struct Desk {
+struct WorkerState {
     /// By the number that completions have.
-    pairs: QueuePairTable<Pair>,
+    pairs: QueuePairTable<PeerQp>,
     /// These numbers, by the other worker's.
     numbers: Vec<u32>,
     pool: Pool,
@@ -220,11 +218,14 @@ struct Desk {
     balances: HashMap<u64, u64>,
 }
 
-impl Desk {
-    fn new(pd: &ProtectionDomain, unconnected: Vec<Pair>) -> Result<Self, Failure> {
+impl WorkerState {
+    fn new(pd: &ProtectionDomain, unconnected: Vec<PeerQp>) -> Result<Self, Failure> {
         let slices = 2 * DEPTH * unconnected.len();
-        let pool =
-            pd.create_pool_builder().setup_slices(Message::BYTES, slices).build().map_err(Failure::work)?;
+        let pool = pd
+            .create_pool_builder()
+            .setup_slices(PeerMessage::BYTES, slices)
+            .build()
+            .map_err(Failure::work)?;
         let (mut pairs, mut numbers) = (QueuePairTable::new(), Vec::new());
         for mut pair in unconnected {
             for _ in 0..DEPTH {
@@ -237,9 +238,9 @@ impl Desk {
     }
 
     /// Asks the keeper of the account for a deposit.
-    fn ask(&mut self, deposit: Deposit) -> Result<(), Failure> {
-        let keeper = deposit.account as usize % self.numbers.len();
-        let pair = find(&mut self.pairs, self.numbers[keeper])?;
+    fn forward(&mut self, deposit: Deposit) -> Result<(), Failure> {
+        let owner = deposit.account as usize % self.numbers.len();
+        let pair = find(&mut self.pairs, self.numbers[owner])?;
         pair.questions.push_back(deposit);
         pair.send_what_waits(&self.pool)
     }
@@ -253,7 +254,7 @@ impl Desk {
         if returned.wr_id == SEND {
             pair.sending -= 1;
         } else {
-            let message = Message::read(&returned.slice)?;
+            let message = PeerMessage::read(&returned.slice)?;
             // Before the answer, for which the other side may send the next question.
             pair.receive(&self.pool, returned.slice)?;
             if message.is_answer {
@@ -261,14 +262,14 @@ impl Desk {
             } else {
                 let balance = self.balances.entry(message.account).or_default();
                 *balance += message.amount;
-                pair.answers.push_back(Message { is_answer: true, amount: *balance, ..message });
+                pair.answers.push_back(PeerMessage { is_answer: true, amount: *balance, ..message });
             }
         }
         pair.send_what_waits(&self.pool)
     }
 }
 
-fn find(pairs: &mut QueuePairTable<Pair>, number: u32) -> Result<&mut Pair, Failure> {
+fn find(pairs: &mut QueuePairTable<PeerQp>, number: u32) -> Result<&mut PeerQp, Failure> {
     pairs.get_mut(number).ok_or_else(|| Failure::work(format_args!("unknown queue pair {number:#08x}")))
 }
 
@@ -277,17 +278,17 @@ fn take(pool: &Pool) -> Result<Slice, Failure> {
 }
 
 /// The way to another worker, and what is to go there.
-struct Pair {
+struct PeerQp {
     qp: GenericQueuePair,
     sending: usize,
     /// To be asked, when an earlier question has been answered.
     questions: VecDeque<Deposit>,
     /// Asked. Answers come in the same order, as messages do.
     asked: VecDeque<Deposit>,
-    answers: VecDeque<Message>,
+    answers: VecDeque<PeerMessage>,
 }
 
-impl Pair {
+impl PeerQp {
     fn new(qp: GenericQueuePair) -> Self {
         let (questions, asked, answers) = Default::default();
         Self { qp, sending: 0, questions, asked, answers }
@@ -309,7 +310,7 @@ impl Pair {
             {
                 let Deposit { account, amount, .. } = deposit;
                 self.asked.push_back(deposit);
-                Message { is_answer: false, account, amount }
+                PeerMessage { is_answer: false, account, amount }
             } else {
                 break;
             };
@@ -324,7 +325,7 @@ impl Pair {
     }
 
     /// Passes an answer on to who made the deposit.
-    fn answered(&mut self, message: Message) -> Result<(), Failure> {
+    fn answered(&mut self, message: PeerMessage) -> Result<(), Failure> {
         let Some(deposit) = self.asked.pop_front().filter(|deposit| deposit.account == message.account)
         else {
             return Err(Failure::work("an answer to what nobody asked"));
@@ -337,14 +338,14 @@ impl Pair {
 
 /// What goes between two workers.
 #[derive(Clone, Copy)]
-struct Message {
+struct PeerMessage {
     is_answer: bool,
     account: u64,
     /// Of the deposit; in an answer the balance.
     amount: u64,
 }
 
-impl Message {
+impl PeerMessage {
     const BYTES: usize = 24;
 
     fn read(slice: &Slice) -> Result<Self, Failure> {

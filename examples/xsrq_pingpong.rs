@@ -6,13 +6,13 @@
 //! client$ cargo run --example xsrq_pingpong -- SERVER
 //! ```
 //!
-//! Each message names the shared receive queue that it is for, and its completion the target that it came by: [`ring`].
+//! Each message names the shared receive queue that it is for, and its completion the target that it came by: [`xrc`].
 
 use std::process::ExitCode;
 
-use rdma_examples::pingpong::{Plan, XsrqArgs, ring};
+use rdma_examples::pingpong::{PingPongPlan, XsrqArgs, xrc};
 use rdma_examples::program;
 
 fn main() -> ExitCode {
-    program::run(|| ring::play(&Plan::from(program::arguments::<XsrqArgs>()?)))
+    program::run(|| xrc::run(&PingPongPlan::from(program::arguments::<XsrqArgs>()?)))
 }

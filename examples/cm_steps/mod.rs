@@ -10,5 +10,5 @@ pub mod server;
 pub mod steps;
 pub mod sync;
 
-pub use run::{Plan, Route, Shared};
+pub use run::{Route, RunContext, StepOptions};
 pub use sync::Sync;

@@ -17,12 +17,12 @@ use sideway::ibverbs::protection_domain::ProtectionDomain;
 use sideway::ibverbs::queue_pair::{BasicQueuePair, QueuePair, QueuePairAttribute, QueuePairState};
 use sideway::rdmacm::{ConnectionParameter, Event, EventChannel, Identifier};
 
-use super::steps::{Step, Times};
+use super::steps::{CmStep, Times};
 use crate::program::Failure;
 
 /// What a run is about.
 #[derive(Clone, Copy, Debug)]
-pub struct Plan {
+pub struct StepOptions {
     /// How many connections.
     pub connections: u32,
     /// How many threads do the work.
@@ -46,25 +46,25 @@ pub struct Route {
 
 /// What a side does.
 #[derive(Clone, Copy)]
-pub(super) struct Role {
+pub(super) struct RunHandlers {
     /// Where it connects to; `None` of a server.
     pub(super) route: Option<Route>,
     /// Something that is to be done for a connection.
-    pub(super) work: fn(&Run<'_>, Job) -> Result<(), Failure>,
+    pub(super) work: fn(&StepRun<'_>, StepJob) -> Result<(), Failure>,
     /// Something has happened to one.
-    pub(super) event: fn(&Run<'_>, &Event) -> Result<(), Failure>,
+    pub(super) event: fn(&StepRun<'_>, &Event) -> Result<(), Failure>,
 }
 
 /// A connection, perhaps not yet.
 #[derive(Default)]
-pub struct Member {
+pub struct PendingConnection {
     id: Mutex<Option<Identifier>>,
     qp: Mutex<Option<BasicQueuePair>>,
     pub(super) times: Times,
     pub(super) attempts: AtomicU32,
 }
 
-impl Member {
+impl PendingConnection {
     pub(super) fn id(&self) -> MutexGuard<'_, Option<Identifier>> {
         self.id.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -85,7 +85,7 @@ impl Member {
     }
 
     /// Does a step, and takes its time.
-    pub(super) fn timed<T>(&self, step: Step, work: impl FnOnce() -> T) -> T {
+    pub(super) fn timed<T>(&self, step: CmStep, work: impl FnOnce() -> T) -> T {
         self.times.start(step);
         let result = work();
         self.times.end(step);
@@ -94,14 +94,14 @@ impl Member {
 }
 
 /// What all runs have in common.
-pub struct Shared {
+pub struct RunContext {
     /// Where events come from.
     pub channel: EventChannel,
     verbs: OnceLock<(ProtectionDomain, GenericCompletionQueue)>,
     opening: Mutex<()>,
 }
 
-impl Shared {
+impl RunContext {
     /// With nothing made of a device yet.
     pub fn new(channel: EventChannel) -> Self {
         Self { channel, verbs: OnceLock::new(), opening: Mutex::new(()) }
@@ -134,38 +134,38 @@ impl Shared {
 }
 
 /// What the connections share that are made together.
-pub struct Run<'shared> {
+pub struct StepRun<'shared> {
     /// What it is about.
-    pub plan: Plan,
-    pub(super) shared: &'shared Shared,
-    pub(super) role: Role,
-    pub(super) members: Vec<Member>,
+    pub options: StepOptions,
+    pub(super) context: &'shared RunContext,
+    pub(super) handlers: RunHandlers,
+    pub(super) connections: Vec<PendingConnection>,
     /// Of all connections together.
     pub(super) times: Times,
     /// How many connections are done with a step.
-    completed: [AtomicU32; Step::COUNT],
+    completed: [AtomicU32; CmStep::COUNT],
     pub(super) requests: AtomicUsize,
     pub(super) hung_up: AtomicU32,
     next_pretended: AtomicU32,
-    jobs: Jobs,
+    jobs: JobQueue,
     failed: AtomicBool,
     failure: Mutex<Option<Failure>>,
 }
 
-impl<'shared> Run<'shared> {
+impl<'shared> StepRun<'shared> {
     /// So many connections, of which there is nothing yet.
-    pub(super) fn new(plan: Plan, role: Role, shared: &'shared Shared) -> Self {
+    pub(super) fn new(options: StepOptions, handlers: RunHandlers, context: &'shared RunContext) -> Self {
         Self {
-            plan,
-            shared,
-            role,
-            members: (0..plan.connections).map(|_| Member::default()).collect(),
+            options,
+            context,
+            handlers,
+            connections: (0..options.connections).map(|_| PendingConnection::default()).collect(),
             times: Times::default(),
             completed: Default::default(),
             requests: AtomicUsize::new(0),
             hung_up: AtomicU32::new(0),
-            next_pretended: AtomicU32::new(plan.pretended.unwrap_or_default()),
-            jobs: Jobs::default(),
+            next_pretended: AtomicU32::new(options.pretended.unwrap_or_default()),
+            jobs: JobQueue::default(),
             failed: AtomicBool::new(false),
             failure: Mutex::new(None),
         }
@@ -179,19 +179,19 @@ impl<'shared> Run<'shared> {
     pub(super) fn go(&self, steps: impl FnOnce() -> Result<(), Failure>) -> Result<(), Failure> {
         let end = eventfd(0, EventfdFlags::CLOEXEC)?;
         // What a thread needs to begin is no part of any step.
-        let started = Barrier::new(self.plan.threads as usize + 2);
+        let started = Barrier::new(self.options.threads as usize + 2);
         thread::scope(|scope| {
-            for _ in 0..self.plan.threads {
+            for _ in 0..self.options.threads {
                 scope.spawn(|| {
                     started.wait();
                     while let Some(job) = self.jobs.take() {
-                        self.note((self.role.work)(self, job));
+                        self.note((self.handlers.work)(self, job));
                     }
                 });
             }
             scope.spawn(|| {
                 started.wait();
-                self.note(self.take_events(&end));
+                self.note(self.handle_events(&end));
             });
             started.wait();
             let result = steps();
@@ -204,13 +204,13 @@ impl<'shared> Run<'shared> {
     }
 
     /// Takes the events of all connections, until it is told to end.
-    fn take_events(&self, end: &OwnedFd) -> Result<(), Failure> {
-        let channel = &self.shared.channel;
+    fn handle_events(&self, end: &OwnedFd) -> Result<(), Failure> {
+        let channel = &self.context.channel;
         loop {
             // An event stays where it was put: it is as large as two cache lines.
             match channel.try_get_cm_event() {
                 Ok(Some(event)) => {
-                    (self.role.event)(self, &event)?;
+                    (self.handlers.event)(self, &event)?;
                     continue;
                 }
                 Ok(None) => {}
@@ -235,12 +235,12 @@ impl<'shared> Run<'shared> {
     }
 
     /// Gives the threads something to do.
-    pub fn give(&self, job: Job) {
-        self.jobs.give(job);
+    pub fn push(&self, job: StepJob) {
+        self.jobs.push(job);
     }
 
     /// A connection is done with a step; how many are.
-    pub fn done(&self, step: Step) -> u32 {
+    pub fn done(&self, step: CmStep) -> u32 {
         self.completed[step as usize].fetch_add(1, Ordering::AcqRel) + 1
     }
 
@@ -249,8 +249,8 @@ impl<'shared> Run<'shared> {
     /// # Errors
     ///
     /// Something fails.
-    pub(super) fn wait_for(&self, step: Step) -> Result<(), Failure> {
-        while !self.all_have(step) {
+    pub(super) fn wait_for(&self, step: CmStep) -> Result<(), Failure> {
+        while !self.all_completed(step) {
             if self.failed.load(Ordering::Relaxed) {
                 // What it was is remembered already.
                 return Err(Failure::Finished);
@@ -266,23 +266,23 @@ impl<'shared> Run<'shared> {
     /// # Errors
     ///
     /// Something fails.
-    pub(super) fn take_events_for(&self, step: Step) -> Result<(), Failure> {
-        while !self.all_have(step) {
-            let event = self.shared.channel.get_cm_event().map_err(Failure::work)?;
-            (self.role.event)(self, &event)?;
+    pub(super) fn handle_events_until(&self, step: CmStep) -> Result<(), Failure> {
+        while !self.all_completed(step) {
+            let event = self.context.channel.get_cm_event().map_err(Failure::work)?;
+            (self.handlers.event)(self, &event)?;
         }
         Ok(())
     }
 
-    fn all_have(&self, step: Step) -> bool {
-        self.completed[step as usize].load(Ordering::Acquire) >= self.plan.connections
+    fn all_completed(&self, step: CmStep) -> bool {
+        self.completed[step as usize].load(Ordering::Acquire) >= self.options.connections
     }
 
     /// What the peer is told of a connection's queue pair, or of one that is only pretended.
-    pub(super) fn parameter(&self, member: &Member, retries: u8) -> ConnectionParameter {
+    pub(super) fn parameter(&self, connection: &PendingConnection, retries: u8) -> ConnectionParameter {
         let mut parameter = ConnectionParameter::new();
         parameter.setup_retry_count(retries).setup_rnr_retry_count(0);
-        match &*member.qp() {
+        match &*connection.qp() {
             Some(qp) => parameter.setup_queue_pair(qp.control()),
             None => parameter.setup_qp_number(self.next_pretended.fetch_add(1, Ordering::Relaxed)),
         };
@@ -290,16 +290,20 @@ impl<'shared> Run<'shared> {
     }
 
     /// Brings a connection's queue pair to a state; the two halves of it are steps of their own.
-    pub(super) fn modify(&self, member: &Member, state: QueuePairState) -> Result<(), Failure> {
+    pub(super) fn modify(
+        &self,
+        connection: &PendingConnection,
+        state: QueuePairState,
+    ) -> Result<(), Failure> {
         let (attr, modify) = match state {
-            QueuePairState::Init => (Step::InitQpAttr, Step::InitQp),
-            QueuePairState::ReadyToReceive => (Step::RtrQpAttr, Step::RtrQp),
-            _ => (Step::RtsQpAttr, Step::RtsQp),
+            QueuePairState::Init => (CmStep::InitQpAttr, CmStep::InitQp),
+            QueuePairState::ReadyToReceive => (CmStep::RtrQpAttr, CmStep::RtrQp),
+            _ => (CmStep::RtsQpAttr, CmStep::RtsQp),
         };
         // They are as large as three cache lines, and stay where they are written.
         let mut attributes = QueuePairAttribute::new();
-        member.with_id(|id| Ok(member.timed(attr, || id.init_qp_attr(state, &mut attributes))?))?;
-        member.timed(modify, || match &mut *member.qp() {
+        connection.with_id(|id| Ok(connection.timed(attr, || id.init_qp_attr(state, &mut attributes))?))?;
+        connection.timed(modify, || match &mut *connection.qp() {
             Some(qp) => qp.modify(&attributes).map_err(Failure::work),
             None => Ok(()),
         })?;
@@ -310,16 +314,16 @@ impl<'shared> Run<'shared> {
 
 /// Something to do for a connection of this number.
 #[derive(Clone, Copy, Debug)]
-pub struct Job {
+pub struct StepJob {
     /// What.
-    pub task: Task,
+    pub task: StepTask,
     /// For which connection.
-    pub member: usize,
+    pub connection: usize,
 }
 
 /// What the threads do.
 #[derive(Clone, Copy, Debug)]
-pub enum Task {
+pub enum StepTask {
     /// Looks for the address.
     ResolveAddr,
     /// Looks for the route.
@@ -340,25 +344,25 @@ pub enum Task {
 
 /// What is to be done, in order.
 #[derive(Default)]
-struct Jobs {
-    waiting: Mutex<Waiting>,
+struct JobQueue {
+    waiting: Mutex<QueuedJobs>,
     more: Condvar,
 }
 
 #[derive(Default)]
-struct Waiting {
-    jobs: VecDeque<Job>,
+struct QueuedJobs {
+    jobs: VecDeque<StepJob>,
     /// Who sleeps, and has not been woken.
     sleepers: u32,
     ended: bool,
 }
 
-impl Jobs {
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+impl JobQueue {
+    fn waiting(&self) -> MutexGuard<'_, QueuedJobs> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn give(&self, job: Job) {
+    fn push(&self, job: StepJob) {
         let mut waiting = self.waiting();
         waiting.jobs.push_back(job);
         let somebody_sleeps = waiting.sleepers > 0;
@@ -372,7 +376,7 @@ impl Jobs {
     }
 
     /// Sleeps until there is something; `None` at the end.
-    fn take(&self) -> Option<Job> {
+    fn take(&self) -> Option<StepJob> {
         let mut waiting = self.waiting();
         loop {
             if let Some(job) = waiting.jobs.pop_front() {

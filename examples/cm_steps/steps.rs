@@ -8,7 +8,7 @@ use rustix::time::{ClockId, clock_gettime};
 /// A step, in the order of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Step {
+pub enum CmStep {
     /// From the identifier to the connection.
     FullConnect,
     /// `rdma_create_id`.
@@ -45,7 +45,7 @@ pub enum Step {
     DestroyQp,
 }
 
-impl Step {
+impl CmStep {
     /// How many there are.
     pub const COUNT: usize = 17;
 
@@ -85,26 +85,26 @@ impl Step {
 
 /// When the steps began and ended: of one connection, or of all together. Threads may share it.
 #[derive(Debug, Default)]
-pub struct Times([[AtomicU64; 2]; Step::COUNT]);
+pub struct Times([[AtomicU64; 2]; CmStep::COUNT]);
 
 impl Times {
     /// A step begins.
-    pub fn start(&self, step: Step) {
+    pub fn start(&self, step: CmStep) {
         self.0[step as usize][0].store(now(), Ordering::Relaxed);
     }
 
     /// A step began when another did.
-    pub fn start_with(&self, step: Step, other: Step) {
+    pub fn start_with(&self, step: CmStep, other: CmStep) {
         self.0[step as usize][0].store(self.0[other as usize][0].load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
     /// A step ends.
-    pub fn end(&self, step: Step) {
+    pub fn end(&self, step: CmStep) {
         self.0[step as usize][1].store(now(), Ordering::Relaxed);
     }
 
     /// How long a step took, in nanoseconds; `None` if it was not done.
-    pub fn took(&self, step: Step) -> Option<u64> {
+    pub fn took(&self, step: CmStep) -> Option<u64> {
         let [start, end] = &self.0[step as usize];
         let (start, end) = (start.load(Ordering::Relaxed), end.load(Ordering::Relaxed));
         (start != 0 && end != 0).then(|| end.saturating_sub(start))
@@ -119,7 +119,7 @@ fn now() -> u64 {
 
 /// Of one step: how long the connections took for it, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Row {
+struct StepTimes {
     /// Until the last was done with it.
     total: u64,
     sum: u64,
@@ -127,9 +127,9 @@ struct Row {
     min: u64,
 }
 
-fn row(step: Step, all: &Times, each: &[&Times]) -> Row {
+fn row(step: CmStep, all: &Times, each: &[&Times]) -> StepTimes {
     let took = || each.iter().filter_map(|times| times.took(step));
-    Row {
+    StepTimes {
         total: all.took(step).unwrap_or(0),
         sum: took().sum(),
         max: took().max().unwrap_or(0),
@@ -145,10 +145,10 @@ pub fn table(all: &Times, each: &[&Times], threads: u32, has_pairs: bool) -> Str
         "{kind}        {:>10}\nthreads        {threads:>10}\nstep             avg/iter  total(us)    us/conn    sum(us)    max(us)    min(us)",
         each.len()
     );
-    for (step, name) in Step::NAMED {
-        let Row { total, sum, max, min } = row(step, all, each);
+    for (step, name) in CmStep::NAMED {
+        let StepTimes { total, sum, max, min } = row(step, all, each);
         // Its sum means nothing: the connections are made at the same time.
-        let sum = if step == Step::FullConnect { 0 } else { sum };
+        let sum = if step == CmStep::FullConnect { 0 } else { sum };
         let columns = [total / connections, total, sum / connections, sum, max, min].map(|ns| ns / 1000);
         let _ = write!(table, "\n{name:<13} ");
         for column in columns {
@@ -162,11 +162,11 @@ pub fn table(all: &Times, each: &[&Times], threads: u32, has_pairs: bool) -> Str
 pub fn earlier_table(all: &Times, each: &[&Times]) -> String {
     let connections = each.len().max(1) as f64;
     let mut table = String::from("step              total ms     max ms     min us  us / conn");
-    for (step, name) in Step::EARLIER {
-        if step == Step::Bind && all.took(step).is_none() {
+    for (step, name) in CmStep::EARLIER {
+        if step == CmStep::Bind && all.took(step).is_none() {
             continue;
         }
-        let Row { total, max, min, .. } = row(step, all, each);
+        let StepTimes { total, max, min, .. } = row(step, all, each);
         let us = |ns: u64| ns as f64 / 1000.;
         let _ = write!(
             table,
@@ -184,7 +184,7 @@ pub fn earlier_table(all: &Times, each: &[&Times]) -> String {
 mod tests {
     use super::*;
 
-    fn times(step: Step, start: u64, end: u64) -> Times {
+    fn times(step: CmStep, start: u64, end: u64) -> Times {
         let mut times = Times::default();
         times.0[step as usize] = [start, end].map(AtomicU64::new);
         times
@@ -193,23 +193,23 @@ mod tests {
     #[test]
     fn a_step_that_was_not_done_takes_no_time() {
         let times = Times::default();
-        assert_eq!(times.took(Step::Connect), None);
-        times.start(Step::Connect);
-        assert_eq!(times.took(Step::Connect), None);
-        times.end(Step::Connect);
-        assert!(times.took(Step::Connect).is_some());
+        assert_eq!(times.took(CmStep::Connect), None);
+        times.start(CmStep::Connect);
+        assert_eq!(times.took(CmStep::Connect), None);
+        times.end(CmStep::Connect);
+        assert!(times.took(CmStep::Connect).is_some());
     }
 
     #[test]
     fn tables_have_the_shape_of_c() {
-        let all = times(Step::Connect, 1, 30_001);
-        let each = [times(Step::Connect, 1, 10_001), times(Step::Connect, 1, 20_001)];
+        let all = times(CmStep::Connect, 1, 30_001);
+        let each = [times(CmStep::Connect, 1, 10_001), times(CmStep::Connect, 1, 20_001)];
         let each: Vec<_> = each.iter().collect();
         let table = table(&all, &each, 3, true);
         let lines: Vec<_> = table.lines().collect();
         assert_eq!(lines[0], "qp_conn                 2");
         assert_eq!(lines[1], "threads                 3");
-        assert_eq!(lines.len(), 3 + Step::COUNT);
+        assert_eq!(lines.len(), 3 + CmStep::COUNT);
         assert_eq!(
             lines[15],
             "cm connect             15         30         15         30         20         10"

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 
 use crate::program::Failure;
 
-use super::steps::Step;
+use super::steps::CmStep;
 
 /// The way to the other side.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ impl Sync {
     /// # Errors
     ///
     /// The server is gone, or elsewhere.
-    pub fn propose(&mut self, after: Option<Step>) -> Result<(), Failure> {
+    pub fn propose(&mut self, after: Option<CmStep>) -> Result<(), Failure> {
         self.0.write_all(&[number(after)]).map_err(lost)?;
         self.expect(after)
     }
@@ -54,12 +54,12 @@ impl Sync {
     /// # Errors
     ///
     /// The client is gone, or elsewhere.
-    pub fn agree(&mut self, after: Option<Step>) -> Result<(), Failure> {
+    pub fn agree(&mut self, after: Option<CmStep>) -> Result<(), Failure> {
         self.expect(after)?;
         self.0.write_all(&[number(after)]).map_err(lost)
     }
 
-    fn expect(&mut self, after: Option<Step>) -> Result<(), Failure> {
+    fn expect(&mut self, after: Option<CmStep>) -> Result<(), Failure> {
         let mut byte = [0];
         self.0.read_exact(&mut byte).map_err(lost)?;
         if byte == [number(after)] {
@@ -73,7 +73,7 @@ impl Sync {
     }
 }
 
-fn number(after: Option<Step>) -> u8 {
+fn number(after: Option<CmStep>) -> u8 {
     after.map_or(0, |step| step as u8)
 }
 

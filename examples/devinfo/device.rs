@@ -6,10 +6,10 @@ use std::path::Path;
 use sideway::ibverbs::device::{Device, TransportType};
 use sideway::ibverbs::device_attr::{AtomicCapability, DeviceAttr};
 
-use super::{Lines, flags};
+use super::{OutputLines, flags};
 
 /// The lines that are always printed.
-pub(super) fn identity(lines: &mut Lines, device: &Device<'_>, attr: &DeviceAttr) {
+pub(super) fn identity(lines: &mut OutputLines, device: &Device<'_>, attr: &DeviceAttr) {
     let name = device.name();
     lines.line(&format!("hca_id:\t{name}"));
     let transport = device.transport_type();
@@ -49,7 +49,7 @@ fn transport_name(transport: TransportType) -> &'static str {
 }
 
 /// How many and how much of everything.
-pub(super) fn limits(lines: &mut Lines, attr: &DeviceAttr) {
+pub(super) fn limits(lines: &mut OutputLines, attr: &DeviceAttr) {
     lines.field(1, "max_mr_size", format_args!("{:#x}", attr.max_mr_size()));
     lines.field(1, "page_size_cap", format_args!("{:#x}", attr.page_size_cap()));
     lines.field(1, "max_qp", attr.max_qp());

@@ -9,13 +9,13 @@ use sideway::sys::types::{
     ibv_raw_packet_caps as R, ibv_tm_cap_flags as M,
 };
 
-use super::Lines;
+use super::OutputLines;
 
 /// Names of bits, in the order in which they are printed.
 pub(super) type Names<T> = [(T, &'static str)];
 
 /// One line for each bit that is set and has a name.
-pub(super) fn known<T>(lines: &mut Lines, value: T, names: &Names<T>)
+pub(super) fn known<T>(lines: &mut OutputLines, value: T, names: &Names<T>)
 where
     T: Copy + Default + PartialEq + BitAnd<Output = T>,
 {
@@ -27,7 +27,7 @@ where
 }
 
 /// As [`known`], and one line for all bits that have no name.
-pub(super) fn all<T>(lines: &mut Lines, value: T, names: &Names<T>)
+pub(super) fn all<T>(lines: &mut OutputLines, value: T, names: &Names<T>)
 where
     T: Copy + Default + PartialEq + BitAnd<Output = T> + Not<Output = T> + UpperHex + Display,
 {

@@ -28,7 +28,7 @@ pub fn describe(device: &Device<'_>, port: Option<u8>, verbose: bool) -> Result<
         return Err(Failure::setup(format_args!("{name} has no port {port}: its ports are 1 to {ports}")));
     }
 
-    let mut lines = Lines::default();
+    let mut lines = OutputLines::default();
     device::identity(&mut lines, device, &attr);
     if verbose {
         device::limits(&mut lines, &attr);
@@ -45,11 +45,11 @@ pub fn describe(device: &Device<'_>, port: Option<u8>, verbose: bool) -> Result<
 
 /// Text that grows line by line.
 #[derive(Debug, Default)]
-struct Lines {
+struct OutputLines {
     text: String,
 }
 
-impl Lines {
+impl OutputLines {
     fn line(&mut self, line: &str) {
         self.text += line;
         self.text.push('\n');
@@ -67,11 +67,11 @@ impl Lines {
 
 #[cfg(test)]
 mod tests {
-    use super::Lines;
+    use super::OutputLines;
 
     #[test]
     fn values_stand_below_one_another() {
-        let mut lines = Lines::default();
+        let mut lines = OutputLines::default();
         lines.field(1, "transport", "InfiniBand (0)");
         lines.field(1, "max_total_mcast_qp_attach", 7);
         lines.field(1, "max_res_rd_atom", 8);

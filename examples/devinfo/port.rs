@@ -7,12 +7,12 @@ use sideway::ibverbs::device::TransportType;
 use sideway::ibverbs::device_context::DeviceContext;
 use sideway::ibverbs::port::{LinkLayer, Mtu, PhysicalState, PortAttr, PortState};
 
-use super::Lines;
+use super::OutputLines;
 use crate::program::Failure;
 
 /// The lines about one port.
 pub(super) fn all(
-    lines: &mut Lines,
+    lines: &mut OutputLines,
     context: &DeviceContext,
     transport: TransportType,
     number: u8,
@@ -38,7 +38,7 @@ pub(super) fn all(
 }
 
 /// What is always printed.
-fn state(lines: &mut Lines, attr: &PortAttr) {
+fn state(lines: &mut OutputLines, attr: &PortAttr) {
     let state = attr.port_state();
     lines.field(3, "state", format_args!("{} ({})", state_name(state), state.raw()));
     for (label, mtu) in [("max_mtu", attr.max_mtu()), ("active_mtu", attr.active_mtu())] {
@@ -56,7 +56,7 @@ fn state(lines: &mut Lines, attr: &PortAttr) {
     lines.field(3, "link_layer", link_layer);
 }
 
-fn limits(lines: &mut Lines, attr: &PortAttr) {
+fn limits(lines: &mut OutputLines, attr: &PortAttr) {
     let raw = attr.raw();
     lines.field(3, "max_msg_sz", format_args!("{:#x}", attr.max_msg_sz()));
     lines.field(3, "port_cap_flags", format_args!("0x{:08x}", attr.port_cap_flags()));
@@ -78,7 +78,7 @@ fn limits(lines: &mut Lines, attr: &PortAttr) {
 }
 
 /// RoCE version 2 as an IP address is written, everything else with all digits; other types not at all.
-fn gid(lines: &mut Lines, entry: &GidEntry, link_layer: LinkLayer) {
+fn gid(lines: &mut OutputLines, entry: &GidEntry, link_layer: LinkLayer) {
     // C takes a GID without an interface identifier for an empty entry.
     if entry.gid().raw[8..] == [0; 8] {
         return;

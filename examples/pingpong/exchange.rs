@@ -41,18 +41,18 @@ pub fn call_all(host: &str, port: u16, local: &[Endpoint]) -> Result<Vec<Endpoin
     Ok(remote)
 }
 
-/// The server's part: waits for a client, and gives its address to `get_ready`, after which the client may
+/// The server's part: waits for a client, and gives its address to `connect_to`, after which the client may
 /// send; returns it as well.
 ///
 /// # Errors
 ///
-/// The port is taken, the client does not behave as one, or what `get_ready` says.
+/// The port is taken, the client does not behave as one, or what `connect_to` says.
 pub fn answer(
     port: u16,
     local: &Endpoint,
-    get_ready: impl FnOnce(&Endpoint) -> Result<(), Failure>,
+    connect_to: impl FnOnce(&Endpoint) -> Result<(), Failure>,
 ) -> Result<Endpoint, Failure> {
-    answer_all(port, slice::from_ref(local), |all| get_ready(&all[0])).map(|mut all| all.remove(0))
+    answer_all(port, slice::from_ref(local), |all| connect_to(&all[0])).map(|mut all| all.remove(0))
 }
 
 /// The same, of as many addresses on the one side as on the other.
@@ -63,9 +63,9 @@ pub fn answer(
 pub fn answer_all(
     port: u16,
     local: &[Endpoint],
-    get_ready: impl FnOnce(&[Endpoint]) -> Result<(), Failure>,
+    connect_to: impl FnOnce(&[Endpoint]) -> Result<(), Failure>,
 ) -> Result<Vec<Endpoint>, Failure> {
-    answer_on(&listen(port)?, local, get_ready)
+    answer_on(&listen(port)?, local, connect_to)
 }
 
 /// Waits for clients.
@@ -93,20 +93,20 @@ pub fn call_xrc(host: &str, port: u16, local: &XrcAddress) -> Result<(TcpStream,
     Ok((stream, remote))
 }
 
-/// The server's part: the next client's address is given to `get_ready`, after which the client may send.
+/// The server's part: the next client's address is given to `connect_to`, after which the client may send.
 ///
 /// # Errors
 ///
-/// The client does not behave as one, or what `get_ready` says.
+/// The client does not behave as one, or what `connect_to` says.
 pub fn answer_xrc(
     listener: &TcpListener,
     local: &XrcAddress,
-    get_ready: impl FnOnce(&XrcAddress) -> Result<(), Failure>,
+    connect_to: impl FnOnce(&XrcAddress) -> Result<(), Failure>,
 ) -> Result<TcpStream, Failure> {
     let (mut stream, _) = listener.accept()?;
     limit(&stream)?;
     let remote = wire::decode_xrc(&receive(&mut stream)?, local)?;
-    get_ready(&remote)?;
+    connect_to(&remote)?;
     send(&mut stream, wire::encode_xrc(local).as_bytes())?;
     Ok(stream)
 }
@@ -116,7 +116,7 @@ pub fn answer_xrc(
 /// # Errors
 ///
 /// The other side is gone, or says something else.
-pub fn part(peers: &mut [TcpStream], is_client: bool) -> Result<(), Failure> {
+pub fn finish(peers: &mut [TcpStream], is_client: bool) -> Result<(), Failure> {
     let say = |peers: &mut [TcpStream]| peers.iter_mut().try_for_each(|peer| send(peer, wire::END));
     if is_client {
         say(peers)?;
@@ -134,12 +134,12 @@ pub fn part(peers: &mut [TcpStream], is_client: bool) -> Result<(), Failure> {
 fn answer_on(
     listener: &TcpListener,
     local: &[Endpoint],
-    get_ready: impl FnOnce(&[Endpoint]) -> Result<(), Failure>,
+    connect_to: impl FnOnce(&[Endpoint]) -> Result<(), Failure>,
 ) -> Result<Vec<Endpoint>, Failure> {
     let (mut stream, _) = listener.accept()?;
     limit(&stream)?;
     let remote = receive_all(&mut stream, local)?;
-    get_ready(&remote)?;
+    connect_to(&remote)?;
     send_all(&mut stream, local)?;
     match receive(&mut stream)? {
         done if &done == wire::DONE => Ok(remote),

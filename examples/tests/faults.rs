@@ -16,7 +16,7 @@ use sideway::memory::{Buffer, BufferKind, RegisteredBuffer};
 use soft_rnic::faults::{self, Action, Call, Opcode, Rule};
 
 /// How long a completion may take to come.
-const PATIENCE: Duration = Duration::from_secs(10);
+const WAIT_LIMIT: Duration = Duration::from_secs(10);
 
 // [code under test]
 /// A store of one value, and a client that writes to it.
@@ -95,7 +95,7 @@ impl Client {
         // SAFETY: the buffer outlives the completion, which is waited for, and nothing refers to its bytes.
         unsafe { write.setup_sge(self.value.lkey(), self.value.as_ptr() as u64, 64) };
         guard.post()?;
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + WAIT_LIMIT;
         while Instant::now() < end {
             let mut poller = connection.completions.start_poll()?;
             if let Some(completion) = poller.next() {
@@ -119,16 +119,16 @@ impl Client {
 }
 
 /// Rules are the whole process's: tests take turns, and each begins and ends without any.
-struct Turn(#[allow(dead_code)] MutexGuard<'static, ()>);
+struct FaultRulesLock(#[allow(dead_code)] MutexGuard<'static, ()>);
 
-fn turn() -> Turn {
-    static TURN: Mutex<()> = Mutex::new(());
-    let guard = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+fn lock_fault_rules() -> FaultRulesLock {
+    static LOCK: Mutex<()> = Mutex::new(());
+    let guard = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     faults::clear();
-    Turn(guard)
+    FaultRulesLock(guard)
 }
 
-impl Drop for Turn {
+impl Drop for FaultRulesLock {
     fn drop(&mut self) {
         faults::clear();
     }
@@ -145,7 +145,7 @@ fn soft0() -> DeviceContext {
 // [tests]
 #[test]
 fn a_lost_connection_is_made_anew() {
-    let _turn = turn();
+    let _lock = lock_fault_rules();
     let mut client = Client::new(&soft0()).unwrap();
     client.set_value(7);
     // The first two writes get no answer, however often they are sent.
@@ -157,7 +157,7 @@ fn a_lost_connection_is_made_anew() {
 
 #[test]
 fn a_store_that_is_gone_is_given_up() {
-    let _turn = turn();
+    let _lock = lock_fault_rules();
     let mut client = Client::new(&soft0()).unwrap();
     faults::set([Rule::new(Action::Drop(None)).opcode(Opcode::RdmaWrite)], 1).unwrap();
     assert_eq!(client.write().unwrap_err().to_string(), "the store cannot be reached");
@@ -165,7 +165,7 @@ fn a_store_that_is_gone_is_given_up() {
 
 #[test]
 fn without_memory_for_a_queue_pair_nothing_is_left_behind() {
-    let _turn = turn();
+    let _lock = lock_fault_rules();
     let mut client = Client::new(&soft0()).unwrap();
     faults::set([Rule::new(Action::Errno(libc::ENOMEM)).call(Call::CreateQp).nth(2)], 1).unwrap();
     client.write().unwrap_err();
@@ -175,7 +175,7 @@ fn without_memory_for_a_queue_pair_nothing_is_left_behind() {
 
 #[test]
 fn chance_finds_what_nobody_thought_of() {
-    let _turn = turn();
+    let _lock = lock_fault_rules();
     for seed in 0..20 {
         let mut client = Client::new(&soft0()).unwrap();
         let rules = "drop chance=0.2; delay=10us..1ms chance=0.3; qp_fatal chance=0.1";

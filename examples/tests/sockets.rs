@@ -1,11 +1,9 @@
 //! The programs over trespass, each against itself.
 
-mod common;
-
 use std::fs;
 use std::path::Path;
 
-use common::{Output, Running, example, run_with};
+use crate::common::{Output, RunningProgram, example, run_with};
 
 const TCP: [(&str, &str); 1] = [("TRESPASS_TRANSPORT", "tcp")];
 
@@ -16,12 +14,12 @@ const SOFT: [(&str, &str); 1] = [("SIDEWAY_PROVIDER", "soft")];
 const BY_DEVICE: [(&str, &str); 2] = [SOFT[0], ("TRESPASS_TRANSPORT", "rdma")];
 
 /// A server at a port of its own, and that.
-fn server(name: &str, arguments: &[&str]) -> (Running, String) {
+fn server(name: &str, arguments: &[&str]) -> (RunningProgram, String) {
     server_in(name, arguments, &TCP)
 }
 
-fn server_in(name: &str, arguments: &[&str], variables: &[(&str, &str)]) -> (Running, String) {
-    let mut server = Running::start(&example(name).unwrap(), arguments, variables).unwrap();
+fn server_in(name: &str, arguments: &[&str], variables: &[(&str, &str)]) -> (RunningProgram, String) {
+    let mut server = RunningProgram::start(&example(name).unwrap(), arguments, variables).unwrap();
     let mut addr = None;
     server
         .wait_for("said where it listens", |text| {
@@ -174,7 +172,7 @@ fn copy_files(variables: &[(&str, &str)], ending: &str) {
 }
 
 #[test]
-fn what_is_wrong_takes_one_line() {
+fn an_error_takes_one_line() {
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     for name in ["hello", "echo"] {
         let line = client(name, &["client", &nobody]).error(2).unwrap();

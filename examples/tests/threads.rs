@@ -1,8 +1,6 @@
 //! The programs of many threads, over software devices of their own. They check their results themselves, and say what they found.
 
-mod common;
-
-use common::{example, run_with};
+use crate::common::{example, run_with};
 
 const SOFT: (&str, &str) = ("SIDEWAY_PROVIDER", "soft");
 

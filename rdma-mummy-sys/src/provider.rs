@@ -26,16 +26,16 @@ struct Inner {
     mlx5dv: OnceLock<Result<Mlx5dv, LoadError>>,
     efadv: OnceLock<Result<Efadv, LoadError>>,
     /// Where further libraries of this provider come from; `None` for a program's own tables.
-    origin: Option<Origin>,
+    origin: Option<LibraryOrigin>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Origin {
+enum LibraryOrigin {
     System,
     Folder(PathBuf),
 }
 
-impl Origin {
+impl LibraryOrigin {
     fn folder(&self) -> Option<&Path> {
         match self {
             Self::System => None,
@@ -63,7 +63,7 @@ impl Provider {
     ///
     /// [`LoadError`] says what was tried.
     pub fn system() -> Result<Self, LoadError> {
-        Self::load(Origin::System)
+        Self::load(LibraryOrigin::System)
     }
 
     /// The libraries in a folder.
@@ -72,7 +72,7 @@ impl Provider {
     ///
     /// [`LoadError`] says what was tried.
     pub fn from_folder(folder: &Path) -> Result<Self, LoadError> {
-        Self::load(Origin::Folder(folder.to_owned()))
+        Self::load(LibraryOrigin::Folder(folder.to_owned()))
     }
 
     /// A provider of the program's own: a software device, or a stand-in for tests.
@@ -152,8 +152,8 @@ impl Provider {
     }
 
     /// Each origin is loaded once; only success is remembered.
-    fn load(origin: Origin) -> Result<Self, LoadError> {
-        static LOADED: Mutex<Option<HashMap<Origin, Provider>>> = Mutex::new(None);
+    fn load(origin: LibraryOrigin) -> Result<Self, LoadError> {
+        static LOADED: Mutex<Option<HashMap<LibraryOrigin, Provider>>> = Mutex::new(None);
         let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
         let loaded = loaded.get_or_insert_default();
         if let Some(provider) = loaded.get(&origin) {
@@ -162,8 +162,8 @@ impl Provider {
         let library = Library::open(Verbs::LIBRARY, origin.folder())?;
         let verbs = Verbs::load(&library)?;
         let name = match &origin {
-            Origin::System => "system",
-            Origin::Folder(folder) => Box::leak(folder.display().to_string().into_boxed_str()),
+            LibraryOrigin::System => "system",
+            LibraryOrigin::Folder(folder) => Box::leak(folder.display().to_string().into_boxed_str()),
         };
         let provider = Self(Box::leak(Box::new(Inner {
             name,

@@ -1,4 +1,4 @@
-//! `stride-perf`: bandwidth and latency of RDMA, as perftest defines them.
+//! `stride-perf`: measures bandwidth and latency of RDMA by perftest's definitions.
 
 use std::io::ErrorKind;
 use std::process::ExitCode;
@@ -11,14 +11,14 @@ use stride::plan::RunPlan;
 use stride::report::Output;
 use stride::{session, suite};
 
-/// What every error exits with.
+/// The exit status of every error.
 const FAILURE: u8 = 2;
 
 fn main() -> ExitCode {
     let failure = match cli::command(std::env::args_os()) {
         Ok(command) => match run(command) {
             Ok(code) => return ExitCode::from(code),
-            // Whoever reads the table has seen enough of it: no failure.
+            // The reader closed the pipe, which is not a failure.
             Err(Error::Output(error)) if error.kind() == ErrorKind::BrokenPipe => return ExitCode::SUCCESS,
             Err(error) => {
                 eprintln!("stride-perf: {}", error.one_line());
@@ -36,7 +36,7 @@ fn main() -> ExitCode {
     ExitCode::from(FAILURE)
 }
 
-/// What the process exits with.
+/// Runs the command and returns the exit status.
 #[allow(unsafe_code, reason = "the environment, while there is one thread")]
 fn run(command: StrideCommand) -> Result<u8, Error> {
     let words = std::env::args_os().collect();
@@ -44,7 +44,7 @@ fn run(command: StrideCommand) -> Result<u8, Error> {
         StrideCommand::Test(cli) => {
             let args = cli.output.clone();
             let plan = RunPlan::new(*cli)?;
-            // SAFETY: `main` has called this, and no thread has been made.
+            // SAFETY: `main` calls this function before it creates any thread.
             unsafe { avoid_scatter(plan.local.buffer) };
             let output = Output::of_run(&args, &plan, words)?;
             session::to_the_end(output, |output| session::run(&plan, output))
@@ -54,7 +54,7 @@ fn run(command: StrideCommand) -> Result<u8, Error> {
         }
         StrideCommand::Suite(args, files) => suite::run(&args, &files),
         StrideCommand::Serve(args, files) => {
-            // SAFETY: as above.
+            // SAFETY: `main` calls this function before it creates any thread.
             unsafe { avoid_scatter(args.memory.kind()) };
             let output = Output::of_server(&files, words)?;
             session::to_the_end(output, |output| session::serve(&(*args).into(), output))

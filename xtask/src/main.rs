@@ -4,6 +4,7 @@ mod api;
 mod bench;
 mod c_lib;
 mod parity;
+mod prose;
 mod soft_libs;
 mod softroce;
 
@@ -16,12 +17,12 @@ use clap::{Parser, Subcommand};
 #[command(name = "cargo xtask", about = "The chores of the project")]
 struct Cli {
     #[command(subcommand)]
-    chore: Chore,
+    command: XtaskCommand,
 }
 
 #[derive(Subcommand)]
-enum Chore {
-    /// List what the crates offer (docs/api), or check that, and that nothing is gone
+enum XtaskCommand {
+    /// List what the crates offer (docs/generated/api), or check that, and that nothing is gone
     Api(api::Args),
     /// Measure speed, as ratios within one interleaved run
     Bench(bench::Args),
@@ -34,8 +35,9 @@ enum Chore {
     },
     /// Build and install the C companion of rdma-mummy-sys
     CLib(c_lib::Args),
-    /// Make docs/stride-parity.md of stride/perftest-flags.toml, or check it
+    /// Make docs/generated/stride-parity.md of stride/perftest-flags.toml, or check it
     Parity(parity::Args),
+    Prose(prose::Args),
     /// Build the software device as libibverbs.so.1, for C programs
     SoftLibs(soft_libs::Args),
     Softroce(softroce::Args),
@@ -43,14 +45,15 @@ enum Chore {
 
 fn main() -> anyhow::Result<ExitCode> {
     let root = root();
-    match Cli::parse().chore {
-        Chore::Api(args) => api::run(&root, &args),
-        Chore::Bench(args) => bench::run(&root, &args),
-        Chore::Bindings { arguments } => bindings(&root, &arguments),
-        Chore::CLib(args) => c_lib::run(&root, &args),
-        Chore::Parity(args) => parity::run(&root, &args),
+    match Cli::parse().command {
+        XtaskCommand::Api(args) => api::run(&root, &args),
+        XtaskCommand::Bench(args) => bench::run(&root, &args),
+        XtaskCommand::Bindings { arguments } => bindings(&root, &arguments),
+        XtaskCommand::CLib(args) => c_lib::run(&root, &args),
+        XtaskCommand::Parity(args) => parity::run(&root, &args),
+        XtaskCommand::Prose(args) => prose::run(&root, &args),
         Chore::SoftLibs(args) => soft_libs::run(&root, &args),
-        Chore::Softroce(args) => softroce::run(&root, &args),
+        XtaskCommand::Softroce(args) => softroce::run(&root, &args),
     }
 }
 

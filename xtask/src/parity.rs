@@ -12,7 +12,7 @@ use serde::Deserialize;
 const DATA: &str = "stride/perftest-flags.toml";
 
 /// What is made of it.
-const DOCUMENT: &str = "docs/stride-parity.md";
+const DOCUMENT: &str = "docs/generated/stride-parity.md";
 
 /// How many programs there are.
 const ALL: usize = 8;

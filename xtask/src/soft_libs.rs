@@ -14,29 +14,32 @@ use serde_json::Value;
 
 /// A shared object: its name, the script that gives its symbols their versions, below the workspace's folder, and what it
 /// is made of.
-struct Library {
+struct SoftLibrary {
     soname: &'static str,
     version_script: &'static str,
-    made_of: Source,
+    made_of: LibrarySource,
 }
 
-enum Source {
+enum LibrarySource {
     /// The static library of this package.
     Package(&'static str),
     /// A file of assembly that jumps to another library, made before and found beside it.
     Jumps { file: &'static str, to: &'static str },
 }
 
-const LIBRARIES: [Library; 2] = [
-    Library {
+const LIBRARIES: [SoftLibrary; 2] = [
+    SoftLibrary {
         soname: "libibverbs.so.1",
         version_script: "soft-rnic/c-abi/src/libibverbs/libibverbs.map",
-        made_of: Source::Package("soft-rnic-c-abi"),
+        made_of: LibrarySource::Package("soft-rnic-c-abi"),
     },
-    Library {
+    SoftLibrary {
         soname: "librdmacm.so.1",
         version_script: "soft-rnic/c-abi/src/librdmacm/librdmacm.map",
-        made_of: Source::Jumps { file: "soft-rnic/c-abi/src/librdmacm/forward.S", to: "libibverbs.so.1" },
+        made_of: LibrarySource::Jumps {
+            file: "soft-rnic/c-abi/src/librdmacm/forward.S",
+            to: "libibverbs.so.1",
+        },
     },
 ];
 
@@ -106,7 +109,7 @@ fn archive(root: &Path, args: &Args, package: &str) -> Result<PathBuf> {
 }
 
 /// Makes the shared object, beside its name and then in its place: a program that runs keeps the old one.
-fn link(root: &Path, args: &Args, library: &Library, out: &Path) -> Result<()> {
+fn link(root: &Path, args: &Args, library: &SoftLibrary, out: &Path) -> Result<()> {
     let soname = library.soname;
     let new = out.join(format!(".{soname}.{}", std::process::id()));
     let compiler = env::var_os("CC").unwrap_or_else(|| "cc".into());
@@ -116,11 +119,11 @@ fn link(root: &Path, args: &Args, library: &Library, out: &Path) -> Result<()> {
     // Nothing undefined, nothing bound late, and never unloaded: its threads run its code.
     command.args(["-Wl,--gc-sections", "-Wl,-z,defs", "-Wl,-z,now", "-Wl,-z,relro", "-Wl,-z,nodelete"]);
     match library.made_of {
-        Source::Package(package) => {
+        LibrarySource::Package(package) => {
             let archive = archive(root, args, package)?;
             command.arg("-Wl,--whole-archive").arg(archive).arg("-Wl,--no-whole-archive").args(NEEDED);
         }
-        Source::Jumps { file, to } => {
+        LibrarySource::Jumps { file, to } => {
             command.arg("-nostdlib").arg(root.join(file)).arg(out.join(to)).arg("-Wl,-rpath,$ORIGIN");
         }
     }

@@ -1,4 +1,4 @@
-//! Running programs, none of them for longer than it may.
+//! RunningProgram programs, none of them for longer than it may.
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
@@ -100,7 +100,7 @@ impl std::fmt::Display for Output {
 
 /// A program that runs. It is killed when this goes.
 #[derive(Debug)]
-pub(crate) struct Running {
+pub(crate) struct RunningProgram {
     title: String,
     child: Child,
     stdout: Pipe,
@@ -108,7 +108,7 @@ pub(crate) struct Running {
     started: Instant,
 }
 
-impl Running {
+impl RunningProgram {
     /// Starts a program with these arguments, and these variables in its environment.
     pub(crate) fn start(
         program: &Path,
@@ -182,7 +182,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningProgram {
     fn drop(&mut self) {
         self.kill();
     }
@@ -199,7 +199,7 @@ pub(crate) fn run_with(
     arguments: &[&str],
     environment: &[(&str, &str)],
 ) -> Result<Output, String> {
-    Running::start(program, arguments, environment)?.finish()
+    RunningProgram::start(program, arguments, environment)?.finish()
 }
 
 /// What a program writes, read as it comes.

@@ -8,31 +8,31 @@ use std::collections::VecDeque;
 use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::{Verbs, rdmacm};
 
-use crate::fake::*;
-use crate::word::*;
+use super::fake::*;
+use super::word::*;
 
 /// An identifier with everything that a connected one has.
-struct Connected {
-    context: Context,
-    qp: Held<ibv_qp>,
-    srq: Held<ibv_srq>,
-    send_cq: Held<ibv_cq>,
-    recv_cq: Held<ibv_cq>,
+struct ConnectedId {
+    context: FakeContext,
+    qp: HeldObject<ibv_qp>,
+    srq: HeldObject<ibv_srq>,
+    send_cq: HeldObject<ibv_cq>,
+    recv_cq: HeldObject<ibv_cq>,
     id: Fake<rdma_cm_id>,
 }
 
-impl Connected {
+impl ConnectedId {
     fn new(release: Release) -> Self {
-        let context = Context::shorter_by(release.verbs_context);
+        let context = FakeContext::shorter_by(release.verbs_context);
         let id = Fake::new();
         let (qp, srq) = (ibv_qp::on(&context), ibv_srq::on(&context));
         let (send_cq, recv_cq) = (ibv_cq::on(&context), ibv_cq::on(&context));
-        set!(id, rdma_cm_id, pd = Word::sample(50));
+        set!(id, rdma_cm_id, pd = AbiWord::sample(50));
         set!(id, rdma_cm_id, qp = qp.ptr);
         set!(id, rdma_cm_id, send_cq = send_cq.ptr);
         set!(id, rdma_cm_id, recv_cq = recv_cq.ptr);
-        set!(id, rdma_cm_id, send_cq_channel = Word::sample(51));
-        set!(id, rdma_cm_id, recv_cq_channel = Word::sample(52));
+        set!(id, rdma_cm_id, send_cq_channel = AbiWord::sample(51));
+        set!(id, rdma_cm_id, recv_cq_channel = AbiWord::sample(52));
         set!(context.0, verbs_context, context.ops.post_send = Some(post_send));
         set!(context.0, verbs_context, context.ops.post_recv = Some(post_recv));
         set!(context.0, verbs_context, context.ops.post_srq_recv = Some(post_srq_recv));
@@ -124,7 +124,7 @@ unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited: c_int) -> c_int {
     next_result()
 }
 
-/// Says that the event is of the completion queue that the channel was made for in [`Connected`].
+/// Says that the event is of the completion queue that the channel was made for in [`ConnectedId`].
 unsafe extern "C" fn get_cq_event(
     channel: *mut ibv_comp_channel,
     cq: *mut *mut ibv_cq,
@@ -166,7 +166,7 @@ const START: u64 = 0x10_000;
 const LKEY: u32 = 0x1234;
 
 fn context() -> *mut c_void {
-    Word::sample(0x77)
+    AbiWord::sample(0x77)
 }
 
 fn region() -> Fake<ibv_mr> {
@@ -189,17 +189,17 @@ fn remote(addr: u64, rkey: u32) -> [u64; 3] {
 /// Runs a posting function in each release, once with success and once with an error of the device.
 fn check_post(
     operation: &'static str,
-    expected: &dyn Fn(&Connected) -> Vec<u64>,
+    expected: &dyn Fn(&ConnectedId) -> Vec<u64>,
     post: &dyn Fn(*mut rdma_cm_id) -> c_int,
 ) {
     for release in RELEASES {
-        let connected = Connected::new(release);
+        let connected = ConnectedId::new(release);
         check_post_on(&connected, operation, &expected(&connected), post);
     }
 }
 
 fn check_post_on(
-    connected: &Connected,
+    connected: &ConnectedId,
     operation: &'static str,
     expected: &[u64],
     post: &dyn Fn(*mut rdma_cm_id) -> c_int,
@@ -213,7 +213,11 @@ fn check_post_on(
     }
 }
 
-fn sent(opcode: ibv_wr_opcode, destination: [u64; 3], pieces: &[ibv_sge]) -> impl Fn(&Connected) -> Vec<u64> {
+fn sent(
+    opcode: ibv_wr_opcode,
+    destination: [u64; 3],
+    pieces: &[ibv_sge],
+) -> impl Fn(&ConnectedId) -> Vec<u64> {
     let list: Vec<u64> =
         pieces.iter().flat_map(|piece| [piece.addr, piece.length.word(), piece.lkey.word()]).collect();
     move |connected| {
@@ -232,14 +236,14 @@ const PEER: u64 = 0x1_2345_6789;
 /// What [`wait`] does at each step, for a completion that comes while it sleeps.
 fn check_wait(
     function: unsafe fn(&Verbs, *mut rdma_cm_id, *mut ibv_wc) -> c_int,
-    cq_of: fn(&Connected) -> *mut ibv_cq,
+    cq_of: fn(&ConnectedId) -> *mut ibv_cq,
     channel: u64,
 ) {
     let lib = table();
     let wc = <*mut ibv_wc>::sample(9);
     let channel = <*mut ibv_comp_channel>::sample(channel).word();
     for release in RELEASES {
-        let connected = Connected::new(release);
+        let connected = ConnectedId::new(release);
         let cq = cq_of(&connected);
         EVENT_CQ.set(cq);
         let poll = ("poll_cq", vec![cq.word(), 1, wc.word()]);
@@ -274,11 +278,11 @@ fn check_register(
     access: u64,
 ) {
     for release in RELEASES {
-        let connected = Connected::new(release);
-        let addr = Word::sample(3);
+        let connected = ConnectedId::new(release);
+        let addr = AbiWord::sample(3);
         // SAFETY: the identifier is live, the memory is not used.
         let mr = unsafe { function(&table(), connected.id.ptr(), addr, 4) };
-        assert_eq!(mr, Word::sample(RESULT));
+        assert_eq!(mr, AbiWord::sample(RESULT));
         assert_called("ibv_reg_mr", &[<*mut ibv_pd>::sample(50).word(), addr.word(), 4, access]);
     }
 }
@@ -327,7 +331,7 @@ tests! {
     }
 
     fn rdma_dereg_mr() {
-        let mr = Word::sample(1);
+        let mr = AbiWord::sample(1);
         for (result, returned, error) in [(0, 0, 0), (libc::EBUSY, -1, libc::EBUSY)] {
             will_return(&[result]);
             clear_errno();
@@ -345,7 +349,7 @@ tests! {
         // SAFETY: the identifier is live, and the pieces are.
         let post = |id| unsafe { rdmacm::rdma_post_recvv(id, context(), list, 2) };
         for release in RELEASES {
-            let connected = Connected::new(release);
+            let connected = ConnectedId::new(release);
             let expected = [&[connected.qp.ptr.word()], &words[..]].concat();
             check_post_on(&connected, "post_recv", &expected, &post);
             set!(connected.id, rdma_cm_id, srq = connected.srq.ptr);
@@ -387,10 +391,10 @@ tests! {
 
     fn rdma_post_recv() {
         let mr = region();
-        let expected = |connected: &Connected| vec![connected.qp.ptr.word(), WR_ID, START, 0x100, LKEY.word()];
+        let expected = |connected: &ConnectedId| vec![connected.qp.ptr.word(), WR_ID, START, 0x100, LKEY.word()];
         check_post("post_recv", &expected, &|id| {
             // SAFETY: identifier and region are live, and the piece is the whole region.
-            unsafe { rdmacm::rdma_post_recv(id, context(), Word::sample(0x10), 0x100, mr.ptr()) }
+            unsafe { rdmacm::rdma_post_recv(id, context(), AbiWord::sample(0x10), 0x100, mr.ptr()) }
         });
     }
 
@@ -399,7 +403,7 @@ tests! {
         for (mr, lkey) in [(mr.ptr(), LKEY), (core::ptr::null_mut(), 0)] {
             check_post("post_send", &sent(SEND, NOWHERE, &[ibv_sge { lkey, ..piece(0) }]), &|id| {
                 // SAFETY: identifier and region are live.
-                unsafe { rdmacm::rdma_post_send(id, context(), Word::sample(0x10), 8, mr, 2) }
+                unsafe { rdmacm::rdma_post_send(id, context(), AbiWord::sample(0x10), 8, mr, 2) }
             });
         }
     }
@@ -408,7 +412,7 @@ tests! {
         let mr = region();
         check_post("post_send", &sent(READ, remote(PEER, 0x55), &[piece(0)]), &|id| {
             // SAFETY: identifier and region are live.
-            unsafe { rdmacm::rdma_post_read(id, context(), Word::sample(0x10), 8, mr.ptr(), 2, PEER, 0x55) }
+            unsafe { rdmacm::rdma_post_read(id, context(), AbiWord::sample(0x10), 8, mr.ptr(), 2, PEER, 0x55) }
         });
     }
 
@@ -417,7 +421,7 @@ tests! {
         for (mr, lkey) in [(mr.ptr(), LKEY), (core::ptr::null_mut(), 0)] {
             check_post("post_send", &sent(WRITE, remote(PEER, 0x55), &[ibv_sge { lkey, ..piece(0) }]), &|id| {
                 // SAFETY: identifier and region are live.
-                unsafe { rdmacm::rdma_post_write(id, context(), Word::sample(0x10), 8, mr, 2, PEER, 0x55) }
+                unsafe { rdmacm::rdma_post_write(id, context(), AbiWord::sample(0x10), 8, mr, 2, PEER, 0x55) }
             });
         }
     }
@@ -429,7 +433,7 @@ tests! {
         for (mr, lkey) in [(mr.ptr(), LKEY), (core::ptr::null_mut(), 0)] {
             check_post("post_send", &sent(SEND, destination, &[ibv_sge { lkey, ..piece(0) }]), &|id| {
                 // SAFETY: identifier and region are live; the address handle is only handed on.
-                unsafe { rdmacm::rdma_post_ud_send(id, context(), Word::sample(0x10), 8, mr, 2, ah, 0x66) }
+                unsafe { rdmacm::rdma_post_ud_send(id, context(), AbiWord::sample(0x10), 8, mr, 2, ah, 0x66) }
             });
         }
     }

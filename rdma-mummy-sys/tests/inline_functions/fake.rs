@@ -8,7 +8,7 @@ use std::mem::offset_of;
 
 use rdma_mummy_sys::types::*;
 
-use crate::word::Word;
+use super::word::AbiWord;
 
 /// How many bytes a release's structs are shorter than the bindings.
 ///
@@ -118,9 +118,9 @@ macro_rules! set {
 }
 
 /// An extended context.
-pub(crate) struct Context(pub(crate) Fake<verbs_context>);
+pub(crate) struct FakeContext(pub(crate) Fake<verbs_context>);
 
-impl Context {
+impl FakeContext {
     /// One that begins `front` bytes late, as an older library's does, and says so.
     pub(crate) fn shorter_by(front: usize) -> Self {
         let fake = Fake::cut(front, 0);
@@ -146,28 +146,28 @@ impl Context {
 
 /// What a function is called on: a context, or an object that points to its context.
 pub(crate) trait Object: Sized {
-    fn on(context: &Context) -> Held<Self>;
+    fn on(context: &FakeContext) -> HeldObject<Self>;
 }
 
 /// An object, and its memory where it has its own.
-pub(crate) struct Held<T> {
+pub(crate) struct HeldObject<T> {
     pub(crate) ptr: *mut T,
     pub(crate) fake: Option<Fake<T>>,
 }
 
 impl Object for ibv_context {
-    fn on(context: &Context) -> Held<Self> {
-        Held { ptr: context.ptr(), fake: None }
+    fn on(context: &FakeContext) -> HeldObject<Self> {
+        HeldObject { ptr: context.ptr(), fake: None }
     }
 }
 
 macro_rules! objects {
     ($($Object:ident)*) => {$(
         impl Object for $Object {
-            fn on(context: &Context) -> Held<Self> {
+            fn on(context: &FakeContext) -> HeldObject<Self> {
                 let fake = Fake::new();
                 set!(fake, $Object, context = context.ptr());
-                Held { ptr: fake.ptr(), fake: Some(fake) }
+                HeldObject { ptr: fake.ptr(), fake: Some(fake) }
             }
         }
     )*};
@@ -180,44 +180,44 @@ objects! {
 
 /// A call that a recorder saw.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Call {
+pub(crate) struct RecordedCall {
     pub(crate) operation: &'static str,
     pub(crate) arguments: Vec<u64>,
 }
 
 thread_local! {
-    static CALLS: RefCell<Vec<Call>> = const { RefCell::new(Vec::new()) };
+    static CALLS: RefCell<Vec<RecordedCall>> = const { RefCell::new(Vec::new()) };
 }
 
 /// The example that recorders return.
 pub(crate) const RESULT: u64 = 99;
 
 /// The example, in the type of a result.
-pub(crate) fn expected_like<T: Word>(_: T) -> T {
+pub(crate) fn expected_like<T: AbiWord>(_: T) -> T {
     T::sample(RESULT)
 }
 
 pub(crate) fn record(operation: &'static str, arguments: Vec<u64>) {
-    CALLS.with_borrow_mut(|calls| calls.push(Call { operation, arguments }));
+    CALLS.with_borrow_mut(|calls| calls.push(RecordedCall { operation, arguments }));
 }
 
 /// What was called since the last question.
-pub(crate) fn calls() -> Vec<Call> {
+pub(crate) fn calls() -> Vec<RecordedCall> {
     CALLS.take()
 }
 
 /// Fails unless exactly this was called since the last question.
 #[track_caller]
 pub(crate) fn assert_called(operation: &'static str, arguments: &[u64]) {
-    assert_eq!(calls(), [Call { operation, arguments: arguments.to_vec() }]);
+    assert_eq!(calls(), [RecordedCall { operation, arguments: arguments.to_vec() }]);
 }
 
 /// `recorder!(name(arg: type, ..) -> type)`: a C function that records its arguments and returns [`RESULT`].
 macro_rules! recorder {
     ($name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)?) => {{
         unsafe extern "C" fn recorder($($arg: $ty),*) $(-> $ret)? {
-            $crate::fake::record(stringify!($name), vec![$($crate::word::Word::word($arg)),*]);
-            $crate::word::Word::sample($crate::fake::RESULT)
+            $crate::inline_functions::fake::record(stringify!($name), vec![$($crate::inline_functions::word::AbiWord::word($arg)),*]);
+            $crate::inline_functions::word::AbiWord::sample($crate::inline_functions::fake::RESULT)
         }
         recorder as unsafe extern "C" fn($($ty),*) $(-> $ret)?
     }};
@@ -228,7 +228,7 @@ macro_rules! recorder {
 pub(crate) struct Samples(u64);
 
 impl Samples {
-    pub(crate) fn next<T: Word>(&mut self) -> T {
+    pub(crate) fn next<T: AbiWord>(&mut self) -> T {
         self.0 += 1;
         T::sample(self.0)
     }

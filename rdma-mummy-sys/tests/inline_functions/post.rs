@@ -5,8 +5,8 @@ use core::ffi::{c_int, c_void};
 use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::{qp_ex_op, verbs};
 
-use crate::fake::*;
-use crate::word::*;
+use super::fake::*;
+use super::word::*;
 
 struct_cases! {
     QP_CASES, ibv_qp_ex of verbs, shorter by |release| release.qp_ex;
@@ -47,7 +47,7 @@ tests! {
             wq: *mut ibv_wq, wr: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr,
         ) -> c_int);
         set!(fake, ibv_wq, post_recv = Some(operation));
-        let (wr, bad) = (Word::sample(1), Word::sample(2));
+        let (wr, bad) = (AbiWord::sample(1), AbiWord::sample(2));
         // SAFETY: the work queue is live and has the operation, which uses no argument.
         assert_eq!(unsafe { verbs::ibv_post_wq_recv(fake.ptr(), wr, bad) }, RESULT as c_int);
         assert_called("post_recv", &[fake.ptr().word(), wr.word(), bad.word()]);
@@ -55,13 +55,13 @@ tests! {
 
     fn ibv_post_srq_ops() {
         let op = <*mut ibv_ops_wr>::sample(1);
-        let call = |context: &Context, bad: *mut *mut ibv_ops_wr| {
+        let call = |context: &FakeContext, bad: *mut *mut ibv_ops_wr| {
             let srq = ibv_srq::on(context);
             // SAFETY: the queue is live, and `bad` is valid for writing.
             (unsafe { verbs::ibv_post_srq_ops(srq.ptr, op, bad) }, srq.ptr.word())
         };
         for release in RELEASES {
-            let context = Context::shorter_by(release.verbs_context);
+            let context = FakeContext::shorter_by(release.verbs_context);
             let mut bad = core::ptr::null_mut();
             assert!(call(&context, &raw mut bad).0.is_unsupported());
             assert_eq!(bad, op, "the first operation was not posted");
@@ -76,7 +76,7 @@ tests! {
             assert_called("post_srq_ops", &[srq, op.word(), (&raw mut bad).word()]);
             assert!(bad.is_null(), "left to the operation");
         }
-        let context = Context::shorter_by(core::mem::offset_of!(verbs_context, post_srq_ops) + 8);
+        let context = FakeContext::shorter_by(core::mem::offset_of!(verbs_context, post_srq_ops) + 8);
         let mut bad = core::ptr::null_mut();
         assert!(call(&context, &raw mut bad).0.is_unsupported());
         assert_eq!(bad, op);

@@ -6,8 +6,8 @@ use std::cell::Cell;
 use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::{Verbs, verbs};
 
-use crate::fake::*;
-use crate::word::*;
+use super::fake::*;
+use super::word::*;
 
 context_cases! {
     ibv_create_cq_ex(context: ibv_context, attr: *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex = create_cq_ex;
@@ -52,7 +52,7 @@ tests! {
         let pd = <*mut ibv_pd>::sample(7);
         let only_pd = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD.0;
         for release in RELEASES {
-            let context = Context::shorter_by(release.verbs_context);
+            let context = FakeContext::shorter_by(release.verbs_context);
             let mut attr = ibv_qp_init_attr_ex { pd, ..Default::default() };
             let attr = &raw mut attr;
             // SAFETY: context and attributes are live in every call.
@@ -106,7 +106,7 @@ tests! {
             (with_pd | 1 << 31, basic, false),
         ];
         for release in RELEASES {
-            let context = Context::shorter_by(release.verbs_context);
+            let context = FakeContext::shorter_by(release.verbs_context);
             let mut attr = ibv_srq_init_attr_ex {
                 srq_context: core::ptr::null_mut(),
                 attr: ibv_srq_attr { max_wr: 0, max_sge: 0, srq_limit: 0 },
@@ -151,7 +151,7 @@ tests! {
 
     fn ibv_create_wq() {
         for release in RELEASES {
-            let context = Context::shorter_by(release.verbs_context);
+            let context = FakeContext::shorter_by(release.verbs_context);
             let wq_context = <*mut c_void>::sample(5);
             let mut attr = ibv_wq_init_attr {
                 wq_context,
@@ -195,7 +195,7 @@ tests! {
             }
         }
         // A library that is too old to have the operation.
-        let context = Context::shorter_by(core::mem::offset_of!(verbs_context, create_wq) + 8);
+        let context = FakeContext::shorter_by(core::mem::offset_of!(verbs_context, create_wq) + 8);
         clear_errno();
         // SAFETY: the context is live; without the operation the attributes are not read.
         assert!(unsafe { verbs::ibv_create_wq(context.ptr(), core::ptr::null_mut()) }.is_unsupported());

@@ -6,7 +6,7 @@ use core::fmt::Debug;
 use rdma_mummy_sys::types::*;
 
 /// A type that a C function takes or returns.
-pub(crate) trait Word: Copy {
+pub(crate) trait AbiWord: Copy {
     /// The n-th example: each n gives another one.
     fn sample(n: u64) -> Self;
 
@@ -15,12 +15,12 @@ pub(crate) trait Word: Copy {
 }
 
 /// What an `Option` of an operation looks like when it fails for want of one.
-pub(crate) trait Refusal: Word + Debug {
+pub(crate) trait ErrorReturn: AbiWord + Debug {
     /// Whether this is what a function returns that is not supported, `errno` included where it counts.
     fn is_unsupported(self) -> bool;
 }
 
-impl Word for () {
+impl AbiWord for () {
     fn sample(_: u64) -> Self {}
 
     fn word(self) -> u64 {
@@ -30,7 +30,7 @@ impl Word for () {
 
 macro_rules! integers {
     ($($ty:ty)*) => {$(
-        impl Word for $ty {
+        impl AbiWord for $ty {
             fn sample(n: u64) -> Self {
                 n as $ty
             }
@@ -44,7 +44,7 @@ macro_rules! integers {
 
 integers! { u8 u16 u32 u64 usize i32 isize }
 
-impl Word for bool {
+impl AbiWord for bool {
     fn sample(n: u64) -> Self {
         n % 2 == 1
     }
@@ -56,7 +56,7 @@ impl Word for bool {
 
 macro_rules! newtypes {
     ($($ty:ident)*) => {$(
-        impl Word for $ty {
+        impl AbiWord for $ty {
             fn sample(n: u64) -> Self {
                 $ty(n as u32)
             }
@@ -75,7 +75,7 @@ fn address(n: u64) -> usize {
     n as usize * 0x1000
 }
 
-impl<T> Word for *mut T {
+impl<T> AbiWord for *mut T {
     fn sample(n: u64) -> Self {
         core::ptr::without_provenance_mut(address(n))
     }
@@ -85,7 +85,7 @@ impl<T> Word for *mut T {
     }
 }
 
-impl<T> Word for *const T {
+impl<T> AbiWord for *const T {
     fn sample(n: u64) -> Self {
         core::ptr::without_provenance(address(n))
     }
@@ -95,13 +95,13 @@ impl<T> Word for *const T {
     }
 }
 
-impl Refusal for c_int {
+impl ErrorReturn for c_int {
     fn is_unsupported(self) -> bool {
         self == libc::EOPNOTSUPP
     }
 }
 
-impl<T> Refusal for *mut T {
+impl<T> ErrorReturn for *mut T {
     fn is_unsupported(self) -> bool {
         self.is_null() && errno() == libc::EOPNOTSUPP
     }

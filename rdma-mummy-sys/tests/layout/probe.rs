@@ -49,7 +49,7 @@ impl fmt::Display for Probe {
 }
 
 /// What came of asking.
-pub(crate) struct Outcome {
+pub(crate) struct ProbeOutcome {
     pub(crate) values: BTreeMap<Probe, i64>,
     /// What the headers do not know.
     pub(crate) unknown: Vec<Probe>,
@@ -59,7 +59,7 @@ pub(crate) struct Outcome {
 const ROUNDS: usize = 5;
 
 /// Asks everything of the headers in `include`; an `Err` says why nothing could be asked.
-pub(crate) fn run(include: &Path, probes: &[Probe]) -> Result<Outcome, String> {
+pub(crate) fn run(include: &Path, probes: &[Probe]) -> Result<ProbeOutcome, String> {
     if !include.join("infiniband/verbs.h").exists() {
         return Err(format!("no infiniband/verbs.h in {}", include.display()));
     }
@@ -174,7 +174,7 @@ impl Drop for Compiler {
 }
 
 /// Runs the program, and sorts what it says.
-fn answers(program: &Path, probes: &[Probe], refused: &BTreeSet<usize>) -> Outcome {
+fn answers(program: &Path, probes: &[Probe], refused: &BTreeSet<usize>) -> ProbeOutcome {
     let output = Command::new(program).output().expect("the program was just compiled");
     assert!(output.status.success(), "{}", output.status);
     let text = String::from_utf8(output.stdout).expect("numbers");
@@ -185,5 +185,5 @@ fn answers(program: &Path, probes: &[Probe], refused: &BTreeSet<usize>) -> Outco
         values.insert(probe.clone(), value.parse().expect("a number"));
     }
     let unknown = refused.iter().map(|number| probes[*number].clone()).collect();
-    Outcome { values, unknown }
+    ProbeOutcome { values, unknown }
 }

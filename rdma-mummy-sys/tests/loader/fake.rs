@@ -26,12 +26,12 @@ impl Folder {
 }
 
 /// A library to be: functions without arguments, and the number that each returns.
-pub(crate) struct Source {
+pub(crate) struct FakeSource {
     functions: BTreeMap<String, String>,
     needed: Option<PathBuf>,
 }
 
-impl Source {
+impl FakeSource {
     pub(crate) fn new(functions: Vec<String>) -> Self {
         let functions = functions.into_iter().map(|name| (name, "0".to_owned())).collect();
         Self { functions, needed: None }

@@ -5,14 +5,14 @@ use std::ffi::CString;
 const TABLES: &str = include_str!("../../src/bindings/tables.rs");
 
 /// One line of a table.
-struct Line {
+struct TableLine {
     required: bool,
     version: String,
     name: String,
 }
 
 /// The lines of one library.
-fn lines(library: &str) -> Vec<Line> {
+fn lines(library: &str) -> Vec<TableLine> {
     let start = TABLES.find(&format!("{library:?}")).expect("a table of this library");
     let mut required = true;
     let mut lines = Vec::new();
@@ -21,7 +21,7 @@ fn lines(library: &str) -> Vec<Line> {
         let mut quoted = line.split('"').skip(1);
         let Some((version, name)) = quoted.next().zip(line.split(" fn ").nth(1)) else { continue };
         let name = name.split('(').next().unwrap_or_default().to_owned();
-        lines.push(Line { required, version: version.to_owned(), name });
+        lines.push(TableLine { required, version: version.to_owned(), name });
     }
     assert!(lines.len() > 10, "{library}: the tables are no longer understood");
     lines

@@ -1,20 +1,20 @@
-//! How far the measured loops have come, for others to see.
+//! The progress of the measured loops, for other threads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Messages of one thread that are through: its loop stores their number, which costs it one instruction, and another thread
-/// reads it now and then. It has a cache line of its own.
+/// The number of one thread's completed messages. The loop stores it with one instruction, and
+/// another thread reads it occasionally. It fills a cache line.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct ThreadProgress(AtomicU64);
 
 impl ThreadProgress {
-    /// None are through.
+    /// Starts at 0.
     pub const fn new() -> Self {
         Self(AtomicU64::new(0))
     }
 
-    /// So many are through.
+    /// Stores the number of completed messages.
     #[inline(always)]
     pub fn set(&self, messages: u64) {
         self.0.store(messages, Ordering::Relaxed);
@@ -25,26 +25,26 @@ impl ThreadProgress {
     }
 }
 
-/// Messages of all threads that are through.
+/// The number of all threads' completed messages.
 #[derive(Debug)]
 pub struct TestProgress(Box<[ThreadProgress]>);
 
 impl TestProgress {
-    /// Of so many threads, of which none has begun.
+    /// The progress of `threads` threads, none of which has begun.
     pub fn of_threads(threads: u32) -> Self {
         Self((0..threads.max(1)).map(|_| ThreadProgress::new()).collect())
     }
 
-    /// A thread's, from 0.
+    /// A thread's progress; threads count from 0.
     ///
     /// # Panics
     ///
-    /// If there is no such thread.
+    /// If the thread does not exist.
     pub fn of(&self, thread: usize) -> &ThreadProgress {
         &self.0[thread]
     }
 
-    /// How many are through: some time ago, as nothing else is ordered by it.
+    /// The number of completed messages. It may be slightly old, and orders nothing else.
     pub fn get(&self) -> u64 {
         self.0.iter().map(ThreadProgress::get).sum()
     }

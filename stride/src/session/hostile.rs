@@ -1,10 +1,11 @@
-//! A peer of the control connection that says anything.
+//! A malicious peer of the control connection, for fuzzing.
 //!
-//! What must hold, of either side: it reads on or gives up, without a panic; what it read is written so that it is read as the
-//! same again; and what it says to its user of it is one line.
+//! Either side must read on or give up without a panic. A message that it accepts must survive
+//! encoding and decoding, and every text for its user must be one line.
 //!
-//! The first byte of an input says which side this is, and whether it has a secret; the rest is what the peer says, frame by frame.
-//! `stride/fuzz` feeds it from libFuzzer; the tests here from the corpus, and from seeded changes of it.
+//! The first byte of an input selects the side and whether it has a secret; the rest is the peer's
+//! data, frame by frame. `stride/fuzz` calls this with inputs of libFuzzer; the tests here use the
+//! corpus and seeded mutations of it.
 
 use std::io;
 use std::time::Duration;
@@ -19,19 +20,19 @@ use crate::error::Error;
 use crate::plan::{DeviceLimits, LatencyDefinition, Measure, Sizes, TestOperation, TestPlan};
 use crate::report::{Output, line};
 
-/// Runs one input. Panics if something is amiss.
+/// Runs one input, and panics if a requirement is violated.
 #[cfg(fuzzing)]
 pub fn hostile_control(data: &[u8]) {
     run(data);
 }
 
-/// This side is the server.
+/// Input bit: this side is the server.
 const SERVER: u8 = 1;
 
-/// This side has a secret.
+/// Input bit: this side has a secret.
 const SECRET: u8 = 2;
 
-/// What the peer says, and nothing that it could be told.
+/// A transport that reads recorded data, and drops everything that is written.
 struct RecordedPeer<'a>(&'a [u8]);
 
 impl FrameTransport for RecordedPeer<'_> {
@@ -96,14 +97,14 @@ fn ask(
     listen(link)
 }
 
-/// Hears the peer out.
+/// Receives messages until the peer's data ends.
 fn listen(link: &mut ControlLink<RecordedPeer<'_>>) -> Result<(), Error> {
     loop {
         let message = link.receive()?;
         let again = serde_json::to_vec(&message).expect("what was read can be written");
         let again: ControlMessage = serde_json::from_slice(&again).expect("what was written can be read");
         match (&message, &again) {
-            // The last digit of a figure may not survive.
+            // Encoding may lose the last digit of a figure.
             (ControlMessage::Row(measured), ControlMessage::Row(again)) => {
                 assert_eq!(measured.row.point(), again.row.point());
                 assert!(!line(&measured.row).contains('\n'));
@@ -116,7 +117,7 @@ fn listen(link: &mut ControlLink<RecordedPeer<'_>>) -> Result<(), Error> {
     }
 }
 
-/// What follows from a plan that a server would run has an end.
+/// Checks that everything derived from an acceptable plan is finite.
 fn check_plan(test: &TestPlan) {
     assert!(!test.to_string().contains('\n'));
     let shares: Vec<_> = (0..test.thread_count()).map(|thread| test.share(thread).queue_pairs).collect();
@@ -137,7 +138,7 @@ fn check_plan(test: &TestPlan) {
     assert_eq!(*test, again);
 }
 
-/// What soft0 can do, about.
+/// Limits like soft0's.
 fn limits() -> DeviceLimits {
     DeviceLimits {
         device: "soft0".to_owned(),
@@ -185,7 +186,7 @@ mod tests {
         inputs
     }
 
-    /// Whatever is found lies in the corpus from then on.
+    /// Inputs that fuzzing found stay in the corpus.
     #[test]
     fn what_fuzzing_found_stays_found() {
         corpus().iter().for_each(|input| run(input));
@@ -199,7 +200,7 @@ mod tests {
             let mut data = inputs[rng.next_u32() as usize % inputs.len()].clone();
             for _ in 0..rng.next_u32() % 4 {
                 let at = rng.next_u32() as usize % data.len();
-                // A digit in the place of a digit is read more often than anything else.
+                // A digit replaced by a digit stays valid more often than any other change.
                 data[at] = match data[at] {
                     b'0'..=b'9' => b'0' + rng.next_u32() as u8 % 10,
                     _ => rng.next_u32() as u8,
@@ -210,7 +211,7 @@ mod tests {
         }
     }
 
-    /// That the inputs come as far as they are meant to.
+    /// Checks that the inputs reach the intended depth.
     #[test]
     fn the_corpus_goes_to_the_end() {
         for (name, input) in inputs() {
@@ -253,7 +254,7 @@ mod tests {
         bytes
     }
 
-    /// Inputs to begin with: what a well-behaved peer says, to either side.
+    /// Initial inputs: the messages of a well-behaved peer, for either side.
     fn inputs() -> Vec<(&'static str, Vec<u8>)> {
         let bandwidth = ResultRow::Bandwidth(BandwidthRow {
             size: 64,
@@ -320,7 +321,8 @@ mod tests {
         ]
     }
 
-    /// Renews the corpus's beginnings: `cargo test -p stride write_the_corpus -- --ignored`.
+    /// Rewrites the initial inputs of the corpus: `cargo test -p stride write_the_corpus --
+    /// --ignored`.
     #[test]
     #[ignore = "writes files"]
     fn write_the_corpus() {

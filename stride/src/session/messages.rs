@@ -1,4 +1,5 @@
-//! Tests of trespass: both sides agree over the connection that is measured, which comes about by trespass's own handshake.
+//! Tests of trespass: both sides agree over the measured connection itself, which trespass's
+//! handshake establishes.
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -18,16 +19,16 @@ use crate::result::SizeDetails;
 use crate::statistics::Timer;
 use crate::workload::Messages;
 
-/// Room for arriving messages: four of the longest that can be taken without a copy.
+/// Size of the receive buffer: four of the longest messages that are received without a copy.
 const RECEIVE_BUFFER: usize = 4 * LARGEST_BLOCK as usize;
 
-/// Room for requests that wait to be sent, at least.
+/// The smallest size of the buffer for requests that wait to be sent.
 const SEND_BUFFER: usize = 1 << 20;
 
-/// How long a side that polls looks for the next completion: the most that [`Builder::spin`] takes.
+/// Spin time with --poll: the most that [`Builder::spin`] accepts.
 const POLL: Duration = Duration::from_secs(1);
 
-/// Runs the plan on the side that it says.
+/// Runs the plan on its side.
 pub(super) fn run(plan: &RunPlan, output: &mut Output) -> Result<(), Error> {
     if plan.local.transport != Policy::TcpOnly {
         set_default_provider(device::provider(output)?);
@@ -67,7 +68,8 @@ pub(super) fn run(plan: &RunPlan, output: &mut Output) -> Result<(), Error> {
 fn config(RunPlan { local, test, .. }: &RunPlan) -> Result<Config, Error> {
     let mut builder = Builder::new().policy(local.transport).rcvbuf(RECEIVE_BUFFER);
     if let Measure::Echo(_) = test.measure {
-        // What is sent and received without waiting has to fit as a whole; with room for two, one moves while the other is filled.
+        // A non-blocking send needs room for the whole message; with room for two, one is sent
+        // while the other is filled.
         let room = usize::try_from(test.sizes.largest().saturating_mul(2)).unwrap_or(usize::MAX);
         builder = builder.sndbuf(room.max(SEND_BUFFER)).rcvbuf(room.max(RECEIVE_BUFFER));
     }
@@ -87,7 +89,7 @@ fn config(RunPlan { local, test, .. }: &RunPlan) -> Result<Config, Error> {
     Ok(builder.build()?)
 }
 
-/// Listens at the first of these that the system has.
+/// Listens on the first of these addresses that the system has.
 fn listen(config: &Config, hosts: &[&str], port: u16) -> Result<Listener, Error> {
     let mut last = None;
     for host in hosts {
@@ -100,7 +102,7 @@ fn listen(config: &Config, hosts: &[&str], port: u16) -> Result<Listener, Error>
     Err(Error::Messages(source))
 }
 
-/// Why there is no connection: the server may speak the other protocol of this program.
+/// Explains a failed connection: the server may run a test of queue pairs.
 fn not_connected(error: io::Error, server: &str) -> Error {
     let outermost = error.get_ref().map(|error| error as &(dyn std::error::Error + 'static));
     let mut causes = std::iter::successors(outermost, |error| error.source());
@@ -110,14 +112,14 @@ fn not_connected(error: io::Error, server: &str) -> Error {
     }
 }
 
-/// A client, and where it is.
+/// A client and its address.
 type Accepted = (SeqPacket, SocketAddr);
 
 fn accept(mut listener: Listener) -> Result<Accepted, Error> {
     Ok(listener.accept_seq_packet().map_err(ControlError::Accept)?)
 }
 
-/// The same, where the client is of this process, and may be gone without having come.
+/// The same for a client in this process, which may fail before it connects.
 fn accept_unless(mut listener: Listener, gone: &AtomicBool) -> Result<Accepted, Error> {
     listener.set_nonblocking(true)?;
     loop {
@@ -135,7 +137,7 @@ struct MessagesSession<'a> {
     test: &'a TestPlan,
     secret: Option<&'a Secret>,
     timer: Timer,
-    /// The client holds back what does not fill a frame.
+    /// Whether the client corks its stream.
     cork: bool,
 }
 
@@ -195,7 +197,7 @@ fn tell(socket: &SeqPacket, test: &TestPlan, output: &mut Output) {
     output.connection(&socket.transport().to_string(), &describe(socket, test));
 }
 
-/// What is going to be measured and what carries it, in one line.
+/// The test and its transport, in one line.
 fn describe(socket: &SeqPacket, test: &TestPlan) -> String {
     let (TestPlan { operation, measure, sizes, .. }, length) = (test, test.length());
     let mut line = format!("{operation} {measure} of {sizes} bytes, {length}, over {}", socket.transport());
@@ -208,10 +210,10 @@ fn describe(socket: &SeqPacket, test: &TestPlan) -> String {
     line
 }
 
-/// What carries it, for the table.
+/// The transport, for the table.
 fn over(socket: &SeqPacket) -> String {
     match socket.device() {
-        // Software devices are named so everywhere.
+        // Software devices are called that everywhere.
         Some(device) if device.starts_with("soft") => software(device),
         Some(device) => format!("{}, {device}", socket.transport()),
         None => socket.transport().to_string(),

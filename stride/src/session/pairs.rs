@@ -1,4 +1,4 @@
-//! Tests of queue pairs, agreed on over TCP.
+//! Tests of queue pairs, whose sides agree over TCP.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::workload::{
     CmConnector, MeasuringThreads, MessageCounts, PeerWatch, TestProgress, UnconnectedSides,
 };
 
-/// Runs the plan on the side that it says.
+/// Runs the plan on its side.
 pub(super) fn run(plan: &RunPlan, output: &mut Output) -> Result<(), Error> {
     let provider = device::provider(output)?;
     let open = |options: LocalOptions| LocalDevice::open(provider, &options);
@@ -76,7 +76,7 @@ impl PairsSession<'_> {
         self.answer(&test, link, output)
     }
 
-    /// Does what a client asked for.
+    /// Runs the test that a client requested.
     pub(super) fn answer(
         &self,
         test: &TestPlan,
@@ -96,7 +96,7 @@ impl PairsSession<'_> {
         self.measure(test, false, link, output)
     }
 
-    /// Plays a side's parts, size by size.
+    /// Runs a side's tasks, size by size.
     fn measure(
         &self,
         test: &TestPlan,
@@ -131,7 +131,7 @@ impl PairsSession<'_> {
                 tell_losses(threads.arrived(size)?, test, link, output)?;
             }
             if matches!(test.sizes, Sizes::Again { .. }) {
-                // They have no end: the client's user sees them.
+                // A ping repeats until the client's user ends it.
                 continue;
             }
             let histogram = both.own.and_then(|_| threads.distribution());
@@ -143,7 +143,7 @@ impl PairsSession<'_> {
         steps::finish(link)
     }
 
-    /// Makes this side's queue pairs and memory, and connects them to the peer's.
+    /// Creates this side's queue pairs and memory, and connects them to the peer's.
     pub(super) fn set_up(
         &self,
         test: &TestPlan,
@@ -174,7 +174,8 @@ impl PairsSession<'_> {
 }
 
 impl<'a> PairsSession<'a> {
-    /// Agrees with the peer on where rdma_cm makes the connections: those of one thread, and so of the first device.
+    /// Agrees with the peer on the address of the connection manager, which connects the queue
+    /// pairs of one thread over the first device.
     fn meet<'link>(&self, is_client: bool, link: &'link mut ControlLink) -> Result<CmConnector<'link>, Error>
     where
         'a: 'link,
@@ -192,7 +193,7 @@ impl<'a> PairsSession<'a> {
     }
 }
 
-/// Both sides' parts in the messages of a size: what this side measured, and what the peer did.
+/// Runs both sides' tasks for a size: this side's measurement, and the peer's.
 fn pass(
     threads: &mut MeasuringThreads,
     size: u64,
@@ -222,7 +223,8 @@ fn pass(
     Ok(BothSides { own, theirs })
 }
 
-/// Both sides tell each other how many messages they sent and took, and their users how many were lost.
+/// Exchanges the numbers of messages sent and received; each side tells its user how many were
+/// lost.
 fn tell_losses(
     own: MessageCounts,
     test: &TestPlan,
@@ -249,21 +251,22 @@ fn tell_losses(
     Ok(())
 }
 
-/// What one side measured; or both, at the same time: then they moved the same number of messages, and their rates are added.
+/// The figures of one side, or of both if they measured at the same time: then they moved the same
+/// number of messages, and their rates are added.
 struct BothSides {
     own: Option<Measured>,
     theirs: Option<Measured>,
 }
 
 impl BothSides {
-    /// The row, and what a message cost.
+    /// The combined row, and the cost of a message.
     fn sum(&self, link: &ControlLink) -> Result<(ResultRow, Option<f64>), ControlError> {
         match (self.own, self.theirs) {
             (Some(own), Some(theirs)) => {
                 let (ResultRow::Bandwidth(row), ResultRow::Bandwidth(other)) = (own.row, theirs.row) else {
                     return Err(link.malformed("a row of another kind".to_owned()));
                 };
-                // The two sides' messages cost each as much as it did there.
+                // A message costs as much as on the two sides together.
                 let cpu = own.cpu_ns_per_msg.zip(theirs.cpu_ns_per_msg).map(|(own, theirs)| {
                     let [mine, others] =
                         [row.iterations, other.iterations].map(|messages| messages.max(1) as f64);
@@ -277,7 +280,7 @@ impl BothSides {
         }
     }
 
-    /// What each side measured, where both did.
+    /// Each side's figures, if both measured.
     fn sides(&self, is_client: bool) -> Vec<SideResult> {
         let (Some(own), Some(theirs)) = (self.own, self.theirs) else { return Vec::new() };
         let [client, server] = if is_client { [own, theirs] } else { [theirs, own] };
@@ -298,13 +301,13 @@ impl BothSides {
     }
 }
 
-/// What figures have to be read with, where the device is a software one.
+/// The notice about figures of a software device.
 fn software(devices: &[LocalDevice]) -> Option<String> {
     let names: Vec<_> = devices.iter().map(|device| &*device.limits.device).collect();
     devices.iter().any(|device| device.is_soft).then(|| crate::report::software(&names.join(" and ")))
 }
 
-/// Refuses memory that is too short for the messages, before anything is done there.
+/// Refuses memory of the peer that is too short for the messages, before any message is sent.
 fn check_resources(
     remote: &Resources,
     side: &UnconnectedSides<'_>,

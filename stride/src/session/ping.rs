@@ -1,7 +1,7 @@
-//! One round trip a second, over the chosen device: whether the peer is there, and how far away.
+//! One round trip a second over the chosen device: whether the peer answers, and how fast.
 //!
-//! A test of sends as any other, for the server: the same size again and again. Each line is the median of many round
-//! trips, as the first of them find both sides cold.
+//! For the server it is an ordinary test of sends that repeats one size. Each line is the median of
+//! many round trips, because the first ones find cold caches on both sides.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -19,14 +19,14 @@ use crate::report::{Output, ResultRow};
 use crate::statistics::Timer;
 use crate::workload::{PeerWatch, TestProgress};
 
-/// How often whoever waits looks up.
+/// How often a waiting side checks for signals.
 const PEER_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Reaches the server until it has done so as often as was asked for, or the user has seen enough.
+/// Pings the server for the given number of times, or until the user interrupts it.
 ///
 /// # Errors
 ///
-/// It cannot be reached any more, or the user has seen enough.
+/// The server does not answer any more, or the user interrupted the run.
 pub fn ping(args: &PingArgs, files: &OutputArgs, output: &mut Output) -> Result<(), Error> {
     if let Some(flag) = files.first_flag() {
         return Err(PingError::NoResults { flag }.into());
@@ -91,7 +91,7 @@ fn reach(
         let measured = threads.measure(point.size, &PeerWatch::new(link), &progress)?;
         link.send(&ControlMessage::Row(measured))?;
         if let ResultRow::Latency(row) = measured.row {
-            // The row is of one way.
+            // The row shows half of a round trip.
             let us = 2.0 * row.p50;
             seen.add(us);
             output.table_line(&format!(
@@ -104,7 +104,7 @@ fn reach(
     steps::finish(link)
 }
 
-/// Waits, but not for a user who has seen enough, nor for a peer that is gone.
+/// Waits until the next ping, unless the user interrupts it or the peer ends.
 fn wait_until(next: Instant, link: &mut ControlLink) -> Result<(), Error> {
     loop {
         interrupt::check()?;
@@ -117,7 +117,7 @@ fn wait_until(next: Instant, link: &mut ControlLink) -> Result<(), Error> {
     }
 }
 
-/// What the round trips come to.
+/// Statistics of the round trips.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct RoundTripStats {
     count: u32,

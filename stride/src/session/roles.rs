@@ -1,4 +1,4 @@
-//! Who connects to whom, where both sides agree over TCP.
+//! The roles of the two sides when they connect over TCP.
 
 use super::steps;
 use crate::control::{ControlLink, ControlListener, connect};
@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::plan::{RunPlan, SideRole};
 use crate::report::Output;
 
-/// Plays the part that the plan says; in one process both, over a connection with itself.
+/// Runs the side that the plan names; with --loopback both, connected to each other.
 pub(super) fn play(
     plan: &RunPlan,
     output: &mut Output,

@@ -1,4 +1,4 @@
-//! Where the secret comes from that both sides share, if they share one.
+//! The source of the shared secret.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -12,7 +12,7 @@ use crate::error::{NoSecretError, SECRET_VARIABLE};
 use crate::plan::LocalOptions;
 use crate::report::Output;
 
-/// The secret of the file that the user named, else of the variable, else none.
+/// Reads the secret from the file that the user named, else from the variable, if either is given.
 pub(super) fn find(local: &LocalOptions, output: &mut Output) -> Result<Option<Secret>, NoSecretError> {
     if let Some(path) = &local.secret_file {
         return of_file(path, output).map(Some);
@@ -22,7 +22,7 @@ pub(super) fn find(local: &LocalOptions, output: &mut Output) -> Result<Option<S
 
 fn of_file(path: &Path, output: &mut Output) -> Result<Secret, NoSecretError> {
     let mut bytes = Vec::new();
-    // One more than a line of the longest: what is longer is noticed.
+    // One byte more than the longest secret and a line end, so that a longer file is noticed.
     let read = File::open(path).and_then(|file| {
         let mode = file.metadata()?.permissions().mode();
         file.take(LONGEST_SECRET as u64 + 3).read_to_end(&mut bytes)?;
@@ -38,7 +38,7 @@ fn of_file(path: &Path, output: &mut Output) -> Result<Secret, NoSecretError> {
     Secret::new(&bytes).map_err(|source| NoSecretError::File { path: path.to_owned(), source })
 }
 
-/// An empty variable is no secret, but no wish to go without one either.
+/// An empty variable is an error: it is no secret, but the user may not want to go without one.
 fn of_variable(value: Option<&OsStr>) -> Result<Option<Secret>, NoSecretError> {
     value.map(|value| Secret::new(value.as_bytes()).map_err(NoSecretError::Variable)).transpose()
 }

@@ -1,4 +1,4 @@
-//! A server that stays: it knows nothing of the tests in advance, and outlives its clients.
+//! A server for many clients: it learns each test from its client, and survives clients that fail.
 
 use std::net::TcpStream;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -17,20 +17,20 @@ use crate::plan::{LocalOptions, TestOperation};
 use crate::report::Output;
 use crate::statistics::Timer;
 
-/// So many clients may be connected that are not served yet.
+/// The most clients that may be connected and waiting.
 const MOST_WAITING: u32 = 64;
 
-/// How often whoever waits looks up.
+/// How often a waiting side checks for signals.
 const PEER_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What a server that stays uses, and how much of it.
+/// The options of a server.
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
     /// The device, and the TCP port.
     pub local: LocalOptions,
     /// Clients that are served at the same time.
     pub jobs: u32,
-    /// Bytes that the messages of one client may take.
+    /// Bytes that one client's test may use.
     pub max_memory: u64,
 }
 
@@ -54,11 +54,12 @@ impl From<ServeArgs> for ServeOptions {
     }
 }
 
-/// Serves clients until the process is asked to end.
+/// Serves clients until a signal ends the process.
 ///
 /// # Errors
 ///
-/// It was, or nobody can be served: no device, no port. What happens to a client concerns that client alone.
+/// The signal, or a reason why no client can be served: no device, no port. An error of a client
+/// concerns that client alone.
 pub fn serve(options: &ServeOptions, output: &mut Output) -> Result<(), Error> {
     let device = LocalDevice::open(device::provider(output)?, &options.local)?;
     output.device(&device);
@@ -81,7 +82,7 @@ pub fn serve(options: &ServeOptions, output: &mut Output) -> Result<(), Error> {
     thread::scope(|scope| server.accept_all(scope, &listener, output))
 }
 
-/// What all clients have in common.
+/// The state that all clients share.
 struct ServerState<'a> {
     device: &'a LocalDevice,
     options: &'a ServeOptions,
@@ -103,7 +104,7 @@ impl ServerState<'_> {
                 Ok(Some(accepted)) => accepted,
                 Ok(None) => continue,
                 Err(error @ ControlError::Interrupted(_)) => return Err(error.into()),
-                // Such as too many files: with clients that end, there will be fewer.
+                // For example, too many open files: when clients end, descriptors become free.
                 Err(error) => {
                     output.note(format_args!("warning: {error}"));
                     thread::sleep(PEER_CHECK_INTERVAL);
@@ -140,7 +141,8 @@ impl ServerState<'_> {
     }
 
     fn serve_one(&self, link: &mut ControlLink, output: &mut Output) -> Result<(), Error> {
-        // Before anybody else has to wait for it: a client that never says what it wants keeps no place.
+        // Before the client takes a slot, so that a client that never sends its request occupies
+        // none.
         let test = steps::asked(link, self.secret, output)?;
         MemoryEstimate::of(&test).check(self.options.max_memory)?;
         let _place = self.served.take(link)?;
@@ -161,13 +163,13 @@ impl ServerState<'_> {
     }
 }
 
-/// So many may be in at a time.
+/// The number of clients that are served at a time.
 struct Slots {
     free: Mutex<u32>,
     freed: Condvar,
 }
 
-/// One of them, which is free again when this goes.
+/// A slot, which becomes free when this is dropped.
 struct Slot<'a>(&'a Slots);
 
 impl Slots {
@@ -185,7 +187,7 @@ impl Slots {
         Some(Slot(self))
     }
 
-    /// Waits for a place, as long as the client does, which is told.
+    /// Waits for a slot while the client waits, too; the client is told about it.
     fn take(&self, link: &mut ControlLink) -> Result<Slot<'_>, ControlError> {
         loop {
             if let Some(place) = self.try_take() {

@@ -1,4 +1,4 @@
-//! What both sides do in every test, whatever carries it.
+//! Steps that every test has in common, whatever its transport.
 
 use super::RELEASE;
 use crate::control::{ControlError, ControlLink, ControlMessage, FrameTransport, Greeting, Secret};
@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::plan::{Difference, TestPlan, differences};
 use crate::report::{Measured, Output};
 
-/// Plays a part, and tells the peer if that fails.
+/// Runs a side, and tells the peer if it fails.
 pub(super) fn over<W: FrameTransport>(
     mut link: ControlLink<W>,
     output: &mut Output,
@@ -19,7 +19,7 @@ pub(super) fn over<W: FrameTransport>(
     })
 }
 
-/// Both sides in this process. Only the client's prints.
+/// Runs both sides in this process. Only the client prints.
 pub(super) fn both(
     server: impl FnOnce(&mut Output) -> Result<(), Error> + Send,
     client: impl FnOnce(&mut Output) -> Result<(), Error>,
@@ -30,7 +30,7 @@ pub(super) fn both(
         let client = client(output);
         let server = server.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         match client {
-            // What the client only heard of is said best by the server itself.
+            // The client only learned of this error; the server's account is better.
             Err(error) if error.is_known_to_peer() => server.and(Err(error)),
             Err(error) => Err(error),
             Ok(()) => server,
@@ -38,12 +38,12 @@ pub(super) fn both(
     })
 }
 
-/// What a side says first.
+/// A side's first message.
 pub(super) fn greeting(test: &TestPlan) -> Greeting {
     Greeting { release: RELEASE.to_owned(), test: test.clone() }
 }
 
-/// The client's first words, and the server's to them.
+/// Sends the client's request and receives the server's answer.
 pub(super) fn request<W: FrameTransport>(
     link: &mut ControlLink<W>,
     test: &TestPlan,
@@ -64,7 +64,7 @@ pub(super) fn request<W: FrameTransport>(
     Ok(())
 }
 
-/// The client's first words, which the server has not answered yet: what is to be measured.
+/// Receives the client's request, which the server has not answered yet.
 pub(super) fn requested<W: FrameTransport>(
     link: &mut ControlLink<W>,
     ours: &TestPlan,
@@ -76,7 +76,7 @@ pub(super) fn requested<W: FrameTransport>(
     Ok(test)
 }
 
-/// The same, of a server that was asked for nothing itself.
+/// The same for a server without a test on its command line.
 pub(super) fn asked<W: FrameTransport>(
     link: &mut ControlLink<W>,
     secret: Option<&Secret>,
@@ -91,7 +91,7 @@ pub(super) fn asked<W: FrameTransport>(
     Ok(theirs.test)
 }
 
-/// Two releases that speak the same protocol may still measure a little differently.
+/// Warns if the releases differ: they speak the same protocol but may measure slightly differently.
 fn note_release(peer: &str, theirs: &Greeting, output: &mut Output) {
     let release: String = theirs.release.chars().filter(char::is_ascii_graphic).take(40).collect();
     output.peer(peer, Some(&release));
@@ -100,7 +100,8 @@ fn note_release(peer: &str, theirs: &Greeting, output: &mut Output) {
     }
 }
 
-/// All that differs, in a table. The client's parameters count, so it is the server's that have to change for both to agree.
+/// Prints all differing parameters as a table. The client's are used, so the server's command line
+/// should be adapted.
 fn note_differences(client: &TestPlan, server: &TestPlan, output: &mut Output) {
     let found = differences(client, server);
     if found.is_empty() {

@@ -1,7 +1,8 @@
-//! Tests of the system's TCP: what RDMA is compared with.
+//! Tests of the operating system's TCP, as a reference for RDMA.
 //!
-//! Both sides agree over the control connection, and measure over another one, so that what they say to each other is no
-//! part of it: the server says where it waits, and the client, when it comes, with which words it was told so.
+//! Both sides agree over the control connection, and measure a separate connection, so that control
+//! messages do not disturb it. The server sends its port and a token, and the client presents the
+//! token when it connects.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -19,13 +20,13 @@ use crate::result::SizeDetails;
 use crate::statistics::Timer;
 use crate::workload::TcpMessages;
 
-/// How long the client may take to come, and to say which one it is.
+/// The time that the client has to connect and to present the token.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
-/// How often whoever waits looks up.
+/// How often a waiting side checks for signals.
 const PEER_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Runs the plan on the side that it says.
+/// Runs the plan on its side.
 pub(super) fn run(plan: &RunPlan, output: &mut Output) -> Result<(), Error> {
     let secret = secret::find(&plan.local, output)?;
     let session = TcpSession { test: &plan.test, secret: secret.as_ref(), timer: &Timer::new() };
@@ -69,7 +70,7 @@ impl TcpSession<'_> {
         steps::finish(link)
     }
 
-    /// Does what a client asked for.
+    /// Runs the test that a client requested.
     pub(super) fn answer(
         &self,
         test: &TestPlan,
@@ -101,7 +102,7 @@ fn tell(stream: &TcpMessages<'_>, test: &TestPlan, output: &mut Output) -> Resul
     Ok(output.heading(test, Some(format!("TCP, the system's, {way}")))?)
 }
 
-/// Goes to where the server waits.
+/// Connects to the server's port for the measurement.
 fn connect(link: &mut ControlLink, port: u16, token: &Nonce) -> Result<TcpStream, ControlError> {
     let server = link.wire().peer_address().map_err(|error| link.lost(error))?;
     let address = SocketAddr::new(server.ip(), port);
@@ -111,7 +112,7 @@ fn connect(link: &mut ControlLink, port: u16, token: &Nonce) -> Result<TcpStream
     Ok(socket)
 }
 
-/// Waits for the client, and for nobody else who may come.
+/// Waits for the client, and rejects other connections.
 fn accept(link: &mut ControlLink) -> Result<TcpStream, ControlError> {
     let deadline = Instant::now() + CONNECT_LIMIT;
     let here = link.wire().local_address().map_err(|error| link.lost(error))?;
@@ -145,7 +146,7 @@ fn is_readable(listener: &TcpListener) -> io::Result<bool> {
     }
 }
 
-/// Whether it is the one who was told this, and says so soon.
+/// Whether the connection presents the token before the deadline.
 fn says(socket: &mut TcpStream, token: &Nonce, deadline: Instant) -> io::Result<bool> {
     let left = deadline.saturating_duration_since(Instant::now()).min(Duration::from_secs(1));
     socket.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;

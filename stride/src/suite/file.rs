@@ -1,4 +1,4 @@
-//! Reading suites.
+//! The parser of suites.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,12 +9,12 @@ use super::shipped;
 use crate::cli::Size;
 use crate::error::{DEEPEST_SUITE, SuiteError};
 
-/// A suite, as its file has it.
+/// A suite as TOML.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SuiteFile {
     title: String,
-    /// Suites that come first: shipped ones, or files beside this one.
+    /// Suites that come first: built-in ones, or files beside this one.
     #[serde(default)]
     include: Vec<String>,
     #[serde(default)]
@@ -27,10 +27,11 @@ struct SuiteEntry {
     name: String,
     /// The words of a command line, after `stride-perf`.
     run: String,
-    /// One run for each, with -s.
+    /// The test runs once for each size, with -s.
     #[serde(default)]
     sizes: Vec<String>,
-    /// More words, for what not every machine has: where it cannot be had, the test is skipped.
+    /// Further words that not every machine supports: where they are not supported, the test is
+    /// skipped.
     needs: Option<String>,
 }
 
@@ -42,14 +43,14 @@ pub(super) struct SuiteTest {
     pub(super) needs: Vec<String>,
 }
 
-/// A suite that has been read.
+/// A parsed suite.
 #[derive(Debug)]
 pub(super) struct Suite {
     pub(super) title: String,
     pub(super) tests: Vec<SuiteTest>,
 }
 
-/// The suite that has come with the program under this name, else that of the file.
+/// Reads the built-in suite of this name, or else the file.
 pub(super) fn read(name: &str) -> Result<Suite, SuiteError> {
     let mut tests = Vec::new();
     let title = read_into(&mut tests, name, Path::new(""), DEEPEST_SUITE)?;
@@ -121,7 +122,7 @@ impl SuiteEntry {
 mod tests {
     use super::*;
 
-    /// The suite of a file of this text.
+    /// Parses the text of a suite file.
     fn of(text: &str) -> Result<Suite, SuiteError> {
         let path = std::env::temp_dir().join(format!(
             "stride-suite-{}-{:?}.toml",

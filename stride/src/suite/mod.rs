@@ -1,7 +1,7 @@
-//! Suites: tests that are run one after the other, each as its command line says.
+//! Suites: command lines of tests that run one after the other.
 //!
-//! All of them are judged before the first is run. What one needs that cannot be had here is a reason to skip it, which is
-//! told and counted; everything else that goes wrong is a failure of that test alone.
+//! All tests are checked before the first one runs. A requirement that this machine does not meet
+//! skips the test, which is printed and counted; any other error is a failure of that test alone.
 
 mod file;
 mod shipped;
@@ -17,16 +17,16 @@ use crate::report::{MISSED, Output};
 use crate::session;
 use file::SuiteTest;
 
-/// A test that has been judged.
+/// A test that has been checked.
 struct PreparedTest {
     name: String,
     words: Vec<OsString>,
-    /// Or why it cannot be run here.
+    /// The plan, or the reason why it cannot run here.
     what: Result<(RunPlan, OutputArgs), String>,
     needs: Vec<String>,
 }
 
-/// What came of a test.
+/// The outcome of a test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum SuiteOutcome {
     Ran,
@@ -36,11 +36,11 @@ enum SuiteOutcome {
     Interrupted(Interrupted),
 }
 
-/// Runs a suite; what the process exits with.
+/// Runs a suite; returns the exit status.
 ///
 /// # Errors
 ///
-/// It cannot be read, a test of it failed or none ran, or this process was asked to end.
+/// The suite cannot be read, a test failed or none ran, or a signal ended the process.
 pub fn run(args: &SuiteArgs, output: &OutputArgs) -> Result<u8, Error> {
     let Some(name) = &args.suite else {
         print!("{}", list());
@@ -68,7 +68,7 @@ pub fn run(args: &SuiteArgs, output: &OutputArgs) -> Result<u8, Error> {
     conclude(name, &outcomes)
 }
 
-/// What there is without a file.
+/// The list of built-in suites.
 fn list() -> String {
     let line = |(name, _): &(&str, &str)| {
         let title = file::read(name).map_or_else(|error| error.to_string(), |suite| suite.title);
@@ -77,7 +77,7 @@ fn list() -> String {
     shipped::SHIPPED.iter().map(line).collect()
 }
 
-/// Judges a test, without what it needs if that is no flag of this program.
+/// Checks a test; without its `needs` if this program does not know their flags.
 fn prepare(
     test: SuiteTest,
     given: &[OsString],
@@ -106,7 +106,7 @@ fn prepare(
             _ => Ok((plan, files)),
         }
     };
-    // What is wrong with the rest of it is no reason to skip it.
+    // An error in the rest of the command line is a failure, not a reason to skip.
     let without = plan(&plain)?;
     let what = match plan(&whole) {
         _ if needs.is_empty() => Ok(without),
@@ -127,14 +127,14 @@ fn text(usage: Usage) -> String {
     }
 }
 
-/// Each test's own files, where there are several tests; lines of all are in one.
+/// Gives each test separate files if the suite has several tests; all lines go to one file.
 fn named(files: OutputArgs, test: &str, several: bool) -> Result<OutputArgs, SuiteError> {
     if several && files.force && files.jsonl.is_some() {
         return Err(SuiteError::ForcedLines);
     }
     let own = |path: Option<PathBuf>| path.map(|path| if several { of_test(&path, test) } else { path });
     let files = OutputArgs { json: own(files.json), csv: own(files.csv), hgrm: own(files.hgrm), ..files };
-    // Not only when its turn has come.
+    // Checked now, so that the user does not wait for the test's turn.
     for (flag, path) in [("--json", &files.json), ("--csv", &files.csv)] {
         if let Some(path) = path.as_ref().filter(|path| !files.force && path.is_file()) {
             return Err(SuiteError::Exists { flag, path: path.clone() });
@@ -143,7 +143,7 @@ fn named(files: OutputArgs, test: &str, several: bool) -> Result<OutputArgs, Sui
     Ok(files)
 }
 
-/// `FILE.json` becomes `FILE.TEST.json`; standard output stays what it is.
+/// `FILE.json` becomes `FILE.TEST.json`; standard output is unchanged.
 fn of_test(path: &Path, test: &str) -> PathBuf {
     if path == Path::new("-") {
         return path.to_owned();
@@ -169,7 +169,7 @@ fn play(test: &PreparedTest, place: &str) -> SuiteOutcome {
         Ok(_) => SuiteOutcome::Ran,
         Err(error) => match error.interrupted() {
             Some(interrupted) => SuiteOutcome::Interrupted(interrupted),
-            // The memory that it needs is not there; nothing was measured yet.
+            // The machine lacks the memory that the test needs; nothing was measured yet.
             None if !needs.is_empty() && matches!(error, Error::Allocation(_) | Error::Memory(_)) => {
                 SuiteOutcome::Skipped(error.one_line())
             }
@@ -178,12 +178,12 @@ fn play(test: &PreparedTest, place: &str) -> SuiteOutcome {
     }
 }
 
-/// Beside the tables, where they are.
+/// Prints a line where the tables go.
 fn say(files: &OutputArgs, line: &str) {
     if crate::result::ResultPaths::from(files).take_standard_output() {
         eprintln!("{line}");
     } else {
-        // Nobody may be reading any more: the next table notices.
+        // A failure is ignored, because the next table reports it.
         let _ = std::io::Write::write_all(&mut std::io::stdout(), format!("{line}\n").as_bytes());
     }
 }

@@ -8,7 +8,7 @@ use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use sideway::ibverbs::device::DeviceList;
 use sideway::ibverbs::device_attr::DeviceCapabilityFlags;
 use sideway::ibverbs::port::PortState;
-use test_harness::{conclude, device_is_required};
+use test_harness::{device_is_required, print_summary};
 
 /// What a test comes to; `Skipped` with the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +54,7 @@ pub(crate) fn run(tests: Vec<Test>) -> ExitCode {
         println!("{} device tests have nothing to run on: {reason}", tests.len());
     }
     let trials = tests.into_iter().map(|(name, test)| trial(name, test, device.clone(), required)).collect();
-    conclude(&arguments, &libtest_mimic::run(&arguments, trials), required)
+    print_summary(&arguments, &libtest_mimic::run(&arguments, trials), required)
 }
 
 /// Does the same with each of these, some at a time where the device is software: for runs that take a time or wait for one, and whose

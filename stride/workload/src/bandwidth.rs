@@ -1,4 +1,4 @@
-//! As many messages as the queues hold, until all are through.
+//! The bandwidth loop: keeps the queues full until all messages have completed.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -8,21 +8,22 @@ use super::post::{ReceivePoster, ReceiveState, SendPoster, Tag};
 use super::{Chain, Completions, MeasuredLoop, PhaseClock, Receiver, Sender, TestPhase, Watch};
 use stride_base::error::Error;
 
-/// What a thread sent.
+/// The messages that a thread sent, and when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SendTotals {
-    /// Messages in all.
+    /// All messages.
     pub(super) sent: u64,
-    /// Messages that count.
+    /// The messages that count.
     pub(super) counted: u64,
-    /// When those began: of all, before the first post.
+    /// The start of the counted part; without margins, the time before the first post.
     pub(super) begin: u64,
-    /// When they ended: of all, after the last completion.
+    /// The end of the counted part; without margins, the time after the last completion.
     pub(super) end: u64,
 }
 
 impl SendTotals {
-    /// With what another thread sent at the same time: from the first post of either to the last completion of either.
+    /// Combines with another thread's simultaneous sends: from the first post of either to the last
+    /// completion of either.
     pub(super) fn with(self, other: Self) -> Self {
         Self {
             sent: self.sent + other.sent,
@@ -32,20 +33,21 @@ impl SendTotals {
         }
     }
 
-    /// How long it took.
+    /// The duration of the counted part.
     pub(super) fn ticks(self) -> u64 {
         self.end.saturating_sub(self.begin)
     }
 }
 
-/// Posts and completes all messages of each queue pair, and takes those of the peer that come meanwhile.
+/// Posts and completes all messages of each queue pair, and receives the peer's messages at the
+/// same time.
 #[derive(Debug)]
 pub(super) struct BandwidthRun<'a, 'link> {
     /// The order of a queue pair's messages.
     pub(super) chain: Chain,
-    /// Completions taken at a time.
+    /// Completions per poll.
     pub(super) batch: u32,
-    /// Whether messages of the peer come meanwhile.
+    /// Whether the peer sends messages at the same time.
     pub(super) takes: bool,
     pub(super) pace: &'a PhaseClock,
     pub(super) watch: &'a mut Watch<'link>,
@@ -72,7 +74,7 @@ impl MeasuredLoop for BandwidthRun<'_, '_> {
     }
 }
 
-/// Sends all of a stream, and takes what comes meanwhile.
+/// Sends all of a stream, and receives the peer's messages at the same time.
 fn follow<P: Posting, C: Completions>(
     mut stream: SendStream<'_, P, C>,
     drain: Option<Drain<'_, C>>,
@@ -107,14 +109,14 @@ fn follow<P: Posting, C: Completions>(
     Ok(window.close(stream.completed(), watch.now()))
 }
 
-/// What of a stream counts.
+/// The part of a stream that counts.
 #[derive(Debug)]
 pub(super) struct CountedWindow<'a> {
     pace: &'a PhaseClock,
     phase: TestPhase,
-    /// When it began, and how many messages were completed then.
+    /// Its start, and the messages completed by then.
     begin: (u64, u64),
-    /// The same of its end.
+    /// Its end, and the messages completed by then.
     end: Option<(u64, u64)>,
 }
 
@@ -123,13 +125,14 @@ impl<'a> CountedWindow<'a> {
         Self { pace, phase: pace.phase(), begin: (now, 0), end: None }
     }
 
-    /// Looks, after each turn, whether another phase has begun, so many messages being completed; whether it is the last one.
+    /// Checks for a new phase after each turn, with `completed` messages so far; returns whether
+    /// the test is over.
     #[inline(always)]
     pub(super) fn follow(&mut self, completed: u64, watch: &Watch<'_>) -> bool {
         self.pace.is_past(self.phase) && self.step(completed, watch.now())
     }
 
-    /// Whether what is completed now counts.
+    /// Whether messages that complete now count.
     #[inline(always)]
     pub(super) fn counts(&self) -> bool {
         self.phase == TestPhase::Counted
@@ -141,13 +144,13 @@ impl<'a> CountedWindow<'a> {
         match self.phase {
             TestPhase::WarmUp => {}
             TestPhase::Counted => self.begin = (now, completed),
-            // A phase may have passed between two looks.
+            // A phase may have passed between two checks.
             TestPhase::CoolDown | TestPhase::Over => self.end = self.end.or(Some((now, completed))),
         }
         self.phase == TestPhase::Over
     }
 
-    /// What there was in all, so many messages being completed.
+    /// The totals, with `completed` messages at the end.
     pub(super) fn close(&self, sent: u64, now: u64) -> SendTotals {
         let (end, completed) = self.end.unwrap_or((now, sent));
         let (begin, before) = self.begin;
@@ -155,20 +158,21 @@ impl<'a> CountedWindow<'a> {
     }
 }
 
-/// Takes all messages of the peer that have not been taken.
+/// Receives all of the peer's remaining messages.
 #[derive(Debug)]
 pub(super) struct ReceiveRun<'a, 'link> {
-    /// None is lost on the way.
+    /// Whether the transport loses no message.
     pub(super) all_arrive: bool,
-    /// How many of this side's threads still measure: when none does any more, this ends, and another one follows.
+    /// The number of this side's threads that still measure: at 0 this loop ends, and another
+    /// follows.
     pub(super) measuring: Option<&'a AtomicU32>,
-    /// Completions taken at a time.
+    /// Completions per poll.
     pub(super) batch: u32,
     pub(super) watch: &'a mut Watch<'link>,
 }
 
 impl MeasuredLoop for ReceiveRun<'_, '_> {
-    /// How many messages have been taken in all.
+    /// The number of messages received.
     type Outcome = u64;
 
     fn run<C: Completions>(self, _: Sender<'_, C>, receiver: Option<Receiver<'_, C>>) -> Result<u64, Error> {
@@ -180,14 +184,15 @@ impl MeasuredLoop for ReceiveRun<'_, '_> {
 }
 
 impl ReceiveRun<'_, '_> {
-    /// Takes all that are still to come; if some may be lost, until the peer has sent all and nothing comes any more.
+    /// Receives all remaining messages. If some may be lost, it ends when the peer has sent all and
+    /// no more arrive.
     fn finish<C: Completions>(self, mut drain: Drain<'_, C>) -> Result<u64, Error> {
         let Self { all_arrive, measuring, watch, batch: _ } = self;
         while drain.taken < drain.awaited {
             if drain.turn()? == 0 {
                 watch.idle(|sleeper| sleeper.rest(drain.completions))?;
                 let is_over = !all_arrive && watch.peer_is_done();
-                // What the others did is joined with their threads: nothing else is told by the number.
+                // Joining the threads orders their work; the number orders nothing else.
                 if is_over || measuring.is_some_and(|threads| threads.load(Ordering::Relaxed) == 0) {
                     break;
                 }
@@ -197,15 +202,15 @@ impl ReceiveRun<'_, '_> {
     }
 }
 
-/// What posts a queue pair's messages.
+/// Posts a queue pair's messages, in either of two ways.
 trait Posting {
     /// Posts the next list.
     fn post(&mut self, chain: &mut Chain) -> Result<(), PostSendError>;
 
-    /// How many messages are completed with this one, which so many were before.
+    /// The number of completed messages after this completion, if it was `before` until now.
     fn completed(&self, before: u64, tag: Tag) -> u64;
 
-    /// How many messages were posted before the first one that failed of those that were not completed.
+    /// The number of messages posted before the first failed one of those not completed.
     fn failed(&self, before: u64, number: u64) -> u64;
 }
 
@@ -216,7 +221,7 @@ impl Posting for Box<dyn SendPoster + '_> {
         self.post_list(chain)
     }
 
-    /// A completion is that of all messages before it, too.
+    /// A completion covers all messages before it, too.
     #[inline(always)]
     fn completed(&self, _: u64, tag: Tag) -> u64 {
         tag.number() + 1
@@ -227,17 +232,18 @@ impl Posting for Box<dyn SendPoster + '_> {
     }
 }
 
-/// Posts one list again and again, as perftest does: its requests have their places in it for numbers.
+/// Posts one prepared list repeatedly, as perftest does: a request's number is its position in the
+/// list.
 #[derive(Debug)]
 struct Repeated<'queue> {
     list: PreparedSendList<'queue>,
     length: u64,
-    /// Messages of a completion.
+    /// Messages per completion.
     interval: u64,
 }
 
 impl<'queue> Repeated<'queue> {
-    /// Those of all queue pairs, if their queues keep lists and their messages are alike.
+    /// Prepares a list for each queue pair, if the queues support that and the messages are alike.
     fn all(
         posters: &'queue mut [Box<dyn SendPoster + '_>],
         chain: &Chain,
@@ -264,13 +270,13 @@ impl Posting for Repeated<'_> {
         before + self.interval
     }
 
-    /// No interval is longer than the list, so that the place tells which one it was.
+    /// No interval is longer than the list, so the position identifies it.
     fn failed(&self, before: u64, place: u64) -> u64 {
         at_place(before, place, self.length)
     }
 }
 
-/// The first message, from this one on, that has this place in lists of this length.
+/// The first message, from `first` on, with this position in lists of this length.
 fn at_place(first: u64, place: u64, length: u64) -> u64 {
     first + (place + length - first % length) % length
 }
@@ -283,13 +289,13 @@ struct PairProgress<P> {
     completed: u64,
 }
 
-/// What is sent by all queue pairs, in turn.
+/// The messages that all queue pairs send, in turn.
 #[derive(Debug)]
 struct SendStream<'a, P, C> {
     pairs: Vec<PairProgress<P>>,
     completions: &'a mut C,
     batch: u32,
-    /// Messages of all queue pairs in all, and those that are not completed yet.
+    /// All messages of all queue pairs, and those that have not completed.
     all: u64,
     left: u64,
 }
@@ -301,13 +307,13 @@ impl<'a, P: Posting, C: Completions> SendStream<'a, P, C> {
         Self { pairs: posting.into_iter().map(pair).collect(), completions, batch, all, left: all }
     }
 
-    /// Messages that are completed.
+    /// The number of completed messages.
     #[inline(always)]
     fn completed(&self) -> u64 {
         self.all - self.left
     }
 
-    /// Posts no more than it takes to complete what was posted.
+    /// Stops posting, except for messages that complete those already posted.
     #[cold]
     fn stop(&mut self) {
         let completed = self.completed();
@@ -321,7 +327,7 @@ impl<'a, P: Posting, C: Completions> SendStream<'a, P, C> {
         self.left == 0
     }
 
-    /// Fills the queues, and takes completions once; how many there were.
+    /// Fills the queues, and polls once; returns the number of completions.
     #[inline(always)]
     fn turn(&mut self) -> Result<u32, Error> {
         let Self { pairs, completions, batch, left, .. } = self;
@@ -343,7 +349,7 @@ impl<'a, P: Posting, C: Completions> SendStream<'a, P, C> {
     }
 }
 
-/// A message failed: says which one it was of all.
+/// Adds the failed message's number to the error.
 #[cold]
 fn failed<P: Posting>(pairs: &[PairProgress<P>], error: Error) -> Error {
     match error {
@@ -357,7 +363,7 @@ fn failed<P: Posting>(pairs: &[PairProgress<P>], error: Error) -> Error {
     }
 }
 
-/// What all queue pairs receive; from a shared queue as if it were one's.
+/// The messages that all queue pairs receive; a shared queue counts as one.
 #[derive(Debug)]
 struct Drain<'a, C> {
     posters: Vec<ReceivePoster<'a>>,
@@ -374,7 +380,7 @@ impl<'a, C: Completions> Drain<'a, C> {
         Self { posters, completions, batch, taken, awaited }
     }
 
-    /// Takes completions once, and posts a receive for each; how many there were.
+    /// Polls once, and posts a receive for each message; returns the number of completions.
     #[inline(always)]
     fn turn(&mut self) -> Result<u32, Error> {
         let Self { posters, completions, batch, taken, .. } = self;

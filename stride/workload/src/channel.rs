@@ -1,4 +1,4 @@
-//! Connected queue pairs and both sides' memory, and what is done with them.
+//! A test channel: connected queue pairs, their completion queues, and both sides' memory.
 
 use std::cell::Cell;
 
@@ -20,11 +20,11 @@ use stride_base::error::Error;
 use stride_base::memory::TestMemory;
 use stride_base::plan::{Measure, TestOperation, TestPlan};
 
-/// A queue pair of a channel.
+/// A connected queue pair.
 #[derive(Debug)]
 pub(super) struct ConnectedPair {
     pub(super) queue_pair: GenericQueuePair,
-    /// The first message's.
+    /// The first message's location.
     pub(super) location: MessageLocation,
 }
 
@@ -32,54 +32,54 @@ pub(super) struct ConnectedPair {
 #[derive(Debug)]
 pub(super) struct ConnectedPairs {
     pub(super) pairs: Vec<ConnectedPair>,
-    /// What the peer's send to, if connections are extended.
+    /// The targets of the peer's requests, if connections are extended.
     pub(super) targets: Option<XrcReceivers>,
-    /// What they take their receives from, if they share it.
+    /// The shared receive queue, if the queue pairs use one.
     pub(super) srq: Option<SharedReceiveQueue>,
-    /// Where datagrams go: all to one port.
+    /// The address of datagrams, which all go to one port.
     pub(super) address: Option<AddressHandle>,
 }
 
-/// Where all queue pairs of a channel complete: what they send, and what they receive if they do.
+/// The completion queues of all queue pairs: for sends, and for receives if the test has any.
 #[derive(Debug)]
 pub(super) struct CompletionQueues<C> {
     pub(super) sent: TypedCompletionQueue<C>,
     pub(super) received: Option<TypedCompletionQueue<C>>,
 }
 
-/// The same, of either flavour.
+/// Completion queues of either flavour.
 #[derive(Debug)]
 pub(super) enum GenericCompletionQueues {
     Basic(CompletionQueues<BasicCompletionQueue>),
     Extended(CompletionQueues<ExtendedCompletionQueue>),
 }
 
-/// Connected queue pairs, their completions, and both sides' memory.
+/// Connected queue pairs, their completion queues, and both sides' memory.
 #[derive(Debug)]
 pub(super) struct TestChannel {
-    // Before the memory: see the head of `request`.
+    // Fields drop in order: queue pairs go before their memory (head of `request`).
     pairs: Vec<ConnectedPair>,
     targets: Option<XrcReceivers>,
-    /// What they take their receives from, if they share it.
+    /// The shared receive queue, if the queue pairs use one.
     srq: Option<SharedReceiveQueue>,
-    /// Where datagrams go: all to one port.
+    /// The address of datagrams, which all go to one port.
     address: Option<AddressHandle>,
     ends: GenericCompletionQueues,
     memory: TestMemory,
     layout: BufferLayout,
     operation: TestOperation,
-    /// Of a request that sends or reads.
+    /// Scatter-gather entries of a request.
     entries: u32,
     receives: Vec<ReceiveState>,
-    /// perftest's operands, unless their effect is looked at.
+    /// perftest's operands, unless the test validates the effect.
     swap: CompareSwap,
     size: u32,
-    /// The message, if it is copied into the work request.
+    /// The message, if it is sent inline.
     inline: Option<Vec<u8>>,
     inline_size: u32,
 }
 
-/// What sends a test's messages.
+/// The sending part of a channel.
 #[derive(Debug)]
 pub(super) struct Sender<'a, C> {
     /// One for each queue pair.
@@ -89,7 +89,7 @@ pub(super) struct Sender<'a, C> {
     pub(super) arrival: Flag<'a>,
 }
 
-/// What receives the peer's.
+/// The receiving part of a channel.
 #[derive(Debug)]
 pub(super) struct Receiver<'a, C> {
     pub(super) posters: Vec<ReceivePoster<'a>>,
@@ -100,10 +100,9 @@ pub(super) struct Receiver<'a, C> {
 ///
 /// It is compiled for each flavour of completion queues. The post function is chosen once, before the loop: [`SendPoster`].
 pub(super) trait MeasuredLoop {
-    /// What comes of it.
+    /// The loop's result.
     type Outcome;
 
-    /// Runs it.
     fn run<C: Completions>(
         self,
         sender: Sender<'_, C>,
@@ -112,7 +111,8 @@ pub(super) trait MeasuredLoop {
 }
 
 impl TestChannel {
-    /// A channel for messages of no bytes yet; messages of up to `inline_size` are copied into the request.
+    /// Makes a channel for empty messages; messages of up to `inline_size` bytes will be sent
+    /// inline.
     pub(super) fn new(
         ConnectedPairs { pairs, targets, srq, address }: ConnectedPairs,
         ends: GenericCompletionQueues,
@@ -139,24 +139,24 @@ impl TestChannel {
         }
     }
 
-    /// Makes messages this long from now on. `byte` says each byte of those that are copied into the request.
+    /// Sets the message size. `byte` gives each byte of messages that are sent inline.
     pub(super) fn resize(&mut self, size: u32, byte: impl FnMut(u64) -> u8) {
         self.size = size;
         let inline = size > 0 && size <= self.inline_size;
         self.inline = inline.then(|| (0..u64::from(size)).map(byte).collect());
     }
 
-    /// The memory.
+    /// The registered memory.
     pub(super) fn memory(&self) -> &TestMemory {
         &self.memory
     }
 
-    /// Has a compare and swap expect and put these numbers.
+    /// Sets the operands of compare and swap.
     pub(super) fn set_swap(&mut self, compare: u64, swap: u64) {
         self.swap = CompareSwap { compare, swap };
     }
 
-    /// How many messages of the last size were received.
+    /// The number of messages received of the current size.
     pub(super) fn taken(&self) -> u64 {
         self.receives.iter().map(|receives| receives.taken).sum()
     }
@@ -166,8 +166,8 @@ impl TestChannel {
         self.memory.flag(offset)
     }
 
-    /// Posts the first receives of a test that takes them. What is left of those before, where messages were lost or a test
-    /// ended in time, is used first: all receives are alike then.
+    /// Posts the first receives of a test that consumes them. Receives that remain after lost
+    /// messages or a timed test are used first, because all receives are alike then.
     pub(super) fn prepare_receives(&mut self, test: &TestPlan) -> Result<(), Error> {
         let (lkey, start) = (self.memory.lkey(), self.memory.address());
         let (cycle, length) = receives(test, self.layout, self.size.into());
@@ -198,7 +198,7 @@ impl TestChannel {
         Ok(())
     }
 
-    /// Runs a loop, with the functions that this channel posts and polls with.
+    /// Runs a loop with the post and poll functions of this channel.
     pub(super) fn run<L: MeasuredLoop>(&mut self, measured: L) -> Result<L::Outcome, Error> {
         let Self { pairs, targets, srq, address, ends, memory, layout, receives, inline, .. } = self;
         let message = Message {
@@ -259,8 +259,9 @@ where
     }
 }
 
-/// How receives move through the memory, and how long they are: as the messages of this size, or of any where receives may
-/// be left of those before. Messages of a latency test all come to one place, as perftest's do.
+/// The path of receives through the memory, and their length. The length covers this size only, or
+/// every size if receives may remain from earlier ones. Messages of a latency test all arrive at
+/// one location, like perftest's.
 pub(super) fn receives(test: &TestPlan, layout: BufferLayout, size: u64) -> (Cycle, u64) {
     let size =
         if test.connection.is_reliable() && !test.ends_in_time() { size } else { test.sizes.largest() };
@@ -269,18 +270,18 @@ pub(super) fn receives(test: &TestPlan, layout: BufferLayout, size: u64) -> (Cyc
     (if matches!(test.measure, Measure::Latency(_)) { cycle.still() } else { cycle }, length)
 }
 
-/// Where messages go.
+/// The destination of messages.
 #[derive(Clone, Copy)]
 enum To<'a> {
-    /// To the connected peer.
+    /// The connected peer.
     Peer,
-    /// To this address, as datagrams.
+    /// This address, for datagrams.
     Address(&'a AddressHandle),
-    /// To a shared receive queue of the peer's.
+    /// A shared receive queue of the peer.
     Queue,
 }
 
-/// What a channel's messages are.
+/// The content and destination of a channel's messages.
 #[derive(Clone, Copy)]
 struct Message<'a> {
     operation: TestOperation,
@@ -316,7 +317,7 @@ impl<'a> Message<'a> {
     }
 }
 
-/// All of a post function but the verb.
+/// The parameters of a post function, without the verb.
 struct Post<'a> {
     queue: &'a mut GenericSendQueue,
     location: MessageLocation,
@@ -326,7 +327,7 @@ struct Post<'a> {
 }
 
 impl<'a> Post<'a> {
-    /// To the connected peer, or to its shared receive queue.
+    /// Adds the verb, for the connected peer or for its shared receive queue.
     fn over(self, verb: impl Verb + 'a, to: To<'_>) -> Box<dyn SendPoster + 'a> {
         match to {
             To::Queue => self.with(ToQueue(verb)),

@@ -1,7 +1,8 @@
-//! Connecting queue pairs by rdma_cm (`-R`).
+//! Connects queue pairs by rdma_cm (`-R`).
 //!
-//! The server listens at its device's address, and tells the client over the control connection where, with a number that
-//! nobody else knows. The client's requests have that number, and that of the queue pair: others are rejected.
+//! The server listens at its device's address, and sends the client that address and a random token
+//! over the control connection. The client's requests carry the token and the queue pair's number;
+//! the server rejects others.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -22,30 +23,30 @@ use stride_base::device::LocalDevice;
 use stride_base::error::{CmError, Error};
 use stride_base::plan::PathOptions;
 
-/// How long one step of a connection may take.
+/// The time limit of one step of a connection.
 const STEP_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long the client may take to ask for a connection.
+/// The time that the client has to request a connection.
 const REQUEST_LIMIT: Duration = Duration::from_secs(60);
 
-/// How often whoever waits for a request looks whether the client is still there.
+/// How often a server that waits for a request checks that the client still lives.
 const PEER_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// One end of the connections of a test that are still to be made.
+/// Makes one side's connections.
 pub struct CmConnector<'a> {
     device: &'a LocalDevice,
     link: &'a mut ControlLink,
     meeting: CmAddress,
-    /// The server's.
+    /// The server's listener.
     listener: Option<Listener>,
 }
 
 impl<'a> CmConnector<'a> {
-    /// The server's: listens at the device's address.
+    /// Creates the server's end, which listens at the device's address.
     ///
     /// # Errors
     ///
-    /// There is no connection manager, or it does not listen there.
+    /// The connection manager is not available, or cannot listen there.
     pub fn listen(device: &'a LocalDevice, link: &'a mut ControlLink) -> Result<Self, Error> {
         let address = own_address(device).unwrap_or_else(|| link.local_ip());
         let id = identifier(device)?;
@@ -61,25 +62,25 @@ impl<'a> CmConnector<'a> {
         Ok(Self { device, link, meeting: CmAddress { address, port, token }, listener: Some(listener) })
     }
 
-    /// The client's: goes where the server listens.
+    /// Creates the client's end, which connects to the server's address.
     pub fn go(device: &'a LocalDevice, link: &'a mut ControlLink, meeting: CmAddress) -> Self {
         Self { device, link, meeting, listener: None }
     }
 
-    /// Tells the client where the server listens.
+    /// Sends the client the address.
     ///
     /// # Errors
     ///
-    /// It is gone.
+    /// The control connection ended.
     pub fn invite(&mut self) -> Result<(), Error> {
         Ok(self.link.send(&ControlMessage::Meeting(self.meeting))?)
     }
 
-    /// Connects a queue pair to the peer's of the same number.
+    /// Connects a queue pair to the peer's with the same index.
     ///
     /// # Errors
     ///
-    /// There is no way to the peer, or it is gone.
+    /// The peer has no route, or it ended.
     pub fn connect(
         &mut self,
         number: u32,
@@ -145,7 +146,8 @@ impl<'a> CmConnector<'a> {
                 continue;
             };
             if !request.private_data().starts_with(said) {
-                // Somebody else's, who is told so; or who is gone, and need not be.
+                // The request belongs to another program, which receives a rejection; a failure to
+                // send it is ignored.
                 let _ = request.reject(b"not of this test");
                 continue;
             }
@@ -167,7 +169,7 @@ impl<'a> CmConnector<'a> {
     }
 }
 
-/// What a request for the connection of a queue pair has in it.
+/// The private data of a request for a queue pair.
 fn said(token: u64, number: u32) -> [u8; 12] {
     let mut bytes = [0; 12];
     bytes[..8].copy_from_slice(&token.to_be_bytes());
@@ -180,9 +182,9 @@ fn identifier(device: &LocalDevice) -> Result<Identifier, CmError> {
     Ok(channel.create_id(PortSpace::Tcp)?)
 }
 
-/// Tells an identifier what it is to ask of the way.
+/// Sets an identifier's path options.
 fn told(id: &Identifier, way: &PathOptions) -> Result<(), CmError> {
-    // In range, which the plan has seen to.
+    // The plan has checked the range.
     if let Some(given) = way.type_of_service {
         let set = id.set_type_of_service(given as u8);
         set.map_err(|source| CmError::Option { flag: "-T", given, source })?;
@@ -194,12 +196,13 @@ fn told(id: &Identifier, way: &PathOptions) -> Result<(), CmError> {
     Ok(())
 }
 
-/// The address that the device's GID stands for, if it is one that routes lead to.
+/// The IP address of the device's GID, if it is routable.
 fn own_address(device: &LocalDevice) -> Option<IpAddr> {
     let gid: Gid = device.path.gid().filter(|_| device.path.link_layer() == LinkLayer::Ethernet)?;
     match gid.to_ipv4_mapped() {
         Some(address) => Some(address.into()),
-        // A link-local address is one only together with a network interface; what InfiniBand has is none.
+        // A link-local address needs a network interface, and InfiniBand's GIDs are not IP
+        // addresses.
         None if gid.is_unicast_link_local() || gid.is_zero() => None,
         None => Some(Ipv6Addr::from(gid).into()),
     }

@@ -1,4 +1,4 @@
-//! Taking completions.
+//! Polling of completions.
 
 use sideway::ibverbs::completion::{
     BasicCompletionQueue, CompletionEvent, CompletionQueue, ExtendedCompletionQueue, Notify,
@@ -11,29 +11,29 @@ use stride_base::plan::Mix;
 
 /// A completion queue of either flavour.
 pub(super) trait Completions {
-    /// Takes what is there, up to `batch` completions, and does something about each; how many that were.
+    /// Polls up to `batch` completions and calls `each` for every one; returns their number.
     ///
     /// # Errors
     ///
-    /// The queue failed, or a message did, or what is done about it.
+    /// The queue or a message failed, or `each` did.
     fn poll(&mut self, batch: u32, each: impl FnMut(Tag) -> Result<(), Error>) -> Result<u32, Error>;
 
-    /// Takes one completion if there is one, and says when the device was done, by its clock, if the completion has that; how
-    /// many that were.
+    /// Polls one completion, and passes the device's timestamp to `time` if the completion has one;
+    /// returns the number of completions.
     ///
     /// # Errors
     ///
-    /// The queue failed, or the message did.
+    /// The queue or the message failed.
     fn poll_timestamps(&mut self, time: impl FnMut(u64)) -> Result<u32, Error>;
 
-    /// Asks for an event with the next completion, unless one was asked for that has not come; whether it was asked for now.
+    /// Arms the queue, unless it is armed; returns whether it was armed now.
     ///
     /// # Errors
     ///
-    /// The queue has no channel, or its device is gone.
+    /// The queue has no channel, or its device failed.
     fn arm(&mut self) -> Result<bool, Error>;
 
-    /// Hears of an event, which may be another queue's.
+    /// Handles an event, which may belong to another queue.
     fn wake(&mut self, event: CompletionEvent);
 }
 
@@ -42,9 +42,9 @@ pub(super) trait Completions {
 pub(super) struct TypedCompletionQueue<C> {
     pub(super) queue: C,
     pub(super) opcode: WorkCompletionOperationType,
-    /// Which of them are reads, if some are.
+    /// Tells reads from writes in a mix.
     pub(super) mix: Option<Mix>,
-    /// An event was asked for, and has not come.
+    /// The queue is armed, and its event has not arrived.
     pub(super) is_armed: bool,
 }
 
@@ -54,7 +54,7 @@ impl<C> TypedCompletionQueue<C> {
     }
 }
 
-/// The flavours' pollers have the same methods, but nothing in common that a function could be generic over.
+/// A macro, because the pollers of both flavours have the same methods but no common trait.
 macro_rules! impl_completions {
     ($Queue:ty) => {
         impl Completions for TypedCompletionQueue<$Queue> {
@@ -101,7 +101,7 @@ macro_rules! impl_completions {
                 if self.is_armed {
                     return Ok(false);
                 }
-                // Whoever waits polls again, by itself.
+                // The caller polls again before it sleeps.
                 self.queue.arm(Notify::Any)?.finish()?;
                 self.is_armed = true;
                 Ok(true)

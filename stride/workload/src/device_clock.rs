@@ -1,6 +1,7 @@
-//! Latency by the device's own clock: it is read before the post, and the completion says when the device was done.
+//! Latency by the device's clock, which is read before the post; the completion's timestamp tells
+//! when the device was done.
 //!
-//! So what a sample leaves out is how long it takes this program to notice.
+//! A sample thus excludes the time until this program notices the completion.
 
 use sideway::ibverbs::clock::ClockConverter;
 use sideway::ibverbs::device_context::DeviceContext;
@@ -18,11 +19,11 @@ pub(super) struct DeviceClock {
 }
 
 impl DeviceClock {
-    /// Of this device.
+    /// Reads a device's clock parameters.
     ///
     /// # Errors
     ///
-    /// It has none that can be read.
+    /// The device has no readable clock.
     pub(super) fn of(context: &DeviceContext) -> Result<Self, Error> {
         Ok(Self { context: context.clone(), converter: ClockConverter::new(context)? })
     }
@@ -32,8 +33,8 @@ impl DeviceClock {
         Ok(self.context.query_raw_clock()?)
     }
 
-    /// Nanoseconds from one moment to a later one; none if it is an earlier one, by as much as the two readings of a clock
-    /// may differ.
+    /// Nanoseconds between two timestamps; 0 if the second is slightly earlier, because two
+    /// readings of the clock may differ.
     #[inline(always)]
     fn between(&self, earlier: u64, later: u64) -> u64 {
         let (on, back) = (self.converter.elapsed(earlier, later), self.converter.elapsed(later, earlier));
@@ -44,11 +45,11 @@ impl DeviceClock {
 /// Sends one message at a time.
 #[derive(Debug)]
 pub(super) struct DeviceClockRun<'a, 'link> {
-    /// The most messages.
+    /// The largest number of messages.
     pub(super) iterations: u64,
     pub(super) clock: &'a DeviceClock,
     pub(super) pace: &'a PhaseClock,
-    /// Takes nanoseconds.
+    /// Records nanoseconds.
     pub(super) recorder: &'a mut LatencyRecorder,
     pub(super) watch: &'a mut Watch<'link>,
 }

@@ -1,4 +1,4 @@
-//! One message at a time.
+//! The latency loops: one message at a time.
 
 use sideway::ibverbs::queue_pair::{PreparedReceiveList, PreparedSendList};
 
@@ -8,13 +8,13 @@ use stride_base::buffers::Flag;
 use stride_base::error::{CompletionError, Error};
 use stride_base::statistics::LatencyRecorder;
 
-/// The last byte of the receiving memory before the first message: no first message is marked so.
+/// The last byte of the receiving memory before the first message; no first message has this mark.
 pub(super) const UNMARKED: u8 = 0;
 
-/// Of a test of so many messages, whoever looks on hears after as many.
+/// Messages between two updates of the progress.
 const TOLD: usize = 32;
 
-/// What a side does, message by message.
+/// A side's part in each exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LatencyPart {
     /// Sends, and waits for the answer to arrive. A sample is the time from one post to the next.
@@ -25,11 +25,11 @@ pub(super) enum LatencyPart {
     Complete,
 }
 
-/// What a latency test runs on.
+/// A latency test.
 #[derive(Debug)]
 pub(super) struct LatencyRun<'a, 'link> {
     pub(super) part: LatencyPart,
-    /// The most messages.
+    /// The largest number of messages.
     pub(super) iterations: u64,
     pub(super) pace: &'a PhaseClock,
     pub(super) notes: &'a mut SampleTimes,
@@ -51,7 +51,7 @@ impl MeasuredLoop for LatencyRun<'_, '_> {
         recorder.clear();
         let samples = Samples { iterations, pace, notes, recorder };
         let traits = poster.traits();
-        // The mark may be copied into the request, which differs each time then.
+        // An inline request contains the mark, so it differs each time.
         if traits.is_marked {
             let own = BuiltSend { poster, completions };
             return match part {
@@ -69,7 +69,7 @@ impl MeasuredLoop for LatencyRun<'_, '_> {
     }
 }
 
-/// Does a side's part, where completions tell that messages have arrived.
+/// Runs a side's part for messages whose arrival a completion reports.
 fn run<'a, C: Completions>(
     part: LatencyPart,
     own: impl Exchange,
@@ -88,7 +88,7 @@ fn run<'a, C: Completions>(
     meet(part, own, RepeatedReceive { list, receives, completions }, samples, watch)
 }
 
-/// Does the part of a side that is answered, or answers.
+/// Runs the part of a side that asks or answers.
 #[inline(always)]
 fn meet(
     part: LatencyPart,
@@ -103,20 +103,20 @@ fn meet(
     }
 }
 
-/// What is done once a sample. No closure: those that stand in several loops are called, and what is called costs a message more
-/// than it does itself.
+/// One measured exchange. A trait instead of a closure, because the compiler calls closures that
+/// several loops use, and a call costs a message more instructions than the work itself.
 trait Exchange {
-    /// Does it, the number beginning with 1.
+    /// Performs exchange `number`, counted from 1.
     fn exchange(&mut self, number: u64, watch: &mut Watch<'_>) -> Result<(), Error>;
 }
 
-/// What waits for a message of the peer's.
+/// Waits for the peer's messages.
 trait AwaitMessage {
-    /// Waits until this one is there.
+    /// Waits until message `number` has arrived.
     fn wait(&mut self, number: u64, watch: &mut Watch<'_>) -> Result<(), Error>;
 }
 
-/// This side's messages: posted, and completed.
+/// Sends a message, which is built each time, and waits for its completion.
 struct BuiltSend<'a, C> {
     poster: Box<dyn SendPoster + 'a>,
     completions: &'a mut C,
@@ -130,7 +130,7 @@ impl<C: Completions> Exchange for BuiltSend<'_, C> {
     }
 }
 
-/// The same, where all messages are alike: posted again and again, as perftest does.
+/// Sends a prepared message repeatedly, as perftest does; all messages are alike.
 struct RepeatedSend<'a, C> {
     list: PreparedSendList<'a>,
     completions: &'a mut C,
@@ -144,7 +144,7 @@ impl<C: Completions> Exchange for RepeatedSend<'_, C> {
     }
 }
 
-/// Says which message failed, where the request does not.
+/// Adds the number of the failed message, which a prepared request does not carry.
 #[cold]
 fn numbered(error: Error, number: u64) -> Error {
     match error {
@@ -153,7 +153,7 @@ fn numbered(error: Error, number: u64) -> Error {
     }
 }
 
-/// Answers so many messages.
+/// Answers messages until the end.
 #[inline(always)]
 fn answer(
     mut own: impl Exchange,
@@ -168,7 +168,7 @@ fn answer(
     Ok(())
 }
 
-/// This side's messages, and the peer's answers.
+/// Sends a message, and waits for the peer's answer.
 struct PingPong<O, A> {
     own: O,
     by: A,
@@ -182,7 +182,7 @@ impl<O: Exchange, A: AwaitMessage> Exchange for PingPong<O, A> {
     }
 }
 
-/// The last byte of the incoming message is there after all others.
+/// The last byte of an incoming message arrives after all others.
 impl AwaitMessage for Flag<'_> {
     #[inline(always)]
     fn wait(&mut self, number: u64, watch: &mut Watch<'_>) -> Result<(), Error> {
@@ -194,7 +194,7 @@ impl AwaitMessage for Flag<'_> {
     }
 }
 
-/// A message of the peer's completes a receive, and another one is posted.
+/// Waits for the completion of a receive, and posts another one, which is built each time.
 struct BuiltReceive<'a, C> {
     poster: ReceivePoster<'a>,
     completions: &'a mut C,
@@ -208,7 +208,7 @@ impl<C: Completions> AwaitMessage for BuiltReceive<'_, C> {
     }
 }
 
-/// The same, where another one is posted for each.
+/// Waits for the completion of a receive, and posts a prepared one again.
 struct RepeatedReceive<'a, C> {
     list: PreparedReceiveList<'a>,
     receives: &'a mut ReceiveState,
@@ -229,7 +229,7 @@ impl<C: Completions> AwaitMessage for RepeatedReceive<'_, C> {
     }
 }
 
-/// Where samples go.
+/// The destination of samples.
 struct Samples<'a> {
     iterations: u64,
     pace: &'a PhaseClock,
@@ -238,7 +238,7 @@ struct Samples<'a> {
 }
 
 impl Samples<'_> {
-    /// Takes the time of each exchange. What a test is like is asked here, and not once a message.
+    /// Measures each exchange. Properties of the test are checked here, and not once per message.
     #[inline(always)]
     fn take(self, exchange: impl Exchange, watch: &mut Watch<'_>) -> Result<(), Error> {
         match watch.counter() {
@@ -247,9 +247,9 @@ impl Samples<'_> {
         }
     }
 
-    /// The clock is read once a message. Times are only noted, and samples counted when there is room for no more or another
-    /// phase begins, which is part of none of them. A test without phases may only end early, which is looked for when samples are
-    /// counted.
+    /// Reads the clock once per message. The loop only stores times; samples are counted when the
+    /// buffer is full or another phase begins, outside of any sample. A test without phases can
+    /// only end early, which is checked when samples are counted.
     #[inline(always)]
     fn each<const HAS_PHASES: bool>(
         self,
@@ -289,7 +289,7 @@ impl Samples<'_> {
     }
 }
 
-/// Waits for the completion of the one message that is under way.
+/// Waits for the completion of the only outstanding message.
 #[inline(always)]
 fn complete_one(completions: &mut impl Completions, watch: &mut Watch<'_>) -> Result<(), Error> {
     watch.begin();
@@ -299,7 +299,8 @@ fn complete_one(completions: &mut impl Completions, watch: &mut Watch<'_>) -> Re
     Ok(())
 }
 
-/// The mark of a message, which differs from the one before and from [`UNMARKED`] for the first.
+/// The mark of a message, which differs from the previous one's, and for the first from
+/// [`UNMARKED`].
 #[inline]
 pub(super) fn mark(number: u64) -> u8 {
     number as u8

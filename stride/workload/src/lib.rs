@@ -1,8 +1,8 @@
-//! Moving messages, and taking the time.
+//! The measured loops: moving messages and taking times.
 //!
-//! The client's side of a workload measures; the server's side answers, which for one-sided operations
-//! mostly means to hold still. Nothing in a measured loop allocates or enters the kernel, except that a side
-//! which waits long looks whether its peer is still there ([`Watch`]).
+//! The client's side of a workload measures; the server's side answers, which for one-sided
+//! operations mostly means to do nothing. Code in a measured loop neither allocates nor enters the
+//! kernel, except that a side which waits long checks whether its peer still lives ([`Watch`]).
 
 #![deny(unsafe_code)]
 

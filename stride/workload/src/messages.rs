@@ -1,4 +1,4 @@
-//! Messages of trespass, by either of its interfaces.
+//! Tests of trespass's messages, by either of its interfaces.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,8 +15,8 @@ use stride_base::report::{BandwidthRow, EchoRow, LatencyRow, ResultRow};
 use stride_base::result::Distribution;
 use stride_base::statistics::{BandwidthSummary, LatencyRecorder, Timer};
 
-/// Messages before those that are measured, of a test that is no grid: the first ones wait for memory that the pool has yet to take from the
-/// system, and to register.
+/// Unmeasured messages at the start of a test other than the grid: the first ones wait while the
+/// pool obtains memory from the system and registers it.
 const WARM_UP: u64 = 10;
 
 /// One side of a test.
@@ -28,11 +28,11 @@ pub struct Messages<'a> {
     recorder: LatencyRecorder,
 }
 
-/// What is measured, and who sees how far it is.
+/// The messages of a measurement, and its progress.
 #[derive(Clone, Copy)]
 struct MessageLoad<'a> {
     size: u64,
-    /// So many, or until the time is up.
+    /// The number of messages, or more than fit into the test's duration.
     messages: u64,
     pace: &'a PhaseClock,
     progress: &'a ThreadProgress,
@@ -42,30 +42,30 @@ struct MessageLoad<'a> {
 struct MessageMover {
     size: usize,
     memory: MessageMemory,
-    /// How many there are is not known before: an empty message says that there are no more.
+    /// The number of messages is not known in advance: an empty message marks the end.
     takes_a_time: bool,
 }
 
-/// Where messages lie before they are sent, and when they have arrived.
+/// The memory of messages before sending and after arrival.
 enum MessageMemory {
-    /// In the program's memory.
+    /// The program's memory.
     Own { send: Vec<u8>, receive: Vec<u8> },
-    /// In blocks, of which so many are used.
+    /// Blocks of the pool, at most `most`.
     Pool { free: Vec<Block>, lent: usize, most: usize },
 }
 
 impl<'a> Messages<'a> {
-    /// A side that is ready to run.
+    /// Prepares a side.
     pub fn new(test: &'a TestPlan, timer: &'a Timer) -> Self {
         Self { test, timer, cork: false, recorder: LatencyRecorder::new() }
     }
 
-    /// Has what does not fill a frame held back in a stream of messages.
+    /// Corks the stream, so that messages shorter than a frame are held back.
     pub fn corked(self, cork: bool) -> Self {
         Self { cork, ..self }
     }
 
-    /// Measures these messages, and says to `progress` how many are through: the client's part.
+    /// Runs the client's part: measures messages, and reports completed ones to `progress`.
     ///
     /// # Errors
     ///
@@ -89,7 +89,7 @@ impl<'a> Messages<'a> {
         done.map_err(|error| link.lost(error).into())
     }
 
-    /// Answers these messages: the server's part.
+    /// Runs the server's part: answers messages.
     ///
     /// # Errors
     ///
@@ -101,13 +101,13 @@ impl<'a> Messages<'a> {
         done.map_err(|error| link.lost(error).into())
     }
 
-    /// The latencies that were measured last, if this side measures any.
+    /// The distribution of the last measurement's latencies, if this side measured any.
     pub fn distribution(&self) -> Option<Distribution> {
         (self.test.measure != Measure::Bandwidth)
             .then(|| self.recorder.distribution(self.sample_nanoseconds()))
     }
 
-    /// How many nanoseconds of latency a tick of a sample stands for: a ping-pong's is of both ways.
+    /// Nanoseconds of latency per tick of a sample; a ping-pong's sample covers both directions.
     fn sample_nanoseconds(&self) -> f64 {
         let tick = self.timer.nanoseconds_per_tick();
         match self.test.measure {
@@ -168,8 +168,9 @@ impl<'a> Messages<'a> {
         Ok(ResultRow::Latency(self.latency(size, answered)))
     }
 
-    /// Sends whenever something is to be sent and there is room for it, and takes what answers there are. A request's time begins when the
-    /// one whose place it takes was answered: that the connection does not take it yet is part of it.
+    /// Sends while requests remain and the connection has room, and receives the answers. A
+    /// request's time starts when the request whose place it takes was answered, so it includes the
+    /// wait for room in the connection.
     fn ask(
         &mut self,
         load: MessageLoad<'_>,
@@ -179,7 +180,8 @@ impl<'a> Messages<'a> {
         let (MessageLoad { size, messages, pace, progress }, timer) = (load, self.timer);
         let mut sender = MessageMover::new(self.test, size, socket)?;
         self.recorder.clear();
-        // When the places of those under way became free, and those that are free.
+        // The times at which the places of outstanding requests became free, and those of free
+        // places.
         let (mut under_way, mut free) = (VecDeque::new(), VecDeque::new());
         let (mut unused, mut sent, mut answered) = (in_flight, 0, 0);
         let has_more = |sent: u64| sent < messages && !pace.is_over();
@@ -188,13 +190,14 @@ impl<'a> Messages<'a> {
         while answered < sent || has_more(sent) {
             socket.set_nonblocking(true)?;
             while has_more(sent) && (unused > 0 || !free.is_empty()) && sender.try_send(socket)? {
-                // The place that has been free for longest: first those that always were.
+                // Places that were never used come first, then the one that has been free for
+                // longest.
                 let since = if unused > 0 { start } else { free.pop_front().unwrap_or(start) };
                 unused = unused.saturating_sub(1);
                 under_way.push_back(since);
                 sent += 1;
             }
-            // The first answer is waited for, others are taken if they are there.
+            // Waits for the first answer, and takes further ones only if they have arrived.
             socket.set_nonblocking(false)?;
             while !under_way.is_empty() && sender.try_receive(socket)? {
                 let now = timer.now();
@@ -228,7 +231,7 @@ impl<'a> Messages<'a> {
         if !matches!(self.test.measure, Measure::Echo(_)) {
             sender.serve(WARM_UP, answers, socket)?;
         }
-        // What has come together is answered together.
+        // Requests that arrived together are answered together.
         socket.set_cork(point.in_flight.is_some_and(|in_flight| in_flight > 1))?;
         sender.serve(most, answers, socket)?;
         socket.set_cork(false)?;
@@ -237,7 +240,7 @@ impl<'a> Messages<'a> {
 }
 
 impl MessageMover {
-    /// Has its memory before anything is timed.
+    /// Allocates the memory before the measurement.
     fn new(test: &TestPlan, size: u64, socket: &SeqPacket) -> io::Result<Self> {
         let size = size as usize;
         let memory = match test.operation {
@@ -248,7 +251,8 @@ impl MessageMover {
                 free.push(socket.buffer(size)?);
                 MessageMemory::Pool { free, lent: 0, most }
             }
-            // Written: else all of it would be the system's one page of zeros, which the nearest cache holds.
+            // Nonzero, because memory of zeroes would map the system's single zero page, which fits
+            // into the nearest cache.
             _ => MessageMemory::Own { send: vec![1; size], receive: vec![0; size] },
         };
         Ok(Self { size, memory, takes_a_time: test.duration.is_some() })
@@ -267,7 +271,7 @@ impl MessageMover {
         }
     }
 
-    /// Takes so many, and answers each, or all of them.
+    /// Receives up to `most` messages, and answers each of them or the last one.
     fn serve(&mut self, most: u64, answers: bool, socket: &mut SeqPacket) -> io::Result<()> {
         for _ in 0..most {
             if !self.receive_unless_over(socket)? {
@@ -280,7 +284,7 @@ impl MessageMover {
         if answers { Ok(()) } else { socket.send(&[]) }
     }
 
-    /// Whether there was room, and memory, for one more.
+    /// Sends a message if the connection has room and memory; returns whether it did.
     #[inline]
     fn try_send(&mut self, socket: &mut SeqPacket) -> io::Result<bool> {
         let sent = match &mut self.memory {
@@ -304,13 +308,13 @@ impl MessageMover {
         done(sent)
     }
 
-    /// Whether one was there.
+    /// Receives a message if one has arrived; returns whether it did.
     #[inline]
     fn try_receive(&mut self, socket: &mut SeqPacket) -> io::Result<bool> {
         done(self.receive(socket))
     }
 
-    /// The block that came back last, which the caches have; a new one as long as there may be more.
+    /// The block that came back last, which is in the caches, or a new one below the limit.
     fn block(
         free: &mut Vec<Block>,
         lent: &mut usize,
@@ -328,7 +332,7 @@ impl MessageMover {
         Ok(done.block)
     }
 
-    /// The same, if it need not be waited for.
+    /// The same without waiting.
     fn block_now(
         free: &mut Vec<Block>,
         lent: &mut usize,
@@ -352,7 +356,7 @@ impl MessageMover {
         if len == self.size { Ok(()) } else { Err(other_size(len, self.size)) }
     }
 
-    /// Whether there was one: there may be no more.
+    /// Receives a message; returns false at the end.
     #[inline]
     fn receive_unless_over(&mut self, socket: &mut SeqPacket) -> io::Result<bool> {
         match self.take(socket)? {
@@ -370,12 +374,12 @@ impl MessageMover {
         })
     }
 
-    /// Says that there are no more, if that is not known.
+    /// Marks the end, if the peer does not know the number of messages.
     fn end(&mut self, socket: &mut SeqPacket) -> io::Result<()> {
         if self.takes_a_time { socket.send(&[]) } else { Ok(()) }
     }
 
-    /// That all have arrived.
+    /// Waits for the confirmation that all messages have arrived.
     fn receive_answer(&mut self, socket: &mut SeqPacket) -> io::Result<()> {
         match socket.recv(&mut [])? {
             0 => Ok(()),
@@ -383,14 +387,14 @@ impl MessageMover {
         }
     }
 
-    /// Takes all blocks back.
+    /// Waits until all blocks have come back.
     fn settle(&mut self, socket: &mut SeqPacket) -> io::Result<()> {
         while socket.next_completion()?.is_some() {}
         Ok(())
     }
 }
 
-/// Whether it was done: what would have to wait was not.
+/// Whether the call succeeded; false if it would have to wait.
 fn done(result: io::Result<()>) -> io::Result<bool> {
     match result {
         Ok(()) => Ok(true),

@@ -1,8 +1,8 @@
-//! Messages at a rate, whatever has become of those before.
+//! Sends messages at a given rate, independent of completions (an open loop).
 //!
-//! A message's latency begins when it was meant to be sent, not when there was room for it: a stall costs every message that was
-//! meant to be sent meanwhile, as it would cost whoever asked for them. When that is, and when messages are through, only the clock
-//! says: it is read once a turn, and once for the completions that a turn finds.
+//! A message's latency starts at its scheduled time, not when the queue had room: a stall delays
+//! every message scheduled during it, as it would delay the requests of a service. The loop reads
+//! the clock once per turn, and once for the completions that a turn finds.
 
 use super::bandwidth::{CountedWindow, SendTotals};
 use super::post::{PostItem, SendPoster, Tag};
@@ -12,19 +12,19 @@ use stride_base::buffers::Cycle;
 use stride_base::error::Error;
 use stride_base::statistics::LatencyRecorder;
 
-/// Sends messages when they are due, by each queue pair in turn, and records how late they are through.
+/// Sends messages when they are due, by each queue pair in turn, and records their latencies.
 #[derive(Debug)]
 pub(super) struct OpenLoopRun<'a, 'link> {
-    /// Messages of each queue pair.
+    /// Messages per queue pair.
     pub(super) iterations: u64,
-    /// How many of them may be under way.
+    /// The most outstanding messages.
     pub(super) depth: u32,
-    /// Completions taken at a time.
+    /// Completions per poll.
     pub(super) batch: u32,
     pub(super) cycle: Cycle,
-    /// From one message to the next, on average.
+    /// The average interval between messages.
     pub(super) ticks: f64,
-    /// How many are sent together.
+    /// Messages sent together.
     pub(super) burst: u32,
     pub(super) pace: &'a PhaseClock,
     pub(super) recorder: &'a mut LatencyRecorder,
@@ -38,7 +38,7 @@ struct RatedPair<'a> {
     cycle: Cycle,
     posted: u64,
     completed: u64,
-    /// When messages under way were meant to be sent, each in the place of its number, which repeat.
+    /// The scheduled times of outstanding messages, indexed by message number modulo the length.
     meant: Box<[u64]>,
 }
 
@@ -118,7 +118,7 @@ impl RatedPair<'_> {
         Ok(self.poster.post_one(message)?)
     }
 
-    /// When it was meant to be sent.
+    /// Completes a message; returns its scheduled time.
     #[inline(always)]
     fn complete(&mut self, number: u64) -> u64 {
         self.completed = number + 1;

@@ -1,24 +1,24 @@
-//! Until when a test runs, and what of it counts.
+//! The phases of a timed test.
 //!
-//! A test of so many messages counts all of them. One that takes a time (`-D`) counts what lies within margins, as perftest has it:
-//! a quarter of the time, in whole seconds, at the beginning and at the end. A thread that mostly sleeps tells when, so that
-//! the loop that is measured reads no clock for it.
+//! A test with a number of messages counts all of them. A timed test (`-D`) excludes margins by
+//! perftest's rule: a quarter of the duration, in whole seconds, at the start and at the end. A
+//! thread that mostly sleeps changes the phase, so that the measured loop reads no clock for it.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
-/// What a test does now.
+/// The phase of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TestPhase {
-    /// It does not count yet.
+    /// Messages do not count yet.
     WarmUp,
-    /// It counts.
+    /// Messages count.
     Counted,
-    /// It does not count any more.
+    /// Messages do not count any more.
     CoolDown,
-    /// It ends.
+    /// The test ends.
     Over,
 }
 
@@ -32,12 +32,12 @@ pub(super) struct PhaseClock {
 }
 
 impl PhaseClock {
-    /// Of a test that ends by itself, and counts from beginning to end.
+    /// The clock of a test that ends by itself, and counts all messages.
     pub(super) fn steady() -> Self {
         Self { phase: AtomicU8::new(TestPhase::Counted as u8), is_steady: true }
     }
 
-    /// Does something that takes so many seconds, or as long as it takes.
+    /// Runs `work` for the given number of seconds, or until it ends by itself.
     pub(super) fn of<T>(seconds: Option<u32>, work: impl FnOnce(&Self) -> T) -> T {
         match seconds {
             Some(seconds) => Self::during(seconds, work),
@@ -45,12 +45,13 @@ impl PhaseClock {
         }
     }
 
-    /// Does something that takes so many seconds.
+    /// Runs `work` for the given number of seconds.
     pub(super) fn during<T>(seconds: u32, work: impl FnOnce(&Self) -> T) -> T {
         let pace = Self { phase: AtomicU8::new(TestPhase::WarmUp as u8), is_steady: false };
         let [margin, counted] = windows(seconds);
         thread::scope(|scope| {
-            // Goes with `work`, which may end early: nobody waits for the rest of the time then.
+            // Dropped with `work`, which may end early, so that the thread does not sleep for the
+            // rest of the time.
             let (alive, ended) = channel::<()>();
             let pace = &pace;
             scope.spawn(move || {
@@ -60,7 +61,7 @@ impl PhaseClock {
                     if ended.recv_timeout(time) != Err(RecvTimeoutError::Timeout) {
                         return;
                     }
-                    // Nothing else is told by it. What was ended stays so.
+                    // The phase orders nothing else. `fetch_max` keeps a test that was ended.
                     pace.phase.fetch_max(phase as u8, Ordering::Relaxed);
                 }
             });
@@ -70,36 +71,36 @@ impl PhaseClock {
         })
     }
 
-    /// Ends it now, whatever was meant to follow.
+    /// Ends the test now.
     pub(super) fn end(&self) {
         self.phase.store(TestPhase::Over as u8, Ordering::Relaxed);
     }
 
-    /// Whether no phase follows another, unless the test fails.
+    /// Whether the phase never changes, unless the test fails.
     pub(super) fn is_steady(&self) -> bool {
         self.is_steady
     }
 
-    /// The phase.
+    /// The current phase.
     #[inline(always)]
     pub(super) fn phase(&self) -> TestPhase {
         PHASES[usize::from(self.phase.load(Ordering::Relaxed) & 3)]
     }
 
-    /// Whether the time is up, of a test whose every message counts.
+    /// Whether the time is up, in a test that counts every message.
     #[inline(always)]
     pub(super) fn is_over(&self) -> bool {
         !self.is_past(TestPhase::Over)
     }
 
-    /// Whether it is another one.
+    /// Whether the phase is a later one.
     #[inline(always)]
     pub(super) fn is_past(&self, phase: TestPhase) -> bool {
         self.phase.load(Ordering::Relaxed) != phase as u8
     }
 }
 
-/// perftest's margin, and what is left between two.
+/// perftest's margin, and the counted time between two margins.
 fn windows(seconds: u32) -> [Duration; 2] {
     let margin = seconds / 4;
     [margin, seconds - 2 * margin].map(|seconds| Duration::from_secs(seconds.into()))

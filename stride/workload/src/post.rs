@@ -1,8 +1,9 @@
-//! Posting work requests, and receives for the peer's.
+//! Posting of work requests and receives.
 //!
 //! # Safety
 //!
-//! As in `request`; and memory that receives name is read by nobody while they are outstanding.
+//! The conditions are those of `request`. In addition, no code reads memory that outstanding
+//! receives name.
 
 #![allow(unsafe_code)]
 
@@ -18,31 +19,31 @@ use super::Chain;
 use super::request::{MessageLocation, Payload, Verb, VerbTraits};
 use stride_base::buffers::{Cycle, Flag};
 
-/// The number of a work request, and which queue pair's it is, as its completion says.
+/// The `wr_id` of a work request: its number and its queue pair's index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tag(pub(super) u64);
 
 impl Tag {
     const NUMBER_BITS: u32 = 48;
 
-    /// Of the first request of this queue pair.
+    /// The tag of a queue pair's first request.
     pub(super) fn of_pair(pair: usize) -> Self {
         Self((pair as u64) << Self::NUMBER_BITS)
     }
 
-    /// Of a request of the same queue pair.
+    /// The tag of another request of the same queue pair.
     #[inline(always)]
     fn with(self, number: u64) -> u64 {
         self.0 | number
     }
 
-    /// The queue pair.
+    /// The queue pair's index.
     #[inline(always)]
     pub(super) fn pair(self) -> usize {
         (self.0 >> Self::NUMBER_BITS) as usize
     }
 
-    /// How many requests were posted before it.
+    /// The number of requests posted before it.
     #[inline(always)]
     pub(super) fn number(self) -> u64 {
         self.0 & ((1 << Self::NUMBER_BITS) - 1)
@@ -52,24 +53,25 @@ impl Tag {
 /// A message to be posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PostItem {
-    /// Comes back with the completion.
+    /// The number that its completion returns.
     pub(super) number: u64,
-    /// Whether there is one.
+    /// Whether the message is signaled.
     pub(super) signaled: bool,
-    /// Where the message lies in this side's memory, and where in the peer's.
+    /// Offset of the message in this side's and the peer's memory.
     pub(super) offset: u64,
 }
 
-/// A send queue, of which it is known whether it keeps lists.
+/// A send queue that may support prepared lists.
 pub(super) trait ListQueue: SendQueue + Debug {
-    /// Whether a list can be kept, to be posted again.
+    /// Whether it supports prepared lists.
     const KEEPS: bool;
 
-    /// Keeps a list.
+    /// Prepares a list for repeated posting.
     ///
     /// # Safety
     ///
-    /// As [`BasicPostSendGuard::prepare`](sideway::ibverbs::queue_pair::BasicPostSendGuard::prepare).
+    /// The conditions of
+    /// [`BasicPostSendGuard::prepare`](sideway::ibverbs::queue_pair::BasicPostSendGuard::prepare).
     unsafe fn prepare(guard: Self::Guard<'_>) -> Result<PreparedSendList<'_>, PostSendError>;
 }
 
@@ -77,12 +79,12 @@ impl ListQueue for BasicSendQueue {
     const KEEPS: bool = true;
 
     unsafe fn prepare(guard: Self::Guard<'_>) -> Result<PreparedSendList<'_>, PostSendError> {
-        // SAFETY: the caller keeps this function's contract, which is that one's.
+        // SAFETY: the caller meets the conditions of `prepare`.
         unsafe { guard.prepare() }
     }
 }
 
-/// Its requests are built where the device reads them, and gone when they are posted.
+/// Extended queues build requests in the device's memory, so a list cannot be kept.
 impl ListQueue for ExtendedSendQueue {
     const KEEPS: bool = false;
 
@@ -91,8 +93,9 @@ impl ListQueue for ExtendedSendQueue {
     }
 }
 
-/// Posts the messages of one queue pair. A test chooses its implementation once, as perftest does its post function, so that the
-/// measured loops are compiled once for all operations and queues.
+/// Posts the messages of one queue pair. A test chooses its implementation once, like perftest's
+/// post function, so that the compiler needs one copy of the measured loops for all operations and
+/// queues.
 pub(super) trait SendPoster: Debug {
     fn traits(&self) -> VerbTraits;
 
@@ -102,10 +105,11 @@ pub(super) trait SendPoster: Debug {
     /// Posts one message.
     fn post_one(&mut self, item: PostItem) -> Result<(), PostSendError>;
 
-    /// Posts one message, the first in the memory, whose last byte is `mark` if the verb is marked.
+    /// Posts the first message in the memory, with `mark` as its last byte if the verb is marked.
     fn post_marked(&mut self, number: u64, mark: u8) -> Result<(), PostSendError>;
 
-    /// Keeps a list of `count` messages, to be posted again and again, if the queue can and the messages are alike.
+    /// Prepares a list of `count` messages for repeated posting, if the queue supports that and the
+    /// messages are alike.
     fn prepare(
         &mut self,
         count: u32,
@@ -117,7 +121,7 @@ pub(super) trait SendPoster: Debug {
 #[derive(Debug)]
 pub(super) struct VerbPoster<'a, Q, V> {
     pub(super) queue: &'a mut Q,
-    /// The first message's.
+    /// The first message's location.
     pub(super) location: MessageLocation,
     pub(super) tag: Tag,
     pub(super) verb: V,
@@ -178,30 +182,31 @@ impl<Q: ListQueue, V: Verb> SendPoster for VerbPoster<'_, Q, V> {
         if !Q::KEEPS || !V::TRAITS.repeats {
             return None;
         }
-        // SAFETY: the memory outlives the queue pair, and nobody writes to a message that is being sent (head of `request`).
+        // SAFETY: the memory outlives the queue pair, and no code writes to a message that is being
+        // sent (head of `request`).
         Some(unsafe { Q::prepare(self.build(count, next)) })
     }
 }
 
-/// The receives of a queue: as many as messages come, and no more at a time than fit.
+/// The receives of a queue: one for each message, and at most as many at a time as the queue holds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReceiveState {
     pub(super) lkey: u32,
-    /// Where the first message comes to.
+    /// The address of the first message.
     pub(super) address: u64,
-    /// The longest message.
+    /// Length of the longest message.
     pub(super) length: u32,
-    /// How messages move on from there.
+    /// The path of messages from there.
     pub(super) cycle: Cycle,
-    /// How many messages are to come, and receives to be posted.
+    /// The number of messages to come, and so of receives to be posted.
     pub(super) awaited: u64,
-    /// How many there have been.
+    /// The number of posted receives.
     pub(super) posted: u64,
-    /// How many messages have taken one.
+    /// The number of receives that messages have consumed.
     pub(super) taken: u64,
-    /// How many are posted at a time.
+    /// Receives per posted list.
     pub(super) list: u64,
-    /// After how many messages the next list is posted.
+    /// The number of messages after which the next list is posted.
     pub(super) next_list: u64,
     pub(super) tag: Tag,
 }
@@ -209,14 +214,14 @@ pub(super) struct ReceiveState {
 /// The queue that receives are posted to.
 #[derive(Debug)]
 pub(super) enum ReceiveTarget<'a> {
-    /// A queue pair's.
+    /// A queue pair's receive queue.
     Own(&'a mut ReceiveQueue),
-    /// That of all queue pairs of a side.
+    /// The queue that all queue pairs of a side share.
     Shared(&'a mut SharedReceiveQueue),
 }
 
 impl ReceiveTarget<'_> {
-    /// Begins a list of them.
+    /// Begins a list.
     #[inline(always)]
     fn begin(&mut self) -> PostRecvGuard<'_> {
         match self {
@@ -234,7 +239,8 @@ pub(super) struct ReceivePoster<'a> {
 }
 
 impl ReceivePoster<'_> {
-    /// A message has taken a receive: posts as many as a list has whenever so many were taken, as long as more are to come.
+    /// Counts a consumed receive; posts a list whenever the receives of one are consumed, while
+    /// more messages are to come.
     #[inline(always)]
     pub(super) fn take(&mut self) -> Result<(), PostRecvError> {
         let receives = &mut *self.receives;
@@ -250,7 +256,7 @@ impl ReceivePoster<'_> {
         self.post(list)
     }
 
-    /// Posts so many receives, or as many as messages are still to come, in one list.
+    /// Posts up to `count` receives in one list, but no more than messages are to come.
     #[inline(always)]
     pub(super) fn post(&mut self, count: u64) -> Result<(), PostRecvError> {
         let receives = &mut *self.receives;
@@ -265,16 +271,17 @@ impl ReceivePoster<'_> {
         guard.post()
     }
 
-    /// Keeps a list of one receive, to be posted again and again, which is counted here: of messages that do not move through
-    /// the memory.
+    /// Prepares a list of one receive for repeated posting, which is counted here. All messages
+    /// arrive at the same location.
     pub(super) fn prepare_one(
         &mut self,
     ) -> Result<(PreparedReceiveList<'_>, &mut ReceiveState), PostRecvError> {
         let ReceiveState { tag, address, lkey, length, .. } = *self.receives;
         let mut guard = self.queue.begin();
         let request = guard.construct_wr(tag.with(0));
-        // SAFETY: the memory outlives the queue pair, and nobody reads what is outstanding (head of this file), however often
-        // it is posted. The device refuses what lies outside of the region.
+        // SAFETY: the memory outlives the queue pair, and no code reads memory of outstanding
+        // receives (head of this file), however often the list is posted. The device refuses
+        // addresses outside of the region.
         let list = unsafe {
             request.setup_sge(lkey, address, length);
             guard.prepare()?
@@ -282,7 +289,7 @@ impl ReceivePoster<'_> {
         Ok((list, self.receives))
     }
 
-    /// The same of one: a list that is no loop stays in registers.
+    /// Posts a single receive without a loop, so that it stays in registers.
     #[inline(always)]
     fn post_one(&mut self) -> Result<(), PostRecvError> {
         if self.receives.posted == self.receives.awaited {
@@ -295,13 +302,13 @@ impl ReceivePoster<'_> {
 }
 
 impl ReceiveState {
-    /// Appends the next one to a list.
+    /// Appends the next receive to a list.
     #[inline(always)]
     fn give(&mut self, guard: &mut PostRecvGuard<'_>) {
         let address = self.address + self.cycle.advance();
         let request = guard.construct_wr(self.tag.with(self.posted));
-        // SAFETY: the memory outlives the queue pair, and nobody reads what is outstanding (head of this file). The device
-        // refuses what lies outside of the region.
+        // SAFETY: the memory outlives the queue pair, and no code reads memory of outstanding
+        // receives (head of this file). The device refuses addresses outside of the region.
         unsafe { request.setup_sge(self.lkey, address, self.length) };
         self.posted += 1;
     }

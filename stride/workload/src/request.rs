@@ -1,14 +1,15 @@
-//! Verbs of work requests, and the payloads that they carry.
+//! Verbs of work requests, and their payloads.
 //!
 //! # Safety
 //!
-//! The memory that a request names belongs to the [`TestChannel`](super::Channel), whose queue pairs go before it, and with them
-//! every outstanding request. Nobody writes to a message that is being sent: bandwidth tests do not write at all, and latency
-//! tests write the last byte of a message only after the completion of the one before has been polled. No Rust reference to
-//! the memory exists at all (`buffers`). A mix's reads bring bytes to where its writes send from: the device alone touches
-//! those. An extended queue has a place for each request: no more are outstanding than it was made for
-//! ([`Chain`](super::Chain)). Memory that the processor does not reach is refused where a library would copy to it
-//! (`memory::scatter`).
+//! The memory that a request names belongs to the [`TestChannel`](super::Channel), which drops its
+//! queue pairs first, and with them every outstanding request. No code writes to a message that is
+//! being sent: bandwidth tests do not write at all, and latency tests write the last byte of a
+//! message only after they have polled the completion of the one before. No Rust reference to the
+//! memory exists (`buffers`). In a mix, reads overwrite the bytes that its writes send, but only
+//! the device accesses those. An extended queue has an entry for each request, because no more are
+//! outstanding than its capacity ([`Chain`](super::Chain)). If a library would copy to memory that
+//! the processor cannot reach, the test is refused (`memory::scatter`).
 
 #![allow(unsafe_code)]
 
@@ -23,27 +24,28 @@ use sideway::ibverbs::queue_pair::{
 
 use stride_base::plan::{MIX_PERIOD, MOST_ENTRIES, Mix};
 
-/// Where a message lies on both sides.
+/// The location of a message on both sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MessageLocation {
-    /// In this side's memory.
+    /// Address in this side's memory.
     pub(super) local: u64,
-    /// In the peer's.
+    /// Address in the peer's memory.
     pub(super) remote: u64,
-    /// The key to the peer's.
+    /// The remote key of the peer's memory.
     pub(super) rkey: u32,
-    /// The peer's queue pair, which datagrams name, or its shared receive queue, which requests of an extended connection name.
+    /// The peer's queue pair, which datagrams name, or its shared receive queue, which requests of
+    /// an extended connection name.
     pub(super) queue: u32,
 }
 
-/// How the messages of a verb differ from each other, and how the peer notices them.
+/// Properties of a verb's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct VerbTraits {
-    /// Messages at the same location differ in nothing, so that a list of them can be posted again.
+    /// Messages at the same location are identical, so a list of them can be posted again.
     pub(super) repeats: bool,
     /// The peer notices a message by its last byte alone.
     pub(super) is_marked: bool,
-    /// Each message takes one of the peer's receives.
+    /// Each message consumes one of the peer's receives.
     pub(super) takes_receives: bool,
 }
 
@@ -51,7 +53,7 @@ pub(super) struct VerbTraits {
 pub(super) trait Verb: Copy + Debug {
     const TRAITS: VerbTraits;
 
-    /// Builds the request of a message of this number at this location.
+    /// Builds the request of a message with this number at this location.
     fn build<'queue, G: Borrows<'queue>>(
         &'queue self,
         payload: &Payload<'_>,
@@ -61,50 +63,56 @@ pub(super) trait Verb: Copy + Debug {
     );
 }
 
-/// Where the bytes of a message are.
+/// The source or destination of a message's bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Payload<'a> {
-    /// In one piece of registered memory.
+    /// One piece of registered memory.
     Entry(Extent),
-    /// In several.
+    /// Several pieces.
     Pieces(MessagePieces),
-    /// In the request, into which they are copied.
+    /// The request itself (inline data).
     Inline(&'a [Cell<u8>]),
 }
 
 impl Payload<'_> {
-    /// Gives a request that sends the message at this address.
+    /// Completes a request that sends the message at this address.
     #[inline(always)]
     fn send(&self, request: LocalBufferHandle<'_, impl PostSendGuard>, address: u64) {
         match self {
-            // SAFETY: the memory outlives the queue pair, and nobody writes to the message until its completion (head of
-            // this file). The device refuses what lies outside of the region.
+            // SAFETY: the memory outlives the queue pair, and no code writes to the message until
+            // its completion (head of this file). The device refuses addresses outside of the
+            // region.
             Self::Entry(extent) => unsafe { request.setup_sge(extent.lkey(), address, extent.size()) },
-            // SAFETY: the same.
+            // SAFETY: the memory outlives the queue pair, and no code writes to the message until
+            // its completion (head of this file). The device refuses addresses outside of the
+            // region.
             Self::Pieces(pieces) => pieces.list(address, |list| unsafe { request.setup_sge_list(list) }),
             Self::Inline(bytes) => {
-                // SAFETY: a cell has the layout of its byte. The slice lives for this call alone, which copies the bytes;
-                // they are marked between calls, by the thread that posts: cells are not shared with others.
+                // SAFETY: a cell has the layout of its byte. The slice lives for this call only,
+                // which copies the bytes. The posting thread writes marks between calls, and cells
+                // are not shared with other threads.
                 request.setup_inline_data(unsafe { &*(std::ptr::from_ref(*bytes) as *const [u8]) });
             }
         }
     }
 
-    /// Gives a request that brings the message to this address.
+    /// Completes a request that brings the message to this address.
     #[inline(always)]
     fn fetch(&self, request: ReadBufferHandle<'_, impl PostSendGuard>, address: u64) {
         match self {
-            // SAFETY: the memory outlives the queue pair, and nobody here reads or writes it until the completion (head of
-            // this file). The device refuses what lies outside of the region.
+            // SAFETY: the memory outlives the queue pair, and no code here accesses it until the
+            // completion (head of this file). The device refuses addresses outside of the region.
             Self::Entry(extent) => unsafe { request.setup_sge(extent.lkey(), address, extent.size()) },
-            // SAFETY: the same.
+            // SAFETY: the memory outlives the queue pair, and no code here accesses it until the
+            // completion (head of this file). The device refuses addresses outside of the region.
             Self::Pieces(pieces) => pieces.list(address, |list| unsafe { request.setup_sge_list(list) }),
             Self::Inline(_) => unreachable!("the peer's bytes are copied into no request"),
         }
     }
 }
 
-/// How long a message is, and the key to it, in one word as the device reads them: a request has them by one store.
+/// A message's length and local key in one word, in the device's layout, so that a request takes
+/// both by one store.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Extent(u64);
 
@@ -124,7 +132,7 @@ impl Extent {
     }
 }
 
-/// How a message lies in pieces, one behind the other: all of one length, but for the last, which has the rest.
+/// A message in consecutive pieces of equal length, except that the last has the rest.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MessagePieces {
     lkey: u32,
@@ -134,14 +142,14 @@ pub(super) struct MessagePieces {
 }
 
 impl MessagePieces {
-    /// A message of this size in so many, or as many as it has bytes.
+    /// Divides a message of this size into `count` pieces, or fewer if it has fewer bytes.
     pub(super) fn new(lkey: u32, size: u32, count: u32) -> Self {
         let count = count.min(size).clamp(1, MOST_ENTRIES);
         let length = size / count;
         Self { lkey, count, length, last: size - length * (count - 1) }
     }
 
-    /// Gives the list of those of the message at this address.
+    /// Passes the pieces of the message at this address to `give`.
     #[inline(always)]
     fn list<T>(&self, address: u64, give: impl FnOnce(&[ScatterGatherEntry]) -> T) -> T {
         let Self { lkey, count, length, last } = *self;
@@ -152,47 +160,47 @@ impl MessagePieces {
             at += u64::from(length);
         }
         entries[count as usize - 1].write(ScatterGatherEntry::new(lkey, at, last));
-        // SAFETY: so many were written just now, and a written one is as an entry is.
+        // SAFETY: the loop above initialised the first `count` entries.
         give(unsafe { std::slice::from_raw_parts(entries.as_ptr().cast(), count as usize) })
     }
 }
 
-/// What datagrams of a test come with.
+/// The Q_Key of a test's datagrams.
 pub(super) const QKEY: u32 = 0x1111_1111;
 
-/// RDMA write.
+/// `IBV_WR_RDMA_WRITE`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Write;
 
-/// RDMA write whose immediate data is the message's number.
+/// `IBV_WR_RDMA_WRITE_WITH_IMM`; the immediate data is the message's number.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WriteImm;
 
-/// Send.
+/// `IBV_WR_SEND`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Send;
 
-/// Send whose immediate data is the message's number.
+/// `IBV_WR_SEND_WITH_IMM`; the immediate data is the message's number.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SendImm;
 
-/// Send of a datagram.
+/// A datagram's `IBV_WR_SEND`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SendTo<'a>(pub(super) &'a AddressHandle);
 
-/// Send of a datagram whose immediate data is the message's number.
+/// A datagram's `IBV_WR_SEND_WITH_IMM`; the immediate data is the message's number.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SendImmTo<'a>(pub(super) &'a AddressHandle);
 
-/// RDMA read.
+/// `IBV_WR_RDMA_READ`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Read;
 
-/// Atomic fetch and add, of 1 as perftest has it.
+/// `IBV_WR_ATOMIC_FETCH_AND_ADD` of 1, like perftest's.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FetchAdd;
 
-/// Atomic compare and swap.
+/// `IBV_WR_ATOMIC_CMP_AND_SWP`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CompareSwap {
     pub(super) compare: u64,
@@ -204,7 +212,8 @@ const RECEIVED: VerbTraits = VerbTraits { repeats: true, is_marked: false, takes
 const NUMBERED: VerbTraits = VerbTraits { repeats: false, is_marked: false, takes_receives: true };
 const UNNOTICED: VerbTraits = VerbTraits { repeats: true, is_marked: false, takes_receives: false };
 
-/// Implements verbs that are one call each: their traits, and the method of [`Payload`] that ends the call.
+/// Implements verbs that are one call each: their traits, and the method of [`Payload`] that ends
+/// the call.
 macro_rules! verbs {
     ($($Verb:ty, $TRAITS:ident, $payload:ident:
         |$this:ident, $request:ident, $location:ident, $number:ident| $call:expr;)*) => {
@@ -247,14 +256,15 @@ verbs! {
     };
 }
 
-/// Reads and writes, chosen by each message's number. Reads change the byte that would mark a write.
+/// Reads and writes, chosen by each message's number. Reads change the byte that would mark a
+/// write.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReadsAndWrites {
     is_read: [bool; MIX_PERIOD as usize],
 }
 
 impl ReadsAndWrites {
-    /// As many of each as the mix says.
+    /// The shares of reads and writes come from the mix.
     pub(super) fn new(mix: Mix) -> Self {
         Self { is_read: std::array::from_fn(|number| mix.is_read(number as u64)) }
     }
@@ -279,7 +289,7 @@ impl Verb for ReadsAndWrites {
     }
 }
 
-/// The same of an extended connection, for a shared receive queue.
+/// A verb of an extended connection, addressed to a shared receive queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ToQueue<V>(pub(super) V);
 

@@ -1,4 +1,4 @@
-//! What a side makes of its device.
+//! The objects that a side creates on its device.
 
 use sideway::ibverbs::AccessFlags;
 use sideway::ibverbs::completion::{
@@ -19,8 +19,8 @@ use stride_base::plan::{
     ConnectionType, Measure, PostingCalls, TestOperation, TestPlan, default_inline_size,
 };
 
-/// One queue for all that is sent, and one for all that is received where anything is.
-/// Their events go to the channel, if there is one.
+/// Creates a completion queue for sends, and one for receives if the test has any. Their events go
+/// to the channel, if given.
 pub(super) fn completion_queues(
     device: &LocalDevice,
     test: &TestPlan,
@@ -36,7 +36,7 @@ pub(super) fn completion_queues(
         builder.setup_comp_channel(channel).setup_comp_vector(test.queues.vector.unwrap_or(0));
     }
     let first = match device.calls {
-        // There is no other way to timestamps.
+        // Only extended queues have timestamps.
         _ if test.device_clock => builder.build_ex().map_err(|error| no_timestamps(device, &error))?.into(),
         PostingCalls::Classic => builder.build()?.into(),
         PostingCalls::Extended => builder.build_generic()?,
@@ -48,7 +48,7 @@ pub(super) fn completion_queues(
         TestOperation::Mix(mix) => Some(mix),
         _ => None,
     };
-    // Both of one flavour.
+    // The second queue gets the flavour of the first.
     Ok(match first {
         GenericCompletionQueue::Basic(queue) => GenericCompletionQueues::Basic(CompletionQueues {
             sent: TypedCompletionQueue::new(queue, opcode, mix),
@@ -71,14 +71,14 @@ fn no_timestamps(device: &LocalDevice, error: &CreateCompletionQueueError) -> De
     DeviceError::NoTimestamps { device: device.limits.device.clone(), reason: error.to_string() }
 }
 
-/// What completes on both sides.
+/// The opcodes of completions on both sides.
 fn opcodes(operation: TestOperation) -> (WorkCompletionOperationType, WorkCompletionOperationType) {
     use WorkCompletionOperationType as W;
     match operation {
         TestOperation::Write => (W::RdmaWrite, W::Receive),
         TestOperation::WriteImm => (W::RdmaWrite, W::ReceiveWithImmediate),
         TestOperation::Read => (W::RdmaRead, W::Receive),
-        // Which one it was, its number says.
+        // The number tells a read from a write.
         TestOperation::Mix(_) => (W::RdmaWrite, W::Receive),
         TestOperation::FetchAdd => (W::FetchAndAdd, W::Receive),
         TestOperation::CompareSwap => (W::CompareAndSwap, W::Receive),
@@ -88,7 +88,7 @@ fn opcodes(operation: TestOperation) -> (WorkCompletionOperationType, WorkComple
     }
 }
 
-/// What all queue pairs take their receives from, if they share it.
+/// Creates the shared receive queue, if the queue pairs use one.
 pub(super) fn shared_queue(
     pd: &ProtectionDomain,
     test: &TestPlan,
@@ -136,7 +136,7 @@ pub(super) fn queue_pair(
         PostingCalls::Extended => builder.build_generic(),
     };
     built.map_err(|error| match error {
-        // No device says how much it copies, other than by refusing.
+        // Devices report their inline limit only by refusing.
         CreateQueuePairError::Ibverbs { source, .. } if inline_size > 0 => {
             let (given, device) = (inline_size, device.limits.device.clone());
             DeviceError::QueuePairRefused { given, depth, device, reason: source.to_string() }.into()
@@ -158,7 +158,7 @@ fn send_operations(operation: TestOperation) -> SendOperationFlags {
     }
 }
 
-/// What may be done with the memory, and whether the device may reorder its writes on the bus.
+/// The access rights of the memory, including relaxed ordering.
 pub(super) fn access(test: &TestPlan, is_relaxed: bool) -> AccessFlags {
     let relaxed = if is_relaxed { AccessFlags::RelaxedOrdering } else { AccessFlags::empty() };
     AccessFlags::LocalWrite

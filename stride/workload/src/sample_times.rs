@@ -1,32 +1,33 @@
-//! Times that are counted later.
+//! A buffer of times, from which samples are computed later.
 
 use stride_base::statistics::LatencyRecorder;
 
-/// So many samples fit into a second-level cache beside what the device needs.
+/// Samples that fit into a second-level cache beside the device's data.
 const ROOM: usize = 1 << 14;
 
-/// Room for the times at which samples begin and end: noting one is one instruction, which counting the sample is not.
+/// Start and end times of samples. Storing one takes one instruction, but recording a sample takes
+/// many.
 #[derive(Debug)]
 pub(super) struct SampleTimes(Box<[u64]>);
 
 impl SampleTimes {
-    /// Without times. Its memory is there: what was never written to has no page yet.
+    /// An empty buffer with all pages present, because unwritten memory would cause page faults.
     pub(super) fn new() -> Self {
         Self(vec![u64::MAX; ROOM + 1].into_boxed_slice())
     }
 
-    /// A place for the beginning of the first sample, and places for the ends of so many, or of as many as there is
-    /// room for. Where one ends, the next begins.
+    /// A place for the start of the first sample, and places for the ends of up to `wanted`
+    /// samples. Each end is the start of the next sample.
     pub(super) fn places(&mut self, wanted: u64) -> (&mut u64, &mut [u64]) {
         let count = usize::try_from(wanted).unwrap_or(usize::MAX).min(ROOM);
         let (start, ends) = self.0.split_first_mut().expect("there is room for one sample at least");
         (start, &mut ends[..count])
     }
 
-    /// Counts so many samples.
+    /// Records the first `samples` samples.
     #[inline(never)]
     pub(super) fn count(&self, samples: usize, recorder: &mut LatencyRecorder) {
-        // Two processors' clocks may differ a little.
+        // The clocks of two processors may differ slightly.
         let lengths = self.0[..=samples].windows(2).map(|times| times[1].saturating_sub(times[0]));
         lengths.for_each(|ticks| recorder.record(ticks));
     }

@@ -1,4 +1,4 @@
-//! One side of a test: its queue pairs, its memory, and what it does with them.
+//! One side of a test: its queue pairs, its memory, and its tasks.
 
 use std::sync::atomic::AtomicU32;
 
@@ -50,11 +50,11 @@ pub struct UnconnectedSide<'a> {
 }
 
 impl<'a> UnconnectedSide<'a> {
-    /// Makes what the test needs.
+    /// Creates the objects that the test needs.
     ///
     /// # Errors
     ///
-    /// The device lacks something.
+    /// The device lacks a resource.
     pub fn new(device: &'a LocalDevice, test: &TestPlan) -> Result<Self, Error> {
         let inline_size = inline_size(device, test);
         let pd = device.context.alloc_pd()?;
@@ -100,12 +100,12 @@ impl<'a> UnconnectedSide<'a> {
         })
     }
 
-    /// Where messages lie in the memory.
+    /// The layout of messages in the memory.
     pub fn layout(&self) -> BufferLayout {
         self.layout
     }
 
-    /// What the peer needs to know, queue pair by queue pair.
+    /// The information that the peer needs about each queue pair.
     pub fn resources(&self) -> Vec<Resources> {
         let of_pair = |(index, (_, endpoint)): (usize, &(_, Endpoint))| Resources {
             endpoint: endpoint.clone(),
@@ -119,11 +119,12 @@ impl<'a> UnconnectedSide<'a> {
         self.pairs.iter().enumerate().map(of_pair).collect()
     }
 
-    /// Connects each queue pair to one of the peer's, by rdma_cm if there is a manager; threads have so many together.
+    /// Connects each queue pair to one of the peer's, by rdma_cm if a connector is given.
+    /// `all_pairs` counts the queue pairs of all threads.
     ///
     /// # Errors
     ///
-    /// There is no way to the peer.
+    /// The peer cannot be reached.
     pub fn connect(
         self,
         remotes: &[Resources],
@@ -221,12 +222,12 @@ impl<'a> UnconnectedSide<'a> {
     }
 }
 
-/// What became of the messages of a size.
+/// The numbers of messages of a size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageCounts {
     /// Messages that this side sent.
     pub sent: u64,
-    /// Messages of the peer's that took a receive here.
+    /// Messages of the peer that consumed a receive here.
     pub taken: u64,
 }
 
@@ -240,43 +241,43 @@ pub struct Workload {
     layout: BufferLayout,
     parts: SideTasks,
     seeds: Vec<Seeds>,
-    /// Up to which size the peer writes the last byte of the messages that it counts.
+    /// The largest size for which the peer writes the last byte as a mark.
     marked: u64,
-    /// Messages of the last size.
+    /// Messages sent of the last size.
     sent: u64,
     notes: SampleTimes,
     recorder: LatencyRecorder,
-    /// What takes the time, unless the program does.
+    /// The device's clock, if it measures instead of the program's.
     clock: Option<DeviceClock>,
     /// Queue pairs of all threads.
     all_pairs: u32,
-    /// Unless completions are polled for.
+    /// Sleeps until a completion event, unless the side polls.
     sleeper: Option<Sleeper>,
-    /// Of rdma_cm: whoever drops one hangs up.
+    /// rdma_cm connections, which disconnect when they are dropped.
     _connections: Vec<Connection>,
 }
 
 impl Workload {
-    /// How the two sides are connected, in one line.
+    /// The connection of the two sides, in one line.
     pub fn description(&self) -> &str {
         &self.description
     }
 
-    /// Has what follows be as long as this test is, which is the same otherwise.
+    /// Changes the length of the test, whose other parameters are the same.
     pub(super) fn set_length(&mut self, test: &TestPlan) {
         let TestPlan { iterations, duration, tx_depth, rx_depth, .. } = *test;
         self.test = TestPlan { iterations, duration, tx_depth, rx_depth, ..self.test.clone() };
     }
 
-    /// Gets ready for messages of this size, and for this side's parts, before either side begins to measure them.
+    /// Prepares messages of this size and this side's tasks, before either side begins to measure.
     ///
     /// # Errors
     ///
-    /// The device does not take a receive.
+    /// The device refuses a receive.
     ///
     /// # Panics
     ///
-    /// If the plan has no such size.
+    /// If the plan does not contain the size.
     pub fn prepare(&mut self, size: u64, parts: SideTasks) -> Result<(), Error> {
         (self.parts, self.sent) = (parts, 0);
         let own = self.seeds.first().map_or(0, |seeds| seeds.own);
@@ -293,8 +294,8 @@ impl Workload {
         Ok(())
     }
 
-    /// Measures messages of this size: the client's part, and the server's too where both measure. Latencies are in the
-    /// recorder then.
+    /// Measures messages of this size. The client calls it, and the server too if both measure. The
+    /// recorder then holds the latencies.
     pub(super) fn measure(
         &mut self,
         pace: &PhaseClock,
@@ -333,7 +334,7 @@ impl Workload {
         Ok(SendTotals { sent: self.sent, counted: self.sent, begin, end: watch.now() })
     }
 
-    /// The same at a rate, of which this thread has a part as large as that of the queue pairs.
+    /// Measures at a given rate, of which this thread has its queue pairs' share.
     fn measure_at(
         &mut self,
         rate: Rate,
@@ -358,12 +359,12 @@ impl Workload {
         Ok(tally)
     }
 
-    /// The latencies that were measured last, if this side measures any.
+    /// The last measurement's latencies.
     pub(super) fn recorder(&self) -> &LatencyRecorder {
         &self.recorder
     }
 
-    /// Takes the peer's messages, where both measure, as long as other threads of this side do.
+    /// Receives the peer's messages while other threads of this side measure, if both sides do.
     pub(super) fn keep_taking(&mut self, measuring: &AtomicU32, watch: &mut Watch<'_>) -> Result<(), Error> {
         if self.test.thread_count() == 1 || !self.takes() {
             return Ok(());
@@ -371,7 +372,7 @@ impl Workload {
         self.take(Some(measuring), watch)
     }
 
-    /// Whether messages of the peer come to receives while this side measures bandwidth.
+    /// Whether the peer's messages consume receives while this side measures bandwidth.
     fn takes(&self) -> bool {
         self.test.measure == Measure::Bandwidth && self.parts.serves && self.test.operation.takes_receives()
     }
@@ -385,11 +386,11 @@ impl Workload {
         taken.map(drop)
     }
 
-    /// Answers messages, where they want an answer, or takes them, where they want to be taken: the server's part.
+    /// Runs the server's part: answers messages, or receives them.
     ///
     /// # Errors
     ///
-    /// A message failed, or the peer is gone.
+    /// A message failed, or the peer ended.
     pub(super) fn answer(&mut self, watch: &mut Watch<'_>) -> Result<(), Error> {
         match self.test.measure {
             Measure::Latency(LatencyDefinition::PingPong) if self.test.duration.is_some() => {
@@ -406,12 +407,12 @@ impl Workload {
         }
     }
 
-    /// What became of the messages of this size, when all is over; and whether their bytes are as they should be, if the
-    /// test asks for that.
+    /// The numbers of messages of this size after the measurement. It also validates their bytes,
+    /// if the test asks for that.
     ///
     /// # Errors
     ///
-    /// They are not.
+    /// The bytes differ.
     pub fn arrived(&self, size: u64) -> Result<MessageCounts, Error> {
         let taken = self.channel.taken();
         if self.test.data_validation {
@@ -474,7 +475,7 @@ impl Workload {
     }
 }
 
-/// Where datagrams go that are for this peer.
+/// The peer's address for datagrams.
 fn datagram_address(
     device: &LocalDevice,
     pd: &ProtectionDomain,
@@ -484,12 +485,13 @@ fn datagram_address(
     Ok(pd.create_ah(&device.path.address_to(&remote.endpoint, options)?)?)
 }
 
-/// What a queue pair's bytes are made from, where they are looked at.
+/// The seed of a queue pair's pattern for validation.
 fn seed(endpoint: &Endpoint) -> u64 {
     u64::from(endpoint.qp_number) << 24 | u64::from(endpoint.packet_seq_num)
 }
 
-/// A start that differs from run to run, so that packets of an earlier connection are not taken for ours.
+/// A start that differs from run to run, so that the queue pair rejects packets of an earlier
+/// connection.
 fn packet_sequence_number() -> u32 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     now.map_or(0, |since| since.subsec_nanos()) & 0xff_ffff

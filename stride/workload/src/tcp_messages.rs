@@ -1,4 +1,4 @@
-//! Messages over the system's TCP.
+//! Messages over the operating system's TCP.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -12,17 +12,17 @@ use stride_base::report::{BandwidthRow, LatencyRow, ResultRow};
 use stride_base::result::Distribution;
 use stride_base::statistics::{BandwidthSummary, LatencyRecorder, Timer};
 
-/// How often whoever waits looks whether the peer is there.
+/// How often a waiting side checks that the peer still lives.
 const PEER_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// What the receiving side says when it has everything.
+/// The receiving side's confirmation that all messages have arrived.
 const ANSWER: [u8; 1] = [1];
 
-/// What a message begins with, and with `-D` the last of a size.
+/// The first byte of a message; with `-D` the last message of a size has another one.
 const MORE: u8 = 1;
 const LAST: u8 = 0;
 
-/// One side's end of the connection that is measured.
+/// One side's end of the measured connection.
 #[derive(Debug)]
 pub struct TcpMessages<'a> {
     socket: TcpStream,
@@ -33,21 +33,22 @@ pub struct TcpMessages<'a> {
 }
 
 impl<'a> TcpMessages<'a> {
-    /// Over this connection. Where single messages count, each goes at once.
+    /// Uses a connection. For latency tests it disables Nagle's algorithm.
     ///
     /// # Errors
     ///
-    /// The system does not do so.
+    /// The system refuses the option.
     pub fn new(socket: TcpStream, test: &'a TestPlan, timer: &'a Timer) -> io::Result<Self> {
         socket.set_nodelay(test.measure != Measure::Bandwidth)?;
         socket.set_read_timeout(Some(PEER_CHECK_INTERVAL))?;
         socket.set_write_timeout(Some(PEER_CHECK_INTERVAL))?;
         let largest = usize::try_from(test.sizes.largest()).unwrap_or(usize::MAX);
-        // Written: else all of it would be the system's one page of zeros, which the nearest cache holds.
+        // Nonzero, because memory of zeroes would map the system's single zero page, which fits
+        // into the nearest cache.
         Ok(Self { socket, memory: vec![MORE; largest], test, timer, recorder: LatencyRecorder::new() })
     }
 
-    /// From where to where, and how.
+    /// The addresses of both ends, as text.
     pub fn description(&self) -> String {
         let name = |address: io::Result<std::net::SocketAddr>| {
             address.map_or("nowhere".to_owned(), |address| address.to_string())
@@ -56,11 +57,12 @@ impl<'a> TcpMessages<'a> {
         format!("from {} to {}{how}", name(self.socket.local_addr()), name(self.socket.peer_addr()))
     }
 
-    /// Measures messages of this size, and says to `progress` how many are through: the client's part.
+    /// Runs the client's part: measures messages of this size, and reports completed ones to
+    /// `progress`.
     ///
     /// # Errors
     ///
-    /// The connection failed, or the peer is gone.
+    /// The connection failed, or the peer ended.
     pub fn measure(
         &mut self,
         size: u64,
@@ -73,11 +75,12 @@ impl<'a> TcpMessages<'a> {
         })
     }
 
-    /// Takes messages of this size, and answers each if its latency counts, else the last: the server's part.
+    /// Runs the server's part: receives messages of this size, and answers each in a latency test,
+    /// otherwise the last.
     ///
     /// # Errors
     ///
-    /// The connection failed, or the peer is gone.
+    /// The connection failed, or the peer ended.
     pub fn answer(&mut self, size: u64, link: &mut ControlLink) -> Result<(), ControlError> {
         let Self { socket, memory, test, .. } = self;
         let message = &mut memory[..size as usize];
@@ -94,7 +97,7 @@ impl<'a> TcpMessages<'a> {
         if answers_each { Ok(()) } else { send(socket, &ANSWER, link) }
     }
 
-    /// The latencies that were measured last, if there were any.
+    /// The distribution of the last measurement's latencies, if it had any.
     pub fn distribution(&self) -> Option<Distribution> {
         matches!(self.test.measure, Measure::Latency(LatencyDefinition::PingPong))
             .then(|| self.recorder.distribution(self.timer.nanoseconds_per_tick() / 2.0))
@@ -136,7 +139,7 @@ impl<'a> TcpMessages<'a> {
         let (message, mut number) = (&mut memory[..size as usize], 0);
         message[0] = MORE;
         recorder.clear();
-        // What comes back is what was sent.
+        // The answer is an echo.
         while number < test.most_messages() && message[0] == MORE {
             if pace.is_over() {
                 message[0] = LAST;
@@ -148,7 +151,7 @@ impl<'a> TcpMessages<'a> {
             number += 1;
             progress.set(number);
         }
-        // A sample is of both ways.
+        // A sample covers both directions.
         let summary = recorder.summary(timer.nanoseconds_per_tick() / 2.0);
         Ok(ResultRow::Latency(LatencyRow::new(size, number, summary)))
     }
@@ -175,7 +178,7 @@ fn receive(socket: &mut TcpStream, mut bytes: &mut [u8], link: &mut ControlLink)
     Ok(())
 }
 
-/// Looks whether the peer is there, where there was nothing to do for a while.
+/// Checks after a timeout that the peer still lives.
 #[cold]
 fn wait(error: io::Error, link: &mut ControlLink) -> Result<(), ControlError> {
     match error.kind() {
@@ -184,7 +187,7 @@ fn wait(error: io::Error, link: &mut ControlLink) -> Result<(), ControlError> {
     }
 }
 
-/// A peer that gave up has said so over the other connection.
+/// A peer that gave up has sent the reason over the control connection.
 fn gone(error: io::Error, link: &mut ControlLink) -> ControlError {
     match link.receive() {
         Err(said @ ControlError::PeerFailed { .. }) => said,

@@ -1,7 +1,9 @@
-//! The threads of a side: each has queue pairs, a completion queue and memory of its own, and runs the same loops.
+//! The threads of a side. Each has separate queue pairs, a completion queue and memory, and runs
+//! the same loops.
 //!
-//! A side that was not asked for threads has one, which is the caller's. What several measure is one figure: messages and
-//! samples are added, and the time is from the first post of any to the last completion of any.
+//! Without `--threads` the caller's thread is the only one. The results of several threads become
+//! one figure: messages and samples are added, and the time runs from the first post of any thread
+//! to the last completion of any.
 
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::thread;
@@ -27,11 +29,12 @@ pub struct UnconnectedSides<'a> {
 }
 
 impl<'a> UnconnectedSides<'a> {
-    /// Makes what the test needs, for threads on these processors, or anywhere; each device has every so many'th thread.
+    /// Creates the objects that the test needs, for threads pinned to these processors, or
+    /// unpinned; the threads alternate between the devices.
     ///
     /// # Errors
     ///
-    /// The device lacks something.
+    /// A device lacks a resource.
     pub fn new(devices: &'a [LocalDevice], test: &TestPlan, processors: &[usize]) -> Result<Self, Error> {
         let shares = (0..test.thread_count()).map(|thread| test.share(thread)).collect();
         let sides = together(processors, shares, |index, share| {
@@ -40,22 +43,22 @@ impl<'a> UnconnectedSides<'a> {
         Ok(Self { sides, processors: processors.to_vec() })
     }
 
-    /// Where messages lie in the memory of each.
+    /// The layout of messages in each thread's memory.
     pub fn layout(&self) -> BufferLayout {
         self.sides[0].layout()
     }
 
-    /// What the peer needs to know, queue pair by queue pair.
+    /// The information that the peer needs about each queue pair.
     pub fn resources(&self) -> Vec<Resources> {
         self.sides.iter().flat_map(UnconnectedSide::resources).collect()
     }
 
-    /// Connects each queue pair to one of the peer's, by rdma_cm if there is a manager: of a single thread's, which the plan
-    /// has seen to.
+    /// Connects each queue pair to one of the peer's, by rdma_cm if a connector is given: the plan
+    /// guarantees a single thread then.
     ///
     /// # Errors
     ///
-    /// There is no way to the peer.
+    /// The peer cannot be reached.
     pub fn connect(
         self,
         remotes: &[Resources],
@@ -103,31 +106,31 @@ pub struct MeasuringThreads {
 }
 
 impl MeasuringThreads {
-    /// What is going to be measured and how the two sides are connected, in one line.
+    /// The test and the connection, in one line.
     pub fn description(&self) -> &str {
         &self.description
     }
 
-    /// Has what follows be as long as this test is, which is the same otherwise.
+    /// Changes the length of the test, whose other parameters are the same.
     pub fn set_length(&mut self, test: &TestPlan) {
         self.test = test.clone();
         self.members.iter_mut().for_each(|member| member.set_length(test));
     }
 
-    /// Gets ready for messages of this size, and for this side's parts, before either side begins to measure them.
+    /// Prepares messages of this size and this side's tasks, before either side begins to measure.
     ///
     /// # Errors
     ///
-    /// The device does not take a receive.
+    /// The device refuses a receive.
     pub fn prepare(&mut self, size: u64, parts: SideTasks) -> Result<(), Error> {
         self.members.iter_mut().try_for_each(|member| member.prepare(size, parts))
     }
 
-    /// Measures messages of this size: the client's part, and the server's too where both measure.
+    /// Measures messages of this size. The client calls it, and the server too if both measure.
     ///
     /// # Errors
     ///
-    /// A message failed, or the peer is gone.
+    /// A message failed, or the peer ended.
     pub fn measure(
         &mut self,
         size: u64,
@@ -151,12 +154,13 @@ impl MeasuringThreads {
             let measured = member.measure(pace, size, &mut watch);
             let processor = processor_time() - before;
             if measured.is_err() {
-                // What the others would find does not count any more.
+                // After a failure the figures of other threads do not matter.
                 pace.end();
             }
             measuring.fetch_sub(1, Ordering::Relaxed);
             let tally = measured?;
-            // The peer's threads may wait for this one to take their messages, and others of this side for those.
+            // The peer's threads may wait for this one to receive their messages, and other threads
+            // of this side for the peer's.
             member.keep_taking(&measuring, &mut watch)?;
             Ok((tally, processor))
         })?;
@@ -184,28 +188,28 @@ impl MeasuringThreads {
         }
     }
 
-    /// The latencies that were measured last, if this side measures any.
+    /// The distribution of the last measurement's latencies, if this side measured any.
     pub fn distribution(&self) -> Option<Distribution> {
         let definition = self.test.latency_definition()?;
         Some(self.recorder.distribution(self.sample_nanoseconds(definition)))
     }
 
-    /// How many nanoseconds of latency a tick of a sample stands for.
+    /// Nanoseconds of latency per tick of a sample.
     fn sample_nanoseconds(&self, definition: LatencyDefinition) -> f64 {
         let tick = self.timer.nanoseconds_per_tick();
         match definition {
-            // Its samples are nanoseconds.
+            // The device clock's samples are nanoseconds.
             _ if self.test.device_clock => 1.0,
             LatencyDefinition::PingPong => tick / 2.0,
             LatencyDefinition::Completion => tick,
         }
     }
 
-    /// Answers messages, where they want an answer, or takes them, where they want to be taken: the server's part.
+    /// Runs the server's part: answers messages, or receives them.
     ///
     /// # Errors
     ///
-    /// A message failed, or the peer is gone.
+    /// A message failed, or the peer ended.
     pub fn answer(&mut self, peer: &PeerWatch<'_>) -> Result<(), Error> {
         if !self.test.both_sides_work() {
             return Ok(());
@@ -214,12 +218,12 @@ impl MeasuringThreads {
         self.all(|_, member| member.answer(&mut Watch::new(peer, &timer))).map(drop)
     }
 
-    /// What became of the messages of this size, when all is over; and whether their bytes are as they should be, if the
-    /// test asks for that.
+    /// The numbers of messages of this size after the measurement. It also validates their bytes,
+    /// if the test asks for that.
     ///
     /// # Errors
     ///
-    /// They are not.
+    /// The bytes differ.
     pub fn arrived(&self, size: u64) -> Result<MessageCounts, Error> {
         self.members.iter().try_fold(MessageCounts { sent: 0, taken: 0 }, |sum, member| {
             let MessageCounts { sent, taken } = member.arrived(size)?;
@@ -227,7 +231,8 @@ impl MeasuringThreads {
         })
     }
 
-    /// Has every thread do something, all at the same time; of several that fail, the first one's error.
+    /// Runs `work` on every thread at the same time; returns the first thread's error if several
+    /// fail.
     fn all<T: Send>(
         &mut self,
         work: impl Fn(usize, &mut Workload) -> Result<T, Error> + Sync,
@@ -236,11 +241,12 @@ impl MeasuringThreads {
     }
 }
 
-/// Does something with each member on a thread of its own, all at the same time, on these processors or anywhere; with a single
-/// one that may be anywhere, here. Of several that fail, the first one's error.
+/// Runs `work` for each member on a separate thread at the same time, pinned to these processors or
+/// unpinned. A single member without a processor runs here. If several fail, the first one's error
+/// is returned.
 ///
-/// What is made this way lies apart: allocators have an arena for each thread that is alive, and what two threads write to
-/// while they measure must not share a cache line.
+/// Objects that are created this way lie apart, because allocators have an arena for each thread.
+/// Data that two threads write during a measurement must not share a cache line.
 fn together<M: Send, T: Send>(
     processors: &[usize],
     mut members: Vec<M>,
@@ -276,7 +282,7 @@ fn together<M: Send, T: Send>(
     })
 }
 
-/// Where threads wait for one another, so that all begin at the same time.
+/// A barrier that makes all threads begin at the same time.
 #[derive(Debug)]
 struct StartBarrier {
     waiting: AtomicU32,
@@ -292,19 +298,20 @@ impl StartBarrier {
         Self { waiting: AtomicU32::new(0), state: AtomicU8::new(Self::SHUT) }
     }
 
-    /// Waits until it is opened; whether it was, and not closed for good.
+    /// Waits until the barrier opens; returns false if it closed for good.
     fn wait(&self) -> bool {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         loop {
             match self.state.load(Ordering::Relaxed) {
-                // Whoever has no processor to wait on gets one sooner if it is left to others.
+                // Yields, because other threads may need this processor to reach the barrier.
                 Self::SHUT => thread::yield_now(),
                 state => return state == Self::OPEN,
             }
         }
     }
 
-    /// Lets all through when so many are there. What they work on they were given before: the gate tells nothing else.
+    /// Opens the barrier when `threads` threads have arrived. It orders no data, because the
+    /// threads got theirs before.
     fn open(&self, threads: u32) {
         while self.waiting.load(Ordering::Relaxed) < threads {
             thread::yield_now();

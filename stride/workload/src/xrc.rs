@@ -1,5 +1,5 @@
-//! Extended reliable connections (`-c XRC`): each queue pair only sends, to a target of the peer's; each of its requests names
-//! the peer's one shared receive queue.
+//! Extended reliable connections (`-c XRC`): each queue pair only sends, to a target of the peer,
+//! and each of its requests names the peer's shared receive queue.
 
 use sideway::ibverbs::completion::CompletionQueue;
 use sideway::ibverbs::connect::{ConnectOptions, Endpoint, connect_xrc_target};
@@ -14,13 +14,13 @@ use stride_base::device::LocalDevice;
 use stride_base::error::XrcError;
 use stride_base::plan::TestPlan;
 
-/// The receiving ends of a side, as many as it has queue pairs.
+/// The receiving ends of a side, one for each of its queue pairs.
 #[derive(Debug)]
 pub(super) struct XrcReceivers {
     targets: Vec<(XrcTarget, XrcTargetInfo)>,
 }
 
-/// The receiving ends, and the queue that all of them fill.
+/// Creates the receiving ends, and the queue that they share.
 pub(super) fn receivers(
     device: &LocalDevice,
     pd: &ProtectionDomain,
@@ -57,12 +57,12 @@ fn queue(
 }
 
 impl XrcReceivers {
-    /// What the peer needs to know of the target of this number.
+    /// The information that the peer needs about the target with this number.
     pub(super) fn target(&self, number: usize) -> Option<XrcTargetInfo> {
         self.targets.get(number).map(|(_, target)| target.clone())
     }
 
-    /// Has the target of this number answer one of the peer's queue pairs.
+    /// Connects the target with this number to one of the peer's queue pairs.
     pub(super) fn connect(
         &mut self,
         number: usize,

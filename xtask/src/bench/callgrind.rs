@@ -10,16 +10,16 @@ type Function = (String, String);
 
 /// Instructions of the functions themselves, without what they called; and who called whom.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Counts {
+pub(super) struct InstructionCounts {
     own: BTreeMap<Function, f64>,
-    calls: BTreeMap<(Function, Function), Calls>,
+    calls: BTreeMap<(Function, Function), CallEdge>,
     /// Of each instruction, by its address, where callgrind was told to say (`--dump-instr=yes`).
     addresses: BTreeMap<(Function, u64), f64>,
 }
 
 /// One function's calls of another.
 #[derive(Clone, Copy, Debug, Default)]
-struct Calls {
+struct CallEdge {
     count: f64,
     /// With everything that was called from there.
     instructions: f64,
@@ -40,7 +40,7 @@ pub(super) struct TimedLoop {
 
 /// How to tell what is done for each operation from what is not.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Steady {
+pub(super) struct LoopShape {
     /// How many operations are posted or completed together at most.
     pub(super) list: u64,
     /// Whether an operation waits for the peer: what it waits does not count.
@@ -50,11 +50,11 @@ pub(super) struct Steady {
 /// How far from a whole number a count by operation may be that stands for one: a program does other things, too.
 const WHOLE: f64 = 0.03;
 
-impl Counts {
+impl InstructionCounts {
     /// Reads callgrind's format. (A line after `calls=` is what the calls cost as a whole.)
     pub(super) fn parse(text: &str) -> Result<Self> {
         let mut counts = Self::default();
-        let (mut objects, mut functions) = (Names::default(), Names::default());
+        let (mut objects, mut functions) = (NameTable::default(), NameTable::default());
         let (mut object, mut function) = (String::new(), String::new());
         let (mut callee_object, mut callee) = (None, String::new());
         let mut called: Option<f64> = None;
@@ -139,11 +139,11 @@ impl Counts {
     }
 }
 
-impl Counts {
+impl InstructionCounts {
     /// Of what a longer run has more, the part of the functions of `object` that do the operations: those that call
     /// `library` for each, those that call these for each, and those that are called by these for each. What a
     /// program does besides, such as finding out its clock's rate, is not steady and does not count.
-    pub(super) fn timed_loop(&self, object: &Path, library: &Path, steady: Steady) -> Result<TimedLoop> {
+    pub(super) fn timed_loop(&self, object: &Path, library: &Path, steady: LoopShape) -> Result<TimedLoop> {
         let seldom = 0.5 / steady.list as f64;
         let each: Vec<_> = self.calls.iter().filter(|(_, calls)| calls.count >= seldom).collect();
         let inside = |function: &Function| is(&function.0, object);
@@ -257,9 +257,9 @@ fn is(name: &str, object: &Path) -> bool {
 
 /// `(3) name` the first time, `(3)` from then on.
 #[derive(Default)]
-struct Names(BTreeMap<String, String>);
+struct NameTable(BTreeMap<String, String>);
 
-impl Names {
+impl NameTable {
     fn get(&mut self, text: &str) -> Result<String> {
         let Some((number, name)) = text.strip_prefix('(').and_then(|text| text.split_once(')')) else {
             return Ok(text.to_owned());
@@ -281,7 +281,7 @@ mod tests {
 
     #[test]
     fn calls_are_not_counted_with_the_caller() {
-        let counts = Counts::parse(RUN).unwrap();
+        let counts = InstructionCounts::parse(RUN).unwrap();
         assert_eq!(counts.of_object(Path::new("/p")), 20.0);
         assert_eq!(counts.outside(Path::new("/p")), 900.0);
         assert_eq!(counts.functions_of(Path::new("/p")), ["main"]);
@@ -304,9 +304,9 @@ mod tests {
                 70 * n,
             )
         };
-        let counts = |n, clock| Counts::parse(&run(n, clock)).unwrap();
+        let counts = |n, clock| InstructionCounts::parse(&run(n, clock)).unwrap();
         let each = counts(300, 7_000_000).more_than(&counts(100, 1000), 200);
-        let steady = Steady { list: 1, waits: false };
+        let steady = LoopShape { list: 1, waits: false };
         let timed = each.timed_loop(Path::new("/p"), Path::new("/l"), steady).unwrap();
         assert_eq!((timed.own, timed.foreign.len()), (32.0, 0));
         assert!(each.timed_loop(Path::new("/l"), Path::new("/p"), steady).is_err());
@@ -337,7 +337,7 @@ mod tests {
     fn instructions_are_told_by_their_addresses() {
         let text = "positions: instr line\nevents: Ir\nob=(1) /p\nfn=(1) run\n0x10 1 100\n+4 * 300\n\
                     cob=(2) /l\ncfn=(2) post\ncalls=100 0x99\n* * 5000\n-4 +1 1\n\nob=(2)\nfn=(2)\n0x99 3 5000\n";
-        let counts = Counts::parse(text).unwrap();
+        let counts = InstructionCounts::parse(text).unwrap();
         let times = |address| counts.addresses.get(&(("/p".to_owned(), "run".to_owned()), address)).copied();
         assert_eq!((times(0x10), times(0x14)), (Some(101.0), Some(300.0)));
         assert_eq!(counts.of_object(Path::new("/p")), 401.0);
@@ -347,8 +347,9 @@ mod tests {
     #[test]
     fn an_operation_is_what_the_longer_run_has_more() {
         let long = RUN.replace("16 10", "16 110").replace("50 900", "50 2900");
-        let counts = Counts::parse(&long).unwrap().more_than(&Counts::parse(RUN).unwrap(), 100);
+        let counts =
+            InstructionCounts::parse(&long).unwrap().more_than(&InstructionCounts::parse(RUN).unwrap(), 100);
         assert_eq!((counts.of_object(Path::new("/p")), counts.outside(Path::new("/p"))), (1.0, 20.0));
-        assert!(Counts::parse("nothing").is_err());
+        assert!(InstructionCounts::parse("nothing").is_err());
     }
 }

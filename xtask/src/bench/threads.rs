@@ -11,8 +11,8 @@ use anyhow::{Context, Result, ensure};
 
 use super::document::{Section, today};
 use super::programs::Programs;
+use super::rounds::{self, Better, Round};
 use super::statistics::median;
-use super::turns::{self, Better, Turn};
 
 /// Bytes, and messages that take about a tenth of a second.
 const SIZES: [(u64, u64); 3] = [(64, 2_000_000), (4096, 1_000_000), (65536, 80_000)];
@@ -28,7 +28,7 @@ pub(super) struct Args {
     /// Take the programs as they were built last
     #[arg(long)]
     no_build: bool,
-    /// Print the result without writing docs/performance.md
+    /// Print the result without writing it to docs/generated/performance
     #[arg(long)]
     dry_run: bool,
 }
@@ -48,7 +48,7 @@ pub(super) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         let (mut rates, mut costs) = (Vec::new(), Vec::new());
         for pair in 0..args.pairs {
             let mut cost = Vec::new();
-            rates.push(Turn::take(pair, |two| {
+            rates.push(Round::take(pair, |two| {
                 let (rate, nanoseconds) = measure(&programs, size, messages, if two { 2 } else { 1 })?;
                 cost.push((two, nanoseconds));
                 Ok(rate)
@@ -61,7 +61,7 @@ pub(super) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     println!("{body}");
     if !args.dry_run {
         let intro = format!(
-            "{}, {processors} processors, `stride-perf write bw --loopback --threads 1` and `2`. Medians of {} turns; in brackets the 95 % \
+            "{}, {processors} processors, `stride-perf write bw --loopback --threads 1` and `2`. Medians of {} rounds; in brackets the 95 % \
              bootstrap interval of the geometric mean. The last column is how much faster two threads would be if no other process had \
              taken a processor from them.\n\n    cargo xtask bench threads --pairs {}",
             today(),
@@ -74,14 +74,14 @@ pub(super) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn row(body: &mut String, size: u64, rates: &[Turn], costs: Vec<f64>) -> Result<()> {
-    let (times, _) = turns::compare(rates, Better::More);
-    let column = |value: fn(&Turn) -> f64| median(rates.iter().map(value).collect());
+fn row(body: &mut String, size: u64, rates: &[Round], costs: Vec<f64>) -> Result<()> {
+    let (times, _) = rounds::compare(rates, Better::More);
+    let column = |value: fn(&Round) -> f64| median(rates.iter().map(value).collect());
     writeln!(
         body,
         "| {size} | {:.3} | {:.3} | {:.2} ({:.2} to {:.2}){} | {BOUND} | {:.2} |",
-        column(|turn| turn.reference),
-        column(|turn| turn.ours),
+        column(|round| round.reference),
+        column(|round| round.ours),
         times.mean,
         times.low,
         times.high,
@@ -121,10 +121,10 @@ mod tests {
         let said = "# RDMA write\n#bytes iterations Gb/s Mpps\n64 200000 23.3602 45.625\n# CPU time of the measuring threads, ns a message: 43.5\n";
         assert_eq!(parse(said, 64), Some((45.625, 43.5)));
         assert_eq!(parse(said, 4096), None);
-        let turn = |ours| Turn { reference: 10.0, ours, again: 10.0 };
+        let round = |ours| Round { reference: 10.0, ours, again: 10.0 };
         let said = |ours| {
             let mut body = String::new();
-            row(&mut body, 64, &[turn(ours), turn(ours)], vec![2.0]).unwrap();
+            row(&mut body, 64, &[round(ours), round(ours)], vec![2.0]).unwrap();
             body
         };
         assert!(said(17.0).contains("| 1.70 (1.70 to 1.70) **missed** | 1.8 | 2.00 |"), "{}", said(17.0));

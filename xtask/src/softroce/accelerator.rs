@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::environment::Job;
 use super::folders::Folders;
 use super::user_space::{RdmaCore, UserSpace};
-use super::vm::{Ending, Vm};
+use super::vm::{JobOutcome, Vm};
 
 /// How QEMU runs the guest's instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +72,8 @@ impl Accelerator {
             time_limit: TRIAL,
         };
         let job = Job::bare("true");
-        vm.run(&job, &mut io::sink(), &mut io::sink()).is_ok_and(|report| report.ending == Ending::Exited(0))
+        vm.run(&job, &mut io::sink(), &mut io::sink())
+            .is_ok_and(|report| report.outcome == JobOutcome::Exited(0))
     }
 
     fn name(self) -> &'static str {

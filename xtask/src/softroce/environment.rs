@@ -6,12 +6,12 @@ use std::{env, fs};
 use anyhow::{Context, Result, ensure};
 
 use super::folders::Folders;
-use super::place::Place;
+use super::machine::TestMachine;
 use super::programs::Programs;
 use super::shell;
 
 /// A folder of the host that the guest sees at the same path.
-pub(super) struct Share {
+pub(super) struct SharedFolder {
     pub(super) folder: PathBuf,
     pub(super) writable: bool,
 }
@@ -23,22 +23,22 @@ pub(crate) struct Job {
     pub(crate) command: String,
     environment: Vec<(&'static str, String)>,
     pub(super) directory: PathBuf,
-    pub(super) shares: Vec<Share>,
+    pub(super) shares: Vec<SharedFolder>,
 }
 
 /// The variables that a guest takes over from whoever runs the chore.
 const INHERITED: &[&str] = &["RUST_BACKTRACE", "RUST_LOG"];
 
 impl Job {
-    pub(super) fn new(folders: &Folders, place: &Place, programs: &Programs) -> Result<Self> {
+    pub(super) fn new(folders: &Folders, machine: &TestMachine, programs: &Programs) -> Result<Self> {
         let mut job = Self { directory: folders.root.clone(), ..Self::default() };
         fs::create_dir_all(programs.folder())?;
         job.share(&folders.root)?;
         job.share(&folders.guest_target)?;
-        job.shares.push(Share { folder: folders.out.clone(), writable: true });
+        job.shares.push(SharedFolder { folder: folders.out.clone(), writable: true });
 
-        job.environment.extend(place.variables());
-        job.environment.push(("PATH", search_path(place, &programs.folder())));
+        job.environment.extend(machine.variables());
+        job.environment.push(("PATH", search_path(machine, &programs.folder())));
         job.environment.push(("SOFTROCE_OUT", text(&folders.out)?));
         job.environment.push(("SIDEWAY_PROVIDER", "system".to_owned()));
         job.environment.push(("SIDEWAY_TEST_REQUIRE_DEVICE", "1".to_owned()));
@@ -60,7 +60,7 @@ impl Job {
             .with_context(|| format!("cannot share {} with the guest", folder.display()))?;
         ensure!(folder.is_dir(), "cannot share {}: it is not a folder", folder.display());
         if !self.shares.iter().any(|share| folder.starts_with(&share.folder)) {
-            self.shares.push(Share { folder, writable: false });
+            self.shares.push(SharedFolder { folder, writable: false });
         }
         Ok(())
     }
@@ -86,10 +86,10 @@ pub(super) fn text(path: &Path) -> Result<String> {
 }
 
 /// The workspace's programs before everything else.
-fn search_path(place: &Place, programs: &Path) -> String {
-    let system = match place {
-        Place::Guest(_) => "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned(),
-        Place::Host(_) => env::var("PATH").unwrap_or_default(),
+fn search_path(machine: &TestMachine, programs: &Path) -> String {
+    let system = match machine {
+        TestMachine::Guest(_) => "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned(),
+        TestMachine::Host(_) => env::var("PATH").unwrap_or_default(),
     };
     format!("{0}:{0}/examples:{system}", programs.display())
 }

@@ -10,17 +10,17 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use super::environment::Job;
-use super::vm::{Ending, Report};
+use super::vm::{JobOutcome, JobReport};
 
 /// A host with an RDMA device.
-pub(crate) struct Host {
+pub(crate) struct HostMachine {
     pub(super) device: String,
     time_limit: Duration,
 }
 
 const DEVICES: &str = "/sys/class/infiniband";
 
-impl Host {
+impl HostMachine {
     /// The first of the host's devices.
     pub(super) fn find(time_limit: Duration) -> Result<Self> {
         let entries = fs::read_dir(DEVICES).into_iter().flatten().flatten();
@@ -45,7 +45,7 @@ impl Host {
         fixed.map(|(name, value)| (name, value.to_owned())).into()
     }
 
-    pub(super) fn run<O, E>(&self, job: &Job, stdout: &mut O, stderr: &mut E) -> Result<Report>
+    pub(super) fn run<O, E>(&self, job: &Job, stdout: &mut O, stderr: &mut E) -> Result<JobReport>
     where
         O: Write + Send,
         E: Write + Send,
@@ -61,11 +61,17 @@ impl Host {
             scope.spawn(|| pipes.1.map(|mut pipe| io::copy(&mut pipe, stderr)));
             child.wait()
         })?;
-        let ending = match status.code() {
-            Some(124) => Ending::TimedOut(self.time_limit),
+        let outcome = match status.code() {
+            Some(124) => JobOutcome::TimedOut(self.time_limit),
             // A process has no other codes than these; a signal's is as a shell has it.
-            code => Ending::Exited(code.unwrap_or_else(|| 128 + status.signal().unwrap_or_default()) as u8),
+            code => {
+                JobOutcome::Exited(code.unwrap_or_else(|| 128 + status.signal().unwrap_or_default()) as u8)
+            }
         };
-        Ok(Report { ending, rdma_core_version: "unknown".to_owned(), kernel_version: "unknown".to_owned() })
+        Ok(JobReport {
+            outcome,
+            rdma_core_version: "unknown".to_owned(),
+            kernel_version: "unknown".to_owned(),
+        })
     }
 }

@@ -25,7 +25,7 @@ mod folders;
 mod glibc;
 mod host;
 mod host_tools;
-mod place;
+mod machine;
 mod programs;
 mod shell;
 mod suite;
@@ -43,12 +43,12 @@ use folders::Folders;
 use user_space::RdmaCore;
 
 pub(crate) use environment::Job;
-pub(crate) use place::Place;
+pub(crate) use machine::TestMachine;
 pub(crate) use programs::{Profile, Programs};
 
 /// Where to run and for how long.
 #[derive(clap::Args)]
-pub(crate) struct PlaceArgs {
+pub(crate) struct MachineArgs {
     /// The guest's rdma-core: 44 on kernel 6.1, or 56 on kernel 6.12
     #[arg(long, value_enum, default_value_t = RdmaCore::Old)]
     rdma_core: RdmaCore,
@@ -75,7 +75,7 @@ pub(crate) struct PlaceArgs {
     timeout: u64,
 }
 
-impl PlaceArgs {
+impl MachineArgs {
     /// The guest's name.
     pub(crate) fn rdma_core(&self) -> &'static str {
         if self.host { "host" } else { self.rdma_core.name() }
@@ -97,25 +97,25 @@ impl PlaceArgs {
     }
 
     /// The place, the programs for it (not built yet) and a job that lacks only its command.
-    pub(crate) fn prepare(&self, root: &Path, profile: Profile) -> Result<(Place, Programs, Job)> {
+    pub(crate) fn prepare(&self, root: &Path, profile: Profile) -> Result<(TestMachine, Programs, Job)> {
         let folders = Folders::new(root)?;
         let time_limit = Duration::from_secs(self.timeout);
-        let (place, programs) = if self.host {
-            (Place::host(time_limit)?, Programs::for_host(&folders, profile))
+        let (machine, programs) = if self.host {
+            (TestMachine::host(time_limit)?, Programs::for_host(&folders, profile))
         } else {
             let cpus = self.cpus.unwrap_or(match self.rdma_core {
                 _ if self.counted => 1,
                 RdmaCore::New => 4,
                 RdmaCore::Old => 2,
             });
-            let place = Place::guest(&folders, self.rdma_core, cpus, self.counted, time_limit)?;
-            (place, Programs::for_guests(&folders, profile)?)
+            let machine = TestMachine::guest(&folders, self.rdma_core, cpus, self.counted, time_limit)?;
+            (machine, Programs::for_guests(&folders, profile)?)
         };
-        let mut job = Job::new(&folders, &place, &programs)?;
+        let mut job = Job::new(&folders, &machine, &programs)?;
         for folder in &self.share {
             job.share(folder)?;
         }
-        Ok((place, programs, job))
+        Ok((machine, programs, job))
     }
 }
 
@@ -123,7 +123,7 @@ impl PlaceArgs {
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    place: PlaceArgs,
+    machine: MachineArgs,
 
     /// Take the workspace's programs as they were built last time
     #[arg(long, conflicts_with = "suite")]
@@ -140,14 +140,14 @@ pub(crate) struct Args {
 /// Runs what the arguments ask for and hands back its exit code.
 pub(crate) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     let profile = if args.suite.suite { Profile::Dev } else { Profile::Release };
-    let (place, programs, mut job) = args.place.prepare(root, profile)?;
+    let (machine, programs, mut job) = args.machine.prepare(root, profile)?;
     if args.suite.suite {
-        return args.suite.run(&place, &programs, job, &args.command);
+        return args.suite.run(&machine, &programs, job, &args.command);
     }
     if !args.no_build {
         programs.build()?;
     }
     job.command = if args.command.is_empty() { demo::SCRIPT.to_owned() } else { shell::join(&args.command) };
-    let report = place.run(&job, &mut io::stdout(), &mut io::stderr())?;
-    Ok(report.ending.exit_code())
+    let report = machine.run(&job, &mut io::stdout(), &mut io::stderr())?;
+    Ok(report.outcome.exit_code())
 }

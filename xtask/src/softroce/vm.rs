@@ -18,12 +18,12 @@ use super::user_space::{RdmaCore, UserSpace, last_lines};
 
 /// How a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ending {
+pub(crate) enum JobOutcome {
     Exited(u8),
     TimedOut(Duration),
 }
 
-impl Ending {
+impl JobOutcome {
     /// The chore's own exit code: the command's, or 124 as `timeout` has it.
     pub(crate) fn exit_code(self) -> ExitCode {
         if let Self::TimedOut(limit) = self {
@@ -44,8 +44,8 @@ impl Ending {
 }
 
 /// What a run leaves besides its output.
-pub(crate) struct Report {
-    pub(crate) ending: Ending,
+pub(crate) struct JobReport {
+    pub(crate) outcome: JobOutcome,
     pub(crate) rdma_core_version: String,
     pub(crate) kernel_version: String,
 }
@@ -86,34 +86,34 @@ impl Vm {
         variables
     }
 
-    pub(super) fn run<O, E>(&self, job: &Job, stdout: &mut O, stderr: &mut E) -> Result<Report>
+    pub(super) fn run<O, E>(&self, job: &Job, stdout: &mut O, stderr: &mut E) -> Result<JobReport>
     where
         O: Write + Send,
         E: Write + Send,
     {
-        let desk = Desk::new(job)?;
-        let ports = [desk.port("stdout")?, desk.port("stderr")?];
+        let folder = RunFolder::new(job)?;
+        let ports = [folder.port("stdout")?, folder.port("stderr")?];
         let status = thread::scope(|scope| -> Result<_> {
             scope.spawn(|| pass_on(&ports[0], stdout));
             scope.spawn(|| pass_on(&ports[1], stderr));
-            let status = self.qemu(&desk, job).and_then(|mut qemu| wait(&mut qemu, self.time_limit));
+            let status = self.qemu(&folder, job).and_then(|mut qemu| wait(&mut qemu, self.time_limit));
             // QEMU may have ended before it came to the ports; their threads
             // wait for it no longer.
             for name in ["stdout", "stderr"] {
-                let _ = UnixStream::connect(desk.folder.join(name));
+                let _ = UnixStream::connect(folder.folder.join(name));
             }
             status
         })?;
-        desk.report(status, self.time_limit).inspect_err(|_| {
+        folder.report(status, self.time_limit).inspect_err(|_| {
             if let Some(copy) = &self.console_copy {
-                let _ = fs::copy(desk.console(), copy);
+                let _ = fs::copy(folder.console(), copy);
                 eprintln!("softroce: the guest's console is in {}", copy.display());
             }
         })
     }
 
-    fn qemu(&self, desk: &Desk, job: &Job) -> Result<Child> {
-        let log = fs::File::create(desk.folder.join("qemu.log"))?;
+    fn qemu(&self, folder: &RunFolder, job: &Job) -> Result<Child> {
+        let log = fs::File::create(folder.folder.join("qemu.log"))?;
         // A chore that is killed takes its guest along.
         let mut qemu = host_tools::command("setpriv")?;
         qemu.args(["--pdeathsig", "KILL", "--"]);
@@ -124,17 +124,17 @@ impl Vm {
         qemu.arg("-kernel").arg(self.user_space.kernel()).arg("-initrd").arg(self.user_space.initramfs());
         let kernel = self.accelerator.kernel_arguments();
         qemu.args(["-append", &format!("console=ttyS0 loglevel=6 panic=-1 mitigations=off {kernel}")]);
-        qemu.args(["-serial", &format!("file:{}", environment::text(&desk.console())?)]);
+        qemu.args(["-serial", &format!("file:{}", environment::text(&folder.console())?)]);
         // Writes to the disk go to a temporary file.
         let disk = environment::text(&self.user_space.disk())?;
         qemu.args(["-drive", &format!("file={disk},format=raw,if=virtio,snapshot=on")]);
         qemu.args(["-device", "virtio-serial-pci"]);
         for name in ["stdout", "stderr"] {
-            let socket = environment::text(&desk.folder.join(name))?;
+            let socket = environment::text(&folder.folder.join(name))?;
             qemu.args(["-chardev", &format!("socket,id={name},path={socket}")]);
             qemu.args(["-device", &format!("virtserialport,chardev={name},name=softroce.{name}")]);
         }
-        share(&mut qemu, "control", &desk.control(), true)?;
+        share(&mut qemu, "control", &folder.control(), true)?;
         for (index, shared) in job.shares.iter().enumerate() {
             share(&mut qemu, &tag(index), &shared.folder, shared.writable)?;
         }
@@ -144,29 +144,29 @@ impl Vm {
 }
 
 /// The folder on the host where a run and its guest meet.
-struct Desk {
+struct RunFolder {
     folder: PathBuf,
 }
 
-impl Desk {
+impl RunFolder {
     /// Lays out the job for the guest; guest.sh says what is what.
     fn new(job: &Job) -> Result<Self> {
         // Not in the target folder: the path of a socket has 107 bytes at most.
         let temporary = std::env::temp_dir();
         sweep(&temporary, PREFIX);
         let folder = temporary.join(format!("{PREFIX}{}-{}", process::id(), unique()));
-        let desk = Self { folder };
-        fs::create_dir_all(desk.control())
-            .with_context(|| format!("cannot make {}", desk.folder.display()))?;
+        let folder = Self { folder };
+        fs::create_dir_all(folder.control())
+            .with_context(|| format!("cannot make {}", folder.folder.display()))?;
         let mut shares = String::new();
         for (index, share) in job.shares.iter().enumerate() {
             let mode = if share.writable { "rw" } else { "ro" };
             shares += &format!("{} {mode} {}\n", tag(index), environment::text(&share.folder)?);
         }
         for (name, text) in [("guest.sh", GUEST_SCRIPT), ("shares", &shares), ("command", &job.script()?)] {
-            fs::write(desk.control().join(name), text)?;
+            fs::write(folder.control().join(name), text)?;
         }
-        Ok(desk)
+        Ok(folder)
     }
 
     fn control(&self) -> PathBuf {
@@ -192,14 +192,14 @@ impl Desk {
     }
 
     /// Tells how the command ended, or why it did not.
-    fn report(&self, status: Option<ExitStatus>, time_limit: Duration) -> Result<Report> {
+    fn report(&self, status: Option<ExitStatus>, time_limit: Duration) -> Result<JobReport> {
         let console = telling_lines(&self.log(&self.console()));
         if let Some(failure) = self.answer("failure") {
             bail!("{failure}; its console says:\n{console}");
         }
-        let ending = match (self.answer("exit"), status) {
-            (Some(code), _) => Ending::Exited(code.parse().context("the guest wrote no exit code")?),
-            (None, None) if self.answer("ready").is_some() => Ending::TimedOut(time_limit),
+        let outcome = match (self.answer("exit"), status) {
+            (Some(code), _) => JobOutcome::Exited(code.parse().context("the guest wrote no exit code")?),
+            (None, None) if self.answer("ready").is_some() => JobOutcome::TimedOut(time_limit),
             (None, None) => bail!(
                 "the guest was not up within the time limit of {} s (--timeout raises it); its console says:\n{console}",
                 time_limit.as_secs()
@@ -212,11 +212,11 @@ impl Desk {
         let versions = self.answer("versions").unwrap_or_default();
         let mut versions = versions.lines().map(str::to_owned);
         let mut version = || versions.next().unwrap_or_else(|| "unknown".to_owned());
-        Ok(Report { ending, rdma_core_version: version(), kernel_version: version() })
+        Ok(JobReport { outcome, rdma_core_version: version(), kernel_version: version() })
     }
 }
 
-impl Drop for Desk {
+impl Drop for RunFolder {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.folder);
     }
@@ -285,12 +285,12 @@ fn wait(child: &mut Child, time_limit: Duration) -> Result<Option<ExitStatus>> {
 mod tests {
     use std::time::Duration;
 
-    use super::{Ending, telling_lines};
+    use super::{JobOutcome, telling_lines};
 
     #[test]
     fn the_exit_code_is_the_command_s_own_or_that_of_timeout() {
-        assert_eq!(Ending::Exited(7).code(), 7);
-        assert_eq!(Ending::TimedOut(Duration::from_secs(1)).code(), 124);
+        assert_eq!(JobOutcome::Exited(7).code(), 7);
+        assert_eq!(JobOutcome::TimedOut(Duration::from_secs(1)).code(), 124);
     }
 
     #[test]

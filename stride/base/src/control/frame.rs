@@ -17,58 +17,58 @@ use crate::interrupt::Interrupted;
 /// The first bytes of every frame.
 pub const MAGIC: [u8; 4] = *b"STRD";
 
-/// The version of the protocol that this release speaks.
+/// The protocol version of this release.
 pub const VERSION: u16 = 3;
 
-/// The length of a header.
+/// Length of a header in bytes.
 pub const HEADER_LENGTH: usize = 12;
 
-/// No payload is longer.
+/// The longest payload in bytes.
 pub const MAX_PAYLOAD: usize = 64 * 1024;
 
-/// What a frame's payload is.
+/// The meaning of a frame's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameKind {
     /// A message, in JSON.
     Message,
-    /// Why the sender gives up, in words.
+    /// The text of the reason why the sender gives up.
     Failure,
-    /// That the sender is there; `queued` if it has others to serve first.
+    /// A sign that the sender lives; `queued` if it serves other clients first.
     Beat,
 }
 
-/// What one side sends at a time.
+/// The unit in which a side sends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// What the payload is.
+    /// The meaning of the payload.
     pub kind: FrameKind,
-    /// The bytes.
+    /// The payload's bytes.
     pub payload: Vec<u8>,
 }
 
-/// Why no frame could be read.
+/// The reason why no frame could be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FrameError {
     /// The stream failed, timed out or ended.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// The peer has not said for so long that it is there.
+    /// The peer has sent no sign of life for this long.
     #[error("nothing was heard for {} s", .0.as_secs())]
     Silence(Duration),
-    /// This process was asked to end.
+    /// A signal asked this process to end.
     #[error(transparent)]
     Interrupted(#[from] Interrupted),
-    /// Something else is speaking.
+    /// The bytes do not start with the magic number, so the sender is another program.
     #[error("the first bytes are not a frame's: {0:02x?}")]
     Magic([u8; 4]),
-    /// Another release is speaking.
+    /// The sender is another release.
     #[error("the frame is of protocol version {0}")]
     Version(u16),
-    /// The header names a kind that this version does not have.
+    /// The header has a kind that this version does not define.
     #[error("the frame is of the unknown kind {0}")]
     Kind(u16),
-    /// The header announces more than any message needs.
+    /// The header announces a payload above the limit.
     #[error("the frame announces {0} bytes, the limit is {MAX_PAYLOAD}")]
     TooLong(usize),
 }
@@ -90,7 +90,7 @@ impl FrameKind {
     }
 }
 
-/// Reads a header: the kind of the frame and the length of its payload.
+/// Parses a header into the kind of the frame and the length of its payload.
 pub(super) fn parse_header(header: &[u8; HEADER_LENGTH]) -> Result<(FrameKind, usize), FrameError> {
     let [m0, m1, m2, m3, v0, v1, k0, k1, l0, l1, l2, l3] = *header;
     if [m0, m1, m2, m3] != MAGIC {
@@ -108,10 +108,10 @@ pub(super) fn parse_header(header: &[u8; HEADER_LENGTH]) -> Result<(FrameKind, u
     Ok((kind, length))
 }
 
-/// Reads a frame. Nothing is allocated before the header has been found good.
+/// Reads a frame. It allocates nothing before the header has been checked.
 pub fn read_frame(stream: &mut impl Read) -> Result<Frame, FrameError> {
     let mut header = [0; HEADER_LENGTH];
-    // The magic number by itself: a stranger may say less than a header and wait.
+    // The magic number is read first, because another program may send less than a header and wait.
     let (magic, rest) = header.split_at_mut(MAGIC.len());
     stream.read_exact(magic)?;
     if *magic != MAGIC {
@@ -124,7 +124,7 @@ pub fn read_frame(stream: &mut impl Read) -> Result<Frame, FrameError> {
     Ok(Frame { kind, payload })
 }
 
-/// Writes a frame, whose payload is cut to what a frame can hold.
+/// Writes a frame, and truncates a payload that is too long.
 pub fn write_frame(stream: &mut impl Write, kind: FrameKind, payload: &[u8]) -> io::Result<()> {
     let payload = &payload[..payload.len().min(MAX_PAYLOAD)];
     let mut bytes = Vec::with_capacity(HEADER_LENGTH + payload.len());

@@ -9,19 +9,19 @@ use super::link::FrameTransport;
 use super::{FrameError, FrameKind, HEADER_LENGTH, MAX_PAYLOAD, read_frame, write_frame};
 use crate::control::Frame;
 
-/// How long a peer may take to take a frame.
+/// The time that a peer has to take a frame.
 const WORD_LIMIT: Duration = Duration::from_secs(5);
 
-/// A connection of trespass, which carries frames before and after the messages that are measured.
+/// A connection of trespass, which carries frames before and after the measured messages.
 #[derive(Debug)]
 pub struct SeqPacketFrames {
-    /// The connection.
+    /// The connection that carries both.
     pub socket: SeqPacket,
     frame: Vec<u8>,
 }
 
 impl SeqPacketFrames {
-    /// Over this connection.
+    /// Wraps a connection.
     pub fn new(socket: SeqPacket) -> Self {
         Self { socket, frame: vec![0; HEADER_LENGTH + MAX_PAYLOAD] }
     }

@@ -6,145 +6,145 @@ use std::path::PathBuf;
 use crate::cli::SizeError;
 use crate::control::SecretError;
 
-/// The variable that has the secret, unless a file is named.
+/// The environment variable with the secret, unless the user names a file.
 pub const SECRET_VARIABLE: &str = "STRIDE_SECRET";
 
-/// A peer that is asked nothing for so long would give this side up.
+/// The longest pause in seconds; a peer that is idle for longer would give this side up.
 pub const LONGEST_PING_INTERVAL: f64 = 30.0;
 
-/// Suites that name one another go no deeper.
+/// The most nested `include` levels.
 pub const DEEPEST_SUITE: u32 = 8;
 
-/// The user wants a secret, and there is none.
+/// The user asked for a secret that cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoSecretError {
     /// The file cannot be read.
     #[error("--secret-file: cannot read {}: {source}", path.display())]
     Read {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// The system's words.
+        /// The system's error.
         source: io::Error,
     },
-    /// What is in the file is none.
+    /// The file's content is not accepted as a secret.
     #[error("--secret-file {}: {source}", path.display())]
     File {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: SecretError,
     },
-    /// What the variable has is none.
+    /// The variable's value is not accepted as a secret.
     #[error("{SECRET_VARIABLE}: {0}; or unset it, to go without")]
     Variable(SecretError),
 }
 
-/// What cannot be done with a ping.
+/// An option that does not fit `ping`.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PingError {
-    /// It is for eyes alone.
+    /// Ping writes no result files.
     #[error("ping writes no results and judges none ({flag}): measure `send lat`")]
     NoResults {
-        /// The flag.
+        /// The flag of the file.
         flag: &'static str,
     },
-    /// The peer would give up.
+    /// The interval is longer than the peer waits.
     #[error("--interval {given} is not from 0 to {LONGEST_PING_INTERVAL}: give --interval 1")]
     Interval {
-        /// What the user gave.
+        /// The interval that the user gave.
         given: f64,
     },
 }
 
-/// A suite cannot be read.
+/// A suite cannot be read, or some of its tests failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SuiteError {
     /// The file cannot be read.
     #[error("cannot read the suite {}: {source}; `stride-perf suite --list` has the names of those that need no file", path.display())]
     Read {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// The system's words.
+        /// The system's error.
         source: io::Error,
     },
-    /// It is no suite.
+    /// The file is not a valid suite.
     #[error("the suite {suite}: {reason}")]
     Syntax {
         /// Its name or file.
         suite: String,
-        /// What is wrong, and where.
+        /// The error and its position.
         reason: String,
     },
-    /// Suites include each other.
+    /// The suites include each other too deeply, or in a cycle.
     #[error(
         "the suite {suite}: suites include one another more than {DEEPEST_SUITE} deep: take one of the `include` out"
     )]
     TooDeep {
-        /// The last one.
+        /// The innermost suite.
         suite: String,
     },
-    /// Nothing to measure.
+    /// The suite has no tests.
     #[error("the suite {suite} has no test: add a [[test]] with a `name` and what to `run`")]
     Empty {
         /// Its name or file.
         suite: String,
     },
-    /// Files of results have the tests' names.
+    /// A test's name is missing, repeated or invalid; result files are named after it.
     #[error(
         "the test name `{name}`: give each test of a suite a name of its own, of letters, digits, `-` and `_`"
     )]
     Name {
-        /// The name.
+        /// The name as given.
         name: String,
     },
-    /// A test cannot be run.
+    /// A test's command line is invalid.
     #[error("the test {test} (`stride-perf {words}`): {reason}")]
     Test {
-        /// Its name.
+        /// The test's name.
         test: String,
-        /// What was to be run.
+        /// The words of the command line.
         words: String,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
-    /// A file of results is there already.
+    /// A result file exists already.
     #[error("{flag} {} exists: give another name, or --force to replace it", path.display())]
     Exists {
         /// The flag that names it.
         flag: &'static str,
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
     },
-    /// Each test would replace what the one before has written.
+    /// With --force each test would replace the lines of the one before.
     #[error(
         "--force and --jsonl do not go together in a suite, whose tests all add to one file: leave --force out, and remove the file first"
     )]
     ForcedLines,
-    /// A size that is none.
+    /// A size is invalid.
     #[error("the test {test}: {given} of `sizes`: {source}")]
     Size {
         /// The test's name.
         test: String,
-        /// What is there.
+        /// The size as given.
         given: String,
-        /// Why it is none.
+        /// The reason.
         source: SizeError,
     },
     /// Some tests failed.
     #[error("{failed} of {all} tests failed")]
     Failed {
-        /// How many.
+        /// The number of failed tests.
         failed: usize,
-        /// Of how many.
+        /// The number of all tests.
         all: usize,
     },
     /// Every test was skipped.
     #[error("no test of {suite} could be run, as each was skipped")]
     NothingRan {
-        /// The suite.
+        /// The suite's name or file.
         suite: String,
     },
 }

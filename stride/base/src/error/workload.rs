@@ -13,7 +13,7 @@ use sideway::rdmacm::{
     SynchronousError,
 };
 
-/// A message was not delivered.
+/// A message completed with an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "a message failed: {status} (status {}, opcode {opcode}, wr_id {wr_id}, vendor error {vendor_err:#x}); {}",
@@ -21,130 +21,131 @@ use sideway::rdmacm::{
     .status.hint().unwrap_or("no usual cause is known")
 )]
 pub struct CompletionError {
-    /// How it ended.
+    /// The completion's status.
     pub status: WorkCompletionStatus,
-    /// What it was: the device does not say, after an error, but what is posted is known by its number.
+    /// The operation. The device does not report it after an error, so it is derived from the
+    /// number.
     pub opcode: WorkCompletionOperationType,
-    /// Its number: how many messages of this size were posted before it on its queue pair.
+    /// The number of messages of this size posted before it on its queue pair.
     pub wr_id: u64,
-    /// The vendor's own error number.
+    /// The vendor's error code.
     pub vendor_err: u32,
-    /// Its queue pair, of those of its thread.
+    /// The index of its queue pair within its thread.
     pub pair: usize,
 }
 
-/// What arrived is not what was sent.
+/// The received bytes differ from those sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ValidationError {
-    /// Bytes are others.
+    /// A byte has another value.
     #[error(
         "messages of {size} bytes arrived changed: byte {place} of the one at offset {offset} of queue pair {pair} is \
          {found:#04x} in place of {expected:#04x}; do not trust this path with data"
     )]
     Changed {
-        /// Bytes of a message.
+        /// Message size in bytes.
         size: u64,
-        /// The queue pair, from 0.
+        /// The queue pair's index, from 0.
         pair: usize,
-        /// Where the message lies in its memory.
+        /// The message's offset in its memory.
         offset: u64,
-        /// Which of its bytes.
+        /// The byte's position in the message.
         place: u64,
-        /// What it is.
+        /// The received value.
         found: u8,
-        /// What was sent.
+        /// The value that was sent.
         expected: u8,
     },
-    /// Messages did not come.
+    /// Messages were lost.
     #[error(
         "{lost} messages of {size} bytes were lost, so the others cannot be told apart: give more -r, or -c RC"
     )]
     Lost {
-        /// How many.
+        /// The number of lost messages.
         lost: u64,
-        /// Bytes of a message.
+        /// Message size in bytes.
         size: u64,
     },
 }
 
-/// The device makes no end of an extended connection.
+/// The device cannot create the receiving end of an extended connection.
 #[derive(Debug, thiserror::Error)]
 #[error("-c XRC: {0}; give -c RC")]
 pub enum XrcError {
-    /// No domain.
+    /// The device opens no XRC domain.
     Domain(#[from] OpenXrcDomainError),
-    /// No target.
+    /// The device creates no target queue pair.
     Target(#[from] CreateXrcTargetError),
-    /// No shared receive queue.
+    /// The device creates no shared receive queue.
     Queue(#[from] CreateSharedReceiveQueueError),
-    /// A shared receive queue that peers cannot name.
+    /// The shared receive queue has no number that peers can name.
     #[error("-c XRC: the shared receive queue has no number; give -c RC")]
     NoNumber,
-    /// A target did not get to where it answers.
+    /// A target could not be connected.
     Connect(#[from] ConnectError),
 }
 
-/// rdma_cm made no connection.
+/// rdma_cm could not connect.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CmError {
-    /// No channel.
+    /// The system has no event channel.
     #[error("-R: no channel of rdma_cm: {0}; load the kernel's rdma_ucm, or leave -R out")]
     Channel(#[from] CreateEventChannelError),
-    /// No identifier.
+    /// The system has no identifier.
     #[error("-R: {0}; leave -R out")]
     Identifier(#[from] CreateIdentifierError),
-    /// There is nowhere to listen.
+    /// The server cannot listen at its device's address.
     #[error(
         "-R: cannot listen at {address}, the address of {device}: {source}; choose another GID with -x, or leave -R out"
     )]
     Bind {
-        /// The address.
+        /// The address and port.
         address: SocketAddr,
         /// The device's name.
         device: String,
-        /// Why.
+        /// The reason.
         source: BindAddrError,
     },
-    /// An option is refused.
+    /// rdma_cm refuses an option.
     #[error("-R: rdma_cm does not take {flag} {given}: {source}; leave {flag} out")]
     Option {
-        /// The flag.
+        /// The flag that gave it.
         flag: &'static str,
-        /// Its value.
+        /// The flag's value.
         given: u32,
-        /// Why.
+        /// The reason.
         source: SetOptionError,
     },
-    /// A step failed.
+    /// A step of the connection failed.
     #[error(
         "-R: rdma_cm does not connect with {peer}: {source}; check the route to that address, or leave -R out"
     )]
     Step {
-        /// The other end.
+        /// The peer's address.
         peer: String,
-        /// Why.
+        /// The reason.
         source: SynchronousError,
     },
-    /// It is not known which device it is.
+    /// The identifier's device is unknown.
     #[error("-R: {0}")]
     Device(#[from] GetDeviceContextError),
-    /// The routing table leads elsewhere.
+    /// The route to the peer uses another device.
     #[error(
         "-R: the way to {peer} goes by {found}, not by {device}: give -d {found}, or -x for another address of {device}"
     )]
     OtherDevice {
-        /// The other end.
+        /// The peer's address.
         peer: String,
-        /// The device that leads there.
+        /// The device of the route.
         found: String,
-        /// The one that was chosen.
+        /// The device that the test uses.
         device: String,
     },
-    /// Nobody asked.
+    /// The client requested no connection in time.
     #[error("-R: the client asked for no connection within {} s; see what it printed", .limit.as_secs())]
     NoRequest {
-        /// How long it had.
+        /// The time that it had.
         limit: Duration,
     },
 }

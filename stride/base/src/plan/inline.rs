@@ -2,8 +2,8 @@
 
 use super::{ConnectionType, TestOperation};
 
-/// The largest message that perftest's latency tests copy into the work request on a device of this vendor; 0 for one it
-/// does not know, and where there is nothing to copy.
+/// The largest message that perftest's latency tests send inline on a device of this vendor; 0 for
+/// a vendor that perftest does not list, and for operations without inline data.
 pub fn default_inline_size(operation: TestOperation, connection: ConnectionType, vendor_id: u32) -> u32 {
     if operation.fetches() {
         return 0;

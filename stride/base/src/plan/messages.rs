@@ -1,4 +1,4 @@
-//! What holds for messages of trespass alone.
+//! Rules for messages of trespass.
 
 use trespass::Policy;
 
@@ -7,14 +7,14 @@ use super::{
 };
 use crate::cli::{CountOrAuto, RunArgs};
 
-/// Messages that one side may have lent to a connection at a time.
+/// Messages that a connection may have lent at a time.
 const LENT_LIMIT: u32 = 1024;
 
-/// The longest message that trespass takes.
+/// The longest message of trespass in bytes.
 pub(super) const LONGEST: u64 = 1 << 30;
 
 impl TestPlan {
-    /// Refuses what no connection of trespass could do.
+    /// Checks that a connection of trespass can run the test.
     pub(super) fn validate_messages(&self, api: Api) -> Result<(), PlanError> {
         let limit = if api == Api::Pool { LARGEST_BLOCK } else { LONGEST };
         let given = match self.sizes {
@@ -32,7 +32,7 @@ impl TestPlan {
     }
 }
 
-/// On what a cork has no effect, as it holds nothing back there.
+/// Tests that a cork does not affect, because it holds nothing back there.
 pub(super) fn uncorked(test: &TestPlan) -> Option<&'static str> {
     match (test.operation, test.measure) {
         (TestOperation::Messages(Api::Pool), _) => Some("--api pool: its blocks are frames of their own"),
@@ -44,7 +44,7 @@ pub(super) fn uncorked(test: &TestPlan) -> Option<&'static str> {
     }
 }
 
-/// What was given to no effect.
+/// Warnings about flags without effect.
 pub(super) fn warnings(
     args: &RunArgs,
     test: &TestPlan,

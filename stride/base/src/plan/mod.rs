@@ -1,8 +1,9 @@
-//! What is going to be measured.
+//! The plan of a run: its parameters, checked and completed.
 //!
-//! A plan is made in two stages. [`RunPlan::new`] judges the command line by itself; [`TestPlan::check`]
-//! holds the test against what a device can do. The part that both sides must agree on, [`TestPlan`],
-//! travels over the control connection and is validated again where it arrives.
+//! A plan is made in two stages. [`RunPlan::new`] checks the command line by itself;
+//! [`TestPlan::check`] checks the test against a device's limits. The part that both sides must
+//! agree on, [`TestPlan`], travels over the control connection, and the receiver validates it
+//! again.
 
 mod calls;
 mod devices;
@@ -60,24 +61,24 @@ pub use test_point::TestPoint;
 pub use threads::{ChoiceInputs, MOST_THREADS, OpenChoices};
 pub use warm_up::WarmUp;
 
-/// Round trips of a ping, of which the median counts: the first find both sides cold.
+/// Round trips of a ping, whose median counts because the first ones find cold caches.
 const PINGS: u64 = 30;
 
 /// perftest's port of the control connection.
 pub const DEFAULT_PORT: u16 = 18515;
 
-/// Which side of the test this process is.
+/// This process's side of the test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SideRole {
     /// Waits for a client.
     Server,
     /// Connects to the server at this address.
     Client(String),
-    /// Both, over one device.
+    /// Both sides, over one device.
     Loopback,
 }
 
-/// What concerns this side only.
+/// The options that concern this side only.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LocalOptions {
     /// The device's name, if the user gave one.
@@ -88,41 +89,41 @@ pub struct LocalOptions {
     pub ib_port: Option<u8>,
     /// The index in the GID table, if the user gave one.
     pub gid_index: Option<u32>,
-    /// Where the memory of the messages comes from, if the user said so.
+    /// The kind of memory, if the user gave one.
     pub buffer: Option<MemoryKind>,
-    /// The calls that post and poll, if the user said which.
+    /// The calls that post and poll, if the user gave them.
     pub calls: Option<PostingCalls>,
     /// TCP port of the control connection.
     pub tcp_port: u16,
-    /// The file with the secret that both sides share, if the user named one.
+    /// The file with the shared secret, if the user named one.
     pub secret_file: Option<PathBuf>,
-    /// What may carry messages of trespass.
+    /// The transports that messages of trespass may use.
     pub transport: Policy,
-    /// Messages of trespass are looked for until they come.
+    /// Messages of trespass are polled for instead of waited for.
     pub poll: bool,
-    /// What does not fill a frame is held back until more is sent.
+    /// Messages shorter than a frame are held back until more are sent.
     pub cork: bool,
-    /// The user gave no size, so that it may be changed to what is possible.
+    /// Whether the user left the size open, so that it may be adapted to the device.
     pub any_size: bool,
-    /// What is left to the program, until the device is known.
+    /// The parameters that are chosen once the device is known.
     pub choices: OpenChoices,
 }
 
-/// All that the command line asks for, found possible as far as no device is needed to tell.
+/// A complete command line, checked as far as possible without a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunPlan {
-    /// The side.
+    /// The side that this process plays.
     pub role: SideRole,
-    /// What concerns this side only.
+    /// The options that concern this side only.
     pub local: LocalOptions,
-    /// What both sides must agree on.
+    /// The part that both sides must agree on.
     pub test: TestPlan,
-    /// What the user should know, one line each.
+    /// Warnings for the user, one line each.
     pub warnings: Vec<String>,
 }
 
 impl RunPlan {
-    /// Judges a command line.
+    /// Checks and completes a command line.
     pub fn new(cli: TestArgs) -> Result<Self, PlanError> {
         match cli.operation {
             OperationArgs::Write { measure } => Self::of_pairs(measure),
@@ -150,11 +151,11 @@ impl RunPlan {
         }
     }
 
-    /// What a ping is: sends, and their answers, again and again.
+    /// The plan of a ping: sends and their answers, repeated.
     ///
     /// # Errors
     ///
-    /// The size is none.
+    /// The size is invalid.
     pub fn of_ping(args: &PingArgs) -> Result<Self, PlanError> {
         let (run, Size(size)) = (args.run_args(), args.msg_size);
         let sizes = Sizes::Again { size, count: args.count.unwrap_or(u32::MAX) };
@@ -176,7 +177,7 @@ impl RunPlan {
         let (measure, common, own, device_clock) = match measure {
             MeasureArgs::Bandwidth(BandwidthArgs { common, own }) => (Measure::Bandwidth, common, own, false),
             MeasureArgs::Latency(LatencyArgs { common, own, definition, clock }) => {
-                // When an answer was meant to come, nobody knows.
+                // An answer has no scheduled time, so a rate does not apply to it.
                 let is_rated =
                     common.rate.is_some() || common.rate_limit.is_some() || clock == ClockArg::Device;
                 let default =
@@ -192,7 +193,7 @@ impl RunPlan {
         let test = own.complete(TestPlan {
             post_list: common.post_list.unwrap_or(test.post_list),
             tx_depth: match common.run.tx_depth {
-                // Until it is chosen, any that goes with the rest.
+                // A placeholder that passes the other checks until the depth is chosen.
                 Some(CountOrAuto::Auto) => test.tx_depth.max(common.post_list.unwrap_or(1)),
                 _ => test.tx_depth,
             },
@@ -240,15 +241,15 @@ impl RunPlan {
     }
 }
 
-/// The flags that only one kind of operation has.
+/// The flags of one kind of operation.
 trait OperationFlags {
-    /// What they choose.
+    /// The operation that they select.
     fn operation(&self) -> TestOperation;
-    /// Says in a plan what else they ask for.
+    /// Adds the flags' parameters to a plan.
     ///
     /// # Errors
     ///
-    /// Flags that do not go together.
+    /// The flags conflict.
     fn complete(&self, test: TestPlan) -> Result<TestPlan, PlanError>;
 }
 
@@ -405,7 +406,7 @@ fn test_plan(operation: TestOperation, measure: Measure, args: &RunArgs) -> Test
     }
 }
 
-/// Sizes and numbers that were given to no effect.
+/// Warnings about sizes and counts without effect.
 fn size_warnings(args: &RunArgs, test: &TestPlan) -> Vec<String> {
     let mut warnings = Vec::new();
     if let (Some(seconds), Some(count)) = (args.duration, args.iters) {
@@ -428,7 +429,7 @@ fn size_warnings(args: &RunArgs, test: &TestPlan) -> Vec<String> {
     warnings
 }
 
-/// Moderation that was given to no effect, or may mislead.
+/// Warnings about completion moderation that has no effect, or may mislead.
 fn moderation_warnings(test: &TestPlan) -> Vec<String> {
     let mut warnings = Vec::new();
     if let (Measure::Latency(_), Some(cq_mod @ 2..)) = (test.measure, test.cq_mod) {

@@ -1,4 +1,4 @@
-//! How packets find their way from queue pair to queue pair, and what becomes of those that are lost.
+//! Options of the path between two queue pairs, and of retransmission.
 
 use std::fmt;
 
@@ -9,142 +9,142 @@ use sideway::ibverbs::port::Mtu;
 use super::{ConnectionType, DeviceLimits, TestPlan};
 use crate::cli::PathArgs;
 
-/// What was asked for of the way; what was not is perftest's default.
+/// The path options that the user gave; perftest's defaults replace the others.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathOptions {
-    /// Bytes of the largest packet.
+    /// The MTU in bytes.
     pub mtu: Option<u32>,
-    /// The service level.
+    /// The service level of packets.
     pub service_level: Option<u32>,
     /// The traffic class of the global header.
     pub traffic_class: Option<u32>,
     /// The index of the partition key.
     pub pkey_index: Option<u32>,
-    /// How long to wait for an acknowledgement: 4.096 us times 2 to the power of this.
+    /// The acknowledgement timeout: 4.096 us times 2 to the power of this.
     pub timeout: Option<u32>,
-    /// How often to send again without acknowledgement.
+    /// Retransmissions of an unacknowledged message.
     pub retry_count: Option<u32>,
-    /// rdma_cm connects the queue pairs.
+    /// Whether rdma_cm connects the queue pairs.
     pub rdma_cm: bool,
-    /// The type of service, which rdma_cm is told.
+    /// The type of service, for rdma_cm.
     pub type_of_service: Option<u32>,
 }
 
-/// A way that there is not.
+/// Path options that are invalid or conflict.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PathOptionsError {
-    /// Packets have less room for it.
+    /// The value exceeds its field in the packet header.
     #[error(
         "{flag} {given} is above the largest {what} that packets have room for, {limit}: give {flag} {limit} or less"
     )]
     AboveField {
-        /// The flag.
+        /// The flag that gave it.
         flag: &'static str,
-        /// Its value.
+        /// The flag's value.
         given: u32,
-        /// What it is.
+        /// The field's name.
         what: &'static str,
-        /// The largest.
+        /// The field's largest value.
         limit: u32,
     },
-    /// Queue pairs count in fewer bits.
+    /// The value exceeds its field in the queue pair's attributes.
     #[error(
         "{flag} {given} is above the largest {what} of a queue pair, {limit}: give {flag} {limit} or less"
     )]
     AboveAttribute {
-        /// The flag.
+        /// The flag that gave it.
         flag: &'static str,
-        /// Its value.
+        /// The flag's value.
         given: u32,
-        /// What it is.
+        /// The attribute's name.
         what: &'static str,
-        /// The largest.
+        /// The attribute's largest value.
         limit: u32,
     },
-    /// Packets are of five lengths.
+    /// The MTU is none of the five valid ones.
     #[error("-m {given} is no MTU that RDMA has: give -m 256, 512, 1024, 2048 or 4096")]
     NoMtu {
-        /// What the user gave.
+        /// The MTU that the user gave.
         given: u32,
     },
-    /// The port sends no such packets.
+    /// The MTU exceeds the port's.
     #[error("-m {given} is above the active MTU of {device} port {port}, {limit}: give -m {limit} or less")]
     MtuAbovePort {
-        /// What the user gave.
+        /// The MTU that the user gave.
         given: u32,
         /// The device's name.
         device: String,
         /// The port's number.
         port: u8,
-        /// Its MTU.
+        /// The port's MTU.
         limit: u32,
     },
-    /// The port's table is shorter.
+    /// The index exceeds the port's table of partition keys.
     #[error(
         "--pkey-index {given} is above the last index of the partition keys of {device} port {port}, {last}: give --pkey-index \
          {last} or less"
     )]
     NoSuchPartition {
-        /// What the user gave.
+        /// The index that the user gave.
         given: u32,
         /// The device's name.
         device: String,
         /// The port's number.
         port: u8,
-        /// The last index.
+        /// The last index of the table.
         last: u32,
     },
-    /// A datagram is one packet.
+    /// A datagram must fit into one packet.
     #[error(
         "{flag} {given} is above -m {mtu}, which no datagram exceeds: give {flag} {mtu} or less, or a larger -m"
     )]
     SizeAboveMtu {
         /// The flag that gave the size.
         flag: &'static str,
-        /// The size.
+        /// The size in bytes.
         given: u64,
-        /// The MTU that was asked for.
+        /// The MTU that the user gave.
         mtu: u32,
     },
-    /// rdma_cm has chosen already.
+    /// rdma_cm chooses the path itself.
     #[error(
         "{flags} and -R do not go together, as rdma_cm finds the way by itself: leave {flags} out, or -R"
     )]
     WithManager {
-        /// All of them.
+        /// The conflicting flags.
         flags: String,
     },
-    /// Nobody to tell it to.
+    /// Only rdma_cm uses a type of service.
     #[error(
         "-T {given} without -R, to whose rdma_cm it is told: give --tclass {given} in place of it, or add -R"
     )]
     NoManager {
-        /// What the user gave.
+        /// The value that the user gave.
         given: u32,
     },
-    /// rdma_cm connects reliably.
+    /// rdma_cm connects reliable connections only.
     #[error("-R and -c {connection} do not go together: leave -R out, or give -c RC")]
     ManagerConnects {
-        /// The type of the connection.
+        /// The connection type that the user gave.
         connection: ConnectionType,
     },
-    /// One after the other, over one device.
+    /// rdma_cm connects the queue pairs of one thread over one device.
     #[error(
         "{flag} and -R do not go together, as rdma_cm makes the connections of one thread, over one device: leave {flag} out, or -R"
     )]
     ManagerOfOne {
-        /// The flag, with its value.
+        /// The conflicting flag with its value.
         flag: String,
     },
-    /// Nothing is sent again.
+    /// Unreliable transports neither acknowledge nor retransmit.
     #[error(
         "{flags} and -c {connection} do not go together, as nothing is acknowledged there: leave {flags} out, or give -c RC"
     )]
     NotAcknowledged {
-        /// All of them.
+        /// The conflicting flags.
         flags: String,
-        /// The type of the connection.
+        /// The connection type.
         connection: ConnectionType,
     },
 }
@@ -165,14 +165,14 @@ impl From<&PathArgs> for PathOptions {
     }
 }
 
-/// Those of these flags that were given, with their values.
+/// The given flags with their values, joined.
 fn given<const N: usize>(flags: [(&str, Option<u32>); N]) -> Option<String> {
     let given = flags.iter().filter_map(|(flag, value)| value.map(|value| format!("{flag} {value}")));
     Some(given.collect::<Vec<_>>().join(", ")).filter(|given| !given.is_empty())
 }
 
 impl PathOptions {
-    /// Refuses what no queue pair has.
+    /// Checks the options without a device.
     pub(super) fn validate(&self, connection: ConnectionType) -> Result<(), PathOptionsError> {
         self.validate_ranges()?;
         let found = [
@@ -224,7 +224,7 @@ impl PathOptions {
         }
     }
 
-    /// Refuses what this port has not.
+    /// Checks the options against the port's limits.
     pub(super) fn check(&self, limits: &DeviceLimits) -> Result<(), PathOptionsError> {
         let DeviceLimits { device, port, mtu, pkeys, .. } = limits;
         if let Some(given) = self.mtu.filter(|given| given > mtu) {
@@ -246,14 +246,14 @@ impl PathOptions {
         }
     }
 
-    /// Bytes of the largest packet, over a port with this MTU.
+    /// The MTU in bytes over a port with the MTU `port`.
     pub fn mtu(&self, port: u32) -> u32 {
         self.mtu.unwrap_or(port)
     }
 
-    /// The same options with what was asked for.
+    /// Returns connect options with the given path options applied.
     pub fn applied_to(&self, options: ConnectOptions) -> ConnectOptions {
-        // All were found in range.
+        // The validation has checked every range.
         let small = |asked: Option<u32>, default: u8| asked.map_or(default, |asked| asked as u8);
         ConnectOptions {
             mtu: self.mtu.and_then(Mtu::from_bytes),
@@ -268,7 +268,7 @@ impl PathOptions {
 }
 
 impl fmt::Display for PathOptions {
-    /// What was asked for, each behind a comma.
+    /// The options that were given, each after a comma.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let asked = [
             ("MTU", self.mtu),
@@ -289,7 +289,7 @@ impl fmt::Display for PathOptions {
 }
 
 impl TestPlan {
-    /// Names of the way's parameters, with their flags, and their values, as differences are told.
+    /// The options' names, with their flags, and their values, for the comparison of both sides.
     pub(super) fn way_rows(&self) -> [(&'static str, String); 8] {
         let value = |given: Option<u32>| given.map_or("the default".to_owned(), |given| given.to_string());
         let PathOptions {

@@ -1,4 +1,4 @@
-//! Sizes that follow one another by a factor and a step.
+//! Size sweep of `-a`: sizes that grow by a factor and a step.
 
 use std::fmt;
 
@@ -12,37 +12,38 @@ const ONE: u64 = 1_000_000;
 /// The most sizes of a run.
 const MOST_SIZES: usize = 10_000;
 
-/// From the smallest size on, each is the one before times the factor, rounded up, and so many bytes more.
+/// From the smallest size on, each size is the one before times the factor, rounded up, plus the
+/// addition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SizeSweep {
-    /// The first size.
+    /// The first size in bytes.
     pub min: u64,
-    /// No size is above this one.
+    /// The largest size in bytes.
     pub max: u64,
     /// The factor, in millionths.
     pub factor: u64,
-    /// Bytes more.
+    /// Bytes added to each size.
     pub addition: u64,
 }
 
-/// Sizes that there are not.
+/// A sweep that is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SizeSweepError {
-    /// A message without bytes.
+    /// The first size is 0.
     #[error("--min-msg-size 0 is below the smallest message, 1 byte: give --min-msg-size 1 or more")]
     Zero,
-    /// No size is between them.
+    /// The first size exceeds the last.
     #[error(
         "--min-msg-size {min} is above the last size of -a, {max}: give less, or a larger --max-msg-size"
     )]
     MinAboveMax {
-        /// The first size.
+        /// The first size in bytes.
         min: u64,
-        /// The last one.
+        /// The last size in bytes.
         max: u64,
     },
-    /// Sizes would not grow.
+    /// The factor is below 1, so sizes would shrink.
     #[error(
         "--step-factor {} is below 1, so that sizes would not grow: give --step-factor 1 or more",
         decimal(*factor)
@@ -51,25 +52,26 @@ pub enum SizeSweepError {
         /// The factor, in millionths.
         factor: u64,
     },
-    /// There would be one size alone.
+    /// The factor is 1 and the addition is 0, so sizes would repeat.
     #[error(
         "--step-factor 1 without --step-addition makes no second size: give a larger factor, or --step-addition 1 or more"
     )]
     Stands,
-    /// A run would not end.
+    /// The sweep has too many sizes.
     #[error(
         "from {min} to {max} there are more than {MOST_SIZES} sizes, the most of a run: give a larger --step-factor or --step-addition"
     )]
     TooMany {
-        /// The first size.
+        /// The first size in bytes.
         min: u64,
-        /// The last one.
+        /// The last size in bytes.
         max: u64,
     },
 }
 
 impl SizeSweep {
-    /// What the user asked for, if other sizes than powers of two were. Whoever says how many bytes a size has more means these alone.
+    /// The sweep that the user described, or `None` for the default powers of two. An addition
+    /// without a factor means a factor of 1.
     pub(super) fn asked(args: &RunArgs, max: u64) -> Option<Self> {
         let RunArgs { min_msg_size, step_factor, step_addition, .. } = *args;
         if min_msg_size.is_none() && step_factor.is_none() && step_addition.is_none() {
@@ -90,14 +92,14 @@ impl SizeSweep {
             .take_while(move |size| *size <= self.max)
     }
 
-    /// The size that follows. `None`: it would be no larger, or more than there can be.
+    /// The next size; `None` if it would not grow or would exceed 64 bits.
     fn after(self, size: u64) -> Option<u64> {
         let product = (u128::from(size) * u128::from(self.factor)).div_ceil(u128::from(ONE));
         let next = u64::try_from(product).ok()?.checked_add(self.addition)?;
         (next > size).then_some(next)
     }
 
-    /// Refuses what is no ladder.
+    /// Checks that the sweep is finite and grows.
     pub(super) fn validate(self) -> Result<(), SizeSweepError> {
         let Self { min, max, factor, addition } = self;
         match () {

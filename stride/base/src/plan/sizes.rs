@@ -1,4 +1,4 @@
-//! Message sizes, one after another.
+//! The message sizes of a test.
 
 use std::fmt;
 
@@ -6,33 +6,33 @@ use serde::{Deserialize, Serialize};
 
 use super::SizeSweep;
 
-/// The message sizes of a test.
+/// The message sizes of a test, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Sizes {
     /// One size.
     One {
-        /// Its bytes.
+        /// The size in bytes.
         size: u64,
     },
     /// 2, 4, 8 and so on.
     PowersOfTwo {
-        /// No size is above this one.
+        /// The largest size in bytes.
         max: u64,
     },
-    /// Others that grow.
+    /// A sweep by a factor and a step.
     #[serde(rename = "ladder")]
     Sweep(SizeSweep),
-    /// One size, again and again.
+    /// One size, repeated.
     Again {
-        /// Its bytes.
+        /// The size in bytes.
         size: u64,
-        /// How often.
+        /// The number of repetitions.
         count: u32,
     },
-    /// Those of the table that messaging is compared by: 128 bytes, 4 KiB, 32 KiB, 256 KiB, 1 MiB and 8 MiB.
+    /// The sizes of `msg grid`: 128 bytes, 4 KiB, 32 KiB, 256 KiB, 1 MiB and 8 MiB.
     Grid {
-        /// No size is above this one.
+        /// The largest size in bytes.
         max: u64,
     },
 }
@@ -64,7 +64,7 @@ impl Sizes {
             .chain(sweep.into_iter().flatten())
     }
 
-    /// The largest size that is measured; 0 if none is.
+    /// The largest size; 0 if the list is empty.
     pub fn largest(self) -> u64 {
         match self {
             Self::Again { size, .. } => size,

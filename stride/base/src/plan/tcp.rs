@@ -1,11 +1,11 @@
-//! What holds for messages over the system's TCP alone.
+//! Rules for messages over the operating system's TCP.
 
 use super::messages::LONGEST;
 use super::{PlanError, SizeSweep, Sizes, TestPlan};
 use crate::cli::RunArgs;
 
 impl TestPlan {
-    /// Refuses what one connection of TCP does not do.
+    /// Checks that one TCP connection can run the test.
     pub(super) fn validate_tcp(&self) -> Result<(), PlanError> {
         let Self { operation, measure, sizes, iterations, duration, tx_depth, .. } = *self;
         let plain = Self { iterations, duration, tx_depth, ..Self::new(operation, measure, sizes) };
@@ -22,7 +22,7 @@ impl TestPlan {
     }
 }
 
-/// What was given to no effect.
+/// Warnings about flags without effect.
 pub(super) fn warnings(args: &RunArgs) -> Vec<String> {
     let given = [
         ("-d", args.device.is_some()),

@@ -1,4 +1,4 @@
-//! What a row of the table is about.
+//! One row of the table: a size and a number in flight.
 
 use std::fmt;
 
@@ -7,14 +7,14 @@ use super::{InFlight, Measure, TestPlan};
 /// Messages that are measured together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TestPoint {
-    /// Bytes of a message.
+    /// Message size in bytes.
     pub size: u64,
-    /// Requests under way at a time, where there are answers.
+    /// Requests in flight, for tests with answers.
     pub in_flight: Option<u32>,
 }
 
 impl TestPoint {
-    /// What tells it from the others of a test, in the name of a file.
+    /// The part of a file's name that distinguishes it from the test's other points.
     pub fn name(self) -> String {
         match self.in_flight {
             Some(in_flight) => format!("{}.{in_flight}", self.size),
@@ -31,7 +31,7 @@ impl fmt::Display for TestPoint {
 }
 
 impl TestPlan {
-    /// What is measured, in this order.
+    /// The points of the test, in order.
     pub fn cells(&self) -> impl Iterator<Item = TestPoint> + use<> {
         let in_flight = match self.measure {
             Measure::Echo(echo) => Some(echo.in_flight),
@@ -44,7 +44,7 @@ impl TestPlan {
         })
     }
 
-    /// Messages of a cell, of all queue pairs: of a test that takes a time more than there will be.
+    /// Messages of a point over all queue pairs; with a duration, more than any device could send.
     pub fn messages_of(&self, TestPoint { size, in_flight }: TestPoint) -> u64 {
         match (self.measure, in_flight) {
             (Measure::Echo(echo), Some(in_flight)) if self.duration.is_none() => {

@@ -1,4 +1,4 @@
-//! Each rule, and every command line of the project's first announcement.
+//! Tests of each rule, and of every command line in the project's announcement.
 
 use super::*;
 use crate::cli;
@@ -105,7 +105,7 @@ fn flags_without_effect_are_named() {
     assert!(warned("bw -a -Q 5").is_empty());
 }
 
-/// Of a device that can do much.
+/// Limits of a capable device.
 pub(super) fn limits() -> DeviceLimits {
     DeviceLimits {
         device: "mlx5_0".to_owned(),
@@ -216,7 +216,7 @@ fn the_kind_of_memory_is_this_sides_own() {
         (kind("bw --use-cuda host"), kind("bw --use_cuda=3")),
         (MemoryKind::Cuda(0), MemoryKind::Cuda(3))
     );
-    // What the processor does not see cannot be waited for there.
+    // A test cannot wait for bytes that the processor cannot see.
     for flags in ["lat --dm", "lat --use-cuda"] {
         assert!(refused(flags).contains("does not see the last byte"), "{flags}");
         assert!(plan(&format!("{flags} --latency completion")).is_ok());
@@ -440,7 +440,7 @@ fn the_grid_is_all_of_it_or_what_was_chosen() {
     assert_eq!(cells("grid --max-msg-size 4K").0, sizes[..2]);
     assert_eq!(cells("grid -s 100 -t 7"), (vec![100], vec![Some(7)]));
     assert_eq!(cells("grid -a --max-msg-size 16").0, [2, 4, 8, 16]);
-    // What has no answers has no number in flight.
+    // Tests without answers have no number in flight.
     assert_eq!(cells("bw -t 9").1, [None]);
 }
 
@@ -451,7 +451,7 @@ fn each_side_polls_for_itself() {
             ["", " --poll"].map(|flag| messages(&format!("{measure} --transport rdma{flag}")).unwrap());
         assert!(!asleep.local.poll && polling.local.poll, "{measure}");
         assert!(polling.warnings.is_empty(), "{measure}");
-        // The peer never hears of it.
+        // The option stays on this side.
         assert_eq!(asleep.test, polling.test);
     }
     let warnings = messages("lat --transport tcp --poll").unwrap().warnings;
@@ -491,7 +491,7 @@ fn the_depth_of_the_grid_counts_and_its_bounds_are_kept() {
     assert!(refused("grid --max-msg-size 127").contains("first size of the grid, 128"));
     assert!(refused("grid -t 0").contains("-t 0"));
     assert!(refused("grid --api pool -t 1025").contains("1024"));
-    // A peer may ask for what no command line can.
+    // A peer may send a plan that no command line produces.
     let grid = messages("grid").unwrap().test;
     for operation in [TestOperation::Write, TestOperation::Send, TestOperation::Read, TestOperation::FetchAdd]
     {

@@ -1,48 +1,48 @@
-//! What figures have to be like for the run to count as a success.
+//! Thresholds that figures must meet for the run to succeed (`--expect-bw`, `--expect-p99`).
 
 use super::ResultRow;
 use crate::cli::{Expectation, OutputArgs};
 use crate::plan::{Measure, TestPlan, TestPoint};
 
-/// An expectation that no figure of this test could be held against.
+/// An expectation about a figure that the test does not produce.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExpectationsError {
-    /// The figure belongs to the other kind of test.
+    /// The figure belongs to another kind of test.
     #[error("{flag} is about {of}, and this test measures {measure}: {remedy}")]
     OtherMeasure {
-        /// The flag.
+        /// The flag of the expectation.
         flag: &'static str,
-        /// What it is about.
+        /// The quantity that it concerns.
         of: &'static str,
-        /// What is measured.
+        /// The quantity that the test measures.
         measure: String,
-        /// What to do instead.
+        /// The remedy.
         remedy: &'static str,
     },
-    /// Figures are the clients' to judge.
+    /// Only a client checks expectations.
     #[error("{flag} is for the side that knows the test: give it to the client")]
     OfServer {
-        /// The flag.
+        /// The flag of the expectation.
         flag: &'static str,
     },
-    /// No such messages are measured.
+    /// The test does not measure the size.
     #[error(
         "{flag} {size}:{limit} is about messages of {size} bytes, and the sizes are {sizes}: give one of them"
     )]
     OtherSize {
-        /// The flag.
+        /// The flag of the expectation.
         flag: &'static str,
-        /// The size that was given.
+        /// The size that the user gave.
         size: u64,
-        /// The limit that was given.
+        /// The limit that the user gave.
         limit: f64,
-        /// What is measured.
+        /// The sizes of the test.
         sizes: String,
     },
 }
 
-/// A limit, and whether a figure was held against it.
+/// A limit, and whether a figure was compared with it.
 #[derive(Clone, Debug)]
 struct Limit {
     expected: Expectation,
@@ -57,11 +57,11 @@ pub struct Expectations {
 }
 
 impl Expectations {
-    /// What the user expects of this test.
+    /// Checks the expectations against the test.
     ///
     /// # Errors
     ///
-    /// The test has no such figure.
+    /// The test does not produce such a figure.
     pub fn new(args: &OutputArgs, test: &TestPlan) -> Result<Self, ExpectationsError> {
         let measure = test.measure.to_string();
         match test.measure {
@@ -86,18 +86,18 @@ impl Expectations {
         }
     }
 
-    /// Refuses any, of a server that stays.
+    /// Refuses expectations on a server that serves many clients.
     ///
     /// # Errors
     ///
-    /// There is one.
+    /// The user gave one.
     pub fn none(args: &OutputArgs) -> Result<(), ExpectationsError> {
         let flags = [("--expect-bw", &args.expect_bw), ("--expect-p99", &args.expect_p99)];
         let given = flags.into_iter().find(|(_, given)| !given.is_empty());
         given.map_or(Ok(()), |(flag, _)| Err(ExpectationsError::OfServer { flag }))
     }
 
-    /// Holds a row against the limits; a line for each that it misses.
+    /// Compares a row with the limits; returns a line for each that it misses.
     pub fn check(&mut self, row: &ResultRow) -> Vec<String> {
         let (bandwidth, latency) = match row {
             ResultRow::Bandwidth(row) => (Some(row), None),
@@ -121,7 +121,7 @@ impl Expectations {
         bandwidth.chain(latency).collect()
     }
 
-    /// A line for each limit that no row was held against: what was not measured is not as expected.
+    /// A line for each limit without a row: an expectation about a missing figure is not met.
     pub fn unmet(&self) -> Vec<String> {
         let flags = [("--expect-bw", &self.bandwidth), ("--expect-p99", &self.p99)];
         let unmet =

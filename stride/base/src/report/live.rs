@@ -1,4 +1,4 @@
-//! What is seen of a message size while it is measured.
+//! Live progress of a message size.
 
 use std::sync::Arc;
 use std::thread::Thread;
@@ -8,13 +8,13 @@ use crate::plan::{LatencyDefinition, Measure, TestPlan, TestPoint};
 use crate::progress::TestProgress;
 use crate::result::{Interval, SizeResult};
 
-/// How often progress is looked at.
+/// The interval between updates.
 pub(super) const SECOND: Duration = Duration::from_secs(1);
 
-/// The bar of a terminal has so many places.
+/// Characters of a terminal's progress bar.
 const PLACES: usize = 20;
 
-/// What it is over with.
+/// The condition that ends a test.
 #[derive(Clone, Copy, Debug)]
 enum TestLength {
     Messages(u64),
@@ -22,7 +22,7 @@ enum TestLength {
 }
 
 impl TestLength {
-    /// How much of it is done, of 1.
+    /// The completed part of the test, from 0 to 1.
     fn part(self, (time, messages): (Duration, u64)) -> f64 {
         let part = match self {
             Self::Messages(all) => messages as f64 / all.max(1) as f64,
@@ -32,17 +32,17 @@ impl TestLength {
     }
 }
 
-/// A message size that is being measured.
+/// The progress of a message size that is being measured.
 #[derive(Debug)]
 pub(super) struct LiveProgress {
     pub(super) progress: Arc<TestProgress>,
-    /// The thread that looks once a second, and is woken to notice that it is over.
+    /// The thread that wakes once a second; it is unparked when the size ends.
     pub(super) ticker: Option<Thread>,
     point: TestPoint,
     whole: TestLength,
     measure: Measure,
     began: Instant,
-    /// Until when, and how many messages were through by then.
+    /// The last update: its time, and the messages completed by then.
     seen: (Duration, u64),
     pub(super) intervals: Vec<Interval>,
 }
@@ -64,7 +64,7 @@ impl LiveProgress {
         }
     }
 
-    /// Ends an interval: what is seen of it, in one line.
+    /// Ends an interval, and returns its line.
     pub(super) fn tick(&mut self, is_terminal: bool) -> String {
         let now = (self.began.elapsed(), self.progress.get());
         let before = std::mem::replace(&mut self.seen, now);
@@ -96,13 +96,13 @@ impl LiveProgress {
         }
     }
 
-    /// What is known when the user ends it here; none if no message is through.
+    /// The partial result when the user interrupts the run; `None` if no message has completed.
     pub(super) fn interrupted(self) -> Option<SizeResult> {
         let all = self.interval((Duration::ZERO, 0), (self.began.elapsed(), self.progress.get()));
         let Interval { duration_s, iterations: iterations @ 1.., .. } = all else { return None };
         let us = duration_s * 1e6 / iterations as f64;
         let (bandwidth, average) = match self.measure {
-            // When each of several requests under way was sent, only the one who measures knows.
+            // Only the measuring thread knows when each of several requests in flight was sent.
             Measure::Bandwidth | Measure::Echo(_) => (true, None),
             Measure::Latency(LatencyDefinition::PingPong) => (false, Some(us / 2.0)),
             Measure::Latency(LatencyDefinition::Completion) => (false, Some(us)),
@@ -123,7 +123,7 @@ impl LiveProgress {
     }
 }
 
-/// That in words.
+/// The partial result as text.
 pub(super) fn words(size: &SizeResult) -> String {
     let figures = match (size.bw_gbps, size.msg_rate_mpps, size.lat_us_avg) {
         (Some(bandwidth), Some(rate), _) => format!("{bandwidth:.4} Gb/s, {rate:.6} Mpps"),

@@ -1,4 +1,5 @@
-//! What the user sees: one table on standard output, everything else on standard error, and files for other programs.
+//! The output for the user: a table on standard output, notes on standard error, and files for
+//! other programs.
 
 mod echo;
 mod expectations;

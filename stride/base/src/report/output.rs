@@ -1,4 +1,4 @@
-//! Where the table, the notes and the files of results go.
+//! The destinations of the table, the notes and the result files.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -19,10 +19,10 @@ use crate::result::{
     SizeDetails, SizeResult, Status,
 };
 
-/// What a run exits with where figures are not as expected.
+/// The exit status of a run whose figures miss an expectation.
 pub const MISSED: u8 = 1;
 
-/// The streams and files of a side. A copy of it is the same.
+/// The streams and files of a side. Clones share them.
 #[derive(Clone)]
 pub struct Output(Arc<Mutex<Sinks>>);
 
@@ -30,27 +30,27 @@ struct Sinks {
     table: Box<dyn Write + Send>,
     notes: Box<dyn Write + Send>,
     outputs: Option<RunOutputs>,
-    /// Whose columns the table has, if not this program's.
+    /// The program whose columns the table uses, if not this one's.
     compat: Option<CompatArg>,
-    /// Whether somebody sees the notes as they come.
+    /// Whether notes go to a terminal.
     is_terminal: bool,
-    /// Whether the last line of the terminal is one that changes.
+    /// Whether the terminal's last line is a status that will be overwritten.
     has_status: bool,
-    /// Nothing that is measured counts any more.
+    /// Whether the run has ended, so that later figures are ignored.
     has_ended: bool,
 }
 
-/// What becomes of a run beside the table.
+/// The files and live output of a run.
 struct RunOutputs {
     record: RunRecord,
     began: Instant,
     files: Files,
     expectations: Expectations,
     missed: bool,
-    /// The last failure to write a file, which the user has been told of.
+    /// The last failure to write a file, which the user has seen.
     failed: Option<String>,
     moved: PayloadPath,
-    /// The size that is being measured here.
+    /// The size that is being measured.
     live: Option<LiveProgress>,
 }
 
@@ -60,16 +60,17 @@ impl Output {
         Self::over(Box::new(io::stdout()), Box::new(io::stderr()), None)
     }
 
-    /// Neither: for the second side in one process, which would only repeat the first.
+    /// No output, for the second side in one process, which would repeat the first.
     pub fn silent() -> Self {
         Self::over(Box::new(io::sink()), Box::new(io::sink()), None)
     }
 
-    /// Both, and the files that the user wants. Where standard output is for one of them, the table is with the notes.
+    /// Standard output, standard error, and the files that the user asked for. If a file uses
+    /// standard output, the table goes to standard error.
     ///
     /// # Errors
     ///
-    /// A file cannot be written, or an expectation is of something else.
+    /// A file cannot be written, or an expectation does not fit the test.
     pub fn of_run(args: &OutputArgs, plan: &RunPlan, words: Vec<OsString>) -> Result<Self, Error> {
         let expectations = Expectations::new(args, &plan.test)?;
         let targets = ResultPaths::from(args);
@@ -82,11 +83,11 @@ impl Output {
         Ok(output)
     }
 
-    /// The streams of a server that stays.
+    /// The streams of a server that serves many clients.
     ///
     /// # Errors
     ///
-    /// A file cannot be written, or is of one run.
+    /// A file cannot be written, or its format holds a single run.
     pub fn of_server(args: &OutputArgs, words: Vec<OsString>) -> Result<Self, Error> {
         Expectations::none(args)?;
         let targets = ResultPaths::from(args);
@@ -98,8 +99,8 @@ impl Output {
         Ok(output)
     }
 
-    /// Those of one client of such a server: notes have the client's name, and the table comes in one piece if others are
-    /// served meanwhile.
+    /// The output for one client of such a server. Notes start with the client's name, and the
+    /// table is printed at once when it is complete if other clients are served at the same time.
     pub fn of_client(&self, peer: &str, has_neighbours: bool) -> Self {
         let notes = Box::new(PrefixedStderr { name: peer.to_owned() });
         let sinks = self.sinks();
@@ -126,7 +127,7 @@ impl Output {
         Self(Arc::new(Mutex::new(sinks)))
     }
 
-    /// Whoever panicked while writing has written what it had.
+    /// A thread that panicked while writing has written what it could.
     fn sinks(&self) -> MutexGuard<'_, Sinks> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -174,12 +175,12 @@ impl Output {
         sinks.table_line(&heading)
     }
 
-    /// Prints a line where the table is.
+    /// Prints a line of the table.
     pub fn table_line(&mut self, line: &str) -> io::Result<()> {
         self.sinks().table_line(line)
     }
 
-    /// This side begins to measure these messages: it says how far it is, and once a second the user sees it.
+    /// Starts a measurement: the workload reports its progress, which the user sees once a second.
     pub fn begin(&mut self, point: TestPoint, test: &TestPlan) -> Arc<TestProgress> {
         let progress = Arc::new(TestProgress::of_threads(test.thread_count()));
         let mut sinks = self.sinks();
@@ -192,7 +193,7 @@ impl Output {
         progress
     }
 
-    /// Looks once a second, until it is over.
+    /// Prints progress once a second until the measurement ends.
     fn watch(&self, progress: &Arc<TestProgress>) {
         let mut next = Instant::now() + SECOND;
         loop {
@@ -209,13 +210,13 @@ impl Output {
         }
     }
 
-    /// Prints a row as soon as it is known.
+    /// Prints a row at once.
     pub fn row(&mut self, row: &ResultRow) -> io::Result<()> {
         self.measured(row, SizeDetails::default())
     }
 
-    /// Prints a row as soon as it is known, and writes all that is known of it to files. What becomes known when the run has been
-    /// [ended](Self::finish) is in neither: the user was told how far it came.
+    /// Prints a row and writes its details to the files. A row that arrives after
+    /// [`finish`](Self::finish) is dropped, because the user has already seen the partial result.
     pub fn measured(&mut self, row: &ResultRow, details: SizeDetails) -> io::Result<()> {
         let mut sinks = self.sinks();
         if sinks.has_ended {
@@ -228,15 +229,15 @@ impl Output {
         printed
     }
 
-    /// Ends the table with what the rows cost, where that is known.
+    /// Ends the table with the cost of its rows, if that was measured.
     pub fn footer(&mut self) -> io::Result<()> {
         let mut sinks = self.sinks();
         let cost = sinks.outputs.as_ref().and_then(|outputs| footer(&outputs.record.results));
         cost.map_or(Ok(()), |cost| sinks.table_line(&cost))
     }
 
-    /// Tells the user something beside the table, in one piece, as the other side may be writing to the same terminal. That
-    /// nobody may be reading is no reason to stop.
+    /// Prints a note in one piece, because the other side may write to the same terminal. A failure
+    /// is ignored, because the notes may have no reader.
     pub fn note(&mut self, note: impl fmt::Display) {
         let note = note.to_string();
         let mut sinks = self.sinks();
@@ -246,11 +247,11 @@ impl Output {
         sinks.note(&note);
     }
 
-    /// Ends the run: writes what is known now to files. What the process exits with.
+    /// Ends the run and writes the final results to files. Returns the exit status.
     ///
     /// # Errors
     ///
-    /// Why the run ended early, or why a file could not be written.
+    /// The reason why the run ended early, or why a file could not be written.
     pub fn finish(&mut self, done: Result<(), Error>) -> Result<u8, Error> {
         let mut sinks = self.sinks();
         sinks.has_ended = true;
@@ -259,7 +260,7 @@ impl Output {
         if matches!(&done, Err(error) if error.interrupted().is_some())
             && let Some(words) = outputs.interrupt()
         {
-            // Whoever no longer reads the table need not be told of that.
+            // A failure is ignored, because the table may have no reader any more.
             let _ = sinks.table_line(&words);
         }
         let lines = outputs.finish(&done);
@@ -274,7 +275,7 @@ impl Output {
 }
 
 impl Sinks {
-    /// Shows what will be something else in a second; where nobody sees it change, it is a line of its own.
+    /// Shows a status that the next one overwrites; without a terminal it is an ordinary line.
     fn status(&mut self, text: &str) {
         if self.is_terminal {
             self.has_status = true;
@@ -285,7 +286,7 @@ impl Sinks {
         }
     }
 
-    /// Takes back what would have changed.
+    /// Erases the status.
     fn clear(&mut self) {
         if std::mem::take(&mut self.has_status) {
             let _ = self.notes.write_all(b"\r\x1b[2K");
@@ -308,7 +309,7 @@ fn in_text(words: Vec<OsString>) -> Vec<String> {
     words.iter().map(|word| word.to_string_lossy().into_owned()).collect()
 }
 
-/// Where standard output is for a file of results, the table is with the notes.
+/// If a file uses standard output, the table goes to standard error.
 fn table_of(targets: &ResultPaths) -> Box<dyn Write + Send> {
     if targets.take_standard_output() { Box::new(io::stderr()) } else { Box::new(io::stdout()) }
 }
@@ -330,7 +331,7 @@ impl Write for PrefixedStderr {
     }
 }
 
-/// A server goes on when nobody reads its table any more.
+/// A server goes on if its table has no reader any more.
 struct IgnoreWriteErrors<W>(W);
 
 impl<W: Write> Write for IgnoreWriteErrors<W> {
@@ -378,7 +379,7 @@ impl RunOutputs {
         }
     }
 
-    /// Adds a row; what the user should know of it.
+    /// Adds a row; returns warnings for the user.
     fn add(&mut self, row: &ResultRow, details: SizeDetails) -> Vec<String> {
         let now = PayloadPath::now();
         let payload_path = now.since(std::mem::replace(&mut self.moved, now));
@@ -388,7 +389,7 @@ impl RunOutputs {
         let mut lines = self.expectations.check(row);
         self.missed |= !lines.is_empty();
         if let Err(error) = self.files.add(&self.record) {
-            // Once for each cause: a full disk is full for every row.
+            // Each cause is reported once, because a full disk affects every row.
             let text = error.to_string();
             if self.failed.as_ref() != Some(&text) {
                 lines.push(format!("warning: {text}"));
@@ -398,14 +399,14 @@ impl RunOutputs {
         lines
     }
 
-    /// What was seen while it was measured, which is over.
+    /// Ends the live progress, and returns it.
     fn end_live(&mut self) -> Option<LiveProgress> {
         let live = self.live.take()?;
         live.ticker.as_ref().inspect(|ticker| ticker.unpark());
         Some(live)
     }
 
-    /// Keeps what is known of a size that the user did not let end; that in words.
+    /// Keeps the partial result of an interrupted size; returns it as text.
     fn interrupt(&mut self) -> Option<String> {
         let size = self.end_live()?.interrupted()?;
         let words = live::words(&size);
@@ -416,7 +417,7 @@ impl RunOutputs {
         Some(words)
     }
 
-    /// Writes the end; what the user should know of it.
+    /// Writes the final results; returns warnings for the user.
     fn finish(&mut self, done: &Result<(), Error>) -> Vec<String> {
         let lines = if done.is_ok() { self.expectations.unmet() } else { Vec::new() };
         self.missed |= !lines.is_empty();
@@ -426,7 +427,7 @@ impl RunOutputs {
             Err(error) if error.interrupted().is_some() => (Status::Interrupted, None),
             Err(error) => (Status::Failed, Some(error.one_line())),
         };
-        // What failed before may have been written now, but for lines, which are lost.
+        // A file whose writing failed before is complete now, except for lines, which are lost.
         match self.files.finish(&self.record) {
             Err(error) => self.failed = Some(error.to_string()),
             Ok(()) if self.files.lost_none() => self.failed = None,
@@ -456,7 +457,7 @@ mod tests {
     use super::*;
     use crate::report::BandwidthRow;
 
-    /// Tells what is written to it.
+    /// Sends everything that is written to a channel.
     struct ChannelWriter(mpsc::Sender<Vec<u8>>);
 
     impl Write for ChannelWriter {

@@ -1,12 +1,12 @@
-//! The table with perftest's columns and units, for what reads that.
+//! The table with perftest's columns and units, for programs that parse it.
 
 use super::{BandwidthRow, LatencyRow, ResultRow};
 use crate::plan::{Measure, TestPlan};
 
-/// Gb/s of 2^20 bytes each second.
+/// Gb/s per MiB/s.
 const GIGABITS: f64 = (8 << 20) as f64 / 1e9;
 
-/// The columns, if perftest has a table of this.
+/// The columns, if perftest has a table for this test.
 pub(super) fn columns(test: &TestPlan) -> Option<&'static str> {
     match test.measure {
         Measure::Bandwidth if test.rate.is_none() => {
@@ -20,7 +20,7 @@ pub(super) fn columns(test: &TestPlan) -> Option<&'static str> {
     }
 }
 
-/// A row of it. No peak is measured, and it is 0 there as with perftest's `-N`.
+/// A row of that table. The peak is not measured and is 0, as with perftest's `-N`.
 pub(super) fn line(row: &ResultRow) -> Option<String> {
     match row {
         ResultRow::Bandwidth(BandwidthRow {
@@ -85,7 +85,7 @@ mod tests {
         for (measure, names) in [(Measure::Bandwidth, 5), (Measure::Latency(LatencyDefinition::PingPong), 9)]
         {
             let test = TestPlan::new(TestOperation::Write, measure, Sizes::One { size: 2 });
-            // Two of the names are of two words each.
+            // Two of the names consist of two words each.
             let columns = words(columns(&test).unwrap()).len();
             assert_eq!(columns, names + 2, "{measure:?}");
         }

@@ -1,13 +1,13 @@
-//! The table's text.
+//! The text of the table.
 //!
-//! Lines that begin with `#` are the heading; every other line begins with the message size in bytes, and
-//! its columns are separated by spaces.
+//! Lines that begin with `#` are the heading; every other line begins with the message size in
+//! bytes, and its columns are separated by spaces.
 
 use super::{BandwidthRow, LatencyRow, ResultRow, echo, rated};
 use crate::plan::{LatencyDefinition, Measure, TestOperation, TestPlan};
 use crate::result::SizeResult;
 
-/// The lines before the first row: what is measured, over what if that has to be said, and the columns.
+/// The lines before the first row: the test, the transport if it needs a mention, and the columns.
 pub fn heading(test: &TestPlan, over: Option<&str>) -> String {
     let subject = test.operation.title();
     let (what, columns) = match test.measure {
@@ -45,7 +45,7 @@ pub fn heading(test: &TestPlan, over: Option<&str>) -> String {
     format!("# {subject} {what}\n{}{columns}", over.unwrap_or_default())
 }
 
-/// What has to be said of a software device.
+/// The notice that the device is a software device.
 pub fn software(device: &str) -> String {
     format!("{device}, a software device: figures of this host's processors and memory")
 }
@@ -67,7 +67,7 @@ fn by_threads(test: &TestPlan) -> String {
     }
 }
 
-/// From when to when the time of a bandwidth is taken.
+/// The start and end of a bandwidth measurement, as text.
 pub fn duration(operation: TestOperation) -> &'static str {
     match operation {
         TestOperation::Messages(_) | TestOperation::Tcp => {
@@ -77,7 +77,7 @@ pub fn duration(operation: TestOperation) -> &'static str {
     }
 }
 
-/// What counts as the latency of a message, in words.
+/// The latency definition, as text.
 pub fn defined(test: &TestPlan, definition: LatencyDefinition) -> String {
     if let Some(rate) = test.rate {
         return format!("from when a message was meant to be sent to its completion (--rate, {rate})");
@@ -95,7 +95,7 @@ pub fn defined(test: &TestPlan, definition: LatencyDefinition) -> String {
     words.to_owned()
 }
 
-/// A row as a line.
+/// The row as a line.
 pub fn line(row: &ResultRow) -> String {
     match *row {
         ResultRow::Bandwidth(BandwidthRow {
@@ -122,7 +122,7 @@ pub fn line(row: &ResultRow) -> String {
     }
 }
 
-/// The line after the last row: what a message cost, of the first size and of the last.
+/// The line after the last row: the cost of a message of the first and the last size.
 pub fn footer(results: &[SizeResult]) -> Option<String> {
     let cost = |result: &SizeResult| Some((result.cpu_ns_per_msg?, result.msg_bytes));
     let mut costs = results.iter().filter_map(cost);
@@ -134,7 +134,8 @@ pub fn footer(results: &[SizeResult]) -> Option<String> {
     Some(format!("# CPU time of the measuring threads, ns a message: {words}"))
 }
 
-/// More digits for a small number, as perftest has it: short messages over a slow device are not 0.
+/// Prints more digits for a small number, as perftest does, so that short messages over a slow
+/// device are not 0.
 pub(super) fn gigabits(per_second: f64) -> String {
     if per_second < 0.1 { format!("{per_second:.6}") } else { format!("{per_second:.4}") }
 }

@@ -1,7 +1,7 @@
-//! What is known of a run: the one structure that every file of results is written from.
+//! The record of a run: the structure that every result file is written from.
 //!
-//! The names of its fields, as serde writes them, are those of the JSON document; `schema/result.schema.json` and
-//! `docs/stride-results.md` describe them, and tests hold the three together.
+//! serde's names of its fields are the keys of the JSON document. `schema/result.schema.json` and
+//! the guide describe them, and tests compare all three.
 
 mod counters;
 mod date_time;

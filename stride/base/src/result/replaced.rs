@@ -1,26 +1,26 @@
-//! A file that is written whole, again and again, and is never half there.
+//! A file that is replaced as a whole, repeatedly, so that a reader never sees a partial one.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-/// A file whose content is replaced at once, or not at all: it is written beside, and then renamed. What is no file
-/// on a disk (a device, a pipe) is written to directly, once, at the end.
+/// A file whose content is replaced atomically: it is written to a temporary file, which is then
+/// renamed. A device or a pipe is written to directly, once, at the end.
 #[derive(Debug)]
 pub(super) struct ReplacedFile {
     path: PathBuf,
     beside: PathBuf,
-    /// Whether the file at the path is of this run: whatever is there otherwise is only replaced by force.
+    /// Whether this run created the file at the path; another one is replaced only with --force.
     is_ours: bool,
     is_special: bool,
 }
 
 impl ReplacedFile {
-    /// Makes sure that a file can be made there, before anything is measured. Nothing is there yet.
+    /// Checks before the measurement that the file can be created; creates nothing yet.
     ///
     /// # Errors
     ///
-    /// There is one and it is not to be replaced, or its folder takes none.
+    /// The file exists and may not be replaced, or its folder is not writable.
     pub(super) fn new(path: &Path, force: bool) -> io::Result<Self> {
         let is_special = fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir());
         if fs::metadata(path).is_ok_and(|found| found.is_dir()) {
@@ -31,7 +31,7 @@ impl ReplacedFile {
         }
         let mut name = path.file_name().ok_or(ErrorKind::InvalidInput)?.to_owned();
         name.push(format!(".{}.partial", std::process::id()));
-        // What a link points at is replaced, and not the link.
+        // The target of a symbolic link is replaced, and not the link.
         let path =
             if force { path.canonicalize().unwrap_or_else(|_| path.to_owned()) } else { path.to_owned() };
         let new = Self { beside: path.with_file_name(name), path, is_ours: force, is_special };
@@ -44,7 +44,7 @@ impl ReplacedFile {
         Ok(new)
     }
 
-    /// Whether each writing is to be the last.
+    /// Whether the path is a device or a pipe, which can be written only once.
     pub(super) fn is_special(&self) -> bool {
         self.is_special
     }
@@ -53,7 +53,7 @@ impl ReplacedFile {
     ///
     /// # Errors
     ///
-    /// The content is what it was.
+    /// Writing failed; the content is unchanged.
     pub(super) fn write(&mut self, content: &str) -> io::Result<()> {
         self.write_with(|file| file.write_all(content.as_bytes()))
     }
@@ -64,7 +64,7 @@ impl ReplacedFile {
         }
         let written = File::create(&self.beside).and_then(|mut file| {
             write(&mut file)?;
-            // Some file systems only notice here that they are full.
+            // Some file systems report only here that they are full.
             file.sync_data()
         });
         let published = written.and_then(|()| self.publish());
@@ -78,11 +78,11 @@ impl ReplacedFile {
         if self.is_ours {
             return fs::rename(&self.beside, &self.path);
         }
-        // Unlike a rename a link fails where a file has come about meanwhile.
+        // Unlike a rename, a link fails if another program has created the file in between.
         match fs::hard_link(&self.beside, &self.path) {
             Ok(()) => fs::remove_file(&self.beside)?,
             Err(error) if error.kind() == ErrorKind::AlreadyExists => return Err(error),
-            // A file system without links.
+            // The file system does not support links.
             Err(_) => fs::rename(&self.beside, &self.path)?,
         }
         self.is_ours = true;

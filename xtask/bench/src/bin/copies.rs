@@ -29,7 +29,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 /// How one side puts bytes into the ring, and of what the ring consists.
 #[derive(Clone, Copy)]
-struct Way {
+struct CopyMethod {
     past_caches: bool,
     piece: usize,
     places: usize,
@@ -37,19 +37,19 @@ struct Way {
 
 /// Small rings stay in the caches, large ones let the sides run apart; past the caches the ring's lines need not be asked back from the
 /// reader.
-const WAYS: [Way; 6] = [
-    Way { past_caches: false, piece: 16 << 10, places: 4 },
-    Way { past_caches: false, piece: 16 << 10, places: 16 },
-    Way { past_caches: false, piece: 64 << 10, places: 4 },
-    Way { past_caches: true, piece: 16 << 10, places: 16 },
-    Way { past_caches: true, piece: 64 << 10, places: 4 },
-    Way { past_caches: true, piece: 256 << 10, places: 4 },
+const METHODS: [CopyMethod; 6] = [
+    CopyMethod { past_caches: false, piece: 16 << 10, places: 4 },
+    CopyMethod { past_caches: false, piece: 16 << 10, places: 16 },
+    CopyMethod { past_caches: false, piece: 64 << 10, places: 4 },
+    CopyMethod { past_caches: true, piece: 16 << 10, places: 16 },
+    CopyMethod { past_caches: true, piece: 64 << 10, places: 4 },
+    CopyMethod { past_caches: true, piece: 256 << 10, places: 4 },
 ];
 /// The two counters are in lines of their own, in front of the ring.
 const GOT: usize = 128;
 const RING: usize = 4096;
 /// Whoever waits longer for the other side waits for nobody.
-const PATIENCE: Duration = Duration::from_secs(30);
+const WAIT_LIMIT: Duration = Duration::from_secs(30);
 
 fn main() -> Result<ExitCode> {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -61,9 +61,9 @@ fn main() -> Result<ExitCode> {
         "SIZE is a power of two from 16 KiB to 16 MiB"
     );
     let took = match what.as_str() {
-        "one" => alone(size, count)?,
-        "two" => between_two(size, count, false)?,
-        "three" => between_two(size, count, true)?,
+        "one" => copy_in_one_process(size, count)?,
+        "two" => copy_between_processes(size, count, false)?,
+        "three" => copy_between_processes(size, count, true)?,
         _ => bail!("copies one, two or three"),
     };
     let rate = count as f64 / took / 1e6;
@@ -72,12 +72,12 @@ fn main() -> Result<ExitCode> {
 }
 
 /// Memory that a process has from the system, all of it touched.
-struct Memory {
+struct Mapping {
     start: *mut u8,
     len: usize,
 }
 
-impl Memory {
+impl Mapping {
     /// `shared`: children have the same.
     fn new(len: usize, shared: bool) -> Result<Self> {
         let kind = if shared { libc::MAP_SHARED } else { libc::MAP_PRIVATE };
@@ -104,7 +104,7 @@ impl Memory {
     }
 }
 
-impl Drop for Memory {
+impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the mapping is this one's, and nothing of it is used any more.
         unsafe { libc::munmap(self.start.cast(), self.len) };
@@ -112,8 +112,8 @@ impl Drop for Memory {
 }
 
 /// How many seconds one process takes, after a part that does not count.
-fn alone(size: usize, count: usize) -> Result<f64> {
-    let (from, to) = (Memory::new(2 * size, true)?, Memory::new(2 * size, true)?);
+fn copy_in_one_process(size: usize, count: usize) -> Result<f64> {
+    let (from, to) = (Mapping::new(2 * size, true)?, Mapping::new(2 * size, true)?);
     let copy = |count: usize| {
         let start = Instant::now();
         for number in 0..count {
@@ -129,30 +129,30 @@ fn alone(size: usize, count: usize) -> Result<f64> {
 }
 
 /// How many seconds two processes take, the best way. `again`: what has come is copied once more.
-fn between_two(size: usize, count: usize, again: bool) -> Result<f64> {
+fn copy_between_processes(size: usize, count: usize, again: bool) -> Result<f64> {
     let mut best = f64::INFINITY;
-    for way in WAYS {
-        best = best.min(run(Way { piece: way.piece.min(size), ..way }, size, count, again)?);
+    for method in METHODS {
+        best = best.min(run(CopyMethod { piece: method.piece.min(size), ..method }, size, count, again)?);
     }
     Ok(best)
 }
 
 /// How many seconds it takes.
-fn run(way: Way, size: usize, count: usize, again: bool) -> Result<f64> {
-    let shared = Memory::new(RING + way.piece * way.places, true)?;
-    let own = Memory::new(size.max(RING), false)?;
-    let between = again.then(|| Memory::new(way.piece, false)).transpose()?;
-    let pieces = (size / way.piece * count) as u64;
+fn run(method: CopyMethod, size: usize, count: usize, again: bool) -> Result<f64> {
+    let shared = Mapping::new(RING + method.piece * method.places, true)?;
+    let own = Mapping::new(size.max(RING), false)?;
+    let between = again.then(|| Mapping::new(method.piece, false)).transpose()?;
+    let pieces = (size / method.piece * count) as u64;
     // SAFETY: this process has one thread, so the child has all that it may need.
     let child = unsafe { libc::fork() };
     ensure!(child >= 0, "no other process: {}", io::Error::last_os_error());
     if child == 0 {
-        let taken = take(way, &shared, between.as_ref(), &own, size, pieces);
+        let taken = read_pieces(method, &shared, between.as_ref(), &own, size, pieces);
         // SAFETY: the child ends here, without what its parent would do at its own end.
         unsafe { libc::_exit(i32::from(!taken)) };
     }
     let start = Instant::now();
-    let given = give(way, &shared, &own, size, pieces);
+    let given = write_pieces(method, &shared, &own, size, pieces);
     let took = start.elapsed().as_secs_f64();
     let mut status = 0;
     // SAFETY: the child is this process's, and waited for once.
@@ -162,19 +162,19 @@ fn run(way: Way, size: usize, count: usize, again: bool) -> Result<f64> {
 }
 
 /// Copies into the ring, and waits until all of it was taken.
-fn give(way: Way, shared: &Memory, own: &Memory, size: usize, pieces: u64) -> bool {
+fn write_pieces(method: CopyMethod, shared: &Mapping, own: &Mapping, size: usize, pieces: u64) -> bool {
     let (sent, got) = (shared.counter(0), shared.counter(GOT));
     for number in 0..pieces {
-        if !wait(|| got.load(Acquire) + way.places as u64 > number) {
+        if !wait(|| got.load(Acquire) + method.places as u64 > number) {
             return false;
         }
-        let (to, from) = places(way, shared, own, size, number);
-        if way.past_caches {
+        let (to, from) = places(method, shared, own, size, number);
+        if method.past_caches {
             // SAFETY: the other process has taken what was there; both ranges are this long and do not overlap.
-            unsafe { copy_past_caches(to, from, way.piece) };
+            unsafe { copy_past_caches(to, from, method.piece) };
         } else {
             // SAFETY: as above.
-            unsafe { copy_nonoverlapping(from, to, way.piece) };
+            unsafe { copy_nonoverlapping(from, to, method.piece) };
         }
         sent.store(number + 1, Release);
     }
@@ -182,30 +182,43 @@ fn give(way: Way, shared: &Memory, own: &Memory, size: usize, pieces: u64) -> bo
 }
 
 /// Copies out of the ring, and through what is between, if there is something.
-fn take(way: Way, shared: &Memory, between: Option<&Memory>, own: &Memory, size: usize, pieces: u64) -> bool {
+fn read_pieces(
+    method: CopyMethod,
+    shared: &Mapping,
+    between: Option<&Mapping>,
+    own: &Mapping,
+    size: usize,
+    pieces: u64,
+) -> bool {
     let (sent, got) = (shared.counter(0), shared.counter(GOT));
     for number in 0..pieces {
         if !wait(|| sent.load(Acquire) > number) {
             return false;
         }
-        let (from, to) = places(way, shared, own, size, number);
-        let first = between.map_or(to, |between| between.at(0, way.piece));
+        let (from, to) = places(method, shared, own, size, number);
+        let first = between.map_or(to, |between| between.at(0, method.piece));
         // SAFETY: the other process has filled it and waits; both ranges are this long and do not overlap.
-        unsafe { copy_nonoverlapping(from, first, way.piece) };
+        unsafe { copy_nonoverlapping(from, first, method.piece) };
         got.store(number + 1, Release);
         if between.is_some() {
             // SAFETY: both are this process's alone, this long, and do not overlap.
-            unsafe { copy_nonoverlapping(first, to, way.piece) };
+            unsafe { copy_nonoverlapping(first, to, method.piece) };
         }
     }
     true
 }
 
 /// Where a piece is in the ring, and in a process's own memory.
-fn places(way: Way, shared: &Memory, own: &Memory, size: usize, number: u64) -> (*mut u8, *mut u8) {
+fn places(
+    method: CopyMethod,
+    shared: &Mapping,
+    own: &Mapping,
+    size: usize,
+    number: u64,
+) -> (*mut u8, *mut u8) {
     let number = number as usize;
-    let ring = shared.at(RING + number % way.places * way.piece, way.piece);
-    (ring, own.at(number * way.piece % size, way.piece))
+    let ring = shared.at(RING + number % method.places * method.piece, method.piece);
+    (ring, own.at(number * method.piece % size, method.piece))
 }
 
 /// Whether it comes true in time.
@@ -218,7 +231,7 @@ fn wait(done: impl Fn() -> bool) -> bool {
             }
             spin_loop();
         }
-        if since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+        if since.get_or_insert_with(Instant::now).elapsed() > WAIT_LIMIT {
             return false;
         }
     }

@@ -51,7 +51,7 @@ fn fail(what: &str, why: &dyn Debug) -> ! {
 }
 
 /// What both flavours need.
-struct Place {
+struct BenchDevice {
     context: DeviceContext,
     pd: ProtectionDomain,
     memory: RegisteredBuffer,
@@ -61,7 +61,7 @@ struct Place {
 const MESSAGE: usize = 8;
 
 /// A message, which somebody had before, and where it goes.
-struct Work<'a> {
+struct WriteRequest<'a> {
     /// By which its completion is known: its place in the list.
     wr_id: u64,
     message: &'a [u8; MESSAGE],
@@ -69,7 +69,7 @@ struct Work<'a> {
     rkey: u32,
 }
 
-impl Place {
+impl BenchDevice {
     fn new() -> Result<Self> {
         let context = DeviceList::new()?.first()?.open()?;
         let pd = context.alloc_pd()?;
@@ -79,9 +79,9 @@ impl Place {
     }
 
     /// A list of work.
-    fn works<'a>(&self, messages: &'a [[u8; MESSAGE]]) -> Vec<Work<'a>> {
+    fn works<'a>(&self, messages: &'a [[u8; MESSAGE]]) -> Vec<WriteRequest<'a>> {
         let (remote, rkey) = (self.memory.as_ptr().addr() as u64 + 4096, self.memory.rkey());
-        (0..).zip(messages).map(|(wr_id, message)| Work { wr_id, message, remote, rkey }).collect()
+        (0..).zip(messages).map(|(wr_id, message)| WriteRequest { wr_id, message, remote, rkey }).collect()
     }
 
     fn builder(&self, cq: &impl CompletionQueue) -> QueuePairBuilder {
@@ -101,24 +101,24 @@ impl Place {
 }
 
 fn extended<const LIST: usize>(lists: u64) -> Result<()> {
-    let place = Place::new()?;
-    let mut cq = place.context.create_cq_builder().setup_cqe(DEPTH).build_ex()?;
-    let builder = place.builder(&cq);
+    let device = BenchDevice::new()?;
+    let mut cq = device.context.create_cq_builder().setup_cqe(DEPTH).build_ex()?;
+    let builder = device.builder(&cq);
     let (mut one, mut other) = (builder.build_ex()?, builder.build_ex()?);
-    place.connect(&mut one, &mut other)?;
+    device.connect(&mut one, &mut other)?;
     let messages = vec![[0; MESSAGE]; LIST];
-    post_and_poll::<LIST>(&mut one, &mut cq, place.works(&messages).as_slice().try_into()?, lists);
+    post_and_poll::<LIST>(&mut one, &mut cq, device.works(&messages).as_slice().try_into()?, lists);
     Ok(())
 }
 
 fn classic<const LIST: usize>(lists: u64) -> Result<()> {
-    let place = Place::new()?;
-    let mut cq = place.context.create_cq_builder().setup_cqe(DEPTH).setup_poll_batch(16).build()?;
-    let builder = place.builder(&cq);
+    let device = BenchDevice::new()?;
+    let mut cq = device.context.create_cq_builder().setup_cqe(DEPTH).setup_poll_batch(16).build()?;
+    let builder = device.builder(&cq);
     let (mut one, mut other) = (builder.build()?, builder.build()?);
-    place.connect(&mut one, &mut other)?;
+    device.connect(&mut one, &mut other)?;
     let messages = vec![[0; MESSAGE]; LIST];
-    post_and_poll::<LIST>(&mut one, &mut cq, place.works(&messages).as_slice().try_into()?, lists);
+    post_and_poll::<LIST>(&mut one, &mut cq, device.works(&messages).as_slice().try_into()?, lists);
     Ok(())
 }
 
@@ -126,8 +126,8 @@ fn classic<const LIST: usize>(lists: u64) -> Result<()> {
 #[inline(never)]
 fn post_and_poll<const LIST: usize>(
     qp: &mut impl QueuePair,
-    cq: &mut impl Poll,
-    works: &[Work<'_>; LIST],
+    cq: &mut impl PollCq,
+    works: &[WriteRequest<'_>; LIST],
     lists: u64,
 ) {
     for _ in 0..lists {
@@ -137,7 +137,7 @@ fn post_and_poll<const LIST: usize>(
 }
 
 #[inline(always)]
-fn post<const LIST: usize>(qp: &mut impl QueuePair, works: &[Work<'_>; LIST]) {
+fn post<const LIST: usize>(qp: &mut impl QueuePair, works: &[WriteRequest<'_>; LIST]) {
     let mut list = qp.start_post_send();
     // As C does: an iterator steps ahead of the calls, which is one more move for each work request, whoever posts it.
     #[expect(clippy::needless_range_loop, reason = "both programs index")]
@@ -151,7 +151,7 @@ fn post<const LIST: usize>(qp: &mut impl QueuePair, works: &[Work<'_>; LIST]) {
 }
 
 /// A completion queue of either flavour.
-trait Poll {
+trait PollCq {
     /// Takes the completions of a list of so much work.
     fn poll(&mut self, count: u64);
 }
@@ -159,7 +159,7 @@ trait Poll {
 /// The flavours' pollers have the same methods, but nothing in common that a function could be generic over.
 macro_rules! impl_poll {
     ($Queue:ty) => {
-        impl Poll for $Queue {
+        impl PollCq for $Queue {
             #[inline(always)]
             fn poll(&mut self, count: u64) {
                 let mut seen = 0;
@@ -187,14 +187,20 @@ impl_poll!(ExtendedCompletionQueue);
 const REGISTERED: u32 = 64;
 
 fn messages(count: u64) -> Result<()> {
-    let place = Place::new()?;
-    let mut cq = place.context.create_cq_builder().setup_cqe(DEPTH).build_ex()?;
-    let builder = place.builder(&cq);
+    let device = BenchDevice::new()?;
+    let mut cq = device.context.create_cq_builder().setup_cqe(DEPTH).build_ex()?;
+    let builder = device.builder(&cq);
     let (mut one, mut other) = (builder.build_ex()?, builder.build_ex()?);
-    place.connect(&mut one, &mut other)?;
+    device.connect(&mut one, &mut other)?;
     let message = [[0; MESSAGE]];
-    let [work] = &place.works(&message)[..] else { bail!("one message is one piece of work") };
-    raw_messages(&mut one, &mut cq, work, (place.memory.lkey(), place.memory.as_ptr().addr() as u64), count);
+    let [work] = &device.works(&message)[..] else { bail!("one message is one piece of work") };
+    raw_messages(
+        &mut one,
+        &mut cq,
+        work,
+        (device.memory.lkey(), device.memory.as_ptr().addr() as u64),
+        count,
+    );
     Ok(())
 }
 
@@ -202,14 +208,14 @@ fn messages(count: u64) -> Result<()> {
 fn raw_messages(
     qp: &mut ExtendedQueuePair,
     cq: &mut ExtendedCompletionQueue,
-    work: &Work<'_>,
+    work: &WriteRequest<'_>,
     (lkey, local): (u32, u64),
     count: u64,
 ) {
     for _ in 0..count {
         let mut list = qp.start_post_send();
         let request = list.construct_wr(work.wr_id, WorkRequestFlags::Signaled);
-        // SAFETY: the memory is registered until `place` is dropped; it is completed below, before anybody
+        // SAFETY: the memory is registered until `device` is dropped; it is completed below, before anybody
         // touches it or posts another; the queue holds more than one.
         unsafe { request.setup_write(work.rkey, work.remote).setup_sge(lkey, local, REGISTERED) };
         list.post().unwrap_or_else(|error| fail("post", &error));
@@ -218,16 +224,16 @@ fn raw_messages(
 }
 
 fn pooled(count: u64) -> Result<()> {
-    let place = Place::new()?;
-    let mut cq = place.context.create_cq_builder().setup_cqe(DEPTH).build_ex()?;
-    let builder = place.builder(&cq);
+    let device = BenchDevice::new()?;
+    let mut cq = device.context.create_cq_builder().setup_cqe(DEPTH).build_ex()?;
+    let builder = device.builder(&cq);
     let (mut one, mut other) = (builder.build_ex()?, builder.build_ex()?);
-    place.connect(&mut one, &mut other)?;
-    let mut builder = place.pd.create_pool_builder();
+    device.connect(&mut one, &mut other)?;
+    let mut builder = device.pd.create_pool_builder();
     let pool =
         builder.setup_slices(REGISTERED as usize, DEPTH as usize).setup_kind(BufferKind::Private).build()?;
     let message = [[0; MESSAGE]];
-    let [work] = &place.works(&message)[..] else { bail!("one message is one piece of work") };
+    let [work] = &device.works(&message)[..] else { bail!("one message is one piece of work") };
     pooled_messages(&mut one, &mut cq, &pool, work, count);
     Ok(())
 }
@@ -237,7 +243,7 @@ fn pooled_messages(
     qp: &mut ExtendedQueuePair,
     cq: &mut ExtendedCompletionQueue,
     pool: &Pool,
-    work: &Work<'_>,
+    work: &WriteRequest<'_>,
     count: u64,
 ) {
     for _ in 0..count {

@@ -80,7 +80,7 @@ mod tests {
                         0000000000003000 <fine>:\n    3000:\txchg   %ax,%ax\n    3002:\tret\n";
 
     #[test]
-    fn what_waits_is_found_where_it_is() {
+    fn waiting_instructions_are_found() {
         let of = |name: &str| find(CODE, &[name.to_owned()]).unwrap();
         assert_eq!(of("post"), ["post has `lock incl (%rax)`"]);
         assert_eq!(of("poll").len(), 1);

@@ -12,7 +12,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::callgrind::Counts;
+use super::callgrind::InstructionCounts;
 use super::document::Section;
 use super::programs::{self, Programs};
 
@@ -42,7 +42,7 @@ const VARIANTS: [(&str, &str, &str, u64); 4] = [
 
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Print the result without writing docs/performance.md
+    /// Print the result without writing it to docs/generated/performance
     #[arg(long)]
     dry_run: bool,
 }
@@ -133,8 +133,8 @@ fn write_pool(
     report: &mut String,
     budget: &Budget,
     rust: &Path,
-    raw: &Counts,
-    pool: &Counts,
+    raw: &InstructionCounts,
+    pool: &InstructionCounts,
 ) -> Result<Vec<String>> {
     let [raw_caller, pool_caller] = [raw, pool].map(|counts| counts.of_object(rust));
     ensure!(
@@ -172,7 +172,7 @@ fn write_pool(
     Ok(failures)
 }
 
-/// Counts the instructions of programs.
+/// InstructionCounts the instructions of programs.
 struct Counter<'a> {
     programs: &'a Programs,
     folder: PathBuf,
@@ -180,9 +180,9 @@ struct Counter<'a> {
 
 impl Counter<'_> {
     /// A device has a thread of its own, which a busy machine lets run at other moments: of several counts two must be the same.
-    fn per_operation(&self, program: &Path, flavour: &str, list: u64) -> Result<Counts> {
+    fn per_operation(&self, program: &Path, flavour: &str, list: u64) -> Result<InstructionCounts> {
         let lists = OPERATIONS / list;
-        let mut known = Vec::<Counts>::new();
+        let mut known = Vec::<InstructionCounts>::new();
         while known.len() < RUNS {
             let short = self.count(program, flavour, list, lists)?;
             let long = self.count(program, flavour, list, 2 * lists)?;
@@ -192,11 +192,11 @@ impl Counter<'_> {
             }
             known.push(counts);
         }
-        let totals: Vec<_> = known.iter().map(Counts::total).collect();
+        let totals: Vec<_> = known.iter().map(InstructionCounts::total).collect();
         bail!("{} {flavour} {list}: {RUNS} counts, and no two agree: {totals:.2?}", program.display())
     }
 
-    fn count(&self, program: &Path, flavour: &str, list: u64, lists: u64) -> Result<Counts> {
+    fn count(&self, program: &Path, flavour: &str, list: u64, lists: u64) -> Result<InstructionCounts> {
         let out = self.folder.join("callgrind.out");
         let mut command = Command::new("valgrind");
         command.args(["--quiet", "--tool=callgrind", "--demangle=no", "--error-exitcode=99"]);
@@ -205,7 +205,7 @@ impl Counter<'_> {
         self.programs.over_the_device(&mut command);
         let status = command.status().context("cannot run valgrind: install it (package valgrind)")?;
         ensure!(status.success(), "{} {flavour} {list} {lists} failed under callgrind", program.display());
-        Counts::parse(&std::fs::read_to_string(&out)?)
+        InstructionCounts::parse(&std::fs::read_to_string(&out)?)
     }
 }
 

@@ -11,17 +11,17 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 
-use super::pair::{Load, Measure, Operation, Pairs, Run, Tool};
-use crate::bench::callgrind::{Counts, Steady, TimedLoop};
+use super::pair::{LoadKind, Measure, Operation, Pairs, PerftestRun, Tool};
+use crate::bench::callgrind::{InstructionCounts, LoopShape, TimedLoop};
 use crate::bench::overhead::{BUDGET, Budget, disassembly};
 use crate::bench::programs::Programs;
-use crate::bench::soft::way::Way;
+use crate::bench::soft::copy_path::CopyPath;
 
 /// Messages of a run; of the longer one, where there are two, twice as many.
 const MESSAGES: u64 = 2000;
 
 /// The same of long lists: whole lists, and more than the queue has room for.
-const LISTED: u64 = 128 * Load::LIST;
+const LISTED: u64 = 128 * LoadKind::LIST;
 
 /// So many counts are taken before two of them agree, at most.
 const RUNS: u32 = 8;
@@ -41,23 +41,23 @@ pub(super) struct Verdict {
 
 /// A row of the table.
 #[derive(Clone, Copy, Debug)]
-struct Case {
+struct InstructionCase {
     operation: Operation,
     measure: Measure,
-    load: Load,
+    load: LoadKind,
 }
 
-impl Case {
+impl InstructionCase {
     fn all(operations: &[Operation]) -> Vec<Self> {
         let operations = if operations.is_empty() { Operation::value_variants() } else { operations };
         let mut cases = Vec::new();
         for operation in operations.iter().copied() {
-            let load = if operation == Operation::Send { Load::Received } else { Load::Usual };
+            let load = if operation == Operation::Send { LoadKind::Received } else { LoadKind::Usual };
             cases.push(Self { operation, measure: Measure::Bandwidth, load });
             if operation == Operation::Write {
-                cases.push(Self { operation, measure: Measure::Bandwidth, load: Load::Lists });
+                cases.push(Self { operation, measure: Measure::Bandwidth, load: LoadKind::Lists });
             }
-            let load = if operation == Operation::Send { Load::Few } else { Load::Usual };
+            let load = if operation == Operation::Send { LoadKind::Few } else { LoadKind::Usual };
             cases.push(Self { operation, measure: Measure::Latency, load });
         }
         cases
@@ -70,7 +70,7 @@ impl Case {
 
     /// Its line of the budget.
     fn name(self) -> String {
-        let lists = if self.load == Load::Lists { "-lists" } else { "" };
+        let lists = if self.load == LoadKind::Lists { "-lists" } else { "" };
         format!("{}-{}{lists}", self.operation.name(), self.measure.name())
     }
 
@@ -80,7 +80,7 @@ impl Case {
     }
 }
 
-/// Counts, and holds ours against perftest's.
+/// InstructionCounts, and holds ours against perftest's.
 pub(super) fn compare(root: &Path, programs: &Programs, operations: &[Operation]) -> Result<Verdict> {
     let budget = Budget::read(root)?;
     let counter = Counter { programs, pairs: Pairs::new(programs)?, processors: apart()? };
@@ -89,13 +89,17 @@ pub(super) fn compare(root: &Path, programs: &Programs, operations: &[Operation]
         "| 64-byte messages (atomics: 8) | perftest | stride-perf | ratio | clock readings: perftest | stride-perf |\n\
          | --- | ---: | ---: | ---: | ---: | ---: |\n",
     );
-    for case in Case::all(operations) {
+    for case in InstructionCase::all(operations) {
         let theirs = counter.count(Tool::Perftest, case, &[])?;
         let ours = counter.count(Tool::Stride, case, &[])?;
         verdict.row(case, budget.of(&case.name()), &theirs, &ours)?;
     }
     if operations.is_empty() || operations.contains(&Operation::Write) {
-        let case = Case { operation: Operation::Write, measure: Measure::Bandwidth, load: Load::Usual };
+        let case = InstructionCase {
+            operation: Operation::Write,
+            measure: Measure::Bandwidth,
+            load: LoadKind::Usual,
+        };
         let [plain, besides] = [&[], &BESIDES[..]].map(|more| counter.count(Tool::Stride, case, more));
         verdict.besides(plain?.0.own, besides?.0.own)?;
     }
@@ -109,7 +113,7 @@ impl Verdict {
     /// A row in which we take more than perftest has a budget, or fails.
     fn row(
         &mut self,
-        case: Case,
+        case: InstructionCase,
         budget: Option<f64>,
         (a, theirs): &Timed,
         (b, readings): &Timed,
@@ -174,24 +178,24 @@ struct Counter<'a> {
 
 impl Counter<'_> {
     /// By message. Whatever disturbs adds instructions, so of several counts the two least must be the same.
-    fn count(&self, tool: Tool, case: Case, more: &'static [&'static str]) -> Result<Timed> {
-        let Case { operation, measure, load } = case;
+    fn count(&self, tool: Tool, case: InstructionCase, more: &'static [&'static str]) -> Result<Timed> {
+        let InstructionCase { operation, measure, load } = case;
         let program = tool.program(self.programs, operation, measure);
         let clock = disassembly::clock_readings(&program)?;
         let run = |iterations| {
-            let (way, size) = (Way::Direct, operation.size(SIZE));
-            self.callgrind(Run { tool, operation, measure, way, load, size, iterations, more })
+            let (path, size) = (CopyPath::Direct, operation.size(SIZE));
+            self.callgrind(PerftestRun { tool, operation, measure, path, load, size, iterations, more })
         };
-        let messages = if load == Load::Lists { LISTED } else { MESSAGES };
-        let steady = Steady {
-            list: if load == Load::Lists { Load::LIST } else { 1 },
+        let messages = if load == LoadKind::Lists { LISTED } else { MESSAGES };
+        let steady = LoopShape {
+            list: if load == LoadKind::Lists { LoadKind::LIST } else { 1 },
             waits: measure == Measure::Latency,
         };
         let (mut least, mut last) = (None::<TimedLoop>, None);
         for _ in 0..RUNS {
             let each = match measure {
                 Measure::Bandwidth => run(2 * messages)?.more_than(&run(messages)?, messages),
-                Measure::Latency => run(2 * messages)?.more_than(&Counts::default(), 2 * messages),
+                Measure::Latency => run(2 * messages)?.more_than(&InstructionCounts::default(), 2 * messages),
             };
             let timed = each.timed_loop(&program, &self.programs.library(), steady);
             // What is done by chance is all for us, and nothing for perftest.
@@ -218,7 +222,7 @@ impl Counter<'_> {
         )
     }
 
-    fn callgrind(&self, run: Run) -> Result<Counts> {
+    fn callgrind(&self, run: PerftestRun) -> Result<InstructionCounts> {
         let out: PathBuf = self.programs.folder().join(format!("callgrind.{}.out", std::process::id()));
         self.pairs.once(run, |side| {
             // On one processor both would wait for each other for whole slices of time.
@@ -238,7 +242,7 @@ impl Counter<'_> {
             Some(command)
         })?;
         let text = read_and_remove(&out)?;
-        Counts::parse(&text)
+        InstructionCounts::parse(&text)
     }
 }
 
@@ -269,7 +273,8 @@ mod tests {
     }
 
     fn missed(theirs: f64, ours: &Timed, budget: Option<f64>) -> Vec<String> {
-        let case = Case { operation: Operation::Write, measure: Measure::Latency, load: Load::Usual };
+        let case =
+            InstructionCase { operation: Operation::Write, measure: Measure::Latency, load: LoadKind::Usual };
         let mut verdict = Verdict::default();
         verdict.row(case, budget, &timed(theirs, 1.0), ours).unwrap();
         assert_eq!(verdict.table.contains("**missed**"), ours.0.own > theirs, "{}", verdict.table);
@@ -293,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_test_does_besides_costs_its_loop_nothing() {
+    fn work_outside_the_loop_costs_the_loop_nothing() {
         let mut verdict = Verdict::default();
         verdict.besides(63.2, 63.2).unwrap();
         assert!(verdict.missed.is_empty());
@@ -303,7 +308,7 @@ mod tests {
 
     #[test]
     fn every_operation_is_counted_and_long_lists_once() {
-        let names: Vec<_> = Case::all(&[]).into_iter().map(Case::name).collect();
+        let names: Vec<_> = InstructionCase::all(&[]).into_iter().map(InstructionCase::name).collect();
         assert_eq!(names.len(), 9);
         assert!(
             ["write-bw-lists", "read-lat", "send-bw", "atomic-lat"]

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 
 use crate::bench::programs::Programs;
-use crate::bench::soft::way::{Way, Ways};
+use crate::bench::soft::copy_path::{CopyPath, CopyPathCounts};
 
 /// How long one run may take.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -47,10 +47,10 @@ impl Operation {
     }
 
     /// The way that a message of this size takes where longer ones take the wanted one.
-    pub(super) fn way(self, wanted: Way, size: u64) -> Way {
+    pub(super) fn path(self, wanted: CopyPath, size: u64) -> CopyPath {
         match self {
             // The device has room for as much in a receive.
-            Self::Send if size <= 256 => Way::Slot,
+            Self::Send if size <= 256 => CopyPath::Slot,
             _ => wanted,
         }
     }
@@ -58,7 +58,7 @@ impl Operation {
 
 /// How much is under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Load {
+pub(super) enum LoadKind {
     /// As both tools have it by default.
     Usual,
     /// Long lists in long queues.
@@ -69,7 +69,7 @@ pub(super) enum Load {
     Few,
 }
 
-impl Load {
+impl LoadKind {
     /// Messages of a list.
     pub(super) const LIST: u64 = 64;
 
@@ -126,13 +126,13 @@ impl Tool {
 
 /// A run of one tool.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Run {
+pub(super) struct PerftestRun {
     pub(super) tool: Tool,
     pub(super) operation: Operation,
     pub(super) measure: Measure,
     /// Which way the payload of both sides is to go.
-    pub(super) way: Way,
-    pub(super) load: Load,
+    pub(super) path: CopyPath,
+    pub(super) load: LoadKind,
     pub(super) size: u64,
     pub(super) iterations: u64,
     /// More flags of stride-perf's client.
@@ -151,7 +151,7 @@ impl<'a> Pairs<'a> {
     }
 
     /// A million messages a second, or the median in microseconds.
-    pub(super) fn figure(&self, run: Run) -> Result<f64> {
+    pub(super) fn figure(&self, run: PerftestRun) -> Result<f64> {
         let said = self.run(run)?;
         // The columns of the rate, or of the median.
         let column = match (run.tool, run.measure) {
@@ -172,12 +172,12 @@ impl<'a> Pairs<'a> {
 
     /// Runs a server and a client; what the client said. Both must have taken the way: where the peer's memory came to be
     /// mapped so late that many messages had gone another one, they run again.
-    fn run(&self, run: Run) -> Result<String> {
+    fn run(&self, run: PerftestRun) -> Result<String> {
         let mut attempt = 1;
         loop {
             let (said, noted) = self.once(run, |_| None)?;
-            match Ways::parse(&noted)?
-                .must_mostly_be(run.operation.way(run.way, run.size))
+            match CopyPathCounts::parse(&noted)?
+                .must_mostly_be(run.operation.path(run.path, run.size))
                 .with_context(|| format!("{run:?}"))
             {
                 Ok(()) => return Ok(said),
@@ -192,7 +192,7 @@ impl<'a> Pairs<'a> {
     /// both noted on standard error.
     pub(super) fn once(
         &self,
-        run: Run,
+        run: PerftestRun,
         under: impl Fn(usize) -> Option<Command>,
     ) -> Result<(String, String)> {
         let port = free_port()?;
@@ -202,7 +202,7 @@ impl<'a> Pairs<'a> {
         converse(self.programs, server, client, port).with_context(|| format!("{run:?}"))
     }
 
-    fn command(&self, run: Run, under: Option<Command>, side: usize, port: u16) -> Command {
+    fn command(&self, run: PerftestRun, under: Option<Command>, side: usize, port: u16) -> Command {
         let program = run.tool.program(self.programs, run.operation, run.measure);
         let mut command = match under {
             Some(mut under) => {
@@ -217,10 +217,10 @@ impl<'a> Pairs<'a> {
             (Tool::Perftest, Measure::Bandwidth) => _ = command.args(["-F", "-N"]),
             (Tool::Perftest, Measure::Latency) => _ = command.arg("-F"),
         }
-        match (run.tool, run.way) {
-            (Tool::Stride, Way::Direct) => _ = command.args(["--buffer", "shared"]),
+        match (run.tool, run.path) {
+            (Tool::Stride, CopyPath::Direct) => _ = command.args(["--buffer", "shared"]),
             (Tool::Stride, _) => _ = command.args(["--buffer", "malloc"]),
-            (Tool::Perftest, Way::Direct) => {
+            (Tool::Perftest, CopyPath::Direct) => {
                 command.arg(format!("--mmap={}", self.files.0[side].display()));
                 command.env("SOFT_RNIC_SHM", "1");
             }
@@ -246,24 +246,24 @@ pub(in crate::bench) fn converse(
     port: u16,
 ) -> Result<(String, String)> {
     let log = |side| programs.folder().join(format!("bench-{side}.{}.log", std::process::id()));
-    let mut server = Running::start(server, log("server"))?;
+    let mut server = RunningProcess::start(server, log("server"))?;
     while !listens(port) {
         server.check()?;
         std::thread::sleep(Duration::from_millis(2));
     }
-    let client = Running::start(client, log("client"))?;
+    let client = RunningProcess::start(client, log("client"))?;
     let (said, answered) = (client.finish()?, server.finish()?);
     Ok((said.0, said.1 + &answered.1))
 }
 
 /// A process that ends in time, or is ended.
-struct Running {
+struct RunningProcess {
     child: Child,
     log: PathBuf,
     start: Instant,
 }
 
-impl Running {
+impl RunningProcess {
     fn start(mut command: Command, log: PathBuf) -> Result<Self> {
         // Two files: in one, a warning may stand in the middle of a row.
         command.stdout(File::create(&log)?).stderr(File::create(log.with_extension("err"))?);
@@ -299,7 +299,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningProcess {
     fn drop(&mut self) {
         let _ = self.child.kill(); // It has ended already, unless something failed.
         let _ = self.child.wait();

@@ -3,8 +3,8 @@
 //! Every row says which way its messages' payload went: the device counts that, and says so when a program closes it
 //! (`SOFT_RNIC_LOG=info`). A row whose two sides took different ways, or another one than it is for, is an error.
 
+pub(super) mod copy_path;
 mod rows;
-pub(super) mod way;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -22,7 +22,7 @@ pub(super) struct Args {
     /// How long nothing is done to see what that costs, in seconds
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     idle: u32,
-    /// Print the result without writing docs/performance.md
+    /// Print the result without writing it to docs/generated/performance
     #[arg(long)]
     dry_run: bool,
 }
@@ -35,7 +35,7 @@ pub(super) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     println!("{body}");
     if !args.dry_run {
         let intro = format!(
-            "{}, {} processors. Medians of {} ratios of things that took turns; a bound that is missed is marked.\n\n    \
+            "{}, {} processors. Medians of {} ratios of things that took rounds; a bound that is missed is marked.\n\n    \
              cargo xtask bench soft --pairs {}",
             today(),
             std::thread::available_parallelism()?,

@@ -5,32 +5,38 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::way::{Way, Ways};
+use super::copy_path::{CopyPath, CopyPathCounts};
 use crate::bench::programs::Programs;
 use crate::bench::statistics::median;
 
 /// A row of `xtask/bench/src/bin/soft`, and how many times its reference it may cost.
-struct Row {
+struct SoftRow {
     name: &'static str,
     title: &'static str,
     reference: &'static str,
-    way: Way,
+    path: CopyPath,
     bound: f64,
 }
 
-const ROWS: [Row; 8] = [
-    row("bandwidth", "64 KiB writes", "memcpy of as much", Way::Direct, 1.0 / 0.8),
-    row("rate", "64-byte writes", "memcpy of 4 KiB, out of line", Way::Direct, 1.8),
-    row("write-latency", "64-byte write, one way", "cache line from core to core", Way::Direct, 2.0),
-    row("send-latency", "64-byte send, one way", "cache line from core to core", Way::Slot, 4.0),
-    row("loopback", "64-byte write, post and poll", "two copies of 4 KiB", Way::Own, 1.0),
-    row("vm-4096", "4 KiB writes", "process_vm_writev, same parts", Way::Vm, 1.0 / 0.9),
-    row("vm-65536", "64 KiB writes", "process_vm_writev, same parts", Way::Vm, 1.0 / 0.9),
-    row("vm-1048576", "1 MiB writes", "process_vm_writev, same parts", Way::Vm, 1.0 / 0.9),
+const ROWS: [SoftRow; 8] = [
+    row("bandwidth", "64 KiB writes", "memcpy of as much", CopyPath::Direct, 1.0 / 0.8),
+    row("rate", "64-byte writes", "memcpy of 4 KiB, out of line", CopyPath::Direct, 1.8),
+    row("write-latency", "64-byte write, one way", "cache line from core to core", CopyPath::Direct, 2.0),
+    row("send-latency", "64-byte send, one way", "cache line from core to core", CopyPath::Slot, 4.0),
+    row("loopback", "64-byte write, post and poll", "two copies of 4 KiB", CopyPath::Own, 1.0),
+    row("vm-4096", "4 KiB writes", "process_vm_writev, same parts", CopyPath::Vm, 1.0 / 0.9),
+    row("vm-65536", "64 KiB writes", "process_vm_writev, same parts", CopyPath::Vm, 1.0 / 0.9),
+    row("vm-1048576", "1 MiB writes", "process_vm_writev, same parts", CopyPath::Vm, 1.0 / 0.9),
 ];
 
-const fn row(name: &'static str, title: &'static str, reference: &'static str, way: Way, bound: f64) -> Row {
-    Row { name, title, reference, way, bound }
+const fn row(
+    name: &'static str,
+    title: &'static str,
+    reference: &'static str,
+    path: CopyPath,
+    bound: f64,
+) -> SoftRow {
+    SoftRow { name, title, reference, path, bound }
 }
 
 /// What takes time.
@@ -42,7 +48,7 @@ pub(super) fn timed(programs: &Programs, samples: u32) -> Result<String> {
         let mut command = Command::new(programs.path("soft"));
         command.args([row.name, &samples.to_string()]);
         let (said, complained) = run(programs, &mut command)?;
-        Ways::parse(&complained)?.must_be(row.way, row.name)?;
+        CopyPathCounts::parse(&complained)?.must_be(row.path, row.name)?;
         let pairs = pairs(&said)?;
         ensure!(pairs.len() == samples as usize, "{}: {} samples", row.name, pairs.len());
         let column = |value: fn(&(f64, f64)) -> f64| median(pairs.iter().map(value).collect());
@@ -52,7 +58,7 @@ pub(super) fn timed(programs: &Programs, samples: u32) -> Result<String> {
             table,
             "| {} | {} | {:.1} | {} | {:.1} | {times:.2}{verdict} | {:.2} |",
             row.title,
-            row.way,
+            row.path,
             column(|pair| pair.0),
             row.reference,
             column(|pair| pair.1),

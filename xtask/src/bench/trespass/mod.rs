@@ -5,7 +5,7 @@
 //! software device move their payload the same way, which the device counts and each row says.
 
 mod rows;
-mod side;
+mod run;
 mod softroce;
 
 use std::path::Path;
@@ -15,7 +15,7 @@ use anyhow::{Result, ensure};
 
 use super::document::{Section, today};
 use super::programs::{self, Programs};
-use crate::softroce::PlaceArgs;
+use crate::softroce::MachineArgs;
 
 /// What more requests in flight may cost: a tenth of the rate with fewer.
 const NO_COLLAPSE: f64 = 0.9;
@@ -23,22 +23,22 @@ const NO_COLLAPSE: f64 = 0.9;
 #[derive(clap::Args)]
 pub(super) struct Args {
     #[command(subcommand)]
-    what: What,
-    /// Print the result without writing docs/performance.md
+    command: TrespassCommand,
+    /// Print the result without writing it to docs/generated/performance
     #[arg(long, global = true)]
     dry_run: bool,
 }
 
 #[derive(clap::Subcommand)]
-enum What {
+enum TrespassCommand {
     /// Over the software device
-    Soft(Soft),
+    Soft(SoftArgs),
     /// Over SoftRoCE in a guest
-    Softroce(Softroce),
+    Softroce(SoftroceArgs),
 }
 
 #[derive(clap::Args)]
-pub(super) struct Soft {
+pub(super) struct SoftArgs {
     /// How often each row is measured
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(3..))]
     rounds: u32,
@@ -51,9 +51,9 @@ pub(super) struct Soft {
 }
 
 #[derive(clap::Args)]
-pub(super) struct Softroce {
+pub(super) struct SoftroceArgs {
     #[command(flatten)]
-    place: PlaceArgs,
+    machine: MachineArgs,
     /// How often each program runs, in turn with the others
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(3..))]
     pairs: u32,
@@ -66,21 +66,21 @@ pub(super) struct Softroce {
 }
 
 pub(super) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
-    match &args.what {
-        What::Soft(soft) => over_soft(root, soft, args.dry_run),
-        What::Softroce(softroce) => softroce::run(root, softroce, args.dry_run),
+    match &args.command {
+        TrespassCommand::Soft(soft) => over_soft(root, soft, args.dry_run),
+        TrespassCommand::Softroce(softroce) => softroce::run(root, softroce, args.dry_run),
     }
 }
 
-fn over_soft(root: &Path, args: &Soft, dry_run: bool) -> Result<ExitCode> {
+fn over_soft(root: &Path, args: &SoftArgs, dry_run: bool) -> Result<ExitCode> {
     let programs = Programs::beside_perftest(root, args.no_build)?;
     let (rounds, part) = if args.quick { (1, 10) } else { (args.rounds, 1) };
-    let rows::Table { body, not_ready } = rows::measure(&programs, rounds, part)?;
+    let rows::RowTable { body, not_ready } = rows::measure(&programs, rounds, part)?;
     println!("{body}");
     if !dry_run && !args.quick {
         let version = programs::first_line(Command::new(programs::PERFTEST).arg("--version"));
         let intro = format!(
-            "{}, perftest {}, stride-perf {}, {} processors. Geometric means of {rounds} ratios of runs that took turns, in brackets the \
+            "{}, perftest {}, stride-perf {}, {} processors. Geometric means of {rounds} ratios of runs that took rounds, in brackets the \
              95 % bootstrap interval; above 1 trespass is better, and it is better where its whole interval is above 1 and above that of \
              the reference against itself. Missed is what its whole interval is below. Latency is half a round trip, the median; a rate is that of \
              requests that are answered. Copies alone are not trespass's: they are what is possible without any transport. \

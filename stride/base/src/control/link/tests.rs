@@ -1,4 +1,4 @@
-//! Two ends of a real connection, one of which misbehaves.
+//! Both ends of a real connection, one of which misbehaves.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener};
@@ -176,7 +176,7 @@ fn a_taken_port_is_named() {
 #[test]
 fn a_peer_that_is_stopped_is_noticed_and_one_that_is_busy_is_not() {
     let (mut busy, _other) = pair();
-    // Of this one nothing comes after its first word, though its connection stands.
+    // This peer sends nothing after its first message, although its connection stays open.
     let (mut link, _peer) = link_to(frame(FrameKind::Message, b"\"ready\""));
     let start = Instant::now();
     assert_eq!(link.receive().unwrap(), ControlMessage::Ready);

@@ -34,9 +34,9 @@ pub(crate) fn pin(number: usize) -> Result<()> {
 }
 
 /// Memory to copy from and to.
-pub(crate) struct Memory(Vec<u8>, std::cell::RefCell<Vec<u8>>);
+pub(crate) struct CopyBuffers(Vec<u8>, std::cell::RefCell<Vec<u8>>);
 
-impl Memory {
+impl CopyBuffers {
     pub(crate) fn new() -> Self {
         Self(vec![1; 1 << 20], std::cell::RefCell::new(vec![2; 1 << 20]))
     }
@@ -60,8 +60,8 @@ fn copy(to: &mut [u8], from: &[u8]) {
 /// A cache line that goes to and fro between two processors: how long one way takes.
 pub(crate) fn cache_line(count: u64) -> Result<f64> {
     #[repr(align(128))]
-    struct Line(AtomicU64);
-    let line = Line(AtomicU64::new(0));
+    struct CacheLine(AtomicU64);
+    let line = CacheLine(AtomicU64::new(0));
     std::thread::scope(|scope| {
         let other = scope.spawn(|| -> Result<()> {
             pin(1)?;
@@ -91,12 +91,12 @@ pub(crate) fn cache_line(count: u64) -> Result<f64> {
 
 /// The other process's memory.
 #[derive(Clone, Copy)]
-pub(crate) struct Remote {
+pub(crate) struct PeerMemory {
     pub(crate) pid: i32,
     pub(crate) address: u64,
 }
 
-impl Remote {
+impl PeerMemory {
     /// What the device does for a write, by the system call alone, with the same lists: the body, and the last 8 bytes after it,
     /// to one range.
     pub(crate) fn writes(self, from: *mut u8, bytes: usize, count: u64) -> Result<f64> {
