@@ -1,4 +1,4 @@
-//! What tells of a channel's events.
+//! The readiness notification of an event channel: one token for each event.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,23 +6,25 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::platform::tokens::Tokens;
 
-/// A channel's tokens, of which each stands for an event. They are *promised* under the switch's lock, along with the event, and
-/// given when it is unlocked: so nobody is woken only to wait for the lock.
+/// The tokens of a channel, each of which stands for an event. A token is *promised* under the
+/// switch's lock, along with the event, and given after the unlock. So no reader wakes only to wait
+/// for the lock.
 ///
-/// Tokens that are given, and promises that are not kept yet, are as many as events, but for readers that have a token and not
-/// their event yet: those are at the switch's lock.
+/// The given tokens and the open promises together are as many as the events. The exception is a
+/// reader that has taken its token and not yet its event: it is waiting for the switch's lock.
 #[derive(Debug)]
 pub(super) struct Bell {
     tokens: Tokens,
     promised: AtomicUsize,
-    /// Held while promises are kept, so that a token is either there to be taken back, or still a promise.
+    /// Held while promises are kept, so that each token is either already given (and can be taken
+    /// back) or still promised.
     giving: Mutex<()>,
 }
 
 impl Bell {
     /// # Errors
     ///
-    /// The process has no descriptor left.
+    /// If the process has no descriptor left.
     pub(super) fn create() -> io::Result<Self> {
         Ok(Self { tokens: Tokens::create()?, promised: AtomicUsize::new(0), giving: Mutex::default() })
     }
@@ -31,27 +33,29 @@ impl Bell {
         self.tokens.descriptor()
     }
 
-    /// As [`Tokens::take`].
+    /// Takes a token; see [`Tokens::take`].
     pub(super) fn take(&self) -> io::Result<()> {
         self.tokens.take()
     }
 
-    /// There is one event more. Whoever calls this calls [`ring`](Self::ring) once the switch is unlocked.
+    /// Announces one more event. The caller must call [`ring`](Self::ring) once the switch is
+    /// unlocked.
     pub(super) fn promise(&self) {
         self.promised.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Keeps all promises, whoever made them.
+    /// Keeps all open promises, whichever thread made them.
     pub(super) fn ring(&self) {
         let _giving = self.giving.lock().unwrap_or_else(PoisonError::into_inner);
-        // What another thread has promised too: it finds nothing left to give.
+        // This includes the promises of other threads, which then find nothing left to give.
         let promised = self.promised.swap(0, Ordering::AcqRel);
         if promised > 0 {
             self.tokens.give(promised as u64);
         }
     }
 
-    /// So many events have gone; the switch is locked. Never waits for long: nobody who gives waits for anything.
+    /// Removes the tokens of events that were dropped; the caller holds the switch's lock. Never
+    /// waits for long, because a thread that gives tokens waits for nothing.
     pub(super) fn take_back(&self, events: usize) {
         let _giving = self.giving.lock().unwrap_or_else(PoisonError::into_inner);
         let mut left = events;
@@ -73,7 +77,7 @@ mod tests {
     const THREADS: usize = 3;
     const ROUNDS: usize = 5000;
 
-    /// A channel as the switch has it, of which the events are only counted.
+    /// A channel as the switch uses it, with a counter in place of its events.
     struct Channel {
         bell: Bell,
         events: Mutex<usize>,
@@ -88,7 +92,7 @@ mod tests {
             self.events.lock().expect("no panic")
         }
 
-        /// Of two events, one is taken back.
+        /// Adds two events and takes one back, many times.
         fn play(&self) {
             for _ in 0..ROUNDS {
                 for _ in 0..2 {
@@ -99,14 +103,14 @@ mod tests {
                     self.bell.ring();
                 }
                 let mut events = self.events();
-                // Where there is a reader, it may have had both.
+                // A concurrent reader may have taken both.
                 let gone = (*events).min(1);
                 *events -= gone;
                 self.bell.take_back(gone);
             }
         }
 
-        /// Threads that play at once.
+        /// Threads that start at the same time.
         fn players(self: &Arc<Self>) -> Vec<JoinHandle<()>> {
             let together = Arc::new(Barrier::new(THREADS));
             let start = || {
@@ -119,9 +123,9 @@ mod tests {
             (0..THREADS).map(|_| start()).collect()
         }
 
-        /// Tokens that are there.
+        /// The number of available tokens.
         fn drain(&self) -> usize {
-            // SAFETY: an open descriptor.
+            // SAFETY: `fcntl` on an open descriptor accesses no memory of this process.
             assert_eq!(unsafe { libc::fcntl(self.bell.descriptor(), libc::F_SETFL, libc::O_NONBLOCK) }, 0);
             core::iter::from_fn(|| self.bell.take().ok()).count()
         }
@@ -145,7 +149,8 @@ mod tests {
                 let mut taken = 0;
                 while taken < THREADS * ROUNDS / 2 {
                     channel.bell.take().expect("a token");
-                    // It may have gone while its token was on the way: another has its own.
+                    // The event may have been dropped while its token was on the way. Other events
+                    // have separate tokens.
                     let mut events = channel.events();
                     let got = (*events).min(1);
                     *events -= got;

@@ -1,4 +1,4 @@
-//! The process's connection manager: the switch, its lock, and the descriptors of its channels.
+//! The connection manager of a process: the switch behind a lock, and the event channels.
 
 use std::ffi::c_int;
 use std::io;
@@ -18,13 +18,14 @@ use crate::objects::rnic::Rnic;
 use crate::objects::setup::ProcessSetup;
 use crate::status::Identifiers;
 
-/// The connection manager of this process. A forked child has one of its own; with its parent's, everything fails with `EIO`.
+/// The connection manager of this process. A forked child has a separate one; with its parent's,
+/// every call fails with `EIO`.
 pub(crate) struct Manager {
     rnic: Arc<Rnic>,
     switch: Mutex<Switch>,
 }
 
-/// An event channel. Its ids go with it.
+/// An event channel. Dropping it destroys its ids.
 pub(crate) struct Channel {
     manager: Arc<Manager>,
     queue: QueueNumber,
@@ -32,22 +33,24 @@ pub(crate) struct Channel {
 }
 
 impl Channel {
-    /// Readable while there are events; the program may make it non-blocking. It is an `eventfd`, a token an event.
+    /// A descriptor that is readable while events wait. It is an `eventfd` with one token for each
+    /// event, and the program may make it non-blocking.
     pub(crate) fn descriptor(&self) -> i32 {
         self.bell.descriptor()
     }
 
-    /// Waits for an event, unless the descriptor is non-blocking. The event is counted for its id (and its join): see
-    /// [`Manager::destroy`].
+    /// Waits for an event, unless the descriptor is non-blocking. The event is counted for its id
+    /// (and its join); see [`Manager::destroy`].
     ///
     /// # Errors
     ///
-    /// None is there (`EAGAIN`), a signal came (`EINTR`), or the process is a forked child (`EIO`).
+    /// `EAGAIN` if no event waits, `EINTR` if a signal came, `EIO` in a forked child.
     pub(crate) fn take(&self) -> io::Result<Event> {
         loop {
             self.manager.check_process().map_err(io::Error::from_raw_os_error)?;
             self.bell.take()?;
-            // The event of this token may have gone with its id; another has its own.
+            // The event of this token may have been dropped with its id. Other events have separate
+            // tokens.
             if let Some(event) = self.manager.locked(|switch| switch.take(self.queue)) {
                 return Ok(event);
             }
@@ -57,21 +60,22 @@ impl Channel {
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        // A forked child lets go of its copy, and nothing else: somebody may have had the lock at the time of the fork.
+        // A forked child only drops its copy. It must not take the lock, because another thread may
+        // have held the lock at the time of the fork.
         if self.manager.check_process().is_ok() {
             self.manager.locked(|switch| switch.close_queue(self.queue, Instant::now()));
         }
     }
 }
 
-/// Every error is an error number (positive). Every call may fail with `ENOENT`: there is no such id (any more), and with `EIO`:
-/// the process is a forked child.
+/// Errors are positive error numbers. Every call may fail with `ENOENT` if the id does not exist
+/// (any more), and with `EIO` in a forked child.
 impl Manager {
-    /// The one that there is, or a new one.
+    /// The current manager of the process, or a new one.
     ///
     /// # Errors
     ///
-    /// As [`Rnic::acquire`].
+    /// The errors of [`Rnic::acquire`].
     pub(crate) fn acquire() -> io::Result<Arc<Self>> {
         let rnic = Rnic::acquire()?;
         rnic.ear().acquire(|| Self::new(Arc::clone(&rnic)))
@@ -90,7 +94,7 @@ impl Manager {
         if self.rnic.node().is_forked() { Err(libc::EIO) } else { Ok(()) }
     }
 
-    /// Does something with the switch. Those whom it has events for are woken after it is unlocked.
+    /// Runs `act` on the switch. Readers with new events are woken after the switch is unlocked.
     fn locked<R>(&self, act: impl FnOnce(&mut Switch) -> R) -> R {
         let mut switch = self.switch.lock().unwrap_or_else(PoisonError::into_inner);
         let result = act(&mut switch);
@@ -105,36 +109,36 @@ impl Manager {
         self.locked(act)
     }
 
-    /// The time that the node was told has come.
+    /// Called when the time requested from the node has come.
     pub(super) fn on_timer(&self) {
         self.locked(|switch| switch.expire(Instant::now()));
     }
 
-    /// Another process says something.
+    /// Called for a message of another process.
     pub(super) fn on_message(&self, from: u16, message: &[u8]) {
         self.locked(|switch| switch.hear(from, message, Instant::now()));
     }
 
-    /// Another process is gone.
+    /// Called when another process is gone.
     pub(super) fn on_gone(&self, block: u16) {
         self.locked(|switch| switch.gone(block, Instant::now()));
     }
 
-    /// A device is gone.
+    /// Called when a device is removed.
     pub(super) fn on_removal(&self, device: u8) {
         self.locked(|switch| switch.remove_device(device, Instant::now()));
     }
 
-    /// It is known who has a port.
+    /// Called when the owner of a port is known.
     pub(super) fn on_found(&self, token: u64, found: PortLocation) {
         self.locked(|switch| switch.found(token, found, Instant::now()));
     }
 
-    /// A new event channel.
+    /// Creates an event channel.
     ///
     /// # Errors
     ///
-    /// The process has no descriptor left.
+    /// If the process has no descriptor left.
     pub(crate) fn channel(self: &Arc<Self>) -> io::Result<Arc<Channel>> {
         let bell = Arc::new(Bell::create()?);
         let queue = self
@@ -143,7 +147,8 @@ impl Manager {
         Ok(Arc::new(Channel { manager: Arc::clone(self), queue, bell }))
     }
 
-    /// A new id. The type of its queue pairs follows from the port space, but for [`PortSpace::Ib`].
+    /// Creates an id. The port space determines the type of its queue pairs, except for
+    /// [`PortSpace::Ib`].
     pub(crate) fn create(
         &self,
         channel: &Channel,
@@ -154,26 +159,33 @@ impl Manager {
         self.with(|switch| switch.create(channel.queue, uid, space, qp_type))
     }
 
-    /// Destroys an id. Its events that were not taken vanish (with the ids of connection requests); how many were taken
-    /// comes back: the caller has to wait until they are acknowledged.
+    /// Destroys an id, and drops its events that the program has not taken (with the ids of
+    /// connection requests).
+    ///
+    /// Returns how many events were taken. The caller must wait until all of those are
+    /// acknowledged.
     pub(crate) fn destroy(&self, id: IdNumber) -> Result<u32, c_int> {
         self.with(|switch| switch.destroy(id, Instant::now()))
     }
 
-    /// By what events name the id from now on. An id of a connection request has no events before: it is to be called before
-    /// [`accept`](Self::accept).
+    /// Sets the value by which events name the id. The id of a connection request raises no events
+    /// before this call, so call it before [`accept`](Self::accept).
     pub(crate) fn set_uid(&self, id: IdNumber, uid: u64) -> Result<(), c_int> {
         self.with(|switch| switch.set_uid(id, uid))
     }
 
-    /// Binds to an address: the port is chosen if it is 0, the device when a request arrives if the address is any.
+    /// Binds an id to an address. With port 0 the port is chosen now. With an unspecified address
+    /// the device is chosen when a request arrives.
     ///
-    /// `EADDRNOTAVAIL`: of no device, or another id has the port for all addresses; `EADDRINUSE`; `EINVAL`: bound already.
+    /// - `EADDRNOTAVAIL`: no device has the address, or another id has the port for all addresses.
+    /// - `EADDRINUSE`: another id has the address and port.
+    /// - `EINVAL`: the id is bound already.
     pub(crate) fn bind(&self, id: IdNumber, address: SocketAddr) -> Result<(), c_int> {
         self.with(|switch| switch.bind(id, address))
     }
 
-    /// Binds to the source, if the id is not bound yet, and finds the destination. What is found comes as an event.
+    /// Binds the id to the source, unless it is bound, and resolves the destination. The result
+    /// comes as an event.
     pub(crate) fn resolve_addr(
         &self,
         id: IdNumber,
@@ -184,29 +196,32 @@ impl Manager {
         self.with(|switch| switch.resolve_addr(id, source, destination, timeout, Instant::now()))
     }
 
-    /// Finds the way to the destination: as an event.
+    /// Resolves the route to the destination. The result comes as an event.
     pub(crate) fn resolve_route(&self, id: IdNumber) -> Result<(), c_int> {
         self.with(|switch| switch.resolve_route(id))
     }
 
-    /// What is known of an id's way.
+    /// The route of an id, as far as it is known.
     pub(crate) fn route(&self, id: IdNumber) -> Result<Route, c_int> {
         self.with(|switch| switch.route(id))
     }
 
-    /// Takes requests from now on. The backlog is how many may wait to be taken; 0 or less and too many stand
-    /// for the host's limit.
+    /// Starts accepting connection requests. `backlog` is the number of requests that may wait; 0,
+    /// a negative or a too large number means the host's limit.
     pub(crate) fn listen(&self, id: IdNumber, backlog: c_int) -> Result<(), c_int> {
         self.with(|switch| switch.listen(id, backlog))
     }
 
-    /// Asks the destination's listener for a connection, or for where datagrams go.
+    /// Sends a connection request to the destination's listener, or asks it where to send
+    /// datagrams.
     pub(crate) fn connect(&self, id: IdNumber, parameters: &Parameters, ece: Ece) -> Result<(), c_int> {
         self.with(|switch| switch.connect(id, parameters, ece, Instant::now()))
     }
 
-    /// Accepts a request. Without parameters: an active side that uses no queue pair of the library's has
-    /// brought its own to RTS, and the connection is established.
+    /// Accepts a request.
+    ///
+    /// Without parameters it completes the active side: the caller manages its own queue pair, has
+    /// brought it to RTS, and the connection becomes established.
     pub(crate) fn accept(
         &self,
         id: IdNumber,
@@ -216,28 +231,31 @@ impl Manager {
         self.with(|switch| switch.accept(id, parameters, ece, Instant::now()))
     }
 
-    /// Rejects a request, or on the active side a response. `reason` is 28 (consumer defined), or 35 (vendor options not
-    /// supported).
+    /// Rejects a request, or on the active side a response. `reason` is 28 (consumer defined) or 35
+    /// (vendor options not supported).
     pub(crate) fn reject(&self, id: IdNumber, reason: u8, data: &[u8]) -> Result<(), c_int> {
         self.with(|switch| switch.reject(id, reason, data, Instant::now()))
     }
 
-    /// Ends a connection, or answers its end.
+    /// Ends a connection, or answers the peer's end.
     pub(crate) fn disconnect(&self, id: IdNumber) -> Result<(), c_int> {
         self.with(|switch| switch.disconnect(id, Instant::now()))
     }
 
-    /// An asynchronous event came for the id's queue pair: `IBV_EVENT_COMM_EST` establishes a passive side.
+    /// Reports an asynchronous event of the id's queue pair: `IBV_EVENT_COMM_EST` establishes the
+    /// passive side.
     pub(crate) fn notify(&self, id: IdNumber, event: u32) -> Result<(), c_int> {
         self.with(|switch| switch.notify(id, event))
     }
 
-    /// What the id's queue pair is to be modified with, to get to `attr.qp_state`; the mask comes back.
+    /// Fills in the attributes for moving the id's queue pair to `attr.qp_state`; returns the
+    /// attribute mask.
     pub(crate) fn init_qp_attr(&self, id: IdNumber, attr: &mut ibv_qp_attr) -> Result<c_int, c_int> {
         self.with(|switch| switch.init_qp_attr(id, attr))
     }
 
-    /// `RDMA_OPTION_ID` and `RDMA_OPTION_IB`, with values as they lie in memory.
+    /// Sets an option of `RDMA_OPTION_ID` or `RDMA_OPTION_IB`. The value has the memory layout of
+    /// the C option.
     pub(crate) fn set_option(
         &self,
         id: IdNumber,
@@ -248,35 +266,37 @@ impl Manager {
         self.with(|switch| switch.set_option(id, level, name, value))
     }
 
-    /// Moves an id and its events that were not taken to another channel. How many were taken comes back, as of
-    /// [`destroy`](Self::destroy).
+    /// Moves an id and its waiting events to another channel. Returns how many events were taken,
+    /// as for [`destroy`](Self::destroy).
     pub(crate) fn migrate(&self, id: IdNumber, channel: &Channel) -> Result<u32, c_int> {
         self.with(|switch| switch.migrate(id, channel.queue))
     }
 
-    /// Has an event come that the library's half has thought of.
+    /// Raises an event that the library itself produces.
     pub(crate) fn write(&self, id: IdNumber, kind: Kind, status: c_int, argument: u64) -> Result<(), c_int> {
         self.with(|switch| switch.write(id, kind, status, argument))
     }
 
-    /// Joins a multicast group; the event tells how to send to it. To receive, the caller attaches the queue pair to
-    /// the group of the event's `ah_attr.grh.dgid`, with LID 0. `uid` names the membership in events.
+    /// Joins a multicast group. The event tells how to send to the group.
+    ///
+    /// To receive, the caller attaches the queue pair to the GID in the event's `ah_attr.grh.dgid`,
+    /// with LID 0. `uid` names the membership in events.
     pub(crate) fn join(&self, id: IdNumber, group: SocketAddr, uid: u64) -> Result<JoinNumber, c_int> {
         self.with(|switch| switch.join(id, group, uid))
     }
 
-    /// Leaves a group. How many of the membership's events were taken comes back, as of [`destroy`](Self::destroy); the
-    /// others vanish.
+    /// Leaves a group, and drops the membership's waiting events. Returns how many of its events
+    /// were taken, as for [`destroy`](Self::destroy).
     pub(crate) fn leave(&self, join: JoinNumber) -> Result<u32, c_int> {
         self.with(|switch| switch.leave(join))
     }
 
-    /// How many ids there are. A forked child has none.
+    /// The numbers of ids. A forked child has none.
     pub(crate) fn identifiers(&self) -> Identifiers {
         self.with(|switch| Ok(switch.identifiers())).unwrap_or_default()
     }
 
-    /// As [`Switch::counts`].
+    /// See [`Switch::counts`].
     #[cfg(all(test, not(loom)))]
     pub(super) fn counts(&self) -> [usize; 6] {
         self.locked(|switch| switch.counts())

@@ -1,4 +1,4 @@
-//! The world of a process: its node.
+//! The environment of the connection manager in a real process: its node.
 
 use std::ffi::c_int;
 use std::io;
@@ -53,8 +53,10 @@ fn port_location(owner: node::PortOwner) -> PortLocation {
     }
 }
 
-/// What a device's handler hears for its connection manager, which there may not be. A forked child's device has another: the service
-/// thread may have been hearing something at the time of the fork.
+/// Passes a device's events to its connection manager, if one exists.
+///
+/// A forked child's device has a separate one, because the service thread may have been handling an
+/// event at the time of the fork.
 #[derive(Default)]
 pub(crate) struct Ear(Mutex<Weak<Manager>>);
 
@@ -63,7 +65,7 @@ impl Ear {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The one that hears, or a new one.
+    /// The existing manager, or a new one.
     pub(super) fn acquire(&self, make: impl FnOnce() -> io::Result<Manager>) -> io::Result<Arc<Manager>> {
         let mut current = self.lock();
         if let Some(manager) = current.upgrade() {
@@ -93,12 +95,12 @@ impl Ear {
         self.with(|manager| manager.on_found(token, port_location(what)));
     }
 
-    /// A device is gone.
+    /// Reports that a device is gone.
     pub(crate) fn removed(&self, device: u8) {
         self.with(|manager| manager.on_removal(device));
     }
 
-    /// What there is of identifiers.
+    /// The numbers of ids, for the statistics.
     pub(crate) fn identifiers(&self) -> Identifiers {
         let manager = self.lock().upgrade();
         manager.map_or_else(Identifiers::default, |manager| manager.identifiers())

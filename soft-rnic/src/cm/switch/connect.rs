@@ -1,4 +1,4 @@
-//! What a program does to a connection: asks for it, accepts, rejects and ends it.
+//! The program's operations on a connection: connect, accept, reject and disconnect.
 
 use std::ffi::c_int;
 use std::time::Instant;
@@ -10,11 +10,11 @@ use crate::cm::message::{Body, Ends, Message, REJ_DATA, REP_DATA, REQ_DATA, Req,
 use crate::cm::transport::PortLocation;
 use crate::cm::types::{Data, Details, Ece, IdNumber, Kind, Parameters};
 
-/// How long a peer may take, as both sides say in the kernel.
+/// The exponent of a peer's response time, which both sides send in the kernel.
 pub(super) const RESPONSE_TIMEOUT: u8 = 20;
 
 impl Switch {
-    /// As [`Manager::connect`](crate::cm::Manager::connect).
+    /// See [`Manager::connect`](crate::cm::Manager::connect).
     pub(in crate::cm) fn connect(
         &mut self,
         number: IdNumber,
@@ -68,7 +68,7 @@ impl Switch {
         Ok(())
     }
 
-    /// Prepares what is sent again and again until somebody answers.
+    /// Prepares a message that is sent repeatedly until an answer arrives.
     pub(super) fn ask_until_answered(
         &mut self,
         number: IdNumber,
@@ -84,7 +84,7 @@ impl Switch {
         self.arm(number, now, interval);
     }
 
-    /// Sends what is to be answered, if it is known to whom.
+    /// Sends the message that waits for an answer, if its receiver is known.
     pub(super) fn send_unanswered(&mut self, number: IdNumber) {
         let Ok(id) = self.id(number) else { return };
         if let (Some(peer), Some(message)) = (id.connection.peer, &id.connection.unanswered) {
@@ -93,7 +93,7 @@ impl Switch {
         }
     }
 
-    /// Nobody has answered in time.
+    /// Retries after a timeout without an answer.
     pub(super) fn send_again(&mut self, number: IdNumber, now: Instant) {
         let Ok(id) = self.id(number) else { return };
         let interval = id.connection.interval;
@@ -105,7 +105,7 @@ impl Switch {
         self.arm(number, now, interval);
     }
 
-    /// What an id that waits for its first answer has asked for.
+    /// The ends in the pending request of an id that waits for its first answer.
     pub(super) fn asked(&self, number: IdNumber) -> Option<Ends> {
         match &self.id(number).ok()?.connection.unanswered.as_ref()?.body {
             Body::Req(Req { ends, .. }) | Body::SidrReq { ends, .. } => Some(*ends),
@@ -113,7 +113,8 @@ impl Switch {
         }
     }
 
-    /// Sends the request to whoever has the destination's port, as soon as that is known.
+    /// Finds the process that has the destination's port, and sends it the request as soon as it is
+    /// known.
     pub(super) fn ask_for_peer(&mut self, number: IdNumber, ends: Ends, now: Instant, fresh: bool) {
         let (space, port) = (ends.space, ends.destination.port());
         if self.ports.has(space, port) {
@@ -148,7 +149,7 @@ impl Switch {
         }
     }
 
-    /// As [`Manager::accept`](crate::cm::Manager::accept).
+    /// See [`Manager::accept`](crate::cm::Manager::accept).
     pub(in crate::cm) fn accept(
         &mut self,
         number: IdNumber,
@@ -170,7 +171,8 @@ impl Switch {
             None => self.establish(number),
         };
         if accepted.is_err() {
-            // The other side is not left waiting; if there is none, there is nothing to be said.
+            // Reject the request, so that the peer does not wait. This fails if the connection has
+            // ended, in which case nothing needs to be sent.
             let _ = self.reject(number, reason::CONSUMER_DEFINED, &[], now);
         }
         self.full_fence(now);
@@ -192,7 +194,7 @@ impl Switch {
         Ok(())
     }
 
-    /// The active side is ready.
+    /// Completes the active side.
     fn establish(&mut self, number: IdNumber) -> Result<(), c_int> {
         let connection = &mut self.id_mut(number)?.connection;
         if connection.handshake != Handshake::RepReceived {
@@ -203,7 +205,7 @@ impl Switch {
         Ok(())
     }
 
-    /// Says something to the other side that needs no answer.
+    /// Sends a message that needs no answer to the peer.
     pub(super) fn tell(&mut self, number: IdNumber, body: Body) {
         let Ok(id) = self.id(number) else { return };
         if let Some(peer) = id.connection.peer {
@@ -212,7 +214,7 @@ impl Switch {
         }
     }
 
-    /// As [`Manager::reject`](crate::cm::Manager::reject).
+    /// See [`Manager::reject`](crate::cm::Manager::reject).
     pub(in crate::cm) fn reject(
         &mut self,
         number: IdNumber,
@@ -242,7 +244,7 @@ impl Switch {
         Ok(())
     }
 
-    /// As [`Manager::disconnect`](crate::cm::Manager::disconnect).
+    /// See [`Manager::disconnect`](crate::cm::Manager::disconnect).
     pub(in crate::cm) fn disconnect(&mut self, number: IdNumber, now: Instant) -> Result<(), c_int> {
         let (id, _) = self.placed(number)?;
         match id.connection.handshake {
@@ -257,14 +259,15 @@ impl Switch {
                 self.tell(number, Body::Drep);
                 self.enter_timewait(number, now);
             }
-            // Whatever else there is, there is nothing to end, and the kernel says so to nobody.
+            // In all other states no connection needs to be ended. The kernel also returns success
+            // then.
             _ => {}
         }
         self.full_fence(now);
         Ok(())
     }
 
-    /// As [`Manager::notify`](crate::cm::Manager::notify).
+    /// See [`Manager::notify`](crate::cm::Manager::notify).
     pub(in crate::cm) fn notify(&mut self, number: IdNumber, event: u32) -> Result<(), c_int> {
         let (id, _) = self.placed(number)?;
         let handshake = id.connection.handshake;
@@ -280,7 +283,7 @@ impl Switch {
         }
     }
 
-    /// The passive side hears, or sees by its queue pair, that the active side is ready.
+    /// The passive side learns, by a message or by its queue pair, that the active side is ready.
     pub(super) fn established(&mut self, number: IdNumber) {
         self.answered(number);
         if let Ok(id) = self.id_mut(number) {
@@ -289,7 +292,7 @@ impl Switch {
         self.raise_connected(number, Kind::Established, 0);
     }
 
-    /// What was asked need not be asked again.
+    /// Stops repeating the message that waited for an answer.
     pub(super) fn answered(&mut self, number: IdNumber) {
         self.disarm(number);
         if let Ok(id) = self.id_mut(number) {
@@ -297,7 +300,7 @@ impl Switch {
         }
     }
 
-    /// The connection is over, and its number may be used again at once.
+    /// Ends the connection; its number may be reused at once.
     pub(super) fn end(&mut self, number: IdNumber) {
         self.answered(number);
         self.forget_request(number);
@@ -306,7 +309,7 @@ impl Switch {
         }
     }
 
-    /// The connection is over, but what was sent may still be on its way.
+    /// Ends the connection, while its packets may still be on their way.
     pub(super) fn enter_timewait(&mut self, number: IdNumber, now: Instant) {
         self.answered(number);
         self.forget_request(number);
@@ -317,7 +320,7 @@ impl Switch {
         self.arm(number, now, wait);
     }
 
-    /// The program sees that the connection has ended, once.
+    /// Reports the end of the connection to the program, once.
     pub(super) fn disconnected(&mut self, number: IdNumber, status: c_int) {
         if let Ok(id) = self.id_mut(number)
             && id.state == State::Connect
@@ -327,7 +330,7 @@ impl Switch {
         }
     }
 
-    /// A request is not to be recognised any more.
+    /// Forgets a request, so that a repetition of it counts as a new one.
     pub(super) fn forget_request(&mut self, number: IdNumber) {
         let Ok(id) = self.id(number) else { return };
         let connection = &id.connection;

@@ -1,4 +1,4 @@
-//! What comes from the other side of a connection, or from nobody.
+//! Receiving messages of connection peers, and the end of peers.
 
 use std::time::Instant;
 
@@ -9,17 +9,18 @@ use crate::cm::message::{Body, Ends, Message, REJ_DATA, REP_DATA, REQ_DATA, Req,
 use crate::cm::ports::Missing;
 use crate::cm::types::{Data, Details, Ece, Event, IdNumber, Kind, Parameters, Path};
 
-/// How long a program may think, as the kernel tells the other side.
+/// The exponent of the time that a program may take to answer, as the kernel announces it.
 const SERVICE_TIMEOUT: u8 = 24;
 
-/// Private data as the program sees it: as long as the message's field.
+/// Private data as the program sees it: padded with zeros to the length of the message's field.
 pub(super) fn padded(data: &[u8], len: usize) -> Data {
     let mut padded: Data = data.iter().copied().take(len).collect();
     padded.extend(core::iter::repeat_n(0, len - padded.len()));
     padded
 }
 
-/// What the program is told of the other side. What one side offers the other may use, and the other way round.
+/// The parameters of the peer as the program sees them. The resources that one side offers are
+/// those that the other may use, so the two fields are exchanged.
 fn parameters(side: &Side, retry_count: u8, data_len: usize) -> Details {
     Details::Connection(Parameters {
         private_data: padded(&side.data, data_len),
@@ -35,7 +36,7 @@ fn parameters(side: &Side, retry_count: u8, data_len: usize) -> Details {
 }
 
 impl Switch {
-    /// A packet of another process.
+    /// Handles a packet of another process.
     pub(in crate::cm) fn hear(&mut self, peer: u16, packet: &[u8], now: Instant) {
         match Message::decode(packet) {
             Some(message) => {
@@ -78,7 +79,8 @@ impl Switch {
         }
     }
 
-    /// The id that a message is for. It may come from the right process only, and of its connection only.
+    /// The id that a message is for. The message must come from the right process and belong to the
+    /// id's connection.
     fn find(&self, peer: u16, from: u64, to: u64) -> Option<IdNumber> {
         let number = if to == 0 { *self.requests.get(&(peer, from))? } else { IdNumber(to) };
         let connection = &self.id(number).ok()?.connection;
@@ -104,10 +106,12 @@ impl Switch {
         }
     }
 
-    /// Makes an id for a request, if there is a listener. Says for what reason the request is to be rejected.
+    /// Creates an id for a request, if it has a listener. An error is the reason for rejecting the
+    /// request.
     fn admit(&mut self, peer: u16, from: u64, req: &Req) -> Result<(), u8> {
         let pair = (peer, req.gid, req.side.qp_num);
-        // It belongs to a connection that has not ended here (12.9.8.3.1). Queue pair 0 is no connection's: who names it has none.
+        // The queue pair belongs to a connection that has not ended here (12.9.8.3.1). Queue pair 0
+        // stands for "none", so it never matches.
         if req.side.qp_num != 0 && self.pairs.contains_key(&pair) {
             return Err(reason::STALE_CONNECTION);
         }
@@ -127,7 +131,7 @@ impl Switch {
         if !fits {
             return Err(reason::CONSUMER_DEFINED);
         }
-        // As if the request had been lost: there may be room when it comes again.
+        // Drop the request as if it had been lost; the listener may have room when it is repeated.
         let Some(number) = self.admit_id(listener, qp_type, &req.ends, path, req.gid) else { return Ok(()) };
         let id = self.id_mut(number).map_err(|_| reason::CONSUMER_DEFINED)?;
         let connection = &mut id.connection;
@@ -146,7 +150,7 @@ impl Switch {
         Ok(())
     }
 
-    /// Who listens to what was asked for, and the port that has the address.
+    /// The listener for a request, and the port that has the address.
     pub(super) fn listener(&self, ends: &Ends) -> Result<(IdNumber, Path), Missing> {
         let listener = self.ports.listener(ends.space, ends.destination, &self.fabric)?;
         let to = ends.destination.ip();
@@ -155,7 +159,7 @@ impl Switch {
         Ok((listener, path.ok_or(Missing::Address)?))
     }
 
-    /// An id for a request, if there is room for another.
+    /// Creates an id for a request, if the backlog has room.
     pub(super) fn admit_id(
         &mut self,
         listener: IdNumber,
@@ -175,14 +179,14 @@ impl Switch {
         Some(number)
     }
 
-    /// Tells the listener's program of a request.
+    /// Raises the request at the listener.
     pub(super) fn announce(&mut self, listener: IdNumber, request: IdNumber, details: Details, ece: Ece) {
         let uid = self.id(listener).map_or(0, |id| id.uid);
         let (kind, request) = (Kind::ConnectRequest, Some(request));
         self.queue_event(Event { id: listener, uid, kind, status: 0, details, ece, request, join: None });
     }
 
-    /// The other side has heard, but has nothing to say yet.
+    /// The peer has received the message, but its program has not answered yet.
     fn hear_mra(&mut self, number: IdNumber, now: Instant) {
         let Ok(id) = self.id(number) else { return };
         let connection = &id.connection;
@@ -201,7 +205,7 @@ impl Switch {
         let connection = &mut id.connection;
         match connection.handshake {
             Handshake::ReqSent => {}
-            // The answer was lost, or is late.
+            // The answer was lost or late: repeat it.
             Handshake::Established => return self.tell(number, Body::Rtu),
             Handshake::RepReceived => return self.tell(number, Body::Mra),
             _ => return,
@@ -225,7 +229,7 @@ impl Switch {
     fn hear_rej(&mut self, number: IdNumber, why: u8, data: &[u8], now: Instant) {
         let Ok(id) = self.id_mut(number) else { return };
         match id.connection.handshake {
-            // Somebody else has the port now, perhaps.
+            // Another process may have the port now.
             Handshake::ReqSent if why == reason::INVALID_SERVICE_ID && id.connection.remembered => {
                 return self.ask_afresh(number, now);
             }
@@ -242,7 +246,7 @@ impl Switch {
         }
     }
 
-    /// What was remembered of who has the port is not true.
+    /// Looks up the owner of the port again, because the cached one was wrong.
     fn ask_afresh(&mut self, number: IdNumber, now: Instant) {
         let Some(ends) = self.asked(number) else { return };
         if let Ok(id) = self.id_mut(number) {
@@ -255,7 +259,7 @@ impl Switch {
         let Ok(id) = self.id_mut(number) else { return };
         match id.connection.handshake {
             Handshake::RepSent | Handshake::RepReceived | Handshake::Established | Handshake::DreqSent => {}
-            // The answer was lost, or is late.
+            // The answer was lost or late: repeat it.
             Handshake::Timewait => return self.tell(number, Body::Drep),
             _ => return,
         }
@@ -272,7 +276,7 @@ impl Switch {
         }
     }
 
-    /// Nobody has the port that was asked for.
+    /// No process has the port of the request.
     pub(super) fn nobody_there(&mut self, number: IdNumber, now: Instant) {
         match self.id(number).map(|id| id.connection.handshake) {
             Ok(Handshake::ReqSent) => self.hear_rej(number, reason::INVALID_SERVICE_ID, &[], now),
@@ -283,7 +287,8 @@ impl Switch {
         }
     }
 
-    /// A process is gone, or cannot be reached: its ids end as if their program had destroyed them.
+    /// Handles a process that is gone or unreachable: its ids end as if its program had destroyed
+    /// them.
     pub(in crate::cm) fn gone(&mut self, peer: u16, now: Instant) {
         self.lose(peer, now);
         self.full_fence(now);
@@ -308,7 +313,7 @@ impl Switch {
                 Handshake::SidrReqReceived => self.end(number),
                 Handshake::None | Handshake::Idle | Handshake::Timewait => {}
             }
-            // Who has the block next is another. What is said to nobody needs no answer.
+            // Another process may own the block next. A message without a peer needs no answer.
             if let Ok(id) = self.id_mut(number)
                 && id.connection.peer == Some(peer)
             {

@@ -1,4 +1,4 @@
-//! Switches, and programs that use them.
+//! Test kit: switches, and programs that use them.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::objects::setup::ProcessSetup;
 
 pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 
-/// A process, and what it knows the time to be.
+/// A process, with its current time.
 pub(super) struct Host {
     pub(super) switch: Switch,
     pub(super) queue: QueueNumber,
@@ -65,7 +65,7 @@ impl Host {
         self.switch.route(id).expect("an id").source.expect("it is bound").port()
     }
 
-    /// An id that can connect to an address of port 1's.
+    /// An id with a resolved route to an address of port 1.
     pub(super) fn resolved(&mut self, space: PortSpace, port: u16) -> IdNumber {
         let id = self.create(space);
         let to = SocketAddr::new([127, 0, 0, 1].into(), port);
@@ -102,7 +102,7 @@ impl Host {
         self.switch.take(self.queue)
     }
 
-    /// The next event, which is to be this one.
+    /// The next event, which must be the given one.
     #[track_caller]
     pub(super) fn expect(&mut self, id: IdNumber, kind: Kind) -> Event {
         let event = self.next().unwrap_or_else(|| panic!("no event, but {kind:?} was to come"));
@@ -117,7 +117,7 @@ impl Host {
         event
     }
 
-    /// The id of the request that comes next.
+    /// The id of the next request.
     #[track_caller]
     pub(super) fn request(&mut self, listener: IdNumber) -> IdNumber {
         self.expect_status(listener, Kind::ConnectRequest, 0).request.expect("an id for it")
@@ -130,13 +130,13 @@ impl Host {
         }
     }
 
-    /// Lets time go by.
+    /// Advances the time.
     pub(super) fn wait(&mut self, time: Duration) {
         self.now += time;
         self.switch.expire(self.now);
     }
 
-    /// Two ends of a connection: the active one, the passive one.
+    /// The two ids of a new connection: the active one, the passive one.
     #[track_caller]
     pub(super) fn connected(&mut self, listener: IdNumber) -> (IdNumber, IdNumber) {
         let port = self.port(listener);
@@ -151,7 +151,7 @@ impl Host {
     }
 }
 
-/// What an event says of a connection.
+/// The connection parameters of an event.
 pub(super) fn connection(event: &Event) -> &Parameters {
     let Details::Connection(parameters) = &event.details else { panic!("{event:?}") };
     parameters

@@ -1,4 +1,4 @@
-//! Messages, whole and broken.
+//! Tests of the message encoding, valid and corrupted.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -50,7 +50,7 @@ fn side(random: &mut Random, most: usize) -> Side {
     }
 }
 
-/// A message that can be.
+/// An arbitrary valid message.
 pub(super) fn any_message(random: &mut Random, from: u64, to: u64) -> Message {
     let services = [Service::Reliable, Service::Unreliable, Service::Xrc];
     let body = match random.below(9) {
@@ -117,7 +117,7 @@ fn what_is_cut_off_or_too_long_is_not() {
     }
 }
 
-/// Whatever is decoded can be said again.
+/// Every decoded message can be encoded again.
 #[test]
 fn what_is_changed_on_the_way_is_a_message_or_none() {
     let mut random = Random(3);

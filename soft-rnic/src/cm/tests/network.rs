@@ -1,7 +1,8 @@
-//! Processes that talk to each other over a network that loses, delays and repeats what they say, and that die.
+//! Simulated processes on a network that loses, delays and repeats messages, where processes also
+//! die.
 //!
-//! The programs do whatever they may at random. What must hold: every connection that was asked for comes to something; what is
-//! told of an id is in order; when everything is destroyed nothing is left, whatever happened.
+//! The programs make random calls. The properties: every requested connection gets a result, the
+//! events of each id come in a valid order, and no state is left once all ids are destroyed.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::io;
@@ -15,10 +16,10 @@ use crate::cm::transport::{PortLease, PortLocation, Transport};
 use crate::cm::types::{Ece, Event, IdNumber, Kind, Parameters, PortSpace};
 
 const HOSTS: usize = 3;
-/// Where the listeners are.
+/// The first port of the listeners.
 const PORT: u16 = 700;
 
-/// Who said what to whom.
+/// A message on its way.
 #[derive(Debug)]
 struct Packet {
     from: u16,
@@ -29,7 +30,7 @@ struct Packet {
 #[derive(Default)]
 struct Network {
     packets: VecDeque<Packet>,
-    /// Owners of ports. A port is one process's.
+    /// The process that owns each port.
     owners: HashMap<(PortSpace, u16), u16>,
     questions: VecDeque<(u16, u64, PortSpace, u16)>,
     last_port: u16,
@@ -41,11 +42,11 @@ fn lock(network: &Shared) -> MutexGuard<'_, Network> {
     network.lock().expect("no panic")
 }
 
-/// One process's end of the network.
+/// One process's endpoint of the network.
 struct Wire {
     block: u16,
     network: Shared,
-    /// What it remembers of ports, which may be wrong.
+    /// The cached owners of ports, which may be wrong.
     known: Mutex<HashMap<(PortSpace, u16), u16>>,
 }
 
@@ -105,10 +106,10 @@ impl Transport for Wire {
     fn wake_at(&self, _: Instant) {}
 }
 
-/// What a program knows of an id of its own.
+/// A program's knowledge of one of its ids.
 #[derive(Debug, Default)]
 struct Known {
-    /// What it was told, in order.
+    /// The events so far, in order.
     told: Vec<Kind>,
     passive: bool,
     connects: bool,
@@ -118,7 +119,7 @@ struct Known {
     datagram: bool,
 }
 
-/// What must hold of the order in which an id is told things.
+/// Asserts that the events of an id have a valid order.
 fn check_order(known: &Known) {
     let Known { told, passive, datagram, .. } = known;
     let count = |kind: Kind| told.iter().filter(|of| **of == kind).count();
@@ -137,7 +138,8 @@ fn check_order(known: &Known) {
         assert!(place(Kind::Disconnected).is_some_and(|end| end < exit), "{known:?}");
     }
     if let Some(end) = place(Kind::Disconnected) {
-        // Of an active side it is enough that there was a response; a passive side may hear of the end before the beginning.
+        // On the active side a response suffices. The passive side may see the end before the
+        // beginning.
         assert!(*passive || place(Kind::ConnectResponse).is_some_and(|begin| begin < end), "{known:?}");
         assert!(!datagram && count(Kind::Rejected) == 0, "{known:?}");
     }
@@ -150,7 +152,7 @@ struct Program {
     ids: BTreeMap<IdNumber, Known>,
 }
 
-/// What the network does.
+/// Probabilities of network faults, per mille.
 #[derive(Clone, Copy, Default)]
 struct Weather {
     loss: usize,
@@ -211,7 +213,7 @@ impl World {
         }
     }
 
-    /// Answers a question, and has one packet arrive, or not.
+    /// Answers one port lookup, then delivers or loses one packet.
     fn carry(&mut self) {
         let question = lock(&self.network).questions.pop_front();
         if let Some((block, token, space, port)) = question {
@@ -243,7 +245,7 @@ impl World {
         &mut self.programs[usize::from(block - 1)]
     }
 
-    /// A process is killed, and another gets its block.
+    /// Kills a process and gives its block to a new one.
     fn kill(&mut self) {
         let victim = self.random.below(HOSTS);
         let block = victim as u16 + 1;
@@ -258,7 +260,7 @@ impl World {
         }
     }
 
-    /// Somebody says something, of anybody's connections.
+    /// Sends a forged message about an arbitrary connection.
     fn lie(&mut self) {
         let (from, to) = (self.random.below(HOSTS) as u16 + 1, self.random.below(HOSTS) as u16 + 1);
         let ids: Vec<u64> = self
@@ -279,7 +281,7 @@ impl World {
         self.program(to).host.switch.hear(from, &bytes, now);
     }
 
-    /// A program takes what it is told.
+    /// A program takes its events.
     fn listen(&mut self, program: usize) {
         while let Some(event) = self.programs[program].host.next() {
             self.hear(program, &event);
@@ -296,7 +298,8 @@ impl World {
         }
         let known = ids.get_mut(&event.id).unwrap_or_else(|| panic!("of an id that is gone: {event:?}"));
         known.told.push(event.kind);
-        // Lies are believed of one's own connections.
+        // A forged message about the sender's own connections is accepted, so that the order is
+        // only checked without forgery.
         if self.weather.lies == 0 {
             check_order(known);
         }
@@ -308,7 +311,7 @@ impl World {
                 known.connects = true;
             }
             Kind::ConnectResponse if self.random.chance(800) => {
-                // It may have ended since.
+                // The connection may have ended by now.
                 known.established = host.switch.accept(event.id, None, Ece::default(), now).is_ok();
             }
             Kind::ConnectResponse => known.rejected = host.switch.reject(event.id, 28, &[], now).is_ok(),
@@ -317,7 +320,7 @@ impl World {
         }
     }
 
-    /// A program does something.
+    /// A program makes a random call.
     fn act(&mut self, program: usize) {
         let now = self.now;
         let Program { host, listeners, ids } = &mut self.programs[program];
@@ -370,7 +373,7 @@ impl World {
         }
     }
 
-    /// Time goes by until nothing more can come.
+    /// Advances the time until nothing more can happen.
     fn calm(&mut self) {
         for _ in 0..400 {
             while !lock(&self.network).packets.is_empty() || !lock(&self.network).questions.is_empty() {
@@ -383,7 +386,7 @@ impl World {
         }
     }
 
-    /// Everything that was asked for has come to something.
+    /// Every requested connection has a result.
     fn check_outcomes(&self) {
         for known in self.programs.iter().flat_map(|program| program.ids.values()) {
             check_order(known);
@@ -445,7 +448,7 @@ fn every_connection_comes_to_something_and_nothing_is_left() {
             world.end();
         }
     }
-    // Otherwise the programs were too timid to show anything.
+    // Without each of these events the programs would have tested too little.
     let wanted = [Kind::ConnectResponse, Kind::Established, Kind::Rejected, Kind::Unreachable];
     let wanted = wanted.into_iter().chain([Kind::Disconnected, Kind::TimewaitExit]);
     for kind in wanted.filter(|_| !cfg!(miri)) {
