@@ -37,7 +37,7 @@ pub(super) trait Transport: Send + Sync {
     ///
     /// # Errors
     ///
-    /// An error number: `EADDRINUSE` if another process has it, or none is free.
+    /// An error number: `EADDRINUSE` if another process has the port, or none is free.
     fn take_port(&self, space: PortSpace, port: u16) -> Result<PortLease, c_int>;
 
     /// The owner of a port. `None` means that [`Switch::found`](super::switch::Switch::found) will

@@ -98,7 +98,7 @@ impl PeerMappings {
         self.entries.get()?.get(index as usize)
     }
 
-    /// The mapping, if the table has it and it suits. The borrowed transfer slot must be one of
+    /// The mapping, if it is in the table and suits. The borrowed transfer slot must be one of
     /// those that [`RetiredMapping::unmap`] checks; it keeps the memory mapped. The borrow of
     /// `self` keeps the table.
     #[inline]

@@ -256,7 +256,7 @@ impl Node {
     ///
     /// # Errors
     ///
-    /// `AddrInUse` if this process or another one has it, or no port is free. Another error if the
+    /// `AddrInUse` if any process has the port, or if no port is free. Another error if the
     /// system has no descriptor.
     pub(crate) fn take_port(&self, space: u8, port: u16) -> io::Result<PortGuard> {
         // The block is the answer to other processes that look up the port.

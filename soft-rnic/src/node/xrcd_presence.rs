@@ -1,4 +1,4 @@
-//! Presence of an XRC domain: whether another process has it open, determined by socket names.
+//! Presence of an XRC domain: whether other processes have opened it, determined by socket names.
 //!
 //! Each domain has a fixed number of abstract socket names. Each process that has the domain open
 //! holds one of them, and a name that cannot be taken shows that a process holds it. One further
@@ -26,7 +26,7 @@ pub(crate) struct XrcdPresence {
 
 impl Node {
     /// Records that this process opens an XRC domain, if `admit` agrees. `admit` is told whether
-    /// another process has it open.
+    /// another process has opened it.
     ///
     /// # Errors
     ///
@@ -66,7 +66,7 @@ impl Node {
     }
 }
 
-/// Takes the name; `None` if another process has it.
+/// Takes the name; `None` if it is in use.
 fn take(name: &[u8]) -> Result<Option<Socket>, c_int> {
     match Socket::listen(name) {
         Ok(socket) => Ok(Some(socket)),

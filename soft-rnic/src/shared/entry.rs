@@ -1,7 +1,7 @@
 //! The entries of the tables of a segment: a memory region, a queue pair, a shared receive queue.
 //!
-//! An entry holds a *descriptor* of its object: plain values that the owner writes while the entry's
-//! generation is invalid.
+//! An entry holds a *descriptor* of its object: plain values that the owner writes while the
+//! entry's generation is invalid.
 
 use super::generation::{Generation, GenerationSnapshot, GenerationWriter};
 use crate::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release};

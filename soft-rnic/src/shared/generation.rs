@@ -2,8 +2,8 @@
 //!
 //! The owner alone writes a generation and the words. A peer takes a snapshot of the generation,
 //! reads the words, publishes a [hazard](super::hazard), and compares the generation with its
-//! snapshot. If they are equal, the words belong together, and the owner waits for the hazard before
-//! it frees what they describe.
+//! snapshot. If they are equal, the words belong together, and the owner waits for the hazard
+//! before it frees what they describe.
 
 use crate::sync::{Acquire, AtomicU64, PlainAtomicU64, Relaxed, Release, SeqCst, fence};
 

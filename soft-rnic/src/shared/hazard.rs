@@ -2,10 +2,10 @@
 //! wait until no transfer touches an object.
 //!
 //! A peer publishes a hazard in the owner's segment *before* it compares the
-//! [generation](super::generation) again; the owner invalidates the generation *before* it looks for
-//! hazards. A full fence stands between each store and the following load, so that at least one of
-//! the two sees the other. The owner waits for a hazard until it is cleared or its peer is proved
-//! dead.
+//! [generation](super::generation) again; the owner invalidates the generation *before* it looks
+//! for hazards. A full fence stands between each store and the following load, so that at least one
+//! of the two sees the other. The owner waits for a hazard until it is cleared or its peer is
+//! proved dead.
 
 use crate::sync::{Acquire, AtomicU64, Release, SeqCst, fence};
 

@@ -1,5 +1,5 @@
-//! The state of a remote procedure call: a request that a sender leaves with the owner of the memory,
-//! and the owner's answer.
+//! The state of a remote procedure call: a request that a sender leaves with the owner of the
+//! memory, and the owner's answer.
 //!
 //! ```text
 //!           sender asks            owner begins             owner answers

@@ -119,7 +119,7 @@ pub(crate) struct Slot<'a> {
 }
 
 impl<'a> Slot<'a> {
-    /// The scatter entry with this number, if the slot has it.
+    /// The scatter entry with this number, if the slot has that many.
     #[inline]
     pub(crate) fn entry(&self, number: usize) -> Option<&'a SgeEntry> {
         match number.checked_sub(1) {

@@ -10,13 +10,13 @@
 //!      +---------------------------------------------------------------------+
 //! ```
 //!
-//! A short message to a queue pair with one sender needs no claim. The sender copies the bytes beside
-//! the header while the slot is still `POSTED`, and one change makes it `DONE`. A sender that dies
-//! before that change has changed nothing.
+//! A short message to a queue pair with one sender needs no claim. The sender copies the bytes
+//! beside the header while the slot is still `POSTED`, and one change makes it `DONE`. A sender
+//! that dies before that change has changed nothing.
 //!
-//! Each change is one compare-and-swap (or a store by the only process that may make the change). So
-//! it has either happened or not happened, whenever a process dies. A claim contains the peer's id.
-//! The lap distinguishes a slot's later posts from the one that a peer saw before it slept.
+//! Each change is one compare-and-swap (or a store by the only process that may make the change).
+//! So it has either happened or not happened, whenever a process dies. A claim contains the peer's
+//! id. The lap distinguishes a slot's later posts from the one that a peer saw before it slept.
 
 use crate::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release};
 
