@@ -126,7 +126,7 @@ impl ServiceThread {
     fn admit(&mut self, socket: Socket, ordinal: u8) {
         let Ok(who) = socket.credentials() else { return };
         if user::own() != Some(who.user) {
-            log::debug!("process {} of user {} wanted to connect", who.pid, who.user);
+            log::debug!("refused a connection of process {}, which belongs to user {}", who.pid, who.user);
             return;
         }
         let token = self.new_token();
@@ -154,7 +154,8 @@ impl ServiceThread {
             }
             Some(Request::Hello { version, .. }) => {
                 log::warn!(
-                    "process {} has version {version} of the software device's segment, not {LAYOUT_VERSION}",
+                    "process {} uses segment version {version} of the software device, this process {LAYOUT_VERSION}: \
+                     run the same version in both",
                     pending.pid
                 );
                 let _ = pending.socket.send(&Reply::OtherVersion { version: LAYOUT_VERSION }.encode());
@@ -196,7 +197,7 @@ impl ServiceThread {
             Reply::OtherVersion { version: STATUS_VERSION }
         };
         if let Err(error) = pending.socket.send(&reply.encode()) {
-            log::debug!("process {} gets no status: {error}", pending.pid);
+            log::debug!("the status could not be sent to process {}: {error}", pending.pid);
         }
     }
 
@@ -205,7 +206,7 @@ impl ServiceThread {
         let state = &*self.state;
         let file = state.segment.memory().file()?;
         let Some(lease) = state.peer_ids.assign(&state.segment, Process::find(pending.pid)) else {
-            log::warn!("process {} cannot connect: there are as many peers as there can be", pending.pid);
+            log::warn!("process {} cannot connect: the limit of peers is reached", pending.pid);
             return None;
         };
         let give_back = || {
@@ -231,7 +232,7 @@ impl ServiceThread {
         // Set this before the welcome, because the peer may call as soon as it has that.
         self.set_call_area(lease.peer_id, Some(calls.offset));
         if let Err(error) = pending.socket.send_with(&Reply::Welcome(welcome).encode(), file) {
-            log::debug!("process {} went away while it connected: {error}", pending.pid);
+            log::debug!("process {} disconnected during the handshake: {error}", pending.pid);
             self.set_call_area(lease.peer_id, None);
             self.state.heap.free(calls);
             give_back();
@@ -283,7 +284,7 @@ impl ServiceThread {
                 if !self.handle_packet(peer, packet) {
                     // The peer is not disconnected, because its hazards must be waited for as long
                     // as it lives.
-                    log::debug!("the peer at peer_id {} sends what makes no sense", peer.lease.peer_id);
+                    log::debug!("the peer with id {} sent an invalid packet", peer.lease.peer_id);
                 }
             }
             if count < MANY {
@@ -353,8 +354,8 @@ impl ServiceThread {
         if !disconnected.noted {
             let process = self.state.peer_ids.process(disconnected.peer.lease).map(Process::pid);
             log::warn!(
-                "the peer at peer_id {} (process {process:?}) lives, but has closed its connection: until it ends, what it was \
-                 copying to or from cannot be lease back",
+                "the peer with id {} (process {process:?}) has closed its connection but lives: memory that it may be copying \
+                 cannot be released until it ends",
                 disconnected.peer.lease.peer_id
             );
             disconnected.noted = true;
@@ -384,7 +385,7 @@ impl ServiceThread {
         };
         if let Err(error) = sent {
             // The peer will ask again.
-            log::debug!("the peer at peer_id {} gets no answer: {error}", peer.lease.peer_id);
+            log::debug!("the answer to the peer with id {} could not be sent: {error}", peer.lease.peer_id);
         }
     }
 
@@ -440,7 +441,7 @@ impl ServiceThread {
 
     fn detach_peer(&mut self, peer: AttachedPeer) {
         let PeerLease { peer_id, .. } = peer.lease;
-        log::debug!("the peer at peer_id {peer_id} is gone");
+        log::debug!("the peer with id {peer_id} is gone");
         self.unwatch(&peer.socket);
         self.state.peer_ids.release(peer.lease);
         if let Some(handler) = self.state.handler() {

@@ -292,7 +292,7 @@ impl ServiceThread {
             outbox.send(&Request::CmReset { from: own }.encode());
         }
         log::warn!(
-            "the owner of block {block} does not listen: what the connection manager had to tell it is lost"
+            "the owner of block {block} does not read: the connection manager's messages to it are lost"
         );
         self.state.notify_cm_gone(block);
     }
@@ -323,7 +323,7 @@ impl ServiceThread {
             }
         }
         if !others.is_empty() {
-            log::debug!("a peer that said it has the block {block} is not its owner");
+            log::debug!("a peer that claims the block {block} is not its owner");
             self.state.notify_cm_gone(block);
         }
     }
@@ -475,14 +475,16 @@ impl ServiceThread {
         };
         if owner.is_none() && may_be_another() {
             if messages.len() >= MAX_PENDING_UNKNOWN {
-                log::warn!("what a peer had to say that claims the block {block} is lost");
+                log::warn!(
+                    "the messages of a peer that claims the block {block} are lost: the owner is not known yet"
+                );
                 messages.clear();
             }
             peer.cm = PeerCm::Pending { block, messages };
             return;
         }
         if owner.is_some_and(|process| !process.is_of(&peer.process, peer.pid)) {
-            return log::debug!("a peer says that it has the block {block} of another");
+            return log::debug!("a peer claims the block {block} of another process");
         }
         peer.cm = PeerCm::Active { block };
         messages.iter().for_each(|message| self.state.deliver_cm_message(block, message));

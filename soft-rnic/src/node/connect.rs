@@ -81,7 +81,7 @@ impl ServiceThread {
             io::ErrorKind::ConnectionRefused => self.owner_absent(block, NOBODY),
             _ => {
                 log::warn!(
-                    "the owner of the queue pairs {}... cannot be reached: {failure}",
+                    "the owner of the queue pairs from {} cannot be reached: {failure}",
                     u32::from(block) << 14
                 );
                 self.owner_absent(block, USELESS);
@@ -167,7 +167,8 @@ impl ServiceThread {
             Some((Reply::Welcome(welcome), Some(file))) => (welcome, file),
             Some((Reply::OtherVersion { version }, _)) => {
                 log::warn!(
-                    "process {} has version {version} of the software device's segment, not {LAYOUT_VERSION}",
+                    "process {} uses segment version {version} of the software device, this process {LAYOUT_VERSION}: \
+                     run the same version in both",
                     pending.pid
                 );
                 self.give_up_connect(&pending);
@@ -210,7 +211,7 @@ impl ServiceThread {
             return None;
         }
         let Some(segment) = open_segment(file, &welcome) else {
-            log::warn!("process {} does not give a segment that can be mapped", pending.pid);
+            log::warn!("process {} sent a segment that cannot be mapped", pending.pid);
             self.give_up_connect(&pending);
             return None;
         };
@@ -246,7 +247,7 @@ impl ServiceThread {
                             self.retired.extend(mappings.replace(export, None));
                         }
                     }
-                    _ => log::debug!("process {:?} sends what makes no sense", process.pid()),
+                    _ => log::debug!("process {:?} sent an invalid packet", process.pid()),
                 },
                 Received::Nothing => break,
                 Received::End => {

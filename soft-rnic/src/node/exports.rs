@@ -197,7 +197,7 @@ impl Exports {
         let export = table.get(id)?;
         let writable = write && export.writable_regions > 0;
         let file = reopen_file(export.file()?, writable)
-            .inspect_err(|error| log::debug!("a export could not be opened for a peer: {error}"))
+            .inspect_err(|error| log::debug!("exported memory could not be opened for a peer: {error}"))
             .ok()?;
         Some(ExportFile { file, writable, range: export.range })
     }

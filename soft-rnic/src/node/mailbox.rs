@@ -130,8 +130,8 @@ impl Mailbox {
     fn lose(&self) {
         if !self.lost.swap(true, Ordering::AcqRel) {
             log::error!(
-                "the program has closed descriptors that the software device had opened (closefrom, close_range?): no peer can \
-                 be reached any more; close only your own, or open the device after that"
+                "the program has closed descriptors that the software device had opened (closefrom, close_range?): peers can \
+                 no longer be reached; close only the program's descriptors, or open the device afterwards"
             );
         }
     }

@@ -401,7 +401,7 @@ impl Node {
         if let Some(block) = answer.connect {
             self.state.common.mailbox.post(ServiceCommand::Connect { block });
             if let Err(error) = self.ensure_service() {
-                log::warn!("no service thread: {error}; no peer can be reached");
+                log::warn!("the service thread cannot be started: {error}; no peer can be reached");
             }
         }
         match answer.reach {

@@ -311,7 +311,7 @@ impl PeerProcess {
         let Some(peer) = &self.peer else { return };
         if !peer.vm_lost.swap(true, Ordering::Relaxed) {
             let error = io::Error::from_raw_os_error(error);
-            warn_vm_unavailable(&self.common.vm_warning_given, peer.pid, &format!("not any more: {error}"));
+            warn_vm_unavailable(&self.common.vm_warning_given, peer.pid, &format!("no longer: {error}"));
         }
     }
 

@@ -70,7 +70,9 @@ impl Node {
             return Some(PortOwner::Block(block));
         }
         if let Err(error) = self.ensure_service() {
-            log::warn!("no service thread: {error}; nobody can be asked for a port");
+            log::warn!(
+                "the service thread cannot be started: {error}; ports of other processes cannot be looked up"
+            );
             return Some(PortOwner::Unresponsive);
         }
         self.state
@@ -157,7 +159,7 @@ impl ServiceThread {
                 Some(Reply::Block { block }) => PortOwner::Block(block),
                 _ => {
                     log::warn!(
-                        "the owner of port {} is of another version, or not one of ours",
+                        "the owner of port {} sent an invalid answer: it runs another version or another program",
                         lookup.port.number
                     );
                     PortOwner::Nobody

@@ -347,7 +347,7 @@ impl ServiceThread {
             None => return,
         };
         if let Err(error) = heeded {
-            log::warn!("epoll_ctl: {error}; a port cannot be found for now");
+            log::warn!("epoll_ctl: {error}; other processes cannot look up a port for now");
             self.set_deadline(Instant::now() + PAUSE, token);
         }
         self.sources.insert(token, EventSource::PortListener(listener));
@@ -369,15 +369,18 @@ impl ServiceThread {
                 Ok(caller) => match caller.credentials() {
                     Ok(who) if user::own() == Some(who.user) => {
                         if let Err(error) = caller.send(&answer) {
-                            log::debug!("process {} is not told who has a port: {error}", who.pid);
+                            log::debug!(
+                                "the owner of a port could not be sent to process {}: {error}",
+                                who.pid
+                            );
                         }
                     }
-                    _ => log::debug!("somebody else's process asks for a port"),
+                    _ => log::debug!("refused a port lookup of another user's process"),
                 },
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
-                    log::warn!("a port cannot be found: {error}");
+                    log::warn!("other processes cannot look up a port for now: {error}");
                     self.unwatch(socket);
                     self.set_deadline(Instant::now() + PAUSE, token);
                     break;
@@ -433,10 +436,10 @@ mod tests {
         let port = |number: u16| (FIRST_GROUP + number) * GROUP;
         assert!(space.has(port(0)) && !space.has(port(0) + 1));
         assert!(space.free(port(0)).is_none() && !space.has(port(0)));
-        assert!(space.free(port(1)).is_some(), "the other one goes");
+        assert!(space.free(port(1)).is_some(), "the other unused group is released");
         assert_eq!(space.groups.keys().copied().collect::<Vec<_>>(), [FIRST_GROUP + 1, FIRST_GROUP + 2]);
         assert!(space.free(port(2)).is_some() && space.groups.len() == 1);
         assert_eq!(space.take_any(), Some(port(1) + 1));
-        assert!(space.free(port(2)).is_none(), "nobody has it");
+        assert!(space.free(port(2)).is_none(), "the only unused group is kept");
     }
 }

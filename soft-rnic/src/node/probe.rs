@@ -34,7 +34,7 @@ pub(crate) fn probe(
     match try_out(vm, segment, offset, address) {
         Ok(true) => Some(vm),
         Ok(false) => {
-            warn_vm_unavailable(warned, pid, "its memory is not where it says");
+            warn_vm_unavailable(warned, pid, "its segment is not at the address that it gave");
             None
         }
         Err(VmError::Gone) => None,

@@ -328,7 +328,7 @@ impl ServiceThread {
         let transfer_slots = &self.state.common.transfer_slots;
         self.retired.retain_mut(|retired| !retired.unmap(transfer_slots));
         if !self.retired.is_empty() {
-            log::error!("{} mappings of peers' memory are still in use and stay", self.retired.len());
+            log::error!("{} mappings of peers' memory are still in use and stay mapped", self.retired.len());
         }
         if lost {
             self.state.fail_all_outboxes();

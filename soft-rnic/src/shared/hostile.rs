@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    #[cfg_attr(miri, ignore = "minutes; random input does the same, and less of it")]
+    #[cfg_attr(miri, ignore = "takes minutes; the random input covers the same with less")]
     fn the_corpus_reaches_nothing_outside() {
         let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/corpus/hostile_segment");
         let (mut count, mut sent) = (0, HostileSends::default());

@@ -351,7 +351,7 @@ impl Switch {
         self.buffer.clear();
         message.encode(&mut self.buffer);
         if let Err(error) = self.transport.send(peer, &self.buffer) {
-            log::warn!("the process with block {peer} cannot be told of connections: {error}");
+            log::warn!("a connection message to block {peer} could not be sent: {error}");
             self.lost.push(peer);
         }
     }

@@ -45,7 +45,7 @@ impl Switch {
             }
             None => {
                 log::debug!(
-                    "{} bytes from block {peer} are no message of a connection manager",
+                    "block {peer} sent an invalid connection manager message of {} bytes",
                     packet.len()
                 );
             }

@@ -145,12 +145,12 @@ fn listeners_go_and_move_at_the_cost_of_their_own_requests() {
         assert_eq!(host.switch.migrate(*listener, moved), Ok(0));
     }
     let events = count * each;
-    assert!(host.switch.take_visits() <= 16 * events, "a listener moves at the cost of others");
+    assert!(host.switch.take_visits() <= 16 * events, "migrate looks at the requests of other listeners");
     for listener in &listeners {
         assert_eq!(host.destroy(*listener), 0);
     }
     // Each requester gets an event.
-    assert!(host.switch.take_visits() <= 16 * events, "a listener goes at the cost of others");
+    assert!(host.switch.take_visits() <= 16 * events, "destroy looks at the requests of other listeners");
     for queue in [programs, moved] {
         host.queue = queue;
         host.expect_silence();

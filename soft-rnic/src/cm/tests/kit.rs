@@ -69,7 +69,7 @@ impl Host {
     pub(super) fn resolved(&mut self, space: PortSpace, port: u16) -> IdNumber {
         let id = self.create(space);
         let to = SocketAddr::new([127, 0, 0, 1].into(), port);
-        self.switch.resolve_addr(id, None, to, PATIENCE, self.now).expect("it is bound to nothing");
+        self.switch.resolve_addr(id, None, to, PATIENCE, self.now).expect("the id is not bound");
         self.expect(id, Kind::AddrResolved);
         self.switch.resolve_route(id).expect("the address is resolved");
         self.expect(id, Kind::RouteResolved);
@@ -105,7 +105,7 @@ impl Host {
     /// The next event, which must be the given one.
     #[track_caller]
     pub(super) fn expect(&mut self, id: IdNumber, kind: Kind) -> Event {
-        let event = self.next().unwrap_or_else(|| panic!("no event, but {kind:?} was to come"));
+        let event = self.next().unwrap_or_else(|| panic!("no event; expected {kind:?}"));
         assert_eq!((event.kind, event.id), (kind, id), "{event:?}");
         event
     }

@@ -296,7 +296,7 @@ impl World {
             ids.insert(request, Known { passive: true, connects: true, datagram, ..Known::default() });
             return;
         }
-        let known = ids.get_mut(&event.id).unwrap_or_else(|| panic!("of an id that is gone: {event:?}"));
+        let known = ids.get_mut(&event.id).unwrap_or_else(|| panic!("an event of a destroyed id: {event:?}"));
         known.told.push(event.kind);
         // A forged message about the sender's own connections is accepted, so that the order is
         // only checked without forgery.
@@ -326,7 +326,7 @@ impl World {
         let Program { host, listeners, ids } = &mut self.programs[program];
         let some = (!ids.is_empty()).then(|| {
             let place = self.random.below(ids.len());
-            ids.keys().copied().nth(place).expect("there are so many")
+            ids.keys().copied().nth(place).expect("the place is below the count")
         });
         let space = [PortSpace::Tcp, PortSpace::Udp][self.random.below(2)];
         match (self.random.below(12), some) {

@@ -223,7 +223,7 @@ fn letters_that_nobody_hears_are_bounded_and_both_sides_are_told() {
     while a.calls.try_recv() != Ok(HandlerCall::Gone(b.block())) {
         send(last);
         last += 1;
-        assert!(begin.elapsed() < LONG, "there is no end to them");
+        assert!(begin.elapsed() < LONG, "the outbox has no bound");
     }
     drop(still);
     // All messages come in order, except for those reported lost: once, or several times if the
@@ -242,7 +242,7 @@ fn letters_that_nobody_hears_are_bounded_and_both_sides_are_told() {
                 (ends, is_lost) = (ends + 1, true);
             }
             Err(_) => {
-                assert!(begin.elapsed() < 2 * LONG, "{next} of {last} is not heard");
+                assert!(begin.elapsed() < 2 * LONG, "message {next} of {last} does not arrive");
                 send(last);
             }
         }
@@ -338,7 +338,7 @@ fn all_ports_can_be_taken_and_then_there_are_none() {
     let a = TestNode::new(&fabric());
     let mut peer_ids: Vec<_> =
         (0..EPHEMERAL.len()).map(|_| a.node.take_port(SPACE, 0).expect("a port")).collect();
-    let error = a.node.take_port(SPACE, 0).expect_err("there are no more");
+    let error = a.node.take_port(SPACE, 0).expect_err("all ports are taken");
     assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
     assert!(error.to_string().contains("32768"), "{error}");
     let port = peer_ids.pop().expect("there are some").port();
@@ -368,7 +368,7 @@ fn who_does_not_answer_is_silent() {
         .collect();
     assert!(begin.elapsed() >= Duration::from_millis(100));
     calls.sort_unstable();
-    assert!(calls.into_iter().eq(0..1000), "each is calls once");
+    assert!(calls.into_iter().eq(0..1000), "each is reported once");
     let after = std::fs::read_dir("/proc/self/fd").expect("proc").count();
     assert!(before < 500 && after < 500, "{before}, {after}: they export a descriptor");
 }

@@ -154,11 +154,11 @@ pub(super) fn bait(process: &TestNode) -> &'static str {
     println!("\n@bait {}", owner.qpn);
     let caller = owner.accept();
     let mut received = Received::Nothing;
-    eventually("a word, or the end", || {
+    eventually("a packet or the end", || {
         received = caller.receive_with(&mut [0; REPLY]);
         !matches!(received, Received::Nothing)
     });
-    if matches!(received, Received::End) { "nothing was said" } else { "hello was said" }
+    if matches!(received, Received::End) { "nothing was sent" } else { "hello was sent" }
 }
 
 /// An attached peer that sends requests and does not read the answers until the end.
@@ -186,7 +186,7 @@ pub(super) fn deaf_guest() {
     assert_sleeping(std::process::id());
     let mut untold = exports;
     let mut buffer = vec![0; REPLY];
-    eventually("calls of all", || {
+    eventually("all notices", || {
         if let Received::Packet(len, _) = socket.receive_with(&mut buffer)
             && let Some(Reply::ExportGone { export }) = Reply::decode(&buffer[..len])
         {
@@ -422,18 +422,15 @@ pub(super) fn owner() {
         ("short", segment_file(LENGTH - 4096, SealFlags::SHRINK, LAYOUT_VERSION, MemfdFlags::CLOEXEC)),
         ("unsealed", segment_file(LENGTH, SealFlags::GROW, LAYOUT_VERSION, MemfdFlags::CLOEXEC)),
         ("another version", segment_file(LENGTH, SealFlags::SHRINK, LAYOUT_VERSION + 1, MemfdFlags::CLOEXEC)),
-        (
-            "not to be written",
-            segment_file(LENGTH, SealFlags::SHRINK | SealFlags::WRITE, 1, MemfdFlags::CLOEXEC),
-        ),
+        ("not writable", segment_file(LENGTH, SealFlags::SHRINK | SealFlags::WRITE, 1, MemfdFlags::CLOEXEC)),
         ("a pipe", rustix::pipe::pipe().expect("a pipe").0),
         ("a program", std::fs::File::open("/proc/self/exe").expect("a file").into()),
     ] {
         refused(what, &reply(good_welcome()), &[file.as_fd()]);
     }
     for (what, welcome) in [
-        ("remote 0", Welcome { peer_id: 0, ..good_welcome() }),
-        ("no such link", Welcome { peer_id: MAX_PEERS as u16, ..good_welcome() }),
+        ("peer id 0", Welcome { peer_id: 0, ..good_welcome() }),
+        ("no such peer id", Welcome { peer_id: MAX_PEERS as u16, ..good_welcome() }),
         ("no such block", Welcome { ordinal: 8, ..good_welcome() }),
         ("calls in the tables", Welcome { call_area: 0, ..good_welcome() }),
         ("calls beyond the end", Welcome { call_area: LENGTH as u64 - 64, ..good_welcome() }),
@@ -472,7 +469,7 @@ fn lying_owner(process: &TestNode, welcome: &[u8], segment: &OwnedFd) {
             _ => None,
         });
     let (owner, caller, remote) = answered.expect("a remote");
-    assert!(remote.vm().is_none(), "its memory is not where it says");
+    assert!(remote.vm().is_none(), "its segment is not at the address that it gave");
     let export = ExportId { index: 3, epoch: 4 };
     let transfer_slot = || process.node.transfer_slot(0);
     let range = ExportRange { base: 4096, len: 8192, offset: 0 };

@@ -127,7 +127,8 @@ impl TestNode {
         let deadline = Instant::now() + LONG;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            let next = self.calls.recv_timeout(left).unwrap_or_else(|_| panic!("was never calls: {calls:?}"));
+            let next =
+                self.calls.recv_timeout(left).unwrap_or_else(|_| panic!("was never called: {calls:?}"));
             if next == *calls {
                 return;
             }
@@ -155,7 +156,7 @@ impl TestNode {
         loop {
             match self.node.wait_for_process(qpn, LONG) {
                 Reachability::Ready(remote) => return remote,
-                other => assert!(Instant::now() < deadline, "no remote to {qpn:#x}: {other:?}"),
+                other => assert!(Instant::now() < deadline, "no connection to {qpn:#x}: {other:?}"),
             }
             std::thread::sleep(Duration::from_millis(5));
         }

@@ -314,7 +314,7 @@ fn files_in_dev_shm_are_mapped_if_both_sides_wish() {
     // SAFETY: a new mapping at an address that the kernel chooses affects no other memory.
     let gone = unsafe { mmap(core::ptr::null_mut(), 4096, ProtFlags::READ, MapFlags::SHARED, &file, 0) };
     let gone = gone.expect("a mapping");
-    assert_eq!(find(&b.node, gone.addr()), None, "it has no name any more");
+    assert_eq!(find(&b.node, gone.addr()), None, "it has lost its name");
     let file = std::fs::File::options().read(true).write(true).create_new(true).open(&path).expect("a file");
     assert!(file.set_len(8192).is_ok());
     let protection = ProtFlags::READ | ProtFlags::WRITE;

@@ -238,7 +238,7 @@ fn vanish() {
         rustix::io::write(file, &[7; 8192]).expect("room");
     }
     to_b.ring(Doorbell::Cq(1));
-    assert!(!to_b.alive(), "nobody can be calls");
+    assert!(!to_b.alive(), "no peer can be reached");
     assert!(matches!(a.node.wait_for_process(b.qpn, LONG), Reachability::Nobody));
     assert!(a.node.send_cm(b.node.own_block().expect("a block"), b"hello").is_err());
     assert!(a.node.take_port(1, 0).is_err() && a.node.take_port(1, 7471).is_err());
@@ -364,7 +364,7 @@ fn block(qpn: u32) -> u16 {
 /// The next handler call, except for peers that are lost or detached.
 fn next(process: &TestNode) -> HandlerCall {
     loop {
-        match process.calls.recv_timeout(LONG).expect("it is calls something") {
+        match process.calls.recv_timeout(LONG).expect("the handler is called") {
             HandlerCall::PeerDetached(_) | HandlerCall::PeerLost(_) => {}
             calls => return calls,
         }

@@ -27,7 +27,7 @@ fn another_user_gets_nothing() {
     writeln!(stranger.input, "bait").expect("it reads");
     let bait = stranger.hear("bait ").parse().expect("a number");
     assert!(matches!(process.node.wait_for_process(bait, LONG), Reachability::Nobody));
-    assert_eq!(stranger.hear(""), "nothing was said");
+    assert_eq!(stranger.hear(""), "nothing was sent");
     // The same holds for connection managers, and it does not matter which user has a port.
     assert_eq!(stranger.ask("port 7471", "port "), "7471");
     stranger.ask("squat 7472", "squatting");
