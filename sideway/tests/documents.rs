@@ -118,7 +118,10 @@ fn every_path_of_the_migration_notes_exists() {
             missing.extend(paths.into_iter().filter(|path| !items.contains(*path)));
         }
     }
-    assert!(missing.is_empty(), "docs/migrating.md names what docs/generated/api/sideway.txt lacks: {missing:#?}");
+    assert!(
+        missing.is_empty(),
+        "docs/migrating.md names what docs/generated/api/sideway.txt lacks: {missing:#?}"
+    );
     assert!(checked > 100, "only {checked} paths were found");
 }
 

@@ -5,6 +5,8 @@
 use std::error::Error;
 use std::thread;
 
+use crate::support::fake::{Fake, Lies};
+use crate::support::flavour::{CqFlavour, QpFlavour};
 use sideway::ibverbs::AccessFlags;
 use sideway::ibverbs::address::{AddressHandleAttribute, Gid};
 use sideway::ibverbs::completion::{ExtendedCompletionQueue, GenericCompletionQueue};
@@ -14,8 +16,6 @@ use sideway::ibverbs::queue_pair::{
     ExtendedQueuePair, GenericQueuePair, PostSendGuard, QueuePair, QueuePairAttribute, QueuePairState,
     WorkRequestFlags,
 };
-use crate::support::fake::{Fake, Lies};
-use crate::support::flavour::{CqFlavour, QpFlavour};
 
 /// The announcement's `WorkerContext`; its `...` stands for the memory.
 #[allow(missing_docs, unreachable_pub, reason = "as it was announced")]

@@ -7,25 +7,19 @@
 //! the processors of a [`placement`]. [`statistics`] turns clock ticks into figures, and [`report`]
 //! prints them and writes files of the [`result`].
 //!
-//! It is not a library for other programs, and it does not tune the machine.
+//! This crate has the sessions and suites; `stride-base` and `stride-workload` have the rest.
+//!
+//! What it is not a library for other programs, and it does not tune the machine.
 
 #![deny(unsafe_code)]
 
-pub mod buffers;
-pub mod cli;
-pub mod control;
-pub mod device;
-pub mod error;
-pub mod interrupt;
-pub mod memory;
-pub mod placement;
-pub mod plan;
-pub mod report;
-pub mod result;
 pub mod session;
-pub mod statistics;
 pub mod suite;
-pub mod workload;
+
+pub use stride_base::{
+    buffers, cli, control, device, error, interrupt, memory, placement, plan, report, result, statistics,
+};
+pub use stride_workload as workload;
 
 /// The entry point of the fuzz target in `fuzz/`.
 #[cfg(fuzzing)]

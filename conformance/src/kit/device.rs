@@ -120,9 +120,9 @@ impl Device {
     pub(crate) fn open(provider: Provider, wanted: &str) -> Result<Self, i32> {
         let lib = provider.verbs();
         let context = with_list(provider, |list| {
-            // SAFETY: devices of a list that has not been freed.
+            // SAFETY: `with_list` frees the list only after this closure.
             let device = list.iter().find(|device| unsafe { name(lib, **device) } == wanted);
-            // SAFETY: likewise.
+            // SAFETY: `with_list` frees the list only after this closure.
             device.map(|device| RawHandle::new("a context", unsafe { (lib.ibv_open_device)(*device) }))
         })?;
         let raw = context.unwrap_or(Err(libc::ENODEV))?;

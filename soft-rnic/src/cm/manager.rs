@@ -1,4 +1,4 @@
-//! The connection manager of a process: the switch behind a lock, and the event channels.
+//! The connection manager of a process: the state machine, behind a lock, and the event channels.
 
 use std::ffi::c_int;
 use std::io;
@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use rdma_mummy_sys::types::{ibv_qp_attr, ibv_qp_type};
 
-use super::bell::Bell;
-use super::fabric::Fabric;
-use super::switch::{QueueNumber, Switch};
+use super::address_table::AddressTable;
+use super::channel_notifier::ChannelNotifier;
+use super::state_machine::{ChannelNumber, CmStateMachine};
 use super::transport::{PortLocation, Transport};
-use super::types::{Ece, Event, IdNumber, JoinNumber, Kind, Parameters, PortSpace, Route};
+use super::types::{CmEvent, CmEventKind, CmRoute, ConnParams, Ece, IdNumber, JoinNumber, PortSpace};
 use crate::node::{Node, random};
 use crate::objects::rnic::Rnic;
 use crate::objects::setup::ProcessSetup;
@@ -20,57 +20,57 @@ use crate::status::Identifiers;
 
 /// The connection manager of this process. A forked child has a separate one; with its parent's,
 /// every call fails with `EIO`.
-pub(crate) struct Manager {
+pub(crate) struct ConnectionManager {
     rnic: Arc<Rnic>,
-    switch: Mutex<Switch>,
+    state_machine: Mutex<CmStateMachine>,
 }
 
 /// An event channel. Dropping it destroys its ids.
-pub(crate) struct Channel {
-    manager: Arc<Manager>,
-    queue: QueueNumber,
-    bell: Arc<Bell>,
+pub(crate) struct CmEventChannel {
+    manager: Arc<ConnectionManager>,
+    queue: ChannelNumber,
+    notifier: Arc<ChannelNotifier>,
 }
 
-impl Channel {
+impl CmEventChannel {
     /// A descriptor that is readable while events wait. It is an `eventfd` with one token for each
     /// event, and the program may make it non-blocking.
     pub(crate) fn descriptor(&self) -> i32 {
-        self.bell.descriptor()
+        self.notifier.descriptor()
     }
 
     /// Waits for an event, unless the descriptor is non-blocking. The event is counted for its id
-    /// (and its join); see [`Manager::destroy`].
+    /// (and its join); see [`ConnectionManager::destroy`].
     ///
     /// # Errors
     ///
     /// `EAGAIN` if no event waits, `EINTR` if a signal came, `EIO` in a forked child.
-    pub(crate) fn take(&self) -> io::Result<Event> {
+    pub(crate) fn take(&self) -> io::Result<CmEvent> {
         loop {
             self.manager.check_process().map_err(io::Error::from_raw_os_error)?;
-            self.bell.take()?;
+            self.notifier.take()?;
             // The event of this token may have been dropped with its id. Other events have separate
             // tokens.
-            if let Some(event) = self.manager.locked(|switch| switch.take(self.queue)) {
+            if let Some(event) = self.manager.locked(|state_machine| state_machine.take(self.queue)) {
                 return Ok(event);
             }
         }
     }
 }
 
-impl Drop for Channel {
+impl Drop for CmEventChannel {
     fn drop(&mut self) {
         // A forked child only drops its copy. It must not take the lock, because another thread may
         // have held the lock at the time of the fork.
         if self.manager.check_process().is_ok() {
-            self.manager.locked(|switch| switch.close_queue(self.queue, Instant::now()));
+            self.manager.locked(|state_machine| state_machine.close_queue(self.queue, Instant::now()));
         }
     }
 }
 
 /// Errors are positive error numbers. Every call may fail with `ENOENT` if the id does not exist
 /// (any more), and with `EIO` in a forked child.
-impl Manager {
+impl ConnectionManager {
     /// The current manager of the process, or a new one.
     ///
     /// # Errors
@@ -78,60 +78,60 @@ impl Manager {
     /// The errors of [`Rnic::acquire`].
     pub(crate) fn acquire() -> io::Result<Arc<Self>> {
         let rnic = Rnic::acquire()?;
-        rnic.ear().acquire(|| Self::new(Arc::clone(&rnic)))
+        rnic.cm_handler().acquire(|| Self::new(Arc::clone(&rnic)))
     }
 
     fn new(rnic: Arc<Rnic>) -> io::Result<Self> {
         let setup = ProcessSetup::get().map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
         let world: Arc<dyn Transport> = Arc::<Node>::clone(rnic.node());
         let seed = u128::from_ne_bytes(random()) as u64;
-        let (fabric, scale) = (Fabric::new(&setup.devices), setup.config.time_scale);
-        let switch = Mutex::new(Switch::new(fabric, world, scale, seed));
-        Ok(Self { rnic, switch })
+        let (addresses, scale) = (AddressTable::new(&setup.devices), setup.config.time_scale);
+        let state_machine = Mutex::new(CmStateMachine::new(addresses, world, scale, seed));
+        Ok(Self { rnic, state_machine })
     }
 
     fn check_process(&self) -> Result<(), c_int> {
         if self.rnic.node().is_forked() { Err(libc::EIO) } else { Ok(()) }
     }
 
-    /// Runs `act` on the switch. Readers with new events are woken after the switch is unlocked.
-    fn locked<R>(&self, act: impl FnOnce(&mut Switch) -> R) -> R {
-        let mut switch = self.switch.lock().unwrap_or_else(PoisonError::into_inner);
-        let result = act(&mut switch);
-        let bells = switch.take_bells();
-        drop(switch);
-        bells.iter().for_each(|bell| bell.ring());
+    /// Runs `act` on the state machine. Readers with new events are woken after the switch is unlocked.
+    fn locked<R>(&self, act: impl FnOnce(&mut CmStateMachine) -> R) -> R {
+        let mut state_machine = self.state_machine.lock().unwrap_or_else(PoisonError::into_inner);
+        let result = act(&mut state_machine);
+        let pending_notifiers = state_machine.take_notifiers();
+        drop(state_machine);
+        pending_notifiers.iter().for_each(|notifier| notifier.deliver());
         result
     }
 
-    fn with<T>(&self, act: impl FnOnce(&mut Switch) -> Result<T, c_int>) -> Result<T, c_int> {
+    fn with<T>(&self, act: impl FnOnce(&mut CmStateMachine) -> Result<T, c_int>) -> Result<T, c_int> {
         self.check_process()?;
         self.locked(act)
     }
 
     /// Called when the time requested from the node has come.
     pub(super) fn on_timer(&self) {
-        self.locked(|switch| switch.expire(Instant::now()));
+        self.locked(|state_machine| state_machine.expire(Instant::now()));
     }
 
     /// Called for a message of another process.
     pub(super) fn on_message(&self, from: u16, message: &[u8]) {
-        self.locked(|switch| switch.hear(from, message, Instant::now()));
+        self.locked(|state_machine| state_machine.receive(from, message, Instant::now()));
     }
 
     /// Called when another process is gone.
     pub(super) fn on_gone(&self, block: u16) {
-        self.locked(|switch| switch.gone(block, Instant::now()));
+        self.locked(|state_machine| state_machine.gone(block, Instant::now()));
     }
 
     /// Called when a device is removed.
     pub(super) fn on_removal(&self, device: u8) {
-        self.locked(|switch| switch.remove_device(device, Instant::now()));
+        self.locked(|state_machine| state_machine.remove_device(device, Instant::now()));
     }
 
     /// Called when the owner of a port is known.
     pub(super) fn on_found(&self, token: u64, found: PortLocation) {
-        self.locked(|switch| switch.found(token, found, Instant::now()));
+        self.locked(|state_machine| state_machine.found(token, found, Instant::now()));
     }
 
     /// Creates an event channel.
@@ -139,24 +139,24 @@ impl Manager {
     /// # Errors
     ///
     /// If the process has no descriptor left.
-    pub(crate) fn channel(self: &Arc<Self>) -> io::Result<Arc<Channel>> {
-        let bell = Arc::new(Bell::create()?);
+    pub(crate) fn channel(self: &Arc<Self>) -> io::Result<Arc<CmEventChannel>> {
+        let notifier = Arc::new(ChannelNotifier::create()?);
         let queue = self
-            .with(|switch| Ok(switch.open_queue(Arc::clone(&bell))))
+            .with(|state_machine| Ok(state_machine.open_queue(Arc::clone(&notifier))))
             .map_err(io::Error::from_raw_os_error)?;
-        Ok(Arc::new(Channel { manager: Arc::clone(self), queue, bell }))
+        Ok(Arc::new(CmEventChannel { manager: Arc::clone(self), queue, notifier }))
     }
 
     /// Creates an id. The port space determines the type of its queue pairs, except for
     /// [`PortSpace::Ib`].
     pub(crate) fn create(
         &self,
-        channel: &Channel,
+        channel: &CmEventChannel,
         uid: u64,
         space: PortSpace,
         qp_type: ibv_qp_type,
     ) -> Result<IdNumber, c_int> {
-        self.with(|switch| switch.create(channel.queue, uid, space, qp_type))
+        self.with(|state_machine| state_machine.create(channel.queue, uid, space, qp_type))
     }
 
     /// Destroys an id, and drops its events that the program has not taken (with the ids of
@@ -165,13 +165,13 @@ impl Manager {
     /// Returns how many events were taken. The caller must wait until all of those are
     /// acknowledged.
     pub(crate) fn destroy(&self, id: IdNumber) -> Result<u32, c_int> {
-        self.with(|switch| switch.destroy(id, Instant::now()))
+        self.with(|state_machine| state_machine.destroy(id, Instant::now()))
     }
 
     /// Sets the value by which events name the id. The id of a connection request raises no events
     /// before this call, so call it before [`accept`](Self::accept).
     pub(crate) fn set_uid(&self, id: IdNumber, uid: u64) -> Result<(), c_int> {
-        self.with(|switch| switch.set_uid(id, uid))
+        self.with(|state_machine| state_machine.set_uid(id, uid))
     }
 
     /// Binds an id to an address. With port 0 the port is chosen now. With an unspecified address
@@ -181,7 +181,7 @@ impl Manager {
     /// - `EADDRINUSE`: another id has the address and port.
     /// - `EINVAL`: the id is bound already.
     pub(crate) fn bind(&self, id: IdNumber, address: SocketAddr) -> Result<(), c_int> {
-        self.with(|switch| switch.bind(id, address))
+        self.with(|state_machine| state_machine.bind(id, address))
     }
 
     /// Binds the id to the source, unless it is bound, and resolves the destination. The result
@@ -193,29 +193,31 @@ impl Manager {
         destination: SocketAddr,
         timeout: Duration,
     ) -> Result<(), c_int> {
-        self.with(|switch| switch.resolve_addr(id, source, destination, timeout, Instant::now()))
+        self.with(|state_machine| {
+            state_machine.resolve_addr(id, source, destination, timeout, Instant::now())
+        })
     }
 
     /// Resolves the route to the destination. The result comes as an event.
     pub(crate) fn resolve_route(&self, id: IdNumber) -> Result<(), c_int> {
-        self.with(|switch| switch.resolve_route(id))
+        self.with(|state_machine| state_machine.resolve_route(id))
     }
 
     /// The route of an id, as far as it is known.
-    pub(crate) fn route(&self, id: IdNumber) -> Result<Route, c_int> {
-        self.with(|switch| switch.route(id))
+    pub(crate) fn route(&self, id: IdNumber) -> Result<CmRoute, c_int> {
+        self.with(|state_machine| state_machine.route(id))
     }
 
     /// Starts accepting connection requests. `backlog` is the number of requests that may wait; 0,
     /// a negative or a too large number means the host's limit.
     pub(crate) fn listen(&self, id: IdNumber, backlog: c_int) -> Result<(), c_int> {
-        self.with(|switch| switch.listen(id, backlog))
+        self.with(|state_machine| state_machine.listen(id, backlog))
     }
 
     /// Sends a connection request to the destination's listener, or asks it where to send
     /// datagrams.
-    pub(crate) fn connect(&self, id: IdNumber, parameters: &Parameters, ece: Ece) -> Result<(), c_int> {
-        self.with(|switch| switch.connect(id, parameters, ece, Instant::now()))
+    pub(crate) fn connect(&self, id: IdNumber, parameters: &ConnParams, ece: Ece) -> Result<(), c_int> {
+        self.with(|state_machine| state_machine.connect(id, parameters, ece, Instant::now()))
     }
 
     /// Accepts a request.
@@ -225,33 +227,33 @@ impl Manager {
     pub(crate) fn accept(
         &self,
         id: IdNumber,
-        parameters: Option<&Parameters>,
+        parameters: Option<&ConnParams>,
         ece: Ece,
     ) -> Result<(), c_int> {
-        self.with(|switch| switch.accept(id, parameters, ece, Instant::now()))
+        self.with(|state_machine| state_machine.accept(id, parameters, ece, Instant::now()))
     }
 
     /// Rejects a request, or on the active side a response. `reason` is 28 (consumer defined) or 35
     /// (vendor options not supported).
     pub(crate) fn reject(&self, id: IdNumber, reason: u8, data: &[u8]) -> Result<(), c_int> {
-        self.with(|switch| switch.reject(id, reason, data, Instant::now()))
+        self.with(|state_machine| state_machine.reject(id, reason, data, Instant::now()))
     }
 
-    /// Ends a connection, or answers the peer's end.
+    /// Endpoints a connection, or answers the peer's end.
     pub(crate) fn disconnect(&self, id: IdNumber) -> Result<(), c_int> {
-        self.with(|switch| switch.disconnect(id, Instant::now()))
+        self.with(|state_machine| state_machine.disconnect(id, Instant::now()))
     }
 
     /// Reports an asynchronous event of the id's queue pair: `IBV_EVENT_COMM_EST` establishes the
     /// passive side.
     pub(crate) fn notify(&self, id: IdNumber, event: u32) -> Result<(), c_int> {
-        self.with(|switch| switch.notify(id, event))
+        self.with(|state_machine| state_machine.notify(id, event))
     }
 
     /// Fills in the attributes for moving the id's queue pair to `attr.qp_state`; returns the
     /// attribute mask.
     pub(crate) fn init_qp_attr(&self, id: IdNumber, attr: &mut ibv_qp_attr) -> Result<c_int, c_int> {
-        self.with(|switch| switch.init_qp_attr(id, attr))
+        self.with(|state_machine| state_machine.init_qp_attr(id, attr))
     }
 
     /// Sets an option of `RDMA_OPTION_ID` or `RDMA_OPTION_IB`. The value has the memory layout of
@@ -263,18 +265,24 @@ impl Manager {
         name: c_int,
         value: &[u8],
     ) -> Result<(), c_int> {
-        self.with(|switch| switch.set_option(id, level, name, value))
+        self.with(|state_machine| state_machine.set_option(id, level, name, value))
     }
 
     /// Moves an id and its waiting events to another channel. Returns how many events were taken,
     /// as for [`destroy`](Self::destroy).
-    pub(crate) fn migrate(&self, id: IdNumber, channel: &Channel) -> Result<u32, c_int> {
-        self.with(|switch| switch.migrate(id, channel.queue))
+    pub(crate) fn migrate(&self, id: IdNumber, channel: &CmEventChannel) -> Result<u32, c_int> {
+        self.with(|state_machine| state_machine.migrate(id, channel.queue))
     }
 
     /// Raises an event that the library itself produces.
-    pub(crate) fn write(&self, id: IdNumber, kind: Kind, status: c_int, argument: u64) -> Result<(), c_int> {
-        self.with(|switch| switch.write(id, kind, status, argument))
+    pub(crate) fn write(
+        &self,
+        id: IdNumber,
+        kind: CmEventKind,
+        status: c_int,
+        argument: u64,
+    ) -> Result<(), c_int> {
+        self.with(|state_machine| state_machine.write(id, kind, status, argument))
     }
 
     /// Joins a multicast group. The event tells how to send to the group.
@@ -282,23 +290,23 @@ impl Manager {
     /// To receive, the caller attaches the queue pair to the GID in the event's `ah_attr.grh.dgid`,
     /// with LID 0. `uid` names the membership in events.
     pub(crate) fn join(&self, id: IdNumber, group: SocketAddr, uid: u64) -> Result<JoinNumber, c_int> {
-        self.with(|switch| switch.join(id, group, uid))
+        self.with(|state_machine| state_machine.join(id, group, uid))
     }
 
     /// Leaves a group, and drops the membership's waiting events. Returns how many of its events
     /// were taken, as for [`destroy`](Self::destroy).
     pub(crate) fn leave(&self, join: JoinNumber) -> Result<u32, c_int> {
-        self.with(|switch| switch.leave(join))
+        self.with(|state_machine| state_machine.leave(join))
     }
 
     /// The numbers of ids. A forked child has none.
     pub(crate) fn identifiers(&self) -> Identifiers {
-        self.with(|switch| Ok(switch.identifiers())).unwrap_or_default()
+        self.with(|state_machine| Ok(state_machine.identifiers())).unwrap_or_default()
     }
 
-    /// See [`Switch::counts`].
+    /// See [`CmStateMachine::counts`].
     #[cfg(all(test, not(loom)))]
     pub(super) fn counts(&self) -> [usize; 6] {
-        self.locked(|switch| switch.counts())
+        self.locked(|state_machine| state_machine.counts())
     }
 }

@@ -40,7 +40,7 @@ pub(super) trait Transport: Send + Sync {
     /// An error number: `EADDRINUSE` if another process has the port, or none is free.
     fn take_port(&self, space: PortSpace, port: u16) -> Result<PortLease, c_int>;
 
-    /// The owner of a port. `None` means that [`Switch::found`](super::switch::Switch::found) will
+    /// The owner of a port. `None` means that [`CmStateMachine::found`](super::state_machine::CmStateMachine::found) will
     /// be called, at `until` or shortly after at the latest.
     ///
     /// An immediate answer may be out of date; with `fresh` the owner is always asked.
@@ -61,12 +61,12 @@ pub(super) trait Transport: Send + Sync {
     /// If no process can be reached.
     fn send(&self, block: u16, message: &[u8]) -> io::Result<()>;
 
-    /// Requests a call of [`Switch::expire`](super::switch::Switch::expire) at this time.
+    /// Requests a call of [`CmStateMachine::expire`](super::state_machine::CmStateMachine::expire) at this time.
     fn wake_at(&self, when: Instant);
 }
 
 #[cfg(any(fuzzing, all(test, not(loom))))]
-pub(super) use alone::Alone;
+pub(super) use alone::LoopbackTransport;
 
 /// An environment for tests.
 #[cfg(any(fuzzing, all(test, not(loom))))]
@@ -81,33 +81,33 @@ mod alone {
 
     /// An environment without other processes.
     #[derive(Clone, Default)]
-    pub(in crate::cm) struct Alone(Arc<Mutex<Ports>>);
+    pub(in crate::cm) struct LoopbackTransport(Arc<Mutex<LocalPorts>>);
 
     #[derive(Default)]
-    struct Ports {
+    struct LocalPorts {
         taken: HashSet<(PortSpace, u16)>,
         next: u16,
     }
 
-    struct Port {
-        of: Alone,
+    struct LocalPort {
+        of: LoopbackTransport,
         space: PortSpace,
         port: u16,
     }
 
-    impl Alone {
-        fn ports(&self) -> MutexGuard<'_, Ports> {
+    impl LoopbackTransport {
+        fn ports(&self) -> MutexGuard<'_, LocalPorts> {
             self.0.lock().unwrap_or_else(PoisonError::into_inner)
         }
     }
 
-    impl Drop for Port {
+    impl Drop for LocalPort {
         fn drop(&mut self) {
             self.of.ports().taken.remove(&(self.space, self.port));
         }
     }
 
-    impl Transport for Alone {
+    impl Transport for LoopbackTransport {
         fn take_port(&self, space: PortSpace, port: u16) -> Result<PortLease, c_int> {
             let mut ports = self.ports();
             let port = if port == 0 {
@@ -123,7 +123,7 @@ mod alone {
             if !ports.taken.insert((space, port)) {
                 return Err(libc::EADDRINUSE);
             }
-            Ok(PortLease::new(port, Port { of: self.clone(), space, port }))
+            Ok(PortLease::new(port, LocalPort { of: self.clone(), space, port }))
         }
 
         fn find_port(

@@ -13,7 +13,7 @@ use crate::objects::device::Device;
 pub(crate) const MAX_DATA: usize = 255;
 
 /// Private data.
-pub(crate) type Data = ArrayVec<u8, MAX_DATA>;
+pub(crate) type PrivateData = ArrayVec<u8, MAX_DATA>;
 
 /// An id. The number of a destroyed id is never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -48,8 +48,8 @@ impl PortSpace {
 
 /// The parameters that one side sends to the other when it connects or accepts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Parameters {
-    pub(crate) private_data: Data,
+pub(crate) struct ConnParams {
+    pub(crate) private_data: PrivateData,
     pub(crate) responder_resources: u8,
     pub(crate) initiator_depth: u8,
     pub(crate) flow_control: u8,
@@ -72,11 +72,11 @@ pub(crate) struct Ece {
 /// The type of an event, with the numbers of `enum rdma_cm_event_type`.
 ///
 /// Some types never occur here, because routes are always found and addresses never change. The
-/// library [writes](super::Manager::write) the last three. Only the library knows whether a queue
+/// library [writes](super::ConnectionManager::write) the last three. Only the library knows whether a queue
 /// pair follows its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub(crate) enum Kind {
+pub(crate) enum CmEventKind {
     AddrResolved = 0,
     AddrError = 1,
     RouteResolved = 2,
@@ -97,55 +97,55 @@ pub(crate) enum Kind {
 
 /// How to send datagrams to the peer, or to a group.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Address {
+pub(crate) struct UdAddress {
     pub(crate) ah_attr: ibv_ah_attr,
     pub(crate) qp_num: u32,
     pub(crate) qkey: u32,
 }
 
-impl fmt::Debug for Address {
+impl fmt::Debug for UdAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { qp_num, qkey, .. } = self;
-        f.debug_struct("Address").field("qp_num", qp_num).field("qkey", qkey).finish_non_exhaustive()
+        f.debug_struct("UdAddress").field("qp_num", qp_num).field("qkey", qkey).finish_non_exhaustive()
     }
 }
 
 /// The data of an event.
 #[derive(Clone, Debug, Default)]
-pub(crate) enum Details {
+pub(crate) enum EventDetails {
     #[default]
     Nothing,
     /// Data of a connection. As in the kernel, private data has the length of the message's field:
     /// the peer's data, then zeros.
-    Connection(Parameters),
+    Connection(ConnParams),
     /// Data about datagrams.
-    Datagram { private_data: Data, address: Address },
+    Datagram { private_data: PrivateData, address: UdAddress },
     /// The argument of an event that the program has written.
     Argument(u64),
 }
 
 /// An event of an id.
 #[derive(Clone, Debug)]
-pub(crate) struct Event {
+pub(crate) struct CmEvent {
     /// The id; for a connection request, the listener.
     pub(crate) id: IdNumber,
-    /// The value given to [`Manager::create`](super::Manager::create) or `set_uid`.
+    /// The value given to [`ConnectionManager::create`](super::ConnectionManager::create) or `set_uid`.
     pub(crate) uid: u64,
-    pub(crate) kind: Kind,
+    pub(crate) kind: CmEventKind,
     pub(crate) status: c_int,
-    pub(crate) details: Details,
+    pub(crate) details: EventDetails,
     pub(crate) ece: Ece,
     /// The id created for a connection request. It is on the listener's channel and has uid 0, so
     /// it raises no events before `set_uid`. The program that takes the event must destroy it.
     pub(crate) request: Option<IdNumber>,
     /// For multicast: the membership, and the value given to
-    /// [`Manager::join`](super::Manager::join).
+    /// [`ConnectionManager::join`](super::ConnectionManager::join).
     pub(crate) join: Option<(JoinNumber, u64)>,
 }
 
 /// The device, port and GID that an id uses.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Path {
+pub(crate) struct CmPath {
     pub(crate) device: &'static Device,
     /// Starts at 1.
     pub(crate) port: u8,
@@ -156,11 +156,11 @@ pub(crate) struct Path {
 
 /// The route of an id, as far as it is known. Addresses without a port have port 0.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Route {
+pub(crate) struct CmRoute {
     pub(crate) source: Option<SocketAddr>,
     pub(crate) destination: Option<SocketAddr>,
     /// `None` until the id is bound to an address of a device.
-    pub(crate) path: Option<Path>,
+    pub(crate) path: Option<CmPath>,
     /// Known once the address is resolved.
     pub(crate) dgid: Option<[u8; 16]>,
     /// The route is resolved: a path record exists, of which the following fields are the variable

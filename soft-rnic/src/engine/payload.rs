@@ -1,4 +1,4 @@
-//! Moving payload between pieces of this process's memory and pieces of a peer's.
+//! Payload: copies between this process's memory and a peer's, by mapping, kernel or owner.
 
 use arrayvec::ArrayVec;
 

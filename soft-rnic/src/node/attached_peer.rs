@@ -12,7 +12,7 @@ use super::peer_ids::PeerLease;
 use super::service::{EventSource, PACKETS_PER_TURN, ServiceThread};
 use super::{CALL_CELL, NodeState};
 use crate::platform::process::{Lifeline, Process};
-use crate::platform::socket::{MANY, Received, ReceivedMany, Room, Socket};
+use crate::platform::socket::{MANY, ReceiveBuffers, Received, ReceivedMany, Socket};
 use crate::platform::user;
 use crate::shared::hazard::{HazardSlot, TRANSFER_SLOTS};
 use crate::shared::segment::LAYOUT_VERSION;
@@ -269,7 +269,7 @@ impl ServiceThread {
     fn receive_packets(&mut self, peer: &mut AttachedPeer, most: usize) -> bool {
         // Take the buffer out of `self`, because the handling of a packet may read packets of
         // another peer.
-        let mut room = self.room.take().unwrap_or_else(Room::new);
+        let mut room = self.room.take().unwrap_or_else(ReceiveBuffers::new);
         let mut ended = false;
         for _ in 0..most.div_ceil(MANY) {
             let count = match peer.socket.receive_many(&mut room) {

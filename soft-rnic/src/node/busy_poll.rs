@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_vigil_lasts_for_a_moment_after_the_last_letter() {
+    fn busy_polling_lasts_briefly_after_the_last_message() {
         let (mut busy_poll, start) = (BusyPoll::default(), Instant::now());
         assert!(!busy_poll.is_active(start));
         busy_poll.start(start);
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn where_others_want_the_processor_there_is_none_for_a_while() {
+    fn busy_polling_pauses_while_others_use_the_processor() {
         let (mut busy_poll, start) = (BusyPoll::default(), Instant::now());
         busy_poll.start(start);
         busy_poll.yielded(TIME_SLICE, start);

@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_shrink_or_is_private_is_not_shared() {
+    fn shrinkable_or_private_memory_is_not_exported() {
         let exports = exports();
         let (_unsealed, base) = mapped(SealFlags::GROW, MapFlags::SHARED);
         assert_eq!(look(&exports, base, 1), None);

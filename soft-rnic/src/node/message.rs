@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_is_understood() {
+    fn messages_decode_as_they_were_encoded() {
         for request in requests() {
             let packet = request.encode();
             assert!(packet.len() < REQUEST);
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_or_too_long_is_not() {
+    fn truncated_or_overlong_message_is_refused() {
         // The node does not check the contents of a CM message, so that it cannot detect a
         // truncated one.
         for mut packet in requests().iter().map(Request::encode) {

@@ -107,7 +107,7 @@ mod tests {
     use crate::shared::hazard::Hazard;
 
     #[test]
-    fn numbers_rest_and_come_without_marks() {
+    fn numbers_rest_and_come_without_hazards() {
         let (peer_ids, segment) = (PeerIds::new(), Segment::create().expect("memory"));
         let first = peer_ids.assign(&segment, None).expect("a number");
         assert_eq!(first.peer_id, 1);

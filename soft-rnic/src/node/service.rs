@@ -23,7 +23,7 @@ use super::peer_process::PeerProcess;
 use super::port_lookup::PortLookup;
 use super::ports::PortListener;
 use crate::platform::fork::ForkSafeFd;
-use crate::platform::socket::Room;
+use crate::platform::socket::ReceiveBuffers;
 use crate::platform::threads;
 
 std::thread_local! {
@@ -76,7 +76,7 @@ pub(crate) struct ServiceThread {
     pub(crate) busy_poll: BusyPoll,
     pub(crate) buffer: Box<[u8]>,
     /// Receive buffer for packets of attached peers.
-    pub(crate) room: Option<Box<Room<REQUEST>>>,
+    pub(crate) room: Option<Box<ReceiveBuffers<REQUEST>>>,
 }
 
 /// Starts the thread.

@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lanes_add_up_path_by_path() {
+    fn transfer_slots_add_up_path_by_path() {
         let (transfer_slots, counters) = (TransferSlots::new(), TrafficCounters::default());
         counters.add(&transfer_slots.lock(0), PayloadPath::Vm, 100);
         counters.add(&transfer_slots.lock(1), PayloadPath::Vm, 11);

@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quiescence_needs_each_lane_once() {
+    fn quiescence_needs_each_transfer_slot_once() {
         let transfer_slots = TransferSlots::new();
         let mut quiescence = Quiescence::new();
         let first = transfer_slots.lock(TRANSFER_SLOTS);

@@ -1,4 +1,4 @@
-//! PostingGuard with `ibv_post_send`.
+//! Posting with `ibv_post_send`.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use rdma_mummy_sys::types::{
 use super::Qp;
 use super::send_queue::{DatagramDestination, PostErrno, SendQueueProducer, SendRequestHeader};
 use crate::config::Mode;
-use crate::verbs::address_handle::ah_of;
-use crate::verbs::memory_window::mw_of;
+use crate::objects::address_handle::ah_of;
+use crate::objects::memory_window::mw_of;
 
 /// Operations of a queue pair type. A target of an extended reliable connection has a send queue without places.
 pub(crate) fn type_has(qp_type: ibv_qp_type, opcode: ibv_wr_opcode) -> bool {

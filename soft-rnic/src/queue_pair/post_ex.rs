@@ -1,4 +1,4 @@
-//! PostingGuard with `ibv_wr_start`, `ibv_wr_*`, `ibv_wr_set_*` and `ibv_wr_complete`.
+//! Posting with `ibv_wr_start`, `ibv_wr_*`, `ibv_wr_set_*` and `ibv_wr_complete`.
 //!
 //! `ibv_wr_start` takes the queue pair's posting lock and `ibv_wr_complete` or `ibv_wr_abort` gives it back, as the manual
 //! page says of threads. What goes wrong between is told by `ibv_wr_complete`, and then nothing is posted.
@@ -16,10 +16,10 @@ use rdma_mummy_sys::types::{
 };
 use spin::mutex::SpinMutexGuard;
 
+use super::c_object::qp_of_ex;
 use super::post::{VALUE_GIVEN, bind_fields, brings_back, destination, is_of_window, type_has};
 use super::send_queue::{PostErrno, SendQueueProducer, SendRequestHeader};
 use super::{Qp, Spin};
-use crate::verbs::queue_pair::qp_of_ex;
 
 /// A list that is being built.
 #[derive(Debug, Default)]

@@ -115,7 +115,7 @@ unsafe fn fill_from_hints(info: &mut rdma_addrinfo, hints: &rdma_addrinfo) -> Re
 }
 
 /// Why there is no information: an error number, or one of `getaddrinfo`'s own, which is returned as it is.
-pub(super) enum Refusal {
+pub(super) enum AddrinfoError {
     Number(c_int),
     Name(c_int),
 }
@@ -127,28 +127,28 @@ pub(super) unsafe fn find(
     node: *const c_char,
     service: *const c_char,
     hints: *const rdma_addrinfo,
-) -> Result<*mut rdma_addrinfo, Refusal> {
+) -> Result<*mut rdma_addrinfo, AddrinfoError> {
     if node.is_null() && service.is_null() && hints.is_null() {
-        return Err(Refusal::Number(libc::EINVAL));
+        return Err(AddrinfoError::Number(libc::EINVAL));
     }
     let none = rdma_addrinfo::default();
     // SAFETY: the caller's promises; what the C library found is freed once.
     unsafe {
         let (hints, c_hints) = hints.as_ref().map_or((&none, None), |hints| (hints, Some(c_hints(hints))));
-        let info = allocate::<rdma_addrinfo>(1).map_err(Refusal::Number)?;
+        let info = allocate::<rdma_addrinfo>(1).map_err(AddrinfoError::Number)?;
         let filled = if node.is_null() && service.is_null() {
-            fill_from_hints(&mut *info, hints).map_err(Refusal::Number)
+            fill_from_hints(&mut *info, hints).map_err(AddrinfoError::Number)
         } else {
             let mut found = ptr::null_mut();
             let c_hints = c_hints.as_ref().map_or(ptr::null(), ptr::from_ref);
             match libc::getaddrinfo(node, service, c_hints, &raw mut found) {
                 0 => {
                     // As librdmacm, the first one only: programs look at no other.
-                    let filled = fill(&mut *info, hints, &*found).map_err(Refusal::Number);
+                    let filled = fill(&mut *info, hints, &*found).map_err(AddrinfoError::Number);
                     libc::freeaddrinfo(found);
                     filled
                 }
-                error => Err(Refusal::Name(error)),
+                error => Err(AddrinfoError::Name(error)),
             }
         };
         let filled = filled.and_then(|()| {
@@ -157,7 +157,7 @@ pub(super) unsafe fn find(
             if *length != 0 {
                 return Ok(());
             }
-            copy(hints.ai_src_addr, hints.ai_src_len, to, length).map_err(Refusal::Number)
+            copy(hints.ai_src_addr, hints.ai_src_len, to, length).map_err(AddrinfoError::Number)
         });
         if filled.is_err() {
             freeaddrinfo(info);
@@ -205,8 +205,8 @@ pub(super) unsafe extern "C" fn getaddrinfo(
     // SAFETY: the caller's promises.
     match unsafe { find(node, service, hints).map(|info| result.write(info)) } {
         Ok(()) => 0,
-        Err(Refusal::Number(error)) => finish(Err(error)),
-        Err(Refusal::Name(error)) => {
+        Err(AddrinfoError::Number(error)) => finish(Err(error)),
+        Err(AddrinfoError::Name(error)) => {
             if error != libc::EAI_SYSTEM {
                 errno::set(libc::EINVAL);
             }

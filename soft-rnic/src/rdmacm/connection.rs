@@ -5,9 +5,9 @@ use std::slice;
 
 use rdma_mummy_sys::types::*;
 
-use super::id::{Id, id_of, name};
+use super::id::{CmIdState, id_of, name};
 use super::{ece, event, finish, queue_pair, resolve};
-use crate::cm::{Data, Ece, Parameters};
+use crate::cm::{ConnParams, Ece, PrivateData};
 use crate::objects::setup::ProcessSetup;
 
 /// The reason of a rejection: the program's own.
@@ -62,18 +62,18 @@ unsafe fn checked<'a>(
 /// - `id` is live, `state` its own, and the private data readable.
 unsafe fn parameters(
     id: *mut rdma_cm_id,
-    state: &Id,
+    state: &CmIdState,
     given: Option<&rdma_conn_param>,
-) -> Result<Parameters, c_int> {
+) -> Result<ConnParams, c_int> {
     let settings = state.settings();
-    let mut private_data = Data::try_from(&settings.connect_data[..]).map_err(|_| libc::EINVAL)?;
-    let mut told = Parameters {
+    let mut private_data = PrivateData::try_from(&settings.connect_data[..]).map_err(|_| libc::EINVAL)?;
+    let mut told = ConnParams {
         responder_resources: settings.responder_resources,
         initiator_depth: settings.initiator_depth,
         flow_control: 1,
         retry_count: RETRIES,
         rnr_retry_count: RETRIES,
-        ..Parameters::default()
+        ..ConnParams::default()
     };
     // SAFETY: the caller's promises.
     unsafe {
@@ -92,7 +92,7 @@ unsafe fn parameters(
             told.srq = !(*qp).srq.is_null();
         }
     }
-    Ok(Parameters { private_data, ..told })
+    Ok(ConnParams { private_data, ..told })
 }
 
 /// The program's private data.

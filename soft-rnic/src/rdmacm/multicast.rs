@@ -9,7 +9,7 @@ use rdma_mummy_sys::types::*;
 
 use super::id::{Acknowledged, id_of};
 use super::{check, event, finish, lib, socket_address};
-use crate::cm::{Details, JoinNumber};
+use crate::cm::{EventDetails, JoinNumber};
 
 /// An id's membership of a group. Events name it by its address; as with ids, it lives until they are acknowledged.
 pub(super) struct Membership {
@@ -50,11 +50,11 @@ pub(super) unsafe fn of_uid(uid: u64) -> Arc<Membership> {
 pub(super) unsafe fn joined(
     id: *mut rdma_cm_id,
     membership: &Membership,
-    details: &Details,
+    details: &EventDetails,
 ) -> Result<(), c_int> {
     // SAFETY: the caller's promise.
     let qp = unsafe { (*id).qp };
-    let Details::Datagram { address, .. } = details else { return Ok(()) };
+    let EventDetails::Datagram { address, .. } = details else { return Ok(()) };
     if qp.is_null() || membership.is_send_only {
         return Ok(());
     }

@@ -6,7 +6,7 @@ use std::ptr;
 use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::verbs;
 
-use super::id::{Id, id_of};
+use super::id::{CmIdState, id_of};
 use super::{check, check_pointer, ece, finish, lib};
 use crate::objects::setup::ProcessSetup;
 
@@ -151,7 +151,7 @@ unsafe fn create(id: *mut rdma_cm_id, attr: &mut ibv_qp_init_attr_ex) -> Result<
 }
 
 /// The XRC domain of the id's device, for who gives none.
-pub(super) fn xrcd(state: &Id) -> Result<*mut ibv_xrcd, c_int> {
+pub(super) fn xrcd(state: &CmIdState) -> Result<*mut ibv_xrcd, c_int> {
     let domain = state.settings().domain.clone();
     domain.ok_or(libc::EINVAL)?.xrcd()
 }
@@ -161,7 +161,7 @@ pub(super) fn xrcd(state: &Id) -> Result<*mut ibv_xrcd, c_int> {
 /// - `id` is live and bound to a device, `state` its own, and `attr` valid; what it names is live.
 unsafe fn create_and_prepare(
     id: *mut rdma_cm_id,
-    state: &Id,
+    state: &CmIdState,
     attr: &mut ibv_qp_init_attr_ex,
 ) -> Result<*mut ibv_qp, c_int> {
     // SAFETY: the caller's promises.

@@ -7,13 +7,13 @@ use std::time::Duration;
 use libc::{fd_set, iovec, msghdr, nfds_t, off_t, pollfd, sockaddr, sockaddr_storage, socklen_t, timeval};
 use rdma_mummy_sys::RdmaCm;
 
-use super::options::Options;
-use super::poll::{self, Sets};
-use super::queues::Piece;
-use super::socket::{Look, Socket};
+use super::options::RsOptions;
+use super::poll::{self, FdSets};
+use super::queues::UserBuffer;
+use super::socket::{PollDepth, RSocket};
 use super::table;
 use super::wait::Deadline;
-use crate::cm::Manager;
+use crate::cm::ConnectionManager;
 use crate::platform::errno;
 use crate::rdmacm::socket_address;
 
@@ -86,10 +86,10 @@ unsafe extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_i
         if !matches!(protocol, 0 | libc::IPPROTO_TCP) {
             return Err(libc::EPROTONOSUPPORT);
         }
-        let manager = Manager::acquire().map_err(|error| errno::refused("rsocket", &error))?;
+        let manager = ConnectionManager::acquire().map_err(|error| errno::refused("rsocket", &error))?;
         let is_nonblocking = flags & libc::SOCK_NONBLOCK != 0;
-        let options = Options::new(is_nonblocking);
-        Ok(table::enter(Arc::new(Socket::create(manager, domain, options)?)))
+        let options = RsOptions::new(is_nonblocking);
+        Ok(table::enter(Arc::new(RSocket::create(manager, domain, options)?)))
     };
     finish(create())
 }
@@ -193,8 +193,8 @@ unsafe extern "C" fn rclose(number: c_int) -> c_int {
     finish(close())
 }
 
-fn piece(base: *const c_void, length: usize) -> Piece {
-    Piece { base: base.cast_mut().cast(), length }
+fn piece(base: *const c_void, length: usize) -> UserBuffer {
+    UserBuffer { base: base.cast_mut().cast(), length }
 }
 
 /// Reads a vector.
@@ -202,7 +202,7 @@ fn piece(base: *const c_void, length: usize) -> Piece {
 /// # Safety
 ///
 /// - So many pieces are readable, if that is no error.
-unsafe fn pieces(vector: *const iovec, count: usize) -> Result<Vec<Piece>, c_int> {
+unsafe fn pieces(vector: *const iovec, count: usize) -> Result<Vec<UserBuffer>, c_int> {
     if vector.is_null() && count != 0 {
         return Err(libc::EFAULT);
     }
@@ -216,7 +216,7 @@ unsafe fn pieces(vector: *const iovec, count: usize) -> Result<Vec<Piece>, c_int
 /// # Safety
 ///
 /// - As of [`pieces`].
-unsafe fn counted_pieces(vector: *const iovec, count: c_int) -> Result<Vec<Piece>, c_int> {
+unsafe fn counted_pieces(vector: *const iovec, count: c_int) -> Result<Vec<UserBuffer>, c_int> {
     let count = usize::try_from(count).ok().filter(|count| *count <= IOV_MAX).ok_or(libc::EINVAL)?;
     // SAFETY: the caller's promise.
     unsafe { pieces(vector, count) }
@@ -257,7 +257,7 @@ unsafe extern "C" fn rrecvfrom(
 /// # Safety
 ///
 /// - The message is readable or null, and its vector.
-unsafe fn message_pieces(message: *const msghdr) -> Result<Vec<Piece>, c_int> {
+unsafe fn message_pieces(message: *const msghdr) -> Result<Vec<UserBuffer>, c_int> {
     if message.is_null() {
         return Err(libc::EFAULT);
     }
@@ -374,7 +374,7 @@ unsafe extern "C" fn rselect(
                 let time = Duration::from_secs(seconds).checked_add(Duration::from_micros(micros));
                 deadline = Deadline::after(time);
             }
-            poll::select(nfds, &Sets([readfds, writefds, exceptfds]), deadline)
+            poll::select(nfds, &FdSets([readfds, writefds, exceptfds]), deadline)
         }
     };
     finish(wait())
@@ -434,7 +434,7 @@ unsafe extern "C" fn rgetsockopt(
             return Err(libc::EFAULT);
         }
         // What has happened may be what is asked for.
-        socket.ready(0, Look::Thoroughly);
+        socket.ready(0, PollDepth::Thoroughly);
         let told = socket.locked().option(level, name)?;
         // SAFETY: the caller's places.
         unsafe {

@@ -40,6 +40,20 @@ impl<const WORDS: usize> GenerationGuarded<WORDS> {
     }
 }
 
+/// A GID as two words of an entry, in the byte order of the host.
+pub(crate) fn gid_words(gid: [u8; 16]) -> [u64; 2] {
+    let (low, high) = gid.split_at(8);
+    [low, high].map(|half| u64::from_ne_bytes(half.try_into().expect("half a GID is eight bytes")))
+}
+
+/// The GID in two words of an entry.
+pub(crate) fn gid_of(words: [u64; 2]) -> [u8; 16] {
+    let mut gid = [0; 16];
+    gid[..8].copy_from_slice(&words[0].to_ne_bytes());
+    gid[8..].copy_from_slice(&words[1].to_ne_bytes());
+    gid
+}
+
 /// Defines an entry that holds a descriptor, with `publish`, `withdraw`, `read` and `is_current`.
 macro_rules! descriptor_entry {
     ($Entry:ident, $Descriptor:ident, $words:literal) => {

@@ -21,7 +21,7 @@ use super::segment::{
     COMPLETION_QUEUES_AT, HAZARDS_AT, HEAP, HEAP_AT, LENGTH, MAX_SGE, MEMBERS_AT, QUEUE_PAIRS_AT, REGIONS_AT,
     SHARED_QUEUES_AT, Segment, Slot, ring_bytes, slot_stride,
 };
-use super::slot::{Delivery, EAGER, Room};
+use super::slot::{Delivery, EAGER, RecvCapacity};
 use crate::engine::hostile::{HostilePeer, HostileSends, send_into};
 use crate::platform::copy;
 use crate::sync::Relaxed;
@@ -35,7 +35,7 @@ const RING_WORDS: usize = 64;
 
 /// One step of an input.
 #[derive(Clone, Copy, Debug)]
-struct Step {
+struct HostileInput {
     what: u8,
     kind: u8,
     index: u16,
@@ -43,7 +43,7 @@ struct Step {
     word: u64,
 }
 
-impl Step {
+impl HostileInput {
     fn all(data: &[u8]) -> impl Iterator<Item = Self> + Clone {
         data.as_chunks::<16>().0.iter().take(STEPS).map(|bytes| {
             let all = u128::from_le_bytes(*bytes);
@@ -87,12 +87,13 @@ pub fn hostile_segment(data: &[u8]) {
 fn run(data: &[u8]) -> HostileSends {
     let segment = Segment::create().expect("memory for a segment");
     let mut hostile = Hostile { segment: &segment, writer: GenerationWriter::default() };
-    for step in Step::all(data) {
+    for step in HostileInput::all(data) {
         hostile.step(step);
     }
-    let hostile_peers: Vec<_> = Step::all(data).take(QUEUE_PAIRS).map(Step::hostile_peer).collect();
+    let hostile_peers: Vec<_> =
+        HostileInput::all(data).take(QUEUE_PAIRS).map(HostileInput::hostile_peer).collect();
     // While the executor sends, the peer goes on to write the rest of the input.
-    let mut rest = Step::all(data).skip(QUEUE_PAIRS).cycle();
+    let mut rest = HostileInput::all(data).skip(QUEUE_PAIRS).cycle();
     send_into(segment, &hostile_peers, |segment| {
         if let Some(step) = rest.next() {
             Hostile { segment, writer: GenerationWriter::default() }.step(step);
@@ -106,7 +107,7 @@ struct Hostile<'a> {
 }
 
 impl Hostile<'_> {
-    fn step(&mut self, step: Step) {
+    fn step(&mut self, step: HostileInput) {
         match step.what % 12 {
             0 => self.write(step, 1),
             1 => self.write(step, 64),
@@ -136,7 +137,7 @@ impl Hostile<'_> {
     }
 
     /// Writes a word `times` times, at the place that the kind selects.
-    fn write(&self, step: Step, times: usize) {
+    fn write(&self, step: HostileInput, times: usize) {
         let near = usize::from(step.index) * 8;
         let at = match step.kind % 8 {
             0 => near % 4096,
@@ -158,7 +159,7 @@ impl Hostile<'_> {
     }
 
     /// Publishes a queue pair and a shared queue with arbitrary but readable descriptors.
-    fn publish(&mut self, step: Step) {
+    fn publish(&mut self, step: HostileInput) {
         let slots = step.slots();
         let descriptor = QpDescriptor {
             slots,
@@ -186,7 +187,7 @@ impl Hostile<'_> {
         }
     }
 
-    fn region(&mut self, step: Step) {
+    fn region(&mut self, step: HostileInput) {
         let index = if step.kind & 1 == 0 { u32::from(step.index) } else { step.number };
         let Some(entry) = self.segment.region(index) else { return };
         self.inside(entry, 1);
@@ -200,7 +201,7 @@ impl Hostile<'_> {
         assert!(!entry.is_current(snapshot) && entry.read().is_none());
     }
 
-    fn queue_pair(&mut self, step: Step) {
+    fn queue_pair(&mut self, step: HostileInput) {
         let index = if step.kind & 1 == 0 { u32::from(step.index) % 4 } else { step.number };
         let Some(entry) = self.segment.queue_pair(index) else { return };
         self.inside::<QpEntry>(entry, 1);
@@ -210,19 +211,19 @@ impl Hostile<'_> {
         assert_ne!(entry.take_notices(), 0);
         let Some((snapshot, descriptor)) = entry.read() else { return };
         let cursor = entry.cursor();
-        self.slot(&descriptor.slots, Step { number: cursor, ..step });
+        self.slot(&descriptor.slots, HostileInput { number: cursor, ..step });
         entry.set_cursor(cursor.wrapping_add(1));
         self.ring(descriptor.ring_offset, descriptor.ring_words, step);
-        self.completion_queue(Step { kind: 1, number: descriptor.recv_cq, ..step });
+        self.completion_queue(HostileInput { kind: 1, number: descriptor.recv_cq, ..step });
         if let Some(srq) = descriptor.srq.checked_sub(1) {
-            self.shared_queue(Step { kind: 1, number: srq, ..step });
+            self.shared_queue(HostileInput { kind: 1, number: srq, ..step });
         }
         // The accesses to the slots cannot have changed the generation, because slots lie in the
         // heap, behind the tables.
         assert!(entry.is_current(snapshot));
     }
 
-    fn completion_queue(&self, step: Step) {
+    fn completion_queue(&self, step: HostileInput) {
         let index = if step.kind & 1 == 0 { u32::from(step.index) % 4 } else { step.number };
         let Some(entry) = self.segment.completion_queue(index) else { return };
         self.inside(entry, 1);
@@ -246,7 +247,7 @@ impl Hostile<'_> {
         }
     }
 
-    fn shared_queue(&self, step: Step) {
+    fn shared_queue(&self, step: HostileInput) {
         let index = if step.kind & 1 == 0 { u32::from(step.index) % 4 } else { step.number };
         let Some(entry) = self.segment.shared_queue(index) else { return };
         self.inside::<SrqEntry>(entry, 1);
@@ -258,7 +259,7 @@ impl Hostile<'_> {
         entry.take_limit_reached();
         assert!(!entry.take_limit_reached(), "an event is taken once");
         if let Some((_, descriptor)) = entry.read() {
-            self.slot(&descriptor.slots, Step { number: entry.hint(), ..step });
+            self.slot(&descriptor.slots, HostileInput { number: entry.hint(), ..step });
             entry.set_hint(step.number);
         }
         if step.word & 8 != 0 {
@@ -266,7 +267,7 @@ impl Hostile<'_> {
         }
     }
 
-    fn publish_hazard(&self, step: Step) {
+    fn publish_hazard(&self, step: HostileInput) {
         let Some(cell) = self.segment.hazard_slot(step.index, step.number as usize) else { return };
         self.inside(cell, 1);
         if let Some(hazard) = cell.get() {
@@ -283,7 +284,7 @@ impl Hostile<'_> {
         assert_eq!(cell.get(), None);
     }
 
-    fn slot(&self, descriptor: &SlotsDescriptor, step: Step) {
+    fn slot(&self, descriptor: &SlotsDescriptor, step: HostileInput) {
         let index = if step.kind & 4 == 0 {
             step.number.checked_rem(descriptor.count).unwrap_or(0)
         } else {
@@ -314,18 +315,21 @@ impl Hostile<'_> {
             assert!(header.finish(claim, &Delivery { byte_len: step.number, ..Delivery::default() }));
             assert_eq!(header.delivery().byte_len, step.number);
         }
-        if let Some(offer) = header.offer() {
+        if let Some(posted_state) = header.posted_state() {
             assert!(header.fulfil(
-                offer,
+                posted_state,
                 step.index,
                 &Delivery { byte_len: step.number, ..Delivery::default() }
             ));
-            assert!(header.is_done() && !header.fulfil(offer, step.index, &Delivery::default()), "once");
+            assert!(
+                header.is_done() && !header.fulfil(posted_state, step.index, &Delivery::default()),
+                "once"
+            );
         }
         header.recover(step.index);
         header.take_back();
         header.free();
-        header.post(step.number, Room { bytes: step.number, entries: step.number, flags: 0 });
+        header.post(step.number, RecvCapacity { bytes: step.number, entries: step.number, flags: 0 });
         assert!(header.take_back());
     }
 
@@ -339,7 +343,7 @@ impl Hostile<'_> {
         }
     }
 
-    fn ring(&self, offset: u64, words: u32, step: Step) {
+    fn ring(&self, offset: u64, words: u32, step: HostileInput) {
         let Some(ring) = self.segment.ring(offset, words) else { return };
         assert!(words.is_power_of_two());
         let begin = self.segment.memory().base().as_ptr().wrapping_add(offset as usize);
@@ -364,7 +368,7 @@ impl Hostile<'_> {
         }
     }
 
-    fn heap(&self, step: Step) {
+    fn heap(&self, step: HostileInput) {
         let offset = step.slots().offset;
         let length = if step.kind & 4 == 0 { usize::from(step.index) % 512 } else { step.number as usize };
         let Some(at) = self.segment.heap(offset, length) else { return };
@@ -446,8 +450,14 @@ mod tests {
             for what in 3..12 {
                 let word = random.next();
                 let kind = (word >> 8) as u8;
-                hostile.step(Step { what, kind: kind & !1, index, number: index.into(), word });
-                hostile.step(Step { what, kind, index: word as u16, number: (word >> 32) as u32, word });
+                hostile.step(HostileInput { what, kind: kind & !1, index, number: index.into(), word });
+                hostile.step(HostileInput {
+                    what,
+                    kind,
+                    index: word as u16,
+                    number: (word >> 32) as u32,
+                    word,
+                });
             }
         }
         assert!(segment.region(u32::MAX).is_none() && segment.hazard_slot(u16::MAX, 0).is_none());

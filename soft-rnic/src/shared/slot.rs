@@ -65,7 +65,7 @@ pub(crate) struct SlotHeader {
 
 /// A slot that was seen posted, by its state word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Offer(u64);
+pub(crate) struct PostedState(u64);
 
 /// A claimed slot, by its state word. Its holder passes it on to finish or release the slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,7 +85,7 @@ impl Claim {
 
 /// The capacity of a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Room {
+pub(crate) struct RecvCapacity {
     pub(crate) bytes: u32,
     pub(crate) entries: u32,
     /// The owner's [`SlotHeader::post`] flags.
@@ -121,7 +121,7 @@ pub(crate) enum Holder {
 
 impl SlotHeader {
     /// Owner: posts a free slot, whose entries have been written.
-    pub(crate) fn post(&self, lap: u32, room: Room) {
+    pub(crate) fn post(&self, lap: u32, room: RecvCapacity) {
         self.room.store(u64::from(room.entries) << 32 | u64::from(room.bytes), Relaxed);
         self.flags.store(room.flags, Relaxed);
         self.state.store(u64::from(lap) << LAP_SHIFT | POSTED, Release);
@@ -130,12 +130,12 @@ impl SlotHeader {
     /// Peer: claims the slot if it is posted.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn claim(&self, peer_id: u16) -> Option<Claim> {
-        self.accept(self.offer()?, peer_id)
+        self.accept(self.posted_state()?, peer_id)
     }
 
     /// Peer: claims a slot that was seen posted, if nothing has changed since.
     #[inline]
-    pub(crate) fn accept(&self, Offer(posted): Offer, peer_id: u16) -> Option<Claim> {
+    pub(crate) fn accept(&self, PostedState(posted): PostedState, peer_id: u16) -> Option<Claim> {
         let claimed = posted & !(TAG | PEER << PEER_SHIFT) | CLAIMED | u64::from(peer_id) << PEER_SHIFT;
         self.state.compare_exchange(posted, claimed, AcqRel, Relaxed).ok().map(|_| Claim(claimed))
     }
@@ -143,25 +143,25 @@ impl SlotHeader {
     /// Peer: sees a posted slot without taking it. From then on the peer also sees all that the
     /// owner wrote about this slot, and all that it posted before.
     #[inline]
-    pub(crate) fn offer(&self) -> Option<Offer> {
+    pub(crate) fn posted_state(&self) -> Option<PostedState> {
         let posted = self.state.load(Acquire);
-        (posted & TAG == POSTED).then_some(Offer(posted))
+        (posted & TAG == POSTED).then_some(PostedState(posted))
     }
 
     /// Peer: completes the message of an unclaimed slot. False if the slot was taken away; the
     /// bytes written beside it are then ignored.
     #[inline]
-    pub(crate) fn fulfil(&self, offer: Offer, peer_id: u16, delivery: &Delivery) -> bool {
+    pub(crate) fn fulfil(&self, posted_state: PostedState, peer_id: u16, delivery: &Delivery) -> bool {
         self.tell(delivery);
-        let done = offer.0 & !(TAG | PEER << PEER_SHIFT) | DONE | u64::from(peer_id) << PEER_SHIFT;
-        self.state.compare_exchange(offer.0, done, AcqRel, Relaxed).is_ok()
+        let done = posted_state.0 & !(TAG | PEER << PEER_SHIFT) | DONE | u64::from(peer_id) << PEER_SHIFT;
+        self.state.compare_exchange(posted_state.0, done, AcqRel, Relaxed).is_ok()
     }
 
     /// Peer: the capacity of the claimed receive.
     #[inline]
-    pub(crate) fn room(&self) -> Room {
+    pub(crate) fn room(&self) -> RecvCapacity {
         let room = self.room.load(Relaxed);
-        Room { bytes: room as u32, entries: (room >> 32) as u32, flags: self.flags.load(Relaxed) }
+        RecvCapacity { bytes: room as u32, entries: (room >> 32) as u32, flags: self.flags.load(Relaxed) }
     }
 
     /// Whether the slot is held under exactly this claim.
@@ -266,7 +266,7 @@ pub(crate) fn claim_first<'a>(
     let (mut step, mut again) = (0, false);
     while step < count {
         let slot = slot(step)?;
-        if let Some(offer) = slot.offer() {
+        if let Some(posted_state) = slot.posted_state() {
             if step > 0 && !again {
                 // The slots before this one may have been posted after the peer looked at them, and
                 // before this one was posted. A second look sees them.
@@ -274,7 +274,7 @@ pub(crate) fn claim_first<'a>(
                 continue;
             }
             // Claim the offer that was seen, not a later one: the second look was for this offer.
-            if let Some(claim) = slot.accept(offer, peer_id) {
+            if let Some(claim) = slot.accept(posted_state, peer_id) {
                 return Some((step, claim));
             }
         }

@@ -16,45 +16,17 @@ use crate::objects::event::EventElement;
 use crate::objects::protection_domain::Pd;
 use crate::objects::xrc_domain::Xrcd;
 use crate::platform::errno;
+use crate::queue_pair::c_object::{QpObject, QpState, qp_of};
 use crate::queue_pair::xrc::OpenedQp;
 use crate::queue_pair::{Qp, QpInit, Srq, post_ex};
 
-/// The C part of a queue pair is always the extended struct, which begins with the classic one.
-type QpObject = CObject<ibv_qp_ex, QpState>;
 type SrqObject = CObject<ibv_srq, SrqState>;
 
-/// What belongs to the C object.
-pub(crate) struct QpState {
-    qp: Arc<Qp>,
-    /// Of a handle that `ibv_open_qp` made.
-    opened: Option<Arc<OpenedQp>>,
-    /// Made with `send_ops_flags`: it may be posted to with `ibv_wr_*`.
-    extended: bool,
-}
-
-/// Likewise.
+/// What belongs to the C object of a shared receive queue.
 pub(super) struct SrqState {
     srq: Arc<Srq>,
     /// What receives for a queue of an XRC domain.
     receiver: Option<Arc<Qp>>,
-}
-
-/// # Safety
-///
-/// `qp` is a live queue pair of this device.
-#[inline]
-pub(crate) unsafe fn qp_of_ex<'a>(qp: *mut ibv_qp_ex) -> &'a Arc<Qp> {
-    // SAFETY: the caller's queue pair, which `create` made.
-    &unsafe { QpObject::state(qp) }.qp
-}
-
-/// # Safety
-///
-/// `qp` is a live queue pair of this device.
-#[inline]
-pub(super) unsafe fn qp_of<'a>(qp: *mut ibv_qp) -> &'a Arc<Qp> {
-    // SAFETY: the caller's queue pair: the classic struct begins the extended one.
-    unsafe { qp_of_ex(qp.cast()) }
 }
 
 /// # Safety

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use sideway::soft::{self, faults};
-use test_harness::{Outcome, Suite, RunOptions, cases};
+use test_harness::{Outcome, RunOptions, Suite, cases};
 use trespass::{Builder, Listener, Pool, SeqPacket, Stream, Transport};
 
 use super::fixture::{Fixture, LONG, Target, greet};
@@ -57,7 +57,11 @@ pub(crate) fn run(part: &'static str) -> ExitCode {
         a_process_that_stops_in_the_midst_of_a_message_goes_on, a_process_that_ends_in_the_midst_of_a_message_is_noticed,
         a_device_that_fails_ends_what_it_carries);
     let fixture = Ok(Fixture::new(Target::Soft, Ipv4Addr::LOCALHOST.into()));
-    suite.run(&test_harness::arguments(), &fixture, RunOptions { required: true, limit: CASE_LIMIT, advice: "" })
+    suite.run(
+        &test_harness::arguments(),
+        &fixture,
+        RunOptions { required: true, limit: CASE_LIMIT, advice: "" },
+    )
 }
 
 /// The default configuration, with timeouts that a busy machine does not exceed, and a private

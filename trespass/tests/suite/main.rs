@@ -108,7 +108,8 @@ fn over_soft(part: &'static str, target: Target, mode: Mode) -> ExitCode {
 fn over_system(part: &'static str, target: Target) -> ExitCode {
     let advice =
         format!("`cargo xtask softroce --suite --test {part}` runs them in a virtual machine with SoftRoCE.");
-    let terms = RunOptions { required: test_harness::device_is_required(), limit: CASE_LIMIT, advice: &advice };
+    let terms =
+        RunOptions { required: test_harness::device_is_required(), limit: CASE_LIMIT, advice: &advice };
     run_at(part, target, &system::address(), terms)
 }
 
@@ -120,7 +121,12 @@ fn run(part: &'static str, target: Target) -> ExitCode {
 
 /// Runs the cases at an address of the host, if there is one for that transport. A child that a case made does its part, and nothing
 /// else.
-fn run_at(part: &'static str, target: Target, host: &Result<IpAddr, String>, terms: RunOptions<'_>) -> ExitCode {
+fn run_at(
+    part: &'static str,
+    target: Target,
+    host: &Result<IpAddr, String>,
+    terms: RunOptions<'_>,
+) -> ExitCode {
     if let Some(part) = death::part_of_child(target) {
         return part;
     }

@@ -13,7 +13,7 @@ use std::process::{Command, ExitCode};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use test_harness::{Outcome, Suite, RunOptions, cases};
+use test_harness::{Outcome, RunOptions, Suite, cases};
 use trespass::{Builder, SeqPacket, Stream, Transport};
 
 use super::bare;

@@ -1,8 +1,7 @@
-//! The workspace's device tests, one after the other, summed up.
+//! Runs the workspace's device tests one after the other, and sums up their counts.
 //!
-//! Every integration test of the packages below is run. A test program that
-//! uses a device says at its end how many of its tests did, in the line
-//! `device tests: 63 ran, 2 skipped, 0 failed`.
+//! Every integration test of the packages below is run. A test program that uses a device ends with
+//! a line of counts: `device tests: 63 ran, 2 skipped, 0 failed`.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -106,7 +105,9 @@ impl Run {
         let run = |name: &str, choice: Option<&Choice>| Self {
             program: program.clone(),
             name: name.to_owned(),
-            variable: choice.and_then(|choice| choice.part).map(|part| format!("{}={}", part.variable, part.name)),
+            variable: choice
+                .and_then(|choice| choice.part)
+                .map(|part| format!("{}={}", part.variable, part.name)),
             modules: choice.map_or(&[], |choice| choice.modules),
             when: choice.map_or(When::Always, |choice| choice.when),
         };
@@ -123,17 +124,17 @@ impl Run {
     }
 }
 
-/// What a guest's programs find there is read before they run, as they themselves are (see `script`).
+/// Reads the guest's shared files before the programs run, for the same reason as in `script`.
 const READ_SYSTEM: &str =
     "find /usr/bin /usr/sbin /usr/lib/x86_64-linux-gnu -type f -exec cat {} + >/dev/null";
 
 /// After this many seconds a test program counts as stuck.
 const PROGRAM_LIMIT: u32 = 1200;
 
-/// The flags of a run of the tests.
+/// The arguments of a test run.
 #[derive(clap::Args)]
 pub(super) struct SuiteArgs {
-    /// Run the workspace's device tests
+    /// Run the workspace's device tests.
     #[arg(long)]
     pub(super) suite: bool,
 
@@ -145,13 +146,13 @@ pub(super) struct SuiteArgs {
     #[arg(long, value_name = "NAME", requires = "suite")]
     skip: Vec<String>,
 
-    /// With --suite: fail when fewer device tests than this ran
+    /// With --suite: fail when fewer device tests than this ran.
     #[arg(long, value_name = "COUNT", default_value_t = 1, requires = "suite")]
     at_least: u32,
 }
 
 impl SuiteArgs {
-    /// Builds the tests, runs them and judges the sum.
+    /// Builds the tests, runs them and checks the sum of their counts.
     pub(super) fn run(
         &self,
         machine: &TestMachine,
@@ -159,7 +160,6 @@ impl SuiteArgs {
         mut job: Job,
         arguments: &[String],
     ) -> Result<ExitCode> {
-        programs.build()?;
         let programs = programs.build_tests(PACKAGES)?;
         let mut tests: Vec<_> = programs.iter().flat_map(Run::of).collect();
         tests.retain(|test| {
@@ -187,13 +187,12 @@ impl SuiteArgs {
     /// Whether to run it.
     fn takes(&self, test: &Run) -> bool {
         let named = |list: &[String]| list.iter().any(|entry| *entry == test.name || *entry == test.title());
-        let wanted =
-            if self.test.is_empty() { test.when == When::Always } else { named(&self.test) };
+        let wanted = if self.test.is_empty() { test.when == When::Always } else { named(&self.test) };
         wanted && !named(&self.skip)
     }
 }
 
-/// Runs all tests whatever comes of each, and fails if one failed.
+/// Runs all tests, and fails if one of them failed.
 ///
 /// A program is read before it runs: the clock of a guest whose instructions are counted goes on to the next timer whenever all wait, also
 /// for a page of a program that the host's disk has not brought yet, and where that takes a tenth of a second every limit has passed.
@@ -223,7 +222,7 @@ fn script(tests: &[Run], arguments: &[String]) -> String {
     script + "[ -z \"$failed\" ] || { echo \"failed:$failed\" >&2; exit 101; }\n"
 }
 
-/// Says what came of it all; the exit code is the tests' own unless too few ran.
+/// Prints the summary. The exit code is the tests' own unless too few ran.
 fn judge(title: &str, report: &JobReport, counts: TestCounts, at_least: u32) -> Result<ExitCode> {
     println!(
         "\n{title}: {} device tests ran, {} skipped, {} failed",
@@ -249,7 +248,7 @@ struct TestCounts {
 }
 
 impl TestCounts {
-    /// Reads `device tests: 63 ran, 2 skipped, 0 failed`.
+    /// Parses `device tests: 63 ran, 2 skipped, 0 failed`.
     fn parse(line: &str) -> Option<Self> {
         let mut parts = line.trim().strip_prefix("device tests: ")?.split(", ");
         let mut count = |what: &str| parts.next()?.strip_suffix(what)?.trim_end().parse().ok();
@@ -263,7 +262,7 @@ impl TestCounts {
     }
 }
 
-/// Passes text on and sums the counts it contains.
+/// A writer that passes text on and sums the counts in it.
 struct CountingWriter<W> {
     inner: W,
     line: Vec<u8>,
@@ -275,7 +274,7 @@ impl<W: Write> CountingWriter<W> {
         Self { inner, line: Vec::new(), counts: TestCounts::default() }
     }
 
-    /// The sum, an unfinished last line included.
+    /// The sum, including an unfinished last line.
     fn finish(mut self) -> TestCounts {
         self.end_line();
         self.counts

@@ -1,4 +1,4 @@
-//! Tests of the switch alone, with simulated time.
+//! Tests state machine the switch alone, with simulated time.
 
 mod addresses;
 mod channels;

@@ -89,7 +89,7 @@ fn letters_of_many_threads_all_come() {
 }
 
 #[test]
-fn what_cannot_be_a_letter_is_refused() {
+fn malformed_cm_message_is_refused() {
     let (a, b) = pair();
     for message in [&[][..], &[0; message::CM_MESSAGE + 1]] {
         let error = a.node.send_cm(b.block(), message).expect_err("neither empty nor longer");
@@ -186,7 +186,7 @@ fn one_who_only_heard_is_told_of_the_end() {
 }
 
 #[test]
-fn a_full_socket_holds_letters_until_there_is_room() {
+fn a_full_socket_holds_cm_messages_until_there_is_room() {
     let (a, b) = pair();
     a.send(&b, b"first");
     assert_eq!(b.message(&a), b"first");
@@ -277,7 +277,7 @@ fn ports_are_one_nodes_at_a_time() {
 }
 
 #[test]
-fn what_is_known_of_a_port_is_forgotten_with_its_owner() {
+fn cached_port_owner_is_forgotten_when_it_dies() {
     let (a, b) = pair();
     let port = b.node.take_port(SPACE, 7471).expect("free");
     let block = b.block();
@@ -346,7 +346,7 @@ fn all_ports_can_be_taken_and_then_there_are_none() {
 }
 
 #[test]
-fn who_does_not_answer_is_silent() {
+fn port_owner_that_does_not_answer_is_unresponsive() {
     let fabric = fabric();
     let a = TestNode::new(&fabric);
     // A listener that never accepts looks like a stopped process.

@@ -150,7 +150,7 @@ pub(super) fn try_to_enter(process: &TestNode, qpn: u32) -> &'static str {
 
 /// Waits for a connection, and returns whether it sends anything.
 pub(super) fn bait(process: &TestNode) -> &'static str {
-    let owner = Owner::new(process);
+    let owner = HostileOwner::new(process);
     println!("\n@bait {}", owner.qpn);
     let caller = owner.accept();
     let mut received = Received::Nothing;
@@ -162,7 +162,7 @@ pub(super) fn bait(process: &TestNode) -> &'static str {
 }
 
 /// An attached peer that sends requests and does not read the answers until the end.
-pub(super) fn deaf_guest() {
+pub(super) fn silent_peer() {
     let process = TestNode::new(&fabric());
     let exports: Vec<_> = (0..3)
         .map(|_| {
@@ -263,7 +263,7 @@ pub(super) fn impostor() {
     // Once another process owns the block, messages of this peer are no longer attributed to it.
     say(&socket, nobody, b"I am nobody");
     process.expect_cm_calls(&[HandlerCall::CmMessage(nobody, b"I am nobody".to_vec())]);
-    let somebody = Owner {
+    let somebody = HostileOwner {
         listener: Socket::listen(&process.node.state.socket_name(nobody)).expect("nobody has it"),
         qpn: u32::from(nobody) << BLOCK_BITS | 1,
     };
@@ -282,7 +282,7 @@ pub(super) fn impostor() {
     process.expect_cm_calls(&[HandlerCall::CmMessage(nobody, b"I am nobody".to_vec())]);
     // If the owner of the claimed block does not answer, the messages are delivered all the same:
     // after a while, or when too many are held.
-    let silent = Owner::new(&process);
+    let silent = HostileOwner::new(&process);
     let silent_block = block_of(silent.qpn).expect("a block");
     for count in [3, 300] {
         let (socket, _) = enter(&process);
@@ -304,7 +304,7 @@ pub(super) fn impostor() {
 }
 
 /// Owners of ports that give wrong answers.
-pub(super) fn false_doors() {
+pub(super) fn false_listeners() {
     let process = TestNode::new(&fabric());
     let before = descriptors();
     let file = rustix::fs::memfd_create("gift", MemfdFlags::CLOEXEC).expect("a file");
@@ -368,12 +368,12 @@ fn good_welcome() -> Welcome {
 }
 
 /// The owner of a block that gives wrong answers.
-struct Owner {
+struct HostileOwner {
     listener: Socket,
     qpn: u32,
 }
 
-impl Owner {
+impl HostileOwner {
     /// Takes a block that has no owner and was never looked up, because after a failed lookup the
     /// node waits before the next.
     fn new(process: &TestNode) -> Self {
@@ -414,7 +414,7 @@ pub(super) fn owner() {
     let good = segment_file(LENGTH, SealFlags::SHRINK, LAYOUT_VERSION, MemfdFlags::CLOEXEC);
     let reply = |welcome: Welcome| Reply::Welcome(welcome).encode();
     let refused = |what: &str, packet: &[u8], files: &[BorrowedFd<'_>]| {
-        let (_owner, _caller, reach) = Owner::answer(&process, packet, files);
+        let (_owner, _caller, reach) = HostileOwner::answer(&process, packet, files);
         assert!(matches!(reach, Reachability::Nobody), "{what}: {reach:?}");
     };
     refused("no segment", &reply(good_welcome()), &[]);
@@ -463,11 +463,12 @@ pub(super) fn owner() {
 /// An owner that gives a valid welcome, and wrong answers after it.
 fn lying_owner(process: &TestNode, welcome: &[u8], segment: &OwnedFd) {
     // On a busy machine an answer may come too late.
-    let answered =
-        (0..5).find_map(|_| match Owner::answer(process, welcome, &[segment.as_fd(), segment.as_fd()]) {
+    let answered = (0..5).find_map(|_| {
+        match HostileOwner::answer(process, welcome, &[segment.as_fd(), segment.as_fd()]) {
             (owner, caller, Reachability::Ready(remote)) => Some((owner, caller, remote)),
             _ => None,
-        });
+        }
+    });
     let (owner, caller, remote) = answered.expect("a remote");
     assert!(remote.vm().is_none(), "its segment is not at the address that it gave");
     let export = ExportId { index: 3, epoch: 4 };

@@ -12,7 +12,7 @@ fn pair() -> (TestNode, TestNode) {
 }
 
 #[test]
-fn a_link_leads_to_the_peers_segment() {
+fn a_peer_process_has_the_peers_segment() {
     let (a, b) = pair();
     let remote = a.connect_to(b.qpn);
     assert!(remote.alive() && !remote.is_own() && a.node.own_process().is_own());
@@ -32,7 +32,7 @@ fn a_link_leads_to_the_peers_segment() {
 }
 
 #[test]
-fn own_numbers_lead_to_the_own_link() {
+fn own_numbers_lead_to_this_process() {
     let a = TestNode::new(&fabric());
     let Reachability::Ready(remote) = a.node.find_process(a.qpn) else { panic!("not ready") };
     assert!(Arc::ptr_eq(&remote, a.node.own_process()) && remote.number() == 0);
@@ -106,7 +106,7 @@ fn doorbells_that_do_not_fit_are_made_up_for() {
 }
 
 #[test]
-fn many_queue_pairs_take_several_blocks_and_one_link() {
+fn many_queue_pairs_take_several_blocks_and_one_connection() {
     let (a, b) = pair();
     let numbers: Vec<_> = (1..40_000).map(|_| b.node.new_qp_number().expect("a number")).collect();
     let last = numbers[numbers.len() - 1];
@@ -139,7 +139,7 @@ fn the_end_of_a_node_is_noticed_on_both_sides() {
 }
 
 #[test]
-fn revocation_waits_for_marks() {
+fn revocation_waits_for_hazards() {
     let fabric = fabric();
     let settings = NodeSettings {
         fabric: fabric.clone(),

@@ -1,23 +1,26 @@
-//! Loom models of the completion queue entry: ready bits, wake-ups, notes for the service thread,
+//! CompletionModel: ready bits, wake-ups, notes for the service thread,
 //! and overrun detection.
 
 use loom::sync::Arc;
 
-use super::{Life, explore, explore_bounded, how_many, spawn};
+use super::{LifeUntil, explore, explore_bounded, how_many, spawn};
 use crate::shared::completion::{Announced, Armed, CqEntry, READY_WORDS};
-use crate::shared::slot::{Delivery, Holder, Room, SlotHeader};
+use crate::shared::slot::{Delivery, Holder, RecvCapacity, SlotHeader};
 
 /// A completion queue and the slots of two sources that complete into it.
-struct Completions {
+struct CompletionModel {
     cq: CqEntry,
     done: [SlotHeader; 2],
 }
 
-impl Completions {
+impl CompletionModel {
     fn new(capacity: u32) -> Arc<Self> {
         let completions = Self { cq: CqEntry::new(), done: Default::default() };
         completions.cq.reset(Some(capacity));
-        completions.done.iter().for_each(|slot| slot.post(1, Room { bytes: 1, entries: 1, flags: 0 }));
+        completions
+            .done
+            .iter()
+            .for_each(|slot| slot.post(1, RecvCapacity { bytes: 1, entries: 1, flags: 0 }));
         Arc::new(completions)
     }
 
@@ -46,16 +49,16 @@ impl Completions {
 /// slots.
 #[test]
 fn a_ready_bit_brings_its_slot() {
-    explore(|turns| {
-        let completions = Completions::new(8);
+    explore(|yields| {
+        let completions = CompletionModel::new(8);
         let peers = [0, 1].map(|source| {
             spawn(&completions, move |completions| {
                 completions.finish(source);
-                turns.at(1);
+                yields.at(1);
                 completions.announce(source);
             })
         });
-        turns.at(0);
+        yields.at(0);
         let mut polled = completions.poll();
         peers.into_iter().for_each(|peer| peer.join().unwrap());
         polled += completions.poll();
@@ -64,19 +67,19 @@ fn a_ready_bit_brings_its_slot() {
 }
 
 fn wake_up(arm_first: bool) {
-    explore(move |turns| {
-        let completions = Completions::new(8);
+    explore(move |yields| {
+        let completions = CompletionModel::new(8);
         let peer = spawn(&completions, move |completions| {
             completions.finish(0);
             completions.announce(0).wake
         });
-        turns.at(0);
+        yields.at(0);
         if arm_first {
             completions.cq.arm(Armed::Any);
         }
-        turns.at(1);
+        yields.at(1);
         let polled = completions.poll();
-        turns.at(2);
+        yields.at(2);
         if !arm_first {
             completions.cq.arm(Armed::Any);
         }
@@ -101,8 +104,8 @@ fn arming_after_polling_is_missed() {
 /// both do before the first has recorded it.
 #[test]
 fn one_of_two_peers_wakes() {
-    explore_bounded(3, |turns| {
-        let completions = Completions::new(8);
+    explore_bounded(3, |yields| {
+        let completions = CompletionModel::new(8);
         completions.cq.arm(Armed::Solicited);
         let peers = [0, 1].map(|source| {
             spawn(&completions, move |completions| {
@@ -114,10 +117,10 @@ fn one_of_two_peers_wakes() {
                 wake
             })
         });
-        turns.at(0);
+        yields.at(0);
         completions.cq.arm(Armed::Any);
         completions.cq.arm(Armed::Solicited);
-        turns.at(1);
+        yields.at(1);
         let polled = completions.poll();
         let woken = peers.into_iter().any(|peer| peer.join().unwrap());
         assert!(polled == 2 || woken, "asleep with a completion");
@@ -127,17 +130,17 @@ fn one_of_two_peers_wakes() {
 /// A peer takes the arming and is stopped before it tells the owner: the next peer tells it.
 #[test]
 fn the_stopped_take_no_wake_up_along() {
-    explore_bounded(3, |turns| {
-        let completions = Completions::new(8);
+    explore_bounded(3, |yields| {
+        let completions = CompletionModel::new(8);
         let [stopped, runs] = [0, 1].map(|source| {
             spawn(&completions, move |completions| {
                 completions.finish(source);
                 completions.announce(source).wake
             })
         });
-        turns.at(0);
+        yields.at(0);
         completions.cq.arm(Armed::Any);
-        turns.at(1);
+        yields.at(1);
         completions.poll();
         stopped.join().unwrap();
         let woken = runs.join().unwrap();
@@ -149,10 +152,10 @@ fn the_stopped_take_no_wake_up_along() {
 /// Each note for the owner's service thread is either taken by the owner or followed by a ring.
 #[test]
 fn a_note_is_taken_or_rung_for() {
-    explore(|turns| {
-        let completions = Completions::new(8);
+    explore(|yields| {
+        let completions = CompletionModel::new(8);
         let peers = [0, 1].map(|_| spawn(&completions, move |completions| completions.cq.fire()));
-        turns.at(0);
+        yields.at(0);
         let taken = u32::from(completions.cq.take_fired());
         let rung = how_many(peers);
         let left = u32::from(completions.cq.take_fired());
@@ -165,10 +168,10 @@ fn a_note_is_taken_or_rung_for() {
 #[test]
 fn the_dead_take_no_wake_up_along() {
     for steps in 0..4 {
-        explore(move |turns| {
-            let completions = Completions::new(8);
+        explore(move |yields| {
+            let completions = CompletionModel::new(8);
             let mortal = spawn(&completions, move |completions| {
-                let mut life = Life(steps);
+                let mut life = LifeUntil(steps);
                 if !life.alive() {
                     return;
                 }
@@ -177,9 +180,9 @@ fn the_dead_take_no_wake_up_along() {
                     completions.cq.fire();
                 }
             });
-            turns.at(0);
+            yields.at(0);
             completions.cq.arm(Armed::Any);
-            turns.at(1);
+            yields.at(1);
             let polled = completions.poll();
             mortal.join().unwrap();
             // After a death the owner looks at every slot, and treats a queue that is no longer
@@ -196,17 +199,17 @@ fn the_dead_take_no_wake_up_along() {
 /// The owner polls slots that are finished but not counted yet, and sees no overrun.
 #[test]
 fn early_polling_is_no_overrun() {
-    explore_bounded(3, |turns| {
-        let completions = Completions::new(2);
+    explore_bounded(3, |yields| {
+        let completions = CompletionModel::new(2);
         let peers = [0, 1].map(|source| {
             spawn(&completions, move |completions| {
                 completions.finish(source);
-                turns.at(1);
+                yields.at(1);
                 assert!(!completions.announce(source).overrun);
             })
         });
         let done = |slot: &&SlotHeader| matches!(slot.holder(), Holder::Done { .. });
-        turns.at(0);
+        yields.at(0);
         let polled = completions.done.iter().filter(done).count();
         completions.cq.note_polled(polled as u64);
         peers.into_iter().for_each(|peer| peer.join().unwrap());
@@ -217,7 +220,7 @@ fn early_polling_is_no_overrun() {
 #[test]
 fn a_third_completion_for_two_is_an_overrun() {
     explore(|_| {
-        let completions = Completions::new(2);
+        let completions = CompletionModel::new(2);
         completions.announce(0);
         let peers =
             [0, 1].map(|source| spawn(&completions, move |completions| completions.announce(source).overrun));

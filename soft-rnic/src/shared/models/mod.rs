@@ -28,9 +28,9 @@ mod slot;
 /// tries that thread's store before the first load. So each model runs once for each set of places
 /// at which the thread yields.
 #[derive(Clone, Copy)]
-struct Turns(u32);
+struct YieldPoints(u32);
 
-impl Turns {
+impl YieldPoints {
     const PLACES: u32 = 3;
 
     fn at(self, place: u32) {
@@ -42,21 +42,21 @@ impl Turns {
 }
 
 /// Explores every interleaving.
-fn explore(model: impl Fn(Turns) + Copy + Sync + Send + 'static) {
+fn explore(model: impl Fn(YieldPoints) + Copy + Sync + Send + 'static) {
     check(None, model);
 }
 
 /// Explores every interleaving with at most `preemptions` preemptions, for models that would
 /// otherwise take minutes.
-fn explore_bounded(preemptions: usize, model: impl Fn(Turns) + Copy + Sync + Send + 'static) {
+fn explore_bounded(preemptions: usize, model: impl Fn(YieldPoints) + Copy + Sync + Send + 'static) {
     check(Some(preemptions), model);
 }
 
-fn check(preemptions: Option<usize>, model: impl Fn(Turns) + Copy + Sync + Send + 'static) {
-    for choice in 0..1 << Turns::PLACES {
+fn check(preemptions: Option<usize>, model: impl Fn(YieldPoints) + Copy + Sync + Send + 'static) {
+    for choice in 0..1 << YieldPoints::PLACES {
         let mut builder = Builder::new();
         builder.preemption_bound = preemptions;
-        builder.check(move || model(Turns(choice)));
+        builder.check(move || model(YieldPoints(choice)));
     }
 }
 
@@ -72,9 +72,9 @@ fn how_many(peers: impl IntoIterator<Item = JoinHandle<bool>>) -> u32 {
 }
 
 /// How many steps a thread runs before it dies: `alive` is false after that.
-struct Life(usize);
+struct LifeUntil(usize);
 
-impl Life {
+impl LifeUntil {
     fn alive(&mut self) -> bool {
         let alive = self.0 > 0;
         self.0 = self.0.saturating_sub(1);
@@ -82,15 +82,15 @@ impl Life {
     }
 }
 
-/// A word of memory that many threads may read at a time, or one may write.
-struct Memory(UnsafeCell<u64>);
+/// A word of memory that several threads may read at a time, only to read write.
+struct CheckedCell(UnsafeCell<u64>);
 
 // SAFETY: loom checks each access and fails the model if two of them race.
-unsafe impl Send for Memory {}
+unsafe impl Send for CheckedCell {}
 // SAFETY: loom checks each access and fails the model if two of them race.
-unsafe impl Sync for Memory {}
+unsafe impl Sync for CheckedCell {}
 
-impl Memory {
+impl CheckedCell {
     fn new() -> Self {
         Self(UnsafeCell::new(0))
     }

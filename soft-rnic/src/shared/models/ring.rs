@@ -3,24 +3,24 @@
 use loom::sync::Arc;
 use loom::thread;
 
-use super::{Memory, explore, explore_bounded, spawn};
+use super::{CheckedCell, explore, explore_bounded, spawn};
 use crate::shared::ring::{IndexRing, RingHeader};
 use crate::sync::AtomicU64;
 
 /// A ring of two words.
-struct Ring {
+struct RingModel {
     header: RingHeader,
     words: [AtomicU64; 2],
     /// The memory that stands for the slots whose numbers are pushed.
-    memory: [Memory; 3],
+    memory: [CheckedCell; 3],
 }
 
-impl Ring {
+impl RingModel {
     fn new() -> Arc<Self> {
         Arc::new(Self {
             header: RingHeader::default(),
             words: Default::default(),
-            memory: [Memory::new(), Memory::new(), Memory::new()],
+            memory: [CheckedCell::new(), CheckedCell::new(), CheckedCell::new()],
         })
     }
 
@@ -59,10 +59,10 @@ impl Ring {
 /// Three numbers go through two words: the ring is full once, and a lap passes.
 #[test]
 fn a_ring_keeps_the_order() {
-    explore(|turns| {
-        let ring = Ring::new();
+    explore(|yields| {
+        let ring = RingModel::new();
         let peer = spawn(&ring, move |ring| (0..3).for_each(|number| ring.push(number)));
-        turns.at(0);
+        yields.at(0);
         assert_eq!(ring.take(3), [0, 1, 2]);
         peer.join().unwrap();
     });
@@ -70,10 +70,10 @@ fn a_ring_keeps_the_order() {
 
 #[test]
 fn two_producers_lose_nothing() {
-    explore_bounded(3, |turns| {
-        let ring = Ring::new();
+    explore_bounded(3, |yields| {
+        let ring = RingModel::new();
         let peers = [0, 1].map(|number| spawn(&ring, move |ring| ring.push(number)));
-        turns.at(0);
+        yields.at(0);
         let mut numbers = ring.take(2);
         numbers.sort_unstable();
         assert_eq!(numbers, [0, 1]);
@@ -84,13 +84,13 @@ fn two_producers_lose_nothing() {
 /// A producer dies after it has written its word and before it moves the tail.
 #[test]
 fn the_next_producer_helps_the_dead() {
-    explore(|turns| {
-        let ring = Ring::new();
+    explore(|yields| {
+        let ring = RingModel::new();
         let mortal = spawn(&ring, move |ring| {
             ring.memory[0].write(1);
             ring.ring().push_and_die(0);
         });
-        turns.at(0);
+        yields.at(0);
         ring.push(1);
         mortal.join().unwrap();
         let mut head = 0;

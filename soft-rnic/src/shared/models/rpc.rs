@@ -3,16 +3,16 @@
 
 use loom::sync::Arc;
 
-use super::{Memory, Turns, explore, spawn};
+use super::{CheckedCell, YieldPoints, explore, spawn};
 use crate::shared::rpc::{CallPhase, CallState};
-use crate::shared::slot::{Claim, Delivery, Holder, Room, SlotHeader};
+use crate::shared::slot::{Claim, Delivery, Holder, RecvCapacity, SlotHeader};
 use crate::sync::{AtomicU64, Relaxed};
 
 /// A call, its receive, and the claim that the sender leaves to the owner.
 struct RpcModel {
     state: CallState,
     slot: SlotHeader,
-    memory: Memory,
+    memory: CheckedCell,
     claim: AtomicU64,
 }
 
@@ -21,10 +21,10 @@ impl RpcModel {
         let model = Self {
             state: CallState::default(),
             slot: SlotHeader::default(),
-            memory: Memory::new(),
+            memory: CheckedCell::new(),
             claim: AtomicU64::new(0),
         };
-        model.slot.post(1, Room { bytes: 1, entries: 1, flags: 0 });
+        model.slot.post(1, RecvCapacity { bytes: 1, entries: 1, flags: 0 });
         Arc::new(model)
     }
 
@@ -73,13 +73,13 @@ impl RpcModel {
     }
 }
 
-fn run(turns: Turns, leaves: bool) {
+fn run(yields: YieldPoints, leaves: bool) {
     let model = RpcModel::new();
     let sender = spawn(&model, move |model| model.send(leaves));
     let other = spawn(&model, RpcModel::send_directly);
-    turns.at(0);
+    yields.at(0);
     model.serve();
-    turns.at(1);
+    yields.at(1);
     let (sent, other) = (sender.join().unwrap(), other.join().unwrap());
     assert!(!(sent && other));
     model.serve();
@@ -93,8 +93,8 @@ fn run(turns: Turns, leaves: bool) {
 }
 
 #[test]
-fn what_is_begun_is_the_owners() {
-    explore(|turns| run(turns, true));
+fn begun_call_belongs_to_the_owner() {
+    explore(|yields| run(yields, true));
 }
 
 /// An earlier version of the protocol: the sender took its claim back after a while, although the
@@ -102,5 +102,5 @@ fn what_is_begun_is_the_owners() {
 #[test]
 #[should_panic(expected = "Concurrent")]
 fn taking_back_what_is_begun_is_missed() {
-    explore(|turns| run(turns, false));
+    explore(|yields| run(yields, false));
 }

@@ -3,30 +3,30 @@
 use loom::sync::Arc;
 use loom::thread;
 
-use super::{Life, Memory, explore, how_many, spawn};
-use crate::shared::slot::{Delivery, Holder, Room, SlotHeader, claim_first};
+use super::{CheckedCell, LifeUntil, explore, how_many, spawn};
+use crate::shared::slot::{Delivery, Holder, RecvCapacity, SlotHeader, claim_first};
 
 /// A receive: its slot, and the memory that it describes.
-struct Receive {
+struct ReceiveModel {
     slot: SlotHeader,
-    memory: Memory,
+    memory: CheckedCell,
 }
 
-impl Receive {
+impl ReceiveModel {
     fn posted() -> Arc<Self> {
-        let receive = Self { slot: SlotHeader::default(), memory: Memory::new() };
+        let receive = Self { slot: SlotHeader::default(), memory: CheckedCell::new() };
         receive.post(1);
         Arc::new(receive)
     }
 
     fn post(&self, lap: u32) {
         self.memory.write(0);
-        self.slot.post(lap, Room { bytes: lap, entries: 1, flags: 0 });
+        self.slot.post(lap, RecvCapacity { bytes: lap, entries: 1, flags: 0 });
     }
 
     /// Sends a message if the slot can be claimed; dies after the steps of `life`. True if it was
     /// delivered.
-    fn send(&self, peer_id: u16, mut life: Life) -> bool {
+    fn send(&self, peer_id: u16, mut life: LifeUntil) -> bool {
         if !life.alive() {
             return false;
         }
@@ -41,15 +41,15 @@ impl Receive {
 
     /// Sends a short message into a slot that stays unclaimed; dies after the steps of `life`. True
     /// if it was delivered.
-    fn send_shortly(&self, peer_id: u16, mut life: Life) -> bool {
+    fn fast_send(&self, peer_id: u16, mut life: LifeUntil) -> bool {
         if !life.alive() {
             return false;
         }
-        let Some(offer) = self.slot.offer() else { return false };
+        let Some(posted_state) = self.slot.posted_state() else { return false };
         assert_ne!(self.slot.room().bytes, 0);
         self.memory.write(peer_id.into());
         let delivery = Delivery { imm_data: peer_id.into(), ..Delivery::default() };
-        life.alive() && self.slot.fulfil(offer, peer_id, &delivery)
+        life.alive() && self.slot.fulfil(posted_state, peer_id, &delivery)
     }
 
     /// The `peer_id` of the delivered message, if one has arrived.
@@ -62,16 +62,16 @@ impl Receive {
     }
 }
 
-const FOREVER: Life = Life(usize::MAX);
+const FOREVER: LifeUntil = LifeUntil(usize::MAX);
 
 #[test]
 fn two_peers_claim_and_one_has_it() {
-    explore(|turns| {
-        let receive = Receive::posted();
+    explore(|yields| {
+        let receive = ReceiveModel::posted();
         let peers = [1, 2].map(|peer_id| spawn(&receive, move |receive| receive.send(peer_id, FOREVER)));
-        turns.at(0);
+        yields.at(0);
         let came = receive.receive();
-        turns.at(1);
+        yields.at(1);
         let sent: Vec<bool> = peers.into_iter().map(|peer| peer.join().unwrap()).collect();
         assert_eq!(sent.iter().filter(|sent| **sent).count(), 1);
         let winner = if sent[0] { 1 } else { 2 };
@@ -83,15 +83,15 @@ fn two_peers_claim_and_one_has_it() {
 /// The owner consumes, frees and posts a slot again while another peer tries to claim it.
 #[test]
 fn a_slot_lives_again() {
-    explore(|turns| {
-        let receive = Receive::posted();
+    explore(|yields| {
+        let receive = ReceiveModel::posted();
         let peers = [1, 2].map(|peer_id| spawn(&receive, move |receive| receive.send(peer_id, FOREVER)));
-        turns.at(0);
+        yields.at(0);
         let mut came = 0;
         if receive.receive().is_some() {
             came += 1;
             receive.slot.free();
-            turns.at(1);
+            yields.at(1);
             receive.post(2);
         }
         let sent = how_many(peers);
@@ -102,12 +102,12 @@ fn a_slot_lives_again() {
 
 #[test]
 fn a_receive_is_taken_back_or_claimed() {
-    explore(|turns| {
-        let receive = Receive::posted();
+    explore(|yields| {
+        let receive = ReceiveModel::posted();
         let peer = spawn(&receive, move |receive| receive.send(1, FOREVER));
-        turns.at(0);
+        yields.at(0);
         let taken = receive.slot.take_back();
-        turns.at(1);
+        yields.at(1);
         if taken {
             receive.memory.write(9);
         }
@@ -120,17 +120,17 @@ fn a_receive_is_taken_back_or_claimed() {
 /// sender writes, whatever happens to the slot.
 #[test]
 fn a_short_message_is_there_or_its_receive_is_taken_back() {
-    explore(|turns| {
-        let receive = Receive::posted();
+    explore(|yields| {
+        let receive = ReceiveModel::posted();
         let peer = thread::spawn({
             let receive = receive.clone();
-            move || receive.send_shortly(1, FOREVER)
+            move || receive.fast_send(1, FOREVER)
         });
-        turns.at(0);
+        yields.at(0);
         let taken = receive.slot.take_back();
-        turns.at(1);
+        yields.at(1);
         if taken {
-            receive.slot.post(2, Room { bytes: 2, entries: 1, flags: 0 });
+            receive.slot.post(2, RecvCapacity { bytes: 2, entries: 1, flags: 0 });
         }
         let seen = receive.receive();
         let sent = peer.join().unwrap();
@@ -145,17 +145,17 @@ fn a_short_message_is_there_or_its_receive_is_taken_back() {
 #[test]
 fn the_dead_leave_no_half_short_message() {
     for steps in 0..3 {
-        explore(move |turns| {
-            let receive = Receive::posted();
+        explore(move |yields| {
+            let receive = ReceiveModel::posted();
             let mortal = thread::spawn({
                 let receive = receive.clone();
-                move || receive.send_shortly(1, Life(steps))
+                move || receive.fast_send(1, LifeUntil(steps))
             });
-            turns.at(0);
+            yields.at(0);
             let seen = receive.receive();
             let sent = mortal.join().unwrap();
             assert!(seen.is_none() || sent);
-            assert_eq!(receive.send_shortly(2, FOREVER), !sent);
+            assert_eq!(receive.fast_send(2, FOREVER), !sent);
             assert_eq!(receive.receive(), Some(if sent { 1 } else { 2 }));
         });
     }
@@ -163,16 +163,16 @@ fn the_dead_leave_no_half_short_message() {
 
 #[test]
 fn a_claim_is_given_back_to_the_next() {
-    explore(|turns| {
-        let receive = Receive::posted();
+    explore(|yields| {
+        let receive = ReceiveModel::posted();
         let first = spawn(&receive, move |receive| {
             let Some(claim) = receive.slot.claim(1) else { return };
-            turns.at(1);
+            yields.at(1);
             receive.memory.write(1);
             assert!(receive.slot.unclaim(claim));
             assert!(!receive.slot.unclaim(claim), "a claim that was given back");
         });
-        turns.at(0);
+        yields.at(0);
         let sent = receive.send(2, FOREVER);
         first.join().unwrap();
         assert!(sent || receive.send(2, FOREVER));
@@ -185,13 +185,13 @@ fn a_claim_is_given_back_to_the_next() {
 #[test]
 fn a_dead_peers_slot_is_recovered() {
     for steps in 0..4 {
-        explore(move |turns| {
-            let receive = Receive::posted();
-            let mortal = spawn(&receive, move |receive| receive.send(1, Life(steps)));
+        explore(move |yields| {
+            let receive = ReceiveModel::posted();
+            let mortal = spawn(&receive, move |receive| receive.send(1, LifeUntil(steps)));
             let other = spawn(&receive, move |receive| receive.send(2, FOREVER));
-            turns.at(0);
+            yields.at(0);
             mortal.join().unwrap();
-            turns.at(1);
+            yields.at(1);
             if matches!(receive.slot.holder(), Holder::Claimed { .. }) {
                 receive.slot.recover(1);
             }
@@ -203,12 +203,12 @@ fn a_dead_peers_slot_is_recovered() {
 }
 
 /// Two receives, for a list of two messages.
-struct Two([Receive; 2]);
+struct TwoReceives([ReceiveModel; 2]);
 
-impl Two {
+impl TwoReceives {
     fn posted() -> Arc<Self> {
         let receive = || {
-            let receive = Receive { slot: SlotHeader::default(), memory: Memory::new() };
+            let receive = ReceiveModel { slot: SlotHeader::default(), memory: CheckedCell::new() };
             receive.post(1);
             receive
         };
@@ -217,7 +217,7 @@ impl Two {
 
     /// Claims both, writes both, and finishes one after the other; dies after the steps of `life`.
     /// Returns how many it has finished.
-    fn send(&self, peer_id: u16, mut life: Life) -> usize {
+    fn send(&self, peer_id: u16, mut life: LifeUntil) -> usize {
         let Self(receives) = self;
         let mut claims = Vec::new();
         for receive in receives {
@@ -233,7 +233,8 @@ impl Two {
             receive.memory.write(peer_id.into());
         }
         let delivery = Delivery { imm_data: peer_id.into(), ..Delivery::default() };
-        let finish = |(receive, claim): (&Receive, _)| life.alive() && receive.slot.finish(claim, &delivery);
+        let finish =
+            |(receive, claim): (&ReceiveModel, _)| life.alive() && receive.slot.finish(claim, &delivery);
         receives.iter().zip(claims).map(finish).take_while(|done| *done).count()
     }
 }
@@ -243,14 +244,14 @@ impl Two {
 #[test]
 fn of_a_dead_peers_list_the_first_have_come() {
     for steps in 0..7 {
-        explore(move |turns| {
-            let two = Two::posted();
+        explore(move |yields| {
+            let two = TwoReceives::posted();
             let mortal = thread::spawn({
                 let two = two.clone();
-                move || two.send(1, Life(steps))
+                move || two.send(1, LifeUntil(steps))
             });
-            turns.at(0);
-            let Two([first, second]) = &*two;
+            yields.at(0);
+            let TwoReceives([first, second]) = &*two;
             // The owner looks at the slots in order.
             let seen = usize::from(first.receive().is_some());
             let seen = seen + usize::from(seen == 1 && second.receive().is_some());
@@ -272,13 +273,13 @@ fn of_a_dead_peers_list_the_first_have_come() {
 /// earliest first.
 #[test]
 fn a_list_is_given_back_or_taken_back() {
-    explore(|turns| {
-        let two = Two::posted();
+    explore(|yields| {
+        let two = TwoReceives::posted();
         let peer = thread::spawn({
             let two = two.clone();
             move || {
                 let claims = two.0.each_ref().map(|receive| receive.slot.claim(1));
-                turns.at(1);
+                yields.at(1);
                 for (receive, claim) in two.0.iter().zip(claims).rev() {
                     if let Some(claim) = claim {
                         receive.memory.write(1);
@@ -287,8 +288,8 @@ fn a_list_is_given_back_or_taken_back() {
                 }
             }
         });
-        turns.at(0);
-        let take_back = |receive: &Receive| {
+        yields.at(0);
+        let take_back = |receive: &ReceiveModel| {
             let taken = receive.slot.take_back();
             if taken {
                 receive.memory.write(9);
@@ -314,7 +315,7 @@ fn the_first_posted_is_claimed() {
 #[test]
 #[should_panic(expected = "not the first")]
 fn claiming_what_was_not_seen_is_missed() {
-    in_order(|Two([first, second])| {
+    in_order(|TwoReceives([first, second])| {
         if first.slot.claim(1).is_some() {
             return Some(0);
         }
@@ -325,20 +326,22 @@ fn claiming_what_was_not_seen_is_missed() {
     });
 }
 
-fn in_order(take: fn(&Two) -> Option<u32>) {
-    explore(move |turns| {
-        let two =
-            Two(core::array::from_fn(|_| Receive { slot: SlotHeader::default(), memory: Memory::new() }));
+fn in_order(take: fn(&TwoReceives) -> Option<u32>) {
+    explore(move |yields| {
+        let two = TwoReceives(core::array::from_fn(|_| ReceiveModel {
+            slot: SlotHeader::default(),
+            memory: CheckedCell::new(),
+        }));
         let two = Arc::new(two);
         let owner = thread::spawn({
             let two = two.clone();
             move || {
                 two.0[0].post(1);
-                turns.at(1);
+                yields.at(1);
                 two.0[1].post(2);
             }
         });
-        turns.at(0);
+        yields.at(0);
         let taken = take(&two);
         assert!(taken.is_none_or(|taken| taken == 0), "not the first");
         owner.join().unwrap();

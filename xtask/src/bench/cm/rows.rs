@@ -9,13 +9,13 @@ use crate::bench::programs::Programs;
 use crate::bench::rounds::Round;
 use crate::bench::statistics::median;
 
-/// The rate of connections, times that of TCP.
+/// The required connection rate, as a multiple of TCP's.
 const RATE: f64 = 0.3;
 
-/// The cost of one where there are many, times the cost where there are few.
+/// The allowed cost of a connection with many others open, as a multiple of that with few.
 const CROWDED: f64 = 1.5;
 
-/// How connections come, and what `xtask/bench/src/bin/cm` is told.
+/// The title of each row, and its arguments for `xtask/bench/src/bin/cm`.
 const ROWS: [(&str, &[&str]); 4] = [
     ("one after the other; TCP's server says when it has accepted", &["answered", "200"]),
     ("one after the other; TCP's client goes on when its own side is done", &["tcp", "1", "200"]),
@@ -69,7 +69,7 @@ fn micro(rounds: &[Round], value: fn(&Round) -> f64) -> f64 {
     median(rounds.iter().map(value).collect()) / 1000.0
 }
 
-/// Lines `NAME OURS REFERENCE REFERENCE`.
+/// Parses lines `NAME OURS REFERENCE REFERENCE`.
 fn rounds(said: &str, name: &str, pairs: u32) -> Result<Vec<Round>> {
     let mut rounds = Vec::new();
     for line in said.lines() {

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn ten_thousand_letters_come_in_order_each_way() {
+fn ten_thousand_cm_messages_come_in_order_each_way() {
     let fabric = fabric();
     let process = TestNode::new(&fabric);
     let mut peer = Peer::start(&fabric);
@@ -19,7 +19,7 @@ fn ten_thousand_letters_come_in_order_each_way() {
 }
 
 #[test]
-fn what_the_dead_have_said_comes_before_their_end() {
+fn messages_of_a_dead_peer_come_before_its_end() {
     // First more messages than are read in two turns but fewer than fit into a socket, then more
     // than fit.
     for (count, fit) in [(200, 200), (3000, 200)] {

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_killed_peer_is_noticed_and_its_marks_are_void() {
+fn a_killed_peer_is_noticed_and_its_hazards_are_void() {
     let fabric = fabric();
     let process = impatient(&fabric);
     let mut peer = Peer::start(&fabric);
@@ -24,7 +24,7 @@ fn a_killed_peer_is_noticed_and_its_marks_are_void() {
 }
 
 #[test]
-fn a_peer_that_closes_its_descriptors_and_lives_keeps_its_marks() {
+fn a_peer_that_closes_its_descriptors_and_lives_keeps_its_hazards() {
     let fabric = fabric();
     let process = impatient(&fabric);
     let mut peer = Peer::start(&fabric);

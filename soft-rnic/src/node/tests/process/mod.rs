@@ -18,11 +18,11 @@ const FABRIC: &str = "SOFT_RNIC_TEST_FABRIC";
 const USER: &str = "SOFT_RNIC_TEST_USER";
 
 /// Records warnings, so that tests can count them.
-struct Warnings(Mutex<Vec<String>>);
+struct WarningCount(Mutex<Vec<String>>);
 
-static WARNINGS: Warnings = Warnings(Mutex::new(Vec::new()));
+static WARNINGS: WarningCount = WarningCount(Mutex::new(Vec::new()));
 
-impl log::Log for Warnings {
+impl log::Log for WarningCount {
     fn enabled(&self, metadata: &log::Metadata<'_>) -> bool {
         metadata.level() <= log::Level::Warn
     }
@@ -140,10 +140,10 @@ fn obey(process: &TestNode, line: &str) {
         "attached" => played(hostile::attached),
         "enter" => say(hostile::try_to_enter(process, number(1))),
         "bait" => say(hostile::bait(process)),
-        "deaf" => played(hostile::deaf_guest),
+        "deaf" => played(hostile::silent_peer),
         "owner" => played(hostile::owner),
         "impostor" => played(hostile::impostor),
-        "doors" => played(hostile::false_doors),
+        "doors" => played(hostile::false_listeners),
         other => panic!("{other}?"),
     }
 }
@@ -383,17 +383,17 @@ fn nodes_leave_nothing_behind() {
 }
 
 #[test]
-fn garbage_at_the_door_does_no_harm() {
+fn garbage_at_the_listener_does_no_harm() {
     Peer::start(&fabric()).ask("pending", "played");
 }
 
 #[test]
-fn a_guest_that_talks_nonsense_does_no_harm() {
+fn a_peer_that_talks_nonsense_does_no_harm() {
     Peer::start(&fabric()).ask("attached", "played");
 }
 
 #[test]
-fn a_guest_that_does_not_listen_keeps_nobody_busy() {
+fn a_peer_that_does_not_read_keeps_nobody_busy() {
     Peer::start(&fabric()).ask("deaf", "played");
 }
 
