@@ -7,11 +7,12 @@ use std::sync::{Mutex, PoisonError};
 use crate::platform::tokens::Tokens;
 
 /// The tokens of a channel, each of which stands for an event. A token is *promised* under the
-/// state machine's lock, along with the event, and given after the unlock. So no reader wakes only to wait
-/// for the lock.
+/// state machine's lock, along with the event, and given after the unlock. So no reader wakes only
+/// to wait for the lock.
 ///
 /// The given tokens and the open promises together are as many as the events. The exception is a
-/// reader that has taken its token and not yet its event: it is waiting for the state machine's lock.
+/// reader that has taken its token and not yet its event: it is waiting for the state machine's
+/// lock.
 #[derive(Debug)]
 pub(super) struct ChannelNotifier {
     tokens: Tokens,
@@ -38,8 +39,8 @@ impl ChannelNotifier {
         self.tokens.take()
     }
 
-    /// Announces one more event. The caller must call [`deliver`](Self::deliver) once the state machine is
-    /// unlocked.
+    /// Announces one more event. The caller must call [`deliver`](Self::deliver) once the state
+    /// machine is unlocked.
     pub(super) fn promise(&self) {
         self.promised.fetch_add(1, Ordering::Relaxed);
     }
@@ -54,8 +55,8 @@ impl ChannelNotifier {
         }
     }
 
-    /// Removes the tokens of events that were dropped; the state machine holds the switch's lock. Never
-    /// waits for long, because a thread that gives tokens waits for nothing.
+    /// Removes the tokens of events that were dropped; the caller holds the state machine's lock.
+    /// Never waits for long, because a thread that gives tokens waits for nothing.
     pub(super) fn take_back(&self, events: usize) {
         let _giving = self.giving.lock().unwrap_or_else(PoisonError::into_inner);
         let mut left = events;

@@ -94,7 +94,7 @@ impl ConnectionManager {
         if self.rnic.node().is_forked() { Err(libc::EIO) } else { Ok(()) }
     }
 
-    /// Runs `act` on the state machine. Readers with new events are woken after the switch is unlocked.
+    /// Runs `act` on the state machine. Readers with new events are woken after the unlock.
     fn locked<R>(&self, act: impl FnOnce(&mut CmStateMachine) -> R) -> R {
         let mut state_machine = self.state_machine.lock().unwrap_or_else(PoisonError::into_inner);
         let result = act(&mut state_machine);
@@ -239,7 +239,7 @@ impl ConnectionManager {
         self.with(|state_machine| state_machine.reject(id, reason, data, Instant::now()))
     }
 
-    /// Endpoints a connection, or answers the peer's end.
+    /// Ends a connection, or answers the peer's end.
     pub(crate) fn disconnect(&self, id: IdNumber) -> Result<(), c_int> {
         self.with(|state_machine| state_machine.disconnect(id, Instant::now()))
     }

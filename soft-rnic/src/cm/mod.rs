@@ -1,9 +1,9 @@
 //! The connection manager: the counterpart of the kernel's `rdma_cm` behind librdmacm.
 //!
-//! [`ConnectionManager`] has the shape of the kernel's commands (`rdma/rdma_user_cm.h`), and uses no struct
-//! of `rdma_cma.h`. An *id* is a number; its events are queued at its [`CmEventChannel`]. Errors are error
-//! numbers. As in the kernel, the status of an event is a negative error number, or the reason of a
-//! rejection (InfiniBand specification, 12.6.7.2).
+//! [`ConnectionManager`] has the shape of the kernel's commands (`rdma/rdma_user_cm.h`), and uses
+//! no struct of `rdma_cma.h`. An *id* is a number; its events are queued at its [`CmEventChannel`].
+//! Errors are error numbers. As in the kernel, the status of an event is a negative error number,
+//! or the reason of a rejection (InfiniBand specification, 12.6.7.2).
 
 mod address_table;
 mod channel_notifier;

@@ -31,7 +31,7 @@ impl PortLease {
     }
 }
 
-/// The environment of a switch. Its functions never wait, and never call the switch.
+/// The environment of a state machine. Its functions never wait, and never call the state machine.
 pub(super) trait Transport: Send + Sync {
     /// Takes a port for this process; 0 takes any port.
     ///
@@ -40,8 +40,9 @@ pub(super) trait Transport: Send + Sync {
     /// An error number: `EADDRINUSE` if another process has the port, or none is free.
     fn take_port(&self, space: PortSpace, port: u16) -> Result<PortLease, c_int>;
 
-    /// The owner of a port. `None` means that [`CmStateMachine::found`](super::state_machine::CmStateMachine::found) will
-    /// be called, at `until` or shortly after at the latest.
+    /// The owner of a port. `None` means that
+    /// [`CmStateMachine::found`](super::state_machine::CmStateMachine::found) will be called, at
+    /// `until` or shortly after at the latest.
     ///
     /// An immediate answer may be out of date; with `fresh` the owner is always asked.
     fn find_port(
@@ -61,7 +62,8 @@ pub(super) trait Transport: Send + Sync {
     /// If no process can be reached.
     fn send(&self, block: u16, message: &[u8]) -> io::Result<()>;
 
-    /// Requests a call of [`CmStateMachine::expire`](super::state_machine::CmStateMachine::expire) at this time.
+    /// Requests a call of [`CmStateMachine::expire`](super::state_machine::CmStateMachine::expire)
+    /// at this time.
     fn wake_at(&self, when: Instant);
 }
 

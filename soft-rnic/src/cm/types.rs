@@ -72,8 +72,8 @@ pub(crate) struct Ece {
 /// The type of an event, with the numbers of `enum rdma_cm_event_type`.
 ///
 /// Some types never occur here, because routes are always found and addresses never change. The
-/// library [writes](super::ConnectionManager::write) the last three. Only the library knows whether a queue
-/// pair follows its connection.
+/// library [writes](super::ConnectionManager::write) the last three. Only the library knows whether
+/// a queue pair follows its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum CmEventKind {
@@ -129,7 +129,8 @@ pub(crate) enum EventDetails {
 pub(crate) struct CmEvent {
     /// The id; for a connection request, the listener.
     pub(crate) id: IdNumber,
-    /// The value given to [`ConnectionManager::create`](super::ConnectionManager::create) or `set_uid`.
+    /// The value given to [`ConnectionManager::create`](super::ConnectionManager::create) or
+    /// `set_uid`.
     pub(crate) uid: u64,
     pub(crate) kind: CmEventKind,
     pub(crate) status: c_int,

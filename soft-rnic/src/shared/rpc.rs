@@ -1,4 +1,5 @@
-//! The states of a remote procedure call: the sender asks the owner of memory, which answers.
+//! The state of a remote procedure call: a request that a sender leaves with the owner of the
+//! memory, and the owner's answer.
 //!
 //! ```text
 //!           sender asks            owner begins             owner answers

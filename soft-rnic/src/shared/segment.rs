@@ -20,7 +20,8 @@ use crate::sync::{Acquire, AtomicU32, AtomicU64};
 /// Changes with every change of the layout or of the meaning of a word. Peers with different
 /// versions do not communicate.
 pub(crate) const LAYOUT_VERSION: u64 = 8;
-/// The ECE options of this layout: ends that share no version do not reach each other.
+/// The layout version as a bit of the ECE options. Two ends without a common bit cannot
+/// communicate.
 pub(crate) const ECE_OPTIONS: u32 = 1 << LAYOUT_VERSION;
 
 /// Selects a small size under Miri and loom: Miri has no sparse memory.

@@ -44,8 +44,8 @@ impl ChannelQueue {
     }
 }
 
-/// Notifiers to be called. A call raises events on one or two channels; if it raises
-/// them on more, some are rung early.
+/// Notifiers to be called after the unlock. A call raises events on one or two channels; if it
+/// raises them on more, some notifiers are called early.
 pub(in crate::cm) type PendingNotifiers = ArrayVec<Arc<ChannelNotifier>, 4>;
 
 impl CmStateMachine {
@@ -53,7 +53,7 @@ impl CmStateMachine {
         ChannelNumber(self.queues.insert(ChannelQueue { events: EventList::new(), notifier, ids: 0 }))
     }
 
-    /// The notifiers that the caller must ring once the state machine is unlocked.
+    /// The notifiers that the caller must call once the state machine is unlocked.
     pub(in crate::cm) fn take_notifiers(&mut self) -> PendingNotifiers {
         core::mem::take(&mut self.pending_notifiers)
     }

@@ -4,8 +4,8 @@
 //! It does no input or output by itself: its inputs are calls, messages and the time, and its
 //! outputs go through a [`Transport`].
 //!
-//! The states are the kernel's. [`IdState`] has the states of its `cma.c`, which determine the calls
-//! that a program may make. [`HandshakeState`] has the states of its `cm.c`, which are the
+//! The states are the kernel's. [`IdState`] has the states of its `cma.c`, which determine the
+//! calls that a program may make. [`HandshakeState`] has the states of its `cm.c`, which are the
 //! specification's (12.9.5).
 
 mod attributes;

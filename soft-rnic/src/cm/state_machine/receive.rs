@@ -114,8 +114,8 @@ impl CmStateMachine {
     /// request.
     fn admit(&mut self, peer: u16, from: u64, req: &ReqBody) -> Result<(), u8> {
         let pair = (peer, req.gid, req.side.qp_num);
-        // The queue pair belongs to a connection that has not ended here (12.9.8.3.1). ChannelQueue pair 0
-        // stands for "none", so it never matches.
+        // The queue pair belongs to a connection that has not ended here (12.9.8.3.1). Queue
+        // pair 0 stands for "none", so it never matches.
         if req.side.qp_num != 0 && self.pairs.contains_key(&pair) {
             return Err(reason::STALE_CONNECTION);
         }

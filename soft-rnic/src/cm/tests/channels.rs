@@ -148,12 +148,18 @@ fn listeners_go_and_move_at_the_cost_of_their_own_requests() {
         assert_eq!(host.state_machine.migrate(*listener, moved), Ok(0));
     }
     let events = count * each;
-    assert!(host.state_machine.take_visits() <= 16 * events, "migrate looks at the requests of other listeners");
+    assert!(
+        host.state_machine.take_visits() <= 16 * events,
+        "migrate looks at the requests of other listeners"
+    );
     for listener in &listeners {
         assert_eq!(host.destroy(*listener), 0);
     }
     // Each requester gets an event.
-    assert!(host.state_machine.take_visits() <= 16 * events, "destroy looks at the requests of other listeners");
+    assert!(
+        host.state_machine.take_visits() <= 16 * events,
+        "destroy looks at the requests of other listeners"
+    );
     for queue in [programs, moved] {
         host.queue = queue;
         host.expect_silence();

@@ -1,4 +1,4 @@
-//! State machines, and programs that use them.
+//! Test kit: state machines, and programs that use them.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

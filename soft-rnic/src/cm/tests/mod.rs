@@ -1,4 +1,4 @@
-//! Tests state machine the switch alone, with simulated time.
+//! Tests of the state machine alone, with simulated time.
 
 mod addresses;
 mod channels;

@@ -1,4 +1,4 @@
-//! CompletionModel: ready bits, wake-ups, notes for the service thread,
+//! Loom models of the completion queue entry: ready bits, wake-ups, notes for the service thread,
 //! and overrun detection.
 
 use loom::sync::Arc;

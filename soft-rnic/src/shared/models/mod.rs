@@ -82,7 +82,7 @@ impl LifeUntil {
     }
 }
 
-/// A word of memory that several threads may read at a time, only to read write.
+/// A word of memory that many threads may read at a time, or one may write.
 struct CheckedCell(UnsafeCell<u64>);
 
 // SAFETY: loom checks each access and fails the model if two of them race.
