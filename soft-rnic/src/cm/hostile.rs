@@ -102,13 +102,13 @@ impl HostileHost {
         let id = self.ids.get(which % self.ids.len().max(1)).copied();
         let now = self.now;
         match (what % 8, id) {
-            (0..=2, _) => self.state_machine.receive(peer, bytes, now),
+            (0..=2, _) => self.state_machine.receive_packet(peer, bytes, now),
             // Make it a message for an existing connection.
             (3..=4, Some(id)) if bytes.len() >= 18 => {
                 let mut packet = bytes.to_vec();
                 (packet[0], packet[1]) = (1, packet[1] % 9 + 1);
                 packet[10..18].copy_from_slice(&id.0.to_le_bytes());
-                self.state_machine.receive(peer, &packet, now);
+                self.state_machine.receive_packet(peer, &packet, now);
             }
             (5, _) if self.ids.len() < IDS => {
                 let id = self.create([PortSpace::Tcp, PortSpace::Udp][which % 2]);

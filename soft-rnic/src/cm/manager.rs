@@ -116,7 +116,7 @@ impl ConnectionManager {
 
     /// Called for a message of another process.
     pub(super) fn on_message(&self, from: u16, message: &[u8]) {
-        self.locked(|state_machine| state_machine.receive(from, message, Instant::now()));
+        self.locked(|state_machine| state_machine.receive_packet(from, message, Instant::now()));
     }
 
     /// Called when another process is gone.

@@ -66,7 +66,7 @@ impl CmStateMachine {
         let wait = milliseconds(life_time) * 2 + milliseconds(RESPONSE_TIMEOUT);
         self.ask_until_answered(number, MadBody::Req(req), wait, now);
         self.ask_for_peer(number, ends, now, false);
-        self.full_fence(now);
+        self.run_inbox(now);
         Ok(())
     }
 
@@ -133,7 +133,7 @@ impl CmStateMachine {
         let waits = self.id(IdNumber(token)).is_ok_and(|id| id.connection.peer.is_none());
         if waits && self.asked(IdNumber(token)).is_some() {
             self.peer_found(IdNumber(token), found, false, now);
-            self.full_fence(now);
+            self.run_inbox(now);
         }
     }
 
@@ -177,7 +177,7 @@ impl CmStateMachine {
             // ended, in which case nothing needs to be sent.
             let _ = self.reject(number, reason::CONSUMER_DEFINED, &[], now);
         }
-        self.full_fence(now);
+        self.run_inbox(now);
         accepted
     }
 
@@ -228,7 +228,7 @@ impl CmStateMachine {
         let (id, _) = self.placed(number)?;
         if id.is_datagram() {
             self.refuse_datagrams(number, data)?;
-            self.full_fence(now);
+            self.run_inbox(now);
             return Ok(());
         }
         let data =
@@ -244,7 +244,7 @@ impl CmStateMachine {
             }
             _ => return Err(libc::EINVAL),
         }
-        self.full_fence(now);
+        self.run_inbox(now);
         Ok(())
     }
 
@@ -267,7 +267,7 @@ impl CmStateMachine {
             // then.
             _ => {}
         }
-        self.full_fence(now);
+        self.run_inbox(now);
         Ok(())
     }
 

@@ -33,7 +33,7 @@ impl CmStateMachine {
         let body = MadBody::SidrReq { ends, gid: path.sgid, data };
         self.ask_until_answered(number, body, milliseconds(RESPONSE_TIMEOUT), now);
         self.ask_for_peer(number, ends, now, false);
-        self.full_fence(now);
+        self.run_inbox(now);
         Ok(())
     }
 

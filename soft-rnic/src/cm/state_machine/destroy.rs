@@ -17,7 +17,7 @@ impl CmStateMachine {
             let _ = self.destroy_one(request);
         }
         let reported = self.destroy_one(number)?;
-        self.full_fence(now);
+        self.run_inbox(now);
         Ok(reported)
     }
 
@@ -59,7 +59,7 @@ impl CmStateMachine {
             self.end(number);
             self.raise(number, CmEventKind::DeviceRemoval, 0, EventDetails::Nothing);
         }
-        self.full_fence(now);
+        self.run_inbox(now);
     }
 
     /// Tells the peer that this end of the connection is gone.

@@ -358,7 +358,7 @@ impl CmStateMachine {
 
     /// Handles this process's messages to itself and its lost peers until none is left. Must follow
     /// every operation that may send.
-    fn full_fence(&mut self, now: Instant) {
+    fn run_inbox(&mut self, now: Instant) {
         loop {
             if let Some((from, message)) = self.inbox.pop_front() {
                 self.receive(from, message, now);

@@ -39,11 +39,11 @@ fn parameters(side: &EndpointParams, retry_count: u8, data_len: usize) -> EventD
 
 impl CmStateMachine {
     /// Handles a packet of another process.
-    pub(in crate::cm) fn receive(&mut self, peer: u16, packet: &[u8], now: Instant) {
+    pub(in crate::cm) fn receive_packet(&mut self, peer: u16, packet: &[u8], now: Instant) {
         match CmMad::decode(packet) {
             Some(message) => {
                 self.receive(peer, message, now);
-                self.full_fence(now);
+                self.run_inbox(now);
             }
             None => {
                 log::debug!(
@@ -306,7 +306,7 @@ impl CmStateMachine {
     /// them.
     pub(in crate::cm) fn gone(&mut self, peer: u16, now: Instant) {
         self.lose(peer, now);
-        self.full_fence(now);
+        self.run_inbox(now);
     }
 
     pub(super) fn lose(&mut self, peer: u16, now: Instant) {

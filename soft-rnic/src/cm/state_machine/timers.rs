@@ -64,7 +64,7 @@ impl CmStateMachine {
             }
         }
         self.ask();
-        self.full_fence(now);
+        self.run_inbox(now);
     }
 
     fn time_out(&mut self, number: IdNumber, now: Instant) {

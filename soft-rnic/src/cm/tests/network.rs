@@ -241,7 +241,7 @@ impl NetworkModel {
         let times = 1 + usize::from(self.random.chance(self.network_faults.repeat));
         let now = self.now;
         for _ in 0..times {
-            self.program(packet.to).host.state_machine.receive(packet.from, &packet.bytes, now);
+            self.program(packet.to).host.state_machine.receive_packet(packet.from, &packet.bytes, now);
         }
     }
 
@@ -282,7 +282,7 @@ impl NetworkModel {
             bytes[place] = self.random.next() as u8;
         }
         let now = self.now;
-        self.program(to).host.state_machine.receive(from, &bytes, now);
+        self.program(to).host.state_machine.receive_packet(from, &bytes, now);
     }
 
     /// A program takes its events.
