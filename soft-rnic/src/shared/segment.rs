@@ -261,11 +261,9 @@ impl Segment {
             // verified when it made `slots`.
             unsafe { self.memory.base().add(offset + at) }
         };
-        // SAFETY: the whole slot is inside of the heap of any segment, as was checked when `slots`
-        // was made, in the order of the offset constants, and the slot
+        // SAFETY: the parts lie within the slot, in the order of the offset constants, and the slot
         // lies in the mapping (`SlotsDescriptor::check`). They are aligned like the slots, by 64
-        // bytes;
-        // All of it is atomics except for the eager bytes, to which no reference is made.
+        // bytes. All of it is atomics except for the eager bytes, to which no reference is made.
         unsafe {
             Some(Slot {
                 header: part(0).cast::<SlotHeader>().as_ref(),

@@ -168,10 +168,10 @@ impl CmProgram {
             // which other threads do not exist, is what this test checks.
             let child = unsafe { libc::fork() };
             if child == 0 {
-                // SAFETY: the child has one thread, as a program has that knows of none.
+                // SAFETY: `alarm` accesses no memory of this process.
                 unsafe { libc::alarm(5) };
                 let made = ConnectionManager::acquire().and_then(|manager| manager.channel().map(drop));
-                // SAFETY: the child has one thread, as a program has that knows of none.
+                // SAFETY: `_exit` ends the child without running handlers of the parent.
                 unsafe { libc::_exit(made.is_err().into()) };
             }
             let mut status = -1;

@@ -87,7 +87,7 @@ struct CheckedCell(UnsafeCell<u64>);
 
 // SAFETY: loom checks each access and fails the model if two of them race.
 unsafe impl Send for CheckedCell {}
-// SAFETY: loom checks each access.
+// SAFETY: loom checks each access and fails the model if two of them race.
 unsafe impl Sync for CheckedCell {}
 
 impl CheckedCell {
@@ -101,7 +101,7 @@ impl CheckedCell {
     }
 
     fn read(&self) -> u64 {
-        // SAFETY: loom fails the model if another access is not ordered with this one.
+        // SAFETY: loom fails the model if a write is not ordered with this read.
         self.0.with(|place| unsafe { *place })
     }
 }
