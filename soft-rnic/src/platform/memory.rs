@@ -42,8 +42,7 @@ pub(crate) struct PeerFile {
 // SAFETY: a mapping belongs to the process and not to a thread; the holder decides which of its
 // bytes are accessed.
 unsafe impl Send for Memory {}
-// SAFETY: a mapping belongs to the process, not to a thread; what is done with its bytes is up to
-// the holder; the type's methods only return an address and a
+// SAFETY: a mapping belongs to the process, and the type's methods only return an address and a
 // length.
 unsafe impl Sync for Memory {}
 

@@ -21,8 +21,7 @@ pub(crate) struct Nowhere {
 // SAFETY: a mapping belongs to the process and not to a thread; the values of its bytes do not
 // matter.
 unsafe impl Send for Nowhere {}
-// SAFETY: a mapping belongs to the process, not to a thread; what its bytes are does not matter;
-// the process, and the type's methods only return addresses.
+// SAFETY: a mapping belongs to the process, and the type's methods only return addresses.
 unsafe impl Sync for Nowhere {}
 
 static CURRENT: Mutex<Weak<Nowhere>> = Mutex::new(Weak::new());

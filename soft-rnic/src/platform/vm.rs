@@ -83,9 +83,8 @@ impl Vm {
     /// other process has offered for this, which must hold even if the other process is this one.
     #[inline]
     pub(crate) unsafe fn write(self, local: &[iovec], remote: &[iovec]) -> Result<usize, VmError> {
-        // SAFETY: the local ranges are readable for the length that `process_vm_writev` needs. The remote ones are
-        // memory that the other process has offered for this, which holds even if the other process
-        // is this one, by the contract of `write`.
+        // SAFETY: the caller guarantees readable local ranges and offered remote ones, which is all
+        // that `process_vm_writev` needs.
         unsafe { self.call(libc::process_vm_writev, local, remote) }
     }
 
@@ -101,8 +100,8 @@ impl Vm {
     /// remote ranges meet the conditions of [`write`](Self::write).
     #[inline]
     pub(crate) unsafe fn read(self, local: &[iovec], remote: &[iovec]) -> Result<usize, VmError> {
-        // SAFETY: the local ranges are writable for the length that `process_vm_readv` call, and no references to
-        // them exist, by the contract of `read`.
+        // SAFETY: the caller guarantees writable local ranges and offered remote ones, which is all
+        // that `process_vm_readv` needs.
         unsafe { self.call(libc::process_vm_readv, local, remote) }
     }
 

@@ -40,7 +40,7 @@ pub(crate) fn begin() {
 /// The conditions of the table's entry.
 pub(super) unsafe extern "C" fn get_device_list(num_devices: *mut c_int) -> *mut *mut ibv_device {
     begin();
-    // SAFETY: the arguments are valid, by the contract of the C function `get_device_list`.
+    // SAFETY: the caller meets the conditions of the table's entry.
     unsafe { (soft_rnic::verbs::table().ibv_get_device_list)(num_devices) }
 }
 

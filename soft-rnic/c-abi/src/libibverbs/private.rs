@@ -111,8 +111,7 @@ unsafe extern "C" fn query_gid_type(
     const ROCE_V2: u32 = 1;
     let mut entry = ibv_gid_entry::default();
     let error = match TABLE._ibv_query_gid_ex {
-        // SAFETY: the arguments are those of `ibv_query_gid_ex`, by the contract of `query_gid_type`; the
-        // conditions of `ibv_query_gid_ex`, and the entry has the
+        // SAFETY: the caller meets the conditions of `ibv_query_gid_ex`, and the entry has the
         // stated size.
         Some(query) => unsafe {
             query(context, port_num.into(), index, &mut entry, 0, size_of::<ibv_gid_entry>())
@@ -124,7 +123,7 @@ unsafe extern "C" fn query_gid_type(
         return -1;
     }
     let is_v2 = entry.gid_type == ibv_gid_type::IBV_GID_TYPE_ROCE_V2.0;
-    // SAFETY: `kind` is valid for a write, by the contract of `query_gid_type`.
+    // SAFETY: the caller guarantees that `kind` is valid for a write.
     unsafe { kind.write(if is_v2 { ROCE_V2 } else { IB_OR_ROCE_V1 }) };
     0
 }

@@ -36,8 +36,7 @@ unsafe extern "C" fn ibv_read_sysfs_file(
     buf: *mut c_char,
     size: usize,
 ) -> c_int {
-    // SAFETY: `dir` and `file` end with a NUL; `buf` has `size` bytes, by the contract of
-    // `ibv_read_sysfs_file`.
+    // SAFETY: the caller guarantees that both strings end with a NUL.
     let (dir, file) = unsafe { (CStr::from_ptr(dir), CStr::from_ptr(file)) };
     let path = [dir.to_bytes(), b"/", file.to_bytes()].concat();
     // Reads one byte more than fits, so that a longer text is detected; no attribute is longer than

@@ -32,8 +32,7 @@ pub(crate) const TABLE: RdmaCm =
 /// This function and those below have the conditions of their table entries.
 unsafe extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
     log::begin();
-    // SAFETY: the arguments are valid, by the contract of the C function
-    // `rdma_create_event_channel`.
+    // SAFETY: the caller meets the conditions of the table's entry.
     unsafe { (DEVICE.rdma_create_event_channel)() }
 }
 
@@ -44,7 +43,7 @@ unsafe extern "C" fn rdma_create_id(
     ps: rdma_port_space,
 ) -> c_int {
     log::begin();
-    // SAFETY: the arguments are valid, by the contract of the C function `rdma_create_id`.
+    // SAFETY: the caller meets the conditions of the table's entry.
     unsafe { (DEVICE.rdma_create_id)(channel, id, context, ps) }
 }
 
@@ -55,19 +54,19 @@ unsafe extern "C" fn rdma_create_ep(
     qp_init_attr: *mut ibv_qp_init_attr,
 ) -> c_int {
     log::begin();
-    // SAFETY: the arguments are valid, by the contract of the C function `rdma_create_ep`.
+    // SAFETY: the caller meets the conditions of the table's entry.
     unsafe { (DEVICE.rdma_create_ep)(id, res, pd, qp_init_attr) }
 }
 
 unsafe extern "C" fn rdma_get_devices(num_devices: *mut c_int) -> *mut *mut ibv_context {
     log::begin();
-    // SAFETY: the arguments are valid, by the contract of the C function `rdma_get_devices`.
+    // SAFETY: the caller meets the conditions of the table's entry.
     unsafe { (DEVICE.rdma_get_devices)(num_devices) }
 }
 
 unsafe extern "C" fn rsocket(domain: c_int, type_: c_int, protocol: c_int) -> c_int {
     log::begin();
-    // SAFETY: the arguments are valid, by the contract of the C function `rsocket`.
+    // SAFETY: the caller meets the conditions of the table's entry.
     unsafe { (DEVICE.rsocket)(domain, type_, protocol) }
 }
 
@@ -75,7 +74,6 @@ unsafe extern "C" fn rsocket(domain: c_int, type_: c_int, protocol: c_int) -> c_
 /// integer argument like a fixed one.
 #[unsafe(export_name = "soft_rnic_rfcntl")]
 unsafe extern "C" fn rfcntl(socket: c_int, command: c_int, argument: c_long) -> c_int {
-    // SAFETY: There is none: it looks at nothing but its arguments. C's function takes any number
-    // of them, by the contract of the C function `rfcntl`.
+    // SAFETY: the caller meets the conditions of the table's entry.
     unsafe { soft_rnic::rdmacm::rfcntl(socket, command, argument) }
 }
