@@ -79,7 +79,7 @@ impl PendingHandshake {
             }
             #[cfg(not(feature = "rdma"))]
             Bootstrap::RdmaCm => {
-                let source = crate::error::CmError::built_without();
+                let source = super::cm_error::CmError::built_without().into();
                 Err(crate::error::ConnectError::RdmaCm { address: peer, source }.into())
             }
             Bootstrap::Tcp => Ok(Self::Tcp(Box::new(PendingTcpHandshake::connecting(peer, kind, slot)?))),

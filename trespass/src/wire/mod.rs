@@ -101,8 +101,7 @@ impl HandshakeMessage {
 
 /// What is wrong with a message of the handshake.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum WireError {
+pub(crate) enum WireError {
     /// The peer speaks another protocol.
     #[error(
         "the peer does not speak this protocol: it began with {0:02x?} instead of \"TRSP\"; is that the right port?"
