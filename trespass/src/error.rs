@@ -1,4 +1,5 @@
-//! What goes wrong before there is a connection. Every one of these is an [`io::Error`] too, of the kind that `std::net` would give.
+//! The errors of making a connection or a listener. Each is an [`io::Error`] too, of the kind that
+//! `std::net` gives for the like.
 
 use std::io;
 use std::net::SocketAddr;

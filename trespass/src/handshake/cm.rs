@@ -1,4 +1,5 @@
-//! The handshake of a connection that the connection manager makes: what both sides say, without queue pairs and clocks.
+//! The handshake of a connection that begins with rdma_cm, as a state machine without queue pairs
+//! and clocks.
 //!
 //! ```text
 //! client                                             server

@@ -1,4 +1,4 @@
-//! How a handshake fails.
+//! The errors of a handshake.
 
 use std::fmt;
 use std::io;

@@ -1,4 +1,5 @@
-//! I12 and I13: whatever fails, on whichever side, both sides end on the same transport, or with an error, in time.
+//! I12 and I13: after any fault, on either side, both sides end on the same transport or with an
+//! error, in time.
 
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -1,4 +1,4 @@
-//! A peer that says anything, to either side of a handshake.
+//! Fuzzing of the TCP handshake: a peer that sends any bytes, to either side.
 //!
 //! What must hold: nothing panics, nothing goes on for ever, there is never memory for more than one message, and RDMA is used only by a
 //! side that has it and after a whole HELLO and READY have come.

@@ -1,4 +1,5 @@
-//! The handshake over real TCP: good peers, and such as send garbage, too much, too little, or too slowly.
+//! Tests of the handshake over real TCP: good peers, and peers that send garbage, too much, too
+//! little, or too slowly.
 
 use std::cell::RefCell;
 use std::io::{ErrorKind, Read, Write};

@@ -1,4 +1,5 @@
-//! What one side of a handshake does, as a machine: messages and time in, messages and a result out.
+//! The state machine of one side of a handshake over TCP, without I/O: messages and time in,
+//! messages and a result out.
 //!
 //! Call order: [`HandshakeMachine::client`] or [`HandshakeMachine::server`]; then whenever something has happened [`HandshakeMachine::received`],
 //! [`HandshakeMachine::closed`] or [`HandshakeMachine::tick`], and after each of them send what [`HandshakeMachine::outgoing`] has and look at

@@ -1,4 +1,4 @@
-//! Memory that frames lie in, as the protocol sees it.
+//! The memory of frames as the protocol sees it: blocks, and the sources of blocks.
 
 /// A piece of memory that belongs to one owner at a time. What is only to be sent several may look at: then nobody writes to it.
 ///

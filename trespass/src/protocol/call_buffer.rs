@@ -1,4 +1,4 @@
-//! Where the program waits for what comes next.
+//! The buffer of a call that waits to receive, so that a frame is copied into it directly.
 
 use super::copying::copy;
 

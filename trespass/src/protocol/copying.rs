@@ -1,4 +1,4 @@
-//! Copying of what may be long.
+//! A copy routine that avoids slow `rep movsb` alignments.
 //!
 //! The C library copies what is long by one instruction (`rep movsb`). Some processors (AMD's Zen 3 and 4) are many times as slow at that where
 //! the destination lies a few bytes behind the source, counted within a page of 4 KiB. Bytes behind a message's length, or in a program's

@@ -1,4 +1,5 @@
-//! Credits: one is one posted receive. All totals are cumulative and wrap at 2^32.
+//! Credit-based flow control: one credit is one posted receive. All totals are cumulative and wrap
+//! at 2^32.
 //!
 //! Frames of data leave the last [`RESERVE`] credits alone, so that CREDIT, RFIN, FIN, FIN_ACK and RESET always get through. Why that
 //! cannot stall, even when both sides' programs have stopped reading and both windows are closed:

@@ -1,4 +1,5 @@
-//! What goes wrong: what a peer did against the protocol, why a connection ended, why a call did nothing.
+//! The protocol's errors: violations by the peer, the cause of a connection's failure, and the
+//! refusal of a call.
 
 use std::time::Duration;
 

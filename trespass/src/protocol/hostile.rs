@@ -1,4 +1,5 @@
-//! A peer whose frames say anything, to a connection whose program reads and writes.
+//! Fuzzing of the protocol: a peer that sends any frames, to a connection whose program reads and
+//! writes.
 //!
 //! What must hold: nothing panics, a frame that cannot be is an error and the end of the connection, the protocol never asks for more
 //! READs than was agreed, and all memory comes back.

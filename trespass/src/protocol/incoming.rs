@@ -1,4 +1,4 @@
-//! What arrived and was not yet taken: bytes or messages, in order, some of them still to be READ.
+//! The receive queue: bytes or messages that arrived, in order, and sources still to be READ.
 
 mod reads;
 

@@ -1,4 +1,4 @@
-//! When to ask whether the peer is there.
+//! Keepalive: probes after silence, and the time by which the peer must answer.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! Who may have how many of the receives that connections share: the books of a shared receive queue, without the queue.
+//! The accounting of a shared receive queue: how many of its receives each connection may use.
 //!
 //! A connection has a [`Lease`]: the receives that it may use, told to its peer or about to be. The sum of all leases is never more than
 //! what is posted, so no peer ever finds none. Each is certain of its first few: so many are kept free for it even when it has fewer.

@@ -1,4 +1,5 @@
-//! One connection: what the program and the driver call. What comes in is taken in [`receiving`], what goes out next is in [`transmitting`].
+//! The protocol's state machine of one connection: the calls of the program and of the transport.
+//! [`receiving`] takes frames in, [`transmitting`] chooses what goes out next.
 
 mod receiving;
 mod transmitting;

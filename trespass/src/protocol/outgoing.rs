@@ -1,4 +1,4 @@
-//! What the program gave and the peer has not: the frames to be, in order, and the sources that the peer is to read.
+//! The send queue: frames still to go, in order, and the sources that the peer is to READ.
 
 mod writes;
 

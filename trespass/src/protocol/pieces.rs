@@ -1,4 +1,5 @@
-//! Blocks whose bytes go together, in one frame or as one source, and blocks whose bytes go in several frames.
+//! Gather lists of blocks that one frame or one source carries, and shared blocks that several
+//! frames carry.
 
 use std::mem;
 use std::sync::{Arc, OnceLock};

@@ -1,4 +1,4 @@
-//! What was posted to a send queue and has not completed: it owns the blocks until then.
+//! The send work requests that were posted and have not completed: this queue owns their blocks.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! What both sides agreed on, and what one side chose for itself.
+//! A connection's parameters: what both sides agreed on, and what this side chose for itself.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! One connection of its own: what [`Stream`](crate::Stream) and [`SeqPacket`](crate::SeqPacket) are made of.
+//! The blocking connection that [`Stream`](crate::Stream) and [`SeqPacket`](crate::SeqPacket) wrap:
+//! calls, timeouts, spinning, sleeping and lingering.
 //!
 //! Every call is the same: try; if that has to wait, look for completions for a while ([`Builder::spin`](crate::Builder::spin)); take a
 //! turn and try again; then sleep until the system reports something, and so on. There is no thread but the program's. A writer that waits receives meanwhile, and a reader that waits sends.

@@ -1,4 +1,4 @@
-//! From a configuration to connections and listeners.
+//! Making connections and listeners from a configuration, over TCP or rdma_cm.
 
 use std::io;
 use std::iter;

@@ -1,4 +1,4 @@
-//! What both sides say to each other before the first frame: the messages of the handshake, in bytes.
+//! The wire format of the handshake: the messages that both sides exchange before the first frame.
 //!
 //! Every message begins with the same 16 bytes, which no version ever changes ([`Preamble`]), so that peers of any two versions can
 //! at least tell each other why they do not understand one another ([`Reject`]):

@@ -1,4 +1,4 @@
-//! What the program takes of what arrived.
+//! The program's calls that take data from the receive queue.
 
 use super::{Chunk, Incoming, ItemBytes, MessageProgress, QueueItem, ReceivedPart};
 use crate::protocol::block::{Block, Blocks, Purpose};

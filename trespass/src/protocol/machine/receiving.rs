@@ -1,4 +1,4 @@
-//! What comes in: the receives for it, and the frames.
+//! The receiving half of the state machine: posted receives, and frames that arrive.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! What goes out next.
+//! The transmitting half of the state machine: it chooses the next frame, READ or probe.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! What the program gives: copied into frames to be, or lent.
+//! The program's calls that add data to the send queue: copied into frames, or lent.
 
 use std::io::IoSlice;
 

@@ -1,4 +1,4 @@
-//! The end.
+//! Tests of closing, aborting and failing.
 
 use super::*;
 

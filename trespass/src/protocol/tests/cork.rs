@@ -1,4 +1,4 @@
-//! What the program holds back.
+//! Tests of corking.
 
 use super::*;
 

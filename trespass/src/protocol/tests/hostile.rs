@@ -1,4 +1,5 @@
-//! What a peer does against the protocol: a typed error, a connection that has failed, a RESET, no memory kept.
+//! Tests of a peer that violates the protocol: a typed error, a failed connection, a RESET, no
+//! memory kept.
 
 use proptest::prelude::*;
 

@@ -1,4 +1,5 @@
-//! Random calls, delays and memory, from seeds: everything arrives once and in order, receives suffice, nothing stalls, all memory comes back.
+//! Randomised tests from seeds: everything arrives once and in order, receives suffice, nothing
+//! stalls, all memory comes back.
 
 use std::collections::HashSet;
 

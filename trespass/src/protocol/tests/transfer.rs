@@ -1,4 +1,4 @@
-//! What is given arrives, whole and in order.
+//! Tests of data transfer: everything arrives, whole and in order.
 
 use super::*;
 

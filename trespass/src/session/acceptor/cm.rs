@@ -1,4 +1,4 @@
-//! Listening by the connection manager.
+//! Listening with rdma_cm.
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;

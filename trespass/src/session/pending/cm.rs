@@ -1,5 +1,5 @@
-//! A handshake that begins with the connection manager: its events, the queue pair that they bring up, and then both sides' HELLO over
-//! that.
+//! A handshake in progress that began with rdma_cm: its events, the queue pair, and then HELLO of
+//! both sides over that.
 
 use std::io;
 use std::net::SocketAddr;

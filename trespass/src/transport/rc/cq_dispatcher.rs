@@ -1,4 +1,5 @@
-//! Where completions come from: a [`CqDispatcher`] for one queue pair, or one for all of a worker's, at its [`WorkerCq`].
+//! The dispatcher of a completion queue: it gives each completion to its queue pair. A queue pair
+//! has a [`CqDispatcher`] of its own, or shares the one of its worker ([`WorkerCq`]).
 //!
 //! A worker's dispatcher finds whose a completion is by the queue pair's number. Numbers come back when their pair is gone, and what was
 //! posted may complete when its owner has gone. So

@@ -1,5 +1,5 @@
-//! Which device, which port, and under which address: as the socket's own address says, or as the program or the environment
-//! names it.
+//! Choosing the device, the port and the GID: by the socket's own address, or by the name that the
+//! program or the environment gives.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};

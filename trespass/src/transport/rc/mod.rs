@@ -1,4 +1,5 @@
-//! Frames over a reliable connected queue pair.
+//! The RDMA transport: frames as SENDs over a reliable connected (RC) queue pair, rendezvous as
+//! READs.
 //!
 //! - [`device`] finds the device, the port and the address for a socket; a device is opened once a process.
 //! - [`queue_pair`] is a queue pair, and what was posted to it; [`cq_dispatcher`] is where completions come from, for one pair or for all of a worker's.
