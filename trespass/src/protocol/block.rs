@@ -3,7 +3,7 @@
 /// A piece of memory that belongs to one owner at a time. What is only to be sent several may look at: then nobody writes to it.
 ///
 /// The protocol holds a block only while neither device nor peer writes to it: a driver hands it in when a
-/// receive or a READ has completed, and gets it back as part of a [`TransmitItem`](super::Transmit). Moving the handle does not move the
+/// receive or a READ has completed, and gets it back as part of a [`TransmitItem`](super::TransmitItem). Moving the handle does not move the
 /// memory. Dropping it gives the memory back to where it came from.
 pub(crate) trait Block: Send + Sync {
     /// All of its memory; its length is the block's size.

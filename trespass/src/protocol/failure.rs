@@ -157,7 +157,7 @@ pub(crate) enum Blocked {
     Nothing,
 }
 
-/// A [`ConnectionSetup`](super::Setup) that cannot work; drivers get it only if a check before them was forgotten.
+/// A [`ConnectionSetup`](super::ConnectionSetup) that cannot work; drivers get it only if a check before them was forgotten.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the parameter {name} is {value}; it must be from {least} to {most}")]
 pub(crate) struct InvalidSetup {

@@ -391,7 +391,7 @@ impl<B: Block> ProtocolMachine<B> {
 
     // The driver: out
 
-    /// Whether frames go without the header for which [immediate data](Frame::immediate) can stand.
+    /// Whether frames go without the header for which [immediate data](super::Frame::immediate) can stand.
     #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "TCP has no immediate data"))]
     #[inline]
     pub(crate) fn uses_immediate(&self) -> bool {

@@ -444,7 +444,7 @@ impl CloseOnDrop {
     }
 }
 
-/// Only `into_lane` takes it, and ends its owner.
+/// Only `into_connection` takes it, and ends its owner.
 const OPEN: &str = "the owner has its connection as long as it lives";
 
 impl Deref for CloseOnDrop {

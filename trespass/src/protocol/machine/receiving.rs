@@ -33,7 +33,7 @@ impl<B: Block> ProtocolMachine<B> {
     }
 
     /// As [`received`](Self::received), while a call may wait: its `sink` takes the frame's bytes if they are what it waits for. Where there is
-    /// [immediate data](Frame::immediate) it stands for the header, and all `len` bytes are payload.
+    /// [immediate data](crate::protocol::Frame::immediate) it stands for the header, and all `len` bytes are payload.
     #[inline(always)]
     pub(crate) fn received_for(
         &mut self,

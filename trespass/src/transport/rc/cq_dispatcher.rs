@@ -492,7 +492,7 @@ impl<B: DeviceBlock> WorkerCq<B> {
     }
 
     /// Has the next completion be reported. Whether that was not so already: then one may have come just before. Errors are as
-    /// [`reap`](Self::reap)'s.
+    /// [`poll`](Self::poll)'s.
     pub(crate) fn arm(&self) -> io::Result<bool> {
         let mut dispatcher = self.lock();
         let Some(dispatcher) = dispatcher.as_mut().filter(|dispatcher| !dispatcher.broken) else {
@@ -567,17 +567,17 @@ impl<B: DeviceBlock> WorkerCq<B> {
         many.draining.push((number, Instant::now() + DRAIN));
     }
 
-    /// As [`CqDispatcher::admit`].
+    /// As [`CqDispatcher::reserve_receives`].
     pub(super) fn reserve_receives(&self, pair: u32, first: u32) -> Result<(), u32> {
         self.lock().as_mut().map_or(Ok(()), |dispatcher| dispatcher.reserve_receives(pair, first))
     }
 
-    /// As [`CqDispatcher::held`].
+    /// As [`CqDispatcher::receives_held`].
     pub(super) fn receives_held(&self, pair: u32) -> u32 {
         self.lock().as_mut().map_or(0, |dispatcher| dispatcher.receives_held(pair))
     }
 
-    /// As [`CqDispatcher::share`].
+    /// As [`CqDispatcher::grant_receives`].
     pub(super) fn grant_receives(
         &self,
         pair: u32,
