@@ -1,4 +1,4 @@
-//! Memory that no pool has made, as a block of its own.
+//! A program's own memory as a block, outside the pool's memory.
 
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;

@@ -1,4 +1,4 @@
-//! A piece of a pool.
+//! A block: a piece of a pool with one owner.
 
 use std::fmt;
 use std::mem::ManuallyDrop;

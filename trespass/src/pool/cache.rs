@@ -1,4 +1,4 @@
-//! The slots that a thread keeps, so that taking one and giving it back is a matter of that thread alone.
+//! A cache of free slots for each thread, so that taking a slot and giving it back needs no lock.
 //!
 //! A thread that takes slots of a pool has a cache of them; what other threads drop goes to the pool's shared part. `CURRENT` is
 //! the cache that the thread has used last, so the common case is one comparison; `OWNED` are all, and ends with the thread.

@@ -1,4 +1,5 @@
-//! A large piece of memory, and what its blocks have in common.
+//! A chunk: a large allocation, its registration (memory region), and what its blocks have in
+//! common.
 
 use std::mem::ManuallyDrop;
 use std::ptr::{self, NonNull};

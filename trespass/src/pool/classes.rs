@@ -1,4 +1,4 @@
-//! The sizes that blocks come in, and the two kinds of memory that they are carved out of.
+//! Size classes: the sizes of blocks, and the two kinds of memory that they are carved out of.
 //!
 //! Slots are for frames: sent, and received into. They are many and short-lived, so each thread keeps some. The staged classes are
 //! what a peer READs and is READ into. 64 KiB is the least that a rendezvous pays for, and 1 MiB the piece of a READ, so that

@@ -1,4 +1,4 @@
-//! What a pool is asked for, checked before anything is made.
+//! The configuration of a pool, checked before memory is allocated.
 
 use super::PoolError;
 use super::classes::{CHUNK_UNIT, GROUPS, LARGEST_SLOT, SMALLEST_SLOT};

@@ -1,4 +1,4 @@
-//! What the handles of a pool share: lending, taking back, and growing.
+//! The allocator of a pool: lending, taking back, and growing. A pool's handles share it.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};

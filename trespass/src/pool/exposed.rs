@@ -1,4 +1,4 @@
-//! Memory of the program that a peer may read for the time of a call.
+//! A temporary registration of the program's memory, which a peer may read during one call.
 //!
 //! There is no cache of such registrations. What is borrowed may be freed when the borrow ends, and other memory appear at its
 //! address; a registration that is still there is of the old pages, so a peer that reads "the same" address gets what nobody sent.

@@ -1,4 +1,5 @@
-//! Telling the program that the pool is nearly all in use, and when it is not any more.
+//! High-water notifications: the program is called when nearly all of a pool is in use, and when
+//! that is over.
 
 use std::sync::Arc;
 use std::task::Waker;

@@ -1,4 +1,4 @@
-//! A pool as the protocol sees it.
+//! The pool as the protocol's source of blocks.
 
 use super::{Block, BlockUse, Pool, streaming};
 use crate::protocol::{self, Purpose, RemoteAddress, copying};

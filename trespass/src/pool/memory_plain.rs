@@ -1,4 +1,4 @@
-//! A chunk's memory where there is no RDMA: the allocator's.
+//! A chunk's memory in a build without RDMA: from the system's allocator.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::io;

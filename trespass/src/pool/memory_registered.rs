@@ -1,4 +1,5 @@
-//! A chunk's memory where there is RDMA: shareable, and registered when there is a domain.
+//! A chunk's memory in a build with RDMA: shared memory, registered when the pool has a protection
+//! domain.
 //!
 //! It is shared memory also for a NIC that would take any: it is not there before it is touched, a forked child does not take it
 //! from under the device, and the pool need not know its device when it is made.

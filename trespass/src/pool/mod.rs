@@ -1,4 +1,5 @@
-//! The memory that messages travel in.
+//! The buffer pool: registered memory, in blocks of a few sizes, that messages are sent from and
+//! received into.
 //!
 //! A [`Pool`] makes memory in large chunks, carves them into blocks of a few sizes, and lends these. It has what [`PoolConfig::initial`]
 //! says at once, grows when it has to, and never has more than [`PoolConfig::max`]. A pool that is empty is not an error: there is

@@ -1,4 +1,5 @@
-//! Memory that programs have handed over ([`Pool::adopt`](super::Pool::adopt)), and its registrations.
+//! A bounded cache of registrations of the memory that programs adopt
+//! ([`Pool::adopt`](super::Pool::adopt)).
 //!
 //! Whoever registers memory for each message pays more than a copy costs, and whoever keeps every registration pins memory without a
 //! bound. So a block is registered when it is first lent, and stays so when it has come back, as long as all that are not lent have no

@@ -1,4 +1,4 @@
-//! The shared part of a pool, which a lock guards: which blocks of which chunks are not out.
+//! The part of a pool that its lock guards: the chunks, their free lists, and the counts.
 
 use std::ptr::NonNull;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What a pool says of itself.
+//! The statistics of a pool.
 
 use super::classes::SIZES;
 

@@ -1,4 +1,4 @@
-//! Copying to memory that another core reads next.
+//! Non-temporal copies, for memory that another core reads next.
 //!
 //! Over a software device it is the peer's own processor that reads what it is told of, and afterwards its caches have it. To write there
 //! again costs a message between the cores for each line, one after the other: on some processors 30 ns each, 2 GB/s. Stores that go

@@ -1,4 +1,4 @@
-//! Blocks are nobody else's, there are never too many, and none is lost.
+//! Tests of the pool: blocks never overlap, the bounds hold, and none is lost.
 
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Mutex, mpsc};

@@ -1,4 +1,4 @@
-//! Why a side has no RDMA, with the numbers by which peers tell each other.
+//! The causes for which a side has no RDMA, with their numbers on the wire.
 
 /// What stood in the way of RDMA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

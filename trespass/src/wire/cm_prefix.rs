@@ -1,5 +1,5 @@
-//! CM_PREFIX: the beginning of a HELLO, for those who begin with the connection manager. A request for a connection carries 56 bytes of a
-//! program's; the HELLO itself follows over the queue pair.
+//! CM_PREFIX: the beginning of a HELLO, in the private data of an rdma_cm request (56 bytes). The
+//! HELLO itself follows over the queue pair.
 
 use super::hello::{Features, Hello, Kind, Role};
 use super::limits::Limits;

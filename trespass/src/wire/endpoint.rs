@@ -1,4 +1,4 @@
-//! How a queue pair is reached.
+//! The address of a queue pair (number, PSN, GID, LID), as HELLO carries it.
 
 use super::reader::Reader;
 use super::{WireError, preamble::Writer, tlv};

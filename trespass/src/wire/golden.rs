@@ -1,4 +1,5 @@
-//! The messages as bytes. What is here never changes: a failing test means that peers in the field are not understood any more.
+//! Golden bytes of the messages. They never change: a failing test means that released peers are no
+//! longer understood.
 
 use super::preamble::PREAMBLE;
 use super::*;

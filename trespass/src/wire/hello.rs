@@ -1,4 +1,4 @@
-//! HELLO: who one is, and what one can do.
+//! HELLO: the sender's identity, features and limits.
 
 use super::WireError;
 use super::endpoint::Endpoint;

@@ -1,4 +1,4 @@
-//! One message of the handshake, of any bytes.
+//! Fuzzing of the message parser: one handshake message of any bytes.
 //!
 //! What must hold: it is refused, or read; what is read is written so that it is read as the same again; and reading keeps no more
 //! than the message had.

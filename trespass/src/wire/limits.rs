@@ -1,4 +1,4 @@
-//! What one side can take.
+//! The receive limits of one side, as HELLO carries them.
 
 use super::WireError;
 use super::preamble::Writer;

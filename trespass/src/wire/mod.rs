@@ -1,4 +1,4 @@
-//! What both sides say to each other before the first frame: the messages of the handshake, in bytes.
+//! The wire format of the handshake: the messages that both sides exchange before the first frame.
 //!
 //! Every message begins with the same 16 bytes, which no version ever changes ([`Preamble`]), so that peers of any two versions can
 //! at least tell each other why they do not understand one another ([`Reject`]):
@@ -101,8 +101,7 @@ impl HandshakeMessage {
 
 /// What is wrong with a message of the handshake.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum WireError {
+pub(crate) enum WireError {
     /// The peer speaks another protocol.
     #[error(
         "the peer does not speak this protocol: it began with {0:02x?} instead of \"TRSP\"; is that the right port?"

@@ -1,4 +1,4 @@
-//! The first 16 bytes of every message.
+//! The preamble: the first 16 bytes of every message.
 
 use super::WireError;
 

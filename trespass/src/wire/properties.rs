@@ -1,4 +1,4 @@
-//! Whatever comes is refused or read; what is written is read the same.
+//! Property tests: any bytes are refused or read, and what is encoded is decoded the same.
 
 use proptest::collection::vec;
 use proptest::prelude::*;

@@ -1,4 +1,4 @@
-//! Reading numbers off foreign bytes.
+//! A bounds-checked reader of little-endian numbers in untrusted bytes.
 
 use super::WireError;
 

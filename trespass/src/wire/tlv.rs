@@ -1,4 +1,5 @@
-//! The list at the end of HELLO: `type u16 | length u16 | value`, filled up with zeros to a multiple of 8 bytes.
+//! The TLV list at the end of HELLO: `type u16 | length u16 | value`, padded with zeros to a
+//! multiple of 8 bytes.
 
 use super::WireError;
 use super::preamble::Writer;
