@@ -7,6 +7,7 @@ mod messages;
 mod parity;
 mod ping;
 mod results;
+mod schema;
 mod signals;
 mod suite;
 mod tcp;

@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use crate::schema::{errors, schema};
 use crate::common::{Ended, Running, command, is_bandwidth, is_latency, run};
 
 /// A server that listens, and its port.
@@ -79,12 +80,7 @@ fn results_are_as_those_of_other_tests() {
     let text = std::fs::read_to_string(&path).unwrap();
     std::fs::remove_file(&path).unwrap();
     let document: serde_json::Value = serde_json::from_str(&text).unwrap();
-    let schema = serde_json::from_str(include_str!("../schema/result.schema.json")).unwrap();
-    let errors: Vec<_> = jsonschema::validator_for(&schema)
-        .unwrap()
-        .iter_errors(&document)
-        .map(|error| error.to_string())
-        .collect();
+    let errors = errors(&schema(), &document);
     assert!(errors.is_empty(), "{errors:?}");
     assert_eq!(
         (&document["parameters"]["operation"], &document["connection"]["transport"], &document["device"]),
