@@ -13,7 +13,11 @@
 //! `docs/soft-rnic-conformance.md` lists every difference, and [`page`] checks that list against
 //! the cases.
 //!
-//! | test target | runs on |
+//! The test program has three parts. Each runs in a separate process, because a process has one
+//! software device. `CONFORMANCE_SUITE` names the only part to run, and so does a filter that
+//! begins with its name: `cargo test -p conformance -- soft_inline::ud`.
+//!
+//! | part | runs on |
 //! | --- | --- |
 //! | `system` | the system's device, skipped without one; `cargo xtask softroce --suite` runs it in virtual machines |
 //! | `soft_inline`, `soft_deferred` | the software device in its two modes; the feature `soft` enables them |
@@ -37,9 +41,24 @@ mod page;
 mod runner;
 mod table;
 
-pub use kit::TestTarget;
+use kit::TestTarget;
 
-/// Runs all cases on the devices of this provider, as the program's arguments say.
-pub fn run(target: TestTarget) -> ExitCode {
-    runner::run(cases::all(), target)
+/// Names the only part of the program to run, in the process that was started with it.
+const PART: &str = "CONFORMANCE_SUITE";
+
+/// The parts of the program.
+const PARTS: &[&str] =
+    if cfg!(feature = "soft") { &["system", "soft_inline", "soft_deferred"] } else { &["system"] };
+
+/// Runs the suite over each device, each in a separate process, as the program's arguments say.
+pub fn run() -> ExitCode {
+    test_harness::run_parts(PART, PARTS, |part| {
+        let target = match part {
+            "system" => TestTarget::System,
+            "soft_inline" => TestTarget::SoftInline,
+            "soft_deferred" => TestTarget::SoftDeferred,
+            part => unreachable!("{part} is not one of the parts"),
+        };
+        runner::run(cases::all().of_part(part), target)
+    })
 }

@@ -1,4 +1,5 @@
-//! Checks and renews the table of results for each verb and device, `docs/conformance.md`.
+//! Checks and renews the table of results for each verb and device,
+//! `docs/generated/conformance.md`.
 //!
 //! A run of all cases recomputes its device's column. If the result differs from the committed
 //! column, the run fails and writes the corrected page. So a change in the verbs covered or the
@@ -36,7 +37,7 @@ const INTRODUCTION: &str = "\
 # What passes where
 
 What comes of each function's cases of the conformance suite (`conformance/`) on each device. A case is counted for the function
-that it is about, whatever else it calls. [soft-rnic-conformance.md](soft-rnic-conformance.md) has the cases that are skipped,
+that it is about, whatever else it calls. [soft-rnic-conformance.md](../soft-rnic-conformance.md) has the cases that are skipped,
 and what they follow instead.
 
 Made by the suite itself, which fails when a column is no longer true, and says how to renew it. SoftRoCE old is
@@ -107,7 +108,7 @@ type Rows = BTreeMap<String, [String; 4]>;
 
 /// Whether the device's column agrees with the committed page; prints the differences.
 pub(crate) fn is_current(column: Column, reports: &[CaseReport]) -> bool {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/conformance.md");
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/generated/conformance.md");
     let committed = fs::read_to_string(&page).unwrap_or_default();
     let verbs = verbs(VERBS);
     let wrong = wrong(&verbs, reports);
@@ -117,17 +118,17 @@ pub(crate) fn is_current(column: Column, reports: &[CaseReport]) -> bool {
     }
     let renewed = write(&renew(read(&committed), column, &verbs, reports));
     if renewed == committed {
-        println!("docs/conformance.md has what came of it ({})", column.title());
+        println!("docs/generated/conformance.md is up to date ({})", column.title());
         return true;
     }
-    eprintln!("docs/conformance.md is not what came of it ({}):", column.title());
+    eprintln!("docs/generated/conformance.md is out of date ({}):", column.title());
     let lines = |page: &str| page.lines().map(str::to_owned).collect::<Vec<_>>();
     let (before, after) = (lines(&committed), lines(&renewed));
     before.iter().filter(|line| !after.contains(line)).for_each(|line| eprintln!("- {line}"));
     after.iter().filter(|line| !before.contains(line)).for_each(|line| eprintln!("+ {line}"));
     match leave(&renewed) {
-        Ok(path) => eprintln!("if that is meant: cp {} docs/conformance.md", path.display()),
-        Err(error) => eprintln!("the page as it would have to be cannot be written: {error}"),
+        Ok(path) => eprintln!("if that is intended: cp {} docs/generated/conformance.md", path.display()),
+        Err(error) => eprintln!("cannot write the corrected page: {error}"),
     }
     false
 }
@@ -192,8 +193,8 @@ fn wrong(verbs: &Verbs, reports: &[CaseReport]) -> Vec<String> {
     let cases = reports.iter().map(|case| case.name.as_str());
     let lost = cases.clone().filter(|name| !patterns().any(|pattern| matches(pattern, name)));
     let vain = patterns().filter(|pattern| !cases.clone().any(|name| matches(pattern, name)));
-    let lost = lost.map(|name| format!("the case {name} is about no verb"));
-    lost.chain(vain.map(|pattern| format!("no case is {pattern}"))).collect()
+    let lost = lost.map(|name| format!("the case {name} belongs to no verb"));
+    lost.chain(vain.map(|pattern| format!("no case matches {pattern}"))).collect()
 }
 
 /// A cell, for example `12 passed` or `10 passed; 2 skipped: reason`.
@@ -272,7 +273,7 @@ mod tests {
             report("m::dc", Some("why")),
         ];
         assert!(wrong(&verbs, &cases).is_empty());
-        assert_eq!(wrong(&verbs, &cases[..1]), ["no case is m::a*", "no case is m::*c"]);
+        assert_eq!(wrong(&verbs, &cases[..1]), ["no case matches m::a*", "no case matches m::*c"]);
         let rows = renew(Rows::new(), Column::RoceOld, &verbs, &cases);
         let rows = renew(rows, Column::Inline, &verbs, &cases[..1]);
         assert_eq!(rows["ibv_a"], ["", "", "1 skipped: no/way", ""]);
@@ -311,7 +312,7 @@ mod tests {
 
     #[test]
     fn each_verb_has_cases_or_a_reason() {
-        let page = include_str!("../../docs/conformance.md");
+        let page = include_str!("../../docs/generated/conformance.md");
         let rows = read(page);
         let mut verbs = functions("libibverbs.so.1", "infiniband/verbs.h");
         assert!(verbs.len() > 150, "{verbs:?}");
@@ -323,10 +324,10 @@ mod tests {
         let has_reason = |verb: &str| reasons.contains(&format!("`{verb}`"));
         let lost: Vec<_> =
             verbs.iter().filter(|verb| !rows.contains_key(**verb) && !has_reason(verb)).collect();
-        assert!(lost.is_empty(), "no case is about {lost:?}, and `WITHOUT` has no reason");
+        assert!(lost.is_empty(), "{lost:?} has neither a case nor a reason in `WITHOUT`");
         let unknown: Vec<_> = rows.keys().filter(|verb| !verbs.contains(&verb.as_str())).collect();
-        assert!(unknown.is_empty(), "there are no verbs {unknown:?}");
+        assert!(unknown.is_empty(), "these verbs do not exist: {unknown:?}");
         let both: Vec<_> = rows.keys().filter(|verb| has_reason(verb)).collect();
-        assert!(both.is_empty(), "there are cases about {both:?}, which `WITHOUT` has");
+        assert!(both.is_empty(), "{both:?} has cases and stands in `WITHOUT`");
     }
 }

@@ -1,8 +1,6 @@
 //! The programs that sleep until an event occurs, each over a separate software device.
 
-mod common;
-
-use common::{RunningProgram, example, run_with};
+use crate::common::{RunningProgram, example, run_with};
 
 const SOFT: (&str, &str) = ("SIDEWAY_PROVIDER", "soft");
 

@@ -1,9 +1,7 @@
 //! The programs without a device or library: one line on stderr, and exit code 2. No test here
 //! needs an RDMA device or a library.
 
-mod common;
-
-use common::{Output, example, run, run_with};
+use crate::common::{Output, example, run, run_with};
 
 const PROGRAMS: [&str; 10] = [
     "show_gids",

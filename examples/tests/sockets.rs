@@ -1,11 +1,9 @@
 //! The programs over trespass, each with itself.
 
-mod common;
-
 use std::fs;
 use std::path::Path;
 
-use common::{Output, RunningProgram, example, run_with};
+use crate::common::{Output, RunningProgram, example, run_with};
 
 const TCP: [(&str, &str); 1] = [("TRESPASS_TRANSPORT", "tcp")];
 

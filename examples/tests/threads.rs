@@ -1,9 +1,7 @@
 //! The programs with many threads, each over separate software devices. They check and print their
 //! own results.
 
-mod common;
-
-use common::{example, run_with};
+use crate::common::{example, run_with};
 
 const SOFT: (&str, &str) = ("SIDEWAY_PROVIDER", "soft");
 

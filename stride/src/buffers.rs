@@ -1,15 +1,15 @@
-//! The memory that messages come from and go to, laid out as perftest's.
+//! The buffers of messages, laid out like perftest's.
 //!
-//! A queue pair has two halves of memory, each of the largest message's size but at least a page: it sends
-//! from the first, or reads into it, and the peer reaches the second. Small messages move through one page of a half, so that
-//! neither side sends the same cache line again and again.
+//! Each queue pair has two halves of memory, each of the largest message's size but at least a
+//! page. It sends from the first, or reads into it, and the peer reaches the second. Small messages
+//! cycle through one page of a half, so that neither side sends the same cache line repeatedly.
 //!
 //! # Safety
 //!
-//! The device and the peer write into this memory at any time once it is registered, so this module never
-//! makes a reference to it: bytes are read and written one at a time through raw pointers, as volatile. An
-//! access stays inside the allocation because every pointer is made by [`Flag::new`], which checks, or by
-//! `Flag::behind`, between two that were.
+//! The device and the peer write into this memory at any time once it is registered. This module
+//! therefore never makes a reference to it: it reads and writes one byte at a time through raw
+//! pointers, as volatile accesses. An access stays inside the allocation because [`Flag::new`]
+//! checks every pointer, and `Flag::behind` only makes pointers between two that were checked.
 
 #![allow(unsafe_code)]
 
@@ -17,15 +17,15 @@ use std::marker::PhantomData;
 
 use sideway::memory::{AllocateBufferError, Buffer, BufferKind};
 
-/// A message takes up at least this much of the page that small messages move through.
+/// The least space that a message takes up of the page that small messages cycle through.
 const CACHE_LINE: u64 = 64;
 
-/// The system has no such memory.
+/// The system cannot provide this kind or amount of memory.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}: give a smaller -s or --max-msg-size")]
 pub struct AllocationError(AllocateBufferError);
 
-/// Where messages lie within the memory of a side's queue pairs.
+/// The offsets of messages within the memory of a side's queue pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufferLayout {
     half: u64,
@@ -34,48 +34,49 @@ pub struct BufferLayout {
 }
 
 impl BufferLayout {
-    /// The layout for messages of up to `largest` bytes over so many queue pairs. The halves of all begin at cache lines.
+    /// The layout for messages of up to `largest` bytes over `pairs` queue pairs. Every half starts
+    /// at a cache line.
     pub fn new(largest: u64, pairs: u32) -> Self {
         let page = rustix::param::page_size() as u64;
         let half = largest.max(page).checked_next_multiple_of(CACHE_LINE).unwrap_or(u64::MAX);
         Self { half, page, pairs }
     }
 
-    /// Bytes in all.
+    /// Total length in bytes.
     pub fn length(self) -> u64 {
         self.half.saturating_mul(2).saturating_mul(self.pairs.into())
     }
 
-    /// Bytes of the half that the peer reaches.
+    /// Length in bytes of the half that the peer reaches.
     pub fn half(self) -> u64 {
         self.half
     }
 
-    /// Where the half that a queue pair sends from begins.
+    /// Offset of the half that a queue pair sends from.
     pub fn send_offset(self, pair: usize) -> u64 {
         2 * self.half * pair as u64
     }
 
-    /// Where the half of a queue pair begins that the peer reaches.
+    /// Offset of the half of a queue pair that the peer reaches.
     pub fn receive_offset(self, pair: usize) -> u64 {
         self.send_offset(pair) + self.half
     }
 
-    /// Allocates as many bytes, all of them in memory already.
+    /// Allocates the memory and makes all of its pages present.
     ///
     /// # Errors
     ///
-    /// There are not so many.
+    /// The system has too little memory of this kind.
     pub fn allocate(self, kind: BufferKind) -> Result<Buffer, AllocationError> {
-        // What no address can hold is more than the system has, too.
+        // A length beyond the address space fails like any other that is too large.
         let length = usize::try_from(self.length()).unwrap_or(usize::MAX);
         let buffer = Buffer::new(kind, length).map_err(AllocationError)?;
-        // What was never written to has no page yet: finding one is no part of the first message.
+        // Touches every page, so that the first message does not pay for page faults.
         (0..self.length()).step_by(self.page as usize).for_each(|page| Flag::new(&buffer, page).store(0));
         Ok(buffer)
     }
 
-    /// How messages of this size move through a half.
+    /// The path of messages of this size through a half.
     pub fn cycle(self, size: u64) -> Cycle {
         let step = size.max(1).next_multiple_of(CACHE_LINE);
         let slots = if size <= self.page / 2 { self.page / step } else { 1 };
@@ -83,22 +84,23 @@ impl BufferLayout {
     }
 }
 
-/// Writes bytes, of which `byte` says each by its place behind `offset`.
+/// Fills a range; `byte` gives each byte for its distance from `offset`.
 ///
 /// # Panics
 ///
-/// If they are not all in the buffer.
+/// If the range exceeds the buffer.
 pub fn fill(buffer: &Buffer, offset: u64, length: u64, mut byte: impl FnMut(u64) -> u8) {
     let Some(last) = length.checked_sub(1) else { return };
     let (first, _) = (Flag::new(buffer, offset), Flag::new(buffer, offset + last));
     (0..length).for_each(|place| first.behind(place).store(byte(place)));
 }
 
-/// The first byte, by its place behind `offset`, that is not what `byte` says, and what it is.
+/// Returns the first byte of a range that differs from `byte`: its distance from `offset`, and its
+/// value.
 ///
 /// # Panics
 ///
-/// If they are not all in the buffer.
+/// If the range exceeds the buffer.
 pub fn first_difference(
     buffer: &Buffer,
     offset: u64,
@@ -110,7 +112,7 @@ pub fn first_difference(
     (0..length).map(|place| (place, first.behind(place).load())).find(|(place, found)| *found != byte(*place))
 }
 
-/// The offsets of successive messages: one step further each time, then back to the first.
+/// The offsets of successive messages: each advances by one step, and the last wraps to the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cycle {
     step: u64,
@@ -119,7 +121,7 @@ pub struct Cycle {
 }
 
 impl Cycle {
-    /// The offset of the next message.
+    /// Returns the offset of the next message.
     #[inline]
     pub fn advance(&mut self) -> u64 {
         let offset = self.offset;
@@ -127,29 +129,29 @@ impl Cycle {
         offset
     }
 
-    /// The same, of which nothing moves on.
+    /// The cycle without advancing: every message has the first offset.
     pub fn still(self) -> Self {
         Self { end: self.step, ..self }
     }
 
-    /// The offset of message `number`, from 0, of those that a new cycle gives.
+    /// The offset of message `number`, from 0, in a new cycle.
     pub fn nth(self, number: u64) -> u64 {
         self.step * (number % self.slots())
     }
 
-    /// After how many messages it begins again.
+    /// The number of messages before the offsets repeat.
     pub fn slots(self) -> u64 {
         self.end / self.step
     }
 
-    /// Begins again.
+    /// Returns to the first offset.
     #[inline]
     pub fn restart(&mut self) {
         self.offset = 0;
     }
 }
 
-/// One byte of a buffer, which the device may read or write meanwhile.
+/// One byte of a buffer, which the device may read or write at the same time.
 #[derive(Clone, Copy, Debug)]
 pub struct Flag<'a> {
     byte: *mut u8,
@@ -164,25 +166,25 @@ impl<'a> Flag<'a> {
     /// If the offset is outside the buffer.
     pub fn new(buffer: &'a Buffer, offset: u64) -> Self {
         assert!(offset < buffer.len() as u64, "offset {offset} is outside a buffer of {}", buffer.len());
-        // SAFETY: the offset is inside the allocation.
+        // SAFETY: the check above shows that the offset is inside the allocation.
         let byte = unsafe { buffer.as_ptr().add(offset as usize) };
         Self { byte, _buffer: PhantomData }
     }
 
-    /// The byte so far behind it, which the callers have found in the buffer.
+    /// The byte `place` bytes further; the callers have checked that it is in the buffer.
     #[inline]
     fn behind(self, place: u64) -> Self {
         Self { byte: self.byte.wrapping_add(place as usize), ..self }
     }
 
-    /// Reads the byte, now.
+    /// Reads the byte with a volatile access.
     #[inline]
     pub fn load(self) -> u8 {
         // SAFETY: the byte is inside a live buffer (`Flag::new`), and any bit pattern is a `u8`.
         unsafe { self.byte.read_volatile() }
     }
 
-    /// Writes the byte, now.
+    /// Writes the byte with a volatile access.
     #[inline]
     pub fn store(self, value: u8) {
         // SAFETY: the byte is inside a live buffer (`Flag::new`), to which no reference exists.

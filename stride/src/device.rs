@@ -1,4 +1,4 @@
-//! Choosing the device, its port and its GID.
+//! The choice of the device, its port and its GID.
 
 use sideway::Provider;
 use sideway::ibverbs::connect::LocalPath;
@@ -11,24 +11,24 @@ use sideway::provider::ProviderChoice;
 use crate::error::Error;
 use crate::memory::MemoryKind;
 use crate::placement::node_of;
-use crate::plan::{Calls, DeviceLimits, LocalOptions};
+use crate::plan::{DeviceLimits, LocalOptions, PostingCalls};
 use crate::report::Output;
 
-/// The device or its port is not fit for use.
+/// The device or its port is unsuitable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
-    /// The device has fewer ports.
+    /// The port number exceeds the device's number of ports.
     #[error("-i {given} is above the number of ports of {device}, {limit}: give -i {limit} or less")]
     NoSuchPort {
-        /// What the user gave.
+        /// The port that the user gave.
         given: u8,
         /// The device's name.
         device: String,
-        /// How many ports it has.
+        /// The device's number of ports.
         limit: u8,
     },
-    /// The port that the user named carries no traffic.
+    /// The port that the user named is not active.
     #[error(
         "port {port} of {device} is {state}, not active: bring its link up (on Ethernet `ip link set NETDEV \
          up`), or choose another with -d and -i"
@@ -38,52 +38,52 @@ pub enum DeviceError {
         device: String,
         /// The port's number.
         port: u8,
-        /// The state it is in.
+        /// The port's state.
         state: PortState,
     },
-    /// No device has a port that carries traffic.
+    /// No device has an active port.
     #[error(
         "no RDMA device has an active port{} ({}): bring a link up (on Ethernet `ip link set NETDEV up`)",
         .ib_port.map(|port| format!(" {port}")).unwrap_or_default(),
         .devices.join(", ")
     )]
     NoActivePort {
-        /// What there is.
+        /// The devices with their states.
         devices: Vec<String>,
-        /// The port that the user wants.
+        /// The port that the user asked for.
         ib_port: Option<u8>,
     },
-    /// The device makes no such queue pair, most likely for the messages that it is to copy.
+    /// The device cannot create such a queue pair, most likely because of the inline size.
     #[error(
         "{device} makes no queue pair for messages of {given} bytes in {depth} work requests ({reason}): give \
          a smaller -I, or -I 0"
     )]
     QueuePairRefused {
-        /// The bytes of a message that work requests were to hold.
+        /// The requested inline size in bytes.
         given: u32,
-        /// How many work requests there were to be.
+        /// The requested number of work requests.
         depth: u32,
         /// The device's name.
         device: String,
-        /// What the library said.
+        /// The library's error.
         reason: String,
     },
-    /// Completions do not say when they came about.
+    /// The device does not write timestamps into completions.
     #[error(
         "{device} writes no timestamps into completions ({reason}): leave --clock out, or choose another device with -d"
     )]
     NoTimestamps {
         /// The device's name.
         device: String,
-        /// What the library said.
+        /// The library's error.
         reason: String,
     },
-    /// The GID table is shorter.
+    /// The GID index exceeds the table.
     #[error(
         "-x {given} is above the last GID index of {device} port {port}, {last}: give one of those that show_gids lists"
     )]
     NoSuchGidIndex {
-        /// What the user gave.
+        /// The index that the user gave.
         given: u32,
         /// The device's name.
         device: String,
@@ -94,12 +94,12 @@ pub enum DeviceError {
     },
 }
 
-/// The provider that `SIDEWAY_PROVIDER` chooses, else the system's if it lists a device, else the one of the
-/// software devices, which the user is told.
+/// The provider that `SIDEWAY_PROVIDER` names, else the system's if it lists a device, else the
+/// software devices' provider, about which `output` prints a notice.
 ///
 /// # Errors
 ///
-/// The variable names none, or the system's library cannot be used.
+/// The variable has an unknown value, or the system's library cannot be loaded.
 pub fn provider(output: &mut Output) -> Result<Provider, Error> {
     let choice = ProviderChoice::from_environment()?.unwrap_or(ProviderChoice::Auto);
     let selection = choice.select()?;
@@ -115,34 +115,34 @@ pub fn provider(output: &mut Output) -> Result<Provider, Error> {
 /// An open device, with the port and the address that the test uses.
 #[derive(Debug)]
 pub struct LocalDevice {
-    /// The open device.
+    /// The device's context.
     pub context: DeviceContext,
-    /// The port's number.
+    /// The port's number, from 1.
     pub port: u8,
-    /// Where packets come from.
+    /// The source address of packets.
     pub path: LocalPath,
-    /// What the device can do.
+    /// The limits that plans are checked against.
     pub limits: DeviceLimits,
-    /// What the device says of itself.
+    /// The device's attributes.
     pub attr: DeviceAttr,
-    /// What the port says of itself.
+    /// The port's attributes.
     pub port_attr: PortAttr,
     /// The vendor's number.
     pub vendor_id: u32,
-    /// Whether it is a software device, whose figures are not hardware's.
+    /// Whether it is a software device, whose figures do not represent hardware.
     pub is_soft: bool,
-    /// The node of memory that it is near to, where the system says it.
+    /// The NUMA node of the device, if the system reports one.
     pub numa_node: Option<u32>,
-    /// Where the memory of the messages comes from.
+    /// The kind of memory for messages.
     pub buffer: MemoryKind,
     /// The calls that post and poll.
-    pub calls: Calls,
-    /// What was chosen and why, in one line.
+    pub calls: PostingCalls,
+    /// The choice and its reason, in one line.
     pub description: String,
 }
 
 impl LocalDevice {
-    /// Opens what the user named; of what the user did not name, the first that is fit.
+    /// Opens the device and port that the user named, or the first suitable ones.
     pub fn open(provider: Provider, options: &LocalOptions) -> Result<Self, Error> {
         let list = DeviceList::from_provider(provider)?;
         let found = match &options.device {
@@ -154,15 +154,15 @@ impl LocalDevice {
     }
 }
 
-/// A device with a port that carries traffic.
-struct Found {
+/// A device with an active port.
+struct ActiveDevice {
     context: DeviceContext,
     attr: DeviceAttr,
     port: u8,
     port_attr: PortAttr,
 }
 
-impl Found {
+impl ActiveDevice {
     fn settle(self, options: &LocalOptions, why: &str) -> Result<LocalDevice, Error> {
         let Self { context, attr, port, port_attr } = self;
         let (device, is_soft) = (context.name(), context.is_soft());
@@ -192,7 +192,7 @@ impl Found {
                 .contains(DeviceCapabilityFlags::Xrc),
             max_sge: limit(attr.max_sge()),
             num_comp_vectors: limit(context.num_comp_vectors()),
-            // Not every device says it.
+            // Some devices report no value.
             max_sge_rd: match limit(attr.max_sge_rd()) {
                 0 => limit(attr.max_sge()),
                 limit => limit,
@@ -203,7 +203,7 @@ impl Found {
         let buffer = options.buffer.unwrap_or_else(|| MemoryKind::for_device(&context));
         let vendor_id = attr.vendor_id();
         let numa_node = if is_soft { None } else { node_of(&limits.device) };
-        let calls = options.calls.unwrap_or_else(|| Calls::default_for(vendor_id));
+        let calls = options.calls.unwrap_or_else(|| PostingCalls::default_for(vendor_id));
         Ok(LocalDevice {
             context,
             port,
@@ -221,18 +221,18 @@ impl Found {
     }
 }
 
-/// A limit that a device gives as a signed number.
+/// Converts a limit that a device reports as a signed number.
 fn limit(value: i32) -> u32 {
     u32::try_from(value).unwrap_or(0)
 }
 
-/// The same, of what queue pairs are told in 8 bits.
+/// The same for values that queue pairs take in 8 bits.
 fn small_limit(value: i32) -> u8 {
     u8::try_from(value.max(0)).unwrap_or(u8::MAX)
 }
 
 fn gid_index_in_table(given: u32, device: &str, port: u8, attr: &PortAttr) -> Result<u8, DeviceError> {
-    // An address vector has room for an index of 8 bits, whatever the table's length.
+    // An address vector holds an index of 8 bits, whatever the table's length.
     let last = limit(attr.gid_tbl_len()).saturating_sub(1).min(u32::from(u8::MAX));
     match u8::try_from(given) {
         Ok(index) if given <= last => Ok(index),
@@ -240,8 +240,8 @@ fn gid_index_in_table(given: u32, device: &str, port: u8, attr: &PortAttr) -> Re
     }
 }
 
-/// The port that the user named, or the first active one, of a device that the user named.
-fn named(device: Device<'_>, ib_port: Option<u8>) -> Result<Found, Error> {
+/// The port that the user named, or the first active one, on the device that the user named.
+fn named(device: Device<'_>, ib_port: Option<u8>) -> Result<ActiveDevice, Error> {
     let context = device.open()?;
     let attr = context.query_device()?;
     let limit = attr.phys_port_cnt();
@@ -251,13 +251,14 @@ fn named(device: Device<'_>, ib_port: Option<u8>) -> Result<Found, Error> {
     let first = ib_port.unwrap_or(1);
     let state = context.query_port(first)?.port_state();
     match active_port(&context, &attr, ib_port)? {
-        Some((port, port_attr)) => Ok(Found { context, attr, port, port_attr }),
+        Some((port, port_attr)) => Ok(ActiveDevice { context, attr, port, port_attr }),
         None => Err(DeviceError::PortNotActive { device: device.name(), port: first, state }.into()),
     }
 }
 
-/// The first device with an active port. One that cannot be opened counts only if no other is fit.
-fn first_active(list: &DeviceList, ib_port: Option<u8>) -> Result<Found, Error> {
+/// The first device with an active port. A device that cannot be opened is an error only if no
+/// other is suitable.
+fn first_active(list: &DeviceList, ib_port: Option<u8>) -> Result<ActiveDevice, Error> {
     list.first()?;
     let mut not_opened = None;
     for device in list.iter() {
@@ -270,7 +271,7 @@ fn first_active(list: &DeviceList, ib_port: Option<u8>) -> Result<Found, Error> 
         };
         let attr = context.query_device()?;
         if let Some((port, port_attr)) = active_port(&context, &attr, ib_port)? {
-            return Ok(Found { context, attr, port, port_attr });
+            return Ok(ActiveDevice { context, attr, port, port_attr });
         }
     }
     let devices = list.iter().map(|device| device.name()).collect();

@@ -1,4 +1,4 @@
-//! Everything that ends a run early.
+//! The errors that end a run early.
 
 use std::io;
 
@@ -28,103 +28,104 @@ use crate::report::ExpectationsError;
 use crate::result::FilesError;
 use crate::session::{NoSecretError, PingError};
 use crate::suite::SuiteError;
-use crate::workload::{CompletionError, ManagerError, ValidationError, XrcError};
+use crate::workload::{CmError, CompletionError, ValidationError, XrcError};
 
-/// Why there are no (more) figures. The text is for the user: what was asked for, the limit, the remedy.
+/// The reason why a run prints no (more) figures. Its text names the value, the limit and the
+/// remedy.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 #[non_exhaustive]
 pub enum Error {
-    /// The test cannot be run.
+    /// The test cannot be run as described.
     Plan(#[from] PlanError),
-    /// A figure is expected that there will not be.
+    /// An expectation concerns a figure that the test does not produce.
     Expectations(#[from] ExpectationsError),
-    /// A file of results cannot be written.
+    /// A file for results cannot be created.
     Target(#[from] FilesError),
-    /// Some of the results could not be written.
+    /// Some results could not be written to their files.
     #[error("{0}")]
     Files(String),
-    /// There is no secret, and the user wants one.
+    /// The user asked for a secret that cannot be read.
     Secret(#[from] NoSecretError),
-    /// No ping does that.
+    /// The options do not fit `ping`.
     Ping(#[from] PingError),
-    /// A suite cannot be run, or not all of it.
+    /// A suite cannot be run, or some of its tests failed.
     Suite(#[from] SuiteError),
-    /// Signals cannot be handled.
+    /// The system does not let this process handle signals.
     #[error("cannot have signals handled: {0}")]
     Signals(io::Error),
-    /// This process was asked to end.
+    /// A signal asked this process to end.
     Interrupted(#[from] Interrupted),
-    /// The two sides do not get on.
+    /// The control connection failed, or the peer refused.
     Control(#[from] ControlError),
-    /// The device or its port is not fit for use.
+    /// The device or its port is unsuitable.
     Device(#[from] DeviceError),
-    /// The devices' provider cannot be had.
+    /// The provider of devices cannot be loaded.
     Provider(#[from] ProviderError),
-    /// The library lists no devices.
+    /// The library cannot list its devices.
     DeviceList(#[from] GetDeviceListError),
-    /// There is no such device.
+    /// No device has the given name.
     FindDevice(#[from] FindDeviceError),
     /// The device cannot be opened.
     OpenDevice(#[from] OpenDeviceError),
-    /// The device does not say what it can do.
+    /// The device does not report its attributes.
     QueryDevice(#[from] QueryDeviceError),
-    /// The port does not say what state it is in.
+    /// The port does not report its attributes.
     QueryPort(#[from] QueryPortError),
-    /// The port has no address to use.
+    /// The port has no usable GID.
     ChoosePath(#[from] ChoosePathError),
-    /// No protection domain.
+    /// The device allocates no protection domain.
     ProtectionDomain(#[from] AllocateProtectionDomainError),
-    /// No memory.
+    /// The system has too little memory.
     Allocation(#[from] AllocationError),
-    /// There is no such memory, or its bytes cannot be copied.
+    /// The device or GPU has no such memory, or its bytes cannot be copied.
     Memory(#[from] MemoryError),
-    /// The memory cannot be registered.
+    /// The device does not register the memory.
     MemoryRegion(#[from] RegisterMemoryRegionError),
-    /// No completion queue.
+    /// The device creates no completion queue.
     CompletionQueue(#[from] CreateCompletionQueueError),
-    /// No receive queue for all.
+    /// The device creates no shared receive queue.
     SharedReceiveQueue(#[from] CreateSharedReceiveQueueError),
-    /// No queue pair.
+    /// The device creates no queue pair.
     QueuePair(#[from] CreateQueuePairError),
     /// The queue pair cannot be connected.
     Connect(#[from] ConnectError),
-    /// There are no extended connections.
+    /// The device does not support extended connections.
     Xrc(#[from] XrcError),
-    /// rdma_cm connects no queue pair.
-    Manager(#[from] ManagerError),
-    /// There is no way to the peer.
+    /// rdma_cm cannot connect the queue pairs.
+    Manager(#[from] CmError),
+    /// The device has no route to the peer.
     AddressHandle(#[from] CreateAddressHandleError),
-    /// The device does not take a message.
+    /// The device refuses a send request.
     PostSend(#[from] PostSendError),
-    /// The device does not take a receive.
+    /// The device refuses a receive.
     PostRecv(#[from] PostRecvError),
-    /// The completion queue failed.
+    /// Polling the completion queue failed.
     Poll(#[from] PollCompletionQueueError),
-    /// No events of completion queues.
+    /// The device creates no completion channel.
     Channel(#[from] CreateCompletionChannelError),
-    /// A completion queue sends no event.
+    /// The completion queue cannot be armed.
     Arm(#[from] ArmCompletionQueueError),
-    /// No event of a completion queue comes.
+    /// Waiting for a completion event failed.
     Event(#[from] CompletionEventError),
     /// The device's clock cannot be read.
     #[error("{0}: leave --clock out, or choose another device with -d")]
     Clock(#[from] ClockError),
-    /// A message was not delivered.
+    /// A message completed with an error.
     Completion(#[from] CompletionError),
-    /// A message was delivered changed.
+    /// A message arrived with different content.
     Validation(#[from] ValidationError),
-    /// A thread cannot be had.
+    /// A thread cannot be started or pinned.
     Placement(#[from] PlacementError),
-    /// There is no such GID index.
+    /// The GID index exceeds every table.
     #[error(
         "-x {given} is above the last index that a GID table can have, 255: give one of those that show_gids lists"
     )]
     GidIndex {
-        /// What the user gave.
+        /// The index that the user gave.
         given: u32,
     },
-    /// The server does not measure messages.
+    /// The server runs a test of queue pairs, which cannot measure messages.
     #[error(
         "{server} is stride-perf, but for queue pairs (serve, or another test), which takes no messages: run `stride-perf msg` there"
     )]
@@ -132,23 +133,23 @@ pub enum Error {
         /// Host and port.
         server: String,
     },
-    /// No connection of trespass came about.
+    /// trespass could not connect.
     #[error(transparent)]
     Messages(io::Error),
-    /// Trespass refuses the configuration.
+    /// trespass refuses the configuration.
     Config(#[from] trespass::ConfigError),
-    /// The table has nowhere to go.
+    /// Writing the table failed.
     #[error("cannot write the table to standard output: {0}")]
     Output(#[from] io::Error),
 }
 
 impl Error {
-    /// Whether the peer knows already that the test is over.
+    /// Whether the peer already knows that the test is over.
     pub fn is_known_to_peer(&self) -> bool {
         matches!(self, Self::Control(error) if error.is_known_to_peer())
     }
 
-    /// Whether this process was asked to end.
+    /// The signal that ended this process, if one did.
     pub fn interrupted(&self) -> Option<Interrupted> {
         match self {
             Self::Interrupted(interrupted) | Self::Control(ControlError::Interrupted(interrupted)) => {
@@ -158,11 +159,11 @@ impl Error {
         }
     }
 
-    /// The text in one line, whatever the libraries below put into theirs.
+    /// The text in one line, even if the library below used several.
     pub fn one_line(&self) -> String {
         let text = self.to_string();
         let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
-        // What a peer sent may be among them, and is not to move the cursor.
+        // The peer may have sent some of the text, which must not control the terminal.
         words.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
     }
 }

@@ -1,7 +1,7 @@
-//! Ctrl-C, and being asked to end.
+//! Handling of SIGINT and SIGTERM.
 //!
-//! A signal is noticed wherever a side waits. A loop that never waits notices nothing, so after a moment the thread that
-//! takes signals ends the run itself, with what is known by then.
+//! Every wait notices a signal. A loop that never waits does not, so after a moment the thread that
+//! receives signals ends the run itself, and prints the results so far.
 
 use std::io;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -15,16 +15,16 @@ use signal_hook::iterator::Signals;
 use crate::error::Error;
 use crate::report::Output;
 
-/// How long the run may take to end by itself.
+/// The time that a run has to end by itself after a signal.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// The signal that came; 0 before any has.
+/// The signal that arrived; 0 before any has.
 static SIGNAL: AtomicI32 = AtomicI32::new(0);
 
-/// Where what is known goes, once somebody watches.
+/// The output for the results so far, once [`watch`] was called.
 static OUTPUT: Mutex<Option<Output>> = Mutex::new(None);
 
-/// A signal has asked this process to end.
+/// A signal asked this process to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("interrupted{}", if *.signal == SIGTERM { " by SIGTERM" } else { "" })]
 pub struct Interrupted {
@@ -33,17 +33,17 @@ pub struct Interrupted {
 }
 
 impl Interrupted {
-    /// What the process exits with, as shells have it.
+    /// The exit status that shells use for a process that a signal ended.
     pub fn exit_code(self) -> u8 {
         u8::try_from(128 + self.signal).unwrap_or(u8::MAX)
     }
 }
 
-/// Whether no signal has come.
+/// Fails if a signal has arrived.
 ///
 /// # Errors
 ///
-/// One has.
+/// The signal.
 pub fn check() -> Result<(), Interrupted> {
     match SIGNAL.load(Ordering::Relaxed) {
         0 => Ok(()),
@@ -55,8 +55,8 @@ fn current() -> MutexGuard<'static, Option<Output>> {
     OUTPUT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// From now on SIGINT and SIGTERM end the run, and what is known by then goes to `output`, the one that was given
-/// last. The second one does so at once.
+/// Makes SIGINT and SIGTERM end the run and print the results so far to `output`, the one that was
+/// given last. A second signal ends the process at once.
 ///
 /// # Errors
 ///
@@ -64,7 +64,7 @@ fn current() -> MutexGuard<'static, Option<Output>> {
 pub fn watch(output: &Output) -> io::Result<()> {
     let before = current().replace(output.clone());
     if before.is_some() {
-        // The thread of the run before is this one's, too.
+        // The thread of an earlier run serves this one, too.
         return Ok(());
     }
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
@@ -77,7 +77,7 @@ pub fn watch(output: &Output) -> io::Result<()> {
         }
         let interrupted = Interrupted { signal };
         let Some(mut output) = current().clone() else { return };
-        // The run may be ending at this moment: whoever comes second finds nothing to write.
+        // The run may end at this moment; the later of the two finds nothing left to write.
         let _ = output.finish(Err(Error::Interrupted(interrupted)));
         eprintln!("stride-perf: {interrupted}");
         std::process::exit(interrupted.exit_code().into());

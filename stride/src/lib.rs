@@ -1,12 +1,13 @@
-//! The parts of `stride-perf`, which measures bandwidth and latency of RDMA as perftest defines them.
+//! The parts of `stride-perf`, which measures bandwidth and latency of RDMA by perftest's
+//! definitions.
 //!
-//! A run goes through these modules in turn: the command line ([`cli`]) becomes a validated [`plan`]; a
-//! [`device`] is chosen; the two sides of a [`session`] agree on the plan over the [`control`] connection;
-//! the [`workload`] moves messages between [`buffers`] in [`memory`], on the processors of a [`placement`]; [`statistics`] turns
-//! clock ticks into figures, and
-//! [`report`] prints them, and writes files of the [`result`].
+//! A run passes through these modules in order. The command line ([`cli`]) becomes a validated
+//! [`plan`], and a [`device`] is chosen. The two sides of a [`session`] agree on the plan over the
+//! [`control`] connection. The [`workload`] moves messages between [`buffers`] in [`memory`], on
+//! the processors of a [`placement`]. [`statistics`] turns clock ticks into figures, and [`report`]
+//! prints them and writes files of the [`result`].
 //!
-//! What it does not do: it is no library for other programs, and it does not tune the machine.
+//! It is not a library for other programs, and it does not tune the machine.
 
 #![deny(unsafe_code)]
 
@@ -26,7 +27,7 @@ pub mod statistics;
 pub mod suite;
 pub mod workload;
 
-/// What the fuzz target in `fuzz/` calls.
+/// The entry point of the fuzz target in `fuzz/`.
 #[cfg(fuzzing)]
 pub mod testing {
     pub use crate::session::hostile::hostile_control;

@@ -1,9 +1,10 @@
 //! The processors that a side's threads run on.
 //!
-//! Threads that were asked for (`--threads`) have a processor each, of the device's node of memory where the system says which
-//! that is; of processors that share a core, one of each core first. What a thread makes, it finds near to it, as the system
-//! gives memory from the node of the processor that first writes to it. A client takes the first processors and a server the
-//! last, so that both may be on one machine.
+//! With `--threads`, each thread gets a processor on the device's NUMA node, if the system reports
+//! one. Of processors that share a core, the first of each core comes first. Memory that a thread
+//! allocates is near to it, because the system takes it from the node of the processor that first
+//! writes to it. A client takes the first processors and a server the last, so that both can run on
+//! one machine.
 
 use std::fs;
 use std::io;
@@ -13,46 +14,47 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::plan::TestPlan;
 
-/// A thread cannot be had as it is wanted.
+/// A thread cannot be started or pinned.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlacementError {
-    /// The processor is not this process's any more.
+    /// The process may not use the processor any more.
     #[error(
         "cannot run a thread on processor {processor}: {source}; give fewer --threads, or leave --threads out"
     )]
     Pin {
-        /// Its number.
+        /// The processor's number.
         processor: usize,
-        /// The system's words.
+        /// The system's error.
         source: io::Error,
     },
-    /// There are too many already.
+    /// The system cannot create another thread.
     #[error("cannot begin a thread: {0}; give fewer --threads")]
     Spawn(io::Error),
 }
 
-/// Who else keeps the processors of this machine busy.
+/// Other work on this machine's processors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Neighbours {
-    /// Nobody that is known of.
+    /// None that this program knows of.
     None,
     /// The other side of the test, in this process.
     Peer,
-    /// Other tests.
+    /// Other tests of the same server.
     Others,
 }
 
-/// The processors that this process may run on, the best first.
+/// The processors that this process may use, the best first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Processors {
-    /// One for each device in turn, near to it.
+    /// Alternates between the devices; each processor is near to its device.
     processors: Vec<usize>,
     devices: usize,
 }
 
 impl Processors {
-    /// Those near to devices, whose nodes of memory these are; of a node that is not known, or has none, all.
+    /// The processors on the devices' NUMA nodes, or all processors for a node that is unknown or
+    /// has none.
     pub fn near(nodes: &[Option<u32>]) -> Self {
         let allowed = allowed();
         let near = |node: &Option<u32>| {
@@ -68,40 +70,41 @@ impl Processors {
         u32::try_from(self.processors.len()).unwrap_or(u32::MAX)
     }
 
-    /// A processor for each thread of a side of this test; none if the threads were not asked for, or are too many.
+    /// A processor for each thread of a side of this test; empty without `--threads`, or if they
+    /// are too many.
     pub fn place(&self, test: &TestPlan, is_client: bool, neighbours: Neighbours) -> Vec<usize> {
         let (threads, all) = (test.thread_count() as usize, self.processors.len());
-        // Of a side that has nothing to do, nobody is in the way.
+        // A side without work occupies no processor.
         let both =
             if neighbours == Neighbours::Peer && test.both_sides_work() { 2 * threads } else { threads };
         let is_idle = neighbours == Neighbours::Peer && !is_client && !test.both_sides_work();
         if test.threads.is_none() || neighbours == Neighbours::Others || is_idle || both > all {
             return Vec::new();
         }
-        // A whole number of turns, so that the first thread's device is the first.
+        // A multiple of the number of devices, so that the first thread gets the first device.
         let first = if is_client { 0 } else { (all - threads) / self.devices * self.devices };
         self.processors[first..first + threads].to_vec()
     }
 }
 
-/// Has this thread run on this processor alone.
+/// Restricts this thread to one processor.
 ///
 /// # Errors
 ///
-/// The system does not let it.
+/// The system does not allow it.
 pub fn pin(processor: usize) -> Result<(), PlacementError> {
     let mut set = CpuSet::new();
     set.set(processor);
     sched_setaffinity(None, &set).map_err(|error| PlacementError::Pin { processor, source: error.into() })
 }
 
-/// How long this thread has run so far, in the kernel and outside, in nanoseconds.
+/// Processor time of this thread, in user and kernel mode, in nanoseconds.
 pub fn processor_time() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// The node of memory that a device is near to, where the system says it: -1, as the kernel has it, is none.
+/// The NUMA node of a device, if the system reports one; the kernel writes -1 for none.
 pub fn node_of(device: &str) -> Option<u32> {
     let text =
         fs::read_to_string(Path::new("/sys/class/infiniband").join(device).join("device/numa_node")).ok()?;
@@ -118,7 +121,7 @@ fn processors_of(node: u32) -> Vec<usize> {
     list.map(|list| numbers(&list)).unwrap_or_default()
 }
 
-/// One of each list in turn, none twice; when a list has no more, the others go on.
+/// Takes from each list in turn without repetition; when a list is used up, the others go on.
 fn in_turn(lists: Vec<Vec<usize>>) -> Vec<usize> {
     let mut taken = Vec::new();
     let all = lists.iter().flatten().collect::<std::collections::BTreeSet<_>>().len();
@@ -134,7 +137,7 @@ fn in_turn(lists: Vec<Vec<usize>>) -> Vec<usize> {
     taken
 }
 
-/// The first processor of the core that this one is of.
+/// The first processor of the core that contains this one.
 fn first_of_core(cpu: usize) -> usize {
     let list = fs::read_to_string(format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"));
     list.ok().and_then(|list| numbers(&list).first().copied()).unwrap_or(cpu)
@@ -157,7 +160,7 @@ fn cores_first(cpus: Vec<usize>, first_of_core: impl Fn(usize) -> usize) -> Vec<
     first
 }
 
-/// A list as the kernel writes it: `0-3,8`. What cannot be read is left out.
+/// Parses the kernel's list format: `0-3,8`. Parts that cannot be parsed are ignored.
 fn numbers(list: &str) -> Vec<usize> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -170,11 +173,11 @@ fn numbers(list: &str) -> Vec<usize> {
 mod tests {
     use super::*;
     use crate::cli;
-    use crate::plan::Plan;
+    use crate::plan::RunPlan;
 
     fn test(flags: &str) -> TestPlan {
         let words = format!("stride-perf {flags}");
-        Plan::new(cli::parse(words.split_whitespace()).unwrap()).unwrap().test
+        RunPlan::new(cli::parse(words.split_whitespace()).unwrap()).unwrap().test
     }
 
     #[test]
@@ -215,10 +218,10 @@ mod tests {
             (place(two, true, Neighbours::Peer), place(two, false, Neighbours::Peer)),
             (vec![0, 2], vec![1, 3])
         );
-        // Not enough for both sides' threads, which all work: the system does what it can.
+        // Too few for the threads of both sides, which all work: the system schedules them.
         assert!(place("send bw --threads 3", true, Neighbours::Peer).is_empty());
         assert!(place("send bw --threads 5", true, Neighbours::None).is_empty());
-        // A side that only holds still is not in the way.
+        // A side that only waits occupies no processor.
         assert_eq!(place("write bw --threads 3", true, Neighbours::Peer), [0, 2, 1]);
         assert!(place("write bw --threads 3", false, Neighbours::Peer).is_empty());
         assert!(place(two, true, Neighbours::Others).is_empty());

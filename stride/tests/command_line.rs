@@ -1,12 +1,10 @@
 //! What bad input gets where no device is needed to tell.
 
-mod common;
-
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use common::{Running, command, run};
+use crate::common::{Ended, Running, command, run};
 
 /// The value, the limit and the remedy are in one line.
 #[track_caller]
@@ -263,7 +261,7 @@ fn no_device_is_an_error_where_there_is_none() {
 }
 
 #[track_caller]
-fn with_libraries(folder: &Path) -> common::Ended {
+fn with_libraries(folder: &Path) -> Ended {
     let mut command = command("write bw --loopback");
     Running::start(command.env("RDMA_MUMMY_LIB_DIR", folder).env("SIDEWAY_PROVIDER", "system")).end()
 }

@@ -12,8 +12,8 @@ use sideway::memory::BufferKind;
 use stride::cli;
 use stride::device::LocalDevice;
 use stride::memory::MemoryKind;
-use stride::plan::{LocalOptions, Plan, TestPlan};
-use stride::workload::Side;
+use stride::plan::{LocalOptions, RunPlan, TestPlan};
+use stride::workload::UnconnectedSide;
 
 fn device() -> LocalDevice {
     let options =
@@ -23,7 +23,7 @@ fn device() -> LocalDevice {
 
 fn test() -> TestPlan {
     let words = "stride-perf write bw -s 64 -n 5".split_whitespace();
-    Plan::new(cli::parse(words).unwrap()).unwrap().test
+    RunPlan::new(cli::parse(words).unwrap()).unwrap().test
 }
 
 /// How many sides have their memory mapped.
@@ -41,7 +41,7 @@ fn the_memory_of_a_side_goes_when_the_device_lets_go_of_it() {
             let fake = Fake::new().may_leak();
             let before = mapped();
             let device = device();
-            let side = Side::new(&device, &test).unwrap();
+            let side = UnconnectedSide::new(&device, &test).unwrap();
             assert_eq!(mapped(), before + 1);
             fake.world.refused_deregistrations.store(refusals, Relaxed);
             if connected {

@@ -1,10 +1,8 @@
 //! `stride-perf msg`: messages of trespass, over software devices and over TCP.
 
-mod common;
-
 use std::process::Command;
 
-use common::{Ended, Running, command, is_bandwidth, is_latency};
+use crate::common::{Ended, FAILURE, Running, command, is_bandwidth, is_latency};
 
 /// The program over a software device, unless the flags say TCP.
 fn soft(flags: &str) -> Command {
@@ -174,7 +172,7 @@ fn a_named_device_is_used_or_missed() {
 fn the_other_kind_of_test_is_told_from_this_one() {
     let (listening, port) = server("write bw");
     let client = run(&format!("msg bw 127.0.0.1 -p {port}"));
-    assert_eq!(client.status.code(), Some(common::FAILURE), "{client:#?}");
+    assert_eq!(client.status.code(), Some(FAILURE), "{client:#?}");
     assert!(client.complaint().contains("run `stride-perf msg` there"), "{client:#?}");
     let server = listening.end();
     assert!(server.complaint().contains("does not speak stride-perf's protocol"), "{server:#?}");

@@ -1,14 +1,12 @@
 //! `stride-perf ping`: whether a server is there, over the device.
 
-mod common;
-
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use common::{Ended, LIMIT, Running, command};
+use crate::common::{Ended, LIMIT, Running, command};
 
 fn soft(flags: &str) -> Command {
     let mut command = command(flags);

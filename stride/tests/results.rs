@@ -1,13 +1,11 @@
 //! The files of results: their schema, their documentation, and what becomes of files that are there.
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{Ended, Running, command};
+use crate::common::{Ended, Running, command};
 use serde_json::Value;
 
 fn soft(flags: &str) -> Command {
@@ -393,7 +391,7 @@ fn keys(schema: &Value, at: &Value, prefix: &str, found: &mut BTreeSet<String>) 
 
 #[test]
 fn the_documentation_has_every_key_and_no_other() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/stride-results.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/stride.md");
     let text = fs::read_to_string(path).unwrap();
     let table = text.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
     let documented: BTreeSet<_> = table.map(str::to_owned).collect();

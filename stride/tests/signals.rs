@@ -1,12 +1,10 @@
 //! Ctrl-C, at any time and on either side: what was measured is kept, and the other side is told.
 
-mod common;
-
 use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use common::{Ended, FAILURE, Running, command};
+use crate::common::{Ended, FAILURE, Running, command};
 
 /// What shells say of a program that SIGINT ended.
 const INTERRUPTED: i32 = 130;

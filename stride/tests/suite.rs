@@ -1,14 +1,12 @@
 //! `stride-perf suite`: several tests, one after the other.
 
-mod common;
-
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 use std::thread::sleep;
 use std::time::Duration;
 
-use common::{Ended, FAILURE, Running, command};
+use crate::common::{Ended, FAILURE, Running, command};
 
 fn soft(flags: &str) -> Command {
     let mut command = command(flags);

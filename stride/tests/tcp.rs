@@ -1,13 +1,11 @@
 //! `stride-perf tcp`: the system's TCP, with the table of the other tests.
 
-mod common;
-
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use common::{Ended, Running, command, is_bandwidth, is_latency, run};
+use crate::common::{Ended, Running, command, is_bandwidth, is_latency, run};
 
 /// A server that listens, and its port.
 fn server(flags: &str) -> (Running, String) {

@@ -4,6 +4,9 @@
 //! run returns [`Skip`] with the reason and is counted as ignored. Without a device every case is
 //! ignored, or fails if [`REQUIRE`] is set.
 
+mod alone;
+mod parts;
+
 use std::cell::RefCell;
 use std::process::ExitCode;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -13,6 +16,9 @@ use std::time::Duration;
 
 pub use libtest_mimic::{Arguments, Conclusion};
 use libtest_mimic::{Completion, Failed, Trial};
+
+pub use alone::is_alone;
+pub use parts::run_parts;
 
 /// The environment variable that makes a missing device a failure.
 pub const REQUIRE: &str = "SIDEWAY_TEST_REQUIRE_DEVICE";
@@ -102,12 +108,14 @@ type Reports = Arc<Mutex<Vec<CaseReport>>>;
 
 /// Cases over a test device `D`, in the order in which they run.
 pub struct Suite<D> {
+    /// Stands before the name of each case in the list of results.
+    part: &'static str,
     cases: Vec<NamedCase<D>>,
 }
 
 impl<D> Default for Suite<D> {
     fn default() -> Self {
-        Self { cases: Vec::new() }
+        Self { part: "", cases: Vec::new() }
     }
 }
 
@@ -124,6 +132,13 @@ pub struct RunOptions<'a> {
 }
 
 impl<D: Clone + Send + 'static> Suite<D> {
+    /// Names the part of a program that this suite is (see [`run_parts`]): `PART::` stands before
+    /// the name of each case.
+    #[must_use]
+    pub fn of_part(self, part: &'static str) -> Self {
+        Self { part, ..self }
+    }
+
     /// Adds a case. Its flavours, unless empty, are appended to its name in brackets.
     pub fn add(&mut self, module: &str, name: &str, flavours: &str, case: fn(&D) -> Outcome) {
         let module = module.rsplit("::").next().unwrap_or_default();
@@ -148,8 +163,9 @@ impl<D: Clone + Send + 'static> Suite<D> {
             println!("{} device tests have no device: {reason}. {}", self.cases.len(), options.advice);
         }
         let reports = Reports::default();
+        let part = self.part;
         let trials =
-            self.cases.into_iter().map(|case| trial(case, device.clone(), options, &reports)).collect();
+            self.cases.into_iter().map(|case| trial(part, case, device.clone(), options, &reports)).collect();
         let conclusion = libtest_mimic::run(arguments, trials);
         let all = device.is_ok() && !arguments.list && selects_all(arguments) && !conclusion.has_failed();
         let reports = std::mem::take(&mut *reports.lock().expect("no case panics while it holds the lock"));
@@ -176,7 +192,8 @@ fn selects_all(arguments: &Arguments) -> bool {
     arguments.filter.is_none() && arguments.skip.is_empty()
 }
 
-/// Prints the line of counts that `cargo xtask softroce --suite` adds up, and returns the exit code.
+/// Prints the line of counts that `cargo xtask softroce --suite` adds up, and returns the exit
+/// code.
 #[must_use]
 pub fn print_summary(arguments: &Arguments, conclusion: &Conclusion, required: bool) -> ExitCode {
     if arguments.list {
@@ -193,17 +210,20 @@ pub fn print_summary(arguments: &Arguments, conclusion: &Conclusion, required: b
 }
 
 fn trial<D: Send + 'static>(
+    part: &str,
     (name, case): NamedCase<D>,
     device: Result<D, String>,
     options: RunOptions<'_>,
     reports: &Reports,
 ) -> Trial {
     let limit = options.limit;
+    let is_named = part.is_empty() || name.strip_prefix(part).is_some_and(|rest| rest.starts_with("::"));
+    let title = if is_named { name.clone() } else { format!("{part}::{name}") };
     match device {
         Ok(device) => {
             let reports = reports.clone();
-            Trial::ignorable_test(name.clone(), move || {
-                let watchdog = Watchdog::start(name.clone(), limit);
+            Trial::ignorable_test(title.clone(), move || {
+                let watchdog = Watchdog::start(title, limit);
                 NOTES.take();
                 let outcome = case(&device);
                 drop(watchdog);
@@ -213,8 +233,8 @@ fn trial<D: Send + 'static>(
                 Ok(skipped.map_or(Completion::Completed, Completion::ignored_with))
             })
         }
-        Err(reason) if options.required => Trial::test(name, move || Err(Failed::from(reason))),
-        Err(_) => Trial::ignorable_test(name, || Ok(Completion::ignored_with("no device"))),
+        Err(reason) if options.required => Trial::test(title, move || Err(Failed::from(reason))),
+        Err(_) => Trial::ignorable_test(title, || Ok(Completion::ignored_with("no device"))),
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::pool::{Block, LARGEST_BLOCK, Pool};
 use crate::protocol::{self, Chunk};
-use crate::readiness::Clapper;
+use crate::readiness::WakeHandle;
 
 /// Names what was lent to a connection until it comes back by a [`Completion`]: a block, or several that went together. The tickets of a
 /// connection count upwards.
@@ -93,25 +93,25 @@ impl Progress {
     }
 }
 
-impl From<protocol::Part> for Part {
-    fn from(part: protocol::Part) -> Self {
+impl From<protocol::ReceivedPart> for Part {
+    fn from(part: protocol::ReceivedPart) -> Self {
         Self { len: part.len, last: part.last, total: part.total }
     }
 }
 
 /// What programs have dropped of what they had received, to be told to the connection when it is next looked after.
 #[derive(Debug, Default)]
-pub(crate) struct Returns {
+pub(crate) struct ReturnedBytes {
     charge: AtomicUsize,
     /// The connection receives nothing before something is returned.
     waiting: AtomicBool,
     /// Who looks after the connection.
-    clapper: Mutex<Option<Arc<Clapper>>>,
+    wake_handle: Mutex<Option<Arc<WakeHandle>>>,
 }
 
-impl Returns {
-    pub(crate) fn look_after(&self, clapper: &Arc<Clapper>) {
-        *self.clapper.lock().unwrap_or_else(PoisonError::into_inner) = Some(clapper.clone());
+impl ReturnedBytes {
+    pub(crate) fn set_wake_handle(&self, wake_handle: &Arc<WakeHandle>) {
+        *self.wake_handle.lock().unwrap_or_else(PoisonError::into_inner) = Some(wake_handle.clone());
     }
 
     /// What was returned since.
@@ -119,11 +119,11 @@ impl Returns {
         if self.charge.load(Ordering::Relaxed) == 0 { 0 } else { self.charge.swap(0, Ordering::SeqCst) }
     }
 
-    /// Has the bell ring at the next return. False if there is one already.
+    /// Wakes the poller at the next return. False if there is one already.
     ///
     /// Either the store to `waiting` or the one to `charge` is first in the one order of all of these (SeqCst), so either this sees
     /// the return, or the return sees that it has to ring.
-    pub(crate) fn ring_at_next(&self) -> bool {
+    pub(crate) fn wake_at_next(&self) -> bool {
         self.waiting.store(true, Ordering::SeqCst);
         self.charge.load(Ordering::SeqCst) == 0
     }
@@ -131,9 +131,9 @@ impl Returns {
     fn give(&self, charge: usize) {
         self.charge.fetch_add(charge, Ordering::SeqCst);
         if self.waiting.swap(false, Ordering::SeqCst)
-            && let Some(clapper) = &*self.clapper.lock().unwrap_or_else(PoisonError::into_inner)
+            && let Some(wake_handle) = &*self.wake_handle.lock().unwrap_or_else(PoisonError::into_inner)
         {
-            clapper.ring();
+            wake_handle.notify();
         }
     }
 }
@@ -141,27 +141,27 @@ impl Returns {
 /// Bytes, or a message, in the blocks in which they arrived. They count against the connection's receive buffer, so a program that
 /// keeps many of these stops its peer; dropping one lets it go on.
 pub struct RecvBuf {
-    first: Option<Piece>,
-    more: Vec<Piece>,
+    first: Option<ReceivedPiece>,
+    more: Vec<ReceivedPiece>,
     len: usize,
     charge: usize,
-    returns: Arc<Returns>,
+    returns: Arc<ReturnedBytes>,
 }
 
-struct Piece {
+struct ReceivedPiece {
     block: Block,
     range: Range<usize>,
 }
 
 impl RecvBuf {
-    pub(crate) fn new(returns: &Arc<Returns>) -> Self {
+    pub(crate) fn new(returns: &Arc<ReturnedBytes>) -> Self {
         Self { first: None, more: Vec::new(), len: 0, charge: 0, returns: returns.clone() }
     }
 
     pub(crate) fn push(&mut self, chunk: Chunk<Block>) {
         self.len += chunk.range.len();
         self.charge += chunk.charge;
-        let piece = Piece { block: chunk.block, range: chunk.range };
+        let piece = ReceivedPiece { block: chunk.block, range: chunk.range };
         if self.first.is_none() { self.first = Some(piece) } else { self.more.push(piece) }
     }
 

@@ -9,7 +9,7 @@ macro_rules! common {
             ///
             /// None: it is a result as [`std::net`] has it.
             pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-                Ok(self.0.lane.about.peer)
+                Ok(self.0.connection.info.peer)
             }
 
             /// This side's address.
@@ -18,44 +18,44 @@ macro_rules! common {
             ///
             /// None: it is a result as [`std::net`] has it.
             pub fn local_addr(&self) -> io::Result<SocketAddr> {
-                Ok(self.0.lane.about.local)
+                Ok(self.0.connection.info.local)
             }
 
             /// What carries the connection.
             #[must_use]
             pub fn transport(&self) -> Transport {
-                self.0.lane.about.transport()
+                self.0.connection.info.transport()
             }
 
             /// Why it is not RDMA that carries it, if it is not.
             #[must_use]
             pub fn fallback_reason(&self) -> Option<&FallbackReason> {
-                self.0.lane.about.fallback.as_ref()
+                self.0.connection.info.fallback.as_ref()
             }
 
             /// The name of the RDMA device that carries it, if it is one.
             #[must_use]
             pub fn device(&self) -> Option<&str> {
-                self.0.lane.device()
+                self.0.connection.device()
             }
 
             /// What the peer's program wanted to be known with the connection ([`Builder::user_data`](crate::Builder::user_data)): bytes of
             /// a stranger, 1024 at most.
             #[must_use]
             pub fn peer_user_data(&self) -> &[u8] {
-                &self.0.lane.peer_user_data
+                &self.0.connection.peer_user_data
             }
 
             /// What the connection has done so far.
             #[must_use]
             pub fn stats(&self) -> Stats {
-                self.0.lane.stats()
+                self.0.connection.stats()
             }
 
             /// The pool that its memory comes from.
             #[must_use]
             pub fn pool(&self) -> &Pool {
-                &self.0.lane.pool
+                &self.0.connection.pool
             }
 
             /// Ends one direction, or both. What was written still goes out, and the peer sees the end behind it; what the peer goes
@@ -65,14 +65,14 @@ macro_rules! common {
             ///
             /// None: it is a result as [`std::net`] has it.
             pub fn shutdown(&mut self, how: Shutdown) -> io::Result<()> {
-                let connection = &mut self.0.lane.connection;
+                let protocol = &mut self.0.connection.protocol;
                 if matches!(how, Shutdown::Write | Shutdown::Both) {
-                    connection.shutdown_write();
+                    protocol.shutdown_write();
                 }
                 if matches!(how, Shutdown::Read | Shutdown::Both) {
-                    connection.shutdown_read();
+                    protocol.shutdown_read();
                 }
-                self.0.shut();
+                self.0.after_shutdown();
                 Ok(())
             }
 
@@ -82,7 +82,7 @@ macro_rules! common {
             ///
             /// None: it is a result as [`std::net`] has it.
             pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
-                self.0.patience.set_nonblocking(nonblocking);
+                self.0.timeouts.set_nonblocking(nonblocking);
                 Ok(())
             }
 
@@ -92,7 +92,7 @@ macro_rules! common {
             ///
             /// A time of zero is refused.
             pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-                self.0.patience.set(Side::Read, timeout)
+                self.0.timeouts.set(Direction::Read, timeout)
             }
 
             /// What [`set_read_timeout`](Self::set_read_timeout) has set.
@@ -101,7 +101,7 @@ macro_rules! common {
             ///
             /// None: it is a result as [`std::net`] has it.
             pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
-                Ok(self.0.patience.get(Side::Read))
+                Ok(self.0.timeouts.get(Direction::Read))
             }
 
             /// How long a call waits for room; `None` is for ever.
@@ -110,7 +110,7 @@ macro_rules! common {
             ///
             /// A time of zero is refused.
             pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-                self.0.patience.set(Side::Write, timeout)
+                self.0.timeouts.set(Direction::Write, timeout)
             }
 
             /// What [`set_write_timeout`](Self::set_write_timeout) has set.
@@ -119,7 +119,7 @@ macro_rules! common {
             ///
             /// None: it is a result as [`std::net`] has it.
             pub fn write_timeout(&self) -> io::Result<Option<Duration>> {
-                Ok(self.0.patience.get(Side::Write))
+                Ok(self.0.timeouts.get(Direction::Write))
             }
 
             /// How long dropping may wait until what was written is on its way. Zero resets the connection at once; `None` is what the
@@ -129,7 +129,7 @@ macro_rules! common {
             ///
             /// None: it is a result as [`std::net`] has it.
             pub fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
-                self.0.linger.set(linger.unwrap_or_else(|| self.0.lane.linger()));
+                self.0.linger.set(linger.unwrap_or_else(|| self.0.connection.linger()));
                 Ok(())
             }
 
@@ -171,7 +171,7 @@ macro_rules! common {
             /// [`WouldBlock`](io::ErrorKind::WouldBlock): the pool has none now; drop some, or wait.
             /// [`InvalidInput`](io::ErrorKind::InvalidInput): no block is that large.
             pub fn buffer(&self, len: usize) -> io::Result<Block> {
-                crate::buffers::take(&self.0.lane.pool, len)
+                crate::buffers::take(&self.0.connection.pool, len)
             }
 
             /// Sends the first `len` bytes of a block without a copy. It comes back by [`completion`](Self::completion). A block of any
@@ -183,7 +183,8 @@ macro_rules! common {
             /// As a write; the block comes back with the error.
             pub fn send_buf(&mut self, block: Block, len: usize) -> Result<Ticket, SendRefused> {
                 let mut block = Some(block);
-                let taken = self.0.call(Side::Write, |lane| lane.send_block(&mut block, len));
+                let taken =
+                    self.0.call(Direction::Write, |connection| connection.send_block(&mut block, len));
                 match (taken, block) {
                     (Ok(ticket), _) => Ok(ticket),
                     (Err(error), Some(block)) => Err(SendRefused { error, block }),
@@ -203,12 +204,12 @@ macro_rules! common {
             ///
             /// As a write; the blocks are still in the vector then.
             pub fn send_blocks(&mut self, blocks: &mut Vec<(Block, usize)>) -> io::Result<Ticket> {
-                self.0.call(Side::Write, |lane| lane.send_blocks(blocks))
+                self.0.call(Direction::Write, |connection| connection.send_blocks(blocks))
             }
 
             /// A block that was lent and has come back. They come with other calls; this one does not wait, nor look for more.
             pub fn completion(&mut self) -> Option<Completion> {
-                self.0.lane.completion()
+                self.0.connection.completion()
             }
 
             /// Waits for a lent block to come back, as long as a write may take. `None`: nothing is lent.
@@ -217,7 +218,7 @@ macro_rules! common {
             ///
             /// As a write. When the connection has failed its blocks come back all the same.
             pub fn next_completion(&mut self) -> io::Result<Option<Completion>> {
-                self.0.call(Side::Write, Lane::next_completion)
+                self.0.call(Direction::Write, Connection::next_completion)
             }
         }
 
@@ -243,7 +244,7 @@ macro_rules! common {
 
         impl fmt::Debug for $type {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, concat!(stringify!($type), "({})"), self.0.lane.about)
+                write!(f, concat!(stringify!($type), "({})"), self.0.connection.info)
             }
         }
     };

@@ -11,27 +11,27 @@ use std::time::{Duration, Instant};
 use mio::Token;
 use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
 
-use crate::arrivals::Arrival;
+use crate::acceptor::Acceptor;
 use crate::builder::{Bootstrap, Builder, Config};
-use crate::door::Door;
-use crate::drivers::{Path, Seat};
+use crate::connection::Connection;
+use crate::drivers::{CqSlot, RdmaPath};
 #[cfg(not(feature = "rdma"))]
 use crate::error::CmError;
 use crate::error::{AcceptError, ConnectError};
-use crate::handshake::{Attempt, OverTcp, Terms, Unavailable};
-use crate::lane::Lane;
+use crate::handshake::{Attempt, TcpHandshake, Terms, Unavailable};
 use crate::listener::Listener;
+use crate::pending::PendingHandshake;
 use crate::pool::{Pool, PoolConfig};
-use crate::readiness::{Bell, Until};
+use crate::readiness::{Poller, Until};
 use crate::seq_packet::SeqPacket;
 use crate::stream::Stream;
 use crate::wire::Kind;
 
 /// How long to wait before it is tried again to listen at a port that is taken: twice as long each time, and never very long.
-fn naps() -> impl Iterator<Item = Duration> {
+fn retry_delays() -> impl Iterator<Item = Duration> {
     const FIRST: Duration = Duration::from_millis(10);
     const LONGEST: Duration = Duration::from_secs(1);
-    iter::successors(Some(FIRST), |nap| Some((*nap * 2).min(LONGEST)))
+    iter::successors(Some(FIRST), |delay| Some((*delay * 2).min(LONGEST)))
 }
 
 impl Builder {
@@ -71,7 +71,7 @@ impl Config {
     /// A [`ConnectError`], as an [`io::Error`] of the kind that [`std::net`] gives: the address names no host, nobody listens there, or
     /// not a program of this protocol, or there is no RDMA and it is required.
     pub fn connect(&self, addr: impl ToSocketAddrs) -> io::Result<Stream> {
-        Stream::new(self.lane(addr, Kind::Stream)?)
+        Stream::new(self.connection(addr, Kind::Stream)?)
     }
 
     /// Connects for messages with the first of the addresses that takes it.
@@ -80,7 +80,7 @@ impl Config {
     ///
     /// As [`connect`](Self::connect).
     pub fn connect_seq_packet(&self, addr: impl ToSocketAddrs) -> io::Result<SeqPacket> {
-        SeqPacket::new(self.lane(addr, Kind::SeqPacket)?)
+        SeqPacket::new(self.connection(addr, Kind::SeqPacket)?)
     }
 
     /// Listens at the first of the addresses that can be listened at.
@@ -92,64 +92,64 @@ impl Config {
         Listener::new(self.listen(addr)?, self)
     }
 
-    fn lane(&self, addr: impl ToSocketAddrs, kind: Kind) -> io::Result<Lane> {
+    fn connection(&self, addr: impl ToSocketAddrs, kind: Kind) -> io::Result<Connection> {
         let pool = pool_of(self)?;
         let mut last = None;
         for address in addr.to_socket_addrs().map_err(ConnectError::Resolve)? {
-            match self.lane_to(address, kind, &pool) {
-                Ok(lane) => return Ok(lane),
+            match self.connect_to(address, kind, &pool) {
+                Ok(connection) => return Ok(connection),
                 Err(error) => last = Some(error),
             }
         }
         Err(last.unwrap_or_else(no_address))
     }
 
-    fn lane_to(&self, address: SocketAddr, kind: Kind, pool: &Pool) -> io::Result<Lane> {
+    fn connect_to(&self, address: SocketAddr, kind: Kind, pool: &Pool) -> io::Result<Connection> {
         match self.bootstrap {
-            Bootstrap::Tcp => self.lane_by_tcp(address, kind, pool),
-            Bootstrap::RdmaCm => self.lane_by_events(address, kind, pool),
+            Bootstrap::Tcp => self.connect_by_tcp(address, kind, pool),
+            Bootstrap::RdmaCm => self.connect_by_cm(address, kind, pool),
         }
     }
 
     /// Goes through with what is made for threads that do other things meanwhile.
-    fn lane_by_events(&self, address: SocketAddr, kind: Kind, pool: &Pool) -> io::Result<Lane> {
+    fn connect_by_cm(&self, address: SocketAddr, kind: Kind, pool: &Pool) -> io::Result<Connection> {
         const ONLY: Token = Token(0);
-        let mut bell = Bell::new(1)?;
-        let mut arrival = Arrival::connecting(address, kind, self, None)?;
-        arrival.register(bell.registry(), ONLY)?;
+        let mut poller = Poller::new(1)?;
+        let mut handshake = PendingHandshake::connecting(address, kind, self, None)?;
+        handshake.register(poller.registry(), ONLY)?;
         loop {
-            let outcome = arrival.progress(self, pool, Instant::now(), bell.registry(), ONLY);
+            let outcome = handshake.progress(self, pool, Instant::now(), poller.registry(), ONLY);
             if let Poll::Ready(result) = outcome {
-                arrival.deregister(bell.registry())?;
-                return result.and_then(|()| arrival.finish(self, pool));
+                handshake.deregister(poller.registry())?;
+                return result.and_then(|()| handshake.finish(self, pool));
             }
-            bell.wait(Until::Deadline(arrival.deadline(self)), |_| ())?;
+            poller.wait(Until::Deadline(handshake.deadline(self)), |_| ())?;
         }
     }
 
-    fn lane_by_tcp(&self, address: SocketAddr, kind: Kind, pool: &Pool) -> io::Result<Lane> {
+    fn connect_by_tcp(&self, address: SocketAddr, kind: Kind, pool: &Pool) -> io::Result<Connection> {
         let began = Instant::now();
         let socket = TcpStream::connect_timeout(&address, self.handshake_deadline)
-            .and_then(|socket| self.prepare(&socket).map(|()| socket))
+            .and_then(|socket| self.configure_socket(&socket).map(|()| socket))
             .map_err(|source| ConnectError::Tcp { address, source })?;
         let (terms, path) = self.offer(kind, socket.local_addr()?, pool, None);
-        let shaking = OverTcp::client(terms, Attempt::first()?, path, began);
+        let shaking = TcpHandshake::client(terms, Attempt::first()?, path, began);
         let established =
             shaking.run(&socket).map_err(|source| ConnectError::Handshake { address, source })?;
         socket.set_nonblocking(true)?;
-        Lane::new(socket, established, self, pool)
+        Connection::new(socket, established, self, pool)
     }
 
     /// What listens, and does not block.
-    pub(crate) fn listen(&self, addr: impl ToSocketAddrs) -> io::Result<Door> {
+    pub(crate) fn listen(&self, addr: impl ToSocketAddrs) -> io::Result<Acceptor> {
         let until = Instant::now() + self.bind_patience;
         let addresses: Vec<SocketAddr> = addr.to_socket_addrs()?.collect();
-        let mut naps = naps();
+        let mut delays = retry_delays();
         loop {
             let mut last = None;
             for address in &addresses {
-                match self.listen_at(*address) {
-                    Ok(door) => return Ok(door),
+                match self.listen_on(*address) {
+                    Ok(acceptor) => return Ok(acceptor),
                     Err(error) => last = Some(error),
                 }
             }
@@ -158,28 +158,28 @@ impl Config {
             if error.kind() != io::ErrorKind::AddrInUse || left.is_zero() {
                 return Err(error);
             }
-            let nap = naps.next().map_or(left, |nap| nap.min(left));
-            tracing::info!(%error, "trying again in {nap:?}");
-            thread::sleep(nap);
+            let delay = delays.next().map_or(left, |delay| delay.min(left));
+            tracing::info!(%error, "trying again in {delay:?}");
+            thread::sleep(delay);
         }
     }
 
-    fn listen_at(&self, address: SocketAddr) -> Result<Door, AcceptError> {
+    fn listen_on(&self, address: SocketAddr) -> Result<Acceptor, AcceptError> {
         match self.bootstrap {
             #[cfg(feature = "rdma")]
-            Bootstrap::RdmaCm => crate::door::Listening::at(address, self.backlog)
-                .map(Door::RdmaCm)
+            Bootstrap::RdmaCm => crate::acceptor::CmListener::at(address, self.backlog)
+                .map(Acceptor::RdmaCm)
                 .map_err(|source| AcceptError::RdmaCm { address, source }),
             #[cfg(not(feature = "rdma"))]
             Bootstrap::RdmaCm => Err(AcceptError::RdmaCm { address, source: CmError::built_without() }),
             Bootstrap::Tcp => self
-                .socket_at(address)
-                .map(|socket| Door::Tcp(mio::net::TcpListener::from_std(socket)))
+                .bind_socket(address)
+                .map(|socket| Acceptor::Tcp(mio::net::TcpListener::from_std(socket)))
                 .map_err(|source| AcceptError::Bind { address, source }),
         }
     }
 
-    fn socket_at(&self, address: SocketAddr) -> io::Result<std::net::TcpListener> {
+    fn bind_socket(&self, address: SocketAddr) -> io::Result<std::net::TcpListener> {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
         // Elsewhere this would take the port away from whoever has it.
         #[cfg(unix)]
@@ -191,7 +191,7 @@ impl Config {
     }
 
     /// What every connection's socket is set to.
-    pub(crate) fn prepare(&self, socket: &TcpStream) -> io::Result<()> {
+    pub(crate) fn configure_socket(&self, socket: &TcpStream) -> io::Result<()> {
         socket.set_nodelay(true)?;
         if let Some(idle) = self.keepalive {
             // The system counts in seconds.
@@ -203,22 +203,22 @@ impl Config {
     }
 
     /// What this side brings to the handshake over a socket with that address, and what RDMA can do for that: for a worker's connection,
-    /// at its seat.
+    /// with the slot of its completion queue.
     pub(crate) fn offer(
         &self,
         kind: Kind,
         local: SocketAddr,
         pool: &Pool,
-        seat: Option<Seat>,
-    ) -> (Terms, Result<Path, Unavailable>) {
+        slot: Option<CqSlot>,
+    ) -> (Terms, Result<RdmaPath, Unavailable>) {
         let mut terms = self.terms(kind);
-        if seat.is_none() {
+        if slot.is_none() {
             // It shares with nobody.
             terms.first_slots = None;
         }
         let path = match self.without_rdma() {
             Some(reason) => Err(reason),
-            None => self.path(&mut terms, local, pool, seat),
+            None => self.path(&mut terms, local, pool, slot),
         };
         (terms, path)
     }
@@ -229,13 +229,13 @@ impl Config {
         terms: &mut Terms,
         local: SocketAddr,
         pool: &Pool,
-        seat: Option<Seat>,
-    ) -> Result<Path, Unavailable> {
-        use crate::drivers::rc::{Parameters, find};
+        slot: Option<CqSlot>,
+    ) -> Result<RdmaPath, Unavailable> {
+        use crate::drivers::rc::{QpParameters, find};
 
-        let place = find(local, self.device.as_ref(), self.gid_index)?;
-        let domain = place.device.domain();
-        let suited = if place.device.wants_long_frames() { self.with_long_frames() } else { None };
+        let port = find(local, self.device.as_ref(), self.gid_index)?;
+        let domain = port.device.domain();
+        let suited = if port.device.wants_long_frames() { self.with_long_frames() } else { None };
         let (config, pool) = match &suited {
             None => (self, pool_over(domain, Some(pool), self)?),
             Some(config) => {
@@ -247,12 +247,18 @@ impl Config {
                 (config, pool_over(domain, None, config)?)
             }
         };
-        place.device.limit(terms);
-        Ok(Path::new(place, Parameters::of(config), pool).at(seat))
+        port.device.limit(terms);
+        Ok(RdmaPath::new(port, QpParameters::of(config), pool).at(slot))
     }
 
     #[cfg(not(feature = "rdma"))]
-    fn path(&self, _: &mut Terms, _: SocketAddr, _: &Pool, _: Option<Seat>) -> Result<Path, Unavailable> {
+    fn path(
+        &self,
+        _: &mut Terms,
+        _: SocketAddr,
+        _: &Pool,
+        _: Option<CqSlot>,
+    ) -> Result<RdmaPath, Unavailable> {
         Err(Unavailable::new(crate::handshake::Cause::BuiltWithout, ""))
     }
 }
@@ -294,8 +300,8 @@ pub(crate) fn pool_of(config: &Config) -> io::Result<Pool> {
 }
 
 /// The pool at hand, or, where its device has failed, the one that the configuration begins with now.
-pub(crate) fn lasting(at_hand: &Pool, config: &Config) -> io::Result<Pool> {
-    if at_hand.is_given_up() { pool_of(config) } else { Ok(at_hand.clone()) }
+pub(crate) fn usable_pool(current: &Pool, config: &Config) -> io::Result<Pool> {
+    if current.is_given_up() { pool_of(config) } else { Ok(current.clone()) }
 }
 
 /// The pool of a configuration for connections over the device that has this domain: the one at hand, if there is one and it can be that,
@@ -303,15 +309,15 @@ pub(crate) fn lasting(at_hand: &Pool, config: &Config) -> io::Result<Pool> {
 #[cfg(feature = "rdma")]
 pub(crate) fn pool_over(
     domain: &sideway::ibverbs::protection_domain::ProtectionDomain,
-    at_hand: Option<&Pool>,
+    current: Option<&Pool>,
     config: &Config,
 ) -> Result<Pool, Unavailable> {
     use crate::pool::PoolError;
     let unavailable =
         |error: PoolError| Unavailable::new(crate::handshake::Cause::Resources, error.to_string());
-    if let Some(at_hand) = at_hand {
-        match at_hand.register(domain) {
-            Ok(()) => return able_to_send(at_hand.clone()),
+    if let Some(current) = current {
+        match current.register(domain) {
+            Ok(()) => return check_can_send(current.clone()),
             Err(PoolError::OtherDomain) if config.given_pool.is_none() => (),
             Err(error) => return Err(unavailable(error)),
         }
@@ -320,16 +326,16 @@ pub(crate) fn pool_over(
     let mut pools = pools();
     let known = pools.iter().find(|(config, pool)| *config == wanted && pool.register(domain).is_ok());
     if let Some((_, pool)) = known {
-        return able_to_send(pool.clone());
+        return check_can_send(pool.clone());
     }
     let pool = Pool::with_domain(&wanted, domain).map_err(unavailable)?;
     pools.push((wanted, pool.clone()));
-    able_to_send(pool)
+    check_can_send(pool)
 }
 
 /// Where the device registers nothing to send from, what is written would wait for it for ever. (A pool that is empty has some again.)
 #[cfg(feature = "rdma")]
-fn able_to_send(pool: Pool) -> Result<Pool, Unavailable> {
+fn check_can_send(pool: Pool) -> Result<Pool, Unavailable> {
     if pool.take(1).is_none() && pool.is_refused() {
         let words =
             "the device registers no memory to send from; raise the limit of locked memory (ulimit -l)";
@@ -344,7 +350,7 @@ mod tests {
 
     #[test]
     fn a_busy_port_is_tried_again_at_growing_intervals() {
-        let naps: Vec<_> = naps().take(9).map(|nap| nap.as_millis()).collect();
-        assert_eq!(naps, [10, 20, 40, 80, 160, 320, 640, 1000, 1000]);
+        let delays: Vec<_> = retry_delays().take(9).map(|delay| delay.as_millis()).collect();
+        assert_eq!(delays, [10, 20, 40, 80, 160, 320, 640, 1000, 1000]);
     }
 }

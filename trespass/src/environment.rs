@@ -176,7 +176,7 @@ mod tests {
 
     /// Never ignored: each is an error that names the variable and the value.
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn invalid_values_are_refused() {
         let long = "x".repeat(64);
         for (name, value) in [
             (DEVICE, ""),
@@ -210,7 +210,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn what_is_no_text_is_refused() {
+    fn values_that_are_not_utf8_are_refused() {
         use std::os::unix::ffi::OsStringExt;
         for name in [DEVICE, GID_INDEX, TRANSPORT, LOG] {
             let value = |asked: &str| (asked == name).then(|| OsString::from_vec(vec![0xff]));

@@ -228,7 +228,7 @@ mod tests {
     use super::*;
     use crate::handshake::{Cause, Side, Step, Unavailable};
     use crate::wire::{Kind, RejectReason, WireError};
-    use crate::{buffers, engine, pool, protocol};
+    use crate::{blocking, buffers, pool, protocol};
 
     const ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 7);
 
@@ -251,7 +251,7 @@ mod tests {
 
     /// Who looks for the words of an error finds them as a heading.
     #[test]
-    fn what_goes_wrong_is_in_the_documentation() {
+    fn every_error_message_has_a_heading_in_troubleshooting() {
         let text = include_str!("../../docs/troubleshooting.md");
         let headings: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("### ")).collect();
         let refused = HandshakeError::Malformed(WireError::Magic(*b"HTTP"));
@@ -276,8 +276,8 @@ mod tests {
             [CmError::NotThere, CmError::NoDevice, CmError::InUse, CmError::Refused, CmError::Unreachable]
                 .map(manager),
         );
-        messages.push(protocol::Cause::Silent(Duration::ZERO).to_string());
-        let told = [buffers::NO_BLOCK, pool::DOES_NOT_GROW, engine::NOT_ALL_TAKEN];
+        messages.push(protocol::FailureCause::Silent(Duration::ZERO).to_string());
+        let told = [buffers::NO_BLOCK, pool::DOES_NOT_GROW, blocking::LINGER_EXPIRED];
         messages.extend(told.map(str::to_owned));
         assert_eq!(messages.len(), 17);
         for message in &messages {
@@ -285,7 +285,7 @@ mod tests {
         }
         // Nor is there one that no program prints.
         let causes = Cause::CODES.into_iter().map(|(_, cause)| cause).chain([Cause::Unknown(0)]);
-        messages.extend(causes.map(|cause| cause.what().to_owned()));
+        messages.extend(causes.map(|cause| cause.description().to_owned()));
         for heading in headings {
             assert!(messages.iter().any(|message| message.contains(heading)), "nothing prints {heading:?}");
         }

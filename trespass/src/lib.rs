@@ -115,23 +115,23 @@
 //!
 //! Without the feature `rdma` this is the same crate over TCP alone, with nothing of RDMA in it; both builds understand each other.
 
-mod arrivals;
+mod acceptor;
+mod blocking;
 mod buffers;
 mod builder;
 mod common;
 mod connect;
+mod connection;
 #[cfg(test)]
 mod corpus;
-mod door;
 mod drivers;
-mod engine;
 mod environment;
 mod error;
 #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "what queue pairs alone need"))]
 mod handshake;
-mod lane;
 mod listener;
 mod log;
+mod pending;
 pub mod pool;
 #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "what queue pairs alone need"))]
 mod protocol;
@@ -164,7 +164,7 @@ pub use worker::{Event, Key, Worker};
 #[cfg(fuzzing)]
 pub mod testing {
     pub use crate::handshake::hostile::hostile_handshake;
-    pub use crate::handshake::hostile_manager::hostile_exchange;
+    pub use crate::handshake::hostile_cm::hostile_exchange;
     pub use crate::protocol::hostile::hostile_frames;
     pub use crate::wire::hostile::hostile_message;
 }

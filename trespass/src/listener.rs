@@ -9,23 +9,23 @@ use std::time::{Duration, Instant};
 
 use mio::Token;
 
-use crate::arrivals::Arrival;
+use crate::acceptor::Acceptor;
+use crate::blocking::{Direction, Timeouts, timed_out};
 use crate::builder::{Builder, Config};
-use crate::connect::{lasting, pool_of};
-use crate::door::Door;
-use crate::engine::{Patience, Side, waited_enough};
-use crate::lane::Lane;
+use crate::connect::{pool_of, usable_pool};
+use crate::connection::Connection;
+use crate::pending::PendingHandshake;
 use crate::pool::Pool;
-use crate::readiness::{Bell, Until};
+use crate::readiness::{Poller, Until};
 use crate::seq_packet::SeqPacket;
 use crate::stream::Stream;
 use crate::wire::Kind;
 
 /// Handshakes that may be under way at a time. Whoever else comes waits in the system's queue.
-const ARRIVALS: usize = 128;
+const MAX_HANDSHAKES: usize = 128;
 
-/// The key of what listens; arrivals have those below.
-const DOOR: Token = Token(ARRIVALS);
+/// The key of what listens; handshakes have those below.
+const ACCEPTOR: Token = Token(MAX_HANDSHAKES);
 
 /// Accepts connections, used as [`std::net::TcpListener`] is; also where they begin with rdma_cm ([`Builder::bootstrap`]).
 ///
@@ -35,14 +35,14 @@ const DOOR: Token = Token(ARRIVALS);
 ///
 /// A listener accepts either streams or messages. A client of the other kind is rejected with words.
 pub struct Listener {
-    door: Door,
+    acceptor: Acceptor,
     local: SocketAddr,
     config: Config,
     pool: Pool,
-    bell: Bell,
-    arrivals: Vec<Option<Arrival>>,
-    ready: VecDeque<Lane>,
-    patience: Patience,
+    poller: Poller,
+    handshakes: Vec<Option<PendingHandshake>>,
+    ready: VecDeque<Connection>,
+    timeouts: Timeouts,
     may_accept: bool,
 }
 
@@ -56,19 +56,19 @@ impl Listener {
         Builder::new().bind(addr)
     }
 
-    pub(crate) fn new(mut door: Door, config: &Config) -> io::Result<Self> {
-        let local = door.local_addr()?;
-        let bell = Bell::new(ARRIVALS)?;
-        door.register(bell.registry(), DOOR)?;
+    pub(crate) fn new(mut acceptor: Acceptor, config: &Config) -> io::Result<Self> {
+        let local = acceptor.local_addr()?;
+        let poller = Poller::new(MAX_HANDSHAKES)?;
+        acceptor.register(poller.registry(), ACCEPTOR)?;
         Ok(Self {
-            door,
+            acceptor,
             local,
             pool: pool_of(config)?,
             config: config.clone(),
-            bell,
-            arrivals: Vec::new(),
+            poller,
+            handshakes: Vec::new(),
             ready: VecDeque::new(),
-            patience: Patience::default(),
+            timeouts: Timeouts::default(),
             may_accept: true,
         })
     }
@@ -89,7 +89,7 @@ impl Listener {
     ///
     /// None: it is a result as [`std::net`] has it.
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
-        self.patience.set_nonblocking(nonblocking);
+        self.timeouts.set_nonblocking(nonblocking);
         Ok(())
     }
 
@@ -101,7 +101,7 @@ impl Listener {
     ///
     /// A time of zero is refused.
     pub fn set_accept_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        self.patience.set(Side::Read, timeout)
+        self.timeouts.set(Direction::Read, timeout)
     }
 
     /// What [`set_accept_timeout`](Self::set_accept_timeout) has set.
@@ -110,7 +110,7 @@ impl Listener {
     ///
     /// None: it is a result as [`std::net`] has it.
     pub fn accept_timeout(&self) -> io::Result<Option<Duration>> {
-        Ok(self.patience.get(Side::Read))
+        Ok(self.timeouts.get(Direction::Read))
     }
 
     /// Accepts a stream, and says whose.
@@ -120,9 +120,9 @@ impl Listener {
     /// The system cannot accept, for want of descriptors for example; nobody has come in time
     /// ([`set_accept_timeout`](Self::set_accept_timeout)). The next call may.
     pub fn accept(&mut self) -> io::Result<(Stream, SocketAddr)> {
-        let lane = self.accept_kind(Kind::Stream)?;
-        let peer = lane.about.peer;
-        Ok((Stream::new(lane)?, peer))
+        let connection = self.accept_kind(Kind::Stream)?;
+        let peer = connection.info.peer;
+        Ok((Stream::new(connection)?, peer))
     }
 
     /// Accepts a connection for messages, and says whose.
@@ -131,9 +131,9 @@ impl Listener {
     ///
     /// As [`accept`](Self::accept).
     pub fn accept_seq_packet(&mut self) -> io::Result<(SeqPacket, SocketAddr)> {
-        let lane = self.accept_kind(Kind::SeqPacket)?;
-        let peer = lane.about.peer;
-        Ok((SeqPacket::new(lane)?, peer))
+        let connection = self.accept_kind(Kind::SeqPacket)?;
+        let peer = connection.info.peer;
+        Ok((SeqPacket::new(connection)?, peer))
     }
 
     /// Streams, one after the other, without end.
@@ -141,70 +141,70 @@ impl Listener {
         Incoming(self)
     }
 
-    fn accept_kind(&mut self, kind: Kind) -> io::Result<Lane> {
+    fn accept_kind(&mut self, kind: Kind) -> io::Result<Connection> {
         let outcome = self.wait_for(kind);
-        if self.bell.is_handed_out() {
+        if self.poller.is_exported() {
             let at = self.next_deadline();
-            let will_wake = self.bell.wake_at(at);
+            let will_wake = self.poller.wake_at(at);
             // Who has to wait for room is taken in when it is time.
             let may_accept = self.may_accept && !(will_wake && self.is_full());
             if may_accept || !self.ready.is_empty() {
-                self.bell.ring();
+                self.poller.wake();
             }
         }
         outcome
     }
 
-    fn wait_for(&mut self, kind: Kind) -> io::Result<Lane> {
-        let patience = self.patience.begin(Side::Read);
-        let mut looks_again = true;
+    fn wait_for(&mut self, kind: Kind) -> io::Result<Connection> {
+        let deadline = self.timeouts.begin(Direction::Read);
+        let mut polls_again = true;
         loop {
-            self.take_in(kind)?;
-            if let Some(at) = self.ready.iter().position(|lane| lane.about.kind == kind)
-                && let Some(lane) = self.ready.remove(at)
+            self.accept_pending(kind)?;
+            if let Some(at) = self.ready.iter().position(|connection| connection.info.kind == kind)
+                && let Some(connection) = self.ready.remove(at)
             {
-                return Ok(lane);
+                return Ok(connection);
             }
-            if !looks_again {
-                return Err(waited_enough(patience));
+            if !polls_again {
+                return Err(timed_out(deadline));
             }
             // When time is up there is a last look at what has happened. What goes on happening, of clients that are never done, is
             // no reason to look for longer.
-            let over = patience.is_over();
-            let until = patience.or(self.next_deadline());
+            let over = deadline.is_over();
+            let until = deadline.or(self.next_deadline());
             let happened = self.sleep(until)?;
-            looks_again = !over || happened && matches!(patience, Until::Now);
+            polls_again = !over || happened && matches!(deadline, Until::Now);
         }
     }
 
     /// Sleeps, and goes on with those handshakes that something happened to. Whether something did.
     fn sleep(&mut self, until: Until) -> io::Result<bool> {
-        let (mut happened, mut moved) = (false, [false; ARRIVALS]);
+        let (mut happened, mut moved) = (false, [false; MAX_HANDSHAKES]);
         let may_accept = &mut self.may_accept;
-        self.bell.wait(until, |event| {
+        self.poller.wait(until, |event| {
             happened = true;
             match event.token() {
-                DOOR => *may_accept = true,
+                ACCEPTOR => *may_accept = true,
                 Token(at) => moved[at] = true,
             }
         })?;
         let now = Instant::now();
-        for (at, moved) in moved.into_iter().enumerate().take(self.arrivals.len()) {
+        for (at, moved) in moved.into_iter().enumerate().take(self.handshakes.len()) {
             let late =
-                self.arrivals[at].as_mut().is_some_and(|arrival| arrival.deadline(&self.config) <= now);
+                self.handshakes[at].as_mut().is_some_and(|handshake| handshake.deadline(&self.config) <= now);
             if moved || late {
-                self.go_on(at);
+                self.progress_handshake(at);
             }
         }
         Ok(happened)
     }
 
     /// Accepts whoever waits, as long as there is room.
-    fn take_in(&mut self, kind: Kind) -> io::Result<()> {
+    fn accept_pending(&mut self, kind: Kind) -> io::Result<()> {
         while self.may_accept {
-            let Some(at) = self.room() else { return Ok(()) };
-            let visitor = match self.door.accept() {
-                Ok(visitor) => visitor,
+            let Some(at) = self.free_place() else { return Ok(()) };
+            let client = match self.acceptor.accept() {
+                Ok(client) => client,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     self.may_accept = false;
                     break;
@@ -217,34 +217,36 @@ impl Listener {
                 }
                 Err(error) => return Err(error),
             };
-            let peer = visitor.peer();
-            self.pool = lasting(&self.pool, &self.config)?;
-            let arrival = Arrival::accepted(visitor, kind, &self.config, &self.pool, None)
-                .and_then(|mut arrival| arrival.register(self.bell.registry(), Token(at)).map(|()| arrival));
-            match arrival {
-                Ok(arrival) => self.arrivals[at] = Some(arrival),
+            let peer = client.peer();
+            self.pool = usable_pool(&self.pool, &self.config)?;
+            let handshake = PendingHandshake::accepted(client, kind, &self.config, &self.pool, None)
+                .and_then(|mut handshake| {
+                    handshake.register(self.poller.registry(), Token(at)).map(|()| handshake)
+                });
+            match handshake {
+                Ok(handshake) => self.handshakes[at] = Some(handshake),
                 Err(error) => tracing::debug!(%peer, %error, "cannot begin its handshake"),
             }
-            self.go_on(at);
+            self.progress_handshake(at);
         }
         Ok(())
     }
 
     /// A place for one more, if there is one, or somebody has had his chance.
-    fn room(&mut self) -> Option<usize> {
-        if let Some(free) = self.arrivals.iter().position(Option::is_none) {
+    fn free_place(&mut self) -> Option<usize> {
+        if let Some(free) = self.handshakes.iter().position(Option::is_none) {
             return Some(free);
         }
-        if self.arrivals.len() < ARRIVALS {
-            self.arrivals.push(None);
-            return Some(self.arrivals.len() - 1);
+        if self.handshakes.len() < MAX_HANDSHAKES {
+            self.handshakes.push(None);
+            return Some(self.handshakes.len() - 1);
         }
-        let (slowest, chance) = (0..ARRIVALS)
-            .filter_map(|at| self.arrivals[at].as_ref().map(|arrival| (at, arrival.chance())))
-            .min_by_key(|(_, chance)| *chance)?;
-        (chance <= Instant::now()).then(|| {
-            if let Some(arrival) = self.leave(slowest) {
-                tracing::debug!(peer = %arrival.peer(), "makes room for others: its handshake takes too long");
+        let (slowest, grace_until) = (0..MAX_HANDSHAKES)
+            .filter_map(|at| self.handshakes[at].as_ref().map(|handshake| (at, handshake.grace_until())))
+            .min_by_key(|(_, grace_until)| *grace_until)?;
+        (grace_until <= Instant::now()).then(|| {
+            if let Some(handshake) = self.take_handshake(slowest) {
+                tracing::debug!(peer = %handshake.peer(), "makes room for others: its handshake takes too long");
             }
             slowest
         })
@@ -253,40 +255,45 @@ impl Listener {
     /// Whether there is no room, and everybody is to have his chance yet.
     fn is_full(&self) -> bool {
         let now = Instant::now();
-        let waits =
-            |arrival: &Option<Arrival>| arrival.as_ref().is_some_and(|arrival| arrival.chance() > now);
-        self.arrivals.len() == ARRIVALS && self.arrivals.iter().all(waits)
+        let waits = |handshake: &Option<PendingHandshake>| {
+            handshake.as_ref().is_some_and(|handshake| handshake.grace_until() > now)
+        };
+        self.handshakes.len() == MAX_HANDSHAKES && self.handshakes.iter().all(waits)
     }
 
-    fn leave(&mut self, at: usize) -> Option<Arrival> {
-        let mut arrival = self.arrivals[at].take()?;
-        if let Err(error) = arrival.deregister(self.bell.registry()) {
+    fn take_handshake(&mut self, at: usize) -> Option<PendingHandshake> {
+        let mut handshake = self.handshakes[at].take()?;
+        if let Err(error) = handshake.deregister(self.poller.registry()) {
             tracing::error!(%error, "a descriptor stays in the set of its listener");
         }
-        Some(arrival)
+        Some(handshake)
     }
 
     /// Goes on with a handshake.
-    fn go_on(&mut self, at: usize) {
-        let Some(arrival) = &mut self.arrivals[at] else { return };
-        let peer = arrival.peer();
-        let (now, registry) = (Instant::now(), self.bell.registry());
-        let Poll::Ready(result) = arrival.progress(&self.config, &self.pool, now, registry, Token(at)) else {
+    fn progress_handshake(&mut self, at: usize) {
+        let Some(handshake) = &mut self.handshakes[at] else { return };
+        let peer = handshake.peer();
+        let (now, registry) = (Instant::now(), self.poller.registry());
+        let Poll::Ready(result) = handshake.progress(&self.config, &self.pool, now, registry, Token(at))
+        else {
             return;
         };
-        let Some(arrival) = self.leave(at) else { return };
-        match result.and_then(|()| arrival.finish(&self.config, &self.pool)) {
-            Ok(lane) => self.ready.push_back(lane),
+        let Some(handshake) = self.take_handshake(at) else { return };
+        match result.and_then(|()| handshake.finish(&self.config, &self.pool)) {
+            Ok(connection) => self.ready.push_back(connection),
             Err(error) => tracing::info!(%peer, %error, "a client is not accepted"),
         }
     }
 
     /// When something is to be done whatever happens.
     fn next_deadline(&mut self) -> Option<Instant> {
-        let room =
-            self.may_accept.then(|| self.arrivals.iter().flatten().map(Arrival::chance).min()).flatten();
-        let late = self.arrivals.iter_mut().flatten().map(|arrival| arrival.deadline(&self.config)).min();
-        room.into_iter().chain(late).min()
+        let free_place = self
+            .may_accept
+            .then(|| self.handshakes.iter().flatten().map(PendingHandshake::grace_until).min())
+            .flatten();
+        let late =
+            self.handshakes.iter_mut().flatten().map(|handshake| handshake.deadline(&self.config)).min();
+        free_place.into_iter().chain(late).min()
     }
 }
 
@@ -306,7 +313,7 @@ impl Iterator for Incoming<'_> {
 #[cfg(unix)]
 impl std::os::fd::AsFd for Listener {
     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
-        self.bell.hand_out()
+        self.poller.export_descriptor()
     }
 }
 

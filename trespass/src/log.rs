@@ -13,16 +13,16 @@ use tracing::subscriber::set_global_default;
 use tracing::{Event, Level, Metadata, Subscriber, dispatcher};
 
 /// Begins to tell what is at least this important; unless somebody listens already.
-pub(crate) fn begin(level: LevelFilter) {
+pub(crate) fn install(level: LevelFilter) {
     if level == LevelFilter::OFF || dispatcher::has_been_set() {
         return;
     }
     // Somebody else may be quicker: then that one listens.
-    let _ = set_global_default(Lines { level, to: Mutex::new(std::io::stderr()) });
+    let _ = set_global_default(StderrSubscriber { level, to: Mutex::new(std::io::stderr()) });
 }
 
 /// Writes a line for each event of this crate.
-struct Lines<W> {
+struct StderrSubscriber<W> {
     level: LevelFilter,
     to: Mutex<W>,
 }
@@ -30,7 +30,7 @@ struct Lines<W> {
 /// There are no spans to tell apart.
 const SPAN: u64 = 1;
 
-impl<W: Write + Send + 'static> Subscriber for Lines<W> {
+impl<W: Write + Send + 'static> Subscriber for StderrSubscriber<W> {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         let ours = metadata.target().split("::").next() == Some(env!("CARGO_PKG_NAME"));
         ours && *metadata.level() <= self.level
@@ -41,7 +41,7 @@ impl<W: Write + Send + 'static> Subscriber for Lines<W> {
     }
 
     fn event(&self, event: &Event<'_>) {
-        let mut line = Line { message: String::new(), fields: String::new() };
+        let mut line = EventText { message: String::new(), fields: String::new() };
         event.record(&mut line);
         let text = line.finish(*event.metadata().level());
         // Who cannot write to standard error cannot be told that either.
@@ -64,19 +64,19 @@ impl<W: Write + Send + 'static> Subscriber for Lines<W> {
 }
 
 /// An event as text.
-struct Line {
+struct EventText {
     message: String,
     fields: String,
 }
 
-impl Line {
+impl EventText {
     fn finish(self, level: Level) -> String {
         let Self { message, fields } = self;
-        format!("{} {}: {message}{fields}\n", env!("CARGO_PKG_NAME"), word(level))
+        format!("{} {}: {message}{fields}\n", env!("CARGO_PKG_NAME"), level_name(level))
     }
 }
 
-fn word(level: Level) -> &'static str {
+fn level_name(level: Level) -> &'static str {
     match level {
         Level::ERROR => "error",
         Level::WARN => "warning",
@@ -86,7 +86,7 @@ fn word(level: Level) -> &'static str {
     }
 }
 
-impl Visit for Line {
+impl Visit for EventText {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         let result: fmt::Result = match field.name() {
             "message" => write!(self.message, "{value:?}"),
@@ -99,10 +99,10 @@ impl Visit for Line {
 
 /// What is told while that runs.
 #[cfg(test)]
-pub(crate) fn told(level: LevelFilter, tell: impl FnOnce()) -> String {
-    let page = tests::Page::default();
-    let lines = Lines { level, to: Mutex::new(page.clone()) };
-    tracing::subscriber::with_default(lines, tell);
+pub(crate) fn captured(level: LevelFilter, emit: impl FnOnce()) -> String {
+    let page = tests::CapturedText::default();
+    let lines = StderrSubscriber { level, to: Mutex::new(page.clone()) };
+    tracing::subscriber::with_default(lines, emit);
     page.text()
 }
 
@@ -114,16 +114,16 @@ mod tests {
 
     /// What has been written.
     #[derive(Clone, Default)]
-    pub(super) struct Page(Arc<Mutex<Vec<u8>>>);
+    pub(super) struct CapturedText(Arc<Mutex<Vec<u8>>>);
 
-    impl Page {
+    impl CapturedText {
         pub(super) fn text(&self) -> String {
             let bytes = self.0.lock().expect("nobody panics").clone();
             String::from_utf8(bytes).expect("text")
         }
     }
 
-    impl Write for Page {
+    impl Write for CapturedText {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
             self.0.lock().expect("nobody panics").extend_from_slice(bytes);
             Ok(bytes.len())
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn events_are_lines_with_their_fields() {
-        let text = told(LevelFilter::INFO, || {
+        let text = captured(LevelFilter::INFO, || {
             tracing::info!(device = "soft0", gid = %"::1", depth = 64, "RDMA activated");
             tracing::warn!("no {}", "device");
             let _span = tracing::info_span!("a span changes nothing").entered();
@@ -151,14 +151,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_less_important_or_not_ours_is_not_told() {
-        let text = told(LevelFilter::INFO, || {
+    fn events_below_the_level_or_of_other_crates_are_dropped() {
+        let text = captured(LevelFilter::INFO, || {
             tracing::debug!("too detailed");
             tracing::info!(target: "elsewhere", "not ours");
             tracing::info!(target: "trespassing", "not ours either");
             tracing::info!(target: "trespass::stream", "ours");
         });
         assert_eq!(text, "trespass info: ours\n");
-        assert_eq!(told(LevelFilter::OFF, || tracing::error!("nothing")), "");
+        assert_eq!(captured(LevelFilter::OFF, || tracing::error!("nothing")), "");
     }
 }

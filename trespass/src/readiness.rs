@@ -5,17 +5,17 @@
 //! What a program waits for ("there are bytes for me") and what the system reports ("there are bytes on the socket", "there
 //! is a completion") differ both ways: a frame may bring nothing for the program, and bytes may lie here already while the
 //! socket is empty. So the descriptor that a program gets is one that this library owns: a set (epoll, kqueue) of what the
-//! system reports, and a bell that the library rings itself. It is *readable* when a call may find something, and is never
+//! system reports, and a waker that the library uses itself. It is *readable* when a call may find something, and is never
 //! writable: there is one question to ask of it, whichever way a program wants to go.
 //!
 //! Two rules make it right for level- and edge-triggered users:
-//! - whatever a call leaves behind that the program was not told it has to wait for, rings the bell, once as it becomes true
+//! - whatever a call leaves behind that the program was not told it has to wait for, wakes the set, once as it becomes true
 //!   (an edge), and stays readable until a call has looked (a level);
 //! - before a call says `WouldBlock` it takes the set's events, then looks once more. What comes after that look is an event
 //!   of the set again.
 //!
 //! What is due at a time (a probe of a silent peer, the end of a cork) is done by calls, too. A program that has the descriptor need not
-//! make any before it is readable; so the set then has a timer ([`Bell::wake_at`]), on systems where a set can have one.
+//! make any before it is readable; so the set then has a timer ([`Poller::wake_at`]), on systems where a set can have one.
 
 use std::cell::Cell;
 use std::io;
@@ -24,7 +24,7 @@ use std::task::Wake;
 use std::time::{Duration, Instant};
 
 use mio::event::Event;
-use mio::{Events, Poll, Registry, Token, Waker};
+use mio::{Events, Poll, Registry, Token};
 
 use crate::timer::Timer;
 
@@ -64,60 +64,60 @@ impl Readiness {
     }
 }
 
-/// The bell's own key in its set, and the timer's.
-const BELL: Token = Token(usize::MAX);
+/// The keys of the waker and of the timer in the set.
+const WAKER: Token = Token(usize::MAX);
 const TIMER: Token = Token(usize::MAX - 2);
 
 /// How many events are taken at a time. More are not lost: they stay in the set.
 const EVENTS: usize = 256;
 
-/// What rings the bell of a set, from any thread.
+/// Wakes a poller, from any thread.
 #[derive(Debug)]
-pub(crate) struct Clapper(Waker);
+pub(crate) struct WakeHandle(mio::Waker);
 
-impl Clapper {
-    /// Makes the set readable, and wakes who waits for it. A bell that cannot ring is broken for good, and says so.
-    pub(crate) fn ring(&self) {
+impl WakeHandle {
+    /// Makes the set readable, and wakes who waits for it. A failure to wake is permanent, and is logged.
+    pub(crate) fn notify(&self) {
         if let Err(error) = self.0.wake() {
             tracing::error!(%error, "who waits for a connection cannot be woken");
         }
     }
 }
 
-impl Wake for Clapper {
+impl Wake for WakeHandle {
     fn wake(self: Arc<Self>) {
-        self.ring();
+        self.notify();
     }
 }
 
-/// A set of what the system reports, and a bell in it.
+/// The event sources of a connection, a listener or a worker (epoll or kqueue), and a waker among them.
 #[derive(Debug)]
-pub(crate) struct Bell {
+pub(crate) struct Poller {
     poll: Poll,
     events: Events,
-    clapper: Arc<Clapper>,
+    wake_handle: Arc<WakeHandle>,
     /// The same, for those who wake tasks.
-    task: std::task::Waker,
+    task_waker: std::task::Waker,
     /// Whether the program has the set's descriptor: else there is nobody to ring for.
-    handed_out: Cell<bool>,
+    exported: Cell<bool>,
     /// For the program, once it has the descriptor and something is due; and when it is set to, until that was taken.
     timer: Option<Timer>,
-    alarm: Option<Instant>,
+    timer_due: Option<Instant>,
 }
 
-impl Bell {
+impl Poller {
     /// For so many events at a time.
     pub(crate) fn new(connections: usize) -> io::Result<Self> {
         let poll = Poll::new()?;
-        let clapper = Arc::new(Clapper(Waker::new(poll.registry(), BELL)?));
+        let wake_handle = Arc::new(WakeHandle(mio::Waker::new(poll.registry(), WAKER)?));
         Ok(Self {
             poll,
-            task: clapper.clone().into(),
-            clapper,
+            task_waker: wake_handle.clone().into(),
+            wake_handle,
             events: Events::with_capacity(connections.clamp(4, EVENTS)),
-            handed_out: Cell::new(false),
+            exported: Cell::new(false),
             timer: None,
-            alarm: None,
+            timer_due: None,
         })
     }
 
@@ -125,19 +125,19 @@ impl Bell {
         self.poll.registry()
     }
 
-    pub(crate) fn ring(&self) {
-        self.clapper.ring();
+    pub(crate) fn wake(&self) {
+        self.wake_handle.notify();
     }
 
-    pub(crate) fn clapper(&self) -> &Arc<Clapper> {
-        &self.clapper
+    pub(crate) fn wake_handle(&self) -> &Arc<WakeHandle> {
+        &self.wake_handle
     }
 
-    pub(crate) fn task(&self) -> &std::task::Waker {
-        &self.task
+    pub(crate) fn task_waker(&self) -> &std::task::Waker {
+        &self.task_waker
     }
 
-    /// Takes the set's events; sleeps until there is one, no longer than until the deadline. The bell is silent after this;
+    /// Takes the set's events; sleeps until there is one, no longer than until the deadline. The wake-up is consumed by this;
     /// whether it rang.
     pub(crate) fn wait(&mut self, until: Until, mut each: impl FnMut(&Event)) -> io::Result<bool> {
         loop {
@@ -147,31 +147,31 @@ impl Bell {
                 Ok(()) => break,
             }
         }
-        let mut rang = false;
+        let mut woken = false;
         for event in &self.events {
             match event.token() {
-                BELL => rang = true,
-                TIMER => self.alarm = None,
+                WAKER => woken = true,
+                TIMER => self.timer_due = None,
                 _ => each(event),
             }
         }
-        Ok(rang)
+        Ok(woken)
     }
 
     /// Whether the program may be waiting for the set's descriptor.
-    pub(crate) fn is_handed_out(&self) -> bool {
-        self.handed_out.get()
+    pub(crate) fn is_exported(&self) -> bool {
+        self.exported.get()
     }
 
     /// Makes the set readable at that time, if the program has its descriptor. Where it will be earlier, that is enough: whoever looks then says
     /// so again. Whether it will be.
     pub(crate) fn wake_at(&mut self, at: Option<Instant>) -> bool {
-        let Some(at) = at.filter(|_| self.is_handed_out()) else { return false };
-        if self.alarm.is_none_or(|alarm| at < alarm) {
+        let Some(at) = at.filter(|_| self.is_exported()) else { return false };
+        if self.timer_due.is_none_or(|timer_due| at < timer_due) {
             if let Err(error) = self.set_timer(at) {
                 tracing::debug!(%error, "what is due waits for the program's next call");
             }
-            self.alarm = Some(at);
+            self.timer_due = Some(at);
         }
         self.timer.is_some()
     }
@@ -184,12 +184,12 @@ impl Bell {
         timer.set(at.saturating_duration_since(Instant::now()))
     }
 
-    /// The set's descriptor, for the program. What came before is not known to it: the first time the bell rings.
+    /// The set's descriptor, for the program. What came before is not known to it: the first time the waker is used.
     #[cfg(unix)]
-    pub(crate) fn hand_out(&self) -> std::os::fd::BorrowedFd<'_> {
+    pub(crate) fn export_descriptor(&self) -> std::os::fd::BorrowedFd<'_> {
         use std::os::fd::AsFd;
-        if !self.handed_out.replace(true) {
-            self.ring();
+        if !self.exported.replace(true) {
+            self.wake();
         }
         self.poll.registry().as_fd()
     }
@@ -220,13 +220,13 @@ impl Until {
     pub(crate) fn is_over(self) -> bool {
         match self {
             Self::Now => true,
-            Self::Deadline(_) => self.is_over_at(Instant::now()),
+            Self::Deadline(_) => self.has_passed_at(Instant::now()),
             Self::Event => false,
         }
     }
 
     /// Whether it is that late now.
-    pub(crate) fn is_over_at(self, now: Instant) -> bool {
+    pub(crate) fn has_passed_at(self, now: Instant) -> bool {
         match self {
             Self::Now => true,
             Self::Deadline(deadline) => now >= deadline,
@@ -251,34 +251,34 @@ impl From<Option<Instant>> for Until {
 
 /// What the descriptor of one connection shows its program.
 #[derive(Debug)]
-pub(crate) struct Lamp {
+pub(crate) struct ReadinessState {
     /// What the program waits for at all.
     interest: Readiness,
     /// A call was told to wait until it may write.
     refused_write: bool,
-    /// What the bell was rung for since a call last took the set's events.
-    shown: Readiness,
+    /// What the program was woken for since a call last took the set's events.
+    signalled: Readiness,
 }
 
-impl Default for Lamp {
+impl Default for ReadinessState {
     fn default() -> Self {
-        Self { interest: Readiness::BOTH, refused_write: false, shown: Readiness::NONE }
+        Self { interest: Readiness::BOTH, refused_write: false, signalled: Readiness::NONE }
     }
 }
 
-impl Lamp {
+impl ReadinessState {
     pub(crate) fn set_interest(&mut self, interest: Readiness) {
         self.interest = interest;
     }
 
     /// A call to write was told to wait, or was not.
-    pub(crate) fn write_was(&mut self, refused: bool) {
+    pub(crate) fn set_write_refused(&mut self, refused: bool) {
         self.refused_write = refused;
     }
 
-    /// The set's events were taken, and with them the bell's.
-    pub(crate) fn silenced(&mut self) {
-        self.shown = Readiness::NONE;
+    /// The set's events were taken, and with them the waker's.
+    pub(crate) fn events_taken(&mut self) {
+        self.signalled = Readiness::NONE;
     }
 
     /// What of that is worth the program's attention.
@@ -286,11 +286,11 @@ impl Lamp {
         ready.and(self.interest).and(Readiness { readable: true, writable: self.refused_write })
     }
 
-    /// Takes note of what is ready now; whether the bell must ring for it.
-    pub(crate) fn show(&mut self, ready: Readiness) -> bool {
+    /// Takes note of what is ready now; whether the program must be woken for it.
+    pub(crate) fn update(&mut self, ready: Readiness) -> bool {
         let wanted = self.wanted(ready);
-        let rings = wanted.exceeds(self.shown);
-        self.shown = wanted;
+        let rings = wanted.exceeds(self.signalled);
+        self.signalled = wanted;
         rings
     }
 }
@@ -300,35 +300,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_bell_rings_as_a_condition_becomes_true_and_not_again() {
-        let mut lamp = Lamp::default();
-        assert!(!lamp.show(Readiness::WRITE), "nobody was told to wait");
-        assert!(lamp.show(Readiness::BOTH));
-        assert!(!lamp.show(Readiness::READ));
-        lamp.write_was(true);
-        assert!(lamp.show(Readiness::BOTH), "a second condition rings for itself");
-        lamp.silenced();
-        assert!(lamp.show(Readiness::BOTH), "who took the events took the bell's with them");
+    fn the_program_is_woken_once_as_a_condition_becomes_true() {
+        let mut readiness_state = ReadinessState::default();
+        assert!(!readiness_state.update(Readiness::WRITE), "nobody was told to wait");
+        assert!(readiness_state.update(Readiness::BOTH));
+        assert!(!readiness_state.update(Readiness::READ));
+        readiness_state.set_write_refused(true);
+        assert!(readiness_state.update(Readiness::BOTH), "a second condition wakes for itself");
+        readiness_state.events_taken();
+        assert!(readiness_state.update(Readiness::BOTH), "taking the events takes the wake-up too");
     }
 
     #[test]
-    fn what_a_program_does_not_wait_for_rings_no_bell() {
-        let mut lamp = Lamp::default();
-        lamp.write_was(true);
-        lamp.set_interest(Readiness::WRITE);
-        assert!(!lamp.show(Readiness::READ));
-        assert!(lamp.show(Readiness::BOTH));
-        lamp.set_interest(Readiness::READ);
-        assert!(lamp.show(Readiness::BOTH));
+    fn no_wake_up_without_interest() {
+        let mut readiness_state = ReadinessState::default();
+        readiness_state.set_write_refused(true);
+        readiness_state.set_interest(Readiness::WRITE);
+        assert!(!readiness_state.update(Readiness::READ));
+        assert!(readiness_state.update(Readiness::BOTH));
+        readiness_state.set_interest(Readiness::READ);
+        assert!(readiness_state.update(Readiness::BOTH));
     }
 
     #[test]
-    fn a_rung_bell_wakes_whoever_waits_and_is_silent_then() {
-        let mut bell = Bell::new(1).unwrap();
-        bell.ring();
-        assert!(bell.wait(Until::Event, |_| panic!("the bell is no connection's event")).unwrap());
+    fn a_wake_up_ends_one_wait() {
+        let mut poller = Poller::new(1).unwrap();
+        poller.wake();
+        assert!(poller.wait(Until::Event, |_| panic!("the wake-up is no connection's event")).unwrap());
         let before = Instant::now();
-        bell.wait(Until::Deadline(before + Duration::from_millis(20)), |_| ()).unwrap();
-        assert!(before.elapsed() >= Duration::from_millis(20), "it rang twice");
+        poller.wait(Until::Deadline(before + Duration::from_millis(20)), |_| ()).unwrap();
+        assert!(before.elapsed() >= Duration::from_millis(20), "it was woken twice");
     }
 }

@@ -5,12 +5,12 @@ use std::io::{self, IoSlice};
 use std::net::{Shutdown, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
+use crate::blocking::{CloseOnDrop, Direction};
 use crate::buffers::{Completion, Part, Progress, RecvBuf, SendRefused, Ticket};
 use crate::builder::Builder;
 use crate::common::common;
-use crate::engine::{Owner, Side};
+use crate::connection::Connection;
 use crate::handshake::{FallbackReason, Transport};
-use crate::lane::Lane;
 use crate::pool::{Block, Pool};
 use crate::readiness::Readiness;
 use crate::stats::Stats;
@@ -53,7 +53,7 @@ use crate::stats::Stats;
 /// ```
 ///
 /// A connection that ends within a message fails: the peer is told by a reset, and never takes what it has for the message.
-pub struct SeqPacket(pub(crate) Owner);
+pub struct SeqPacket(pub(crate) CloseOnDrop);
 
 common!(SeqPacket);
 
@@ -67,8 +67,8 @@ impl SeqPacket {
         Builder::new().connect_seq_packet(addr)
     }
 
-    pub(crate) fn new(lane: Lane) -> io::Result<Self> {
-        Owner::new(lane).map(Self)
+    pub(crate) fn new(connection: Connection) -> io::Result<Self> {
+        CloseOnDrop::new(connection).map(Self)
     }
 
     /// Sends a message.
@@ -88,12 +88,12 @@ impl SeqPacket {
     /// As [`send`](Self::send).
     pub fn send_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<()> {
         let total: usize = slices.iter().map(|slice| slice.len()).sum();
-        let piece = self.0.piece(Side::Write);
-        if !self.0.patience.is_nonblocking() && total > piece.min(self.0.lane.sndbuf()) {
+        let piece = self.0.piece(Direction::Write);
+        if !self.0.timeouts.is_nonblocking() && total > piece.min(self.0.connection.sndbuf()) {
             return self.send_in_parts(total as u64, piece, slices);
         }
-        self.0.call(Side::Write, |lane| lane.send_now(slices))?;
-        self.0.sent(())
+        self.0.call(Direction::Write, |connection| connection.send_now(slices))?;
+        self.0.finish_write(())
     }
 
     /// The peer has the first pieces while the next are copied.
@@ -115,21 +115,22 @@ impl SeqPacket {
     ///
     /// As [`send`](Self::send), and it is more than is left of the message.
     pub fn send_part(&mut self, total: u64, part: &[u8]) -> io::Result<usize> {
-        let taken = self.0.call(Side::Write, |lane| lane.send_part(total, &[IoSlice::new(part)]))?;
-        self.0.sent(taken)
+        let taken =
+            self.0.call(Direction::Write, |connection| connection.send_part(total, &[IoSlice::new(part)]))?;
+        self.0.finish_write(taken)
     }
 
     /// How far the message has come that is being sent in parts, or by a [`send`](Self::send) whose time was up in the middle of it. `None`:
     /// the next byte begins a message.
     #[must_use]
     pub fn sending(&self) -> Option<Progress> {
-        self.0.lane.connection.sending().map(Progress::of)
+        self.0.connection.protocol.sending().map(Progress::of)
     }
 
     /// How far the message has come that is being received in parts, or by a [`recv`](Self::recv) whose time was up in the middle of it.
     #[must_use]
     pub fn receiving(&self) -> Option<Progress> {
-        self.0.lane.connection.receiving().map(Progress::of)
+        self.0.connection.protocol.receiving().map(Progress::of)
     }
 
     /// Receives a message, and says how long it is.
@@ -140,11 +141,12 @@ impl SeqPacket {
     /// without waiting; it stays where it is, and the error says how long it is. [`UnexpectedEof`](io::ErrorKind::UnexpectedEof): the
     /// peer has sent its last. Otherwise as [`TcpStream`](std::net::TcpStream)'s `read`.
     pub fn recv(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if self.0.patience.is_nonblocking() {
-            return self.0.call(Side::Read, |lane| lane.recv(buffer));
+        if self.0.timeouts.is_nonblocking() {
+            return self.0.call(Direction::Read, |connection| connection.recv(buffer));
         }
-        let piece = self.0.piece(Side::Read);
-        let attempt = |lane: &mut Lane, buffer: &mut [u8]| lane.recv_or_begin(buffer, piece);
+        let piece = self.0.piece(Direction::Read);
+        let attempt =
+            |connection: &mut Connection, buffer: &mut [u8]| connection.recv_or_begin(buffer, piece);
         match self.0.fill(buffer, attempt, Some)? {
             Some(len) => Ok(len),
             None => self.recv_in_parts(buffer),
@@ -169,7 +171,7 @@ impl SeqPacket {
     ///
     /// As [`recv`](Self::recv), but for the sizes.
     pub fn recv_part(&mut self, buffer: &mut [u8]) -> io::Result<Part> {
-        self.0.call(Side::Read, |lane| lane.recv_part(buffer))
+        self.0.call(Direction::Read, |connection| connection.recv_part(buffer))
     }
 
     /// Takes a message in the blocks in which it lies, without a copy.
@@ -178,7 +180,7 @@ impl SeqPacket {
     ///
     /// As [`recv`](Self::recv).
     pub fn recv_buf(&mut self) -> io::Result<RecvBuf> {
-        self.0.call(Side::Read, Lane::recv_buf)
+        self.0.call(Direction::Read, Connection::recv_buf)
     }
 
     /// Takes the next part of a message in the block in which it lies, without a copy: so a message of any length can be had that way,
@@ -188,6 +190,6 @@ impl SeqPacket {
     ///
     /// As [`recv_part`](Self::recv_part).
     pub fn recv_part_buf(&mut self) -> io::Result<(RecvBuf, Part)> {
-        self.0.call(Side::Read, Lane::recv_part_buf)
+        self.0.call(Direction::Read, Connection::recv_part_buf)
     }
 }

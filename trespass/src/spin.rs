@@ -19,7 +19,7 @@ const SELDOM: u32 = 64;
 
 /// The time for one connection.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Spin {
+pub(crate) struct AdaptiveSpin {
     now: Duration,
     most: Duration,
     /// Waits that sleep at once between two that try, and those of them that are left.
@@ -27,7 +27,7 @@ pub(crate) struct Spin {
     left: u32,
 }
 
-impl Spin {
+impl AdaptiveSpin {
     /// Never more than that; zero is never.
     pub(crate) fn new(most: Duration) -> Self {
         Self { now: LEAST.min(most), most, pause: 0, left: 0 }
@@ -40,7 +40,7 @@ impl Spin {
 
     /// What was waited for was found by looking.
     #[inline]
-    pub(crate) fn found(&mut self) {
+    pub(crate) fn found_by_polling(&mut self) {
         self.pause = 0;
     }
 
@@ -72,7 +72,7 @@ mod tests {
     }
 
     /// How long each of so many waits looks, all of them long.
-    fn long_waits(spin: &mut Spin, count: usize) -> Vec<Duration> {
+    fn long_waits(spin: &mut AdaptiveSpin, count: usize) -> Vec<Duration> {
         let mut wait = || {
             spin.slept(us(101));
             spin.time()
@@ -81,8 +81,8 @@ mod tests {
     }
 
     #[test]
-    fn it_grows_where_looking_would_have_found_it_and_shrinks_where_not() {
-        let mut spin = Spin::new(us(100));
+    fn spin_time_grows_after_short_waits_and_shrinks_after_long_ones() {
+        let mut spin = AdaptiveSpin::new(us(100));
         assert_eq!(spin.time(), us(10));
         spin.slept(us(70));
         assert_eq!(spin.time(), us(100));
@@ -94,8 +94,8 @@ mod tests {
     }
 
     #[test]
-    fn who_sleeps_at_once_tries_more_and_more_seldom() {
-        let mut spin = Spin::new(us(100));
+    fn spinning_is_retried_with_exponential_backoff() {
+        let mut spin = AdaptiveSpin::new(us(100));
         let waits = long_waits(&mut spin, 1000);
         let tries: Vec<usize> = (0..waits.len()).filter(|at| waits[*at] == us(100)).collect();
         let between: Vec<usize> = tries.windows(2).map(|pair| pair[1] - pair[0] - 1).collect();
@@ -104,18 +104,18 @@ mod tests {
         while spin.time().is_zero() {
             spin.slept(us(101));
         }
-        spin.found();
+        spin.found_by_polling();
         assert_eq!(long_waits(&mut spin, 3), [us(50), us(25), Duration::from_nanos(12_500)]);
     }
 
     #[test]
-    fn who_wants_none_has_none() {
-        let mut spin = Spin::new(Duration::ZERO);
+    fn a_maximum_of_zero_never_spins() {
+        let mut spin = AdaptiveSpin::new(Duration::ZERO);
         spin.slept(Duration::ZERO);
         spin.slept(us(1));
         spin.slept(us(1));
         assert_eq!(spin.time(), Duration::ZERO);
-        let mut little = Spin::new(us(3));
+        let mut little = AdaptiveSpin::new(us(3));
         assert_eq!(little.time(), us(3));
         little.slept(us(2));
         assert_eq!(little.time(), us(3));

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::protocol::Counters;
+use crate::protocol::ConnectionCounters;
 
 /// What a connection has done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,9 +29,9 @@ pub struct Stats {
 }
 
 impl Stats {
-    pub(crate) fn count(counters: Counters, posts: u64, sleeps: u64, pool_empty: u64) -> Self {
+    pub(crate) fn count(counters: ConnectionCounters, posts: u64, sleeps: u64, pool_empty: u64) -> Self {
         Self {
-            bytes_sent: counters.bytes_sent + counters.bytes_told,
+            bytes_sent: counters.bytes_sent + counters.bytes_announced,
             bytes_received: counters.bytes_received + counters.bytes_read,
             frames_sent: counters.frames_sent,
             frames_received: counters.frames_received,
@@ -61,15 +61,15 @@ impl Stats {
 
 /// Tells the trace now and then what a connection does. Nothing wakes up for it: an idle connection says nothing.
 #[derive(Debug)]
-pub(crate) struct Summary {
+pub(crate) struct StatsSummary {
     every: Option<Duration>,
     due: Option<Instant>,
-    told: Stats,
+    reported: Stats,
 }
 
-impl Summary {
+impl StatsSummary {
     pub(crate) fn new(every: Option<Duration>, now: Instant) -> Self {
-        Self { every, due: every.map(|every| now + every), told: Stats::default() }
+        Self { every, due: every.map(|every| now + every), reported: Stats::default() }
     }
 
     /// Whether it is time to tell.
@@ -77,9 +77,9 @@ impl Summary {
         self.due.is_some_and(|due| now >= due)
     }
 
-    pub(crate) fn tell(&mut self, now: Instant, stats: Stats, connection: &impl std::fmt::Display) {
-        let news = stats.since(self.told);
-        (self.told, self.due) = (stats, self.every.map(|every| now + every));
+    pub(crate) fn log(&mut self, now: Instant, stats: Stats, connection: &impl std::fmt::Display) {
+        let news = stats.since(self.reported);
+        (self.reported, self.due) = (stats, self.every.map(|every| now + every));
         tracing::debug!(
             %connection,
             sent = news.bytes_sent,
@@ -103,21 +103,21 @@ mod tests {
     use tracing::level_filters::LevelFilter;
 
     use super::*;
-    use crate::log::told;
+    use crate::log::captured;
     use crate::{Builder, Policy};
 
     #[test]
-    fn what_has_come_since_is_told_once_in_each_interval() {
+    fn a_summary_is_logged_once_in_each_interval() {
         let (began, every) = (Instant::now(), Duration::from_secs(20));
-        let mut summary = Summary::new(Some(every), began);
+        let mut summary = StatsSummary::new(Some(every), began);
         let mut stats = Stats::default();
-        let text = told(LevelFilter::DEBUG, || {
+        let text = captured(LevelFilter::DEBUG, || {
             for second in 0..60 {
                 stats.bytes_sent += 10;
                 stats.posts += 1;
                 let now = began + Duration::from_secs(second);
                 if summary.is_due(now) {
-                    summary.tell(now, stats, &"a - b");
+                    summary.log(now, stats, &"a - b");
                 }
             }
         });
@@ -133,13 +133,13 @@ mod tests {
                 && lines[1].contains("posts=20 "),
             "{text}"
         );
-        assert!(!Summary::new(None, began).is_due(began + 1000 * every));
+        assert!(!StatsSummary::new(None, began).is_due(began + 1000 * every));
     }
 
     /// Nobody asks it to.
     #[test]
     #[cfg_attr(miri, ignore = "opens sockets")]
-    fn a_connection_tells_what_it_has_done() {
+    fn a_connection_logs_its_summary() {
         let every = Duration::from_secs(1);
         let builder = || Builder::new().policy(Policy::TcpOnly).trace_interval(Some(every));
         let mut listener = builder().bind("127.0.0.1:0").expect("a port");
@@ -149,7 +149,7 @@ mod tests {
             let mut bytes = Vec::new();
             stream.read_to_end(&mut bytes).map(|_| bytes)
         });
-        let text = told(LevelFilter::DEBUG, || {
+        let text = captured(LevelFilter::DEBUG, || {
             let mut stream = builder().connect(addr).expect("a connection");
             stream.write_all(b"something").expect("written");
             thread::sleep(every + Duration::from_millis(10));

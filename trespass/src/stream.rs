@@ -5,12 +5,12 @@ use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::{Shutdown, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
+use crate::blocking::{CloseOnDrop, Direction};
 use crate::buffers::{Completion, RecvBuf, SendRefused, Ticket};
 use crate::builder::Builder;
 use crate::common::common;
-use crate::engine::{Owner, Side};
+use crate::connection::Connection;
 use crate::handshake::{FallbackReason, Transport};
-use crate::lane::Lane;
 use crate::pool::{Block, Pool};
 use crate::readiness::Readiness;
 use crate::stats::Stats;
@@ -31,7 +31,7 @@ use crate::stats::Stats;
 ///
 /// What was written still goes out, for which dropping waits at most as long as it lingers (1 s, or
 /// [`set_linger`](Self::set_linger)). Then the connection is reset.
-pub struct Stream(pub(crate) Owner);
+pub struct Stream(pub(crate) CloseOnDrop);
 
 common!(Stream);
 
@@ -46,8 +46,8 @@ impl Stream {
         Builder::new().connect(addr)
     }
 
-    pub(crate) fn new(lane: Lane) -> io::Result<Self> {
-        Owner::new(lane).map(Self)
+    pub(crate) fn new(connection: Connection) -> io::Result<Self> {
+        CloseOnDrop::new(connection).map(Self)
     }
 
     /// Takes what has arrived in the blocks in which it lies, without a copy. An empty one is the end.
@@ -56,13 +56,13 @@ impl Stream {
     ///
     /// As a read.
     pub fn recv_buf(&mut self) -> io::Result<RecvBuf> {
-        self.0.call(Side::Read, Lane::recv_chunk)
+        self.0.call(Direction::Read, Connection::recv_chunk)
     }
 }
 
 impl Read for Stream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.0.fill(buffer, Lane::read, |len| len)
+        self.0.fill(buffer, Connection::read, |len| len)
     }
 
     fn read_vectored(&mut self, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
@@ -75,11 +75,11 @@ impl Read for Stream {
             if !full {
                 break;
             }
-            let Ok(count) = self.0.lane.read(buffer) else { break };
+            let Ok(count) = self.0.connection.read(buffer) else { break };
             read += count;
             full = count == buffer.len();
         }
-        self.0.changed();
+        self.0.after_change();
         Ok(read)
     }
 }
@@ -87,13 +87,13 @@ impl Read for Stream {
 impl Write for Stream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         // The peer has the first pieces while the next are copied.
-        let piece = self.0.piece(Side::Write);
+        let piece = self.0.piece(Direction::Write);
         self.write_vectored(&[IoSlice::new(&bytes[..bytes.len().min(piece)])])
     }
 
     fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        let written = self.0.call(Side::Write, |lane| lane.write_now(slices))?;
-        self.0.sent(written)
+        let written = self.0.call(Direction::Write, |connection| connection.write_now(slices))?;
+        self.0.finish_write(written)
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -1,9 +1,9 @@
-//! Many connections on one thread: what there is. The turns that it is given are in [`turns`], what a program does with a connection in
-//! [`calls`], how connections come about in [`arriving`].
+//! Many connections on one thread: what there is. The turns that it is given are in [`progress`], what a program does with a connection in
+//! [`calls`], how connections come about in [`handshakes`].
 
-mod arriving;
 mod calls;
-mod turns;
+mod handshakes;
+mod progress;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -14,27 +14,27 @@ use std::time::{Duration, Instant};
 
 use mio::Token;
 
-use crate::arrivals::Arrival;
+use crate::acceptor::Acceptor;
 use crate::buffers::Completion;
 use crate::builder::Config;
 use crate::connect::pool_of;
-use crate::door::Door;
-use crate::drivers::Desk;
+use crate::connection::Connection;
+use crate::drivers::WorkerCq;
 use crate::handshake::{FallbackReason, Transport};
-use crate::lane::Lane;
+use crate::pending::PendingHandshake;
 use crate::pool::Pool;
-use crate::readiness::{Bell, Lamp, Readiness, Until};
+use crate::readiness::{Poller, Readiness, ReadinessState, Until};
 use crate::seq_packet::SeqPacket;
 use crate::stats::Stats;
 use crate::stream::Stream;
 use crate::wire::Kind;
 
 /// Events of the system that are taken at a time.
-const REPORTS: usize = 256;
-/// Under which the system reports what completes at the desk.
-const DESK: Token = Token(usize::MAX - 1);
+const EVENTS_PER_POLL: usize = 256;
+/// The key of the worker's completion queue.
+const WORKER_CQ: Token = Token(usize::MAX - 1);
 /// No connection lingers longer, whatever it was told: later times are more than a clock has.
-const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+const MAX_LINGER: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// Names something of a worker: a connection, or a listener. Keys of what is gone are never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -141,60 +141,60 @@ pub enum Event {
 /// # }
 /// ```
 pub struct Worker {
-    bell: Bell,
+    poller: Poller,
     config: Config,
     pool: Pool,
     /// That is the pool of connections over RDMA.
     pool_is_settled: bool,
     /// Where queue pairs complete.
-    pub(crate) desk: Desk,
-    slots: Vec<Slot>,
+    pub(crate) worker_cq: WorkerCq,
+    slots: Vec<WorkerSlot>,
     free: Vec<u32>,
-    arrivals: usize,
+    handshakes: usize,
     /// Connections that the program has closed, and that are not yet gone.
     closing: usize,
     /// Connections that calls or the system have done something to, to be given a turn.
     dirty: Vec<u32>,
     /// Connections that calls would find something of when it was last looked.
-    hot: Vec<u32>,
-    /// Connections that wait for memory, or for the program to give some back: the bell rings for it.
-    hungry: Vec<u32>,
+    maybe_ready: Vec<u32>,
+    /// Connections that wait for memory, or for the program to give some back: the poller is woken for it.
+    awaiting_memory: Vec<u32>,
     timers: BinaryHeap<Reverse<(Instant, Key)>>,
-    told: VecDeque<Event>,
+    pending_events: VecDeque<Event>,
     /// Looks since the system was last asked, of a worker that spins.
-    looks: u32,
+    polls: u32,
 }
 
-struct Slot {
+struct WorkerSlot {
     generation: u32,
     /// The program's.
     tag: u64,
-    what: What,
+    state: SlotState,
     /// The first of its timers: a later one waits until this is over, so that turns make no more of them.
     due: Option<Instant>,
     dirty: bool,
-    hot: bool,
-    hungry: bool,
+    maybe_ready: bool,
+    awaiting_memory: bool,
 }
 
-enum What {
+enum SlotState {
     Nothing,
     Listening {
-        door: Box<Door>,
+        acceptor: Box<Acceptor>,
         kind: Kind,
         may_accept: bool,
     },
     Arriving {
-        arrival: Box<Arrival>,
+        handshake: Box<PendingHandshake>,
         listener: Option<Key>,
     },
     Open {
-        lane: Box<Lane>,
-        lamp: Lamp,
+        connection: Box<Connection>,
+        readiness_state: ReadinessState,
     },
     /// The program has closed it; what was written still has to go.
     Closing {
-        lane: Box<Lane>,
+        connection: Box<Connection>,
         until: Instant,
     },
 }
@@ -207,21 +207,21 @@ impl Worker {
     /// The system has no descriptors, or no memory for the pool.
     pub fn new(config: &Config) -> io::Result<Self> {
         Ok(Self {
-            bell: Bell::new(REPORTS)?,
+            poller: Poller::new(EVENTS_PER_POLL)?,
             pool: pool_of(config)?,
             pool_is_settled: false,
             config: config.clone(),
-            desk: Desk::default(),
+            worker_cq: WorkerCq::default(),
             slots: Vec::new(),
             free: Vec::new(),
-            arrivals: 0,
+            handshakes: 0,
             closing: 0,
             dirty: Vec::new(),
-            hot: Vec::new(),
-            hungry: Vec::new(),
+            maybe_ready: Vec::new(),
+            awaiting_memory: Vec::new(),
             timers: BinaryHeap::new(),
-            told: VecDeque::new(),
-            looks: 0,
+            pending_events: VecDeque::new(),
+            polls: 0,
         })
     }
 
@@ -233,11 +233,11 @@ impl Worker {
     ///
     /// As [`Config::bind`].
     pub fn listen(&mut self, addr: impl ToSocketAddrs, kind: Kind) -> io::Result<Key> {
-        let mut door = Box::new(self.config.listen(addr)?);
-        let key = self.vacancy();
-        door.register(self.bell.registry(), token(key.index))?;
-        self.slot(key.index).what = What::Listening { door, kind, may_accept: true };
-        self.soil(key.index);
+        let mut acceptor = Box::new(self.config.listen(addr)?);
+        let key = self.allocate_slot();
+        acceptor.register(self.poller.registry(), token(key.index))?;
+        self.slot(key.index).state = SlotState::Listening { acceptor, kind, may_accept: true };
+        self.mark_dirty(key.index);
         Ok(key)
     }
 
@@ -250,9 +250,10 @@ impl Worker {
         let address = addr.to_socket_addrs()?.next();
         let address =
             address.ok_or_else(|| io::Error::new(ErrorKind::InvalidInput, "the address names no host"))?;
-        let key = self.vacancy();
-        let arrival = Arrival::connecting(address, kind, &self.config, Some(self.desk.seat(key.index)));
-        self.arrive(key, arrival, None)
+        let key = self.allocate_slot();
+        let handshake =
+            PendingHandshake::connecting(address, kind, &self.config, Some(self.worker_cq.slot(key.index)));
+        self.start_handshake(key, handshake, None)
     }
 
     /// Takes over a stream.
@@ -261,8 +262,8 @@ impl Worker {
     ///
     /// The system cannot wait for it here; it is closed then.
     pub fn add(&mut self, stream: Stream) -> io::Result<Key> {
-        let lane = stream.0.into_lane()?;
-        self.open(lane)
+        let connection = stream.0.into_connection()?;
+        self.open(connection)
     }
 
     /// Takes over a connection for messages.
@@ -271,8 +272,8 @@ impl Worker {
     ///
     /// The system cannot wait for it here; it is closed then.
     pub fn add_seq_packet(&mut self, packets: SeqPacket) -> io::Result<Key> {
-        let lane = packets.0.into_lane()?;
-        self.open(lane)
+        let connection = packets.0.into_connection()?;
+        self.open(connection)
     }
 
     /// Closes a connection, or a listener: the key is no more. What was written still goes out, with the next polls; after the linger
@@ -284,22 +285,22 @@ impl Worker {
         let slot = self.slot(key.index);
         // Else the calls that still have the key would go on.
         slot.generation = slot.generation.wrapping_add(1);
-        match std::mem::replace(&mut slot.what, What::Nothing) {
-            What::Open { mut lane, .. } => {
-                if lane.linger().is_zero() {
-                    lane.abort();
+        match std::mem::replace(&mut slot.state, SlotState::Nothing) {
+            SlotState::Open { mut connection, .. } => {
+                if connection.linger().is_zero() {
+                    connection.abort();
                 } else {
-                    lane.close();
+                    connection.close();
                 }
-                let until = Instant::now() + lane.linger().min(LONGEST);
+                let until = Instant::now() + connection.linger().min(MAX_LINGER);
                 let generation = slot.generation;
-                slot.what = What::Closing { lane, until };
+                slot.state = SlotState::Closing { connection, until };
                 self.closing += 1;
                 self.timers.push(Reverse((until, Key { index: key.index, generation })));
-                self.soil(key.index);
+                self.mark_dirty(key.index);
             }
             other => {
-                slot.what = other;
+                slot.state = other;
                 self.remove(key.index);
             }
         }
@@ -311,9 +312,9 @@ impl Worker {
     ///
     /// There is no such key, or no connection yet.
     pub fn local_addr(&self, key: Key) -> io::Result<SocketAddr> {
-        match self.what(key)? {
-            What::Listening { door, .. } => door.local_addr(),
-            _ => Ok(self.lane(key)?.about.local),
+        match self.slot_state(key)? {
+            SlotState::Listening { acceptor, .. } => acceptor.local_addr(),
+            _ => Ok(self.connection(key)?.info.local),
         }
     }
 
@@ -323,7 +324,7 @@ impl Worker {
     ///
     /// There is no such connection.
     pub fn peer_addr(&self, key: Key) -> io::Result<SocketAddr> {
-        Ok(self.lane(key)?.about.peer)
+        Ok(self.connection(key)?.info.peer)
     }
 
     /// What carries a connection.
@@ -332,7 +333,7 @@ impl Worker {
     ///
     /// There is no such connection.
     pub fn transport(&self, key: Key) -> io::Result<Transport> {
-        Ok(self.lane(key)?.about.transport())
+        Ok(self.connection(key)?.info.transport())
     }
 
     /// Why it is not RDMA that carries a connection, if it is not.
@@ -341,7 +342,7 @@ impl Worker {
     ///
     /// There is no such connection.
     pub fn fallback_reason(&self, key: Key) -> io::Result<Option<&FallbackReason>> {
-        Ok(self.lane(key)?.about.fallback.as_ref())
+        Ok(self.connection(key)?.info.fallback.as_ref())
     }
 
     /// As [`Stream::peer_user_data`].
@@ -350,7 +351,7 @@ impl Worker {
     ///
     /// There is no such connection.
     pub fn peer_user_data(&self, key: Key) -> io::Result<&[u8]> {
-        Ok(&self.lane(key)?.peer_user_data)
+        Ok(&self.connection(key)?.peer_user_data)
     }
 
     /// Gives a connection, or a listener, a number of the program's own, which all of its events have: an index of what the program
@@ -360,7 +361,7 @@ impl Worker {
     ///
     /// There is no such connection, nor listener.
     pub fn set_tag(&mut self, key: Key, tag: u64) -> io::Result<()> {
-        self.what(key)?;
+        self.slot_state(key)?;
         self.slot(key.index).tag = tag;
         Ok(())
     }
@@ -371,7 +372,7 @@ impl Worker {
     ///
     /// There is no such connection, nor listener.
     pub fn tag(&self, key: Key) -> io::Result<u64> {
-        self.what(key)?;
+        self.slot_state(key)?;
         Ok(self.slots[key.index as usize].tag)
     }
 
@@ -381,7 +382,7 @@ impl Worker {
     ///
     /// There is no such connection.
     pub fn stats(&self, key: Key) -> io::Result<Stats> {
-        Ok(self.lane(key)?.stats())
+        Ok(self.connection(key)?.stats())
     }
 
     /// The pool of the worker's connections. Where several devices carry them each has its own ([`pool_of`](Self::pool_of)), and this is
@@ -398,7 +399,7 @@ impl Worker {
     ///
     /// There is no such connection.
     pub fn pool_of(&self, key: Key) -> io::Result<&Pool> {
-        Ok(&self.lane(key)?.pool)
+        Ok(&self.connection(key)?.pool)
     }
 
     /// Does all there is to do, waits for more if there is nothing to tell, at most so long (`None` is for ever), and appends what there
@@ -408,33 +409,33 @@ impl Worker {
     ///
     /// The system cannot wait.
     pub fn poll(&mut self, events: &mut Vec<Event>, timeout: Option<Duration>) -> io::Result<()> {
-        let polled = self.poll_for(events, timeout);
-        if self.bell.is_handed_out()
+        let polled = self.poll_until(events, timeout);
+        if self.poller.is_exported()
             && let Until::Deadline(at) = self.until(Until::Event)
         {
-            self.bell.wake_at(Some(at));
+            self.poller.wake_at(Some(at));
         }
         polled
     }
 
-    fn poll_for(&mut self, events: &mut Vec<Event>, timeout: Option<Duration>) -> io::Result<()> {
-        let patience = Until::from(timeout.and_then(|timeout| Instant::now().checked_add(timeout)));
+    fn poll_until(&mut self, events: &mut Vec<Event>, timeout: Option<Duration>) -> io::Result<()> {
+        let limit = Until::from(timeout.and_then(|timeout| Instant::now().checked_add(timeout)));
         loop {
-            if self.spin(patience, events)? {
+            if self.spin(limit, events)? {
                 return Ok(());
             }
             self.work();
             let before = events.len();
-            self.tell(events);
+            self.deliver_events(events);
             let has_news = events.len() > before;
-            let until = if has_news || !self.dirty.is_empty() { Until::Now } else { self.until(patience) };
-            self.report(until)?;
-            if has_news || (self.dirty.is_empty() && patience.is_over()) {
+            let until = if has_news || !self.dirty.is_empty() { Until::Now } else { self.until(limit) };
+            self.wait_for_events(until)?;
+            if has_news || (self.dirty.is_empty() && limit.is_over()) {
                 return Ok(());
             }
             self.work();
-            self.tell(events);
-            if events.len() > before || patience.is_over() {
+            self.deliver_events(events);
+            if events.len() > before || limit.is_over() {
                 return Ok(());
             }
         }
@@ -442,45 +443,49 @@ impl Worker {
 
     // Its slots.
 
-    fn open(&mut self, lane: Lane) -> io::Result<Key> {
-        let key = self.vacancy();
-        match self.put(key.index, lane) {
+    fn open(&mut self, connection: Connection) -> io::Result<Key> {
+        let key = self.allocate_slot();
+        match self.install(key.index, connection) {
             Ok(()) => Ok(key),
             Err(error) => {
-                self.vacate(key.index);
+                self.free_slot(key.index);
                 Err(error)
             }
         }
     }
 
-    fn put(&mut self, index: u32, mut lane: Lane) -> io::Result<()> {
-        lane.register(&self.bell, token(index))?;
-        self.settle_pool(&lane);
-        self.slot(index).what = What::Open { lane: Box::new(lane), lamp: Lamp::default() };
-        self.soil(index);
+    fn install(&mut self, index: u32, mut connection: Connection) -> io::Result<()> {
+        connection.register(&self.poller, token(index))?;
+        self.settle_pool(&connection);
+        self.slot(index).state =
+            SlotState::Open { connection: Box::new(connection), readiness_state: ReadinessState::default() };
+        self.mark_dirty(index);
         Ok(())
     }
 
     /// Programs are to fill blocks that the device has which carries their connections.
-    fn settle_pool(&mut self, lane: &Lane) {
-        let over_rdma = lane.about.transport() == Transport::Rdma;
+    fn settle_pool(&mut self, connection: &Connection) {
+        let over_rdma = connection.info.transport() == Transport::Rdma;
         let is_better = self.pool.is_given_up() || over_rdma && !self.pool_is_settled;
-        if is_better && self.config.given_pool.is_none() && *lane.pool.config() == self.config.pool_config() {
-            (self.pool, self.pool_is_settled) = (lane.pool.clone(), over_rdma);
+        if is_better
+            && self.config.given_pool.is_none()
+            && *connection.pool.config() == self.config.pool_config()
+        {
+            (self.pool, self.pool_is_settled) = (connection.pool.clone(), over_rdma);
         }
     }
 
     /// A free slot's key.
-    fn vacancy(&mut self) -> Key {
+    fn allocate_slot(&mut self) -> Key {
         let index = self.free.pop().unwrap_or_else(|| {
-            let slot = Slot {
+            let slot = WorkerSlot {
                 generation: 0,
                 tag: 0,
-                what: What::Nothing,
+                state: SlotState::Nothing,
                 due: None,
                 dirty: false,
-                hot: false,
-                hungry: false,
+                maybe_ready: false,
+                awaiting_memory: false,
             };
             self.slots.push(slot);
             self.slots.len() as u32 - 1
@@ -490,33 +495,35 @@ impl Worker {
 
     /// Empties a slot, whatever is in it.
     fn remove(&mut self, index: u32) {
-        let registry = self.bell.registry();
-        self.closing -= usize::from(matches!(self.slots[index as usize].what, What::Closing { .. }));
-        let gone = match &mut self.slots[index as usize].what {
-            What::Listening { door, .. } => door.deregister(registry),
-            What::Arriving { arrival, .. } => {
-                self.arrivals -= 1;
-                arrival.deregister(registry)
+        let registry = self.poller.registry();
+        self.closing -= usize::from(matches!(self.slots[index as usize].state, SlotState::Closing { .. }));
+        let gone = match &mut self.slots[index as usize].state {
+            SlotState::Listening { acceptor, .. } => acceptor.deregister(registry),
+            SlotState::Arriving { handshake, .. } => {
+                self.handshakes -= 1;
+                handshake.deregister(registry)
             }
-            What::Open { lane, .. } | What::Closing { lane, .. } => lane.deregister(&self.bell),
-            What::Nothing => Ok(()),
+            SlotState::Open { connection, .. } | SlotState::Closing { connection, .. } => {
+                connection.deregister(&self.poller)
+            }
+            SlotState::Nothing => Ok(()),
         };
         if let Err(error) = gone {
             tracing::error!(%error, "a socket stays in the set of its worker");
         }
-        self.vacate(index);
+        self.free_slot(index);
     }
 
-    fn vacate(&mut self, index: u32) {
+    fn free_slot(&mut self, index: u32) {
         let slot = self.slot(index);
-        slot.what = What::Nothing;
+        slot.state = SlotState::Nothing;
         slot.due = None;
         slot.generation = slot.generation.wrapping_add(1);
         slot.tag = 0;
         self.free.push(index);
     }
 
-    fn slot(&mut self, index: u32) -> &mut Slot {
+    fn slot(&mut self, index: u32) -> &mut WorkerSlot {
         &mut self.slots[index as usize]
     }
 
@@ -530,46 +537,46 @@ impl Worker {
 
     /// What moves the frames of a connection.
     #[cfg(all(test, feature = "rdma"))]
-    pub(crate) fn way(&mut self, key: Key) -> &mut crate::drivers::Way {
-        let (lane, _) = self.member(key).expect("open");
-        lane.way()
+    pub(crate) fn driver(&mut self, key: Key) -> &mut crate::drivers::TransportDriver {
+        let (connection, _) = self.open_connection(key).expect("open");
+        connection.driver()
     }
 
-    fn what(&self, key: Key) -> io::Result<&What> {
+    fn slot_state(&self, key: Key) -> io::Result<&SlotState> {
         if !self.has(key) {
             return Err(no_connection());
         }
-        Ok(&self.slots[key.index as usize].what)
+        Ok(&self.slots[key.index as usize].state)
     }
 
-    fn lane(&self, key: Key) -> io::Result<&Lane> {
-        match self.what(key)? {
-            What::Open { lane, .. } => Ok(lane),
+    fn connection(&self, key: Key) -> io::Result<&Connection> {
+        match self.slot_state(key)? {
+            SlotState::Open { connection, .. } => Ok(connection),
             _ => Err(no_connection()),
         }
     }
 
-    fn member(&mut self, key: Key) -> io::Result<(&mut Lane, &mut Lamp)> {
+    fn open_connection(&mut self, key: Key) -> io::Result<(&mut Connection, &mut ReadinessState)> {
         if !self.has(key) {
             return Err(no_connection());
         }
-        match &mut self.slot(key.index).what {
-            What::Open { lane, lamp } => Ok((lane, lamp)),
+        match &mut self.slot(key.index).state {
+            SlotState::Open { connection, readiness_state } => Ok((connection, readiness_state)),
             _ => Err(no_connection()),
         }
     }
 
     /// Has it be given a turn.
-    fn soil(&mut self, index: u32) {
+    fn mark_dirty(&mut self, index: u32) {
         if !std::mem::replace(&mut self.slot(index).dirty, true) {
             self.dirty.push(index);
         }
     }
 
     /// Has it be looked at when there is something to tell.
-    fn heat(&mut self, index: u32) {
-        if !std::mem::replace(&mut self.slot(index).hot, true) {
-            self.hot.push(index);
+    fn mark_ready(&mut self, index: u32) {
+        if !std::mem::replace(&mut self.slot(index).maybe_ready, true) {
+            self.maybe_ready.push(index);
         }
     }
 }
@@ -590,7 +597,7 @@ fn no_connection() -> io::Error {
 #[cfg(unix)]
 impl std::os::fd::AsFd for Worker {
     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
-        self.bell.hand_out()
+        self.poller.export_descriptor()
     }
 }
 
@@ -604,7 +611,7 @@ impl std::os::fd::AsRawFd for Worker {
 impl fmt::Debug for Worker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let used = self.slots.len() - self.free.len();
-        write!(f, "Worker({used} connections and listeners, {} of them on their way)", self.arrivals)
+        write!(f, "Worker({used} connections and listeners, {} of them on their way)", self.handshakes)
     }
 }
 
@@ -613,18 +620,18 @@ impl Drop for Worker {
     fn drop(&mut self) {
         for index in 0..self.slots.len() as u32 {
             // What the program has closed is on its way out already.
-            if !matches!(self.slot(index).what, What::Nothing | What::Closing { .. }) {
+            if !matches!(self.slot(index).state, SlotState::Nothing | SlotState::Closing { .. }) {
                 self.close(self.key(index));
             }
         }
-        let until = self.slots.iter().filter_map(|slot| match &slot.what {
-            What::Closing { until, .. } => Some(*until),
+        let until = self.slots.iter().filter_map(|slot| match &slot.state {
+            SlotState::Closing { until, .. } => Some(*until),
             _ => None,
         });
         let until = until.max().unwrap_or_else(Instant::now);
         self.work();
         while self.closing > 0 && Instant::now() < until {
-            if let Err(error) = self.report(self.until(Until::Deadline(until))) {
+            if let Err(error) = self.wait_for_events(self.until(Until::Deadline(until))) {
                 tracing::warn!(%error, "cannot wait for the end of a worker's connections");
                 break;
             }
@@ -662,7 +669,7 @@ mod tests {
             client.write_all(&[byte]).unwrap();
             worker.poll(&mut events, Some(Duration::from_millis(1))).unwrap();
         }
-        assert!(matches!(worker.slots[1].what, What::Arriving { .. }), "it is still to come");
+        assert!(matches!(worker.slots[1].state, SlotState::Arriving { .. }), "it is still to come");
         assert!(worker.timers.len() <= 2, "{} timers", worker.timers.len());
     }
 

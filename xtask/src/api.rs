@@ -21,18 +21,26 @@ const SEMVER_CHECKS: Tool =
 
 /// The listed packages. rdma-mummy-sys is not among them, because it is generated and `cargo xtask
 /// bindings --check` compares it with the headers.
-const PACKAGES: [&str; 2] = ["sideway", "soft-rnic"];
+const PACKAGES: [&str; 3] = ["sideway", "soft-rnic", "trespass"];
 
-/// Traits that the compiler implements for nearly every type.
-const LEFT_OUT: [&str; 5] = [
-    "core::marker::Freeze for ",
-    "core::marker::Unpin for ",
-    "core::marker::UnsafeUnpin for ",
-    "core::panic::unwind_safe::RefUnwindSafe for ",
-    "core::panic::unwind_safe::UnwindSafe for ",
+/// Leaves out implementations without information: of blanket and auto traits, and by `derive`.
+const OMITTED: &str = "--omit=blanket-impls,auto-trait-impls,auto-derived-impls";
+
+/// The traits that `bitflags!` implements for every flag type.
+const FLAG_TRAITS: [&str; 10] = [
+    "bitflags::",
+    "core::fmt::Binary",
+    "core::fmt::LowerHex",
+    "core::fmt::Octal",
+    "core::fmt::UpperHex",
+    "core::iter::traits::collect::Extend",
+    "core::iter::traits::collect::FromIterator",
+    "core::iter::traits::collect::IntoIterator",
+    "core::ops::arith::Sub",
+    "core::ops::bit::",
 ];
 
-const BASELINE: &str = "docs/api/baseline";
+const BASELINE: &str = "docs/generated/api/baseline";
 
 /// The arguments of `cargo xtask api`.
 #[derive(clap::Args)]
@@ -80,7 +88,8 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     let mut different = Vec::new();
     for package in PACKAGES {
         let json = rustdoc(root, &folder, package, "now")?;
-        let (committed, listing) = (root.join(format!("docs/api/{package}.txt")), listing(package, &json)?);
+        let (committed, listing) =
+            (root.join(format!("docs/generated/api/{package}.txt")), listing(package, &json)?);
         if !args.check {
             fs::write(&committed, listing)?;
         } else if fs::read_to_string(&committed).unwrap_or_default() != listing {
@@ -97,7 +106,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     if !different.is_empty() {
         // An error value would print a backtrace.
         eprintln!(
-            "api: the public API of {} is not as docs/api says: if that is meant, `cargo xtask api` writes it anew",
+            "api: the public API of {} differs from docs/generated/api: if that is intended, run `cargo xtask api`",
             different.join(" and ")
         );
         return Ok(ExitCode::FAILURE);
@@ -168,27 +177,56 @@ fn baseline(root: &Path) -> Result<Option<String>> {
     Ok(Some(revision))
 }
 
-/// The items of the public API.
+/// The public API of a package, with one item in each line.
 fn listing(package: &str, json: &Path) -> Result<String> {
     let output = Command::new(PUBLIC_API.package)
-        .args(["public-api", "--color=never", "--omit=blanket-impls,auto-derived-impls", "--rustdoc-json"])
+        .args(["public-api", "--color=never", OMITTED, "--rustdoc-json"])
         .arg(json)
         .output()?;
     if !output.status.success() {
         bail!("cargo public-api failed: {}", String::from_utf8_lossy(&output.stderr));
     }
+    let items = String::from_utf8(output.stdout)?;
     let mut text = format!(
         "// The public API of {package}, with all features. Made by `cargo xtask api`; not edited.\n"
     );
-    for line in String::from_utf8(output.stdout)?.lines() {
-        if !(line.starts_with("impl") && LEFT_OUT.iter().any(|left_out| line.contains(left_out))) {
-            text.push_str(line);
-            text.push('\n');
-        }
+    for line in without_flag_traits(&items) {
+        text.push_str(line);
+        text.push('\n');
     }
     // An empty listing would never differ from another one.
     ensure!(text.contains("\npub fn "), "cargo public-api lists nothing of {package}");
     Ok(text)
+}
+
+/// The lines of a listing, except the implementations by `bitflags!` and their members.
+fn without_flag_traits(items: &str) -> Vec<&str> {
+    let mut kept = Vec::new();
+    // The type whose omitted implementation the current line may belong to.
+    let mut omitted = None;
+    for line in items.lines() {
+        if let Some((implemented, target)) = implementation(line) {
+            let is_flag_type =
+                items.lines().any(|line| implementation(line) == Some(("bitflags::traits::Flags", target)));
+            let is_omitted = is_flag_type && FLAG_TRAITS.iter().any(|prefix| implemented.starts_with(prefix));
+            omitted = is_omitted.then_some(target);
+        } else if line.starts_with("impl") {
+            omitted = None;
+        }
+        match omitted {
+            Some(target) if line.starts_with("impl") || line.contains(&format!(" {target}::")) => {}
+            _ => {
+                omitted = None;
+                kept.push(line);
+            }
+        }
+    }
+    kept
+}
+
+/// Trait and type of a line `impl Trait for Type`.
+fn implementation(line: &str) -> Option<(&str, &str)> {
+    line.strip_prefix("impl ")?.split_once(" for ")
 }
 
 /// The path of a package's rustdoc JSON.
@@ -228,4 +266,30 @@ fn succeed(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("cannot run {command:?}"))?;
     ensure!(status.success(), "{command:?} failed ({status})");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::without_flag_traits;
+
+    #[test]
+    fn omits_what_bitflags_implements() {
+        let items = "pub struct a::Flags(_)\n\
+                     impl a::Flags\n\
+                     pub fn a::Flags::bits(&self) -> u32\n\
+                     impl bitflags::traits::Flags for a::Flags\n\
+                     pub type a::Flags::Bits = u32\n\
+                     impl core::ops::bit::Not for a::Flags\n\
+                     pub fn a::Flags::not(self) -> Self\n\
+                     impl core::fmt::Display for a::Flags\n\
+                     pub fn a::Flags::fmt(&self)\n\
+                     pub struct a::Other(_)\n\
+                     impl core::ops::bit::Not for a::Other\n\
+                     pub fn a::Other::not(self) -> Self";
+        let kept = without_flag_traits(items);
+        assert_eq!(kept.len(), 8, "{kept:#?}");
+        assert!(kept.contains(&"impl core::fmt::Display for a::Flags"));
+        assert!(kept.contains(&"pub fn a::Other::not(self) -> Self"));
+        assert!(!kept.iter().any(|line| line.contains("bitflags")));
+    }
 }

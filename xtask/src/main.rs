@@ -4,6 +4,7 @@ mod api;
 mod bench;
 mod c_lib;
 mod parity;
+mod prose;
 mod soft_libs;
 mod softroce;
 
@@ -21,7 +22,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum XtaskCommand {
-    /// List the public API of the crates (docs/api), or check the lists against the baseline
+    /// List the public API of the crates (docs/generated/api), or check the lists against the
+    /// baseline
     Api(api::Args),
     /// Measure performance, as ratios within one interleaved run
     Bench(bench::Args),
@@ -34,8 +36,9 @@ enum XtaskCommand {
     },
     /// Build and install the C companion of rdma-mummy-sys
     CLib(c_lib::Args),
-    /// Generate docs/stride-parity.md from stride/perftest-flags.toml, or check it
+    /// Generate docs/generated/stride-parity.md from stride/perftest-flags.toml, or check it
     Parity(parity::Args),
+    Prose(prose::Args),
     /// Build the software device as libibverbs.so.1, for C programs
     SoftLibs(soft_libs::Args),
     Softroce(softroce::Args),
@@ -49,7 +52,8 @@ fn main() -> anyhow::Result<ExitCode> {
         XtaskCommand::Bindings { arguments } => bindings(&root, &arguments),
         XtaskCommand::CLib(args) => c_lib::run(&root, &args),
         XtaskCommand::Parity(args) => parity::run(&root, &args),
-        XtaskCommand::SoftLibs(args) => soft_libs::run(&root, &args),
+        XtaskCommand::Prose(args) => prose::run(&root, &args),
+        Chore::SoftLibs(args) => soft_libs::run(&root, &args),
         XtaskCommand::Softroce(args) => softroce::run(&root, &args),
     }
 }

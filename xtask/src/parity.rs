@@ -13,7 +13,7 @@ use serde::Deserialize;
 const DATA: &str = "stride/perftest-flags.toml";
 
 /// The generated document.
-const DOCUMENT: &str = "docs/stride-parity.md";
+const DOCUMENT: &str = "docs/generated/stride-parity.md";
 
 /// The number of perftest's programs.
 const ALL: usize = 8;

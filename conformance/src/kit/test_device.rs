@@ -17,7 +17,7 @@ const SOFTROCE_VENDOR: u32 = 0xff_ffff;
 
 /// The provider whose devices a test program uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TestTarget {
+pub(crate) enum TestTarget {
     /// The system's libibverbs.
     System,
     /// The software device that executes a request while it is posted.

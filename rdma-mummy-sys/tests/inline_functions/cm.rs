@@ -8,8 +8,8 @@ use std::collections::VecDeque;
 use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::{Verbs, rdmacm};
 
-use crate::fake::*;
-use crate::word::*;
+use super::fake::*;
+use super::word::*;
 
 /// An identifier with all objects of a connected one.
 struct ConnectedId {

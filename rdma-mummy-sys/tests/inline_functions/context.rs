@@ -7,8 +7,8 @@ use std::cell::Cell;
 use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::{Verbs, verbs, verbs_get_ctx_op};
 
-use crate::fake::*;
-use crate::word::*;
+use super::fake::*;
+use super::word::*;
 
 context_cases! {
     ibv_query_rt_values_ex(context: ibv_context, values: *mut ibv_values_ex) -> c_int = query_rt_values;

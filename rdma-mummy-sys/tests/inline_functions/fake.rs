@@ -8,7 +8,7 @@ use std::mem::offset_of;
 
 use rdma_mummy_sys::types::*;
 
-use crate::word::AbiWord;
+use super::word::AbiWord;
 
 /// The number of bytes by which a release's structs are shorter than the bindings.
 ///
@@ -218,8 +218,8 @@ pub(crate) fn assert_called(operation: &'static str, arguments: &[u64]) {
 macro_rules! recorder {
     ($name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)?) => {{
         unsafe extern "C" fn recorder($($arg: $ty),*) $(-> $ret)? {
-            $crate::fake::record(stringify!($name), vec![$($crate::word::AbiWord::word($arg)),*]);
-            $crate::word::AbiWord::sample($crate::fake::RESULT)
+            $crate::inline_functions::fake::record(stringify!($name), vec![$($crate::inline_functions::word::AbiWord::word($arg)),*]);
+            $crate::inline_functions::word::AbiWord::sample($crate::inline_functions::fake::RESULT)
         }
         recorder as unsafe extern "C" fn($($ty),*) $(-> $ret)?
     }};

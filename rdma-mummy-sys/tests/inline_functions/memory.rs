@@ -5,8 +5,8 @@ use core::ffi::{c_int, c_uint, c_void};
 use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::{Verbs, verbs};
 
-use crate::fake::*;
-use crate::word::*;
+use super::fake::*;
+use super::word::*;
 
 context_cases! {
     ibv_advise_mr(pd: ibv_pd, advice: ib_uverbs_advise_mr_advice, flags: u32, list: *mut ibv_sge, n: u32)

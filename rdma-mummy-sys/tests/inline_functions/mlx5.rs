@@ -5,8 +5,8 @@ use core::ffi::{c_int, c_void};
 use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::{Mlx5dv, mlx5dv};
 
-use crate::fake::*;
-use crate::word::*;
+use super::fake::*;
+use super::word::*;
 
 struct_cases! {
     QP_CASES, mlx5dv_qp_ex of mlx5dv, shorter by |release| release.mlx5dv_qp_ex;

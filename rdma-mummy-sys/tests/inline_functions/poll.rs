@@ -6,8 +6,8 @@ use core::mem::offset_of;
 use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::{cq_ex_op, verbs};
 
-use crate::fake::*;
-use crate::word::*;
+use super::fake::*;
+use super::word::*;
 
 struct_cases! {
     CQ_CASES, ibv_cq_ex of verbs, shorter by |release| release.cq_ex;

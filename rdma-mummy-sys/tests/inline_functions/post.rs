@@ -5,8 +5,8 @@ use core::ffi::{c_int, c_void};
 use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::{qp_ex_op, verbs};
 
-use crate::fake::*;
-use crate::word::*;
+use super::fake::*;
+use super::word::*;
 
 struct_cases! {
     QP_CASES, ibv_qp_ex of verbs, shorter by |release| release.qp_ex;

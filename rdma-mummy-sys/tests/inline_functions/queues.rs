@@ -6,8 +6,8 @@ use std::cell::Cell;
 use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::{Verbs, verbs};
 
-use crate::fake::*;
-use crate::word::*;
+use super::fake::*;
+use super::word::*;
 
 context_cases! {
     ibv_create_cq_ex(context: ibv_context, attr: *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex = create_cq_ex;

@@ -1,12 +1,13 @@
-//! Exporting the functions of a table by their C names.
+//! A macro that exports a table's functions under their C names.
 
 use core::ffi::c_int;
 
 use rdma_mummy_sys::types::ibv_fork_status;
 
-/// Defines a C function for each entry of a table, whose name begins with the prefix: a required one is called as it is,
-/// an optional one that the table lacks fails with `EOPNOTSUPP`, and so does one that is refused. The value before its
-/// arrow is what it then returns if it returns an `int`.
+/// Defines a C function for each entry of a table, with the prefix before its name. A required
+/// entry is called directly; an optional entry that the table lacks, and a refused one, fail with
+/// `EOPNOTSUPP`. The value before the arrow is what the function then returns if it returns an
+/// `int`.
 macro_rules! exports {
     (
         $table:path, $prefix:literal;
@@ -17,7 +18,8 @@ macro_rules! exports {
         $(
             #[unsafe(export_name = concat!($prefix, stringify!($name)))]
             unsafe extern "C" fn $name($($arg: $ty),*) $(-> $ret)? {
-                // SAFETY: the caller keeps what the library asks for this function, and the table's asks for no more.
+                // SAFETY: the caller meets the C function's conditions, and the table's entry has
+                // the same ones.
                 unsafe { ($table.$name)($($arg),*) }
             }
         )*
@@ -25,7 +27,8 @@ macro_rules! exports {
             #[unsafe(export_name = concat!($prefix, stringify!($oname)))]
             unsafe extern "C" fn $oname($($oarg: $oty),*) $(-> $oret)? {
                 match $table.$oname {
-                    // SAFETY: as above.
+                    // SAFETY: the caller meets the C function's conditions, and the table's entry
+                    // has the same ones.
                     Some(function) => unsafe { function($($oarg),*) },
                     None => $crate::export::Refusal::refuse($failure),
                 }
@@ -40,7 +43,7 @@ macro_rules! exports {
     };
 }
 
-/// What a function returns that does nothing but fail.
+/// The return value of a function that always fails.
 pub(crate) trait Refusal {
     /// Sets `errno` to `EOPNOTSUPP`; an `int` function returns `failure`.
     fn refuse(failure: c_int) -> Self;
@@ -80,8 +83,8 @@ impl<T> Refusal for *mut T {
     }
 }
 
-/// Sets this thread's `errno`.
+/// Sets the calling thread's `errno`.
 pub(crate) fn set_errno(error: c_int) {
-    // SAFETY: the location is this thread's own errno, valid for its life.
+    // SAFETY: the location is the calling thread's `errno`, valid while the thread lives.
     unsafe { *libc::__errno_location() = error };
 }

@@ -1,4 +1,5 @@
-//! `soft-rnic status`: which processes have a software device open, and which paths their payload takes.
+//! `soft-rnic status`: shows the processes that have a software device open, and the paths of their
+//! payload.
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
@@ -11,15 +12,15 @@ use soft_rnic::status::{self, Moved, NoAnswer, Peer, Process, Statistics, Traffi
 
 /// Show the processes that use software devices: their objects, and the paths between them
 ///
-/// Shown are processes of this user and this network namespace that have made a queue pair on a device that is still
-/// open. What a process sends, and what it reads, is counted in that process; a short message, which lies in the slot of its
-/// receive, counts as `slot`.
+/// Lists processes of this user and this network namespace that have created a queue pair on a
+/// device that is still open. Each process counts the messages that it sends and reads. A short
+/// message, which travels in the slot of its receive, counts as `slot`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The fabric to look at; the default one has no name (SOFT_RNIC_FABRIC)
+    /// Name of the fabric to show; the default one has no name (SOFT_RNIC_FABRIC)
     #[arg(long, value_name = "NAME", env = "SOFT_RNIC_FABRIC", default_value = "", hide_env_values = true)]
     fabric: String,
-    /// Look at every fabric
+    /// Show every fabric
     #[arg(long)]
     all_fabrics: bool,
     /// Print JSON
@@ -27,13 +28,13 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// A process, and what the system says of it.
+/// A process and its statistics.
 struct Row {
     process: Process,
     command: Option<String>,
 }
 
-/// Prints what there is. That there is nothing is no failure.
+/// Prints the processes. An empty list is not a failure.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let fabric = (!args.all_fabrics).then_some(args.fabric.as_str());
     let mut processes = status::processes(fabric).context("cannot look for processes")?;
@@ -42,14 +43,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let rows: Vec<Row> = rows.collect();
     let text = if args.json { format!("{:#}\n", json(&rows)) } else { table(&rows, fabric) };
     match io::stdout().lock().write_all(text.as_bytes()) {
-        // A pager that was left.
+        // The user closed the pager.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
         other => other?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// A process's command line, if it can be read.
+/// A process's command line, if it is readable.
 fn command(pid: u32) -> Option<String> {
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let words: Vec<_> = line.split(|byte| *byte == 0).map(String::from_utf8_lossy).collect();
@@ -85,7 +86,7 @@ fn table(rows: &[Row], fabric: Option<&str>) -> String {
     text
 }
 
-/// Of the connection manager.
+/// The counts of connection manager identifiers.
 fn identifiers(statistics: &Statistics) -> String {
     let all = &statistics.identifiers;
     format!("{} ({} listening, {} connected)", all.count, all.listening, all.connected)
@@ -167,7 +168,8 @@ fn size(bytes: u64) -> String {
     format!("{value:.digits$} {}", UNITS[unit])
 }
 
-/// Anybody chooses the words of a command line: nothing of them is for the terminal to obey.
+/// Replaces control characters, because any process chooses its command line and must not control
+/// the terminal.
 fn printable(words: &str) -> String {
     const LONGEST: usize = 100;
     let plain: String = words.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();

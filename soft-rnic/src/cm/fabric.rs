@@ -122,7 +122,7 @@ pub(super) fn unspecified(like: SocketAddr) -> SocketAddr {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::objects::setup::Setup;
+    use crate::objects::setup::ProcessSetup;
 
     fn address(text: &str) -> IpAddr {
         text.parse().expect("an address")
@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn addresses_of_ports_are_found() {
         crate::verbs::testing::table();
-        let fabric = Fabric::new(&Setup::get().expect("a configuration").devices);
+        let fabric = Fabric::new(&ProcessSetup::get().expect("a configuration").devices);
         let path = fabric.path(address("127.0.0.1")).expect("the first port's");
         assert_eq!((path.device.number, path.port, path.sgid_index), (0, 1, 1));
         let link_local = fabric.path(address("fe80::73:6fff:fe66:7400")).expect("the first port's");
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn addresses_that_others_may_have_are_reached() {
         crate::verbs::testing::table();
-        let fabric = Fabric::new(&Setup::get().expect("a configuration").devices);
+        let fabric = Fabric::new(&ProcessSetup::get().expect("a configuration").devices);
         for there in ["127.0.0.1", "127.0.7.16", "fe80::73:6fff:fe66:747f", "239.1.2.3", "ff0e::1"] {
             assert!(fabric.reaches(address(there)), "{there}");
         }

@@ -14,10 +14,10 @@ use rdma_mummy_sys::types::ibv_qp_type;
 
 use super::fabric::Fabric;
 use super::switch::{QueueNumber, Switch};
-use super::transport::{Alone, Found, Seat, Transport};
+use super::transport::{Alone, PortLease, PortLocation, Transport};
 use super::types::{Ece, Event, IdNumber, Kind, Parameters, PortSpace};
 use crate::cm::bell::Bell;
-use crate::objects::setup::Setup;
+use crate::objects::setup::ProcessSetup;
 
 /// Steps of one input, and ids at a time, at most.
 const STEPS: usize = 512;
@@ -31,16 +31,16 @@ const PEERS: u16 = 2;
 struct Deaf(Alone);
 
 impl Transport for Deaf {
-    fn take_port(&self, space: PortSpace, port: u16) -> Result<Seat, i32> {
+    fn take_port(&self, space: PortSpace, port: u16) -> Result<PortLease, i32> {
         self.0.take_port(space, port)
     }
 
-    fn find_port(&self, _: PortSpace, port: u16, _: Instant, _: u64, fresh: bool) -> Option<Found> {
-        (port == 800 && !fresh).then_some(Found::Block(1))
+    fn find_port(&self, _: PortSpace, port: u16, _: Instant, _: u64, fresh: bool) -> Option<PortLocation> {
+        (port == 800 && !fresh).then_some(PortLocation::Block(1))
     }
 
-    fn send(&self, _: u16, letter: &[u8]) -> io::Result<()> {
-        assert!(letter.len() <= super::message::MESSAGE);
+    fn send(&self, _: u16, message: &[u8]) -> io::Result<()> {
+        assert!(message.len() <= super::message::MESSAGE);
         Ok(())
     }
 
@@ -61,7 +61,7 @@ pub fn hostile_messages(data: &[u8]) {
 }
 
 fn run(data: &[u8]) {
-    let setup = Setup::get().expect("a configuration");
+    let setup = ProcessSetup::get().expect("a configuration");
     let world = Arc::new(Deaf(Alone::default()));
     let mut switch = Switch::new(Fabric::new(&setup.devices), world, 1.0, 0);
     let queue = switch.open_queue(Arc::new(Bell::create().expect("a descriptor")));
@@ -131,7 +131,7 @@ impl Host {
             }
             _ => {
                 if let Some(id) = id {
-                    self.switch.found(id.0, Found::Block(peer), now);
+                    self.switch.found(id.0, PortLocation::Block(peer), now);
                 }
             }
         }

@@ -11,11 +11,11 @@ use rdma_mummy_sys::types::{ibv_qp_attr, ibv_qp_type};
 use super::bell::Bell;
 use super::fabric::Fabric;
 use super::switch::{QueueNumber, Switch};
-use super::transport::{Found, Transport};
+use super::transport::{PortLocation, Transport};
 use super::types::{Ece, Event, IdNumber, JoinNumber, Kind, Parameters, PortSpace, Route};
 use crate::node::{Node, random};
 use crate::objects::rnic::Rnic;
-use crate::objects::setup::Setup;
+use crate::objects::setup::ProcessSetup;
 use crate::status::Identifiers;
 
 /// The connection manager of this process. A forked child has one of its own; with its parent's, everything fails with `EIO`.
@@ -78,7 +78,7 @@ impl Manager {
     }
 
     fn new(rnic: Arc<Rnic>) -> io::Result<Self> {
-        let setup = Setup::get().map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+        let setup = ProcessSetup::get().map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
         let world: Arc<dyn Transport> = Arc::<Node>::clone(rnic.node());
         let seed = u128::from_ne_bytes(random()) as u64;
         let (fabric, scale) = (Fabric::new(&setup.devices), setup.config.time_scale);
@@ -111,8 +111,8 @@ impl Manager {
     }
 
     /// Another process says something.
-    pub(super) fn on_message(&self, from: u16, letter: &[u8]) {
-        self.locked(|switch| switch.hear(from, letter, Instant::now()));
+    pub(super) fn on_message(&self, from: u16, message: &[u8]) {
+        self.locked(|switch| switch.hear(from, message, Instant::now()));
     }
 
     /// Another process is gone.
@@ -126,7 +126,7 @@ impl Manager {
     }
 
     /// It is known who has a port.
-    pub(super) fn on_found(&self, token: u64, found: Found) {
+    pub(super) fn on_found(&self, token: u64, found: PortLocation) {
         self.locked(|switch| switch.found(token, found, Instant::now()));
     }
 

@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use std::net::SocketAddr;
 
 use super::fabric::Fabric;
-use super::transport::{Seat, Transport};
+use super::transport::{PortLease, Transport};
 use super::types::{IdNumber, PortSpace};
 
 /// The ports of this process.
@@ -14,7 +14,7 @@ pub(super) struct Ports(HashMap<(PortSpace, u16), Port>);
 
 struct Port {
     owners: Vec<Owner>,
-    _seat: Seat,
+    _lease: PortLease,
 }
 
 /// An id that is bound to a port.
@@ -61,10 +61,10 @@ impl Ports {
             there.owners.push(owner);
             return Ok(port);
         }
-        let seat = transport.take_port(space, port)?;
-        let port = seat.port;
+        let lease = transport.take_port(space, port)?;
+        let port = lease.port;
         owner.address.set_port(port);
-        self.0.insert((space, port), Port { owners: vec![owner], _seat: seat });
+        self.0.insert((space, port), Port { owners: vec![owner], _lease: lease });
         Ok(port)
     }
 

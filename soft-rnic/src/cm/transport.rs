@@ -8,23 +8,23 @@ use super::types::PortSpace;
 
 /// Whose a port is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum PortLocation {
     /// This process's.
-    Here,
+    ThisProcess,
     /// Another's, which has this block.
     Block(u16),
     Nobody,
     /// Somebody's who does not answer.
-    Silent,
+    Unresponsive,
 }
 
 /// A port of this process, until it is dropped.
-pub(super) struct Seat {
+pub(super) struct PortLease {
     pub(super) port: u16,
     _held: Box<dyn Send + Sync>,
 }
 
-impl Seat {
+impl PortLease {
     pub(super) fn new(port: u16, held: impl Send + Sync + 'static) -> Self {
         Self { port, _held: Box::new(held) }
     }
@@ -37,7 +37,7 @@ pub(super) trait Transport: Send + Sync {
     /// # Errors
     ///
     /// An error number: `EADDRINUSE` if it is another's, or none is free.
-    fn take_port(&self, space: PortSpace, port: u16) -> Result<Seat, c_int>;
+    fn take_port(&self, space: PortSpace, port: u16) -> Result<PortLease, c_int>;
 
     /// Whose a port is. `None`: [`Switch::found`](super::switch::Switch::found) will be told, until `until` or a little later. What is
     /// said at once may be out of date; `fresh` has it asked for in any case.
@@ -48,14 +48,14 @@ pub(super) trait Transport: Send + Sync {
         until: Instant,
         token: u64,
         fresh: bool,
-    ) -> Option<Found>;
+    ) -> Option<PortLocation>;
 
     /// Sends to the process that has a block: in order, and all, until it is said to be gone.
     ///
     /// # Errors
     ///
     /// Nobody can be reached.
-    fn send(&self, block: u16, letter: &[u8]) -> io::Result<()>;
+    fn send(&self, block: u16, message: &[u8]) -> io::Result<()>;
 
     /// Has [`Switch::expire`](super::switch::Switch::expire) called at this time.
     fn wake_at(&self, when: Instant);
@@ -104,7 +104,7 @@ mod alone {
     }
 
     impl Transport for Alone {
-        fn take_port(&self, space: PortSpace, port: u16) -> Result<Seat, c_int> {
+        fn take_port(&self, space: PortSpace, port: u16) -> Result<PortLease, c_int> {
             let mut ports = self.ports();
             let port = if port == 0 {
                 let count = EPHEMERAL.len() as u16;
@@ -119,12 +119,19 @@ mod alone {
             if !ports.taken.insert((space, port)) {
                 return Err(libc::EADDRINUSE);
             }
-            Ok(Seat::new(port, Port { of: self.clone(), space, port }))
+            Ok(PortLease::new(port, Port { of: self.clone(), space, port }))
         }
 
-        fn find_port(&self, space: PortSpace, port: u16, _: Instant, _: u64, _: bool) -> Option<Found> {
+        fn find_port(
+            &self,
+            space: PortSpace,
+            port: u16,
+            _: Instant,
+            _: u64,
+            _: bool,
+        ) -> Option<PortLocation> {
             let here = self.ports().taken.contains(&(space, port));
-            Some(if here { Found::Here } else { Found::Nobody })
+            Some(if here { PortLocation::ThisProcess } else { PortLocation::Nobody })
         }
 
         fn send(&self, _: u16, _: &[u8]) -> io::Result<()> {

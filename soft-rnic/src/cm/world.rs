@@ -6,20 +6,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
 use super::manager::Manager;
-use super::transport::{Found, Seat, Transport};
+use super::transport::{PortLease, PortLocation, Transport};
 use super::types::PortSpace;
 use crate::node::{self, Node};
 use crate::platform::errno;
 use crate::status::Identifiers;
 
 impl Transport for Node {
-    fn take_port(&self, space: PortSpace, port: u16) -> Result<Seat, c_int> {
-        let seat = self.take_port(space as u8, port).map_err(|error| match error.kind() {
+    fn take_port(&self, space: PortSpace, port: u16) -> Result<PortLease, c_int> {
+        let lease = self.take_port(space as u8, port).map_err(|error| match error.kind() {
             io::ErrorKind::AddrInUse if port == 0 => libc::EADDRNOTAVAIL,
             io::ErrorKind::AddrInUse => libc::EADDRINUSE,
             _ => errno::refused("rdma_bind_addr", &error),
         })?;
-        Ok(Seat::new(seat.port(), seat))
+        Ok(PortLease::new(lease.port(), lease))
     }
 
     fn find_port(
@@ -29,12 +29,12 @@ impl Transport for Node {
         until: Instant,
         token: u64,
         fresh: bool,
-    ) -> Option<Found> {
-        self.find_port(space as u8, port, until, token, fresh).map(found)
+    ) -> Option<PortLocation> {
+        self.find_port(space as u8, port, until, token, fresh).map(port_location)
     }
 
-    fn send(&self, block: u16, letter: &[u8]) -> io::Result<()> {
-        self.send_cm(block, letter)
+    fn send(&self, block: u16, message: &[u8]) -> io::Result<()> {
+        self.send_cm(block, message)
     }
 
     fn wake_at(&self, when: Instant) {
@@ -44,12 +44,12 @@ impl Transport for Node {
     }
 }
 
-fn found(found: node::Found) -> Found {
-    match found {
-        node::Found::Here => Found::Here,
-        node::Found::Block(block) => Found::Block(block),
-        node::Found::Nobody => Found::Nobody,
-        node::Found::Silent => Found::Silent,
+fn port_location(owner: node::PortOwner) -> PortLocation {
+    match owner {
+        node::PortOwner::ThisProcess => PortLocation::ThisProcess,
+        node::PortOwner::Block(block) => PortLocation::Block(block),
+        node::PortOwner::Nobody => PortLocation::Nobody,
+        node::PortOwner::Unresponsive => PortLocation::Unresponsive,
     }
 }
 
@@ -81,16 +81,16 @@ impl Ear {
         }
     }
 
-    pub(crate) fn message(&self, from: u16, letter: &[u8]) {
-        self.with(|manager| manager.on_message(from, letter));
+    pub(crate) fn message(&self, from: u16, message: &[u8]) {
+        self.with(|manager| manager.on_message(from, message));
     }
 
     pub(crate) fn gone(&self, block: u16) {
         self.with(|manager| manager.on_gone(block));
     }
 
-    pub(crate) fn found(&self, token: u64, what: node::Found) {
-        self.with(|manager| manager.on_found(token, found(what)));
+    pub(crate) fn found(&self, token: u64, what: node::PortOwner) {
+        self.with(|manager| manager.on_found(token, port_location(what)));
     }
 
     /// A device is gone.

@@ -1,7 +1,7 @@
-//! Reading rules.
+//! The parser of rules.
 //!
-//! A rule is an action and conditions, separated by blanks; rules are separated by line ends or semicolons; `#` begins a
-//! comment that ends with the line.
+//! A rule is an action and conditions, separated by blanks. Line ends or semicolons separate rules;
+//! `#` begins a comment that ends with the line.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -10,28 +10,28 @@ use super::rule::{Action, MOST_COPIES, Rule, Trait, Which};
 use super::words::{Call, CmMessage, ERRNOS, Opcode, QP_TYPES, STATUSES, Step};
 use crate::config::{Limits, MAX_DEVICES, MAX_PORTS};
 
-/// A rule that cannot be.
+/// A rule that cannot be parsed, with the position of the error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("fault rule {rule:?} (line {line}, column {column}): {found:?} is not {allowed}")]
 #[non_exhaustive]
 pub struct RuleError {
-    /// The whole rule.
+    /// The text of the whole rule.
     pub rule: String,
-    /// Where what is wrong begins; the first line is 1.
+    /// The line of the error; the first line is 1.
     pub line: usize,
-    /// In characters from the beginning of the line; the first is 1.
+    /// The column of the error in characters; the first column is 1.
     pub column: usize,
-    /// What is wrong.
+    /// The text at that position.
     pub found: String,
-    /// What could stand there.
+    /// What the parser accepts there.
     pub allowed: String,
 }
 
-/// Reads a list of rules.
+/// Parses a list of rules.
 ///
 /// # Errors
 ///
-/// The first thing that is wrong.
+/// The first error in the text.
 pub fn parse(text: &str) -> Result<Vec<Rule>, RuleError> {
     let mut rules = Vec::new();
     for (number, line) in text.lines().enumerate() {
@@ -65,7 +65,7 @@ impl FromStr for Rule {
     }
 }
 
-/// What is wrong with a part, and where in it that begins (in bytes).
+/// An error within a part of the text, with its offset in bytes.
 struct Wrong {
     at: usize,
     found: String,
@@ -98,12 +98,12 @@ fn rule(piece: &str, line: usize, column: usize) -> Result<Rule, RuleError> {
     }
 }
 
-/// Words, and where they begin.
+/// The words of a text with their offsets.
 fn words(piece: &str) -> impl Iterator<Item = (usize, &str)> {
     piece.split_whitespace().map(|word| (word.as_ptr().addr() - piece.as_ptr().addr(), word))
 }
 
-/// `NAME`, or `NAME=VALUE` with the place of the value.
+/// Splits `NAME` or `NAME=VALUE`, keeping the value's offset.
 fn divide(at: usize, word: &str) -> (String, Option<(usize, &str)>) {
     let (name, value) = match word.split_once('=') {
         Some((name, value)) => (name, Some((at + name.len() + 1, value))),
@@ -112,7 +112,7 @@ fn divide(at: usize, word: &str) -> (String, Option<(usize, &str)>) {
     (plain(name), value)
 }
 
-/// `Port-Down` is `port_down`.
+/// Normalises a name: `Port-Down` becomes `port_down`.
 fn plain(word: &str) -> String {
     word.to_ascii_lowercase().replace('-', "_")
 }
@@ -122,9 +122,9 @@ const ACTIONS: &str = "an action: drop[=TIMES], delay=TIME[..TIME], hold=COUNT[:
     crash=STEP, stop=STEP, pause=STEP:TIME, duplicate[=TIMES], reject[=REASON], no_gids, no_atomics, node_guid=, vendor_id=, vendor_part_id=, hw_ver=, or a limit such as \
     max_sge=1";
 
-/// How long a held request waits at most, if that is not said.
+/// The longest wait of a held request, unless the rule gives one.
 const HELD: Duration = Duration::from_secs(1);
-/// Nothing lasts longer.
+/// The longest duration that a rule may give.
 const LONGEST: Duration = Duration::from_secs(3600);
 
 fn action(begin: usize, word: &str) -> Result<Action, Wrong> {
@@ -297,7 +297,7 @@ fn time((at, text): (usize, &str)) -> Result<Duration, Wrong> {
     }
 }
 
-/// `A..B`, with the places of both; `A` alone is both.
+/// Splits `A..B`, with both offsets; `A` alone stands for `A..A`.
 fn range((at, text): (usize, &str)) -> ((usize, &str), (usize, &str)) {
     match text.split_once("..") {
         Some((first, last)) => ((at, first), (at + first.len() + 2, last)),

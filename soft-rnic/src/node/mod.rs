@@ -1,38 +1,38 @@
 //! This process among those that it talks to.
 //!
 //! A node has one control segment, which its peers map, and maps theirs. A process that wants to send to a queue pair
-//! connects to the owner of the number's block, and becomes a *guest* in its segment: it gets a link number there, under
-//! which it leaves marks and claims. The way back is a connection of its own. What a guest held is recovered when its
+//! connects to the owner of the number's block, and becomes an *attached peer* in its segment: it gets a number there, under
+//! which it leaves hazards and claims. The way back is a connection of its own. What an attached peer held is recovered when its
 //! process has ended, or when it has said goodbye; the end of its connection is the time to ask.
 //!
 //! One thread per process accepts, connects, hears doorbells and keeps time; it sleeps when nothing happens. What peers
 //! send is checked and never waited for: a peer that is stopped, or sends nonsense, keeps nobody else waiting.
 
-mod census;
+mod attached_peer;
+mod busy_poll;
+mod cm_outbox;
+mod connect;
 mod directory;
-mod guests;
+mod exports;
 mod heap;
-mod lane;
-mod link;
-mod mail;
 mod mailbox;
+mod mapped_memory;
 mod message;
+mod multicast_discovery;
 mod numbers;
-mod peers;
+mod peer_ids;
+mod peer_process;
+mod port_lookup;
 mod ports;
-mod presence;
 mod probe;
-mod questions;
 mod revocation;
-mod seats;
 mod service;
-mod shares;
 #[cfg(all(test, not(loom)))]
 mod tests;
 mod timers;
 mod traffic;
-mod views;
-mod vigil;
+mod transfer_slot;
+mod xrcd_presence;
 
 use std::io;
 use std::sync::atomic::AtomicBool;
@@ -41,38 +41,38 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 pub(crate) use crate::platform::vm::VmError;
-pub(crate) use directory::Reach;
+pub(crate) use directory::Reachability;
+pub(crate) use exports::Exports;
 pub(crate) use heap::{Heap, HeapRange};
-pub(crate) use lane::{LaneGuard, Lanes};
-pub(crate) use link::Link;
-pub(crate) use message::{Doorbell, PortGid, REPLY, Reader, Reply, Request, ShareId};
+pub(crate) use message::{Doorbell, ExportId, PacketReader, PortGid, REPLY, Reply, Request};
 pub(crate) use numbers::{LAST_BLOCK, QpNumber};
+pub(crate) use peer_process::PeerProcess;
+pub(crate) use port_lookup::PortOwner;
 #[cfg(test)]
-pub(crate) use ports::PortSeat;
-pub(crate) use presence::Presence;
+pub(crate) use ports::PortGuard;
 pub(crate) use probe::random;
-pub(crate) use questions::Found;
-pub(crate) use revocation::{Revoked, Stuck};
+pub(crate) use revocation::{Revoked, StillInUse};
 pub(crate) use service::is_service_thread;
-pub(crate) use shares::Shares;
-pub(crate) use traffic::PathTaken;
+pub(crate) use traffic::PayloadPath;
+pub(crate) use transfer_slot::{TransferSlotGuard, TransferSlots};
+pub(crate) use xrcd_presence::XrcdPresence;
 
-use crate::platform::fork::{Descriptor, Generation};
+use crate::platform::fork::{ForkGeneration, ForkSafeFd};
 use crate::platform::{socket::Socket, user, vm};
-use crate::shared::mark::{LANES, MarkCell};
+use crate::shared::hazard::{HazardSlot, TRANSFER_SLOTS};
 use crate::shared::segment::{LAYOUT_VERSION, Segment};
 use crate::status::{Peer, Statistics, Traffic};
-use census::Census;
+use cm_outbox::CmOutboxes;
 use directory::Directory;
-use link::Common;
-use mail::Mail;
-use mailbox::{Command, Mailbox};
+use mailbox::{Mailbox, ServiceCommand};
 use message::{MAX_GIDS, ProcessId};
-use numbers::{Blocks, Numbers};
-use ports::Ports;
-use revocation::Waiting;
-use seats::{Seats, Taken};
-use timers::{Alarm, Timers};
+use multicast_discovery::MulticastDiscovery;
+use numbers::{Blocks, QpNumbers};
+use peer_ids::{PeerIds, PeerLease};
+use peer_process::NodeCommon;
+use ports::CmPorts;
+use revocation::HazardWait;
+use timers::{Alarm, RetryTimers};
 
 /// Miri and loom have one process and no service thread: [`Node::run_timers`] does its work.
 const ALONE: bool = cfg!(any(miri, loom));
@@ -81,12 +81,12 @@ const ALONE: bool = cfg!(any(miri, loom));
 pub(crate) const CALL_HEADER: usize = 128;
 /// Payload of one call.
 pub(crate) const CALL_PAYLOAD: usize = 64 << 10;
-/// Bytes from one lane's call to the next.
+/// Bytes from one transfer slot's call to the next.
 pub(crate) const CALL_CELL: usize = CALL_HEADER + CALL_PAYLOAD;
 
 /// How a node behaves.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Settings {
+pub(crate) struct NodeSettings {
     /// Processes of other fabrics do not see each other.
     pub(crate) fabric: String,
     /// How long a revocation waits for somebody who does not finish.
@@ -99,7 +99,7 @@ pub(crate) struct Settings {
     pub(crate) any_shm: bool,
 }
 
-impl Default for Settings {
+impl Default for NodeSettings {
     fn default() -> Self {
         let patience = Duration::from_secs(2);
         Self { fabric: String::new(), patience, vm: true, direct: true, any_shm: false }
@@ -108,13 +108,13 @@ impl Default for Settings {
 
 /// What peers learn about this process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Identity {
+pub(crate) struct NodeIdentity {
     pub(crate) gids: Vec<PortGid>,
 }
 
 /// Who acts on what the service thread hears. It is called on that thread, with no lock of the node held. Indices
-/// and link numbers come from peers: there may be nothing there. `link` is a number in the own segment.
-pub(crate) trait Handler: Send + Sync {
+/// and peer numbers come from peers: there may be nothing there. `peer_id` is a number in the own segment.
+pub(crate) trait NodeHandler: Send + Sync {
     /// A peer found the completion queue armed.
     fn cq_fired(&self, cq: u32);
     /// A peer left notices at the queue pair.
@@ -122,69 +122,71 @@ pub(crate) trait Handler: Send + Sync {
     /// A peer claimed a receive and the limit was reached.
     fn srq_limit(&self, srq: u32);
     /// Doorbells were lost: anything may have been rung.
-    fn look_everywhere(&self);
-    /// The guest is dead: what it claimed is to be recovered. Its number is not used again before this returns.
-    fn link_gone(&self, link: u16);
+    fn check_everything(&self);
+    /// The attached peer is dead: what it claimed is to be recovered. Its number is not used again before this returns.
+    fn peer_detached(&self, peer_id: u16);
     /// The peer is dead: what is outstanding to it fails.
-    fn peer_lost(&self, link: &Arc<Link>);
-    /// There is a call in the guest's cell of this lane.
-    fn serve(&self, link: u16, lane: u16);
+    fn peer_lost(&self, process: &Arc<PeerProcess>);
+    /// There is a call in the attached peer's cell of this transfer slot.
+    fn serve_call(&self, peer_id: u16, transfer_slot: u16);
     /// The time of [`Node::wake_at`] has come.
     fn timer(&self, qp: u32);
     /// Somebody of this user wants to know what there is.
     fn statistics(&self) -> Statistics;
     /// The connection manager of the process that has this block says something. All that one process says comes in order.
-    fn cm_message(&self, from: u16, letter: &[u8]);
+    fn cm_message(&self, from: u16, message: &[u8]);
     /// Whoever had this block cannot be reached or heard any more: it is dead, has let go of the device, or has never been there.
     /// What was sent to it and not heard is lost, and so is all that it knew. Who has the block afterwards is another; nothing that
     /// the first has said comes after this.
     fn cm_gone(&self, block: u16);
     /// The answer to [`Node::find_port`].
-    fn cm_found(&self, token: u64, found: Found);
+    fn cm_port_owner(&self, token: u64, found: PortOwner);
     /// The time of [`Node::wake_cm_at`] has come.
     fn cm_timer(&self);
 }
 
 /// What the service thread and all others have in common.
-struct State {
-    identity: Identity,
+struct NodeState {
+    identity: NodeIdentity,
     process: ProcessId,
     segment: Arc<Segment>,
     heap: Heap,
     blocks: Arc<Blocks>,
-    common: Arc<Common>,
+    common: Arc<NodeCommon>,
     directory: Directory,
-    census: Census,
-    own: Arc<Link>,
-    seats: Seats,
-    shares: Shares,
-    timers: Timers,
-    mail: Mail,
-    ports: Ports,
+    discovery: MulticastDiscovery,
+    own: Arc<PeerProcess>,
+    peer_ids: PeerIds,
+    exports: Exports,
+    timers: RetryTimers,
+    cm_outboxes: CmOutboxes,
+    ports: CmPorts,
     /// When the connection manager wants to be called.
     alarm: Alarm,
     /// What the service thread waits for.
-    epoll: OnceLock<Arc<Descriptor>>,
-    handler: Mutex<Option<Weak<dyn Handler>>>,
+    epoll: OnceLock<Arc<ForkSafeFd>>,
+    handler: Mutex<Option<Weak<dyn NodeHandler>>>,
     /// What was sent to peers that have died.
     former: Mutex<Traffic>,
-    /// By link number, where a guest's calls lie.
+    /// By peer number, where an attached peer's calls lie.
     call_areas: Mutex<Vec<Option<u64>>>,
 }
 
-impl State {
-    fn handler(&self) -> Option<Arc<dyn Handler>> {
+impl NodeState {
+    fn handler(&self) -> Option<Arc<dyn NodeHandler>> {
         self.handler.lock().unwrap_or_else(PoisonError::into_inner).as_ref().and_then(Weak::upgrade)
     }
 
     /// Has the own process's doorbell answered.
-    fn answer(&self, link: u16, doorbell: Doorbell) {
+    fn answer(&self, peer_id: u16, doorbell: Doorbell) {
         let Some(handler) = self.handler() else { return };
         match doorbell {
             Doorbell::Cq(cq) => handler.cq_fired(cq),
             Doorbell::Qp(qp) => handler.qp_noticed(qp),
             Doorbell::Srq(srq) => handler.srq_limit(srq),
-            Doorbell::Call { lane } if usize::from(lane) < LANES => handler.serve(link, lane),
+            Doorbell::Call { transfer_slot } if usize::from(transfer_slot) < TRANSFER_SLOTS => {
+                handler.serve_call(peer_id, transfer_slot)
+            }
             Doorbell::Call { .. } => {}
         }
     }
@@ -204,11 +206,11 @@ impl State {
 
 /// This process's end of everything.
 pub(crate) struct Node {
-    state: Arc<State>,
-    own: Arc<Link>,
-    numbers: Numbers,
-    local_marks: Box<[MarkCell]>,
-    generation: Generation,
+    state: Arc<NodeState>,
+    own: Arc<PeerProcess>,
+    numbers: QpNumbers,
+    local_hazards: Box<[HazardSlot]>,
+    generation: ForkGeneration,
     thread: Mutex<Option<JoinHandle<()>>>,
     running: OnceLock<()>,
 }
@@ -219,18 +221,23 @@ impl Node {
     /// # Errors
     ///
     /// The system has no memory or file descriptor for its segment.
-    pub(crate) fn start(settings: Settings, mut identity: Identity) -> io::Result<Arc<Self>> {
+    pub(crate) fn start(settings: NodeSettings, mut identity: NodeIdentity) -> io::Result<Arc<Self>> {
         let segment = Arc::new(Segment::create()?);
         segment.header().layout_version.store(LAYOUT_VERSION, crate::sync::Release);
         identity.gids.truncate(MAX_GIDS);
         let mailbox = Arc::new(Mailbox::default());
-        let shares = Shares::new(Arc::clone(&mailbox), settings.any_shm);
-        let common =
-            Arc::new(Common { settings, lanes: Lanes::new(), mailbox, told_of_vm: AtomicBool::new(false) });
+        let exports = Exports::new(Arc::clone(&mailbox), settings.any_shm);
+        let common = Arc::new(NodeCommon {
+            settings,
+            transfer_slots: TransferSlots::new(),
+            mailbox,
+            vm_warning_given: AtomicBool::new(false),
+        });
         let blocks = Arc::new(Blocks::default());
         let gids = identity.gids.clone();
-        let own = Arc::new(Link::own(Arc::clone(&segment), Arc::clone(&blocks), gids, Arc::clone(&common)));
-        let state = Arc::new(State {
+        let own =
+            Arc::new(PeerProcess::own(Arc::clone(&segment), Arc::clone(&blocks), gids, Arc::clone(&common)));
+        let state = Arc::new(NodeState {
             identity,
             process: random(),
             heap: Heap::new(Arc::clone(&segment)),
@@ -238,13 +245,13 @@ impl Node {
             blocks,
             common,
             directory: Directory::new(),
-            census: Census::default(),
+            discovery: MulticastDiscovery::default(),
             own: Arc::clone(&own),
-            seats: Seats::new(),
-            shares,
-            timers: Timers::default(),
-            mail: Mail::default(),
-            ports: Ports::default(),
+            peer_ids: PeerIds::new(),
+            exports,
+            timers: RetryTimers::default(),
+            cm_outboxes: CmOutboxes::default(),
+            ports: CmPorts::default(),
             alarm: Alarm::default(),
             epoll: OnceLock::new(),
             handler: Mutex::new(None),
@@ -254,16 +261,16 @@ impl Node {
         Ok(Arc::new(Self {
             state,
             own,
-            numbers: Numbers::default(),
-            local_marks: (0..=LANES).map(|_| MarkCell::default()).collect(),
-            generation: Generation::current(),
+            numbers: QpNumbers::default(),
+            local_hazards: (0..=TRANSFER_SLOTS).map(|_| HazardSlot::default()).collect(),
+            generation: ForkGeneration::current(),
             thread: Mutex::new(None),
             running: OnceLock::new(),
         }))
     }
 
     /// Who is to be told what happens. Nobody is, before this was called, or when it is gone.
-    pub(crate) fn set_handler(&self, handler: Weak<dyn Handler>) {
+    pub(crate) fn set_handler(&self, handler: Weak<dyn NodeHandler>) {
         *self.state.handler.lock().unwrap_or_else(PoisonError::into_inner) = Some(handler);
     }
 
@@ -284,37 +291,37 @@ impl Node {
         &self.state.heap
     }
 
-    pub(crate) fn shares(&self) -> &Shares {
-        &self.state.shares
+    pub(crate) fn exports(&self) -> &Exports {
+        &self.state.exports
     }
 
-    /// The link of this process to itself: number 0, and the own segment.
+    /// This process as its own peer: number 0, and the own segment.
     #[cfg(any(test, miri, loom))]
     #[inline]
-    pub(crate) fn own_link(&self) -> &Arc<Link> {
+    pub(crate) fn own_process(&self) -> &Arc<PeerProcess> {
         &self.own
     }
 
-    /// Waits for a lane (any number is one). A thread that has one must not wait for another.
+    /// Waits for a transfer slot (any number is one). A thread that has one must not wait for another.
     #[inline]
-    pub(crate) fn lane(&self, number: usize) -> LaneGuard<'_> {
-        self.state.common.lanes.lock(number)
+    pub(crate) fn transfer_slot(&self, number: usize) -> TransferSlotGuard<'_> {
+        self.state.common.transfer_slots.lock(number)
     }
 
     /// All of them.
-    pub(crate) fn lanes(&self) -> &Arc<Lanes> {
-        &self.state.common.lanes
+    pub(crate) fn transfer_slots(&self) -> &Arc<TransferSlots> {
+        &self.state.common.transfer_slots
     }
 
-    /// Where a transfer marks this process's own memory as its source. Peers do not see it.
+    /// Where a transfer publishes its hazard on this process's own memory as its source. Peers do not see it.
     #[inline]
-    pub(crate) fn local_mark(&self, lane: usize) -> &MarkCell {
-        &self.local_marks[lane % LANES]
+    pub(crate) fn local_hazard(&self, transfer_slot: usize) -> &HazardSlot {
+        &self.local_hazards[transfer_slot % TRANSFER_SLOTS]
     }
 
-    /// Where the service thread marks what it touches on behalf of a peer.
-    pub(crate) fn service_mark(&self) -> &MarkCell {
-        &self.local_marks[LANES]
+    /// Where the service thread publishes its hazard for what it touches on behalf of a peer.
+    pub(crate) fn service_hazard(&self) -> &HazardSlot {
+        &self.local_hazards[TRANSFER_SLOTS]
     }
 
     /// A number for a queue pair: one that has not been used for as long as possible.
@@ -351,7 +358,7 @@ impl Node {
             match Socket::listen(&self.state.socket_name(block)) {
                 Ok(socket) => {
                     self.state.blocks.set(ordinal, block);
-                    self.state.common.mailbox.post(Command::Listen { socket, ordinal });
+                    self.state.common.mailbox.post(ServiceCommand::Listen { socket, ordinal });
                     return Ok(block);
                 }
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
@@ -363,35 +370,35 @@ impl Node {
     }
 
     /// The way to a queue pair. Never waits: what is not known is found out in the background.
-    pub(crate) fn link_to(&self, qpn: u32) -> Reach {
+    pub(crate) fn find_process(&self, qpn: u32) -> Reachability {
         if self.own_index(qpn).is_some() {
-            return Reach::Ready(Arc::clone(&self.own));
+            return Reachability::Ready(Arc::clone(&self.own));
         }
         if ALONE {
-            return self.state.directory.linked(qpn).map_or(Reach::Nobody, Reach::Ready);
+            return self.state.directory.process_of(qpn).map_or(Reachability::Nobody, Reachability::Ready);
         }
         if self.state.common.mailbox.is_lost() {
-            return Reach::Nobody;
+            return Reachability::Nobody;
         }
         let answer = self.state.directory.look(qpn);
         if let Some(block) = answer.connect {
-            self.state.common.mailbox.post(Command::Connect { block });
+            self.state.common.mailbox.post(ServiceCommand::Connect { block });
             if let Err(error) = self.ensure_service() {
                 log::warn!("no service thread: {error}; no peer can be reached");
             }
         }
         match answer.reach {
-            Reach::Ready(link) if link.index_of(qpn).is_none() => Reach::Nobody,
+            Reachability::Ready(process) if process.index_of(qpn).is_none() => Reachability::Nobody,
             reach => reach,
         }
     }
 
-    /// As [`link_to`](Self::link_to), but waits for a while until it is known. Not for the service thread.
-    pub(crate) fn wait_link(&self, qpn: u32, time: Duration) -> Reach {
-        self.state.directory.wait(time, || self.link_to(qpn))
+    /// As [`find_process`](Self::find_process), but waits for a while until it is known. Not for the service thread.
+    pub(crate) fn wait_for_process(&self, qpn: u32, time: Duration) -> Reachability {
+        self.state.directory.wait(time, || self.find_process(qpn))
     }
 
-    /// A link to a peer with this segment, who owns this block, has all the GIDs that this process has, and never answers.
+    /// A peer process with this segment, who owns this block, has all the GIDs that this process has, and never answers.
     /// The other end of its connection comes along.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn add_peer(
@@ -399,54 +406,56 @@ impl Node {
         block: u16,
         segment: Segment,
         call_area: u64,
-    ) -> (Arc<Link>, std::os::unix::net::UnixStream) {
+    ) -> (Arc<PeerProcess>, std::os::unix::net::UnixStream) {
         let gids = self.state.identity.gids.clone();
         let (process, probe, probe_address) = (random(), 0, 0);
         let welcome =
-            message::Welcome { process, link: 1, ordinal: 0, call_area, probe, probe_address, gids };
+            message::Welcome { process, peer_id: 1, ordinal: 0, call_area, probe, probe_address, gids };
         let (socket, other) = Socket::pair().expect("two descriptors");
         let common = Arc::clone(&self.state.common);
         // Process number 0: there is no memory to copy from or to. The service thread knows nothing of it.
-        let link = Arc::new(Link::to_peer(socket, 0, segment, welcome, common, u64::MAX));
-        link.blocks().set(0, block);
-        self.state.directory.found(block, Arc::clone(&link));
+        let process = Arc::new(PeerProcess::to_peer(socket, 0, segment, welcome, common, u64::MAX));
+        process.blocks().set(0, block);
+        self.state.directory.found(block, Arc::clone(&process));
         let newcomers = self.segment().header().newcomers.load(crate::sync::Acquire);
-        self.state.census.add(newcomers, &self.own, &link);
-        (link, other)
+        self.state.discovery.add(newcomers, &self.own, &process);
+        (process, other)
     }
 
     /// The peer is dead.
     #[cfg(any(test, fuzzing))]
-    pub(crate) fn lose_peer(&self, link: &Arc<Link>) {
-        link.set_dead();
-        self.state.directory.forget(link);
-        self.state.census.forget(link);
+    pub(crate) fn lose_peer(&self, process: &Arc<PeerProcess>) {
+        process.set_dead();
+        self.state.directory.forget(process);
+        self.state.discovery.forget(process);
     }
 
-    /// Waits until no transfer touches the object, whose gate must have been closed.
+    /// Waits until no transfer touches the object, whose generation must have been invalidated.
     ///
     /// # Errors
     ///
     /// Somebody did not finish in time and is not dead: the object's memory must not be let go.
-    pub(crate) fn wait_unmarked(&self, what: Revoked) -> Result<(), Stuck> {
-        self.wait_unmarked_for(what, self.state.common.settings.patience)
+    pub(crate) fn wait_until_unused(&self, what: Revoked) -> Result<(), StillInUse> {
+        self.wait_until_unused_for(what, self.state.common.settings.patience)
     }
 
-    /// Whether nobody touches an object whose gate was closed. It takes no longer than a look at all marks.
-    pub(crate) fn is_unmarked(&self, what: Revoked) -> bool {
-        self.wait_unmarked_for(what, Duration::ZERO).is_ok()
+    /// Whether nobody touches an object whose generation was invalidated. It takes no longer than a look at all hazards.
+    pub(crate) fn is_unused(&self, what: Revoked) -> bool {
+        self.wait_until_unused_for(what, Duration::ZERO).is_ok()
     }
 
-    fn wait_unmarked_for(&self, what: Revoked, patience: Duration) -> Result<(), Stuck> {
-        let State { segment, seats, common, .. } = &*self.state;
-        let waiting = Waiting { what, segment, local_marks: &self.local_marks, seats, patience };
-        waiting.run(|Taken { link, serial }| common.mailbox.post(Command::GuestDied { link, serial }))
+    fn wait_until_unused_for(&self, what: Revoked, patience: Duration) -> Result<(), StillInUse> {
+        let NodeState { segment, peer_ids, common, .. } = &*self.state;
+        let waiting = HazardWait { what, segment, local_hazards: &self.local_hazards, peer_ids, patience };
+        waiting.run(|PeerLease { peer_id, serial }| {
+            common.mailbox.post(ServiceCommand::PeerDied { peer_id, serial })
+        })
     }
 
     /// Has the handler's `timer` called at this time, or soon after.
     pub(crate) fn wake_at(&self, when: Instant, qp: u32) {
         if self.state.timers.add(when, qp) {
-            self.state.common.mailbox.ring();
+            self.state.common.mailbox.wake();
         }
     }
 
@@ -461,25 +470,26 @@ impl Node {
         Ok(())
     }
 
-    /// Finds where in the own segment all guests' calls are.
+    /// Finds where in the own segment all attached peers' calls are.
     pub(crate) fn call_areas(&self, found: &mut Vec<(u16, u64)>) {
         let areas = self.state.call_areas.lock().unwrap_or_else(PoisonError::into_inner);
         found.clear();
-        let by_link = areas.iter().enumerate();
-        found.extend(by_link.filter_map(|(link, area)| Some((link as u16, (*area)?))));
+        let by_peer_id = areas.iter().enumerate();
+        found.extend(by_peer_id.filter_map(|(peer_id, area)| Some((peer_id as u16, (*area)?))));
     }
 
     /// Whom payload went to, this process first, and what went to those who have died.
     pub(crate) fn traffic(&self) -> (Vec<Peer>, Traffic) {
-        let links = core::iter::once(Arc::clone(&self.own)).chain(self.state.directory.links());
-        let peers = links.map(|link| Peer { pid: link.pid(), traffic: link.counters().sum() }).collect();
+        let processes = core::iter::once(Arc::clone(&self.own)).chain(self.state.directory.processes());
+        let peers =
+            processes.map(|process| Peer { pid: process.pid(), traffic: process.counters().sum() }).collect();
         (peers, *self.state.former.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Where in the own segment a guest's calls are, if there is such a guest.
-    pub(crate) fn call_area_of(&self, link: u16) -> Option<u64> {
+    /// Where in the own segment an attached peer's calls are, if there is such an attached peer.
+    pub(crate) fn call_area_of(&self, peer_id: u16) -> Option<u64> {
         let areas = self.state.call_areas.lock().unwrap_or_else(PoisonError::into_inner);
-        areas.get(usize::from(link)).copied().flatten()
+        areas.get(usize::from(peer_id)).copied().flatten()
     }
 
     /// Where there is no service thread: answers doorbells and calls timers that are due. Harmless elsewhere.
@@ -490,8 +500,8 @@ impl Node {
         }
         for command in self.state.common.mailbox.take() {
             match command {
-                Command::Ring(doorbell) => self.state.answer(0, doorbell),
-                Command::Mail { block } => self.state.fail_mail(block),
+                ServiceCommand::Ring(doorbell) => self.state.answer(0, doorbell),
+                ServiceCommand::FlushOutbox { block } => self.state.fail_outbox(block),
                 _ => {}
             }
         }
@@ -530,7 +540,7 @@ impl Drop for Node {
         }
         self.own.set_dead();
         let Some(thread) = thread else { return };
-        self.state.common.mailbox.post(Command::Stop);
+        self.state.common.mailbox.post(ServiceCommand::Stop);
         if self.state.common.mailbox.is_lost() {
             // Nothing wakes it any more, unless it has noticed.
             return;
@@ -548,7 +558,7 @@ impl core::fmt::Debug for Node {
     }
 }
 
-impl State {
+impl NodeState {
     /// The abstract name at which a block's owner listens.
     fn socket_name(&self, block: u16) -> Vec<u8> {
         socket_name(&self.common.settings.fabric, block)

@@ -63,23 +63,23 @@ impl Blocks {
 
 /// The numbers of this process: which are free.
 #[derive(Debug, Default)]
-pub(crate) struct Numbers(Mutex<State>);
+pub(crate) struct QpNumbers(Mutex<QpNumbersState>);
 
 #[derive(Debug)]
-struct State {
+struct QpNumbersState {
     blocks: Vec<u16>,
     /// Below this all indices have been given out.
     fresh: u32,
     freed: VecDeque<QpNumber>,
 }
 
-impl Default for State {
+impl Default for QpNumbersState {
     fn default() -> Self {
         Self { blocks: Vec::new(), fresh: 1, freed: VecDeque::new() }
     }
 }
 
-impl State {
+impl QpNumbersState {
     fn fresh(&mut self) -> Option<QpNumber> {
         let index = self.fresh;
         let block = *self.blocks.get((index / BLOCK) as usize)?;
@@ -91,7 +91,7 @@ impl State {
     }
 }
 
-impl Numbers {
+impl QpNumbers {
     /// A number that has never been used, or else the one that has rested longest. `take_block` takes another block;
     /// it is told how many there are.
     ///
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn numbers_are_unique_and_rest() {
-        let (numbers, blocks) = (Numbers::default(), Blocks::default());
+        let (numbers, blocks) = (QpNumbers::default(), Blocks::default());
         let take = || {
             numbers.take(|ordinal| {
                 let block = 1000 + u16::from(ordinal);
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_host_without_blocks_still_reuses_numbers() {
-        let numbers = Numbers::default();
+        let numbers = QpNumbers::default();
         let none = |_| Err(io::Error::from(io::ErrorKind::AddrInUse));
         assert_eq!(numbers.take(none).map_err(|error| error.kind()), Err(io::ErrorKind::AddrInUse));
         let first = numbers.take(|_| Ok(3)).expect("a number");

@@ -1,6 +1,6 @@
-//! Ports of the connection manager: each is one process's at a time.
+//! Ports of the connection manager: each belongs to one process at a time.
 //!
-//! A port is an abstract name that its owner listens at; who connects is told the owner's block, and hung up on. Ports that are
+//! A port is an abstract name that its owner listens at; who connects is told the owner's block, and hung up on. CmPorts that are
 //! given out where any will do are had in groups: ten thousand of them take a process 160 descriptors. So nobody else can have
 //! one of a group that a process has, even if that does not use it.
 
@@ -9,18 +9,18 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use super::guests::PAUSE;
-use super::mailbox::Command;
+use super::attached_peer::PAUSE;
+use super::mailbox::ServiceCommand;
 use super::message::Reply;
-use super::service::{Entry, Service, TURN};
-use super::{ALONE, Node, State};
-use crate::platform::fork::Generation;
+use super::service::{EventSource, PACKETS_PER_TURN, ServiceThread};
+use super::{ALONE, Node, NodeState};
+use crate::platform::fork::ForkGeneration;
 use crate::platform::socket::Socket;
 use crate::platform::user;
 
 /// The ports that are given out where any will do.
 pub(crate) const EPHEMERAL: core::ops::RangeInclusive<u16> = 32768..=60999;
-/// Ports in a group.
+/// CmPorts in a group.
 const GROUP: u16 = 64;
 const FIRST_GROUP: u16 = *EPHEMERAL.start() / GROUP;
 const GROUPS: u16 = *EPHEMERAL.end() / GROUP - FIRST_GROUP + 1;
@@ -29,12 +29,12 @@ const KNOWN: usize = 4096;
 
 /// A port of a port space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Port {
+pub(crate) struct CmPort {
     pub(crate) space: u8,
     pub(crate) number: u16,
 }
 
-impl Port {
+impl CmPort {
     /// The group that the port is in, if it is in one.
     fn group(self) -> Option<u16> {
         EPHEMERAL.contains(&self.number).then_some(self.number / GROUP)
@@ -52,24 +52,24 @@ impl Port {
 
 /// Where those come in who ask for a port, or for one of a group.
 #[derive(Debug, Default)]
-pub(crate) struct Door(Mutex<Opening>);
+pub(crate) struct PortListener(Mutex<PortListenerState>);
 
 #[derive(Debug, Default)]
-struct Opening {
+struct PortListenerState {
     /// `None` when it is shut. (Where there are no processes, from the beginning.)
     socket: Option<Socket>,
     /// The service thread's name for it.
     token: Option<u64>,
 }
 
-impl Door {
-    fn lock(&self) -> MutexGuard<'_, Opening> {
+impl PortListener {
+    fn lock(&self) -> MutexGuard<'_, PortListenerState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Frees the name, at once.
-    fn shut(&self, state: &State) {
-        let Opening { socket, token } = core::mem::take(&mut *self.lock());
+    fn close(&self, state: &NodeState) {
+        let PortListenerState { socket, token } = core::mem::take(&mut *self.lock());
         if let Some((epoll, socket)) = state.epoll.get().zip(socket)
             && token.is_some()
             // A child of a fork that nobody was told of may keep the socket.
@@ -78,22 +78,22 @@ impl Door {
             log::debug!("epoll_ctl: {error}");
         }
         if let Some(token) = token {
-            state.common.mailbox.post(Command::Shut { token });
+            state.common.mailbox.post(ServiceCommand::StopListening { token });
         }
     }
 }
 
 /// A group of ports that this process has.
 #[derive(Debug)]
-struct Group {
-    door: Arc<Door>,
+struct PortGroup {
+    listener: Arc<PortListener>,
     /// A bit each.
     used: u64,
     /// Where the next is looked for, so that one that was freed rests.
     next: u32,
 }
 
-impl Group {
+impl PortGroup {
     /// Takes any.
     fn take(&mut self, group: u16) -> Option<u16> {
         let first = group * GROUP;
@@ -111,16 +111,16 @@ impl Group {
 
 /// The ports of one space.
 #[derive(Debug, Default)]
-struct Space {
+struct PortSpaceState {
     single: HashSet<u16>,
-    groups: BTreeMap<u16, Group>,
+    groups: BTreeMap<u16, PortGroup>,
     /// The group that ports are taken from, if it has any.
     current: u16,
 }
 
-impl Space {
+impl PortSpaceState {
     fn has(&self, port: u16) -> bool {
-        let is_used = |group: &Group| group.used >> (port % GROUP) & 1 != 0;
+        let is_used = |group: &PortGroup| group.used >> (port % GROUP) & 1 != 0;
         self.single.contains(&port) || self.groups.get(&(port / GROUP)).is_some_and(is_used)
     }
 
@@ -136,7 +136,7 @@ impl Space {
     }
 
     /// The port is free again; a group that nobody needs is left. One is kept: the next port may be wanted soon.
-    fn free(&mut self, port: u16) -> Option<Arc<Door>> {
+    fn free(&mut self, port: u16) -> Option<Arc<PortListener>> {
         let group = self.groups.get_mut(&(port / GROUP))?;
         group.used &= !(1 << (port % GROUP));
         if group.used != 0 {
@@ -145,44 +145,44 @@ impl Space {
         let unused = self.groups.iter().filter(|(_, group)| group.used == 0).map(|(number, _)| *number);
         let unused: Vec<_> = unused.collect();
         let spare = unused.iter().find(|number| **number != self.current).filter(|_| unused.len() > 1)?;
-        self.groups.remove(spare).map(|group| group.door)
+        self.groups.remove(spare).map(|group| group.listener)
     }
 }
 
 /// The ports of this process, and what is known of others'.
 #[derive(Debug)]
-pub(crate) struct Ports {
-    spaces: Mutex<HashMap<u8, Space>>,
-    known: Mutex<HashMap<Port, u16>>,
-    process: Generation,
+pub(crate) struct CmPorts {
+    spaces: Mutex<HashMap<u8, PortSpaceState>>,
+    known: Mutex<HashMap<CmPort, u16>>,
+    process: ForkGeneration,
 }
 
-impl Default for Ports {
+impl Default for CmPorts {
     fn default() -> Self {
-        Self { spaces: Mutex::default(), known: Mutex::default(), process: Generation::current() }
+        Self { spaces: Mutex::default(), known: Mutex::default(), process: ForkGeneration::current() }
     }
 }
 
-impl Ports {
-    fn spaces(&self) -> MutexGuard<'_, HashMap<u8, Space>> {
+impl CmPorts {
+    fn spaces(&self) -> MutexGuard<'_, HashMap<u8, PortSpaceState>> {
         self.spaces.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn known(&self) -> MutexGuard<'_, HashMap<Port, u16>> {
+    fn known(&self) -> MutexGuard<'_, HashMap<CmPort, u16>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether this process has a port.
-    pub(crate) fn has(&self, port: Port) -> bool {
+    pub(crate) fn has(&self, port: CmPort) -> bool {
         self.spaces().get(&port.space).is_some_and(|space| space.has(port.number))
     }
 
     /// Who had a port when somebody asked.
-    pub(crate) fn known_owner(&self, port: Port) -> Option<u16> {
+    pub(crate) fn known_owner(&self, port: CmPort) -> Option<u16> {
         self.known().get(&port).copied()
     }
 
-    pub(crate) fn remember(&self, port: Port, owner: Option<u16>) {
+    pub(crate) fn remember(&self, port: CmPort, owner: Option<u16>) {
         let mut known = self.known();
         match owner {
             Some(block) => {
@@ -202,44 +202,44 @@ impl Ports {
 }
 
 /// A port of this process. Dropping it frees the port at once.
-pub(crate) struct PortSeat {
-    state: Arc<State>,
-    port: Port,
+pub(crate) struct PortGuard {
+    state: Arc<NodeState>,
+    port: CmPort,
     /// Of a port that is in no group.
-    door: Option<Arc<Door>>,
+    listener: Option<Arc<PortListener>>,
 }
 
-impl PortSeat {
+impl PortGuard {
     pub(crate) fn port(&self) -> u16 {
         self.port.number
     }
 }
 
-impl core::fmt::Debug for PortSeat {
+impl core::fmt::Debug for PortGuard {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_tuple("PortSeat").field(&self.port).finish()
+        f.debug_tuple("PortGuard").field(&self.port).finish()
     }
 }
 
-impl Drop for PortSeat {
+impl Drop for PortGuard {
     fn drop(&mut self) {
-        let Self { state, port, door } = self;
+        let Self { state, port, listener } = self;
         if !state.ports.process.is_current() {
             // The parent's; and another of its threads may have had the lock.
             return;
         }
         let mut spaces = state.ports.spaces();
         let Some(space) = spaces.get_mut(&port.space) else { return };
-        let unused = match door.take() {
-            Some(door) => {
+        let unused = match listener.take() {
+            Some(listener) => {
                 space.single.remove(&port.number);
-                Some(door)
+                Some(listener)
             }
             None => space.free(port.number),
         };
         // Under the lock: whoever takes the port next finds the name free.
-        if let Some(door) = unused {
-            door.shut(state);
+        if let Some(listener) = unused {
+            listener.close(state);
         }
     }
 }
@@ -250,26 +250,26 @@ impl Node {
     /// # Errors
     ///
     /// `AddrInUse` if this process or another one has it, or no port is free; or the system has no descriptor.
-    pub(crate) fn take_port(&self, space: u8, port: u16) -> io::Result<PortSeat> {
+    pub(crate) fn take_port(&self, space: u8, port: u16) -> io::Result<PortGuard> {
         // Which those are told who ask.
         self.own_block()?;
         self.ensure_service()?;
         let mut spaces = self.state.ports.spaces();
         let of_space = spaces.entry(space).or_default();
-        let port = Port { space, number: port };
-        let (port, door) = match port.group() {
+        let port = CmPort { space, number: port };
+        let (port, listener) = match port.group() {
             _ if port.number == 0 => (self.take_any_port(space, of_space)?, None),
             _ if of_space.has(port.number) => return Err(io::ErrorKind::AddrInUse.into()),
             None => {
-                let door = self.open_door(port)?;
+                let listener = self.listen_on_port(port)?;
                 of_space.single.insert(port.number);
-                (port, Some(door))
+                (port, Some(listener))
             }
             Some(group) => {
                 let group = match of_space.groups.entry(group) {
                     btree_map::Entry::Occupied(group) => group.into_mut(),
                     btree_map::Entry::Vacant(place) => {
-                        place.insert(Group { door: self.open_door(port)?, used: 0, next: 0 })
+                        place.insert(PortGroup { listener: self.listen_on_port(port)?, used: 0, next: 0 })
                     }
                 };
                 group.used |= 1 << (port.number % GROUP);
@@ -277,12 +277,12 @@ impl Node {
             }
         };
         drop(spaces);
-        Ok(PortSeat { state: Arc::clone(&self.state), port, door })
+        Ok(PortGuard { state: Arc::clone(&self.state), port, listener })
     }
 
-    fn take_any_port(&self, space: u8, of_space: &mut Space) -> io::Result<Port> {
+    fn take_any_port(&self, space: u8, of_space: &mut PortSpaceState) -> io::Result<CmPort> {
         if let Some(number) = of_space.take_any() {
-            return Ok(Port { space, number });
+            return Ok(CmPort { space, number });
         }
         // From anywhere, so that processes do not try each other's.
         let start = u16::from_ne_bytes([self.state.process[2], self.state.process[3]]);
@@ -291,12 +291,12 @@ impl Node {
             if of_space.groups.contains_key(&group) {
                 continue;
             }
-            match self.open_door(Port { space, number: group * GROUP }) {
-                Ok(door) => {
-                    of_space.groups.insert(group, Group { door, used: 0, next: 0 });
+            match self.listen_on_port(CmPort { space, number: group * GROUP }) {
+                Ok(listener) => {
+                    of_space.groups.insert(group, PortGroup { listener, used: 0, next: 0 });
                     of_space.current = group;
                     if let Some(number) = of_space.take_any() {
-                        return Ok(Port { space, number });
+                        return Ok(CmPort { space, number });
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
@@ -307,49 +307,54 @@ impl Node {
         Err(io::Error::new(io::ErrorKind::AddrInUse, message))
     }
 
-    fn open_door(&self, port: Port) -> io::Result<Arc<Door>> {
+    fn listen_on_port(&self, port: CmPort) -> io::Result<Arc<PortListener>> {
         if ALONE {
             return Ok(Arc::default());
         }
         let socket = Socket::listen(&port.name(&self.state.common.settings.fabric))?;
-        let door = Arc::new(Door(Mutex::new(Opening { socket: Some(socket), token: None })));
-        self.state.common.mailbox.post(Command::Door(Arc::clone(&door)));
-        Ok(door)
+        let listener =
+            Arc::new(PortListener(Mutex::new(PortListenerState { socket: Some(socket), token: None })));
+        self.state.common.mailbox.post(ServiceCommand::ListenOnPort(Arc::clone(&listener)));
+        Ok(listener)
     }
 }
 
-impl Service {
+impl ServiceThread {
     /// Lets those in who ask for a port that was just taken.
-    pub(crate) fn watch_door(&mut self, door: Arc<Door>) {
+    pub(crate) fn add_port_listener(&mut self, listener: Arc<PortListener>) {
         let token = self.new_token();
         {
-            let mut opening = door.lock();
-            if opening.socket.is_none() {
+            let mut listener_state = listener.lock();
+            if listener_state.socket.is_none() {
                 return;
             }
-            opening.token = Some(token);
+            listener_state.token = Some(token);
         }
-        self.resume_door(token, door);
+        self.watch_port_listener(token, listener);
     }
 
-    pub(crate) fn resume_door(&mut self, token: u64, door: Arc<Door>) {
-        let heeded = match &door.lock().socket {
-            Some(socket) => self.heed(socket, token),
+    pub(crate) fn watch_port_listener(&mut self, token: u64, listener: Arc<PortListener>) {
+        let heeded = match &listener.lock().socket {
+            Some(socket) => self.watch(socket, token),
             None => return,
         };
         if let Err(error) = heeded {
             log::warn!("epoll_ctl: {error}; a port cannot be found for now");
-            self.at(Instant::now() + PAUSE, token);
+            self.set_deadline(Instant::now() + PAUSE, token);
         }
-        self.entries.insert(token, Entry::Door(door));
+        self.sources.insert(token, EventSource::PortListener(listener));
     }
 
     /// Tells all who have come where this process is to be found. None is waited for, and none says anything.
-    pub(crate) fn answer_door(&mut self, token: u64, door: Arc<Door>) -> Option<Entry> {
+    pub(crate) fn answer_port_lookups(
+        &mut self,
+        token: u64,
+        listener: Arc<PortListener>,
+    ) -> Option<EventSource> {
         let answer = Reply::Block { block: self.state.blocks.first()? }.encode();
-        let opening = door.lock();
-        let socket = opening.socket.as_ref()?;
-        for _ in 0..TURN {
+        let listener_state = listener.lock();
+        let socket = listener_state.socket.as_ref()?;
+        for _ in 0..PACKETS_PER_TURN {
             match socket.accept() {
                 // Nothing is sent to a process of another user.
                 Ok(caller) => match caller.credentials() {
@@ -364,14 +369,14 @@ impl Service {
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
                     log::warn!("a port cannot be found: {error}");
-                    self.ignore(socket);
-                    self.at(Instant::now() + PAUSE, token);
+                    self.unwatch(socket);
+                    self.set_deadline(Instant::now() + PAUSE, token);
                     break;
                 }
             }
         }
-        drop(opening);
-        Some(Entry::Door(door))
+        drop(listener_state);
+        Some(EventSource::PortListener(listener))
     }
 }
 
@@ -381,11 +386,11 @@ mod tests {
 
     #[test]
     fn groups_are_within_the_range() {
-        assert_eq!(Port { space: 1, number: 32767 }.group(), None);
-        assert_eq!(Port { space: 1, number: 32768 }.group(), Some(FIRST_GROUP));
-        assert_eq!(Port { space: 1, number: 60999 }.group(), Some(FIRST_GROUP + GROUPS - 1));
-        assert_eq!(Port { space: 1, number: 61000 }.group(), None);
-        let name = |space, port| String::from_utf8(Port { space, number: port }.name("lab")).expect("text");
+        assert_eq!(CmPort { space: 1, number: 32767 }.group(), None);
+        assert_eq!(CmPort { space: 1, number: 32768 }.group(), Some(FIRST_GROUP));
+        assert_eq!(CmPort { space: 1, number: 60999 }.group(), Some(FIRST_GROUP + GROUPS - 1));
+        assert_eq!(CmPort { space: 1, number: 61000 }.group(), None);
+        let name = |space, port| String::from_utf8(CmPort { space, number: port }.name("lab")).expect("text");
         assert_eq!(name(3, 7471), "soft-rnic/lab/cm/3/p7471");
         assert_eq!(name(3, 32769), "soft-rnic/lab/cm/3/g512");
         assert_eq!(name(3, 61000), "soft-rnic/lab/cm/3/p61000");
@@ -393,7 +398,7 @@ mod tests {
 
     #[test]
     fn ports_of_a_group_are_given_out_in_turn_and_rest() {
-        let mut group = Group { door: Arc::default(), used: 0, next: 0 };
+        let mut group = PortGroup { listener: Arc::default(), used: 0, next: 0 };
         let first = FIRST_GROUP * GROUP;
         for at in 0..GROUP {
             assert_eq!(group.take(FIRST_GROUP), Some(first + at));
@@ -404,16 +409,16 @@ mod tests {
         assert_eq!(group.take(FIRST_GROUP), Some(first + 9));
         assert_eq!(group.take(FIRST_GROUP), Some(first + 5));
         let last = FIRST_GROUP + GROUPS - 1;
-        let mut group = Group { door: Arc::default(), used: 0, next: 0 };
+        let mut group = PortGroup { listener: Arc::default(), used: 0, next: 0 };
         let ports: Vec<_> = core::iter::from_fn(|| group.take(last)).collect();
         assert_eq!((ports.len(), ports.last()), (8, Some(EPHEMERAL.end())));
     }
 
     #[test]
     fn one_unused_group_is_kept() {
-        let mut space = Space::default();
+        let mut space = PortSpaceState::default();
         for number in [FIRST_GROUP, FIRST_GROUP + 1, FIRST_GROUP + 2] {
-            space.groups.insert(number, Group { door: Arc::default(), used: 1, next: 1 });
+            space.groups.insert(number, PortGroup { listener: Arc::default(), used: 1, next: 1 });
         }
         space.current = FIRST_GROUP + 1;
         let port = |number: u16| (FIRST_GROUP + number) * GROUP;

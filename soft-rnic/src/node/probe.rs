@@ -1,4 +1,4 @@
-//! Whether the system lets this process copy from and to the memory of a peer.
+//! A probe whether `process_vm_writev` and `process_vm_readv` reach the memory of a peer.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,37 +20,43 @@ pub(crate) fn random() -> [u8; 16] {
 
 /// Writes a random number to where the peer says that it has its segment, and looks for it in the segment; then
 /// reads it back. So it is certain that the process number is the peer's.
-pub(crate) fn probe(pid: u32, segment: &Segment, offset: u64, address: u64, told: &AtomicBool) -> Option<Vm> {
+pub(crate) fn probe(
+    pid: u32,
+    segment: &Segment,
+    offset: u64,
+    address: u64,
+    warned: &AtomicBool,
+) -> Option<Vm> {
     let Some(vm) = Vm::of(pid) else {
-        tell(told, pid, "it is in another pid namespace");
+        warn_vm_unavailable(warned, pid, "it is in another pid namespace");
         return None;
     };
     match try_out(vm, segment, offset, address) {
         Ok(true) => Some(vm),
         Ok(false) => {
-            tell(told, pid, "its memory is not where it says");
+            warn_vm_unavailable(warned, pid, "its memory is not where it says");
             None
         }
         Err(VmError::Gone) => None,
         Err(VmError::Forbidden(error)) => {
             let error = std::io::Error::from_raw_os_error(error);
-            tell(told, pid, &format!("{}: {error}", vm::reason(pid)));
+            warn_vm_unavailable(warned, pid, &format!("{}: {error}", vm::reason(pid)));
             None
         }
         Err(VmError::Fault) => {
-            tell(told, pid, "its memory cannot be reached");
+            warn_vm_unavailable(warned, pid, "its memory cannot be reached");
             None
         }
         Err(VmError::Failed(error)) => {
-            tell(told, pid, &std::io::Error::from_raw_os_error(error).to_string());
+            warn_vm_unavailable(warned, pid, &std::io::Error::from_raw_os_error(error).to_string());
             None
         }
     }
 }
 
 /// Says so once a process.
-pub(crate) fn tell(told: &AtomicBool, pid: u32, reason: &str) {
-    if !told.swap(true, Ordering::Relaxed) {
+pub(crate) fn warn_vm_unavailable(warned: &AtomicBool, pid: u32, reason: &str) {
+    if !warned.swap(true, Ordering::Relaxed) {
         log::warn!(
             "process_vm_writev to process {pid} is not possible ({reason}); payload takes a slower path through \
              that process"

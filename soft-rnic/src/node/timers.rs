@@ -7,9 +7,9 @@ use std::time::Instant;
 
 /// Times and queue pairs, earliest first.
 #[derive(Debug)]
-pub(crate) struct Timers(Mutex<BinaryHeap<Reverse<(Instant, u32)>>>);
+pub(crate) struct RetryTimers(Mutex<BinaryHeap<Reverse<(Instant, u32)>>>);
 
-impl Default for Timers {
+impl Default for RetryTimers {
     fn default() -> Self {
         Self(Mutex::new(BinaryHeap::with_capacity(USUAL)))
     }
@@ -18,7 +18,7 @@ impl Default for Timers {
 /// Times that are usually there, at most: posting seldom allocates.
 const USUAL: usize = 64;
 
-impl Timers {
+impl RetryTimers {
     /// Adds a time. True if it is now the earliest.
     pub(crate) fn add(&self, when: Instant, queue_pair: u32) -> bool {
         let mut heap = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn times_come_in_order() {
-        let (timers, start) = (Timers::default(), Instant::now());
+        let (timers, start) = (RetryTimers::default(), Instant::now());
         let after = |micros| start + Duration::from_micros(micros);
         assert!(timers.add(after(20), 2));
         assert!(!timers.add(after(30), 3));

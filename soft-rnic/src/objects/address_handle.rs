@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 use rdma_mummy_sys::types::{ibv_ah_attr, ibv_gid};
 
-use super::context::{Context, Counted};
-use super::held::Held;
+use super::context::{Context, CountGuard};
 use super::protection_domain::Pd;
+use super::use_ref::UseRef;
 
 /// An address handle.
 #[derive(Debug)]
 pub(crate) struct AddressHandle {
-    counted: Counted,
-    pd: Held<Pd>,
+    counted: CountGuard,
+    pd: UseRef<Pd>,
     dgid: [u8; 16],
     attributes: Address,
 }
@@ -66,7 +66,7 @@ impl AddressHandle {
         let address = check_route(context, attributes)?;
         let counted = context.count(|counts| &counts.ah, context.rnic().limits().max_ah)?;
         let dgid = gid_bytes(attributes.grh.dgid);
-        Ok(Self { counted, pd: Held::new(pd), dgid, attributes: address })
+        Ok(Self { counted, pd: UseRef::new(pd), dgid, attributes: address })
     }
 
     pub(crate) fn context(&self) -> &Arc<Context> {

@@ -1,4 +1,4 @@
-//! Posting with `ibv_wr_start`, `ibv_wr_*`, `ibv_wr_set_*` and `ibv_wr_complete`.
+//! PostingGuard with `ibv_wr_start`, `ibv_wr_*`, `ibv_wr_set_*` and `ibv_wr_complete`.
 //!
 //! `ibv_wr_start` takes the queue pair's posting lock and `ibv_wr_complete` or `ibv_wr_abort` gives it back, as the manual
 //! page says of threads. What goes wrong between is told by `ibv_wr_complete`, and then nothing is posted.
@@ -17,20 +17,20 @@ use rdma_mummy_sys::types::{
 use spin::mutex::SpinMutexGuard;
 
 use super::post::{VALUE_GIVEN, bind_fields, brings_back, destination, is_of_window, type_has};
-use super::send_queue::{Head, Poster, Refusal};
+use super::send_queue::{PostErrno, SendQueueProducer, SendRequestHeader};
 use super::{Qp, Spin};
 use crate::verbs::queue_pair::qp_of_ex;
 
 /// A list that is being built.
 #[derive(Debug, Default)]
-pub(crate) struct Builder {
+pub(crate) struct WrListBuilder {
     tail: u32,
     /// The first thing that went wrong.
-    error: Refusal,
+    error: PostErrno,
 }
 
 /// The right to post.
-pub(super) type Posting<'a> = SpinMutexGuard<'a, Builder, spin::Yield>;
+pub(super) type PostingGuard<'a> = SpinMutexGuard<'a, WrListBuilder, spin::Yield>;
 
 /// Whom a list is open to; nobody has number 0.
 #[inline]
@@ -42,7 +42,7 @@ fn this_thread() -> usize {
 impl Qp {
     /// Waits for the right to post. A list that this thread has left open is dropped.
     #[inline]
-    pub(super) fn posting(&self) -> Posting<'_> {
+    pub(super) fn posting(&self) -> PostingGuard<'_> {
         match self.builder.try_lock() {
             Some(posting) => posting,
             None => self.wait_to_post(),
@@ -50,7 +50,7 @@ impl Qp {
     }
 
     #[cold]
-    fn wait_to_post(&self) -> Posting<'_> {
+    fn wait_to_post(&self) -> PostingGuard<'_> {
         self.drop_own_list();
         self.builder.lock()
     }
@@ -60,7 +60,7 @@ impl Qp {
     /// # Errors
     ///
     /// `EBUSY`: the list stays open.
-    pub(super) fn stop_posting(&self) -> Result<Posting<'_>, Refusal> {
+    pub(super) fn stop_posting(&self) -> Result<PostingGuard<'_>, PostErrno> {
         self.drop_own_list();
         let begin = Instant::now();
         loop {
@@ -100,7 +100,7 @@ impl Qp {
 /// # Safety
 ///
 /// The lock is held for that list, and nothing is done with the builder any more.
-unsafe fn close(list: &core::sync::atomic::AtomicUsize, builder: &Spin<Builder>) {
+unsafe fn close(list: &core::sync::atomic::AtomicUsize, builder: &Spin<WrListBuilder>) {
     list.store(0, Relaxed);
     // SAFETY: the caller's promise.
     unsafe { builder.force_unlock() };
@@ -181,7 +181,10 @@ pub(crate) fn install(ex: &mut ibv_qp_ex, operations: u64) {
 ///
 /// `qp` is a queue pair of this device whose list this thread has opened.
 #[inline(always)]
-unsafe fn build(qp: *mut ibv_qp_ex, step: impl FnOnce(&Arc<Qp>, &mut Poster<'_>) -> Result<(), Refusal>) {
+unsafe fn build(
+    qp: *mut ibv_qp_ex,
+    step: impl FnOnce(&Arc<Qp>, &mut SendQueueProducer<'_>) -> Result<(), PostErrno>,
+) {
     // SAFETY: the caller's queue pair; `start` took the lock and nobody gave it back, so builder and poster are this
     // thread's.
     unsafe {
@@ -220,7 +223,8 @@ unsafe fn append(
             }
             // Whether data are inline, the setter says.
             let send_flags = send_flags & !ibv_send_flags::IBV_SEND_INLINE.0;
-            let request = poster.add(Head { wr_id, opcode, send_flags, imm_data, rkey, remote_addr })?;
+            let request =
+                poster.add(SendRequestHeader { wr_id, opcode, send_flags, imm_data, rkey, remote_addr })?;
             if let Some(operands) = operands {
                 request.operands = operands;
             }
@@ -254,7 +258,7 @@ unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
         if qp.list.load(Relaxed) == 0 {
             return libc::EINVAL;
         }
-        let Builder { tail, error } = *qp.builder.as_mut_ptr();
+        let WrListBuilder { tail, error } = *qp.builder.as_mut_ptr();
         if error == 0 {
             qp.send_queue.poster(qp.caps.max_send_wr).resume(tail).commit();
         }
@@ -410,7 +414,7 @@ unsafe extern "C" fn set_sge_list(qp: *mut ibv_qp_ex, num_sge: usize, sg_list: *
 }
 
 /// Whether there is a request that inline data can be given to.
-fn check_inline(poster: &mut Poster<'_>) -> Result<(), Refusal> {
+fn check_inline(poster: &mut SendQueueProducer<'_>) -> Result<(), PostErrno> {
     let takes =
         |opcode| !brings_back(opcode) && !is_of_window(opcode) && opcode != ibv_wr_opcode::IBV_WR_FLUSH;
     poster.last_added().filter(|request| takes(request.opcode)).map(|_| ()).ok_or(libc::EINVAL)

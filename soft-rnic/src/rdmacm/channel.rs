@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rdma_mummy_sys::types::rdma_event_channel;
 
 use crate::cm::{Channel, Manager};
-use crate::objects::object::Object;
+use crate::objects::c_object::CObject;
 use crate::platform::errno;
 
 /// What belongs to an event channel.
@@ -16,7 +16,7 @@ pub(super) struct State {
     pub(super) channel: Arc<Channel>,
 }
 
-type ChannelObject = Object<rdma_event_channel, State>;
+type ChannelObject = CObject<rdma_event_channel, State>;
 
 /// # Safety
 ///

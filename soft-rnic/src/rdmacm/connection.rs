@@ -8,7 +8,7 @@ use rdma_mummy_sys::types::*;
 use super::id::{Id, id_of, name};
 use super::{ece, event, finish, queue_pair, resolve};
 use crate::cm::{Data, Ece, Parameters};
-use crate::objects::setup::Setup;
+use crate::objects::setup::ProcessSetup;
 
 /// The reason of a rejection: the program's own.
 const CONSUMER_DEFINED: u8 = 28;
@@ -30,7 +30,7 @@ pub(super) unsafe extern "C" fn listen(id: *mut rdma_cm_id, backlog: c_int) -> c
 
 /// How many reads and atomics a queue pair can have under way, in either direction.
 fn most_depth() -> u8 {
-    Setup::get().map_or(u8::MAX, |setup| setup.limits.max_qp_rd_atom.min(u32::from(u8::MAX)) as u8)
+    ProcessSetup::get().map_or(u8::MAX, |setup| setup.limits.max_qp_rd_atom.min(u32::from(u8::MAX)) as u8)
 }
 
 /// The program's parameters, if they can be kept.

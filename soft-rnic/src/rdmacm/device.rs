@@ -9,16 +9,16 @@ use rdma_mummy_sys::verbs;
 
 use super::{check_pointer, lib};
 use crate::objects::device::Device;
-use crate::objects::setup::Setup;
+use crate::objects::setup::ProcessSetup;
 use crate::platform::errno;
-use crate::platform::fork::Generation;
+use crate::platform::fork::ForkGeneration;
 use crate::verbs::context::context_of;
 
 /// An open device. The process keeps it open, as `man rdma_get_devices` says; one that has failed is opened anew for who comes
 /// next, and closed when the last of its ids has gone, and the last list that names it.
 struct OpenDevice {
     number: u8,
-    process: Generation,
+    process: ForkGeneration,
     context: *mut ibv_context,
     domain: Mutex<Weak<Domain>>,
 }
@@ -55,7 +55,7 @@ impl OpenDevice {
         }
         // SAFETY: the device lives as long as the process.
         let context = check_pointer(unsafe { (lib().ibv_open_device)(device.object()) })?;
-        let process = Generation::current();
+        let process = ForkGeneration::current();
         let new = Arc::new(Self { number: device.number, process, context, domain: Mutex::default() });
         open.push(Arc::clone(&new));
         Ok(new)
@@ -136,7 +136,7 @@ impl Drop for Domain {
 
 /// The contexts of all devices that can be opened, with a null pointer behind.
 pub(super) unsafe extern "C" fn get_devices(count: *mut c_int) -> *mut *mut ibv_context {
-    let setup = match Setup::get() {
+    let setup = match ProcessSetup::get() {
         Ok(setup) => setup,
         Err(error) => {
             log::error!("{error}");

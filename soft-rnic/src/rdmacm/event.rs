@@ -10,7 +10,7 @@ use super::id::{self, Id, id_of, of_uid};
 use super::multicast::{self, Membership};
 use super::{connection, finish, queue_pair, resolve};
 use crate::cm::{Data, Details, Event, Kind};
-use crate::objects::object::Object;
+use crate::objects::c_object::CObject;
 use crate::platform::errno;
 
 /// What belongs to an event, besides what C sees.
@@ -22,7 +22,7 @@ struct Told {
     private_data: Data,
 }
 
-type EventObject = Object<rdma_cm_event, Told>;
+type EventObject = CObject<rdma_cm_event, Told>;
 
 /// What is to be told, as it is made.
 struct Telling {

@@ -13,7 +13,7 @@ use super::multicast::Membership;
 use super::names::Answer;
 use super::{event, finish};
 use crate::cm::{Ece, IdNumber, Manager, PortSpace};
-use crate::objects::object::Object;
+use crate::objects::c_object::CObject;
 
 /// What belongs to an id, besides what C sees.
 pub(super) struct Id {
@@ -29,7 +29,7 @@ pub(super) struct Id {
 pub(super) struct Settings {
     /// It was created without a channel: it has one of its own, and calls wait for their event.
     pub(super) is_synchronous: bool,
-    /// Kept for its default protection domain, once the id is bound to a device.
+    /// OwnedFile for its default protection domain, once the id is bound to a device.
     pub(super) domain: Option<Arc<Domain>>,
     pub(super) initiator_depth: u8,
     pub(super) responder_resources: u8,
@@ -45,7 +45,7 @@ pub(super) struct Settings {
     pub(super) names: Answer,
 }
 
-type IdObject = Object<rdma_cm_id, Id>;
+type IdObject = CObject<rdma_cm_id, Id>;
 
 impl Id {
     pub(super) fn number(&self) -> IdNumber {

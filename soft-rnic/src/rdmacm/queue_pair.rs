@@ -8,7 +8,7 @@ use rdma_mummy_sys::verbs;
 
 use super::id::{Id, id_of};
 use super::{check, check_pointer, ece, finish, lib};
-use crate::objects::setup::Setup;
+use crate::objects::setup::ProcessSetup;
 
 /// What a queue pair of an id takes of inline data at least: one entry's room, which programs count on that ask for none.
 const LEAST_INLINE: u32 = 16;
@@ -126,7 +126,7 @@ unsafe fn create(id: *mut rdma_cm_id, attr: &mut ibv_qp_init_attr_ex) -> Result<
         let receive = length((*id).recv_cq, attr.recv_cq, attr.cap.max_recv_wr);
         create_cqs(id, send, receive)?;
         if attr.cap.max_send_wr != 0 {
-            let possible = Setup::get().map_or(0, |setup| setup.limits.max_inline_data);
+            let possible = ProcessSetup::get().map_or(0, |setup| setup.limits.max_inline_data);
             attr.cap.max_inline_data = attr.cap.max_inline_data.max(LEAST_INLINE.min(possible));
         }
         if attr.send_cq.is_null() {

@@ -8,7 +8,7 @@ use rdma_mummy_sys::types as c;
 use super::message::{LEAST_SLOTS, LONGEST, SHORTEST};
 use super::queues::Shape;
 use super::socket::{Phase, State};
-use crate::objects::setup::Setup;
+use crate::objects::setup::ProcessSetup;
 
 /// `SOL_RDMA` and its options, of `rdma/rsocket.h`.
 pub(super) const SOL_RDMA: c_int = 0x10000;
@@ -81,7 +81,7 @@ impl Options {
             let length = (bytes.unsigned_abs() / slots.unsigned_abs()).next_multiple_of(64);
             length.clamp(SHORTEST, self.segment.unsigned_abs())
         };
-        let most = Setup::get().map_or(0, |setup| setup.limits.max_inline_data);
+        let most = ProcessSetup::get().map_or(0, |setup| setup.limits.max_inline_data);
         Shape {
             send_slots: self.send_slots as u16,
             send_length: length(self.send_bytes, self.send_slots),

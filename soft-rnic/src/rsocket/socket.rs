@@ -18,7 +18,7 @@ use super::stream::Stream;
 use super::wait::{self, Bell, Bells, Deadline};
 use crate::cm::{Channel, IdNumber, Manager, PortSpace};
 use crate::platform::errno;
-use crate::platform::fork::{Descriptor, Generation};
+use crate::platform::fork::{ForkGeneration, ForkSafeFd};
 
 /// What ids are called here: each has a channel of its own, so that nobody asks.
 pub(super) const UID: u64 = 1;
@@ -93,8 +93,8 @@ pub(super) struct State {
 
 /// An rsocket. Its number is that of a descriptor which is readable when there is something to see to.
 pub(super) struct Socket {
-    epoll: Descriptor,
-    pub(super) process: Generation,
+    epoll: ForkSafeFd,
+    pub(super) process: ForkGeneration,
     state: Mutex<State>,
 }
 
@@ -102,7 +102,7 @@ impl Socket {
     /// A new one: unconnected, or that of a connection request.
     pub(super) fn create(manager: Arc<Manager>, family: c_int, options: Options) -> Result<Self, c_int> {
         let refused = |error: io::Error| errno::refused("rsocket", &error);
-        let epoll = Descriptor::open(|| epoll::create(epoll::CreateFlags::CLOEXEC)).map_err(refused)?;
+        let epoll = ForkSafeFd::open(|| epoll::create(epoll::CreateFlags::CLOEXEC)).map_err(refused)?;
         let channel = manager.channel().map_err(refused)?;
         wait::make_nonblocking(channel.descriptor())?;
         let id = manager.create(&channel, UID, PortSpace::Tcp, ibv_qp_type::IBV_QPT_RC)?;
@@ -122,7 +122,7 @@ impl Socket {
             mapped: Vec::new(),
             bells: Bells::default(),
         };
-        let socket = Self { epoll, process: Generation::current(), state: Mutex::new(state) };
+        let socket = Self { epoll, process: ForkGeneration::current(), state: Mutex::new(state) };
         socket.watch(socket.locked().channel.descriptor())?;
         Ok(socket)
     }

@@ -115,7 +115,7 @@ impl Stream {
                 break;
             }
         }
-        self.settle();
+        self.full_fence();
         has_changed
     }
 
@@ -179,11 +179,11 @@ impl Stream {
     /// A slot was read, and can be received into again.
     fn give_back(&mut self, slot: u16) {
         let is_posted = self.queues.receive(slot).is_ok();
-        self.is_broken |= !(is_posted && self.window.owe());
+        self.is_broken |= !(is_posted && self.window.note_received());
     }
 
     /// Says what is to be said.
-    fn settle(&mut self) {
+    fn full_fence(&mut self) {
         let can_send = |this: &Self| !this.is_broken && this.window.has_room() && this.queues.has_room();
         while self.is_open && self.can_send_bytes() {
             let Some((kind, bytes)) = self.untold.pop_front() else { break };
@@ -212,7 +212,7 @@ impl Stream {
         if self.end == End::Open {
             self.end = End::Wanted;
         }
-        self.settle();
+        self.full_fence();
     }
 
     /// Sends as much as there is room for; how much.
@@ -269,7 +269,7 @@ impl Stream {
                 self.give_back(slot);
             }
         }
-        self.settle();
+        self.full_fence();
         before - pieces.left()
     }
 
@@ -277,7 +277,7 @@ impl Stream {
     pub(super) fn tell(&mut self, kind: Kind, bytes: &[u8]) {
         assert!(bytes.len() <= self.message as usize, "the shortest message is longer");
         self.untold.push_back((kind, bytes.to_vec()));
-        self.settle();
+        self.full_fence();
     }
 
     /// Whether more than all that the other side takes note of has yet to be told, as it does not listen.
@@ -288,7 +288,7 @@ impl Stream {
     /// The other side is ready: from now on messages may be sent.
     pub(super) fn open(&mut self) {
         self.is_open = true;
-        self.settle();
+        self.full_fence();
     }
 
     /// Where the other side has its memory of these offsets.

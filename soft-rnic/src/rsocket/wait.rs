@@ -14,12 +14,12 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
 use crate::platform::errno;
-use crate::platform::fork::{Descriptor, Generation};
+use crate::platform::fork::{ForkGeneration, ForkSafeFd};
 
 /// What a thread is woken by.
 pub(super) struct Bell {
-    file: Descriptor,
-    process: Generation,
+    file: ForkSafeFd,
+    process: ForkGeneration,
 }
 
 thread_local! {
@@ -39,9 +39,9 @@ impl Bell {
             {
                 return Ok(Arc::clone(bell));
             }
-            let file = Descriptor::open(|| eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK));
+            let file = ForkSafeFd::open(|| eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK));
             let file = file.map_err(|error| errno::refused("eventfd", &error))?;
-            let bell = Arc::new(Self { file, process: Generation::current() });
+            let bell = Arc::new(Self { file, process: ForkGeneration::current() });
             *own = Some(Arc::clone(&bell));
             Ok(bell)
         })

@@ -18,12 +18,12 @@ pub(super) struct Window {
     credits: u32,
     /// Our receives, and how many of them the other side does not know to be free again.
     ours: u32,
-    owed: u32,
+    unreturned_credits: u32,
 }
 
 impl Window {
     pub(super) fn new(ours: u16, theirs: u16) -> Self {
-        Self { theirs: theirs.into(), credits: theirs.into(), ours: ours.into(), owed: 0 }
+        Self { theirs: theirs.into(), credits: theirs.into(), ours: ours.into(), unreturned_credits: 0 }
     }
 
     pub(super) fn has_room_for_data(&self) -> bool {
@@ -37,9 +37,9 @@ impl Window {
     /// A message is sent; it says that so many receives were posted.
     pub(super) fn send(&mut self) -> u16 {
         self.credits -= 1;
-        let owed = self.owed.min(u16::MAX.into());
-        self.owed -= owed;
-        owed as u16
+        let unreturned_credits = self.unreturned_credits.min(u16::MAX.into());
+        self.unreturned_credits -= unreturned_credits;
+        unreturned_credits as u16
     }
 
     /// The other side has posted so many; `false` if it cannot have.
@@ -51,14 +51,14 @@ impl Window {
 
     /// A receive was posted anew; `false` if the other side sends without credits.
     #[must_use]
-    pub(super) fn owe(&mut self) -> bool {
-        self.owed += 1;
-        self.owed <= self.ours
+    pub(super) fn note_received(&mut self) -> bool {
+        self.unreturned_credits += 1;
+        self.unreturned_credits <= self.ours
     }
 
     /// Whether the other side is to be told of receives now.
     pub(super) fn is_due(&self) -> bool {
-        self.owed >= self.ours / 4
+        self.unreturned_credits >= self.ours / 4
     }
 }
 
@@ -93,7 +93,7 @@ mod tests {
             }
             side.received.remove(unread);
             side.data += u32::from(is_data);
-            assert!(side.window.owe());
+            assert!(side.window.note_received());
             if side.window.is_due() {
                 assert!(side.window.has_room(), "what was read can always be told");
                 send(side, other, false);
@@ -141,7 +141,7 @@ mod tests {
             for side in &sides {
                 assert!(side.window.has_room_for_data(), "{:?}", side.window);
             }
-            let total = |a: &Window, b: &Window| (a.credits + b.owed, b.ours);
+            let total = |a: &Window, b: &Window| (a.credits + b.unreturned_credits, b.ours);
             let [a, b] = &sides;
             assert_eq!(total(&a.window, &b.window).0, total(&a.window, &b.window).1);
             assert_eq!(total(&b.window, &a.window).0, total(&b.window, &a.window).1);
@@ -153,7 +153,7 @@ mod tests {
         let mut window = Window::new(16, 16);
         assert!(!window.gain(1));
         let mut window = Window::new(16, 16);
-        assert!((0..16).all(|_| window.owe()));
-        assert!(!window.owe());
+        assert!((0..16).all(|_| window.note_received()));
+        assert!(!window.note_received());
     }
 }

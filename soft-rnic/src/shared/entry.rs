@@ -1,85 +1,86 @@
 //! The entries of the tables of a segment: a memory region, a queue pair, a shared receive queue.
 //!
-//! What the owner says about an object is a *card*: plain values, written while the entry's gate is closed.
+//! An entry holds a *descriptor* of its object: plain values that the owner writes while the entry's
+//! generation is invalid.
 
-use super::gate::{Gate, Keeper, Pass};
+use super::generation::{Generation, GenerationSnapshot, GenerationWriter};
 use crate::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release};
 
-/// Turns a card into words and back.
-pub(crate) trait Card<const WORDS: usize>: Sized {
+/// Encodes a descriptor as the words of its entry, and back.
+pub(crate) trait DescriptorWords<const WORDS: usize>: Sized {
     fn to_words(&self) -> [u64; WORDS];
     fn from_words(words: [u64; WORDS]) -> Self;
 }
 
-/// Words that a gate guards.
+/// Words that a generation guards.
 #[derive(Debug)]
 #[repr(C)]
-struct Guarded<const WORDS: usize> {
-    gate: Gate,
+struct GenerationGuarded<const WORDS: usize> {
+    generation: Generation,
     words: [AtomicU64; WORDS],
 }
 
-impl<const WORDS: usize> Guarded<WORDS> {
-    fn publish(&self, keeper: &mut Keeper, label: u8, card: &impl Card<WORDS>) {
-        keeper.close(&self.gate);
-        for (word, value) in self.words.iter().zip(card.to_words()) {
+impl<const WORDS: usize> GenerationGuarded<WORDS> {
+    fn publish(&self, writer: &mut GenerationWriter, label: u8, descriptor: &impl DescriptorWords<WORDS>) {
+        writer.invalidate(&self.generation);
+        for (word, value) in self.words.iter().zip(descriptor.to_words()) {
             word.store(value, Relaxed);
         }
-        keeper.open(&self.gate, label);
+        writer.validate(&self.generation, label);
     }
 
-    fn read<C: Card<WORDS>>(&self) -> Option<(Pass, C)> {
-        let pass = self.gate.enter()?;
-        Some((pass, C::from_words(core::array::from_fn(|word| self.words[word].load(Relaxed)))))
+    fn read<C: DescriptorWords<WORDS>>(&self) -> Option<(GenerationSnapshot, C)> {
+        let snapshot = self.generation.snapshot()?;
+        Some((snapshot, C::from_words(core::array::from_fn(|word| self.words[word].load(Relaxed)))))
     }
 
     #[cfg(all(test, loom))]
     fn new() -> Self {
-        Self { gate: Gate::default(), words: core::array::from_fn(|_| AtomicU64::new(0)) }
+        Self { generation: Generation::default(), words: core::array::from_fn(|_| AtomicU64::new(0)) }
     }
 }
 
-/// Makes an entry with a card: `publish`, `withdraw`, `read`, `holds`.
-macro_rules! guarded_entry {
-    ($Entry:ident, $Card:ident, $words:literal) => {
+/// Makes an entry with a descriptor: `publish`, `withdraw`, `read`, `is_current`.
+macro_rules! descriptor_entry {
+    ($Entry:ident, $Descriptor:ident, $words:literal) => {
         impl $Entry {
-            /// Owner: closes the gate, writes the card, opens the gate. Marks of the former card are still to
+            /// Owner: invalidates the generation, writes the descriptor, validates the generation. Hazards of the former descriptor are still to
             /// be waited for where they matter.
-            pub(crate) fn publish(&self, keeper: &mut Keeper, label: u8, card: &$Card) {
-                self.guarded.publish(keeper, label, card);
+            pub(crate) fn publish(&self, writer: &mut GenerationWriter, label: u8, descriptor: &$Descriptor) {
+                self.guarded.publish(writer, label, descriptor);
             }
 
-            /// Owner: closes the gate.
-            pub(crate) fn withdraw(&self, keeper: &mut Keeper) {
-                keeper.close(&self.guarded.gate);
+            /// Owner: invalidates the generation.
+            pub(crate) fn withdraw(&self, writer: &mut GenerationWriter) {
+                writer.invalidate(&self.guarded.generation);
             }
 
-            /// Peer: the card. It is whole only if the pass still [`holds`](Self::holds) after a mark was
+            /// Peer: the descriptor. It is whole only if the snapshot is still [current](Self::is_current) after a hazard was
             /// published.
             #[inline]
-            pub(crate) fn read(&self) -> Option<(Pass, $Card)> {
-                self.guarded.read::<$Card>()
+            pub(crate) fn read(&self) -> Option<(GenerationSnapshot, $Descriptor)> {
+                self.guarded.read::<$Descriptor>()
             }
 
-            /// Peer: whether the card has not changed.
+            /// Peer: whether the descriptor has not changed.
             #[allow(dead_code, reason = "a shared queue lives as long as those that use it")]
             #[inline]
-            pub(crate) fn holds(&self, pass: Pass) -> bool {
-                self.guarded.gate.holds(pass)
+            pub(crate) fn is_current(&self, snapshot: GenerationSnapshot) -> bool {
+                self.guarded.generation.is_current(snapshot)
             }
         }
     };
 }
 
-/// A memory region, under its key's index. The gate's label is the key's tag.
+/// A memory region, under its key's index. The generation's label is the key's tag.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct MrEntry {
-    guarded: Guarded<5>,
+    guarded: GenerationGuarded<5>,
     unused: [AtomicU64; 2],
 }
 
-/// For whom a region's card is good, in the word that names a protection domain.
+/// For whom a region's descriptor is good, in the word that names a protection domain.
 ///
 /// A window's differs from every domain's number: so nobody takes its key for one of local memory, and a comparison with
 /// a domain, which is all that most transfers make, sends whoever has one the long way.
@@ -91,10 +92,12 @@ pub(crate) mod domain {
     /// Domains have numbers below this.
     pub(crate) const END: u32 = OF_QUEUE_PAIR;
 
-    /// Whether a card is good for requests that come to this queue pair, of this domain.
+    /// Whether a descriptor is good for requests that come to this queue pair, of this domain.
     #[inline]
-    pub(crate) fn serves(card: u32, pd: u32, qpn: u32) -> bool {
-        card == pd || (card & WINDOW != 0 && card == window(pd, (card & OF_QUEUE_PAIR != 0).then_some(qpn)))
+    pub(crate) fn serves(descriptor: u32, pd: u32, qpn: u32) -> bool {
+        descriptor == pd
+            || (descriptor & WINDOW != 0
+                && descriptor == window(pd, (descriptor & OF_QUEUE_PAIR != 0).then_some(qpn)))
     }
 
     /// A window's word: of a domain, or of one queue pair.
@@ -105,7 +108,7 @@ pub(crate) mod domain {
 
 /// What peers may know about a memory region, or a window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct MrCard {
+pub(crate) struct MrDescriptor {
     /// The first address by which peers name the region.
     pub(crate) iova: u64,
     pub(crate) length: u64,
@@ -116,12 +119,12 @@ pub(crate) struct MrCard {
     /// `ibv_access_flags`.
     pub(crate) access: u32,
     /// The shareable memory that the region lies in, plus one; 0 if in none.
-    pub(crate) share: u32,
-    /// How often `share` has been given to other memory.
-    pub(crate) share_epoch: u32,
+    pub(crate) export: u32,
+    /// How often `export` has been given to other memory.
+    pub(crate) export_epoch: u32,
 }
 
-/// Bits of a card's `access` that are no `ibv_access_flags`: those end below, with `IBV_ACCESS_OPTIONAL_RANGE`.
+/// Bits of a descriptor's `access` that are no `ibv_access_flags`: those end below, with `IBV_ACCESS_OPTIONAL_RANGE`.
 pub(crate) mod kind {
     /// A null region: it has no memory, and its length counts for nothing.
     pub(crate) const NULL: u32 = 1 << 31;
@@ -129,7 +132,7 @@ pub(crate) mod kind {
     pub(crate) const OWNER_ONLY: u32 = 1 << 30;
 }
 
-impl MrCard {
+impl MrDescriptor {
     /// Whether it is a null region's.
     pub(crate) fn is_null(&self) -> bool {
         self.access & kind::NULL != 0
@@ -143,7 +146,7 @@ impl MrCard {
     }
 }
 
-impl Card<5> for MrCard {
+impl DescriptorWords<5> for MrDescriptor {
     fn to_words(&self) -> [u64; 5] {
         let low_high = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
         [
@@ -151,28 +154,28 @@ impl Card<5> for MrCard {
             self.length,
             self.address,
             low_high(self.pd, self.access),
-            low_high(self.share, self.share_epoch),
+            low_high(self.export, self.export_epoch),
         ]
     }
 
-    fn from_words([iova, length, address, pd_access, share]: [u64; 5]) -> Self {
+    fn from_words([iova, length, address, pd_access, export]: [u64; 5]) -> Self {
         Self {
             iova,
             length,
             address,
             pd: pd_access as u32,
             access: (pd_access >> 32) as u32,
-            share: share as u32,
-            share_epoch: (share >> 32) as u32,
+            export: export as u32,
+            export_epoch: (export >> 32) as u32,
         }
     }
 }
 
-guarded_entry!(MrEntry, MrCard, 5);
+descriptor_entry!(MrEntry, MrDescriptor, 5);
 
 /// Where the slots of a receive queue lie in the segment. A peer checks that they do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct SlotsCard {
+pub(crate) struct SlotsDescriptor {
     pub(crate) offset: u64,
     pub(crate) count: u32,
     /// Bytes from one slot to the next.
@@ -195,7 +198,7 @@ pub(crate) mod notice {
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct QpEntry {
-    guarded: Guarded<15>,
+    guarded: GenerationGuarded<15>,
     /// By peers: the slot of the receive queue that the next message takes (of queue pairs without a shared one).
     cursor: AtomicU32,
     /// By the connected peer, and by the owner when it becomes ready to receive: the next packet's number.
@@ -205,9 +208,9 @@ pub(crate) struct QpEntry {
     unused: [AtomicU32; 13],
 }
 
-/// What peers may know about a queue pair. The gate's label is its state (`ibv_qp_state`).
+/// What peers may know about a queue pair. The generation's label is its state (`ibv_qp_state`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct QpCard {
+pub(crate) struct QpDescriptor {
     pub(crate) qpn: u32,
     /// Of a connected queue pair: the only one that it listens to.
     pub(crate) dest_qpn: u32,
@@ -221,7 +224,7 @@ pub(crate) struct QpCard {
     pub(crate) min_rnr_timer: u8,
     pub(crate) max_dest_rd_atomic: u8,
     pub(crate) qkey: u32,
-    pub(crate) slots: SlotsCard,
+    pub(crate) slots: SlotsDescriptor,
     /// The shared receive queue's index plus one; 0 if it has its own.
     pub(crate) srq: u32,
     /// The ring of slot numbers, if its messages do not fill one slot after the other: an [`super::ring::IndexRing`] of `ring_words`
@@ -242,7 +245,7 @@ pub(crate) struct QpCard {
     pub(crate) xrcd: [u64; 2],
 }
 
-impl Card<15> for QpCard {
+impl DescriptorWords<15> for QpDescriptor {
     fn to_words(&self) -> [u64; 15] {
         let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
         let small = u64::from_le_bytes([
@@ -293,7 +296,7 @@ impl Card<15> for QpCard {
             link_up: link_up != 0,
             qkey: low(3),
             srq: high(3),
-            slots: SlotsCard { offset: words[4], count: low(5), stride: high(5) },
+            slots: SlotsDescriptor { offset: words[4], count: low(5), stride: high(5) },
             ring_offset: words[6],
             ring_words: low(7),
             recv_cq: high(7),
@@ -306,7 +309,7 @@ impl Card<15> for QpCard {
     }
 }
 
-guarded_entry!(QpEntry, QpCard, 15);
+descriptor_entry!(QpEntry, QpDescriptor, 15);
 
 impl QpEntry {
     /// The slot that the next message takes.
@@ -345,13 +348,13 @@ impl QpEntry {
 /// That a queue pair is in a multicast group.
 #[derive(Debug)]
 #[repr(C, align(32))]
-pub(crate) struct MemberEntry {
-    guarded: Guarded<3>,
+pub(crate) struct MembershipEntry {
+    guarded: GenerationGuarded<3>,
 }
 
 /// What peers may know about it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct MemberCard {
+pub(crate) struct MembershipDescriptor {
     /// The group's.
     pub(crate) gid: [u64; 2],
     /// The queue pair's, in its table.
@@ -359,7 +362,7 @@ pub(crate) struct MemberCard {
     pub(crate) qpn: u32,
 }
 
-impl Card<3> for MemberCard {
+impl DescriptorWords<3> for MembershipDescriptor {
     fn to_words(&self) -> [u64; 3] {
         [self.gid[0], self.gid[1], u64::from(self.index) | u64::from(self.qpn) << 32]
     }
@@ -369,13 +372,13 @@ impl Card<3> for MemberCard {
     }
 }
 
-guarded_entry!(MemberEntry, MemberCard, 3);
+descriptor_entry!(MembershipEntry, MembershipDescriptor, 3);
 
 /// A shared receive queue, under its index.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct SrqEntry {
-    guarded: Guarded<3>,
+    guarded: GenerationGuarded<3>,
     /// By peers: a hint where posted slots begin.
     hint: AtomicU32,
     /// Posted receives that nobody has claimed. Each is counted before it can be claimed, and counted out after; so this
@@ -397,12 +400,12 @@ mod limit {
 
 /// What peers may know about a shared receive queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct SrqCard {
+pub(crate) struct SrqDescriptor {
     pub(crate) pd: u32,
-    pub(crate) slots: SlotsCard,
+    pub(crate) slots: SlotsDescriptor,
 }
 
-impl Card<3> for SrqCard {
+impl DescriptorWords<3> for SrqDescriptor {
     fn to_words(&self) -> [u64; 3] {
         [
             u64::from(self.pd),
@@ -412,12 +415,12 @@ impl Card<3> for SrqCard {
     }
 
     fn from_words([pd, offset, shape]: [u64; 3]) -> Self {
-        let slots = SlotsCard { offset, count: shape as u32, stride: (shape >> 32) as u32 };
+        let slots = SlotsDescriptor { offset, count: shape as u32, stride: (shape >> 32) as u32 };
         Self { pd: pd as u32, slots }
     }
 }
 
-guarded_entry!(SrqEntry, SrqCard, 3);
+descriptor_entry!(SrqEntry, SrqDescriptor, 3);
 
 impl SrqEntry {
     /// An entry without a queue, as zeroed memory is.
@@ -425,7 +428,7 @@ impl SrqEntry {
     pub(crate) fn new() -> Self {
         let [hint, available] = core::array::from_fn(|_| AtomicU32::new(0));
         Self {
-            guarded: Guarded::new(),
+            guarded: GenerationGuarded::new(),
             hint,
             available,
             limit: AtomicU64::new(0),

@@ -12,15 +12,15 @@
 use core::ptr::NonNull;
 
 use super::completion::{Armed, READY_WORDS};
-use super::entry::{QpCard, QpEntry, SlotsCard, SrqEntry, notice};
-use super::gate::Keeper;
-use super::mark::Mark;
+use super::entry::{QpDescriptor, QpEntry, SlotsDescriptor, SrqEntry, notice};
+use super::generation::GenerationWriter;
+use super::hazard::Hazard;
 use super::segment::{
-    COMPLETION_QUEUES_AT, HEAP, HEAP_AT, LENGTH, MARKS_AT, MAX_SGE, MEMBERS_AT, QUEUE_PAIRS_AT, REGIONS_AT,
+    COMPLETION_QUEUES_AT, HAZARDS_AT, HEAP, HEAP_AT, LENGTH, MAX_SGE, MEMBERS_AT, QUEUE_PAIRS_AT, REGIONS_AT,
     SHARED_QUEUES_AT, Segment, Slot, ring_bytes, slot_stride,
 };
 use super::slot::{Delivery, EAGER, Room};
-use crate::engine::hostile::{Lies, Sent, send_into};
+use crate::engine::hostile::{HostilePeer, HostileSends, send_into};
 use crate::platform::copy;
 use crate::sync::Relaxed;
 
@@ -56,15 +56,15 @@ impl Step {
     }
 
     /// What the engine is told.
-    fn lies(self) -> Lies {
+    fn hostile_peer(self) -> HostilePeer {
         let Self { kind, index, number, word, .. } = self;
-        Lies { slots: self.slots(), kind, index, number, word }
+        HostilePeer { slots: self.slots(), kind, index, number, word }
     }
 
     /// Slots that may lie in the heap, or anywhere.
-    fn slots(self) -> SlotsCard {
+    fn slots(self) -> SlotsDescriptor {
         let inside = HEAP_AT as u64 + self.word % HEAP as u64 / 64 * 64;
-        SlotsCard {
+        SlotsDescriptor {
             offset: if self.kind & 1 == 0 { inside } else { self.word },
             count: self.number,
             stride: if self.kind & 2 == 0 {
@@ -82,25 +82,25 @@ pub fn hostile_segment(data: &[u8]) {
     run(data);
 }
 
-fn run(data: &[u8]) -> Sent {
+fn run(data: &[u8]) -> HostileSends {
     let segment = Segment::create().expect("memory for a segment");
-    let mut hostile = Hostile { segment: &segment, keeper: Keeper::default() };
+    let mut hostile = Hostile { segment: &segment, writer: GenerationWriter::default() };
     for step in Step::all(data) {
         hostile.step(step);
     }
-    let lies: Vec<_> = Step::all(data).take(QUEUE_PAIRS).map(Step::lies).collect();
+    let hostile_peers: Vec<_> = Step::all(data).take(QUEUE_PAIRS).map(Step::hostile_peer).collect();
     // What the peer writes meanwhile is the rest of the input.
     let mut rest = Step::all(data).skip(QUEUE_PAIRS).cycle();
-    send_into(segment, &lies, |segment| {
+    send_into(segment, &hostile_peers, |segment| {
         if let Some(step) = rest.next() {
-            Hostile { segment, keeper: Keeper::default() }.step(step);
+            Hostile { segment, writer: GenerationWriter::default() }.step(step);
         }
     })
 }
 
 struct Hostile<'a> {
     segment: &'a Segment,
-    keeper: Keeper,
+    writer: GenerationWriter,
 }
 
 impl Hostile<'_> {
@@ -113,7 +113,7 @@ impl Hostile<'_> {
             4 => self.queue_pair(step),
             5 => self.completion_queue(step),
             6 => self.shared_queue(step),
-            7 => self.mark(step),
+            7 => self.publish_hazard(step),
             8 => self.slot(&step.slots(), step),
             9 => self.ring(
                 step.slots().offset,
@@ -142,7 +142,7 @@ impl Hostile<'_> {
             2 => QUEUE_PAIRS_AT + near,
             3 => COMPLETION_QUEUES_AT + near,
             4 => SHARED_QUEUES_AT + near,
-            5 => MARKS_AT + near,
+            5 => HAZARDS_AT + near,
             6 => HEAP_AT + near,
             7 if step.index & 1 == 0 => MEMBERS_AT + near,
             _ => step.number as usize / 8 * 8,
@@ -154,25 +154,32 @@ impl Hostile<'_> {
         }
     }
 
-    /// A queue pair and a shared queue whose cards can be read, with anything in them.
+    /// A queue pair and a shared queue whose descriptors can be read, with anything in them.
     fn publish(&mut self, step: Step) {
         let slots = step.slots();
-        let card = QpCard {
+        let descriptor = QpDescriptor {
             slots,
             srq: step.number,
             ring_words: 1 << (step.index % 32),
             ring_offset: slots.offset,
             recv_cq: step.number,
             source: step.number,
-            ..QpCard::default()
+            ..QpDescriptor::default()
         };
         let index = u32::from(step.index) % 4;
         if let Some(entry) = self.segment.queue_pair(index) {
-            entry.publish(&mut self.keeper, step.kind, &card);
-            assert_eq!(entry.read().map(|(pass, card)| (pass.label(), card)), Some((step.kind, card)));
+            entry.publish(&mut self.writer, step.kind, &descriptor);
+            assert_eq!(
+                entry.read().map(|(snapshot, descriptor)| (snapshot.label(), descriptor)),
+                Some((step.kind, descriptor))
+            );
         }
         if let Some(entry) = self.segment.shared_queue(index) {
-            entry.publish(&mut self.keeper, step.kind, &super::entry::SrqCard { pd: step.number, slots });
+            entry.publish(
+                &mut self.writer,
+                step.kind,
+                &super::entry::SrqDescriptor { pd: step.number, slots },
+            );
         }
     }
 
@@ -180,14 +187,14 @@ impl Hostile<'_> {
         let index = if step.kind & 1 == 0 { u32::from(step.index) } else { step.number };
         let Some(entry) = self.segment.region(index) else { return };
         self.inside(entry, 1);
-        let Some((pass, card)) = entry.read() else { return };
-        assert!(entry.holds(pass));
-        if card.contains(step.word, step.number.into()) {
-            let offset = step.word - card.iova;
-            assert!(offset.checked_add(step.number.into()).is_some_and(|end| end <= card.length));
+        let Some((snapshot, descriptor)) = entry.read() else { return };
+        assert!(entry.is_current(snapshot));
+        if descriptor.contains(step.word, step.number.into()) {
+            let offset = step.word - descriptor.iova;
+            assert!(offset.checked_add(step.number.into()).is_some_and(|end| end <= descriptor.length));
         }
-        entry.withdraw(&mut self.keeper);
-        assert!(!entry.holds(pass) && entry.read().is_none());
+        entry.withdraw(&mut self.writer);
+        assert!(!entry.is_current(snapshot) && entry.read().is_none());
     }
 
     fn queue_pair(&mut self, step: Step) {
@@ -198,17 +205,17 @@ impl Hostile<'_> {
         assert!(entry.expected_psn() < 1 << 24);
         entry.leave_notice(notice::ESTABLISHED);
         assert_ne!(entry.take_notices(), 0);
-        let Some((pass, card)) = entry.read() else { return };
+        let Some((snapshot, descriptor)) = entry.read() else { return };
         let cursor = entry.cursor();
-        self.slot(&card.slots, Step { number: cursor, ..step });
+        self.slot(&descriptor.slots, Step { number: cursor, ..step });
         entry.set_cursor(cursor.wrapping_add(1));
-        self.ring(card.ring_offset, card.ring_words, step);
-        self.completion_queue(Step { kind: 1, number: card.recv_cq, ..step });
-        if let Some(srq) = card.srq.checked_sub(1) {
+        self.ring(descriptor.ring_offset, descriptor.ring_words, step);
+        self.completion_queue(Step { kind: 1, number: descriptor.recv_cq, ..step });
+        if let Some(srq) = descriptor.srq.checked_sub(1) {
             self.shared_queue(Step { kind: 1, number: srq, ..step });
         }
         // Its own slots may lie over anything but the tables.
-        assert!(entry.holds(pass));
+        assert!(entry.is_current(snapshot));
     }
 
     fn completion_queue(&self, step: Step) {
@@ -246,8 +253,8 @@ impl Hostile<'_> {
         entry.limit();
         entry.take_limit_reached();
         assert!(!entry.take_limit_reached(), "an event is taken once");
-        if let Some((_, card)) = entry.read() {
-            self.slot(&card.slots, Step { number: entry.hint(), ..step });
+        if let Some((_, descriptor)) = entry.read() {
+            self.slot(&descriptor.slots, Step { number: entry.hint(), ..step });
             entry.set_hint(step.number);
         }
         if step.word & 8 != 0 {
@@ -255,29 +262,34 @@ impl Hostile<'_> {
         }
     }
 
-    fn mark(&self, step: Step) {
-        let Some(cell) = self.segment.mark(step.index, step.number as usize) else { return };
+    fn publish_hazard(&self, step: Step) {
+        let Some(cell) = self.segment.hazard_slot(step.index, step.number as usize) else { return };
         self.inside(cell, 1);
-        if let Some(mark) = cell.get() {
-            let _ = (mark.touches_region(step.number), mark.uses_queue_pair(step.number));
+        if let Some(hazard) = cell.get() {
+            let _ = (hazard.touches_region(step.number), hazard.uses_queue_pair(step.number));
         }
-        let mark = Mark::new(step.number, step.word as u32);
-        cell.publish(mark);
-        assert_eq!(cell.get(), Some(mark));
+        let hazard = Hazard::new(step.number, step.word as u32);
+        cell.publish(hazard);
+        assert_eq!(cell.get(), Some(hazard));
         assert!(
-            mark.uses_queue_pair(step.number & 0xff_ffff)
-                && mark.touches_region(step.word as u32 & 0xff_ffff)
+            hazard.uses_queue_pair(step.number & 0xff_ffff)
+                && hazard.touches_region(step.word as u32 & 0xff_ffff)
         );
         cell.clear();
         assert_eq!(cell.get(), None);
     }
 
-    fn slot(&self, card: &SlotsCard, step: Step) {
-        let index =
-            if step.kind & 4 == 0 { step.number.checked_rem(card.count).unwrap_or(0) } else { step.number };
-        let Some(slot) = card.check().and_then(|slots| self.segment.slot(&slots, index)) else { return };
+    fn slot(&self, descriptor: &SlotsDescriptor, step: Step) {
+        let index = if step.kind & 4 == 0 {
+            step.number.checked_rem(descriptor.count).unwrap_or(0)
+        } else {
+            step.number
+        };
+        let Some(slot) = descriptor.check().and_then(|slots| self.segment.slot(&slots, index)) else {
+            return;
+        };
         let Slot { header, eager, source, .. } = slot;
-        assert!(index < card.count && slot.entries().count() <= MAX_SGE + 9);
+        assert!(index < descriptor.count && slot.entries().count() <= MAX_SGE + 9);
         self.inside(header, 1);
         slot.entries().for_each(|entry| self.inside(entry, 1));
         self.inside(source, 1);
@@ -381,7 +393,7 @@ mod tests {
     #[cfg_attr(miri, ignore = "minutes; random input does the same, and less of it")]
     fn the_corpus_reaches_nothing_outside() {
         let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/corpus/hostile_segment");
-        let (mut count, mut sent) = (0, Sent::default());
+        let (mut count, mut sent) = (0, HostileSends::default());
         for file in std::fs::read_dir(corpus).expect("the corpus is in the repository") {
             sent += run(&std::fs::read(file.expect("a file").path()).expect("a file that can be read"));
             count += 1;
@@ -392,7 +404,7 @@ mod tests {
     #[test]
     fn random_input_reaches_nothing_outside() {
         let inputs = if cfg!(miri) { 2 } else { 200 };
-        let mut sent = Sent::default();
+        let mut sent = HostileSends::default();
         for seed in 0..inputs {
             sent += run(&Random(seed).bytes(16 * if cfg!(miri) { 64 } else { STEPS }));
         }
@@ -410,7 +422,7 @@ mod tests {
             QUEUE_PAIRS_AT,
             COMPLETION_QUEUES_AT,
             SHARED_QUEUES_AT,
-            MARKS_AT,
+            HAZARDS_AT,
             MEMBERS_AT,
             HEAP_AT,
             LENGTH,
@@ -422,7 +434,7 @@ mod tests {
             // SAFETY: inside of the segment, and nothing refers to it.
             unsafe { base.add(pair[0]).copy_from_nonoverlapping(garbage.as_ptr(), count) };
         }
-        let mut hostile = Hostile { segment: &segment, keeper: Keeper::default() };
+        let mut hostile = Hostile { segment: &segment, writer: GenerationWriter::default() };
         for index in 0..if cfg!(miri) { 3 } else { 1000 } {
             for what in 3..12 {
                 let word = random.next();
@@ -431,6 +443,6 @@ mod tests {
                 hostile.step(Step { what, kind, index: word as u16, number: (word >> 32) as u32, word });
             }
         }
-        assert!(segment.region(u32::MAX).is_none() && segment.mark(u16::MAX, 0).is_none());
+        assert!(segment.region(u32::MAX).is_none() && segment.hazard_slot(u16::MAX, 0).is_none());
     }
 }

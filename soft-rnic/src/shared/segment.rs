@@ -9,8 +9,8 @@ use core::ptr::NonNull;
 use std::io;
 
 use super::completion::CqEntry;
-use super::entry::{MemberEntry, MrEntry, QpEntry, SlotsCard, SrqEntry};
-use super::mark::{LANES, MarkCell};
+use super::entry::{MembershipEntry, MrEntry, QpEntry, SlotsDescriptor, SrqEntry};
+use super::hazard::{HazardSlot, TRANSFER_SLOTS};
 use super::ring::{IndexRing, RingHeader};
 use super::slot::{EAGER, SgeEntry, SlotHeader};
 use crate::platform::memory::Memory;
@@ -32,7 +32,7 @@ pub(crate) const MAX_SHARED_QUEUES: usize = sized(1 << 14, 16);
 /// Memberships in multicast groups.
 pub(crate) const MAX_MEMBERS: usize = sized(1 << 12, 16);
 /// Peers that map the segment at a time; number 0 is the owner itself.
-pub(crate) const MAX_LINKS: usize = sized(1 << 10, 4);
+pub(crate) const MAX_PEERS: usize = sized(1 << 10, 4);
 
 const HEADER: usize = 4096;
 pub(super) const REGIONS_AT: usize = HEADER;
@@ -40,11 +40,11 @@ pub(super) const QUEUE_PAIRS_AT: usize = REGIONS_AT + MAX_REGIONS * size_of::<Mr
 pub(super) const COMPLETION_QUEUES_AT: usize = QUEUE_PAIRS_AT + MAX_QUEUE_PAIRS * size_of::<QpEntry>();
 pub(super) const SHARED_QUEUES_AT: usize =
     COMPLETION_QUEUES_AT + MAX_COMPLETION_QUEUES * size_of::<CqEntry>();
-pub(super) const MARKS_AT: usize = SHARED_QUEUES_AT + MAX_SHARED_QUEUES * size_of::<SrqEntry>();
-pub(super) const MEMBERS_AT: usize = MARKS_AT + MAX_LINKS * LANES * size_of::<MarkCell>();
+pub(super) const HAZARDS_AT: usize = SHARED_QUEUES_AT + MAX_SHARED_QUEUES * size_of::<SrqEntry>();
+pub(super) const MEMBERS_AT: usize = HAZARDS_AT + MAX_PEERS * TRANSFER_SLOTS * size_of::<HazardSlot>();
 /// Where the rings begin, page by page.
 pub(crate) const HEAP_AT: usize =
-    (MEMBERS_AT + MAX_MEMBERS * size_of::<MemberEntry>()).next_multiple_of(PAGE);
+    (MEMBERS_AT + MAX_MEMBERS * size_of::<MembershipEntry>()).next_multiple_of(PAGE);
 /// The heap is given out in these units, so that what is freed can be returned to the system.
 pub(crate) const PAGE: usize = 4096;
 pub(crate) const HEAP: usize = sized(16 << 30, 1 << 20);
@@ -63,7 +63,7 @@ pub(crate) const MAX_SGE: usize = 32;
 pub(crate) struct Header {
     pub(crate) layout_version: AtomicU64,
     /// Set by a peer whose doorbell did not fit in the socket: the owner looks everywhere.
-    pub(crate) look_everywhere: AtomicU32,
+    pub(crate) check_everything: AtomicU32,
     /// Counted up by a peer that joins a multicast group for the first time, and by the owner for each that calls: who
     /// there is has to be found out anew.
     pub(crate) newcomers: AtomicU32,
@@ -79,9 +79,9 @@ const _: () = {
     assert!(size_of::<MrEntry>() == 6 * 8 + 2 * 8);
     assert!(size_of::<QpEntry>() == 16 * 8 + 3 * 4 + 13 * 4);
     assert!(size_of::<SrqEntry>() == 4 * 8 + 2 * 4 + 8 + 2 * 8);
-    assert!(size_of::<MemberEntry>() == 4 * 8);
+    assert!(size_of::<MembershipEntry>() == 4 * 8);
     assert!(size_of::<CqEntry>() == 3 * 128 + 64 * 8);
-    assert!(size_of::<MarkCell>() == 64 && size_of::<RingHeader>() == 64 && size_of::<SlotHeader>() == 64);
+    assert!(size_of::<HazardSlot>() == 64 && size_of::<RingHeader>() == 64 && size_of::<SlotHeader>() == 64);
     assert!(size_of::<SgeEntry>() == 16);
 };
 
@@ -91,7 +91,7 @@ pub(crate) struct Segment {
     memory: Memory,
 }
 
-/// The slots of a receive queue, whose card describes some within the heap of a segment: any, as all are as long.
+/// The slots of a receive queue, whose descriptor describes some within the heap of a segment: any, as all are as long.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Slots {
     offset: usize,
@@ -211,8 +211,8 @@ impl Segment {
         unsafe { self.in_table(SHARED_QUEUES_AT, MAX_SHARED_QUEUES, index) }
     }
 
-    pub(crate) fn member(&self, index: u32) -> Option<&MemberEntry> {
-        // SAFETY: `MemberEntry` is atomics.
+    pub(crate) fn member(&self, index: u32) -> Option<&MembershipEntry> {
+        // SAFETY: `MembershipEntry` is atomics.
         unsafe { self.in_table(MEMBERS_AT, MAX_MEMBERS, index) }
     }
 
@@ -221,13 +221,19 @@ impl Segment {
         self.header().members.load(Acquire).min(MAX_MEMBERS as u32)
     }
 
-    /// The mark of one lane of one link.
-    pub(crate) fn mark(&self, link: u16, lane: usize) -> Option<&MarkCell> {
-        if lane >= LANES {
+    /// The hazard of one transfer slot of one peer_id.
+    pub(crate) fn hazard_slot(&self, peer_id: u16, transfer_slot: usize) -> Option<&HazardSlot> {
+        if transfer_slot >= TRANSFER_SLOTS {
             return None;
         }
-        // SAFETY: `MarkCell` is an atomic.
-        unsafe { self.in_table(MARKS_AT, MAX_LINKS * LANES, (usize::from(link) * LANES + lane) as u32) }
+        // SAFETY: `HazardSlot` is an atomic.
+        unsafe {
+            self.in_table(
+                HAZARDS_AT,
+                MAX_PEERS * TRANSFER_SLOTS,
+                (usize::from(peer_id) * TRANSFER_SLOTS + transfer_slot) as u32,
+            )
+        }
     }
 
     /// A slot of a receive queue.
@@ -301,7 +307,7 @@ impl Slots {
     }
 }
 
-impl SlotsCard {
+impl SlotsDescriptor {
     /// The slots, if there are some and all of them lie within the heap.
     pub(crate) fn check(&self) -> Option<Slots> {
         let offset = usize::try_from(self.offset).ok()?;

@@ -14,7 +14,7 @@
 //! slot is still `POSTED`, and one change makes that `DONE`. Whoever dies before it has changed nothing.
 //!
 //! Each change is one compare-and-swap (or the store of the only one who may make it), so that it happened or it did
-//! not, whenever a process dies. A claim names the peer's link; the lap keeps a peer that slept from mistaking
+//! not, whenever a process dies. A claim names the peer's peer_id; the lap keeps a peer that slept from mistaking
 //! a slot's later life for the one that it knew.
 
 use crate::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release};
@@ -33,8 +33,8 @@ const FREE: u64 = 0;
 const POSTED: u64 = 1;
 const CLAIMED: u64 = 2;
 const DONE: u64 = 3;
-const LINK_SHIFT: u32 = 8;
-const LINK: u64 = 0xffff;
+const PEER_SHIFT: u32 = 8;
+const PEER: u64 = 0xffff;
 const LAP_SHIFT: u32 = 32;
 
 /// Bytes of a message that travel in the slot itself.
@@ -75,9 +75,9 @@ impl Claim {
         self.0
     }
 
-    /// A claim that the peer of this link tells of, if it can be one of its own.
-    pub(crate) fn from_word(word: u64, link: u16) -> Option<Self> {
-        (word & TAG == CLAIMED && (word >> LINK_SHIFT & LINK) as u16 == link).then_some(Self(word))
+    /// A claim that the peer of this peer_id tells of, if it can be one of its own.
+    pub(crate) fn from_word(word: u64, peer_id: u16) -> Option<Self> {
+        (word & TAG == CLAIMED && (word >> PEER_SHIFT & PEER) as u16 == peer_id).then_some(Self(word))
     }
 }
 
@@ -113,8 +113,8 @@ pub(crate) struct Delivery {
 pub(crate) enum Holder {
     Free,
     Posted,
-    Claimed { link: u16 },
-    Done { link: u16 },
+    Claimed { peer_id: u16 },
+    Done { peer_id: u16 },
 }
 
 impl SlotHeader {
@@ -127,14 +127,14 @@ impl SlotHeader {
 
     /// Peer: takes a posted slot, if it is one.
     #[cfg(any(test, fuzzing))]
-    pub(crate) fn claim(&self, link: u16) -> Option<Claim> {
-        self.accept(self.offer()?, link)
+    pub(crate) fn claim(&self, peer_id: u16) -> Option<Claim> {
+        self.accept(self.offer()?, peer_id)
     }
 
     /// Peer: takes a slot that was seen posted, if it still is.
     #[inline]
-    pub(crate) fn accept(&self, Offer(posted): Offer, link: u16) -> Option<Claim> {
-        let claimed = posted & !(TAG | LINK << LINK_SHIFT) | CLAIMED | u64::from(link) << LINK_SHIFT;
+    pub(crate) fn accept(&self, Offer(posted): Offer, peer_id: u16) -> Option<Claim> {
+        let claimed = posted & !(TAG | PEER << PEER_SHIFT) | CLAIMED | u64::from(peer_id) << PEER_SHIFT;
         self.state.compare_exchange(posted, claimed, AcqRel, Relaxed).ok().map(|_| Claim(claimed))
     }
 
@@ -149,9 +149,9 @@ impl SlotHeader {
     /// Peer: the message of an unclaimed slot is there. False if the slot was taken away meanwhile; what was written
     /// beside it then is nobody's.
     #[inline]
-    pub(crate) fn fulfil(&self, offer: Offer, link: u16, delivery: &Delivery) -> bool {
+    pub(crate) fn fulfil(&self, offer: Offer, peer_id: u16, delivery: &Delivery) -> bool {
         self.tell(delivery);
-        let done = offer.0 & !(TAG | LINK << LINK_SHIFT) | DONE | u64::from(link) << LINK_SHIFT;
+        let done = offer.0 & !(TAG | PEER << PEER_SHIFT) | DONE | u64::from(peer_id) << PEER_SHIFT;
         self.state.compare_exchange(offer.0, done, AcqRel, Relaxed).is_ok()
     }
 
@@ -169,7 +169,7 @@ impl SlotHeader {
 
     /// Peer: gives a claimed slot back as it was. Owner: the same with a claim that was left to it.
     pub(crate) fn unclaim(&self, claim: Claim) -> bool {
-        let posted = claim.0 & !(TAG | LINK << LINK_SHIFT) | POSTED;
+        let posted = claim.0 & !(TAG | PEER << PEER_SHIFT) | POSTED;
         self.state.compare_exchange(claim.0, posted, AcqRel, Relaxed).is_ok()
     }
 
@@ -196,11 +196,11 @@ impl SlotHeader {
     #[inline]
     pub(crate) fn holder(&self) -> Holder {
         let state = self.state.load(Acquire);
-        let link = (state >> LINK_SHIFT & LINK) as u16;
+        let peer_id = (state >> PEER_SHIFT & PEER) as u16;
         match state & TAG {
             POSTED => Holder::Posted,
-            CLAIMED => Holder::Claimed { link },
-            DONE => Holder::Done { link },
+            CLAIMED => Holder::Claimed { peer_id },
+            DONE => Holder::Done { peer_id },
             _ => Holder::Free,
         }
     }
@@ -242,10 +242,10 @@ impl SlotHeader {
     /// Owner: offers a slot anew that a dead peer had claimed, or finished without telling anybody. Whether it told is the
     /// caller's to know: a finished message was acknowledged to its sender, so it is lost only where nobody can
     /// tell any more whose it was (a shared queue's, in no queue pair's ring).
-    pub(crate) fn recover(&self, link: u16) -> bool {
+    pub(crate) fn recover(&self, peer_id: u16) -> bool {
         let state = self.state.load(Acquire);
-        let held = matches!(state & TAG, CLAIMED | DONE) && (state >> LINK_SHIFT & LINK) as u16 == link;
-        let posted = state & !(TAG | LINK << LINK_SHIFT) | POSTED;
+        let held = matches!(state & TAG, CLAIMED | DONE) && (state >> PEER_SHIFT & PEER) as u16 == peer_id;
+        let posted = state & !(TAG | PEER << PEER_SHIFT) | POSTED;
         held && self.state.compare_exchange(state, posted, AcqRel, Relaxed).is_ok()
     }
 }
@@ -254,7 +254,7 @@ impl SlotHeader {
 #[inline]
 pub(crate) fn claim_first<'a>(
     count: u32,
-    link: u16,
+    peer_id: u16,
     slot: impl Fn(u32) -> Option<&'a SlotHeader>,
 ) -> Option<(u32, Claim)> {
     let (mut step, mut again) = (0, false);
@@ -267,7 +267,7 @@ pub(crate) fn claim_first<'a>(
                 continue;
             }
             // Not what is posted by now: the look again was for this offer.
-            if let Some(claim) = slot.accept(offer, link) {
+            if let Some(claim) = slot.accept(offer, peer_id) {
                 return Some((step, claim));
             }
         }

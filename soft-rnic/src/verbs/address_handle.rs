@@ -9,10 +9,10 @@ use super::context::context_of;
 use super::protection_domain::pd_of;
 use super::{admit, failure, minus_one, null};
 use crate::objects::address_handle::AddressHandle;
+use crate::objects::c_object::CObject;
 use crate::objects::context::Context;
-use crate::objects::object::Object;
 
-type AhObject = Object<ibv_ah, AddressHandle>;
+type AhObject = CObject<ibv_ah, AddressHandle>;
 
 /// The address handle of a pointer.
 ///

@@ -8,12 +8,12 @@ use rdma_mummy_sys::types::*;
 use super::completion_queue::cq_of;
 use super::context::context_of;
 use super::{admit, failure, minus_one, null, number};
+use crate::objects::c_object::CObject;
 use crate::objects::channel::Channel;
-use crate::objects::held::Used;
-use crate::objects::object::Object;
+use crate::objects::use_ref::CountsUses;
 use crate::platform::errno;
 
-type ChannelObject = Object<ibv_comp_channel, Arc<Channel>>;
+type ChannelObject = CObject<ibv_comp_channel, Arc<Channel>>;
 
 /// The channel of a pointer.
 ///

@@ -9,12 +9,12 @@ use super::channel::channel_of;
 use super::context::context_of;
 use super::{admit, failure, minus_one, null, number};
 use crate::faults;
+use crate::objects::c_object::CObject;
 use crate::objects::completion::{Cq, CqOptions, Cqe};
-use crate::objects::held::Used;
-use crate::objects::object::Object;
+use crate::objects::use_ref::CountsUses;
 
 /// Every queue is an extended one, whose beginning is a classic one.
-type CqObject = Object<ibv_cq_ex, Arc<Cq>>;
+type CqObject = CObject<ibv_cq_ex, Arc<Cq>>;
 
 /// The queue of a pointer.
 ///

@@ -8,7 +8,7 @@ use rdma_mummy_sys::types::*;
 use super::completion_queue::{cq_of, create};
 use super::null;
 use crate::faults;
-use crate::objects::completion::{Cq, CqOptions, Turn};
+use crate::objects::completion::{Cq, CqOptions, PollGuard};
 use crate::platform::clock;
 
 use ibv_create_cq_wc_flags as Field;
@@ -128,7 +128,7 @@ unsafe fn state<'a>(cq: *mut ibv_cq_ex) -> &'a Cq {
 ///
 /// - The queue is live.
 #[inline]
-unsafe fn show(cq: *mut ibv_cq_ex, turn: Turn<'_>) {
+unsafe fn show(cq: *mut ibv_cq_ex, turn: PollGuard<'_>) {
     let (wr_id, status) = (turn.current.wr_id, turn.current.status);
     turn.keep();
     // SAFETY: these fields are the library's to write.

@@ -8,11 +8,11 @@ use rdma_mummy_sys::types::*;
 
 use super::context::context_of;
 use super::{admit, failure, memory_region, null, number};
+use crate::objects::c_object::CObject;
 use crate::objects::device_memory::Dm;
 use crate::objects::memory_region::Mr;
-use crate::objects::object::Object;
 
-type DmObject = Object<ibv_dm, Arc<Dm>>;
+type DmObject = CObject<ibv_dm, Arc<Dm>>;
 
 /// The operations of a context.
 pub(super) fn install(verbs: &mut verbs_context) {

@@ -10,15 +10,15 @@ use super::protection_domain::pd_of;
 use super::{admit, failure, null, number};
 use crate::faults::Call;
 use crate::objects::buffer::Buffer;
-use crate::objects::memory_region::{Backing, Change, Mr, Range};
-use crate::objects::object::Object;
+use crate::objects::c_object::CObject;
+use crate::objects::memory_region::{Mr, MrBacking, MrRange, RegistrationChange};
 use crate::objects::prefetch::{Advice, prefetch};
 use crate::objects::protection_domain::Pd;
 use crate::platform::errno;
 
-type MrObject = Object<ibv_mr, Arc<Mr>>;
+type MrObject = CObject<ibv_mr, Arc<Mr>>;
 /// C knows nothing of what is in an `ibv_buf`.
-type BufferObject = Object<(), Arc<Buffer>>;
+type BufferObject = CObject<(), Arc<Buffer>>;
 
 /// Registers a range.
 ///
@@ -26,9 +26,9 @@ type BufferObject = Object<(), Arc<Buffer>>;
 ///
 /// - `pd` is live.
 /// - The range is memory for the device to use, as the flags say, until it is deregistered.
-unsafe fn register(pd: *mut ibv_pd, range: Range, access: u32, buffer: Option<Arc<Buffer>>) -> *mut ibv_mr {
+unsafe fn register(pd: *mut ibv_pd, range: MrRange, access: u32, buffer: Option<Arc<Buffer>>) -> *mut ibv_mr {
     const ON_DEMAND: u32 = ibv_access_flags::IBV_ACCESS_ON_DEMAND.0;
-    let backing = buffer.map_or(Backing::Program, Backing::Buffer);
+    let backing = buffer.map_or(MrBacking::Program, MrBacking::Buffer);
     let (addr, length): (*mut c_void, _) = (range.base.cast(), range.length);
     if access & ON_DEMAND != 0 && addr.is_null() && length == usize::MAX {
         // All of the address space: the device would have to copy what may not be there, and live.
@@ -63,8 +63,8 @@ pub(super) unsafe fn create(
     }
 }
 
-fn own_address(addr: *mut c_void, length: usize) -> Range {
-    Range { base: addr.cast(), length, iova: addr.addr() as u64 }
+fn own_address(addr: *mut c_void, length: usize) -> MrRange {
+    MrRange { base: addr.cast(), length, iova: addr.addr() as u64 }
 }
 
 pub(super) unsafe extern "C" fn reg_mr(
@@ -85,7 +85,7 @@ pub(super) unsafe extern "C" fn reg_mr_iova(
     access: c_int,
 ) -> *mut ibv_mr {
     // SAFETY: the caller's promises.
-    unsafe { register(pd, Range { base: addr.cast(), length, iova }, access as u32, None) }
+    unsafe { register(pd, MrRange { base: addr.cast(), length, iova }, access as u32, None) }
 }
 
 pub(super) unsafe extern "C" fn reg_mr_iova2(
@@ -96,7 +96,7 @@ pub(super) unsafe extern "C" fn reg_mr_iova2(
     access: c_uint,
 ) -> *mut ibv_mr {
     // SAFETY: the caller's promises.
-    unsafe { register(pd, Range { base: addr.cast(), length, iova }, access, None) }
+    unsafe { register(pd, MrRange { base: addr.cast(), length, iova }, access, None) }
 }
 
 /// Registers memory of the program's, of [`alloc_buf`], or of a file; there are no handles for direct memory access.
@@ -261,7 +261,7 @@ pub(super) unsafe extern "C" fn rereg_mr(
     if flags == 0 || (wants_pd && pd.is_null()) {
         return failed(libc::EINVAL);
     }
-    let change = Change {
+    let change = RegistrationChange {
         range: translation.then(|| own_address(addr, length)),
         // SAFETY: the caller's new domain is live.
         pd: wants_pd.then(|| Arc::clone(unsafe { pd_of(pd) })),

@@ -8,10 +8,10 @@ use rdma_mummy_sys::types::*;
 use super::protection_domain::pd_of;
 use super::queue_pair::qp_of;
 use super::{admit, failure, null, number};
+use crate::objects::c_object::CObject;
 use crate::objects::memory_window::Mw;
-use crate::objects::object::Object;
 
-type MwObject = Object<ibv_mw, Arc<Mw>>;
+type MwObject = CObject<ibv_mw, Arc<Mw>>;
 
 /// The operations of a context.
 pub(super) fn install(verbs: &mut verbs_context) {

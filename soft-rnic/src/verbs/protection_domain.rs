@@ -7,10 +7,10 @@ use rdma_mummy_sys::types::*;
 
 use super::context::context_of;
 use super::{admit, failure, null, number};
-use crate::objects::object::Object;
+use crate::objects::c_object::CObject;
 use crate::objects::protection_domain::Pd;
 
-type PdObject = Object<ibv_pd, Arc<Pd>>;
+type PdObject = CObject<ibv_pd, Arc<Pd>>;
 
 /// The domain of a pointer.
 ///

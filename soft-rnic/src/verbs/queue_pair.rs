@@ -10,18 +10,18 @@ use rdma_mummy_sys::types::*;
 use super::{admit, failure, number};
 use crate::faults::Call;
 use crate::objects::acks::Acks;
+use crate::objects::c_object::CObject;
 use crate::objects::completion::Cq;
-use crate::objects::event::Element;
-use crate::objects::object::Object;
+use crate::objects::event::EventElement;
 use crate::objects::protection_domain::Pd;
 use crate::objects::xrc_domain::Xrcd;
 use crate::platform::errno;
 use crate::queue_pair::xrc::OpenedQp;
-use crate::queue_pair::{Plan, Qp, Srq, post_ex};
+use crate::queue_pair::{Qp, QpInit, Srq, post_ex};
 
 /// The C part of a queue pair is always the extended struct, which begins with the classic one.
-type QpObject = Object<ibv_qp_ex, QpState>;
-type SrqObject = Object<ibv_srq, SrqState>;
+type QpObject = CObject<ibv_qp_ex, QpState>;
+type SrqObject = CObject<ibv_srq, SrqState>;
 
 /// What belongs to the C object.
 pub(crate) struct QpState {
@@ -206,7 +206,7 @@ unsafe fn plan(
     context: *mut ibv_context,
     init: &ibv_qp_init_attr_ex,
     create_flags: u32,
-) -> Result<Plan, c_int> {
+) -> Result<QpInit, c_int> {
     let has = |bit: ibv_qp_init_attr_mask| init.comp_mask & bit.0 != 0;
     let (initiator, target) =
         (init.qp_type == ibv_qp_type::IBV_QPT_XRC_SEND, init.qp_type == ibv_qp_type::IBV_QPT_XRC_RECV);
@@ -242,7 +242,7 @@ unsafe fn plan(
         if target {
             caps = ibv_qp_cap::default();
         }
-        Ok(Plan {
+        Ok(QpInit {
             context: super::context::context_of(context),
             pd,
             send_cq,
@@ -258,7 +258,7 @@ unsafe fn plan(
 }
 
 /// Checks capacities and makes the queue pair.
-fn grant(mut plan: Plan) -> Result<Arc<Qp>, c_int> {
+fn grant(mut plan: QpInit) -> Result<Arc<Qp>, c_int> {
     let rnic = Arc::clone(plan.context.rnic());
     let (limits, caps) = (rnic.limits(), &mut plan.caps);
     if plan.srq.is_some() {
@@ -390,14 +390,13 @@ pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
         match &opened {
             None => {
                 state.set_handle(ptr::null_mut());
-                let is_it =
-                    |element: &Element| matches!(element, Element::Qp(other) if Arc::ptr_eq(other, &state));
+                let is_it = |element: &EventElement| matches!(element, EventElement::Qp(other) if Arc::ptr_eq(other, &state));
                 state.context.events().forget(is_it);
                 state.acks().wait();
             }
             Some(opened) => {
                 opened.set_handle(ptr::null_mut());
-                let is_it = |element: &Element| matches!(element, Element::Opened(other) if Arc::ptr_eq(other, opened));
+                let is_it = |element: &EventElement| matches!(element, EventElement::Opened(other) if Arc::ptr_eq(other, opened));
                 opened.context().events().forget(is_it);
                 opened.acks().wait();
             }
@@ -573,7 +572,7 @@ pub(super) unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
         state
             .context()
             .events()
-            .forget(|element| matches!(element, Element::Srq(other) if Arc::ptr_eq(other, &state)));
+            .forget(|element| matches!(element, EventElement::Srq(other) if Arc::ptr_eq(other, &state)));
         state.acks().wait();
         drop(SrqObject::destroy(srq));
     }

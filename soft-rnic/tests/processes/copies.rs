@@ -110,7 +110,7 @@ fn list() {
         let after = traffic();
         assert_eq!(after.vm.messages - before.vm.messages, PLACES.len() as u64);
         assert_eq!(after.vm.bytes - before.vm.bytes, bytes as u64);
-        // Stores of one call are in order on x86-64 alone (docs/soft-rnic-ordering.md): elsewhere body and tail take one each,
+        // Stores of one call are in order on x86-64 alone (docs/internals/soft-rnic-ordering.md): elsewhere body and tail take one each,
         // and one of the messages is all tail.
         let calls =
             if cfg!(target_arch = "x86_64") || opcode == READ { 1 } else { 2 * PLACES.len() as u64 - 1 };

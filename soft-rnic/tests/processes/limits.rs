@@ -403,7 +403,7 @@ fn descriptors() {
     assert!(enough, "40 descriptors are enough");
     set_limit(libc::RLIMIT_NOFILE, 1024);
     before.settle().expect("what fails leaves nothing");
-    // A peer that has none left for a guest, and goes on when it has.
+    // A peer that has none left for a attached peer, and goes on when it has.
     let (side, mut partner, to) = {
         let partner = Role::start("partner", &[]);
         let side = Side::new();

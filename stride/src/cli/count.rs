@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 /// A count, or `auto`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Count {
+pub enum CountOrAuto {
     /// The program chooses, and says what.
     Auto,
     /// So many.
@@ -16,7 +16,7 @@ pub enum Count {
 #[error("a count is digits up to 4294967295, or auto")]
 pub struct CountError;
 
-impl Count {
+impl CountOrAuto {
     /// What the user gave, if it is a number.
     pub fn given(count: Option<Self>) -> Option<u32> {
         match count {
@@ -26,7 +26,7 @@ impl Count {
     }
 }
 
-impl FromStr for Count {
+impl FromStr for CountOrAuto {
     type Err = CountError;
 
     fn from_str(text: &str) -> Result<Self, CountError> {
@@ -48,11 +48,14 @@ mod tests {
     fn a_count_is_a_number_or_auto() {
         assert_eq!(
             ("auto".parse(), "0".parse(), "64".parse()),
-            (Ok(Count::Auto), Ok(Count::Given(0)), Ok(Count::Given(64)))
+            (Ok(CountOrAuto::Auto), Ok(CountOrAuto::Given(0)), Ok(CountOrAuto::Given(64)))
         );
         for text in ["", "Auto", "-1", "+1", "1.5", "4294967296", "many"] {
-            assert_eq!(text.parse::<Count>(), Err(CountError), "{text:?}");
+            assert_eq!(text.parse::<CountOrAuto>(), Err(CountError), "{text:?}");
         }
-        assert_eq!((Count::given(Some(Count::Given(3))), Count::given(Some(Count::Auto))), (Some(3), None));
+        assert_eq!(
+            (CountOrAuto::given(Some(CountOrAuto::Given(3))), CountOrAuto::given(Some(CountOrAuto::Auto))),
+            (Some(3), None)
+        );
     }
 }

@@ -9,6 +9,7 @@ mod memory;
 mod mix;
 mod ordering;
 mod output;
+mod path;
 mod ping;
 mod queues;
 mod rate;
@@ -17,28 +18,27 @@ mod size;
 mod suite;
 mod usage;
 mod warm_up;
-mod way;
 
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-pub use count::{Count, CountError};
+pub use count::{CountError, CountOrAuto};
 pub use delivery::DeliveryArgs;
 pub use expectation::{Expectation, ExpectationError};
 pub use memory::{BufferArg, MemoryArgs};
 pub use mix::{MixArg, MixError};
 pub use ordering::{OrderingArg, OrderingArgs};
 pub use output::{CompatArg, OutputArgs};
+pub use path::PathArgs;
 pub use ping::PingArgs;
 pub use queues::QueueArgs;
 pub use rate::{Millionths, RateArg, RateError, RateUnitsArg};
-pub use serve::{Command, ServeArgs};
+pub use serve::{ServeArgs, StrideCommand};
 pub use size::{Size, SizeError};
 pub use suite::SuiteArgs;
 pub use usage::{Usage, command, parse, parse_lenient};
 pub use warm_up::{WarmUpArg, WarmUpError};
-pub use way::WayArgs;
 
 /// What chooses among devices, besides the flags.
 const PROVIDERS: &str = "\
@@ -52,7 +52,7 @@ Exit codes: 0 all measured, 1 a figure is not as --expect-bw or --expect-p99 has
 
 /// A side's part in one test.
 #[derive(Clone, Debug)]
-pub struct Cli {
+pub struct TestArgs {
     /// What the queue pairs do.
     pub operation: OperationArgs,
     /// What becomes of the figures.
@@ -406,7 +406,7 @@ pub struct RunArgs {
     /// Messages under way at a time, or auto: by the message size, and stderr says how many [default: 128 for bandwidth, 1 for
     /// latency; of msg --api pool: 2 to 16, for 2 MiB]
     #[arg(short, long, value_name = "COUNT")]
-    pub tx_depth: Option<Count>,
+    pub tx_depth: Option<CountOrAuto>,
 }
 
 /// The flags of a test of queue pairs.
@@ -444,7 +444,7 @@ pub struct CommonArgs {
     /// Threads that share the queue pairs, each on a processor near the device, or auto: by message size and processors, and
     /// stderr says how many [default: the one that there is, on any processor]
     #[arg(long, value_name = "COUNT")]
-    pub threads: Option<Count>,
+    pub threads: Option<CountOrAuto>,
 
     /// Before each size, send so many messages that do not count, or for so many seconds with an s behind the number
     #[arg(long, value_name = "COUNT")]
@@ -489,7 +489,7 @@ pub struct CommonArgs {
 
     /// The way of the packets.
     #[command(flatten)]
-    pub way: WayArgs,
+    pub way: PathArgs,
 
     /// The queues.
     #[command(flatten)]

@@ -4,13 +4,15 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use super::{CallsArg, Cli, MemoryArgs, OperationArgs, OutputArgs, PROVIDERS, PingArgs, Size, SuiteArgs};
+use super::{
+    CallsArg, MemoryArgs, OperationArgs, OutputArgs, PROVIDERS, PingArgs, Size, SuiteArgs, TestArgs,
+};
 
 /// What the program is asked to do.
 #[derive(Clone, Debug)]
-pub enum Command {
+pub enum StrideCommand {
     /// To play a part in one test.
-    Test(Box<Cli>),
+    Test(Box<TestArgs>),
     /// To serve clients until it is told to end.
     Serve(Box<ServeArgs>, Box<OutputArgs>),
     /// To see whether a server is there.
@@ -25,16 +27,16 @@ pub enum Command {
 /// knows nothing of the tests in advance.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "stride-perf", version, disable_help_subcommand = true)]
-pub(super) struct Words {
+pub(super) struct CommandLine {
     #[command(subcommand)]
-    what: What,
+    what: Subcommands,
     #[command(flatten)]
     output: OutputArgs,
 }
 
 #[derive(Clone, Debug, Subcommand)]
 #[allow(clippy::large_enum_variant, reason = "there is one of them, for a moment")]
-enum What {
+enum Subcommands {
     #[command(flatten)]
     Test(Box<OperationArgs>),
     /// Serve clients, one after the other, until interrupted; each says what is measured, msg excepted.
@@ -89,13 +91,13 @@ pub struct ServeArgs {
     pub secret_file: Option<PathBuf>,
 }
 
-impl From<Words> for Command {
-    fn from(Words { what, output }: Words) -> Self {
+impl From<CommandLine> for StrideCommand {
+    fn from(CommandLine { what, output }: CommandLine) -> Self {
         match what {
-            What::Test(operation) => Self::Test(Box::new(Cli { operation: *operation, output })),
-            What::Ping(args) => Self::Ping(Box::new(args), Box::new(output)),
-            What::Suite(args) => Self::Suite(Box::new(args), Box::new(output)),
-            What::Serve(args) => Self::Serve(Box::new(args), Box::new(output)),
+            Subcommands::Test(operation) => Self::Test(Box::new(TestArgs { operation: *operation, output })),
+            Subcommands::Ping(args) => Self::Ping(Box::new(args), Box::new(output)),
+            Subcommands::Suite(args) => Self::Suite(Box::new(args), Box::new(output)),
+            Subcommands::Serve(args) => Self::Serve(Box::new(args), Box::new(output)),
         }
     }
 }

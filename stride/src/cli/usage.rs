@@ -5,8 +5,8 @@ use std::ffi::OsString;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser};
 
-use super::serve::Words;
-use super::{Cli, Command};
+use super::serve::CommandLine;
+use super::{StrideCommand, TestArgs};
 
 /// Why there is no command line to act on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub enum Usage {
 }
 
 /// Parses the command line of a test, whose first word is the program's name.
-pub fn parse<I, T>(words: I) -> Result<Cli, Usage>
+pub fn parse<I, T>(words: I) -> Result<TestArgs, Usage>
 where
     I: IntoIterator<Item = T>,
     T: Into<OsString> + Clone,
@@ -29,32 +29,33 @@ where
 }
 
 /// The same, where of a flag that is given twice the last counts.
-pub fn parse_lenient<I, T>(words: I) -> Result<Cli, Usage>
+pub fn parse_lenient<I, T>(words: I) -> Result<TestArgs, Usage>
 where
     I: IntoIterator<Item = T>,
     T: Into<OsString> + Clone,
 {
-    let lenient = Words::command().args_override_self(true);
-    let parsed = lenient.try_get_matches_from(words).and_then(|matches| Words::from_arg_matches(&matches));
-    of_test(parsed.map(Command::from).map_err(usage)?)
+    let lenient = CommandLine::command().args_override_self(true);
+    let parsed =
+        lenient.try_get_matches_from(words).and_then(|matches| CommandLine::from_arg_matches(&matches));
+    of_test(parsed.map(StrideCommand::from).map_err(usage)?)
 }
 
-fn of_test(command: Command) -> Result<Cli, Usage> {
+fn of_test(command: StrideCommand) -> Result<TestArgs, Usage> {
     match command {
-        Command::Test(cli) => Ok(*cli),
-        Command::Serve(..) => Err(Usage::Wrong("serve is no test".to_owned())),
-        Command::Ping(..) => Err(Usage::Wrong("ping is no test".to_owned())),
-        Command::Suite(..) => Err(Usage::Wrong("suite is no test".to_owned())),
+        StrideCommand::Test(cli) => Ok(*cli),
+        StrideCommand::Serve(..) => Err(Usage::Wrong("serve is no test".to_owned())),
+        StrideCommand::Ping(..) => Err(Usage::Wrong("ping is no test".to_owned())),
+        StrideCommand::Suite(..) => Err(Usage::Wrong("suite is no test".to_owned())),
     }
 }
 
 /// Parses a command line, whose first word is the program's name.
-pub fn command<I, T>(words: I) -> Result<Command, Usage>
+pub fn command<I, T>(words: I) -> Result<StrideCommand, Usage>
 where
     I: IntoIterator<Item = T>,
     T: Into<OsString> + Clone,
 {
-    Words::try_parse_from(words).map(Command::from).map_err(usage)
+    CommandLine::try_parse_from(words).map(StrideCommand::from).map_err(usage)
 }
 
 fn usage(error: clap::Error) -> Usage {

@@ -1,24 +1,24 @@
-//! What can go wrong between the two sides.
+//! Errors of the control connection.
 
 use std::io;
 use std::time::Duration;
 
-use super::{FrameError, Refusal, VERSION};
+use super::{FrameError, SecretRefusal, VERSION};
 use crate::interrupt::Interrupted;
 
-/// The control connection failed.
+/// A failure of the control connection, or a refusal by the peer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ControlError {
-    /// The name means nothing.
+    /// The resolver does not know the server's name.
     #[error("cannot resolve {host}: {source}; give a host name or an address that this machine knows")]
     Resolve {
-        /// What the user gave.
+        /// The name that the user gave.
         host: String,
-        /// The resolver's words.
+        /// The resolver's error.
         source: io::Error,
     },
-    /// Nobody listens there.
+    /// No server listens at the address.
     #[error(
         "cannot reach a server at {peer}: {source}; start the same stride-perf command there first, without \
          an address, and check -p and firewalls"
@@ -26,18 +26,18 @@ pub enum ControlError {
     Unreachable {
         /// Host and port.
         peer: String,
-        /// The system's words.
+        /// The system's error.
         source: io::Error,
     },
-    /// The port cannot be listened on.
+    /// The system refuses to listen on the port.
     #[error("cannot listen on TCP port {port}: {source}; give another port with -p, to both sides")]
     Listen {
-        /// The port.
+        /// The TCP port.
         port: u16,
-        /// The system's words.
+        /// The system's error.
         source: io::Error,
     },
-    /// Nobody could be accepted.
+    /// The system failed to accept a client.
     #[error("cannot accept a client: {0}")]
     Accept(io::Error),
     /// The peer is another program.
@@ -45,7 +45,7 @@ pub enum ControlError {
     Stranger {
         /// Host and port.
         peer: String,
-        /// Its first bytes.
+        /// The first bytes that it sent.
         got: [u8; 4],
     },
     /// The peer is another release.
@@ -56,26 +56,26 @@ pub enum ControlError {
     OtherVersion {
         /// Host and port.
         peer: String,
-        /// Its version.
+        /// The protocol version that the peer speaks.
         theirs: u16,
     },
-    /// The peer sent a frame of the right version that makes no sense.
+    /// The peer sent a frame of the right version with invalid content.
     #[error("{peer} sent what cannot be understood: {what}; run the same release on both sides")]
     Malformed {
         /// Host and port.
         peer: String,
-        /// What is wrong with it.
+        /// The part that is invalid.
         what: String,
     },
-    /// The peer did not answer.
+    /// The peer did not answer in time.
     #[error("{peer} did not answer within {} s; check that it is stride-perf, and that it is not stuck", .limit.as_secs())]
     Silent {
         /// Host and port.
         peer: String,
-        /// How long it had.
+        /// The time that it had.
         limit: Duration,
     },
-    /// The peer's connection stands, but nothing comes over it.
+    /// The peer's connection is open, but no frame arrives.
     #[error(
         "{peer} has not been heard of for {} s: its process is stopped, or the way to it is cut; look there",
         .limit.as_secs()
@@ -83,27 +83,27 @@ pub enum ControlError {
     Dead {
         /// Host and port.
         peer: String,
-        /// How long.
+        /// The time since the last frame.
         limit: Duration,
     },
-    /// This process was asked to end.
+    /// A signal asked this process to end.
     #[error(transparent)]
     Interrupted(#[from] Interrupted),
-    /// The peer is gone.
+    /// The connection to the peer ended.
     #[error("{peer} closed the control connection{}; see what it printed", during(.source))]
     Gone {
         /// Host and port.
         peer: String,
-        /// The system's words, unless the connection ended in order.
+        /// The system's error; `None` if the peer closed the connection.
         source: Option<io::Error>,
     },
-    /// The peer has gone on to its next word: no answer is wanted any more.
+    /// The peer has sent its next message already, so it wants no answer any more.
     #[error("{peer} is done")]
     PeerIsDone {
         /// Host and port.
         peer: String,
     },
-    /// What the peer sent did not come.
+    /// A message of the peer did not arrive.
     #[error(
         "nothing came from {peer} for 5 s: a message was lost, which this connection does not send again; measure once \
          more, or with -c RC"
@@ -112,51 +112,51 @@ pub enum ControlError {
         /// Host and port.
         peer: String,
     },
-    /// The peer does not know the secret, or wants one.
+    /// The peer does not know the secret, or requires one.
     #[error("{peer} {}", .refusal.by_us())]
     Refused {
         /// Host and port.
         peer: String,
-        /// Why.
-        refusal: Refusal,
+        /// The reason for refusing the peer.
+        refusal: SecretRefusal,
     },
-    /// The peer says so of this side.
+    /// The peer refused this side because of the secret.
     #[error("{peer} {}", .refusal.by_peer())]
     RefusedByPeer {
         /// Host and port.
         peer: String,
-        /// Why.
-        refusal: Refusal,
+        /// The peer's reason.
+        refusal: SecretRefusal,
     },
-    /// The connection that is measured does not come about.
+    /// The connection that is to be measured could not be established.
     #[error(
         "the TCP connection that is measured does not come about ({peer}: {source}): it goes to a port that the system chooses, \
          beside that of -p; check firewalls between the two sides"
     )]
     NoStream {
-        /// Where it was to go.
+        /// Its host and port.
         peer: String,
-        /// The system's words.
+        /// The system's error.
         source: io::Error,
     },
-    /// The system has no random numbers.
+    /// The system provides no random numbers.
     #[error("cannot have random numbers of the system, which the secret needs: {what}")]
     NoRandomness {
-        /// The system's words.
+        /// The system's error.
         what: String,
     },
-    /// The peer gave up, and said why.
+    /// The peer gave up and reported the reason.
     #[error("{peer} gave up: {reason}")]
     PeerFailed {
         /// Host and port.
         peer: String,
-        /// What it said.
+        /// The reason as the peer worded it.
         reason: String,
     },
 }
 
 impl ControlError {
-    /// Whether the peer knows already that the test is over.
+    /// Whether the peer already knows that the test is over.
     pub fn is_known_to_peer(&self) -> bool {
         matches!(
             self,
@@ -164,7 +164,7 @@ impl ControlError {
         )
     }
 
-    /// What it means that reading from `peer` failed.
+    /// Interprets a failure to read from `peer`.
     pub(super) fn reading(peer: &str, error: FrameError, limit: Option<Duration>) -> Self {
         let peer = peer.to_owned();
         match (error, limit) {
@@ -178,17 +178,17 @@ impl ControlError {
         }
     }
 
-    /// The connection is no more.
+    /// The connection broke with a system error.
     pub(super) fn lost(peer: String, error: io::Error) -> Self {
         let in_order = error.kind() == io::ErrorKind::UnexpectedEof;
         Self::Gone { peer, source: (!in_order).then_some(error) }
     }
 }
 
-/// Whether a socket's time limit passed; which of the two it is depends on the system.
+/// Whether a socket's timeout expired; systems report it by either of two kinds.
 fn is_timeout(error: &io::Error) -> bool {
-    // A connection whose keep-alive probes go unanswered ends with ETIMEDOUT, which is TimedOut too, but
-    // then the socket had no time limit of its own.
+    // A connection whose keep-alive probes go unanswered ends with ETIMEDOUT, which is TimedOut
+    // too, but its socket had no timeout.
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
@@ -196,7 +196,7 @@ fn during(source: &Option<io::Error>) -> String {
     source.as_ref().map(|source| format!(" ({source})")).unwrap_or_default()
 }
 
-/// What to do about a peer that begins with this.
+/// The advice for a peer whose first bytes are these.
 fn remedy(got: [u8; 4]) -> &'static str {
     match &got {
         b"TRSP" => {

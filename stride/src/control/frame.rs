@@ -17,63 +17,63 @@ use crate::interrupt::Interrupted;
 /// The first bytes of every frame.
 pub const MAGIC: [u8; 4] = *b"STRD";
 
-/// The version of the protocol that this release speaks.
+/// The protocol version of this release.
 pub const VERSION: u16 = 3;
 
-/// The length of a header.
+/// Length of a header in bytes.
 pub const HEADER_LENGTH: usize = 12;
 
-/// No payload is longer.
+/// The longest payload in bytes.
 pub const MAX_PAYLOAD: usize = 64 * 1024;
 
-/// What a frame's payload is.
+/// The meaning of a frame's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FrameKind {
     /// A message, in JSON.
     Message,
-    /// Why the sender gives up, in words.
+    /// The text of the reason why the sender gives up.
     Failure,
-    /// That the sender is there; `queued` if it has others to serve first.
+    /// A sign that the sender lives; `queued` if it serves other clients first.
     Beat,
 }
 
-/// What one side sends at a time.
+/// The unit in which a side sends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// What the payload is.
-    pub kind: Kind,
-    /// The bytes.
+    /// The meaning of the payload.
+    pub kind: FrameKind,
+    /// The payload's bytes.
     pub payload: Vec<u8>,
 }
 
-/// Why no frame could be read.
+/// The reason why no frame could be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FrameError {
     /// The stream failed, timed out or ended.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// The peer has not said for so long that it is there.
+    /// The peer has sent no sign of life for this long.
     #[error("nothing was heard for {} s", .0.as_secs())]
     Silence(Duration),
-    /// This process was asked to end.
+    /// A signal asked this process to end.
     #[error(transparent)]
     Interrupted(#[from] Interrupted),
-    /// Something else is speaking.
+    /// The bytes do not start with the magic number, so the sender is another program.
     #[error("the first bytes are not a frame's: {0:02x?}")]
     Magic([u8; 4]),
-    /// Another release is speaking.
+    /// The sender is another release.
     #[error("the frame is of protocol version {0}")]
     Version(u16),
-    /// The header names a kind that this version does not have.
+    /// The header has a kind that this version does not define.
     #[error("the frame is of the unknown kind {0}")]
     Kind(u16),
-    /// The header announces more than any message needs.
+    /// The header announces a payload above the limit.
     #[error("the frame announces {0} bytes, the limit is {MAX_PAYLOAD}")]
     TooLong(usize),
 }
 
-impl Kind {
+impl FrameKind {
     const fn code(self) -> u16 {
         match self {
             Self::Message => 1,
@@ -90,8 +90,8 @@ impl Kind {
     }
 }
 
-/// Reads a header: the kind of the frame and the length of its payload.
-pub(super) fn parse_header(header: &[u8; HEADER_LENGTH]) -> Result<(Kind, usize), FrameError> {
+/// Parses a header into the kind of the frame and the length of its payload.
+pub(super) fn parse_header(header: &[u8; HEADER_LENGTH]) -> Result<(FrameKind, usize), FrameError> {
     let [m0, m1, m2, m3, v0, v1, k0, k1, l0, l1, l2, l3] = *header;
     if [m0, m1, m2, m3] != MAGIC {
         return Err(FrameError::Magic([m0, m1, m2, m3]));
@@ -100,7 +100,7 @@ pub(super) fn parse_header(header: &[u8; HEADER_LENGTH]) -> Result<(Kind, usize)
     if version != VERSION {
         return Err(FrameError::Version(version));
     }
-    let kind = Kind::from_code(u16::from_be_bytes([k0, k1]))?;
+    let kind = FrameKind::from_code(u16::from_be_bytes([k0, k1]))?;
     let length = u32::from_be_bytes([l0, l1, l2, l3]) as usize;
     if length > MAX_PAYLOAD {
         return Err(FrameError::TooLong(length));
@@ -108,10 +108,10 @@ pub(super) fn parse_header(header: &[u8; HEADER_LENGTH]) -> Result<(Kind, usize)
     Ok((kind, length))
 }
 
-/// Reads a frame. Nothing is allocated before the header has been found good.
+/// Reads a frame. It allocates nothing before the header has been checked.
 pub fn read_frame(stream: &mut impl Read) -> Result<Frame, FrameError> {
     let mut header = [0; HEADER_LENGTH];
-    // The magic number by itself: a stranger may say less than a header and wait.
+    // The magic number is read first, because another program may send less than a header and wait.
     let (magic, rest) = header.split_at_mut(MAGIC.len());
     stream.read_exact(magic)?;
     if *magic != MAGIC {
@@ -124,8 +124,8 @@ pub fn read_frame(stream: &mut impl Read) -> Result<Frame, FrameError> {
     Ok(Frame { kind, payload })
 }
 
-/// Writes a frame, whose payload is cut to what a frame can hold.
-pub fn write_frame(stream: &mut impl Write, kind: Kind, payload: &[u8]) -> io::Result<()> {
+/// Writes a frame, and truncates a payload that is too long.
+pub fn write_frame(stream: &mut impl Write, kind: FrameKind, payload: &[u8]) -> io::Result<()> {
     let payload = &payload[..payload.len().min(MAX_PAYLOAD)];
     let mut bytes = Vec::with_capacity(HEADER_LENGTH + payload.len());
     bytes.extend(MAGIC);
@@ -140,7 +140,7 @@ pub fn write_frame(stream: &mut impl Write, kind: Kind, payload: &[u8]) -> io::R
 mod tests {
     use super::*;
 
-    fn written(kind: Kind, payload: &[u8]) -> Vec<u8> {
+    fn written(kind: FrameKind, payload: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::new();
         write_frame(&mut bytes, kind, payload).unwrap();
         bytes
@@ -149,20 +149,20 @@ mod tests {
     #[test]
     fn a_frame_comes_back() {
         for payload in [&b""[..], b"x", &[7; MAX_PAYLOAD]] {
-            let bytes = written(Kind::Failure, payload);
+            let bytes = written(FrameKind::Failure, payload);
             let frame = read_frame(&mut &bytes[..]).unwrap();
-            assert_eq!(frame, Frame { kind: Kind::Failure, payload: payload.to_vec() });
+            assert_eq!(frame, Frame { kind: FrameKind::Failure, payload: payload.to_vec() });
         }
     }
 
     #[test]
     fn the_header_is_as_documented() {
-        assert_eq!(written(Kind::Message, b"ab"), b"STRD\x00\x03\x00\x01\x00\x00\x00\x02ab");
+        assert_eq!(written(FrameKind::Message, b"ab"), b"STRD\x00\x03\x00\x01\x00\x00\x00\x02ab");
     }
 
     #[test]
     fn a_truncated_frame_is_an_end_of_file() {
-        let bytes = written(Kind::Message, b"hello");
+        let bytes = written(FrameKind::Message, b"hello");
         for length in 0..bytes.len() {
             match read_frame(&mut &bytes[..length]) {
                 Err(FrameError::Io(error)) => assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof),
@@ -177,17 +177,17 @@ mod tests {
             matches!(read_frame(&mut &b"SSH-2.0-OpenSSH"[..]), Err(FrameError::Magic(m)) if &m == b"SSH-")
         );
         assert!(matches!(read_frame(&mut &b"GET "[..]), Err(FrameError::Magic(_))));
-        let mut other = written(Kind::Message, b"");
+        let mut other = written(FrameKind::Message, b"");
         other[5] = 9;
         assert!(matches!(read_frame(&mut &other[..]), Err(FrameError::Version(9))));
-        let mut other = written(Kind::Message, b"");
+        let mut other = written(FrameKind::Message, b"");
         other[7] = 77;
         assert!(matches!(read_frame(&mut &other[..]), Err(FrameError::Kind(77))));
     }
 
     #[test]
     fn a_length_is_not_believed() {
-        let mut bytes = written(Kind::Message, b"");
+        let mut bytes = written(FrameKind::Message, b"");
         bytes[8..].copy_from_slice(&u32::MAX.to_be_bytes());
         assert!(matches!(read_frame(&mut &bytes[..]), Err(FrameError::TooLong(n)) if n == u32::MAX as usize));
     }

@@ -1,106 +1,106 @@
-//! One end of the connection over which the two sides agree, whatever carries it.
+//! One end of the control connection, over any transport.
 
 use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use super::{ControlError, Frame, FrameError, Kind, Message, Tcp};
+use super::{ControlError, ControlMessage, Frame, FrameError, FrameKind, Tcp};
 use crate::interrupt;
 
-/// How long a peer may take to say its first word, and to take a message off our hands.
+/// The time that a peer has to send its first message, and to take a message from this side.
 pub(super) const WORD_LIMIT: Duration = Duration::from_secs(5);
 
-/// How long a peer may take for a step of the set-up, such as registering memory.
+/// The time that a peer has for a step of the set-up, such as registering memory.
 const STEP_LIMIT: Duration = Duration::from_secs(60);
 
-/// How long a peer may take to read why this side gave up.
+/// The time that a peer has to read why this side gave up.
 pub(super) const LINGER_LIMIT: Duration = Duration::from_millis(500);
 
-/// What carries frames.
-pub trait Wire {
+/// A transport of frames.
+pub trait FrameTransport {
     /// Sends a frame.
     ///
     /// # Errors
     ///
-    /// The peer does not take it, or is gone.
-    fn write(&mut self, kind: Kind, payload: &[u8]) -> io::Result<()>;
+    /// The peer does not take it in time, or the connection ended.
+    fn write(&mut self, kind: FrameKind, payload: &[u8]) -> io::Result<()>;
 
-    /// Receives a frame, within a time.
+    /// Receives a frame, within `limit` if that is given.
     ///
     /// # Errors
     ///
-    /// There was none, or it is none.
+    /// No frame arrived in time, or the bytes are no valid frame.
     fn read(&mut self, limit: Option<Duration>) -> Result<Frame, FrameError>;
 
-    /// Waits until there is a frame, within a time. A peer that has others to serve first may take longer: `waiting` is
-    /// called then.
+    /// Waits until a frame has arrived, within `limit` if that is given. A peer that serves others
+    /// first may take longer; the transport then calls `waiting`.
     ///
     /// # Errors
     ///
-    /// There was none in time.
+    /// No frame arrived in time.
     fn await_frame(&mut self, _: Option<Duration>, _waiting: &mut dyn FnMut()) -> Result<(), FrameError> {
         Ok(())
     }
 
-    /// Waits a moment for the peer to take what it was sent last.
+    /// Waits briefly for the peer to take the last frame.
     ///
     /// # Errors
     ///
-    /// The peer is gone.
+    /// The connection ended.
     fn linger(&mut self) -> io::Result<()>;
 }
 
-/// What a glance at a peer that is there shows.
+/// The state of a live peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Glance {
-    /// It says nothing.
-    Silence,
-    /// It has sent a message, which nobody has taken.
-    Word,
+pub enum PeerStatus {
+    /// It has sent nothing new.
+    Quiet,
+    /// It has sent a message that this side has not received yet.
+    MessageWaiting,
 }
 
 /// One end of the control connection.
 #[derive(Debug)]
-pub struct Link<W = Tcp> {
+pub struct ControlLink<W = Tcp> {
     wire: W,
     peer: String,
     heard: bool,
 }
 
-impl<W: Wire> Link<W> {
-    /// Over this, with a peer of this name.
+impl<W: FrameTransport> ControlLink<W> {
+    /// Uses a transport to the peer of this name.
     pub fn new(wire: W, peer: String) -> Self {
         Self { wire, peer, heard: false }
     }
 
-    /// Who is at the other end, for people.
+    /// The peer's name for messages to the user.
     pub fn peer(&self) -> &str {
         &self.peer
     }
 
-    /// What carries it.
+    /// The transport below.
     pub fn wire(&mut self) -> &mut W {
         &mut self.wire
     }
 
     /// Sends a message.
-    pub fn send(&mut self, message: &Message) -> Result<(), ControlError> {
+    pub fn send(&mut self, message: &ControlMessage) -> Result<(), ControlError> {
         let payload = serde_json::to_vec(message).map_err(|error| self.malformed(error.to_string()))?;
-        self.wire.write(Kind::Message, &payload).map_err(|error| self.write_failed(error))
+        self.wire.write(FrameKind::Message, &payload).map_err(|error| self.write_failed(error))
     }
 
-    /// Sends why this side gives up, as far as the peer still listens.
+    /// Sends the reason why this side gives up, if the peer still reads.
     pub fn fail(&mut self, reason: &str) {
-        // The peer may be gone, and then nobody needs to be told.
-        let _ = self.wire.write(Kind::Failure, reason.as_bytes()).and_then(|()| self.wire.linger());
+        // A failure is ignored, because a peer that has gone needs no reason.
+        let _ = self.wire.write(FrameKind::Failure, reason.as_bytes()).and_then(|()| self.wire.linger());
     }
 
     /// Receives a message of the set-up.
-    pub fn receive(&mut self) -> Result<Message, ControlError> {
+    pub fn receive(&mut self) -> Result<ControlMessage, ControlError> {
         self.receive_within(Some(self.limit()))
     }
 
-    /// Waits for the peer to have time for this side: `waiting` is called if it has others to serve first.
+    /// Waits until the peer has time for this side; calls `waiting` if it serves others first.
     pub fn await_turn(&mut self, mut waiting: impl FnMut()) -> Result<(), ControlError> {
         let limit = Some(self.limit());
         self.wire.await_frame(limit, &mut waiting).map_err(|error| self.read_failed(error, limit))
@@ -110,48 +110,48 @@ impl<W: Wire> Link<W> {
         if self.heard { STEP_LIMIT } else { WORD_LIMIT }
     }
 
-    /// Receives a message that comes when the peer has finished measuring.
+    /// Receives a message that the peer sends when it has finished measuring.
     ///
-    /// There is no time limit; a peer that dies meanwhile is noticed.
-    pub fn receive_result(&mut self) -> Result<Message, ControlError> {
+    /// The wait has no time limit, but ends if the peer dies.
+    pub fn receive_result(&mut self) -> Result<ControlMessage, ControlError> {
         self.receive_within(None)
     }
 
     /// Sends a message and receives the peer's.
-    pub fn exchange(&mut self, message: &Message) -> Result<Message, ControlError> {
+    pub fn exchange(&mut self, message: &ControlMessage) -> Result<ControlMessage, ControlError> {
         self.send(message)?;
         self.receive()
     }
 
-    /// The error for a message that is not the one that belongs here.
-    pub fn unexpected(&self, message: &Message, expected: &str) -> ControlError {
+    /// The error for a message out of order.
+    pub fn unexpected(&self, message: &ControlMessage, expected: &str) -> ControlError {
         self.malformed(format!("`{}` in place of `{expected}`", message.name()))
     }
 
-    /// The error for a connection that carries nothing any more.
+    /// The error for a broken connection.
     pub fn lost(&self, error: io::Error) -> ControlError {
         ControlError::lost(self.peer.clone(), error)
     }
 
-    /// The error for a message with impossible content.
+    /// The error for a message with invalid content.
     pub fn malformed(&self, what: String) -> ControlError {
         ControlError::Malformed { peer: self.peer.clone(), what }
     }
 
-    /// Waits a moment for the peer to take what it was sent last.
+    /// Waits briefly for the peer to take the last message.
     pub(super) fn linger(&mut self) -> Result<(), ControlError> {
         self.wire.linger().map_err(|error| ControlError::lost(self.peer.clone(), error))
     }
 
-    pub(super) fn receive_within(&mut self, limit: Option<Duration>) -> Result<Message, ControlError> {
+    pub(super) fn receive_within(&mut self, limit: Option<Duration>) -> Result<ControlMessage, ControlError> {
         let frame = self.wire.read(limit).map_err(|error| self.read_failed(error, limit))?;
         self.heard = true;
         match frame.kind {
-            // Where beats are, they do not come so far.
-            Kind::Beat => Err(self.malformed("a beat in place of a message".to_owned())),
-            Kind::Failure => Err(self.peer_failed(&frame.payload)),
-            Kind::Message => match serde_json::from_slice(&frame.payload) {
-                Ok(Message::Refused(refusal)) => {
+            // A transport with beats consumes them itself.
+            FrameKind::Beat => Err(self.malformed("a beat in place of a message".to_owned())),
+            FrameKind::Failure => Err(self.peer_failed(&frame.payload)),
+            FrameKind::Message => match serde_json::from_slice(&frame.payload) {
+                Ok(ControlMessage::Refused(refusal)) => {
                     Err(ControlError::RefusedByPeer { peer: self.peer.clone(), refusal })
                 }
                 read => read.map_err(|error| self.malformed(error.to_string())),
@@ -159,14 +159,14 @@ impl<W: Wire> Link<W> {
         }
     }
 
-    /// What the peer said is shown as one line of text, whatever it sent.
+    /// Makes one printable line of the peer's text, whatever the peer sent.
     fn peer_failed(&self, payload: &[u8]) -> ControlError {
         let text = String::from_utf8_lossy(payload);
         let reason = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(1000).collect();
         ControlError::PeerFailed { peer: self.peer.clone(), reason }
     }
 
-    /// Tells a peer of another version why nothing comes of it: it reads our version in the frame.
+    /// Answers a peer of another version with a failure, whose frame shows it this side's version.
     fn read_failed(&mut self, error: FrameError, limit: Option<Duration>) -> ControlError {
         let error = ControlError::reading(&self.peer, error, limit);
         if matches!(error, ControlError::OtherVersion { .. }) {
@@ -175,7 +175,7 @@ impl<W: Wire> Link<W> {
         error
     }
 
-    /// A peer that gave up may have said so before its end of the stream was closed.
+    /// A peer that gave up may have sent its reason before it closed the stream.
     fn write_failed(&mut self, error: io::Error) -> ControlError {
         match self.receive_within(Some(WORD_LIMIT)) {
             Err(
@@ -188,13 +188,13 @@ impl<W: Wire> Link<W> {
     }
 }
 
-impl Link {
+impl ControlLink {
     /// The address by which the peer reaches this side.
     pub fn local_ip(&self) -> IpAddr {
         self.wire.local_ip()
     }
 
-    /// The error for a peer whose message was lost.
+    /// The error for a message that was lost on the way.
     pub fn silent(&self) -> ControlError {
         ControlError::MessageLost { peer: self.peer.clone() }
     }
@@ -204,12 +204,12 @@ impl Link {
         ControlError::PeerIsDone { peer: self.peer.clone() }
     }
 
-    /// Looks whether the peer is there, and whether it has said something, without waiting.
-    pub fn glance(&mut self) -> Result<Glance, ControlError> {
+    /// Checks without waiting whether the peer lives, and whether it has sent a message.
+    pub fn peer_status(&mut self) -> Result<PeerStatus, ControlError> {
         interrupt::check()?;
         match self.wire.peek() {
-            None => Ok(Glance::Silence),
-            Some(Ok(Frame { kind: Kind::Message, .. })) => Ok(Glance::Word),
+            None => Ok(PeerStatus::Quiet),
+            Some(Ok(Frame { kind: FrameKind::Message, .. })) => Ok(PeerStatus::MessageWaiting),
             Some(_) => match self.receive() {
                 Ok(message) => Err(self.unexpected(&message, "failure")),
                 Err(error) => Err(error),

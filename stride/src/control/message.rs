@@ -1,99 +1,101 @@
-//! What the two sides tell each other.
+//! The messages of the control connection.
 
 use serde::{Deserialize, Serialize};
 use sideway::ibverbs::connect::Endpoint;
 
-use super::{Nonce, Proof, Refusal};
+use super::{Nonce, Proof, SecretRefusal};
 use crate::plan::TestPlan;
 use crate::report::Measured;
-use crate::workload::{Meeting, Target};
+use crate::workload::{CmAddress, XrcTargetInfo};
 
-/// A message. Each has its place in the order that the module's documentation shows.
+/// A message. The module's documentation shows their order.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Message {
-    /// What the client wants measured.
+pub enum ControlMessage {
+    /// The client's test.
     Request(Greeting),
-    /// The server will do so; what it was itself asked for.
+    /// The server agrees to the test; it carries the server's command line.
     Accept(Greeting),
-    /// Where one of the sender's queue pairs is, and its memory.
+    /// The address of one of the sender's queue pairs, and of its memory.
     Resources(Resources),
-    /// Where the sender's connection manager listens.
-    Meeting(Meeting),
+    /// The address at which the sender's connection manager listens.
+    Meeting(CmAddress),
     /// The sender's queue pair can send and receive.
     Ready,
     /// The sender is about to measure messages of this size.
     Begin {
-        /// Bytes of a message.
+        /// Size of a message in bytes.
         size: u64,
     },
-    /// What the sender measured.
+    /// The sender's measurement.
     Row(Measured),
-    /// What became of the messages of a size; those that arrived are as they should be if that was looked at.
+    /// The fate of the messages of a size; if data validation is on, those that arrived have the
+    /// right content.
     Arrived {
-        /// Messages that the sender of this word sent.
+        /// Messages that the sender of this message sent.
         sent: u64,
-        /// Messages of the peer's that took a receive here.
+        /// Messages of the peer that consumed a receive here.
         taken: u64,
     },
     /// The sender needs the peer no more.
     Done,
-    /// The client has a secret, and wants to know whether the server has it too.
+    /// The client has a secret, and asks the server to prove that it knows it.
     Hello {
-        /// The client's.
+        /// The client's nonce.
         nonce: Nonce,
     },
-    /// So has the server.
+    /// The server has a secret, too.
     Challenge {
-        /// The server's.
+        /// The server's nonce.
         nonce: Nonce,
     },
-    /// That the sender knows the secret.
+    /// The sender's proof that it knows the secret.
     Proof {
-        /// Of its role and both nonces.
+        /// Covers its role and both nonces.
         proof: Proof,
     },
-    /// Where the server waits for the connection that is measured, and what the client says first there.
+    /// The address at which the server awaits the connection to be measured, and the client's first
+    /// bytes there.
     Stream {
         /// The TCP port.
         port: u16,
-        /// The words.
+        /// The bytes that the client sends first.
         token: Nonce,
     },
-    /// The sender goes no further.
-    Refused(Refusal),
+    /// The sender refuses to go on.
+    Refused(SecretRefusal),
 }
 
-/// Who speaks, and what its user asked for.
+/// A side's release and test.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Greeting {
-    /// The sender's release of stride-perf, for people.
+    /// The sender's release of stride-perf, for error messages.
     pub release: String,
-    /// What its user asked for.
+    /// The test that its command line describes.
     pub test: TestPlan,
 }
 
-/// What the peer needs to reach the sender's memory and receives.
+/// The addresses and keys that the peer needs to reach the sender's memory and receives.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Resources {
     /// The queue pair's address.
     pub endpoint: Endpoint,
-    /// The key to the memory.
+    /// The remote key of the memory.
     pub rkey: u32,
-    /// Where the queue pair's memory for the peer begins.
+    /// Start address of the queue pair's memory for the peer.
     pub address: u64,
-    /// How many bytes of it are the peer's.
+    /// Length of that memory in bytes.
     pub length: u64,
     /// Reads and atomic operations that the queue pair answers at a time.
     pub answered: u8,
-    /// Up to which size the sender writes the last byte of the messages that it counts.
+    /// The largest message size for which the sender writes the last byte as a sequence mark.
     pub marked: u64,
-    /// Where the peer's queue pair sends to, if the connection is an extended one.
-    pub xrc: Option<Target>,
+    /// The peer's target if the connection is an extended one.
+    pub xrc: Option<XrcTargetInfo>,
 }
 
-impl Message {
-    /// The name that both sides know it by.
+impl ControlMessage {
+    /// The message's name in texts for the user.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Request(_) => "request",

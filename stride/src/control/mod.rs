@@ -1,30 +1,33 @@
-//! The control connection: what the two sides tell each other over TCP, beside the RDMA traffic.
+//! The control connection: the messages that the two sides exchange over TCP, beside the RDMA
+//! traffic.
 //!
 //! ```text
 //! client                                server
 //!   Request: the client's test     ->
-//!                                  <-     Accept: the server's own test
-//!   Resources                     <->     Resources      for each queue pair: its address, and that of its memory
-//!                                  <-     Meeting        if rdma_cm connects them: where the server listens
+//!                                  <-     Accept: the server's test
+//!   Resources                     <->     Resources      for each queue pair: its address, and its memory's
+//!                                  <-     Meeting        with rdma_cm: the address where the server listens
 //!   Ready                         <->     Ready          both queue pairs can send
 //!   Begin                         <->     Begin          for each size: both are about to measure
-//!   Row                            ->                    for each size: what the client measured; if both measure,
-//!                                  <-     Row            the server, too
-//!   Arrived                       <->     Arrived        for each size, where it is asked: how many messages came
-//!   Done                          <->     Done           nobody needs the other's memory any more
+//!   Row                            ->                    for each size: the client's measurement; if both measure,
+//!                                  <-     Row            the server's, too
+//!   Arrived                       <->     Arrived        for each size, on request: the number of messages received
+//!   Done                          <->     Done           neither side needs the other's memory any more
 //! ```
 //!
-//! The system's TCP is measured over a connection of its own: in the place of `Resources` and `Ready` the server says by `Stream` where it is.
+//! A test of TCP measures a separate connection: in place of `Resources` and `Ready` the server
+//! sends its port in `Stream`.
 //!
-//! Messages of trespass are measured over the connection that the two sides agree on: each of these words is one
-//! message of it, there are no resources, and `Ready` alone is left out.
+//! A test of trespass's messages measures the connection that also carries the control messages:
+//! each of them is one message, resources are not exchanged, and `Ready` is left out.
 //!
-//! Where a secret is shared, each side first proves that it knows it (`secret`).
+//! With a shared secret, each side first proves that it knows it (`secret`).
 //!
-//! Over TCP each side says once a second that it is there, measuring or not, so that the other one notices within seconds when it is not.
+//! Over TCP each side sends a beat once a second, measuring or not, so that the other one notices
+//! its end within seconds.
 //!
-//! Either side may send a failure in place of any message. Frames carry a magic number and the protocol's
-//! version, so that a peer of another release and a stranger on the port are told apart.
+//! Either side may send a failure in place of any message. Frames carry a magic number and the
+//! protocol's version, so that a peer can tell another release from another program.
 
 mod error;
 mod frame;
@@ -37,13 +40,13 @@ mod tcp;
 
 pub use error::ControlError;
 pub use frame::{
-    Frame, FrameError, HEADER_LENGTH, Kind, MAGIC, MAX_PAYLOAD, VERSION, read_frame, write_frame,
+    Frame, FrameError, FrameKind, HEADER_LENGTH, MAGIC, MAX_PAYLOAD, VERSION, read_frame, write_frame,
 };
-pub use link::{Glance, Link, Wire};
-pub use message::{Greeting, Message, Resources};
-pub use packets::Packets;
+pub use link::{ControlLink, FrameTransport, PeerStatus};
+pub use message::{ControlMessage, Greeting, Resources};
+pub use packets::SeqPacketFrames;
 pub(crate) use secret::nonce;
-pub use secret::{LONGEST_SECRET, Nonce, Proof, Refusal, SHORTEST_SECRET, Secret, SecretError};
+pub use secret::{LONGEST_SECRET, Nonce, Proof, SHORTEST_SECRET, Secret, SecretError, SecretRefusal};
 pub(crate) use socket::link;
-pub use socket::{Listener, connect};
+pub use socket::{ControlListener, connect};
 pub use tcp::Tcp;

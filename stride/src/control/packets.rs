@@ -5,30 +5,30 @@ use std::time::Duration;
 
 use trespass::SeqPacket;
 
-use super::link::Wire;
-use super::{FrameError, HEADER_LENGTH, Kind, MAX_PAYLOAD, read_frame, write_frame};
+use super::link::FrameTransport;
+use super::{FrameError, FrameKind, HEADER_LENGTH, MAX_PAYLOAD, read_frame, write_frame};
 use crate::control::Frame;
 
-/// How long a peer may take to take a frame.
+/// The time that a peer has to take a frame.
 const WORD_LIMIT: Duration = Duration::from_secs(5);
 
-/// A connection of trespass, which carries frames before and after the messages that are measured.
+/// A connection of trespass, which carries frames before and after the measured messages.
 #[derive(Debug)]
-pub struct Packets {
-    /// The connection.
+pub struct SeqPacketFrames {
+    /// The connection that carries both.
     pub socket: SeqPacket,
     frame: Vec<u8>,
 }
 
-impl Packets {
-    /// Over this connection.
+impl SeqPacketFrames {
+    /// Wraps a connection.
     pub fn new(socket: SeqPacket) -> Self {
         Self { socket, frame: vec![0; HEADER_LENGTH + MAX_PAYLOAD] }
     }
 }
 
-impl Wire for Packets {
-    fn write(&mut self, kind: Kind, payload: &[u8]) -> io::Result<()> {
+impl FrameTransport for SeqPacketFrames {
+    fn write(&mut self, kind: FrameKind, payload: &[u8]) -> io::Result<()> {
         let mut bytes = Vec::new();
         write_frame(&mut bytes, kind, payload)?;
         self.socket.set_write_timeout(Some(WORD_LIMIT))?;

@@ -1,4 +1,4 @@
-//! The shared secret: each side proves to the other that it knows it, before anything is asked for.
+//! The shared secret: each side proves to the other that it knows it, before it asks for anything.
 //!
 //! ```text
 //! client                          server
@@ -9,9 +9,10 @@
 //!   Request and so on
 //! ```
 //!
-//! A proof is the HMAC-SHA-256, under the secret, of the side's role and both nonces, so that no proof is good for another
-//! connection or for the other side. The client's comes first: who only listens at the server's port learns nothing that
-//! a guess could be held against. What follows is neither encrypted nor signed.
+//! A proof is the HMAC-SHA-256, under the secret, of the side's role and both nonces, so that no
+//! proof is valid for another connection or for the other side. The client's proof comes first: an
+//! attacker who listens at the server's port learns nothing against which to test a guess. The
+//! traffic that follows is neither encrypted nor signed.
 
 use std::fmt;
 
@@ -20,54 +21,54 @@ use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 
 use super::link::WORD_LIMIT;
-use super::{ControlError, Link, Message, Wire};
+use super::{ControlError, ControlLink, ControlMessage, FrameTransport};
 
-/// What nobody sends twice.
+/// Random bytes that no side sends twice.
 pub type Nonce = [u8; 32];
 
-/// An HMAC-SHA-256.
+/// An HMAC-SHA-256 value.
 pub type Proof = [u8; 32];
 
-/// Fewer bytes could be guessed by trying.
+/// The shortest accepted secret in bytes; a shorter one could be guessed.
 pub const SHORTEST_SECRET: usize = 16;
 
-/// No secret is longer.
+/// The longest accepted secret in bytes.
 pub const LONGEST_SECRET: usize = 4096;
 
-/// What both sides know, and nobody else. It is never printed.
+/// The shared secret. It is never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Vec<u8>);
 
-/// What cannot be a secret.
+/// The reason why bytes are not accepted as a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SecretError {
-    /// It could be guessed.
+    /// The secret is short enough to be guessed.
     #[error(
         "the secret has {given} bytes, fewer than {SHORTEST_SECRET}, and could be guessed: make one with \
          `head -c 32 /dev/urandom | base64`"
     )]
     TooShort {
-        /// How many it has.
+        /// Its length in bytes.
         given: usize,
     },
-    /// It is another file that was meant.
+    /// The file is too long, and so probably the wrong file.
     #[error("the secret has more than {LONGEST_SECRET} bytes: give the file that has the secret alone")]
     TooLong,
 }
 
-/// Why a side does not go on with the other.
+/// The reason why a side refuses the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Refusal {
+pub enum SecretRefusal {
     /// The server has a secret, and the client gave no proof.
     Missing,
     /// The client has a secret, and the server has none.
     Unexpected,
-    /// The proof is of another secret.
+    /// The proof was made with another secret.
     Wrong,
 }
 
-/// Whose proof it is.
+/// The side that made a proof.
 #[derive(Clone, Copy, Debug)]
 enum Prover {
     Client,
@@ -75,7 +76,7 @@ enum Prover {
 }
 
 impl Secret {
-    /// These bytes, less the end of the last line.
+    /// Makes a secret of these bytes, without a line end at their end.
     ///
     /// # Errors
     ///
@@ -105,7 +106,7 @@ impl Secret {
         self.mac(prover, client, server).finalize().into_bytes().into()
     }
 
-    /// Takes as long for every wrong proof.
+    /// Takes the same time for every wrong proof.
     fn is_proved(&self, prover: Prover, client: &Nonce, server: &Nonce, proof: &Proof) -> bool {
         self.mac(prover, client, server).verify_slice(proof).is_ok()
     }
@@ -117,8 +118,8 @@ impl fmt::Debug for Secret {
     }
 }
 
-impl Refusal {
-    /// What is wrong, for the side that refused.
+impl SecretRefusal {
+    /// The reason as the refusing side prints it.
     pub(super) fn by_us(self) -> &'static str {
         match self {
             Self::Missing => {
@@ -132,7 +133,7 @@ impl Refusal {
         }
     }
 
-    /// The same, for the side that was refused.
+    /// The reason as the refused side prints it.
     pub(super) fn by_peer(self) -> &'static str {
         match self {
             Self::Missing => {
@@ -147,72 +148,76 @@ impl Refusal {
     }
 }
 
-impl<W: Wire> Link<W> {
-    /// The client's first words, where it has a secret: afterwards each side knows that the other knows it.
+impl<W: FrameTransport> ControlLink<W> {
+    /// Proves a client's secret at the start of a connection: afterwards each side knows that the
+    /// other knows it.
     ///
     /// # Errors
     ///
-    /// The server does not know it.
+    /// The server does not know the secret.
     pub fn prove(&mut self, secret: &Secret) -> Result<(), ControlError> {
         let own = nonce()?;
-        self.send(&Message::Hello { nonce: own })?;
+        self.send(&ControlMessage::Hello { nonce: own })?;
         let theirs = match self.receive()? {
-            Message::Challenge { nonce } => nonce,
+            ControlMessage::Challenge { nonce } => nonce,
             other => return Err(self.unexpected(&other, "challenge")),
         };
         let proof = secret.prove(Prover::Client, &own, &theirs);
-        match self.exchange(&Message::Proof { proof })? {
-            Message::Proof { proof } if secret.is_proved(Prover::Server, &own, &theirs, &proof) => Ok(()),
-            Message::Proof { .. } => Err(self.refuse(Refusal::Wrong)),
+        match self.exchange(&ControlMessage::Proof { proof })? {
+            ControlMessage::Proof { proof } if secret.is_proved(Prover::Server, &own, &theirs, &proof) => {
+                Ok(())
+            }
+            ControlMessage::Proof { .. } => Err(self.refuse(SecretRefusal::Wrong)),
             other => Err(self.unexpected(&other, "proof")),
         }
     }
 
-    /// What a client asks a server that has this secret, or none.
+    /// Receives the client's request on a server with this secret, or with none.
     ///
     /// # Errors
     ///
-    /// It does not know the secret, or wants one.
-    pub fn asked(&mut self, secret: Option<&Secret>) -> Result<Message, ControlError> {
+    /// The client does not know the secret, or requires one.
+    pub fn asked(&mut self, secret: Option<&Secret>) -> Result<ControlMessage, ControlError> {
         match (self.receive()?, secret) {
-            (Message::Hello { nonce }, Some(secret)) => {
+            (ControlMessage::Hello { nonce }, Some(secret)) => {
                 self.answer(secret, nonce)?;
                 self.receive_soon()
             }
-            (Message::Hello { .. }, None) => Err(self.refuse(Refusal::Unexpected)),
-            (_, Some(_)) => Err(self.refuse(Refusal::Missing)),
+            (ControlMessage::Hello { .. }, None) => Err(self.refuse(SecretRefusal::Unexpected)),
+            (_, Some(_)) => Err(self.refuse(SecretRefusal::Missing)),
             (word, None) => Ok(word),
         }
     }
 
-    /// The server's part, after the client's first word. Who does not know the secret is given no more time than who says nothing.
+    /// Answers the client's first message. A client without the secret gets no more time than one
+    /// that sends nothing.
     fn answer(&mut self, secret: &Secret, theirs: Nonce) -> Result<(), ControlError> {
         let own = nonce()?;
-        self.send(&Message::Challenge { nonce: own })?;
+        self.send(&ControlMessage::Challenge { nonce: own })?;
         match self.receive_soon()? {
-            Message::Proof { proof } if secret.is_proved(Prover::Client, &theirs, &own, &proof) => {}
-            Message::Proof { .. } => return Err(self.refuse(Refusal::Wrong)),
+            ControlMessage::Proof { proof } if secret.is_proved(Prover::Client, &theirs, &own, &proof) => {}
+            ControlMessage::Proof { .. } => return Err(self.refuse(SecretRefusal::Wrong)),
             other => return Err(self.unexpected(&other, "proof")),
         }
-        self.send(&Message::Proof { proof: secret.prove(Prover::Server, &theirs, &own) })
+        self.send(&ControlMessage::Proof { proof: secret.prove(Prover::Server, &theirs, &own) })
     }
 
-    fn receive_soon(&mut self) -> Result<Message, ControlError> {
+    fn receive_soon(&mut self) -> Result<ControlMessage, ControlError> {
         self.receive_within(Some(WORD_LIMIT))
     }
 
-    fn refuse(&mut self, refusal: Refusal) -> ControlError {
-        // Whoever is gone need not be told.
-        let _ = self.send(&Message::Refused(refusal)).and_then(|()| self.linger());
+    fn refuse(&mut self, refusal: SecretRefusal) -> ControlError {
+        // A failure is ignored, because a client that has gone needs no reason.
+        let _ = self.send(&ControlMessage::Refused(refusal)).and_then(|()| self.linger());
         ControlError::Refused { peer: self.peer().to_owned(), refusal }
     }
 }
 
-/// A new one.
+/// Makes a random nonce.
 ///
 /// # Errors
 ///
-/// The system has no random numbers.
+/// The system provides no random numbers.
 pub(crate) fn nonce() -> Result<Nonce, ControlError> {
     let mut nonce = Nonce::default();
     getrandom::fill(&mut nonce).map_err(|error| ControlError::NoRandomness { what: error.to_string() })?;
@@ -224,7 +229,7 @@ mod tests {
     use std::thread;
 
     use super::*;
-    use crate::control::{Listener, Tcp, connect};
+    use crate::control::{ControlListener, Tcp, connect};
 
     fn secret(text: &str) -> Secret {
         Secret::new(text.as_bytes()).unwrap()
@@ -260,7 +265,7 @@ mod tests {
         }
     }
 
-    /// HMAC-SHA-256 as RFC 4231 has it (test case 2), so that both sides may be of different releases of the crates.
+    /// RFC 4231, test case 2, so that both sides may use different releases of the HMAC crates.
     #[test]
     fn the_proof_is_the_standards() {
         let mut mac = Hmac::<Sha256>::new_from_slice(b"Jefe").unwrap();
@@ -269,12 +274,12 @@ mod tests {
         assert_eq!(hex, "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
     }
 
-    /// What comes of a server's and a client's first words.
+    /// The outcome of a server's and a client's first messages.
     fn meet(
         server: Option<&str>,
-        client: impl FnOnce(&mut Link<Tcp>) -> Result<(), ControlError>,
-    ) -> (Result<Message, ControlError>, Result<(), ControlError>) {
-        let listener = Listener::bind_local().unwrap();
+        client: impl FnOnce(&mut ControlLink<Tcp>) -> Result<(), ControlError>,
+    ) -> (Result<ControlMessage, ControlError>, Result<(), ControlError>) {
+        let listener = ControlListener::bind_local().unwrap();
         let port = listener.port();
         let server = server.map(secret);
         let serving = thread::spawn(move || listener.accept().unwrap().asked(server.as_ref()));
@@ -283,12 +288,12 @@ mod tests {
         (serving.join().unwrap(), client)
     }
 
-    fn with(own: Option<&str>) -> impl FnOnce(&mut Link<Tcp>) -> Result<(), ControlError> {
+    fn with(own: Option<&str>) -> impl FnOnce(&mut ControlLink<Tcp>) -> Result<(), ControlError> {
         let own = own.map(secret);
         move |link| {
             own.map_or(Ok(()), |own| link.prove(&own))?;
-            link.send(&Message::Done)?;
-            // The server says no more than why it does not go on.
+            link.send(&ControlMessage::Done)?;
+            // The server reveals nothing but its reason.
             match link.receive() {
                 Err(ControlError::Gone { .. }) => Ok(()),
                 said => said.map(drop),
@@ -296,7 +301,7 @@ mod tests {
         }
     }
 
-    fn refused<T: fmt::Debug>(end: Result<T, ControlError>) -> (bool, Refusal, String) {
+    fn refused<T: fmt::Debug>(end: Result<T, ControlError>) -> (bool, SecretRefusal, String) {
         let error = end.unwrap_err();
         assert!(error.is_known_to_peer(), "{error}");
         let text = error.to_string();
@@ -311,7 +316,7 @@ mod tests {
     fn who_knows_the_secret_is_served_and_who_has_none_where_there_is_none() {
         for own in [Some(OURS), None] {
             let (server, client) = meet(own, with(own));
-            assert_eq!(server.unwrap(), Message::Done);
+            assert_eq!(server.unwrap(), ControlMessage::Done);
             client.unwrap();
         }
     }
@@ -319,17 +324,22 @@ mod tests {
     #[test]
     fn both_sides_are_told_what_to_do() {
         for (server, client, refusal, words) in [
-            (Some(OURS), None, Refusal::Missing, ["gave no secret", "serves only who knows its secret"]),
+            (
+                Some(OURS),
+                None,
+                SecretRefusal::Missing,
+                ["gave no secret", "serves only who knows its secret"],
+            ),
             (
                 None,
                 Some(OURS),
-                Refusal::Unexpected,
+                SecretRefusal::Unexpected,
                 ["there is none here", "has no secret, and this side has one"],
             ),
             (
                 Some(OURS),
                 Some("correct horse battery stable"),
-                Refusal::Wrong,
+                SecretRefusal::Wrong,
                 ["another secret", "another secret"],
             ),
         ] {
@@ -346,35 +356,37 @@ mod tests {
     #[test]
     fn a_server_that_does_not_know_the_secret_is_not_asked() {
         for proof in [None, Some([0; 32])] {
-            let listener = Listener::bind_local().unwrap();
+            let listener = ControlListener::bind_local().unwrap();
             let port = listener.port();
             let impostor = thread::spawn(move || {
                 let mut link = listener.accept().unwrap();
-                let Message::Hello { nonce } = link.receive().unwrap() else { panic!("no hello") };
-                link.send(&Message::Challenge { nonce: [9; 32] }).unwrap();
-                let Message::Proof { proof: theirs } = link.receive().unwrap() else { panic!("no proof") };
-                // Nor does it help to send back what came.
+                let ControlMessage::Hello { nonce } = link.receive().unwrap() else { panic!("no hello") };
+                link.send(&ControlMessage::Challenge { nonce: [9; 32] }).unwrap();
+                let ControlMessage::Proof { proof: theirs } = link.receive().unwrap() else {
+                    panic!("no proof")
+                };
+                // Reflecting the server's proof does not help, either.
                 let _ = nonce;
-                link.send(&Message::Proof { proof: proof.unwrap_or(theirs) }).unwrap();
+                link.send(&ControlMessage::Proof { proof: proof.unwrap_or(theirs) }).unwrap();
                 link.receive().map(drop)
             });
             let mut link = connect("127.0.0.1", port).unwrap();
-            assert_eq!(refused(link.prove(&secret(OURS))).1, Refusal::Wrong);
-            assert_eq!(refused(impostor.join().unwrap()).1, Refusal::Wrong);
+            assert_eq!(refused(link.prove(&secret(OURS))).1, SecretRefusal::Wrong);
+            assert_eq!(refused(impostor.join().unwrap()).1, SecretRefusal::Wrong);
         }
     }
 
     #[test]
     fn words_out_of_order_are_refused() {
-        let hello = Message::Hello { nonce: [1; 32] };
+        let hello = ControlMessage::Hello { nonce: [1; 32] };
         let (server, _) = meet(Some(OURS), |link| link.exchange(&hello).and_then(|_| link.send(&hello)));
         let text = server.unwrap_err().to_string();
         assert!(text.contains("`hello` in place of `proof`"), "{text}");
-        // A proof that was good for another connection.
+        // A proof that was valid for another connection.
         let old = secret(OURS).prove(Prover::Client, &[1; 32], &[9; 32]);
         let (server, _) = meet(Some(OURS), |link| {
-            link.exchange(&hello).and_then(|_| link.send(&Message::Proof { proof: old }))
+            link.exchange(&hello).and_then(|_| link.send(&ControlMessage::Proof { proof: old }))
         });
-        assert_eq!(refused(server).1, Refusal::Wrong);
+        assert_eq!(refused(server).1, SecretRefusal::Wrong);
     }
 }

@@ -1,4 +1,4 @@
-//! Sockets: finding the peer, and noticing that it is gone.
+//! Sockets of the control connection: finding the peer, and noticing its end.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -9,25 +9,26 @@ use rustix::net::sockopt;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::{ControlError, Link, Tcp};
+use super::{ControlError, ControlLink, Tcp};
 use crate::interrupt;
 
-/// How long one address may take to answer.
+/// The time that one address has to answer.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
-/// How long a server that was started at the same moment may take to listen.
+/// The time that a server has to start listening if both sides were started at once.
 const START_LIMIT: Duration = Duration::from_secs(1);
 
-/// How often the port is tried meanwhile.
+/// The pause between attempts to connect.
 const START_PAUSE: Duration = Duration::from_millis(50);
 
-/// How often a server that waits for a client looks up.
+/// How often a waiting server checks for signals.
 const ACCEPT_GLANCE: Duration = Duration::from_millis(100);
 
-/// Connects to a server. A refusal is believed after a second: both sides may have been started at once.
+/// Connects to a server. It retries a refused connection for a second, because both sides may have
+/// been started at once.
 ///
-/// An IPv6 address may stand in brackets.
-pub fn connect(host: &str, port: u16) -> Result<Link, ControlError> {
+/// An IPv6 address may be given in brackets.
+pub fn connect(host: &str, port: u16) -> Result<ControlLink, ControlError> {
     let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     let addresses: Vec<SocketAddr> = (host, port)
         .to_socket_addrs()
@@ -59,7 +60,7 @@ fn refused_at_start(error: &io::Error, start: Instant) -> bool {
     error.kind() == io::ErrorKind::ConnectionRefused && start.elapsed() < START_LIMIT
 }
 
-/// `host:port`, with brackets where the host is an IPv6 address.
+/// `host:port`, with brackets around an IPv6 address.
 fn authority(host: &str, port: u16) -> String {
     match host.parse::<Ipv6Addr>() {
         Ok(address) => format!("[{address}]:{port}"),
@@ -67,15 +68,15 @@ fn authority(host: &str, port: u16) -> String {
     }
 }
 
-/// A server's socket.
+/// A server's listening socket.
 #[derive(Debug)]
-pub struct Listener {
+pub struct ControlListener {
     socket: TcpListener,
     port: u16,
 }
 
-impl Listener {
-    /// Listens on every address, IPv4 and, where there is one, IPv6.
+impl ControlListener {
+    /// Listens on every address: IPv4, and IPv6 if the system supports it.
     pub fn bind(port: u16) -> Result<Self, ControlError> {
         let socket = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).or_else(|error| match error.kind() {
             io::ErrorKind::AddrInUse | io::ErrorKind::PermissionDenied => Err(error),
@@ -84,7 +85,7 @@ impl Listener {
         Self::new(socket, port)
     }
 
-    /// Listens on this machine only, on a port that the system chooses.
+    /// Listens on the loopback interface, on a port that the system chooses.
     pub fn bind_local() -> Result<Self, ControlError> {
         Self::new(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)), 0)
     }
@@ -96,13 +97,13 @@ impl Listener {
         Ok(Self { socket, port })
     }
 
-    /// The port, also where the system chose it.
+    /// The port, whether given or chosen by the system.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Waits for one client. A second one is refused from then on.
-    pub fn accept(self) -> Result<Link, ControlError> {
+    /// Waits for one client. From then on the system refuses others.
+    pub fn accept(self) -> Result<ControlLink, ControlError> {
         loop {
             if let Some((stream, peer)) = self.accept_within(ACCEPT_GLANCE)? {
                 return link(stream, peer);
@@ -110,11 +111,11 @@ impl Listener {
         }
     }
 
-    /// The next client and its name, if one comes within a time.
+    /// Returns the next client and its name, if one connects within `limit`.
     ///
     /// # Errors
     ///
-    /// This process was asked to end, or the system has no room for clients.
+    /// A signal asked this process to end, or the system has no resources for a client.
     pub fn accept_within(&self, limit: Duration) -> Result<Option<(TcpStream, String)>, ControlError> {
         interrupt::check()?;
         let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: limit.subsec_nanos().into() };
@@ -125,7 +126,7 @@ impl Listener {
         }
         let (stream, address) = match self.socket.accept() {
             Ok(accepted) => accepted,
-            // It came, and was gone again.
+            // The client disconnected before it was accepted.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => return Ok(None),
             Err(error) => return Err(ControlError::Accept(error)),
         };
@@ -134,15 +135,15 @@ impl Listener {
     }
 }
 
-/// One end of the control connection, over this stream.
-pub(crate) fn link(stream: TcpStream, peer: String) -> Result<Link, ControlError> {
+/// Makes one end of the control connection of a stream.
+pub(crate) fn link(stream: TcpStream, peer: String) -> Result<ControlLink, ControlError> {
     match watch_over(&stream).and_then(|()| Tcp::new(stream)) {
-        Ok(tcp) => Ok(Link::new(tcp, peer)),
+        Ok(tcp) => Ok(ControlLink::new(tcp, peer)),
         Err(error) => Err(ControlError::lost(peer, error)),
     }
 }
 
-/// Has the system end the connection about 15 seconds after the peer's machine has vanished.
+/// Makes the system end the connection about 15 seconds after the peer's machine has vanished.
 fn watch_over(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     sockopt::set_socket_keepalive(stream, true)?;

@@ -1,4 +1,4 @@
-//! Frames over TCP, and beats: each side says once a second that it is there.
+//! Frames over TCP with beats: each side sends a sign of life once a second.
 
 use std::io::{self, Read};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpStream};
@@ -10,52 +10,52 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::link::{LINGER_LIMIT, WORD_LIMIT, Wire};
-use super::{Frame, FrameError, Kind, read_frame, write_frame};
+use super::link::{FrameTransport, LINGER_LIMIT, WORD_LIMIT};
+use super::{Frame, FrameError, FrameKind, read_frame, write_frame};
 use crate::interrupt;
 
-/// A side says so often that it is there.
+/// The interval between beats.
 pub(super) const BEAT: Duration = Duration::from_secs(1);
 
-/// A peer that has said nothing for so long is no more: its process is stopped, or the way to it is cut.
+/// The silence after which a peer counts as dead: its process is stopped, or the network is cut.
 pub(super) const SILENCE_LIMIT: Duration = Duration::from_secs(8);
 
-/// How often whoever waits looks up.
-const GLANCE: Duration = Duration::from_millis(100);
+/// How often a waiting side checks for signals.
+const PEER_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The beat of a side that has others to serve first.
+/// The beat of a side that serves others first.
 const QUEUED: &[u8] = b"queued";
 
-/// A connection, whose other half is a thread: that one reads, and beats.
+/// A connection with a helper thread that reads and sends beats.
 #[derive(Debug)]
 pub struct Tcp {
-    shared: Arc<Shared>,
+    shared: Arc<TcpShared>,
     frames: Receiver<Result<Frame, FrameError>>,
-    /// Has been seen, but not taken.
+    /// A frame that was peeked at and not taken.
     ahead: Option<Result<Frame, FrameError>>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct TcpShared {
     stream: TcpStream,
-    /// Is held while a frame is written: two are not mixed.
+    /// Held while a frame is written, so that frames do not interleave.
     writing: Mutex<()>,
-    /// Whether the peer has to wait for others.
+    /// Whether this side makes the peer wait for others.
     keeps_waiting: AtomicBool,
-    /// Whether the peer says the same of this side.
+    /// Whether the peer makes this side wait for others.
     is_kept_waiting: AtomicBool,
 }
 
 impl Tcp {
-    /// Over this connection.
+    /// Starts the helper thread for a connection.
     ///
     /// # Errors
     ///
-    /// There is no thread to be had.
+    /// The system cannot create a thread.
     pub fn new(stream: TcpStream) -> io::Result<Self> {
         stream.set_write_timeout(Some(WORD_LIMIT))?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(TcpShared {
             stream,
             writing: Mutex::new(()),
             keeps_waiting: AtomicBool::new(false),
@@ -65,7 +65,7 @@ impl Tcp {
         let attended = Arc::clone(&shared);
         let thread = thread::Builder::new().name("control".to_owned()).spawn(move || {
             if let Err(error) = attended.attend(&sender) {
-                // Nobody may be waiting for it any more.
+                // A failure is ignored, because the receiver may have been dropped.
                 let _ = sender.send(Err(error));
             }
         })?;
@@ -77,15 +77,15 @@ impl Tcp {
         self.shared.stream.local_addr()
     }
 
-    /// The other side's.
+    /// The peer's address.
     pub(crate) fn peer_address(&self) -> io::Result<SocketAddr> {
         self.shared.stream.peer_addr()
     }
 
-    /// Tells the peer whether it has to wait for others.
+    /// Tells the peer whether it must wait for others.
     pub fn keep_waiting(&self, keeps: bool) {
         if self.shared.keeps_waiting.swap(keeps, Ordering::Relaxed) != keeps {
-            // A peer that is gone is noticed by whoever reads.
+            // A failure is ignored, because the reading thread notices a peer that has gone.
             let _ = self.shared.beat();
         }
     }
@@ -96,7 +96,7 @@ impl Tcp {
         address.map_or(Ipv4Addr::UNSPECIFIED.into(), |address| address.ip().to_canonical())
     }
 
-    /// What has come, and has not been taken.
+    /// The next frame, without taking it.
     pub(super) fn peek(&mut self) -> Option<&Result<Frame, FrameError>> {
         if self.ahead.is_none() {
             self.ahead = match self.frames.try_recv() {
@@ -108,8 +108,8 @@ impl Tcp {
         self.ahead.as_ref()
     }
 
-    /// Waits until the other half has nothing to read any more, for a moment: a connection that is closed with something
-    /// unread takes along what the peer has not read either.
+    /// Waits briefly until the helper thread has read everything: closing a connection with unread
+    /// data would discard data that the peer has not read.
     fn drain(&mut self) {
         let Some(thread) = self.thread.take() else { return };
         let deadline = Instant::now() + LINGER_LIMIT;
@@ -134,8 +134,8 @@ impl Drop for Tcp {
     }
 }
 
-impl Wire for Tcp {
-    fn write(&mut self, kind: Kind, payload: &[u8]) -> io::Result<()> {
+impl FrameTransport for Tcp {
+    fn write(&mut self, kind: FrameKind, payload: &[u8]) -> io::Result<()> {
         self.shared.write(kind, payload)
     }
 
@@ -154,11 +154,12 @@ impl Wire for Tcp {
                 told = true;
                 waiting();
             }
-            let left = deadline.map_or(GLANCE, |deadline| deadline.saturating_duration_since(Instant::now()));
+            let left = deadline
+                .map_or(PEER_CHECK_INTERVAL, |deadline| deadline.saturating_duration_since(Instant::now()));
             if left.is_zero() && !is_kept_waiting {
                 return Err(io::Error::from(io::ErrorKind::TimedOut).into());
             }
-            let pause = if left.is_zero() { GLANCE } else { left.min(GLANCE) };
+            let pause = if left.is_zero() { PEER_CHECK_INTERVAL } else { left.min(PEER_CHECK_INTERVAL) };
             match self.frames.recv_timeout(pause) {
                 Ok(frame) => self.ahead = Some(frame),
                 Err(RecvTimeoutError::Timeout) => {}
@@ -174,25 +175,26 @@ impl Wire for Tcp {
     }
 }
 
-impl Shared {
-    fn write(&self, kind: Kind, payload: &[u8]) -> io::Result<()> {
-        // Whoever panicked while writing has left no state but the stream's.
+impl TcpShared {
+    fn write(&self, kind: FrameKind, payload: &[u8]) -> io::Result<()> {
+        // A thread that panicked while writing left no inconsistent state but the stream's.
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         write_frame(&mut &self.stream, kind, payload)
     }
 
     fn beat(&self) -> io::Result<()> {
-        self.write(Kind::Beat, if self.keeps_waiting.load(Ordering::Relaxed) { QUEUED } else { b"" })
+        self.write(FrameKind::Beat, if self.keeps_waiting.load(Ordering::Relaxed) { QUEUED } else { b"" })
     }
 
-    /// Reads until the end, and beats meanwhile.
+    /// Reads frames until the end, and sends beats.
     fn attend(&self, frames: &Sender<Result<Frame, FrameError>>) -> Result<(), FrameError> {
         let (mut beat, mut heard) = (Instant::now() + BEAT, Instant::now());
         loop {
             let now = Instant::now();
             if now >= beat {
                 beat = now + BEAT;
-                // A peer that takes nothing says nothing either, or has closed its end.
+                // A failure is ignored: a peer that reads nothing also sends nothing, or has closed
+                // its end.
                 let _ = self.beat();
             }
             if !self.is_readable(beat.saturating_duration_since(now))? {
@@ -201,14 +203,16 @@ impl Shared {
                     _ => continue,
                 }
             }
-            let frame =
-                read_frame(&mut Timed { stream: &self.stream, deadline: Instant::now() + WORD_LIMIT })?;
+            let frame = read_frame(&mut DeadlineReader {
+                stream: &self.stream,
+                deadline: Instant::now() + WORD_LIMIT,
+            })?;
             heard = Instant::now();
             match frame.kind {
-                Kind::Beat => self.is_kept_waiting.store(frame.payload == QUEUED, Ordering::Relaxed),
-                Kind::Message | Kind::Failure => {
+                FrameKind::Beat => self.is_kept_waiting.store(frame.payload == QUEUED, Ordering::Relaxed),
+                FrameKind::Message | FrameKind::Failure => {
                     self.is_kept_waiting.store(false, Ordering::Relaxed);
-                    // When nobody takes frames any more, they are read all the same: see `drain`.
+                    // Frames are read even if the receiver was dropped: see `drain`.
                     let _ = frames.send(Ok(frame));
                 }
             }
@@ -226,18 +230,18 @@ impl Shared {
     }
 }
 
-/// The end of the stream, which has been read before.
+/// The error for reading past the end of the stream.
 fn ended() -> FrameError {
     io::Error::from(io::ErrorKind::UnexpectedEof).into()
 }
 
-/// A stream whose reads, all together, end by a deadline.
-struct Timed<'a> {
+/// A stream whose reads together end by a deadline.
+struct DeadlineReader<'a> {
     stream: &'a TcpStream,
     deadline: Instant,
 }
 
-impl Read for Timed<'_> {
+impl Read for DeadlineReader<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {

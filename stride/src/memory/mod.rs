@@ -1,6 +1,7 @@
-//! Registered memory of each kind: the host's, as it is or by a dma-buf, the device's own, and a GPU's.
+//! Registered memory of each kind: the host's, directly or by a dma-buf, the RDMA device's, and a
+//! GPU's.
 //!
-//! The processor reaches the first two by raw pointers ([`buffers`]), the others by copies.
+//! The processor reaches the host's memory by raw pointers ([`buffers`]), and the others by copies.
 
 mod scatter;
 mod udmabuf;
@@ -23,40 +24,40 @@ pub use scatter::avoid as avoid_scatter;
 use crate::buffers::{self, AllocationError, BufferLayout, Flag};
 use crate::device::LocalDevice;
 use crate::error::Error;
-use crate::plan::{LatencyDefinition, Measure, Operation, TestPlan};
+use crate::plan::{LatencyDefinition, Measure, TestOperation, TestPlan};
 
-/// Memory on the device begins at a cache line, as a logarithm.
+/// Alignment of memory on the device to a cache line, as a logarithm.
 const CACHE_LINE_BITS: u32 = 6;
 
-/// Where the memory of the messages comes from.
+/// The source of the messages' memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryKind {
-    /// The host's, registered by its address.
+    /// Host memory, registered by its address.
     Host(BufferKind),
-    /// The host's, registered by a dma-buf that stands for it.
+    /// Host memory, registered by a dma-buf.
     DmaBuf,
-    /// The RDMA device's own.
+    /// Memory on the RDMA device (`ibv_alloc_dm`).
     Device,
-    /// That of the GPU of this number.
+    /// Memory of the GPU with this number.
     Cuda(u32),
 }
 
 impl MemoryKind {
-    /// What suits a device.
+    /// The default kind for a device.
     pub fn for_device(context: &DeviceContext) -> Self {
         Self::Host(BufferKind::for_device(context))
     }
 
-    /// Refuses a test that waits for bytes in memory which the processor does not see.
+    /// Checks that a test which waits for bytes in memory uses memory that the processor can read.
     ///
     /// # Errors
     ///
-    /// It is one.
+    /// The test waits, and the processor cannot read the memory.
     pub fn check(self, test: &TestPlan) -> Result<(), UnseenError> {
         let ping_pong = Measure::Latency(LatencyDefinition::PingPong);
         match self {
             Self::Device | Self::Cuda(_)
-                if (test.operation, test.measure) == (Operation::Write, ping_pong) =>
+                if (test.operation, test.measure) == (TestOperation::Write, ping_pong) =>
             {
                 Err(UnseenError { kind: self })
             }
@@ -65,14 +66,14 @@ impl MemoryKind {
     }
 }
 
-/// What is waited for in memory has to be seen there.
+/// The test waits for bytes that the processor cannot see.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{kind} and --latency pingpong of write do not go together, as the processor does not see the last byte arrive there: give \
      --latency completion, or add --imm"
 )]
 pub struct UnseenError {
-    /// The memory.
+    /// The kind of memory.
     pub kind: MemoryKind,
 }
 
@@ -91,38 +92,38 @@ impl fmt::Display for MemoryKind {
     }
 }
 
-/// There is no such memory.
+/// Memory of this kind cannot be allocated, registered or copied.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MemoryError {
-    /// The device has none, or not so much.
+    /// The device has no memory, or too little.
     #[error(
         "--dm: {device} has no {length} bytes of memory of its own (max_dm_size is {limit}): {source}; leave --dm out"
     )]
     Device {
         /// The device's name.
         device: String,
-        /// How many were asked for.
+        /// The requested length in bytes.
         length: u64,
-        /// How much there is.
+        /// The device's limit in bytes.
         limit: u64,
-        /// What the library said.
+        /// The library's error.
         source: AllocateDeviceMemoryError,
     },
-    /// The GPU has none, or there is no GPU.
+    /// The GPU has too little memory, or no GPU has this number.
     #[error("--use-cuda {ordinal}: {source}")]
     Cuda {
         /// The GPU's number.
         ordinal: u32,
-        /// What the driver said.
+        /// The driver's error.
         source: CudaError,
     },
-    /// The NIC does not reach the GPU's memory.
+    /// The NIC cannot reach the GPU's memory.
     #[error("--use-cuda {ordinal}: {source}")]
     RegisterCuda {
         /// The GPU's number.
         ordinal: u32,
-        /// Why.
+        /// The error of the registration.
         source: RegisterCudaError,
     },
     /// The kernel makes no dma-buf of this memory.
@@ -131,55 +132,56 @@ pub enum MemoryError {
          size_limit_mb), or give another --buffer"
     )]
     DmaBuf {
-        /// How many.
+        /// The requested length in bytes.
         length: u64,
-        /// What was called.
+        /// The system call that failed.
         call: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The library would write where there is nothing.
+    /// The library would copy small messages to an address that the processor cannot reach.
     #[error(
         "{kind} of {device}: its library would copy small messages to the processor's memory: set MLX5_SCATTER_TO_CQE=0 in the \
          environment"
     )]
     Scatters {
-        /// The memory.
+        /// The kind of memory.
         kind: MemoryKind,
         /// The device's name.
         device: String,
     },
-    /// Bytes of the device's cannot be copied.
+    /// Memory of the device cannot be copied.
     #[error("--dm: {0}")]
     CopyDevice(#[from] CopyDeviceMemoryError),
-    /// Bytes of the GPU's cannot be copied.
+    /// Memory of the GPU cannot be copied.
     #[error("--use-cuda: {0}")]
     CopyCuda(#[from] CudaError),
-    /// There is no file that stands for it.
+    /// The host memory has no file from which to make a dma-buf.
     #[error("--buffer dma-buf: shared memory without a file; give another --buffer")]
     NoFile,
 }
 
-/// Memory that the device, and with its key a peer, can reach.
+/// Memory that the device, and a peer with its key, can reach.
 #[derive(Debug)]
-pub enum Memory {
-    /// The host's.
+pub enum TestMemory {
+    /// Host memory, registered by its address.
     Host(RegisteredBuffer),
-    /// The host's, by a dma-buf.
-    // The registration goes before what it is of, here and below.
+    /// Host memory, registered by a dma-buf.
+    // Fields drop in order: the registration goes before its memory, here and below.
     DmaBuf(MemoryRegion, Buffer),
-    /// The device's own, and a byte of the host's in place of those that are written or waited for.
+    /// Memory on the device, and a byte of host memory that stands in for bytes that the processor
+    /// would write or wait for.
     Device(MemoryRegion, DeviceMemory, Buffer),
-    /// A GPU's, and the same.
+    /// GPU memory, and the same stand-in.
     Cuda(Mutex<CudaRegion>, Buffer),
 }
 
-impl Memory {
-    /// Allocates and registers as many bytes as the layout has.
+impl TestMemory {
+    /// Allocates and registers memory for the layout.
     ///
     /// # Errors
     ///
-    /// There is no such memory, or the device does not reach it.
+    /// The system has no such memory, or the device cannot reach it.
     pub fn new(
         device: &LocalDevice,
         layout: BufferLayout,
@@ -200,7 +202,7 @@ impl Memory {
         let file = buffer.file().ok_or(MemoryError::NoFile)?;
         let made;
         let file = match pd.context().is_soft() {
-            // A software device takes the file itself.
+            // A software device accepts the memory file itself.
             true => file,
             false => {
                 made = udmabuf::of(file, buffer.len())?;
@@ -239,7 +241,7 @@ impl Memory {
         Ok(Self::Cuda(Mutex::new(region), stand_in()?))
     }
 
-    /// The key for this side's requests.
+    /// The local key for this side's requests.
     pub fn lkey(&self) -> u32 {
         match self {
             Self::Host(memory) => memory.lkey(),
@@ -248,7 +250,7 @@ impl Memory {
         }
     }
 
-    /// The key for the peer's.
+    /// The remote key for the peer's requests.
     pub fn rkey(&self) -> u32 {
         match self {
             Self::Host(memory) => memory.rkey(),
@@ -257,7 +259,7 @@ impl Memory {
         }
     }
 
-    /// What requests name the first byte by.
+    /// The address that requests use for the first byte.
     pub fn address(&self) -> u64 {
         match self {
             Self::Host(memory) => memory.as_ptr().addr() as u64,
@@ -266,12 +268,13 @@ impl Memory {
         }
     }
 
-    /// Whether the processor writes the last byte of a message, and sees that of one that arrives.
+    /// Whether the processor can write the last byte of a message and see it arrive.
     pub fn is_seen(&self) -> bool {
         matches!(self, Self::Host(_) | Self::DmaBuf(..))
     }
 
-    /// The byte at an offset; where the processor does not reach it, one in place of it that no message has.
+    /// The byte at an offset; if the processor cannot reach it, a stand-in that belongs to no
+    /// message.
     ///
     /// # Panics
     ///
@@ -284,15 +287,15 @@ impl Memory {
         }
     }
 
-    /// Writes bytes, of which `byte` says each by its place behind `offset`.
+    /// Fills a range; `byte` gives each byte for its distance from `offset`.
     ///
     /// # Errors
     ///
-    /// They cannot be copied there.
+    /// Copying to the memory failed.
     ///
     /// # Panics
     ///
-    /// If they are not all in the memory.
+    /// If the range exceeds the memory.
     pub fn fill(&self, offset: u64, length: u64, mut byte: impl FnMut(u64) -> u8) -> Result<(), MemoryError> {
         match self {
             Self::Host(memory) => buffers::fill(memory.buffer(), offset, length, byte),
@@ -308,15 +311,16 @@ impl Memory {
         Ok(())
     }
 
-    /// The first byte, by its place behind `offset`, that is not what `byte` says, and what it is.
+    /// Returns the first byte of a range that differs from `byte`: its distance from `offset`, and
+    /// its value.
     ///
     /// # Errors
     ///
-    /// They cannot be copied from there.
+    /// Copying from the memory failed.
     ///
     /// # Panics
     ///
-    /// If they are not all in the memory.
+    /// If the range exceeds the memory.
     pub fn first_difference(
         &self,
         offset: u64,
@@ -349,7 +353,7 @@ impl Memory {
     }
 }
 
-/// A byte of the host's.
+/// A byte of host memory.
 fn stand_in() -> Result<Buffer, AllocationError> {
     BufferLayout::new(1, 1).allocate(BufferKind::Private)
 }

@@ -1,37 +1,38 @@
-//! Answers that mlx5's library would copy to where the processor has no memory.
+//! Keeps mlx5's library from copying small messages to memory that the processor cannot reach.
 //!
-//! A device of mlx5 may put a small answer, or message, into the completion, from where its library copies it to the address that
-//! the request names. Of memory on the device or a GPU that is no address of this process.
+//! An mlx5 device may put a small answer or message into the completion, from which its library
+//! copies it to the address in the request. For memory on the device or a GPU, that address is not
+//! valid in this process.
 //!
 //! # Safety
 //!
-//! The environment is written by `main` alone, before there is a second thread.
+//! Only `main` writes the environment, before a second thread exists.
 
 #![allow(unsafe_code)]
 
 use super::{MemoryError, MemoryKind};
 
-/// The library reads it whenever a queue pair is made.
+/// The library reads this variable when it creates a queue pair.
 const VARIABLE: &str = "MLX5_SCATTER_TO_CQE";
 
-/// Whether it has to be told.
+/// Whether the processor cannot reach this kind of memory.
 fn is_out_of_reach(kind: Option<MemoryKind>) -> bool {
     matches!(kind, Some(MemoryKind::Device | MemoryKind::Cuda(_)))
 }
 
-/// Tells the library of mlx5 to copy nothing, if memory of this kind needs that.
+/// Tells mlx5's library to copy nothing, if memory of this kind needs that.
 ///
 /// # Safety
 ///
-/// No other thread is there that may look at the environment.
+/// No other thread exists that may read the environment.
 pub unsafe fn avoid(kind: Option<MemoryKind>) {
     if is_out_of_reach(kind) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that no other thread reads the environment.
         unsafe { std::env::set_var(VARIABLE, "0") };
     }
 }
 
-/// Refuses memory that the library of this vendor might copy to.
+/// Refuses memory that this vendor's library might copy to.
 pub(super) fn check(kind: MemoryKind, device: &str, vendor_id: u32) -> Result<(), MemoryError> {
     let is_mlx5 = matches!(vendor_id, 0x02c9 | 0x15b3 | 0x119f);
     match is_mlx5
@@ -51,7 +52,7 @@ mod tests {
 
     #[test]
     fn only_memory_out_of_reach_is_refused_and_only_of_mlx5() {
-        // Nothing in these tests sets the variable.
+        // No test in this module sets the variable.
         let refused = |kind, vendor_id| check(kind, "a device", vendor_id).is_err();
         assert!(refused(MemoryKind::Device, 0x15b3) && refused(MemoryKind::Cuda(1), 0x02c9));
         assert!(!refused(MemoryKind::Device, 0) && !refused(MemoryKind::Host(BufferKind::Shared), 0x15b3));

@@ -1,8 +1,9 @@
-//! Dma-bufs of the host's memory, which the kernel's udmabuf makes.
+//! Dma-bufs of host memory, which the kernel's udmabuf driver makes.
 //!
 //! # Safety
 //!
-//! One call, `ioctl`, whose argument is a structure of this file's own as `linux/udmabuf.h` has it.
+//! The module makes one system call, `ioctl`, whose argument matches the structure in
+//! `linux/udmabuf.h`.
 
 #![allow(unsafe_code)]
 
@@ -17,22 +18,23 @@ use super::MemoryError;
 
 /// `struct udmabuf_create`
 #[repr(C)]
-struct Create {
+struct UdmabufCreate {
     memfd: u32,
     flags: u32,
     offset: u64,
     size: u64,
 }
 
-const _: () = assert!(size_of::<Create>() == 24);
+const _: () = assert!(size_of::<UdmabufCreate>() == 24);
 
 /// `UDMABUF_FLAGS_CLOEXEC`
 const CLOSE_ON_EXEC: u32 = 1;
 
 const DEVICE: &str = "/dev/udmabuf";
 
-// SAFETY: the kernel reads the structure that the opcode (`UDMABUF_CREATE`) says, and its result is a new descriptor.
-unsafe impl Ioctl for Create {
+// SAFETY: the kernel reads the structure that belongs to the opcode (`UDMABUF_CREATE`), and returns
+// a new descriptor.
+unsafe impl Ioctl for UdmabufCreate {
     type Output = OwnedFd;
     const IS_MUTATING: bool = false;
 
@@ -45,22 +47,25 @@ unsafe impl Ioctl for Create {
     }
 
     unsafe fn output_from_ptr(made: IoctlOutput, _: *mut c_void) -> rustix::io::Result<OwnedFd> {
-        // SAFETY: the call succeeded, so this is a descriptor that the kernel has just made for its caller.
+        // SAFETY: the call succeeded, so the kernel has just created this descriptor, and no other
+        // code owns it.
         Ok(unsafe { OwnedFd::from_raw_fd(made) })
     }
 }
 
-/// A dma-buf of the first `length` bytes of a memory file that cannot shrink, in whole pages.
+/// Makes a dma-buf of the first `length` bytes, in whole pages, of a memory file that cannot
+/// shrink.
 ///
 /// # Errors
 ///
-/// The kernel has no udmabuf, or makes none so large.
+/// The kernel lacks udmabuf, or the length exceeds its limit.
 pub(super) fn of(file: BorrowedFd<'_>, length: usize) -> Result<OwnedFd, MemoryError> {
     let size = length.next_multiple_of(rustix::param::page_size()) as u64;
     let failed = |call| move |source: io::Error| MemoryError::DmaBuf { length: size, call, source };
     let device = OpenOptions::new().read(true).write(true).open(DEVICE).map_err(failed(DEVICE))?;
-    let create = Create { memfd: file.as_raw_fd().cast_unsigned(), flags: CLOSE_ON_EXEC, offset: 0, size };
-    // SAFETY: as `Create` has it; both descriptors are open.
+    let create =
+        UdmabufCreate { memfd: file.as_raw_fd().cast_unsigned(), flags: CLOSE_ON_EXEC, offset: 0, size };
+    // SAFETY: the structure matches the opcode (`UdmabufCreate`), and both descriptors are open.
     unsafe { ioctl(&device, create) }.map_err(|errno| failed("UDMABUF_CREATE")(errno.into()))
 }
 

@@ -1,17 +1,17 @@
-//! The calls that post and poll: perftest's choice, by the device's vendor.
+//! The choice between classic and extended calls, by perftest's rule for the device's vendor.
 
-/// One of the two interfaces that verbs have for the data path.
+/// The two interfaces of verbs for the data path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Calls {
-    /// `ibv_post_send` and `ibv_poll_cq`, which every device has.
+pub enum PostingCalls {
+    /// `ibv_post_send` and `ibv_poll_cq`, which every device supports.
     Classic,
-    /// `ibv_wr_*` and `ibv_start_poll`; what a device lacks of them is classic.
+    /// `ibv_wr_*` and `ibv_start_poll`; classic calls replace those that a device lacks.
     Extended,
 }
 
-impl Calls {
-    /// What is posted with on a device of this vendor. perftest knows three whose own way `ibv_wr_*` is; the others
-    /// translate one into the other, if they have both.
+impl PostingCalls {
+    /// The default for a device of this vendor. perftest lists three vendors whose native interface
+    /// is `ibv_wr_*`; other libraries translate one interface into the other.
     pub fn default_for(vendor_id: u32) -> Self {
         match vendor_id {
             // Mellanox, under its three numbers; Amazon; Huawei.

@@ -1,23 +1,23 @@
-//! The devices of a side, and their ports.
+//! The devices and ports of a side.
 
 use super::{LocalOptions, PlanError};
 use crate::cli::CommonArgs;
 
-/// A device, or a port of it, that the user named beside the first.
+/// A device or port that the user named beside the first one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceChoice {
-    /// The device's name; the first that is fit, if it was left open.
+    /// The device's name; `None` for the first suitable one.
     pub name: Option<String>,
     /// The port's number, if the user gave it.
     pub port: Option<u8>,
 }
 
-/// What the flags name: `-d mlx5_0,mlx5_1:2`, or both ports of a device (`--dualport`); nothing if they name one at most,
-/// by the flags that have always been there.
+/// Parses `-d mlx5_0,mlx5_1:2`, or both ports of a device (`--dualport`). The list is empty if the
+/// flags name at most one device, which the ordinary options then describe.
 ///
 /// # Errors
 ///
-/// What is named is no port, or named twice.
+/// A port is invalid, or a device is named twice.
 pub(super) fn asked(args: &CommonArgs) -> Result<Vec<DeviceChoice>, PlanError> {
     let (device, ib_port) = (&args.run.device, args.run.ib_port);
     let choices = match device {
@@ -55,12 +55,12 @@ fn choice(word: &str, names: &str) -> Result<DeviceChoice, PlanError> {
 }
 
 impl LocalOptions {
-    /// How many devices, or ports, a side uses.
+    /// The number of devices or ports that a side uses.
     pub fn device_count(&self) -> u32 {
         u32::try_from(self.devices.len()).unwrap_or(u32::MAX).max(1)
     }
 
-    /// The options of each: the same, but for which one it is.
+    /// The options for each device, which differ only in its name and port.
     pub fn of_each_device(&self) -> Vec<Self> {
         let of = |choice: &DeviceChoice| {
             let DeviceChoice { name, port } = choice.clone();
@@ -74,11 +74,11 @@ impl LocalOptions {
 mod tests {
     use super::*;
     use crate::cli;
-    use crate::plan::Plan;
+    use crate::plan::RunPlan;
 
-    fn plan(flags: &str) -> Result<Plan, PlanError> {
+    fn plan(flags: &str) -> Result<RunPlan, PlanError> {
         let words = format!("stride-perf write {flags}");
-        Plan::new(cli::parse(words.split_whitespace()).unwrap())
+        RunPlan::new(cli::parse(words.split_whitespace()).unwrap())
     }
 
     fn devices(flags: &str) -> Vec<(Option<String>, Option<u8>)> {

@@ -1,15 +1,15 @@
-//! Where the two sides were given different parameters.
+//! Differences between the two sides' parameters.
 
 use super::TestPlan;
 
-/// A parameter that the two sides were given differently.
+/// A parameter with different values on the two sides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// What it is, with its flag.
+    /// Its description, with its flag.
     pub name: &'static str,
-    /// The client's value, which counts.
+    /// The client's value, which is used.
     pub client: String,
-    /// The server's value.
+    /// The server's value, which is ignored.
     pub server: String,
 }
 

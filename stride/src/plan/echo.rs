@@ -1,35 +1,35 @@
-//! Requests and their answers: how many are under way, and how many there are.
+//! Requests with answers: how many are in flight, and how many are sent.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The table that messaging is compared by: few under way for how late, many for how fast.
+/// The numbers in flight of `msg grid`: few measure latency, many measure rate.
 const GRID: [u32; 5] = [1, 4, 16, 64, 256];
 
-/// Bytes of a size's requests, where their number was left open.
+/// Total bytes of the requests of one size, if the user gave no number of requests.
 const BYTES: u64 = 1 << 30;
 
-/// Percentiles want so many samples at least.
+/// The fewest samples from which percentiles are computed.
 const FEWEST: u64 = 128;
 
-/// Requests, each with an answer of its size.
+/// Requests, each with an answer of the same size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub struct Echo {
-    /// How many are under way at a time.
+    /// The number of requests in flight.
     pub in_flight: InFlight,
-    /// Whether the user said how many there are: then that many, however long they are.
+    /// Whether the user gave the number of requests, which then holds for every size.
     pub counted: bool,
 }
 
-/// How many requests are under way, one number after another.
+/// The numbers of requests in flight that a test measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum InFlight {
-    /// One number.
+    /// A single number.
     One {
-        /// The number.
+        /// The number of requests.
         count: u32,
     },
     /// 1, 4, 16, 64, 256.
@@ -37,7 +37,7 @@ pub enum InFlight {
 }
 
 impl Echo {
-    /// Of `iterations` requests at most, those that messages of this size have.
+    /// The number of requests of this size, at most `iterations`.
     pub(super) fn iterations(self, iterations: u64, size: u64, in_flight: u32) -> u64 {
         if self.counted {
             return iterations;
@@ -56,7 +56,7 @@ impl InFlight {
         one.into_iter().chain(grid.iter().copied())
     }
 
-    /// The largest of them.
+    /// The largest number.
     pub fn largest(self) -> u32 {
         self.iter().last().unwrap_or(0)
     }

@@ -1,47 +1,48 @@
-//! What a device can do, against what a test asks for.
+//! Checks a test against the limits of a device.
 
-use super::{ConnectionType, Ladder, Operation, PlanError, Sizes, TestPlan, WayError};
+use super::{ConnectionType, PathOptionsError, PlanError, SizeSweep, Sizes, TestOperation, TestPlan};
 
-/// What a device and its port can do.
+/// The limits of a device and its port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceLimits {
     /// The device's name.
     pub device: String,
     /// The port's number.
     pub port: u8,
-    /// Queue pairs.
+    /// The number of queue pairs.
     pub max_qp: u32,
     /// Work requests in a queue.
     pub max_qp_wr: u32,
     /// Entries of a completion queue.
     pub max_cqe: u32,
-    /// Bytes of a message.
+    /// Length of a message in bytes.
     pub max_msg_sz: u32,
-    /// Bytes of a packet.
+    /// The port's MTU in bytes.
     pub mtu: u32,
     /// Reads and atomic operations that a queue pair answers at a time.
     pub max_qp_rd_atom: u8,
-    /// Reads and atomic operations that a queue pair has under way at a time.
+    /// Reads and atomic operations that a queue pair has outstanding at a time.
     pub max_qp_init_rd_atom: u8,
-    /// Whether it has atomic operations.
+    /// Whether the device supports atomic operations.
     pub has_atomics: bool,
     /// Partition keys of the port.
     pub pkeys: u32,
-    /// Whether it has extended reliable connections.
+    /// Whether the device supports extended reliable connections.
     pub has_xrc: bool,
-    /// Entries of a work request.
+    /// Scatter-gather entries of a work request.
     pub max_sge: u32,
-    /// Entries of one that reads.
+    /// Scatter-gather entries of a READ.
     pub max_sge_rd: u32,
     /// Completion vectors.
     pub num_comp_vectors: u32,
-    /// Shared receive queues.
+    /// The number of shared receive queues.
     pub max_srq: u32,
-    /// Receives in a shared queue.
+    /// Receives in a shared receive queue.
     pub max_srq_wr: u32,
 }
 
-/// A count that a device limits: the flag with its value, how many that makes, the limit and its name.
+/// A value that a device limits: the flag, its value, the resulting count, the limit and its
+/// attribute.
 struct Limited {
     flag: &'static str,
     given: u32,
@@ -51,7 +52,7 @@ struct Limited {
 }
 
 impl TestPlan {
-    /// Refuses what this device cannot run.
+    /// Checks that this device can run the test.
     pub fn check(&self, limits: &DeviceLimits) -> Result<(), PlanError> {
         let device = || limits.device.clone();
         if self.operation.is_atomic() && !limits.has_atomics {
@@ -84,7 +85,8 @@ impl TestPlan {
         let largest = self.share(0);
         let (send, receive) = (self.depth(), largest.receive_depth());
         let DeviceLimits { max_qp, max_qp_wr, max_cqe, max_qp_init_rd_atom, .. } = *limits;
-        // Each thread has a completion queue for its own, and a receive queue if its queue pairs share one.
+        // Each thread has a completion queue, and a shared receive queue if its queue pairs share
+        // one.
         let of_all = |given: u32| u64::from(given) * u64::from(self.largest_share());
         let received = u64::from(receive) * u64::from(largest.receive_queues());
         let (receives, receives_name) = self.receive_limit(limits);
@@ -122,7 +124,7 @@ impl TestPlan {
     fn check_sizes(&self, limits: &DeviceLimits) -> Result<(), PlanError> {
         let (flag, given) = match self.sizes {
             Sizes::One { size } | Sizes::Again { size, .. } => ("-s", size),
-            Sizes::PowersOfTwo { .. } | Sizes::Ladder(_) | Sizes::Grid { .. } => {
+            Sizes::PowersOfTwo { .. } | Sizes::Sweep(_) | Sizes::Grid { .. } => {
                 ("--max-msg-size", self.sizes.largest())
             }
         };
@@ -130,7 +132,7 @@ impl TestPlan {
         if self.connection == ConnectionType::Ud {
             match self.way.mtu {
                 Some(mtu) if given > u64::from(mtu) => {
-                    return Err(WayError::SizeAboveMtu { flag, given, mtu }.into());
+                    return Err(PathOptionsError::SizeAboveMtu { flag, given, mtu }.into());
                 }
                 None if given > u64::from(limits.mtu) => {
                     return Err(PlanError::SizeAboveMtu { flag, given, device, port, limit: limits.mtu });
@@ -145,8 +147,8 @@ impl TestPlan {
         Ok(())
     }
 
-    /// The same test with what this device can do, of what the user did not ask for: of datagrams, sizes up to the MTU, as
-    /// perftest has it.
+    /// Adapts parameters that the user did not give to this device: datagrams have sizes up to the
+    /// MTU, as in perftest.
     pub fn fitted(&self, limits: &DeviceLimits, any_size: bool) -> Self {
         let mtu = u64::from(self.way.mtu(limits.mtu));
         let sizes = match self.sizes {
@@ -154,8 +156,8 @@ impl TestPlan {
             Sizes::One { size } => Sizes::One { size: size.min(mtu) },
             Sizes::Again { size, count } => Sizes::Again { size: size.min(mtu), count },
             Sizes::PowersOfTwo { max } => Sizes::PowersOfTwo { max: max.min(mtu) },
-            Sizes::Ladder(ladder) => {
-                Sizes::Ladder(Ladder { max: ladder.max.min(mtu.max(ladder.min)), ..ladder })
+            Sizes::Sweep(sweep) => {
+                Sizes::Sweep(SizeSweep { max: sweep.max.min(mtu.max(sweep.min)), ..sweep })
             }
             Sizes::Grid { max } => Sizes::Grid { max: max.min(mtu) },
         };
@@ -167,8 +169,8 @@ impl TestPlan {
         Self { sizes, rx_depth, ..self.clone() }
     }
 
-    /// Reads and atomic operations that a queue pair has under way, at a peer that answers so many: as many as can be, unless
-    /// the user said how many.
+    /// Reads and atomic operations that a queue pair has outstanding at a peer that answers
+    /// `answered` at a time: the largest possible number, unless the user gave one.
     pub fn outstanding(&self, limits: &DeviceLimits, answered: u8) -> u8 {
         match self.operation {
             operation if !operation.fetches() => 1,
@@ -179,9 +181,10 @@ impl TestPlan {
     /// Reads and atomic operations of the peer that a queue pair answers at a time.
     pub fn answered(&self, limits: &DeviceLimits) -> u8 {
         match self.operation {
-            Operation::Read | Operation::Mix(_) | Operation::FetchAdd | Operation::CompareSwap => {
-                limits.max_qp_rd_atom.max(1)
-            }
+            TestOperation::Read
+            | TestOperation::Mix(_)
+            | TestOperation::FetchAdd
+            | TestOperation::CompareSwap => limits.max_qp_rd_atom.max(1),
             _ => 1,
         }
     }

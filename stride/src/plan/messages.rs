@@ -1,23 +1,25 @@
-//! What holds for messages of trespass alone.
+//! Rules for messages of trespass.
 
 use trespass::Policy;
 
-use super::{Api, LARGEST_BLOCK, Ladder, LocalOptions, Measure, Operation, PlanError, Sizes, TestPlan};
-use crate::cli::{Count, RunArgs};
+use super::{
+    Api, LARGEST_BLOCK, LocalOptions, Measure, PlanError, SizeSweep, Sizes, TestOperation, TestPlan,
+};
+use crate::cli::{CountOrAuto, RunArgs};
 
-/// Messages that one side may have lent to a connection at a time.
+/// Messages that a connection may have lent at a time.
 const LENT_LIMIT: u32 = 1024;
 
-/// The longest message that trespass takes.
+/// The longest message of trespass in bytes.
 pub(super) const LONGEST: u64 = 1 << 30;
 
 impl TestPlan {
-    /// Refuses what no connection of trespass could do.
+    /// Checks that a connection of trespass can run the test.
     pub(super) fn validate_messages(&self, api: Api) -> Result<(), PlanError> {
         let limit = if api == Api::Pool { LARGEST_BLOCK } else { LONGEST };
         let given = match self.sizes {
             Sizes::One { size } | Sizes::Again { size, .. } => size,
-            Sizes::PowersOfTwo { max } | Sizes::Grid { max } | Sizes::Ladder(Ladder { max, .. }) => max,
+            Sizes::PowersOfTwo { max } | Sizes::Grid { max } | Sizes::Sweep(SizeSweep { max, .. }) => max,
         };
         if given > limit {
             let flag = if matches!(self.sizes, Sizes::One { .. }) { "-s" } else { "--max-msg-size" };
@@ -30,10 +32,10 @@ impl TestPlan {
     }
 }
 
-/// On what a cork has no effect, as it holds nothing back there.
+/// Tests that a cork does not affect, because it holds nothing back there.
 pub(super) fn uncorked(test: &TestPlan) -> Option<&'static str> {
     match (test.operation, test.measure) {
-        (Operation::Messages(Api::Pool), _) => Some("--api pool: its blocks are frames of their own"),
+        (TestOperation::Messages(Api::Pool), _) => Some("--api pool: its blocks are frames of their own"),
         (_, Measure::Latency(_)) => {
             Some("latency: each side waits for the other, and nobody holds back then")
         }
@@ -42,7 +44,7 @@ pub(super) fn uncorked(test: &TestPlan) -> Option<&'static str> {
     }
 }
 
-/// What was given to no effect.
+/// Warnings about flags without effect.
 pub(super) fn warnings(
     args: &RunArgs,
     test: &TestPlan,
@@ -53,15 +55,15 @@ pub(super) fn warnings(
     }
     let mut warnings = Vec::new();
     let streams = !matches!(test.measure, Measure::Echo(_));
-    if let (Operation::Messages(Api::Copy), Some(depth), true) =
-        (test.operation, Count::given(args.tx_depth), streams)
+    if let (TestOperation::Messages(Api::Copy), Some(depth), true) =
+        (test.operation, CountOrAuto::given(args.tx_depth), streams)
     {
         warnings.push(format!(
             "-t {depth} has no effect on --api copy: the connection's buffers say how many messages are under way"
         ));
     }
-    if let (Operation::Messages(Api::Pool), Measure::Latency(_), Some(depth @ 2..)) =
-        (test.operation, test.measure, Count::given(args.tx_depth))
+    if let (TestOperation::Messages(Api::Pool), Measure::Latency(_), Some(depth @ 2..)) =
+        (test.operation, test.measure, CountOrAuto::given(args.tx_depth))
     {
         warnings.push(format!("-t {depth} has no effect on latency: there is one message under way"));
     }

@@ -6,18 +6,18 @@ use serde::{Deserialize, Serialize};
 
 use super::PlanError;
 
-/// After so many messages the order begins again.
+/// The number of messages after which the order repeats.
 pub const MIX_PERIOD: u8 = 100;
 
-/// How many of a hundred messages are reads; the others are writes.
+/// The share of reads in a hundred messages; the others are writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mix {
-    /// Reads of a hundred messages.
+    /// Reads per hundred messages.
     pub reads: u8,
 }
 
 impl Mix {
-    /// Whether a message is a read, by its number: as evenly among the writes as can be.
+    /// Whether a message is a read, by its number. Reads are spread evenly among the writes.
     pub fn is_read(self, number: u64) -> bool {
         let (place, reads, all) =
             (number % u64::from(MIX_PERIOD), u64::from(self.reads), u64::from(MIX_PERIOD));
@@ -50,7 +50,7 @@ mod tests {
             let of =
                 |from: u64, count: u64| (from..from + count).filter(|number| mix.is_read(*number)).count();
             assert_eq!((of(0, 100), of(100, 100)), (reads.into(), reads.into()));
-            // Any ten in a row have a tenth of them, or one more or less.
+            // Any ten consecutive messages contain a tenth of them, plus or minus one.
             for from in 0..200 {
                 assert!((of(from, 10) as f64 - f64::from(reads) / 10.0).abs() < 1.0 + 1e-9, "{reads} {from}");
             }

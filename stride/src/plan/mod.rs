@@ -1,83 +1,84 @@
-//! What is going to be measured.
+//! The plan of a run: its parameters, checked and completed.
 //!
-//! A plan is made in two stages. [`Plan::new`] judges the command line by itself; [`TestPlan::check`]
-//! holds the test against what a device can do. The part that both sides must agree on, [`TestPlan`],
-//! travels over the control connection and is validated again where it arrives.
+//! A plan is made in two stages. [`RunPlan::new`] checks the command line by itself;
+//! [`TestPlan::check`] checks the test against a device's limits. The part that both sides must
+//! agree on, [`TestPlan`], travels over the control connection, and the receiver validates it
+//! again.
 
 mod calls;
-mod cell;
 mod devices;
 mod differences;
 mod echo;
 mod error;
 mod inline;
-mod ladder;
 mod limits;
 mod messages;
 mod mix;
 mod operation;
 mod ordering;
+mod path_options;
 mod queues;
 mod rate;
 mod rules;
+mod size_sweep;
 mod sizes;
 mod tcp;
 mod test_plan;
+mod test_point;
 mod threads;
 mod warm_up;
-mod way;
 
 use std::path::PathBuf;
 
 use trespass::Policy;
 
 use crate::cli::{
-    ApiArg, AtomicArgs, AtomicTypeArg, BandwidthArgs, CallsArg, Cli, ClockArg, ConnectionArg, Count,
+    ApiArg, AtomicArgs, AtomicTypeArg, BandwidthArgs, CallsArg, ClockArg, ConnectionArg, CountOrAuto,
     DefinitionArg, DeliveryArgs, LatencyArgs, MeasureArgs, MessageArgs, MessagesArgs, MixArgs, OperationArgs,
-    PingArgs, ReadArgs, RunArgs, SendArgs, Size, TcpArgs, TransportArg, WriteArgs,
+    PingArgs, ReadArgs, RunArgs, SendArgs, Size, TcpArgs, TestArgs, TransportArg, WriteArgs,
 };
 
 use crate::memory::MemoryKind;
 
-pub use calls::Calls;
-pub use cell::Cell;
+pub use calls::PostingCalls;
 pub use devices::DeviceChoice;
 pub use differences::{Difference, differences};
 pub use echo::{Echo, InFlight};
 pub use error::PlanError;
 pub use inline::default_inline_size;
-pub use ladder::{Ladder, LadderError};
 pub use limits::DeviceLimits;
 pub use mix::{MIX_PERIOD, Mix};
-pub use operation::{ATOMIC_SIZE, Api, LARGEST_BLOCK, Operation};
+pub use operation::{ATOMIC_SIZE, Api, LARGEST_BLOCK, TestOperation};
 pub use ordering::{Ordering, OrderingError};
+pub use path_options::{PathOptions, PathOptionsError};
 pub use queues::{MOST_ENTRIES, QueueError, Queues};
 pub use rate::{Rate, RateOf};
 pub use rules::{LEAST_ITERATIONS, MODERATED_SIZE_LIMIT, MOST_QUEUE_PAIRS};
+pub use size_sweep::{SizeSweep, SizeSweepError};
 pub use sizes::Sizes;
-pub use test_plan::{ConnectionType, LatencyDefinition, Measure, Parts, TestPlan};
-pub use threads::{Choices, Circumstances, MOST_THREADS};
+pub use test_plan::{ConnectionType, LatencyDefinition, Measure, SideTasks, TestPlan};
+pub use test_point::TestPoint;
+pub use threads::{ChoiceInputs, MOST_THREADS, OpenChoices};
 pub use warm_up::WarmUp;
-pub use way::{Way, WayError};
 
-/// Round trips of a ping, of which the median counts: the first find both sides cold.
+/// Round trips of a ping, whose median counts because the first ones find cold caches.
 const PINGS: u64 = 30;
 
 /// perftest's port of the control connection.
 pub const DEFAULT_PORT: u16 = 18515;
 
-/// Which side of the test this process is.
+/// This process's side of the test.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum SideRole {
     /// Waits for a client.
     Server,
     /// Connects to the server at this address.
     Client(String),
-    /// Both, over one device.
+    /// Both sides, over one device.
     Loopback,
 }
 
-/// What concerns this side only.
+/// The options that concern this side only.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LocalOptions {
     /// The device's name, if the user gave one.
@@ -88,42 +89,42 @@ pub struct LocalOptions {
     pub ib_port: Option<u8>,
     /// The index in the GID table, if the user gave one.
     pub gid_index: Option<u32>,
-    /// Where the memory of the messages comes from, if the user said so.
+    /// The kind of memory, if the user gave one.
     pub buffer: Option<MemoryKind>,
-    /// The calls that post and poll, if the user said which.
-    pub calls: Option<Calls>,
+    /// The calls that post and poll, if the user gave them.
+    pub calls: Option<PostingCalls>,
     /// TCP port of the control connection.
     pub tcp_port: u16,
-    /// The file with the secret that both sides share, if the user named one.
+    /// The file with the shared secret, if the user named one.
     pub secret_file: Option<PathBuf>,
-    /// What may carry messages of trespass.
+    /// The transports that messages of trespass may use.
     pub transport: Policy,
-    /// Messages of trespass are looked for until they come.
+    /// Messages of trespass are polled for instead of waited for.
     pub poll: bool,
-    /// What does not fill a frame is held back until more is sent.
+    /// Messages shorter than a frame are held back until more are sent.
     pub cork: bool,
-    /// The user gave no size, so that it may be changed to what is possible.
+    /// Whether the user left the size open, so that it may be adapted to the device.
     pub any_size: bool,
-    /// What is left to the program, until the device is known.
-    pub choices: Choices,
+    /// The parameters that are chosen once the device is known.
+    pub choices: OpenChoices,
 }
 
-/// All that the command line asks for, found possible as far as no device is needed to tell.
+/// A complete command line, checked as far as possible without a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plan {
-    /// The side.
-    pub role: Role,
-    /// What concerns this side only.
+pub struct RunPlan {
+    /// The side that this process plays.
+    pub role: SideRole,
+    /// The options that concern this side only.
     pub local: LocalOptions,
-    /// What both sides must agree on.
+    /// The part that both sides must agree on.
     pub test: TestPlan,
-    /// What the user should know, one line each.
+    /// Warnings for the user, one line each.
     pub warnings: Vec<String>,
 }
 
-impl Plan {
-    /// Judges a command line.
-    pub fn new(cli: Cli) -> Result<Self, PlanError> {
+impl RunPlan {
+    /// Checks and completes a command line.
+    pub fn new(cli: TestArgs) -> Result<Self, PlanError> {
         match cli.operation {
             OperationArgs::Write { measure } => Self::of_pairs(measure),
             OperationArgs::Send { measure } => Self::of_pairs(measure),
@@ -143,40 +144,40 @@ impl Plan {
                 Self::of_messages(Measure::Latency(LatencyDefinition::PingPong), &args)
             }
             OperationArgs::Messages { measure: MessagesArgs::Grid(args) } => {
-                let in_flight =
-                    Count::given(args.run.tx_depth).map_or(InFlight::Grid, |count| InFlight::One { count });
+                let in_flight = CountOrAuto::given(args.run.tx_depth)
+                    .map_or(InFlight::Grid, |count| InFlight::One { count });
                 Self::of_messages(Measure::Echo(Echo { in_flight, counted: args.run.iters.is_some() }), &args)
             }
         }
     }
 
-    /// What a ping is: sends, and their answers, again and again.
+    /// The plan of a ping: sends and their answers, repeated.
     ///
     /// # Errors
     ///
-    /// The size is none.
+    /// The size is invalid.
     pub fn of_ping(args: &PingArgs) -> Result<Self, PlanError> {
         let (run, Size(size)) = (args.run_args(), args.msg_size);
         let sizes = Sizes::Again { size, count: args.count.unwrap_or(u32::MAX) };
         let measure = Measure::Latency(LatencyDefinition::PingPong);
-        let test = TestPlan { iterations: PINGS, ..TestPlan::new(Operation::Send, measure, sizes) };
+        let test = TestPlan { iterations: PINGS, ..TestPlan::new(TestOperation::Send, measure, sizes) };
         test.validate()?;
         Ok(Self { role: role(&run), local: local_options(&run)?, test, warnings: Vec::new() })
     }
 
     fn of_tcp(measure: Measure, args: &RunArgs) -> Result<Self, PlanError> {
-        let test = test_plan(Operation::Tcp, measure, args);
+        let test = test_plan(TestOperation::Tcp, measure, args);
         test.validate()?;
         let mut warnings = size_warnings(args, &test);
         warnings.extend(tcp::warnings(args));
         Ok(Self { role: role(args), local: local_options(args)?, test, warnings })
     }
 
-    fn of_pairs<A: clap::Args + Asked>(measure: MeasureArgs<A>) -> Result<Self, PlanError> {
+    fn of_pairs<A: clap::Args + OperationFlags>(measure: MeasureArgs<A>) -> Result<Self, PlanError> {
         let (measure, common, own, device_clock) = match measure {
             MeasureArgs::Bandwidth(BandwidthArgs { common, own }) => (Measure::Bandwidth, common, own, false),
             MeasureArgs::Latency(LatencyArgs { common, own, definition, clock }) => {
-                // When an answer was meant to come, nobody knows.
+                // An answer has no scheduled time, so a rate does not apply to it.
                 let is_rated =
                     common.rate.is_some() || common.rate_limit.is_some() || clock == ClockArg::Device;
                 let default =
@@ -188,12 +189,12 @@ impl Plan {
         let test = test_plan(own.operation(), measure, &common.run);
         let devices = devices::asked(&common)?;
         let several = u32::try_from(devices.len()).ok().filter(|devices| *devices > 1);
-        let threads = Count::given(common.threads).or(several);
+        let threads = CountOrAuto::given(common.threads).or(several);
         let test = own.complete(TestPlan {
             post_list: common.post_list.unwrap_or(test.post_list),
             tx_depth: match common.run.tx_depth {
-                // Until it is chosen, any that goes with the rest.
-                Some(Count::Auto) => test.tx_depth.max(common.post_list.unwrap_or(1)),
+                // A placeholder that passes the other checks until the depth is chosen.
+                Some(CountOrAuto::Auto) => test.tx_depth.max(common.post_list.unwrap_or(1)),
                 _ => test.tx_depth,
             },
             cq_mod: common.cq_mod,
@@ -206,17 +207,17 @@ impl Plan {
             reversed: common.reversed,
             data_validation: common.data_validation,
             connection: common.connection.into(),
-            way: Way::from(&common.way),
+            way: PathOptions::from(&common.way),
             queues: Queues::from(&common.queues),
             ordering: Ordering::from(&common.ordering),
             ..test
         })?;
         test.validate_devices(several.unwrap_or(1))?;
         test.validate()?;
-        let (buffer, calls) = (common.memory.kind(), common.calls.map(Calls::from));
+        let (buffer, calls) = (common.memory.kind(), common.calls.map(PostingCalls::from));
         buffer.map_or(Ok(()), |kind| kind.check(&test))?;
         let any_size = common.run.msg_size.is_none() && common.run.max_msg_size.is_none();
-        let choices = Choices::new(&common);
+        let choices = OpenChoices::new(&common);
         let local = LocalOptions { buffer, calls, any_size, choices, devices, ..local_options(&common.run)? };
         let mut warnings = size_warnings(&common.run, &test);
         warnings.extend(moderation_warnings(&test));
@@ -224,7 +225,7 @@ impl Plan {
     }
 
     fn of_messages(measure: Measure, args: &MessageArgs) -> Result<Self, PlanError> {
-        let test = test_plan(Operation::Messages(args.api.into()), measure, &args.run);
+        let test = test_plan(TestOperation::Messages(args.api.into()), measure, &args.run);
         test.validate()?;
         let uncorked = messages::uncorked(&test).filter(|_| args.cork);
         let local = LocalOptions {
@@ -240,34 +241,34 @@ impl Plan {
     }
 }
 
-/// The flags that only one kind of operation has.
-trait Asked {
-    /// What they choose.
-    fn operation(&self) -> Operation;
-    /// Says in a plan what else they ask for.
+/// The flags of one kind of operation.
+trait OperationFlags {
+    /// The operation that they select.
+    fn operation(&self) -> TestOperation;
+    /// Adds the flags' parameters to a plan.
     ///
     /// # Errors
     ///
-    /// Flags that do not go together.
+    /// The flags conflict.
     fn complete(&self, test: TestPlan) -> Result<TestPlan, PlanError>;
 }
 
-impl Asked for WriteArgs {
-    fn operation(&self) -> Operation {
-        if self.imm { Operation::WriteImm } else { Operation::Write }
+impl OperationFlags for WriteArgs {
+    fn operation(&self) -> TestOperation {
+        if self.imm { TestOperation::WriteImm } else { TestOperation::Write }
     }
 
     fn complete(&self, test: TestPlan) -> Result<TestPlan, PlanError> {
-        if let (Operation::Write, Some(given)) = (test.operation, self.delivery.rx_depth) {
+        if let (TestOperation::Write, Some(given)) = (test.operation, self.delivery.rx_depth) {
             return Err(PlanError::NoReceives { given, operation: test.operation });
         }
         Ok(delivered(&self.delivery, test))
     }
 }
 
-impl Asked for SendArgs {
-    fn operation(&self) -> Operation {
-        if self.imm { Operation::SendImm } else { Operation::Send }
+impl OperationFlags for SendArgs {
+    fn operation(&self) -> TestOperation {
+        if self.imm { TestOperation::SendImm } else { TestOperation::Send }
     }
 
     fn complete(&self, test: TestPlan) -> Result<TestPlan, PlanError> {
@@ -275,9 +276,9 @@ impl Asked for SendArgs {
     }
 }
 
-impl Asked for ReadArgs {
-    fn operation(&self) -> Operation {
-        Operation::Read
+impl OperationFlags for ReadArgs {
+    fn operation(&self) -> TestOperation {
+        TestOperation::Read
     }
 
     fn complete(&self, test: TestPlan) -> Result<TestPlan, PlanError> {
@@ -285,9 +286,9 @@ impl Asked for ReadArgs {
     }
 }
 
-impl Asked for MixArgs {
-    fn operation(&self) -> Operation {
-        Operation::Mix(Mix { reads: self.ratio.reads })
+impl OperationFlags for MixArgs {
+    fn operation(&self) -> TestOperation {
+        TestOperation::Mix(Mix { reads: self.ratio.reads })
     }
 
     fn complete(&self, test: TestPlan) -> Result<TestPlan, PlanError> {
@@ -295,11 +296,11 @@ impl Asked for MixArgs {
     }
 }
 
-impl Asked for AtomicArgs {
-    fn operation(&self) -> Operation {
+impl OperationFlags for AtomicArgs {
+    fn operation(&self) -> TestOperation {
         match self.atomic_type {
-            AtomicTypeArg::FetchAdd => Operation::FetchAdd,
-            AtomicTypeArg::CompareSwap => Operation::CompareSwap,
+            AtomicTypeArg::FetchAdd => TestOperation::FetchAdd,
+            AtomicTypeArg::CompareSwap => TestOperation::CompareSwap,
         }
     }
 
@@ -353,7 +354,7 @@ impl From<ConnectionArg> for ConnectionType {
     }
 }
 
-impl From<CallsArg> for Calls {
+impl From<CallsArg> for PostingCalls {
     fn from(arg: CallsArg) -> Self {
         match arg {
             CallsArg::Classic => Self::Classic,
@@ -362,11 +363,11 @@ impl From<CallsArg> for Calls {
     }
 }
 
-fn role(args: &RunArgs) -> Role {
+fn role(args: &RunArgs) -> SideRole {
     match &args.server {
-        Some(server) => Role::Client(server.clone()),
-        None if args.loopback => Role::Loopback,
-        None => Role::Server,
+        Some(server) => SideRole::Client(server.clone()),
+        None if args.loopback => SideRole::Loopback,
+        None => SideRole::Server,
     }
 }
 
@@ -388,11 +389,11 @@ fn local_options(args: &RunArgs) -> Result<LocalOptions, PlanError> {
     })
 }
 
-fn test_plan(operation: Operation, measure: Measure, args: &RunArgs) -> TestPlan {
+fn test_plan(operation: TestOperation, measure: Measure, args: &RunArgs) -> TestPlan {
     let size = args.msg_size.map_or(operation.default_size(measure), |Size(size)| size);
     let max = args.max_msg_size.map_or(operation.default_max_size(), |Size(size)| size);
     let sizes = match measure {
-        _ if args.all_sizes => Ladder::asked(args, max).map_or(Sizes::PowersOfTwo { max }, Sizes::Ladder),
+        _ if args.all_sizes => SizeSweep::asked(args, max).map_or(Sizes::PowersOfTwo { max }, Sizes::Sweep),
         Measure::Echo(_) if args.msg_size.is_none() => Sizes::Grid { max },
         _ => Sizes::One { size },
     };
@@ -400,12 +401,12 @@ fn test_plan(operation: Operation, measure: Measure, args: &RunArgs) -> TestPlan
     TestPlan {
         iterations: args.iters.unwrap_or(defaults.iterations),
         duration: args.duration,
-        tx_depth: Count::given(args.tx_depth).unwrap_or(defaults.tx_depth),
+        tx_depth: CountOrAuto::given(args.tx_depth).unwrap_or(defaults.tx_depth),
         ..defaults
     }
 }
 
-/// Sizes and numbers that were given to no effect.
+/// Warnings about sizes and counts without effect.
 fn size_warnings(args: &RunArgs, test: &TestPlan) -> Vec<String> {
     let mut warnings = Vec::new();
     if let (Some(seconds), Some(count)) = (args.duration, args.iters) {
@@ -428,7 +429,7 @@ fn size_warnings(args: &RunArgs, test: &TestPlan) -> Vec<String> {
     warnings
 }
 
-/// Moderation that was given to no effect, or may mislead.
+/// Warnings about completion moderation that has no effect, or may mislead.
 fn moderation_warnings(test: &TestPlan) -> Vec<String> {
     let mut warnings = Vec::new();
     if let (Measure::Latency(_), Some(cq_mod @ 2..)) = (test.measure, test.cq_mod) {

@@ -1,4 +1,4 @@
-//! What carries the bytes of a message, and what perftest's tools assume of each.
+//! The operations, and perftest's defaults for each.
 
 use std::fmt;
 
@@ -9,32 +9,32 @@ use super::{LatencyDefinition, Measure, Mix, Sizes};
 /// Bytes of the largest block of trespass's pool.
 pub const LARGEST_BLOCK: u64 = trespass::pool::LARGEST_BLOCK as u64;
 
-/// Bytes of an atomic operation: the verbs know no others.
+/// Bytes of an atomic operation, the only size that the verbs define.
 pub const ATOMIC_SIZE: u64 = 8;
 
-/// What carries the bytes of a message.
+/// The operation that transfers a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Operation {
-    /// RDMA write.
+pub enum TestOperation {
+    /// `IBV_WR_RDMA_WRITE`.
     Write,
-    /// RDMA write that completes a receive of the peer's.
+    /// `IBV_WR_RDMA_WRITE_WITH_IMM`, which consumes a receive of the peer.
     WriteImm,
-    /// Send.
+    /// `IBV_WR_SEND`.
     Send,
-    /// Send, with immediate data.
+    /// `IBV_WR_SEND_WITH_IMM`.
     SendImm,
-    /// RDMA read.
+    /// `IBV_WR_RDMA_READ`.
     Read,
-    /// Atomic fetch and add.
+    /// `IBV_WR_ATOMIC_FETCH_AND_ADD`.
     FetchAdd,
-    /// Atomic compare and swap.
+    /// `IBV_WR_ATOMIC_CMP_AND_SWP`.
     CompareSwap,
     /// RDMA reads and writes.
     Mix(Mix),
     /// Messages of trespass.
     Messages(Api),
-    /// Messages over the system's TCP.
+    /// Messages over the operating system's TCP.
     Tcp,
 }
 
@@ -42,24 +42,24 @@ pub enum Operation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Api {
-    /// Out of and into the program's own memory.
+    /// Copy from and to the program's memory.
     Copy,
-    /// In blocks of trespass's pool.
+    /// Use blocks of trespass's pool.
     Pool,
 }
 
-impl Operation {
-    /// Whether it is one of queue pairs.
+impl TestOperation {
+    /// Whether queue pairs perform it.
     pub fn is_of_pairs(self) -> bool {
         !matches!(self, Self::Messages(_) | Self::Tcp)
     }
 
-    /// Whether each message takes a receive of the peer's.
+    /// Whether each message consumes a receive of the peer.
     pub fn takes_receives(self) -> bool {
         matches!(self, Self::Send | Self::SendImm | Self::WriteImm)
     }
 
-    /// Whether it brings bytes of the peer's here, which the peer learns nothing of.
+    /// Whether it transfers the peer's bytes here without the peer's notice.
     pub fn fetches(self) -> bool {
         matches!(self, Self::Read | Self::Mix(_)) || self.is_atomic()
     }
@@ -69,7 +69,7 @@ impl Operation {
         matches!(self, Self::FetchAdd | Self::CompareSwap)
     }
 
-    /// What counts as its latency, unless the user says so.
+    /// The latency definition, unless the user gives one.
     pub fn default_latency(self) -> LatencyDefinition {
         if self.fetches() { LatencyDefinition::Completion } else { LatencyDefinition::PingPong }
     }
@@ -84,7 +84,7 @@ impl Operation {
         }
     }
 
-    /// perftest's number of messages for each size; of requests more, as many are under way at a time.
+    /// perftest's number of messages per size; for requests more, because many are in flight.
     pub fn default_iterations(self, measure: Measure) -> u64 {
         match (self, measure) {
             (Self::Write | Self::WriteImm | Self::Messages(_) | Self::Tcp, Measure::Bandwidth) => 5000,
@@ -101,8 +101,9 @@ impl Operation {
         }
     }
 
-    /// How many messages are under way. Blocks that are used again while the processor's caches have them are the fastest, so
-    /// there are few: 2 MiB of them, if messages have one size, but at least two.
+    /// The default number of messages in flight. Blocks of the pool are fastest while they stay in
+    /// the processor's caches, so only 2 MiB of them are in flight if messages have one size, but
+    /// at least two.
     pub fn default_tx_depth(self, measure: Measure, sizes: Sizes) -> u32 {
         match (self, measure) {
             (Self::Messages(Api::Pool), Measure::Bandwidth | Measure::Latency(_)) => {
@@ -110,7 +111,7 @@ impl Operation {
                     Sizes::One { size } | Sizes::Again { size, .. } => {
                         ((2 << 20) / size.max(1)).clamp(2, 16) as u32
                     }
-                    Sizes::PowersOfTwo { .. } | Sizes::Ladder(_) | Sizes::Grid { .. } => 16,
+                    Sizes::PowersOfTwo { .. } | Sizes::Sweep(_) | Sizes::Grid { .. } => 16,
                 };
                 measure.default_tx_depth().min(few)
             }
@@ -118,7 +119,7 @@ impl Operation {
         }
     }
 
-    /// What it is called in the heading of the table.
+    /// The operation's name in the heading of the table.
     pub fn title(self) -> String {
         match self {
             Self::Write => "RDMA write".to_owned(),
@@ -132,7 +133,7 @@ impl Operation {
     }
 }
 
-impl fmt::Display for Operation {
+impl fmt::Display for TestOperation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Write => "write",
@@ -156,7 +157,7 @@ mod tests {
 
     #[test]
     fn defaults_are_perftests() {
-        use Operation as O;
+        use TestOperation as O;
         let latency = |operation: O| Measure::Latency(operation.default_latency());
         for (operation, size, iterations) in
             [(O::Write, 65536, 5000), (O::Send, 65536, 1000), (O::Read, 65536, 1000), (O::FetchAdd, 8, 1000)]
@@ -170,7 +171,7 @@ mod tests {
         }
         assert_eq!(O::Send.default_size(latency(O::Send)), 2);
         assert_eq!(O::CompareSwap.default_size(latency(O::CompareSwap)), 8);
-        // What the peer learns nothing of, it cannot answer.
+        // The peer does not notice these operations, so it cannot answer.
         for operation in [O::Read, O::FetchAdd, O::CompareSwap] {
             assert_eq!(operation.default_latency(), LatencyDefinition::Completion);
         }

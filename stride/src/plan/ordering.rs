@@ -1,36 +1,37 @@
-//! In which order devices write to memory.
+//! The order in which devices write to memory (relaxed PCIe ordering).
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{LatencyDefinition, Measure, Operation, TestPlan};
+use super::{LatencyDefinition, Measure, TestOperation, TestPlan};
 use crate::cli::{OrderingArg, OrderingArgs};
 
 /// Whether devices may reorder their writes on the bus.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ordering {
-    /// As perftest has it: where the library knows of it and nobody waits for the last byte.
+    /// perftest's rule: allow it if the library supports it and the test does not wait for the last
+    /// byte.
     #[default]
     Auto,
-    /// They may.
+    /// Allow it.
     On,
-    /// They may not.
+    /// Forbid it.
     Off,
 }
 
-/// Writes cannot be reordered.
+/// The requested ordering is not possible.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OrderingError {
-    /// Who waits for the last byte needs it to come last.
+    /// The test waits for the last byte, which must therefore arrive last.
     #[error(
         "--relaxed-ordering on and --latency pingpong of write do not go together, as the last byte is waited for, which may come \
          first then: give --relaxed-ordering auto, or --latency completion"
     )]
     LastByte,
-    /// The library does not know of it.
+    /// The library does not support relaxed ordering.
     #[error(
         "--relaxed-ordering on: the verbs library has no ibv_reg_mr_iova2, by which memory is registered so (rdma-core 28 and \
          later): give --relaxed-ordering auto"
@@ -49,26 +50,28 @@ impl From<&OrderingArgs> for Ordering {
 }
 
 impl TestPlan {
-    /// Whether the last byte of a message is waited for in memory.
+    /// Whether the test waits for the last byte of a message in memory.
     pub fn awaits_last_byte(&self) -> bool {
-        (self.operation, self.measure) == (Operation::Write, Measure::Latency(LatencyDefinition::PingPong))
+        (self.operation, self.measure)
+            == (TestOperation::Write, Measure::Latency(LatencyDefinition::PingPong))
     }
 
-    /// Whether writes may be reordered, with a library that knows of it or not.
+    /// Whether writes may be reordered. `is_known` tells whether the library supports it.
     ///
     /// # Errors
     ///
-    /// They were to be, and cannot.
+    /// The user requires it, and the library does not support it.
     pub fn relaxes_ordering(&self, is_known: bool) -> Result<bool, OrderingError> {
         match self.ordering {
             Ordering::On if self.awaits_last_byte() => Err(OrderingError::LastByte),
             Ordering::On if !is_known => Err(OrderingError::NotInLibrary),
             Ordering::On => Ok(true),
             Ordering::Off => Ok(false),
-            // perftest's latency of writes, whatever it is measured by, is without.
+            // perftest never relaxes ordering in latency tests of writes, whatever the latency
+            // definition.
             Ordering::Auto => {
                 let is_latency_of_writes =
-                    self.operation == Operation::Write && matches!(self.measure, Measure::Latency(_));
+                    self.operation == TestOperation::Write && matches!(self.measure, Measure::Latency(_));
                 Ok(is_known && !is_latency_of_writes)
             }
         }
@@ -89,11 +92,11 @@ impl fmt::Display for Ordering {
 mod tests {
     use super::*;
     use crate::cli;
-    use crate::plan::{Plan, PlanError};
+    use crate::plan::{PlanError, RunPlan};
 
     fn plan(line: &str) -> Result<TestPlan, PlanError> {
         let words = ["stride-perf"].into_iter().chain(line.split_whitespace());
-        Plan::new(cli::parse(words).unwrap()).map(|plan| plan.test)
+        RunPlan::new(cli::parse(words).unwrap()).map(|plan| plan.test)
     }
 
     #[test]

@@ -1,53 +1,53 @@
-//! How queues are made and waited for.
+//! Options of queues and of waiting for completions.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{ConnectionType, DeviceLimits, LatencyDefinition, Measure, Operation, TestPlan};
+use super::{ConnectionType, DeviceLimits, LatencyDefinition, Measure, TestOperation, TestPlan};
 use crate::cli::QueueArgs;
 
-/// As many completions as perftest takes at a time.
+/// perftest's number of completions per poll.
 const DEFAULT_POLL_BATCH: u32 = 16;
 
-/// More completions at a time fit into no cache.
+/// The most completions per poll; more exceed every cache.
 const MOST_POLLED: u32 = 1 << 16;
 
-/// Entries of a request for which this program has room.
+/// The most scatter-gather entries for which this program has room.
 pub const MOST_ENTRIES: u32 = 64;
 
-/// What was asked for of the queues.
+/// The queue options that the user gave.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Queues {
-    /// Whoever waits for a completion sleeps.
+    /// Whether threads sleep until a completion event arrives.
     pub events: bool,
-    /// All queue pairs of a thread take their receives from one queue.
+    /// Whether all queue pairs of a thread share a receive queue.
     pub use_srq: bool,
-    /// Entries of a request that sends or reads, if the user gave it.
+    /// Scatter-gather entries of a request, if the user gave a number.
     pub sge: Option<u32>,
-    /// Completions taken at a time, if the user gave it.
+    /// Completions per poll, if the user gave a number.
     pub cqe_poll: Option<u32>,
-    /// Where the device has its events handled, if the user gave it.
+    /// The completion vector, if the user gave one.
     pub vector: Option<u32>,
 }
 
-/// Queues that there are not.
+/// Queue options that are invalid or conflict.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum QueueError {
-    /// A message that is waited for in memory makes no event.
+    /// The test waits for a message in memory, which raises no event.
     #[error(
         "-e and --latency pingpong of write do not go together, as what arrives in memory makes no event: give --latency \
          completion, or add --imm"
     )]
     NoEvent,
-    /// Nothing makes an event.
+    /// A completion vector matters only with events.
     #[error("-X {given} without -e, which has completions make events: add -e, or leave -X out")]
     VectorWithoutEvents {
-        /// What the user gave.
+        /// The vector that the user gave.
         given: u32,
     },
-    /// The device has fewer.
+    /// The device has fewer completion vectors.
     #[error(
         "-X {given} is none of the {count} completion vectors of {device} (num_comp_vectors), which count from 0: {}",
         match count.checked_sub(1) {
@@ -56,32 +56,32 @@ pub enum QueueError {
         }
     )]
     NoVector {
-        /// What the user gave.
+        /// The vector that the user gave.
         given: u32,
         /// The device's name.
         device: String,
-        /// How many it has.
+        /// The device's number of vectors.
         count: u32,
     },
-    /// Receives that nobody takes.
-    #[error("--use-srq with {operation}, which takes no receives: leave --use-srq out{}", if *operation == Operation::Write {", or add --imm"} else {""})]
+    /// The operation consumes no receives.
+    #[error("--use-srq with {operation}, which takes no receives: leave --use-srq out{}", if *operation == TestOperation::Write {", or add --imm"} else {""})]
     NoReceives {
-        /// The operation.
-        operation: Operation,
+        /// The operation of the test.
+        operation: TestOperation,
     },
-    /// It is not known which message took which receive.
+    /// With shared receives, the position of a message is not known, so it cannot be validated.
     #[error(
         "{flag}, -q {queue_pairs} and --data-validation do not go together with {operation}, as messages of all queue pairs          come to the same memory in any order: leave one of them out"
     )]
     AnyOrder {
-        /// What shares.
+        /// The flag that shares receives.
         flag: &'static str,
-        /// How many.
+        /// The number of queue pairs.
         queue_pairs: u32,
-        /// The operation.
-        operation: Operation,
+        /// The operation of the test.
+        operation: TestOperation,
     },
-    /// The device has none.
+    /// The device does not support shared receive queues.
     #[error(
         "{device} has no shared receive queues (max_srq): leave --use-srq out, or choose another device with -d"
     )]
@@ -89,7 +89,7 @@ pub enum QueueError {
         /// The device's name.
         device: String,
     },
-    /// The device has none.
+    /// The device does not support extended reliable connections.
     #[error(
         "-c XRC: {device} has no extended reliable connections (IBV_DEVICE_XRC): give -c RC, or choose another device with -d"
     )]
@@ -97,58 +97,58 @@ pub enum QueueError {
         /// The device's name.
         device: String,
     },
-    /// There is no room for them.
+    /// The number of entries exceeds this program's limit.
     #[error(
         "--sge {given} is above the entries that this program has room for, {MOST_ENTRIES}: give --sge {MOST_ENTRIES} or less"
     )]
     EntriesTooMany {
-        /// What the user gave.
+        /// The number that the user gave.
         given: u32,
     },
-    /// A request of the device's has fewer.
+    /// The number of entries exceeds the device's limit.
     #[error("--sge {given} is above {name} of {device}, {limit}: give --sge {limit} or less")]
     EntriesAboveDevice {
-        /// What the user gave.
+        /// The number that the user gave.
         given: u32,
-        /// The attribute of the device.
+        /// The attribute with the limit.
         name: &'static str,
         /// The device's name.
         device: String,
-        /// What it can do.
+        /// The device's limit.
         limit: u32,
     },
-    /// One number is in one place.
+    /// An atomic operation has exactly one entry.
     #[error("--sge {given} with {operation}, of which each is of one number in one place: leave --sge out")]
     EntriesOfAtomics {
-        /// What the user gave.
+        /// The number that the user gave.
         given: u32,
-        /// The operation.
-        operation: Operation,
+        /// The operation of the test.
+        operation: TestOperation,
     },
-    /// What is copied into the request is in no memory.
+    /// An inline message has no entries.
     #[error(
         "--sge {given} and -I {inline_size} do not go together, as a message is copied or is in entries: leave one of them out"
     )]
     EntriesInline {
-        /// What the user gave.
+        /// The number of entries that the user gave.
         given: u32,
-        /// The largest message that is copied.
+        /// The inline size in bytes.
         inline_size: u32,
     },
-    /// Latency takes one at a time.
+    /// A latency test has one completion at a time.
     #[error(
         "--cqe-poll {given} is above the limit of a latency test, 1: leave --cqe-poll out, or measure bw"
     )]
     PolledInLatency {
-        /// What the user gave.
+        /// The number that the user gave.
         given: u32,
     },
-    /// There is no room for them.
+    /// The number of completions exceeds this program's limit.
     #[error(
         "--cqe-poll {given} is above what this program takes at a time, {MOST_POLLED}: give --cqe-poll {MOST_POLLED} or less"
     )]
     PolledTooMany {
-        /// What the user gave.
+        /// The number that the user gave.
         given: u32,
     },
 }
@@ -168,7 +168,7 @@ impl Queues {
 }
 
 impl TestPlan {
-    /// Completions taken at a time.
+    /// Completions per poll.
     pub fn poll_batch(&self) -> u32 {
         match self.takes_one_at_a_time() {
             true => 1,
@@ -176,15 +176,15 @@ impl TestPlan {
         }
     }
 
-    /// Whether there is never more than one completion: that of the only message under way.
+    /// Whether at most one completion is outstanding, because at most one message is in flight.
     fn takes_one_at_a_time(&self) -> bool {
         self.measure != Measure::Bandwidth && self.rate.is_none()
     }
 
-    /// Refuses queues that do not go with the rest.
+    /// Checks the options against each other and the test.
     pub(super) fn validate_queues(&self) -> Result<(), QueueError> {
         let ping_pong = Measure::Latency(LatencyDefinition::PingPong);
-        if self.queues.events && (self.operation, self.measure) == (Operation::Write, ping_pong) {
+        if self.queues.events && (self.operation, self.measure) == (TestOperation::Write, ping_pong) {
             return Err(QueueError::NoEvent);
         }
         if let (false, Some(given)) = (self.queues.events, self.queues.vector) {
@@ -199,7 +199,7 @@ impl TestPlan {
         }
     }
 
-    /// Entries of a request that sends or reads.
+    /// Scatter-gather entries of a request.
     pub fn entries(&self) -> u32 {
         self.queues.sge.unwrap_or(1)
     }
@@ -219,8 +219,8 @@ impl TestPlan {
     fn check_entries(&self, limits: &DeviceLimits) -> Result<(), QueueError> {
         let (reads, others) = ((limits.max_sge_rd, "max_sge_rd"), (limits.max_sge, "max_sge"));
         let (limit, name) = match self.operation {
-            Operation::Read => reads,
-            Operation::Mix(_) => reads.min(others),
+            TestOperation::Read => reads,
+            TestOperation::Mix(_) => reads.min(others),
             _ => others,
         };
         let given = self.entries();
@@ -230,8 +230,8 @@ impl TestPlan {
         Err(QueueError::EntriesAboveDevice { given, name, device: limits.device.clone(), limit })
     }
 
-    /// Whether all queue pairs of a thread take their receives from one queue: the target of an extended connection has none of
-    /// its own.
+    /// Whether all queue pairs of a thread share a receive queue. The target of an extended
+    /// connection always uses a shared one.
     pub fn shares_receives(&self) -> bool {
         self.queues.use_srq || self.connection == ConnectionType::Xrc
     }
@@ -242,7 +242,8 @@ impl TestPlan {
         if self.queues.use_srq && !operation.takes_receives() {
             return Err(QueueError::NoReceives { operation });
         }
-        let is_placed = !matches!(operation, Operation::Send | Operation::SendImm) || queue_pairs == 1;
+        let is_placed =
+            !matches!(operation, TestOperation::Send | TestOperation::SendImm) || queue_pairs == 1;
         if self.shares_receives() && data_validation && !is_placed {
             let flag = if self.queues.use_srq { "--use-srq" } else { "-c XRC" };
             return Err(QueueError::AnyOrder { flag, queue_pairs, operation });
@@ -250,7 +251,7 @@ impl TestPlan {
         Ok(())
     }
 
-    /// Refuses queues that this device has not.
+    /// Checks the options against the device's limits.
     pub(super) fn check_queues(&self, limits: &DeviceLimits) -> Result<(), QueueError> {
         self.check_entries(limits)?;
         let (device, count) = (|| limits.device.clone(), limits.num_comp_vectors);
@@ -266,18 +267,18 @@ impl TestPlan {
         }
     }
 
-    /// Queues of a thread that have receives.
+    /// The number of receive queues of a thread.
     pub fn receive_queues(&self) -> u32 {
         if self.shares_receives() { 1 } else { self.queue_pairs }
     }
 
-    /// Messages that come to each of them.
+    /// The number of messages that arrive at each of them.
     pub fn messages_received(&self) -> u64 {
         let senders = if self.shares_receives() { self.queue_pairs } else { 1 };
         self.most_messages().saturating_mul(senders.into())
     }
 
-    /// What limits the receives of a queue, and its name.
+    /// The device's limit on the receives of a queue, and the attribute's name.
     pub(super) fn receive_limit(&self, limits: &DeviceLimits) -> (u32, &'static str) {
         match self.shares_receives() {
             true => (limits.max_srq_wr, "max_srq_wr"),
@@ -285,7 +286,7 @@ impl TestPlan {
         }
     }
 
-    /// Names of the queues' parameters, with their flags, and their values, as differences are told.
+    /// The options' names, with their flags, and their values, for the comparison of both sides.
     pub(super) fn queue_rows(&self) -> [(&'static str, String); 5] {
         let value = |given: Option<u32>| given.map_or("the default".to_owned(), |given| given.to_string());
         [
@@ -299,7 +300,7 @@ impl TestPlan {
 }
 
 impl fmt::Display for Queues {
-    /// What was asked for, each behind a comma.
+    /// The options that were given, each after a comma.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.use_srq {
             f.write_str(", shared receive queue")?;
@@ -321,11 +322,11 @@ impl fmt::Display for Queues {
 mod tests {
     use super::*;
     use crate::cli;
-    use crate::plan::{Plan, PlanError};
+    use crate::plan::{PlanError, RunPlan};
 
     fn plan(line: &str) -> Result<TestPlan, PlanError> {
         let words = ["stride-perf"].into_iter().chain(line.split_whitespace());
-        Plan::new(cli::parse(words).unwrap()).map(|plan| plan.test)
+        RunPlan::new(cli::parse(words).unwrap()).map(|plan| plan.test)
     }
 
     #[test]
@@ -356,13 +357,14 @@ mod tests {
             refused(&DeviceLimits { max_srq_wr: 500, ..limits.clone() }),
             "-r 512 is above max_srq_wr of mlx5_0, 500: give -r 500 or less"
         );
-        // Each thread has a shared queue of its own.
+        // Each thread has a shared receive queue.
         let threads = plan("send bw -q 8 -n 100 --use-srq --threads 4").unwrap();
         let text = threads.check(&DeviceLimits { max_srq: 3, ..limits.clone() }).unwrap_err().to_string();
         assert_eq!(text, "--threads 4 is above max_srq of mlx5_0, 3: give --threads 3 or less");
         assert_eq!((threads.share(0).receive_depth(), threads.share(0).messages_received()), (200, 200));
         assert!(threads.check(&DeviceLimits { max_srq_wr: 200, ..limits.clone() }).is_ok());
-        // The completion queue holds what all have together, which is what one has.
+        // The completion queue holds the receives of all queue pairs, which equal those of the
+        // shared queue.
         assert!(test.check(&DeviceLimits { max_cqe: 1024, ..limits }).is_ok());
     }
 

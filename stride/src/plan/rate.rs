@@ -1,53 +1,54 @@
-//! How fast messages are sent, where that is not left to how fast they are through.
+//! Tests that send at a given rate instead of as fast as possible.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{LatencyDefinition, Measure, Operation, PlanError, TestPlan};
+use super::{LatencyDefinition, Measure, PlanError, TestOperation, TestPlan};
 use crate::cli::{CommonArgs, Millionths, RateArg, RateUnitsArg};
-use crate::report::Row;
+use crate::report::ResultRow;
 
-/// So many messages a second are a nanosecond apart.
+/// The highest rate: one message per nanosecond.
 const MOST_MESSAGES_PER_SECOND: u64 = 1_000_000_000;
 
-/// So many bits a second are more than any link has.
+/// The highest rate in bits, above every link's.
 const MOST_BITS_PER_SECOND: u64 = 100_000_000_000_000;
 
-/// Below this part of the rate it was not reached.
+/// The part of the rate below which it counts as missed.
 const REACHED: f64 = 0.95;
 
-/// When messages are sent, whatever has become of those before: of all queue pairs and threads of a side together.
+/// The schedule of sends, which does not depend on completions. The rate covers all queue pairs and
+/// threads of a side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rate {
-    /// How many.
+    /// The rate.
     pub of: RateOf,
-    /// How many at a time: with as long a pause in between.
+    /// Messages sent back to back, with a proportional pause after them.
     pub burst: u32,
 }
 
-/// What a rate counts.
+/// The unit of a rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RateOf {
-    /// Messages.
+    /// A rate in messages.
     Messages {
-        /// Each second.
+        /// Messages per second.
         per_second: u64,
     },
-    /// Bits of messages.
+    /// A rate in bits of payload.
     Bits {
-        /// Each second.
+        /// Bits per second.
         per_second: u64,
     },
 }
 
 impl Rate {
-    /// What the command line asks for.
+    /// The rate that the command line gives.
     ///
     /// # Errors
     ///
-    /// Two different ones, or what is of a rate without one.
+    /// Two different rates, or a flag that needs a rate without one.
     pub(super) fn asked(args: &CommonArgs) -> Result<Option<Self>, PlanError> {
         let of = match (args.rate, args.rate_limit) {
             (Some(_), Some(_)) => return Err(PlanError::TwoRates),
@@ -75,7 +76,7 @@ impl Rate {
         Ok(Some(Self { of, burst: args.burst_size.unwrap_or(1) }))
     }
 
-    /// How many messages of this size are sent each second.
+    /// Messages of this size per second.
     pub fn messages_per_second(self, size: u64) -> f64 {
         match self.of {
             RateOf::Messages { per_second } => per_second as f64,
@@ -95,10 +96,10 @@ impl fmt::Display for Rate {
 }
 
 impl TestPlan {
-    /// What to tell the user if fewer messages were through than asked for.
-    pub fn missed_rate(&self, row: &Row) -> Option<String> {
+    /// The warning if fewer messages completed than the rate asks for.
+    pub fn missed_rate(&self, row: &ResultRow) -> Option<String> {
         let (size, seconds, messages) = match row {
-            Row::Rated(row) => (row.messages.size, row.messages.seconds, row.messages.iterations),
+            ResultRow::Rated(row) => (row.messages.size, row.messages.seconds, row.messages.iterations),
             _ => return None,
         };
         let (asked, is) = (self.rate?.messages_per_second(size), messages as f64 / seconds);
@@ -110,7 +111,7 @@ impl TestPlan {
         })
     }
 
-    /// What does not go with a rate, and what is none.
+    /// Checks the rate, and that no flag conflicts with it.
     pub(super) fn validate_rate(&self) -> Result<(), PlanError> {
         let Some(rate) = self.rate else { return Ok(()) };
         let (given, limit, unit) = match rate.of {
@@ -142,7 +143,7 @@ impl TestPlan {
             _ if self.bidirectional => {
                 together("-b".to_owned(), "measure one way, then the other with --reversed")
             }
-            _ if matches!(self.operation, Operation::Messages(_)) => {
+            _ if matches!(self.operation, TestOperation::Messages(_)) => {
                 together("msg".to_owned(), "leave --rate out")
             }
             _ => Ok(()),
@@ -154,11 +155,11 @@ impl TestPlan {
 mod tests {
     use super::*;
     use crate::cli;
-    use crate::plan::Plan;
+    use crate::plan::RunPlan;
 
     fn test(flags: &str) -> Result<TestPlan, PlanError> {
         let words = format!("stride-perf {flags}");
-        Plan::new(cli::parse(words.split_whitespace()).unwrap()).map(|plan| plan.test)
+        RunPlan::new(cli::parse(words.split_whitespace()).unwrap()).map(|plan| plan.test)
     }
 
     fn rate(flags: &str) -> Rate {

@@ -1,32 +1,36 @@
-//! perftest's rules: what follows from what was asked for, and what cannot be asked for.
+//! perftest's rules: defaults that depend on other parameters, and parameters that conflict.
 
-use super::{ATOMIC_SIZE, ConnectionType, LatencyDefinition, Measure, Operation, PlanError, Sizes, TestPlan};
+use super::{
+    ATOMIC_SIZE, ConnectionType, LatencyDefinition, Measure, PlanError, Sizes, TestOperation, TestPlan,
+};
 
-/// Fewer messages give no figure worth printing.
+/// The fewest messages that give a meaningful figure.
 pub const LEAST_ITERATIONS: u64 = 5;
 
-/// Above this size one completion for many messages makes bandwidth less exact.
+/// The size above which one completion for many messages distorts bandwidth.
 pub const MODERATED_SIZE_LIMIT: u64 = 8192;
 
-/// perftest's most queue pairs.
+/// perftest's limit on queue pairs.
 pub const MOST_QUEUE_PAIRS: u32 = 16384;
 
-/// perftest's receives of a queue pair.
+/// perftest's number of receives of a queue pair.
 const DEFAULT_RX_DEPTH: u32 = 512;
 
-/// perftest's most receives, where messages without one are lost: as many as there are messages, up to here.
+/// perftest's limit on receives over unreliable transports, which otherwise have a receive for each
+/// message.
 const UNRELIABLE_RX_DEPTH: u32 = 16000;
 
-/// Messages for each completion of small messages.
+/// Messages per completion for small messages.
 const DEFAULT_COMPLETION_INTERVAL: u32 = 100;
 
 impl TestPlan {
-    /// Messages under way at a time: never more than there are.
+    /// Messages in flight: at most the number of messages.
     pub fn depth(&self) -> u32 {
         u32::try_from(self.most_messages()).unwrap_or(u32::MAX).min(self.tx_depth)
     }
 
-    /// Receives posted at a time to a queue: never more than there are messages; none where messages take none.
+    /// Receives posted at a time to a queue: at most the number of messages; 0 if messages consume
+    /// none.
     pub fn receive_depth(&self) -> u32 {
         match self.operation.takes_receives() {
             true => u32::try_from(self.messages_received()).unwrap_or(u32::MAX).min(self.rx_depth()),
@@ -42,12 +46,12 @@ impl TestPlan {
         }
     }
 
-    /// Messages for each completion.
+    /// Messages per completion.
     pub fn completion_interval(&self) -> u32 {
         let single_large = matches!(self.sizes, Sizes::One { size } if size > MODERATED_SIZE_LIMIT);
         match (self.measure, self.cq_mod) {
             (Measure::Latency(_) | Measure::Echo(_), _) => 1,
-            // Of each message it is to be known when it is through.
+            // A rate measures the latency of each message, so each needs a completion.
             _ if self.rate.is_some() => 1,
             (Measure::Bandwidth, None) if self.post_list > 1 => self.post_list,
             (Measure::Bandwidth, None) if single_large => 1,
@@ -55,25 +59,25 @@ impl TestPlan {
         }
     }
 
-    /// Whether the user asked for moderation that makes the figure less exact.
+    /// Whether the user gave a moderation that distorts the figure.
     pub(super) fn moderates_large_messages(&self) -> bool {
         self.cq_mod.is_some()
             && self.completion_interval() > 1
             && matches!(self.sizes, Sizes::One { size } if size > MODERATED_SIZE_LIMIT)
     }
 
-    /// Refuses what no device could run.
+    /// Checks the rules that hold for every device.
     ///
-    /// A plan that arrives from the peer is checked by this too.
+    /// A plan that arrives from the peer passes the same checks.
     pub fn validate(&self) -> Result<(), PlanError> {
         self.validate_counts()?;
         self.validate_connection()?;
         self.validate_shape()?;
         match self.operation {
-            Operation::Messages(api) => self.validate_messages(api)?,
-            Operation::Mix(_) if self.data_validation => return Err(PlanError::ValidationOfMix),
-            Operation::Mix(mix) => mix.validate()?,
-            Operation::Tcp => self.validate_tcp()?,
+            TestOperation::Messages(api) => self.validate_messages(api)?,
+            TestOperation::Mix(_) if self.data_validation => return Err(PlanError::ValidationOfMix),
+            TestOperation::Mix(mix) => mix.validate()?,
+            TestOperation::Tcp => self.validate_tcp()?,
             operation if operation.is_atomic() => self.validate_atomic()?,
             _ => {}
         }
@@ -92,7 +96,7 @@ impl TestPlan {
             Sizes::One { size: 0 } | Sizes::Again { size: 0, .. } => return Err(PlanError::ZeroSize),
             Sizes::PowersOfTwo { max: given @ ..2 } => return Err(PlanError::MaxSizeTooSmall { given }),
             Sizes::Again { count: 0, .. } => return Err(PlanError::ZeroCount { flag: "-c" }),
-            Sizes::Ladder(ladder) => ladder.validate()?,
+            Sizes::Sweep(sweep) => sweep.validate()?,
             Sizes::Grid { max: given } if self.sizes.largest() == 0 => {
                 return Err(PlanError::BelowTheGrid { given });
             }
@@ -129,7 +133,7 @@ impl TestPlan {
         }
     }
 
-    /// What does not go together.
+    /// Checks for conflicting parameters.
     fn validate_shape(&self) -> Result<(), PlanError> {
         let least = self.share(self.thread_count() - 1);
         let (recv_post_list, rx_depth) = (self.recv_post_list, least.receive_depth());
@@ -148,18 +152,18 @@ impl TestPlan {
         }
     }
 
-    /// What is there over each type of connection.
+    /// Checks that the connection type supports the operation.
     fn validate_connection(&self) -> Result<(), PlanError> {
         let Self { operation, connection, .. } = *self;
         let has = match connection {
             ConnectionType::Rc | ConnectionType::Xrc => true,
             ConnectionType::Uc => !operation.fetches(),
-            ConnectionType::Ud => matches!(operation, Operation::Send | Operation::SendImm),
+            ConnectionType::Ud => matches!(operation, TestOperation::Send | TestOperation::SendImm),
         };
         if has { Ok(()) } else { Err(PlanError::NotOverConnection { connection, operation }) }
     }
 
-    /// When a message comes back, the device does not say.
+    /// The device's clock does not tell when an answer arrives.
     fn validate_clock(&self) -> Result<(), PlanError> {
         match self.measure {
             _ if !self.device_clock => Ok(()),
@@ -178,7 +182,7 @@ impl TestPlan {
             Sizes::One { size } | Sizes::Again { size, .. } => {
                 Err(PlanError::NotAtomicSize { given: format!("-s {size}") })
             }
-            Sizes::PowersOfTwo { .. } | Sizes::Ladder(_) | Sizes::Grid { .. } => {
+            Sizes::PowersOfTwo { .. } | Sizes::Sweep(_) | Sizes::Grid { .. } => {
                 Err(PlanError::NotAtomicSize { given: "-a".to_owned() })
             }
         }
@@ -194,7 +198,7 @@ impl TestPlan {
         }
     }
 
-    /// Of a test that follows each message by itself.
+    /// Checks the rules for tests that measure each message by itself.
     fn validate_single(&self) -> Result<(), PlanError> {
         if self.post_list > 1 {
             return Err(PlanError::PostListInLatency { given: self.post_list });

@@ -1,37 +1,38 @@
-//! Message sizes, one after another.
+//! The message sizes of a test.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::Ladder;
+use super::SizeSweep;
 
-/// The message sizes of a test.
+/// The message sizes of a test, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Sizes {
     /// One size.
     One {
-        /// Its bytes.
+        /// The size in bytes.
         size: u64,
     },
     /// 2, 4, 8 and so on.
     PowersOfTwo {
-        /// No size is above this one.
+        /// The largest size in bytes.
         max: u64,
     },
-    /// Others that grow.
-    Ladder(Ladder),
-    /// One size, again and again.
+    /// A sweep by a factor and a step.
+    #[serde(rename = "ladder")]
+    Sweep(SizeSweep),
+    /// One size, repeated.
     Again {
-        /// Its bytes.
+        /// The size in bytes.
         size: u64,
-        /// How often.
+        /// The number of repetitions.
         count: u32,
     },
-    /// Those of the table that messaging is compared by: 128 bytes, 4 KiB, 32 KiB, 256 KiB, 1 MiB and 8 MiB.
+    /// The sizes of `msg grid`: 128 bytes, 4 KiB, 32 KiB, 256 KiB, 1 MiB and 8 MiB.
     Grid {
-        /// No size is above this one.
+        /// The largest size in bytes.
         max: u64,
     },
 }
@@ -42,7 +43,7 @@ impl Sizes {
     /// The sizes, in ascending order.
     pub fn iter(self) -> impl Iterator<Item = u64> {
         let (first, grid, last) = match self {
-            Self::Again { .. } | Self::Ladder(_) => (None, &[][..], 0),
+            Self::Again { .. } | Self::Sweep(_) => (None, &[][..], 0),
             Self::One { size } => (Some(size), &[][..], size),
             Self::PowersOfTwo { max } => (Some(2), &[][..], max),
             Self::Grid { max } => (None, &GRID[..], max),
@@ -51,8 +52,8 @@ impl Sizes {
             Self::Again { size, count } => std::iter::repeat_n(size, count as usize),
             _ => std::iter::repeat_n(0, 0),
         };
-        let ladder = match self {
-            Self::Ladder(ladder) => Some(ladder.iter()),
+        let sweep = match self {
+            Self::Sweep(sweep) => Some(sweep.iter()),
             _ => None,
         };
         let doubled = std::iter::successors(first, |size| size.checked_mul(2));
@@ -60,10 +61,10 @@ impl Sizes {
             .take_while(move |size| *size <= last)
             .chain(grid.iter().copied().filter(move |size| *size <= last))
             .chain(again)
-            .chain(ladder.into_iter().flatten())
+            .chain(sweep.into_iter().flatten())
     }
 
-    /// The largest size that is measured; 0 if none is.
+    /// The largest size; 0 if the list is empty.
     pub fn largest(self) -> u64 {
         match self {
             Self::Again { size, .. } => size,
@@ -77,7 +78,7 @@ impl fmt::Display for Sizes {
         match self {
             Self::One { size } | Self::Again { size, .. } => write!(f, "{size}"),
             Self::PowersOfTwo { max } => write!(f, "2 to {max}"),
-            Self::Ladder(ladder) => ladder.fmt(f),
+            Self::Sweep(sweep) => sweep.fmt(f),
             Self::Grid { .. } => write!(f, "{} to {}", GRID[0], self.largest()),
         }
     }

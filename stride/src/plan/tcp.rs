@@ -1,11 +1,11 @@
-//! What holds for messages over the system's TCP alone.
+//! Rules for messages over the operating system's TCP.
 
 use super::messages::LONGEST;
-use super::{Ladder, PlanError, Sizes, TestPlan};
+use super::{PlanError, SizeSweep, Sizes, TestPlan};
 use crate::cli::RunArgs;
 
 impl TestPlan {
-    /// Refuses what one connection of TCP does not do.
+    /// Checks that one TCP connection can run the test.
     pub(super) fn validate_tcp(&self) -> Result<(), PlanError> {
         let Self { operation, measure, sizes, iterations, duration, tx_depth, .. } = *self;
         let plain = Self { iterations, duration, tx_depth, ..Self::new(operation, measure, sizes) };
@@ -14,7 +14,7 @@ impl TestPlan {
         }
         let (flag, given) = match sizes {
             Sizes::One { size } | Sizes::Again { size, .. } => ("-s", size),
-            Sizes::PowersOfTwo { max } | Sizes::Grid { max } | Sizes::Ladder(Ladder { max, .. }) => {
+            Sizes::PowersOfTwo { max } | Sizes::Grid { max } | Sizes::Sweep(SizeSweep { max, .. }) => {
                 ("--max-msg-size", max)
             }
         };
@@ -22,7 +22,7 @@ impl TestPlan {
     }
 }
 
-/// What was given to no effect.
+/// Warnings about flags without effect.
 pub(super) fn warnings(args: &RunArgs) -> Vec<String> {
     let given = [
         ("-d", args.device.is_some()),
@@ -43,17 +43,17 @@ pub(super) fn warnings(args: &RunArgs) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use crate::cli;
-    use crate::plan::{Measure, Operation, Plan, PlanError, TestPlan};
+    use crate::plan::{Measure, PlanError, RunPlan, TestOperation, TestPlan};
 
-    fn plan(flags: &str) -> Result<Plan, PlanError> {
+    fn plan(flags: &str) -> Result<RunPlan, PlanError> {
         let words = format!("stride-perf tcp {flags}");
-        Plan::new(cli::parse(words.split_whitespace()).unwrap())
+        RunPlan::new(cli::parse(words.split_whitespace()).unwrap())
     }
 
     #[test]
     fn the_defaults_are_those_of_other_tests() {
         let bandwidth = plan("bw").unwrap().test;
-        assert_eq!((bandwidth.operation, bandwidth.measure), (Operation::Tcp, Measure::Bandwidth));
+        assert_eq!((bandwidth.operation, bandwidth.measure), (TestOperation::Tcp, Measure::Bandwidth));
         assert_eq!((bandwidth.sizes.largest(), bandwidth.iterations), (65536, 5000));
         let latency = plan("lat").unwrap().test;
         assert_eq!((latency.sizes.largest(), latency.iterations), (2, 1000));

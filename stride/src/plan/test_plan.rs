@@ -1,35 +1,36 @@
-//! What both sides must agree on.
+//! The part of a plan that both sides must agree on.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Echo, Operation, Ordering, Queues, Rate, Sizes, WarmUp, Way};
+use super::{Echo, Ordering, PathOptions, Queues, Rate, Sizes, TestOperation, WarmUp};
 
-/// What counts as the latency of a message.
+/// The definition of a message's latency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LatencyDefinition {
-    /// Half the round trip of a ping-pong, each side seeing the message in its memory, or by the receive that it takes.
+    /// Half the round trip of a ping-pong: each side sees the message in its memory, or by the
+    /// receive that it consumes.
     PingPong,
-    /// From the post to the completion.
+    /// The time from the post to the completion.
     Completion,
 }
 
-/// What is measured.
+/// The quantity that a test measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Measure {
     /// Bandwidth and message rate.
     Bandwidth,
-    /// Latency.
+    /// Latency, by this definition.
     Latency(LatencyDefinition),
-    /// Requests and their answers.
+    /// Requests with answers.
     Echo(Echo),
 }
 
 impl Measure {
-    /// perftest's number of messages under way.
+    /// perftest's number of messages in flight.
     pub fn default_tx_depth(self) -> u32 {
         match self {
             Self::Bandwidth => 128,
@@ -50,73 +51,74 @@ impl fmt::Display for Measure {
     }
 }
 
-/// What both sides must agree on: the client's counts.
+/// The parameters that both sides must agree on; the client's are used.
 ///
-/// Fields hold what was asked for; the methods (in `rules`) say what follows from it.
+/// Fields hold the given parameters; the methods in `rules` derive the others.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TestPlan {
-    /// What carries the bytes of a message.
-    pub operation: Operation,
-    /// What is measured.
+    /// The operation that transfers a message.
+    pub operation: TestOperation,
+    /// The quantity that is measured.
     pub measure: Measure,
     /// The message sizes.
     pub sizes: Sizes,
-    /// Messages for each size, of each queue pair.
+    /// Messages per size and queue pair.
     pub iterations: u64,
-    /// Messages under way at a time, of each queue pair.
+    /// Messages in flight per queue pair.
     pub tx_depth: u32,
-    /// Receives posted at a time, of each queue pair, if the user gave it.
+    /// Receives posted at a time per queue pair, if the user gave a number.
     pub rx_depth: Option<u32>,
-    /// Messages handed to the device by one doorbell.
+    /// Messages per doorbell.
     pub post_list: u32,
-    /// Receives posted by one call.
+    /// Receives per call.
     pub recv_post_list: u32,
-    /// Messages for each completion, if the user gave it.
+    /// Messages per completion, if the user gave a number.
     pub cq_mod: Option<u32>,
-    /// The largest message that is copied into the work request, if the user gave it.
+    /// The largest inline message in bytes, if the user gave it.
     pub inline_size: Option<u32>,
-    /// Reads and atomic operations that a queue pair has under way at the peer's, if the user gave it.
+    /// Reads and atomic operations that a queue pair has outstanding, if the user gave a number.
     pub outstanding: Option<u8>,
-    /// Queue pairs.
+    /// The number of queue pairs.
     pub queue_pairs: u32,
-    /// Both sides measure at the same time.
+    /// Whether both sides measure at the same time.
     pub bidirectional: bool,
-    /// The server measures, and the client answers.
+    /// Whether the server measures and the client answers.
     pub reversed: bool,
-    /// How many seconds messages are sent for, in place of a number of them.
+    /// The duration of the test in seconds, in place of a number of messages.
     pub duration: Option<u32>,
-    /// What arrives is looked at, when all of a size has.
+    /// Whether each side validates the content of what arrived after each size.
     pub data_validation: bool,
-    /// How the queue pairs are connected.
+    /// The transport of the queue pairs.
     pub connection: ConnectionType,
-    /// Threads that share the queue pairs, each with a processor of its own, if the user asked for any.
+    /// Threads that share the queue pairs, each pinned to a processor, if the user gave a number.
     pub threads: Option<u32>,
-    /// Messages before those that are measured.
+    /// Messages before the measured ones.
     pub warm_up: Option<WarmUp>,
-    /// How fast messages are sent, unless as fast as can be.
+    /// The rate at which messages are sent; `None` for the highest possible one.
     pub rate: Option<Rate>,
-    /// How packets find their way, and what becomes of those that are lost.
-    pub way: Way,
-    /// How queues are made and waited for.
+    /// Options of the path and of retransmission.
+    pub way: PathOptions,
+    /// Options of queues and of waiting for completions.
     pub queues: Queues,
     /// Whether devices may reorder their writes.
     pub ordering: Ordering,
-    /// Whether the device's clock takes the time of each message.
+    /// Whether the device's clock measures the latency.
     pub device_clock: bool,
 }
 
-/// How queue pairs are connected, and what becomes of a message that is lost.
+/// The transport of the queue pairs, which decides the fate of a lost message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ConnectionType {
-    /// Reliable connection: it is sent again.
+    /// Reliable connection: the device retransmits.
     #[default]
     Rc,
-    /// Unreliable connection: nobody hears of it.
+    /// Unreliable connection: the message is lost without notice.
     Uc,
-    /// Unreliable datagrams: neither, and no message is longer than a packet.
+    /// Unreliable datagrams: the message is lost without notice, and is limited to one packet.
     Ud,
-    /// Extended reliable connection: it is sent again, and each names the shared receive queue that it is for.
+    /// Extended reliable connection: the device retransmits, and each message names the shared
+    /// receive queue that it is for.
     Xrc,
 }
 
@@ -126,7 +128,7 @@ impl ConnectionType {
         matches!(self, Self::Rc | Self::Xrc)
     }
 
-    /// Bytes before each message that is received.
+    /// Bytes that precede each received message (the GRH of a datagram).
     pub fn header(self) -> u64 {
         if self == Self::Ud { 40 } else { 0 }
     }
@@ -143,21 +145,22 @@ impl fmt::Display for ConnectionType {
     }
 }
 
-/// A queue pair has no more messages of one size: 48 bits number them, and 14 the queue pairs.
+/// The most messages of one size per queue pair: a `wr_id` has 48 bits for the message and 14 for
+/// the queue pair.
 pub(super) const MOST_MESSAGES: u64 = 1 << 47;
 
-/// What a side does.
+/// The tasks of a side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Parts {
-    /// It measures.
+pub struct SideTasks {
+    /// Whether it measures.
     pub measures: bool,
-    /// The peer measures, and this side answers as far as that needs it.
+    /// Whether it answers the peer, which measures.
     pub serves: bool,
 }
 
 impl TestPlan {
     /// perftest's defaults for messages of these sizes.
-    pub fn new(operation: Operation, measure: Measure, sizes: Sizes) -> Self {
+    pub fn new(operation: TestOperation, measure: Measure, sizes: Sizes) -> Self {
         Self {
             operation,
             measure,
@@ -179,7 +182,7 @@ impl TestPlan {
             threads: None,
             warm_up: None,
             rate: None,
-            way: Way::default(),
+            way: PathOptions::default(),
             queues: Queues::default(),
             ordering: Ordering::default(),
             device_clock: false,
@@ -188,12 +191,13 @@ impl TestPlan {
 }
 
 impl TestPlan {
-    /// No queue pair has more messages of one size: as many as was asked for, or more than any could have in the time.
+    /// The most messages of one size per queue pair: the given number, or with a duration more than
+    /// any device could send.
     pub fn most_messages(&self) -> u64 {
         if self.duration.is_some() { MOST_MESSAGES } else { self.iterations.min(MOST_MESSAGES) }
     }
 
-    /// How long it takes, or how many messages there are, in words.
+    /// The duration or the number of messages, as text.
     pub fn length(&self) -> String {
         match self.duration {
             Some(seconds) => format!("{seconds} s"),
@@ -201,18 +205,18 @@ impl TestPlan {
         }
     }
 
-    /// Whether it is known how many messages arrived only if it is asked.
+    /// Whether the sender must ask the receiver how many messages arrived.
     pub fn asks_what_arrived(&self) -> bool {
         self.data_validation || !self.connection.is_reliable() && self.operation.takes_receives()
     }
 
-    /// What the client does, or the server.
-    pub fn parts(&self, is_client: bool) -> Parts {
+    /// The tasks of the client, or of the server.
+    pub fn parts(&self, is_client: bool) -> SideTasks {
         let measures = is_client != self.reversed;
-        Parts { measures: measures || self.bidirectional, serves: !measures || self.bidirectional }
+        SideTasks { measures: measures || self.bidirectional, serves: !measures || self.bidirectional }
     }
 
-    /// What counts as the latency of a message of queue pairs, if it is measured.
+    /// The latency definition, if the test measures latency of queue pairs.
     pub fn latency_definition(&self) -> Option<LatencyDefinition> {
         match self.measure {
             Measure::Latency(definition) => Some(definition),
@@ -221,21 +225,21 @@ impl TestPlan {
         }
     }
 
-    /// Whether the side that answers has something to do for a message, and does not only hold still.
+    /// Whether the answering side must act on each message, rather than only provide memory.
     pub fn both_sides_work(&self) -> bool {
         self.bidirectional
             || self.operation.takes_receives()
             || self.measure == Measure::Latency(LatencyDefinition::PingPong)
     }
 
-    /// Whether the peer sends to a side with these parts.
-    pub fn messages_come_to(&self, parts: Parts) -> bool {
+    /// Whether a side with these tasks receives messages from the peer.
+    pub fn messages_come_to(&self, parts: SideTasks) -> bool {
         parts.serves || self.measure == Measure::Latency(LatencyDefinition::PingPong)
     }
 }
 
 impl fmt::Display for TestPlan {
-    /// All parameters, with what follows from them.
+    /// All parameters, given and derived.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { operation, measure, sizes, post_list, queue_pairs, connection, .. } = self;
         let (length, depth, interval) = (self.length(), self.depth(), self.completion_interval());

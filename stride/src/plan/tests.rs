@@ -1,15 +1,15 @@
-//! Each rule, and every command line of the project's first announcement.
+//! Tests of each rule, and of every command line in the project's announcement.
 
 use super::*;
 use crate::cli;
 
-fn plan(flags: &str) -> Result<Plan, PlanError> {
+fn plan(flags: &str) -> Result<RunPlan, PlanError> {
     plan_of("write", flags)
 }
 
-fn plan_of(operation: &str, flags: &str) -> Result<Plan, PlanError> {
+fn plan_of(operation: &str, flags: &str) -> Result<RunPlan, PlanError> {
     let words = ["stride-perf", operation].into_iter().chain(flags.split_whitespace());
-    Plan::new(cli::parse(words).unwrap_or_else(|usage| panic!("{flags}: {usage:?}")))
+    RunPlan::new(cli::parse(words).unwrap_or_else(|usage| panic!("{flags}: {usage:?}")))
 }
 
 fn test_of(operation: &str, flags: &str) -> TestPlan {
@@ -31,7 +31,7 @@ fn refused(flags: &str) -> String {
 #[test]
 fn defaults_are_perftests() {
     let bw = plan("bw").unwrap();
-    assert_eq!(bw.role, Role::Server);
+    assert_eq!(bw.role, SideRole::Server);
     assert_eq!(bw.local, LocalOptions { tcp_port: 18515, any_size: true, ..LocalOptions::default() });
     assert_eq!(bw.test.sizes, Sizes::One { size: 65536 });
     assert_eq!((bw.test.iterations, bw.test.depth(), bw.test.post_list), (5000, 128, 1));
@@ -105,7 +105,7 @@ fn flags_without_effect_are_named() {
     assert!(warned("bw -a -Q 5").is_empty());
 }
 
-/// Of a device that can do much.
+/// Limits of a capable device.
 pub(super) fn limits() -> DeviceLimits {
     DeviceLimits {
         device: "mlx5_0".to_owned(),
@@ -160,20 +160,20 @@ fn differences_are_named_with_both_values() {
 #[test]
 fn the_announcements_lines_run_as_they_stand() {
     let bw = plan("bw -d mlx5_0 -n 100000 -a --max-msg-size 8388608").unwrap();
-    assert_eq!(bw.role, Role::Server);
+    assert_eq!(bw.role, SideRole::Server);
     assert_eq!(bw.local.device.as_deref(), Some("mlx5_0"));
     assert_eq!((bw.test.iterations, bw.test.sizes), (100_000, Sizes::PowersOfTwo { max: 8 << 20 }));
     let bw = plan("bw -d mlx5_1 127.0.0.1 -n 1000000 -a --max-msg-size 8388608").unwrap();
-    assert_eq!(bw.role, Role::Client("127.0.0.1".into()));
+    assert_eq!(bw.role, SideRole::Client("127.0.0.1".into()));
     assert_eq!(bw.test.iterations, 1_000_000);
     let maxed = plan("bw -d mlx5_0 -n 102400 -a --max-msg-size 8388608 -l 64 -t 4096").unwrap();
     assert_eq!((maxed.test.post_list, maxed.test.depth(), maxed.test.completion_interval()), (64, 4096, 64));
     let maxed = plan("bw -d mlx5_1 -n 102400 -a --max-msg-size 8388608 127.0.0.1 -l 64 -t 4096").unwrap();
-    assert_eq!(maxed.role, Role::Client("127.0.0.1".into()));
+    assert_eq!(maxed.role, SideRole::Client("127.0.0.1".into()));
     let lat = plan("lat -d mlx5_0 -n 100000 -a --max-msg-size 8388608").unwrap();
-    assert_eq!(lat.role, Role::Server);
+    assert_eq!(lat.role, SideRole::Server);
     let lat = plan("lat -d mlx5_1 -n 100000 -a --max-msg-size 8388608 127.0.0.1").unwrap();
-    assert_eq!(lat.role, Role::Client("127.0.0.1".into()));
+    assert_eq!(lat.role, SideRole::Client("127.0.0.1".into()));
     assert_eq!((lat.test.iterations, lat.test.sizes), (100_000, Sizes::PowersOfTwo { max: 8 << 20 }));
 }
 
@@ -216,7 +216,7 @@ fn the_kind_of_memory_is_this_sides_own() {
         (kind("bw --use-cuda host"), kind("bw --use_cuda=3")),
         (MemoryKind::Cuda(0), MemoryKind::Cuda(3))
     );
-    // What the processor does not see cannot be waited for there.
+    // A test cannot wait for bytes that the processor cannot see.
     for flags in ["lat --dm", "lat --use-cuda"] {
         assert!(refused(flags).contains("does not see the last byte"), "{flags}");
         assert!(plan(&format!("{flags} --latency completion")).is_ok());
@@ -227,36 +227,36 @@ fn the_kind_of_memory_is_this_sides_own() {
 #[test]
 fn calls_are_perftests_unless_asked_for() {
     assert_eq!(
-        (Calls::default_for(0x15b3), Calls::default_for(0xff_ffff)),
-        (Calls::Extended, Calls::Classic)
+        (PostingCalls::default_for(0x15b3), PostingCalls::default_for(0xff_ffff)),
+        (PostingCalls::Extended, PostingCalls::Classic)
     );
     assert_eq!(plan("bw").unwrap().local.calls, None);
-    assert_eq!(plan("lat --calls classic").unwrap().local.calls, Some(Calls::Classic));
-    assert_eq!(plan("bw --calls extended").unwrap().local.calls, Some(Calls::Extended));
+    assert_eq!(plan("lat --calls classic").unwrap().local.calls, Some(PostingCalls::Classic));
+    assert_eq!(plan("bw --calls extended").unwrap().local.calls, Some(PostingCalls::Extended));
 }
 
 #[test]
 fn inline_sizes_are_perftests() {
     let of_mellanox = |operation| default_inline_size(operation, ConnectionType::Rc, 0x02c9);
-    assert_eq!(default_inline_size(Operation::Send, ConnectionType::Ud, 0x15b3), 188);
-    assert_eq!((of_mellanox(Operation::Write), of_mellanox(Operation::Send)), (220, 236));
-    assert_eq!((of_mellanox(Operation::WriteImm), of_mellanox(Operation::Read)), (220, 0));
-    assert_eq!(default_inline_size(Operation::Send, ConnectionType::Rc, 0xff_ffff), 0);
+    assert_eq!(default_inline_size(TestOperation::Send, ConnectionType::Ud, 0x15b3), 188);
+    assert_eq!((of_mellanox(TestOperation::Write), of_mellanox(TestOperation::Send)), (220, 236));
+    assert_eq!((of_mellanox(TestOperation::WriteImm), of_mellanox(TestOperation::Read)), (220, 0));
+    assert_eq!(default_inline_size(TestOperation::Send, ConnectionType::Rc, 0xff_ffff), 0);
 }
 
 #[test]
 fn each_operation_has_its_own_flags() {
-    assert_eq!(test_of("write", "bw").operation, Operation::Write);
+    assert_eq!(test_of("write", "bw").operation, TestOperation::Write);
     for flag in ["--imm", "--write_with_imm"] {
-        assert_eq!(test_of("write", &format!("lat {flag} -r 7")).operation, Operation::WriteImm);
+        assert_eq!(test_of("write", &format!("lat {flag} -r 7")).operation, TestOperation::WriteImm);
     }
-    assert_eq!(test_of("send", "bw").operation, Operation::Send);
-    assert_eq!(test_of("send", "bw --send_with_imm").operation, Operation::SendImm);
-    assert_eq!(test_of("atomic", "bw").operation, Operation::FetchAdd);
+    assert_eq!(test_of("send", "bw").operation, TestOperation::Send);
+    assert_eq!(test_of("send", "bw --send_with_imm").operation, TestOperation::SendImm);
+    assert_eq!(test_of("atomic", "bw").operation, TestOperation::FetchAdd);
     for kind in ["--atomic-type compare-swap", "--atomic_type CMP_AND_SWAP", "-A CMP_AND_SWAP"] {
-        assert_eq!(test_of("atomic", &format!("bw {kind}")).operation, Operation::CompareSwap);
+        assert_eq!(test_of("atomic", &format!("bw {kind}")).operation, TestOperation::CompareSwap);
     }
-    assert_eq!(test_of("atomic", "lat --atomic_type=FETCH_AND_ADD").operation, Operation::FetchAdd);
+    assert_eq!(test_of("atomic", "lat --atomic_type=FETCH_AND_ADD").operation, TestOperation::FetchAdd);
     for (operation, flags) in
         [("read", "bw -I 8"), ("read", "lat --imm"), ("atomic", "bw -r 4"), ("send", "bw -o 2")]
     {
@@ -397,7 +397,7 @@ fn a_test_may_take_a_time() {
 #[test]
 fn a_reversed_test_has_other_parts() {
     let parts = |flags: &str, is_client| {
-        let Parts { measures, serves } = test(flags).parts(is_client);
+        let SideTasks { measures, serves } = test(flags).parts(is_client);
         (measures, serves)
     };
     assert_eq!((parts("bw", true), parts("bw", false)), ((true, false), (false, true)));
@@ -418,9 +418,9 @@ fn lists_of_receives_fit_the_queue() {
     assert!(text.starts_with("--recv-post-list 9 is above the receives posted at a time, -r 8"), "{text}");
 }
 
-fn messages(flags: &str) -> Result<Plan, PlanError> {
+fn messages(flags: &str) -> Result<RunPlan, PlanError> {
     let words = ["stride-perf", "msg"].into_iter().chain(flags.split_whitespace());
-    Plan::new(cli::parse(words).unwrap_or_else(|usage| panic!("{flags}: {usage:?}")))
+    RunPlan::new(cli::parse(words).unwrap_or_else(|usage| panic!("{flags}: {usage:?}")))
 }
 
 #[test]
@@ -428,9 +428,9 @@ fn the_grid_is_all_of_it_or_what_was_chosen() {
     let cells = |flags: &str| {
         let test = messages(flags).unwrap().test;
         let sizes: Vec<u64> = test.sizes.iter().collect();
-        let cells: Vec<Cell> = test.cells().collect();
+        let cells: Vec<TestPoint> = test.cells().collect();
         let in_flight: Vec<_> =
-            cells.iter().take_while(|cell| cell.size == sizes[0]).map(|cell| cell.in_flight).collect();
+            cells.iter().take_while(|point| point.size == sizes[0]).map(|point| point.in_flight).collect();
         assert_eq!(cells.len(), sizes.len() * in_flight.len());
         (sizes, in_flight)
     };
@@ -440,7 +440,7 @@ fn the_grid_is_all_of_it_or_what_was_chosen() {
     assert_eq!(cells("grid --max-msg-size 4K").0, sizes[..2]);
     assert_eq!(cells("grid -s 100 -t 7"), (vec![100], vec![Some(7)]));
     assert_eq!(cells("grid -a --max-msg-size 16").0, [2, 4, 8, 16]);
-    // What has no answers has no number in flight.
+    // Tests without answers have no number in flight.
     assert_eq!(cells("bw -t 9").1, [None]);
 }
 
@@ -451,7 +451,7 @@ fn each_side_polls_for_itself() {
             ["", " --poll"].map(|flag| messages(&format!("{measure} --transport rdma{flag}")).unwrap());
         assert!(!asleep.local.poll && polling.local.poll, "{measure}");
         assert!(polling.warnings.is_empty(), "{measure}");
-        // The peer never hears of it.
+        // The option stays on this side.
         assert_eq!(asleep.test, polling.test);
     }
     let warnings = messages("lat --transport tcp --poll").unwrap().warnings;
@@ -464,7 +464,7 @@ fn a_cork_is_for_bandwidth_and_the_client_alone() {
     assert!(!plain.local.cork && corked.local.cork && corked.warnings.is_empty());
     assert_eq!(plain.test, corked.test);
     for flags in ["lat --cork", "grid --cork", "bw --api pool --cork"] {
-        let Plan { local, warnings, .. } = messages(flags).unwrap();
+        let RunPlan { local, warnings, .. } = messages(flags).unwrap();
         assert!(!local.cork, "nothing says that it is corked: {flags}");
         assert!(warnings.iter().any(|line| line.starts_with("--cork has no effect on")), "{flags}");
     }
@@ -475,7 +475,7 @@ fn requests_are_as_many_as_were_asked_for_or_fewer_long_ones() {
     let count = |flags: &str, size| {
         let test = messages(flags).unwrap().test;
         let in_flight = matches!(test.measure, Measure::Echo(_)).then_some(4);
-        test.messages_of(Cell { size, in_flight })
+        test.messages_of(TestPoint { size, in_flight })
     };
     assert_eq!((count("grid", 128), count("grid", 8 << 20)), (100_000, 128));
     assert_eq!((count("grid -n 5000", 128), count("grid -n 5000", 8 << 20)), (5000, 5000));
@@ -491,9 +491,10 @@ fn the_depth_of_the_grid_counts_and_its_bounds_are_kept() {
     assert!(refused("grid --max-msg-size 127").contains("first size of the grid, 128"));
     assert!(refused("grid -t 0").contains("-t 0"));
     assert!(refused("grid --api pool -t 1025").contains("1024"));
-    // A peer may ask for what no command line can.
+    // A peer may send a plan that no command line produces.
     let grid = messages("grid").unwrap().test;
-    for operation in [Operation::Write, Operation::Send, Operation::Read, Operation::FetchAdd] {
+    for operation in [TestOperation::Write, TestOperation::Send, TestOperation::Read, TestOperation::FetchAdd]
+    {
         let test = TestPlan { operation, ..grid.clone() };
         assert_eq!(test.validate(), Err(PlanError::EchoOfPairs { operation }));
     }

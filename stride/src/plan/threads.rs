@@ -1,52 +1,53 @@
-//! How many threads share a test's queue pairs, and what is chosen where the user leaves it to the program.
+//! The number of threads that share a test's queue pairs, and the choice of parameters that the
+//! user left open.
 
-use super::{Measure, PlanError, Sizes, TestPlan, WayError};
-use crate::cli::{CommonArgs, Count};
+use super::{Measure, PathOptionsError, PlanError, Sizes, TestPlan};
+use crate::cli::{CommonArgs, CountOrAuto};
 
-/// The most threads of a test: their histograms alone are a hundred megabytes then.
+/// The most threads of a test; their histograms alone take a hundred megabytes.
 pub const MOST_THREADS: u32 = 256;
 
-/// So many bytes under way keep a fast link busy for as long as a round trip takes.
+/// Bytes in flight that keep a fast link busy during a round trip.
 const BYTES_UNDER_WAY: u64 = 4 << 20;
 
-/// What is left to the program, until the device is known.
+/// The parameters that the user left open, to be chosen when the device is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Choices {
-    /// How many threads there are.
+pub struct OpenChoices {
+    /// The number of threads.
     pub threads: bool,
-    /// How many messages are under way.
+    /// The number of messages in flight.
     pub depth: bool,
-    /// How many queue pairs there are, with the threads: as many.
+    /// The number of queue pairs, which equals that of threads.
     pub queue_pairs: bool,
 }
 
-/// What choices depend on.
+/// The facts that choices depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Circumstances {
+pub struct ChoiceInputs {
     /// Processors that this side may use.
     pub processors: u32,
-    /// Whether the bytes are copied by processors.
+    /// Whether processors copy the bytes, as with a software device.
     pub is_software: bool,
     /// Whether the other side runs on the same processors.
     pub has_peer: bool,
-    /// Devices or ports, of which each has a thread.
+    /// Devices or ports, each of which has a thread.
     pub devices: u32,
-    /// The device's work requests of a queue.
+    /// The device's limit on work requests of a queue.
     pub max_qp_wr: u32,
-    /// The device's entries of a completion queue.
+    /// The device's limit on entries of a completion queue.
     pub max_cqe: u32,
 }
 
-impl Choices {
-    /// Those that the command line leaves open.
+impl OpenChoices {
+    /// The parameters that the command line leaves open.
     pub fn new(args: &CommonArgs) -> Self {
-        let threads = args.threads == Some(Count::Auto);
-        let depth = args.run.tx_depth == Some(Count::Auto);
+        let threads = args.threads == Some(CountOrAuto::Auto);
+        let depth = args.run.tx_depth == Some(CountOrAuto::Auto);
         Self { threads, depth, queue_pairs: threads && args.qp.is_none() }
     }
 
-    /// Chooses: the test, and what the user should know of it.
-    pub fn settle(self, mut test: TestPlan, circumstances: Circumstances) -> (TestPlan, Vec<String>) {
+    /// Chooses the open parameters; returns the test, and notes for the user.
+    pub fn settle(self, mut test: TestPlan, circumstances: ChoiceInputs) -> (TestPlan, Vec<String>) {
         let (mut notes, size) = (Vec::new(), test_size(&test));
         if self.threads {
             let threads = test.auto_threads(size, circumstances).max(circumstances.devices);
@@ -55,7 +56,7 @@ impl Choices {
             if self.queue_pairs {
                 test.queue_pairs = threads;
             }
-            let Circumstances { processors, .. } = circumstances;
+            let ChoiceInputs { processors, .. } = circumstances;
             notes.push(format!(
                 "--threads auto: {threads}, for messages of {size} bytes and {processors} processors"
             ));
@@ -68,23 +69,23 @@ impl Choices {
     }
 }
 
-/// The size that a choice for all sizes is made for: the smallest, which needs the most messages.
+/// The size that a choice for all sizes is based on: the smallest, which needs the most messages.
 fn test_size(test: &TestPlan) -> u64 {
     match test.sizes {
         Sizes::One { size } | Sizes::Again { size, .. } => size,
-        sizes @ (Sizes::PowersOfTwo { .. } | Sizes::Ladder(_) | Sizes::Grid { .. }) => {
+        sizes @ (Sizes::PowersOfTwo { .. } | Sizes::Sweep(_) | Sizes::Grid { .. }) => {
             sizes.iter().next().unwrap_or(1)
         }
     }
 }
 
 impl TestPlan {
-    /// Threads of a side.
+    /// The number of threads of a side.
     pub fn thread_count(&self) -> u32 {
         self.threads.unwrap_or(1).max(1)
     }
 
-    /// The same test with the queue pairs of one of the threads: each has as many as the others, or one more.
+    /// The test with one thread's share of the queue pairs; shares differ by at most one.
     pub fn share(&self, thread: u32) -> Self {
         let (threads, pairs) = (self.thread_count(), self.queue_pairs);
         let queue_pairs = pairs / threads + u32::from(thread < pairs % threads);
@@ -96,11 +97,11 @@ impl TestPlan {
         self.queue_pairs.div_ceil(self.thread_count())
     }
 
-    /// Each device, or port, has a thread, and each thread a queue pair.
+    /// Checks that each device or port has a thread, and each thread a queue pair.
     pub(super) fn validate_devices(&self, devices: u32) -> Result<(), PlanError> {
         if self.way.rdma_cm && devices > 1 {
             let flag = format!("-d, of {devices} devices or ports,");
-            return Err(WayError::ManagerOfOne { flag }.into());
+            return Err(PathOptionsError::ManagerOfOne { flag }.into());
         }
         for (flag, given) in [("--threads", self.thread_count()), ("-q", self.queue_pairs)] {
             if (1..devices).contains(&given) {
@@ -117,19 +118,20 @@ impl TestPlan {
                 Err(PlanError::ThreadsAboveQueuePairs { threads, queue_pairs })
             }
             (Some(threads @ 2..), _) if self.way.rdma_cm => {
-                Err(WayError::ManagerOfOne { flag: format!("--threads {threads}") }.into())
+                Err(PathOptionsError::ManagerOfOne { flag: format!("--threads {threads}") }.into())
             }
             _ => Ok(()),
         }
     }
 
-    /// Small messages are limited by how fast a processor posts them, large ones by the link, unless processors copy them.
-    fn auto_threads(&self, size: u64, circumstances: Circumstances) -> u32 {
-        let Circumstances { processors, is_software, has_peer, .. } = circumstances;
+    /// The processor's posting rate limits small messages, and the link limits large ones, unless
+    /// processors copy them.
+    fn auto_threads(&self, size: u64, circumstances: ChoiceInputs) -> u32 {
+        let ChoiceInputs { processors, is_software, has_peer, .. } = circumstances;
         let usable = if has_peer && self.both_sides_work() { processors / 2 } else { processors };
         let wanted = match (self.measure, size) {
             (Measure::Latency(_) | Measure::Echo(_), _) => 1,
-            // One thread's connections are all that rdma_cm makes.
+            // rdma_cm connects the queue pairs of one thread only.
             _ if self.way.rdma_cm => 1,
             _ if is_software => u32::MAX,
             (_, ..=4096) => 8,
@@ -140,13 +142,13 @@ impl TestPlan {
         wanted.min(usable).clamp(1, MOST_THREADS)
     }
 
-    /// As many messages as keep a link busy; a power of two, and at least a list.
-    fn auto_depth(&self, size: u64, Circumstances { max_qp_wr, max_cqe, .. }: Circumstances) -> u32 {
+    /// The number of messages that keeps a link busy: a power of two, and at least one list.
+    fn auto_depth(&self, size: u64, ChoiceInputs { max_qp_wr, max_cqe, .. }: ChoiceInputs) -> u32 {
         match self.measure {
             Measure::Bandwidth => {
                 let messages = (BYTES_UNDER_WAY / size.max(1)).clamp(8, 1024) as u32;
                 let messages = messages.min(max_qp_wr).min(max_cqe / self.largest_share()).max(1);
-                // The largest power of two up to there.
+                // The largest power of two up to that number.
                 let depth = 1 << messages.ilog2();
                 depth.max(self.post_list)
             }
@@ -159,9 +161,9 @@ impl TestPlan {
 mod tests {
     use super::*;
     use crate::cli;
-    use crate::plan::Plan;
+    use crate::plan::RunPlan;
 
-    const HERE: Circumstances = Circumstances {
+    const HERE: ChoiceInputs = ChoiceInputs {
         processors: 16,
         is_software: false,
         has_peer: false,
@@ -170,12 +172,12 @@ mod tests {
         max_cqe: 1 << 20,
     };
 
-    fn plan(flags: &str) -> Result<Plan, PlanError> {
+    fn plan(flags: &str) -> Result<RunPlan, PlanError> {
         let words = format!("stride-perf {flags}");
-        Plan::new(cli::parse(words.split_whitespace()).unwrap())
+        RunPlan::new(cli::parse(words.split_whitespace()).unwrap())
     }
 
-    fn settled(flags: &str, circumstances: Circumstances) -> (TestPlan, Vec<String>) {
+    fn settled(flags: &str, circumstances: ChoiceInputs) -> (TestPlan, Vec<String>) {
         let plan = plan(flags).unwrap();
         plan.local.choices.settle(plan.test, circumstances)
     }
@@ -216,11 +218,11 @@ mod tests {
             [64, 4096, 8192, 65536, 1 << 20].map(|size| threads(&format!("write bw -s {size}"), HERE)),
             [8, 8, 4, 2, 1]
         );
-        assert_eq!(threads("write bw -s 64", Circumstances { processors: 2, ..HERE }), 2);
-        assert_eq!(threads("write bw -s 1M", Circumstances { is_software: true, ..HERE }), 16);
-        assert_eq!(threads("send bw -s 1M", Circumstances { is_software: true, has_peer: true, ..HERE }), 8);
-        assert_eq!(threads("write bw -s 1M", Circumstances { devices: 3, ..HERE }), 3);
-        assert_eq!(threads("send bw", Circumstances { processors: 1, has_peer: true, ..HERE }), 1);
+        assert_eq!(threads("write bw -s 64", ChoiceInputs { processors: 2, ..HERE }), 2);
+        assert_eq!(threads("write bw -s 1M", ChoiceInputs { is_software: true, ..HERE }), 16);
+        assert_eq!(threads("send bw -s 1M", ChoiceInputs { is_software: true, has_peer: true, ..HERE }), 8);
+        assert_eq!(threads("write bw -s 1M", ChoiceInputs { devices: 3, ..HERE }), 3);
+        assert_eq!(threads("send bw", ChoiceInputs { processors: 1, has_peer: true, ..HERE }), 1);
         assert_eq!(
             (threads("write lat", HERE), threads("write bw -a", HERE), threads("write bw -s 64 -q 3", HERE)),
             (1, 8, 3)
@@ -246,10 +248,10 @@ mod tests {
             (1024, 1, 64)
         );
         assert_eq!(depth("write bw -l 256 -n 2560"), 256);
-        let few = Circumstances { max_qp_wr: 100, max_cqe: 160, ..HERE };
+        let few = ChoiceInputs { max_qp_wr: 100, max_cqe: 160, ..HERE };
         assert_eq!(settled("write bw -s 64 -t auto", few).0.tx_depth, 64);
         assert_eq!(settled("write bw -s 64 -t auto -q 10", few).0.tx_depth, 16);
-        // What is not left open is not touched.
+        // Given parameters are kept.
         let (test, notes) = settled("write bw -t 7", HERE);
         assert_eq!((test.tx_depth, notes.len()), (7, 0));
     }

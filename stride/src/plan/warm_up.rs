@@ -1,4 +1,4 @@
-//! Messages before those that are measured: of each size, a run like the measured one that nobody looks at.
+//! Warm-up: before each size, a run like the measured one whose figures are discarded.
 
 use std::fmt;
 
@@ -8,30 +8,30 @@ use super::test_plan::MOST_MESSAGES;
 use super::{PlanError, TestPlan};
 use crate::cli::{CommonArgs, WarmUpArg};
 
-/// How long is warmed up, before each size.
+/// The length of the warm-up before each size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WarmUp {
-    /// So many messages of each queue pair.
+    /// A number of messages of each queue pair.
     Messages {
-        /// How many.
+        /// Messages per queue pair.
         count: u64,
     },
-    /// A time.
+    /// A duration.
     Seconds {
-        /// How long.
+        /// The duration in seconds.
         seconds: u32,
     },
-    /// As many messages as are under way at a time, as perftest has it.
+    /// As many messages as may be in flight, like perftest's warm-up.
     Depth,
 }
 
 impl WarmUp {
-    /// What the command line asks for.
+    /// The warm-up that the command line gives.
     ///
     /// # Errors
     ///
-    /// Two different ones.
+    /// Two different warm-ups.
     pub(super) fn asked(args: &CommonArgs) -> Result<Option<Self>, PlanError> {
         match (args.warmup, args.perform_warm_up) {
             (Some(_), true) => Err(PlanError::TwoWarmUps),
@@ -54,7 +54,7 @@ impl fmt::Display for WarmUp {
 }
 
 impl TestPlan {
-    /// What is done with a size before it is measured: the same test, but for how long it is.
+    /// The warm-up of a size: the same test with another length.
     pub fn warming(&self) -> Option<Self> {
         let (iterations, duration) = match self.warm_up? {
             WarmUp::Messages { count } => {
@@ -63,13 +63,14 @@ impl TestPlan {
             WarmUp::Depth => (u64::from(self.depth()).next_multiple_of(self.post_list.into()), None),
             WarmUp::Seconds { seconds } => (self.iterations, Some(seconds)),
         };
-        // The queues are as long as the measured messages need them, also those that a thread's queue pairs share.
+        // The queues have the length that the measured messages need, including those that a
+        // thread's queue pairs share.
         let least = self.share(self.thread_count() - 1);
         let (tx_depth, rx_depth) = (self.depth(), Some(least.receive_depth().max(1)));
         Some(Self { iterations, duration, tx_depth, rx_depth, ..self.clone() })
     }
 
-    /// Whether a run of any size may leave receives that nothing took, as it ends with its time.
+    /// Whether a run of any size ends by time, and so may leave unused receives.
     pub fn ends_in_time(&self) -> bool {
         self.duration.is_some() || matches!(self.warm_up, Some(WarmUp::Seconds { .. }))
     }
@@ -94,11 +95,11 @@ impl TestPlan {
 mod tests {
     use super::*;
     use crate::cli;
-    use crate::plan::Plan;
+    use crate::plan::RunPlan;
 
     fn test(flags: &str) -> Result<TestPlan, PlanError> {
         let words = format!("stride-perf {flags}");
-        Plan::new(cli::parse(words.split_whitespace()).unwrap()).map(|plan| plan.test)
+        RunPlan::new(cli::parse(words.split_whitespace()).unwrap()).map(|plan| plan.test)
     }
 
     fn warming(flags: &str) -> TestPlan {

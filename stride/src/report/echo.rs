@@ -1,22 +1,22 @@
-//! Requests and their answers: a row, and its text.
+//! Rows for requests with answers.
 
 use serde::{Deserialize, Serialize};
 
 use super::{BandwidthRow, LatencyRow};
 
-/// What was measured with requests of one size, and so many of them under way.
+/// The figures for requests of one size, with a given number in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EchoRow {
-    /// Requests under way at a time.
+    /// Requests in flight.
     pub in_flight: u32,
-    /// The requests alone: their answers come on top.
+    /// The requests alone; their answers are not counted.
     pub requests: BandwidthRow,
-    /// From when a request could be sent to its answer.
+    /// The time from when a request could be sent to its answer.
     pub answers: LatencyRow,
 }
 
 impl EchoRow {
-    /// Requests that were answered each second.
+    /// Requests answered per second.
     pub fn requests_per_second(&self) -> f64 {
         self.requests.million_messages_per_second * 1e6
     }
@@ -36,7 +36,7 @@ impl EchoRow {
     }
 }
 
-/// What is measured, and how.
+/// The heading of the table.
 pub(crate) const TITLE: &str =
     "requests and answers over one connection, us: from when a request could be sent to its answer";
 

@@ -1,48 +1,48 @@
-//! What figures have to be like for the run to count as a success.
+//! Thresholds that figures must meet for the run to succeed (`--expect-bw`, `--expect-p99`).
 
-use super::Row;
+use super::ResultRow;
 use crate::cli::{Expectation, OutputArgs};
-use crate::plan::{Cell, Measure, TestPlan};
+use crate::plan::{Measure, TestPlan, TestPoint};
 
-/// An expectation that no figure of this test could be held against.
+/// An expectation about a figure that the test does not produce.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExpectationsError {
-    /// The figure belongs to the other kind of test.
+    /// The figure belongs to another kind of test.
     #[error("{flag} is about {of}, and this test measures {measure}: {remedy}")]
     OtherMeasure {
-        /// The flag.
+        /// The flag of the expectation.
         flag: &'static str,
-        /// What it is about.
+        /// The quantity that it concerns.
         of: &'static str,
-        /// What is measured.
+        /// The quantity that the test measures.
         measure: String,
-        /// What to do instead.
+        /// The remedy.
         remedy: &'static str,
     },
-    /// Figures are the clients' to judge.
+    /// Only a client checks expectations.
     #[error("{flag} is for the side that knows the test: give it to the client")]
     OfServer {
-        /// The flag.
+        /// The flag of the expectation.
         flag: &'static str,
     },
-    /// No such messages are measured.
+    /// The test does not measure the size.
     #[error(
         "{flag} {size}:{limit} is about messages of {size} bytes, and the sizes are {sizes}: give one of them"
     )]
     OtherSize {
-        /// The flag.
+        /// The flag of the expectation.
         flag: &'static str,
-        /// The size that was given.
+        /// The size that the user gave.
         size: u64,
-        /// The limit that was given.
+        /// The limit that the user gave.
         limit: f64,
-        /// What is measured.
+        /// The sizes of the test.
         sizes: String,
     },
 }
 
-/// A limit, and whether a figure was held against it.
+/// A limit, and whether a figure was compared with it.
 #[derive(Clone, Debug)]
 struct Limit {
     expected: Expectation,
@@ -57,11 +57,11 @@ pub struct Expectations {
 }
 
 impl Expectations {
-    /// What the user expects of this test.
+    /// Checks the expectations against the test.
     ///
     /// # Errors
     ///
-    /// The test has no such figure.
+    /// The test does not produce such a figure.
     pub fn new(args: &OutputArgs, test: &TestPlan) -> Result<Self, ExpectationsError> {
         let measure = test.measure.to_string();
         match test.measure {
@@ -86,34 +86,34 @@ impl Expectations {
         }
     }
 
-    /// Refuses any, of a server that stays.
+    /// Refuses expectations on a server that serves many clients.
     ///
     /// # Errors
     ///
-    /// There is one.
+    /// The user gave one.
     pub fn none(args: &OutputArgs) -> Result<(), ExpectationsError> {
         let flags = [("--expect-bw", &args.expect_bw), ("--expect-p99", &args.expect_p99)];
         let given = flags.into_iter().find(|(_, given)| !given.is_empty());
         given.map_or(Ok(()), |(flag, _)| Err(ExpectationsError::OfServer { flag }))
     }
 
-    /// Holds a row against the limits; a line for each that it misses.
-    pub fn check(&mut self, row: &Row) -> Vec<String> {
+    /// Compares a row with the limits; returns a line for each that it misses.
+    pub fn check(&mut self, row: &ResultRow) -> Vec<String> {
         let (bandwidth, latency) = match row {
-            Row::Bandwidth(row) => (Some(row), None),
-            Row::Latency(row) => (None, Some(row)),
-            Row::Echo(row) => (Some(&row.requests), Some(&row.answers)),
-            Row::Rated(row) => (Some(&row.messages), Some(&row.latency)),
+            ResultRow::Bandwidth(row) => (Some(row), None),
+            ResultRow::Latency(row) => (None, Some(row)),
+            ResultRow::Echo(row) => (Some(&row.requests), Some(&row.answers)),
+            ResultRow::Rated(row) => (Some(&row.messages), Some(&row.latency)),
         };
-        let cell = row.cell();
+        let point = row.point();
         let bandwidth = bandwidth.into_iter().flat_map(|row| {
-            missed(&mut self.bandwidth, cell, |limit| {
+            missed(&mut self.bandwidth, point, |limit| {
                 let is = row.gigabits_per_second;
                 (is < limit).then(|| format!("{is:.4} Gb/s, below --expect-bw {limit}"))
             })
         });
         let latency = latency.into_iter().flat_map(|row| {
-            missed(&mut self.p99, cell, |limit| {
+            missed(&mut self.p99, point, |limit| {
                 (row.p99 > limit)
                     .then(|| format!("a 99th percentile of {:.3} us, above --expect-p99 {limit}", row.p99))
             })
@@ -121,7 +121,7 @@ impl Expectations {
         bandwidth.chain(latency).collect()
     }
 
-    /// A line for each limit that no row was held against: what was not measured is not as expected.
+    /// A line for each limit without a row: an expectation about a missing figure is not met.
     pub fn unmet(&self) -> Vec<String> {
         let flags = [("--expect-bw", &self.bandwidth), ("--expect-p99", &self.p99)];
         let unmet =
@@ -153,13 +153,13 @@ fn limits(
     given.iter().map(limit).collect()
 }
 
-fn missed(limits: &mut [Limit], cell: Cell, misses: impl Fn(f64) -> Option<String>) -> Vec<String> {
+fn missed(limits: &mut [Limit], point: TestPoint, misses: impl Fn(f64) -> Option<String>) -> Vec<String> {
     let about =
-        limits.iter_mut().filter(|limit| limit.expected.size.is_none_or(|about| about.0 == cell.size));
+        limits.iter_mut().filter(|limit| limit.expected.size.is_none_or(|about| about.0 == point.size));
     about
         .filter_map(|limit| {
             limit.was_met_with = true;
-            misses(limit.expected.limit).map(|how| format!("messages of {cell}: {how}"))
+            misses(limit.expected.limit).map(|how| format!("messages of {point}: {how}"))
         })
         .collect()
 }
@@ -168,7 +168,7 @@ fn missed(limits: &mut [Limit], cell: Cell, misses: impl Fn(f64) -> Option<Strin
 mod tests {
     use super::*;
     use crate::cli;
-    use crate::plan::Plan;
+    use crate::plan::RunPlan;
     use crate::report::{BandwidthRow, EchoRow, LatencyRow};
 
     fn expectations(flags: &str) -> Result<Expectations, ExpectationsError> {
@@ -179,12 +179,12 @@ mod tests {
         let words = format!("stride-perf {test}");
         let cli = cli::parse(words.split_whitespace()).unwrap();
         let args = cli.output.clone();
-        Expectations::new(&args, &Plan::new(cli).unwrap().test)
+        Expectations::new(&args, &RunPlan::new(cli).unwrap().test)
     }
 
-    fn bandwidth(size: u64, gigabits_per_second: f64) -> Row {
+    fn bandwidth(size: u64, gigabits_per_second: f64) -> ResultRow {
         let (iterations, seconds, million_messages_per_second) = (5, 1.0, 1.0);
-        Row::Bandwidth(BandwidthRow {
+        ResultRow::Bandwidth(BandwidthRow {
             size,
             iterations,
             seconds,
@@ -193,9 +193,9 @@ mod tests {
         })
     }
 
-    fn latency(size: u64, p99: f64) -> Row {
+    fn latency(size: u64, p99: f64) -> ResultRow {
         let zero = LatencyRow::new(size, 5, Default::default());
-        Row::Latency(LatencyRow { p99, ..zero })
+        ResultRow::Latency(LatencyRow { p99, ..zero })
     }
 
     #[test]
@@ -221,11 +221,12 @@ mod tests {
 
     #[test]
     fn requests_have_both_figures() {
-        let (Row::Bandwidth(requests), Row::Latency(answers)) = (bandwidth(128, 2.0), latency(128, 9.0))
+        let (ResultRow::Bandwidth(requests), ResultRow::Latency(answers)) =
+            (bandwidth(128, 2.0), latency(128, 9.0))
         else {
             unreachable!("made as such")
         };
-        let row = Row::Echo(EchoRow { in_flight: 16, requests, answers });
+        let row = ResultRow::Echo(EchoRow { in_flight: 16, requests, answers });
         let mut expected = of_test("msg grid --expect-bw 2 --expect-p99 128:9").unwrap();
         assert_eq!((expected.check(&row), expected.unmet()), (vec![], vec![]));
         let mut expected = of_test("msg grid --expect-bw 3 --expect-p99 8 --expect-p99 4K:1").unwrap();

@@ -1,28 +1,28 @@
-//! What is seen of a message size while it is measured.
+//! Live progress of a message size.
 
 use std::sync::Arc;
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-use crate::plan::{Cell, LatencyDefinition, Measure, TestPlan};
+use crate::plan::{LatencyDefinition, Measure, TestPlan, TestPoint};
 use crate::result::{Interval, SizeResult};
-use crate::workload::Progress;
+use crate::workload::TestProgress;
 
-/// How often progress is looked at.
+/// The interval between updates.
 pub(super) const SECOND: Duration = Duration::from_secs(1);
 
-/// The bar of a terminal has so many places.
+/// Characters of a terminal's progress bar.
 const PLACES: usize = 20;
 
-/// What it is over with.
+/// The condition that ends a test.
 #[derive(Clone, Copy, Debug)]
-enum Whole {
+enum TestLength {
     Messages(u64),
     Time(Duration),
 }
 
-impl Whole {
-    /// How much of it is done, of 1.
+impl TestLength {
+    /// The completed part of the test, from 0 to 1.
     fn part(self, (time, messages): (Duration, u64)) -> f64 {
         let part = match self {
             Self::Messages(all) => messages as f64 / all.max(1) as f64,
@@ -32,30 +32,30 @@ impl Whole {
     }
 }
 
-/// A message size that is being measured.
+/// The progress of a message size that is being measured.
 #[derive(Debug)]
-pub(super) struct Live {
-    pub(super) progress: Arc<Progress>,
-    /// The thread that looks once a second, and is woken to notice that it is over.
+pub(super) struct LiveProgress {
+    pub(super) progress: Arc<TestProgress>,
+    /// The thread that wakes once a second; it is unparked when the size ends.
     pub(super) ticker: Option<Thread>,
-    cell: Cell,
-    whole: Whole,
+    point: TestPoint,
+    whole: TestLength,
     measure: Measure,
     began: Instant,
-    /// Until when, and how many messages were through by then.
+    /// The last update: its time, and the messages completed by then.
     seen: (Duration, u64),
     pub(super) intervals: Vec<Interval>,
 }
 
-impl Live {
-    pub(super) fn new(cell: Cell, test: &TestPlan, progress: Arc<Progress>) -> Self {
+impl LiveProgress {
+    pub(super) fn new(point: TestPoint, test: &TestPlan, progress: Arc<TestProgress>) -> Self {
         Self {
             progress,
             ticker: None,
-            cell,
+            point,
             whole: match test.duration {
-                Some(seconds) => Whole::Time(Duration::from_secs(seconds.into())),
-                None => Whole::Messages(test.messages_of(cell)),
+                Some(seconds) => TestLength::Time(Duration::from_secs(seconds.into())),
+                None => TestLength::Messages(test.messages_of(point)),
             },
             measure: test.measure,
             began: Instant::now(),
@@ -64,7 +64,7 @@ impl Live {
         }
     }
 
-    /// Ends an interval: what is seen of it, in one line.
+    /// Ends an interval, and returns its line.
     pub(super) fn tick(&mut self, is_terminal: bool) -> String {
         let now = (self.began.elapsed(), self.progress.get());
         let before = std::mem::replace(&mut self.seen, now);
@@ -77,9 +77,9 @@ impl Live {
             let places = (part * PLACES as f64) as usize;
             let (bar, rest) = ("#".repeat(places), ".".repeat(PLACES - places));
             let percent = part * 100.0;
-            format!("{} [{bar}{rest}] {percent:.0} %, {figures}", self.cell)
+            format!("{} [{bar}{rest}] {percent:.0} %, {figures}", self.point)
         } else {
-            format!("{}, {:.0} s: {figures}", self.cell, now.0.as_secs_f64())
+            format!("{}, {:.0} s: {figures}", self.point, now.0.as_secs_f64())
         }
     }
 
@@ -91,30 +91,30 @@ impl Live {
             start_s: from.0.as_secs_f64(),
             duration_s: duration,
             iterations,
-            bw_gbps: rate * self.cell.size as f64 * 8.0 / 1e9,
+            bw_gbps: rate * self.point.size as f64 * 8.0 / 1e9,
             msg_rate_mpps: rate / 1e6,
         }
     }
 
-    /// What is known when the user ends it here; none if no message is through.
+    /// The partial result when the user interrupts the run; `None` if no message has completed.
     pub(super) fn interrupted(self) -> Option<SizeResult> {
         let all = self.interval((Duration::ZERO, 0), (self.began.elapsed(), self.progress.get()));
         let Interval { duration_s, iterations: iterations @ 1.., .. } = all else { return None };
         let us = duration_s * 1e6 / iterations as f64;
         let (bandwidth, average) = match self.measure {
-            // When each of several requests under way was sent, only the one who measures knows.
+            // Only the measuring thread knows when each of several requests in flight was sent.
             Measure::Bandwidth | Measure::Echo(_) => (true, None),
             Measure::Latency(LatencyDefinition::PingPong) => (false, Some(us / 2.0)),
             Measure::Latency(LatencyDefinition::Completion) => (false, Some(us)),
         };
         Some(SizeResult {
-            msg_bytes: self.cell.size,
-            in_flight: self.cell.in_flight,
+            msg_bytes: self.point.size,
+            in_flight: self.point.in_flight,
             iterations,
             duration_s,
             bw_gbps: bandwidth.then_some(all.bw_gbps),
             msg_rate_mpps: bandwidth.then_some(all.msg_rate_mpps),
-            qps: self.cell.in_flight.map(|_| all.msg_rate_mpps * 1e6),
+            qps: self.point.in_flight.map(|_| all.msg_rate_mpps * 1e6),
             lat_us_avg: average,
             interrupted: true,
             intervals: self.intervals,
@@ -123,32 +123,32 @@ impl Live {
     }
 }
 
-/// That in words.
+/// The partial result as text.
 pub(super) fn words(size: &SizeResult) -> String {
     let figures = match (size.bw_gbps, size.msg_rate_mpps, size.lat_us_avg) {
         (Some(bandwidth), Some(rate), _) => format!("{bandwidth:.4} Gb/s, {rate:.6} Mpps"),
         (.., Some(average)) => format!("{average:.3} us on average"),
         _ => "nothing".to_owned(),
     };
-    let cell = Cell { size: size.msg_bytes, in_flight: size.in_flight };
-    format!("# interrupted after {} messages of {cell}: {figures}", size.iterations)
+    let point = TestPoint { size: size.msg_bytes, in_flight: size.in_flight };
+    format!("# interrupted after {} messages of {point}: {figures}", size.iterations)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::cli;
-    use crate::plan::Plan;
+    use crate::plan::RunPlan;
 
-    fn live(flags: &str) -> Live {
+    fn live(flags: &str) -> LiveProgress {
         of_test(&format!("write {flags}"))
     }
 
     /// The last row of a test.
-    fn of_test(test: &str) -> Live {
+    fn of_test(test: &str) -> LiveProgress {
         let words = format!("stride-perf {test}");
-        let test = Plan::new(cli::parse(words.split_whitespace()).unwrap()).unwrap().test;
-        Live::new(test.cells().last().unwrap(), &test, Arc::new(Progress::of_threads(2)))
+        let test = RunPlan::new(cli::parse(words.split_whitespace()).unwrap()).unwrap().test;
+        LiveProgress::new(test.cells().last().unwrap(), &test, Arc::new(TestProgress::of_threads(2)))
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! What the user sees: one table on standard output, everything else on standard error, and files for other programs.
+//! The output for the user: a table on standard output, notes on standard error, and files for
+//! other programs.
 
 mod echo;
 mod expectations;
@@ -14,7 +15,7 @@ pub(crate) use echo::TITLE as ECHO;
 pub use expectations::{Expectations, ExpectationsError};
 pub use output::{MISSED, Output};
 pub use rated::RatedRow;
-pub use row::{BandwidthRow, LatencyRow, Measured, Row};
+pub use row::{BandwidthRow, LatencyRow, Measured, ResultRow};
 pub(crate) use table::footer;
 pub(crate) use table::{defined, duration};
 pub use table::{heading, line, software};

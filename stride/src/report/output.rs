@@ -1,4 +1,4 @@
-//! Where the table, the notes and the files of results go.
+//! The destinations of the table, the notes and the result files.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -7,51 +7,51 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Instant;
 
-use super::live::{self, Live, SECOND};
-use super::{Expectations, Row, footer, heading, line, perftest};
+use super::live::{self, LiveProgress, SECOND};
+use super::{Expectations, ResultRow, footer, heading, line, perftest};
 use crate::cli::{CompatArg, OutputArgs};
 use crate::device::LocalDevice;
 use crate::error::Error;
-use crate::plan::{Cell, Plan, TestPlan};
+use crate::plan::{RunPlan, TestPlan, TestPoint};
 use crate::result::{
-    Connection, Details, DeviceInfo, Files, Parameters, PayloadPath, Peer, Record, SizeResult, Status,
-    Targets,
+    ConnectionRecord, DeviceInfo, Files, ParameterRecord, PayloadPath, PeerRecord, ResultPaths, RunRecord,
+    SizeDetails, SizeResult, Status,
 };
-use crate::workload::Progress;
+use crate::workload::TestProgress;
 
-/// What a run exits with where figures are not as expected.
+/// The exit status of a run whose figures miss an expectation.
 pub const MISSED: u8 = 1;
 
-/// The streams and files of a side. A copy of it is the same.
+/// The streams and files of a side. Clones share them.
 #[derive(Clone)]
-pub struct Output(Arc<Mutex<Sheet>>);
+pub struct Output(Arc<Mutex<Sinks>>);
 
-struct Sheet {
+struct Sinks {
     table: Box<dyn Write + Send>,
     notes: Box<dyn Write + Send>,
-    book: Option<Book>,
-    /// Whose columns the table has, if not this program's.
+    outputs: Option<RunOutputs>,
+    /// The program whose columns the table uses, if not this one's.
     compat: Option<CompatArg>,
-    /// Whether somebody sees the notes as they come.
+    /// Whether notes go to a terminal.
     is_terminal: bool,
-    /// Whether the last line of the terminal is one that changes.
+    /// Whether the terminal's last line is a status that will be overwritten.
     has_status: bool,
-    /// Nothing that is measured counts any more.
+    /// Whether the run has ended, so that later figures are ignored.
     has_ended: bool,
 }
 
-/// What becomes of a run beside the table.
-struct Book {
-    record: Record,
+/// The files and live output of a run.
+struct RunOutputs {
+    record: RunRecord,
     began: Instant,
     files: Files,
     expectations: Expectations,
     missed: bool,
-    /// The last failure to write a file, which the user has been told of.
+    /// The last failure to write a file, which the user has seen.
     failed: Option<String>,
     moved: PayloadPath,
-    /// The size that is being measured here.
-    live: Option<Live>,
+    /// The size that is being measured.
+    live: Option<LiveProgress>,
 }
 
 impl Output {
@@ -60,80 +60,81 @@ impl Output {
         Self::over(Box::new(io::stdout()), Box::new(io::stderr()), None)
     }
 
-    /// Neither: for the second side in one process, which would only repeat the first.
+    /// No output, for the second side in one process, which would repeat the first.
     pub fn silent() -> Self {
         Self::over(Box::new(io::sink()), Box::new(io::sink()), None)
     }
 
-    /// Both, and the files that the user wants. Where standard output is for one of them, the table is with the notes.
+    /// Standard output, standard error, and the files that the user asked for. If a file uses
+    /// standard output, the table goes to standard error.
     ///
     /// # Errors
     ///
-    /// A file cannot be written, or an expectation is of something else.
-    pub fn of_run(args: &OutputArgs, plan: &Plan, words: Vec<OsString>) -> Result<Self, Error> {
+    /// A file cannot be written, or an expectation does not fit the test.
+    pub fn of_run(args: &OutputArgs, plan: &RunPlan, words: Vec<OsString>) -> Result<Self, Error> {
         let expectations = Expectations::new(args, &plan.test)?;
-        let targets = Targets::from(args);
+        let targets = ResultPaths::from(args);
         let files = Files::new(&targets, plan.test.cells())?;
-        let record = Record::new(in_text(words), plan.role.name());
-        let book = Book { expectations, ..Book::new(record, files) };
-        let output = Self::over(table_of(&targets), Box::new(io::stderr()), Some(book));
-        output.sheet().is_terminal = io::stderr().is_terminal();
-        output.sheet().compat = args.compat;
+        let record = RunRecord::new(in_text(words), plan.role.name());
+        let outputs = RunOutputs { expectations, ..RunOutputs::new(record, files) };
+        let output = Self::over(table_of(&targets), Box::new(io::stderr()), Some(outputs));
+        output.sinks().is_terminal = io::stderr().is_terminal();
+        output.sinks().compat = args.compat;
         Ok(output)
     }
 
-    /// The streams of a server that stays.
+    /// The streams of a server that serves many clients.
     ///
     /// # Errors
     ///
-    /// A file cannot be written, or is of one run.
+    /// A file cannot be written, or its format holds a single run.
     pub fn of_server(args: &OutputArgs, words: Vec<OsString>) -> Result<Self, Error> {
         Expectations::none(args)?;
-        let targets = Targets::from(args);
+        let targets = ResultPaths::from(args);
         targets.check_many_runs()?;
         let files = Files::new(&targets, std::iter::empty())?;
-        let book = Book::new(Record::new(in_text(words), "server"), files);
-        let output = Self::over(table_of(&targets), Box::new(io::stderr()), Some(book));
-        output.sheet().compat = args.compat;
+        let outputs = RunOutputs::new(RunRecord::new(in_text(words), "server"), files);
+        let output = Self::over(table_of(&targets), Box::new(io::stderr()), Some(outputs));
+        output.sinks().compat = args.compat;
         Ok(output)
     }
 
-    /// Those of one client of such a server: notes have the client's name, and the table comes in one piece if others are
-    /// served meanwhile.
+    /// The output for one client of such a server. Notes start with the client's name, and the
+    /// table is printed at once when it is complete if other clients are served at the same time.
     pub fn of_client(&self, peer: &str, has_neighbours: bool) -> Self {
-        let notes = Box::new(Named { name: peer.to_owned() });
-        let sheet = self.sheet();
-        let Some(book) = &sheet.book else { return Self::silent() };
-        let run = Record {
-            device: book.record.device.clone(),
-            ..Record::new(book.record.command.clone(), "server")
+        let notes = Box::new(PrefixedStderr { name: peer.to_owned() });
+        let sinks = self.sinks();
+        let Some(outputs) = &sinks.outputs else { return Self::silent() };
+        let run = RunRecord {
+            device: outputs.record.device.clone(),
+            ..RunRecord::new(outputs.record.command.clone(), "server")
         };
-        let table: Box<dyn Write + Send> = if book.files.take_standard_output() {
+        let table: Box<dyn Write + Send> = if outputs.files.take_standard_output() {
             Box::new(io::sink())
         } else if has_neighbours {
-            Box::new(InOnePiece(Vec::new()))
+            Box::new(BufferedTable(Vec::new()))
         } else {
-            Box::new(Forgiving(io::stdout()))
+            Box::new(IgnoreWriteErrors(io::stdout()))
         };
-        let output = Self::over(table, notes, Some(Book::new(run, book.files.shared())));
-        output.sheet().compat = sheet.compat;
+        let output = Self::over(table, notes, Some(RunOutputs::new(run, outputs.files.shared())));
+        output.sinks().compat = sinks.compat;
         output
     }
 
-    fn over(table: Box<dyn Write + Send>, notes: Box<dyn Write + Send>, book: Option<Book>) -> Self {
+    fn over(table: Box<dyn Write + Send>, notes: Box<dyn Write + Send>, outputs: Option<RunOutputs>) -> Self {
         let (compat, is_terminal) = (None, false);
-        let sheet = Sheet { table, notes, book, compat, is_terminal, has_status: false, has_ended: false };
-        Self(Arc::new(Mutex::new(sheet)))
+        let sinks = Sinks { table, notes, outputs, compat, is_terminal, has_status: false, has_ended: false };
+        Self(Arc::new(Mutex::new(sinks)))
     }
 
-    /// Whoever panicked while writing has written what it had.
-    fn sheet(&self) -> MutexGuard<'_, Sheet> {
+    /// A thread that panicked while writing has written what it could.
+    fn sinks(&self) -> MutexGuard<'_, Sinks> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn keep(&self, keep: impl FnOnce(&mut Record)) {
-        if let Some(book) = &mut self.sheet().book {
-            keep(&mut book.record);
+    fn keep(&self, keep: impl FnOnce(&mut RunRecord)) {
+        if let Some(outputs) = &mut self.sinks().outputs {
+            keep(&mut outputs.record);
         }
     }
 
@@ -149,132 +150,132 @@ impl Output {
     /// Keeps who is at the other end.
     pub fn peer(&mut self, address: &str, version: Option<&str>) {
         let (address, version) = (address.to_owned(), version.map(str::to_owned));
-        self.keep(|record| record.peer = Some(Peer { address, version }));
+        self.keep(|record| record.peer = Some(PeerRecord { address, version }));
     }
 
     /// Keeps what carries the messages, and tells the user.
     pub fn connection(&mut self, transport: &str, description: &str) {
         let (transport, words) = (transport.to_owned(), description.to_owned());
-        self.keep(|record| record.connection = Some(Connection { transport, description: words }));
+        self.keep(|record| record.connection = Some(ConnectionRecord { transport, description: words }));
         self.note(description);
     }
 
     /// Prints the table's heading, and what else the figures have to be read with.
     pub fn heading(&mut self, test: &TestPlan, over: Option<String>) -> io::Result<()> {
-        let mut sheet = self.sheet();
-        if let Some(book) = &mut sheet.book {
-            book.record.parameters = Some(Parameters::new(test));
-            book.moved = PayloadPath::now();
+        let mut sinks = self.sinks();
+        if let Some(outputs) = &mut sinks.outputs {
+            outputs.record.parameters = Some(ParameterRecord::new(test));
+            outputs.moved = PayloadPath::now();
         }
         let mut heading = heading(test, over.as_deref());
-        if let (Some(CompatArg::Perftest), Some(columns)) = (sheet.compat, perftest::columns(test)) {
+        if let (Some(CompatArg::Perftest), Some(columns)) = (sinks.compat, perftest::columns(test)) {
             let own = heading.rfind('\n').map_or(0, |end| end + 1);
             heading.replace_range(own.., columns);
         }
-        sheet.table_line(&heading)
+        sinks.table_line(&heading)
     }
 
-    /// Prints a line where the table is.
+    /// Prints a line of the table.
     pub fn table_line(&mut self, line: &str) -> io::Result<()> {
-        self.sheet().table_line(line)
+        self.sinks().table_line(line)
     }
 
-    /// This side begins to measure these messages: it says how far it is, and once a second the user sees it.
-    pub fn begin(&mut self, cell: Cell, test: &TestPlan) -> Arc<Progress> {
-        let progress = Arc::new(Progress::of_threads(test.thread_count()));
-        let mut sheet = self.sheet();
-        let Some(book) = &mut sheet.book else { return progress };
-        let mut live = Live::new(cell, test, Arc::clone(&progress));
+    /// Starts a measurement: the workload reports its progress, which the user sees once a second.
+    pub fn begin(&mut self, point: TestPoint, test: &TestPlan) -> Arc<TestProgress> {
+        let progress = Arc::new(TestProgress::of_threads(test.thread_count()));
+        let mut sinks = self.sinks();
+        let Some(outputs) = &mut sinks.outputs else { return progress };
+        let mut live = LiveProgress::new(point, test, Arc::clone(&progress));
         let (output, of_this) = (self.clone(), Arc::clone(&progress));
         let ticker = thread::Builder::new().name("live".to_owned()).spawn(move || output.watch(&of_this));
         live.ticker = ticker.ok().map(|ticker| ticker.thread().clone());
-        book.live = Some(live);
+        outputs.live = Some(live);
         progress
     }
 
-    /// Looks once a second, until it is over.
-    fn watch(&self, progress: &Arc<Progress>) {
+    /// Prints progress once a second until the measurement ends.
+    fn watch(&self, progress: &Arc<TestProgress>) {
         let mut next = Instant::now() + SECOND;
         loop {
             thread::park_timeout(next.saturating_duration_since(Instant::now()));
-            let mut sheet = self.sheet();
-            let is_terminal = sheet.is_terminal;
-            let live = sheet.book.as_mut().and_then(|book| book.live.as_mut());
+            let mut sinks = self.sinks();
+            let is_terminal = sinks.is_terminal;
+            let live = sinks.outputs.as_mut().and_then(|outputs| outputs.live.as_mut());
             let Some(live) = live.filter(|live| Arc::ptr_eq(&live.progress, progress)) else { return };
             if Instant::now() >= next {
                 next += SECOND;
                 let seen = live.tick(is_terminal);
-                sheet.status(&seen);
+                sinks.status(&seen);
             }
         }
     }
 
-    /// Prints a row as soon as it is known.
-    pub fn row(&mut self, row: &Row) -> io::Result<()> {
-        self.measured(row, Details::default())
+    /// Prints a row at once.
+    pub fn row(&mut self, row: &ResultRow) -> io::Result<()> {
+        self.measured(row, SizeDetails::default())
     }
 
-    /// Prints a row as soon as it is known, and writes all that is known of it to files. What becomes known when the run has been
-    /// [ended](Self::finish) is in neither: the user was told how far it came.
-    pub fn measured(&mut self, row: &Row, details: Details) -> io::Result<()> {
-        let mut sheet = self.sheet();
-        if sheet.has_ended {
+    /// Prints a row and writes its details to the files. A row that arrives after
+    /// [`finish`](Self::finish) is dropped, because the user has already seen the partial result.
+    pub fn measured(&mut self, row: &ResultRow, details: SizeDetails) -> io::Result<()> {
+        let mut sinks = self.sinks();
+        if sinks.has_ended {
             return Ok(());
         }
-        let complaints = sheet.book.as_mut().map(|book| book.add(row, details)).unwrap_or_default();
-        let theirs = sheet.compat.and_then(|CompatArg::Perftest| perftest::line(row));
-        let printed = sheet.table_line(&theirs.unwrap_or_else(|| line(row)));
-        complaints.iter().for_each(|complaint| sheet.note(complaint));
+        let complaints = sinks.outputs.as_mut().map(|outputs| outputs.add(row, details)).unwrap_or_default();
+        let theirs = sinks.compat.and_then(|CompatArg::Perftest| perftest::line(row));
+        let printed = sinks.table_line(&theirs.unwrap_or_else(|| line(row)));
+        complaints.iter().for_each(|complaint| sinks.note(complaint));
         printed
     }
 
-    /// Ends the table with what the rows cost, where that is known.
+    /// Ends the table with the cost of its rows, if that was measured.
     pub fn footer(&mut self) -> io::Result<()> {
-        let mut sheet = self.sheet();
-        let cost = sheet.book.as_ref().and_then(|book| footer(&book.record.results));
-        cost.map_or(Ok(()), |cost| sheet.table_line(&cost))
+        let mut sinks = self.sinks();
+        let cost = sinks.outputs.as_ref().and_then(|outputs| footer(&outputs.record.results));
+        cost.map_or(Ok(()), |cost| sinks.table_line(&cost))
     }
 
-    /// Tells the user something beside the table, in one piece, as the other side may be writing to the same terminal. That
-    /// nobody may be reading is no reason to stop.
+    /// Prints a note in one piece, because the other side may write to the same terminal. A failure
+    /// is ignored, because the notes may have no reader.
     pub fn note(&mut self, note: impl fmt::Display) {
         let note = note.to_string();
-        let mut sheet = self.sheet();
-        if let Some(book) = &mut sheet.book {
-            book.record.notes.push(note.clone());
+        let mut sinks = self.sinks();
+        if let Some(outputs) = &mut sinks.outputs {
+            outputs.record.notes.push(note.clone());
         }
-        sheet.note(&note);
+        sinks.note(&note);
     }
 
-    /// Ends the run: writes what is known now to files. What the process exits with.
+    /// Ends the run and writes the final results to files. Returns the exit status.
     ///
     /// # Errors
     ///
-    /// Why the run ended early, or why a file could not be written.
+    /// The reason why the run ended early, or why a file could not be written.
     pub fn finish(&mut self, done: Result<(), Error>) -> Result<u8, Error> {
-        let mut sheet = self.sheet();
-        sheet.has_ended = true;
-        let Some(mut book) = sheet.book.take() else { return done.map(|()| 0) };
-        sheet.clear();
+        let mut sinks = self.sinks();
+        sinks.has_ended = true;
+        let Some(mut outputs) = sinks.outputs.take() else { return done.map(|()| 0) };
+        sinks.clear();
         if matches!(&done, Err(error) if error.interrupted().is_some())
-            && let Some(words) = book.interrupt()
+            && let Some(words) = outputs.interrupt()
         {
-            // Whoever no longer reads the table need not be told of that.
-            let _ = sheet.table_line(&words);
+            // A failure is ignored, because the table may have no reader any more.
+            let _ = sinks.table_line(&words);
         }
-        let lines = book.finish(&done);
-        lines.iter().for_each(|line| sheet.note(line));
+        let lines = outputs.finish(&done);
+        lines.iter().for_each(|line| sinks.note(line));
         done?;
-        match book.failed {
+        match outputs.failed {
             Some(failed) => Err(Error::Files(failed)),
-            None if book.missed => Ok(MISSED),
+            None if outputs.missed => Ok(MISSED),
             None => Ok(0),
         }
     }
 }
 
-impl Sheet {
-    /// Shows what will be something else in a second; where nobody sees it change, it is a line of its own.
+impl Sinks {
+    /// Shows a status that the next one overwrites; without a terminal it is an ordinary line.
     fn status(&mut self, text: &str) {
         if self.is_terminal {
             self.has_status = true;
@@ -285,7 +286,7 @@ impl Sheet {
         }
     }
 
-    /// Takes back what would have changed.
+    /// Erases the status.
     fn clear(&mut self) {
         if std::mem::take(&mut self.has_status) {
             let _ = self.notes.write_all(b"\r\x1b[2K");
@@ -308,17 +309,17 @@ fn in_text(words: Vec<OsString>) -> Vec<String> {
     words.iter().map(|word| word.to_string_lossy().into_owned()).collect()
 }
 
-/// Where standard output is for a file of results, the table is with the notes.
-fn table_of(targets: &Targets) -> Box<dyn Write + Send> {
+/// If a file uses standard output, the table goes to standard error.
+fn table_of(targets: &ResultPaths) -> Box<dyn Write + Send> {
     if targets.take_standard_output() { Box::new(io::stderr()) } else { Box::new(io::stdout()) }
 }
 
 /// Notes about one of several clients.
-struct Named {
+struct PrefixedStderr {
     name: String,
 }
 
-impl Write for Named {
+impl Write for PrefixedStderr {
     fn write(&mut self, note: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(note);
         let named: String = text.lines().map(|line| format!("{}: {line}\n", self.name)).collect();
@@ -330,10 +331,10 @@ impl Write for Named {
     }
 }
 
-/// A server goes on when nobody reads its table any more.
-struct Forgiving<W>(W);
+/// A server goes on if its table has no reader any more.
+struct IgnoreWriteErrors<W>(W);
 
-impl<W: Write> Write for Forgiving<W> {
+impl<W: Write> Write for IgnoreWriteErrors<W> {
     fn write(&mut self, text: &[u8]) -> io::Result<usize> {
         let _ = self.0.write_all(text);
         Ok(text.len())
@@ -346,9 +347,9 @@ impl<W: Write> Write for Forgiving<W> {
 }
 
 /// A table that is printed when it is complete.
-struct InOnePiece(Vec<u8>);
+struct BufferedTable(Vec<u8>);
 
-impl Write for InOnePiece {
+impl Write for BufferedTable {
     fn write(&mut self, text: &[u8]) -> io::Result<usize> {
         self.0.write(text)
     }
@@ -358,14 +359,14 @@ impl Write for InOnePiece {
     }
 }
 
-impl Drop for InOnePiece {
+impl Drop for BufferedTable {
     fn drop(&mut self) {
         let _ = io::stdout().lock().write_all(&self.0);
     }
 }
 
-impl Book {
-    fn new(record: Record, files: Files) -> Self {
+impl RunOutputs {
+    fn new(record: RunRecord, files: Files) -> Self {
         Self {
             record,
             began: Instant::now(),
@@ -378,8 +379,8 @@ impl Book {
         }
     }
 
-    /// Adds a row; what the user should know of it.
-    fn add(&mut self, row: &Row, details: Details) -> Vec<String> {
+    /// Adds a row; returns warnings for the user.
+    fn add(&mut self, row: &ResultRow, details: SizeDetails) -> Vec<String> {
         let now = PayloadPath::now();
         let payload_path = now.since(std::mem::replace(&mut self.moved, now));
         let intervals = self.end_live().map(|live| live.intervals).unwrap_or_default();
@@ -388,7 +389,7 @@ impl Book {
         let mut lines = self.expectations.check(row);
         self.missed |= !lines.is_empty();
         if let Err(error) = self.files.add(&self.record) {
-            // Once for each cause: a full disk is full for every row.
+            // Each cause is reported once, because a full disk affects every row.
             let text = error.to_string();
             if self.failed.as_ref() != Some(&text) {
                 lines.push(format!("warning: {text}"));
@@ -398,14 +399,14 @@ impl Book {
         lines
     }
 
-    /// What was seen while it was measured, which is over.
-    fn end_live(&mut self) -> Option<Live> {
+    /// Ends the live progress, and returns it.
+    fn end_live(&mut self) -> Option<LiveProgress> {
         let live = self.live.take()?;
         live.ticker.as_ref().inspect(|ticker| ticker.unpark());
         Some(live)
     }
 
-    /// Keeps what is known of a size that the user did not let end; that in words.
+    /// Keeps the partial result of an interrupted size; returns it as text.
     fn interrupt(&mut self) -> Option<String> {
         let size = self.end_live()?.interrupted()?;
         let words = live::words(&size);
@@ -416,7 +417,7 @@ impl Book {
         Some(words)
     }
 
-    /// Writes the end; what the user should know of it.
+    /// Writes the final results; returns warnings for the user.
     fn finish(&mut self, done: &Result<(), Error>) -> Vec<String> {
         let lines = if done.is_ok() { self.expectations.unmet() } else { Vec::new() };
         self.missed |= !lines.is_empty();
@@ -426,7 +427,7 @@ impl Book {
             Err(error) if error.interrupted().is_some() => (Status::Interrupted, None),
             Err(error) => (Status::Failed, Some(error.one_line())),
         };
-        // What failed before may have been written now, but for lines, which are lost.
+        // A file whose writing failed before is complete now, except for lines, which are lost.
         match self.files.finish(&self.record) {
             Err(error) => self.failed = Some(error.to_string()),
             Ok(()) if self.files.lost_none() => self.failed = None,
@@ -436,7 +437,7 @@ impl Book {
     }
 }
 
-impl From<&OutputArgs> for Targets {
+impl From<&OutputArgs> for ResultPaths {
     fn from(args: &OutputArgs) -> Self {
         let OutputArgs { json, jsonl, csv, hgrm, force, .. } = args.clone();
         Self { json, jsonl, csv, hgrm, force }
@@ -456,10 +457,10 @@ mod tests {
     use super::*;
     use crate::report::BandwidthRow;
 
-    /// Tells what is written to it.
-    struct Told(mpsc::Sender<Vec<u8>>);
+    /// Sends everything that is written to a channel.
+    struct ChannelWriter(mpsc::Sender<Vec<u8>>);
 
-    impl Write for Told {
+    impl Write for ChannelWriter {
         fn write(&mut self, text: &[u8]) -> io::Result<usize> {
             self.0.send(text.to_vec()).map_err(io::Error::other)?;
             Ok(text.len())
@@ -472,9 +473,9 @@ mod tests {
 
     #[test]
     fn what_is_measured_when_the_run_was_ended_is_in_no_table() {
-        let (sender, told) = mpsc::channel();
-        let mut output = Output::over(Box::new(Told(sender)), Box::new(io::sink()), None);
-        let row = Row::Bandwidth(BandwidthRow {
+        let (sender, written) = mpsc::channel();
+        let mut output = Output::over(Box::new(ChannelWriter(sender)), Box::new(io::sink()), None);
+        let row = ResultRow::Bandwidth(BandwidthRow {
             size: 64,
             iterations: 5000,
             seconds: 1.0,
@@ -482,9 +483,9 @@ mod tests {
             million_messages_per_second: 1.0,
         });
         output.clone().row(&row).unwrap();
-        assert!(told.try_iter().flatten().count() > 0);
+        assert!(written.try_iter().flatten().count() > 0);
         output.finish(Ok(())).unwrap();
         output.row(&row).unwrap();
-        assert_eq!(told.try_iter().flatten().count(), 0);
+        assert_eq!(written.try_iter().flatten().count(), 0);
     }
 }

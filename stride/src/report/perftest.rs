@@ -1,12 +1,12 @@
-//! The table with perftest's columns and units, for what reads that.
+//! The table with perftest's columns and units, for programs that parse it.
 
-use super::{BandwidthRow, LatencyRow, Row};
+use super::{BandwidthRow, LatencyRow, ResultRow};
 use crate::plan::{Measure, TestPlan};
 
-/// Gb/s of 2^20 bytes each second.
+/// Gb/s per MiB/s.
 const GIGABITS: f64 = (8 << 20) as f64 / 1e9;
 
-/// The columns, if perftest has a table of this.
+/// The columns, if perftest has a table for this test.
 pub(super) fn columns(test: &TestPlan) -> Option<&'static str> {
     match test.measure {
         Measure::Bandwidth if test.rate.is_none() => {
@@ -20,10 +20,10 @@ pub(super) fn columns(test: &TestPlan) -> Option<&'static str> {
     }
 }
 
-/// A row of it. No peak is measured, and it is 0 there as with perftest's `-N`.
-pub(super) fn line(row: &Row) -> Option<String> {
+/// A row of that table. The peak is not measured and is 0, as with perftest's `-N`.
+pub(super) fn line(row: &ResultRow) -> Option<String> {
     match row {
-        Row::Bandwidth(BandwidthRow {
+        ResultRow::Bandwidth(BandwidthRow {
             size,
             iterations,
             gigabits_per_second,
@@ -36,20 +36,20 @@ pub(super) fn line(row: &Row) -> Option<String> {
                 0.0
             ))
         }
-        Row::Latency(LatencyRow { size, iterations, min, avg, stdev, p50, p99, p99_9, max, .. }) => {
-            Some(format!(
-                " {size:<7} {iterations:<14} {min:<14.2} {max:<12.2} {p50:<18.2} {avg:<14.2} {stdev:<15.2} \
+        ResultRow::Latency(LatencyRow {
+            size, iterations, min, avg, stdev, p50, p99, p99_9, max, ..
+        }) => Some(format!(
+            " {size:<7} {iterations:<14} {min:<14.2} {max:<12.2} {p50:<18.2} {avg:<14.2} {stdev:<15.2} \
                  {p99:<22.2} {p99_9:.2}"
-            ))
-        }
-        Row::Echo(_) | Row::Rated(_) => None,
+        )),
+        ResultRow::Echo(_) | ResultRow::Rated(_) => None,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{LatencyDefinition, Operation, Sizes};
+    use crate::plan::{LatencyDefinition, Sizes, TestOperation};
 
     fn words(text: &str) -> Vec<&str> {
         text.split_whitespace().collect()
@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn figures_stand_below_their_names() {
-        let row = Row::Bandwidth(BandwidthRow {
+        let row = ResultRow::Bandwidth(BandwidthRow {
             size: 1 << 20,
             iterations: 1000,
             seconds: 1.0,
@@ -65,7 +65,7 @@ mod tests {
             million_messages_per_second: 0.001,
         });
         assert_eq!(words(&line(&row).unwrap()), ["1048576", "1000", "0.00", "1000.00", "0.001000"]);
-        let row = Row::Latency(LatencyRow {
+        let row = ResultRow::Latency(LatencyRow {
             size: 2,
             iterations: 50,
             min: 1.0,
@@ -84,8 +84,8 @@ mod tests {
         );
         for (measure, names) in [(Measure::Bandwidth, 5), (Measure::Latency(LatencyDefinition::PingPong), 9)]
         {
-            let test = TestPlan::new(Operation::Write, measure, Sizes::One { size: 2 });
-            // Two of the names are of two words each.
+            let test = TestPlan::new(TestOperation::Write, measure, Sizes::One { size: 2 });
+            // Two of the names consist of two words each.
             let columns = words(columns(&test).unwrap()).len();
             assert_eq!(columns, names + 2, "{measure:?}");
         }

@@ -1,15 +1,15 @@
-//! Messages at a rate: a row, and its text.
+//! Rows for messages at a given rate.
 
 use serde::{Deserialize, Serialize};
 
 use super::{BandwidthRow, LatencyRow};
 
-/// What was measured with messages of one size that were sent at a rate.
+/// The figures for messages of one size, sent at a given rate.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RatedRow {
-    /// How many there were of them.
+    /// The number and rate of the messages.
     pub messages: BandwidthRow,
-    /// From when a message was meant to be sent to its completion.
+    /// The time from when a message was scheduled to its completion.
     pub latency: LatencyRow,
 }
 

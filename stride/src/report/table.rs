@@ -1,13 +1,13 @@
-//! The table's text.
+//! The text of the table.
 //!
-//! Lines that begin with `#` are the heading; every other line begins with the message size in bytes, and
-//! its columns are separated by spaces.
+//! Lines that begin with `#` are the heading; every other line begins with the message size in
+//! bytes, and its columns are separated by spaces.
 
-use super::{BandwidthRow, LatencyRow, Row, echo, rated};
-use crate::plan::{LatencyDefinition, Measure, Operation, TestPlan};
+use super::{BandwidthRow, LatencyRow, ResultRow, echo, rated};
+use crate::plan::{LatencyDefinition, Measure, TestOperation, TestPlan};
 use crate::result::SizeResult;
 
-/// The lines before the first row: what is measured, over what if that has to be said, and the columns.
+/// The lines before the first row: the test, the transport if it needs a mention, and the columns.
 pub fn heading(test: &TestPlan, over: Option<&str>) -> String {
     let subject = test.operation.title();
     let (what, columns) = match test.measure {
@@ -45,7 +45,7 @@ pub fn heading(test: &TestPlan, over: Option<&str>) -> String {
     format!("# {subject} {what}\n{}{columns}", over.unwrap_or_default())
 }
 
-/// What has to be said of a software device.
+/// The notice that the device is a software device.
 pub fn software(device: &str) -> String {
     format!("{device}, a software device: figures of this host's processors and memory")
 }
@@ -67,24 +67,24 @@ fn by_threads(test: &TestPlan) -> String {
     }
 }
 
-/// From when to when the time of a bandwidth is taken.
-pub(crate) fn duration(operation: Operation) -> &'static str {
+/// The start and end of a bandwidth measurement, as text.
+pub(crate) fn duration(operation: TestOperation) -> &'static str {
     match operation {
-        Operation::Messages(_) | Operation::Tcp => {
+        TestOperation::Messages(_) | TestOperation::Tcp => {
             "(the receiving program's answer to the last - first send)"
         }
         _ => "(last completion - first post)",
     }
 }
 
-/// What counts as the latency of a message, in words.
+/// The latency definition, as text.
 pub(crate) fn defined(test: &TestPlan, definition: LatencyDefinition) -> String {
     if let Some(rate) = test.rate {
         return format!("from when a message was meant to be sent to its completion (--rate, {rate})");
     }
     let words = match (test.operation, definition) {
         _ if test.device_clock => "from the post to the completion, by the device's clock (--clock device)",
-        (Operation::Messages(_) | Operation::Tcp, _) => {
+        (TestOperation::Messages(_) | TestOperation::Tcp, _) => {
             "half the round trip of a ping-pong of the two programs"
         }
         (_, LatencyDefinition::PingPong) => {
@@ -95,10 +95,10 @@ pub(crate) fn defined(test: &TestPlan, definition: LatencyDefinition) -> String 
     words.to_owned()
 }
 
-/// A row as a line.
-pub fn line(row: &Row) -> String {
+/// The row as a line.
+pub fn line(row: &ResultRow) -> String {
     match *row {
-        Row::Bandwidth(BandwidthRow {
+        ResultRow::Bandwidth(BandwidthRow {
             size,
             iterations,
             gigabits_per_second,
@@ -110,19 +110,19 @@ pub fn line(row: &Row) -> String {
             &gigabits(gigabits_per_second),
             &format!("{million_messages_per_second:.6}"),
         ]),
-        Row::Latency(row) => {
+        ResultRow::Latency(row) => {
             let LatencyRow { min, avg, p50, p90, p99, p99_9, max, stdev, .. } = row;
             let figures = [min, avg, p50, p90, p99, p99_9, max, stdev].map(|us| format!("{us:.3}"));
             let [min, avg, p50, p90, p99, p99_9, max, stdev] = figures.each_ref().map(String::as_str);
             let (size, iterations) = (row.size.to_string(), row.iterations.to_string());
             latency_columns([&size, &iterations, min, avg, p50, p90, p99, p99_9, max, stdev])
         }
-        Row::Echo(ref row) => row.line(),
-        Row::Rated(ref row) => row.line(),
+        ResultRow::Echo(ref row) => row.line(),
+        ResultRow::Rated(ref row) => row.line(),
     }
 }
 
-/// The line after the last row: what a message cost, of the first size and of the last.
+/// The line after the last row: the cost of a message of the first and the last size.
 pub(crate) fn footer(results: &[SizeResult]) -> Option<String> {
     let cost = |result: &SizeResult| Some((result.cpu_ns_per_msg?, result.msg_bytes));
     let mut costs = results.iter().filter_map(cost);
@@ -134,7 +134,8 @@ pub(crate) fn footer(results: &[SizeResult]) -> Option<String> {
     Some(format!("# CPU time of the measuring threads, ns a message: {words}"))
 }
 
-/// More digits for a small number, as perftest has it: short messages over a slow device are not 0.
+/// Prints more digits for a small number, as perftest does, so that short messages over a slow
+/// device are not 0.
 pub(super) fn gigabits(per_second: f64) -> String {
     if per_second < 0.1 { format!("{per_second:.6}") } else { format!("{per_second:.4}") }
 }
@@ -157,14 +158,14 @@ mod tests {
     use crate::plan::{Api, Sizes};
 
     fn test(measure: Measure) -> TestPlan {
-        TestPlan::new(Operation::Write, measure, Sizes::One { size: 2 })
+        TestPlan::new(TestOperation::Write, measure, Sizes::One { size: 2 })
     }
 
     #[test]
     fn the_bandwidth_table_is_this() {
         let rows =
             [(2u64, 0.0676, 4.225), (8_388_608, 381.42, 0.005_683)].map(|(size, gigabits, messages)| {
-                Row::Bandwidth(BandwidthRow {
+                ResultRow::Bandwidth(BandwidthRow {
                     size,
                     iterations: 1_000_000,
                     seconds: 1.0,
@@ -185,7 +186,7 @@ mod tests {
 
     #[test]
     fn the_latency_table_is_this() {
-        let row = Row::Latency(LatencyRow {
+        let row = ResultRow::Latency(LatencyRow {
             size: 65536,
             iterations: 1000,
             min: 6.0,
@@ -227,7 +228,7 @@ mod tests {
 
     #[test]
     fn messages_say_what_carries_them_and_when_they_count() {
-        let test = |measure| TestPlan { operation: Operation::Messages(Api::Pool), ..test(measure) };
+        let test = |measure| TestPlan { operation: TestOperation::Messages(Api::Pool), ..test(measure) };
         let text = heading(&test(Measure::Bandwidth), Some("TCP"));
         assert_eq!(
             text.lines().take(2).collect::<Vec<_>>(),
@@ -257,7 +258,7 @@ mod tests {
 
     #[test]
     fn columns_never_run_together() {
-        let text = line(&Row::Bandwidth(BandwidthRow {
+        let text = line(&ResultRow::Bandwidth(BandwidthRow {
             size: u64::MAX,
             iterations: u64::MAX,
             seconds: 1e15,

@@ -1,4 +1,4 @@
-//! What the port counted while it was measured.
+//! The port's hardware counters during a measurement.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 
 use crate::device::LocalDevice;
 
-/// Where the kernel has them, below a port; the names that perftest knows them by begin so, too.
+/// The kernel's folders of counters below a port; perftest's names for them begin the same way.
 const FOLDERS: [&str; 2] = ["counters", "hw_counters"];
 
-/// What should not be counted while all goes well: packets that were lost, late or refused, and congestion.
+/// Counters that stay 0 in a healthy network: packets that were lost, late or refused, and
+/// congestion.
 const TROUBLES: [&str; 9] = [
     "hw_counters/packet_seq_err",
     "hw_counters/out_of_sequence",
@@ -22,17 +23,17 @@ const TROUBLES: [&str; 9] = [
     "counters/port_rcv_errors",
 ];
 
-/// Ports' counters, by name.
+/// The counters of ports, by name.
 #[derive(Clone, Debug)]
-pub struct Counters {
-    /// What is put before names, and where they are.
+pub struct PortCounters {
+    /// The prefix of each port's counters, and their folder.
     ports: Vec<(String, PathBuf)>,
     values: BTreeMap<String, u64>,
 }
 
-impl Counters {
-    /// Those of ports of the system's, as they are now; none where the kernel has none, as of software devices. Of several
-    /// ports each name has the device and the port before it.
+impl PortCounters {
+    /// Reads the counters of the system's ports; `None` if the kernel has none, as for software
+    /// devices. With several ports each name starts with the device and the port.
     pub fn of(devices: &[LocalDevice]) -> Option<Self> {
         let port = |device: &LocalDevice| {
             let (name, port) = (&device.limits.device, device.port);
@@ -40,7 +41,8 @@ impl Counters {
             let prefix = if devices.len() > 1 { format!("{name}:{port}/") } else { String::new() };
             (prefix, folder)
         };
-        // What is not the kernel's has no name there: another's may be the same.
+        // A software device may share its name with a kernel device, so its folder is not looked
+        // up.
         Self::below(devices.iter().filter(|device| !device.is_soft).map(port).collect())
     }
 
@@ -53,7 +55,8 @@ impl Counters {
         (!values.is_empty()).then_some(Self { ports, values })
     }
 
-    /// How much was counted since; what can be read no more, or was set back, is left out.
+    /// The increase of each counter; counters that cannot be read any more, or were reset, are left
+    /// out.
     pub fn until_now(&self) -> BTreeMap<String, u64> {
         let now = Self::below(self.ports.clone()).map(|now| now.values).unwrap_or_default();
         let since =
@@ -62,7 +65,7 @@ impl Counters {
     }
 }
 
-/// What of this is a sign of trouble, in words.
+/// The counters that indicate trouble, as text.
 pub fn troubles(counted: &BTreeMap<String, u64>) -> Option<String> {
     let is_trouble = |name: &String| TROUBLES.iter().any(|trouble| name.ends_with(trouble));
     let some = counted.iter().filter(|(name, count)| **count > 0 && is_trouble(name));
@@ -87,7 +90,7 @@ mod tests {
     fn what_was_counted_is_the_difference() {
         let port = std::env::temp_dir().join(format!("stride-counters-{}", std::process::id()));
         let set = |name: &str, value: &str| fs::write(port.join(name), value).unwrap();
-        let below = |prefix: &str| Counters::below(vec![(prefix.to_owned(), port.clone())]);
+        let below = |prefix: &str| PortCounters::below(vec![(prefix.to_owned(), port.clone())]);
         assert!(below("").is_none());
         for folder in FOLDERS {
             fs::create_dir_all(port.join(folder)).unwrap();

@@ -1,4 +1,4 @@
-//! The device of a side.
+//! The description of a side's device.
 
 use std::fs;
 use std::path::Path;
@@ -7,49 +7,49 @@ use serde::{Deserialize, Serialize};
 
 use crate::device::LocalDevice;
 
-/// What figures depend on.
+/// The properties of a device that figures depend on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DeviceInfo {
-    /// Its name.
+    /// The device's name.
     pub name: String,
-    /// Whether it is a software device, whose figures are those of the host's processors and memory.
+    /// Whether it is a software device, whose figures reflect the host's processors and memory.
     pub is_software: bool,
-    /// What lists it: `system`, the devices of rdma-core, or `soft`.
+    /// The provider that lists it: `system` (rdma-core) or `soft`.
     pub provider: String,
-    /// The kernel's driver, where there is one.
+    /// The kernel's driver, if the device has one.
     pub driver: Option<String>,
-    /// The version of its firmware.
+    /// The firmware's version.
     pub firmware: String,
     /// The vendor's number.
     pub vendor_id: u32,
-    /// The vendor's number of the part.
+    /// The vendor's part number.
     pub vendor_part_id: u32,
-    /// The revision of the hardware.
+    /// The hardware's revision.
     pub hardware_revision: u32,
-    /// The node of the memory that it is near to, where the system says it.
+    /// The device's NUMA node, if the system reports one.
     pub numa_node: Option<i64>,
     /// The port's number.
     pub port: u8,
     /// `Ethernet` or `InfiniBand`.
     pub link_layer: String,
-    /// How fast the port sends, where the device says it.
+    /// The port's speed in Gb/s, if the device reports one.
     pub link_gbps: Option<f64>,
-    /// The port's width and speed, as the device says them.
+    /// The port's width and speed, as the device reports them.
     pub link: String,
-    /// The largest packet of the port.
+    /// The port's MTU in bytes.
     pub active_mtu_bytes: Option<u32>,
-    /// The index in the GID table, unless packets go by LID.
+    /// The index in the GID table; `None` if packets are addressed by LID.
     pub gid_index: Option<u8>,
-    /// The GID.
+    /// The GID as text.
     pub gid: Option<String>,
-    /// Its type, `RoCE v2` and so on.
+    /// The type of the GID, such as `RoCE v2`.
     pub gid_type: Option<String>,
-    /// In words: what was chosen and why.
+    /// The choice of the device and its reason, as text.
     pub description: String,
 }
 
 impl DeviceInfo {
-    /// Of this device.
+    /// Describes a device.
     pub fn new(device: &LocalDevice) -> Self {
         let (attr, port) = (&device.attr, &device.port_attr);
         let name = device.limits.device.clone();
@@ -82,7 +82,7 @@ fn gid_type(device: &LocalDevice, index: u8) -> Option<String> {
     Some(entry.gid_type().to_string())
 }
 
-/// Where the kernel describes a device.
+/// The folder in which the kernel describes a device.
 fn folder(name: &str) -> std::path::PathBuf {
     Path::new("/sys/class/infiniband").join(name)
 }

@@ -1,4 +1,4 @@
-//! The files of results.
+//! Result files.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::flat::csv_of;
-use super::replaced::Replaced;
-use super::{FlatRow, Record};
-use crate::plan::Cell;
+use super::replaced::ReplacedFile;
+use super::{FlatRow, RunRecord};
+use crate::plan::TestPoint;
 
-/// Where results go, by format. `-` is standard output.
+/// The paths of the results by format. `-` is standard output.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Targets {
+pub struct ResultPaths {
     /// One JSON document.
     pub json: Option<PathBuf>,
     /// JSON lines.
@@ -21,7 +21,7 @@ pub struct Targets {
     pub csv: Option<PathBuf>,
     /// The distribution of latencies.
     pub hgrm: Option<PathBuf>,
-    /// Whether files that exist are replaced.
+    /// Whether existing files are replaced.
     pub force: bool,
 }
 
@@ -29,49 +29,49 @@ pub struct Targets {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FilesError {
-    /// Two formats want standard output.
+    /// Two formats use standard output.
     #[error("{first} - and {second} - both want standard output: give one of them a file")]
     TwoOnStandardOutput {
-        /// The first flag.
+        /// The flag of the first.
         first: &'static str,
-        /// The second.
+        /// The flag of the second.
         second: &'static str,
     },
-    /// Two formats want the same file.
+    /// Two formats use the same file.
     #[error("{first} and {second} both name {}: give one of them another file", path.display())]
     SameFile {
-        /// The first flag.
+        /// The flag of the first.
         first: &'static str,
-        /// The second.
+        /// The flag of the second.
         second: &'static str,
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
     },
-    /// A format that standard output does not take.
+    /// Distributions cannot be written to standard output.
     #[error("--hgrm - is not possible, as there may be several distributions: give a file")]
     HgrmOnStandardOutput,
-    /// A server that stays has many runs.
+    /// The format holds a single run, and a server has many.
     #[error("{flag} is of one run, and serve has many: give --jsonl, or give {flag} to the clients")]
     OfOneRun {
-        /// The flag.
+        /// The flag of the format.
         flag: &'static str,
     },
-    /// The file is there.
+    /// The file exists already.
     #[error("{flag} {} exists: give another name, or --force to replace it", path.display())]
     Exists {
         /// The flag that names it.
         flag: &'static str,
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
     },
-    /// It cannot be written.
+    /// The file cannot be written.
     #[error("{flag}: cannot write {}: {source}{}", path.display(), remedy(source))]
     Write {
         /// The flag that names it.
         flag: &'static str,
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// The system's words.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -86,7 +86,7 @@ fn remedy(error: &io::Error) -> &'static str {
     }
 }
 
-impl Targets {
+impl ResultPaths {
     fn flags(&self) -> [(&'static str, Option<&PathBuf>); 4] {
         [
             ("--json", self.json.as_ref()),
@@ -96,14 +96,14 @@ impl Targets {
         ]
     }
 
-    /// Whether standard output is one of them, so that the table cannot go there.
+    /// Whether a format uses standard output, so that the table must go elsewhere.
     pub fn take_standard_output(&self) -> bool {
         self.flags().iter().any(|(_, path)| path.is_some_and(|path| is_standard_output(path)))
     }
 
-    /// Refuses what is of one run.
+    /// Refuses formats that hold a single run.
     pub(crate) fn check_many_runs(&self) -> Result<(), FilesError> {
-        let of_one = self.flags().into_iter().find(|(flag, path)| *flag != Lines::FLAG && path.is_some());
+        let of_one = self.flags().into_iter().find(|(flag, path)| *flag != JsonLines::FLAG && path.is_some());
         of_one.map_or(Ok(()), |(flag, _)| Err(FilesError::OfOneRun { flag }))
     }
 
@@ -127,22 +127,22 @@ fn is_standard_output(path: &Path) -> bool {
     path == Path::new("-")
 }
 
-/// A file that is written whole, or standard output, which gets it at the end.
+/// A file that is replaced as a whole, or standard output, which is written at the end.
 #[derive(Debug)]
-struct Document {
+struct ResultFile {
     flag: &'static str,
     path: PathBuf,
-    /// None for standard output.
-    file: Option<Replaced>,
+    /// `None` for standard output.
+    file: Option<ReplacedFile>,
 }
 
-impl Document {
+impl ResultFile {
     fn new(flag: &'static str, path: &Path, force: bool) -> Result<Self, FilesError> {
         let path = path.to_owned();
         if is_standard_output(&path) {
             return Ok(Self { flag, path, file: None });
         }
-        match Replaced::new(&path, force) {
+        match ReplacedFile::new(&path, force) {
             Ok(file) => Ok(Self { flag, path, file: Some(file) }),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 Err(FilesError::Exists { flag, path })
@@ -151,7 +151,7 @@ impl Document {
         }
     }
 
-    /// Writes it; only at the end where it can be written but once.
+    /// Writes the content; standard output only at the end, because it can be written only once.
     fn write(&mut self, at_end: bool, content: impl FnOnce() -> String) -> Result<(), FilesError> {
         let written = match &mut self.file {
             Some(file) if at_end || !file.is_special() => file.write(&content()),
@@ -168,15 +168,15 @@ fn print_whole(content: &str) -> io::Result<()> {
     stdout.flush()
 }
 
-/// A file that grows by lines, of this run and others.
+/// A file to which this run and others append lines.
 #[derive(Debug)]
-struct Lines {
+struct JsonLines {
     path: PathBuf,
-    /// None for standard output.
+    /// `None` for standard output.
     file: Option<File>,
 }
 
-impl Lines {
+impl JsonLines {
     const FLAG: &str = "--jsonl";
 
     fn new(path: &Path, force: bool) -> Result<Self, FilesError> {
@@ -187,7 +187,7 @@ impl Lines {
         let mut options = OpenOptions::new();
         options.read(path.is_file()).append(true).create(true);
         let opened = options.open(&path).and_then(|mut file| {
-            // Lines of other runs stay, unless the user says otherwise.
+            // Lines of other runs stay, unless the user gave --force.
             if force && file.metadata()?.is_file() {
                 file.set_len(0)?;
             }
@@ -200,7 +200,7 @@ impl Lines {
         }
     }
 
-    /// Appends a line. One that does not fit is not begun.
+    /// Appends a line. A line that does not fit is not started.
     fn append(&mut self, line: &str) -> Result<(), FilesError> {
         let written = match &mut self.file {
             None => print_whole(line),
@@ -210,7 +210,7 @@ impl Lines {
     }
 }
 
-/// A line that another program left half written is no beginning of ours.
+/// Ends an incomplete line of another program, which would otherwise corrupt the next one.
 fn end_last_line(file: &mut File) -> io::Result<()> {
     let metadata = file.metadata()?;
     if !metadata.is_file() || metadata.len() == 0 {
@@ -231,29 +231,29 @@ fn append_whole(file: &mut File, line: &str) -> io::Result<()> {
     written
 }
 
-/// All files of a run.
+/// All result files of a run.
 #[derive(Debug, Default)]
 pub struct Files {
-    json: Option<Document>,
-    csv: Option<Document>,
-    /// Several runs of one process may share them.
-    lines: Option<Arc<Mutex<Lines>>>,
-    /// Whether a line or a distribution is missing, which is written but once.
+    json: Option<ResultFile>,
+    csv: Option<ResultFile>,
+    /// Several runs of one process may share the lines.
+    lines: Option<Arc<Mutex<JsonLines>>>,
+    /// Whether a line or a distribution was lost; each is written only once.
     lost: bool,
     /// One for each row, if any.
-    hgrm: Vec<Document>,
+    hgrm: Vec<ResultFile>,
 }
 
 impl Files {
-    /// Makes sure that they can be written, before anything is measured.
+    /// Checks before the measurement that the files can be written.
     ///
     /// # Errors
     ///
-    /// One of them cannot, or is there already.
-    pub fn new(targets: &Targets, cells: impl Iterator<Item = Cell>) -> Result<Self, FilesError> {
+    /// A file cannot be written, or exists already.
+    pub fn new(targets: &ResultPaths, cells: impl Iterator<Item = TestPoint>) -> Result<Self, FilesError> {
         targets.check()?;
         let document = |flag, path: &Option<PathBuf>| {
-            path.as_deref().map(|path| Document::new(flag, path, targets.force)).transpose()
+            path.as_deref().map(|path| ResultFile::new(flag, path, targets.force)).transpose()
         };
         let mut files = Self {
             json: document("--json", &targets.json)?,
@@ -264,21 +264,21 @@ impl Files {
         };
         if let Some(path) = &targets.hgrm {
             let paths = hgrm_paths(path, &cells.collect::<Vec<_>>());
-            let documents = paths.iter().map(|path| Document::new("--hgrm", path, targets.force));
+            let documents = paths.iter().map(|path| ResultFile::new("--hgrm", path, targets.force));
             files.hgrm = documents.collect::<Result<_, _>>()?;
         }
-        // The last, as this one alone makes its file already.
-        let lines = targets.jsonl.as_deref().map(|path| Lines::new(path, targets.force)).transpose()?;
+        // The last, because it creates its file at once.
+        let lines = targets.jsonl.as_deref().map(|path| JsonLines::new(path, targets.force)).transpose()?;
         files.lines = lines.map(|lines| Arc::new(Mutex::new(lines)));
         Ok(files)
     }
 
-    /// Writes what is known after the last of the results was added.
+    /// Writes the results after a row was added.
     ///
     /// # Errors
     ///
-    /// What was written before is as it was.
-    pub fn add(&mut self, record: &Record) -> Result<(), FilesError> {
+    /// A file could not be written; its earlier content is unchanged.
+    pub fn add(&mut self, record: &RunRecord) -> Result<(), FilesError> {
         let appended = match (&self.lines, record.results.last()) {
             (Some(lines), Some(last)) => {
                 let line = FlatRow::new(record, last).to_json_line();
@@ -293,23 +293,23 @@ impl Files {
         once.and(again)
     }
 
-    /// Whether every line and distribution is there.
+    /// Whether every line and distribution was written.
     pub fn lost_none(&self) -> bool {
         !self.lost
     }
 
-    /// Whether standard output is for the lines.
+    /// Whether the lines use standard output.
     pub fn take_standard_output(&self) -> bool {
         let lines = self.lines.as_ref().map(|lines| lines.lock().unwrap_or_else(PoisonError::into_inner));
         lines.is_some_and(|lines| lines.file.is_none())
     }
 
-    /// Those that another run of this process adds to as well: the lines alone.
+    /// The files that another run of this process appends to as well: the lines only.
     pub fn shared(&self) -> Self {
         Self { lines: self.lines.clone(), ..Self::default() }
     }
 
-    fn add_distribution(&mut self, record: &Record) -> Result<(), FilesError> {
+    fn add_distribution(&mut self, record: &RunRecord) -> Result<(), FilesError> {
         let index = record.results.len().saturating_sub(1);
         let histogram = record.results.last().and_then(|last| last.histogram.as_ref());
         match (self.hgrm.get_mut(index), histogram) {
@@ -318,12 +318,12 @@ impl Files {
         }
     }
 
-    /// Writes what is known at the end. A run without results leaves no file.
+    /// Writes the final results. A run without results leaves no file.
     ///
     /// # Errors
     ///
-    /// What was written before is as it was.
-    pub fn finish(&mut self, record: &Record) -> Result<(), FilesError> {
+    /// A file could not be written; its earlier content is unchanged.
+    pub fn finish(&mut self, record: &RunRecord) -> Result<(), FilesError> {
         if record.results.is_empty() {
             [&mut self.json, &mut self.csv].into_iter().for_each(|document| {
                 document.take_if(|document| document.file.is_some());
@@ -332,7 +332,7 @@ impl Files {
         self.write(record, true)
     }
 
-    fn write(&mut self, record: &Record, at_end: bool) -> Result<(), FilesError> {
+    fn write(&mut self, record: &RunRecord, at_end: bool) -> Result<(), FilesError> {
         let json = self.json.as_mut().map_or(Ok(()), |json| {
             json.write(at_end, || serde_json::to_string(record).expect("strings and numbers are JSON") + "\n")
         });
@@ -343,17 +343,17 @@ impl Files {
     }
 }
 
-/// A file for each row; with one row the file itself.
-fn hgrm_paths(path: &Path, cells: &[Cell]) -> Vec<PathBuf> {
+/// The file of each row; with one row the given path itself.
+fn hgrm_paths(path: &Path, cells: &[TestPoint]) -> Vec<PathBuf> {
     if cells.len() == 1 {
         return vec![path.to_owned()];
     }
     let extension = path.extension().map(|extension| extension.to_string_lossy().into_owned());
     cells
         .iter()
-        .map(|cell| match &extension {
-            Some(extension) => path.with_extension(format!("{}.{extension}", cell.name())),
-            None => PathBuf::from(format!("{}.{}", path.display(), cell.name())),
+        .map(|point| match &extension {
+            Some(extension) => path.with_extension(format!("{}.{extension}", point.name())),
+            None => PathBuf::from(format!("{}.{}", path.display(), point.name())),
         })
         .collect()
 }

@@ -1,10 +1,10 @@
-//! A line of a file for each row of the table: what was measured, and enough of the run to stand alone.
+//! A line for each row of the table, with enough of the run to stand alone.
 
 use serde::{Deserialize, Serialize};
 
-use super::{Record, SizeResult};
+use super::{RunRecord, SizeResult};
 
-/// The columns of the CSV file, which are the keys of an object of the JSON lines.
+/// The columns of the CSV file, which are also the keys of the JSON lines.
 pub const COLUMNS: [&str; 31] = [
     "run_id",
     "started_at",
@@ -39,7 +39,7 @@ pub const COLUMNS: [&str; 31] = [
     "cpu_ns_per_msg",
 ];
 
-/// A line.
+/// One row with the run's parameters.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "each is the field of the same name of the run, of its parts, or of the size")]
 pub struct FlatRow {
@@ -77,8 +77,8 @@ pub struct FlatRow {
 }
 
 impl FlatRow {
-    /// Of this run and this size.
-    pub fn new(run: &Record, size: &SizeResult) -> Self {
+    /// Makes the row of a run and one of its results.
+    pub fn new(run: &RunRecord, size: &SizeResult) -> Self {
         let (device, parameters) = (run.device.as_ref(), run.parameters.as_ref());
         Self {
             run_id: run.run_id.clone(),
@@ -115,13 +115,13 @@ impl FlatRow {
         }
     }
 
-    /// As an object on a line of its own, with its end.
+    /// The row as a JSON object, followed by a line end.
     pub fn to_json_line(&self) -> String {
         serde_json::to_string(self).expect("strings and numbers are JSON") + "\n"
     }
 }
 
-/// A CSV file of these lines: RFC 4180 but for the lines' ends, which are line feeds.
+/// A CSV file of these rows, by RFC 4180 except that lines end with line feeds.
 pub(crate) fn csv_of(rows: impl Iterator<Item = FlatRow>) -> String {
     let mut writer = csv::WriterBuilder::new().has_headers(false).from_writer(Vec::new());
     let written = writer.write_record(COLUMNS).and_then(|()| {
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn the_columns_are_the_fields() {
-        let run = Record::new(vec!["stride-perf".to_owned()], "client");
+        let run = RunRecord::new(vec!["stride-perf".to_owned()], "client");
         let line = FlatRow::new(&run, &SizeResult::default()).to_json_line();
         let keys = line.match_indices("\":").map(|(end, _)| {
             let begin = line[..end].rfind('"').unwrap() + 1;
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn a_field_with_a_comma_is_quoted() {
-        let mut run = Record::new(Vec::new(), "client");
+        let mut run = RunRecord::new(Vec::new(), "client");
         run.host.name = "a,\"b\"".to_owned();
         let text = csv_of([FlatRow::new(&run, &SizeResult::default())].into_iter());
         let (header, line) = text.split_once('\n').unwrap();

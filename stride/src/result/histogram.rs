@@ -1,16 +1,17 @@
-//! The distribution of latencies, as files have it.
+//! The distribution of latencies in result files.
 
 use std::fmt::Write;
 
 use serde::{Deserialize, Serialize};
 
-/// The percentile output of HdrHistogram has so many lines for each halving of the distance to 100 %.
+/// Lines of HdrHistogram's percentile output per halving of the distance to 100 %.
 const LINES_PER_HALVING: u32 = 5;
 
 /// All samples, to one part in a thousand.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Distribution {
-    /// Microseconds, and how many samples were that long, in ascending order: the middle of each bucket that has any.
+    /// Latency in microseconds and number of samples, in ascending order: the middle of each bucket
+    /// that is not empty.
     pub buckets_us: Vec<(f64, u64)>,
 }
 
@@ -20,7 +21,7 @@ impl Distribution {
         self.buckets_us.iter().map(|(_, count)| count).sum()
     }
 
-    /// The least sample that so many are not above.
+    /// The sample at a rank, and the number of samples up to it.
     fn at_rank(&self, rank: u64) -> (f64, u64) {
         let mut below = 0;
         for (us, count) in &self.buckets_us {
@@ -32,7 +33,7 @@ impl Distribution {
         (self.buckets_us.last().map_or(0.0, |last| last.0), below)
     }
 
-    /// The text that HdrHistogram's tools plot (`.hgrm`), in microseconds.
+    /// The text format of HdrHistogram's plotting tools (`.hgrm`), in microseconds.
     pub fn to_hgrm(&self) -> String {
         let count = self.count();
         let mut text = format!(
@@ -63,7 +64,8 @@ impl Distribution {
     }
 }
 
-/// 0, then so many steps to a half, so many to three quarters, and so on until one sample is left; then 1.
+/// The quantiles to print: 0, then equal steps to a half, as many to three quarters, and so on
+/// until one sample is left; then 1.
 fn quantiles(count: u64) -> Vec<f64> {
     let mut quantiles = Vec::new();
     let (mut from, mut left) = (0.0, 1.0);

@@ -1,28 +1,28 @@
-//! The machine of a side.
+//! The description of a side's machine.
 
 use std::fs;
 
 use serde::{Deserialize, Serialize};
 
-/// What figures depend on beside the device.
+/// The properties of a machine that figures depend on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Host {
-    /// Its name.
+pub struct HostRecord {
+    /// The host's name.
     pub name: String,
     /// The operating system's name and release.
     pub kernel: String,
-    /// The kind of processor.
+    /// The processor's architecture.
     pub architecture: String,
-    /// The processor's model, where the system says it.
+    /// The processor's model, if the system reports one.
     pub cpu: Option<String>,
-    /// How many processors this process may run on.
+    /// Processors that this process may use.
     pub cpus: u64,
-    /// How many nodes memory has.
+    /// The number of NUMA nodes.
     pub numa_nodes: u64,
 }
 
-impl Host {
-    /// This one.
+impl HostRecord {
+    /// Describes this machine.
     pub fn this() -> Self {
         let name = rustix::system::uname();
         let text = |part: &std::ffi::CStr| part.to_string_lossy().into_owned();
@@ -37,13 +37,13 @@ impl Host {
     }
 }
 
-/// The first line that names a model; processors of some kinds have none.
+/// The first line that names a model; some architectures have none.
 fn cpu_model(cpuinfo: &str) -> Option<String> {
     let line = cpuinfo.lines().find(|line| line.starts_with("model name"))?;
     Some(line.split_once(':')?.1.trim().to_owned())
 }
 
-/// A kernel that knows of none has one.
+/// A kernel without NUMA support has one node.
 fn numa_nodes() -> u64 {
     let Ok(entries) = fs::read_dir("/sys/devices/system/node") else { return 1 };
     let is_node = |name: &str| name.strip_prefix("node").is_some_and(|number| number.parse::<u32>().is_ok());
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn this_machine_has_a_processor_and_a_kernel() {
-        let host = Host::this();
+        let host = HostRecord::this();
         assert!(host.cpus >= 1 && host.numa_nodes >= 1 && host.kernel.starts_with("Linux "), "{host:?}");
     }
 }

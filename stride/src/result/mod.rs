@@ -1,7 +1,7 @@
-//! What is known of a run: the one structure that every file of results is written from.
+//! The record of a run: the structure that every result file is written from.
 //!
-//! The names of its fields, as serde writes them, are those of the JSON document; `schema/result.schema.json` and
-//! `docs/stride-results.md` describe them, and tests hold the three together.
+//! serde's names of its fields are the keys of the JSON document. `schema/result.schema.json` and
+//! the guide describe them, and tests compare all three.
 
 mod counters;
 mod device;
@@ -13,13 +13,14 @@ mod path;
 mod record;
 mod replaced;
 
-pub use counters::{Counters, troubles};
+pub use counters::{PortCounters, troubles};
 pub use device::DeviceInfo;
-pub use files::{Files, FilesError, Targets};
+pub use files::{Files, FilesError, ResultPaths};
 pub use flat::{COLUMNS, FlatRow};
 pub use histogram::Distribution;
-pub use host::Host;
+pub use host::HostRecord;
 pub(crate) use path::PayloadPath;
 pub use record::{
-    Connection, Details, Interval, Parameters, Peer, Record, SideResult, SizeResult, Status, Tool,
+    ConnectionRecord, Interval, ParameterRecord, PeerRecord, RunRecord, SideResult, SizeDetails, SizeResult,
+    Status, Tool,
 };

@@ -1,13 +1,13 @@
-//! Which way payload goes over a software device.
+//! The payload path over a software device.
 
 use sideway::soft::status::Traffic;
 
-/// Ways, and how many messages this process has moved on each.
+/// The paths, and the messages that this process has moved on each.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PayloadPath([(&'static str, u64); 5]);
 
 impl PayloadPath {
-    /// Up to now; nothing where no software device is open.
+    /// The current counts; `None` if no software device is open.
     pub(crate) fn now() -> Self {
         let mut sums = Traffic::default().paths().map(|(way, _)| (way, 0));
         for peer in sideway::soft::statistics().map(|statistics| statistics.peers).unwrap_or_default() {
@@ -17,7 +17,7 @@ impl PayloadPath {
         Self(sums)
     }
 
-    /// The way that most messages took since then, if this process moved any.
+    /// The path that most messages took since `earlier`, if this process moved any.
     pub(crate) fn since(self, earlier: Self) -> Option<String> {
         let ways = self.0.into_iter().zip(earlier.0);
         let counts = ways.map(|((way, now), (_, then))| (way, now.saturating_sub(then)));

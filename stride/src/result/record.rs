@@ -1,71 +1,71 @@
-//! The structure.
+//! The record's structure.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{DeviceInfo, Distribution, Host};
-use crate::plan::{Cell, LatencyDefinition, Measure, Role, TestPlan};
-use crate::report::{BandwidthRow, ECHO, LatencyRow, Row, defined, duration};
+use super::{DeviceInfo, Distribution, HostRecord};
+use crate::plan::{LatencyDefinition, Measure, SideRole, TestPlan, TestPoint};
+use crate::report::{BandwidthRow, ECHO, LatencyRow, ResultRow, defined, duration};
 
-/// The version of the structure: a key that goes, or means something else, makes it the next one.
+/// The version of the structure. It increases when a key is removed or changes its meaning.
 pub(crate) const SCHEMA: &str = "stride-perf-result/1";
 
 /// Everything that is known of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Record {
+pub struct RunRecord {
     /// The version of this structure.
     pub schema: String,
-    /// Differs from run to run.
+    /// A random identifier of the run.
     pub run_id: String,
-    /// What measured.
+    /// The program that measured.
     pub tool: Tool,
     /// The words of the command line.
     pub command: Vec<String>,
-    /// When the run began, as RFC 3339 has it, in UTC.
+    /// The start of the run in UTC, by RFC 3339.
     pub started_at: String,
-    /// How long the run took so far, set-up and all.
+    /// The duration of the run so far in seconds, including the set-up.
     pub elapsed_s: f64,
-    /// How far it came.
+    /// The state of the run.
     pub status: Status,
-    /// Why it came no further.
+    /// The error that ended it, if one did.
     pub error: Option<String>,
     /// The machine of this side.
-    pub host: Host,
-    /// The side that this is.
+    pub host: HostRecord,
+    /// `client`, `server` or `loopback`.
     pub role: String,
     /// The other side.
-    pub peer: Option<Peer>,
-    /// The device of this side, unless there is none.
+    pub peer: Option<PeerRecord>,
+    /// The device of this side, if it has one.
     pub device: Option<DeviceInfo>,
-    /// More of them, where several were used.
+    /// Further devices of this side.
     pub other_devices: Vec<DeviceInfo>,
-    /// What carried the messages, once both sides were connected.
-    pub connection: Option<Connection>,
-    /// What was asked for, once both sides agreed on it.
-    pub parameters: Option<Parameters>,
-    /// What was measured, row by row.
+    /// The transport of the messages, once both sides are connected.
+    pub connection: Option<ConnectionRecord>,
+    /// The parameters, once both sides agree on them.
+    pub parameters: Option<ParameterRecord>,
+    /// The measurements, row by row.
     pub results: Vec<SizeResult>,
-    /// What the user was told beside the figures.
+    /// The notes that the user saw beside the figures.
     pub notes: Vec<String>,
 }
 
-/// What measured.
+/// The program that measured.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tool {
     /// `stride-perf`.
     pub name: String,
-    /// Its release.
+    /// The release of the program.
     pub version: String,
 }
 
-/// How far a run came.
+/// The state of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
-    /// It was under way when this was written.
+    /// The run was in progress when this was written.
     Running,
-    /// All was measured.
+    /// The run is complete.
     Finished,
     /// The user ended it.
     Interrupted,
@@ -75,55 +75,55 @@ pub enum Status {
 
 /// The other side.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Peer {
+pub struct PeerRecord {
     /// Host or address, and port, of the control connection.
     pub address: String,
-    /// Its release of stride-perf.
+    /// The peer's release of stride-perf.
     pub version: Option<String>,
 }
 
-/// What carried the messages.
+/// The transport of the messages.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Connection {
-    /// `RC` and so on; of messages, `RDMA` or `TCP`.
+pub struct ConnectionRecord {
+    /// `RC` and so on; `RDMA` or `TCP` for messages of trespass.
     pub transport: String,
-    /// In words: how the two sides are connected, and why so.
+    /// The connection and the reason for its choice, as text.
     pub description: String,
 }
 
-/// What was asked for.
+/// The parameters of the test.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Parameters {
-    /// What carried the bytes of a message.
+pub struct ParameterRecord {
+    /// The operation that transfers a message.
     pub operation: String,
     /// `bw`, `lat` or `grid`.
     pub measure: String,
-    /// What counts as the latency of a message.
+    /// The latency definition, if the test measures latency.
     pub latency_definition: Option<LatencyDefinition>,
-    /// In words: what the figures are.
+    /// The definition of the figures, as text.
     pub definition: String,
-    /// The whole plan, as the two sides agreed on it. Its keys are those of the tool's release.
+    /// The whole plan, as both sides agreed on it. Its keys depend on the release.
     pub plan: serde_json::Value,
 }
 
-/// What was measured with messages of one size.
+/// The figures for messages of one size.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SizeResult {
-    /// Bytes of a message.
+    /// Message size in bytes.
     pub msg_bytes: u64,
-    /// Requests under way at a time, where there are answers.
+    /// Requests in flight, for tests with answers.
     pub in_flight: Option<u32>,
-    /// Messages.
+    /// The number of messages.
     pub iterations: u64,
-    /// How long that took.
+    /// The duration in seconds.
     pub duration_s: f64,
-    /// 10^9 bits each second.
+    /// 10^9 bits per second.
     pub bw_gbps: Option<f64>,
-    /// 10^6 messages each second.
+    /// 10^6 messages per second.
     pub msg_rate_mpps: Option<f64>,
-    /// Requests that were answered each second.
+    /// Requests answered per second.
     pub qps: Option<f64>,
-    /// The least.
+    /// The minimum.
     pub lat_us_min: Option<f64>,
     /// The arithmetic mean.
     pub lat_us_avg: Option<f64>,
@@ -139,71 +139,71 @@ pub struct SizeResult {
     pub lat_us_p999: Option<f64>,
     /// 9999 of 10000 samples are at most this.
     pub lat_us_p9999: Option<f64>,
-    /// The greatest.
+    /// The maximum.
     pub lat_us_max: Option<f64>,
-    /// Over a software device: the way that payload went, as far as this process moved it.
+    /// Over a software device: the payload path of the messages that this process moved.
     pub payload_path: Option<String>,
-    /// How long the measuring threads ran, in nanoseconds for each message.
+    /// Processor time of the measuring threads in nanoseconds per message.
     pub cpu_ns_per_msg: Option<f64>,
-    /// What each side measured, where both did.
+    /// Each side's figures, if both measured.
     pub sides: Vec<SideResult>,
-    /// What this side's port counted meanwhile, where the system counts.
+    /// The increase of the port's counters, if the system has them.
     pub counters: Option<BTreeMap<String, u64>>,
-    /// Whether the user ended it before all messages were through: the figures are of those that were.
+    /// Whether the user ended the measurement early; the figures cover the completed messages.
     pub interrupted: bool,
-    /// Second by second, where it took more than one.
+    /// Figures for each second, if the measurement took longer.
     pub intervals: Vec<Interval>,
-    /// All samples, where this side took them.
+    /// All samples, if this side took them.
     pub histogram: Option<Distribution>,
 }
 
-/// What one of two sides measured.
+/// One side's figures of a bidirectional test.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SideResult {
     /// `client` or `server`.
     pub side: String,
     /// Messages that it sent.
     pub iterations: u64,
-    /// How long that took.
+    /// The duration in seconds.
     pub duration_s: f64,
-    /// 10^9 bits each second.
+    /// 10^9 bits per second.
     pub bw_gbps: f64,
-    /// 10^6 messages each second.
+    /// 10^6 messages per second.
     pub msg_rate_mpps: f64,
-    /// How long its measuring threads ran, in nanoseconds for each message.
+    /// Processor time of its measuring threads in nanoseconds per message.
     pub cpu_ns_per_msg: Option<f64>,
 }
 
-/// What is known of a size beside its row.
+/// Details of a size beyond its row.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Details {
+pub struct SizeDetails {
     /// All samples.
     pub histogram: Option<Distribution>,
-    /// How long the measuring threads ran, in nanoseconds for each message.
+    /// Processor time of the measuring threads in nanoseconds per message.
     pub cpu_ns_per_msg: Option<f64>,
-    /// What each side measured, where both did.
+    /// Each side's figures, if both measured.
     pub sides: Vec<SideResult>,
-    /// What this side's port counted.
+    /// The increase of the port's counters.
     pub counters: Option<BTreeMap<String, u64>>,
 }
 
-/// What was measured within a second or so.
+/// The figures for an interval of about a second.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
-    /// When it began, counted from the first message of this size.
+    /// The start of the interval in seconds since the first message of this size.
     pub start_s: f64,
-    /// How long it was.
+    /// The length of the interval in seconds.
     pub duration_s: f64,
-    /// Messages.
+    /// The number of messages.
     pub iterations: u64,
-    /// 10^9 bits each second.
+    /// 10^9 bits per second.
     pub bw_gbps: f64,
-    /// 10^6 messages each second.
+    /// 10^6 messages per second.
     pub msg_rate_mpps: f64,
 }
 
-impl Record {
-    /// Of a run that begins now.
+impl RunRecord {
+    /// Starts the record of a run.
     pub fn new(command: Vec<String>, role: &str) -> Self {
         Self {
             schema: SCHEMA.to_owned(),
@@ -214,7 +214,7 @@ impl Record {
             elapsed_s: 0.0,
             status: Status::Running,
             error: None,
-            host: Host::this(),
+            host: HostRecord::this(),
             role: role.to_owned(),
             peer: None,
             device: None,
@@ -227,8 +227,8 @@ impl Record {
     }
 }
 
-impl Role {
-    /// The name that results know it by.
+impl SideRole {
+    /// The state's name in results.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Server => "server",
@@ -238,8 +238,8 @@ impl Role {
     }
 }
 
-impl Parameters {
-    /// Of this plan.
+impl ParameterRecord {
+    /// Describes a plan.
     pub fn new(test: &TestPlan) -> Self {
         let (measure, latency_definition, definition) = match test.measure {
             Measure::Bandwidth => {
@@ -265,21 +265,21 @@ impl Parameters {
 }
 
 impl SizeResult {
-    /// Of this row.
-    pub fn new(row: &Row, details: Details) -> Self {
-        let Details { histogram, cpu_ns_per_msg, sides, counters } = details;
+    /// Makes a result of a row and its details.
+    pub fn new(row: &ResultRow, details: SizeDetails) -> Self {
+        let SizeDetails { histogram, cpu_ns_per_msg, sides, counters } = details;
         let size = match row {
-            Row::Bandwidth(row) => Self::default().with_bandwidth(row),
-            Row::Latency(row) => {
+            ResultRow::Bandwidth(row) => Self::default().with_bandwidth(row),
+            ResultRow::Latency(row) => {
                 let duration_s = row.iterations as f64 * row.avg / 1e6;
                 Self { iterations: row.iterations, duration_s, ..Self::default() }.with_latency(row)
             }
-            Row::Rated(row) => Self::default().with_bandwidth(&row.messages).with_latency(&row.latency),
-            Row::Echo(row) => Self { qps: Some(row.requests_per_second()), ..Self::default() }
+            ResultRow::Rated(row) => Self::default().with_bandwidth(&row.messages).with_latency(&row.latency),
+            ResultRow::Echo(row) => Self { qps: Some(row.requests_per_second()), ..Self::default() }
                 .with_bandwidth(&row.requests)
                 .with_latency(&row.answers),
         };
-        let Cell { size: msg_bytes, in_flight } = row.cell();
+        let TestPoint { size: msg_bytes, in_flight } = row.point();
         Self { msg_bytes, in_flight, histogram, cpu_ns_per_msg, sides, counters, ..size }
     }
 
@@ -309,7 +309,7 @@ impl SizeResult {
     }
 }
 
-/// 128 bits that no other run has: the time, the process, and what the standard library seeds its maps with.
+/// 128 random bits: the time, the process, and the standard library's seed for maps.
 fn run_id() -> String {
     use std::hash::{BuildHasher, RandomState};
     let now = jiff::Timestamp::now().as_nanosecond() as u64;

@@ -1,4 +1,4 @@
-//! Where the secret comes from that both sides share, if they share one.
+//! The source of the shared secret.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -11,35 +11,35 @@ use crate::control::{LONGEST_SECRET, Secret, SecretError};
 use crate::plan::LocalOptions;
 use crate::report::Output;
 
-/// The variable that has the secret, unless a file is named.
+/// The environment variable with the secret, unless the user names a file.
 const VARIABLE: &str = "STRIDE_SECRET";
 
-/// The user wants a secret, and there is none.
+/// The user asked for a secret that cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoSecretError {
     /// The file cannot be read.
     #[error("--secret-file: cannot read {}: {source}", path.display())]
     Read {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// The system's words.
+        /// The system's error.
         source: io::Error,
     },
-    /// What is in the file is none.
+    /// The file's content is not accepted as a secret.
     #[error("--secret-file {}: {source}", path.display())]
     File {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: SecretError,
     },
-    /// What the variable has is none.
+    /// The variable's value is not accepted as a secret.
     #[error("{VARIABLE}: {0}; or unset it, to go without")]
     Variable(SecretError),
 }
 
-/// The secret of the file that the user named, else of the variable, else none.
+/// Reads the secret from the file that the user named, else from the variable, if either is given.
 pub(super) fn find(local: &LocalOptions, output: &mut Output) -> Result<Option<Secret>, NoSecretError> {
     if let Some(path) = &local.secret_file {
         return of_file(path, output).map(Some);
@@ -49,7 +49,7 @@ pub(super) fn find(local: &LocalOptions, output: &mut Output) -> Result<Option<S
 
 fn of_file(path: &Path, output: &mut Output) -> Result<Secret, NoSecretError> {
     let mut bytes = Vec::new();
-    // One more than a line of the longest: what is longer is noticed.
+    // One byte more than the longest secret and a line end, so that a longer file is noticed.
     let read = File::open(path).and_then(|file| {
         let mode = file.metadata()?.permissions().mode();
         file.take(LONGEST_SECRET as u64 + 3).read_to_end(&mut bytes)?;
@@ -65,7 +65,7 @@ fn of_file(path: &Path, output: &mut Output) -> Result<Secret, NoSecretError> {
     Secret::new(&bytes).map_err(|source| NoSecretError::File { path: path.to_owned(), source })
 }
 
-/// An empty variable is no secret, but no wish to go without one either.
+/// An empty variable is an error: it is no secret, but the user may not want to go without one.
 fn of_variable(value: Option<&OsStr>) -> Result<Option<Secret>, NoSecretError> {
     value.map(|value| Secret::new(value.as_bytes()).map_err(NoSecretError::Variable)).transpose()
 }

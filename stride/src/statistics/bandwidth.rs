@@ -2,20 +2,20 @@
 
 use super::Timer;
 
-/// How fast messages went, by perftest's definition: all of them, over the time from before the first post
-/// to after the last completion.
+/// Bandwidth by perftest's definition: all messages, over the time from before the first post to
+/// after the last completion.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BandwidthSummary {
-    /// How long they took.
+    /// The duration in seconds.
     pub seconds: f64,
-    /// 10^9 bits each second.
+    /// 10^9 bits per second.
     pub gigabits_per_second: f64,
-    /// 10^6 messages each second.
+    /// 10^6 messages per second.
     pub million_messages_per_second: f64,
 }
 
 impl BandwidthSummary {
-    /// Sums up `messages` of `size` bytes that took `ticks`.
+    /// Computes the figures for `messages` of `size` bytes that took `ticks`.
     pub fn new(size: u64, messages: u64, ticks: u64, timer: &Timer) -> Self {
         Self::over(size, messages, ticks.max(1) as f64 * timer.nanoseconds_per_tick())
     }
@@ -36,7 +36,8 @@ mod tests {
 
     #[test]
     fn units_are_decimal() {
-        // 1000 messages of 1250 bytes are 10^7 bits; in 1 ms that is 10 Gb/s and a million messages a second.
+        // 1000 messages of 1250 bytes are 10^7 bits; in 1 ms that is 10 Gb/s and a million messages
+        // a second.
         let summary = BandwidthSummary::over(1250, 1000, 1e6);
         assert!((summary.gigabits_per_second - 10.0).abs() < 1e-9, "{summary:?}");
         assert!((summary.million_messages_per_second - 1.0).abs() < 1e-9, "{summary:?}");

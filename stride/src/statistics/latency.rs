@@ -4,15 +4,16 @@ use hdrhistogram::Histogram;
 
 use crate::result::Distribution;
 
-/// Bucket width: a recorded value is known to one part in a thousand.
+/// Precision of the histogram: one part in a thousand.
 const SIGNIFICANT_DIGITS: u8 = 3;
 
-/// Longer samples than this (minutes, at any rate of the counter) are counted as this long.
+/// The longest sample in ticks (minutes at any rate of the counter); longer ones count as this
+/// long.
 const LONGEST_TICKS: u64 = 1 << 42;
 
 /// Collects samples without allocating.
 ///
-/// Percentiles come from a histogram, exact to 0.1 %; least, greatest and mean are exact.
+/// Percentiles come from a histogram, exact to 0.1 %; minimum, maximum and mean are exact.
 #[derive(Clone, Debug)]
 pub struct LatencyRecorder {
     histogram: Histogram<u64>,
@@ -21,10 +22,10 @@ pub struct LatencyRecorder {
     max: u64,
 }
 
-/// What the samples come to, in microseconds.
+/// A summary of samples, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LatencySummary {
-    /// The least.
+    /// The minimum.
     pub min: f64,
     /// The arithmetic mean.
     pub avg: f64,
@@ -40,7 +41,7 @@ pub struct LatencySummary {
     pub p99_9: f64,
     /// 9999 of 10000 samples are at most this.
     pub p99_99: f64,
-    /// The greatest.
+    /// The maximum.
     pub max: f64,
 }
 
@@ -52,13 +53,13 @@ impl LatencyRecorder {
         Self { histogram, sum: 0, min: u64::MAX, max: 0 }
     }
 
-    /// Forgets all samples.
+    /// Discards all samples.
     pub fn clear(&mut self) {
         self.histogram.reset();
         (self.sum, self.min, self.max) = (0, u64::MAX, 0);
     }
 
-    /// Counts a sample.
+    /// Adds a sample.
     #[inline]
     pub fn record(&mut self, ticks: u64) {
         self.histogram.saturating_record(ticks);
@@ -67,7 +68,7 @@ impl LatencyRecorder {
         self.max = self.max.max(ticks);
     }
 
-    /// Counts another one's samples, too: then all is as if they had been counted here.
+    /// Adds another recorder's samples.
     pub fn add(&mut self, other: &Self) {
         self.histogram.add(&other.histogram).expect("all recorders have the same bounds");
         self.sum += other.sum;
@@ -80,13 +81,13 @@ impl LatencyRecorder {
         self.histogram.len()
     }
 
-    /// Whether there are no samples.
+    /// Whether the recorder has no samples.
     pub fn is_empty(&self) -> bool {
         self.histogram.is_empty()
     }
 
-    /// Sums up. A sample is `nanoseconds` for each of its ticks: half a tick's length where a sample
-    /// is a round trip and half of it counts. Without samples all figures are 0.
+    /// Summarises the samples. A sample's length is `nanoseconds` per tick: half a tick's length if
+    /// a sample is a round trip of which half counts. Without samples all figures are 0.
     pub fn summary(&self, nanoseconds: f64) -> LatencySummary {
         if self.is_empty() {
             return LatencySummary::default();
@@ -106,7 +107,7 @@ impl LatencyRecorder {
         }
     }
 
-    /// All samples, of so many nanoseconds for each tick, as [`summary`](Self::summary) has it.
+    /// All samples, at `nanoseconds` per tick, like [`summary`](Self::summary).
     pub fn distribution(&self, nanoseconds: f64) -> Distribution {
         let middle = |value| self.histogram.median_equivalent(value).clamp(self.min, self.max);
         let us = |value| middle(value) as f64 * nanoseconds / 1000.0;
@@ -122,7 +123,7 @@ impl LatencyRecorder {
         self.sum as f64 / self.len() as f64
     }
 
-    /// From the histogram's buckets, about the exact mean.
+    /// Computed from the histogram's buckets around the exact mean.
     fn deviation(&self) -> f64 {
         let mean = self.mean();
         let squares = self.histogram.iter_recorded().map(|bucket| {
@@ -133,7 +134,7 @@ impl LatencyRecorder {
         (squares.sum::<f64>() / self.len() as f64).sqrt()
     }
 
-    /// The middle of the bucket that holds the quantile, as far as that lies between the exact extremes.
+    /// The middle of the bucket that holds the quantile, limited to the exact extremes.
     fn quantile(&self, quantile: f64) -> u64 {
         let value = self.histogram.value_at_quantile(quantile);
         self.histogram.median_equivalent(value).clamp(self.min, self.max)
@@ -189,7 +190,7 @@ mod tests {
         assert!(first >= summary.min && last <= summary.max, "{summary:?} {distribution:?}");
     }
 
-    /// A small generator, so that a failure is the same next time (Marsaglia's xorshift).
+    /// A small generator, so that a failure is reproducible (Marsaglia's xorshift).
     fn noise(seed: u64) -> impl Iterator<Item = u64> {
         std::iter::successors(Some(seed), |x| {
             let x = x ^ (x << 13);

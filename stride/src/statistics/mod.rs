@@ -1,4 +1,4 @@
-//! From clock ticks to figures.
+//! Conversion of clock ticks into figures.
 
 mod bandwidth;
 mod latency;

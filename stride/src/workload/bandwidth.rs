@@ -1,29 +1,29 @@
-//! As many messages as the queues hold, until all are through.
+//! The bandwidth loop: keeps the queues full until all messages have completed.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use sideway::ibverbs::queue_pair::PostSendError;
+use sideway::ibverbs::queue_pair::{PostSendError, PreparedSendList};
 
-use super::post::{Inbox, Outbox, Prepared, Receives, Receiving, Sending, Tag};
-use super::request::Request;
-use super::{Chain, Completions, Job, Pace, Phase, Receiver, Sender, Watch};
+use super::post::{ReceivePoster, ReceiveState, SendPoster, Tag};
+use super::{Chain, Completions, MeasuredLoop, PhaseClock, Receiver, Sender, TestPhase, Watch};
 use crate::error::Error;
 
-/// What a thread sent.
+/// The messages that a thread sent, and when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Tally {
-    /// Messages in all.
+pub(super) struct SendTotals {
+    /// All messages.
     pub(super) sent: u64,
-    /// Messages that count.
+    /// The messages that count.
     pub(super) counted: u64,
-    /// When those began: of all, before the first post.
+    /// The start of the counted part; without margins, the time before the first post.
     pub(super) begin: u64,
-    /// When they ended: of all, after the last completion.
+    /// The end of the counted part; without margins, the time after the last completion.
     pub(super) end: u64,
 }
 
-impl Tally {
-    /// With what another thread sent at the same time: from the first post of either to the last completion of either.
+impl SendTotals {
+    /// Combines with another thread's simultaneous sends: from the first post of either to the last
+    /// completion of either.
     pub(super) fn with(self, other: Self) -> Self {
         Self {
             sent: self.sent + other.sent,
@@ -33,53 +33,55 @@ impl Tally {
         }
     }
 
-    /// How long it took.
+    /// The duration of the counted part.
     pub(super) fn ticks(self) -> u64 {
         self.end.saturating_sub(self.begin)
     }
 }
 
-/// Posts and completes all messages of each queue pair, and takes those of the peer that come meanwhile.
+/// Posts and completes all messages of each queue pair, and receives the peer's messages at the
+/// same time.
 #[derive(Debug)]
-pub(super) struct Run<'a, 'link> {
+pub(super) struct BandwidthRun<'a, 'link> {
     /// The order of a queue pair's messages.
     pub(super) chain: Chain,
-    /// Completions taken at a time.
+    /// Completions per poll.
     pub(super) batch: u32,
-    /// Whether messages of the peer come meanwhile.
+    /// Whether the peer sends messages at the same time.
     pub(super) takes: bool,
-    pub(super) pace: &'a Pace,
+    pub(super) pace: &'a PhaseClock,
     pub(super) watch: &'a mut Watch<'link>,
 }
 
-impl Job for Run<'_, '_> {
-    type Outcome = Tally;
+impl MeasuredLoop for BandwidthRun<'_, '_> {
+    type Outcome = SendTotals;
 
-    fn run<Q: Sending, C: Completions, R: Request>(
+    fn run<C: Completions>(
         self,
-        sender: Sender<'_, Q, C, R>,
-        receiver: Option<Receiver<'_, C, impl Receiving>>,
-    ) -> Result<Tally, Error> {
-        let Sender { mut outboxes, request, completions, .. } = sender;
+        sender: Sender<'_, C>,
+        receiver: Option<Receiver<'_, C>>,
+    ) -> Result<SendTotals, Error> {
+        let Sender { mut posters, completions, .. } = sender;
         let drain = receiver.filter(|_| self.takes).map(|receiver| Drain::new(receiver, self.batch));
-        if Q::KEEPS && R::REPEATS && self.chain.repeats() {
-            let lists = Repeated::all(&mut outboxes, &request, &self.chain)?;
-            let stream = Stream::new(lists, &request, completions, self.chain, self.batch);
+        if self.chain.repeats()
+            && let Some(lists) = Repeated::all(&mut posters, &self.chain)
+        {
+            let stream = SendStream::new(lists?, completions, self.chain, self.batch);
             return follow(stream, drain, self.pace, self.watch);
         }
-        let stream = Stream::new(outboxes, &request, completions, self.chain, self.batch);
+        let stream = SendStream::new(posters, completions, self.chain, self.batch);
         follow(stream, drain, self.pace, self.watch)
     }
 }
 
-/// Sends all of a stream, and takes what comes meanwhile.
-fn follow<P: Posting<R>, C: Completions, R: Request>(
-    mut stream: Stream<'_, P, C, R>,
-    drain: Option<Drain<'_, C, impl Receiving>>,
-    pace: &Pace,
+/// Sends all of a stream, and receives the peer's messages at the same time.
+fn follow<P: Posting, C: Completions>(
+    mut stream: SendStream<'_, P, C>,
+    drain: Option<Drain<'_, C>>,
+    pace: &PhaseClock,
     watch: &mut Watch<'_>,
-) -> Result<Tally, Error> {
-    let mut window = Window::new(pace, watch.now());
+) -> Result<SendTotals, Error> {
+    let mut window = CountedWindow::new(pace, watch.now());
     match drain {
         None => {
             while !stream.is_done() {
@@ -92,8 +94,6 @@ fn follow<P: Posting<R>, C: Completions, R: Request>(
                 }
             }
         }
-        // No other code is made for what has no receives.
-        Some(_) if !R::TAKES_RECEIVES => unreachable!("nothing is received"),
         Some(mut drain) => {
             while !stream.is_done() {
                 match drain.turn()? + stream.turn()? {
@@ -109,75 +109,73 @@ fn follow<P: Posting<R>, C: Completions, R: Request>(
     Ok(window.close(stream.completed(), watch.now()))
 }
 
-/// What of a stream counts.
+/// The part of a stream that counts.
 #[derive(Debug)]
-pub(super) struct Window<'a> {
-    pace: &'a Pace,
-    phase: Phase,
-    /// When it began, and how many messages were completed then.
+pub(super) struct CountedWindow<'a> {
+    pace: &'a PhaseClock,
+    phase: TestPhase,
+    /// Its start, and the messages completed by then.
     begin: (u64, u64),
-    /// The same of its end.
+    /// Its end, and the messages completed by then.
     end: Option<(u64, u64)>,
 }
 
-impl<'a> Window<'a> {
-    pub(super) fn new(pace: &'a Pace, now: u64) -> Self {
+impl<'a> CountedWindow<'a> {
+    pub(super) fn new(pace: &'a PhaseClock, now: u64) -> Self {
         Self { pace, phase: pace.phase(), begin: (now, 0), end: None }
     }
 
-    /// Looks, after each turn, whether another phase has begun, so many messages being completed; whether it is the last one.
+    /// Checks for a new phase after each turn, with `completed` messages so far; returns whether
+    /// the test is over.
     #[inline(always)]
     pub(super) fn follow(&mut self, completed: u64, watch: &Watch<'_>) -> bool {
         self.pace.is_past(self.phase) && self.step(completed, watch.now())
     }
 
-    /// Whether what is completed now counts.
+    /// Whether messages that complete now count.
     #[inline(always)]
     pub(super) fn counts(&self) -> bool {
-        self.phase == Phase::Counted
+        self.phase == TestPhase::Counted
     }
 
     #[cold]
     fn step(&mut self, completed: u64, now: u64) -> bool {
         self.phase = self.pace.phase();
         match self.phase {
-            Phase::WarmUp => {}
-            Phase::Counted => self.begin = (now, completed),
-            // A phase may have passed between two looks.
-            Phase::CoolDown | Phase::Over => self.end = self.end.or(Some((now, completed))),
+            TestPhase::WarmUp => {}
+            TestPhase::Counted => self.begin = (now, completed),
+            // A phase may have passed between two checks.
+            TestPhase::CoolDown | TestPhase::Over => self.end = self.end.or(Some((now, completed))),
         }
-        self.phase == Phase::Over
+        self.phase == TestPhase::Over
     }
 
-    /// What there was in all, so many messages being completed.
-    pub(super) fn close(&self, sent: u64, now: u64) -> Tally {
+    /// The totals, with `completed` messages at the end.
+    pub(super) fn close(&self, sent: u64, now: u64) -> SendTotals {
         let (end, completed) = self.end.unwrap_or((now, sent));
         let (begin, before) = self.begin;
-        Tally { sent, counted: completed - before, begin, end }
+        SendTotals { sent, counted: completed - before, begin, end }
     }
 }
 
-/// Takes all messages of the peer that have not been taken.
+/// Receives all of the peer's remaining messages.
 #[derive(Debug)]
-pub(super) struct Take<'a, 'link> {
-    /// None is lost on the way.
+pub(super) struct ReceiveRun<'a, 'link> {
+    /// Whether the transport loses no message.
     pub(super) all_arrive: bool,
-    /// How many of this side's threads still measure: when none does any more, this ends, and another one follows.
+    /// The number of this side's threads that still measure: at 0 this loop ends, and another
+    /// follows.
     pub(super) measuring: Option<&'a AtomicU32>,
-    /// Completions taken at a time.
+    /// Completions per poll.
     pub(super) batch: u32,
     pub(super) watch: &'a mut Watch<'link>,
 }
 
-impl Job for Take<'_, '_> {
-    /// How many messages have been taken in all.
+impl MeasuredLoop for ReceiveRun<'_, '_> {
+    /// The number of messages received.
     type Outcome = u64;
 
-    fn run<Q: Sending, C: Completions, R: Request>(
-        self,
-        _: Sender<'_, Q, C, R>,
-        receiver: Option<Receiver<'_, C, impl Receiving>>,
-    ) -> Result<u64, Error> {
+    fn run<C: Completions>(self, _: Sender<'_, C>, receiver: Option<Receiver<'_, C>>) -> Result<u64, Error> {
         match receiver.map(|receiver| Drain::new(receiver, self.batch)) {
             Some(drain) => self.finish(drain),
             None => Ok(0),
@@ -185,15 +183,16 @@ impl Job for Take<'_, '_> {
     }
 }
 
-impl Take<'_, '_> {
-    /// Takes all that are still to come; if some may be lost, until the peer has sent all and nothing comes any more.
-    fn finish<C: Completions, R: Receiving>(self, mut drain: Drain<'_, C, R>) -> Result<u64, Error> {
+impl ReceiveRun<'_, '_> {
+    /// Receives all remaining messages. If some may be lost, it ends when the peer has sent all and
+    /// no more arrive.
+    fn finish<C: Completions>(self, mut drain: Drain<'_, C>) -> Result<u64, Error> {
         let Self { all_arrive, measuring, watch, batch: _ } = self;
         while drain.taken < drain.awaited {
             if drain.turn()? == 0 {
                 watch.idle(|sleeper| sleeper.rest(drain.completions))?;
                 let is_over = !all_arrive && watch.peer_is_done();
-                // What the others did is joined with their threads: nothing else is told by the number.
+                // Joining the threads orders their work; the number orders nothing else.
                 if is_over || measuring.is_some_and(|threads| threads.load(Ordering::Relaxed) == 0) {
                     break;
                 }
@@ -203,27 +202,26 @@ impl Take<'_, '_> {
     }
 }
 
-/// What posts a queue pair's messages.
-trait Posting<R> {
+/// Posts a queue pair's messages, in either of two ways.
+trait Posting {
     /// Posts the next list.
-    fn post(&mut self, request: &R, chain: &mut Chain) -> Result<(), PostSendError>;
+    fn post(&mut self, chain: &mut Chain) -> Result<(), PostSendError>;
 
-    /// How many messages are completed with this one, which so many were before.
+    /// The number of completed messages after this completion, if it was `before` until now.
     fn completed(&self, before: u64, tag: Tag) -> u64;
 
-    /// How many messages were posted before the first one that failed of those that were not completed.
+    /// The number of messages posted before the first failed one of those not completed.
     fn failed(&self, before: u64, number: u64) -> u64;
 }
 
 /// Builds each list.
-impl<Q: Sending, R: Request> Posting<R> for Outbox<'_, Q> {
+impl Posting for Box<dyn SendPoster + '_> {
     #[inline(always)]
-    fn post(&mut self, request: &R, chain: &mut Chain) -> Result<(), PostSendError> {
-        chain.begin_list();
-        Outbox::post(self, request, chain.list, || chain.next())
+    fn post(&mut self, chain: &mut Chain) -> Result<(), PostSendError> {
+        self.post_list(chain)
     }
 
-    /// A completion is that of all messages before it, too.
+    /// A completion covers all messages before it, too.
     #[inline(always)]
     fn completed(&self, _: u64, tag: Tag) -> u64 {
         tag.number() + 1
@@ -234,34 +232,35 @@ impl<Q: Sending, R: Request> Posting<R> for Outbox<'_, Q> {
     }
 }
 
-/// Posts one list again and again, as perftest does: its requests have their places in it for numbers.
+/// Posts one prepared list repeatedly, as perftest does: a request's number is its position in the
+/// list.
 #[derive(Debug)]
-struct Repeated<L> {
-    list: L,
+struct Repeated<'queue> {
+    list: PreparedSendList<'queue>,
     length: u64,
-    /// Messages of a completion.
+    /// Messages per completion.
     interval: u64,
 }
 
-impl<'queue, L> Repeated<L> {
-    /// Of all queue pairs.
-    fn all<Q: Sending<Prepared<'queue> = L>>(
-        outboxes: &'queue mut [Outbox<'_, Q>],
-        request: &'queue impl Request,
+impl<'queue> Repeated<'queue> {
+    /// Prepares a list for each queue pair, if the queues support that and the messages are alike.
+    fn all(
+        posters: &'queue mut [Box<dyn SendPoster + '_>],
         chain: &Chain,
-    ) -> Result<Vec<Self>, PostSendError> {
+    ) -> Option<Result<Vec<Self>, PostSendError>> {
         let (length, interval) = (u64::from(chain.list), chain.interval());
-        let prepare = |outbox: &'queue mut Outbox<'_, Q>| {
+        let prepare = |poster: &'queue mut Box<dyn SendPoster + '_>| {
             let mut chain = chain.clone();
-            Ok(Self { list: outbox.prepare(request, chain.list, || chain.next())?, length, interval })
+            let list = poster.prepare(chain.list, &mut || chain.next())?;
+            Some(list.map(|list| Self { list, length, interval }))
         };
-        outboxes.iter_mut().map(prepare).collect()
+        posters.iter_mut().map(prepare).collect()
     }
 }
 
-impl<L: Prepared, R> Posting<R> for Repeated<L> {
+impl Posting for Repeated<'_> {
     #[inline(always)]
-    fn post(&mut self, _: &R, chain: &mut Chain) -> Result<(), PostSendError> {
+    fn post(&mut self, chain: &mut Chain) -> Result<(), PostSendError> {
         chain.pass_list();
         self.list.post()
     }
@@ -271,56 +270,55 @@ impl<L: Prepared, R> Posting<R> for Repeated<L> {
         before + self.interval
     }
 
-    /// No interval is longer than the list, so that the place tells which one it was.
+    /// No interval is longer than the list, so the position identifies it.
     fn failed(&self, before: u64, place: u64) -> u64 {
         at_place(before, place, self.length)
     }
 }
 
-/// The first message, from this one on, that has this place in lists of this length.
+/// The first message, from `first` on, with this position in lists of this length.
 fn at_place(first: u64, place: u64, length: u64) -> u64 {
     first + (place + length - first % length) % length
 }
 
 /// A queue pair's part of a stream.
 #[derive(Debug)]
-struct Lane<P> {
+struct PairProgress<P> {
     posting: P,
     chain: Chain,
     completed: u64,
 }
 
-/// What is sent by all queue pairs, in turn.
+/// The messages that all queue pairs send, in turn.
 #[derive(Debug)]
-struct Stream<'a, P, C, R> {
-    lanes: Vec<Lane<P>>,
-    request: &'a R,
+struct SendStream<'a, P, C> {
+    pairs: Vec<PairProgress<P>>,
     completions: &'a mut C,
     batch: u32,
-    /// Messages of all queue pairs in all, and those that are not completed yet.
+    /// All messages of all queue pairs, and those that have not completed.
     all: u64,
     left: u64,
 }
 
-impl<'a, P: Posting<R>, C: Completions, R: Request> Stream<'a, P, C, R> {
-    fn new(posting: Vec<P>, request: &'a R, completions: &'a mut C, chain: Chain, batch: u32) -> Self {
+impl<'a, P: Posting, C: Completions> SendStream<'a, P, C> {
+    fn new(posting: Vec<P>, completions: &'a mut C, chain: Chain, batch: u32) -> Self {
         let all = chain.iterations * posting.len() as u64;
-        let lane = |posting| Lane { posting, chain: chain.clone(), completed: 0 };
-        Self { lanes: posting.into_iter().map(lane).collect(), request, completions, batch, all, left: all }
+        let pair = |posting| PairProgress { posting, chain: chain.clone(), completed: 0 };
+        Self { pairs: posting.into_iter().map(pair).collect(), completions, batch, all, left: all }
     }
 
-    /// Messages that are completed.
+    /// The number of completed messages.
     #[inline(always)]
     fn completed(&self) -> u64 {
         self.all - self.left
     }
 
-    /// Posts no more than it takes to complete what was posted.
+    /// Stops posting, except for messages that complete those already posted.
     #[cold]
     fn stop(&mut self) {
         let completed = self.completed();
-        self.lanes.iter_mut().for_each(|lane| lane.chain.stop());
-        self.all = self.lanes.iter().map(|lane| lane.chain.iterations).sum();
+        self.pairs.iter_mut().for_each(|pair| pair.chain.stop());
+        self.all = self.pairs.iter().map(|pair| pair.chain.iterations).sum();
         self.left = self.all - completed;
     }
 
@@ -329,35 +327,35 @@ impl<'a, P: Posting<R>, C: Completions, R: Request> Stream<'a, P, C, R> {
         self.left == 0
     }
 
-    /// Fills the queues, and takes completions once; how many there were.
+    /// Fills the queues, and polls once; returns the number of completions.
     #[inline(always)]
     fn turn(&mut self) -> Result<u32, Error> {
-        let Self { lanes, request, completions, batch, left, .. } = self;
-        for Lane { posting, chain, completed } in &mut *lanes {
+        let Self { pairs, completions, batch, left, .. } = self;
+        for PairProgress { posting, chain, completed } in &mut *pairs {
             let end = chain.end(*completed);
             while chain.posted < end {
-                posting.post(request, chain)?;
+                posting.post(chain)?;
             }
         }
         let taken = completions.poll(*batch, |tag: Tag| {
-            if let Some(lane) = lanes.get_mut(tag.pair()) {
-                let completed = lane.posting.completed(lane.completed, tag);
-                *left = left.saturating_sub(completed - lane.completed);
-                lane.completed = completed;
+            if let Some(pair) = pairs.get_mut(tag.pair()) {
+                let completed = pair.posting.completed(pair.completed, tag);
+                *left = left.saturating_sub(completed - pair.completed);
+                pair.completed = completed;
             }
             Ok(())
         });
-        taken.map_err(|error| failed(lanes, error))
+        taken.map_err(|error| failed(pairs, error))
     }
 }
 
-/// A message failed: says which one it was of all.
+/// Adds the failed message's number to the error.
 #[cold]
-fn failed<P: Posting<R>, R>(lanes: &[Lane<P>], error: Error) -> Error {
+fn failed<P: Posting>(pairs: &[PairProgress<P>], error: Error) -> Error {
     match error {
         Error::Completion(mut error) => {
-            if let Some(lane) = lanes.get(error.pair) {
-                error.wr_id = lane.posting.failed(lane.completed, error.wr_id);
+            if let Some(pair) = pairs.get(error.pair) {
+                error.wr_id = pair.posting.failed(pair.completed, error.wr_id);
             }
             Error::Completion(error)
         }
@@ -365,29 +363,29 @@ fn failed<P: Posting<R>, R>(lanes: &[Lane<P>], error: Error) -> Error {
     }
 }
 
-/// What all queue pairs receive; from a shared queue as if it were one's.
+/// The messages that all queue pairs receive; a shared queue counts as one.
 #[derive(Debug)]
-struct Drain<'a, C, R> {
-    inboxes: Vec<Inbox<'a, R>>,
+struct Drain<'a, C> {
+    posters: Vec<ReceivePoster<'a>>,
     completions: &'a mut C,
     batch: u32,
     taken: u64,
     awaited: u64,
 }
 
-impl<'a, C: Completions, R: Receiving> Drain<'a, C, R> {
-    fn new(Receiver { inboxes, completions }: Receiver<'a, C, R>, batch: u32) -> Self {
-        let sum = |of: fn(&Receives) -> u64| inboxes.iter().map(|inbox| of(inbox.receives)).sum();
+impl<'a, C: Completions> Drain<'a, C> {
+    fn new(Receiver { posters, completions }: Receiver<'a, C>, batch: u32) -> Self {
+        let sum = |of: fn(&ReceiveState) -> u64| posters.iter().map(|poster| of(poster.receives)).sum();
         let (taken, awaited) = (sum(|receives| receives.taken), sum(|receives| receives.awaited));
-        Self { inboxes, completions, batch, taken, awaited }
+        Self { posters, completions, batch, taken, awaited }
     }
 
-    /// Takes completions once, and posts a receive for each; how many there were.
+    /// Polls once, and posts a receive for each message; returns the number of completions.
     #[inline(always)]
     fn turn(&mut self) -> Result<u32, Error> {
-        let Self { inboxes, completions, batch, taken, .. } = self;
-        let now = completions.poll(*batch, |tag: Tag| match inboxes.get_mut(tag.pair()) {
-            Some(inbox) => Ok(inbox.take()?),
+        let Self { posters, completions, batch, taken, .. } = self;
+        let now = completions.poll(*batch, |tag: Tag| match posters.get_mut(tag.pair()) {
+            Some(poster) => Ok(poster.take()?),
             None => Ok(()),
         })?;
         *taken += u64::from(now);
@@ -407,10 +405,10 @@ mod tests {
 
     #[test]
     fn threads_together_take_from_the_first_post_to_the_last_completion() {
-        let one = Tally { sent: 10, counted: 8, begin: 100, end: 300 };
-        let other = Tally { sent: 5, counted: 5, begin: 150, end: 400 };
-        let both = Tally { sent: 15, counted: 13, begin: 100, end: 400 };
+        let one = SendTotals { sent: 10, counted: 8, begin: 100, end: 300 };
+        let other = SendTotals { sent: 5, counted: 5, begin: 150, end: 400 };
+        let both = SendTotals { sent: 15, counted: 13, begin: 100, end: 400 };
         assert_eq!((one.with(other), other.with(one), both.ticks()), (both, both, 300));
-        assert_eq!(Tally { begin: 7, end: 6, ..one }.ticks(), 0);
+        assert_eq!(SendTotals { begin: 7, end: 6, ..one }.ticks(), 0);
     }
 }

@@ -1,10 +1,10 @@
 //! The order in which a queue pair's messages are posted.
 
-use super::post::Message;
+use super::post::PostItem;
 use crate::buffers::Cycle;
 use crate::plan::TestPlan;
 
-/// The order of messages: which are posted together, which ask for a completion, and where they lie.
+/// The order of messages: which of them share a doorbell, which are signaled, and where they lie.
 #[derive(Clone, Debug)]
 pub(super) struct Chain {
     pub(super) iterations: u64,
@@ -13,12 +13,12 @@ pub(super) struct Chain {
     interval: u64,
     cycle: Cycle,
     pub(super) posted: u64,
-    /// The number of the next message that asks for a completion.
+    /// The number of the next signaled message.
     signal: u64,
 }
 
 impl Chain {
-    /// The order that the plan asks for.
+    /// The order that the plan describes.
     pub(super) fn new(test: &TestPlan, cycle: Cycle) -> Self {
         let interval = u64::from(test.completion_interval());
         let (iterations, depth) = (test.most_messages(), u64::from(test.depth()));
@@ -26,25 +26,26 @@ impl Chain {
         Self { iterations, depth, list: test.post_list, interval, cycle, posted: 0, signal }
     }
 
-    /// Ends as soon as what was posted is completed: with the message that completes it.
+    /// Ends the chain early, with the message whose completion covers all posted ones.
     pub(super) fn stop(&mut self) {
         self.iterations = self.posted.next_multiple_of(self.interval);
     }
 
-    /// How many messages may have been posted before a list begins, so many being completed.
+    /// The number of messages that may have been posted before a list begins, with `completed`
+    /// messages so far.
     #[inline]
     pub(super) fn end(&self, completed: u64) -> u64 {
         (completed + self.depth + 1).saturating_sub(u64::from(self.list)).min(self.iterations)
     }
 
-    /// Whether all lists ask for the same completions: each for those of whole intervals.
+    /// Whether all lists are alike: each consists of whole intervals.
     pub(super) fn repeats(&self) -> bool {
         self.list > 1
             && u64::from(self.list).is_multiple_of(self.interval)
             && self.iterations.is_multiple_of(self.list.into())
     }
 
-    /// Messages of a completion.
+    /// Messages per completion.
     pub(super) fn interval(&self) -> u64 {
         self.interval
     }
@@ -55,7 +56,7 @@ impl Chain {
         self.posted += u64::from(self.list);
     }
 
-    /// Begins a list: each list moves through the same memory, as perftest's chains do.
+    /// Begins a list. Each list passes through the same memory, like perftest's.
     #[inline]
     pub(super) fn begin_list(&mut self) {
         if self.list > 1 {
@@ -63,16 +64,16 @@ impl Chain {
         }
     }
 
-    /// The next message. The last of an interval asks for a completion, and so does the last of all.
+    /// The next message. The last message of an interval is signaled, and so is the very last one.
     #[inline]
-    pub(super) fn next(&mut self) -> Message {
+    pub(super) fn next(&mut self) -> PostItem {
         let number = self.posted;
         self.posted += 1;
         let signaled = number == self.signal;
         if signaled {
             self.signal = (number + self.interval).min(self.iterations - 1);
         }
-        Message { number, signaled, offset: self.cycle.advance() }
+        PostItem { number, signaled, offset: self.cycle.advance() }
     }
 }
 
@@ -81,17 +82,18 @@ mod tests {
     use super::*;
     use crate::buffers::BufferLayout;
     use crate::cli;
-    use crate::plan::Plan;
+    use crate::plan::RunPlan;
 
     fn chain(flags: &str) -> Chain {
         let words = format!("stride-perf write bw {flags}");
-        let test = Plan::new(cli::parse(words.split_whitespace()).unwrap()).unwrap().test;
+        let test = RunPlan::new(cli::parse(words.split_whitespace()).unwrap()).unwrap().test;
         let size = test.sizes.largest();
         Chain::new(&test, BufferLayout::new(size, 1).cycle(size))
     }
 
-    /// Runs a chain against a device that completes everything at once; the messages, list by list.
-    fn lists(mut chain: Chain) -> Vec<Vec<Message>> {
+    /// Runs a chain against a device that completes everything at once; returns the messages list
+    /// by list.
+    fn lists(mut chain: Chain) -> Vec<Vec<PostItem>> {
         let (mut completed, mut lists) = (0, Vec::new());
         while completed < chain.iterations {
             let mut signaled = None;
@@ -140,7 +142,7 @@ mod tests {
             let mut list = || {
                 chain.begin_list();
                 let begin = chain.posted;
-                let relative = |message: Message| Message { number: message.number - begin, ..message };
+                let relative = |message: PostItem| PostItem { number: message.number - begin, ..message };
                 (0..chain.list).map(|_| relative(chain.next())).collect::<Vec<_>>()
             };
             let first = list();
@@ -168,7 +170,7 @@ mod tests {
                     if chain.posted >= stop_at && chain.iterations > 1000 {
                         chain.stop();
                     }
-                    completed = last.map_or(completed, |message: Message| message.number + 1);
+                    completed = last.map_or(completed, |message: PostItem| message.number + 1);
                 }
                 assert_eq!(chain.posted, completed, "{flags} {stop_at}");
             }

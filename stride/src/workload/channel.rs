@@ -1,122 +1,122 @@
-//! Connected queue pairs and both sides' memory, and what is done with them.
+//! A test channel: connected queue pairs, their completion queues, and both sides' memory.
+
+use std::cell::Cell;
 
 use sideway::ibverbs::address_handle::AddressHandle;
 use sideway::ibverbs::completion::{BasicCompletionQueue, ExtendedCompletionQueue};
-use sideway::ibverbs::queue_pair::{
-    BasicSendQueue, ExtendedSendQueue, GenericQueuePair, GenericSendQueue, QueuePair, ReceiveQueue,
-};
+use sideway::ibverbs::queue_pair::{GenericQueuePair, GenericSendQueue, QueuePair};
 use sideway::ibverbs::srq::SharedReceiveQueue;
 
 use super::Completions;
-use super::completion::OfKind;
-use super::post::{Inbox, Outbox, Receives, Receiving, Sending, Tag};
+use super::completion::TypedCompletionQueue;
+use super::post::{ReceivePoster, ReceiveState, ReceiveTarget, SendPoster, Tag, VerbPoster};
 use super::request::{
-    CompareSwap, Extent, FetchAdd, Fetches, Gathered, Incoming, Inline, Mixed, Outgoing, Pieces, Place, Read,
-    Registered, Request, Scatters, Send, SendImm, SendImmTo, SendTo, Sends, ToQueue, Write, WriteImm,
+    CompareSwap, Extent, FetchAdd, MessageLocation, MessagePieces, Payload, Read, ReadsAndWrites, Send,
+    SendImm, SendImmTo, SendTo, ToQueue, Verb, Write, WriteImm,
 };
-use super::xrc::Receivers;
+use super::xrc::XrcReceivers;
 use crate::buffers::{BufferLayout, Cycle, Flag};
 use crate::error::Error;
-use crate::memory::Memory;
-use crate::plan::{Measure, Mix, Operation, TestPlan};
+use crate::memory::TestMemory;
+use crate::plan::{Measure, TestOperation, TestPlan};
 
-/// A queue pair of a channel.
+/// A connected queue pair.
 #[derive(Debug)]
-pub(super) struct Pair {
+pub(super) struct ConnectedPair {
     pub(super) queue_pair: GenericQueuePair,
-    /// Where the first message lies.
-    pub(super) place: Place,
+    /// The first message's location.
+    pub(super) location: MessageLocation,
 }
 
 /// The queue pairs of a side.
 #[derive(Debug)]
-pub(super) struct Connected {
-    pub(super) pairs: Vec<Pair>,
-    /// What the peer's send to, if connections are extended.
-    pub(super) targets: Option<Receivers>,
-    /// What they take their receives from, if they share it.
+pub(super) struct ConnectedPairs {
+    pub(super) pairs: Vec<ConnectedPair>,
+    /// The targets of the peer's requests, if connections are extended.
+    pub(super) targets: Option<XrcReceivers>,
+    /// The shared receive queue, if the queue pairs use one.
     pub(super) srq: Option<SharedReceiveQueue>,
-    /// Where datagrams go: all to one port.
+    /// The address of datagrams, which all go to one port.
     pub(super) address: Option<AddressHandle>,
 }
 
-/// Where all queue pairs of a channel complete: what they send, and what they receive if they do.
+/// The completion queues of all queue pairs: for sends, and for receives if the test has any.
 #[derive(Debug)]
-pub(super) struct Ends<C> {
-    pub(super) sent: OfKind<C>,
-    pub(super) received: Option<OfKind<C>>,
+pub(super) struct CompletionQueues<C> {
+    pub(super) sent: TypedCompletionQueue<C>,
+    pub(super) received: Option<TypedCompletionQueue<C>>,
 }
 
-/// The same, of either flavour.
+/// Completion queues of either flavour.
 #[derive(Debug)]
-pub(super) enum GenericEnds {
-    Basic(Ends<BasicCompletionQueue>),
-    Extended(Ends<ExtendedCompletionQueue>),
+pub(super) enum GenericCompletionQueues {
+    Basic(CompletionQueues<BasicCompletionQueue>),
+    Extended(CompletionQueues<ExtendedCompletionQueue>),
 }
 
-/// Connected queue pairs, their completions, and both sides' memory.
+/// Connected queue pairs, their completion queues, and both sides' memory.
 #[derive(Debug)]
-pub(super) struct Channel {
-    // Before the memory: see the head of `request`.
-    pairs: Vec<Pair>,
-    targets: Option<Receivers>,
-    /// What they take their receives from, if they share it.
+pub(super) struct TestChannel {
+    // Fields drop in order: queue pairs go before their memory (head of `request`).
+    pairs: Vec<ConnectedPair>,
+    targets: Option<XrcReceivers>,
+    /// The shared receive queue, if the queue pairs use one.
     srq: Option<SharedReceiveQueue>,
-    /// Where datagrams go: all to one port.
+    /// The address of datagrams, which all go to one port.
     address: Option<AddressHandle>,
-    ends: GenericEnds,
-    memory: Memory,
+    ends: GenericCompletionQueues,
+    memory: TestMemory,
     layout: BufferLayout,
-    operation: Operation,
-    /// Of a request that sends or reads.
+    operation: TestOperation,
+    /// Scatter-gather entries of a request.
     entries: u32,
-    receives: Vec<Receives>,
-    /// perftest's operands, unless their effect is looked at.
+    receives: Vec<ReceiveState>,
+    /// perftest's operands, unless the test validates the effect.
     swap: CompareSwap,
     size: u32,
-    /// The message, if it is copied into the work request.
+    /// The message, if it is sent inline.
     inline: Option<Vec<u8>>,
     inline_size: u32,
 }
 
-/// What sends a test's messages.
+/// The sending part of a channel.
 #[derive(Debug)]
-pub(super) struct Sender<'a, Q, C, R> {
-    pub(super) outboxes: Vec<Outbox<'a, Q>>,
-    pub(super) request: R,
+pub(super) struct Sender<'a, C> {
+    /// One for each queue pair.
+    pub(super) posters: Vec<Box<dyn SendPoster + 'a>>,
     pub(super) completions: &'a mut C,
     /// The last byte of the first message that the peer writes here.
     pub(super) arrival: Flag<'a>,
 }
 
-/// What receives the peer's.
+/// The receiving part of a channel.
 #[derive(Debug)]
-pub(super) struct Receiver<'a, C, R> {
-    pub(super) inboxes: Vec<Inbox<'a, R>>,
+pub(super) struct Receiver<'a, C> {
+    pub(super) posters: Vec<ReceivePoster<'a>>,
     pub(super) completions: &'a mut C,
 }
 
-/// What is done with a channel, whichever calls it posts and polls with, and wherever its messages come from.
+/// A loop that moves messages over a channel.
 ///
-/// All of that is asked once, before the loop that is measured: what it does for each message is compiled for that.
-pub(super) trait Job {
-    /// What comes of it.
+/// It is compiled for each flavour of completion queues. The post function is chosen once, before the loop: [`SendPoster`].
+pub(super) trait MeasuredLoop {
+    /// The loop's result.
     type Outcome;
 
-    /// Does it.
-    fn run<Q: Sending, C: Completions, R: Request>(
+    fn run<C: Completions>(
         self,
-        sender: Sender<'_, Q, C, R>,
-        receiver: Option<Receiver<'_, C, impl Receiving>>,
+        sender: Sender<'_, C>,
+        receiver: Option<Receiver<'_, C>>,
     ) -> Result<Self::Outcome, Error>;
 }
 
-impl Channel {
-    /// A channel for messages of no bytes yet; messages of up to `inline_size` are copied into the request.
+impl TestChannel {
+    /// Makes a channel for empty messages; messages of up to `inline_size` bytes will be sent
+    /// inline.
     pub(super) fn new(
-        Connected { pairs, targets, srq, address }: Connected,
-        ends: GenericEnds,
-        memory: Memory,
+        ConnectedPairs { pairs, targets, srq, address }: ConnectedPairs,
+        ends: GenericCompletionQueues,
+        memory: TestMemory,
         layout: BufferLayout,
         test: &TestPlan,
         inline_size: u32,
@@ -139,24 +139,24 @@ impl Channel {
         }
     }
 
-    /// Makes messages this long from now on. `byte` says each byte of those that are copied into the request.
+    /// Sets the message size. `byte` gives each byte of messages that are sent inline.
     pub(super) fn resize(&mut self, size: u32, byte: impl FnMut(u64) -> u8) {
         self.size = size;
         let inline = size > 0 && size <= self.inline_size;
         self.inline = inline.then(|| (0..u64::from(size)).map(byte).collect());
     }
 
-    /// The memory.
-    pub(super) fn memory(&self) -> &Memory {
+    /// The registered memory.
+    pub(super) fn memory(&self) -> &TestMemory {
         &self.memory
     }
 
-    /// Has a compare and swap expect and put these numbers.
+    /// Sets the operands of compare and swap.
     pub(super) fn set_swap(&mut self, compare: u64, swap: u64) {
         self.swap = CompareSwap { compare, swap };
     }
 
-    /// How many messages of the last size were received.
+    /// The number of messages received of the current size.
     pub(super) fn taken(&self) -> u64 {
         self.receives.iter().map(|receives| receives.taken).sum()
     }
@@ -166,8 +166,8 @@ impl Channel {
         self.memory.flag(offset)
     }
 
-    /// Posts the first receives of a test that takes them. What is left of those before, where messages were lost or a test
-    /// ended in time, is used first: all receives are alike then.
+    /// Posts the first receives of a test that consumes them. Receives that remain after lost
+    /// messages or a timed test are used first, because all receives are alike then.
     pub(super) fn prepare_receives(&mut self, test: &TestPlan) -> Result<(), Error> {
         let (lkey, start) = (self.memory.lkey(), self.memory.address());
         let (cycle, length) = receives(test, self.layout, self.size.into());
@@ -175,7 +175,7 @@ impl Channel {
         self.receives.clear();
         for index in 0..test.receive_queues() as usize {
             let left = left.get(index).copied().unwrap_or(0);
-            self.receives.push(Receives {
+            self.receives.push(ReceiveState {
                 lkey,
                 address: start + self.layout.receive_offset(index),
                 length: length as u32,
@@ -189,78 +189,79 @@ impl Channel {
             });
             let receives = &mut self.receives[index];
             let first = u64::from(test.receive_depth()).saturating_sub(left);
-            match &mut self.srq {
-                Some(queue) => Inbox { queue, receives }.post(first)?,
-                None => Inbox { queue: self.pairs[index].queue_pair.split().1, receives }.post(first)?,
-            }
+            let queue = match &mut self.srq {
+                Some(queue) => ReceiveTarget::Shared(queue),
+                None => ReceiveTarget::Own(self.pairs[index].queue_pair.split().1),
+            };
+            ReceivePoster { queue, receives }.post(first)?;
         }
         Ok(())
     }
 
-    /// Does a job, with the calls that this channel posts and polls with.
-    pub(super) fn run<J: Job>(&mut self, job: J) -> Result<J::Outcome, Error> {
-        let Self {
-            pairs,
-            targets,
-            srq,
-            address,
-            ends,
-            memory,
-            layout,
-            operation,
-            entries,
-            receives,
-            swap,
-            size,
-            inline,
-            ..
-        } = self;
-        let (mut basic, mut extended, mut own) = (Vec::new(), Vec::new(), Vec::new());
-        let mut receives = receives.iter_mut();
-        for (index, Pair { queue_pair, place }) in pairs.iter_mut().enumerate() {
-            let (place, tag) = (*place, Tag::of_pair(index));
-            let (send, queue) = queue_pair.split();
-            match send {
-                GenericSendQueue::Basic(queue) => basic.push(Outbox { queue, place, tag }),
-                GenericSendQueue::Extended(queue) => extended.push(Outbox { queue, place, tag }),
-            }
-            if srq.is_none() {
-                own.extend(receives.next().map(|receives| Inbox { queue, receives }));
-            }
-        }
-        let arrival = memory.flag(layout.receive_offset(0) + u64::from(*size) - 1);
-        let bytes = Bytes {
-            operation: *operation,
-            entries: *entries,
+    /// Runs a loop with the post and poll functions of this channel.
+    pub(super) fn run<L: MeasuredLoop>(&mut self, measured: L) -> Result<L::Outcome, Error> {
+        let Self { pairs, targets, srq, address, ends, memory, layout, receives, inline, .. } = self;
+        let message = Message {
+            operation: self.operation,
             to: match (address, targets) {
                 (Some(address), _) => To::Address(address),
                 (None, Some(_)) => To::Queue,
                 (None, None) => To::Peer,
             },
-            memory,
-            swap: *swap,
-            size: *size,
-            inline: inline.as_deref_mut(),
+            swap: self.swap,
+            payload: match inline {
+                Some(bytes) if !self.operation.fetches() => {
+                    Payload::Inline(Cell::from_mut(&mut bytes[..]).as_slice_of_cells())
+                }
+                _ if self.entries > 1 => {
+                    Payload::Pieces(MessagePieces::new(memory.lkey(), self.size, self.entries))
+                }
+                _ => Payload::Entry(Extent::new(memory.lkey(), self.size)),
+            },
+            last: memory.flag(u64::from(self.size) - 1),
         };
-        let senders = Senders { basic, extended };
-        match srq {
-            None => bytes.choose(senders, own, arrival, ends, job),
-            Some(queue) => {
-                let shared = receives.next().map(|receives| Inbox { queue, receives });
-                bytes.choose(senders, shared.into_iter().collect(), arrival, ends, job)
+        let mut receives = receives.iter_mut();
+        let (mut senders, mut receivers) = (Vec::new(), Vec::new());
+        for (index, ConnectedPair { queue_pair, location }) in pairs.iter_mut().enumerate() {
+            let (send, queue) = queue_pair.split();
+            senders.push(message.poster(send, *location, Tag::of_pair(index)));
+            if srq.is_none() {
+                let queue = ReceiveTarget::Own(queue);
+                receivers.extend(receives.next().map(|receives| ReceivePoster { queue, receives }));
             }
+        }
+        if let Some(queue) = srq {
+            let queue = ReceiveTarget::Shared(queue);
+            receivers.extend(receives.next().map(|receives| ReceivePoster { queue, receives }));
+        }
+        let arrival = memory.flag(layout.receive_offset(0) + u64::from(self.size) - 1);
+        match ends {
+            GenericCompletionQueues::Basic(queues) => queues.run(senders, receivers, arrival, measured),
+            GenericCompletionQueues::Extended(queues) => queues.run(senders, receivers, arrival, measured),
         }
     }
 }
 
-/// What sends, of either flavour: all queue pairs of a channel are of one.
-struct Senders<'a> {
-    basic: Vec<Outbox<'a, BasicSendQueue>>,
-    extended: Vec<Outbox<'a, ExtendedSendQueue>>,
+impl<C> CompletionQueues<C>
+where
+    TypedCompletionQueue<C>: Completions,
+{
+    fn run<'a, L: MeasuredLoop>(
+        &'a mut self,
+        senders: Vec<Box<dyn SendPoster + 'a>>,
+        receivers: Vec<ReceivePoster<'a>>,
+        arrival: Flag<'a>,
+        measured: L,
+    ) -> Result<L::Outcome, Error> {
+        let Self { sent, received } = self;
+        let receiver = received.as_mut().map(|completions| Receiver { posters: receivers, completions });
+        measured.run(Sender { posters: senders, completions: sent, arrival }, receiver)
+    }
 }
 
-/// How receives move through the memory, and how long they are: as the messages of this size, or of any where receives may
-/// be left of those before. Messages of a latency test all come to one place, as perftest's do.
+/// The path of receives through the memory, and their length. The length covers this size only, or
+/// every size if receives may remain from earlier ones. Messages of a latency test all arrive at
+/// one location, like perftest's.
 pub(super) fn receives(test: &TestPlan, layout: BufferLayout, size: u64) -> (Cycle, u64) {
     let size =
         if test.connection.is_reliable() && !test.ends_in_time() { size } else { test.sizes.largest() };
@@ -269,167 +270,80 @@ pub(super) fn receives(test: &TestPlan, layout: BufferLayout, size: u64) -> (Cyc
     (if matches!(test.measure, Measure::Latency(_)) { cycle.still() } else { cycle }, length)
 }
 
-/// Where messages go.
+/// The destination of messages.
 #[derive(Clone, Copy)]
 enum To<'a> {
-    /// To the connected peer.
+    /// The connected peer.
     Peer,
-    /// To this address, as datagrams.
+    /// This address, for datagrams.
     Address(&'a AddressHandle),
-    /// To a shared receive queue of the peer's.
+    /// A shared receive queue of the peer.
     Queue,
 }
 
-/// What a channel's messages are.
-struct Bytes<'a> {
-    operation: Operation,
-    entries: u32,
+/// The content and destination of a channel's messages.
+#[derive(Clone, Copy)]
+struct Message<'a> {
+    operation: TestOperation,
     to: To<'a>,
-    memory: &'a Memory,
     swap: CompareSwap,
-    size: u32,
-    inline: Option<&'a mut [u8]>,
+    payload: Payload<'a>,
+    /// The last byte of the first message in registered memory.
+    last: Flag<'a>,
 }
 
-impl Bytes<'_> {
-    fn choose<'a, R: Receiving, J: Job>(
+impl<'a> Message<'a> {
+    /// Chooses the post function of a queue pair.
+    fn poster(
         self,
-        senders: Senders<'a>,
-        inboxes: Vec<Inbox<'a, R>>,
-        arrival: Flag<'a>,
-        ends: &'a mut GenericEnds,
-        job: J,
-    ) -> Result<J::Outcome, Error> {
-        let Senders { basic, extended } = senders;
-        match (ends, extended.is_empty()) {
-            (GenericEnds::Basic(ends), true) => self.run(basic, inboxes, arrival, ends, job),
-            (GenericEnds::Basic(ends), false) => self.run(extended, inboxes, arrival, ends, job),
-            (GenericEnds::Extended(ends), true) => self.run(basic, inboxes, arrival, ends, job),
-            (GenericEnds::Extended(ends), false) => self.run(extended, inboxes, arrival, ends, job),
-        }
-    }
-
-    fn run<'a, Q: Sending, C, R: Receiving, J: Job>(
-        self,
-        outboxes: Vec<Outbox<'a, Q>>,
-        inboxes: Vec<Inbox<'a, R>>,
-        arrival: Flag<'a>,
-        ends: &'a mut Ends<C>,
-        job: J,
-    ) -> Result<J::Outcome, Error>
-    where
-        OfKind<C>: Completions,
-    {
-        let Ends { sent, received } = ends;
-        let receiver = received.as_mut().map(|completions| Receiver { inboxes, completions });
-        let parts = Parts { outboxes, completions: sent, arrival, receiver, job };
+        queue: &'a mut GenericSendQueue,
+        location: MessageLocation,
+        tag: Tag,
+    ) -> Box<dyn SendPoster + 'a> {
+        let post = Post { queue, location, tag, payload: self.payload, last: self.last };
         match (self.operation, self.to) {
-            (Operation::Write, To::Queue) => self.send(ToQueue(Write), parts.sending()),
-            (Operation::Write, _) => self.send(Write, parts.sending()),
-            (Operation::WriteImm, To::Queue) => self.send(ToQueue(WriteImm), parts),
-            (Operation::WriteImm, _) => self.send(WriteImm, parts),
-            (Operation::Send, To::Peer) => self.send(Send, parts),
-            (Operation::SendImm, To::Peer) => self.send(SendImm, parts),
-            (Operation::Send, To::Queue) => self.send(ToQueue(Send), parts),
-            (Operation::SendImm, To::Queue) => self.send(ToQueue(SendImm), parts),
-            (Operation::Send, To::Address(address)) => self.send(SendTo(address), parts),
-            (Operation::SendImm, To::Address(address)) => self.send(SendImmTo(address), parts),
-            (Operation::Read, to) if self.entries > 1 => self.scatter(to, parts.sending()),
-            (Operation::Read, to) => self.fetch(Read, to, parts.sending()),
-            (Operation::Mix(mix), To::Queue) => self.mix(mix, ToQueue(Read), ToQueue(Write), parts.sending()),
-            (Operation::Mix(mix), _) => self.mix(mix, Read, Write, parts.sending()),
-            (Operation::FetchAdd, to) => self.fetch(FetchAdd, to, parts.sending()),
-            (Operation::CompareSwap, to) => self.fetch(self.swap, to, parts.sending()),
-            (Operation::Messages(_) | Operation::Tcp, _) => unreachable!("they have no queue pairs"),
+            (TestOperation::Send, To::Address(address)) => post.with(SendTo(address)),
+            (TestOperation::SendImm, To::Address(address)) => post.with(SendImmTo(address)),
+            (TestOperation::Write, to) => post.over(Write, to),
+            (TestOperation::WriteImm, to) => post.over(WriteImm, to),
+            (TestOperation::Send, to) => post.over(Send, to),
+            (TestOperation::SendImm, to) => post.over(SendImm, to),
+            (TestOperation::Read, to) => post.over(Read, to),
+            (TestOperation::Mix(mix), to) => post.over(ReadsAndWrites::new(mix), to),
+            (TestOperation::FetchAdd, to) => post.over(FetchAdd, to),
+            (TestOperation::CompareSwap, to) => post.over(self.swap, to),
+            (TestOperation::Messages(_) | TestOperation::Tcp, _) => unreachable!("they have no queue pairs"),
         }
     }
+}
 
-    fn fetch<Q: Sending, C: Completions, R: Receiving, J: Job>(
-        &self,
-        verb: impl Incoming,
-        to: To<'_>,
-        parts: Parts<'_, Q, C, R, J>,
-    ) -> Result<J::Outcome, Error> {
-        let extent = Extent::new(self.memory.lkey(), self.size);
+/// The parameters of a post function, without the verb.
+struct Post<'a> {
+    queue: &'a mut GenericSendQueue,
+    location: MessageLocation,
+    tag: Tag,
+    payload: Payload<'a>,
+    last: Flag<'a>,
+}
+
+impl<'a> Post<'a> {
+    /// Adds the verb, for the connected peer or for its shared receive queue.
+    fn over(self, verb: impl Verb + 'a, to: To<'_>) -> Box<dyn SendPoster + 'a> {
         match to {
-            To::Queue => parts.run(Fetches { verb: ToQueue(verb), extent }),
-            _ => parts.run(Fetches { verb, extent }),
+            To::Queue => self.with(ToQueue(verb)),
+            To::Peer | To::Address(_) => self.with(verb),
         }
     }
 
-    fn mix<Q: Sending, C: Completions, R: Receiving, J: Job>(
-        &self,
-        mix: Mix,
-        read: impl Incoming,
-        write: impl Outgoing,
-        parts: Parts<'_, Q, C, R, J>,
-    ) -> Result<J::Outcome, Error> {
-        let extent = Extent::new(self.memory.lkey(), self.size);
-        let last = self.memory.flag(u64::from(self.size) - 1);
-        if self.entries > 1 {
-            let pieces = Pieces::new(self.memory.lkey(), self.size, self.entries);
-            let write = Sends { verb: write, payload: Gathered { pieces, last } };
-            return parts.run(Mixed::new(mix, Scatters { verb: read, pieces }, write));
-        }
-        let write = Sends { verb: write, payload: Registered { extent, last } };
-        parts.run(Mixed::new(mix, Fetches { verb: read, extent }, write))
-    }
-
-    fn scatter<Q: Sending, C: Completions, R: Receiving, J: Job>(
-        &self,
-        to: To<'_>,
-        parts: Parts<'_, Q, C, R, J>,
-    ) -> Result<J::Outcome, Error> {
-        let pieces = Pieces::new(self.memory.lkey(), self.size, self.entries);
-        match to {
-            To::Queue => parts.run(Scatters { verb: ToQueue(Read), pieces }),
-            _ => parts.run(Scatters { verb: Read, pieces }),
-        }
-    }
-
-    fn send<Q: Sending, C: Completions, R: Receiving, J: Job>(
-        self,
-        verb: impl Outgoing,
-        parts: Parts<'_, Q, C, R, J>,
-    ) -> Result<J::Outcome, Error> {
-        match self.inline {
-            Some(bytes) => parts.run(Sends { verb, payload: Inline(bytes) }),
-            None if self.entries > 1 => {
-                let pieces = Pieces::new(self.memory.lkey(), self.size, self.entries);
-                let last = self.memory.flag(u64::from(self.size) - 1);
-                parts.run(Sends { verb, payload: Gathered { pieces, last } })
+    fn with(self, verb: impl Verb + 'a) -> Box<dyn SendPoster + 'a> {
+        let Self { queue, location, tag, payload, last } = self;
+        match queue {
+            GenericSendQueue::Basic(queue) => {
+                Box::new(VerbPoster { queue, location, tag, verb, payload, last })
             }
-            None => {
-                let last = self.memory.flag(u64::from(self.size) - 1);
-                parts.run(Sends {
-                    verb,
-                    payload: Registered { extent: Extent::new(self.memory.lkey(), self.size), last },
-                })
+            GenericSendQueue::Extended(queue) => {
+                Box::new(VerbPoster { queue, location, tag, verb, payload, last })
             }
         }
-    }
-}
-
-/// All that a job needs but the request.
-struct Parts<'a, Q, C, R, J> {
-    outboxes: Vec<Outbox<'a, Q>>,
-    completions: &'a mut C,
-    arrival: Flag<'a>,
-    receiver: Option<Receiver<'a, C, R>>,
-    job: J,
-}
-
-impl<'a, Q, C, R, J> Parts<'a, Q, C, R, J> {
-    /// The same of an operation that takes no receives, so that whatever would receive is one to the compiler.
-    fn sending(self) -> Parts<'a, Q, C, ReceiveQueue, J> {
-        let Self { outboxes, completions, arrival, receiver: _, job } = self;
-        Parts { outboxes, completions, arrival, receiver: None, job }
-    }
-}
-
-impl<Q: Sending, C: Completions, R: Receiving, J: Job> Parts<'_, Q, C, R, J> {
-    fn run(self, request: impl Request) -> Result<J::Outcome, Error> {
-        let Self { outboxes, completions, arrival, receiver, job } = self;
-        job.run(Sender { outboxes, request, completions, arrival }, receiver)
     }
 }

@@ -1,4 +1,4 @@
-//! Taking completions.
+//! Polling of completions.
 
 use sideway::ibverbs::completion::{
     BasicCompletionQueue, CompletionEvent, CompletionQueue, ExtendedCompletionQueue, Notify,
@@ -9,7 +9,7 @@ use super::post::Tag;
 use crate::error::Error;
 use crate::plan::Mix;
 
-/// A message was not delivered.
+/// A message completed with an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "a message failed: {status} (status {}, opcode {opcode}, wr_id {wr_id}, vendor error {vendor_err:#x}); {}",
@@ -17,67 +17,68 @@ use crate::plan::Mix;
     .status.hint().unwrap_or("no usual cause is known")
 )]
 pub struct CompletionError {
-    /// How it ended.
+    /// The completion's status.
     pub status: WorkCompletionStatus,
-    /// What it was: the device does not say, after an error, but what is posted is known by its number.
+    /// The operation. The device does not report it after an error, so it is derived from the
+    /// number.
     pub opcode: WorkCompletionOperationType,
-    /// Its number: how many messages of this size were posted before it on its queue pair.
+    /// The number of messages of this size posted before it on its queue pair.
     pub wr_id: u64,
-    /// The vendor's own error number.
+    /// The vendor's error code.
     pub vendor_err: u32,
-    /// Its queue pair, of those of its thread.
+    /// The index of its queue pair within its thread.
     pub pair: usize,
 }
 
 /// A completion queue of either flavour.
 pub(super) trait Completions {
-    /// Takes what is there, up to `batch` completions, and does something about each; how many that were.
+    /// Polls up to `batch` completions and calls `each` for every one; returns their number.
     ///
     /// # Errors
     ///
-    /// The queue failed, or a message did, or what is done about it.
+    /// The queue or a message failed, or `each` did.
     fn poll(&mut self, batch: u32, each: impl FnMut(Tag) -> Result<(), Error>) -> Result<u32, Error>;
 
-    /// Takes one completion if there is one, and says when the device was done, by its clock, if the completion has that; how
-    /// many that were.
+    /// Polls one completion, and passes the device's timestamp to `time` if the completion has one;
+    /// returns the number of completions.
     ///
     /// # Errors
     ///
-    /// The queue failed, or the message did.
+    /// The queue or the message failed.
     fn poll_timestamps(&mut self, time: impl FnMut(u64)) -> Result<u32, Error>;
 
-    /// Asks for an event with the next completion, unless one was asked for that has not come; whether it was asked for now.
+    /// Arms the queue, unless it is armed; returns whether it was armed now.
     ///
     /// # Errors
     ///
-    /// The queue has no channel, or its device is gone.
+    /// The queue has no channel, or its device failed.
     fn arm(&mut self) -> Result<bool, Error>;
 
-    /// Hears of an event, which may be another queue's.
+    /// Handles an event, which may belong to another queue.
     fn wake(&mut self, event: CompletionEvent);
 }
 
 /// A completion queue for work requests of one kind.
 #[derive(Debug)]
-pub(super) struct OfKind<C> {
+pub(super) struct TypedCompletionQueue<C> {
     pub(super) queue: C,
     pub(super) opcode: WorkCompletionOperationType,
-    /// Which of them are reads, if some are.
+    /// Tells reads from writes in a mix.
     pub(super) mix: Option<Mix>,
-    /// An event was asked for, and has not come.
+    /// The queue is armed, and its event has not arrived.
     pub(super) is_armed: bool,
 }
 
-impl<C> OfKind<C> {
+impl<C> TypedCompletionQueue<C> {
     pub(super) fn new(queue: C, opcode: WorkCompletionOperationType, mix: Option<Mix>) -> Self {
         Self { queue, opcode, mix, is_armed: false }
     }
 }
 
-/// The flavours' pollers have the same methods, but nothing in common that a function could be generic over.
+/// A macro, because the pollers of both flavours have the same methods but no common trait.
 macro_rules! impl_completions {
     ($Queue:ty) => {
-        impl Completions for OfKind<$Queue> {
+        impl Completions for TypedCompletionQueue<$Queue> {
             #[inline(always)]
             fn poll(
                 &mut self,
@@ -121,7 +122,7 @@ macro_rules! impl_completions {
                 if self.is_armed {
                     return Ok(false);
                 }
-                // Whoever waits polls again, by itself.
+                // The caller polls again before it sleeps.
                 self.queue.arm(Notify::Any)?.finish()?;
                 self.is_armed = true;
                 Ok(true)

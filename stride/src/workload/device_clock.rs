@@ -1,14 +1,13 @@
-//! Latency by the device's own clock: it is read before the post, and the completion says when the device was done.
+//! Latency by the device's clock, which is read before the post; the completion's timestamp tells
+//! when the device was done.
 //!
-//! So what a sample leaves out is how long it takes this program to notice.
+//! A sample thus excludes the time until this program notices the completion.
 
 use sideway::ibverbs::clock::ClockConverter;
 use sideway::ibverbs::device_context::DeviceContext;
 
 use super::latency::mark;
-use super::post::{Receiving, Sending};
-use super::request::Request;
-use super::{Completions, Job, Pace, Phase, Receiver, Sender, Watch};
+use super::{Completions, MeasuredLoop, PhaseClock, Receiver, Sender, TestPhase, Watch};
 use crate::error::Error;
 use crate::statistics::LatencyRecorder;
 
@@ -20,11 +19,11 @@ pub(super) struct DeviceClock {
 }
 
 impl DeviceClock {
-    /// Of this device.
+    /// Reads a device's clock parameters.
     ///
     /// # Errors
     ///
-    /// It has none that can be read.
+    /// The device has no readable clock.
     pub(super) fn of(context: &DeviceContext) -> Result<Self, Error> {
         Ok(Self { context: context.clone(), converter: ClockConverter::new(context)? })
     }
@@ -34,8 +33,8 @@ impl DeviceClock {
         Ok(self.context.query_raw_clock()?)
     }
 
-    /// Nanoseconds from one moment to a later one; none if it is an earlier one, by as much as the two readings of a clock
-    /// may differ.
+    /// Nanoseconds between two timestamps; 0 if the second is slightly earlier, because two
+    /// readings of the clock may differ.
     #[inline(always)]
     fn between(&self, earlier: u64, later: u64) -> u64 {
         let (on, back) = (self.converter.elapsed(earlier, later), self.converter.elapsed(later, earlier));
@@ -45,41 +44,37 @@ impl DeviceClock {
 
 /// Sends one message at a time.
 #[derive(Debug)]
-pub(super) struct Run<'a, 'link> {
-    /// The most messages.
+pub(super) struct DeviceClockRun<'a, 'link> {
+    /// The largest number of messages.
     pub(super) iterations: u64,
     pub(super) clock: &'a DeviceClock,
-    pub(super) pace: &'a Pace,
-    /// Takes nanoseconds.
+    pub(super) pace: &'a PhaseClock,
+    /// Records nanoseconds.
     pub(super) recorder: &'a mut LatencyRecorder,
     pub(super) watch: &'a mut Watch<'link>,
 }
 
-impl Job for Run<'_, '_> {
+impl MeasuredLoop for DeviceClockRun<'_, '_> {
     type Outcome = ();
 
-    fn run<Q: Sending, C: Completions, R: Request>(
-        self,
-        sender: Sender<'_, Q, C, R>,
-        _: Option<Receiver<'_, C, impl Receiving>>,
-    ) -> Result<(), Error> {
+    fn run<C: Completions>(self, sender: Sender<'_, C>, _: Option<Receiver<'_, C>>) -> Result<(), Error> {
         let Self { iterations, clock, pace, recorder, watch } = self;
-        let Sender { mut outboxes, mut request, completions, .. } = sender;
-        let Some(outbox) = outboxes.first_mut() else { return Ok(()) };
+        let Sender { mut posters, completions, .. } = sender;
+        let Some(poster) = posters.first_mut() else { return Ok(()) };
         recorder.clear();
         for number in 1..=iterations {
             let phase = pace.phase();
-            if phase == Phase::Over {
+            if phase == TestPhase::Over {
                 break;
             }
             let start = clock.now()?;
-            outbox.post_marked(&mut request, number, mark(number))?;
+            poster.post_marked(number, mark(number))?;
             watch.begin();
             let mut end = None;
             while completions.poll_timestamps(|time| end = Some(time))? == 0 {
                 watch.idle(|sleeper| sleeper.rest(completions))?;
             }
-            if let (Phase::Counted, Some(end)) = (phase, end) {
+            if let (TestPhase::Counted, Some(end)) = (phase, end) {
                 recorder.record(clock.between(start, end));
             }
             watch.passed(number);

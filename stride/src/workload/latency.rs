@@ -1,23 +1,24 @@
-//! One message at a time.
+//! The latency loops: one message at a time.
 
-use sideway::ibverbs::queue_pair::PreparedReceiveList;
+use sideway::ibverbs::queue_pair::{PreparedReceiveList, PreparedSendList};
 
-use super::post::{Inbox, Message, Outbox, Prepared, Receives, Receiving, Sending, Tag};
-use super::request::Request;
-use super::{CompletionError, Completions, Job, Notes, Pace, Phase, Receiver, Sender, Watch};
+use super::post::{PostItem, ReceivePoster, ReceiveState, SendPoster};
+use super::{
+    CompletionError, Completions, MeasuredLoop, PhaseClock, Receiver, SampleTimes, Sender, TestPhase, Watch,
+};
 use crate::buffers::Flag;
 use crate::error::Error;
 use crate::statistics::LatencyRecorder;
 
-/// The last byte of the receiving memory before the first message: no first message is marked so.
+/// The last byte of the receiving memory before the first message; no first message has this mark.
 pub(super) const UNMARKED: u8 = 0;
 
-/// Of a test of so many messages, whoever looks on hears after as many.
+/// Messages between two updates of the progress.
 const TOLD: usize = 32;
 
-/// What a side does, message by message.
+/// A side's part in each exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum LatencyPart {
     /// Sends, and waits for the answer to arrive. A sample is the time from one post to the next.
     Ping,
     /// Waits for a message to arrive, and answers it.
@@ -26,119 +27,118 @@ pub(super) enum Part {
     Complete,
 }
 
-/// What a latency test runs on.
+/// A latency test.
 #[derive(Debug)]
-pub(super) struct Run<'a, 'link> {
-    pub(super) part: Part,
-    /// The most messages.
+pub(super) struct LatencyRun<'a, 'link> {
+    pub(super) part: LatencyPart,
+    /// The largest number of messages.
     pub(super) iterations: u64,
-    pub(super) pace: &'a Pace,
-    pub(super) notes: &'a mut Notes,
+    pub(super) pace: &'a PhaseClock,
+    pub(super) notes: &'a mut SampleTimes,
     pub(super) recorder: &'a mut LatencyRecorder,
     pub(super) watch: &'a mut Watch<'link>,
 }
 
-impl Job for Run<'_, '_> {
+impl MeasuredLoop for LatencyRun<'_, '_> {
     type Outcome = ();
 
-    fn run<Q: Sending, C: Completions, R: Request>(
+    fn run<C: Completions>(
         self,
-        sender: Sender<'_, Q, C, R>,
-        receiver: Option<Receiver<'_, C, impl Receiving>>,
+        sender: Sender<'_, C>,
+        receiver: Option<Receiver<'_, C>>,
     ) -> Result<(), Error> {
         let Self { part, iterations, pace, notes, recorder, watch } = self;
-        let Sender { outboxes, request, completions, arrival } = sender;
-        let Some(outbox) = outboxes.into_iter().next() else { return Ok(()) };
-        // Completions are not told apart: there is one at a time.
-        let mut outbox = Outbox { tag: Tag::of_pair(0), ..outbox };
+        let Sender { posters, completions, arrival } = sender;
+        let Some(mut poster) = posters.into_iter().next() else { return Ok(()) };
         recorder.clear();
         let samples = Samples { iterations, pace, notes, recorder };
-        let receiver = receiver
-            .and_then(|Receiver { inboxes, completions }| Some((inboxes.into_iter().next()?, completions)));
-        // A mark may be copied into the request, which is another one each time then.
-        if Q::KEEPS && R::REPEATS && !R::IS_MARKED {
-            let list = outbox.prepare(&request, 1, || Message { number: 0, signaled: true, offset: 0 })?;
-            return run::<R, _, _>(part, Again { list, completions }, (receiver, arrival), samples, watch);
+        let traits = poster.traits();
+        // An inline request contains the mark, so it differs each time.
+        if traits.is_marked {
+            let own = BuiltSend { poster, completions };
+            return match part {
+                LatencyPart::Complete => samples.take(own, watch),
+                _ => meet(part, own, arrival, samples, watch),
+            };
         }
-        run::<R, _, _>(part, Own { outbox, request, completions }, (receiver, arrival), samples, watch)
+        let receiver = receiver
+            .and_then(|Receiver { posters, completions }| Some((posters.into_iter().next()?, completions)));
+        let receiver = receiver.filter(|_| traits.takes_receives);
+        match poster.prepare(1, &mut || PostItem { number: 0, signaled: true, offset: 0 }) {
+            Some(list) => run(part, RepeatedSend { list: list?, completions }, receiver, samples, watch),
+            None => run(part, BuiltSend { poster, completions }, receiver, samples, watch),
+        }
     }
 }
 
-/// Does a side's part, by what tells that a message of this kind has arrived: no other code is made for it.
-fn run<'a, Q: Request, C: Completions, R: Receiving>(
-    part: Part,
+/// Runs a side's part for messages whose arrival a completion reports.
+fn run<'a, C: Completions>(
+    part: LatencyPart,
     own: impl Exchange,
-    (receiver, arrival): (Option<(Inbox<'a, R>, &'a mut C)>, Flag<'a>),
+    receiver: Option<(ReceivePoster<'a>, &'a mut C)>,
     samples: Samples<'_>,
     watch: &mut Watch<'_>,
 ) -> Result<(), Error> {
-    if part == Part::Complete {
+    if part == LatencyPart::Complete {
         return samples.take(own, watch);
     }
-    if Q::IS_MARKED {
-        return meet(part, own, arrival, samples, watch);
+    let Some((mut poster, completions)) = receiver else { unreachable!("nobody answers it") };
+    if poster.receives.list > 1 {
+        return meet(part, own, BuiltReceive { poster, completions }, samples, watch);
     }
-    if Q::TAKES_RECEIVES {
-        let Some((mut inbox, completions)) = receiver else { unreachable!("messages are received") };
-        if inbox.receives.list > 1 {
-            return meet(part, own, Taking { inbox, completions }, samples, watch);
-        }
-        let (list, receives) = inbox.prepare_one()?;
-        return meet(part, own, TakingAgain { list, receives, completions }, samples, watch);
-    }
-    unreachable!("nobody answers it")
+    let (list, receives) = poster.prepare_one()?;
+    meet(part, own, RepeatedReceive { list, receives, completions }, samples, watch)
 }
 
-/// Does the part of a side that is answered, or answers.
+/// Runs the part of a side that asks or answers.
 #[inline(always)]
 fn meet(
-    part: Part,
+    part: LatencyPart,
     own: impl Exchange,
-    by: impl Arrival,
+    by: impl AwaitMessage,
     samples: Samples<'_>,
     watch: &mut Watch<'_>,
 ) -> Result<(), Error> {
     match part {
-        Part::Pong => answer(own, by, samples.iterations, watch),
-        _ => samples.take(Answered { own, by }, watch),
+        LatencyPart::Pong => answer(own, by, samples.iterations, watch),
+        _ => samples.take(PingPong { own, by }, watch),
     }
 }
 
-/// What is done once a sample. No closure: those that stand in several loops are called, and what is called costs a message more
-/// than it does itself.
+/// One measured exchange. A trait instead of a closure, because the compiler calls closures that
+/// several loops use, and a call costs a message more instructions than the work itself.
 trait Exchange {
-    /// Does it, the number beginning with 1.
+    /// Performs exchange `number`, counted from 1.
     fn exchange(&mut self, number: u64, watch: &mut Watch<'_>) -> Result<(), Error>;
 }
 
-/// What waits for a message of the peer's.
-trait Arrival {
-    /// Waits until this one is there.
+/// Waits for the peer's messages.
+trait AwaitMessage {
+    /// Waits until message `number` has arrived.
     fn wait(&mut self, number: u64, watch: &mut Watch<'_>) -> Result<(), Error>;
 }
 
-/// This side's messages: posted, and completed.
-struct Own<'a, Q, C, R> {
-    outbox: Outbox<'a, Q>,
-    request: R,
+/// Sends a message, which is built each time, and waits for its completion.
+struct BuiltSend<'a, C> {
+    poster: Box<dyn SendPoster + 'a>,
     completions: &'a mut C,
 }
 
-impl<Q: Sending, C: Completions, R: Request> Exchange for Own<'_, Q, C, R> {
+impl<C: Completions> Exchange for BuiltSend<'_, C> {
     #[inline(always)]
     fn exchange(&mut self, number: u64, watch: &mut Watch<'_>) -> Result<(), Error> {
-        self.outbox.post_marked(&mut self.request, number, mark(number))?;
+        self.poster.post_marked(number, mark(number))?;
         complete_one(self.completions, watch)
     }
 }
 
-/// The same, where all messages are alike: posted again and again, as perftest does.
-struct Again<'a, L, C> {
-    list: L,
+/// Sends a prepared message repeatedly, as perftest does; all messages are alike.
+struct RepeatedSend<'a, C> {
+    list: PreparedSendList<'a>,
     completions: &'a mut C,
 }
 
-impl<L: Prepared, C: Completions> Exchange for Again<'_, L, C> {
+impl<C: Completions> Exchange for RepeatedSend<'_, C> {
     #[inline(always)]
     fn exchange(&mut self, number: u64, watch: &mut Watch<'_>) -> Result<(), Error> {
         self.list.post()?;
@@ -146,7 +146,7 @@ impl<L: Prepared, C: Completions> Exchange for Again<'_, L, C> {
     }
 }
 
-/// Says which message failed, where the request does not.
+/// Adds the number of the failed message, which a prepared request does not carry.
 #[cold]
 fn numbered(error: Error, number: u64) -> Error {
     match error {
@@ -155,11 +155,11 @@ fn numbered(error: Error, number: u64) -> Error {
     }
 }
 
-/// Answers so many messages.
+/// Answers messages until the end.
 #[inline(always)]
 fn answer(
     mut own: impl Exchange,
-    mut by: impl Arrival,
+    mut by: impl AwaitMessage,
     messages: u64,
     watch: &mut Watch<'_>,
 ) -> Result<(), Error> {
@@ -170,13 +170,13 @@ fn answer(
     Ok(())
 }
 
-/// This side's messages, and the peer's answers.
-struct Answered<O, A> {
+/// Sends a message, and waits for the peer's answer.
+struct PingPong<O, A> {
     own: O,
     by: A,
 }
 
-impl<O: Exchange, A: Arrival> Exchange for Answered<O, A> {
+impl<O: Exchange, A: AwaitMessage> Exchange for PingPong<O, A> {
     #[inline(always)]
     fn exchange(&mut self, number: u64, watch: &mut Watch<'_>) -> Result<(), Error> {
         self.own.exchange(number, watch)?;
@@ -184,8 +184,8 @@ impl<O: Exchange, A: Arrival> Exchange for Answered<O, A> {
     }
 }
 
-/// The last byte of the incoming message is there after all others.
-impl Arrival for Flag<'_> {
+/// The last byte of an incoming message arrives after all others.
+impl AwaitMessage for Flag<'_> {
     #[inline(always)]
     fn wait(&mut self, number: u64, watch: &mut Watch<'_>) -> Result<(), Error> {
         watch.begin();
@@ -196,28 +196,28 @@ impl Arrival for Flag<'_> {
     }
 }
 
-/// A message of the peer's completes a receive, and another one is posted.
-struct Taking<'a, C, R> {
-    inbox: Inbox<'a, R>,
+/// Waits for the completion of a receive, and posts another one, which is built each time.
+struct BuiltReceive<'a, C> {
+    poster: ReceivePoster<'a>,
     completions: &'a mut C,
 }
 
-impl<C: Completions, R: Receiving> Arrival for Taking<'_, C, R> {
+impl<C: Completions> AwaitMessage for BuiltReceive<'_, C> {
     #[inline(always)]
     fn wait(&mut self, _: u64, watch: &mut Watch<'_>) -> Result<(), Error> {
         complete_one(self.completions, watch)?;
-        Ok(self.inbox.take()?)
+        Ok(self.poster.take()?)
     }
 }
 
-/// The same, where another one is posted for each.
-struct TakingAgain<'a, C> {
+/// Waits for the completion of a receive, and posts a prepared one again.
+struct RepeatedReceive<'a, C> {
     list: PreparedReceiveList<'a>,
-    receives: &'a mut Receives,
+    receives: &'a mut ReceiveState,
     completions: &'a mut C,
 }
 
-impl<C: Completions> Arrival for TakingAgain<'_, C> {
+impl<C: Completions> AwaitMessage for RepeatedReceive<'_, C> {
     #[inline(always)]
     fn wait(&mut self, number: u64, watch: &mut Watch<'_>) -> Result<(), Error> {
         complete_one(self.completions, watch).map_err(|error| numbered(error, number))?;
@@ -231,16 +231,16 @@ impl<C: Completions> Arrival for TakingAgain<'_, C> {
     }
 }
 
-/// Where samples go.
+/// The destination of samples.
 struct Samples<'a> {
     iterations: u64,
-    pace: &'a Pace,
-    notes: &'a mut Notes,
+    pace: &'a PhaseClock,
+    notes: &'a mut SampleTimes,
     recorder: &'a mut LatencyRecorder,
 }
 
 impl Samples<'_> {
-    /// Takes the time of each exchange. What a test is like is asked here, and not once a message.
+    /// Measures each exchange. Properties of the test are checked here, and not once per message.
     #[inline(always)]
     fn take(self, exchange: impl Exchange, watch: &mut Watch<'_>) -> Result<(), Error> {
         match watch.counter() {
@@ -249,9 +249,9 @@ impl Samples<'_> {
         }
     }
 
-    /// The clock is read once a message. Times are only noted, and samples counted when there is room for no more or another
-    /// phase begins, which is part of none of them. A test without phases may only end early, which is looked for when samples are
-    /// counted.
+    /// Reads the clock once per message. The loop only stores times; samples are counted when the
+    /// buffer is full or another phase begins, outside of any sample. A test without phases can
+    /// only end early, which is checked when samples are counted.
     #[inline(always)]
     fn each<const HAS_PHASES: bool>(
         self,
@@ -263,7 +263,7 @@ impl Samples<'_> {
         let mut number = 0;
         while number < iterations {
             let phase = pace.phase();
-            if phase == Phase::Over {
+            if phase == TestPhase::Over {
                 break;
             }
             let (start, ends) = notes.places(iterations - number);
@@ -283,7 +283,7 @@ impl Samples<'_> {
                 }
                 watch.passed(number);
             }
-            if phase == Phase::Counted {
+            if phase == TestPhase::Counted {
                 notes.count((number - before) as usize, recorder);
             }
         }
@@ -291,7 +291,7 @@ impl Samples<'_> {
     }
 }
 
-/// Waits for the completion of the one message that is under way.
+/// Waits for the completion of the only outstanding message.
 #[inline(always)]
 fn complete_one(completions: &mut impl Completions, watch: &mut Watch<'_>) -> Result<(), Error> {
     watch.begin();
@@ -301,7 +301,8 @@ fn complete_one(completions: &mut impl Completions, watch: &mut Watch<'_>) -> Re
     Ok(())
 }
 
-/// The mark of a message, which differs from the one before and from [`UNMARKED`] for the first.
+/// The mark of a message, which differs from the previous one's, and for the first from
+/// [`UNMARKED`].
 #[inline]
 pub(super) fn mark(number: u64) -> u8 {
     number as u8

@@ -1,22 +1,22 @@
-//! Messages of trespass, by either of its interfaces.
+//! Tests of trespass's messages, by either of its interfaces.
 
 use std::collections::VecDeque;
 use std::io;
 
 use trespass::{Block, SendRefused, SeqPacket};
 
-use super::notes::Notes;
-use super::pace::Pace;
-use super::{Passed, Progress};
-use crate::control::{Link, Packets};
+use super::phase_clock::PhaseClock;
+use super::sample_times::SampleTimes;
+use super::{TestProgress, ThreadProgress};
+use crate::control::{ControlLink, SeqPacketFrames};
 use crate::error::Error;
-use crate::plan::{Api, Cell, Measure, Operation, TestPlan};
-use crate::report::{BandwidthRow, EchoRow, LatencyRow, Row};
+use crate::plan::{Api, Measure, TestOperation, TestPlan, TestPoint};
+use crate::report::{BandwidthRow, EchoRow, LatencyRow, ResultRow};
 use crate::result::Distribution;
 use crate::statistics::{BandwidthSummary, LatencyRecorder, Timer};
 
-/// Messages before those that are measured, of a test that is no grid: the first ones wait for memory that the pool has yet to take from the
-/// system, and to register.
+/// Unmeasured messages at the start of a test other than the grid: the first ones wait while the
+/// pool obtains memory from the system and registers it.
 const WARM_UP: u64 = 10;
 
 /// One side of a test.
@@ -28,59 +28,59 @@ pub struct Messages<'a> {
     recorder: LatencyRecorder,
 }
 
-/// What is measured, and who sees how far it is.
+/// The messages of a measurement, and its progress.
 #[derive(Clone, Copy)]
-struct Load<'a> {
+struct MessageLoad<'a> {
     size: u64,
-    /// So many, or until the time is up.
+    /// The number of messages, or more than fit into the test's duration.
     messages: u64,
-    pace: &'a Pace,
-    progress: &'a Passed,
+    pace: &'a PhaseClock,
+    progress: &'a ThreadProgress,
 }
 
 /// Sends and receives messages of one size.
-struct Sender {
+struct MessageMover {
     size: usize,
-    memory: Memory,
-    /// How many there are is not known before: an empty message says that there are no more.
+    memory: MessageMemory,
+    /// The number of messages is not known in advance: an empty message marks the end.
     takes_a_time: bool,
 }
 
-/// Where messages lie before they are sent, and when they have arrived.
-enum Memory {
-    /// In the program's memory.
+/// The memory of messages before sending and after arrival.
+enum MessageMemory {
+    /// The program's memory.
     Own { send: Vec<u8>, receive: Vec<u8> },
-    /// In blocks, of which so many are used.
+    /// Blocks of the pool, at most `most`.
     Pool { free: Vec<Block>, lent: usize, most: usize },
 }
 
 impl<'a> Messages<'a> {
-    /// A side that is ready to run.
+    /// Prepares a side.
     pub fn new(test: &'a TestPlan, timer: &'a Timer) -> Self {
         Self { test, timer, cork: false, recorder: LatencyRecorder::new() }
     }
 
-    /// Has what does not fill a frame held back in a stream of messages.
+    /// Corks the stream, so that messages shorter than a frame are held back.
     pub fn corked(self, cork: bool) -> Self {
         Self { cork, ..self }
     }
 
-    /// Measures these messages, and says to `progress` how many are through: the client's part.
+    /// Runs the client's part: measures messages, and reports completed ones to `progress`.
     ///
     /// # Errors
     ///
     /// The connection failed.
     pub fn measure(
         &mut self,
-        cell: Cell,
-        progress: &Progress,
-        link: &mut Link<Packets>,
-    ) -> Result<Row, Error> {
-        let (size, messages, progress) = (cell.size, self.test.messages_of(cell), progress.of(0));
+        point: TestPoint,
+        progress: &TestProgress,
+        link: &mut ControlLink<SeqPacketFrames>,
+    ) -> Result<ResultRow, Error> {
+        let (size, messages, progress) = (point.size, self.test.messages_of(point), progress.of(0));
         let socket = &mut link.wire().socket;
-        let done = Pace::of(self.test.duration, |pace| {
-            let load = Load { size, messages, pace, progress };
-            match (self.test.measure, cell.in_flight) {
+        let done = PhaseClock::of(self.test.duration, |pace| {
+            let load = MessageLoad { size, messages, pace, progress };
+            match (self.test.measure, point.in_flight) {
                 (Measure::Bandwidth, _) => self.stream(load, socket),
                 (Measure::Latency(_), _) => self.ping_pong(load, socket),
                 (Measure::Echo(_), in_flight) => self.ask(load, in_flight.unwrap_or(1), socket),
@@ -89,25 +89,25 @@ impl<'a> Messages<'a> {
         done.map_err(|error| link.lost(error).into())
     }
 
-    /// Answers these messages: the server's part.
+    /// Runs the server's part: answers messages.
     ///
     /// # Errors
     ///
     /// The connection failed.
-    pub fn answer(&mut self, cell: Cell, link: &mut Link<Packets>) -> Result<(), Error> {
-        let messages = self.test.messages_of(cell);
+    pub fn answer(&mut self, point: TestPoint, link: &mut ControlLink<SeqPacketFrames>) -> Result<(), Error> {
+        let messages = self.test.messages_of(point);
         let socket = &mut link.wire().socket;
-        let done = self.server(cell, messages, socket);
+        let done = self.server(point, messages, socket);
         done.map_err(|error| link.lost(error).into())
     }
 
-    /// The latencies that were measured last, if this side measures any.
+    /// The distribution of the last measurement's latencies, if this side measured any.
     pub fn distribution(&self) -> Option<Distribution> {
         (self.test.measure != Measure::Bandwidth)
             .then(|| self.recorder.distribution(self.sample_nanoseconds()))
     }
 
-    /// How many nanoseconds of latency a tick of a sample stands for: a ping-pong's is of both ways.
+    /// Nanoseconds of latency per tick of a sample; a ping-pong's sample covers both directions.
     fn sample_nanoseconds(&self) -> f64 {
         let tick = self.timer.nanoseconds_per_tick();
         match self.test.measure {
@@ -116,9 +116,9 @@ impl<'a> Messages<'a> {
         }
     }
 
-    fn stream(&self, load: Load<'_>, socket: &mut SeqPacket) -> io::Result<Row> {
-        let Load { size, messages, pace, progress } = load;
-        let (mut sender, mut sent) = (Sender::new(self.test, size, socket)?, 0);
+    fn stream(&self, load: MessageLoad<'_>, socket: &mut SeqPacket) -> io::Result<ResultRow> {
+        let MessageLoad { size, messages, pace, progress } = load;
+        let (mut sender, mut sent) = (MessageMover::new(self.test, size, socket)?, 0);
         for _ in 0..WARM_UP {
             sender.send(socket)?;
         }
@@ -135,13 +135,13 @@ impl<'a> Messages<'a> {
         let ticks = self.timer.now() - start;
         socket.set_cork(false)?;
         sender.settle(socket)?;
-        Ok(Row::Bandwidth(self.bandwidth(size, sent, ticks)))
+        Ok(ResultRow::Bandwidth(self.bandwidth(size, sent, ticks)))
     }
 
-    fn ping_pong(&mut self, load: Load<'_>, socket: &mut SeqPacket) -> io::Result<Row> {
-        let (Load { size, messages, pace, progress }, timer) = (load, self.timer);
-        let (mut sender, mut answered) = (Sender::new(self.test, size, socket)?, 0);
-        let mut notes = Notes::new();
+    fn ping_pong(&mut self, load: MessageLoad<'_>, socket: &mut SeqPacket) -> io::Result<ResultRow> {
+        let (MessageLoad { size, messages, pace, progress }, timer) = (load, self.timer);
+        let (mut sender, mut answered) = (MessageMover::new(self.test, size, socket)?, 0);
+        let mut notes = SampleTimes::new();
         self.recorder.clear();
         for _ in 0..WARM_UP {
             sender.send(socket)?;
@@ -165,16 +165,23 @@ impl<'a> Messages<'a> {
         }
         sender.end(socket)?;
         sender.settle(socket)?;
-        Ok(Row::Latency(self.latency(size, answered)))
+        Ok(ResultRow::Latency(self.latency(size, answered)))
     }
 
-    /// Sends whenever something is to be sent and there is room for it, and takes what answers there are. A request's time begins when the
-    /// one whose place it takes was answered: that the connection does not take it yet is part of it.
-    fn ask(&mut self, load: Load<'_>, in_flight: u32, socket: &mut SeqPacket) -> io::Result<Row> {
-        let (Load { size, messages, pace, progress }, timer) = (load, self.timer);
-        let mut sender = Sender::new(self.test, size, socket)?;
+    /// Sends while requests remain and the connection has room, and receives the answers. A
+    /// request's time starts when the request whose place it takes was answered, so it includes the
+    /// wait for room in the connection.
+    fn ask(
+        &mut self,
+        load: MessageLoad<'_>,
+        in_flight: u32,
+        socket: &mut SeqPacket,
+    ) -> io::Result<ResultRow> {
+        let (MessageLoad { size, messages, pace, progress }, timer) = (load, self.timer);
+        let mut sender = MessageMover::new(self.test, size, socket)?;
         self.recorder.clear();
-        // When the places of those under way became free, and those that are free.
+        // The times at which the places of outstanding requests became free, and those of free
+        // places.
         let (mut under_way, mut free) = (VecDeque::new(), VecDeque::new());
         let (mut unused, mut sent, mut answered) = (in_flight, 0, 0);
         let has_more = |sent: u64| sent < messages && !pace.is_over();
@@ -183,13 +190,14 @@ impl<'a> Messages<'a> {
         while answered < sent || has_more(sent) {
             socket.set_nonblocking(true)?;
             while has_more(sent) && (unused > 0 || !free.is_empty()) && sender.try_send(socket)? {
-                // The place that has been free for longest: first those that always were.
+                // Places that were never used come first, then the one that has been free for
+                // longest.
                 let since = if unused > 0 { start } else { free.pop_front().unwrap_or(start) };
                 unused = unused.saturating_sub(1);
                 under_way.push_back(since);
                 sent += 1;
             }
-            // The first answer is waited for, others are taken if they are there.
+            // Waits for the first answer, and takes further ones only if they have arrived.
             socket.set_nonblocking(false)?;
             while !under_way.is_empty() && sender.try_receive(socket)? {
                 let now = timer.now();
@@ -206,7 +214,7 @@ impl<'a> Messages<'a> {
         socket.set_cork(false)?;
         sender.settle(socket)?;
         let requests = self.bandwidth(size, answered, ticks);
-        Ok(Row::Echo(EchoRow { in_flight, requests, answers: self.latency(size, answered) }))
+        Ok(ResultRow::Echo(EchoRow { in_flight, requests, answers: self.latency(size, answered) }))
     }
 
     fn bandwidth(&self, size: u64, messages: u64, ticks: u64) -> BandwidthRow {
@@ -217,34 +225,35 @@ impl<'a> Messages<'a> {
         LatencyRow::new(size, messages, self.recorder.summary(self.sample_nanoseconds()))
     }
 
-    fn server(&self, cell: Cell, most: u64, socket: &mut SeqPacket) -> io::Result<()> {
-        let mut sender = Sender::new(self.test, cell.size, socket)?;
+    fn server(&self, point: TestPoint, most: u64, socket: &mut SeqPacket) -> io::Result<()> {
+        let mut sender = MessageMover::new(self.test, point.size, socket)?;
         let answers = self.test.measure != Measure::Bandwidth;
         if !matches!(self.test.measure, Measure::Echo(_)) {
             sender.serve(WARM_UP, answers, socket)?;
         }
-        // What has come together is answered together.
-        socket.set_cork(cell.in_flight.is_some_and(|in_flight| in_flight > 1))?;
+        // Requests that arrived together are answered together.
+        socket.set_cork(point.in_flight.is_some_and(|in_flight| in_flight > 1))?;
         sender.serve(most, answers, socket)?;
         socket.set_cork(false)?;
         sender.settle(socket)
     }
 }
 
-impl Sender {
-    /// Has its memory before anything is timed.
+impl MessageMover {
+    /// Allocates the memory before the measurement.
     fn new(test: &TestPlan, size: u64, socket: &SeqPacket) -> io::Result<Self> {
         let size = size as usize;
         let memory = match test.operation {
-            Operation::Messages(Api::Pool) => {
+            TestOperation::Messages(Api::Pool) => {
                 let most =
                     if matches!(test.measure, Measure::Latency(_)) { 2 } else { test.depth() as usize };
                 let mut free = Vec::with_capacity(most);
                 free.push(socket.buffer(size)?);
-                Memory::Pool { free, lent: 0, most }
+                MessageMemory::Pool { free, lent: 0, most }
             }
-            // Written: else all of it would be the system's one page of zeros, which the nearest cache holds.
-            _ => Memory::Own { send: vec![1; size], receive: vec![0; size] },
+            // Nonzero, because memory of zeroes would map the system's single zero page, which fits
+            // into the nearest cache.
+            _ => MessageMemory::Own { send: vec![1; size], receive: vec![0; size] },
         };
         Ok(Self { size, memory, takes_a_time: test.duration.is_some() })
     }
@@ -252,8 +261,8 @@ impl Sender {
     #[inline]
     fn send(&mut self, socket: &mut SeqPacket) -> io::Result<()> {
         match &mut self.memory {
-            Memory::Own { send, .. } => socket.send(send),
-            Memory::Pool { free, lent, most } => {
+            MessageMemory::Own { send, .. } => socket.send(send),
+            MessageMemory::Pool { free, lent, most } => {
                 let block = Self::block(free, lent, *most, self.size, socket)?;
                 socket.send_buf(block, self.size)?;
                 *lent += 1;
@@ -262,7 +271,7 @@ impl Sender {
         }
     }
 
-    /// Takes so many, and answers each, or all of them.
+    /// Receives up to `most` messages, and answers each of them or the last one.
     fn serve(&mut self, most: u64, answers: bool, socket: &mut SeqPacket) -> io::Result<()> {
         for _ in 0..most {
             if !self.receive_unless_over(socket)? {
@@ -275,12 +284,12 @@ impl Sender {
         if answers { Ok(()) } else { socket.send(&[]) }
     }
 
-    /// Whether there was room, and memory, for one more.
+    /// Sends a message if the connection has room and memory; returns whether it did.
     #[inline]
     fn try_send(&mut self, socket: &mut SeqPacket) -> io::Result<bool> {
         let sent = match &mut self.memory {
-            Memory::Own { send, .. } => socket.send(send),
-            Memory::Pool { free, lent, most } => {
+            MessageMemory::Own { send, .. } => socket.send(send),
+            MessageMemory::Pool { free, lent, most } => {
                 let Some(block) = Self::block_now(free, lent, *most, self.size, socket) else {
                     return Ok(false);
                 };
@@ -299,13 +308,13 @@ impl Sender {
         done(sent)
     }
 
-    /// Whether one was there.
+    /// Receives a message if one has arrived; returns whether it did.
     #[inline]
     fn try_receive(&mut self, socket: &mut SeqPacket) -> io::Result<bool> {
         done(self.receive(socket))
     }
 
-    /// The block that came back last, which the caches have; a new one as long as there may be more.
+    /// The block that came back last, which is in the caches, or a new one below the limit.
     fn block(
         free: &mut Vec<Block>,
         lent: &mut usize,
@@ -323,7 +332,7 @@ impl Sender {
         Ok(done.block)
     }
 
-    /// The same, if it need not be waited for.
+    /// The same without waiting.
     fn block_now(
         free: &mut Vec<Block>,
         lent: &mut usize,
@@ -347,7 +356,7 @@ impl Sender {
         if len == self.size { Ok(()) } else { Err(other_size(len, self.size)) }
     }
 
-    /// Whether there was one: there may be no more.
+    /// Receives a message; returns false at the end.
     #[inline]
     fn receive_unless_over(&mut self, socket: &mut SeqPacket) -> io::Result<bool> {
         match self.take(socket)? {
@@ -360,17 +369,17 @@ impl Sender {
     #[inline]
     fn take(&mut self, socket: &mut SeqPacket) -> io::Result<usize> {
         Ok(match &mut self.memory {
-            Memory::Own { receive, .. } => socket.recv(receive)?,
-            Memory::Pool { .. } => socket.recv_buf()?.len(),
+            MessageMemory::Own { receive, .. } => socket.recv(receive)?,
+            MessageMemory::Pool { .. } => socket.recv_buf()?.len(),
         })
     }
 
-    /// Says that there are no more, if that is not known.
+    /// Marks the end, if the peer does not know the number of messages.
     fn end(&mut self, socket: &mut SeqPacket) -> io::Result<()> {
         if self.takes_a_time { socket.send(&[]) } else { Ok(()) }
     }
 
-    /// That all have arrived.
+    /// Waits for the confirmation that all messages have arrived.
     fn receive_answer(&mut self, socket: &mut SeqPacket) -> io::Result<()> {
         match socket.recv(&mut [])? {
             0 => Ok(()),
@@ -378,14 +387,14 @@ impl Sender {
         }
     }
 
-    /// Takes all blocks back.
+    /// Waits until all blocks have come back.
     fn settle(&mut self, socket: &mut SeqPacket) -> io::Result<()> {
         while socket.next_completion()?.is_some() {}
         Ok(())
     }
 }
 
-/// Whether it was done: what would have to wait was not.
+/// Whether the call succeeded; false if it would have to wait.
 fn done(result: io::Result<()>) -> io::Result<bool> {
     match result {
         Ok(()) => Ok(true),

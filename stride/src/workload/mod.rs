@@ -1,45 +1,45 @@
-//! Moving messages, and taking the time.
+//! The measured loops: moving messages and taking times.
 //!
-//! The client's side of a workload measures; the server's side answers, which for one-sided operations
-//! mostly means to hold still. Nothing in a measured loop allocates or enters the kernel, except that a side
-//! which waits long looks whether its peer is still there ([`Watch`]).
+//! The client's side of a workload measures; the server's side answers, which for one-sided
+//! operations mostly means to do nothing. Code in a measured loop neither allocates nor enters the
+//! kernel, except that a side which waits long checks whether its peer still lives ([`Watch`]).
 
 mod bandwidth;
 mod chain;
 mod channel;
+mod cm_connector;
 mod completion;
 mod device_clock;
 mod latency;
-mod manager;
 mod messages;
-mod notes;
 mod open_loop;
-mod pace;
+mod phase_clock;
 mod post;
 mod progress;
 mod request;
 mod resources;
+mod sample_times;
 mod schedule;
 mod side;
 mod sleep;
-mod stream;
-mod team;
+mod tcp_messages;
+mod threads;
 mod validate;
 mod watch;
 mod xrc;
 
 use chain::Chain;
-use channel::{Channel, Job, Receiver, Sender};
+use channel::{MeasuredLoop, Receiver, Sender, TestChannel};
+pub use cm_connector::{CmAddress, CmConnector, CmError};
 pub use completion::CompletionError;
 use completion::Completions;
-pub use manager::{Manager, ManagerError, Meeting};
 pub use messages::Messages;
-use notes::Notes;
-use pace::{Pace, Phase};
-pub use progress::{Passed, Progress};
-pub use side::{Arrived, Side, Workload};
-pub use stream::Stream;
-pub use team::{Sides, Team};
+use phase_clock::{PhaseClock, TestPhase};
+pub use progress::{TestProgress, ThreadProgress};
+use sample_times::SampleTimes;
+pub use side::{MessageCounts, UnconnectedSide, Workload};
+pub use tcp_messages::TcpMessages;
+pub use threads::{MeasuringThreads, UnconnectedSides};
 pub use validate::ValidationError;
-pub use watch::{Outlook, Watch};
-pub use xrc::{Target, XrcError};
+pub use watch::{PeerWatch, Watch};
+pub use xrc::{XrcError, XrcTargetInfo};

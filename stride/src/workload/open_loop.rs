@@ -1,74 +1,74 @@
-//! Messages at a rate, whatever has become of those before.
+//! Sends messages at a given rate, independent of completions (an open loop).
 //!
-//! A message's latency begins when it was meant to be sent, not when there was room for it: a stall costs every message that was
-//! meant to be sent meanwhile, as it would cost whoever asked for them. When that is, and when messages are through, only the clock
-//! says: it is read once a turn, and once for the completions that a turn finds.
+//! A message's latency starts at its scheduled time, not when the queue had room: a stall delays
+//! every message scheduled during it, as it would delay the requests of a service. The loop reads
+//! the clock once per turn, and once for the completions that a turn finds.
 
-use super::bandwidth::{Tally, Window};
-use super::post::{Message, Outbox, Receiving, Sending, Tag};
-use super::request::Request;
+use super::bandwidth::{CountedWindow, SendTotals};
+use super::post::{PostItem, SendPoster, Tag};
 use super::schedule::Schedule;
-use super::{Completions, Job, Pace, Receiver, Sender, Watch};
+use super::{Completions, MeasuredLoop, PhaseClock, Receiver, Sender, Watch};
 use crate::buffers::Cycle;
 use crate::error::Error;
 use crate::statistics::LatencyRecorder;
 
-/// Sends messages when they are due, by each queue pair in turn, and records how late they are through.
+/// Sends messages when they are due, by each queue pair in turn, and records their latencies.
 #[derive(Debug)]
-pub(super) struct Run<'a, 'link> {
-    /// Messages of each queue pair.
+pub(super) struct OpenLoopRun<'a, 'link> {
+    /// Messages per queue pair.
     pub(super) iterations: u64,
-    /// How many of them may be under way.
+    /// The most outstanding messages.
     pub(super) depth: u32,
-    /// Completions taken at a time.
+    /// Completions per poll.
     pub(super) batch: u32,
     pub(super) cycle: Cycle,
-    /// From one message to the next, on average.
+    /// The average interval between messages.
     pub(super) ticks: f64,
-    /// How many are sent together.
+    /// Messages sent together.
     pub(super) burst: u32,
-    pub(super) pace: &'a Pace,
+    pub(super) pace: &'a PhaseClock,
     pub(super) recorder: &'a mut LatencyRecorder,
     pub(super) watch: &'a mut Watch<'link>,
 }
 
 /// A queue pair's part.
 #[derive(Debug)]
-struct Lane<'a, Q> {
-    outbox: Outbox<'a, Q>,
+struct RatedPair<'a> {
+    poster: Box<dyn SendPoster + 'a>,
     cycle: Cycle,
     posted: u64,
     completed: u64,
-    /// When messages under way were meant to be sent, each in the place of its number, which repeat.
+    /// The scheduled times of outstanding messages, indexed by message number modulo the length.
     meant: Box<[u64]>,
 }
 
-impl Job for Run<'_, '_> {
-    type Outcome = Tally;
+impl MeasuredLoop for OpenLoopRun<'_, '_> {
+    type Outcome = SendTotals;
 
-    fn run<Q: Sending, C: Completions, R: Request>(
+    fn run<C: Completions>(
         self,
-        sender: Sender<'_, Q, C, R>,
-        _: Option<Receiver<'_, C, impl Receiving>>,
-    ) -> Result<Tally, Error> {
+        sender: Sender<'_, C>,
+        _: Option<Receiver<'_, C>>,
+    ) -> Result<SendTotals, Error> {
         let Self { iterations, depth, batch, cycle, ticks, burst, pace, recorder, watch } = self;
-        let Sender { outboxes, request, completions, .. } = sender;
+        let Sender { posters, completions, .. } = sender;
         let places = depth.next_power_of_two() as usize;
-        let lane = |outbox| Lane { outbox, cycle, posted: 0, completed: 0, meant: vec![0; places].into() };
-        let mut lanes: Vec<_> = outboxes.into_iter().map(lane).collect();
-        let mut all = iterations.saturating_mul(lanes.len() as u64);
+        let pair =
+            |poster| RatedPair { poster, cycle, posted: 0, completed: 0, meant: vec![0; places].into() };
+        let mut pairs: Vec<_> = posters.into_iter().map(pair).collect();
+        let mut all = iterations.saturating_mul(pairs.len() as u64);
         let (mut posted, mut completed, mut turn) = (0, 0, 0);
         let mut through = vec![Tag::of_pair(0); batch as usize].into_boxed_slice();
         recorder.clear();
-        let mut window = Window::new(pace, watch.now());
+        let mut window = CountedWindow::new(pace, watch.now());
         let mut schedule = Schedule::new(watch.now(), ticks, burst);
         while completed < all {
             let now = watch.now();
-            while posted < all && schedule.next() <= now && lanes[turn].has_room(depth) {
-                lanes[turn].post(&request, schedule.next())?;
+            while posted < all && schedule.next() <= now && pairs[turn].has_room(depth) {
+                pairs[turn].post(schedule.next())?;
                 schedule.advance();
                 posted += 1;
-                turn = if turn + 1 == lanes.len() { 0 } else { turn + 1 };
+                turn = if turn + 1 == pairs.len() { 0 } else { turn + 1 };
             }
             let mut count = 0;
             completions.poll(batch, |tag| {
@@ -81,8 +81,8 @@ impl Job for Run<'_, '_> {
             } else {
                 let (now, counts) = (watch.now(), window.counts());
                 for tag in &through[..count] {
-                    let Some(lane) = lanes.get_mut(tag.pair()) else { continue };
-                    let meant = lane.complete(tag.number());
+                    let Some(pair) = pairs.get_mut(tag.pair()) else { continue };
+                    let meant = pair.complete(tag.number());
                     if counts {
                         recorder.record(now.saturating_sub(meant));
                     }
@@ -98,7 +98,7 @@ impl Job for Run<'_, '_> {
     }
 }
 
-impl<Q: Sending> Lane<'_, Q> {
+impl RatedPair<'_> {
     #[inline(always)]
     fn has_room(&self, depth: u32) -> bool {
         self.posted - self.completed < u64::from(depth)
@@ -110,15 +110,15 @@ impl<Q: Sending> Lane<'_, Q> {
     }
 
     #[inline(always)]
-    fn post(&mut self, request: &impl Request, meant: u64) -> Result<(), Error> {
+    fn post(&mut self, meant: u64) -> Result<(), Error> {
         let (number, place) = (self.posted, self.place(self.posted));
         self.meant[place] = meant;
         self.posted += 1;
-        let message = Message { number, signaled: true, offset: self.cycle.advance() };
-        Ok(self.outbox.post(request, 1, || message)?)
+        let message = PostItem { number, signaled: true, offset: self.cycle.advance() };
+        Ok(self.poster.post_one(message)?)
     }
 
-    /// When it was meant to be sent.
+    /// Completes a message; returns its scheduled time.
     #[inline(always)]
     fn complete(&mut self, number: u64) -> u64 {
         self.completed = number + 1;

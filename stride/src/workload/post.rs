@@ -1,12 +1,13 @@
-//! Posting work requests, and receives for the peer's.
+//! Posting of work requests and receives.
 //!
 //! # Safety
 //!
-//! As in `request`; and memory that receives name is read by nobody while they are outstanding.
+//! The conditions are those of `request`. In addition, no code reads memory that outstanding
+//! receives name.
 
 #![allow(unsafe_code)]
 
-use std::convert::Infallible;
+use std::fmt::Debug;
 
 use sideway::ibverbs::queue_pair::{
     BasicSendQueue, ExtendedSendQueue, PostRecvError, PostRecvGuard, PostSendError, PostSendGuard,
@@ -14,34 +15,35 @@ use sideway::ibverbs::queue_pair::{
 };
 use sideway::ibverbs::srq::SharedReceiveQueue;
 
-use super::request::{Place, Request};
-use crate::buffers::Cycle;
+use super::Chain;
+use super::request::{MessageLocation, Payload, Verb, VerbTraits};
+use crate::buffers::{Cycle, Flag};
 
-/// The number of a work request, and which queue pair's it is, as its completion says.
+/// The `wr_id` of a work request: its number and its queue pair's index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tag(pub(super) u64);
 
 impl Tag {
     const NUMBER_BITS: u32 = 48;
 
-    /// Of the first request of this queue pair.
+    /// The tag of a queue pair's first request.
     pub(super) fn of_pair(pair: usize) -> Self {
         Self((pair as u64) << Self::NUMBER_BITS)
     }
 
-    /// Of a request of the same queue pair.
+    /// The tag of another request of the same queue pair.
     #[inline(always)]
     fn with(self, number: u64) -> u64 {
         self.0 | number
     }
 
-    /// The queue pair.
+    /// The queue pair's index.
     #[inline(always)]
     pub(super) fn pair(self) -> usize {
         (self.0 >> Self::NUMBER_BITS) as usize
     }
 
-    /// How many requests were posted before it.
+    /// The number of requests posted before it.
     #[inline(always)]
     pub(super) fn number(self) -> u64 {
         self.0 & ((1 << Self::NUMBER_BITS) - 1)
@@ -50,192 +52,195 @@ impl Tag {
 
 /// A message to be posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Message {
-    /// Comes back with the completion.
+pub(super) struct PostItem {
+    /// The number that its completion returns.
     pub(super) number: u64,
-    /// Whether there is one.
+    /// Whether the message is signaled.
     pub(super) signaled: bool,
-    /// Where the message lies in this side's memory, and where in the peer's.
+    /// Offset of the message in this side's and the peer's memory.
     pub(super) offset: u64,
 }
 
-/// A send queue, of which it is known whether a list can be kept.
-pub(super) trait Sending: SendQueue {
-    /// Whether there is a way to keep a list.
+/// A send queue that may support prepared lists.
+pub(super) trait ListQueue: SendQueue + Debug {
+    /// Whether it supports prepared lists.
     const KEEPS: bool;
 
-    /// A list that is posted again and again.
-    type Prepared<'queue>: Prepared
-    where
-        Self: 'queue;
-
-    /// Keeps a list, where there is a way.
+    /// Prepares a list for repeated posting.
     ///
     /// # Safety
     ///
-    /// As [`BasicPostSendGuard::prepare`](sideway::ibverbs::queue_pair::BasicPostSendGuard::prepare).
-    unsafe fn prepare(guard: Self::Guard<'_>) -> Result<Self::Prepared<'_>, PostSendError>;
+    /// The conditions of
+    /// [`BasicPostSendGuard::prepare`](sideway::ibverbs::queue_pair::BasicPostSendGuard::prepare).
+    unsafe fn prepare(guard: Self::Guard<'_>) -> Result<PreparedSendList<'_>, PostSendError>;
 }
 
-/// A list that is posted again and again.
-pub(super) trait Prepared {
-    /// Posts all of it once more.
-    fn post(&mut self) -> Result<(), PostSendError>;
-}
-
-/// As perftest does it.
-impl Sending for BasicSendQueue {
+impl ListQueue for BasicSendQueue {
     const KEEPS: bool = true;
 
-    type Prepared<'queue> = PreparedSendList<'queue>;
-
-    #[inline(always)]
-    unsafe fn prepare(guard: Self::Guard<'_>) -> Result<Self::Prepared<'_>, PostSendError> {
-        // SAFETY: the caller keeps this function's contract, which is that one's.
+    unsafe fn prepare(guard: Self::Guard<'_>) -> Result<PreparedSendList<'_>, PostSendError> {
+        // SAFETY: the caller meets the conditions of `prepare`.
         unsafe { guard.prepare() }
     }
 }
 
-impl Prepared for PreparedSendList<'_> {
-    #[inline(always)]
-    fn post(&mut self) -> Result<(), PostSendError> {
-        self.post()
-    }
-}
-
-/// Its requests are built where the device reads them, and gone when they are posted.
-impl Sending for ExtendedSendQueue {
+/// Extended queues build requests in the device's memory, so a list cannot be kept.
+impl ListQueue for ExtendedSendQueue {
     const KEEPS: bool = false;
 
-    type Prepared<'queue> = Infallible;
-
-    #[inline(always)]
-    unsafe fn prepare(_: Self::Guard<'_>) -> Result<Self::Prepared<'_>, PostSendError> {
-        unreachable!("whoever asks has asked whether it keeps lists")
+    unsafe fn prepare(_: Self::Guard<'_>) -> Result<PreparedSendList<'_>, PostSendError> {
+        unreachable!("callers check that it keeps lists")
     }
 }
 
-impl Prepared for Infallible {
-    fn post(&mut self) -> Result<(), PostSendError> {
-        match *self {}
-    }
-}
+/// Posts the messages of one queue pair. A test chooses its implementation once, like perftest's
+/// post function, so that the compiler needs one copy of the measured loops for all operations and
+/// queues.
+pub(super) trait SendPoster: Debug {
+    fn traits(&self) -> VerbTraits;
 
-/// The sending half of a queue pair.
-#[derive(Debug)]
-pub(super) struct Outbox<'a, Q> {
-    pub(super) queue: &'a mut Q,
-    /// Where the first message lies.
-    pub(super) place: Place,
-    pub(super) tag: Tag,
-}
+    /// Posts the next list of a chain with one doorbell.
+    fn post_list(&mut self, chain: &mut Chain) -> Result<(), PostSendError>;
 
-impl<Q: Sending> Outbox<'_, Q> {
-    /// Posts a chain of `count` messages with one doorbell. `next` says which.
-    #[inline(always)]
-    pub(super) fn post(
+    /// Posts one message.
+    fn post_one(&mut self, item: PostItem) -> Result<(), PostSendError>;
+
+    /// Posts the first message in the memory, with `mark` as its last byte if the verb is marked.
+    fn post_marked(&mut self, number: u64, mark: u8) -> Result<(), PostSendError>;
+
+    /// Prepares a list of `count` messages for repeated posting, if the queue supports that and the
+    /// messages are alike.
+    fn prepare(
         &mut self,
-        request: &impl Request,
         count: u32,
-        next: impl FnMut() -> Message,
-    ) -> Result<(), PostSendError> {
-        self.build(request, count, next).post()
-    }
+        next: &mut dyn FnMut() -> PostItem,
+    ) -> Option<Result<PreparedSendList<'_>, PostSendError>>;
+}
 
-    /// Prepares such a chain of messages that repeat, of a queue that keeps lists.
-    pub(super) fn prepare<'queue>(
-        &'queue mut self,
-        request: &'queue impl Request,
-        count: u32,
-        next: impl FnMut() -> Message,
-    ) -> Result<Q::Prepared<'queue>, PostSendError> {
-        // SAFETY: the memory outlives the queue pair, and nobody writes to a message that is being sent (head of `request`).
-        unsafe { Q::prepare(self.build(request, count, next)) }
-    }
+/// The [`SendPoster`] of a flavour of queues and a verb.
+#[derive(Debug)]
+pub(super) struct VerbPoster<'a, Q, V> {
+    pub(super) queue: &'a mut Q,
+    /// The first message's location.
+    pub(super) location: MessageLocation,
+    pub(super) tag: Tag,
+    pub(super) verb: V,
+    pub(super) payload: Payload<'a>,
+    /// The last byte of the first message in registered memory.
+    pub(super) last: Flag<'a>,
+}
 
+impl<Q: ListQueue, V: Verb> VerbPoster<'_, Q, V> {
     #[inline(always)]
-    fn build<'queue>(
-        &'queue mut self,
-        request: &'queue impl Request,
-        count: u32,
-        mut next: impl FnMut() -> Message,
-    ) -> Q::Guard<'queue> {
-        let Place { local, remote, .. } = self.place;
-        let mut guard = self.queue.start_post_send();
+    fn build(&mut self, count: u32, mut next: impl FnMut() -> PostItem) -> Q::Guard<'_> {
+        let Self { queue, location: first, tag, verb, payload, .. } = self;
+        let mut guard = queue.start_post_send();
         for _ in 0..count {
-            let Message { number, signaled, offset } = next();
+            let PostItem { number, signaled, offset } = next();
             let flags = if signaled { WorkRequestFlags::Signaled } else { WorkRequestFlags::empty() };
-            let place = Place { local: local + offset, remote: remote + offset, ..self.place };
-            request.build(guard.construct_wr(self.tag.with(number), flags), place, number);
+            let location =
+                MessageLocation { local: first.local + offset, remote: first.remote + offset, ..*first };
+            verb.build(payload, guard.construct_wr(tag.with(number), flags), location, number);
         }
         guard
     }
+}
 
-    /// Posts one message, the first in the memory, whose last byte is `mark`.
-    #[inline(always)]
-    pub(super) fn post_marked(
+impl<Q: ListQueue, V: Verb> SendPoster for VerbPoster<'_, Q, V> {
+    fn traits(&self) -> VerbTraits {
+        V::TRAITS
+    }
+
+    fn post_list(&mut self, chain: &mut Chain) -> Result<(), PostSendError> {
+        chain.begin_list();
+        self.build(chain.list, || chain.next()).post()
+    }
+
+    fn post_one(&mut self, item: PostItem) -> Result<(), PostSendError> {
+        self.build(1, || item).post()
+    }
+
+    fn post_marked(&mut self, number: u64, mark: u8) -> Result<(), PostSendError> {
+        if V::TRAITS.is_marked {
+            match self.payload {
+                Payload::Inline(bytes) => {
+                    if let Some(last) = bytes.last() {
+                        last.set(mark);
+                    }
+                }
+                _ => self.last.store(mark),
+            }
+        }
+        self.build(1, || PostItem { number, signaled: true, offset: 0 }).post()
+    }
+
+    fn prepare(
         &mut self,
-        request: &mut impl Request,
-        number: u64,
-        mark: u8,
-    ) -> Result<(), PostSendError> {
-        request.mark(mark);
-        self.post(request, 1, || Message { number, signaled: true, offset: 0 })
+        count: u32,
+        next: &mut dyn FnMut() -> PostItem,
+    ) -> Option<Result<PreparedSendList<'_>, PostSendError>> {
+        if !Q::KEEPS || !V::TRAITS.repeats {
+            return None;
+        }
+        // SAFETY: the memory outlives the queue pair, and no code writes to a message that is being
+        // sent (head of `request`).
+        Some(unsafe { Q::prepare(self.build(count, next)) })
     }
 }
 
-/// The receives of a queue: as many as messages come, and no more at a time than fit.
+/// The receives of a queue: one for each message, and at most as many at a time as the queue holds.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Receives {
+pub(super) struct ReceiveState {
     pub(super) lkey: u32,
-    /// Where the first message comes to.
+    /// The address of the first message.
     pub(super) address: u64,
-    /// The longest message.
+    /// Length of the longest message.
     pub(super) length: u32,
-    /// How messages move on from there.
+    /// The path of messages from there.
     pub(super) cycle: Cycle,
-    /// How many messages are to come, and receives to be posted.
+    /// The number of messages to come, and so of receives to be posted.
     pub(super) awaited: u64,
-    /// How many there have been.
+    /// The number of posted receives.
     pub(super) posted: u64,
-    /// How many messages have taken one.
+    /// The number of receives that messages have consumed.
     pub(super) taken: u64,
-    /// How many are posted at a time.
+    /// Receives per posted list.
     pub(super) list: u64,
-    /// After how many messages the next list is posted.
+    /// The number of messages after which the next list is posted.
     pub(super) next_list: u64,
     pub(super) tag: Tag,
 }
 
-/// What receives are posted to.
-pub(super) trait Receiving {
-    /// Begins a list of them.
-    fn begin(&mut self) -> PostRecvGuard<'_>;
+/// The queue that receives are posted to.
+#[derive(Debug)]
+pub(super) enum ReceiveTarget<'a> {
+    /// A queue pair's receive queue.
+    Own(&'a mut ReceiveQueue),
+    /// The queue that all queue pairs of a side share.
+    Shared(&'a mut SharedReceiveQueue),
 }
 
-impl Receiving for ReceiveQueue {
+impl ReceiveTarget<'_> {
+    /// Begins a list.
     #[inline(always)]
     fn begin(&mut self) -> PostRecvGuard<'_> {
-        self.start_post_recv()
-    }
-}
-
-impl Receiving for SharedReceiveQueue {
-    #[inline(always)]
-    fn begin(&mut self) -> PostRecvGuard<'_> {
-        self.start_post_recv()
+        match self {
+            Self::Own(queue) => queue.start_post_recv(),
+            Self::Shared(queue) => queue.start_post_recv(),
+        }
     }
 }
 
 /// The receiving half of a queue pair, or of all of them.
 #[derive(Debug)]
-pub(super) struct Inbox<'a, R> {
-    pub(super) queue: &'a mut R,
-    pub(super) receives: &'a mut Receives,
+pub(super) struct ReceivePoster<'a> {
+    pub(super) queue: ReceiveTarget<'a>,
+    pub(super) receives: &'a mut ReceiveState,
 }
 
-impl<R: Receiving> Inbox<'_, R> {
-    /// A message has taken a receive: posts as many as a list has whenever so many were taken, as long as more are to come.
+impl ReceivePoster<'_> {
+    /// Counts a consumed receive; posts a list whenever the receives of one are consumed, while
+    /// more messages are to come.
     #[inline(always)]
     pub(super) fn take(&mut self) -> Result<(), PostRecvError> {
         let receives = &mut *self.receives;
@@ -251,7 +256,7 @@ impl<R: Receiving> Inbox<'_, R> {
         self.post(list)
     }
 
-    /// Posts so many receives, or as many as messages are still to come, in one list.
+    /// Posts up to `count` receives in one list, but no more than messages are to come.
     #[inline(always)]
     pub(super) fn post(&mut self, count: u64) -> Result<(), PostRecvError> {
         let receives = &mut *self.receives;
@@ -266,14 +271,17 @@ impl<R: Receiving> Inbox<'_, R> {
         guard.post()
     }
 
-    /// Keeps a list of one receive, to be posted again and again, which is counted here: of messages that do not move through
-    /// the memory.
-    pub(super) fn prepare_one(&mut self) -> Result<(PreparedReceiveList<'_>, &mut Receives), PostRecvError> {
-        let Receives { tag, address, lkey, length, .. } = *self.receives;
+    /// Prepares a list of one receive for repeated posting, which is counted here. All messages
+    /// arrive at the same location.
+    pub(super) fn prepare_one(
+        &mut self,
+    ) -> Result<(PreparedReceiveList<'_>, &mut ReceiveState), PostRecvError> {
+        let ReceiveState { tag, address, lkey, length, .. } = *self.receives;
         let mut guard = self.queue.begin();
         let request = guard.construct_wr(tag.with(0));
-        // SAFETY: the memory outlives the queue pair, and nobody reads what is outstanding (head of this file), however often
-        // it is posted. The device refuses what lies outside of the region.
+        // SAFETY: the memory outlives the queue pair, and no code reads memory of outstanding
+        // receives (head of this file), however often the list is posted. The device refuses
+        // addresses outside of the region.
         let list = unsafe {
             request.setup_sge(lkey, address, length);
             guard.prepare()?
@@ -281,7 +289,7 @@ impl<R: Receiving> Inbox<'_, R> {
         Ok((list, self.receives))
     }
 
-    /// The same of one: a list that is no loop stays in registers.
+    /// Posts a single receive without a loop, so that it stays in registers.
     #[inline(always)]
     fn post_one(&mut self) -> Result<(), PostRecvError> {
         if self.receives.posted == self.receives.awaited {
@@ -293,14 +301,14 @@ impl<R: Receiving> Inbox<'_, R> {
     }
 }
 
-impl Receives {
-    /// Appends the next one to a list.
+impl ReceiveState {
+    /// Appends the next receive to a list.
     #[inline(always)]
     fn give(&mut self, guard: &mut PostRecvGuard<'_>) {
         let address = self.address + self.cycle.advance();
         let request = guard.construct_wr(self.tag.with(self.posted));
-        // SAFETY: the memory outlives the queue pair, and nobody reads what is outstanding (head of this file). The device
-        // refuses what lies outside of the region.
+        // SAFETY: the memory outlives the queue pair, and no code reads memory of outstanding
+        // receives (head of this file). The device refuses addresses outside of the region.
         unsafe { request.setup_sge(self.lkey, address, self.length) };
         self.posted += 1;
     }

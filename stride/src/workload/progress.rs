@@ -1,20 +1,20 @@
-//! How far the measured loops have come, for others to see.
+//! The progress of the measured loops, for other threads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Messages of one thread that are through: its loop stores their number, which costs it one instruction, and another thread
-/// reads it now and then. It has a cache line of its own.
+/// The number of one thread's completed messages. The loop stores it with one instruction, and
+/// another thread reads it occasionally. It fills a cache line.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub struct Passed(AtomicU64);
+pub struct ThreadProgress(AtomicU64);
 
-impl Passed {
-    /// None are through.
+impl ThreadProgress {
+    /// Starts at 0.
     pub const fn new() -> Self {
         Self(AtomicU64::new(0))
     }
 
-    /// So many are through.
+    /// Stores the number of completed messages.
     #[inline(always)]
     pub fn set(&self, messages: u64) {
         self.0.store(messages, Ordering::Relaxed);
@@ -25,28 +25,28 @@ impl Passed {
     }
 }
 
-/// Messages of all threads that are through.
+/// The number of all threads' completed messages.
 #[derive(Debug)]
-pub struct Progress(Box<[Passed]>);
+pub struct TestProgress(Box<[ThreadProgress]>);
 
-impl Progress {
-    /// Of so many threads, of which none has begun.
+impl TestProgress {
+    /// The progress of `threads` threads, none of which has begun.
     pub fn of_threads(threads: u32) -> Self {
-        Self((0..threads.max(1)).map(|_| Passed::new()).collect())
+        Self((0..threads.max(1)).map(|_| ThreadProgress::new()).collect())
     }
 
-    /// A thread's, from 0.
+    /// A thread's progress; threads count from 0.
     ///
     /// # Panics
     ///
-    /// If there is no such thread.
-    pub fn of(&self, thread: usize) -> &Passed {
+    /// If the thread does not exist.
+    pub fn of(&self, thread: usize) -> &ThreadProgress {
         &self.0[thread]
     }
 
-    /// How many are through: some time ago, as nothing else is ordered by it.
+    /// The number of completed messages. It may be slightly old, and orders nothing else.
     pub fn get(&self) -> u64 {
-        self.0.iter().map(Passed::get).sum()
+        self.0.iter().map(ThreadProgress::get).sum()
     }
 }
 
@@ -56,12 +56,12 @@ mod tests {
 
     #[test]
     fn what_is_through_is_that_of_all_threads() {
-        let progress = Progress::of_threads(3);
+        let progress = TestProgress::of_threads(3);
         assert_eq!(progress.get(), 0);
         progress.of(0).set(5);
         progress.of(2).set(7);
         progress.of(0).set(6);
         assert_eq!(progress.get(), 13);
-        assert_eq!(Progress::of_threads(0).get(), 0);
+        assert_eq!(TestProgress::of_threads(0).get(), 0);
     }
 }

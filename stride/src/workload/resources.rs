@@ -1,4 +1,4 @@
-//! What a side makes of its device.
+//! The objects that a side creates on its device.
 
 use sideway::ibverbs::AccessFlags;
 use sideway::ibverbs::completion::{
@@ -11,19 +11,19 @@ use sideway::ibverbs::queue_pair::{
 };
 use sideway::ibverbs::srq::SharedReceiveQueue;
 
-use super::channel::{Ends, GenericEnds};
-use super::completion::OfKind;
+use super::channel::{CompletionQueues, GenericCompletionQueues};
+use super::completion::TypedCompletionQueue;
 use crate::device::{DeviceError, LocalDevice};
 use crate::error::Error;
-use crate::plan::{Calls, ConnectionType, Measure, Operation, TestPlan, default_inline_size};
+use crate::plan::{ConnectionType, Measure, PostingCalls, TestOperation, TestPlan, default_inline_size};
 
-/// One queue for all that is sent, and one for all that is received where anything is.
-/// Their events go to the channel, if there is one.
+/// Creates a completion queue for sends, and one for receives if the test has any. Their events go
+/// to the channel, if given.
 pub(super) fn completion_queues(
     device: &LocalDevice,
     test: &TestPlan,
     channel: Option<&CompletionChannel>,
-) -> Result<GenericEnds, Error> {
+) -> Result<GenericCompletionQueues, Error> {
     let of_all = |each: u32| each.saturating_mul(test.queue_pairs);
     let mut builder = device.context.create_cq_builder();
     builder.setup_cqe(of_all(test.depth())).setup_poll_batch(test.poll_batch());
@@ -34,31 +34,31 @@ pub(super) fn completion_queues(
         builder.setup_comp_channel(channel).setup_comp_vector(test.queues.vector.unwrap_or(0));
     }
     let first = match device.calls {
-        // There is no other way to timestamps.
+        // Only extended queues have timestamps.
         _ if test.device_clock => builder.build_ex().map_err(|error| no_timestamps(device, &error))?.into(),
-        Calls::Classic => builder.build()?.into(),
-        Calls::Extended => builder.build_generic()?,
+        PostingCalls::Classic => builder.build()?.into(),
+        PostingCalls::Extended => builder.build_generic()?,
     };
     let receives = test.operation.takes_receives();
     builder.setup_cqe(test.receive_depth().saturating_mul(test.receive_queues()));
     let (opcode, received) = opcodes(test.operation);
     let mix = match test.operation {
-        Operation::Mix(mix) => Some(mix),
+        TestOperation::Mix(mix) => Some(mix),
         _ => None,
     };
-    // Both of one flavour.
+    // The second queue gets the flavour of the first.
     Ok(match first {
-        GenericCompletionQueue::Basic(queue) => GenericEnds::Basic(Ends {
-            sent: OfKind::new(queue, opcode, mix),
+        GenericCompletionQueue::Basic(queue) => GenericCompletionQueues::Basic(CompletionQueues {
+            sent: TypedCompletionQueue::new(queue, opcode, mix),
             received: match receives {
-                true => Some(OfKind::new(builder.build()?, received, None)),
+                true => Some(TypedCompletionQueue::new(builder.build()?, received, None)),
                 false => None,
             },
         }),
-        GenericCompletionQueue::Extended(queue) => GenericEnds::Extended(Ends {
-            sent: OfKind::new(queue, opcode, mix),
+        GenericCompletionQueue::Extended(queue) => GenericCompletionQueues::Extended(CompletionQueues {
+            sent: TypedCompletionQueue::new(queue, opcode, mix),
             received: match receives {
-                true => Some(OfKind::new(builder.build_ex()?, received, None)),
+                true => Some(TypedCompletionQueue::new(builder.build_ex()?, received, None)),
                 false => None,
             },
         }),
@@ -69,24 +69,24 @@ fn no_timestamps(device: &LocalDevice, error: &CreateCompletionQueueError) -> De
     DeviceError::NoTimestamps { device: device.limits.device.clone(), reason: error.to_string() }
 }
 
-/// What completes on both sides.
-fn opcodes(operation: Operation) -> (WorkCompletionOperationType, WorkCompletionOperationType) {
+/// The opcodes of completions on both sides.
+fn opcodes(operation: TestOperation) -> (WorkCompletionOperationType, WorkCompletionOperationType) {
     use WorkCompletionOperationType as W;
     match operation {
-        Operation::Write => (W::RdmaWrite, W::Receive),
-        Operation::WriteImm => (W::RdmaWrite, W::ReceiveWithImmediate),
-        Operation::Read => (W::RdmaRead, W::Receive),
-        // Which one it was, its number says.
-        Operation::Mix(_) => (W::RdmaWrite, W::Receive),
-        Operation::FetchAdd => (W::FetchAndAdd, W::Receive),
-        Operation::CompareSwap => (W::CompareAndSwap, W::Receive),
-        Operation::Send | Operation::SendImm | Operation::Messages(_) | Operation::Tcp => {
+        TestOperation::Write => (W::RdmaWrite, W::Receive),
+        TestOperation::WriteImm => (W::RdmaWrite, W::ReceiveWithImmediate),
+        TestOperation::Read => (W::RdmaRead, W::Receive),
+        // The number tells a read from a write.
+        TestOperation::Mix(_) => (W::RdmaWrite, W::Receive),
+        TestOperation::FetchAdd => (W::FetchAndAdd, W::Receive),
+        TestOperation::CompareSwap => (W::CompareAndSwap, W::Receive),
+        TestOperation::Send | TestOperation::SendImm | TestOperation::Messages(_) | TestOperation::Tcp => {
             (W::Send, W::Receive)
         }
     }
 }
 
-/// What all queue pairs take their receives from, if they share it.
+/// Creates the shared receive queue, if the queue pairs use one.
 pub(super) fn shared_queue(
     pd: &ProtectionDomain,
     test: &TestPlan,
@@ -100,7 +100,7 @@ pub(super) fn shared_queue(
 pub(super) fn queue_pair(
     device: &LocalDevice,
     pd: &ProtectionDomain,
-    (ends, srq): (&GenericEnds, Option<&SharedReceiveQueue>),
+    (ends, srq): (&GenericCompletionQueues, Option<&SharedReceiveQueue>),
     test: &TestPlan,
     inline_size: u32,
 ) -> Result<GenericQueuePair, Error> {
@@ -122,19 +122,19 @@ pub(super) fn queue_pair(
         builder.setup_srq(srq);
     }
     match ends {
-        GenericEnds::Basic(Ends { sent, received }) => builder
+        GenericCompletionQueues::Basic(CompletionQueues { sent, received }) => builder
             .setup_send_cq(&sent.queue)
             .setup_recv_cq(received.as_ref().map_or(&sent.queue, |received| &received.queue)),
-        GenericEnds::Extended(Ends { sent, received }) => builder
+        GenericCompletionQueues::Extended(CompletionQueues { sent, received }) => builder
             .setup_send_cq(&sent.queue)
             .setup_recv_cq(received.as_ref().map_or(&sent.queue, |received| &received.queue)),
     };
     let built = match device.calls {
-        Calls::Classic => builder.build().map(Into::into),
-        Calls::Extended => builder.build_generic(),
+        PostingCalls::Classic => builder.build().map(Into::into),
+        PostingCalls::Extended => builder.build_generic(),
     };
     built.map_err(|error| match error {
-        // No device says how much it copies, other than by refusing.
+        // Devices report their inline limit only by refusing.
         CreateQueuePairError::Ibverbs { source, .. } if inline_size > 0 => {
             let (given, device) = (inline_size, device.limits.device.clone());
             DeviceError::QueuePairRefused { given, depth, device, reason: source.to_string() }.into()
@@ -143,32 +143,33 @@ pub(super) fn queue_pair(
     })
 }
 
-fn send_operations(operation: Operation) -> SendOperationFlags {
+fn send_operations(operation: TestOperation) -> SendOperationFlags {
     match operation {
-        Operation::Write => SendOperationFlags::Write,
-        Operation::WriteImm => SendOperationFlags::WriteWithImmediate,
-        Operation::Send | Operation::Messages(_) | Operation::Tcp => SendOperationFlags::Send,
-        Operation::SendImm => SendOperationFlags::SendWithImmediate,
-        Operation::Read => SendOperationFlags::Read,
-        Operation::Mix(_) => SendOperationFlags::Read | SendOperationFlags::Write,
-        Operation::FetchAdd => SendOperationFlags::AtomicFetchAndAdd,
-        Operation::CompareSwap => SendOperationFlags::AtomicCompareAndSwap,
+        TestOperation::Write => SendOperationFlags::Write,
+        TestOperation::WriteImm => SendOperationFlags::WriteWithImmediate,
+        TestOperation::Send | TestOperation::Messages(_) | TestOperation::Tcp => SendOperationFlags::Send,
+        TestOperation::SendImm => SendOperationFlags::SendWithImmediate,
+        TestOperation::Read => SendOperationFlags::Read,
+        TestOperation::Mix(_) => SendOperationFlags::Read | SendOperationFlags::Write,
+        TestOperation::FetchAdd => SendOperationFlags::AtomicFetchAndAdd,
+        TestOperation::CompareSwap => SendOperationFlags::AtomicCompareAndSwap,
     }
 }
 
-/// What may be done with the memory, and whether the device may reorder its writes on the bus.
+/// The access rights of the memory, including relaxed ordering.
 pub(super) fn access(test: &TestPlan, is_relaxed: bool) -> AccessFlags {
     let relaxed = if is_relaxed { AccessFlags::RelaxedOrdering } else { AccessFlags::empty() };
     AccessFlags::LocalWrite
         | relaxed
         | match test.operation {
-            Operation::Write | Operation::WriteImm => AccessFlags::RemoteWrite,
-            Operation::Read => AccessFlags::RemoteRead,
-            Operation::Mix(_) => AccessFlags::RemoteRead | AccessFlags::RemoteWrite,
-            Operation::FetchAdd | Operation::CompareSwap => AccessFlags::RemoteAtomic,
-            Operation::Send | Operation::SendImm | Operation::Messages(_) | Operation::Tcp => {
-                AccessFlags::empty()
-            }
+            TestOperation::Write | TestOperation::WriteImm => AccessFlags::RemoteWrite,
+            TestOperation::Read => AccessFlags::RemoteRead,
+            TestOperation::Mix(_) => AccessFlags::RemoteRead | AccessFlags::RemoteWrite,
+            TestOperation::FetchAdd | TestOperation::CompareSwap => AccessFlags::RemoteAtomic,
+            TestOperation::Send
+            | TestOperation::SendImm
+            | TestOperation::Messages(_)
+            | TestOperation::Tcp => AccessFlags::empty(),
         }
 }
 

@@ -1,35 +1,35 @@
-//! When messages of a rate are meant to be sent.
+//! The schedule of messages at a given rate.
 
-/// Ticks have so many binary digits behind the point, so that rates are met however long a test takes.
+/// Binary digits of a tick's fraction, so that rounding never accumulates to a wrong rate.
 const FRACTION: u32 = 32;
 
-/// When the next message is due: a burst of them at a time, each as long after the last as the rate says.
+/// The time of the next message. Bursts follow each other at intervals that give the rate.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Schedule {
     start: u64,
-    /// From the start to the next burst, in parts of ticks.
+    /// Time from the start to the next burst, in fractions of ticks.
     due: u128,
     gap: u128,
     burst: u32,
-    /// Messages of the next burst that are not taken yet.
+    /// Messages of the current burst that are still to be sent.
     left: u32,
 }
 
 impl Schedule {
-    /// From now on, one message in so many ticks on average.
+    /// Starts now, with one message every `ticks` ticks on average.
     pub(super) fn new(start: u64, ticks: f64, burst: u32) -> Self {
-        // Longer than any test takes is as good as never; no shorter than a part.
+        // The upper limit exceeds every test's duration; the lower one is the smallest fraction.
         let gap = (ticks * f64::from(burst) * (1u64 << FRACTION) as f64).clamp(1.0, 2f64.powi(96)) as u128;
         Self { start, due: 0, gap, burst, left: burst }
     }
 
-    /// When the next message is due.
+    /// The time of the next message.
     #[inline(always)]
     pub(super) fn next(&self) -> u64 {
         self.start.saturating_add(u64::try_from(self.due >> FRACTION).unwrap_or(u64::MAX))
     }
 
-    /// It has been sent.
+    /// Moves on to the message after.
     #[inline(always)]
     pub(super) fn advance(&mut self) {
         self.left -= 1;

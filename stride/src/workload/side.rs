@@ -1,4 +1,4 @@
-//! One side of a test: its queue pairs, its memory, and what it does with them.
+//! One side of a test: its queue pairs, its memory, and its tasks.
 
 use std::sync::atomic::AtomicU32;
 
@@ -9,48 +9,52 @@ use sideway::ibverbs::queue_pair::GenericQueuePair;
 use sideway::ibverbs::srq::SharedReceiveQueue;
 use sideway::rdmacm::Connection;
 
-use super::bandwidth::Tally;
-use super::channel::{Connected, GenericEnds, Pair, receives};
+use super::bandwidth::SendTotals;
+use super::channel::{ConnectedPair, ConnectedPairs, GenericCompletionQueues, receives};
+use super::cm_connector::CmConnector;
 use super::device_clock::DeviceClock;
-use super::latency::Part;
-use super::manager::Manager;
-use super::request::{Place, QKEY};
+use super::latency::LatencyPart;
+use super::request::{MessageLocation, QKEY};
 use super::resources::{access, completion_queues, inline_size, queue_pair, shared_queue};
 use super::sleep::Sleeper;
 use super::validate::{SWAP, Seeds, Validation, ValidationError, pattern};
-use super::xrc::{Receivers, receivers as xrc_receivers};
-use super::{Chain, Channel, Notes, Pace, Watch, bandwidth, device_clock, latency, open_loop};
+use super::xrc::{XrcReceivers, receivers as xrc_receivers};
+use super::{
+    Chain, PhaseClock, SampleTimes, TestChannel, Watch, bandwidth, device_clock, latency, open_loop,
+};
 use crate::buffers::BufferLayout;
 use crate::control::{ControlError, Resources};
 use crate::device::LocalDevice;
 use crate::error::Error;
-use crate::memory::Memory;
-use crate::plan::{ConnectionType, LatencyDefinition, Measure, Operation, Parts, PlanError, Rate, TestPlan};
+use crate::memory::TestMemory;
+use crate::plan::{
+    ConnectionType, LatencyDefinition, Measure, PlanError, Rate, SideTasks, TestOperation, TestPlan,
+};
 use crate::statistics::LatencyRecorder;
 
 /// A side whose queue pairs are not connected yet.
 #[derive(Debug)]
-pub struct Side<'a> {
+pub struct UnconnectedSide<'a> {
     device: &'a LocalDevice,
     pd: ProtectionDomain,
     pairs: Vec<(GenericQueuePair, Endpoint)>,
-    ends: GenericEnds,
-    targets: Option<Receivers>,
+    ends: GenericCompletionQueues,
+    targets: Option<XrcReceivers>,
     srq: Option<SharedReceiveQueue>,
     sleeper: Option<Sleeper>,
-    memory: Memory,
+    memory: TestMemory,
     layout: BufferLayout,
     is_relaxed: bool,
     inline_size: u32,
     answered: u8,
 }
 
-impl<'a> Side<'a> {
-    /// Makes what the test needs.
+impl<'a> UnconnectedSide<'a> {
+    /// Creates the objects that the test needs.
     ///
     /// # Errors
     ///
-    /// The device lacks something.
+    /// The device lacks a resource.
     pub fn new(device: &'a LocalDevice, test: &TestPlan) -> Result<Self, Error> {
         let inline_size = inline_size(device, test);
         let pd = device.context.alloc_pd()?;
@@ -59,7 +63,7 @@ impl<'a> Side<'a> {
         device.buffer.check(test).map_err(PlanError::from)?;
         let is_known = device.context.provider().verbs().ibv_reg_mr_iova2().is_ok();
         let is_relaxed = test.relaxes_ordering(is_known).map_err(PlanError::from)?;
-        let memory = Memory::new(device, layout, &pd, access(test, is_relaxed))?;
+        let memory = TestMemory::new(device, layout, &pd, access(test, is_relaxed))?;
         let channel = match test.queues.events {
             true => Some(device.context.create_comp_channel()?),
             false => None,
@@ -96,12 +100,12 @@ impl<'a> Side<'a> {
         })
     }
 
-    /// Where messages lie in the memory.
+    /// The layout of messages in the memory.
     pub fn layout(&self) -> BufferLayout {
         self.layout
     }
 
-    /// What the peer needs to know, queue pair by queue pair.
+    /// The information that the peer needs about each queue pair.
     pub fn resources(&self) -> Vec<Resources> {
         let of_pair = |(index, (_, endpoint)): (usize, &(_, Endpoint))| Resources {
             endpoint: endpoint.clone(),
@@ -115,17 +119,18 @@ impl<'a> Side<'a> {
         self.pairs.iter().enumerate().map(of_pair).collect()
     }
 
-    /// Connects each queue pair to one of the peer's, by rdma_cm if there is a manager; threads have so many together.
+    /// Connects each queue pair to one of the peer's, by rdma_cm if a connector is given.
+    /// `all_pairs` counts the queue pairs of all threads.
     ///
     /// # Errors
     ///
-    /// There is no way to the peer.
+    /// The peer cannot be reached.
     pub fn connect(
         self,
         remotes: &[Resources],
         test: &TestPlan,
         all_pairs: u32,
-        mut manager: Option<Manager<'_>>,
+        mut manager: Option<CmConnector<'_>>,
     ) -> Result<Workload, Error> {
         let Self {
             device,
@@ -175,21 +180,27 @@ impl<'a> Side<'a> {
             if test.operation.fetches() {
                 way += &format!(", {} outstanding", options.max_read_atomic);
             }
-            let place = Place {
+            let location = MessageLocation {
                 local: memory.address() + layout.send_offset(index),
                 remote: remote.address,
                 rkey: remote.rkey,
                 queue: remote.xrc.as_ref().map_or(remote.endpoint.qp_number, |target| target.srqn),
             };
             seeds.push(Seeds { own: seed(&endpoint), peer: seed(&remote.endpoint) });
-            pairs.push(Pair { queue_pair, place });
+            pairs.push(ConnectedPair { queue_pair, location });
         }
         let (buffer, ordering) = (device.buffer, if is_relaxed { "relaxed" } else { "strict" });
         let description = format!(
             "inline up to {inline_size} bytes, by {calls}, {ordering} ordering, buffer {buffer}; {way}"
         );
-        let channel =
-            Channel::new(Connected { pairs, targets, srq, address }, ends, memory, layout, test, inline_size);
+        let channel = TestChannel::new(
+            ConnectedPairs { pairs, targets, srq, address },
+            ends,
+            memory,
+            layout,
+            test,
+            inline_size,
+        );
         let recorder = LatencyRecorder::new();
         let clock = test.device_clock.then(|| DeviceClock::of(&device.context)).transpose()?;
         Ok(Workload {
@@ -197,11 +208,11 @@ impl<'a> Side<'a> {
             test: test.clone(),
             channel,
             layout,
-            parts: Parts { measures: true, serves: true },
+            parts: SideTasks { measures: true, serves: true },
             seeds,
             marked: remotes.first().map_or(u64::MAX, |remote| remote.marked),
             sent: 0,
-            notes: Notes::new(),
+            notes: SampleTimes::new(),
             recorder,
             clock,
             all_pairs,
@@ -211,12 +222,12 @@ impl<'a> Side<'a> {
     }
 }
 
-/// What became of the messages of a size.
+/// The numbers of messages of a size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Arrived {
+pub struct MessageCounts {
     /// Messages that this side sent.
     pub sent: u64,
-    /// Messages of the peer's that took a receive here.
+    /// Messages of the peer that consumed a receive here.
     pub taken: u64,
 }
 
@@ -226,55 +237,55 @@ pub struct Arrived {
 pub struct Workload {
     description: String,
     test: TestPlan,
-    channel: Channel,
+    channel: TestChannel,
     layout: BufferLayout,
-    parts: Parts,
+    parts: SideTasks,
     seeds: Vec<Seeds>,
-    /// Up to which size the peer writes the last byte of the messages that it counts.
+    /// The largest size for which the peer writes the last byte as a mark.
     marked: u64,
-    /// Messages of the last size.
+    /// Messages sent of the last size.
     sent: u64,
-    notes: Notes,
+    notes: SampleTimes,
     recorder: LatencyRecorder,
-    /// What takes the time, unless the program does.
+    /// The device's clock, if it measures instead of the program's.
     clock: Option<DeviceClock>,
     /// Queue pairs of all threads.
     all_pairs: u32,
-    /// Unless completions are polled for.
+    /// Sleeps until a completion event, unless the side polls.
     sleeper: Option<Sleeper>,
-    /// Of rdma_cm: whoever drops one hangs up.
+    /// rdma_cm connections, which disconnect when they are dropped.
     _connections: Vec<Connection>,
 }
 
 impl Workload {
-    /// How the two sides are connected, in one line.
+    /// The connection of the two sides, in one line.
     pub fn description(&self) -> &str {
         &self.description
     }
 
-    /// Has what follows be as long as this test is, which is the same otherwise.
+    /// Changes the length of the test, whose other parameters are the same.
     pub(super) fn set_length(&mut self, test: &TestPlan) {
         let TestPlan { iterations, duration, tx_depth, rx_depth, .. } = *test;
         self.test = TestPlan { iterations, duration, tx_depth, rx_depth, ..self.test.clone() };
     }
 
-    /// Gets ready for messages of this size, and for this side's parts, before either side begins to measure them.
+    /// Prepares messages of this size and this side's tasks, before either side begins to measure.
     ///
     /// # Errors
     ///
-    /// The device does not take a receive.
+    /// The device refuses a receive.
     ///
     /// # Panics
     ///
-    /// If the plan has no such size.
-    pub fn prepare(&mut self, size: u64, parts: Parts) -> Result<(), Error> {
+    /// If the plan does not contain the size.
+    pub fn prepare(&mut self, size: u64, parts: SideTasks) -> Result<(), Error> {
         (self.parts, self.sent) = (parts, 0);
         let own = self.seeds.first().map_or(0, |seeds| seeds.own);
         self.channel.resize(size as u32, |place| pattern(own, size, place));
         if self.test.data_validation {
             self.prepare_validation(size)?;
         }
-        if self.test.operation == Operation::Write {
+        if self.test.operation == TestOperation::Write {
             self.channel.flag(self.layout.receive_offset(0) + size - 1).store(latency::UNMARKED);
         }
         if self.test.operation.takes_receives() && self.test.messages_come_to(parts) {
@@ -283,20 +294,25 @@ impl Workload {
         Ok(())
     }
 
-    /// Measures messages of this size: the client's part, and the server's too where both measure. Latencies are in the
-    /// recorder then.
-    pub(super) fn measure(&mut self, pace: &Pace, size: u64, watch: &mut Watch<'_>) -> Result<Tally, Error> {
+    /// Measures messages of this size. The client calls it, and the server too if both measure. The
+    /// recorder then holds the latencies.
+    pub(super) fn measure(
+        &mut self,
+        pace: &PhaseClock,
+        size: u64,
+        watch: &mut Watch<'_>,
+    ) -> Result<SendTotals, Error> {
         if let Some(rate) = self.test.rate {
             return self.measure_at(rate, pace, size, watch);
         }
         let part = match self.test.measure {
-            Measure::Latency(LatencyDefinition::PingPong) => Part::Ping,
-            Measure::Latency(LatencyDefinition::Completion) => Part::Complete,
+            Measure::Latency(LatencyDefinition::PingPong) => LatencyPart::Ping,
+            Measure::Latency(LatencyDefinition::Completion) => LatencyPart::Complete,
             _ => {
                 let chain = Chain::new(&self.test, self.layout.cycle(size));
                 let (batch, takes) = (self.test.poll_batch(), self.takes());
                 let tally = watch.sleeping(&mut self.sleeper, |watch| {
-                    self.channel.run(bandwidth::Run { chain, batch, takes, pace, watch })
+                    self.channel.run(bandwidth::BandwidthRun { chain, batch, takes, pace, watch })
                 })?;
                 self.sent = tally.sent;
                 return Ok(tally);
@@ -304,30 +320,30 @@ impl Workload {
         };
         let begin = watch.now();
         match (&self.clock, part) {
-            (Some(clock), Part::Complete) => {
+            (Some(clock), LatencyPart::Complete) => {
                 let iterations = self.test.most_messages();
                 let recorder = &mut self.recorder;
                 let channel = &mut self.channel;
                 watch.sleeping(&mut self.sleeper, |watch| {
-                    channel.run(device_clock::Run { iterations, clock, pace, recorder, watch })
+                    channel.run(device_clock::DeviceClockRun { iterations, clock, pace, recorder, watch })
                 })?;
             }
             _ => self.run_latency(part, pace, watch)?,
         }
         self.sent = self.recorder.len();
-        Ok(Tally { sent: self.sent, counted: self.sent, begin, end: watch.now() })
+        Ok(SendTotals { sent: self.sent, counted: self.sent, begin, end: watch.now() })
     }
 
-    /// The same at a rate, of which this thread has a part as large as that of the queue pairs.
+    /// Measures at a given rate, of which this thread has its queue pairs' share.
     fn measure_at(
         &mut self,
         rate: Rate,
-        pace: &Pace,
+        pace: &PhaseClock,
         size: u64,
         watch: &mut Watch<'_>,
-    ) -> Result<Tally, Error> {
+    ) -> Result<SendTotals, Error> {
         let part = f64::from(self.test.queue_pairs) / f64::from(self.all_pairs);
-        let run = open_loop::Run {
+        let run = open_loop::OpenLoopRun {
             iterations: self.test.most_messages(),
             depth: self.test.depth(),
             batch: self.test.poll_batch(),
@@ -343,12 +359,12 @@ impl Workload {
         Ok(tally)
     }
 
-    /// The latencies that were measured last, if this side measures any.
+    /// The last measurement's latencies.
     pub(super) fn recorder(&self) -> &LatencyRecorder {
         &self.recorder
     }
 
-    /// Takes the peer's messages, where both measure, as long as other threads of this side do.
+    /// Receives the peer's messages while other threads of this side measure, if both sides do.
     pub(super) fn keep_taking(&mut self, measuring: &AtomicU32, watch: &mut Watch<'_>) -> Result<(), Error> {
         if self.test.thread_count() == 1 || !self.takes() {
             return Ok(());
@@ -356,7 +372,7 @@ impl Workload {
         self.take(Some(measuring), watch)
     }
 
-    /// Whether messages of the peer come to receives while this side measures bandwidth.
+    /// Whether the peer's messages consume receives while this side measures bandwidth.
     fn takes(&self) -> bool {
         self.test.measure == Measure::Bandwidth && self.parts.serves && self.test.operation.takes_receives()
     }
@@ -365,39 +381,39 @@ impl Workload {
         let all_arrive = self.test.connection.is_reliable() && self.test.duration.is_none();
         let batch = self.test.poll_batch();
         let taken = watch.sleeping(&mut self.sleeper, |watch| {
-            self.channel.run(bandwidth::Take { all_arrive, measuring, batch, watch })
+            self.channel.run(bandwidth::ReceiveRun { all_arrive, measuring, batch, watch })
         });
         taken.map(drop)
     }
 
-    /// Answers messages, where they want an answer, or takes them, where they want to be taken: the server's part.
+    /// Runs the server's part: answers messages, or receives them.
     ///
     /// # Errors
     ///
-    /// A message failed, or the peer is gone.
+    /// A message failed, or the peer ended.
     pub(super) fn answer(&mut self, watch: &mut Watch<'_>) -> Result<(), Error> {
         match self.test.measure {
             Measure::Latency(LatencyDefinition::PingPong) if self.test.duration.is_some() => {
                 watch.end_with_peer();
-                match self.run_latency(Part::Pong, &Pace::steady(), watch) {
+                match self.run_latency(LatencyPart::Pong, &PhaseClock::steady(), watch) {
                     Err(Error::Control(ControlError::PeerIsDone { .. })) => Ok(()),
                     ended => ended,
                 }
             }
             Measure::Latency(LatencyDefinition::PingPong) => {
-                self.run_latency(Part::Pong, &Pace::steady(), watch)
+                self.run_latency(LatencyPart::Pong, &PhaseClock::steady(), watch)
             }
             _ => self.take(None, watch),
         }
     }
 
-    /// What became of the messages of this size, when all is over; and whether their bytes are as they should be, if the
-    /// test asks for that.
+    /// The numbers of messages of this size after the measurement. It also validates their bytes,
+    /// if the test asks for that.
     ///
     /// # Errors
     ///
-    /// They are not.
-    pub fn arrived(&self, size: u64) -> Result<Arrived, Error> {
+    /// The bytes differ.
+    pub fn arrived(&self, size: u64) -> Result<MessageCounts, Error> {
         let taken = self.channel.taken();
         if self.test.data_validation {
             let expected =
@@ -414,7 +430,7 @@ impl Workload {
                 validation.verify(pair, seeds, self.parts)
             })?;
         }
-        Ok(Arrived { sent: self.sent, taken })
+        Ok(MessageCounts { sent: self.sent, taken })
     }
 
     fn validation(&self, size: u64) -> Validation<'_> {
@@ -435,26 +451,31 @@ impl Workload {
     }
 
     fn prepare_validation(&mut self, size: u64) -> Result<(), Error> {
-        if self.test.operation == Operation::CompareSwap {
+        if self.test.operation == TestOperation::CompareSwap {
             self.channel.set_swap(SWAP.0, SWAP.1);
         }
         let validation = self.validation(size);
         self.seeds.iter().enumerate().try_for_each(|(pair, seeds)| validation.prepare(pair, *seeds))
     }
 
-    fn run_latency(&mut self, part: Part, pace: &Pace, watch: &mut Watch<'_>) -> Result<(), Error> {
+    fn run_latency(
+        &mut self,
+        part: LatencyPart,
+        pace: &PhaseClock,
+        watch: &mut Watch<'_>,
+    ) -> Result<(), Error> {
         if !self.test.connection.is_reliable() {
             watch.expect_losses();
         }
         let Self { channel, notes, recorder, test, sleeper, .. } = self;
         let iterations = test.most_messages();
         watch.sleeping(sleeper, |watch| {
-            channel.run(latency::Run { part, iterations, pace, notes, recorder, watch })
+            channel.run(latency::LatencyRun { part, iterations, pace, notes, recorder, watch })
         })
     }
 }
 
-/// Where datagrams go that are for this peer.
+/// The peer's address for datagrams.
 fn datagram_address(
     device: &LocalDevice,
     pd: &ProtectionDomain,
@@ -464,12 +485,13 @@ fn datagram_address(
     Ok(pd.create_ah(&device.path.address_to(&remote.endpoint, options)?)?)
 }
 
-/// What a queue pair's bytes are made from, where they are looked at.
+/// The seed of a queue pair's pattern for validation.
 fn seed(endpoint: &Endpoint) -> u64 {
     u64::from(endpoint.qp_number) << 24 | u64::from(endpoint.packet_seq_num)
 }
 
-/// A start that differs from run to run, so that packets of an earlier connection are not taken for ours.
+/// A start that differs from run to run, so that the queue pair rejects packets of an earlier
+/// connection.
 fn packet_sequence_number() -> u32 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     now.map_or(0, |since| since.subsec_nanos()) & 0xff_ffff

@@ -1,4 +1,4 @@
-//! Sleeping until there is a completion (`-e`), in place of looking for one again and again.
+//! Sleeping until a completion event (`-e`) instead of polling.
 
 use std::time::Duration;
 
@@ -7,36 +7,37 @@ use sideway::ibverbs::completion::CompletionChannel;
 use super::Completions;
 use crate::error::Error;
 
-/// Whoever sleeps looks so often whether the peer is still there.
-const GLANCE: Duration = Duration::from_millis(100);
+/// How often a sleeping side checks that the peer still lives.
+const PEER_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Sleeps where the completion queues of a side send their events.
+/// Sleeps on the channel of a side's completion queues.
 ///
-/// A queue that was found empty is asked for an event, and is then polled again, as what came before makes none. When that finds
-/// nothing either, the side sleeps until the event comes, or for a moment. No queue has more than one event under way.
+/// A queue that was found empty is armed and then polled again, because earlier completions raise
+/// no event. If that finds nothing, the side sleeps until the event comes, or for a moment. Each
+/// queue has at most one event outstanding.
 #[derive(Debug)]
 pub(super) struct Sleeper(pub(super) CompletionChannel);
 
 impl Sleeper {
-    /// Is called each time that a queue was found empty.
+    /// Handles an empty queue: arms it, or sleeps.
     ///
     /// # Errors
     ///
-    /// The device is gone.
+    /// The device failed.
     pub(super) fn rest(&mut self, queue: &mut impl Completions) -> Result<(), Error> {
         if !queue.arm()?
-            && let Some(event) = self.0.wait_timeout(GLANCE)?
+            && let Some(event) = self.0.wait_timeout(PEER_CHECK_INTERVAL)?
         {
             queue.wake(event);
         }
         Ok(())
     }
 
-    /// The same of two queues, both of which were.
+    /// Handles two queues, both of which were empty.
     ///
     /// # Errors
     ///
-    /// The same.
+    /// The device failed.
     pub(super) fn rest_by(
         &mut self,
         one: &mut impl Completions,
@@ -44,7 +45,7 @@ impl Sleeper {
     ) -> Result<(), Error> {
         let is_new = [one.arm()?, other.arm()?];
         if is_new == [false; 2]
-            && let Some(event) = self.0.wait_timeout(GLANCE)?
+            && let Some(event) = self.0.wait_timeout(PEER_CHECK_INTERVAL)?
         {
             one.wake(event);
             other.wake(event);

@@ -1,84 +1,84 @@
-//! Whether the bytes that a test moved are those that were sent (`--data-validation`).
+//! Validation of the bytes that a test moved (`--data-validation`).
 //!
-//! Before messages of a size are measured, each side fills the memory that the peer's bytes come from with a pattern of its
-//! own, and the memory that they come to with others. Afterwards it looks what is there, which is no part of the
-//! measurement. Of a place that many messages came to, the last one's bytes are there.
+//! Before a size is measured, each side fills the source of the peer's bytes with its pattern, and
+//! their destination with different bytes. Afterwards it compares the destination, outside of the
+//! measurement. If many messages arrived at one location, the last one's bytes remain there.
 
 use super::latency::mark;
 use crate::buffers::{BufferLayout, Cycle};
 use crate::error::Error;
-use crate::memory::Memory;
-use crate::plan::{Measure, Operation, Parts, TestPlan};
+use crate::memory::TestMemory;
+use crate::plan::{Measure, SideTasks, TestOperation, TestPlan};
 
-/// The operands of a compare and swap whose effect is looked at: what is expected, and what takes its place.
+/// The operands of a validated compare and swap: the expected value, and its replacement.
 pub(super) const SWAP: (u64, u64) = (0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210);
 
-/// What arrived is not what was sent.
+/// The received bytes differ from those sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ValidationError {
-    /// Bytes are others.
+    /// A byte has another value.
     #[error(
         "messages of {size} bytes arrived changed: byte {place} of the one at offset {offset} of queue pair {pair} is \
          {found:#04x} in place of {expected:#04x}; do not trust this path with data"
     )]
     Changed {
-        /// Bytes of a message.
+        /// Message size in bytes.
         size: u64,
-        /// The queue pair, from 0.
+        /// The queue pair's index, from 0.
         pair: usize,
-        /// Where the message lies in its memory.
+        /// The message's offset in its memory.
         offset: u64,
-        /// Which of its bytes.
+        /// The byte's position in the message.
         place: u64,
-        /// What it is.
+        /// The received value.
         found: u8,
-        /// What was sent.
+        /// The value that was sent.
         expected: u8,
     },
-    /// Messages did not come.
+    /// Messages were lost.
     #[error(
         "{lost} messages of {size} bytes were lost, so the others cannot be told apart: give more -r, or -c RC"
     )]
     Lost {
-        /// How many.
+        /// The number of lost messages.
         lost: u64,
-        /// Bytes of a message.
+        /// Message size in bytes.
         size: u64,
     },
 }
 
-/// What identifies a queue pair's bytes, known to both sides.
+/// The seeds of a queue pair's patterns, which both sides know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Seeds {
-    /// Of this side's bytes.
+    /// The seed of this side's bytes.
     pub(super) own: u64,
-    /// Of the peer's.
+    /// The seed of the peer's bytes.
     pub(super) peer: u64,
 }
 
-/// A message that lies in memory when all is over.
+/// A message whose bytes remain in memory after the measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Arrived {
-    /// Where it lies.
+struct FinalMessage {
+    /// Its offset here.
     at: u64,
-    /// Where it lay at the sender's.
+    /// Its offset at the sender.
     from: u64,
-    /// Its last byte, if that was written for it.
+    /// The mark in its last byte, if it has one.
     mark: Option<u8>,
 }
 
-/// A test with messages of one size, over the memory of one side.
+/// A test with messages of one size, over one side's memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Validation<'a> {
     pub(super) test: &'a TestPlan,
-    pub(super) memory: &'a Memory,
+    pub(super) memory: &'a TestMemory,
     pub(super) layout: BufferLayout,
     pub(super) size: u64,
-    /// Whether the peer writes the last byte of the messages that it counts.
+    /// Whether the peer writes the last byte of messages as a mark.
     pub(super) is_marked: bool,
-    /// Whether the peer's messages are copied into its work requests: then all are the first one's bytes.
+    /// Whether the peer sends inline: then every message has the first one's bytes.
     pub(super) is_inline: bool,
-    /// How receives move through the memory, and what stands before each message there.
+    /// The path of receives through the memory, and the length of the header before each message.
     pub(super) receives: (Cycle, u64),
 }
 
@@ -94,16 +94,16 @@ impl Validation<'_> {
     ///
     /// # Errors
     ///
-    /// The bytes cannot be copied there.
+    /// Copying to the memory failed.
     pub(super) fn prepare(&self, pair: usize, seeds: Seeds) -> Result<(), Error> {
         let Self { test, layout, size, .. } = *self;
         let (memory, half) = (self.memory, layout.half());
         let (send, receive) = (layout.send_offset(pair), layout.receive_offset(pair));
         let own = |place| pattern(seeds.own, size, place);
-        // Whatever comes, each byte of it is another one.
+        // Differs from the expected byte at every position.
         let other = |place| !pattern(seeds.peer, size, place);
         match test.operation {
-            Operation::CompareSwap => {
+            TestOperation::CompareSwap => {
                 memory.fill(receive, half, |place| SWAP.0.to_ne_bytes()[place as usize % 8])?;
                 memory.fill(send, half, |_| 0)?;
             }
@@ -119,12 +119,12 @@ impl Validation<'_> {
         Ok(())
     }
 
-    /// Looks at a queue pair's memory.
+    /// Validates a queue pair's memory.
     ///
     /// # Errors
     ///
-    /// Bytes are not what was sent.
-    pub(super) fn verify(&self, pair: usize, seeds: Seeds, parts: Parts) -> Result<(), Error> {
+    /// The bytes differ.
+    pub(super) fn verify(&self, pair: usize, seeds: Seeds, parts: SideTasks) -> Result<(), Error> {
         match self.test.operation {
             operation if operation.is_atomic() => {
                 if parts.serves {
@@ -147,7 +147,7 @@ impl Validation<'_> {
 
     fn verify_messages(&self, pair: usize, seeds: Seeds, half: u64) -> Result<(), Error> {
         let size = self.size;
-        for Arrived { at, from, mark } in self.arrived() {
+        for FinalMessage { at, from, mark } in self.arrived() {
             let expected = |place| match mark {
                 Some(mark) if place + 1 == size => mark,
                 _ => pattern(seeds.peer, size, from + place),
@@ -157,7 +157,7 @@ impl Validation<'_> {
         Ok(())
     }
 
-    /// Each place was added to, or replaced, as often as it was a message's.
+    /// Each number was added to, or replaced, once per message.
     fn verify_atomics(&self, pair: usize, seeds: Seeds) -> Result<(), Error> {
         let cycle = self.layout.cycle(self.size);
         for slot in 0..cycle.slots() {
@@ -167,7 +167,7 @@ impl Validation<'_> {
                 pattern(seeds.own, self.size, at + place as u64)
             }));
             let number = match self.test.operation {
-                Operation::FetchAdd => before.wrapping_add(times),
+                TestOperation::FetchAdd => before.wrapping_add(times),
                 _ if times > 0 => SWAP.1,
                 _ => SWAP.0,
             };
@@ -177,7 +177,7 @@ impl Validation<'_> {
         Ok(())
     }
 
-    /// How many messages had this place.
+    /// The number of messages at this location.
     fn times(&self, slot: u64, cycle: Cycle) -> u64 {
         let (iterations, list) = (self.test.iterations, u64::from(self.test.post_list));
         let of = |messages: u64| (messages + cycle.slots() - 1 - slot) / cycle.slots();
@@ -206,15 +206,15 @@ impl Validation<'_> {
         }
     }
 
-    /// The last message of each place.
-    fn arrived(&self) -> Vec<Arrived> {
+    /// The last message at each location.
+    fn arrived(&self) -> Vec<FinalMessage> {
         let (cycle, iterations) = (self.layout.cycle(self.size), self.test.iterations);
         let (list, is_latency) =
             (u64::from(self.test.post_list), matches!(self.test.measure, Measure::Latency(_)));
-        let sends = matches!(self.test.operation, Operation::Send | Operation::SendImm);
+        let sends = matches!(self.test.operation, TestOperation::Send | TestOperation::SendImm);
         let (receives, header) = self.receives;
-        let mut arrived: Vec<Arrived> = Vec::new();
-        // All places are among those of as many messages.
+        let mut arrived: Vec<FinalMessage> = Vec::new();
+        // This many messages reach every location.
         let places = list.max(cycle.slots()).max(receives.slots());
         for number in iterations.saturating_sub(places)..iterations {
             let offset = match list {
@@ -224,11 +224,11 @@ impl Validation<'_> {
             };
             let at = if sends { receives.nth(number) + header } else { offset };
             let from = if self.is_inline { 0 } else { offset };
-            // Any other's arrival is told by a completion.
-            let is_marked = is_latency && self.is_marked && self.test.operation == Operation::Write;
+            // A completion reports the arrival of any other message.
+            let is_marked = is_latency && self.is_marked && self.test.operation == TestOperation::Write;
             let mark = is_marked.then(|| mark(number + 1));
             arrived.retain(|other| other.at != at);
-            arrived.push(Arrived { at, from, mark });
+            arrived.push(FinalMessage { at, from, mark });
         }
         arrived
     }

@@ -1,51 +1,51 @@
-//! Noticing, while spinning, that the peer is gone.
+//! Detects the end of the peer during a busy wait.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::Passed;
+use super::ThreadProgress;
 use super::sleep::Sleeper;
-use crate::control::{ControlError, Glance, Link};
+use crate::control::{ControlError, ControlLink, PeerStatus};
 use crate::error::Error;
 use crate::statistics::{Counter, Timer};
 
-/// The clock is looked at once in so many spins.
+/// Spins between two readings of the clock.
 const SPINS: u32 = 1 << 12;
 
-/// The control connection is looked at once in so many nanoseconds.
+/// Nanoseconds between two checks of the control connection.
 const PAUSE_NANOSECONDS: f64 = 100e6;
 
-/// So many looks, five seconds, are enough for an answer that is not lost.
+/// Checks after which a missing message counts as lost: five seconds.
 const ENOUGH_LOOKS: u32 = 50;
 
-/// Where nobody looks.
-static UNREAD: Passed = Passed::new();
+/// A counter that no thread reads.
+static UNREAD: ThreadProgress = ThreadProgress::new();
 
-/// The control connection, as all threads of a side see it while they measure.
+/// The control connection, which all threads of a side share while they measure.
 #[derive(Debug)]
-pub struct Outlook<'a>(Mutex<&'a mut Link>);
+pub struct PeerWatch<'a>(Mutex<&'a mut ControlLink>);
 
-impl<'a> Outlook<'a> {
-    /// Over this connection.
-    pub fn new(link: &'a mut Link) -> Self {
+impl<'a> PeerWatch<'a> {
+    /// Wraps the control connection.
+    pub fn new(link: &'a mut ControlLink) -> Self {
         Self(Mutex::new(link))
     }
 
-    /// Who panicked while looking has changed nothing.
-    fn link(&self) -> MutexGuard<'_, &'a mut Link> {
+    /// A thread that panicked during a check left the connection intact.
+    fn link(&self) -> MutexGuard<'_, &'a mut ControlLink> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What a watch looks through, whatever the connection's lifetime.
-trait Window: Sync + std::fmt::Debug {
-    fn glance(&self) -> Result<Glance, ControlError>;
+/// The control connection without its lifetime.
+trait PeerConnection: Sync + std::fmt::Debug {
+    fn peer_status(&self) -> Result<PeerStatus, ControlError>;
     fn silent(&self) -> ControlError;
     fn peer_is_done(&self) -> ControlError;
 }
 
-impl Window for Outlook<'_> {
-    fn glance(&self) -> Result<Glance, ControlError> {
-        self.link().glance()
+impl PeerConnection for PeerWatch<'_> {
+    fn peer_status(&self) -> Result<PeerStatus, ControlError> {
+        self.link().peer_status()
     }
 
     fn silent(&self) -> ControlError {
@@ -57,35 +57,35 @@ impl Window for Outlook<'_> {
     }
 }
 
-/// Looks now and then whether the peer still has its end of the control connection.
+/// Checks occasionally that the peer still has its end of the control connection.
 #[derive(Debug)]
 pub struct Watch<'a> {
-    outlook: &'a dyn Window,
+    peer: &'a dyn PeerConnection,
     timer: &'a Timer,
-    passed: &'a Passed,
+    passed: &'a ThreadProgress,
     spins: u32,
-    /// The other one is done each time that these bits of the number of spins are 0.
+    /// The other queue is polled each time these bits of the number of spins are 0.
     mask: u32,
-    /// Whoever waits sleeps.
+    /// Sleeps on completion events, unless the side polls.
     sleeper: Option<Sleeper>,
     seen: u64,
     pause: u64,
-    /// Looks since the last wait began.
+    /// Checks since the current wait began.
     looks: u32,
-    /// How many may be in vain.
+    /// The number of checks after which a wait fails.
     patience: u32,
-    /// Looks that found a word of the peer's, which it sends when it is done.
+    /// Checks that found a message of the peer, which it sends when it is done.
     words: u32,
-    /// Whether it is over then.
+    /// Whether a wait ends when the peer is done.
     ends_with_peer: bool,
 }
 
 impl<'a> Watch<'a> {
-    /// A thread's watch.
-    pub fn new(outlook: &'a Outlook<'_>, timer: &'a Timer) -> Self {
+    /// The watch of one thread.
+    pub fn new(peer: &'a PeerWatch<'_>, timer: &'a Timer) -> Self {
         let pause = (PAUSE_NANOSECONDS / timer.nanoseconds_per_tick()) as u64;
         Self {
-            outlook,
+            peer,
             timer,
             passed: &UNREAD,
             spins: 0,
@@ -100,50 +100,50 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Has somebody else see how many messages are through.
-    pub fn counting(self, passed: &'a Passed) -> Self {
+    /// Shows another thread the number of completed messages.
+    pub fn counting(self, passed: &'a ThreadProgress) -> Self {
         Self { passed, ..self }
     }
 
-    /// Is called when so many messages are through.
+    /// Reports the number of completed messages.
     #[inline(always)]
     pub fn passed(&self, messages: u64) {
         self.passed.set(messages);
     }
 
-    /// The clock.
+    /// The current time in ticks.
     #[inline]
     pub fn now(&self) -> u64 {
         self.timer.now()
     }
 
-    /// The processor's counter, if the clock is that: it is read without asking.
+    /// The processor's counter, if the clock uses it, for reading without a branch.
     pub(super) fn counter(&self) -> Option<Counter> {
         self.timer.counter()
     }
 
-    /// How many ticks of the clock a second has.
+    /// Ticks per second.
     pub fn ticks_of_a_second(&self) -> f64 {
         1e9 / self.timer.nanoseconds_per_tick()
     }
 
-    /// From now on, a wait that takes seconds fails: what it waits for may be lost.
+    /// Makes a wait of several seconds fail, because its message may be lost.
     pub fn expect_losses(&mut self) {
         self.patience = ENOUGH_LOOKS;
     }
 
-    /// From now on, a wait ends when the peer is done, with an error that says so.
+    /// Makes a wait end with an error when the peer is done.
     pub fn end_with_peer(&mut self) {
         self.ends_with_peer = true;
     }
 
-    /// Is called before each wait of a test that may wait for what is lost.
+    /// Starts a wait that may fail.
     #[inline]
     pub fn begin(&mut self) {
         self.looks = 0;
     }
 
-    /// Does something during which whoever waits for completions sleeps, if there is a sleeper.
+    /// Runs `work`; during it, waits for completions sleep if a sleeper exists.
     pub(super) fn sleeping<T>(
         &mut self,
         sleeper: &mut Option<Sleeper>,
@@ -156,22 +156,23 @@ impl<'a> Watch<'a> {
         done
     }
 
-    /// Is called each time that there was nothing to do.
+    /// Called for each fruitless poll.
     ///
     /// # Errors
     ///
-    /// The peer is gone, or has given up; or this wait is one for something that was lost.
+    /// The peer ended or gave up, or the awaited message is lost.
     #[inline]
     pub(super) fn spin(&mut self) -> Result<(), Error> {
         self.idle(|_| Ok(()))
     }
 
-    /// The same, where completions are waited for: `rest` sleeps until there may be one, if anybody sleeps. It is called where
-    /// this side looks after its peer, so that it costs whoever polls nothing.
+    /// Called for each fruitless poll of completions: `rest` sleeps until one may have arrived, if
+    /// the side sleeps. It runs only when the peer is checked, so that it costs a polling side
+    /// nothing.
     ///
     /// # Errors
     ///
-    /// The same, or no event comes.
+    /// The errors of [`spin`](Self::spin), or no event arrives.
     #[inline]
     pub(super) fn idle(&mut self, rest: impl FnOnce(&mut Sleeper) -> Result<(), Error>) -> Result<(), Error> {
         self.spins = self.spins.wrapping_add(1);
@@ -186,7 +187,7 @@ impl<'a> Watch<'a> {
         Ok(self.look()?)
     }
 
-    /// Whether the peer has said so for a while that it is done: nothing of it is under way any more.
+    /// Whether the peer has been done for a while, so that none of its messages is in flight.
     pub fn peer_is_done(&self) -> bool {
         self.words > 1
     }
@@ -198,10 +199,10 @@ impl<'a> Watch<'a> {
         }
         self.seen = now;
         self.looks = self.looks.saturating_add(1);
-        self.words += u32::from(self.outlook.glance()? == Glance::Word);
+        self.words += u32::from(self.peer.peer_status()? == PeerStatus::MessageWaiting);
         if self.ends_with_peer && self.peer_is_done() {
-            return Err(self.outlook.peer_is_done());
+            return Err(self.peer.peer_is_done());
         }
-        if self.looks > self.patience { Err(self.outlook.silent()) } else { Ok(()) }
+        if self.looks > self.patience { Err(self.peer.silent()) } else { Ok(()) }
     }
 }

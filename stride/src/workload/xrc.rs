@@ -1,5 +1,5 @@
-//! Extended reliable connections (`-c XRC`): each queue pair only sends, to a target of the peer's; each of its requests names
-//! the peer's one shared receive queue.
+//! Extended reliable connections (`-c XRC`): each queue pair only sends, to a target of the peer,
+//! and each of its requests names the peer's shared receive queue.
 
 use serde::{Deserialize, Serialize};
 use sideway::ibverbs::completion::CompletionQueue;
@@ -9,56 +9,56 @@ use sideway::ibverbs::queue_pair::{CreateXrcTargetError, XrcTarget};
 use sideway::ibverbs::srq::{CreateSharedReceiveQueueError, SharedReceiveQueue};
 use sideway::ibverbs::xrc::{OpenXrcDomainError, XrcDomain, XrcDomainFlags};
 
-use super::channel::{Ends, GenericEnds};
+use super::channel::{CompletionQueues, GenericCompletionQueues};
 use crate::device::LocalDevice;
 use crate::plan::TestPlan;
 
-/// What the peer needs to know of one of this side's targets.
+/// The information that the peer needs about one of this side's targets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Target {
-    /// Where it is.
+pub struct XrcTargetInfo {
+    /// The target's address.
     pub endpoint: Endpoint,
     /// The number of the shared receive queue.
     pub srqn: u32,
 }
 
-/// The device makes no end of an extended connection.
+/// The device cannot create the receiving end of an extended connection.
 #[derive(Debug, thiserror::Error)]
 #[error("-c XRC: {0}; give -c RC")]
 pub enum XrcError {
-    /// No domain.
+    /// The device opens no XRC domain.
     Domain(#[from] OpenXrcDomainError),
-    /// No target.
+    /// The device creates no target queue pair.
     Target(#[from] CreateXrcTargetError),
-    /// No shared receive queue.
+    /// The device creates no shared receive queue.
     Queue(#[from] CreateSharedReceiveQueueError),
-    /// A shared receive queue that peers cannot name.
+    /// The shared receive queue has no number that peers can name.
     #[error("-c XRC: the shared receive queue has no number; give -c RC")]
     NoNumber,
-    /// A target did not get to where it answers.
+    /// A target could not be connected.
     Connect(#[from] ConnectError),
 }
 
-/// The receiving ends of a side, as many as it has queue pairs.
+/// The receiving ends of a side, one for each of its queue pairs.
 #[derive(Debug)]
-pub(super) struct Receivers {
-    targets: Vec<(XrcTarget, Target)>,
+pub(super) struct XrcReceivers {
+    targets: Vec<(XrcTarget, XrcTargetInfo)>,
 }
 
-/// The receiving ends, and the queue that all of them fill.
+/// Creates the receiving ends, and the queue that they share.
 pub(super) fn receivers(
     device: &LocalDevice,
     pd: &ProtectionDomain,
-    ends: &GenericEnds,
+    ends: &GenericCompletionQueues,
     test: &TestPlan,
     packet_seq_num: u32,
-) -> Result<(Receivers, SharedReceiveQueue), XrcError> {
+) -> Result<(XrcReceivers, SharedReceiveQueue), XrcError> {
     let domain = device.context.open_xrcd(None, XrcDomainFlags::Create)?;
     let srq = match ends {
-        GenericEnds::Basic(Ends { sent, received }) => {
+        GenericCompletionQueues::Basic(CompletionQueues { sent, received }) => {
             queue(pd, &domain, received.as_ref().map_or(&sent.queue, |received| &received.queue), test)
         }
-        GenericEnds::Extended(Ends { sent, received }) => {
+        GenericCompletionQueues::Extended(CompletionQueues { sent, received }) => {
             queue(pd, &domain, received.as_ref().map_or(&sent.queue, |received| &received.queue), test)
         }
     }?;
@@ -66,10 +66,10 @@ pub(super) fn receivers(
     let target = |_| {
         let target = domain.create_target()?;
         let endpoint = Endpoint::of_xrc_target(&target, &device.path, packet_seq_num);
-        Ok((target, Target { endpoint, srqn }))
+        Ok((target, XrcTargetInfo { endpoint, srqn }))
     };
     let targets = (0..test.queue_pairs).map(target).collect::<Result<_, XrcError>>()?;
-    Ok((Receivers { targets }, srq))
+    Ok((XrcReceivers { targets }, srq))
 }
 
 fn queue(
@@ -81,13 +81,13 @@ fn queue(
     pd.create_srq_builder().setup_max_wr(test.receive_depth().max(1)).setup_xrc(domain, completions).build()
 }
 
-impl Receivers {
-    /// What the peer needs to know of the target of this number.
-    pub(super) fn target(&self, number: usize) -> Option<Target> {
+impl XrcReceivers {
+    /// The information that the peer needs about the target with this number.
+    pub(super) fn target(&self, number: usize) -> Option<XrcTargetInfo> {
         self.targets.get(number).map(|(_, target)| target.clone())
     }
 
-    /// Has the target of this number answer one of the peer's queue pairs.
+    /// Connects the target with this number to one of the peer's queue pairs.
     pub(super) fn connect(
         &mut self,
         number: usize,
@@ -95,7 +95,7 @@ impl Receivers {
         remote: &Endpoint,
         options: &ConnectOptions,
     ) -> Result<(), XrcError> {
-        if let Some((target, Target { endpoint, .. })) = self.targets.get_mut(number) {
+        if let Some((target, XrcTargetInfo { endpoint, .. })) = self.targets.get_mut(number) {
             connect_xrc_target(target, &device.path, endpoint, remote, options)?;
         }
         Ok(())

@@ -8,7 +8,7 @@ use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use sideway::ibverbs::device::DeviceList;
 use sideway::ibverbs::device_attr::DeviceCapabilityFlags;
 use sideway::ibverbs::port::PortState;
-use test_harness::{print_summary, device_is_required};
+use test_harness::{device_is_required, print_summary};
 
 /// What a test comes to; `Skipped` with the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

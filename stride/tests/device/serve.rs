@@ -6,9 +6,9 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use stride::cli;
-use stride::control::{Greeting, Kind, Message, connect, write_frame};
+use stride::control::{ControlMessage, FrameKind, Greeting, connect, write_frame};
 use stride::error::Error;
-use stride::plan::Plan;
+use stride::plan::RunPlan;
 use stride::report::Output;
 
 use crate::common::{Ended, Running, command, run};
@@ -41,7 +41,7 @@ impl Server {
     /// A client in this process.
     fn client(&self, device: &Device, test: &str) -> Result<(), Error> {
         let words = device.flags(&format!("stride-perf {test} 127.0.0.1 -p {}", self.1));
-        let plan = Plan::new(cli::parse(words.split_whitespace()).unwrap()).unwrap();
+        let plan = RunPlan::new(cli::parse(words.split_whitespace()).unwrap()).unwrap();
         stride::session::run(&plan, &mut Output::silent())
     }
 
@@ -96,14 +96,14 @@ fn a_server_learns_all_from_its_clients(device: &Device) -> Outcome {
 /// The first words of a client, as bytes.
 fn request() -> Vec<u8> {
     let words = "stride-perf write bw -n 5 -s 64".split_whitespace();
-    let test = Plan::new(cli::parse(words).unwrap()).unwrap().test;
-    let request = Message::Request(Greeting { release: "test".to_owned(), test });
+    let test = RunPlan::new(cli::parse(words).unwrap()).unwrap().test;
+    let request = ControlMessage::Request(Greeting { release: "test".to_owned(), test });
     frame(&serde_json::to_vec(&request).unwrap())
 }
 
 fn frame(payload: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
-    write_frame(&mut bytes, Kind::Message, payload).unwrap();
+    write_frame(&mut bytes, FrameKind::Message, payload).unwrap();
     bytes
 }
 
@@ -145,12 +145,12 @@ fn a_server_survives_nonsense_and_halves(device: &Device) -> Outcome {
     // Every prefix of the handshake, in order.
     for steps in 1..=2 {
         let mut link = connect("127.0.0.1", server.1).unwrap();
-        let Ok(Message::Request(greeting)) = serde_json::from_slice(&request[12..]) else {
+        let Ok(ControlMessage::Request(greeting)) = serde_json::from_slice(&request[12..]) else {
             panic!("no request")
         };
-        link.send(&Message::Request(greeting)).unwrap();
+        link.send(&ControlMessage::Request(greeting)).unwrap();
         if steps == 2 {
-            assert!(matches!(link.receive().unwrap(), Message::Accept(_)));
+            assert!(matches!(link.receive().unwrap(), ControlMessage::Accept(_)));
         }
         drop(link);
         server.is_well(device);

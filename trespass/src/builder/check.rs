@@ -10,7 +10,7 @@ use crate::error::ConfigError;
 use crate::pool::{LARGEST_BLOCK, PoolConfig};
 use crate::wire::{Limits, MAX_USER_DATA, Policy};
 
-type Checked = Result<(), ConfigError>;
+type CheckResult = Result<(), ConfigError>;
 
 const KIB: u64 = 1 << 10;
 const GIB: u64 = 1 << 30;
@@ -24,7 +24,7 @@ const SRQ_SIZE: RangeInclusive<u32> = 64..=1 << 20;
 const BLOCK: u64 = LARGEST_BLOCK as u64;
 
 /// Checks everything, and tells of the first thing that is wrong.
-pub(super) fn check(config: &Config) -> Checked {
+pub(super) fn check(config: &Config) -> CheckResult {
     frames(config)?;
     quotas(config)?;
     rendezvous(config)?;
@@ -35,7 +35,7 @@ pub(super) fn check(config: &Config) -> Checked {
     listening(config)
 }
 
-fn frames(c: &Config) -> Checked {
+fn frames(c: &Config) -> CheckResult {
     power_of_two("slot_size", c.slot_size.into(), SLOT_SIZE)?;
     within("rx_slots", c.rx_slots, Limits::RX_SLOTS)?;
     let most = c.rx_slots / 4;
@@ -60,7 +60,7 @@ fn frames(c: &Config) -> Checked {
     })
 }
 
-fn quotas(c: &Config) -> Checked {
+fn quotas(c: &Config) -> CheckResult {
     for (name, value) in [("rcvbuf", c.rcvbuf), ("sndbuf", c.sndbuf)] {
         let least = u64::from(c.eager_max).max(2 * u64::from(c.slot_size));
         let fits = (least..=GIB).contains(&(value as u64));
@@ -72,7 +72,7 @@ fn quotas(c: &Config) -> Checked {
     Ok(())
 }
 
-fn rendezvous(c: &Config) -> Checked {
+fn rendezvous(c: &Config) -> CheckResult {
     within("max_rts", c.max_rts, 1..=1024)?;
     within("rd_atomic", c.rd_atomic, 1..=255)?;
     must(
@@ -90,7 +90,7 @@ fn rendezvous(c: &Config) -> Checked {
     within("registrations", c.registrations as u64, 0..=1 << 46)
 }
 
-fn pool(c: &Config) -> Checked {
+fn pool(c: &Config) -> CheckResult {
     if let Some(pool) = &c.given_pool {
         return given_pool(&c.pool_config(), pool.config());
     }
@@ -114,7 +114,7 @@ fn pool(c: &Config) -> Checked {
 }
 
 /// A pool of the program's own has what the connections need.
-fn given_pool(needed: &PoolConfig, given: &PoolConfig) -> Checked {
+fn given_pool(needed: &PoolConfig, given: &PoolConfig) -> CheckResult {
     let parts =
         |pool: &PoolConfig| [pool.send_slots, pool.receive_slots, pool.receive_staged, pool.receive_margin];
     let enough = parts(given).iter().zip(parts(needed)).all(|(given, needed)| *given >= needed);
@@ -127,7 +127,7 @@ fn given_pool(needed: &PoolConfig, given: &PoolConfig) -> Checked {
     })
 }
 
-fn route(c: &Config) -> Checked {
+fn route(c: &Config) -> CheckResult {
     let name = if c.policy_of_environment { TRANSPORT } else { "policy" };
     must(
         cfg!(feature = "rdma") || c.policy != Policy::RequireRdma,
@@ -154,7 +154,7 @@ fn route(c: &Config) -> Checked {
 }
 
 /// What the connection manager decides is not decided twice.
-fn bootstrap(c: &Config) -> Checked {
+fn bootstrap(c: &Config) -> CheckResult {
     if c.bootstrap == Bootstrap::Tcp {
         return Ok(());
     }
@@ -195,7 +195,7 @@ fn variable(name: &str) -> String {
     }
 }
 
-fn times(c: &Config) -> Checked {
+fn times(c: &Config) -> CheckResult {
     lasting("handshake_deadline", c.handshake_deadline, Duration::from_millis(10)..=HOUR / 6)?;
     lasting("probe_timeout", c.probe_timeout, Duration::from_millis(1)..=HOUR)?;
     must(c.probe_timeout < c.handshake_deadline, "probe_timeout", Shown(c.probe_timeout), || {
@@ -214,7 +214,7 @@ fn times(c: &Config) -> Checked {
     Ok(())
 }
 
-fn listening(c: &Config) -> Checked {
+fn listening(c: &Config) -> CheckResult {
     within("backlog", c.backlog, 1..=65535)?;
     lasting("bind_patience", c.bind_patience, Duration::ZERO..=HOUR)?;
     let len = c.user_data.len();
@@ -231,7 +231,7 @@ fn must(
     parameter: &'static str,
     value: impl ToString,
     what: impl FnOnce() -> (String, String),
-) -> Checked {
+) -> CheckResult {
     if holds {
         return Ok(());
     }
@@ -247,19 +247,19 @@ fn within<T: Ord + Copy + Debug + ToString>(
     parameter: &'static str,
     value: T,
     range: RangeInclusive<T>,
-) -> Checked {
+) -> CheckResult {
     must(range.contains(&value), parameter, value, || {
         (format!("from {:?} to {:?}", range.start(), range.end()), nearest(value, &range))
     })
 }
 
-fn lasting(parameter: &'static str, value: Duration, range: RangeInclusive<Duration>) -> Checked {
+fn lasting(parameter: &'static str, value: Duration, range: RangeInclusive<Duration>) -> CheckResult {
     must(range.contains(&value), parameter, Shown(value), || {
         (format!("from {:?} to {:?}", range.start(), range.end()), nearest(value, &range))
     })
 }
 
-fn power_of_two(parameter: &'static str, value: u64, range: RangeInclusive<u64>) -> Checked {
+fn power_of_two(parameter: &'static str, value: u64, range: RangeInclusive<u64>) -> CheckResult {
     must(value.is_power_of_two() && range.contains(&value), parameter, value, || {
         let near = value.clamp(*range.start(), *range.end()).next_power_of_two();
         let bound = format!("a power of two from {} to {}", range.start(), range.end());

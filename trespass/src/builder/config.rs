@@ -7,7 +7,7 @@ use super::check::check;
 use crate::environment::{DeviceName, TRANSPORT};
 use crate::handshake::{Cause, Terms, Unavailable};
 use crate::pool::{HugePages, Pool, PoolConfig};
-use crate::protocol::{self, FIRST_SLOTS_MIN, Link, Setup};
+use crate::protocol::{self, ConnectionSetup, FIRST_SLOTS_MIN, LinkType};
 use crate::wire::{Features, Kind, Limits, MINOR, Policy};
 
 const MIB: usize = 1 << 20;
@@ -258,8 +258,8 @@ impl Config {
     }
 
     /// What a connection needs memory for.
-    fn needs(&self) -> Setup {
-        let mut setup = Setup::new(protocol::Kind::Stream, Link::Rc);
+    fn needs(&self) -> ConnectionSetup {
+        let mut setup = ConnectionSetup::new(protocol::ConnectionKind::Stream, LinkType::Rc);
         (setup.own.slot_size, setup.own.rx_slots) = (self.slot_size, self.rx_slots);
         setup.peer = setup.own;
         (setup.rcvbuf, setup.sndbuf, setup.read_piece) = (self.rcvbuf, self.sndbuf, self.read_piece as usize);

@@ -265,7 +265,7 @@ impl Builder {
     pub fn build(self) -> Result<Config, ConfigError> {
         let environment = Environment::of_process()?;
         if let Some(level) = environment.log {
-            crate::log::begin(level);
+            crate::log::install(level);
         }
         self.build_in(&environment)
     }

@@ -7,7 +7,7 @@ use crate::environment::{DeviceName, Environment};
 use crate::error::ConfigError;
 use crate::handshake::Cause;
 use crate::pool::{LARGEST_BLOCK, Pool, PoolConfig};
-use crate::wire::{Features, Hello, Kind, Message, Policy, Role};
+use crate::wire::{Features, HandshakeMessage, Hello, Kind, Policy, Role};
 
 pub(crate) type Set = fn(Builder) -> Builder;
 
@@ -164,7 +164,7 @@ fn i20_what_is_allowed_can_be_said() {
             path: Err(crate::handshake::Unavailable::new(Cause::NoDevice, "")),
             user_data: terms.user_data,
         };
-        assert_eq!(Message::decode(&hello.encode()), Ok(Message::Hello(hello)), "{index}");
+        assert_eq!(HandshakeMessage::decode(&hello.encode()), Ok(HandshakeMessage::Hello(hello)), "{index}");
     }
 }
 

@@ -3,14 +3,14 @@
 //! The connection itself ([`protocol`](crate::protocol)) knows neither sockets nor devices. A driver hands it what has come and
 //! takes from it what is to go, in turns:
 //!
-//! - [`turn`](Driver::turn) does both until neither moves any more; it never sleeps;
-//! - [`look`](Driver::look) does so once, and only where that needs no call of the system, for a thread that looks again at once;
+//! - [`progress`](Driver::progress) does both until neither moves any more; it never sleeps;
+//! - [`poll_once`](Driver::poll_once) does so once, and only where that needs no call of the system, for a thread that looks again at once;
 //! - [`post`](Driver::post) only sends: the end of a call that wrote, so that one call costs one write (or one doorbell);
 //! - [`on_event`](Driver::on_event) is told what the system reported of what was [registered](Driver::register): a driver asks
 //!   for edges, and remembers them until it has looked.
 
 #[cfg(not(feature = "rdma"))]
-mod no_desk;
+mod no_rdma;
 #[cfg(feature = "rdma")]
 pub(crate) mod rc;
 pub(crate) mod tcp;
@@ -21,9 +21,9 @@ use std::time::Instant;
 use mio::event::Event;
 use mio::{Registry, Token};
 
-use self::tcp::Tcp;
+use self::tcp::TcpDriver;
 use crate::pool::{Block, Pool};
-use crate::protocol::{Blocks, Connection, GATHER_MAX, Kind, Sink};
+use crate::protocol::{Blocks, CallBuffer, ConnectionKind, GATHER_MAX, ProtocolMachine};
 
 /// Moves the frames of one connection.
 pub(crate) trait Driver<P: Blocks> {
@@ -37,18 +37,18 @@ pub(crate) trait Driver<P: Blocks> {
     fn on_event(&mut self, event: &Event);
 
     /// Receives and sends until nothing moves.
-    fn turn(&mut self, connection: &mut Connection<P::Block>, blocks: &mut P, now: Instant);
+    fn progress(&mut self, protocol: &mut ProtocolMachine<P::Block>, blocks: &mut P, now: Instant);
 
     /// A look of one who does not sleep yet: sends if `all` is to be done, and takes what has come that the system need not report, or else
     /// what of it came first, which the call that waits may take. It has the system report nothing. Whether anything moved; then there may be
     /// more to do.
-    fn look(
+    fn poll_once(
         &mut self,
-        _: &mut Connection<P::Block>,
+        _: &mut ProtocolMachine<P::Block>,
         _: &mut P,
         _now: Instant,
         _all: bool,
-        _: &mut Sink<'_>,
+        _: &mut CallBuffer<'_>,
     ) -> bool {
         false
     }
@@ -57,16 +57,16 @@ pub(crate) trait Driver<P: Blocks> {
     /// out of a block.
     fn send_at_once(
         &mut self,
-        _: &mut Connection<P::Block>,
+        _: &mut ProtocolMachine<P::Block>,
         _blocks: &mut P,
-        _kind: Kind,
+        _kind: ConnectionKind,
         _bytes: &[u8],
     ) -> bool {
         false
     }
 
     /// Sends until nothing moves.
-    fn post(&mut self, connection: &mut Connection<P::Block>, blocks: &mut P, now: Instant);
+    fn post(&mut self, protocol: &mut ProtocolMachine<P::Block>, blocks: &mut P, now: Instant);
 
     /// Whether [`post`](Self::post) does nothing for a connection that is quiet.
     fn is_idle(&self) -> bool {
@@ -89,50 +89,50 @@ pub(crate) trait Driver<P: Blocks> {
 }
 
 /// What there is to move frames with.
-pub(crate) enum Way {
+pub(crate) enum TransportDriver {
     /// A TCP stream.
-    Tcp(Tcp<Block>),
+    Tcp(TcpDriver<Block>),
     /// A queue pair.
     #[cfg(feature = "rdma")]
-    Rc(Box<rc::Rc<Block>>),
+    Rc(Box<rc::RcDriver<Block>>),
 }
 
 /// Where the queue pairs of a worker complete, whose a completion is, and what has completed.
 #[cfg(feature = "rdma")]
-pub(crate) type Desk = rc::Desk<Block>;
+pub(crate) type WorkerCq = rc::WorkerCq<Block>;
 #[cfg(feature = "rdma")]
-pub(crate) type Seat = rc::Seat<Block>;
+pub(crate) type CqSlot = rc::CqSlot<Block>;
 #[cfg(not(feature = "rdma"))]
-pub(crate) use no_desk::{Completed, Desk, Seat};
+pub(crate) use no_rdma::{CqSlot, WorkCompletion, WorkerCq};
 #[cfg(feature = "rdma")]
-pub(crate) type Completed = rc::Completed<Block>;
+pub(crate) type WorkCompletion = rc::WorkCompletion<Block>;
 
 /// What the handshake tries.
 #[cfg(feature = "rdma")]
-pub(crate) type Path = rc::Path<Pool>;
+pub(crate) type RdmaPath = rc::RcPath<Pool>;
 /// There is nothing to be tried.
 #[cfg(not(feature = "rdma"))]
-pub(crate) type Path = crate::handshake::NoPath;
+pub(crate) type RdmaPath = crate::handshake::NoPath;
 
-impl Way {
+impl TransportDriver {
     /// Over a connected, non-blocking socket.
     pub(crate) fn tcp(socket: std::net::TcpStream) -> Self {
-        Self::Tcp(Tcp::new(socket))
+        Self::Tcp(TcpDriver::new(socket))
     }
 
     /// Over what was tried and works, and the pool that its device knows.
     #[cfg(feature = "rdma")]
-    pub(crate) fn over(path: Path, socket: std::net::TcpStream) -> io::Result<(Self, Pool)> {
+    pub(crate) fn over(path: RdmaPath, socket: std::net::TcpStream) -> io::Result<(Self, Pool)> {
         let pool = path.blocks().clone();
-        let rc = rc::Rc::new(path, socket).ok_or_else(|| io::Error::other("no queue pair was made"))?;
+        let rc = rc::RcDriver::new(path, socket).ok_or_else(|| io::Error::other("no queue pair was made"))?;
         Ok((Self::Rc(Box::new(rc)), pool))
     }
 
     /// Over a queue pair that the connection manager has connected, and the pool that its device knows.
     #[cfg(feature = "rdma")]
-    pub(crate) fn managed(managed: rc::Managed<Pool>, line: rc::Line) -> (Self, Pool) {
+    pub(crate) fn managed(managed: rc::CmQueuePair<Pool>, channel: rc::CmChannel) -> (Self, Pool) {
         let pool = managed.blocks().clone();
-        (Self::Rc(Box::new(rc::Rc::managed(managed, line))), pool)
+        (Self::Rc(Box::new(rc::RcDriver::managed(managed, channel))), pool)
     }
 
     /// Lent blocks that one frame can have.
@@ -144,23 +144,27 @@ impl Way {
         }
     }
 
-    /// Something of it has completed at the worker's desk.
+    /// Something of it has completed in the worker's completion queue.
     #[cfg_attr(not(feature = "rdma"), allow(unused_variables))]
-    pub(crate) fn completed(&mut self, connection: &mut Connection<Block>, completed: Completed) {
+    pub(crate) fn completed(&mut self, protocol: &mut ProtocolMachine<Block>, completed: WorkCompletion) {
         match self {
             Self::Tcp(_) => debug_assert!(false, "a socket completes nothing"),
             #[cfg(feature = "rdma")]
-            Self::Rc(rc) => rc.completed(connection, completed),
+            Self::Rc(rc) => rc.completed(protocol, completed),
         }
     }
 
-    /// The worker's desk is of no use any more.
+    /// The worker's completion queue has failed.
     #[cfg_attr(not(feature = "rdma"), allow(unused_variables))]
-    pub(crate) fn cut_off(&mut self, connection: &mut Connection<Block>, error: &io::Error) {
+    pub(crate) fn completion_queue_failed(
+        &mut self,
+        protocol: &mut ProtocolMachine<Block>,
+        error: &io::Error,
+    ) {
         match self {
             Self::Tcp(_) => (),
             #[cfg(feature = "rdma")]
-            Self::Rc(rc) => rc.cut_off(connection, error),
+            Self::Rc(rc) => rc.completion_queue_failed(protocol, error),
         }
     }
 
@@ -184,30 +188,30 @@ impl Way {
 
     /// There is no such thing.
     #[cfg(not(feature = "rdma"))]
-    pub(crate) fn over(path: Path, _: std::net::TcpStream) -> io::Result<(Self, Pool)> {
+    pub(crate) fn over(path: RdmaPath, _: std::net::TcpStream) -> io::Result<(Self, Pool)> {
         match path {}
     }
 }
 
 /// The same of whatever way it is.
 macro_rules! whichever {
-    (ref $way:ident.$call:ident()) => {
-        match $way {
-            Way::Tcp(way) => Driver::<Pool>::$call(way),
+    (ref $driver:ident.$call:ident()) => {
+        match $driver {
+            TransportDriver::Tcp(driver) => Driver::<Pool>::$call(driver),
             #[cfg(feature = "rdma")]
-            Way::Rc(way) => Driver::<Pool>::$call(&**way),
+            TransportDriver::Rc(driver) => Driver::<Pool>::$call(&**driver),
         }
     };
-    ($way:ident.$call:ident($($argument:expr),*)) => {
-        match $way {
-            Way::Tcp(way) => Driver::<Pool>::$call(way, $($argument),*),
+    ($driver:ident.$call:ident($($argument:expr),*)) => {
+        match $driver {
+            TransportDriver::Tcp(driver) => Driver::<Pool>::$call(driver, $($argument),*),
             #[cfg(feature = "rdma")]
-            Way::Rc(way) => Driver::<Pool>::$call(&mut **way, $($argument),*),
+            TransportDriver::Rc(driver) => Driver::<Pool>::$call(&mut **driver, $($argument),*),
         }
     };
 }
 
-impl Driver<Pool> for Way {
+impl Driver<Pool> for TransportDriver {
     fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
         whichever!(self.register(registry, token))
     }
@@ -220,33 +224,33 @@ impl Driver<Pool> for Way {
         whichever!(self.on_event(event));
     }
 
-    fn turn(&mut self, connection: &mut Connection<Block>, pool: &mut Pool, now: Instant) {
-        whichever!(self.turn(connection, pool, now));
+    fn progress(&mut self, protocol: &mut ProtocolMachine<Block>, pool: &mut Pool, now: Instant) {
+        whichever!(self.progress(protocol, pool, now));
     }
 
-    fn look(
+    fn poll_once(
         &mut self,
-        connection: &mut Connection<Block>,
+        protocol: &mut ProtocolMachine<Block>,
         pool: &mut Pool,
         now: Instant,
         all: bool,
-        sink: &mut Sink<'_>,
+        sink: &mut CallBuffer<'_>,
     ) -> bool {
-        whichever!(self.look(connection, pool, now, all, sink))
+        whichever!(self.poll_once(protocol, pool, now, all, sink))
     }
 
     fn send_at_once(
         &mut self,
-        connection: &mut Connection<Block>,
+        protocol: &mut ProtocolMachine<Block>,
         pool: &mut Pool,
-        kind: Kind,
+        kind: ConnectionKind,
         bytes: &[u8],
     ) -> bool {
-        whichever!(self.send_at_once(connection, pool, kind, bytes))
+        whichever!(self.send_at_once(protocol, pool, kind, bytes))
     }
 
-    fn post(&mut self, connection: &mut Connection<Block>, pool: &mut Pool, now: Instant) {
-        whichever!(self.post(connection, pool, now));
+    fn post(&mut self, protocol: &mut ProtocolMachine<Block>, pool: &mut Pool, now: Instant) {
+        whichever!(self.post(protocol, pool, now));
     }
 
     #[inline]

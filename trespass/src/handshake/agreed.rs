@@ -2,7 +2,7 @@
 
 use super::{Attempt, Terms};
 use crate::builder::Config;
-use crate::protocol::{self, Keepalive, Link, Setup};
+use crate::protocol::{self, ConnectionSetup, Keepalive, LinkType};
 use crate::wire::{Features, Hello, Kind, Limits};
 
 /// What both sides have agreed on.
@@ -51,15 +51,15 @@ impl Agreed {
     }
 
     /// What the protocol needs to know. Whatever the peer has said, the protocol takes it.
-    pub(crate) fn setup(&self, config: &Config, link: Link) -> Setup {
+    pub(crate) fn setup(&self, config: &Config, link: LinkType) -> ConnectionSetup {
         let kind = match self.kind {
-            Kind::Stream => protocol::Kind::Stream,
-            Kind::SeqPacket => protocol::Kind::SeqPacket,
+            Kind::Stream => protocol::ConnectionKind::Stream,
+            Kind::SeqPacket => protocol::ConnectionKind::SeqPacket,
         };
-        Setup {
+        ConnectionSetup {
             own: limits(&self.own, self.first_slots.0),
             peer: limits(&self.peer, self.first_slots.1),
-            read: link == Link::Rc && self.features.has(Features::READ),
+            read: link == LinkType::Rc && self.features.has(Features::READ),
             coalesce: self.features.has(Features::COALESCE),
             immediate: self.features.has(Features::IMMEDIATE),
             rcvbuf: config.rcvbuf,
@@ -69,9 +69,9 @@ impl Agreed {
             linger: config.linger,
             keepalive: config
                 .keepalive
-                .filter(|_| link == Link::Rc)
-                .map(|idle| Keepalive { idle, patience: idle }),
-            ..Setup::new(kind, link)
+                .filter(|_| link == LinkType::Rc)
+                .map(|idle| Keepalive { idle, timeout: idle }),
+            ..ConnectionSetup::new(kind, link)
         }
     }
 }
@@ -139,7 +139,7 @@ mod tests {
                     user_data: Vec::new(),
                 };
                 let agreed = Agreed::new(ATTEMPT, &own, &hello, Vec::new());
-                for link in [Link::Rc, Link::Tcp] {
+                for link in [LinkType::Rc, LinkType::Tcp] {
                     let setup = agreed.setup(&config, link);
                     prop_assert_eq!(setup.check(), Ok(()), "{:?}", setup);
                     prop_assert!(setup.peer.slot_size <= setup.own.slot_size.min(peer.slot_size));
@@ -170,7 +170,7 @@ mod tests {
             };
             let agreed = Agreed::new(ATTEMPT, &own, &hello, Vec::new());
             assert_eq!(agreed.first_slots, expected);
-            let setup = agreed.setup(&config, Link::Rc);
+            let setup = agreed.setup(&config, LinkType::Rc);
             assert_eq!((setup.own.first_slots, setup.peer.first_slots), (Some(expected.0), Some(expected.1)));
         }
     }

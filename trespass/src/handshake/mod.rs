@@ -16,15 +16,15 @@
 //! RDMA is used if both READYs say that it works, else TCP, on the same socket; so both sides always decide the same. Where a side has
 //! no endpoint nothing is tried: both send READY at once, which costs no round trip.
 //!
-//! [`machine`] decides, and knows neither sockets nor verbs nor clocks; [`over_tcp`] moves its bytes over TCP; what there is of
-//! RDMA is behind [`DataPath`]. Where there is no TCP connection to begin with, but the connection manager's, it is [`exchange`].
+//! [`machine`] decides, and knows neither sockets nor verbs nor clocks; [`tcp`] moves its bytes over TCP; what there is of
+//! RDMA is behind [`DataPath`]. Where there is no TCP connection to begin with, but the connection manager's, it is [`cm`].
 
 mod agreed;
+mod cm;
 mod error;
-mod exchange;
 mod machine;
-mod over_tcp;
 mod reason;
+mod tcp;
 
 #[cfg(test)]
 mod exhaustive;
@@ -33,19 +33,19 @@ mod fake;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod hostile;
 #[cfg(any(test, fuzzing))]
-pub(crate) mod hostile_manager;
+pub(crate) mod hostile_cm;
 #[cfg(test)]
 mod loopback;
 #[cfg(test)]
-mod world;
+mod simulation;
 
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
 pub(crate) use agreed::Agreed;
 #[cfg(feature = "rdma")]
-pub(crate) use exchange::{Exchange, parting_words};
-pub(crate) use over_tcp::OverTcp;
+pub(crate) use cm::{CmExchange, rejection_message};
+pub(crate) use tcp::TcpHandshake;
 
 pub(crate) use reason::Unavailable;
 
@@ -87,12 +87,12 @@ impl NoPath {
     }
 
     /// As what there is of RDMA has it.
-    pub(crate) fn completed(&mut self, _: crate::drivers::Completed) {
+    pub(crate) fn completed(&mut self, _: crate::drivers::WorkCompletion) {
         match *self {}
     }
 
     /// As what there is of RDMA has it.
-    pub(crate) fn cut_off(&mut self, _: &std::io::Error) {
+    pub(crate) fn completion_queue_failed(&mut self, _: &std::io::Error) {
         match *self {}
     }
 }

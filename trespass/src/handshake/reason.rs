@@ -103,7 +103,7 @@ impl Cause {
     }
 
     /// What it is, after the name of a side.
-    pub(crate) fn what(self) -> &'static str {
+    pub(crate) fn description(self) -> &'static str {
         match self {
             Self::TcpOnly => "is configured to use TCP only",
             Self::BuiltWithout => "was built without RDMA",
@@ -171,7 +171,7 @@ impl Unavailable {
     }
 
     /// Nothing is said of it.
-    pub(crate) fn unsaid() -> Self {
+    pub(crate) fn unspecified() -> Self {
         Self::new(Cause::Unknown(0), "")
     }
 
@@ -205,15 +205,15 @@ impl FallbackReason {
     }
 
     /// The same in a rejection, which begins with "the peer rejected the connection: " over there.
-    pub(crate) fn said_to_the_peer(&self) -> String {
+    pub(crate) fn as_peer_message(&self) -> String {
         match self.side {
-            Side::Local => self.said_of("it"),
-            Side::Peer => self.said_of("your side"),
+            Side::Local => self.message_for("it"),
+            Side::Peer => self.message_for("your side"),
         }
     }
 
-    fn said_of(&self, side: &str) -> String {
-        let (what, remedy) = (self.cause.what(), self.cause.remedy());
+    fn message_for(&self, side: &str) -> String {
+        let (what, remedy) = (self.cause.description(), self.cause.remedy());
         match self.detail.as_str() {
             "" => format!("{side} {what}; {remedy}"),
             detail => format!("{side} {what} ({detail}); {remedy}"),
@@ -223,7 +223,7 @@ impl FallbackReason {
 
 impl fmt::Display for FallbackReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.said_of(&self.side.to_string()))
+        f.write_str(&self.message_for(&self.side.to_string()))
     }
 }
 
@@ -250,7 +250,7 @@ mod tests {
     #[test]
     fn every_reason_is_in_the_documentation() {
         for cause in Cause::CODES.into_iter().map(|(_, cause)| cause).chain([Cause::Unknown(0)]) {
-            let heading = format!("\n### {}\n", cause.what());
+            let heading = format!("\n### {}\n", cause.description());
             assert!(TROUBLESHOOTING.contains(&heading), "{heading}");
         }
     }

@@ -8,12 +8,12 @@ use std::sync::Arc;
 
 use super::cache;
 use super::chunk::Chunk;
-use super::core::Core;
+use super::core::PoolCore;
 use super::registrations::Registrations;
 
 /// A block that is out, or in a thread's hands: what a `Block` is without its drop.
 #[derive(Clone, Copy)]
-pub(super) struct Raw {
+pub(super) struct RawBlock {
     pub(super) start: NonNull<u8>,
     pub(super) chunk: NonNull<Chunk>,
 }
@@ -21,7 +21,7 @@ pub(super) struct Raw {
 /// A piece of a [`Pool`](super::Pool): its owner alone has its bytes. Dropping it, in whatever thread, gives it back.
 ///
 /// The bytes are those that whoever had it before has left there: they are not zeroed.
-pub struct Block(Raw);
+pub struct Block(RawBlock);
 
 // SAFETY: a block is the only way to its bytes, and giving it back from another thread is what `drop` is made for.
 unsafe impl Send for Block {}
@@ -33,7 +33,7 @@ impl Block {
     ///
     /// The block was lent just now, and nothing else will use it or give it back.
     #[inline]
-    pub(super) unsafe fn new(raw: Raw) -> Self {
+    pub(super) unsafe fn new(raw: RawBlock) -> Self {
         Self(raw)
     }
 
@@ -155,7 +155,7 @@ impl Drop for Block {
     #[inline]
     fn drop(&mut self) {
         let chunk = self.chunk();
-        if !cache::push(chunk.slots_of(), chunk.class().side(), self.0) {
+        if !cache::push(chunk.slots_of(), chunk.class().block_use(), self.0) {
             give_back(self.0);
         }
     }
@@ -163,7 +163,7 @@ impl Drop for Block {
 
 /// Out of line, so that a drop is small.
 #[inline(never)]
-fn give_back(raw: Raw) {
+fn give_back(raw: RawBlock) {
     // SAFETY: the block is out, so its chunk lives.
     let core = unsafe { raw.chunk.as_ref() }.core;
     if core.is_null() {
@@ -172,7 +172,7 @@ fn give_back(raw: Raw) {
     }
     // SAFETY: the block is out, so the core lives; `raw` is not used again.
     unsafe {
-        Core::give_back(core, cache::excess(core).chain([raw]));
+        PoolCore::give_back(core, cache::excess(core).chain([raw]));
     }
 }
 

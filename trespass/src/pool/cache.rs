@@ -11,9 +11,9 @@ use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
-use super::block::Raw;
-use super::classes::Side;
-use super::core::Core;
+use super::block::RawBlock;
+use super::classes::BlockUse;
+use super::core::PoolCore;
 
 /// How many slots of either side a thread keeps at most: as many as a connection receives and replaces in a turn when it is busy.
 pub(super) const MOST: usize = 64;
@@ -21,21 +21,21 @@ pub(super) const MOST: usize = 64;
 /// What one thread keeps of one pool.
 pub(super) struct Cache {
     /// Which pool's. It lives while a `len` is not 0; its address is its own as long as `weak` is there.
-    core: *const Core,
-    weak: Weak<Core>,
+    core: *const PoolCore,
+    weak: Weak<PoolCore>,
     capacity: usize,
     /// Those that are sent from, and those that are received into.
-    sides: [Stack; 2],
+    stacks: [SlotStack; 2],
 }
 
-struct Stack {
+struct SlotStack {
     /// How many of the slots are there. Written by the cache's own thread alone; others read it for their statistics.
     len: AtomicUsize,
-    slots: UnsafeCell<[MaybeUninit<Raw>; MOST]>,
+    slots: UnsafeCell<[MaybeUninit<RawBlock>; MOST]>,
 }
 
-impl Stack {
-    const fn empty() -> Self {
+impl SlotStack {
+    const fn new() -> Self {
         Self { len: AtomicUsize::new(0), slots: UnsafeCell::new([const { MaybeUninit::uninit() }; MOST]) }
     }
 }
@@ -48,18 +48,18 @@ unsafe impl Sync for Cache {}
 
 /// No pool's: nothing is ever in it.
 static NONE: Cache =
-    Cache { core: ptr::dangling(), weak: Weak::new(), capacity: 0, sides: [const { Stack::empty() }; 2] };
+    Cache { core: ptr::dangling(), weak: Weak::new(), capacity: 0, stacks: [const { SlotStack::new() }; 2] };
 
 thread_local! {
     /// `NONE`, or one of `OWNED`. It has no drop, so it can be asked for to the thread's last breath.
     static CURRENT: Cell<*const Cache> = const { Cell::new(&raw const NONE) };
-    static OWNED: Owned = const { Owned(RefCell::new(Vec::new())) };
+    static OWNED: ThreadCaches = const { ThreadCaches(RefCell::new(Vec::new())) };
 }
 
 /// All caches of a thread.
-struct Owned(RefCell<Vec<Arc<Cache>>>);
+struct ThreadCaches(RefCell<Vec<Arc<Cache>>>);
 
-impl Drop for Owned {
+impl Drop for ThreadCaches {
     fn drop(&mut self) {
         CURRENT.set(&raw const NONE);
         self.0.take().iter().for_each(|cache| cache.end());
@@ -75,23 +75,23 @@ fn with_current<R>(with: impl FnOnce(&Cache) -> R) -> R {
 
 /// Takes a slot of a pool out of this thread's cache.
 #[inline]
-pub(super) fn pop(core: *const Core, side: Side) -> Option<Raw> {
-    with_current(|cache| if cache.core == core { cache.pop(side, 0) } else { None })
+pub(super) fn pop(core: *const PoolCore, block_use: BlockUse) -> Option<RawBlock> {
+    with_current(|cache| if cache.core == core { cache.pop(block_use, 0) } else { None })
 }
 
 /// Puts a slot back into this thread's cache, if that is of the pool that the block is a slot of, and has room.
 /// If it was put there, the caller must not use it any more.
 #[inline]
-pub(super) fn push(slots_of: *const Core, side: Side, raw: Raw) -> bool {
+pub(super) fn push(slots_of: *const PoolCore, block_use: BlockUse, raw: RawBlock) -> bool {
     with_current(|cache| {
         // SAFETY: it is the core of the block's own pool, which lives as long as the block is out.
-        cache.core == slots_of && !unsafe { (*slots_of).is_pressed() } && cache.push(side, raw)
+        cache.core == slots_of && !unsafe { (*slots_of).is_pressed() } && cache.push(block_use, raw)
     })
 }
 
 /// Puts a slot that was lent just now into this thread's cache, which [`attach`] said is the pool's and which has room.
-pub(super) fn keep(side: Side, raw: Raw) {
-    let kept = with_current(|cache| cache.push(side, raw));
+pub(super) fn keep(block_use: BlockUse, raw: RawBlock) {
+    let kept = with_current(|cache| cache.push(block_use, raw));
     debug_assert!(kept, "the cache has room for half its capacity when it is empty");
 }
 
@@ -101,25 +101,25 @@ pub(super) fn keep(side: Side, raw: Raw) {
 /// # Safety
 ///
 /// The pool lives until the iterator has ended.
-pub(super) unsafe fn excess(core: *const Core) -> impl Iterator<Item = Raw> {
+pub(super) unsafe fn excess(core: *const PoolCore) -> impl Iterator<Item = RawBlock> {
     // SAFETY: the caller says that the pool lives.
     let pressed = unsafe { (*core).is_pressed() };
-    let excess_of = move |side: Side| {
-        let keep = with_current(|cache| match cache.len_of(side) {
+    let excess_of = move |block_use: BlockUse| {
+        let keep = with_current(|cache| match cache.len_of(block_use) {
             _ if pressed => 0,
             len if len == cache.capacity => len / 2,
             _ => MOST,
         });
         iter::from_fn(move || {
-            with_current(|cache| if cache.core == core { cache.pop(side, keep) } else { None })
+            with_current(|cache| if cache.core == core { cache.pop(block_use, keep) } else { None })
         })
     };
-    excess_of(Side::Sending).chain(excess_of(Side::Receiving))
+    excess_of(BlockUse::Sending).chain(excess_of(BlockUse::Receiving))
 }
 
 /// Has this thread's cache of a pool be the current one, and makes it if there is none. There may be none: a pool has only so
 /// many, and a thread that is ending has none.
-pub(super) fn attach(core: &Arc<Core>) -> bool {
+pub(super) fn attach(core: &Arc<PoolCore>) -> bool {
     if with_current(|cache| cache.core == Arc::as_ptr(core)) {
         return true;
     }
@@ -137,88 +137,90 @@ pub(super) fn attach(core: &Arc<Core>) -> bool {
     });
     let Ok(Some(others)) = attached else { return false };
     // Not within the borrow: a pool may end by this, and with it what the program has left there.
-    others.iter().filter(|cache| cache.is_of_the_past()).for_each(disown);
+    others.iter().filter(|cache| cache.is_stale()).for_each(release);
     true
 }
 
 /// Ends a cache of this thread, which is not the current one.
-fn disown(cache: &Arc<Cache>) {
+fn release(cache: &Arc<Cache>) {
     // This may be the thread's end, which does the same.
     let _ = OWNED.try_with(|owned| owned.0.borrow_mut().retain(|known| !Arc::ptr_eq(known, cache)));
     cache.end();
 }
 
 /// Gives back what this thread keeps of a pool.
-pub(super) fn flush(core: &Arc<Core>) {
+pub(super) fn flush(core: &Arc<PoolCore>) {
     let cache = OWNED
         .try_with(|owned| owned.0.borrow().iter().find(|cache| cache.core == Arc::as_ptr(core)).cloned());
     if let Ok(Some(cache)) = cache {
-        cache.empty();
+        cache.flush_all();
     }
 }
 
 impl Cache {
-    pub(super) fn new(core: &Arc<Core>, capacity: usize) -> Self {
+    pub(super) fn new(core: &Arc<PoolCore>, capacity: usize) -> Self {
         Self {
             core: Arc::as_ptr(core),
             weak: Arc::downgrade(core),
             capacity: capacity.min(MOST),
-            sides: [const { Stack::empty() }; 2],
+            stacks: [const { SlotStack::new() }; 2],
         }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.len_of(Side::Sending) + self.len_of(Side::Receiving)
+        self.len_of(BlockUse::Sending) + self.len_of(BlockUse::Receiving)
     }
 
-    fn len_of(&self, side: Side) -> usize {
-        self.sides[side as usize].len.load(Relaxed)
+    fn len_of(&self, block_use: BlockUse) -> usize {
+        self.stacks[block_use as usize].len.load(Relaxed)
     }
 
-    fn slot(&self, side: Side, at: usize) -> *mut MaybeUninit<Raw> {
+    fn slot(&self, block_use: BlockUse, at: usize) -> *mut MaybeUninit<RawBlock> {
         debug_assert!(at < MOST);
         // SAFETY: `at` is less than some `len`, or than the capacity, neither of which is more than there are.
-        unsafe { self.sides[side as usize].slots.get().cast::<MaybeUninit<Raw>>().add(at) }
+        unsafe { self.stacks[block_use as usize].slots.get().cast::<MaybeUninit<RawBlock>>().add(at) }
     }
 
     /// Takes one out, if there are more than `keep`. Only its own thread calls this.
     #[inline]
-    fn pop(&self, side: Side, keep: usize) -> Option<Raw> {
-        let len = self.len_of(side);
+    fn pop(&self, block_use: BlockUse, keep: usize) -> Option<RawBlock> {
+        let len = self.len_of(block_use);
         if len <= keep {
             return None;
         }
-        self.sides[side as usize].len.store(len - 1, Relaxed);
+        self.stacks[block_use as usize].len.store(len - 1, Relaxed);
         // SAFETY: `push` has filled it when it made `len` what it was, and no other thread touches it.
-        Some(unsafe { (*self.slot(side, len - 1)).assume_init() })
+        Some(unsafe { (*self.slot(block_use, len - 1)).assume_init() })
     }
 
     /// Puts one in, if there is room. Only its own thread calls this.
     #[inline]
-    fn push(&self, side: Side, raw: Raw) -> bool {
-        let len = self.len_of(side);
+    fn push(&self, block_use: BlockUse, raw: RawBlock) -> bool {
+        let len = self.len_of(block_use);
         if len >= self.capacity {
             return false;
         }
         // SAFETY: within the slots, which no other thread touches.
-        unsafe { (*self.slot(side, len)).write(raw) };
-        self.sides[side as usize].len.store(len + 1, Relaxed);
+        unsafe { (*self.slot(block_use, len)).write(raw) };
+        self.stacks[block_use as usize].len.store(len + 1, Relaxed);
         true
     }
 
     /// Whether nobody takes blocks of the pool any more.
-    fn is_of_the_past(&self) -> bool {
+    fn is_stale(&self) -> bool {
         self.weak.upgrade().is_none_or(|core| core.is_closed())
     }
 
     /// Gives everything back. Only its own thread calls this.
-    fn empty(&self) {
+    fn flush_all(&self) {
         if self.len() > 0 {
             // SAFETY: blocks of it are out, so the pool lives, and each is given back once.
             unsafe {
-                Core::give_back(
+                PoolCore::give_back(
                     self.core,
-                    iter::from_fn(|| self.pop(Side::Sending, 0).or_else(|| self.pop(Side::Receiving, 0))),
+                    iter::from_fn(|| {
+                        self.pop(BlockUse::Sending, 0).or_else(|| self.pop(BlockUse::Receiving, 0))
+                    }),
                 )
             };
         }
@@ -226,7 +228,7 @@ impl Cache {
 
     /// Gives everything back, and is no cache of the pool any more. Only its own thread calls this, and `CURRENT` is another.
     fn end(&self) {
-        self.empty();
+        self.flush_all();
         if let Some(core) = self.weak.upgrade() {
             core.remove_cache(self);
         }

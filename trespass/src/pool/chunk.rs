@@ -5,24 +5,24 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::Cause;
-use super::adopted::Adopted;
-use super::block::Raw;
-use super::classes::{Class, Kind};
-use super::core::Core;
-use super::memory::{Domain, Memory, Region, identity};
+use super::Source;
+use super::adopted::AdoptedMemory;
+use super::block::RawBlock;
+use super::classes::{Class, RegistrationKind};
+use super::core::PoolCore;
+use super::memory::{ChunkMemory, ChunkRegion, PoolDomain, identity};
 use super::registrations::Registrations;
 
 /// Says of the lower 32 bits of a word that they are a key.
 const IS_KEY: u64 = 1 << 32;
 
 /// What a chunk lies in.
-pub(super) enum Bytes {
-    Made(Memory),
-    Adopted(Adopted),
+pub(super) enum ChunkBytes {
+    Made(ChunkMemory),
+    Adopted(AdoptedMemory),
 }
 
-impl Bytes {
+impl ChunkBytes {
     pub(super) fn start(&self) -> NonNull<u8> {
         match self {
             Self::Made(memory) => memory.start(),
@@ -40,16 +40,16 @@ impl Bytes {
 
 /// Memory that is carved into blocks of one class. What is said here of the class changes only while no block is out.
 pub(super) struct Chunk {
-    memory: ManuallyDrop<Bytes>,
-    region: Mutex<Option<Registered>>,
+    memory: ManuallyDrop<ChunkBytes>,
+    region: Mutex<Option<Registration>>,
     /// Of a block that no pool has: who registers it.
     registrations: Option<Arc<Registrations>>,
     /// Its place among the pool's chunks.
     pub(super) index: usize,
     /// The pool's core, which lives as long as a block is out; null if the chunk is a block that no pool has.
-    pub(super) core: *const Core,
+    pub(super) core: *const PoolCore,
     /// The core once more if the blocks are slots, which threads keep; else null.
-    slots_of: AtomicPtr<Core>,
+    slots_of: AtomicPtr<PoolCore>,
     block_size: AtomicUsize,
     class: AtomicUsize,
     lkey: AtomicU64,
@@ -62,15 +62,19 @@ pub(super) struct Chunk {
 
 /// A registration, and what for.
 #[derive(Debug)]
-pub(super) struct Registered {
-    region: Region,
-    kind: Kind,
+pub(super) struct Registration {
+    region: ChunkRegion,
+    kind: RegistrationKind,
     domain: usize,
 }
 
-impl Registered {
-    pub(super) fn new(chunk: &Chunk, domain: &Domain, kind: Kind) -> Result<Self, Cause> {
-        Ok(Self { region: Region::register(&chunk.memory, domain, kind)?, kind, domain: identity(domain) })
+impl Registration {
+    pub(super) fn new(chunk: &Chunk, domain: &PoolDomain, kind: RegistrationKind) -> Result<Self, Source> {
+        Ok(Self {
+            region: ChunkRegion::register(&chunk.memory, domain, kind)?,
+            kind,
+            domain: identity(domain),
+        })
     }
 }
 
@@ -80,17 +84,17 @@ unsafe impl Send for Chunk {}
 unsafe impl Sync for Chunk {}
 
 impl Chunk {
-    pub(super) fn new(memory: Memory, index: usize, core: *const Core) -> Self {
-        Self::of(Bytes::Made(memory), index, core)
+    pub(super) fn new(memory: ChunkMemory, index: usize, core: *const PoolCore) -> Self {
+        Self::of(ChunkBytes::Made(memory), index, core)
     }
 
     /// A block that no pool has. Whoever gives it back frees the chunk ([`free`](Self::free)).
-    pub(super) fn alone(memory: Adopted, registrations: Option<Arc<Registrations>>) -> Raw {
-        let mut chunk = Self::of(Bytes::Adopted(memory), 0, ptr::null());
+    pub(super) fn alone(memory: AdoptedMemory, registrations: Option<Arc<Registrations>>) -> RawBlock {
+        let mut chunk = Self::of(ChunkBytes::Adopted(memory), 0, ptr::null());
         chunk.registrations = registrations;
         chunk.block_size.store(chunk.len(), Relaxed);
         let start = chunk.memory.start();
-        Raw { start, chunk: NonNull::from(Box::leak(Box::new(chunk))) }
+        RawBlock { start, chunk: NonNull::from(Box::leak(Box::new(chunk))) }
     }
 
     /// Frees the chunk of a block that no pool has.
@@ -114,17 +118,17 @@ impl Chunk {
     /// # Safety
     ///
     /// As of [`free`](Self::free), unless it comes back.
-    pub(super) unsafe fn reclaim(chunk: NonNull<Self>) -> Result<Vec<u8>, Cause> {
+    pub(super) unsafe fn reclaim(chunk: NonNull<Self>) -> Result<Vec<u8>, Source> {
         // SAFETY: the caller's promise, as in `free`.
         let mut chunk = ManuallyDrop::new(unsafe { Box::from_raw(chunk.as_ptr()) });
         if let Some(registrations) = &chunk.registrations {
             registrations.end(&chunk)?;
         }
-        let memory = std::mem::replace(&mut *chunk.memory, Bytes::Adopted(Vec::new().into()));
+        let memory = std::mem::replace(&mut *chunk.memory, ChunkBytes::Adopted(Vec::new().into()));
         drop(ManuallyDrop::into_inner(chunk));
         match memory {
-            Bytes::Adopted(memory) => Ok(memory.into()),
-            Bytes::Made(_) => unreachable!("a chunk of its own has adopted memory"),
+            ChunkBytes::Adopted(memory) => Ok(memory.into()),
+            ChunkBytes::Made(_) => unreachable!("a chunk of its own has adopted memory"),
         }
     }
 
@@ -133,7 +137,7 @@ impl Chunk {
         self.registrations.as_deref()
     }
 
-    fn of(memory: Bytes, index: usize, core: *const Core) -> Self {
+    fn of(memory: ChunkBytes, index: usize, core: *const PoolCore) -> Self {
         Self {
             memory: ManuallyDrop::new(memory),
             region: Mutex::new(None),
@@ -163,7 +167,7 @@ impl Chunk {
     }
 
     #[inline]
-    pub(super) fn slots_of(&self) -> *const Core {
+    pub(super) fn slots_of(&self) -> *const PoolCore {
         self.slots_of.load(Relaxed)
     }
 
@@ -180,7 +184,7 @@ impl Chunk {
     /// The first byte of the block at an offset. The whole block lies in the chunk.
     pub(super) fn block(&self, offset: u32) -> NonNull<u8> {
         debug_assert!(offset as usize + self.block_size() <= self.len());
-        // SAFETY: offsets are those of the free list, which `State::carve` fills with what is within the memory.
+        // SAFETY: offsets are those of the free list, which `PoolState::carve` fills with what is within the memory.
         unsafe { self.memory.start().add(offset as usize) }
     }
 
@@ -212,27 +216,30 @@ impl Chunk {
         self.domain.load(Relaxed) == domain && domain != 0
     }
 
-    pub(super) fn is_registered_for(&self, kind: Kind) -> bool {
+    pub(super) fn is_registered_for(&self, kind: RegistrationKind) -> bool {
         self.lock_region().as_ref().is_some_and(|registered| registered.kind == kind)
     }
 
     /// Has it registered for what a kind needs, and only that. No block is out.
-    pub(super) fn register(&self, domain: &Domain, kind: Kind) -> Result<(), Cause> {
+    pub(super) fn register(&self, domain: &PoolDomain, kind: RegistrationKind) -> Result<(), Source> {
         if self.is_registered_for(kind) {
             return Ok(());
         }
         self.deregister()?;
-        self.publish(Registered::new(self, domain, kind)?);
+        self.publish(Registration::new(self, domain, kind)?);
         Ok(())
     }
 
     /// Lets the blocks have the keys, also those that are out. It had no registration.
-    pub(super) fn publish(&self, registered: Registered) {
-        let Registered { region, kind, domain } = &registered;
+    pub(super) fn publish(&self, registered: Registration) {
+        let Registration { region, kind, domain } = &registered;
         self.domain.store(*domain, Relaxed);
         self.lkey.store(IS_KEY | u64::from(region.lkey()), Relaxed);
-        self.rkey.store(if *kind == Kind::Told { IS_KEY | u64::from(region.rkey()) } else { 0 }, Relaxed);
-        self.read_by_processors.store(*kind == Kind::Told && region.is_soft(), Relaxed);
+        self.rkey.store(
+            if *kind == RegistrationKind::PeerReadable { IS_KEY | u64::from(region.rkey()) } else { 0 },
+            Relaxed,
+        );
+        self.read_by_processors.store(*kind == RegistrationKind::PeerReadable && region.is_soft(), Relaxed);
         *self.lock_region() = Some(registered);
     }
 
@@ -242,11 +249,11 @@ impl Chunk {
     }
 
     /// On failure it is registered as before.
-    pub(super) fn deregister(&self) -> Result<(), Cause> {
+    pub(super) fn deregister(&self) -> Result<(), Source> {
         let mut place = self.lock_region();
-        let Some(Registered { region, kind, domain }) = place.take() else { return Ok(()) };
+        let Some(Registration { region, kind, domain }) = place.take() else { return Ok(()) };
         if let Err((region, cause)) = region.end() {
-            *place = Some(Registered { region, kind, domain });
+            *place = Some(Registration { region, kind, domain });
             return Err(cause);
         }
         self.domain.store(0, Relaxed);
@@ -255,7 +262,7 @@ impl Chunk {
         Ok(())
     }
 
-    fn lock_region(&self) -> std::sync::MutexGuard<'_, Option<Registered>> {
+    fn lock_region(&self) -> std::sync::MutexGuard<'_, Option<Registration>> {
         self.region.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

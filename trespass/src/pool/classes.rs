@@ -40,7 +40,7 @@ pub const LARGEST_BLOCK: usize = 1 << 20;
 
 /// What a block is taken for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
+pub(crate) enum BlockUse {
     /// By the program, or for what it sends.
     Sending,
     /// For what arrives.
@@ -56,8 +56,8 @@ impl Class {
     pub(super) const MIDDLE: Self = Self(2);
 
     #[inline]
-    pub(super) fn slot(side: Side) -> Self {
-        Self(side as u8 * SIZES as u8)
+    pub(super) fn slot(block_use: BlockUse) -> Self {
+        Self(block_use as u8 * SIZES as u8)
     }
 
     /// Its place among the sizes.
@@ -66,8 +66,8 @@ impl Class {
     }
 
     #[inline]
-    pub(super) fn side(self) -> Side {
-        if usize::from(self.0) < SIZES { Side::Sending } else { Side::Receiving }
+    pub(super) fn block_use(self) -> BlockUse {
+        if usize::from(self.0) < SIZES { BlockUse::Sending } else { BlockUse::Receiving }
     }
 
     #[inline]
@@ -83,17 +83,24 @@ impl Class {
     }
 
     /// The staged class that has room for so much.
-    pub(super) fn staged(size: usize, side: Side) -> Option<Self> {
-        STAGED.iter().position(|&staged| size <= staged).map(|at| Self(Self::slot(side).0 + at as u8 + 1))
+    pub(super) fn staged(size: usize, block_use: BlockUse) -> Option<Self> {
+        STAGED
+            .iter()
+            .position(|&staged| size <= staged)
+            .map(|at| Self(Self::slot(block_use).0 + at as u8 + 1))
     }
 
-    pub(super) fn kind(self) -> Kind {
-        if self.is_slot() || self.side() == Side::Receiving { Kind::Private } else { Kind::Told }
+    pub(super) fn kind(self) -> RegistrationKind {
+        if self.is_slot() || self.block_use() == BlockUse::Receiving {
+            RegistrationKind::Private
+        } else {
+            RegistrationKind::PeerReadable
+        }
     }
 
     /// Whose part of the pool it is of.
     pub(super) fn group(self) -> usize {
-        2 * self.side() as usize + usize::from(!self.is_slot())
+        2 * self.block_use() as usize + usize::from(!self.is_slot())
     }
 
     pub(super) fn index(self) -> usize {
@@ -102,7 +109,7 @@ impl Class {
 
     /// This class, and those that can stand in for it: larger ones of the same group.
     pub(super) fn and_larger(self) -> impl Iterator<Item = Self> {
-        let of_its_side = Self::slot(self.side()).0 + SIZES as u8;
+        let of_its_side = Self::slot(self.block_use()).0 + SIZES as u8;
         let end = if self.is_slot() { self.0 + 1 } else { of_its_side };
         (self.0..end).map(Self)
     }
@@ -110,9 +117,9 @@ impl Class {
 
 /// What a chunk is registered for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum RegistrationKind {
     /// The device writes.
     Private,
     /// The device writes, and a peer may read.
-    Told,
+    PeerReadable,
 }

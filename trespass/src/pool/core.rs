@@ -5,17 +5,17 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use super::block::Raw;
+use super::block::RawBlock;
 use super::cache::{self, Cache};
 use super::chunk::Chunk;
-use super::classes::{CHUNK_UNIT, Class, SIZES, Side};
+use super::classes::{BlockUse, CHUNK_UNIT, Class, SIZES};
 use super::config::{HugePages, PoolConfig};
-use super::high_water::{Effects, Marks, Watcher};
-use super::memory::{Domain, Memory};
+use super::high_water::{DeferredEffects, Watcher, WaterMarks};
+use super::memory::{ChunkMemory, PoolDomain};
 use super::registrations::Registrations;
-use super::state::{Count, Limits, Purpose, State};
+use super::state::{ChunkPurpose, ClassCount, PoolLimits, PoolState};
 use super::stats::{ClassStats, PoolStats};
-use super::{Cause, Pool, PoolError};
+use super::{Pool, PoolError, Source};
 
 /// What is said where there is no more memory for it.
 pub(crate) const DOES_NOT_GROW: &str = "the pool does not grow";
@@ -26,9 +26,9 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Of the maximum, what the caches of all threads together may hold, of slots of either side.
 pub(super) const CACHED_PART: usize = 8;
 
-pub(super) struct Core {
+pub(super) struct PoolCore {
     pub(super) config: PoolConfig,
-    pub(super) limits: Limits,
+    pub(super) limits: PoolLimits,
     pub(super) registrations: Arc<Registrations>,
     huge_pages: HugePages,
     /// How many slots of either side a thread's cache may hold, and how many such threads there may be.
@@ -40,22 +40,22 @@ pub(super) struct Core {
     pub(super) plain: OnceLock<Pool>,
     /// The device has failed.
     pub(super) given_up: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
     /// Held by whoever makes or registers chunks, which takes long; before `state`, never after it. What it guards is what
     /// chunks are registered with.
-    growth: Mutex<Option<Domain>>,
+    growth: Mutex<Option<PoolDomain>>,
 }
 
-impl Core {
+impl PoolCore {
     /// Makes what is to be there at once. The configuration was checked.
-    pub(super) fn new(config: &PoolConfig, domain: Option<Domain>) -> Result<Arc<Self>, PoolError> {
+    pub(super) fn new(config: &PoolConfig, domain: Option<PoolDomain>) -> Result<Arc<Self>, PoolError> {
         let max = config.max / CHUNK_UNIT * CHUNK_UNIT;
         // At least eight threads have a cache, and it is worth having.
         let cache_capacity = (max / CACHED_PART / 16 / config.slot_size).clamp(4, cache::MOST);
-        let state = State::new(Marks::new(max, config.high_water));
+        let state = PoolState::new(WaterMarks::new(max, config.high_water));
         let core = Arc::new(Self {
             config: config.clone(),
-            limits: Limits {
+            limits: PoolLimits {
                 max,
                 parts: config.parts(max),
                 margin: config.receive_margin,
@@ -71,17 +71,17 @@ impl Core {
             state: Mutex::new(state),
             growth: Mutex::new(domain),
         });
-        core.begin(config)?;
+        core.allocate_initial(config)?;
         Ok(core)
     }
 
-    fn begin(&self, config: &PoolConfig) -> Result<(), PoolError> {
+    fn allocate_initial(&self, config: &PoolConfig) -> Result<(), PoolError> {
         let domain = self.lock_growth();
         let prewarmed = config.prewarm.next_multiple_of(CHUNK_UNIT).min(self.limits.max);
         let slots = (prewarmed / 2).next_multiple_of(CHUNK_UNIT);
         // What connections need first, in a pool that has connections.
-        let side = if config.receive_slots > 0 { Side::Receiving } else { Side::Sending };
-        for (class, bytes) in [(Class::slot(side), slots), (Class::MIDDLE, prewarmed - slots)] {
+        let block_use = if config.receive_slots > 0 { BlockUse::Receiving } else { BlockUse::Sending };
+        for (class, bytes) in [(Class::slot(block_use), slots), (Class::MIDDLE, prewarmed - slots)] {
             for len in pieces(bytes, self.limits.large_chunk()) {
                 let chunk = self.make(len, domain.as_ref())?;
                 chunk.touch();
@@ -97,14 +97,14 @@ impl Core {
     }
 
     /// Makes a chunk that is spare, and not yet counted.
-    fn make(&self, len: usize, domain: Option<&Domain>) -> Result<Arc<Chunk>, PoolError> {
+    fn make(&self, len: usize, domain: Option<&PoolDomain>) -> Result<Arc<Chunk>, PoolError> {
         self.lock().made += len;
         self.make_counted(len, domain).map_err(|source| PoolError::Memory { bytes: len, source })
     }
 
     /// Makes a chunk that is counted already; if there is none it is not counted any more.
-    fn make_counted(&self, len: usize, domain: Option<&Domain>) -> Result<Arc<Chunk>, Cause> {
-        let memory = Memory::make(len, self.huge_pages, domain);
+    fn make_counted(&self, len: usize, domain: Option<&PoolDomain>) -> Result<Arc<Chunk>, Source> {
+        let memory = ChunkMemory::make(len, self.huge_pages, domain);
         let mut state = self.lock();
         match memory {
             Ok(memory) => {
@@ -119,17 +119,17 @@ impl Core {
         }
     }
 
-    fn register(&self, chunk: &Chunk, domain: Option<&Domain>, class: Class) -> Result<(), PoolError> {
+    fn register(&self, chunk: &Chunk, domain: Option<&PoolDomain>, class: Class) -> Result<(), PoolError> {
         let Some(domain) = domain else { return Ok(()) };
         let bytes = chunk.len();
         chunk.register(domain, class.kind()).map_err(|source| PoolError::Register { bytes, source })
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, PoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lock_growth(&self) -> MutexGuard<'_, Option<Domain>> {
+    fn lock_growth(&self) -> MutexGuard<'_, Option<PoolDomain>> {
         self.growth.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -144,15 +144,15 @@ impl Core {
 
     /// Lends a block that is not in this thread's cache as it is, of a class or of one that can stand in for it.
     #[inline(never)]
-    pub(super) fn lend(self: &Arc<Self>, class: Class) -> Option<Raw> {
+    pub(super) fn lend(self: &Arc<Self>, class: Class) -> Option<RawBlock> {
         let cached = class.is_slot() && cache::attach(self);
-        if cached && let Some(raw) = cache::pop(Arc::as_ptr(self), class.side()) {
+        if cached && let Some(raw) = cache::pop(Arc::as_ptr(self), class.block_use()) {
             return Some(raw);
         }
         if let Some(raw) = self.lend_free(class, cached) {
             return Some(raw);
         }
-        while self.more(class) {
+        while self.provide_blocks(class) {
             if let Some(raw) = self.lend_free(class, cached) {
                 return Some(raw);
             }
@@ -167,24 +167,26 @@ impl Core {
     }
 
     /// Lends a slot to be posted as long as its connection is there, if that leaves enough for what arrives.
-    pub(super) fn lend_standing(self: &Arc<Self>) -> Option<Raw> {
+    pub(super) fn lend_standing(self: &Arc<Self>) -> Option<RawBlock> {
         if !self.lock().has_room_for_standing(&self.limits) {
             return None;
         }
-        self.lend(Class::slot(Side::Receiving))
+        self.lend(Class::slot(BlockUse::Receiving))
     }
 
     /// Lends a block that is free, and, if this thread's cache is empty and the pool's, some more for that.
-    fn lend_free(self: &Arc<Self>, class: Class, cached: bool) -> Option<Raw> {
+    fn lend_free(self: &Arc<Self>, class: Class, cached: bool) -> Option<RawBlock> {
         let mut state = self.lock();
         let raw = state.lend(class)?;
         if cached {
             // A thread does not keep what others will soon be short of.
-            let more = (self.cache_capacity / 2).min(state.counts[class.index()].free / 4);
-            (0..more).filter_map(|_| state.lend(class)).for_each(|raw| cache::keep(class.side(), raw));
+            let provide_blocks = (self.cache_capacity / 2).min(state.counts[class.index()].free / 4);
+            (0..provide_blocks)
+                .filter_map(|_| state.lend(class))
+                .for_each(|raw| cache::keep(class.block_use(), raw));
         }
-        if state.kept.is_none() {
-            state.kept = Some(self.clone());
+        if state.self_ref.is_none() {
+            state.self_ref = Some(self.clone());
         }
         let effects = self.after_change(&mut state);
         drop(state);
@@ -200,7 +202,7 @@ impl Core {
     ///
     /// `core` is the pool of the blocks, each of which was lent, and is used by nobody any more; the first comes without asking
     /// others whether there is a pool.
-    pub(super) unsafe fn give_back(core: *const Self, raws: impl IntoIterator<Item = Raw>) {
+    pub(super) unsafe fn give_back(core: *const Self, raws: impl IntoIterator<Item = RawBlock>) {
         // SAFETY: blocks are out, so `kept` keeps the pool until it is dropped with the effects. The reference is not used after that.
         let effects = unsafe { (*core).take_back(raws) };
         if let Some(effects) = effects {
@@ -211,7 +213,7 @@ impl Core {
     /// # Safety
     ///
     /// As `give_back`.
-    unsafe fn take_back(&self, raws: impl IntoIterator<Item = Raw>) -> Option<Effects> {
+    unsafe fn take_back(&self, raws: impl IntoIterator<Item = RawBlock>) -> Option<DeferredEffects> {
         let mut state = self.lock();
         let mut chunks = Vec::new();
         for raw in raws {
@@ -226,24 +228,24 @@ impl Core {
             return None;
         }
         let wakers = std::mem::take(&mut state.waiting);
-        Some(Effects { wakers, chunks, ..effects.unwrap_or_default() })
+        Some(DeferredEffects { wakers, chunks, ..effects.unwrap_or_default() })
     }
 
     /// What a change of what is out has for effects.
-    fn after_change(&self, state: &mut State) -> Option<Effects> {
+    fn after_change(&self, state: &mut PoolState) -> Option<DeferredEffects> {
         let in_use = state.in_use(self.limits.slot_size);
         state.most_in_use = state.most_in_use.max(in_use);
-        let told = state.marks.cross(in_use);
-        let kept = if state.lent() == 0 { state.kept.take() } else { None };
-        if told.is_none() && kept.is_none() {
+        let crossing = state.marks.cross(in_use);
+        let self_ref = if state.lent() == 0 { state.self_ref.take() } else { None };
+        if crossing.is_none() && self_ref.is_none() {
             return None;
         }
-        let watchers = if told.is_some() { state.watchers.clone() } else { Vec::new() };
-        Some(Effects { told, watchers, kept, ..Effects::default() })
+        let watchers = if crossing.is_some() { state.watchers.clone() } else { Vec::new() };
+        Some(DeferredEffects { crossing, watchers, self_ref, ..DeferredEffects::default() })
     }
 
     /// Has there be more free blocks of a class. Memory that is there comes first: it is touched, and registered.
-    fn more(&self, class: Class) -> bool {
+    fn provide_blocks(&self, class: Class) -> bool {
         let domain = self.lock_growth();
         let mut state = self.lock();
         // Another thread may have grown the pool meanwhile.
@@ -253,7 +255,7 @@ impl Core {
         if state.ask_again.is_none_or(|at| Instant::now() >= at) {
             let spare = state.reserve_spare(class, &self.limits);
             drop(state);
-            if spare.is_some_and(|chunk| self.settle(&chunk, domain.as_ref(), class)) {
+            if spare.is_some_and(|chunk| self.put_into_use(&chunk, domain.as_ref(), class)) {
                 return true;
             }
             if self.grow(domain.as_ref(), class) {
@@ -263,20 +265,20 @@ impl Core {
         }
         let Some(chunk) = state.reserve_other(class, &self.limits) else { return false };
         drop(state);
-        self.settle(&chunk, domain.as_ref(), class)
+        self.put_into_use(&chunk, domain.as_ref(), class)
     }
 
     /// Makes another chunk, if there may be one.
-    fn grow(&self, domain: Option<&Domain>, class: Class) -> bool {
+    fn grow(&self, domain: Option<&PoolDomain>, class: Class) -> bool {
         let Some(len) = self.lock().reserve_new(class, &self.limits) else { return false };
         match self.make_counted(len, domain) {
-            Ok(chunk) => self.settle(&chunk, domain, class),
+            Ok(chunk) => self.put_into_use(&chunk, domain, class),
             Err(source) => self.was_refused(&PoolError::Memory { bytes: len, source }),
         }
     }
 
     /// Has a chunk that nobody uses be blocks of a class.
-    fn settle(&self, chunk: &Chunk, domain: Option<&Domain>, class: Class) -> bool {
+    fn put_into_use(&self, chunk: &Chunk, domain: Option<&PoolDomain>, class: Class) -> bool {
         match self.register(chunk, domain, class) {
             Ok(()) => {
                 let mut state = self.lock();
@@ -285,7 +287,7 @@ impl Core {
                 true
             }
             Err(error) => {
-                self.lock().entries[chunk.index].purpose = Purpose::Spare;
+                self.lock().entries[chunk.index].purpose = ChunkPurpose::Spare;
                 self.was_refused(&error)
             }
         }
@@ -312,7 +314,7 @@ impl Core {
         if is_refused && self.plain.get().is_none() {
             let config = PoolConfig { initial: 0, prewarm: 0, ..self.config.clone() };
             // Nothing is made yet, and the configuration is a good one.
-            let made = Core::new(&config, None).map(Pool::of);
+            let made = PoolCore::new(&config, None).map(Pool::of);
             made.map(|pool| self.plain.set(pool))
                 .inspect_err(|error| tracing::warn!("no other pool: {error}"))
                 .ok();
@@ -322,7 +324,7 @@ impl Core {
 
     /// Registers all that is in use or prewarmed, and from now on all that comes into use.
     #[cfg(feature = "rdma")]
-    pub(super) fn register_with(&self, domain: &Domain) -> Result<(), PoolError> {
+    pub(super) fn register_with(&self, domain: &PoolDomain) -> Result<(), PoolError> {
         let mut place = self.lock_growth();
         match &*place {
             // Both live, so they are one if their addresses are.
@@ -335,7 +337,7 @@ impl Core {
             .entries
             .iter()
             .filter_map(|entry| match entry.purpose {
-                Purpose::Blocks(class) => Some((entry.chunk.clone()?, class)),
+                ChunkPurpose::Blocks(class) => Some((entry.chunk.clone()?, class)),
                 _ => None,
             })
             .collect();
@@ -356,13 +358,13 @@ impl Core {
 
     /// The device of that domain has failed. Whether it is this pool's.
     #[cfg(feature = "rdma")]
-    pub(super) fn give_up(&self, domain: &Domain) -> bool {
+    pub(super) fn give_up(&self, domain: &PoolDomain) -> bool {
         let is_its = self.lock_growth().as_ref().is_some_and(|known| known.as_raw() == domain.as_raw());
         self.given_up.fetch_or(is_its, Relaxed);
         is_its
     }
 
-    pub(super) fn domain(&self) -> Option<Domain> {
+    pub(super) fn domain(&self) -> Option<PoolDomain> {
         self.lock_growth().clone()
     }
 
@@ -416,7 +418,7 @@ impl Core {
         let class = |n: usize| {
             let (class, [sending, receiving]) = (Class(n as u8), [state.counts[n], state.counts[n + SIZES]]);
             let kept = if class.is_slot() { cached } else { 0 };
-            let out = |count: &Count| count.blocks - count.free;
+            let out = |count: &ClassCount| count.blocks - count.free;
             ClassStats {
                 size: class.size(slot_size),
                 blocks: sending.blocks + receiving.blocks,

@@ -31,20 +31,20 @@ impl Pool {
     pub fn expose<R>(&self, bytes: &[u8], with: impl FnOnce(u32) -> R) -> Result<R, PoolError> {
         let domain = self.domain().ok_or(PoolError::NoDomain)?;
         let (start, len) = (bytes.as_ptr().cast_mut(), bytes.len());
-        // SAFETY: the bytes are borrowed until `Exposed` has ended the registration, which it does before this returns or unwinds, or
+        // SAFETY: the bytes are borrowed until `ExposedGuard` has ended the registration, which it does before this returns or unwinds, or
         // the process ends. No device writes to them, as that is not allowed; that they are read meanwhile is fine.
         let region = unsafe { domain.reg_mr(start, len, AccessFlags::RemoteRead) }
             .map_err(|error| PoolError::Register { bytes: len, source: error.into() })?;
         let rkey = region.rkey();
-        let _exposed = Exposed(Some(region));
+        let _exposed = ExposedGuard(Some(region));
         Ok(with(rkey))
     }
 }
 
 /// Ends a registration, or the process.
-struct Exposed(Option<MemoryRegion>);
+struct ExposedGuard(Option<MemoryRegion>);
 
-impl Drop for Exposed {
+impl Drop for ExposedGuard {
     fn drop(&mut self) {
         let Some(mut region) = self.0.take() else { return };
         for attempt in 1.. {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use super::chunk::Chunk;
-use super::core::Core;
+use super::core::PoolCore;
 
 /// More of a pool is in use than its high-water mark, or no longer so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub(super) type Watcher = Arc<dyn Fn(HighWater) + Send + Sync>;
 
 /// The marks, and on which side of them we are.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Marks {
+pub(super) struct WaterMarks {
     max: usize,
     high: usize,
     low: usize,
@@ -33,7 +33,7 @@ pub(super) struct Marks {
     turn: u64,
 }
 
-impl Marks {
+impl WaterMarks {
     pub(super) fn new(max: usize, per_cent: u8) -> Self {
         let hundredth = |n: usize| (max as u128 * n as u128 / 100) as usize;
         let per_cent = usize::from(per_cent);
@@ -53,32 +53,32 @@ impl Marks {
         if above == self.above {
             return None;
         }
-        let told = HighWater { above, in_use, max: self.max, turn: self.turn };
+        let crossing = HighWater { above, in_use, max: self.max, turn: self.turn };
         (self.above, self.turn) = (above, self.turn + 1);
-        Some(told)
+        Some(crossing)
     }
 }
 
 /// What is left to do after a change of the shared part, when its lock is no longer held.
 #[must_use]
 #[derive(Default)]
-pub(super) struct Effects {
+pub(super) struct DeferredEffects {
     pub(super) wakers: Vec<Waker>,
-    pub(super) told: Option<HighWater>,
+    pub(super) crossing: Option<HighWater>,
     pub(super) watchers: Vec<Watcher>,
     pub(super) chunks: Vec<Arc<Chunk>>,
-    pub(super) kept: Option<Arc<Core>>,
+    pub(super) self_ref: Option<Arc<PoolCore>>,
 }
 
-impl Effects {
+impl DeferredEffects {
     pub(super) fn run(self) {
-        let Self { wakers, told, watchers, chunks, kept } = self;
+        let Self { wakers, crossing, watchers, chunks, self_ref } = self;
         wakers.into_iter().for_each(Waker::wake);
-        if let Some(told) = told {
-            watchers.iter().for_each(|watcher| watcher(told));
+        if let Some(crossing) = crossing {
+            watchers.iter().for_each(|watcher| watcher(crossing));
         }
         // Ends registrations, and frees memory.
-        drop((chunks, kept));
+        drop((chunks, self_ref));
     }
 }
 
@@ -87,9 +87,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_told_once_for_each_crossing() {
-        let mut marks = Marks::new(1000, 80);
-        let mut cross = |in_use| marks.cross(in_use).map(|told| (told.above, told.turn));
+    fn each_crossing_is_reported_once() {
+        let mut marks = WaterMarks::new(1000, 80);
+        let mut cross = |in_use| marks.cross(in_use).map(|crossing| (crossing.above, crossing.turn));
         assert_eq!(cross(799), None);
         assert_eq!(cross(800), Some((true, 0)));
         for in_use in [799, 1000, 701, 800] {
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn a_low_mark_is_left_when_nothing_is_in_use() {
-        let mut marks = Marks::new(1000, 1);
+        let mut marks = WaterMarks::new(1000, 1);
         assert!(marks.cross(10).unwrap().above);
         assert_eq!(marks.cross(1), None);
         assert!(!marks.cross(0).unwrap().above);

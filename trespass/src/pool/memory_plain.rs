@@ -5,21 +5,21 @@ use std::io;
 use std::ptr::NonNull;
 
 use super::config::HugePages;
-use super::{Cause, chunk::Bytes, classes::Kind};
+use super::{Source, chunk::ChunkBytes, classes::RegistrationKind};
 
 /// There is nothing to register with.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Domain {}
+pub(super) enum PoolDomain {}
 
 /// As where there is something to name.
-pub(super) fn identity(domain: &Domain) -> usize {
+pub(super) fn identity(domain: &PoolDomain) -> usize {
     match *domain {}
 }
 
 const PAGE: usize = 4096;
 
 /// Zeroed memory that begins at a page.
-pub(super) struct Memory {
+pub(super) struct ChunkMemory {
     start: NonNull<u8>,
     len: usize,
     allocated: NonNull<u8>,
@@ -27,13 +27,13 @@ pub(super) struct Memory {
 }
 
 // SAFETY: the memory belongs to this value alone, which gives out nothing but a raw pointer.
-unsafe impl Send for Memory {}
+unsafe impl Send for ChunkMemory {}
 // SAFETY: as above.
-unsafe impl Sync for Memory {}
+unsafe impl Sync for ChunkMemory {}
 
-impl Memory {
+impl ChunkMemory {
     /// `len` is not 0.
-    pub(super) fn make(len: usize, _: HugePages, _: Option<&Domain>) -> Result<Self, Cause> {
+    pub(super) fn make(len: usize, _: HugePages, _: Option<&PoolDomain>) -> Result<Self, Source> {
         // Aligned by hand: zeroed memory of the allocator's own alignment is not touched, and so not there, before it is used.
         let layout = Layout::from_size_align(len + PAGE, 16)?;
         // SAFETY: the layout is not empty.
@@ -54,7 +54,7 @@ impl Memory {
     }
 }
 
-impl Drop for Memory {
+impl Drop for ChunkMemory {
     fn drop(&mut self) {
         // SAFETY: allocated with this layout, and freed here only.
         unsafe { dealloc(self.allocated.as_ptr(), self.layout) };
@@ -63,10 +63,10 @@ impl Drop for Memory {
 
 /// There is none.
 #[derive(Debug)]
-pub(super) enum Region {}
+pub(super) enum ChunkRegion {}
 
-impl Region {
-    pub(super) fn register(_: &Bytes, domain: &Domain, _: Kind) -> Result<Self, Cause> {
+impl ChunkRegion {
+    pub(super) fn register(_: &ChunkBytes, domain: &PoolDomain, _: RegistrationKind) -> Result<Self, Source> {
         match *domain {}
     }
 
@@ -82,7 +82,7 @@ impl Region {
         match *self {}
     }
 
-    pub(super) fn end(self) -> Result<(), (Self, Cause)> {
+    pub(super) fn end(self) -> Result<(), (Self, Source)> {
         match self {}
     }
 }

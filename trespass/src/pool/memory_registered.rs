@@ -11,22 +11,22 @@ use sideway::ibverbs::protection_domain::ProtectionDomain;
 use sideway::memory::{Buffer, BufferKind};
 
 use super::config::HugePages;
-use super::{Cause, chunk::Bytes, classes::Kind};
+use super::{Source, chunk::ChunkBytes, classes::RegistrationKind};
 
 /// What chunks are registered with.
-pub(super) type Domain = ProtectionDomain;
+pub(super) type PoolDomain = ProtectionDomain;
 
 /// Names a domain, which lives as long as something is registered in it; never 0.
-pub(super) fn identity(domain: &Domain) -> usize {
+pub(super) fn identity(domain: &PoolDomain) -> usize {
     domain.as_raw().as_ptr().addr()
 }
 
 /// Zeroed memory that begins at a page.
-pub(super) struct Memory(Buffer);
+pub(super) struct ChunkMemory(Buffer);
 
-impl Memory {
+impl ChunkMemory {
     /// `len` is not 0.
-    pub(super) fn make(len: usize, huge: HugePages, domain: Option<&Domain>) -> Result<Self, Cause> {
+    pub(super) fn make(len: usize, huge: HugePages, domain: Option<&PoolDomain>) -> Result<Self, Source> {
         let soft = domain.is_some_and(|domain| domain.context().is_soft());
         if huge == HugePages::Required || huge == HugePages::Wanted && !soft {
             match Buffer::new(BufferKind::HUGE_2_MIB, len) {
@@ -49,17 +49,21 @@ impl Memory {
 
 /// A chunk's registration.
 #[derive(Debug)]
-pub(super) struct Region {
+pub(super) struct ChunkRegion {
     region: MemoryRegion,
     soft: bool,
 }
 
-impl Region {
+impl ChunkRegion {
     /// The chunk that has the memory keeps it as long as the region, and leaks it if the region cannot be ended.
-    pub(super) fn register(bytes: &Bytes, domain: &Domain, kind: Kind) -> Result<Self, Cause> {
+    pub(super) fn register(
+        bytes: &ChunkBytes,
+        domain: &PoolDomain,
+        kind: RegistrationKind,
+    ) -> Result<Self, Source> {
         let access = match kind {
-            Kind::Private => AccessFlags::LocalWrite,
-            Kind::Told => AccessFlags::LocalWrite | AccessFlags::RemoteRead,
+            RegistrationKind::Private => AccessFlags::LocalWrite,
+            RegistrationKind::PeerReadable => AccessFlags::LocalWrite | AccessFlags::RemoteRead,
         };
         // SAFETY: `Chunk` frees the memory after the region has ended, or never. The device writes only to what a request of this
         // side names, and who makes such a request owns the block meanwhile (`Block::as_ptr`), so nobody has a reference.
@@ -81,7 +85,7 @@ impl Region {
     }
 
     /// On failure it is still registered, and comes back.
-    pub(super) fn end(self) -> Result<(), (Self, Cause)> {
+    pub(super) fn end(self) -> Result<(), (Self, Source)> {
         let Self { region, soft } = self;
         region.close().map_err(|error| (Self { region: error.region, soft }, error.source.into()))
     }

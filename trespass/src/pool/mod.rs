@@ -66,34 +66,34 @@ use std::task::Waker;
 use sideway::ibverbs::protection_domain::ProtectionDomain;
 
 pub use self::block::Block;
+pub(crate) use self::classes::BlockUse;
 use self::classes::Class;
 pub use self::classes::LARGEST_BLOCK;
-pub(crate) use self::classes::Side;
 pub use self::config::{HugePages, PoolConfig};
-use self::core::Core;
 #[cfg(test)]
 pub(crate) use self::core::DOES_NOT_GROW;
+use self::core::PoolCore;
 pub use self::high_water::HighWater;
 pub use self::stats::{AdoptedStats, ClassStats, PoolStats};
 
 /// Why the system, or a device, does not give what was asked for.
-type Cause = Box<dyn std::error::Error + Send + Sync>;
+type Source = Box<dyn std::error::Error + Send + Sync>;
 
 /// Memory for messages. Clones are the same pool.
 ///
 /// When the last clone is gone the memory is freed, but for chunks of which a block is still out: these follow.
 #[derive(Clone)]
 pub struct Pool {
-    core: Arc<Core>,
-    _handle: Arc<Handle>,
+    core: Arc<PoolCore>,
+    _handle: Arc<CloseGuard>,
     /// Of a connection that needs no device.
     needs_no_device: bool,
 }
 
 /// Closes the pool when the last clone is gone. Blocks have none, but keep the core.
-struct Handle(Arc<Core>);
+struct CloseGuard(Arc<PoolCore>);
 
-impl Drop for Handle {
+impl Drop for CloseGuard {
     fn drop(&mut self) {
         self.0.close();
     }
@@ -107,7 +107,7 @@ impl Pool {
     /// The configuration contradicts itself, or there is no such memory.
     pub fn new(config: &PoolConfig) -> Result<Self, PoolError> {
         config.check()?;
-        Core::new(config, None).map(Self::of)
+        PoolCore::new(config, None).map(Self::of)
     }
 
     /// Makes a pool whose memory is registered in a protection domain.
@@ -118,11 +118,11 @@ impl Pool {
     #[cfg(feature = "rdma")]
     pub fn with_domain(config: &PoolConfig, domain: &ProtectionDomain) -> Result<Self, PoolError> {
         config.check()?;
-        Core::new(config, Some(domain.clone())).map(Self::of)
+        PoolCore::new(config, Some(domain.clone())).map(Self::of)
     }
 
-    fn of(core: Arc<Core>) -> Self {
-        Self { _handle: Arc::new(Handle(core.clone())), core, needs_no_device: false }
+    fn of(core: Arc<PoolCore>) -> Self {
+        Self { _handle: Arc::new(CloseGuard(core.clone())), core, needs_no_device: false }
     }
 
     /// The same pool, for a connection over TCP: where the device has refused to register more, and that is all that is missing, there is memory
@@ -180,20 +180,20 @@ impl Pool {
     /// there any of more than [`LARGEST_BLOCK`] bytes.
     #[inline]
     pub fn take(&self, size: usize) -> Option<Block> {
-        self.take_for(size, Side::Sending)
+        self.take_for(size, BlockUse::Sending)
     }
 
     /// As [`take`](Self::take), for either side.
     #[inline]
-    pub(crate) fn take_for(&self, size: usize, side: Side) -> Option<Block> {
+    pub(crate) fn take_for(&self, size: usize, block_use: BlockUse) -> Option<Block> {
         let raw = if size <= self.slot_size() {
-            cache::pop(Arc::as_ptr(&self.core), side).or_else(|| self.core.lend(Class::slot(side)))
+            cache::pop(Arc::as_ptr(&self.core), block_use).or_else(|| self.core.lend(Class::slot(block_use)))
         } else {
-            self.core.lend(Class::staged(size, side)?)
+            self.core.lend(Class::staged(size, block_use)?)
         };
         // SAFETY: it was lent just now, or was in this thread's cache, which is the same.
         let block = raw.map(|raw| unsafe { Block::new(raw) });
-        block.or_else(|| self.plain()?.take_for(size, side))
+        block.or_else(|| self.plain()?.take_for(size, block_use))
     }
 
     /// A slot to receive into as long as a connection is there. None if what arrives would then find too little.
@@ -204,7 +204,7 @@ impl Pool {
 
     /// As [`take`](Self::take), but never a slot: a block that a peer may read, when it is told the key.
     pub fn take_staged(&self, size: usize) -> Option<Block> {
-        let raw = self.core.lend(Class::staged(size, Side::Sending)?)?;
+        let raw = self.core.lend(Class::staged(size, BlockUse::Sending)?)?;
         // SAFETY: it was lent just now.
         Some(unsafe { Block::new(raw) })
     }
@@ -366,7 +366,7 @@ pub enum PoolError {
         /// How many were to be made.
         bytes: usize,
         /// Why not.
-        source: Cause,
+        source: Source,
     },
     /// The device does not take it.
     #[error("{bytes} bytes of the pool cannot be registered: {source}")]
@@ -374,7 +374,7 @@ pub enum PoolError {
         /// How many were to be registered.
         bytes: usize,
         /// Why not.
-        source: Cause,
+        source: Source,
     },
     /// Nothing can be registered without one.
     #[error("the pool has no protection domain, so no device can reach the memory")]

@@ -9,10 +9,10 @@ use std::collections::VecDeque;
 use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::Cause;
+use super::Source;
 use super::chunk::Chunk;
-use super::classes::Kind;
-use super::memory::{Domain, identity};
+use super::classes::RegistrationKind;
+use super::memory::{PoolDomain, identity};
 use super::stats::AdoptedStats;
 
 /// To copy less costs less than to register it.
@@ -22,34 +22,34 @@ const LEAST: usize = 16 << 10;
 pub(super) struct Registrations {
     /// Bytes that may be registered and not lent.
     most: usize,
-    state: Mutex<State>,
+    state: Mutex<RegistrationState>,
 }
 
 #[derive(Default)]
-struct State {
-    domain: Option<Domain>,
+struct RegistrationState {
+    domain: Option<PoolDomain>,
     /// Those that are registered and not lent, the one that was lent the longest ago first. Each lives: it leaves before it ends.
-    idle: VecDeque<Idle>,
+    idle: VecDeque<IdleRegistration>,
     stats: AdoptedStats,
 }
 
-struct Idle(NonNull<Chunk>);
+struct IdleRegistration(NonNull<Chunk>);
 
 // SAFETY: a chunk can be shared between threads.
-unsafe impl Send for Idle {}
+unsafe impl Send for IdleRegistration {}
 
 impl Registrations {
-    pub(super) fn new(most: usize, domain: Option<Domain>) -> Self {
-        Self { most, state: Mutex::new(State { domain, ..State::default() }) }
+    pub(super) fn new(most: usize, domain: Option<PoolDomain>) -> Self {
+        Self { most, state: Mutex::new(RegistrationState { domain, ..RegistrationState::default() }) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, RegistrationState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// From now on there is something to register with.
     #[cfg(feature = "rdma")]
-    pub(super) fn set_domain(&self, domain: &Domain) {
+    pub(super) fn set_domain(&self, domain: &PoolDomain) {
         self.lock().domain = Some(domain.clone());
     }
 
@@ -70,10 +70,10 @@ impl Registrations {
             state.stats.reused += 1;
             return;
         }
-        let mut registered = chunk.register(&domain, Kind::Told);
+        let mut registered = chunk.register(&domain, RegistrationKind::PeerReadable);
         if registered.is_err() && !state.idle.is_empty() {
             state.shrink(0);
-            registered = chunk.register(&domain, Kind::Told);
+            registered = chunk.register(&domain, RegistrationKind::PeerReadable);
         }
         match registered {
             Ok(()) => {
@@ -98,7 +98,7 @@ impl Registrations {
         let mut state = self.lock();
         // Where it was lent to a connection that needs no registration it never left.
         state.remove(chunk);
-        let idle = Idle(NonNull::from(chunk));
+        let idle = IdleRegistration(NonNull::from(chunk));
         // What can never stay makes no other go.
         if chunk.len() > self.most {
             state.idle.push_front(idle)
@@ -109,7 +109,7 @@ impl Registrations {
     }
 
     /// It is about to end, and its registration ends.
-    pub(super) fn end(&self, chunk: &Chunk) -> Result<(), Cause> {
+    pub(super) fn end(&self, chunk: &Chunk) -> Result<(), Source> {
         let mut state = self.lock();
         state.remove(chunk);
         if chunk.lkey().is_some() {
@@ -120,7 +120,7 @@ impl Registrations {
     }
 }
 
-impl State {
+impl RegistrationState {
     /// Takes one out of those that are not lent. Whether it was one.
     fn remove(&mut self, chunk: &Chunk) -> bool {
         let at = self.idle.iter().rposition(|idle| std::ptr::eq(idle.0.as_ptr(), chunk));
@@ -130,7 +130,7 @@ impl State {
     /// Ends registrations until the rest has no more than so many bytes.
     fn shrink(&mut self, most: usize) {
         // SAFETY: what is idle lives: `end` takes a chunk out, under this lock, before it ends.
-        let chunk = |idle: &Idle| -> &Chunk { unsafe { idle.0.as_ref() } };
+        let chunk = |idle: &IdleRegistration| -> &Chunk { unsafe { idle.0.as_ref() } };
         let mut bytes: usize = self.idle.iter().map(|idle| chunk(idle).len()).sum();
         while bytes > most
             && let Some(idle) = self.idle.pop_front()

@@ -5,17 +5,17 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
 
-use super::block::Raw;
+use super::block::RawBlock;
 use super::cache::Cache;
 use super::chunk::Chunk;
-use super::classes::{CHUNK_UNIT, CLASSES, Class, GROUPS, LARGE_CHUNK, LARGEST_CHUNK, Side};
-use super::core::Core;
-use super::high_water::{Marks, Watcher};
+use super::classes::{BlockUse, CHUNK_UNIT, CLASSES, Class, GROUPS, LARGE_CHUNK, LARGEST_CHUNK};
+use super::core::PoolCore;
+use super::high_water::{Watcher, WaterMarks};
 
 #[derive(Default)]
-pub(super) struct State {
-    pub(super) entries: Vec<Entry>,
-    pub(super) counts: [Count; CLASSES],
+pub(super) struct PoolState {
+    pub(super) entries: Vec<ChunkEntry>,
+    pub(super) counts: [ClassCount; CLASSES],
     /// Bytes of chunks, also of one that is being made.
     pub(super) made: usize,
     /// Of these, what was carved into blocks, group by group.
@@ -30,19 +30,19 @@ pub(super) struct State {
     /// Not before then is it asked again.
     pub(super) ask_again: Option<Instant>,
     pub(super) caches: Vec<Arc<Cache>>,
-    pub(super) marks: Marks,
+    pub(super) marks: WaterMarks,
     pub(super) watchers: Vec<Watcher>,
     pub(super) waiting: Vec<Waker>,
     /// How often something came back to be lent to anybody.
     pub(super) returns: u64,
     pub(super) closed: bool,
     /// Keeps the pool as long as something is out.
-    pub(super) kept: Option<Arc<Core>>,
+    pub(super) self_ref: Option<Arc<PoolCore>>,
 }
 
 /// What there is of a class.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Count {
+pub(super) struct ClassCount {
     pub(super) blocks: usize,
     pub(super) free: usize,
     /// How often there was none.
@@ -51,17 +51,17 @@ pub(super) struct Count {
     first: usize,
 }
 
-pub(super) struct Entry {
+pub(super) struct ChunkEntry {
     /// Always there until the pool is closed.
     pub(super) chunk: Option<Arc<Chunk>>,
-    pub(super) purpose: Purpose,
+    pub(super) purpose: ChunkPurpose,
     /// Offsets of the blocks that are not out.
     free: Vec<u32>,
     blocks: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Purpose {
+pub(super) enum ChunkPurpose {
     /// Not carved: nobody has it.
     Spare,
     /// Being registered, by whoever holds the lock of growth.
@@ -69,17 +69,17 @@ pub(super) enum Purpose {
     Blocks(Class),
 }
 
-impl Entry {
+impl ChunkEntry {
     /// All blocks of some class are here.
     fn is_whole(&self) -> bool {
-        matches!(self.purpose, Purpose::Blocks(_)) && self.free.len() == self.blocks
+        matches!(self.purpose, ChunkPurpose::Blocks(_)) && self.free.len() == self.blocks
     }
 
     /// Whose blocks it has, if it has any.
     fn group(&self) -> Option<usize> {
         match self.purpose {
-            Purpose::Blocks(class) => Some(class.group()),
-            Purpose::Spare | Purpose::Busy => None,
+            ChunkPurpose::Blocks(class) => Some(class.group()),
+            ChunkPurpose::Spare | ChunkPurpose::Busy => None,
         }
     }
 
@@ -90,7 +90,7 @@ impl Entry {
 
 /// What bounds a pool.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
+pub(super) struct PoolLimits {
     pub(super) max: usize,
     /// Of the maximum, what no other group takes from a group. What is in none of these parts is for whoever comes first.
     pub(super) parts: [usize; GROUPS],
@@ -99,7 +99,7 @@ pub(super) struct Limits {
     pub(super) slot_size: usize,
 }
 
-impl Limits {
+impl PoolLimits {
     /// How much more a group may have.
     fn left(&self, carved: &[usize; GROUPS], group: usize) -> usize {
         let others = (0..GROUPS).filter(|other| *other != group);
@@ -125,8 +125,8 @@ pub(super) fn large_chunk(max: usize) -> usize {
     (max / 8 / CHUNK_UNIT * CHUNK_UNIT).clamp(CHUNK_UNIT, most)
 }
 
-impl State {
-    pub(super) fn new(marks: Marks) -> Self {
+impl PoolState {
+    pub(super) fn new(marks: WaterMarks) -> Self {
         Self { marks, ..Self::default() }
     }
 
@@ -144,20 +144,20 @@ impl State {
         self.caches.iter().map(|cache| cache.len()).sum()
     }
 
-    pub(super) fn lend(&mut self, class: Class) -> Option<Raw> {
+    pub(super) fn lend(&mut self, class: Class) -> Option<RawBlock> {
         let count = &mut self.counts[class.index()];
         if count.free == 0 {
             return None;
         }
         while let Some(entry) = self.entries.get_mut(count.first) {
-            if entry.purpose == Purpose::Blocks(class)
+            if entry.purpose == ChunkPurpose::Blocks(class)
                 && let Some(chunk) = &entry.chunk
                 && let Some(offset) = entry.free.pop()
             {
                 count.free -= 1;
                 self.lent += chunk.block_size();
                 let start = chunk.block(offset);
-                return Some(Raw { start, chunk: NonNull::from(&**chunk) });
+                return Some(RawBlock { start, chunk: NonNull::from(&**chunk) });
             }
             count.first += 1;
         }
@@ -170,7 +170,7 @@ impl State {
     /// # Safety
     ///
     /// The block was lent, and nobody uses it any more.
-    pub(super) unsafe fn take_back(&mut self, raw: Raw) -> Option<Arc<Chunk>> {
+    pub(super) unsafe fn take_back(&mut self, raw: RawBlock) -> Option<Arc<Chunk>> {
         // SAFETY: the block is out, so the chunk lives.
         let chunk = unsafe { raw.chunk.as_ref() };
         let (entry, count) = (&mut self.entries[chunk.index], &mut self.counts[chunk.class().index()]);
@@ -187,13 +187,13 @@ impl State {
     pub(super) fn close(&mut self) -> Vec<Arc<Chunk>> {
         self.closed = true;
         let idle =
-            self.entries.iter_mut().filter(|entry| entry.is_whole() || entry.purpose == Purpose::Spare);
+            self.entries.iter_mut().filter(|entry| entry.is_whole() || entry.purpose == ChunkPurpose::Spare);
         idle.filter_map(|entry| entry.chunk.take()).collect()
     }
 
     /// Whether receives may be posted that stay as long as their connection, as they leave enough for what arrives.
-    pub(super) fn has_room_for_standing(&self, limits: &Limits) -> bool {
-        let class = Class::slot(Side::Receiving);
+    pub(super) fn has_room_for_standing(&self, limits: &PoolLimits) -> bool {
+        let class = Class::slot(BlockUse::Receiving);
         let (group, count) = (class.group(), self.counts[class.index()]);
         let out = (count.blocks - count.free) * limits.slot_size;
         let most = self.carved[group] + limits.left(&self.carved, group);
@@ -201,9 +201,9 @@ impl State {
     }
 
     /// Carves another of the same group's chunks, of which nothing is out.
-    pub(super) fn recarve(&mut self, class: Class, limits: &Limits) -> bool {
+    pub(super) fn recarve(&mut self, class: Class, limits: &PoolLimits) -> bool {
         let group = class.group();
-        let whole = |entry: &Entry| matches!(entry.group(), Some(of) if of == group) && entry.is_whole();
+        let whole = |entry: &ChunkEntry| matches!(entry.group(), Some(of) if of == group) && entry.is_whole();
         let Some(at) = self.entries.iter().position(whole) else { return false };
         self.uncarve(at);
         self.carve(at, class, limits);
@@ -211,15 +211,17 @@ impl State {
     }
 
     /// A chunk that nobody uses, to be registered for the class: it is busy from now on.
-    pub(super) fn reserve_spare(&mut self, class: Class, limits: &Limits) -> Option<Arc<Chunk>> {
+    pub(super) fn reserve_spare(&mut self, class: Class, limits: &PoolLimits) -> Option<Arc<Chunk>> {
         let left = limits.left(&self.carved, class.group());
-        let at =
-            self.entries.iter().position(|entry| entry.purpose == Purpose::Spare && entry.len() <= left)?;
+        let at = self
+            .entries
+            .iter()
+            .position(|entry| entry.purpose == ChunkPurpose::Spare && entry.len() <= left)?;
         self.occupy(at)
     }
 
     /// As `reserve_spare`, a chunk of another group of which nothing is out.
-    pub(super) fn reserve_other(&mut self, class: Class, limits: &Limits) -> Option<Arc<Chunk>> {
+    pub(super) fn reserve_other(&mut self, class: Class, limits: &PoolLimits) -> Option<Arc<Chunk>> {
         let group = class.group();
         let at = self.entries.iter().position(|entry| {
             let Some(other) = entry.group().filter(|other| *other != group && entry.is_whole()) else {
@@ -234,7 +236,7 @@ impl State {
     }
 
     /// How large a new chunk for the class may be; it counts from now on.
-    pub(super) fn reserve_new(&mut self, class: Class, limits: &Limits) -> Option<usize> {
+    pub(super) fn reserve_new(&mut self, class: Class, limits: &PoolLimits) -> Option<usize> {
         let left = limits.left(&self.carved, class.group()).min(limits.max - self.made);
         let len = limits.next_chunk(self.made).min(left / CHUNK_UNIT * CHUNK_UNIT);
         self.made += len;
@@ -244,16 +246,21 @@ impl State {
     /// Adds a chunk, whose bytes count already, and whose index is the next one.
     pub(super) fn add(&mut self, chunk: Arc<Chunk>) {
         debug_assert_eq!(chunk.index, self.entries.len());
-        self.entries.push(Entry { chunk: Some(chunk), purpose: Purpose::Spare, free: Vec::new(), blocks: 0 });
+        self.entries.push(ChunkEntry {
+            chunk: Some(chunk),
+            purpose: ChunkPurpose::Spare,
+            free: Vec::new(),
+            blocks: 0,
+        });
     }
 
     /// Has a chunk, whose registration is that of the class's kind, consist of free blocks.
-    pub(super) fn carve(&mut self, at: usize, class: Class, limits: &Limits) {
+    pub(super) fn carve(&mut self, at: usize, class: Class, limits: &PoolLimits) {
         let entry = &mut self.entries[at];
         let Some(chunk) = &entry.chunk else { return };
         let size = class.size(limits.slot_size);
         chunk.become_class(class, limits.slot_size);
-        entry.purpose = Purpose::Blocks(class);
+        entry.purpose = ChunkPurpose::Blocks(class);
         entry.blocks = chunk.len() / size;
         entry.free.clear();
         // The first one is taken first.
@@ -268,18 +275,18 @@ impl State {
     /// Takes the blocks of a whole chunk away.
     fn uncarve(&mut self, at: usize) {
         let entry = &mut self.entries[at];
-        let Purpose::Blocks(class) = entry.purpose else { return };
+        let ChunkPurpose::Blocks(class) = entry.purpose else { return };
         let count = &mut self.counts[class.index()];
         count.blocks -= entry.blocks;
         count.free -= entry.blocks;
         self.carved[class.group()] -= entry.len();
         entry.free.clear();
-        (entry.blocks, entry.purpose) = (0, Purpose::Spare);
+        (entry.blocks, entry.purpose) = (0, ChunkPurpose::Spare);
     }
 
     fn occupy(&mut self, at: usize) -> Option<Arc<Chunk>> {
         let entry = &mut self.entries[at];
-        entry.purpose = Purpose::Busy;
+        entry.purpose = ChunkPurpose::Busy;
         entry.chunk.clone()
     }
 }

@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_of_it_is_there_and_nothing_else() {
+    fn a_copy_writes_exactly_its_range() {
         let from: Vec<u8> = (0..400u16).map(|n| n as u8 | 1).collect();
         for (at, len) in (0..70).flat_map(|at| [0, 1, 15, 63, 64, 65, 128, 300].map(|len| (at, len))) {
             let mut to = vec![0; 400];

@@ -3,7 +3,7 @@
 /// A piece of memory that belongs to one owner at a time. What is only to be sent several may look at: then nobody writes to it.
 ///
 /// The protocol holds a block only while neither device nor peer writes to it: a driver hands it in when a
-/// receive or a READ has completed, and gets it back as part of a [`Transmit`](super::Transmit). Moving the handle does not move the
+/// receive or a READ has completed, and gets it back as part of a [`TransmitItem`](super::Transmit). Moving the handle does not move the
 /// memory. Dropping it gives the memory back to where it came from.
 pub(crate) trait Block: Send + Sync {
     /// All of its memory; its length is the block's size.
@@ -24,7 +24,7 @@ pub(crate) trait Block: Send + Sync {
     }
 
     /// Where a peer can READ the first byte of it, if it can.
-    fn remote(&self) -> Option<Remote> {
+    fn remote(&self) -> Option<RemoteAddress> {
         None
     }
 }
@@ -32,10 +32,10 @@ pub(crate) trait Block: Send + Sync {
 /// What a block is taken for.
 ///
 /// What is sent must never use up what receiving needs: two sides whose memory is full of what they send would wait for each other,
-/// each for a block to receive into. So receiving has a part of the memory that nothing else gets ([`Setup::receive_slots`] and
-/// [`Setup::receive_staged`](super::Setup::receive_staged) say how much), and who sends has to wait earlier.
+/// each for a block to receive into. So receiving has a part of the memory that nothing else gets ([`ConnectionSetup::receive_slots`] and
+/// [`ConnectionSetup::receive_staged`](super::ConnectionSetup::receive_staged) say how much), and who sends has to wait earlier.
 ///
-/// [`Setup::receive_slots`]: super::Setup::receive_slots
+/// [`ConnectionSetup::receive_slots`]: super::ConnectionSetup::receive_slots
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// The program's, or for what it sends. It may be long until it comes back: until the peer's program reads.
@@ -66,7 +66,7 @@ pub(crate) trait Blocks {
 
 /// The address and key under which a peer READs a block's first byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Remote {
+pub(crate) struct RemoteAddress {
     /// Address in the owner's memory.
     pub(crate) addr: u64,
     /// Key of the region.
@@ -87,7 +87,7 @@ pub(crate) struct Segment {
 /// Blocks for tests: a bounded count of vectors, counted while out.
 #[cfg(test)]
 pub(crate) mod testing {
-    use super::{Block, Blocks, Purpose, Remote};
+    use super::{Block, Blocks, Purpose, RemoteAddress};
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -119,8 +119,8 @@ pub(crate) mod testing {
             !self.apart
         }
 
-        fn remote(&self) -> Option<Remote> {
-            Some(Remote { addr: self.addr, rkey: 7 })
+        fn remote(&self) -> Option<RemoteAddress> {
+            Some(RemoteAddress { addr: self.addr, rkey: 7 })
         }
     }
 

@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_is_copied_wherever_it_lies() {
+    fn copies_are_complete_at_any_alignment() {
         let from: Vec<u8> = (0..4 * PAGE).map(|at| (at / 7) as u8).collect();
         let mut to = vec![0; from.len() + PAGE];
         // Each way that both can lie to each other within a page, and every length around that of a piece.

@@ -16,16 +16,16 @@
 //!
 //! # Windows
 //!
-//! A side may begin with fewer receives than it will ever have posted ([`Window`]), so that who says little costs little. Its window
+//! A side may begin with fewer receives than it will ever have posted ([`CreditWindow`]), so that who says little costs little. Its window
 //! doubles when the peer's last data says that it has more ([`BLOCKED`]). What is granted cannot be taken back, but it need not be granted
 //! again: a window of which a peer has not asked for more in [`CALM`] times its receives is halved, and gets there as its credits are used.
 //!
 //! A window must be [`FIRST_SLOTS_MIN`] at least. With one receive less, data and a CREDIT would leave a peer nothing to send data with,
 //! and the one credit that it is owed is no reason for a CREDIT (4.).
 
-use super::fault::ProtocolError;
+use super::failure::ProtocolError;
 use super::frame::{BLOCKED, Header};
-use super::setup::Link;
+use super::setup::LinkType;
 
 /// Credits that frames of data never use.
 pub(crate) const RESERVE: u32 = 3;
@@ -39,7 +39,7 @@ const CALM: u32 = 8;
 
 /// How many receives a side grants: at first, and ever.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Window {
+pub(crate) struct CreditWindow {
     pub(crate) first: u32,
     pub(crate) most: u32,
 }
@@ -72,14 +72,14 @@ pub(crate) struct Credits {
 
 impl Credits {
     /// Each side has granted its first slots in the handshake. Those of this side are still to be posted.
-    pub(crate) fn new(link: Link, own: Window, peer: Window) -> Self {
+    pub(crate) fn new(link: LinkType, own: CreditWindow, peer: CreditWindow) -> Self {
         Credits::starting_at(0, link, own, peer)
     }
 
     /// The same with all totals begun at `start`, for tests of their wrap.
-    pub(crate) fn starting_at(start: u32, link: Link, own: Window, peer: Window) -> Self {
+    pub(crate) fn starting_at(start: u32, link: LinkType, own: CreditWindow, peer: CreditWindow) -> Self {
         Credits {
-            counted: link == Link::Rc,
+            counted: link == LinkType::Rc,
             sent: start,
             granted: start.wrapping_add(peer.first),
             peer_slots: peer.most,
@@ -258,15 +258,15 @@ mod tests {
 
     const SLOTS: u32 = 16;
 
-    fn pair_of(start: u32, window: Window) -> [Credits; 2] {
-        let credits = || Credits::starting_at(start, Link::Rc, window, window);
+    fn pair_of(start: u32, window: CreditWindow) -> [Credits; 2] {
+        let credits = || Credits::starting_at(start, LinkType::Rc, window, window);
         let mut pair = [credits(), credits()];
         pair.iter_mut().for_each(|side| side.post(window.first));
         pair
     }
 
     fn pair(start: u32) -> [Credits; 2] {
-        pair_of(start, Window { first: SLOTS, most: SLOTS })
+        pair_of(start, CreditWindow { first: SLOTS, most: SLOTS })
     }
 
     fn header(kind: FrameType, flags: u8, (seq, credit_total): (u32, u32)) -> Header {
@@ -364,15 +364,15 @@ mod tests {
     /// Every order of events: both sides' windows are closed to data, and both have more to say than the reserve. None gets stuck, and there
     /// are finitely many states, so that it also ends.
     #[test]
-    fn what_is_not_data_never_stalls_and_ends() {
+    fn control_frames_never_stall_and_never_ping_pong() {
         for slots in [SLOTS, FIRST_SLOTS_MIN] {
-            what_is_not_data_goes_on(slots);
+            control_frames_go_while_data_is_blocked(slots);
         }
     }
 
-    fn what_is_not_data_goes_on(slots: u32) {
+    fn control_frames_go_while_data_is_blocked(slots: u32) {
         for (first, second) in [(0, 5), (1, 1), (2, 3), (4, 4), (5, 3)] {
-            let mut sides = pair_of(u32::MAX - 17, Window { first: slots, most: slots });
+            let mut sides = pair_of(u32::MAX - 17, CreditWindow { first: slots, most: slots });
             let [a, b] = &mut sides;
             close_window(a, b, 0);
             close_window(b, a, 0);
@@ -397,7 +397,7 @@ mod tests {
     /// when nobody has anything to send, nothing is sent.
     #[test]
     fn the_least_windows_never_stall() {
-        let least = Window { first: FIRST_SLOTS_MIN, most: FIRST_SLOTS_MIN };
+        let least = CreditWindow { first: FIRST_SLOTS_MIN, most: FIRST_SLOTS_MIN };
         let start = Stalled { sides: pair_of(0, least), to_say: [6, 6], wires: Default::default() };
         let mut seen = HashSet::from([start.clone()]);
         let mut open = vec![start];
@@ -418,7 +418,7 @@ mod tests {
     /// A window grows while the peer has more than it holds, and becomes small again under a peer that has not.
     #[test]
     fn a_window_grows_with_use_and_shrinks_without() {
-        let [mut a, mut b] = pair_of(u32::MAX - 1000, Window { first: FIRST_SLOTS_MIN, most: 64 });
+        let [mut a, mut b] = pair_of(u32::MAX - 1000, CreditWindow { first: FIRST_SLOTS_MIN, most: 64 });
         let mut say = |flags: u8| {
             assert!(a.allows_data());
             b.receive(&header(FrameType::Data, flags, a.spend())).unwrap();
@@ -506,7 +506,7 @@ mod tests {
     /// Half of what the driver had room for, however large the window may be by now.
     #[test]
     fn a_window_that_is_not_filled_is_told_of_by_halves_of_what_is_there() {
-        let [mut a, mut b] = pair_of(0, Window { first: 8, most: 64 });
+        let [mut a, mut b] = pair_of(0, CreditWindow { first: 8, most: 64 });
         let mut say = |flags: u8| {
             b.receive(&header(FrameType::Data, flags, a.spend())).unwrap();
             assert!(b.wanted() > 0);

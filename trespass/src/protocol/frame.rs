@@ -9,7 +9,7 @@
 //! payload's length, except in RFIN, which has no payload and tells there how many sources were read.
 
 use super::block::Segment;
-use super::fault::ProtocolError;
+use super::failure::ProtocolError;
 
 /// Bytes of a header.
 pub(crate) const HEADER_LEN: usize = 16;
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_immediate_data_leaves_out_is_known() {
+    fn a_header_is_restored_from_immediate_data() {
         let header = |seq, credit_total| Header {
             kind: FrameType::Data,
             flags: FIRST | BLOCKED,

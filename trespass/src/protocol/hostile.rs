@@ -12,9 +12,12 @@ use std::io::IoSlice;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::fault::ProtocolError;
+use super::failure::ProtocolError;
 use super::frame::{HEADER_LEN, Immediate};
-use super::{Block, Blocks, Connection, Done, Kind, Link, Purpose, Remote, SendQueue, Setup, Transmit};
+use super::{
+    Block, Blocks, CompletedTransmit, ConnectionKind, ConnectionSetup, LinkType, PostedSends,
+    ProtocolMachine, Purpose, RemoteAddress, TransmitItem,
+};
 
 /// Bytes of a slot, and of every block that is asked for in excess of it.
 const SLOT: u32 = 512;
@@ -28,7 +31,7 @@ pub fn hostile_frames(data: &[u8]) {
 /// Returns whether the connection has lived to the end.
 fn run(data: &[u8]) -> bool {
     let Some((&choices, mut steps)) = data.split_first() else { return true };
-    let mut side = Side::new(choices);
+    let mut side = FuzzedConnection::new(choices);
     while let Some((&step, rest)) = steps.split_first() {
         steps = rest;
         if step % 2 == 1 {
@@ -38,7 +41,7 @@ fn run(data: &[u8]) -> bool {
         let Some((&len, rest)) = steps.split_first() else { break };
         let (frame, rest) = rest.split_at(usize::from(len).min(rest.len()));
         steps = rest;
-        match frame.split_first_chunk::<4>().filter(|_| step & 0x40 != 0 && side.link == Link::Rc) {
+        match frame.split_first_chunk::<4>().filter(|_| step & 0x40 != 0 && side.link == LinkType::Rc) {
             Some((immediate, payload)) => {
                 side.arrive_bare(u32::from_le_bytes(*immediate), payload, step & 0x80 == 0);
             }
@@ -51,33 +54,33 @@ fn run(data: &[u8]) -> bool {
 }
 
 /// A connection, its driver and its program.
-struct Side {
-    connection: Connection<Piece>,
-    memory: Memory,
-    queue: SendQueue<Piece>,
+struct FuzzedConnection {
+    connection: ProtocolMachine<CountedBlock>,
+    memory: CountedBlocks,
+    queue: PostedSends<CountedBlock>,
     posted: Vec<u64>,
     /// Frames that were handed in.
     frames: u32,
     reads: usize,
     most_reads: usize,
-    link: Link,
+    link: LinkType,
     now: Instant,
 }
 
-impl Side {
+impl FuzzedConnection {
     fn new(choices: u8) -> Self {
-        let kind = if choices & 1 == 0 { Kind::Stream } else { Kind::SeqPacket };
-        let link = if choices & 2 == 0 { Link::Rc } else { Link::Tcp };
-        let mut setup = Setup::new(kind, link);
-        setup.read = link == Link::Rc && choices & 4 != 0;
+        let kind = if choices & 1 == 0 { ConnectionKind::Stream } else { ConnectionKind::SeqPacket };
+        let link = if choices & 2 == 0 { LinkType::Rc } else { LinkType::Tcp };
+        let mut setup = ConnectionSetup::new(kind, link);
+        setup.read = link == LinkType::Rc && choices & 4 != 0;
         setup.immediate = choices & 8 != 0;
         for limits in [&mut setup.own, &mut setup.peer] {
             (limits.slot_size, limits.rx_slots, limits.max_msg) = (SLOT, 16, 1 << 16);
         }
         (setup.rcvbuf, setup.sndbuf, setup.stage, setup.read_piece) = (4096, 4096, 4096, 4096);
-        let mut connection = Connection::new(&setup).expect("a good setup");
+        let mut connection = ProtocolMachine::new(&setup).expect("a good setup");
         connection.slots_posted(connection.slots_wanted());
-        let (memory, queue) = (Memory::default(), SendQueue::new(64));
+        let (memory, queue) = (CountedBlocks::default(), PostedSends::new(64));
         let now = Instant::now();
         Self {
             connection,
@@ -107,7 +110,7 @@ impl Side {
         self.take(|connection| connection.received_bare(block, payload.len(), Immediate(immediate)));
     }
 
-    fn block(&mut self, bytes: &[u8]) -> Piece {
+    fn block(&mut self, bytes: &[u8]) -> CountedBlock {
         let mut block =
             self.memory.take(bytes.len().max(SLOT as usize), Purpose::Receive).expect("there is enough");
         block.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
@@ -116,7 +119,7 @@ impl Side {
 
     fn take(
         &mut self,
-        received: impl FnOnce(&mut Connection<Piece>) -> Result<Option<Piece>, ProtocolError>,
+        received: impl FnOnce(&mut ProtocolMachine<CountedBlock>) -> Result<Option<CountedBlock>, ProtocolError>,
     ) {
         let failed = self.connection.failure().is_some();
         match received(&mut self.connection) {
@@ -124,7 +127,7 @@ impl Side {
             Err(_) => assert!(!failed && self.connection.failure().is_some(), "an error is the end"),
         }
         let wanted = self.connection.slots_wanted();
-        if self.link == Link::Rc {
+        if self.link == LinkType::Rc {
             assert!(wanted <= 16, "{wanted} slots wanted");
             self.connection.slots_posted(wanted);
         }
@@ -163,7 +166,7 @@ impl Side {
         for _ in 0..200 {
             let room = self.queue.room();
             let Some(transmit) = self.connection.transmit(self.now, &mut self.memory, room) else { return };
-            if let Transmit::Read(read) = &transmit {
+            if let TransmitItem::Read(read) = &transmit {
                 assert!(read.from.len > 0);
                 self.reads += 1;
                 assert!(self.reads <= self.most_reads, "{} READs at once", self.reads);
@@ -176,7 +179,7 @@ impl Side {
     fn complete(&mut self) {
         for id in std::mem::take(&mut self.posted) {
             let Some(done) = self.queue.complete(id) else { continue };
-            if matches!(done, Done::Read { .. }) {
+            if matches!(done, CompletedTransmit::Read { .. }) {
                 self.reads -= 1;
             }
             self.connection.done(done);
@@ -201,26 +204,26 @@ impl Side {
 
 /// Memory that counts what is out by its references.
 #[derive(Default)]
-struct Memory {
+struct CountedBlocks {
     out: Arc<()>,
 }
 
-struct Piece {
+struct CountedBlock {
     bytes: Vec<u8>,
     _out: Arc<()>,
 }
 
-impl Blocks for Memory {
-    type Block = Piece;
+impl Blocks for CountedBlocks {
+    type Block = CountedBlock;
 
-    fn take(&mut self, size: usize, _: Purpose) -> Option<Piece> {
+    fn take(&mut self, size: usize, _: Purpose) -> Option<CountedBlock> {
         // 64 KiB is the longest message, and what TCP may bring in one frame.
         assert!(size <= 1 << 19, "a block of {size} bytes");
-        Some(Piece { bytes: vec![0; size], _out: Arc::clone(&self.out) })
+        Some(CountedBlock { bytes: vec![0; size], _out: Arc::clone(&self.out) })
     }
 }
 
-impl Block for Piece {
+impl Block for CountedBlock {
     fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -229,8 +232,8 @@ impl Block for Piece {
         &mut self.bytes
     }
 
-    fn remote(&self) -> Option<Remote> {
-        Some(Remote { addr: 4096, rkey: 1 })
+    fn remote(&self) -> Option<RemoteAddress> {
+        Some(RemoteAddress { addr: 4096, rkey: 1 })
     }
 }
 
@@ -312,7 +315,7 @@ mod tests {
 
     /// Whatever is found lies in the corpus from then on.
     #[test]
-    fn what_fuzzing_found_stays_found() {
+    fn fuzzing_corpus_passes() {
         corpus::replay("frames", 16, |data| _ = run(data));
     }
 

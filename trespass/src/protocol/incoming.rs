@@ -1,20 +1,20 @@
 //! What arrived and was not yet taken: bytes or messages, in order, some of them still to be READ.
 
-mod taking;
+mod reads;
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
 use super::block::{Block, Blocks, Purpose, Segment};
+use super::call_buffer::CallBuffer;
 use super::copying::copy;
-use super::fault::ProtocolError;
+use super::failure::ProtocolError;
 use super::frame::{self, COALESCED, FIRST, FrameType, Header, LAST};
-use super::setup::{Kind, Setup};
-use super::sink::Sink;
+use super::setup::{ConnectionKind, ConnectionSetup};
 
 /// What `recv_part` gave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Part {
+pub(crate) struct ReceivedPart {
     /// Bytes written to the buffer.
     pub(crate) len: usize,
     /// Whether the message ends with them.
@@ -43,7 +43,7 @@ pub(crate) struct Chunk<B> {
 
 /// A READ to post.
 #[derive(Debug)]
-pub(crate) struct Read<B> {
+pub(crate) struct ReadRequest<B> {
     /// Number of the READ; they count from 0.
     pub(crate) id: u64,
     /// Where to.
@@ -53,8 +53,8 @@ pub(crate) struct Read<B> {
 }
 
 /// Bytes of the program, or a promise of them.
-struct Item<B> {
-    bytes: Bytes<B>,
+struct QueueItem<B> {
+    bytes: ItemBytes<B>,
     /// Counts against the quota.
     charge: usize,
     first: bool,
@@ -65,7 +65,7 @@ struct Item<B> {
     ends_source: bool,
 }
 
-enum Bytes<B> {
+enum ItemBytes<B> {
     Here {
         block: B,
         at: usize,
@@ -92,15 +92,15 @@ enum Bytes<B> {
 
 /// A message that is arriving, or being taken in parts.
 #[derive(Debug, Clone, Copy)]
-struct Progress {
+struct MessageProgress {
     total: u64,
     got: u64,
 }
 
 /// The queue.
 pub(crate) struct Incoming<B> {
-    items: VecDeque<Item<B>>,
-    kind: Kind,
+    items: VecDeque<QueueItem<B>>,
+    kind: ConnectionKind,
     max_msg: u64,
     quota: usize,
     piece: usize,
@@ -115,9 +115,9 @@ pub(crate) struct Incoming<B> {
     /// Index of the first item that is `Wanted`, or the length.
     next_wanted: usize,
     /// SeqPacket: what comes next belongs to this message.
-    arriving: Option<Progress>,
+    arriving: Option<MessageProgress>,
     /// SeqPacket: the program is taking this message in parts.
-    taking: Option<Progress>,
+    taking: Option<MessageProgress>,
     /// Bytes of blocks in `items`, also of those that READs fill.
     queued: usize,
     /// Bytes of blocks that the program holds.
@@ -134,7 +134,7 @@ pub(crate) struct Incoming<B> {
 }
 
 impl<B: Block> Incoming<B> {
-    pub(crate) fn new(setup: &Setup) -> Self {
+    pub(crate) fn new(setup: &ConnectionSetup) -> Self {
         Incoming {
             items: VecDeque::new(),
             kind: setup.kind,
@@ -166,10 +166,10 @@ impl<B: Block> Incoming<B> {
     /// Whether a call that waits has taken these bytes of a DATA frame, as nothing is before them and they are all that it waits for: then
     /// they have been here, and are gone again.
     #[inline]
-    pub(crate) fn hands_over(&self, header: &Header, bytes: &[u8], sink: &mut Sink<'_>) -> bool {
+    pub(crate) fn hands_over(&self, header: &Header, bytes: &[u8], sink: &mut CallBuffer<'_>) -> bool {
         let is_whole = match self.kind {
-            Kind::Stream => header.flags & COALESCED == 0 && !bytes.is_empty(),
-            Kind::SeqPacket => {
+            ConnectionKind::Stream => header.flags & COALESCED == 0 && !bytes.is_empty(),
+            ConnectionKind::SeqPacket => {
                 header.flags & (FIRST | LAST | COALESCED) == FIRST | LAST
                     && bytes.len() as u64 <= self.max_msg
             }
@@ -188,29 +188,30 @@ impl<B: Block> Incoming<B> {
         self.not_after_fin(header.kind)?;
         let (mut at, end) = (payload.start, payload.end);
         let charge = block.bytes().len();
-        let item = |bytes, first, last, total| Item { bytes, charge, first, last, total, ends_source: false };
-        let item = if self.kind == Kind::Stream {
+        let item =
+            |bytes, first, last, total| QueueItem { bytes, charge, first, last, total, ends_source: false };
+        let item = if self.kind == ConnectionKind::Stream {
             if header.flags & COALESCED != 0 {
                 return Err(ProtocolError::Flags { kind: header.kind, flags: header.flags });
             }
             if at == end {
                 return Err(ProtocolError::Empty);
             }
-            item(Bytes::Here { block, at, end }, false, false, 0)
+            item(ItemBytes::Here { block, at, end }, false, false, 0)
         } else if header.flags & COALESCED != 0 {
             self.not_within()?;
             frame::check_batch(header.count, &block.bytes()[payload])?;
-            item(Bytes::Batch { block, at, skip: 0, end, left: header.count }, true, true, 0)
+            item(ItemBytes::Batch { block, at, skip: 0, end, left: header.count }, true, true, 0)
         } else {
             let total = self.begin(header, &block.bytes()[payload])?;
             at += if total.is_some() { 8 } else { 0 };
             let len = (end - at) as u64;
             let (first, last) = self.advance(header, total, len)?;
-            item(Bytes::Here { block, at, end }, first, last, total.unwrap_or(len))
+            item(ItemBytes::Here { block, at, end }, first, last, total.unwrap_or(len))
         };
         if self.discarding {
             return Ok(match item.bytes {
-                Bytes::Here { block, .. } | Bytes::Batch { block, .. } => Some(block),
+                ItemBytes::Here { block, .. } | ItemBytes::Batch { block, .. } => Some(block),
                 _ => None,
             });
         }
@@ -226,17 +227,17 @@ impl<B: Block> Incoming<B> {
     /// Once half the quota is used, copies the bytes of a frame behind those before them where their block has room, and gives back its own.
     /// Else a peer whose frames are small, as its own slots are, could fill the quota with blocks that are next to empty, so that a message
     /// that should fit never becomes whole.
-    fn join(&mut self, item: Item<B>) -> Result<B, Item<B>> {
+    fn join(&mut self, item: QueueItem<B>) -> Result<B, QueueItem<B>> {
         if self.charge() < self.quota / 2 {
             return Err(item);
         }
-        let begins = self.kind == Kind::SeqPacket && item.first;
-        let (Bytes::Here { block, at, end }, Some(before), false) =
+        let begins = self.kind == ConnectionKind::SeqPacket && item.first;
+        let (ItemBytes::Here { block, at, end }, Some(before), false) =
             (&item.bytes, self.items.back_mut(), begins)
         else {
             return Err(item);
         };
-        let Bytes::Here { block: into, end: until, .. } = &mut before.bytes else { return Err(item) };
+        let ItemBytes::Here { block: into, end: until, .. } = &mut before.bytes else { return Err(item) };
         let bytes = &block.bytes()[*at..*end];
         let Some(room) = into.bytes_mut().get_mut(*until..*until + bytes.len()) else { return Err(item) };
         copy(room, bytes);
@@ -246,7 +247,7 @@ impl<B: Block> Incoming<B> {
             self.complete += 1;
         }
         match item.bytes {
-            Bytes::Here { block, .. } => Ok(block),
+            ItemBytes::Here { block, .. } => Ok(block),
             _ => unreachable!("it is here"),
         }
     }
@@ -259,13 +260,13 @@ impl<B: Block> Incoming<B> {
         }
         let mut rest = payload;
         let mut total = None;
-        if self.kind == Kind::SeqPacket {
+        if self.kind == ConnectionKind::SeqPacket {
             total = self.begin(header, payload)?;
             rest = &payload[if total.is_some() { 8 } else { 0 }..];
         }
         let (bytes, segments) = frame::decode_source(header.count, rest)?;
         let (mut first, mut last) = (false, false);
-        if self.kind == Kind::SeqPacket {
+        if self.kind == ConnectionKind::SeqPacket {
             (first, last) = self.advance(header, total, bytes)?;
         }
         self.sources = self.sources.wrapping_add(1);
@@ -277,8 +278,8 @@ impl<B: Block> Incoming<B> {
                 let len = (segment.len - at).min(self.piece as u32);
                 left -= u64::from(len);
                 let wanted = Segment { addr: segment.addr + u64::from(at), len, rkey: segment.rkey };
-                self.push(Item {
-                    bytes: Bytes::Wanted(wanted),
+                self.push(QueueItem {
+                    bytes: ItemBytes::Wanted(wanted),
                     charge: 0,
                     first,
                     last: last && left == 0,
@@ -309,7 +310,7 @@ impl<B: Block> Incoming<B> {
 
     fn not_within(&self) -> Result<(), ProtocolError> {
         match self.arriving {
-            Some(Progress { total, got }) => Err(ProtocolError::BeganWithin { got, total }),
+            Some(MessageProgress { total, got }) => Err(ProtocolError::BeganWithin { got, total }),
             None => Ok(()),
         }
     }
@@ -349,7 +350,7 @@ impl<B: Block> Incoming<B> {
             return Err(ProtocolError::Empty);
         }
         let mut message = match (total, self.arriving) {
-            (Some(total), _) => Progress { total, got: 0 },
+            (Some(total), _) => MessageProgress { total, got: 0 },
             (None, Some(message)) => message,
             (None, None) => return Err(ProtocolError::NotBegun),
         };
@@ -361,8 +362,8 @@ impl<B: Block> Incoming<B> {
         Ok((first, last))
     }
 
-    fn push(&mut self, item: Item<B>) {
-        if self.next_wanted == self.items.len() && !matches!(item.bytes, Bytes::Wanted(_)) {
+    fn push(&mut self, item: QueueItem<B>) {
+        if self.next_wanted == self.items.len() && !matches!(item.bytes, ItemBytes::Wanted(_)) {
             self.next_wanted += 1;
         }
         self.items.push_back(item);
@@ -373,9 +374,9 @@ impl<B: Block> Incoming<B> {
     fn settle(&mut self) {
         while let Some(item) = self.items.get(self.ready) {
             match item.bytes {
-                Bytes::Wanted(_) | Bytes::Reading { .. } => break,
-                Bytes::Batch { left, .. } => self.complete += usize::from(left),
-                Bytes::Here { .. } | Bytes::Nothing => self.complete += usize::from(item.last),
+                ItemBytes::Wanted(_) | ItemBytes::Reading { .. } => break,
+                ItemBytes::Batch { left, .. } => self.complete += usize::from(left),
+                ItemBytes::Here { .. } | ItemBytes::Nothing => self.complete += usize::from(item.last),
             }
             self.ready += 1;
         }
@@ -384,9 +385,9 @@ impl<B: Block> Incoming<B> {
     // READs
 
     /// The next READ, if there is something to read, and may be, and there is memory for it.
-    pub(crate) fn next_read(&mut self, blocks: &mut impl Blocks<Block = B>) -> Option<Read<B>> {
+    pub(crate) fn next_read(&mut self, blocks: &mut impl Blocks<Block = B>) -> Option<ReadRequest<B>> {
         let from = match self.items.get(self.next_wanted)?.bytes {
-            Bytes::Wanted(segment) if !self.discarding => segment,
+            ItemBytes::Wanted(segment) if !self.discarding => segment,
             _ => return None,
         };
         if self.reads_under_way() >= self.max_reads || !self.may_read() {
@@ -402,21 +403,22 @@ impl<B: Block> Incoming<B> {
         self.reads_sent += 1;
         let item = &mut self.items[self.next_wanted];
         item.charge = into.bytes().len();
-        item.bytes = Bytes::Reading { id, len: from.len };
+        item.bytes = ItemBytes::Reading { id, len: from.len };
         self.queued += item.charge;
         self.next_wanted += 1;
-        while self.items.get(self.next_wanted).is_some_and(|item| !matches!(item.bytes, Bytes::Wanted(_))) {
+        while self.items.get(self.next_wanted).is_some_and(|item| !matches!(item.bytes, ItemBytes::Wanted(_)))
+        {
             self.next_wanted += 1;
         }
-        Some(Read { id, into, from })
+        Some(ReadRequest { id, into, from })
     }
 
     /// Leaves what does not fit `room` of the range that is wanted next for the next READ. What is left for this one.
     fn cut_wanted(&mut self, from: Segment, room: usize) -> Segment {
         let Some(rest) = (from.len as usize).checked_sub(room).filter(|rest| *rest > 0) else { return from };
         let item = &mut self.items[self.next_wanted];
-        let behind = Item {
-            bytes: Bytes::Wanted(Segment { addr: from.addr + room as u64, len: rest as u32, ..from }),
+        let behind = QueueItem {
+            bytes: ItemBytes::Wanted(Segment { addr: from.addr + room as u64, len: rest as u32, ..from }),
             charge: 0,
             first: false,
             last: std::mem::take(&mut item.last),
@@ -443,7 +445,7 @@ impl<B: Block> Incoming<B> {
     }
 
     fn in_front_message(&self, index: usize) -> bool {
-        self.kind == Kind::SeqPacket && self.items.iter().take(index).all(|item| !item.last)
+        self.kind == ConnectionKind::SeqPacket && self.items.iter().take(index).all(|item| !item.last)
     }
 
     /// A READ has completed. READs of a queue pair complete in the order in which they were posted.
@@ -453,10 +455,10 @@ impl<B: Block> Incoming<B> {
         let found = self
             .items
             .iter_mut()
-            .find(|item| matches!(item.bytes, Bytes::Reading { id: at, .. } if at == id));
+            .find(|item| matches!(item.bytes, ItemBytes::Reading { id: at, .. } if at == id));
         let Some(item) = found else { return };
-        let Bytes::Reading { len, .. } = item.bytes else { return };
-        item.bytes = Bytes::Here { block, at: 0, end: len as usize };
+        let ItemBytes::Reading { len, .. } = item.bytes else { return };
+        item.bytes = ItemBytes::Here { block, at: 0, end: len as usize };
         if self.discarding {
             self.discard();
             return;
@@ -525,13 +527,13 @@ impl<B: Block> Incoming<B> {
         self.complete = 0;
         self.ready = 0;
         for item in &mut self.items {
-            if !matches!(item.bytes, Bytes::Reading { .. }) {
+            if !matches!(item.bytes, ItemBytes::Reading { .. }) {
                 self.queued -= std::mem::take(&mut item.charge);
-                item.bytes = Bytes::Nothing;
+                item.bytes = ItemBytes::Nothing;
             }
         }
         // Sources count as read in their order, so one that is not going to be read waits for the READs of those before it.
-        while let Some(Item { bytes: Bytes::Nothing, ends_source, .. }) = self.items.front() {
+        while let Some(QueueItem { bytes: ItemBytes::Nothing, ends_source, .. }) = self.items.front() {
             if *ends_source {
                 self.source_read();
             }

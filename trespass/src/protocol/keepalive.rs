@@ -2,13 +2,13 @@
 
 use std::time::Instant;
 
-use super::fault::Cause;
+use super::failure::FailureCause;
 use super::setup::Keepalive;
 
 /// Probes after silence. Reads no clock: that something was heard is noted, and dated at the next tick; so a probe goes between one
 /// and two idle times after the last sign of life.
 #[derive(Debug)]
-pub(crate) struct Prober {
+pub(crate) struct KeepaliveProber {
     keepalive: Option<Keepalive>,
     heard: bool,
     due: bool,
@@ -20,9 +20,16 @@ pub(crate) struct Prober {
     for_work: bool,
 }
 
-impl Prober {
+impl KeepaliveProber {
     pub(crate) fn new(keepalive: Option<Keepalive>) -> Self {
-        Prober { keepalive, heard: true, due: false, look_at: None, answer_by: None, for_work: false }
+        KeepaliveProber {
+            keepalive,
+            heard: true,
+            due: false,
+            look_at: None,
+            answer_by: None,
+            for_work: false,
+        }
     }
 
     /// The peer gave a sign of life.
@@ -49,10 +56,10 @@ impl Prober {
 
     /// `busy`: sends are under way, whose completion, or error, tells as much as a probe's. So they have as long: a device that has stopped
     /// telling anything tells no error either.
-    pub(crate) fn tick(&mut self, now: Instant, busy: bool) -> Option<Cause> {
+    pub(crate) fn tick(&mut self, now: Instant, busy: bool) -> Option<FailureCause> {
         let keepalive = self.keepalive?;
         if let Some(answer_by) = self.answer_by {
-            return (now >= answer_by).then_some(Cause::Silent(keepalive.patience));
+            return (now >= answer_by).then_some(FailureCause::Silent(keepalive.timeout));
         }
         if self.look_at.is_some_and(|look_at| now < look_at) {
             return None;
@@ -61,7 +68,7 @@ impl Prober {
         self.due |= silent && !busy;
         if silent && busy {
             self.for_work = true;
-            self.answer_by = Some(now + keepalive.patience);
+            self.answer_by = Some(now + keepalive.timeout);
         }
         self.look_at = Some(now + keepalive.idle);
         None
@@ -77,7 +84,7 @@ impl Prober {
     pub(crate) fn take(&mut self, now: Instant) -> bool {
         let due = std::mem::take(&mut self.due);
         if let (true, Some(keepalive)) = (due, self.keepalive) {
-            self.answer_by = Some(now + keepalive.patience);
+            self.answer_by = Some(now + keepalive.timeout);
         }
         due
     }

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn everybody_is_certain_of_the_first_ones() {
+    fn each_connection_is_certain_of_its_first_receives() {
         let mut ledger = Ledger::new(20);
         let mut leases = [Lease::default(); 4];
         assert!(leases.iter_mut().all(|lease| ledger.admit(lease, 5)));
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_free_is_shared_by_those_who_ask() {
+    fn free_receives_are_split_among_connections_that_ask() {
         let mut ledger = Ledger::new(105);
         let (mut one, mut other) = (Lease::default(), Lease::default());
         assert!(ledger.admit(&mut one, 5) && ledger.admit(&mut other, 5));
@@ -173,7 +173,7 @@ mod tests {
 
     /// However much those who are there would like.
     #[test]
-    fn who_comes_finds_room_while_others_are_busy() {
+    fn new_connections_find_room_while_others_are_busy() {
         let mut ledger = Ledger::new(200);
         let mut busy = [Lease::default(); 4];
         for lease in &mut busy {
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn who_uses_what_is_not_its_own_is_told_apart() {
+    fn overdrawing_a_lease_is_detected() {
         let mut ledger = Ledger::new(10);
         let (mut one, mut other) = (Lease::default(), Lease::default());
         assert!(ledger.admit(&mut one, 5) && ledger.admit(&mut other, 5));

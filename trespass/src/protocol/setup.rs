@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::credit::{FIRST_SLOTS_MIN, RESERVE, Window};
-use super::fault::InvalidSetup;
+use super::credit::{CreditWindow, FIRST_SLOTS_MIN, RESERVE};
+use super::failure::InvalidSetup;
 use super::frame::HEADER_LEN;
 
 /// Largest payload of a frame on a TCP stream; with its header it fills a block of 256 KiB.
@@ -22,7 +22,7 @@ pub(crate) const GATHER_MAX: usize = 7;
 
 /// Bytes or messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ConnectionKind {
     /// A stream of bytes.
     Stream,
     /// Messages with boundaries.
@@ -31,7 +31,7 @@ pub(crate) enum Kind {
 
 /// What carries the frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Link {
+pub(crate) enum LinkType {
     /// A reliable connected queue pair: a frame is a SEND and uses one posted receive, hence credits.
     Rc,
     /// A TCP stream: frames one after the other; its own window paces them, hence no credits.
@@ -73,8 +73,8 @@ impl Default for Limits {
 
 impl Limits {
     /// What is granted, at first and ever.
-    pub(crate) fn window(&self) -> Window {
-        Window { first: self.first_slots.unwrap_or(self.rx_slots), most: self.rx_slots }
+    pub(crate) fn window(&self) -> CreditWindow {
+        CreditWindow { first: self.first_slots.unwrap_or(self.rx_slots), most: self.rx_slots }
     }
 }
 
@@ -84,16 +84,16 @@ pub(crate) struct Keepalive {
     /// Silence before a probe.
     pub(crate) idle: Duration,
     /// How long a probe may take before the peer counts as dead.
-    pub(crate) patience: Duration,
+    pub(crate) timeout: Duration,
 }
 
 /// All that a connection needs to know.
 #[derive(Debug, Clone)]
-pub(crate) struct Setup {
+pub(crate) struct ConnectionSetup {
     /// Bytes or messages; both sides the same.
-    pub(crate) kind: Kind,
+    pub(crate) kind: ConnectionKind,
     /// What carries the frames.
-    pub(crate) link: Link,
+    pub(crate) link: LinkType,
     /// This side's.
     pub(crate) own: Limits,
     /// The peer's.
@@ -124,10 +124,10 @@ pub(crate) struct Setup {
     pub(crate) keepalive: Option<Keepalive>,
 }
 
-impl Setup {
+impl ConnectionSetup {
     /// The start values, for a link without READ.
-    pub(crate) fn new(kind: Kind, link: Link) -> Self {
-        Setup {
+    pub(crate) fn new(kind: ConnectionKind, link: LinkType) -> Self {
+        ConnectionSetup {
             kind,
             link,
             own: Limits::default(),
@@ -173,7 +173,7 @@ impl Setup {
         range("stage", self.stage as u64, 4096, 16 << 20)?;
         range("read_piece", self.read_piece as u64, 4096, 16 << 20)?;
         range("gather", self.gather as u64, 1, GATHER_MAX as u64)?;
-        range("read", u64::from(self.read), 0, u64::from(self.link == Link::Rc))?;
+        range("read", u64::from(self.read), 0, u64::from(self.link == LinkType::Rc))?;
         Ok(())
     }
 
@@ -204,14 +204,14 @@ impl Setup {
     /// Largest payload of a frame to the peer.
     pub(crate) fn send_payload(&self) -> usize {
         match self.link {
-            Link::Rc => self.peer.slot_size as usize - HEADER_LEN,
-            Link::Tcp => TCP_FRAME_MAX,
+            LinkType::Rc => self.peer.slot_size as usize - HEADER_LEN,
+            LinkType::Tcp => TCP_FRAME_MAX,
         }
     }
 
     /// The same of one whose header is not sent, as immediate data stands for it: all of a slot.
     pub(crate) fn send_bare(&self) -> usize {
-        if self.link == Link::Rc && self.immediate {
+        if self.link == LinkType::Rc && self.immediate {
             self.peer.slot_size as usize
         } else {
             self.send_payload()
@@ -221,8 +221,8 @@ impl Setup {
     /// Largest payload of a frame from the peer.
     pub(crate) fn receive_payload(&self) -> usize {
         match self.link {
-            Link::Rc => self.own.slot_size as usize - HEADER_LEN,
-            Link::Tcp => TCP_FRAME_MAX,
+            LinkType::Rc => self.own.slot_size as usize - HEADER_LEN,
+            LinkType::Tcp => TCP_FRAME_MAX,
         }
     }
 

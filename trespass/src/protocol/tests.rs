@@ -17,11 +17,11 @@ use super::frame::{HEADER_LEN, Immediate};
 use super::*;
 
 /// A side: its connection, its memory, its end of the link.
-struct Side {
-    connection: Connection<VecBlock>,
+struct TestPeer {
+    connection: ProtocolMachine<VecBlock>,
     blocks: VecBlocks,
-    queue: SendQueue<VecBlock>,
-    events: Vec<Event<VecBlock>>,
+    queue: PostedSends<VecBlock>,
+    events: Vec<ConnectionEvent<VecBlock>>,
     /// Frames on their way to this side.
     wire: VecDeque<Vec<u8>>,
     /// Of the work requests posted, oldest first: id, and the range that a READ reads.
@@ -32,18 +32,18 @@ struct Side {
     rc: bool,
 }
 
-impl Side {
-    fn new(setup: &Setup, start: u32) -> Self {
-        let mut side = Side {
-            connection: Connection::starting_at(setup, start).unwrap(),
+impl TestPeer {
+    fn new(setup: &ConnectionSetup, start: u32) -> Self {
+        let mut side = TestPeer {
+            connection: ProtocolMachine::starting_at(setup, start).unwrap(),
             blocks: VecBlocks::new(100_000),
-            queue: SendQueue::new(128),
+            queue: PostedSends::new(128),
             events: Vec::new(),
             wire: VecDeque::new(),
             posted: VecDeque::new(),
             receives: 0,
             slot: setup.own.slot_size as usize,
-            rc: setup.link == Link::Rc,
+            rc: setup.link == LinkType::Rc,
         };
         side.post();
         side
@@ -98,18 +98,18 @@ impl Side {
     }
 
     /// Takes the next thing to post and puts it on the link.
-    fn transmit(&mut self, peer: &mut Side, now: Instant, last_of_turn: bool) -> bool {
+    fn transmit(&mut self, peer: &mut TestPeer, now: Instant, last_of_turn: bool) -> bool {
         let room = self.queue.room();
         let quiet = self.connection.is_quiet();
         let Some(transmit) = self.connection.transmit(now, &mut self.blocks, room) else { return false };
         assert!(!quiet, "nobody would have asked for what there is to be sent");
         let mut range = None;
         match &transmit {
-            Transmit::Send(frame) => {
+            TransmitItem::Send(frame) => {
                 peer.wire.push_back(frame.parts().collect::<Vec<_>>().concat());
             }
-            Transmit::Read(read) => range = Some(read.from),
-            Transmit::Probe => {}
+            TransmitItem::Read(read) => range = Some(read.from),
+            TransmitItem::Probe => {}
         }
         let (id, _) = self.queue.push(transmit, last_of_turn);
         self.posted.push_back((id, range));
@@ -117,8 +117,8 @@ impl Side {
     }
 
     /// Sends bytes by themselves, as drivers do where they can: few in no block, more in one.
-    fn send_at_once(&mut self, peer: &mut Side, kind: Kind, bytes: &[u8]) -> bool {
-        if self.queue.room() == 0 || !self.connection.allows_alone(kind, bytes.len()) {
+    fn send_at_once(&mut self, peer: &mut TestPeer, kind: ConnectionKind, bytes: &[u8]) -> bool {
+        if self.queue.room() == 0 || !self.connection.allows_single_frame(kind, bytes.len()) {
             return false;
         }
         let mut block = None;
@@ -128,10 +128,11 @@ impl Side {
                 return false;
             }
         }
-        let header = self.connection.begin_alone(bytes.len(), block.as_ref().map_or(0, |b| b.bytes().len()));
+        let header =
+            self.connection.begin_single_frame(bytes.len(), block.as_ref().map_or(0, |b| b.bytes().len()));
         peer.wire.push_back([&header, bytes].concat());
-        let block = block.map(|block| Pieces::own(block, bytes.len()));
-        self.posted.push_back((self.queue.push_alone(block), None));
+        let block = block.map(|block| BlockPieces::own(block, bytes.len()));
+        self.posted.push_back((self.queue.push_single_frame(block), None));
         true
     }
 
@@ -170,10 +171,10 @@ impl Side {
     }
 
     /// The oldest thing posted completes.
-    fn complete(&mut self, peer: &Side) -> bool {
+    fn complete(&mut self, peer: &TestPeer) -> bool {
         let Some((id, range)) = self.posted.pop_front() else { return false };
         let mut done = self.queue.complete(id).unwrap();
-        if let (Done::Read { block, .. }, Some(range)) = (&mut done, range) {
+        if let (CompletedTransmit::Read { block, .. }, Some(range)) = (&mut done, range) {
             let bytes = peer.connection.source_bytes(range).expect("a READ of what is the peer's to read");
             block.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
         }
@@ -184,7 +185,7 @@ impl Side {
         true
     }
 
-    fn take_events(&mut self) -> Vec<Event<VecBlock>> {
+    fn take_events(&mut self) -> Vec<ConnectionEvent<VecBlock>> {
         while let Some(event) = self.connection.take_event() {
             self.events.push(event);
         }
@@ -192,26 +193,26 @@ impl Side {
     }
 
     fn closed(&mut self) -> bool {
-        self.take_events().iter().any(|event| matches!(event, Event::Closed))
+        self.take_events().iter().any(|event| matches!(event, ConnectionEvent::Closed))
     }
 }
 
 /// Both sides.
-struct Pair {
-    a: Side,
-    b: Side,
+struct PeerPair {
+    a: TestPeer,
+    b: TestPeer,
     now: Instant,
 }
 
-fn setup(kind: Kind) -> Setup {
-    let mut setup = Setup::new(kind, Link::Rc);
+fn setup(kind: ConnectionKind) -> ConnectionSetup {
+    let mut setup = ConnectionSetup::new(kind, LinkType::Rc);
     setup.read = true;
     setup
 }
 
-impl Pair {
-    fn new(setup: &Setup) -> Self {
-        Pair { a: Side::new(setup, 0), b: Side::new(setup, 0), now: Instant::now() }
+impl PeerPair {
+    fn new(setup: &ConnectionSetup) -> Self {
+        PeerPair { a: TestPeer::new(setup, 0), b: TestPeer::new(setup, 0), now: Instant::now() }
     }
 
     /// One turn of both sides. Gives whether anything moved.

@@ -3,7 +3,7 @@
 use super::hello::Role;
 use super::preamble::{self, MAJOR, MAX_MESSAGE, MINOR, PREAMBLE, Writer};
 use super::reader::{Reader, shortened, shortened_to, text};
-use super::{Message, WireError};
+use super::{HandshakeMessage, WireError};
 use crate::handshake::{Cause, Unavailable};
 
 /// Why there will be no connection. Every version can read it.
@@ -217,6 +217,6 @@ impl Probe {
 
     /// Whether what has come over the data path is this probe: not one of an earlier attempt, not one's own, and not something else.
     pub(crate) fn is(&self, received: &[u8]) -> bool {
-        Message::decode(received) == Ok(Message::Probe(*self))
+        HandshakeMessage::decode(received) == Ok(HandshakeMessage::Probe(*self))
     }
 }

@@ -144,8 +144,8 @@ impl Hello {
         }
         match &self.path {
             Ok(endpoint) => endpoint.put(&mut writer),
-            // What follows a HAIL needs none.
-            Err(why) if *why == Unavailable::unsaid() => {}
+            // What follows a CM_PREFIX needs none.
+            Err(why) if *why == Unavailable::unspecified() => {}
             Err(why) => {
                 let mut value = why.cause.code().to_le_bytes().to_vec();
                 value.extend_from_slice(shortened(&why.detail).as_bytes());
@@ -172,7 +172,7 @@ impl Hello {
         let policy = Policy::from_number(reader.u8()?)?;
         reader.u8()?;
         let limits = Limits::decode(&mut reader)?;
-        let options = Options::decode(tlvs)?;
+        let options = HelloOptions::decode(tlvs)?;
         let path = options.path();
         let first_slots = options.first_slots;
         if first_slots.is_some_and(|first| !(FIRST_SLOTS_MIN..=limits.rx_slots).contains(&first)) {
@@ -201,14 +201,14 @@ impl Hello {
 
 /// The TLVs of a HELLO.
 #[derive(Default)]
-struct Options<'a> {
+struct HelloOptions<'a> {
     endpoint: Option<Endpoint>,
     unavailable: Option<Unavailable>,
     first_slots: Option<u32>,
     user_data: Option<&'a [u8]>,
 }
 
-impl<'a> Options<'a> {
+impl<'a> HelloOptions<'a> {
     fn decode(list: &'a [u8]) -> Result<Self, WireError> {
         let mut options = Self::default();
         for entry in Tlvs::new(list) {
@@ -239,7 +239,7 @@ impl<'a> Options<'a> {
     }
 
     fn path(&self) -> Result<Endpoint, Unavailable> {
-        self.endpoint.ok_or_else(|| self.unavailable.clone().unwrap_or_else(Unavailable::unsaid))
+        self.endpoint.ok_or_else(|| self.unavailable.clone().unwrap_or_else(Unavailable::unspecified))
     }
 }
 

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!  0  magic        "TRSP"
-//!  4  type         u8    HELLO 1, REJECT 2, READY 3, PROBE 4, HAIL 5
+//!  4  type         u8    HELLO 1, REJECT 2, READY 3, PROBE 4, CM_PREFIX 5
 //!  5  major        u8
 //!  6  minor        u8
 //!  7  header       u8    length of the fixed part in units of 8 bytes, these 16 included
@@ -17,9 +17,9 @@
 //! older one skips what it does not know. Everything that is foreign is checked before it is used, and nothing is allocated for a
 //! message that claims to be longer than [`MAX_MESSAGE`].
 
+mod cm_prefix;
 mod control;
 mod endpoint;
-mod hail;
 mod hello;
 mod limits;
 mod preamble;
@@ -33,9 +33,9 @@ pub(crate) mod hostile;
 #[cfg(test)]
 pub(crate) mod properties;
 
+pub(crate) use cm_prefix::CmPrefix;
 pub(crate) use control::{Probe, Ready, Reject};
 pub(crate) use endpoint::{Endpoint, LinkLayer, device_hash};
-pub(crate) use hail::Hail;
 pub(crate) use hello::{Features, Hello, Role};
 pub(crate) use limits::Limits;
 pub(crate) use preamble::{MAJOR, MAX_MESSAGE, MINOR, PREAMBLE, Preamble};
@@ -54,7 +54,7 @@ pub(crate) const REJECT_DATA: usize = 148;
 
 /// A message of the handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Message {
+pub(crate) enum HandshakeMessage {
     /// Who one is, and what one can do.
     Hello(Hello),
     /// Why there will be no connection.
@@ -64,10 +64,10 @@ pub(crate) enum Message {
     /// What goes over the data path to prove it.
     Probe(Probe),
     /// The beginning of a HELLO, by the connection manager.
-    Hail(Hail),
+    CmPrefix(CmPrefix),
 }
 
-impl Message {
+impl HandshakeMessage {
     /// Reads a whole message, of which nothing is known.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, WireError> {
         let (preamble, body) = Preamble::open(bytes)?;
@@ -80,7 +80,7 @@ impl Message {
             preamble::HELLO => Hello::decode(preamble.minor(), body, fixed).map(Self::Hello),
             preamble::READY => Ready::decode(body, fixed).map(Self::Ready),
             preamble::PROBE => Probe::decode(body, fixed).map(Self::Probe),
-            preamble::HAIL => Hail::decode(preamble.minor(), body, fixed).map(Self::Hail),
+            preamble::CM_PREFIX => CmPrefix::decode(preamble.minor(), body, fixed).map(Self::CmPrefix),
             unknown => Err(WireError::Type(unknown)),
         }
     }

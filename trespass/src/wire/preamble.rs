@@ -15,7 +15,7 @@ pub(super) const HELLO: u8 = 1;
 pub(super) const REJECT: u8 = 2;
 pub(super) const READY: u8 = 3;
 pub(super) const PROBE: u8 = 4;
-pub(super) const HAIL: u8 = 5;
+pub(super) const CM_PREFIX: u8 = 5;
 
 const MAGIC: [u8; 4] = *b"TRSP";
 /// Where the checksum is.
@@ -23,7 +23,7 @@ const CRC_AT: usize = 12;
 
 // Frozen for all versions: whoever changes one of these speaks another protocol.
 const _: () = {
-    assert!(HELLO == 1 && REJECT == 2 && READY == 3 && PROBE == 4 && HAIL == 5);
+    assert!(HELLO == 1 && REJECT == 2 && READY == 3 && PROBE == 4 && CM_PREFIX == 5);
     assert!(PREAMBLE == 16 && MAX_MESSAGE == 4096 && CRC_AT == 12);
     assert!(u32::from_le_bytes(MAGIC) == 0x5053_5254);
 };

@@ -4,9 +4,9 @@ use std::io::{self, ErrorKind, IoSlice};
 use std::net::Shutdown;
 
 use super::{Key, Worker};
+use crate::blocking::Direction;
 use crate::buffers::{self, Part, RecvBuf, SendRefused, Ticket};
-use crate::engine::Side;
-use crate::lane::{Lane, Refused};
+use crate::connection::{Connection, Refused};
 use crate::pool::Block;
 use crate::protocol::CallError;
 use crate::readiness::Readiness;
@@ -19,7 +19,7 @@ impl Worker {
     ///
     /// As `read`, and [`NotConnected`](ErrorKind::NotConnected): there is no such connection.
     pub fn read(&mut self, key: Key, buffer: &mut [u8]) -> io::Result<usize> {
-        self.take(key, |lane| lane.read(buffer))
+        self.take(key, |connection| connection.read(buffer))
     }
 
     /// As [`Stream`](crate::Stream)'s `write`, without waiting.
@@ -37,7 +37,7 @@ impl Worker {
     ///
     /// As [`write`](Self::write).
     pub fn write_vectored(&mut self, key: Key, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        self.give(key, |lane| lane.write(slices))
+        self.give(key, |connection| connection.write(slices))
     }
 
     /// As [`SeqPacket::send`](crate::SeqPacket::send), without waiting.
@@ -55,7 +55,7 @@ impl Worker {
     ///
     /// As [`send`](Self::send).
     pub fn send_vectored(&mut self, key: Key, slices: &[IoSlice<'_>]) -> io::Result<()> {
-        self.give(key, |lane| lane.send(slices))
+        self.give(key, |connection| connection.send(slices))
     }
 
     /// As [`SeqPacket::send_part`](crate::SeqPacket::send_part), without waiting.
@@ -64,7 +64,7 @@ impl Worker {
     ///
     /// As [`send`](Self::send).
     pub fn send_part(&mut self, key: Key, total: u64, part: &[u8]) -> io::Result<usize> {
-        self.give(key, |lane| lane.send_part(total, &[IoSlice::new(part)]))
+        self.give(key, |connection| connection.send_part(total, &[IoSlice::new(part)]))
     }
 
     /// As [`SeqPacket::recv`](crate::SeqPacket::recv), without waiting.
@@ -73,7 +73,7 @@ impl Worker {
     ///
     /// As it, and [`NotConnected`](ErrorKind::NotConnected): there is no such connection.
     pub fn recv(&mut self, key: Key, buffer: &mut [u8]) -> io::Result<usize> {
-        self.take(key, |lane| lane.recv(buffer))
+        self.take(key, |connection| connection.recv(buffer))
     }
 
     /// As [`SeqPacket::recv_part`](crate::SeqPacket::recv_part), without waiting.
@@ -82,7 +82,7 @@ impl Worker {
     ///
     /// As [`recv`](Self::recv).
     pub fn recv_part(&mut self, key: Key, buffer: &mut [u8]) -> io::Result<Part> {
-        self.take(key, |lane| lane.recv_part(buffer))
+        self.take(key, |connection| connection.recv_part(buffer))
     }
 
     /// Takes a message, or what lies in one block of a stream, without a copy and without waiting.
@@ -91,9 +91,9 @@ impl Worker {
     ///
     /// As [`recv`](Self::recv), or [`read`](Self::read).
     pub fn recv_buf(&mut self, key: Key) -> io::Result<RecvBuf> {
-        self.take(key, |lane| match lane.about.kind {
-            Kind::Stream => lane.recv_chunk(),
-            Kind::SeqPacket => lane.recv_buf(),
+        self.take(key, |connection| match connection.info.kind {
+            Kind::Stream => connection.recv_chunk(),
+            Kind::SeqPacket => connection.recv_buf(),
         })
     }
 
@@ -103,9 +103,9 @@ impl Worker {
     ///
     /// As [`recv`](Self::recv), and [`InvalidInput`](ErrorKind::InvalidInput): the connection is a stream.
     pub fn recv_part_buf(&mut self, key: Key) -> io::Result<(RecvBuf, Part)> {
-        self.take(key, |lane| match lane.about.kind {
-            Kind::Stream => Err(lane.refused(Side::Read, CallError::WrongKind)),
-            Kind::SeqPacket => lane.recv_part_buf(),
+        self.take(key, |connection| match connection.info.kind {
+            Kind::Stream => Err(connection.refused(Direction::Read, CallError::WrongKind)),
+            Kind::SeqPacket => connection.recv_part_buf(),
         })
     }
 
@@ -127,7 +127,7 @@ impl Worker {
     /// As [`send`](Self::send); the block comes back with the error.
     pub fn send_buf(&mut self, key: Key, block: Block, len: usize) -> Result<Ticket, SendRefused> {
         let mut block = Some(block);
-        let taken = self.give(key, |lane| lane.send_block(&mut block, len));
+        let taken = self.give(key, |connection| connection.send_block(&mut block, len));
         match (taken, block) {
             (Ok(ticket), _) => Ok(ticket),
             (Err(error), Some(block)) => Err(SendRefused { error, block }),
@@ -142,7 +142,7 @@ impl Worker {
     ///
     /// As [`send`](Self::send); the blocks are still in the vector then.
     pub fn send_blocks(&mut self, key: Key, blocks: &mut Vec<(Block, usize)>) -> io::Result<Ticket> {
-        self.give(key, |lane| lane.send_blocks(blocks))
+        self.give(key, |connection| connection.send_blocks(blocks))
     }
 
     /// As [`Stream::set_cork`](crate::Stream::set_cork), but that a [`poll`](Self::poll) that waits lets nothing go: it is for all connections.
@@ -151,8 +151,8 @@ impl Worker {
     ///
     /// There is no such connection.
     pub fn set_cork(&mut self, key: Key, corked: bool) -> io::Result<()> {
-        self.member(key)?.0.connection.cork(corked);
-        self.soil(key.index);
+        self.open_connection(key)?.0.protocol.cork(corked);
+        self.mark_dirty(key.index);
         Ok(())
     }
 
@@ -162,14 +162,14 @@ impl Worker {
     ///
     /// There is no such connection.
     pub fn shutdown(&mut self, key: Key, how: Shutdown) -> io::Result<()> {
-        let (lane, _) = self.member(key)?;
+        let (connection, _) = self.open_connection(key)?;
         if matches!(how, Shutdown::Write | Shutdown::Both) {
-            lane.connection.shutdown_write();
+            connection.protocol.shutdown_write();
         }
         if matches!(how, Shutdown::Read | Shutdown::Both) {
-            lane.connection.shutdown_read();
+            connection.protocol.shutdown_read();
         }
-        self.soil(key.index);
+        self.mark_dirty(key.index);
         Ok(())
     }
 
@@ -179,36 +179,44 @@ impl Worker {
     ///
     /// There is no such connection.
     pub fn set_interest(&mut self, key: Key, interest: Readiness) -> io::Result<()> {
-        self.member(key)?.1.set_interest(interest);
-        self.heat(key.index);
+        self.open_connection(key)?.1.set_interest(interest);
+        self.mark_ready(key.index);
         Ok(())
     }
 
     /// A call that takes from a connection. What that makes room for goes with the next poll.
-    fn take<T>(&mut self, key: Key, call: impl FnOnce(&mut Lane) -> Result<T, Refused>) -> io::Result<T> {
-        let (lane, _) = self.member(key)?;
-        let taken = call(lane);
-        self.soil(key.index);
-        taken.map_err(told)
+    fn take<T>(
+        &mut self,
+        key: Key,
+        call: impl FnOnce(&mut Connection) -> Result<T, Refused>,
+    ) -> io::Result<T> {
+        let (connection, _) = self.open_connection(key)?;
+        let taken = call(connection);
+        self.mark_dirty(key.index);
+        taken.map_err(into_io_error)
     }
 
     /// A call that gives to a connection. If there is no room, sending what it has may make some.
-    fn give<T>(&mut self, key: Key, mut call: impl FnMut(&mut Lane) -> Result<T, Refused>) -> io::Result<T> {
-        let (lane, lamp) = self.member(key)?;
-        let given = match call(lane) {
+    fn give<T>(
+        &mut self,
+        key: Key,
+        mut call: impl FnMut(&mut Connection) -> Result<T, Refused>,
+    ) -> io::Result<T> {
+        let (connection, readiness_state) = self.open_connection(key)?;
+        let given = match call(connection) {
             Err(Refused::Blocked) => {
-                lane.post();
-                call(lane)
+                connection.post();
+                call(connection)
             }
             given => given,
         };
-        lamp.write_was(matches!(given, Err(Refused::Blocked)));
-        self.soil(key.index);
-        given.map_err(told)
+        readiness_state.set_write_refused(matches!(given, Err(Refused::Blocked)));
+        self.mark_dirty(key.index);
+        given.map_err(into_io_error)
     }
 }
 
-fn told(refused: Refused) -> io::Error {
+fn into_io_error(refused: Refused) -> io::Error {
     match refused {
         Refused::Blocked => ErrorKind::WouldBlock.into(),
         Refused::Failed(error) => error,

@@ -1,13 +1,14 @@
-//! Sections of the performance page: a command replaces its section and leaves the others alone.
+//! Pages of `docs/generated/performance`: a run rewrites its own section and keeps the others
+//! alone.
 
 use std::path::Path;
 
 use anyhow::Result;
 
-/// The page that receives the results.
-const PERFORMANCE: &str = "docs/performance.md";
+/// The folder of the pages.
+const FOLDER: &str = "docs/generated/performance";
 
-/// The section of one `cargo xtask bench NAME`.
+/// The result of one `cargo xtask bench NAME`.
 pub(super) struct Section<'a> {
     pub(super) name: &'a str,
     pub(super) title: &'a str,
@@ -18,11 +19,31 @@ pub(super) struct Section<'a> {
 impl Section<'_> {
     /// Replaces the section that the last run wrote.
     pub(super) fn write(&self, root: &Path) -> Result<()> {
-        let path = root.join(PERFORMANCE);
-        let old = std::fs::read_to_string(&path).unwrap_or_default();
+        let page = self.page();
+        let path = root.join(&page);
+        let old = std::fs::read_to_string(&path).unwrap_or_else(|_| self.heading());
+        std::fs::create_dir_all(root.join(FOLDER))?;
         std::fs::write(&path, self.in_document(&old))?;
-        println!("written to {PERFORMANCE}");
+        println!("written to {page}");
         Ok(())
+    }
+
+    /// The subcommand of `cargo xtask bench`, all of whose runs share a page.
+    fn subcommand(&self) -> &str {
+        self.name.split(' ').next().unwrap_or(self.name)
+    }
+
+    fn page(&self) -> String {
+        format!("{FOLDER}/{}.md", self.subcommand())
+    }
+
+    /// The beginning of a page that does not exist yet.
+    fn heading(&self) -> String {
+        format!(
+            "# Results of `cargo xtask bench {}`\n\nWritten by the command; do not edit. \
+             [docs/performance.md](../../performance.md) explains them.\n",
+            self.subcommand()
+        )
     }
 
     fn in_document(&self, old: &str) -> String {
@@ -57,5 +78,7 @@ mod tests {
         assert!(first.starts_with("# Performance\n\nwords\n\n<!-- begin: cargo xtask bench x -->\n## T\n"));
         let second = section("two").in_document(&format!("{first}\nmore words\n"));
         assert!(second.contains("two") && !second.contains("one") && second.ends_with("-->\n\nmore words\n"));
+        let run = Section { name: "perftest bw-direct --operations read", title: "T", intro: "I", body: "B" };
+        assert_eq!(run.page(), "docs/generated/performance/perftest.md");
     }
 }

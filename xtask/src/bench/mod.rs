@@ -70,7 +70,7 @@ struct SoftroceArgs {
     #[arg(long, value_parser = ["bw", "lat"])]
     only: Option<String>,
 
-    /// Print the result without writing docs/performance.md
+    /// Print the result without writing it to docs/generated/performance
     #[arg(long)]
     dry_run: bool,
 }

@@ -29,7 +29,7 @@ pub(super) struct Args {
     /// Use the programs of the last build
     #[arg(long)]
     no_build: bool,
-    /// Print the result without writing docs/performance.md
+    /// Print the result without writing it to docs/generated/performance
     #[arg(long)]
     dry_run: bool,
 }

@@ -140,7 +140,7 @@ fn rustflags(sysroot: &Path) -> OsString {
 }
 
 /// An integration test that cargo has built.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TestProgram {
     pub(super) package: String,
     pub(super) name: String,

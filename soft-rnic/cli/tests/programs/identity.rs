@@ -1,5 +1,5 @@
-//! What C's programs and the examples say of the same devices, whatever these are made to be; and what they say of a
-//! configuration that cannot be.
+//! The C programs and the examples report the same devices under every configuration, and they
+//! explain an invalid configuration.
 
 use std::collections::BTreeSet;
 
@@ -28,7 +28,7 @@ const DEVICES: [(&str, &[&str]); 7] = [
     ),
 ];
 
-/// Devices that cannot be: the options, and the words that help.
+/// Invalid configurations: the options, and the words of the remedy.
 const IMPOSSIBLE: [(&[&str], &str); 5] = [
     (
         &["--limits", "max_sge=many"],
@@ -43,7 +43,7 @@ const IMPOSSIBLE: [(&[&str], &str); 5] = [
     (&["--faults", "@/nowhere"], "rules, or @FILE of a file that can be read (No such file or directory"),
 ];
 
-/// Lines that newer releases of C's program have, and ours does not.
+/// Lines that newer releases of the C program print and the example does not.
 const ONLY_IN_C: [&str; 4] = ["max_comp_cntr:", "comp_cntr_caps:", "QP_ATTACH_", "effective_speed:"];
 
 pub(crate) fn add(tests: &mut Vec<Test>) {
@@ -83,7 +83,7 @@ fn example(
     place.run(options, "env", &arguments)
 }
 
-/// Line by line, whatever is asked.
+/// Compares the outputs line by line.
 fn same_information(place: &Place, options: &[&str], way: Way) -> Result<(), String> {
     for flags in [&[][..], &["-v"], &["-l"], &["-i", "1", "-v"], &["-d", "soft0"]] {
         let theirs = place.run(options, "ibv_devinfo", flags)?;
@@ -100,7 +100,7 @@ fn same_information(place: &Place, options: &[&str], way: Way) -> Result<(), Str
 /// Device, port, index and address.
 type Gid = (String, String, String, std::net::Ipv6Addr);
 
-/// The table has the addresses that `ibv_devinfo -v` has below each port, and no others.
+/// The table lists exactly the addresses that `ibv_devinfo -v` prints below each port.
 fn same_gids(place: &Place, options: &[&str], way: Way) -> Result<(), String> {
     let theirs = place.run(options, "ibv_devinfo", &["-v"])?;
     let ours = example(place, options, way, "show_gids", &[])?;
@@ -141,7 +141,7 @@ fn gids_of_table(text: &str) -> Result<BTreeSet<Gid>, String> {
     Ok(gids)
 }
 
-/// The list has the GUIDs that our `ibv_devinfo` has.
+/// The list shows the GUIDs that the example `ibv_devinfo` shows.
 fn same_guids(place: &Place, options: &[&str], way: Way) -> Result<(), String> {
     let theirs: Vec<(String, String)> = crate::listing::listed(place, options)?;
     let ours = example(place, options, way, "ibv_devinfo", &[])?;
@@ -153,7 +153,7 @@ fn same_guids(place: &Place, options: &[&str], way: Way) -> Result<(), String> {
     if ours == theirs && !ours.is_empty() { Ok(()) } else { Err(format!("{theirs:?} and {ours:?}")) }
 }
 
-/// No program goes on as if nothing had been asked for; each says what is wrong, and what would be right.
+/// No program ignores the configuration; each names the invalid value and the valid ones.
 fn impossible(place: &Place, options: &[&str], advice: &str) -> Result<(), String> {
     let theirs = place.run(options, "ibv_devices", &[])?;
     let mut all = vec![theirs];
@@ -181,7 +181,7 @@ fn refused_options(place: &Place) -> Result<(), String> {
     Ok(())
 }
 
-/// A software device lacks addresses only by a rule, which is what has to be changed.
+/// A software device lacks addresses only because of a rule; the message says to change the rule.
 fn no_gid(place: &Place, way: Way) -> Result<(), String> {
     let ended = example(place, &["--faults", "no_gids"], way, "rc_pingpong", &[])?;
     let is_told = ended.stderr.contains("port 1 of soft0 has no GID: a fault rule took them away (`no_gids`");
@@ -200,7 +200,7 @@ fn unknown_providers(place: &Place) -> Result<(), String> {
             return Err(format!("{advice:?} was expected: {ended}"));
         }
     }
-    // Nothing is the same as not set: what the library lists is taken, without a notice.
+    // An empty variable counts as unset: the program uses the library's devices without a notice.
     let ended = place.run(&[], "env", &["SIDEWAY_PROVIDER=", program])?;
     if ended.well()?.contains("soft0") && ended.stderr.is_empty() { Ok(()) } else { Err(ended.to_string()) }
 }

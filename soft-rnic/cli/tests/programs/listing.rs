@@ -1,4 +1,4 @@
-//! What the programs that look at devices say of them.
+//! Programs that list devices and show their attributes.
 
 use std::os::unix::process::ExitStatusExt;
 
@@ -27,7 +27,7 @@ pub(crate) fn add(tests: &mut Vec<Test>) {
     }
 }
 
-/// Rules of faults, the device to watch, and what is heard of it.
+/// Fault rules, the device to watch, and the expected events.
 const EVENTS: [(&str, &str, &[&str]); 4] = [
     (
         "port_down=50ms call=open_device",
@@ -43,7 +43,7 @@ const EVENTS: [(&str, &str, &[&str]); 4] = [
     ),
 ];
 
-/// The lines of `ibv_devices` with a device and its GUID.
+/// The device and GUID of each line of `ibv_devices`.
 pub(crate) fn listed(place: &Place, options: &[&str]) -> Result<Vec<(String, String)>, String> {
     let ended = place.run(options, "ibv_devices", &[])?;
     let lines = ended.well()?.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
@@ -105,7 +105,7 @@ fn unknown_device(place: &Place) -> Result<(), String> {
     if !ended.status.success() && is_told { Ok(()) } else { Err(format!("it found it: {ended}")) }
 }
 
-/// It waits for events until it is ended. `stdbuf` keeps its line from waiting in a buffer.
+/// The program waits for events until it is killed. `stdbuf` makes it flush each line.
 fn asyncwatch(place: &Place) -> Result<(), String> {
     let running = place.start(&[], "stdbuf", &["-oL", "ibv_asyncwatch", "-d", "soft0"])?;
     let running = running.wait_until("opened the device", |said| said.contains("soft0: async event FD"))?;
@@ -115,7 +115,7 @@ fn asyncwatch(place: &Place) -> Result<(), String> {
     if ended.status.signal() == Some(SIGTERM) { Ok(()) } else { Err(format!("not ended: {ended}")) }
 }
 
-/// The events come in their order, and no others.
+/// The events arrive in order, and no others do.
 fn watch_events(place: &Place, rules: &str, device: &str, events: &[&str]) -> Result<(), String> {
     let options = ["--devices", "2", "--ports", "2", "--faults", rules];
     let running = place.start(&options, "stdbuf", &["-oL", "ibv_asyncwatch", "-d", device])?;
@@ -135,7 +135,7 @@ fn missing_program(place: &Place) -> Result<(), String> {
     if is_told && codes == [Some(127); 2] { Ok(()) } else { Err(format!("{ended}\n{ours}")) }
 }
 
-/// The program is in the launcher's place: what it ends with is its own.
+/// The program replaces the launcher, so its exit status is the launcher's.
 fn exit_status(place: &Place) -> Result<(), String> {
     let ended = place.run(&["--devices", "7"], "sh", &["-c", "echo $SOFT_RNIC_DEVICES; exit 3"])?;
     if ended.status.code() == Some(3) && ended.stdout == "7\n" { Ok(()) } else { Err(ended.to_string()) }

@@ -1,10 +1,11 @@
-//! The distribution's own programs over the software device, unmodified: each started by `soft-rnic run`, once with
-//! work done as it is posted, once deferred.
+//! The distribution's programs over the software device, unmodified. `soft-rnic run` starts each of
+//! them, once with inline execution, once with deferred execution.
 //!
-//! A test whose program this machine lacks is listed and counted as ignored, with the package that has it; with
-//! `SOFT_RNIC_REQUIRE_PROGRAMS=1` it fails.
+//! A test whose program is not installed is listed and counted as ignored, with the name of its
+//! package; with `SOFT_RNIC_REQUIRE_PROGRAMS=1` it fails.
 //!
-//! A new case is a line in one of the modules; what runs, and waits, and kills is in `pair.rs` and `place.rs`.
+//! To add a case, add a line to one of the modules; `pair.rs` and `place.rs` start, await and kill
+//! the programs.
 
 mod examples;
 mod identity;
@@ -28,14 +29,14 @@ use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
 use place::Place;
 
-/// When work is done; `soft-rnic run --mode` knows the names.
+/// The execution modes, as `soft-rnic run --mode` names them.
 const MODES: [&str; 2] = [INLINE, "deferred"];
 pub(crate) const INLINE: &str = "inline";
 
-/// Where this is set, a program that is not installed is a failure.
+/// If this is set, a program that is not installed is a failure.
 const REQUIRE: &str = "SOFT_RNIC_REQUIRE_PROGRAMS";
 
-/// A test: its name, the programs that it runs, and what it does with them.
+/// A test: its name, the programs that it needs, and its body.
 pub(crate) struct Test {
     name: String,
     programs: Vec<&'static str>,
@@ -53,7 +54,7 @@ impl Test {
         Self { name: name.into(), programs: programs.to_vec(), run: Box::new(run) }
     }
 
-    /// What of it is not installed, and how that is changed.
+    /// The missing programs, and the package to install.
     fn lacks(&self) -> Option<String> {
         let missing = self.programs.iter().find(|program| process::on_path(program).is_none())?;
         let package = match missing.split_once('_') {
@@ -66,12 +67,12 @@ impl Test {
     }
 }
 
-/// How many cases to run: `all`, `once`, or a part, where nothing is said.
+/// Chooses the cases to run: `all`, `once`, or by default a part.
 const SCOPE: &str = "SOFT_RNIC_PROGRAMS";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scope {
-    /// What takes about a minute.
+    /// Cases that together take about a minute.
     Part,
     /// Each case in one of the modes.
     Once,
@@ -82,7 +83,7 @@ enum Scope {
 impl Scope {
     fn get(arguments: &Arguments) -> Result<Self, String> {
         match std::env::var(SCOPE).as_deref() {
-            // Who names cases wants them.
+            // A user who names cases wants all of them.
             Err(_) if arguments.filter.is_some() => Ok(Self::All),
             Err(_) => Ok(Self::Part),
             Ok("once") => Ok(Self::Once),
@@ -91,11 +92,12 @@ impl Scope {
         }
     }
 
-    /// Whether to run a case in the mode of this number.
+    /// Whether to run a case in the mode with this number.
     fn takes(self, number: usize, mode: usize, test: &Test) -> bool {
         match self {
             Self::Part => number % 8 == mode * 4 && !is_slow(test),
-            // Cases are in rows of equal lengths: a simple alternation would give a column to one mode.
+            // Cases are in rows of equal lengths, so simple alternation would give a whole column
+            // to one mode.
             Self::Once => number.count_ones() as usize % MODES.len() == mode,
             Self::All => true,
         }
@@ -104,7 +106,7 @@ impl Scope {
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
-    // Two processes that poll keep two processors busy.
+    // Two polling processes occupy two processors.
     arguments.test_threads.get_or_insert(1);
     let required = std::env::var_os(REQUIRE).is_some_and(|value| value == "1");
     let scope = match Scope::get(&arguments) {
@@ -150,8 +152,8 @@ fn tests() -> Vec<Test> {
     tests
 }
 
-/// perftest measures the processor's frequency for half a second before each size whose latency it measures, and the
-/// examples have a hundred cases of their own.
+/// perftest measures the processor's frequency for half a second before each size whose latency it
+/// measures. The examples' suite has a hundred cases.
 fn is_slow(test: &Test) -> bool {
     test.name.contains("_lat") && test.name.ends_with("-a") || test.name == examples::OWN_TESTS
 }

@@ -1,4 +1,5 @@
-//! The examples' ping-pongs against the distribution's, and against each other in both ways.
+//! The examples' ping-pongs against the distribution's, and against each other across both ways to
+//! the device.
 
 use std::thread;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use crate::process::LIMIT;
 const C: &str = "ibv_rc_pingpong";
 const OURS: [&str; 2] = ["rc_pingpong", "rc_pingpong_split"];
 
-/// Ours of other kinds, C's twin of each, and what both are told.
+/// Examples of other transports, the C program for each, and the flags of both.
 const KIN: [(&str, &str, &[&str]); 3] = [
     (
         "uc_pingpong",
@@ -52,7 +53,7 @@ const KIN: [(&str, &str, &[&str]); 3] = [
     ),
 ];
 
-/// What both sides are told, and what C's alone is, as ours has no such flag.
+/// The flags of both sides, and those of the C program alone, because the example lacks them.
 const CASES: [(&str, &str); 12] = [
     ("-g 0 -n 300 -c", ""),
     ("-g 1 -n 300 -c", ""),
@@ -63,13 +64,14 @@ const CASES: [(&str, &str); 12] = [
     ("-g 0 -n 50 -s 63 -r 1 -c", ""),
     ("-g 1 -n 50 -s 5000 -m 256 -r 3 -c", ""),
     ("-g 0 -n 300 -N -c", ""),
-    // Both sleep until completions come; only C does; C has timestamps of them.
+    // Both sides sleep until completions come, or only the C program does; the C program uses
+    // timestamps.
     ("-g 0 -n 300 -c -e", ""),
     ("-g 0 -n 300 -c", "-e -N"),
     ("-g 0 -n 300 -c", "-t"),
 ];
 
-/// A program, and how it has the device.
+/// A program, and how it reaches the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Player {
     C(&'static str),
@@ -135,7 +137,7 @@ pub(crate) fn add(tests: &mut Vec<Test>) {
     }
 }
 
-/// Ours with ours, of which one has the device by the library and the other natively.
+/// Runs the example against itself, once through the library and once natively.
 fn add_both_ways(tests: &mut Vec<Test>, ours: &'static str, flags: &'static str) {
     for (server, client) in [(Way::Library, Way::Native), (Way::Native, Way::Library)] {
         let (server, client) = (Player::Ours(ours, server), Player::Ours(ours, client));
@@ -173,7 +175,7 @@ fn words(flags: &[String]) -> Vec<&str> {
     flags.iter().map(String::as_str).collect()
 }
 
-/// Server and client come to the same end, and have heard of each other.
+/// Server and client both finish, and each has printed the other's address.
 fn ping_pong(
     place: &Place,
     players: [Player; 2],
@@ -193,14 +195,15 @@ fn ping_pong(
     agree(&client, &server)
 }
 
-/// One packet passes, several do not, and both sides say why.
+/// One packet passes, several do not, and both sides report the reason.
 fn other_mtu(place: &Place, player: Player) -> Result<(), String> {
     let smaller = "-g 0 -n 20 -s 1024 -m 1024";
     let larger = "-g 0 -n 20 -s 1024 -m 4096";
     ping_pong(place, [player, Player::C(C)], [smaller, larger], ["soft0"; 2])?;
     let [smaller, larger] = [smaller, larger].map(|flags| flags.replace("-s 1024", "-s 2048"));
     let failed = ping_pong(place, [player, Player::C(C)], [&smaller, &larger], ["soft0"; 2]);
-    // C's client sends first, and ours then hears of the flush; each library has its own words for both.
+    // The C client sends first, and the example then sees the flush; each library words both
+    // differently.
     let expected =
         ["failed status remote invalid request error (9)", "failed status work request flushed error (5)"];
     match failed {
@@ -209,7 +212,7 @@ fn other_mtu(place: &Place, player: Player) -> Result<(), String> {
     }
 }
 
-/// C's side is killed in the middle of it; ours ends, and says why.
+/// The C program is killed while it runs; the example ends and reports the reason.
 fn survive(place: &Place, player: Player, is_server: bool) -> Result<(), String> {
     let port = free_port()?.to_string();
     let endless = format!("-d soft0 -g 0 -s 64 -n 100000000 -p {port}");

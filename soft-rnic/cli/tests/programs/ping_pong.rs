@@ -10,7 +10,7 @@ const UC: &str = "ibv_uc_pingpong";
 const UD: &str = "ibv_ud_pingpong";
 const SRQ: &str = "ibv_srq_pingpong";
 
-/// A program and what both sides are told besides the device and the GID's index.
+/// A program and the flags of both sides, without the device and the GID's index.
 const CASES: [(&str, &str); 26] = [
     (RC, "-n 300 -c"),
     (RC, "-n 300"),
@@ -42,7 +42,7 @@ const CASES: [(&str, &str); 26] = [
 
 pub(crate) fn add(tests: &mut Vec<Test>) {
     for (program, flags) in CASES {
-        // The link-local GID is the one of hardware, the other that of the host's address.
+        // GID 0 is the link-local one, as on hardware; GID 1 has the host's address.
         for gid in ["0", "1"] {
             let name = format!("{program} -g {gid} {flags}");
             tests.push(Test::new(name, &[program], move |place| {
@@ -59,7 +59,7 @@ pub(crate) fn add(tests: &mut Vec<Test>) {
     }
 }
 
-/// Server's and client's device; both must come to the same end.
+/// Runs server and client on two devices; both must succeed.
 fn ping_pong(
     place: &Place,
     program: &str,
@@ -77,7 +77,7 @@ fn ping_pong(
     agree(&client, &server)
 }
 
-/// Whether it did so many rounds, and found nothing wrong.
+/// Whether the program completed all iterations without an error.
 pub(crate) fn went_well(ended: &Ended, iterations: &str) -> Result<(), String> {
     ended.says("remote address:")?;
     ended.says(&format!("\n{iterations} iters in "))?;
@@ -89,11 +89,11 @@ pub(crate) fn went_well(ended: &Ended, iterations: &str) -> Result<(), String> {
     }
 }
 
-/// Whether both say the same of who they are.
+/// Whether both sides print the same addresses.
 pub(crate) fn agree(client: &Ended, server: &Ended) -> Result<(), String> {
     let address = |ended: &Ended, label: &str| {
         let line = ended.stdout.lines().find_map(|line| line.trim_start().strip_prefix(label));
-        // `ibv_ud_pingpong` has a colon in one of them.
+        // `ibv_ud_pingpong` prints a colon in one of them.
         line.map(|line| line.trim().replace(": GID", ", GID"))
     };
     let both_ways = [(client, server), (server, client)];

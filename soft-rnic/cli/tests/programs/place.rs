@@ -1,4 +1,4 @@
-//! Where a test runs: the library, the mode, and a fabric of its own.
+//! The environment of a test: the library, the mode, and a private fabric.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::library;
 use crate::process::{Ended, LIMIT, Running};
 
-/// Makes programs that meet one another, and nobody else's.
+/// Starts programs that can connect to each other, and to no program of another test.
 pub(crate) struct Place {
     folder: &'static Path,
     mode: &'static str,
@@ -21,12 +21,12 @@ impl Place {
         Ok(Self { folder: library::folder()?, mode, fabric })
     }
 
-    /// The same, with work done as this mode says.
+    /// The same environment with another execution mode.
     pub(crate) fn of_mode(&self, mode: &'static str) -> Self {
         Self { folder: self.folder, mode, fabric: self.fabric.clone() }
     }
 
-    /// By what its programs know each other.
+    /// The name of the fabric, by which the programs find each other.
     pub(crate) fn fabric(&self) -> &str {
         &self.fabric
     }
@@ -44,14 +44,14 @@ impl Place {
             .arg("--lib-dir")
             .arg(self.folder);
         command.args(options).arg("--").arg(program).args(arguments);
-        // A symbol that is missing is to be found at the start.
+        // Eager binding, so that a missing symbol is found at the start.
         Running::start({
             command.env("LD_BIND_NOW", "1");
             command
         })
     }
 
-    /// Runs a program to its end.
+    /// Runs a program until it exits.
     pub(crate) fn run(&self, options: &[&str], program: &str, arguments: &[&str]) -> Result<Ended, String> {
         self.start(options, program, arguments)?.finish_within(LIMIT)
     }

@@ -1,7 +1,7 @@
 //! The programs of the connection manager: those of rdmacm-utils, and perftest's with `-R`.
 //!
-//! They find each other by addresses of soft0, `127.0.0.1` and its like, and by ports of the connection manager's own, which
-//! other places do not see.
+//! They find each other by soft0's addresses (such as `127.0.0.1`) and by ports of the software
+//! connection manager, which are private to each test's fabric.
 
 use std::cell::Cell;
 use std::fs;
@@ -11,7 +11,6 @@ use crate::place::Place;
 use crate::process::{Ended, LIMIT};
 use crate::{INLINE, Test};
 
-/// Those of rdmacm-utils.
 pub(crate) const PROGRAMS: [&str; 12] = [
     "rping",
     "ucmatose",
@@ -27,7 +26,7 @@ pub(crate) const PROGRAMS: [&str; 12] = [
     "rcopy",
 ];
 
-/// Port spaces, as names of ports have them.
+/// Port spaces, as the names of ports encode them.
 pub(crate) const TCP: u8 = 0;
 const UDP: u8 = 1;
 const IB: u8 = 2;
@@ -40,15 +39,15 @@ struct Pair {
     server: &'static str,
     client: &'static str,
     space: u8,
-    /// The port that the programs take where none is said.
+    /// The port that the programs use by default.
     port: u16,
-    /// What both say when all went well.
+    /// The text that both print on success.
     says: &'static str,
-    /// It serves for ever.
+    /// Whether the server keeps running after its client has finished.
     stays: bool,
 }
 
-/// What pairs have in common.
+/// The default values of a pair.
 const PAIR: Pair = Pair {
     programs: ["ucmatose"; 2],
     flags: "",
@@ -73,11 +72,10 @@ const X_ENDPOINTS: Pair = Pair { programs: ["rdma_xserver", "rdma_xclient"], ..E
 
 const CMTIME: Pair = Pair { programs: ["cmtime"; 2], says: "destroying id", stays: true, ..PAIR };
 
-/// Over rsockets.
 const RSTREAM: Pair = Pair { programs: ["rstream"; 2], client: "-s 127.0.0.1", says: "usec/xfer", ..PAIR };
 const RIOSTREAM: Pair = Pair { programs: ["riostream"; 2], ..RSTREAM };
 
-/// Any other port.
+/// A port other than the default.
 const PORT: u16 = 9471;
 
 const PAIRS: [Pair; 43] = [
@@ -106,7 +104,7 @@ const PAIRS: [Pair; 43] = [
     Pair { flags: "-p PORT -c x", space: IB, ..X_ENDPOINTS },
     Pair { flags: "-c 100 -p PORT", ..CMTIME },
     Pair { flags: "-c 500 -b 127.0.0.1", ..CMTIME },
-    // The latency and the bandwidth of its own choice of sizes: some seconds, and more beside others, so of one program only.
+    // Latency and bandwidth over rstream's default sizes take seconds, so only one case runs them.
     Pair { flags: "", says: "1m_bw", ..RSTREAM },
     Pair { flags: "-S all -C 20 -I 5 -T v", says: "custom", ..RSTREAM },
     Pair { flags: "-S 4096 -C 10 -I 50", ..RSTREAM },
@@ -126,7 +124,7 @@ const PAIRS: [Pair; 43] = [
     Pair { flags: "-S 100000 -C 10 -I 20 -T n -T v", ..RIOSTREAM },
     Pair { flags: "-S 5000 -C 10 -I 20 -T a -T v -B 65536 -p PORT", ..RIOSTREAM },
 ];
-/// perftest's programs and flags, in its own ways of having the connection manager connect.
+/// perftest's programs and flags that make the connection manager connect.
 const PERFTEST: [(&str, &str); 14] = [
     ("ib_write_bw", "-R -n 300"),
     ("ib_write_bw", "-R -n 300 -q 4"),
@@ -143,7 +141,7 @@ const PERFTEST: [(&str, &str); 14] = [
     ("ib_atomic_lat", "-R -n 300"),
     ("ib_send_bw", "-z -n 300"),
 ];
-/// Its port.
+/// perftest's default port.
 const PERFTEST_PORT: u16 = 18515;
 
 pub(crate) fn add(tests: &mut Vec<Test>) {
@@ -159,7 +157,7 @@ pub(crate) fn add(tests: &mut Vec<Test>) {
             let flags: Vec<&str> = flags.split_whitespace().chain(["-F"]).collect();
             let client = [&flags[..], &["127.0.0.1"]].concat();
             let sides = [&flags[..], &client].map(|flags| Side { options: &[], program, flags });
-            // Whatever the pairs are, it is told about them by a connection.
+            // perftest exchanges the attributes of all its queue pairs over one CM connection.
             let (client, _) = meet(place, sides, (TCP, PERFTEST_PORT), false)?;
             let row = |line: &str| line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
             let rows = client.stdout.lines().map(row);
@@ -181,14 +179,15 @@ pub(crate) fn add(tests: &mut Vec<Test>) {
         let ended = place.run(&[], "rping", &["-c", "-a", "127.0.0.1", "-C", "1"])?;
         refused(&ended, "REJECTED, error 8")
     }));
-    // librdmacm takes such a device for none although the address is resolved, and its programs crash.
+    // librdmacm ignores a device without a GUID although the address is resolved, and its programs
+    // crash.
     tests.push(Test::new("rdma_client without a GUID", &["rdma_client"], |place| {
         let ended = place.run(&["--faults", "node_guid=0"], "rdma_client", &["-s", "127.0.0.1"])?;
         refused(&ended, "rdma_create_ep: Invalid argument")
     }));
 }
 
-/// It failed by itself, and said this.
+/// The program failed by itself, with this message.
 fn refused(ended: &Ended, words: &str) -> Result<(), String> {
     let failed = ended.status.code().is_some_and(|code| code != 0);
     let said = ended.stdout.contains(words) || ended.stderr.contains(words);
@@ -206,7 +205,8 @@ fn play(place: &Place, pair: &Pair) -> Result<(), String> {
     if pair.stays { Ok(()) } else { server.says(pair.says) }
 }
 
-/// Runs both to their ends, which must be good; a server that stays is ended. Returns the client's and the server's words.
+/// Runs both until they succeed, and terminates a server that keeps running. Returns the client's
+/// and the server's output.
 pub(crate) fn meet(
     place: &Place,
     [server, client]: [Side<'_>; 2],
@@ -215,8 +215,8 @@ pub(crate) fn meet(
 ) -> Result<(Ended, Ended), String> {
     let serving = place.start(server.options, server.program, server.flags)?;
     let pid = serving.pid();
-    // After it has taken the port it listens, and then waits.
-    // Some look for clients again and again: who has run that long with the port does, too.
+    // After a server has taken the port it listens, and then waits. Some servers poll for clients
+    // instead of sleeping; such a server is ready once it has run this long with the port.
     let with_port = Cell::new(None);
     let serving = serving.wait_until("listened", |_| {
         has_port(place, port) && {
@@ -240,35 +240,38 @@ pub(crate) fn meet(
     }
 }
 
-/// Whether somebody in this place has a port of the connection manager.
+/// Whether a process in this fabric has a port of the connection manager.
 fn has_port(place: &Place, (space, port): (u8, u16)) -> bool {
     let name = format!("@soft-rnic/{}/cm/{space}/p{port}", place.fabric());
     let sockets = fs::read("/proc/net/unix").unwrap_or_default();
     String::from_utf8_lossy(&sockets).lines().any(|line| line.ends_with(&name))
 }
 
-/// How much longer than a call a program that waits without sleeping has run, in hundredths of a second.
+/// Processor time, in hundredths of a second, that a polling server uses while it waits, and a
+/// starting one does not.
 const TICKS: u64 = 20;
 
-/// How long a process has run.
+/// A process's processor time, in clock ticks.
 fn ticks(pid: u32) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // Behind the name: the state is field 3, and the times are fields 14 and 15.
+    // After the name: the state is field 3, and the times are fields 14 and 15.
     let fields = stat.rsplit(") ").next().unwrap_or_default().split(' ').skip(11).take(2);
     fields.filter_map(|field| field.parse::<u64>().ok()).sum()
 }
 
-/// Whether all threads of a process wait for something.
+/// Whether all threads of a process sleep.
 fn is_asleep(pid: u32) -> bool {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let states = threads.map(|thread| fs::read_to_string(thread.path().join("stat")).unwrap_or_default());
-    // Behind the name, which is in parentheses.
+    // The state follows the name, which is in parentheses.
     states.into_iter().all(|stat| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('S')))
 }
 
-/// What is sent before the other has joined is lost, and nobody can be asked whether it has: so it is sent again.
+/// The sender repeats its messages, because those sent before the receiver joins are lost and the
+/// test cannot ask whether it has joined.
 ///
-/// The sender destroys its queue pair as soon as it has posted. What is deferred is lost by that, so it never is.
+/// The sender destroys its queue pair as soon as it has posted, which loses deferred work; so this
+/// runs inline only.
 fn multicast(place: &Place) -> Result<(), String> {
     let flags = ["-b", "127.0.0.1", "-m", "239.1.2.3", "-C", "10"];
     let mut member = place.start(&[], "mckey", &flags)?;
@@ -286,7 +289,7 @@ fn multicast(place: &Place) -> Result<(), String> {
     member.says("return status 0")
 }
 
-/// A file of some megabytes goes from one to the other.
+/// Copies a file of several megabytes from one process to the other.
 fn copy(place: &Place) -> Result<(), String> {
     const PORT: u16 = 7473;
     let folder = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR"));

@@ -1,4 +1,5 @@
-//! The examples' programs of the connection manager against the distribution's, and against each other in both ways.
+//! The examples' programs of the connection manager against the distribution's, and against each
+//! other across both ways to the device.
 
 use crate::Test;
 use crate::examples::{self, Way};
@@ -7,18 +8,18 @@ use crate::place::Place;
 use crate::process::Ended;
 use crate::rdmacm::{TCP, meet};
 
-/// The programs' own ports, which other places do not see.
+/// The programs' default ports, which are private to each test's fabric.
 const RPING_PORT: u16 = 7174;
 const CMTIME_PORT: u16 = 7471;
 
-/// What both sides of rping are told.
+/// The flags of both sides of rping.
 const RPINGS: [&str; 5] =
     ["-V -v -C 10", "-V -v -C 50 -S 4096", "-V -v -C 5 -S 65535", "-V -v -C 5 -S 26", "-V -v -C 10 -q"];
 
-/// What both sides of cmtime are told.
+/// The flags of both sides of cmtime.
 const CMTIMES: [&str; 2] = ["-c 100", "-c 200 -b 127.0.0.1"];
 
-/// A program's side, and how it has the device.
+/// A side's program, and how it reaches the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Player {
     C,
@@ -26,7 +27,8 @@ enum Player {
 }
 
 impl Player {
-    /// All pairs, server and client, that have one of ours in them; those of ours alone, where the ways differ.
+    /// All pairs of server and client with at least one example; pairs of two examples only if they
+    /// reach the device differently.
     fn pairs() -> Vec<[Self; 2]> {
         let ours = Way::ALL.map(Self::Ours);
         let against_c = ours.into_iter().flat_map(|ours| [[ours, Self::C], [Self::C, ours]]);
@@ -45,7 +47,7 @@ impl Player {
         format!("{program} {flags}: {} serves {}", server.name(), client.name())
     }
 
-    /// What to start, with these flags.
+    /// The program to start, with these flags.
     fn command(self, program: &'static str, flags: &str) -> Result<(&'static str, Vec<String>), String> {
         let flags = flags.split_whitespace().map(str::to_owned);
         match self {
@@ -77,7 +79,7 @@ pub(crate) fn add(tests: &mut Vec<Test>) {
     }
 }
 
-/// Runs both; the client's and the server's words.
+/// Runs both; returns the client's and the server's output.
 fn run(
     place: &Place,
     program: &'static str,
@@ -93,7 +95,7 @@ fn run(
     meet(place, [side(server, &server_flags), side(client, &client_flags)], (TCP, port), stays)
 }
 
-/// The server has read what the client has sent, and the client found it right when it came back.
+/// The server has read the client's data, and the client has verified the echo.
 fn rping(place: &Place, players: [Player; 2], flags: &str) -> Result<(), String> {
     let [server, client] = [format!("-s -a 127.0.0.1 {flags}"), format!("-c -a 127.0.0.1 {flags}")];
     let (client, server) = run(place, "rping", players, [&server, &client], (RPING_PORT, false))?;
@@ -117,7 +119,8 @@ fn persistent(place: &Place, players: [Player; 2]) -> Result<(), String> {
     if client.stderr.contains("rror") { Err(client.to_string()) } else { Ok(()) }
 }
 
-/// Each row of the client's table says that something took its time. The C program is that of rdma-core before 52, whose server stays.
+/// Each row of the client's table shows a time above zero. The C program comes from rdma-core
+/// before 52, whose server keeps running.
 fn cmtime(place: &Place, players: [Player; 2], flags: &str) -> Result<(), String> {
     let bound = if flags.contains("-b") { "-b 127.0.0.1" } else { "" };
     let earlier = if players.contains(&Player::C) { "" } else { "--earlier " };

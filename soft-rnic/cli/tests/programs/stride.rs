@@ -1,7 +1,9 @@
-//! stride-perf beside perftest: that figures of the same name are of the same thing. How large they are is of no interest here.
+//! stride-perf beside perftest: figures with the same name measure the same thing. Their size does
+//! not matter here.
 //!
-//! Both are run with the same flags over the same device, and what each prints is held against what it says it counts:
-//! the bytes and the messages of a bandwidth, the half of a round trip, and the rank of a percentile among the samples.
+//! Both run with the same flags over the same device. The test checks each output against its
+//! definition: the bytes and messages of a bandwidth, the half of a round trip, and the rank of a
+//! percentile among the samples.
 
 use std::fs;
 use std::path::PathBuf;
@@ -16,7 +18,7 @@ use crate::process::Ended;
 const VERBS: [(&str, &str); 4] =
     [("ib_write", "write"), ("ib_read", "read"), ("ib_send", "send"), ("ib_atomic", "atomic")];
 
-/// What both are told.
+/// The flags of both tools.
 const COUNTED: [(&str, &str, &str); 8] = [
     ("ib_write_bw", "write bw", "-n 300"),
     ("ib_write_bw", "write bw", "-n 300 -s 4096 -q 4"),
@@ -28,7 +30,8 @@ const COUNTED: [(&str, &str, &str); 8] = [
     ("ib_atomic_bw", "atomic bw", "-n 300"),
 ];
 
-/// How long every message is on its way, in microseconds: so long that what else takes time is little beside it.
+/// The delay of every message in microseconds, long enough that all other costs are small beside
+/// it.
 const DELAY: f64 = 20_000.0;
 
 pub(crate) fn add(tests: &mut Vec<Test>) {
@@ -58,7 +61,7 @@ fn program(verb: &str) -> &'static str {
     }
 }
 
-/// The client's words of perftest.
+/// The output of perftest's client.
 fn perftest(place: &Place, program: &str, flags: &str, options: &[&str]) -> Result<Ended, String> {
     let flags = format!("-d soft0 -x 0 -F {flags}");
     let flags: Vec<&str> = flags.split_whitespace().collect();
@@ -66,7 +69,7 @@ fn perftest(place: &Place, program: &str, flags: &str, options: &[&str]) -> Resu
     Ok(play(place, side, side)?.0)
 }
 
-/// The client's words of stride-perf.
+/// The output of stride-perf's client.
 fn stride(place: &Place, test: &str, flags: &str, options: &[&str]) -> Result<Ended, String> {
     let words = started(Way::Library, "stride-perf")?;
     let rest = format!("{test} -d soft0 -x 0 {flags}");
@@ -76,7 +79,7 @@ fn stride(place: &Place, test: &str, flags: &str, options: &[&str]) -> Result<En
     Ok(play(place, side(&server), side(&flags))?.0)
 }
 
-/// The one row of a table: lines of numbers alone, of which there are so many.
+/// The only row of a table: a line of exactly `columns` numbers.
 fn row(ended: &Ended, columns: usize) -> Result<Vec<f64>, String> {
     let numbers =
         |line: &str| line.split_whitespace().map(|word| word.parse().ok()).collect::<Option<Vec<f64>>>();
@@ -89,7 +92,8 @@ fn row(ended: &Ended, columns: usize) -> Result<Vec<f64>, String> {
 
 fn count(place: &Place, theirs: &str, ours: &str, flags: &str) -> Result<(), String> {
     let perftest = perftest(place, theirs, &format!("{flags} --report_gbits"), &[])?;
-    // On a busy machine perftest may fail to measure its own clock: then it says so, and its figures are 0.
+    // On a busy machine perftest may fail to calibrate its clock: it then prints this, and its
+    // figures are 0.
     let has_clock = !perftest.stderr.contains("Correlation coefficient");
     let theirs = row(&perftest, 5)?;
     let ours = row(&stride(place, ours, flags, &[])?, 4)?;
@@ -100,7 +104,7 @@ fn count(place: &Place, theirs: &str, ours: &str, flags: &str) -> Result<(), Str
             &ours[..2]
         ));
     }
-    // As they are printed: two digits behind the point, or six of a small figure.
+    // The printed precision: two decimal places, or six for a small figure.
     let digit = |gigabits: f64| if gigabits < 0.1 { 1e-6 } else { 1e-2 };
     let figures = [("perftest", theirs[3], theirs[4], has_clock), ("stride-perf", ours[2], ours[3], true)];
     for (tool, gigabits, million_messages, counts) in figures {
@@ -116,7 +120,7 @@ fn count(place: &Place, theirs: &str, ours: &str, flags: &str) -> Result<(), Str
     Ok(())
 }
 
-/// What reads perftest's table reads ours.
+/// A parser of perftest's table also reads stride-perf's.
 fn alike(place: &Place, theirs: &str, ours: &str, columns: usize) -> Result<(), String> {
     let flags = "-n 300 -s 64";
     let theirs = perftest(place, theirs, flags, &[])?;
@@ -132,14 +136,16 @@ fn alike(place: &Place, theirs: &str, ours: &str, columns: usize) -> Result<(), 
     if theirs[..2] == ours[..2] { Ok(()) } else { Err(format!("perftest {theirs:?}, stride-perf {ours:?}")) }
 }
 
-/// With every message late by the same time, half of a round trip is that time, and a whole one twice as much.
+/// Every message is delayed by the same time, so half of a round trip is that time, and a whole one
+/// is twice as much.
 fn delayed(place: &Place, theirs: &str, ours: &str) -> Result<(), String> {
     let faults = format!("delay={}us", DELAY as u64);
     let options = ["--faults", faults.as_str()];
     let flags = "-n 10";
     let perftest = perftest(place, theirs, flags, &options)?;
     let has_clock = !perftest.stderr.contains("Correlation coefficient");
-    // Size, iterations, min, max, typical and so on; size, iterations, min, avg, p50 and so on.
+    // perftest: size, iterations, min, max, typical and so on; stride-perf: size, iterations, min,
+    // avg, p50 and so on.
     let theirs = row(&perftest, 9)?;
     let ours = row(&stride(place, &format!("{ours} lat"), flags, &options)?, 10)?;
     if theirs[..2] != ours[..2] {
@@ -159,7 +165,7 @@ fn delayed(place: &Place, theirs: &str, ours: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The percentiles that a tool prints, and the samples that they are of.
+/// The percentiles that a tool prints, and the samples behind them.
 struct Ranked {
     tool: &'static str,
     samples: Vec<f64>,
@@ -168,9 +174,10 @@ struct Ranked {
     p99_9: f64,
     extremes: [f64; 2],
     average: f64,
-    /// Of the average and the greatest it leaves out so many of the greatest.
+    /// The number of greatest samples that the tool excludes from the average and the maximum.
     left_out: usize,
-    /// How much a sample may differ from what is printed: that much, and this part of it.
+    /// The most by which a sample may differ from the printed figure: an absolute and a relative
+    /// part.
     digit: f64,
     part: f64,
 }
@@ -205,14 +212,15 @@ fn of_perftest(ended: &Ended) -> Result<Ranked, String> {
         p99_9: row[8],
         extremes: [row[2], row[3]],
         average: row[5],
-        // It never prints the greatest, and its average is without the one below, too.
+        // perftest never prints the greatest sample, and its average excludes the second greatest,
+        // too.
         left_out: 2,
         digit: 0.011,
         part: 1e-4,
     })
 }
 
-/// Samples are known to a part in a thousand, as buckets have it.
+/// Samples have a precision of one part in a thousand, because they are counted in buckets.
 fn of_stride(ended: &Ended, document: &str) -> Result<Ranked, String> {
     let row = row(ended, 10)?;
     let document: serde_json::Value = serde_json::from_str(document).map_err(|error| error.to_string())?;
@@ -245,7 +253,7 @@ impl Ranked {
         for (name, printed, quantile) in
             [("median", self.median, 0.5), ("99 %", self.p99, 0.99), ("99.9 %", self.p99_9, 0.999)]
         {
-            // The first sample has rank 1. One more or less is within what the tools' words allow.
+            // The first sample has rank 1. The tools' definitions leave the rank uncertain by one.
             let rank = quantile * count as f64;
             let near = (rank - 2.0).max(0.0) as usize..((rank + 2.0) as usize).min(count);
             let between = is(printed, printed.clamp(sorted[near.start], sorted[near.end - 1]));

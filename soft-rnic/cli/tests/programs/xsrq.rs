@@ -7,7 +7,7 @@ use crate::process::{Ended, LIMIT};
 
 const XSRQ: &str = "ibv_xsrq_pingpong";
 
-/// How many clients there are, and what all sides are told besides the device and the GID's index.
+/// The number of clients, and the flags of all sides, without the device and the GID's index.
 const CASES: [(usize, &str); 7] = [
     (1, "-n 300"),
     (1, "-n 300 -e"),
@@ -33,7 +33,7 @@ pub(crate) fn add(tests: &mut Vec<Test>) {
     }));
 }
 
-/// A server and its clients, all of which must come to a good end, and know one another.
+/// A server and its clients, which all succeed and print each other's addresses.
 fn serve(
     place: &Place,
     clients: usize,
@@ -57,7 +57,7 @@ fn serve(
     for side in ended.iter().chain([&server]) {
         went_well(side)?;
     }
-    // Everybody says who it is; each client's word is one of the server's.
+    // Each side prints its address; each client's address appears in the server's list.
     let (told, heard) = (addresses(&server, "local"), addresses(&server, "remote"));
     let known = ended.iter().all(|client| {
         let (own, others) = (addresses(client, "local"), addresses(client, "remote"));

@@ -7,7 +7,7 @@ use rdma_mummy_sys::types::{ibv_event_type, ibv_qp_type};
 
 use super::{Connection, HERE, Handshake, RETRIES, State, Switch, milliseconds, reason};
 use crate::cm::message::{Body, Ends, Message, REJ_DATA, REP_DATA, REQ_DATA, Req, Service, Side};
-use crate::cm::transport::Found;
+use crate::cm::transport::PortLocation;
 use crate::cm::types::{Data, Details, Ece, IdNumber, Kind, Parameters};
 
 /// How long a peer may take, as both sides say in the kernel.
@@ -64,7 +64,7 @@ impl Switch {
         let wait = milliseconds(life_time) * 2 + milliseconds(RESPONSE_TIMEOUT);
         self.ask_until_answered(number, Body::Req(req), wait, now);
         self.ask_for_peer(number, ends, now, false);
-        self.settle(now);
+        self.full_fence(now);
         Ok(())
     }
 
@@ -117,7 +117,7 @@ impl Switch {
     pub(super) fn ask_for_peer(&mut self, number: IdNumber, ends: Ends, now: Instant, fresh: bool) {
         let (space, port) = (ends.space, ends.destination.port());
         if self.ports.has(space, port) {
-            return self.peer_found(number, Found::Here, false, now);
+            return self.peer_found(number, PortLocation::ThisProcess, false, now);
         }
         let Ok(interval) = self.id(number).map(|id| id.connection.interval) else { return };
         if let Some(found) = self.transport.find_port(space, port, now + interval, number.0, fresh) {
@@ -126,20 +126,20 @@ impl Switch {
     }
 
     /// The answer to [`Transport::find_port`](crate::cm::transport::Transport::find_port).
-    pub(in crate::cm) fn found(&mut self, token: u64, found: Found, now: Instant) {
+    pub(in crate::cm) fn found(&mut self, token: u64, found: PortLocation, now: Instant) {
         let waits = self.id(IdNumber(token)).is_ok_and(|id| id.connection.peer.is_none());
         if waits && self.asked(IdNumber(token)).is_some() {
             self.peer_found(IdNumber(token), found, false, now);
-            self.settle(now);
+            self.full_fence(now);
         }
     }
 
-    fn peer_found(&mut self, number: IdNumber, found: Found, remembered: bool, now: Instant) {
+    fn peer_found(&mut self, number: IdNumber, found: PortLocation, remembered: bool, now: Instant) {
         let peer = match found {
-            Found::Here => HERE,
-            Found::Block(block) => block,
-            Found::Silent => return,
-            Found::Nobody => return self.nobody_there(number, now),
+            PortLocation::ThisProcess => HERE,
+            PortLocation::Block(block) => block,
+            PortLocation::Unresponsive => return,
+            PortLocation::Nobody => return self.nobody_there(number, now),
         };
         if let Ok(id) = self.id_mut(number) {
             id.connection.peer = Some(peer);
@@ -173,7 +173,7 @@ impl Switch {
             // The other side is not left waiting; if there is none, there is nothing to be said.
             let _ = self.reject(number, reason::CONSUMER_DEFINED, &[], now);
         }
-        self.settle(now);
+        self.full_fence(now);
         accepted
     }
 
@@ -223,7 +223,7 @@ impl Switch {
         let (id, _) = self.placed(number)?;
         if id.is_datagram() {
             self.refuse_datagrams(number, data)?;
-            self.settle(now);
+            self.full_fence(now);
             return Ok(());
         }
         let data = Data::try_from(data).ok().filter(|data| data.len() <= REJ_DATA).ok_or(libc::EINVAL)?;
@@ -238,7 +238,7 @@ impl Switch {
             }
             _ => return Err(libc::EINVAL),
         }
-        self.settle(now);
+        self.full_fence(now);
         Ok(())
     }
 
@@ -260,7 +260,7 @@ impl Switch {
             // Whatever else there is, there is nothing to end, and the kernel says so to nobody.
             _ => {}
         }
-        self.settle(now);
+        self.full_fence(now);
         Ok(())
     }
 

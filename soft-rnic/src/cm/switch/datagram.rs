@@ -30,7 +30,7 @@ impl Switch {
         let body = Body::SidrReq { ends, gid: path.sgid, data };
         self.ask_until_answered(number, body, milliseconds(RESPONSE_TIMEOUT), now);
         self.ask_for_peer(number, ends, now, false);
-        self.settle(now);
+        self.full_fence(now);
         Ok(())
     }
 

@@ -16,7 +16,7 @@ impl Switch {
             let _ = self.destroy_one(request);
         }
         let reported = self.destroy_one(number)?;
-        self.settle(now);
+        self.full_fence(now);
         Ok(reported)
     }
 
@@ -58,7 +58,7 @@ impl Switch {
             self.end(number);
             self.raise(number, Kind::DeviceRemoval, 0, Details::Nothing);
         }
-        self.settle(now);
+        self.full_fence(now);
     }
 
     /// Says to the other side of a connection that there is nobody any more.

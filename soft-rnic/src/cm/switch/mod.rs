@@ -351,7 +351,7 @@ impl Switch {
     }
 
     /// Hears what this process has said to itself, until it is silent. To be called after everything that may send.
-    fn settle(&mut self, now: Instant) {
+    fn full_fence(&mut self, now: Instant) {
         loop {
             if let Some((from, message)) = self.inbox.pop_front() {
                 self.receive(from, message, now);

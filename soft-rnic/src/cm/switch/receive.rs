@@ -40,7 +40,7 @@ impl Switch {
         match Message::decode(packet) {
             Some(message) => {
                 self.receive(peer, message, now);
-                self.settle(now);
+                self.full_fence(now);
             }
             None => {
                 log::debug!(
@@ -286,7 +286,7 @@ impl Switch {
     /// A process is gone, or cannot be reached: its ids end as if their program had destroyed them.
     pub(in crate::cm) fn gone(&mut self, peer: u16, now: Instant) {
         self.lose(peer, now);
-        self.settle(now);
+        self.full_fence(now);
     }
 
     pub(super) fn lose(&mut self, peer: u16, now: Instant) {

@@ -63,7 +63,7 @@ impl Switch {
             }
         }
         self.ask();
-        self.settle(now);
+        self.full_fence(now);
     }
 
     fn time_out(&mut self, number: IdNumber, now: Instant) {

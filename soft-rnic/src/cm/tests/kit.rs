@@ -11,7 +11,7 @@ use crate::cm::fabric::Fabric;
 use crate::cm::switch::{QueueNumber, Switch};
 use crate::cm::transport::{Alone, Transport};
 use crate::cm::types::{Data, Details, Ece, Event, IdNumber, Kind, Parameters, PortSpace};
-use crate::objects::setup::Setup;
+use crate::objects::setup::ProcessSetup;
 
 pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -25,7 +25,7 @@ pub(super) struct Host {
 
 pub(super) fn fabric() -> Fabric {
     crate::verbs::testing::table();
-    Fabric::new(&Setup::get().expect("a configuration").devices)
+    Fabric::new(&ProcessSetup::get().expect("a configuration").devices)
 }
 
 pub(super) fn address(text: &str) -> SocketAddr {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use super::kit::{Host, PATIENCE};
 use super::messages::any_message;
 use super::random::Random;
-use crate::cm::transport::{Found, Seat, Transport};
+use crate::cm::transport::{PortLease, PortLocation, Transport};
 use crate::cm::types::{Ece, Event, IdNumber, Kind, Parameters, PortSpace};
 
 const HOSTS: usize = 3;
@@ -58,7 +58,7 @@ impl Drop for TakenPort {
 }
 
 impl Transport for Wire {
-    fn take_port(&self, space: PortSpace, port: u16) -> Result<Seat, i32> {
+    fn take_port(&self, space: PortSpace, port: u16) -> Result<PortLease, i32> {
         let mut network = lock(&self.network);
         let port = if port == 0 {
             network.last_port = network.last_port.wrapping_add(1) | 0x8000;
@@ -70,13 +70,20 @@ impl Transport for Wire {
             return Err(libc::EADDRINUSE);
         }
         network.owners.insert((space, port), self.block);
-        Ok(Seat::new(port, TakenPort(Arc::clone(&self.network), (space, port))))
+        Ok(PortLease::new(port, TakenPort(Arc::clone(&self.network), (space, port))))
     }
 
-    fn find_port(&self, space: PortSpace, port: u16, _: Instant, token: u64, fresh: bool) -> Option<Found> {
+    fn find_port(
+        &self,
+        space: PortSpace,
+        port: u16,
+        _: Instant,
+        token: u64,
+        fresh: bool,
+    ) -> Option<PortLocation> {
         let mut known = self.known.lock().expect("no panic");
         if !fresh && let Some(block) = known.get(&(space, port)) {
-            return Some(Found::Block(*block));
+            return Some(PortLocation::Block(*block));
         }
         let mut network = lock(&self.network);
         if let Some(owner) = network.owners.get(&(space, port)) {
@@ -86,8 +93,12 @@ impl Transport for Wire {
         None
     }
 
-    fn send(&self, block: u16, letter: &[u8]) -> io::Result<()> {
-        lock(&self.network).packets.push_back(Packet { from: self.block, to: block, bytes: letter.to_vec() });
+    fn send(&self, block: u16, message: &[u8]) -> io::Result<()> {
+        lock(&self.network).packets.push_back(Packet {
+            from: self.block,
+            to: block,
+            bytes: message.to_vec(),
+        });
         Ok(())
     }
 
@@ -206,10 +217,10 @@ impl World {
         if let Some((block, token, space, port)) = question {
             let owner = lock(&self.network).owners.get(&(space, port)).copied();
             let found = match owner {
-                _ if self.random.chance(self.weather.loss) => Found::Silent,
-                Some(owner) if owner == block => Found::Here,
-                Some(owner) => Found::Block(owner),
-                None => Found::Nobody,
+                _ if self.random.chance(self.weather.loss) => PortLocation::Unresponsive,
+                Some(owner) if owner == block => PortLocation::ThisProcess,
+                Some(owner) => PortLocation::Block(owner),
+                None => PortLocation::Nobody,
             };
             let now = self.now;
             self.program(block).host.switch.found(token, found, now);

@@ -13,7 +13,7 @@ use rdma_mummy_sys::types::ibv_qp_type;
 
 use crate::cm::types::{Ece, Event, IdNumber, Kind, Parameters, PortSpace};
 use crate::cm::{Channel, Manager};
-use crate::node::Handler;
+use crate::node::NodeHandler;
 use crate::objects::rnic::Rnic;
 
 /// Longer than anything takes.

@@ -7,13 +7,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
-use super::super::message::{LETTER, Place, REPLY, Reply, Request, Welcome};
+use super::super::message::{CM_MESSAGE, ExportRange, REPLY, Reply, Request, Welcome};
 use super::super::numbers::{BLOCK_BITS, block_of};
 use super::process::assert_sleeping;
 use super::*;
 use crate::platform::memory::Memory;
 use crate::platform::socket::Received;
-use crate::shared::segment::{HEAP_AT, LENGTH, MAX_LINKS};
+use crate::shared::segment::{HEAP_AT, LENGTH, MAX_PEERS};
 
 fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").expect("proc").count()
@@ -31,11 +31,11 @@ fn send_all(socket: &Socket, packet: &[u8], files: &[BorrowedFd<'_>]) {
     let _ = rustix::net::sendmsg(socket, &[IoSlice::new(packet)], &mut control, flags);
 }
 
-fn name(process: &Process, qpn: u32) -> Vec<u8> {
+fn name(process: &TestNode, qpn: u32) -> Vec<u8> {
     process.node.state.socket_name(block_of(qpn).expect("a block"))
 }
 
-fn connect(process: &Process) -> Socket {
+fn connect(process: &TestNode) -> Socket {
     let mut socket = None;
     eventually("room to connect", || {
         socket = Socket::connect(&name(process, process.qpn)).ok();
@@ -50,21 +50,23 @@ fn hello() -> Vec<u8> {
 
 /// A packet that is wrong in some way, or right.
 fn packet(random: &mut Random) -> Vec<u8> {
-    let share = ShareId { index: random.next() as u32, epoch: random.next() as u32 };
-    let long = random.bytes(LETTER + 1);
+    let export = ExportId { index: random.next() as u32, epoch: random.next() as u32 };
+    let long = random.bytes(CM_MESSAGE + 1);
     let mut packet = match random.below(10) {
         0 => hello(),
         1 => Request::Hello { version: random.next(), process: [5; 16] }.encode(),
-        2 => Request::Share { share, write: true }.encode(),
-        3 => Request::Share { share: ShareId { index: 0, epoch: random.next() as u32 % 3 }, write: true }
-            .encode(),
-        4 => Request::Doorbell(Doorbell::Call { lane: random.next() as u16 }).encode(),
+        2 => Request::MapExport { export, write: true }.encode(),
+        3 => {
+            Request::MapExport { export: ExportId { index: 0, epoch: random.next() as u32 % 3 }, write: true }
+                .encode()
+        }
+        4 => Request::Doorbell(Doorbell::Call { transfer_slot: random.next() as u16 }).encode(),
         5 => Request::Doorbell(Doorbell::Cq(random.next() as u32)).encode(),
         6 => {
-            let letter = &long[..random.below(LETTER + 2)];
-            Request::Letter { from: random.below(1100) as u16, letter }.encode()
+            let message = &long[..random.below(CM_MESSAGE + 2)];
+            Request::CmMessage { from: random.below(1100) as u16, message }.encode()
         }
-        7 => Request::Amnesia { from: random.below(1100) as u16 }.encode(),
+        7 => Request::CmReset { from: random.below(1100) as u16 }.encode(),
         8 => {
             let len = random.below(100) + 1;
             random.bytes(len)
@@ -80,8 +82,8 @@ fn packet(random: &mut Random) -> Vec<u8> {
             packet.truncate(len);
         }
         1 => {
-            let place = random.below(packet.len());
-            packet[place] ^= random.next() as u8;
+            let range = random.below(packet.len());
+            packet[range] ^= random.next() as u8;
         }
         _ => {}
     }
@@ -89,8 +91,8 @@ fn packet(random: &mut Random) -> Vec<u8> {
 }
 
 /// Many who connect and say the wrong thing.
-pub(super) fn knock() {
-    let process = Process::new(&fabric());
+pub(super) fn pending() {
+    let process = TestNode::new(&fabric());
     let before = descriptors();
     let file = rustix::fs::memfd_create("gift", MemfdFlags::CLOEXEC).expect("a file");
     let mut random = Random(0x5eed);
@@ -101,24 +103,24 @@ pub(super) fn knock() {
             let files = vec![file.as_fd(); random.below(4)];
             send_all(&socket, &packet(&mut random), &files);
         }
-        // Some of them have become guests.
+        // Some of them have become attached peers.
         let _ = socket.send(&Request::Goodbye.encode());
         if round % 20 == 0 {
             kept.push(socket);
         }
     }
     // Those who say nothing are not waited for.
-    let friend = Process::new(&process.node.state.common.settings.fabric);
-    let link = friend.link(process.qpn);
-    link.ring(Doorbell::Qp(77));
-    process.expect(&Told::Qp(77));
-    drop((link, friend, kept, file));
+    let friend = TestNode::new(&process.node.state.common.settings.fabric);
+    let remote = friend.connect_to(process.qpn);
+    remote.ring(Doorbell::Qp(77));
+    process.expect(&HandlerCall::Qp(77));
+    drop((remote, friend, kept, file));
     eventually("nothing left open", || descriptors() == before);
-    eventually("nobody left", || process.node.state.seats.iter().count() == 0);
+    eventually("nobody left", || process.node.state.peer_ids.iter().count() == 0);
 }
 
-/// Becomes a guest.
-pub(super) fn enter(process: &Process) -> (Socket, Welcome) {
+/// Becomes an attached peer.
+pub(super) fn enter(process: &TestNode) -> (Socket, Welcome) {
     let socket = connect(process);
     socket.send(&hello()).expect("sent");
     let mut buffer = vec![0; REPLY];
@@ -134,7 +136,7 @@ pub(super) fn enter(process: &Process) -> (Socket, Welcome) {
 }
 
 /// Says hello to the owner of a queue pair, and what it got.
-pub(super) fn try_to_enter(process: &Process, qpn: u32) -> &'static str {
+pub(super) fn try_to_enter(process: &TestNode, qpn: u32) -> &'static str {
     let socket = Socket::connect(&name(process, qpn)).expect("a listener");
     let _ = socket.send(&hello());
     let mut received = Received::Nothing;
@@ -146,7 +148,7 @@ pub(super) fn try_to_enter(process: &Process, qpn: u32) -> &'static str {
 }
 
 /// Waits for a caller, and what it says.
-pub(super) fn bait(process: &Process) -> &'static str {
+pub(super) fn bait(process: &TestNode) -> &'static str {
     let owner = Owner::new(process);
     println!("\n@bait {}", owner.qpn);
     let caller = owner.accept();
@@ -158,48 +160,48 @@ pub(super) fn bait(process: &Process) -> &'static str {
     if matches!(received, Received::End) { "nothing was said" } else { "hello was said" }
 }
 
-/// A guest that asks and does not listen, until it does.
+/// A attached peer that asks and does not listen, until it does.
 pub(super) fn deaf_guest() {
-    let process = Process::new(&fabric());
-    let shares: Vec<_> = (0..3)
+    let process = TestNode::new(&fabric());
+    let exports: Vec<_> = (0..3)
         .map(|_| {
             process
                 .node
-                .shares()
+                .exports()
                 .add(Arc::new(Memory::create(c"shared", 4096).expect("memory")))
                 .expect("room")
         })
         .collect();
     let (socket, _) = enter(&process);
-    for share in &shares {
-        let ask = Request::Share { share: *share, write: false }.encode();
+    for export in &exports {
+        let ask = Request::MapExport { export: *export, write: false }.encode();
         socket.send(&ask).expect("room");
     }
-    let nothing = Request::Share { share: ShareId { index: 9, epoch: 9 }, write: false }.encode();
+    let nothing = Request::MapExport { export: ExportId { index: 9, epoch: 9 }, write: false }.encode();
     for _ in 0..3000 {
         eventually("heard", || socket.send(&nothing).is_ok());
     }
-    shares.iter().for_each(|share| process.node.shares().remove(*share));
+    exports.iter().for_each(|export| process.node.exports().remove(*export));
     assert_sleeping(std::process::id());
-    let mut untold = shares;
+    let mut untold = exports;
     let mut buffer = vec![0; REPLY];
-    eventually("told of all", || {
+    eventually("calls of all", || {
         if let Received::Packet(len, _) = socket.receive_with(&mut buffer)
-            && let Some(Reply::Gone { share }) = Reply::decode(&buffer[..len])
+            && let Some(Reply::ExportGone { export }) = Reply::decode(&buffer[..len])
         {
-            untold.retain(|left| *left != share);
+            untold.retain(|left| *left != export);
         }
         untold.is_empty()
     });
     assert_sleeping(std::process::id());
 }
 
-/// A guest that says the wrong things.
-pub(super) fn guest() {
-    let process = Process::new(&fabric());
+/// A attached peer that says the wrong things.
+pub(super) fn attached() {
+    let process = TestNode::new(&fabric());
     let memory = Arc::new(Memory::create(c"shared", 4096).expect("memory"));
-    let share = process.node.shares().add(memory).expect("room");
-    process.node.shares().note_access(share, true, true);
+    let export = process.node.exports().add(memory).expect("room");
+    process.node.exports().note_access(export, true, true);
     let before = descriptors();
     let (socket, welcome) = enter(&process);
     let mut buffer = vec![0; REPLY];
@@ -213,50 +215,50 @@ pub(super) fn guest() {
             let _ = socket.receive_with(&mut buffer);
         }
         // All of the segment is its to write.
-        process.node.segment().header().look_everywhere.store(1, crate::sync::Relaxed);
+        process.node.segment().header().check_everything.store(1, crate::sync::Relaxed);
     }
-    process.node.shares().remove(share);
-    // It is still a guest, and is heard.
+    process.node.exports().remove(export);
+    // It is still an attached peer, and is heard.
     eventually("room for a doorbell", || socket.send(&Doorbell::Qp(77).encode()).is_ok());
-    process.expect(&Told::Qp(77));
-    // This process lives: without a word its guest is only silent.
+    process.expect(&HandlerCall::Qp(77));
+    // This process lives: without a word its attached peer is only silent.
     eventually("room for a goodbye", || socket.send(&Request::Goodbye.encode()).is_ok());
     drop((socket, file));
-    process.expect(&Told::LinkGone(welcome.link));
+    process.expect(&HandlerCall::PeerDetached(welcome.peer_id));
     // The share had a descriptor of its own.
     eventually("nothing left open", || descriptors() == before - 1);
 }
 
-/// A guest whose connection manager says that it is another's, or nobody's.
+/// A attached peer whose connection manager says that it is another's, or nobody's.
 pub(super) fn impostor() {
-    let process = Process::new(&fabric());
-    let other = Process::new(&process.node.state.common.settings.fabric);
-    let block = |process: &Process| process.node.own_block().expect("a block");
+    let process = TestNode::new(&fabric());
+    let other = TestNode::new(&process.node.state.common.settings.fabric);
+    let block = |process: &TestNode| process.node.own_block().expect("a block");
     process.node.send_cm(block(&other), b"first").expect("it can be sent");
-    other.expect(&Told::Letter(block(&process), b"first".to_vec()));
+    other.expect(&HandlerCall::CmMessage(block(&process), b"first".to_vec()));
     let before = descriptors();
-    let say = |socket: &Socket, from, letter| {
-        socket.send(&Request::Letter { from, letter }.encode()).expect("room")
+    let say = |socket: &Socket, from, message| {
+        socket.send(&Request::CmMessage { from, message }.encode()).expect("room")
     };
     let (socket, _) = enter(&process);
     for from in [block(&other), block(&process)] {
         say(&socket, from, b"I am another");
-        socket.send(&Request::Amnesia { from }.encode()).expect("room");
+        socket.send(&Request::CmReset { from }.encode()).expect("room");
     }
     // What it says after that is heard: it may have a block that is not there any more.
     let nobody =
         (1..=LAST_BLOCK).rev().find(|of| ![block(&other), block(&process)].contains(of)).expect("a block");
     say(&socket, nobody, b"I am nobody");
-    process.expect_letters(&[Told::Letter(nobody, b"I am nobody".to_vec())]);
+    process.expect_cm_calls(&[HandlerCall::CmMessage(nobody, b"I am nobody".to_vec())]);
     say(&socket, block(&other), b"I am another");
-    socket.send(&Request::Amnesia { from: block(&other) }.encode()).expect("room");
-    socket.send(&Request::Amnesia { from: nobody }.encode()).expect("room");
-    process.expect_letters(&[Told::Gone(nobody)]);
+    socket.send(&Request::CmReset { from: block(&other) }.encode()).expect("room");
+    socket.send(&Request::CmReset { from: nobody }.encode()).expect("room");
+    process.expect_cm_calls(&[HandlerCall::Gone(nobody)]);
     other.node.send_cm(block(&process), b"I am myself").expect("it can be sent");
-    process.expect_letters(&[Told::Letter(block(&other), b"I am myself".to_vec())]);
+    process.expect_cm_calls(&[HandlerCall::CmMessage(block(&other), b"I am myself".to_vec())]);
     // When somebody has the block, it is not heard as that one any more.
     say(&socket, nobody, b"I am nobody");
-    process.expect_letters(&[Told::Letter(nobody, b"I am nobody".to_vec())]);
+    process.expect_cm_calls(&[HandlerCall::CmMessage(nobody, b"I am nobody".to_vec())]);
     let somebody = Owner {
         listener: Socket::listen(&process.node.state.socket_name(nobody)).expect("nobody has it"),
         qpn: u32::from(nobody) << BLOCK_BITS | 1,
@@ -265,15 +267,15 @@ pub(super) fn impostor() {
     let caller = somebody.accept();
     let segment = segment_file(LENGTH, SealFlags::SHRINK, LAYOUT_VERSION, MemfdFlags::CLOEXEC);
     send_all(&caller, &Reply::Welcome(good_welcome()).encode(), &[segment.as_fd()]);
-    process.expect_letters(&[Told::Gone(nobody)]);
+    process.expect_cm_calls(&[HandlerCall::Gone(nobody)]);
     say(&socket, nobody, b"I am nobody");
-    socket.send(&Request::Amnesia { from: nobody }.encode()).expect("room");
+    socket.send(&Request::CmReset { from: nobody }.encode()).expect("room");
     other.node.send_cm(block(&process), b"I am myself").expect("it can be sent");
-    process.expect_letters(&[Told::Letter(block(&other), b"I am myself".to_vec())]);
+    process.expect_cm_calls(&[HandlerCall::CmMessage(block(&other), b"I am myself".to_vec())]);
     drop((somebody, caller, segment));
-    process.expect_letters(&[Told::Gone(nobody)]);
+    process.expect_cm_calls(&[HandlerCall::Gone(nobody)]);
     say(&socket, nobody, b"I am nobody");
-    process.expect_letters(&[Told::Letter(nobody, b"I am nobody".to_vec())]);
+    process.expect_cm_calls(&[HandlerCall::CmMessage(nobody, b"I am nobody".to_vec())]);
     // One whose block's owner does not answer is heard all the same, in a while, or when it has much to say.
     let silent = Owner::new(&process);
     let silent_block = block_of(silent.qpn).expect("a block");
@@ -281,34 +283,34 @@ pub(super) fn impostor() {
         let (socket, _) = enter(&process);
         for _ in 0..count {
             eventually("room", || {
-                socket.send(&Request::Letter { from: silent_block, letter: b"x" }.encode()).is_ok()
+                socket.send(&Request::CmMessage { from: silent_block, message: b"x" }.encode()).is_ok()
             });
         }
-        process.expect_letters(&vec![Told::Letter(silent_block, b"x".to_vec()); count]);
+        process.expect_cm_calls(&vec![HandlerCall::CmMessage(silent_block, b"x".to_vec()); count]);
         socket.send(&Request::Goodbye.encode()).expect("room");
         drop(socket);
-        process.expect_letters(&[Told::Gone(silent_block)]);
+        process.expect_cm_calls(&[HandlerCall::Gone(silent_block)]);
     }
     socket.send(&Request::Goodbye.encode()).expect("room");
     drop((socket, silent));
-    process.expect_letters(&[Told::Gone(nobody)]);
+    process.expect_cm_calls(&[HandlerCall::Gone(nobody)]);
     // The way back of the one that was itself.
     eventually("nothing left open", || descriptors() <= before + 2);
 }
 
 /// Those who have a port and answer wrongly who they are.
 pub(super) fn false_doors() {
-    let process = Process::new(&fabric());
+    let process = TestNode::new(&fabric());
     let before = descriptors();
     let file = rustix::fs::memfd_create("gift", MemfdFlags::CLOEXEC).expect("a file");
     let mut random = Random(0xd00b);
     for round in 0..300 {
-        let port = ports::Port { space: 1, number: 1000 + round };
-        let door = Socket::listen(&port.name(&process.node.state.common.settings.fabric)).expect("free");
+        let port = ports::CmPort { space: 1, number: 1000 + round };
+        let listener = Socket::listen(&port.name(&process.node.state.common.settings.fabric)).expect("free");
         assert_eq!(process.node.find_port(1, port.number, Instant::now() + LONG, 7, false), None);
         let mut caller = None;
         eventually("asked", || {
-            caller = door.accept().ok();
+            caller = listener.accept().ok();
             caller.is_some()
         });
         let caller = caller.expect("asked");
@@ -332,8 +334,8 @@ pub(super) fn false_doors() {
             packet.clear();
         }
         drop(caller);
-        let found = if packet == good { Found::Block(block) } else { Found::Nobody };
-        assert_eq!(process.told.recv_timeout(LONG), Ok(Told::Found(7, found)), "{packet:?}");
+        let found = if packet == good { PortOwner::Block(block) } else { PortOwner::Nobody };
+        assert_eq!(process.calls.recv_timeout(LONG), Ok(HandlerCall::PortOwner(7, found)), "{packet:?}");
     }
     drop(file);
     eventually("nothing left open", || descriptors() == before);
@@ -351,7 +353,7 @@ fn segment_file(len: usize, seals: SealFlags, version: u64, flags: MemfdFlags) -
 fn good_welcome() -> Welcome {
     Welcome {
         process: random(),
-        link: 1,
+        peer_id: 1,
         ordinal: 0,
         call_area: HEAP_AT as u64,
         probe: HEAP_AT as u64 + 64,
@@ -368,7 +370,7 @@ struct Owner {
 
 impl Owner {
     /// Takes a block that nobody has, and that nobody has asked for yet: it is not asked for again so soon.
-    fn new(process: &Process) -> Self {
+    fn new(process: &TestNode) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         loop {
             let block = NEXT.fetch_add(1, Ordering::Relaxed) as u16;
@@ -389,25 +391,25 @@ impl Owner {
     }
 
     /// Is called, and answers this.
-    fn answer(process: &Process, packet: &[u8], files: &[BorrowedFd<'_>]) -> (Self, Socket, Reach) {
+    fn answer(process: &TestNode, packet: &[u8], files: &[BorrowedFd<'_>]) -> (Self, Socket, Reachability) {
         let owner = Self::new(process);
-        assert!(matches!(process.node.link_to(owner.qpn), Reach::Pending));
+        assert!(matches!(process.node.find_process(owner.qpn), Reachability::Pending));
         let caller = owner.accept();
         send_all(&caller, packet, files);
-        let reach = process.node.wait_link(owner.qpn, LONG);
+        let reach = process.node.wait_for_process(owner.qpn, LONG);
         (owner, caller, reach)
     }
 }
 
 /// Owners of blocks that give the wrong answer to a caller.
 pub(super) fn owner() {
-    let process = Process::new(&fabric());
+    let process = TestNode::new(&fabric());
     let before = descriptors();
     let good = segment_file(LENGTH, SealFlags::SHRINK, LAYOUT_VERSION, MemfdFlags::CLOEXEC);
     let reply = |welcome: Welcome| Reply::Welcome(welcome).encode();
     let refused = |what: &str, packet: &[u8], files: &[BorrowedFd<'_>]| {
         let (_owner, _caller, reach) = Owner::answer(&process, packet, files);
-        assert!(matches!(reach, Reach::Nobody), "{what}: {reach:?}");
+        assert!(matches!(reach, Reachability::Nobody), "{what}: {reach:?}");
     };
     refused("no segment", &reply(good_welcome()), &[]);
     for (what, file) in [
@@ -424,8 +426,8 @@ pub(super) fn owner() {
         refused(what, &reply(good_welcome()), &[file.as_fd()]);
     }
     for (what, welcome) in [
-        ("link 0", Welcome { link: 0, ..good_welcome() }),
-        ("no such link", Welcome { link: MAX_LINKS as u16, ..good_welcome() }),
+        ("remote 0", Welcome { peer_id: 0, ..good_welcome() }),
+        ("no such link", Welcome { peer_id: MAX_PEERS as u16, ..good_welcome() }),
         ("no such block", Welcome { ordinal: 8, ..good_welcome() }),
         ("calls in the tables", Welcome { call_area: 0, ..good_welcome() }),
         ("calls beyond the end", Welcome { call_area: LENGTH as u64 - 64, ..good_welcome() }),
@@ -440,12 +442,12 @@ pub(super) fn owner() {
     let mut random = Random(0xdecade);
     for _ in 0..150 {
         let mut packet = reply(good_welcome());
-        let place = random.below(packet.len());
+        let range = random.below(packet.len());
         match random.below(3) {
-            0 => packet.truncate(place.max(1)),
+            0 => packet.truncate(range.max(1)),
             // The magic number and the version.
-            1 => packet[1 + place % 16] ^= 1 << random.below(8),
-            _ => packet = random.bytes(place + 1),
+            1 => packet[1 + range % 16] ^= 1 << random.below(8),
+            _ => packet = random.bytes(range + 1),
         }
         let files = vec![good.as_fd(); random.below(4)];
         refused("garbage", &packet, &files);
@@ -456,64 +458,67 @@ pub(super) fn owner() {
 }
 
 /// One that begins well.
-fn lying_owner(process: &Process, welcome: &[u8], segment: &OwnedFd) {
+fn lying_owner(process: &TestNode, welcome: &[u8], segment: &OwnedFd) {
     // On a busy machine an answer may come too late.
     let answered =
         (0..5).find_map(|_| match Owner::answer(process, welcome, &[segment.as_fd(), segment.as_fd()]) {
-            (owner, caller, Reach::Ready(link)) => Some((owner, caller, link)),
+            (owner, caller, Reachability::Ready(remote)) => Some((owner, caller, remote)),
             _ => None,
         });
-    let (owner, caller, link) = answered.expect("a link");
-    assert!(link.vm().is_none(), "its memory is not where it says");
-    let share = ShareId { index: 3, epoch: 4 };
-    let lane = || process.node.lane(0);
-    let place = Place { base: 4096, len: 8192, offset: 0 };
-    let answer = |place, writable| Reply::Share { share, writable, place }.encode();
+    let (owner, caller, remote) = answered.expect("a remote");
+    assert!(remote.vm().is_none(), "its memory is not where it says");
+    let export = ExportId { index: 3, epoch: 4 };
+    let transfer_slot = || process.node.transfer_slot(0);
+    let range = ExportRange { base: 4096, len: 8192, offset: 0 };
+    let answer = |range, writable| Reply::Export { export, writable, range }.encode();
     let sealed = |len| segment_file(len, SealFlags::SHRINK, 0, MemfdFlags::CLOEXEC);
     let file = sealed(8192);
     // Nobody asked. The first timer may be called in a turn of the service thread that had begun before; in the next turn what
     // has come is heard before timers are called.
-    send_all(&caller, &answer(place, true), &[file.as_fd()]);
+    send_all(&caller, &answer(range, true), &[file.as_fd()]);
     for timer in [1, 2] {
         process.node.wake_at(Instant::now(), timer);
-        process.expect(&Told::Timer(timer));
+        process.expect(&HandlerCall::Timer(timer));
     }
     let mut wrong = vec![
-        (answer(Place { len: 8193, ..place }, true), sealed(8192)),
-        (answer(Place { len: u64::MAX, ..place }, true), sealed(8192)),
-        (answer(Place { len: 0, ..place }, true), sealed(8192)),
-        (answer(Place { offset: 4096, ..place }, true), sealed(8192)),
-        (answer(Place { offset: u64::MAX, ..place }, true), sealed(8192)),
-        (answer(Place { offset: 1, len: 4096, ..place }, true), sealed(8192)),
-        (answer(place, true), segment_file(8192, SealFlags::GROW, 0, MemfdFlags::CLOEXEC)),
+        (answer(ExportRange { len: 8193, ..range }, true), sealed(8192)),
+        (answer(ExportRange { len: u64::MAX, ..range }, true), sealed(8192)),
+        (answer(ExportRange { len: 0, ..range }, true), sealed(8192)),
+        (answer(ExportRange { offset: 4096, ..range }, true), sealed(8192)),
+        (answer(ExportRange { offset: u64::MAX, ..range }, true), sealed(8192)),
+        (answer(ExportRange { offset: 1, len: 4096, ..range }, true), sealed(8192)),
+        (answer(range, true), segment_file(8192, SealFlags::GROW, 0, MemfdFlags::CLOEXEC)),
         (
-            answer(place, true),
+            answer(range, true),
             segment_file(8192, SealFlags::SHRINK | SealFlags::WRITE, 0, MemfdFlags::CLOEXEC),
         ),
-        (answer(place, true), std::fs::File::open("/dev/zero").expect("a device").into()),
-        (Reply::Share { share: ShareId { epoch: 5, ..share }, writable: true, place }.encode(), sealed(8192)),
-        (answer(place, false), sealed(8192)),
-        (answer(place, true), file),
+        (answer(range, true), std::fs::File::open("/dev/zero").expect("a device").into()),
+        (
+            Reply::Export { export: ExportId { epoch: 5, ..export }, writable: true, range }.encode(),
+            sealed(8192),
+        ),
+        (answer(range, false), sealed(8192)),
+        (answer(range, true), file),
     ];
     // Huge pages may run out, which would be the end of who touches them. Not every system has them.
     if let Ok(huge) = rustix::fs::memfd_create("huge", MemfdFlags::HUGETLB | MemfdFlags::ALLOW_SEALING) {
         let _ = rustix::fs::ftruncate(&huge, 1 << 30);
         let _ = rustix::fs::fcntl_add_seals(&huge, SealFlags::SHRINK);
-        wrong.insert(0, (answer(place, true), huge));
+        wrong.insert(0, (answer(range, true), huge));
     }
     let last = wrong.len() - 1;
     let mut buffer = [0; 100];
     for (count, (packet, file)) in wrong.iter().enumerate() {
         eventually("asked", || {
-            assert!(link.share(&lane(), share, true).is_none(), "answer {count}");
+            assert!(remote.mapped_memory(&transfer_slot(), export, true).is_none(), "answer {count}");
             let Received::Packet(len, _) = caller.receive(&mut buffer) else { return false };
-            Request::decode(&buffer[..len]) == Some(Request::Share { share, write: true })
+            Request::decode(&buffer[..len]) == Some(Request::MapExport { export, write: true })
         });
         send_all(&caller, packet, &[file.as_fd(), file.as_fd()]);
         if count == last {
             // Until it is heard, the answer before may be taken for that to the last question: it is asked again then.
             eventually("mapped", || {
-                let mapped = link.share(&lane(), share, true).is_some();
+                let mapped = remote.mapped_memory(&transfer_slot(), export, true).is_some();
                 if !mapped && matches!(caller.receive(&mut buffer), Received::Packet(..)) {
                     send_all(&caller, packet, &[file.as_fd()]);
                 }
@@ -524,12 +529,12 @@ fn lying_owner(process: &Process, welcome: &[u8], segment: &OwnedFd) {
     let mut random = Random(0xfeed);
     let file = sealed(4096);
     for _ in 0..3000 {
-        let share = ShareId { index: random.next() as u32 % 8, epoch: random.next() as u32 % 8 };
-        let place = Place { base: random.next(), len: random.next(), offset: random.next() };
+        let export = ExportId { index: random.next() as u32 % 8, epoch: random.next() as u32 % 8 };
+        let range = ExportRange { base: random.next(), len: random.next(), offset: random.next() };
         let packet = match random.below(5) {
-            0 => Reply::Gone { share }.encode(),
-            1 => Reply::NoShare { share }.encode(),
-            2 => Reply::Share { share, writable: true, place }.encode(),
+            0 => Reply::ExportGone { export }.encode(),
+            1 => Reply::NoExport { export }.encode(),
+            2 => Reply::Export { export, writable: true, range }.encode(),
             3 => welcome.to_vec(),
             _ => {
                 let len = random.below(200) + 1;
@@ -538,7 +543,7 @@ fn lying_owner(process: &Process, welcome: &[u8], segment: &OwnedFd) {
         };
         send_all(&caller, &packet, &vec![file.as_fd(); random.below(4)]);
     }
-    assert!(link.alive());
+    assert!(remote.alive());
     drop((caller, owner));
-    process.expect(&Told::PeerLost(1));
+    process.expect(&HandlerCall::PeerLost(1));
 }

@@ -13,11 +13,11 @@ use loom::model::Builder;
 use loom::sync::Arc;
 use loom::thread::{self, JoinHandle};
 
-mod call;
 mod completion;
-mod gate;
+mod generation;
 mod limit;
 mod ring;
+mod rpc;
 mod slot;
 
 /// Places in a model where a thread may let the others go first.

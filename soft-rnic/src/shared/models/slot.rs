@@ -24,39 +24,39 @@ impl Receive {
         self.slot.post(lap, Room { bytes: lap, entries: 1, flags: 0 });
     }
 
-    /// A message from this link, if the slot can be had; dies after so many steps.
-    fn send(&self, link: u16, mut life: Life) -> bool {
+    /// A message from this peer_id, if the slot can be had; dies after so many steps.
+    fn send(&self, peer_id: u16, mut life: Life) -> bool {
         if !life.alive() {
             return false;
         }
-        let Some(claim) = self.slot.claim(link) else { return false };
+        let Some(claim) = self.slot.claim(peer_id) else { return false };
         if !life.alive() {
             return false;
         }
         assert_ne!(self.slot.room().bytes, 0);
-        self.memory.write(link.into());
-        life.alive() && self.slot.finish(claim, &Delivery { imm_data: link.into(), ..Delivery::default() })
+        self.memory.write(peer_id.into());
+        life.alive() && self.slot.finish(claim, &Delivery { imm_data: peer_id.into(), ..Delivery::default() })
     }
 
     /// A short message, beside a slot that stays unclaimed; dies after so many steps.
-    fn send_shortly(&self, link: u16, mut life: Life) -> bool {
+    fn send_shortly(&self, peer_id: u16, mut life: Life) -> bool {
         if !life.alive() {
             return false;
         }
         let Some(offer) = self.slot.offer() else { return false };
         assert_ne!(self.slot.room().bytes, 0);
-        self.memory.write(link.into());
-        let delivery = Delivery { imm_data: link.into(), ..Delivery::default() };
-        life.alive() && self.slot.fulfil(offer, link, &delivery)
+        self.memory.write(peer_id.into());
+        let delivery = Delivery { imm_data: peer_id.into(), ..Delivery::default() };
+        life.alive() && self.slot.fulfil(offer, peer_id, &delivery)
     }
 
-    /// What has come: the link that it came from.
+    /// What has come: the peer_id that it came from.
     fn receive(&self) -> Option<u64> {
-        let Holder::Done { link } = self.slot.holder() else { return None };
+        let Holder::Done { peer_id } = self.slot.holder() else { return None };
         let delivery = self.slot.delivery();
-        assert_eq!(delivery.imm_data, u32::from(link));
-        assert_eq!(self.memory.read(), u64::from(link));
-        Some(link.into())
+        assert_eq!(delivery.imm_data, u32::from(peer_id));
+        assert_eq!(self.memory.read(), u64::from(peer_id));
+        Some(peer_id.into())
     }
 }
 
@@ -66,7 +66,7 @@ const FOREVER: Life = Life(usize::MAX);
 fn two_peers_claim_and_one_has_it() {
     explore(|turns| {
         let receive = Receive::posted();
-        let peers = [1, 2].map(|link| spawn(&receive, move |receive| receive.send(link, FOREVER)));
+        let peers = [1, 2].map(|peer_id| spawn(&receive, move |receive| receive.send(peer_id, FOREVER)));
         turns.at(0);
         let came = receive.receive();
         turns.at(1);
@@ -83,7 +83,7 @@ fn two_peers_claim_and_one_has_it() {
 fn a_slot_lives_again() {
     explore(|turns| {
         let receive = Receive::posted();
-        let peers = [1, 2].map(|link| spawn(&receive, move |receive| receive.send(link, FOREVER)));
+        let peers = [1, 2].map(|peer_id| spawn(&receive, move |receive| receive.send(peer_id, FOREVER)));
         turns.at(0);
         let mut came = 0;
         if receive.receive().is_some() {
@@ -110,7 +110,7 @@ fn a_receive_is_taken_back_or_claimed() {
             receive.memory.write(9);
         }
         assert_ne!(taken, peer.join().unwrap());
-        assert_eq!(receive.slot.holder(), if taken { Holder::Free } else { Holder::Done { link: 1 } });
+        assert_eq!(receive.slot.holder(), if taken { Holder::Free } else { Holder::Done { peer_id: 1 } });
     });
 }
 
@@ -132,7 +132,7 @@ fn a_short_message_is_there_or_its_receive_is_taken_back() {
         let seen = receive.receive();
         let sent = peer.join().unwrap();
         assert!(sent || taken);
-        assert!(seen.is_none_or(|link| sent && link == 1));
+        assert!(seen.is_none_or(|peer_id| sent && peer_id == 1));
         assert_eq!(receive.receive(), sent.then_some(1));
         assert!(sent || receive.slot.holder() == Holder::Posted);
     });
@@ -212,22 +212,22 @@ impl Two {
     }
 
     /// Claims both, writes both, and finishes one after the other; dies after so many steps. How many it has finished.
-    fn send(&self, link: u16, mut life: Life) -> usize {
+    fn send(&self, peer_id: u16, mut life: Life) -> usize {
         let Self(receives) = self;
         let mut claims = Vec::new();
         for receive in receives {
             if !life.alive() {
                 return 0;
             }
-            claims.extend(receive.slot.claim(link));
+            claims.extend(receive.slot.claim(peer_id));
         }
         for receive in receives {
             if !life.alive() {
                 return 0;
             }
-            receive.memory.write(link.into());
+            receive.memory.write(peer_id.into());
         }
-        let delivery = Delivery { imm_data: link.into(), ..Delivery::default() };
+        let delivery = Delivery { imm_data: peer_id.into(), ..Delivery::default() };
         let finish = |(receive, claim): (&Receive, _)| life.alive() && receive.slot.finish(claim, &delivery);
         receives.iter().zip(claims).map(finish).take_while(|done| *done).count()
     }

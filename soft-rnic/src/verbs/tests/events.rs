@@ -6,7 +6,7 @@ use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::verbs;
 
 use crate::objects::completion::Cqe;
-use crate::objects::event::{Element, Event};
+use crate::objects::event::{Event, EventElement};
 use crate::verbs::completion_queue::cq_of;
 use crate::verbs::context::context_of;
 use crate::verbs::testing::{Opened, Sent, errno, table};
@@ -152,7 +152,7 @@ fn events_of_a_queue_on_its_way_out_are_not_given() {
     bench.push(success(1), false);
     // SAFETY: the queue is live; the context, too.
     let (cq, context) = unsafe { (Arc::clone(cq_of(bench.cq)), context_of(bench.opened.0)) };
-    let element = Element::Cq(Arc::clone(&cq));
+    let element = EventElement::Cq(Arc::clone(&cq));
     context.raise(Event { kind: ibv_event_type::IBV_EVENT_CQ_ERR, element });
     cq.set_handle(ptr::null_mut());
     assert_eq!(bench.event(), Err(libc::EAGAIN));

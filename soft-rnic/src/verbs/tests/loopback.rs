@@ -32,8 +32,8 @@ fn messages_go_both_ways() {
 
 /// The slot of a receive queue that peers see.
 fn slot<'a>(qp: *mut ibv_qp, index: u32) -> crate::shared::segment::Slot<'a> {
-    let (_, card) = inner(qp).entry().read().expect("it is published");
-    let slots = card.slots.check().expect("slots");
+    let (_, descriptor) = inner(qp).entry().read().expect("it is published");
+    let slots = descriptor.slots.check().expect("slots");
     inner(qp).rnic.node().segment().slot(&slots, index).expect("a slot")
 }
 
@@ -54,9 +54,9 @@ fn what_a_claim_has_held_up_is_flushed_when_it_ends() {
     // SAFETY: the queue is live.
     assert_eq!(unsafe { verbs::ibv_req_notify_cq(bench.cq, 0) }, 0);
     assert!(!bench.fired());
-    inner(other).link_gone(6);
+    inner(other).peer_detached(6);
     assert!(!bench.fired());
-    inner(other).link_gone(5);
+    inner(other).peer_detached(5);
     assert!(bench.fired());
     assert_eq!(bench.results(), [(1, FLUSHED), (2, FLUSHED), (3, FLUSHED)]);
     assert_eq!(waiting(&bench), 0);
@@ -78,7 +78,7 @@ fn completions_that_nobody_polls_take_up_no_room() {
         assert_eq!(waiting(&bench), 0);
     }
     let [one, other] = bench.pair(ibv_qp_type::IBV_QPT_RC);
-    (0..100).for_each(|link| inner(other).link_gone(link));
+    (0..100).for_each(|peer_id| inner(other).peer_detached(peer_id));
     assert_eq!(waiting(&bench), 0);
     assert_eq!(bench.receive(other, 1, 64), 0);
     assert_eq!(bench.send(one, 2, 8, |_| {}), 0);

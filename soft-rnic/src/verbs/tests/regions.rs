@@ -7,7 +7,7 @@ use rdma_mummy_sys::verbs;
 
 use crate::objects::context::Context;
 use crate::objects::region::index_of;
-use crate::shared::mark::Mark;
+use crate::shared::hazard::Hazard;
 use crate::verbs::context::context_of;
 use crate::verbs::testing::{Opened, errno, table};
 
@@ -73,26 +73,26 @@ fn a_region_is_found_by_its_key_until_it_is_deregistered() {
 
     let context = bench.context();
     let regions = context.rnic().regions();
-    let (region, pass, card) = regions.read(lkey).unwrap();
-    assert_eq!((card.base, card.iova, card.length), (addr.cast(), addr.addr() as u64, 100));
-    assert_eq!(card.access, (LOCAL_WRITE | REMOTE_READ) as u32);
-    assert!(region.holds(pass));
+    let (region, snapshot, descriptor) = regions.read(lkey).unwrap();
+    assert_eq!((descriptor.base, descriptor.iova, descriptor.length), (addr.cast(), addr.addr() as u64, 100));
+    assert_eq!(descriptor.access, (LOCAL_WRITE | REMOTE_READ) as u32);
+    assert!(region.is_current(snapshot));
     // With the pointer's own provenance.
     // SAFETY: the memory is the bench's.
-    unsafe { card.pointer(card.iova + 99, 1).unwrap().write(7) };
+    unsafe { descriptor.pointer(descriptor.iova + 99, 1).unwrap().write(7) };
     // SAFETY: as above.
     assert_eq!(unsafe { bench.memory.add(107).read() }, 7);
-    assert_eq!(card.pointer(card.iova + 100, 0), Some(bench.memory.wrapping_add(108)));
-    assert_eq!(card.pointer(card.iova + 100, 1), None);
-    assert_eq!(card.pointer(card.iova + 1, 100), None);
-    assert_eq!(card.pointer(card.iova - 1, 1), None);
-    assert_eq!(card.pointer(card.iova, u64::MAX), None);
+    assert_eq!(descriptor.pointer(descriptor.iova + 100, 0), Some(bench.memory.wrapping_add(108)));
+    assert_eq!(descriptor.pointer(descriptor.iova + 100, 1), None);
+    assert_eq!(descriptor.pointer(descriptor.iova + 1, 100), None);
+    assert_eq!(descriptor.pointer(descriptor.iova - 1, 1), None);
+    assert_eq!(descriptor.pointer(descriptor.iova, u64::MAX), None);
 
     let entry = context.rnic().node().segment().region(index_of(lkey)).unwrap();
     let (shared, told) = entry.read().unwrap();
     assert_eq!(u32::from(shared.label()), lkey & 0xff);
-    assert_eq!((told.iova, told.length, told.address), (card.iova, 100, card.iova));
-    assert_eq!((told.pd, told.access, told.share), (card.pd, card.access, 0));
+    assert_eq!((told.iova, told.length, told.address), (descriptor.iova, 100, descriptor.iova));
+    assert_eq!((told.pd, told.access, told.export), (descriptor.pd, descriptor.access, 0));
 
     // Not the next index, which a test beside this one may have.
     for wrong in [lkey ^ 1, lkey | 0x0800_0000, 0, u32::MAX] {
@@ -103,7 +103,7 @@ fn a_region_is_found_by_its_key_until_it_is_deregistered() {
     // SAFETY: the domain is live.
     assert_eq!(unsafe { (table().ibv_dealloc_pd)(bench.pd) }, libc::EBUSY);
     assert_eq!(bench.dereg(mr), 0);
-    assert!(regions.read(lkey).is_none() && entry.read().is_none() && !region.holds(pass));
+    assert!(regions.read(lkey).is_none() && entry.read().is_none() && !region.is_current(snapshot));
 }
 
 #[test]
@@ -162,16 +162,19 @@ fn an_address_may_be_chosen() {
     unsafe {
         let mr = verbs::ibv_reg_mr_iova(lib, bench.pd, addr, 64, iova, LOCAL_WRITE);
         let context = bench.context();
-        let (_, _, card) = context.rnic().regions().read((*mr).lkey).unwrap();
-        assert_eq!((card.iova, card.pointer(iova + 3, 1)), (iova, Some(bench.memory.wrapping_add(3))));
+        let (_, _, descriptor) = context.rnic().regions().read((*mr).lkey).unwrap();
+        assert_eq!(
+            (descriptor.iova, descriptor.pointer(iova + 3, 1)),
+            (iova, Some(bench.memory.wrapping_add(3)))
+        );
         assert_eq!((*mr).addr, addr);
         assert_eq!(bench.dereg(mr), 0);
         // Pages are what is translated, so the offset in one must be the same.
         assert!(verbs::ibv_reg_mr_iova(lib, bench.pd, addr, 64, iova + 8, LOCAL_WRITE).is_null());
         assert_eq!(errno(), libc::EINVAL);
         let mr = bench.reg(0, 64, LOCAL_WRITE | zero_based);
-        let (_, _, card) = context.rnic().regions().read((*mr).lkey).unwrap();
-        assert_eq!((card.iova, card.pointer(63, 1)), (0, Some(bench.memory.wrapping_add(63))));
+        let (_, _, descriptor) = context.rnic().regions().read((*mr).lkey).unwrap();
+        assert_eq!((descriptor.iova, descriptor.pointer(63, 1)), (0, Some(bench.memory.wrapping_add(63))));
         assert_eq!(bench.dereg(mr), 0);
     }
 }
@@ -189,20 +192,20 @@ fn a_region_can_be_changed_in_place() {
         let key = (*mr).lkey;
         let context = bench.context();
         let regions = context.rnic().regions();
-        let (region, pass, old) = regions.read(key).unwrap();
+        let (region, snapshot, old) = regions.read(key).unwrap();
         assert_eq!(rereg(mr, access, ptr::null_mut(), ptr::null_mut(), 0, LOCAL_WRITE | REMOTE_WRITE), 0);
-        assert!(!region.holds(pass));
-        let (_, _, card) = regions.read((*mr).lkey).unwrap();
-        assert_eq!((card.base, card.access), (old.base, (LOCAL_WRITE | REMOTE_WRITE) as u32));
+        assert!(!region.is_current(snapshot));
+        let (_, _, descriptor) = regions.read((*mr).lkey).unwrap();
+        assert_eq!((descriptor.base, descriptor.access), (old.base, (LOCAL_WRITE | REMOTE_WRITE) as u32));
         assert_eq!(rereg(mr, translation | pd, other_pd, new.cast(), 128, 0), 0);
-        let (_, _, card) = regions.read((*mr).lkey).unwrap();
-        assert_eq!((card.base, card.length, card.iova), (new, 128, new.addr() as u64));
-        assert_ne!(card.pd, old.pd);
+        let (_, _, descriptor) = regions.read((*mr).lkey).unwrap();
+        assert_eq!((descriptor.base, descriptor.length, descriptor.iova), (new, 128, new.addr() as u64));
+        assert_ne!(descriptor.pd, old.pd);
         assert_eq!(((*mr).pd, (*mr).addr, (*mr).length), (other_pd, new.cast(), 128));
         assert_eq!((table().ibv_dealloc_pd)(other_pd), libc::EBUSY);
 
         // What makes no sense changes nothing.
-        let same = |_: ()| regions.read((*mr).lkey).map(|(_, pass, card)| (pass, card));
+        let same = |_: ()| regions.read((*mr).lkey).map(|(_, snapshot, descriptor)| (snapshot, descriptor));
         let before = same(());
         for (flags, pd, addr, length, access, result) in [
             (8, ptr::null_mut(), ptr::null_mut(), 0, 0, -1),
@@ -229,11 +232,11 @@ fn a_region_that_is_touched_stays_closed_until_it_is_not() {
     // SAFETY: the regions are live.
     let (key, other) = unsafe { ((*first).lkey, (*second).lkey) };
     let context = bench.context();
-    // A queue pair of another test that has this lane waits.
-    let lane = context.rnic().node().lane(crate::shared::mark::LANES - 1);
-    let mark = context.rnic().node().local_mark(lane.index());
-    // By a queue pair that there cannot be: who destroys one waits for its marks, in other tests as well.
-    mark.publish(Mark::new(Mark::NO_REGION, index_of(key)));
+    // A queue pair of another test that has this transfer slot waits.
+    let transfer_slot = context.rnic().node().transfer_slot(crate::shared::hazard::TRANSFER_SLOTS - 1);
+    let hazard = context.rnic().node().local_hazard(transfer_slot.index());
+    // By a queue pair that there cannot be: who destroys one waits for its hazards, in other tests as well.
+    hazard.publish(Hazard::new(Hazard::NO_REGION, index_of(key)));
     assert_eq!(bench.dereg(first), libc::EBUSY);
     assert_eq!(errno(), libc::EBUSY);
     assert!(context.rnic().regions().read(key).is_none());
@@ -245,12 +248,12 @@ fn a_region_that_is_touched_stays_closed_until_it_is_not() {
     assert_ne!(unsafe { index_of((*third).lkey) }, index_of(key));
     assert_eq!(bench.dereg(third), 0);
     assert_eq!(bench.dereg(first), libc::EBUSY);
-    mark.clear();
-    drop(lane);
+    hazard.clear();
+    drop(transfer_slot);
     assert_eq!(bench.dereg(first), 0);
 }
 
-/// A transfer within this process marks every region, as its source lies in one and its destination in another. So who
+/// A transfer within this process publishes a hazard on every region, as its source lies in one and its destination in another. So who
 /// deregisters one waits for the transfers of all tests, and a thread that does not run for a moment fails none of them.
 #[test]
 #[cfg_attr(miri, ignore = "it takes time, of which Miri has its own")]
@@ -261,16 +264,16 @@ fn a_transfer_that_takes_its_time_is_waited_for() {
     let key = unsafe { (*mr).lkey };
     let context = bench.context();
     let rnic = context.rnic();
-    let lane = rnic.node().lane(crate::shared::mark::LANES - 2);
-    let mark = rnic.node().local_mark(lane.index());
-    mark.publish(Mark::new(Mark::NO_REGION, Mark::ANY_REGION));
+    let transfer_slot = rnic.node().transfer_slot(crate::shared::hazard::TRANSFER_SLOTS - 2);
+    let hazard = rnic.node().local_hazard(transfer_slot.index());
+    hazard.publish(Hazard::new(Hazard::NO_REGION, Hazard::ANY_REGION));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while rnic.regions().read(key).is_some() {
                 std::thread::yield_now();
             }
             std::thread::sleep(Duration::from_millis(100));
-            mark.clear();
+            hazard.clear();
         });
         assert_eq!(bench.dereg(mr), 0);
     });
@@ -308,13 +311,13 @@ fn memory_of_the_device_is_shareable() {
         let mr = register(bench.pd, buf, memory.byte_add(100), 4900, LOCAL_WRITE | REMOTE_WRITE);
         let context = bench.context();
         let entry = context.rnic().node().segment().region(index_of((*mr).rkey)).unwrap();
-        assert_ne!(entry.read().unwrap().1.share, 0);
+        assert_ne!(entry.read().unwrap().1.export, 0);
         assert!(register(bench.pd, buf, memory.byte_add(8000), 193, 0).is_null());
         assert_eq!(errno(), libc::EINVAL);
         // Plain registration finds it too.
         let plain = verbs::ibv_reg_mr(lib, bench.pd, memory, 8192, 0);
         let entry = context.rnic().node().segment().region(index_of((*plain).rkey)).unwrap();
-        assert_ne!(entry.read().unwrap().1.share, 0);
+        assert_ne!(entry.read().unwrap().1.export, 0);
         assert_eq!((bench.dereg(plain), bench.dereg(mr)), (0, 0));
         lib.ibv_free_buf.unwrap()(buf);
         assert!(lib.ibv_alloc_buf.unwrap()(bench.pd, 0, &raw mut buf).is_null());

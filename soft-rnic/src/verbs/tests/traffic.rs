@@ -181,17 +181,17 @@ fn datagrams_come_in_order_though_a_receive_comes_back() {
         all.map(|wc| wc.byte_len - 40).collect::<Vec<_>>()
     };
     let state = inner(other);
-    let slots = state.card().slots.check().expect("a receive queue");
-    const GUEST: u16 = 5;
+    let slots = state.descriptor().slots.check().expect("a receive queue");
+    const PEER_ID: u16 = 5;
     for dies in [false, true] {
         (0..4).for_each(|wr_id| assert_eq!(bench.receive(other, wr_id, 100), 0));
         let index = state.entry().cursor();
         let held = state.rnic.node().segment().slot(&slots, index).expect("a slot").header;
-        let claim = held.claim(GUEST).expect("it was posted");
+        let claim = held.claim(PEER_ID).expect("it was posted");
         send(8);
         send(16);
         if dies {
-            state.link_gone(GUEST);
+            state.peer_detached(PEER_ID);
         } else {
             state.entry().set_cursor(index);
             assert!(held.unclaim(claim));
@@ -204,12 +204,12 @@ fn datagrams_come_in_order_though_a_receive_comes_back() {
     assert_eq!(bench.receive(other, 1, 100), 0);
     let index = state.entry().cursor();
     let held = state.rnic.node().segment().slot(&slots, index).expect("a slot").header;
-    let claim = held.claim(GUEST).expect("it was posted");
+    let claim = held.claim(PEER_ID).expect("it was posted");
     assert!(held.finish(claim, &Delivery { eager: true, byte_len: 48, ..Delivery::default() }));
     assert_eq!(come(), []);
-    state.link_gone(GUEST);
+    state.peer_detached(PEER_ID);
     assert_eq!(come(), [8]);
-    state.link_gone(GUEST);
+    state.peer_detached(PEER_ID);
     assert_eq!(come(), []);
     [one, other].into_iter().for_each(destroy);
     // SAFETY: nobody uses it any more.

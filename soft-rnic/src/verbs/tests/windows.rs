@@ -97,15 +97,15 @@ fn send_with_inv(bench: &Bench, qp: *mut ibv_qp, wr_id: u64, key: u32) {
 /// An empty message takes the next receive and says that it has invalidated a key. Who maps the segment can say so.
 fn lie(qp: *mut ibv_qp, key: u32) {
     let state = inner(qp);
-    let (segment, card) = (state.rnic.node().segment(), state.card());
-    let slots = card.slots.check().expect("a receive queue");
+    let (segment, descriptor) = (state.rnic.node().segment(), state.descriptor());
+    let slots = descriptor.slots.check().expect("a receive queue");
     let index = state.entry().cursor() % slots.count();
     let slot = segment.slot(&slots, index).expect("a slot");
     let claim = slot.header.claim(0).expect("a receive");
     let wc_flags = ibv_wc_flags::IBV_WC_WITH_INV.0 as u8;
     assert!(slot.header.finish(claim, &Delivery { wc_flags, imm_data: key, ..Delivery::default() }));
     state.entry().set_cursor(slots.next(index));
-    segment.completion_queue(card.recv_cq).expect("a queue").announce(card.source, false);
+    segment.completion_queue(descriptor.recv_cq).expect("a queue").announce(descriptor.source, false);
 }
 
 /// The only completion: its status, and the key that it says was invalidated.

@@ -25,14 +25,14 @@ const RXE_VENDOR_ID: u32 = 0x00ff_ffff;
 const SOUND_READS: [(u32, u32); 1] = [(6, 1)];
 
 /// How long an answer holds: many connections at once ask for the same address, and looking through all devices opens each.
-const HOLDS: Duration = Duration::from_secs(1);
+const CACHE_LIFETIME: Duration = Duration::from_secs(1);
 
 /// A device that this process has opened, for all of its connections.
 ///
 /// It stays open as long as the process: pools are registered in its domain, and these outlive connections. One that has failed is
 /// [not used](Device::listen) for new connections, which open it anew.
 #[derive(Debug)]
-pub(crate) struct Device {
+pub(crate) struct RdmaDevice {
     name: String,
     context: DeviceContext,
     domain: ProtectionDomain,
@@ -40,8 +40,8 @@ pub(crate) struct Device {
     /// A software device may work only while it is polled.
     pub(super) is_soft: bool,
     /// The numbers of queue pairs that take nothing more of what they share with others.
-    done_sharing: Mutex<HashSet<u32>>,
-    pub(super) most: Most,
+    last_wqe_reached: Mutex<HashSet<u32>>,
+    pub(super) limits: DeviceLimits,
     /// A request can have immediate data.
     pub(super) has_immediate: bool,
     wants_long_frames: bool,
@@ -49,7 +49,7 @@ pub(crate) struct Device {
 
 /// What a device can do at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Most {
+pub(super) struct DeviceLimits {
     /// Completions of a completion queue.
     pub(super) completions: u32,
     /// Work requests of one of a queue pair's queues.
@@ -64,7 +64,7 @@ pub(super) struct Most {
     pub(super) reads_out: u8,
 }
 
-impl Device {
+impl RdmaDevice {
     /// The domain in which the memory of its connections is registered.
     pub(crate) fn domain(&self) -> &ProtectionDomain {
         &self.domain
@@ -89,20 +89,20 @@ impl Device {
         if !self.has_immediate {
             *features = features.without(Features::IMMEDIATE);
         }
-        limits.rd_atomic_in = limits.rd_atomic_in.min(self.most.reads_in);
-        limits.rd_atomic_out = limits.rd_atomic_out.min(self.most.reads_out);
+        limits.rd_atomic_in = limits.rd_atomic_in.min(self.limits.reads_in);
+        limits.rd_atomic_out = limits.rd_atomic_out.min(self.limits.reads_out);
     }
 
     /// Reads what the device has said without being asked, and tells it on. What the cached answers were taken from is seen to.
-    pub(crate) fn listen(&self) {
-        known().listen(self);
+    pub(crate) fn read_async_events(&self) {
+        cache().read_async_events(self);
     }
 
     /// Whether the device has said that this queue pair, which was stopped, takes no receive of those that it shares any more. It says
     /// so once, and this forgets it.
-    pub(super) fn is_done_sharing(&self, qp_number: u32) -> bool {
-        self.listen();
-        self.done_sharing.lock().unwrap_or_else(PoisonError::into_inner).remove(&qp_number)
+    pub(super) fn take_last_wqe_reached(&self, qp_number: u32) -> bool {
+        self.read_async_events();
+        self.last_wqe_reached.lock().unwrap_or_else(PoisonError::into_inner).remove(&qp_number)
     }
 
     fn open(context: DeviceContext) -> Result<Self, Unavailable> {
@@ -113,7 +113,7 @@ impl Device {
         let is_rxe = attr.vendor_id() == RXE_VENDOR_ID;
         let reads = if is_rxe && !kernel_has_sound_reads() { 0 } else { u8::MAX };
         let at_a_time = |count: i32| count.clamp(0, reads.into()) as u8;
-        let most = Most {
+        let limits = DeviceLimits {
             completions: u32::try_from(attr.max_cqe()).unwrap_or(0),
             work_requests: u32::try_from(attr.max_qp_wr()).unwrap_or(0),
             entries: u32::try_from(attr.max_sge()).unwrap_or(0),
@@ -129,8 +129,8 @@ impl Device {
             context,
             domain,
             events,
-            done_sharing: Mutex::default(),
-            most,
+            last_wqe_reached: Mutex::default(),
+            limits,
             has_immediate,
             // Its packets are the kernel's work, and so are its acknowledgements and its completions.
             wants_long_frames: is_rxe,
@@ -152,12 +152,12 @@ fn version(release: &str) -> Option<(u32, u32)> {
 
 /// A port of an open device, and the address that it is used under.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
-    pub(crate) device: Arc<Device>,
+pub(crate) struct DevicePort {
+    pub(crate) device: Arc<RdmaDevice>,
     pub(crate) path: LocalPath,
 }
 
-impl Place {
+impl DevicePort {
     /// The device and the port, and why these, in words.
     pub(crate) fn describe(&self) -> String {
         format!("{} port {}, {}", self.device.name, self.path.port_num(), self.path.reason())
@@ -166,7 +166,7 @@ impl Place {
 
 /// What somebody looks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Wanted {
+struct PortQuery {
     ip: IpAddr,
     /// The interface of a link-local address.
     scope: u32,
@@ -176,27 +176,27 @@ struct Wanted {
 
 /// An answer.
 #[derive(Debug)]
-struct Known {
-    wanted: Wanted,
-    place: Place,
+struct CachedPort {
+    query: PortQuery,
+    port: DevicePort,
     at: Instant,
 }
 
 #[derive(Debug)]
-struct AllKnown {
-    devices: Vec<Arc<Device>>,
-    places: Vec<Known>,
+struct DeviceCache {
+    devices: Vec<Arc<RdmaDevice>>,
+    ports: Vec<CachedPort>,
 }
 
-impl AllKnown {
-    fn listen_to_all(&mut self) {
+impl DeviceCache {
+    fn read_all_async_events(&mut self) {
         for device in self.devices.clone() {
-            self.listen(&device);
+            self.read_async_events(&device);
         }
     }
 
     /// Takes the device's events: after them an answer may be another, and a device that has failed is not used for new connections.
-    fn listen(&mut self, device: &Device) {
+    fn read_async_events(&mut self, device: &RdmaDevice) {
         let mut failed = false;
         loop {
             let event = match device.events.try_next() {
@@ -212,25 +212,25 @@ impl AllKnown {
             if let (AsyncEventType::QueuePairLastWqeReached, AsyncElement::QueuePair { qp_num }) =
                 (kind, element)
             {
-                device.done_sharing.lock().unwrap_or_else(PoisonError::into_inner).insert(qp_num);
+                device.last_wqe_reached.lock().unwrap_or_else(PoisonError::into_inner).insert(qp_num);
                 continue;
             }
             tracing::info!(device = device.name, event = %kind, ?element, "the device reports");
             failed |= kind == AsyncEventType::DeviceFatal;
             if !matches!(element, AsyncElement::QueuePair { .. }) {
-                self.places.retain(|known| !std::ptr::eq(&*known.place.device, device));
+                self.ports.retain(|cache| !std::ptr::eq(&*cache.port.device, device));
             }
         }
         if failed {
-            self.places.retain(|known| !std::ptr::eq(&*known.place.device, device));
-            self.devices.retain(|known| !std::ptr::eq(&**known, device));
+            self.ports.retain(|cache| !std::ptr::eq(&*cache.port.device, device));
+            self.devices.retain(|cache| !std::ptr::eq(&**cache, device));
             forget_pools_of(&device.domain);
         }
     }
 }
 
-fn known() -> MutexGuard<'static, AllKnown> {
-    static KNOWN: Mutex<AllKnown> = Mutex::new(AllKnown { devices: Vec::new(), places: Vec::new() });
+fn cache() -> MutexGuard<'static, DeviceCache> {
+    static KNOWN: Mutex<DeviceCache> = Mutex::new(DeviceCache { devices: Vec::new(), ports: Vec::new() });
     KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -240,62 +240,66 @@ pub(crate) fn find(
     local: SocketAddr,
     device: Option<&DeviceName>,
     gid_index: Option<u8>,
-) -> Result<Place, Unavailable> {
+) -> Result<DevicePort, Unavailable> {
     let scope = match local {
         SocketAddr::V6(local) => local.scope_id(),
         SocketAddr::V4(_) => 0,
     };
-    let wanted = Wanted { ip: local.ip().to_canonical(), scope, device: device.cloned(), gid_index };
+    let query = PortQuery { ip: local.ip().to_canonical(), scope, device: device.cloned(), gid_index };
     // Whoever comes meanwhile waits for the answer instead of looking as well.
-    let mut known = known();
-    known.listen_to_all();
-    known.places.retain(|known| known.at.elapsed() < HOLDS);
-    if let Some(known) = known.places.iter().find(|known| known.wanted == wanted) {
-        return Ok(known.place.clone());
+    let mut cache = cache();
+    cache.read_all_async_events();
+    cache.ports.retain(|cache| cache.at.elapsed() < CACHE_LIFETIME);
+    if let Some(cache) = cache.ports.iter().find(|cache| cache.query == query) {
+        return Ok(cache.port.clone());
     }
     let list = DeviceList::new()?;
-    let place = match device {
-        Some(name) => named(&mut known.devices, &list, name, gid_index),
-        None => by_address(&mut known.devices, &list, local, gid_index),
+    let port = match device {
+        Some(name) => port_by_name(&mut cache.devices, &list, name, gid_index),
+        None => port_by_address(&mut cache.devices, &list, local, gid_index),
     }?;
-    known.places.push(Known { wanted, place: place.clone(), at: Instant::now() });
-    Ok(place)
+    cache.ports.push(CachedPort { query, port: port.clone(), at: Instant::now() });
+    Ok(port)
 }
 
-fn named(
-    devices: &mut Vec<Arc<Device>>,
+fn port_by_name(
+    devices: &mut Vec<Arc<RdmaDevice>>,
     list: &DeviceList,
     name: &DeviceName,
     gid_index: Option<u8>,
-) -> Result<Place, Unavailable> {
-    let device = opened(devices, list, &name.name)?;
+) -> Result<DevicePort, Unavailable> {
+    let device = open_once(devices, list, &name.name)?;
     let path = match name.port {
         Some(port) => LocalPath::choose(&device.context, port, gid_index)?,
         None => first_active(&device.context, gid_index)?,
     };
-    Ok(Place { device, path })
+    Ok(DevicePort { device, path })
 }
 
 /// The device of this name, opened once.
-fn opened(devices: &mut Vec<Arc<Device>>, list: &DeviceList, name: &str) -> Result<Arc<Device>, Unavailable> {
+fn open_once(
+    devices: &mut Vec<Arc<RdmaDevice>>,
+    list: &DeviceList,
+    name: &str,
+) -> Result<Arc<RdmaDevice>, Unavailable> {
     let listed = list.find(name)?;
     if let Some(device) = devices.iter().find(|device| device.name == name) {
         return Ok(Arc::clone(device));
     }
-    let opened = listed.open();
-    kept(devices, opened.map_err(|error| Unavailable::new(Cause::Resources, error.to_string()))?)
+    let open_once = listed.open();
+    keep_open(devices, open_once.map_err(|error| Unavailable::new(Cause::Resources, error.to_string()))?)
 }
 
 /// The device that the connection manager has named. A pool is registered in one domain, so it is not the manager's own handle of it that
 /// queue pairs are made of.
-pub(crate) fn named_device(name: &str) -> Result<Arc<Device>, Unavailable> {
-    let mut known = known();
-    known.listen_to_all();
-    if let Some(device) = known.devices.iter().find(|device| device.name == name) {
+pub(crate) fn named_device(name: &str) -> Result<Arc<RdmaDevice>, Unavailable> {
+    let mut cache = cache();
+    cache.read_all_async_events();
+    if let Some(device) = cache.devices.iter().find(|device| device.name == name) {
         return Ok(Arc::clone(device));
     }
     let list = DeviceList::new()?;
-    opened(&mut known.devices, &list, name)
+    open_once(&mut cache.devices, &list, name)
 }
 
 /// The first port that can be used; if there is none, what is wrong with the first.
@@ -308,27 +312,30 @@ fn first_active(context: &DeviceContext, gid_index: Option<u8>) -> Result<LocalP
     (2..=ports).find_map(|port| LocalPath::choose(context, port, gid_index).ok()).ok_or_else(|| first.into())
 }
 
-fn by_address(
-    devices: &mut Vec<Arc<Device>>,
+fn port_by_address(
+    devices: &mut Vec<Arc<RdmaDevice>>,
     list: &DeviceList,
     local: SocketAddr,
     gid_index: Option<u8>,
-) -> Result<Place, Unavailable> {
+) -> Result<DevicePort, Unavailable> {
     let (context, path) = list.open_by_address(local)?;
     let device = match devices.iter().find(|device| device.name == context.name()) {
         // The context that was opened to look is closed again.
         Some(device) => Arc::clone(device),
-        None => kept(devices, context)?,
+        None => keep_open(devices, context)?,
     };
     let path = match gid_index {
         Some(_) => LocalPath::choose(&device.context, path.port_num(), gid_index)?,
         None => path,
     };
-    Ok(Place { device, path })
+    Ok(DevicePort { device, path })
 }
 
-fn kept(devices: &mut Vec<Arc<Device>>, context: DeviceContext) -> Result<Arc<Device>, Unavailable> {
-    let device = Arc::new(Device::open(context)?);
+fn keep_open(
+    devices: &mut Vec<Arc<RdmaDevice>>,
+    context: DeviceContext,
+) -> Result<Arc<RdmaDevice>, Unavailable> {
+    let device = Arc::new(RdmaDevice::open(context)?);
     devices.push(Arc::clone(&device));
     Ok(device)
 }

@@ -1,40 +1,40 @@
 //! Frames over a reliable connected queue pair.
 //!
 //! - [`device`] finds the device, the port and the address for a socket; a device is opened once a process.
-//! - [`pair`] is a queue pair, and what was posted to it; [`hub`] is where completions come from, for one pair or for all of a worker's.
-//!   With it may be a receive queue that they share: [`shelf`] is that queue, a [`Ledger`](crate::protocol::Ledger) says who may use how much of it.
+//! - [`queue_pair`] is a queue pair, and what was posted to it; [`cq_dispatcher`] is where completions come from, for one pair or for all of a worker's.
+//!   With it may be a receive queue that they share: [`shared_recv_queue`] is that queue, a [`Ledger`](crate::protocol::Ledger) says who may use how much of it.
 //! - [`path`] makes one, connects it, and proves that data comes through it: what the handshake asks for.
-//! - [`managed`] does the same for a connection of the connection manager's.
-//! - [`anchor`] is what a connection began with, and keeps: its end is the peer's end.
-//! - [`link`] turns what the protocol gives into work requests, and completions into what the protocol takes; [`request`] is such a request.
+//! - [`cm_queue_pair`] does the same for a connection of the connection manager's.
+//! - [`control_channel`] is what a connection began with, and keeps: its end is the peer's end.
+//! - [`driver`] turns what the protocol gives into work requests, and completions into what the protocol takes; [`request`] is such a request.
 //!
 //! # Memory
 //!
 //! One rule keeps the device from memory that belongs to somebody else: a block that a request names, or a share of it, is moved into the
-//! [`pair`]'s queues before the request is posted, and comes out of them only when the request's own completion, or a later one of the same queue,
+//! [`queue_pair`]'s queues before the request is posted, and comes out of them only when the request's own completion, or a later one of the same queue,
 //! has been polled. Where that never comes the block is forgotten, not freed. A block that several requests send has a
-//! [`Share`](crate::protocol::Share) for each, and as long as there is one the block is there, and nobody writes to it.
+//! [`BlockShare`](crate::protocol::Share) for each, and as long as there is one the block is there, and nobody writes to it.
 
-mod anchor;
+mod cm_queue_pair;
+mod control_channel;
+mod cq_dispatcher;
 mod device;
-mod hub;
-mod link;
-mod managed;
-mod number;
-mod pair;
+mod driver;
 mod path;
 mod pooled;
+mod queue_pair;
 mod request;
-mod shelf;
+mod shared_recv_queue;
 #[cfg(test)]
 mod tests;
+mod wr_id;
 
-pub(crate) use anchor::Line;
-pub(crate) use device::{Device, find, named_device};
-pub(crate) use hub::{Completed, Desk, Seat};
-pub(crate) use link::Rc;
-pub(crate) use managed::Managed;
-pub(crate) use path::{Parameters, Path};
+pub(crate) use cm_queue_pair::CmQueuePair;
+pub(crate) use control_channel::CmChannel;
+pub(crate) use cq_dispatcher::{CqSlot, WorkCompletion, WorkerCq};
+pub(crate) use device::{RdmaDevice, find, named_device};
+pub(crate) use driver::RcDriver;
+pub(crate) use path::{QpParameters, RcPath};
 
 use crate::protocol::Block;
 

@@ -8,15 +8,15 @@ use mio::{Registry, Token};
 
 use sideway::ibverbs::AccessFlags;
 use sideway::ibverbs::address::Gid;
-use sideway::ibverbs::connect::{ConnectError, ConnectOptions, Endpoint as Reached, LocalPath, connect};
+use sideway::ibverbs::connect::{ConnectError, ConnectOptions, Endpoint as QpEndpoint, LocalPath, connect};
 use sideway::ibverbs::port::{LinkLayer, Mtu};
 use sideway::ibverbs::queue_pair::{PostSendGuard, QueuePair, WorkRequestFlags};
 
 use super::DeviceBlock;
-use super::device::Place;
-use super::hub::{Completed, Seat, What};
-use super::number::{self, Request};
-use super::pair::Kept;
+use super::cq_dispatcher::{CompletedRequest, CqSlot, WorkCompletion};
+use super::device::DevicePort;
+use super::queue_pair::QueuePairOwner;
+use super::wr_id::{self, WrId};
 use crate::builder::Config;
 use crate::handshake::{Agreed, Attempt, Cause, DataPath, Unavailable};
 use crate::protocol::Blocks;
@@ -24,7 +24,7 @@ use crate::wire::{self, Endpoint, Probe, Role, device_hash};
 
 /// What a queue pair is made and connected with.
 #[derive(Clone, Debug)]
-pub(crate) struct Parameters {
+pub(crate) struct QpParameters {
     pub(crate) slot_size: u32,
     pub(crate) rx_slots: u32,
     /// Receives beside those, for a handshake that goes over the queue pair.
@@ -47,7 +47,7 @@ pub(crate) struct Parameters {
     pub(crate) min_rnr_timer: u8,
 }
 
-impl Parameters {
+impl QpParameters {
     pub(crate) fn of(config: &Config) -> Self {
         Self {
             slot_size: config.slot_size,
@@ -69,61 +69,61 @@ impl Parameters {
     }
 }
 
-/// A queue pair on its way to a [`link`](super::link::Rc).
-pub(crate) struct Path<P: Blocks<Block: DeviceBlock>> {
-    place: Place,
-    parameters: Parameters,
+/// A queue pair on its way to a [`driver`](super::driver::RcDriver).
+pub(crate) struct RcPath<P: Blocks<Block: DeviceBlock>> {
+    port: DevicePort,
+    parameters: QpParameters,
     blocks: P,
     /// Where it is to complete, if a worker makes it.
-    seat: Option<Seat<P::Block>>,
-    made: Option<Made<P::Block>>,
+    slot: Option<CqSlot<P::Block>>,
+    prepared: Option<PreparedPair<P::Block>>,
 }
 
-struct Made<B: DeviceBlock> {
-    pair: Kept<B>,
-    trial: Trial,
+struct PreparedPair<B: DeviceBlock> {
+    pair: QueuePairOwner<B>,
+    probe: PathProbe,
     /// What the peer was told.
-    own: Reached,
+    own: QpEndpoint,
     /// What has come of the connection itself: the peer may know before this side that the path works.
-    early: Vec<Completed<B>>,
+    early: Vec<WorkCompletion<B>>,
     /// Receives that the peer knows of when it begins.
     first: usize,
 }
 
 /// A pair that works, and what there is of its connection.
-pub(super) struct Proved<B: DeviceBlock> {
-    pub(super) pair: Kept<B>,
-    pub(super) early: Early<B>,
+pub(super) struct ProvenPath<B: DeviceBlock> {
+    pub(super) pair: QueuePairOwner<B>,
+    pub(super) early: EarlyCompletions<B>,
 }
 
 /// What there is of a connection when its handshake is done.
-pub(super) struct Early<B> {
+pub(super) struct EarlyCompletions<B> {
     /// Receives that were granted.
     pub(super) first: usize,
     /// What has completed since, and is out of the pair's queues.
-    pub(super) completed: Vec<Completed<B>>,
+    pub(super) completed: Vec<WorkCompletion<B>>,
 }
 
 /// How far the path is tried.
-struct Trial {
+struct PathProbe {
     attempt: Attempt,
     /// This side's probe was sent; the pair knows whether it was acknowledged.
     sent: bool,
     /// The peer's probe has come.
-    heard: bool,
+    received: bool,
     /// It does not work.
     failed: Option<Unavailable>,
 }
 
-impl<P: Blocks<Block: DeviceBlock>> Path<P> {
+impl<P: Blocks<Block: DeviceBlock>> RcPath<P> {
     /// Nothing is made yet. The blocks are registered in the domain of the place's device.
-    pub(crate) fn new(place: Place, parameters: Parameters, blocks: P) -> Self {
-        Self { place, parameters, blocks, seat: None, made: None }
+    pub(crate) fn new(port: DevicePort, parameters: QpParameters, blocks: P) -> Self {
+        Self { port, parameters, blocks, slot: None, prepared: None }
     }
 
     /// The same, to complete where a worker hears of it, if there is room.
-    pub(crate) fn at(self, seat: Option<Seat<P::Block>>) -> Self {
-        Self { seat, ..self }
+    pub(crate) fn at(self, slot: Option<CqSlot<P::Block>>) -> Self {
+        Self { slot, ..self }
     }
 
     /// Where its blocks come from.
@@ -135,59 +135,61 @@ impl<P: Blocks<Block: DeviceBlock>> Path<P> {
         self.parameters.slot_size as usize
     }
 
-    /// As [`Kept::watch`].
+    /// As [`QueuePairOwner::watch`].
     pub(crate) fn watch(&mut self, registry: &Registry, token: Token) -> io::Result<bool> {
-        self.made.as_mut().map_or(Ok(false), |made| made.pair.watch(registry, token))
+        self.prepared.as_mut().map_or(Ok(false), |prepared| prepared.pair.watch(registry, token))
     }
 
-    /// As [`Kept::unwatch`].
+    /// As [`QueuePairOwner::unwatch`].
     pub(crate) fn unwatch(&mut self, registry: &Registry) -> io::Result<()> {
-        self.made.as_mut().map_or(Ok(()), |made| made.pair.unwatch(registry))
+        self.prepared.as_mut().map_or(Ok(()), |prepared| prepared.pair.unwatch(registry))
     }
 
     /// Something has completed, and a worker hands it on.
-    pub(crate) fn completed(&mut self, completed: Completed<P::Block>) {
-        if let Some(made) = &mut self.made {
-            made.completed(completed);
+    pub(crate) fn completed(&mut self, completed: WorkCompletion<P::Block>) {
+        if let Some(prepared) = &mut self.prepared {
+            prepared.completed(completed);
         }
     }
 
     /// The worker's completion queue is of no use any more.
-    pub(crate) fn cut_off(&mut self, error: &io::Error) {
-        if let Some(Made { trial, pair, .. }) = &mut self.made
-            && pair.own_hub().is_none()
+    pub(crate) fn completion_queue_failed(&mut self, error: &io::Error) {
+        if let Some(PreparedPair { probe, pair, .. }) = &mut self.prepared
+            && pair.own_dispatcher().is_none()
         {
-            trial.failed = Some(failed(error));
+            probe.failed = Some(failed(error));
         }
     }
 
     /// What has proved to work, and what has come of the connection meanwhile.
-    pub(super) fn into_proved(self) -> Option<Proved<P::Block>> {
-        self.made
-            .map(|Made { pair, early, first, .. }| Proved { pair, early: Early { completed: early, first } })
+    pub(super) fn into_proved(self) -> Option<ProvenPath<P::Block>> {
+        self.prepared.map(|PreparedPair { pair, early, first, .. }| ProvenPath {
+            pair,
+            early: EarlyCompletions { completed: early, first },
+        })
     }
 
     /// Whether something of the connection itself has come.
     #[cfg(test)]
     pub(super) fn has_early(&self) -> bool {
-        self.made.as_ref().is_some_and(|made| !made.early.is_empty())
+        self.prepared.as_ref().is_some_and(|prepared| !prepared.early.is_empty())
     }
 
     fn mtu(&self) -> Mtu {
         let wanted = self.parameters.path_mtu.and_then(|bytes| Mtu::from_bytes(bytes.into()));
-        wanted.map_or(self.place.path.mtu(), |wanted| wanted.min(self.place.path.mtu()))
+        wanted.map_or(self.port.path.mtu(), |wanted| wanted.min(self.port.path.mtu()))
     }
 }
 
-impl<P: Blocks<Block: DeviceBlock>> DataPath for Path<P> {
+impl<P: Blocks<Block: DeviceBlock>> DataPath for RcPath<P> {
     fn prepare(&mut self, attempt: Attempt) -> Result<Endpoint, Unavailable> {
-        let Place { device, .. } = &self.place;
-        let pair = Kept::new(device, &self.place.describe(), &self.parameters, self.seat.as_ref())?;
+        let DevicePort { device, .. } = &self.port;
+        let pair = QueuePairOwner::new(device, &self.port.describe(), &self.parameters, self.slot.as_ref())?;
         let random =
             getrandom::u32().map_err(|error| Unavailable::new(Cause::Resources, error.to_string()))?;
-        let own = Reached::new(&pair.qp, &self.place.path, random);
-        let path = &self.place.path;
-        let told = Endpoint {
+        let own = QpEndpoint::new(&pair.qp, &self.port.path, random);
+        let path = &self.port.path;
+        let endpoint = Endpoint {
             qp_num: own.qp_number,
             psn: own.packet_seq_num,
             gid: path.gid().unwrap_or(Gid::ZERO).raw,
@@ -196,19 +198,19 @@ impl<P: Blocks<Block: DeviceBlock>> DataPath for Path<P> {
             link_layer: link_layer(path),
             service_level: self.parameters.service_level,
             traffic_class: self.parameters.traffic_class,
-            device: device_hash(self.place.device.name()),
+            device: device_hash(self.port.device.name()),
         };
-        let trial = Trial { attempt, sent: false, heard: false, failed: None };
-        self.made = Some(Made { pair, trial, own, early: Vec::new(), first: 0 });
-        Ok(told)
+        let probe = PathProbe { attempt, sent: false, received: false, failed: None };
+        self.prepared = Some(PreparedPair { pair, probe, own, early: Vec::new(), first: 0 });
+        Ok(endpoint)
     }
 
     fn connect(&mut self, peer: &Endpoint, agreed: &Agreed) -> Result<(), Unavailable> {
         let (mtu, parameters) = (self.mtu(), &self.parameters);
-        let made =
-            self.made.as_mut().ok_or_else(|| Unavailable::new(Cause::Connect, "nothing was prepared"))?;
+        let prepared =
+            self.prepared.as_mut().ok_or_else(|| Unavailable::new(Cause::Connect, "nothing was prepared"))?;
         let gid = Gid { raw: peer.gid };
-        let remote = Reached {
+        let remote = QpEndpoint {
             qp_number: peer.qp_num,
             packet_seq_num: peer.psn,
             lid: peer.lid,
@@ -232,21 +234,21 @@ impl<P: Blocks<Block: DeviceBlock>> DataPath for Path<P> {
             ..ConnectOptions::default()
         };
         // From now on it may take what others share with it.
-        made.begin_with(agreed.first_slots.0)?;
-        let connection = connect(&mut made.pair.qp, &self.place.path, &made.own, &remote, &options)?;
-        made.fill(&mut self.blocks, parameters)?;
+        prepared.reserve_first(agreed.first_slots.0)?;
+        let connection = connect(&mut prepared.pair.qp, &self.port.path, &prepared.own, &remote, &options)?;
+        prepared.fill(&mut self.blocks, parameters)?;
         tracing::debug!(
-            place = made.pair.whence, qp = made.own.qp_number, peer = peer.qp_num, %connection,
-            inline = made.pair.heads.inline, "queue pair connected"
+            port = prepared.pair.origin, qp = prepared.own.qp_number, peer = peer.qp_num, %connection,
+            inline = prepared.pair.heads.inline, "queue pair connected"
         );
         Ok(())
     }
 
     fn probe(&mut self, _: Instant) -> Poll<Result<(), Unavailable>> {
-        let Some(made) = self.made.as_mut() else {
+        let Some(prepared) = self.prepared.as_mut() else {
             return Poll::Ready(Err(Unavailable::new(Cause::ProbeFailed, "nothing was prepared")));
         };
-        match made.probe(&mut self.blocks, &self.parameters) {
+        match prepared.probe(&mut self.blocks, &self.parameters) {
             Ok(true) => Poll::Ready(Ok(())),
             Ok(false) => Poll::Pending,
             Err(error) => Poll::Ready(Err(error)),
@@ -254,11 +256,11 @@ impl<P: Blocks<Block: DeviceBlock>> DataPath for Path<P> {
     }
 }
 
-impl<B: DeviceBlock> Made<B> {
+impl<B: DeviceBlock> PreparedPair<B> {
     /// Sees that there is room for the receives that the peer will know of.
-    fn begin_with(&mut self, first: u32) -> Result<(), Unavailable> {
+    fn reserve_first(&mut self, first: u32) -> Result<(), Unavailable> {
         self.first = first as usize;
-        self.pair.admit(first).map_err(|size| {
+        self.pair.reserve_receives(first).map_err(|size| {
             let words = format!(
                 "the shared receive queue of {size} has no room for another connection's {first} receives; raise srq_size"
             );
@@ -270,7 +272,7 @@ impl<B: DeviceBlock> Made<B> {
     fn fill(
         &mut self,
         blocks: &mut impl Blocks<Block = B>,
-        parameters: &Parameters,
+        parameters: &QpParameters,
     ) -> Result<(), Unavailable> {
         self.pair.fill(blocks, self.first, parameters.slot_size as usize)
     }
@@ -279,26 +281,26 @@ impl<B: DeviceBlock> Made<B> {
     fn probe(
         &mut self,
         blocks: &mut impl Blocks<Block = B>,
-        parameters: &Parameters,
+        parameters: &QpParameters,
     ) -> Result<bool, Unavailable> {
-        if self.trial.attempt.role == Role::Client && !self.trial.sent {
+        if self.probe.attempt.role == Role::Client && !self.probe.sent {
             self.send_probe(blocks)?;
         }
-        self.look()?;
+        self.poll_completions()?;
         self.fill(blocks, parameters)?;
-        if self.trial.heard && !self.trial.sent {
+        if self.probe.received && !self.probe.sent {
             self.send_probe(blocks)?;
-            self.look()?;
+            self.poll_completions()?;
         }
         Ok(self.is_proved())
     }
 
     fn is_proved(&self) -> bool {
-        self.trial.heard && self.trial.sent && self.pair.probes == 0
+        self.probe.received && self.probe.sent && self.pair.probes == 0
     }
 
     fn send_probe(&mut self, blocks: &mut impl Blocks<Block = B>) -> Result<(), Unavailable> {
-        let Attempt { conn_id, generation, role } = self.trial.attempt;
+        let Attempt { conn_id, generation, role } = self.probe.attempt;
         let bytes = Probe { conn_id, generation, role }.encode();
         let pair = &mut *self.pair;
         let inline = bytes.len() <= pair.heads.inline;
@@ -306,7 +308,7 @@ impl<B: DeviceBlock> Made<B> {
             return Err(Unavailable::new(Cause::Resources, "the pool has no room for headers now"));
         }
         let mut list = pair.qp.start_post_send();
-        let id = number::number(pair.generation, Request::Probe);
+        let id = wr_id::encode(pair.generation, WrId::Probe);
         let send = list.construct_wr(id, WorkRequestFlags::Signaled).setup_send();
         if inline {
             send.setup_inline_data(&bytes);
@@ -318,26 +320,26 @@ impl<B: DeviceBlock> Made<B> {
         }
         // If the device does not say that it was not posted, it was.
         let posted = list.post();
-        self.trial.sent = true;
+        self.probe.sent = true;
         pair.probes = usize::from(!matches!(&posted, Err(error) if error.posted() == Some(0)));
         posted.map_err(|error| failed(&error))
     }
 
     /// Takes what has completed, unless a worker does. Fails if the path has.
-    fn look(&mut self) -> Result<(), Unavailable> {
-        let mut come = Vec::new();
-        if let Some(hub) = self.pair.own_hub() {
-            hub.reap(|_, completed| come.push(completed)).map_err(|error| failed(&error))?;
+    fn poll_completions(&mut self) -> Result<(), Unavailable> {
+        let mut received = Vec::new();
+        if let Some(dispatcher) = self.pair.own_dispatcher() {
+            dispatcher.poll(|_, completed| received.push(completed)).map_err(|error| failed(&error))?;
         }
-        come.into_iter().for_each(|completed| self.completed(completed));
-        self.trial.failed.take().map_or(Ok(()), Err)
+        received.into_iter().for_each(|completed| self.completed(completed));
+        self.probe.failed.take().map_or(Ok(()), Err)
     }
 
-    fn completed(&mut self, completed: Completed<B>) {
+    fn completed(&mut self, completed: WorkCompletion<B>) {
         let is_proved = self.is_proved();
         let completed = self.pair.settle(completed);
         if !is_proved {
-            self.trial.heed(completed);
+            self.probe.record(completed);
         } else if self.early.len() <= self.first {
             // One that sends more than it was granted fills no memory, and ends its connection by the first that is too many.
             self.early.push(completed);
@@ -345,19 +347,22 @@ impl<B: DeviceBlock> Made<B> {
     }
 }
 
-impl Trial {
-    fn heed<B: DeviceBlock>(&mut self, completed: Completed<B>) {
+impl PathProbe {
+    fn record<B: DeviceBlock>(&mut self, completed: WorkCompletion<B>) {
         if let Some(failure) = completed.failure() {
             // The first says why; what is flushed behind it does not.
             self.failed.get_or_insert(failure);
             return;
         }
-        let Completed { what: What::Received(_, Some(block)), len, .. } = completed else { return };
+        let WorkCompletion { request: CompletedRequest::Received(_, Some(block)), len, .. } = completed
+        else {
+            return;
+        };
         let Attempt { conn_id, generation, role } = self.attempt;
         let other = if role == Role::Client { Role::Server } else { Role::Client };
         let len = len.min(block.bytes().len());
         if (Probe { conn_id, generation, role: other }).is(&block.bytes()[..len]) {
-            self.heard = true;
+            self.received = true;
         } else {
             tracing::debug!("something else than the probe has come over a queue pair: {len} bytes");
         }

@@ -6,19 +6,19 @@ use std::slice;
 use sideway::ibverbs::queue_pair::{LocalBufferHandle, PostSendGuard, ScatterGatherEntry, WorkRequestHandle};
 
 use super::DeviceBlock;
-use super::pair::Heads;
+use super::queue_pair::HeaderBuffers;
 use crate::protocol::frame::{HEADER_LEN, Head, Immediate};
-use crate::protocol::{Block, Frame, GATHER_MAX, Pieces, Segment, Share, Transmit};
+use crate::protocol::{Block, BlockPieces, BlockShare, Frame, GATHER_MAX, Segment, TransmitItem};
 
 /// Bytes in a block.
 #[derive(Clone, Copy)]
-pub(super) struct Piece {
+pub(super) struct LocalSegment {
     lkey: u32,
     address: *const u8,
     len: usize,
 }
 
-impl Piece {
+impl LocalSegment {
     const NONE: Self = Self { lkey: 0, address: std::ptr::null(), len: 0 };
 
     fn of(block: &impl DeviceBlock, start: usize, end: usize) -> Self {
@@ -46,29 +46,29 @@ impl Piece {
 }
 
 /// What a frame has behind its head. Pieces without bytes are left out: to some devices a length of 0 is 2 GiB.
-pub(super) struct List {
-    pieces: [Piece; GATHER_MAX],
+pub(super) struct GatherList {
+    pieces: [LocalSegment; GATHER_MAX],
     count: usize,
 }
 
-impl List {
-    fn of<B: DeviceBlock>(pieces: &Pieces<B>) -> Self {
-        let mut list = Self { pieces: [Piece::NONE; GATHER_MAX], count: 0 };
+impl GatherList {
+    fn of<B: DeviceBlock>(pieces: &BlockPieces<B>) -> Self {
+        let mut list = Self { pieces: [LocalSegment::NONE; GATHER_MAX], count: 0 };
         let full = pieces.iter().filter(|piece| piece.len > 0);
         for (place, piece) in list.pieces.iter_mut().zip(full) {
-            *place = Piece::of(&piece.block, 0, piece.len);
+            *place = LocalSegment::of(&piece.block, 0, piece.len);
             list.count += 1;
         }
         list
     }
 
-    fn of_share<B: DeviceBlock>(share: &Share<B>) -> Self {
-        let mut list = Self { pieces: [Piece::NONE; GATHER_MAX], count: 1 };
-        list.pieces[0] = Piece::of(share.block(), share.at(), share.at() + share.len());
+    fn of_share<B: DeviceBlock>(share: &BlockShare<B>) -> Self {
+        let mut list = Self { pieces: [LocalSegment::NONE; GATHER_MAX], count: 1 };
+        list.pieces[0] = LocalSegment::of(share.block(), share.at(), share.at() + share.len());
         list
     }
 
-    fn pieces(&self) -> &[Piece] {
+    fn pieces(&self) -> &[LocalSegment] {
         &self.pieces[..self.count]
     }
 
@@ -79,31 +79,31 @@ impl List {
 
 /// What a request is made of, while the block that it is of is on its way to the send queue.
 #[expect(clippy::large_enum_variant, reason = "one at a time, on the stack")]
-pub(super) enum Payload {
+pub(super) enum RequestPayload {
     /// With what stands for the frame's header, which is then not among the parts.
-    Frame(Parts, Option<Immediate>),
+    Frame(FrameParts, Option<Immediate>),
     Read {
         from: Segment,
-        into: Piece,
+        into: LocalSegment,
     },
     Probe,
 }
 
 /// What of a frame is to be sent.
-pub(super) enum Parts {
+pub(super) enum FrameParts {
     Short(Head),
-    Whole(Piece),
-    Gather(Head, List),
+    Whole(LocalSegment),
+    Gather(Head, GatherList),
 }
 
 /// Most bytes behind a header in the same block that is left out. Of a long frame it would be one packet of many, if any, and what is then sent
 /// begins 16 bytes behind a page's beginning, so that a device that copies packet by packet crosses pages. A header that lies in no block is
 /// always left out: the frame may need all of the peer's slot.
-const BARE_MAX: usize = 4096;
+const HEADERLESS_MAX: usize = 4096;
 
 /// What stands for a frame's header, where both sides know of that, and how many bytes of the frame are left out for it.
 fn without_header<B: Block>(frame: &Frame<B>, immediate: bool) -> (Option<Immediate>, usize) {
-    let stays = matches!(frame, Frame::Whole { .. }) && frame.len() > HEADER_LEN + BARE_MAX;
+    let stays = matches!(frame, Frame::Whole { .. }) && frame.len() > HEADER_LEN + HEADERLESS_MAX;
     let immediate = if immediate && !stays { frame.immediate() } else { None };
     (immediate, if immediate.is_some() { HEADER_LEN } else { 0 })
 }
@@ -118,30 +118,36 @@ pub(super) fn needs_head<B: Block>(frame: &Frame<B>, immediate: bool, inline: us
     head > left_out && frame.len() - left_out > inline
 }
 
-impl Payload {
+impl RequestPayload {
     /// `immediate`: whether that may stand for a header.
-    pub(super) fn of<B: DeviceBlock>(transmit: &Transmit<B>, immediate: bool) -> Self {
+    pub(super) fn of<B: DeviceBlock>(transmit: &TransmitItem<B>, immediate: bool) -> Self {
         let frame = match transmit {
-            Transmit::Send(frame) => frame,
-            Transmit::Read(read) => {
-                let into = Piece::of(&read.into, 0, read.from.len as usize);
+            TransmitItem::Send(frame) => frame,
+            TransmitItem::Read(read) => {
+                let into = LocalSegment::of(&read.into, 0, read.from.len as usize);
                 return Self::Read { from: read.from, into };
             }
-            Transmit::Probe => return Self::Probe,
+            TransmitItem::Probe => return Self::Probe,
         };
         let (immediate, left_out) = without_header(frame, immediate);
         let parts = match frame {
-            Frame::Short(head) => Parts::Short(head.behind(left_out)),
-            Frame::Whole { block, start, end } => Parts::Whole(Piece::of(block, start + left_out, *end)),
-            Frame::Gather { head, pieces } => Parts::Gather(head.behind(left_out), List::of(pieces)),
-            Frame::Part { head, share } => Parts::Gather(head.behind(left_out), List::of_share(share)),
+            Frame::Short(head) => FrameParts::Short(head.behind(left_out)),
+            Frame::Whole { block, start, end } => {
+                FrameParts::Whole(LocalSegment::of(block, start + left_out, *end))
+            }
+            Frame::Gather { head, pieces } => {
+                FrameParts::Gather(head.behind(left_out), GatherList::of(pieces))
+            }
+            Frame::Part { head, share } => {
+                FrameParts::Gather(head.behind(left_out), GatherList::of_share(share))
+            }
         };
         Self::Frame(parts, immediate)
     }
 
     /// Of the frame, or of what is sent of it, that is the first `end` bytes of a block.
     pub(super) fn whole(block: &impl DeviceBlock, end: usize, immediate: Option<Immediate>) -> Self {
-        Self::Frame(Parts::Whole(Piece::of(block, 0, end)), immediate)
+        Self::Frame(FrameParts::Whole(LocalSegment::of(block, 0, end)), immediate)
     }
 
     /// Makes it the request `id`.
@@ -155,7 +161,7 @@ impl Payload {
         self,
         request: WorkRequestHandle<'_, G>,
         id: u64,
-        heads: &Heads<B>,
+        heads: &HeaderBuffers<B>,
     ) {
         match self {
             Self::Frame(parts, immediate) => {
@@ -176,7 +182,7 @@ impl Payload {
     }
 }
 
-impl Parts {
+impl FrameParts {
     fn is_empty(&self) -> bool {
         match self {
             Self::Short(head) => head.bytes().is_empty(),
@@ -194,7 +200,7 @@ impl Parts {
         self,
         send: LocalBufferHandle<'_, G>,
         id: u64,
-        heads: &Heads<B>,
+        heads: &HeaderBuffers<B>,
     ) {
         match self {
             // What has no bytes has no piece either.
@@ -222,7 +228,7 @@ impl Parts {
                 send.setup_inline_data_list(&slices[..=list.count]);
             }
             Self::Gather(head, list) => {
-                let mut entries = [Piece::NONE.entry(); 1 + GATHER_MAX];
+                let mut entries = [LocalSegment::NONE.entry(); 1 + GATHER_MAX];
                 let first = usize::from(!head.bytes().is_empty());
                 if first == 1 {
                     // SAFETY: the caller has a place for it.
@@ -259,10 +265,10 @@ mod tests {
 
     #[test]
     fn a_long_frame_of_lent_blocks_is_sent_without_its_header() {
-        let block = VecBlocks::new(1).take(2 * BARE_MAX, Purpose::Send).unwrap();
-        let (kind, len) = (FrameType::Data, 2 * BARE_MAX as u32);
+        let block = VecBlocks::new(1).take(2 * HEADERLESS_MAX, Purpose::Send).unwrap();
+        let (kind, len) = (FrameType::Data, 2 * HEADERLESS_MAX as u32);
         let header = Header { kind, flags: FIRST | LAST, count: 0, seq: 0, credit_total: 0, len };
-        let frame = Frame::Gather { head: Head::new(&header), pieces: Pieces::own(block, len as usize) };
+        let frame = Frame::Gather { head: Head::new(&header), pieces: BlockPieces::own(block, len as usize) };
         assert_eq!(without_header(&frame, true).1, HEADER_LEN);
         assert!(!needs_head(&frame, true, 0), "nothing is left of the head");
         assert_eq!(without_header(&frame, false), (None, 0));
@@ -271,11 +277,11 @@ mod tests {
 
     #[test]
     fn a_long_frame_keeps_its_header() {
-        for len in [0, 1, BARE_MAX] {
+        for len in [0, 1, HEADERLESS_MAX] {
             assert_eq!(left_out(len, true), HEADER_LEN, "{len} bytes");
             assert_eq!(left_out(len, false), 0, "{len} bytes to a peer that does not know of it");
         }
-        for len in [BARE_MAX + 1, 2 * BARE_MAX] {
+        for len in [HEADERLESS_MAX + 1, 2 * HEADERLESS_MAX] {
             assert_eq!(left_out(len, true), 0, "{len} bytes");
         }
     }

@@ -21,24 +21,24 @@ use std::time::{Duration, Instant};
 use mio::{Events, Poll as Set, Token};
 use sideway::soft::{self, faults};
 
-use super::{Parameters, Path, Rc, find};
+use super::{QpParameters, RcDriver, RcPath, find};
 use crate::builder::{Builder, Config};
 use crate::drivers::Driver;
-use crate::handshake::{Attempt, Established, OverTcp, Unavailable};
+use crate::handshake::{Attempt, Established, TcpHandshake, Unavailable};
 use crate::pool::{Block, Pool, PoolConfig};
-use crate::protocol::{self, Connection, Event, Link, Setup};
+use crate::protocol::{self, ConnectionEvent, ConnectionSetup, LinkType, ProtocolMachine};
 use crate::wire::Kind;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 const MODE: &str = "SOFT_RNIC_MODE";
 
 /// One case at a time; without rules before and after.
-struct Turn(#[allow(dead_code)] MutexGuard<'static, ()>);
+struct SerialGuard(#[allow(dead_code)] MutexGuard<'static, ()>);
 
-fn turn() -> Turn {
-    static TURN: Mutex<()> = Mutex::new(());
+fn serialize() -> SerialGuard {
+    static GUARD: Mutex<()> = Mutex::new(());
     static DEVICES: OnceLock<()> = OnceLock::new();
-    let guard = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let guard = GUARD.lock().unwrap_or_else(PoisonError::into_inner);
     DEVICES.get_or_init(|| {
         let mut config = soft::Config::from_env().expect("a valid environment");
         config.fabric = format!("trespass-{}", std::process::id());
@@ -46,10 +46,10 @@ fn turn() -> Turn {
         sideway::set_default_provider(soft::provider_with(config).expect("the first to list devices"));
     });
     faults::clear();
-    Turn(guard)
+    SerialGuard(guard)
 }
 
-impl Drop for Turn {
+impl Drop for SerialGuard {
     fn drop(&mut self) {
         faults::clear();
     }
@@ -64,10 +64,10 @@ fn rules(text: &str) {
 #[cfg_attr(miri, ignore = "starts a process")]
 fn deferred() {
     let args = ["drivers::rc::tests::", "--skip", "tests::deferred", "--test-threads=1"];
-    let told = run_again(
+    let output = run_again(
         Command::new(std::env::current_exe().expect("this program")).args(args).env(MODE, "deferred"),
     );
-    assert!(told.contains("carry::") && !told.contains(" 0 passed"), "{told}");
+    assert!(output.contains("carry::") && !output.contains(" 0 passed"), "{output}");
 }
 
 /// What leaves the device broken, in a process of its own.
@@ -76,26 +76,26 @@ fn deferred() {
 fn a_device_that_fails() {
     for case in [
         "ends::a_device_that_fails_ends_the_connection_and_keeps_what_it_has",
-        "ends::what_is_lent_comes_back_to_an_empty_pool",
-        "ends::what_several_requests_have_comes_back_once",
+        "ends::lent_blocks_return_to_an_empty_pool",
+        "ends::a_block_shared_by_requests_returns_once",
         "workers::a_worker_goes_on_when_its_device_is_opened_anew",
     ] {
         let args = [case, "--ignored"];
-        let told = run_again(Command::new(std::env::current_exe().expect("this program")).args(args));
-        assert!(told.contains(" 1 passed"), "{case}: {told}");
+        let output = run_again(Command::new(std::env::current_exe().expect("this program")).args(args));
+        assert!(output.contains(" 1 passed"), "{case}: {output}");
     }
 }
 
 fn run_again(command: &mut Command) -> String {
-    let output = command.output().expect("started");
-    let told = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{told}");
-    told
+    let result = command.output().expect("started");
+    let output = String::from_utf8_lossy(&result.stdout).into_owned();
+    assert!(result.status.success(), "{output}");
+    output
 }
 
 /// A handshake has as long as a busy machine may need.
 fn config() -> Builder {
-    Builder::new().rnr_retry(0).keepalive(None).handshake_deadline(PATIENCE).probe_timeout(PATIENCE / 2)
+    Builder::new().rnr_retry(0).keepalive(None).handshake_deadline(TIMEOUT).probe_timeout(TIMEOUT / 2)
 }
 
 fn pool() -> Pool {
@@ -105,45 +105,45 @@ fn pool() -> Pool {
 }
 
 /// One side of a connection.
-struct Side {
-    rc: Rc<Block>,
-    connection: Connection<Block>,
+struct TestPeer {
+    rc: RcDriver<Block>,
+    protocol: ProtocolMachine<Block>,
     pool: Pool,
-    events: Vec<Event<Block>>,
+    events: Vec<ConnectionEvent<Block>>,
     set: Set,
 }
 
-impl Side {
-    fn turn(&mut self) {
+impl TestPeer {
+    fn progress(&mut self) {
         self.sleep(Duration::ZERO);
-        self.go_on();
+        self.progress_transport();
     }
 
     /// Until the system reports something.
-    fn sleep(&mut self, patience: Duration) {
+    fn sleep(&mut self, timeout: Duration) {
         let mut reports = Events::with_capacity(8);
         // Interrupted where the process was stopped meanwhile; the next turn looks again.
-        if let Err(error) = self.set.poll(&mut reports, Some(patience)) {
+        if let Err(error) = self.set.poll(&mut reports, Some(timeout)) {
             assert_eq!(error.kind(), ErrorKind::Interrupted);
         }
         reports.iter().for_each(|report| Driver::<Pool>::on_event(&mut self.rc, report));
     }
 
-    fn go_on(&mut self) {
+    fn progress_transport(&mut self) {
         let now = Instant::now();
-        if self.connection.next_deadline().is_some_and(|deadline| now >= deadline) {
-            self.connection.tick(now);
+        if self.protocol.next_deadline().is_some_and(|deadline| now >= deadline) {
+            self.protocol.tick(now);
         }
-        self.rc.turn(&mut self.connection, &mut self.pool, now);
-        self.events.extend(std::iter::from_fn(|| self.connection.take_event()));
+        self.rc.progress(&mut self.protocol, &mut self.pool, now);
+        self.events.extend(std::iter::from_fn(|| self.protocol.take_event()));
     }
 
-    fn failure(&self) -> Option<&protocol::Cause> {
-        self.connection.failure()
+    fn failure(&self) -> Option<&protocol::FailureCause> {
+        self.protocol.failure()
     }
 }
 
-type Handshake = OverTcp<Path<Pool>>;
+type Handshake = TcpHandshake<RcPath<Pool>>;
 
 fn sockets() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -156,26 +156,26 @@ fn sockets() -> (TcpStream, TcpStream) {
 }
 
 /// What there is of RDMA for a socket.
-fn path(socket: &TcpStream, config: &Config, pool: &Pool) -> Result<Path<Pool>, Unavailable> {
+fn path(socket: &TcpStream, config: &Config, pool: &Pool) -> Result<RcPath<Pool>, Unavailable> {
     let local = socket.local_addr().expect("connected");
     let place = find(local, config.device.as_ref(), config.gid_index)?;
     pool.register(place.device.domain()).expect("the only domain");
-    Ok(Path::new(place, Parameters::of(config), pool.clone()))
+    Ok(RcPath::new(place, QpParameters::of(config), pool.clone()))
 }
 
 fn handshakes(kind: Kind, here: &Config, there: &Config, pools: [&Pool; 2]) -> [(TcpStream, Handshake); 2] {
     let (client, server) = sockets();
     let now = Instant::now();
     let attempt = Attempt::first().expect("random numbers");
-    let ours = OverTcp::client(here.terms(kind), attempt, path(&client, here, pools[0]), now);
-    let theirs = OverTcp::server(there.terms(kind), path(&server, there, pools[1]), now);
+    let ours = TcpHandshake::client(here.terms(kind), attempt, path(&client, here, pools[0]), now);
+    let theirs = TcpHandshake::server(there.terms(kind), path(&server, there, pools[1]), now);
     [(client, ours), (server, theirs)]
 }
 
 /// Drives both sides to the end.
-fn shake(sides: &mut [(TcpStream, Handshake); 2]) -> [Established<Path<Pool>>; 2] {
+fn run_handshakes(sides: &mut [(TcpStream, Handshake); 2]) -> [Established<RcPath<Pool>>; 2] {
     let mut ends = [None, None];
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     while ends.iter().any(Option::is_none) {
         assert!(Instant::now() < until, "the handshake does not end");
         for ((socket, side), end) in sides.iter_mut().zip(&mut ends) {
@@ -190,16 +190,16 @@ fn shake(sides: &mut [(TcpStream, Handshake); 2]) -> [Established<Path<Pool>>; 2
 }
 
 /// Connects two sides by RDMA.
-fn connected_with(kind: Kind, config: Builder, change: impl Fn(&mut Setup)) -> [Side; 2] {
+fn connected_with(kind: Kind, config: Builder, change: impl Fn(&mut ConnectionSetup)) -> [TestPeer; 2] {
     let config = config.build().expect("a valid configuration");
     connected_as(kind, [&config; 2], change)
 }
 
 /// The same of sides that are configured differently.
-fn connected_as(kind: Kind, configs: [&Config; 2], change: impl Fn(&mut Setup)) -> [Side; 2] {
+fn connected_as(kind: Kind, configs: [&Config; 2], change: impl Fn(&mut ConnectionSetup)) -> [TestPeer; 2] {
     let pools = [pool(), pool()];
     let mut sides = handshakes(kind, configs[0], configs[1], [&pools[0], &pools[1]]);
-    let established = shake(&mut sides);
+    let established = run_handshakes(&mut sides);
     let mut configs = configs.into_iter();
     let sockets = sides.map(|(socket, _)| socket);
     let mut parts = established.into_iter().zip(sockets).zip(pools);
@@ -207,27 +207,27 @@ fn connected_as(kind: Kind, configs: [&Config; 2], change: impl Fn(&mut Setup)) 
         let ((established, socket), pool) = parts.next().expect("two sides");
         let agreed = established.agreed;
         let path = established.path.unwrap_or_else(|reason| panic!("{reason}"));
-        let mut rc = Rc::new(path, socket).expect("a queue pair");
-        let agreed = agreed.setup(configs.next().expect("two sides"), Link::Rc);
-        let mut setup = Setup { gather: rc.gather(), domain: pool.domain_id(), ..agreed };
+        let mut rc = RcDriver::new(path, socket).expect("a queue pair");
+        let agreed = agreed.setup(configs.next().expect("two sides"), LinkType::Rc);
+        let mut setup = ConnectionSetup { gather: rc.gather(), domain: pool.domain_id(), ..agreed };
         change(&mut setup);
-        let mut connection = Connection::new(&setup).expect("a valid setup");
-        connection.tick(Instant::now());
+        let mut protocol = ProtocolMachine::new(&setup).expect("a valid setup");
+        protocol.tick(Instant::now());
         let set = Set::new().expect("a set");
         Driver::<Pool>::register(&mut rc, set.registry(), Token(0)).expect("registered");
-        Side { rc, connection, pool, events: Vec::new(), set }
+        TestPeer { rc, protocol, pool, events: Vec::new(), set }
     })
 }
 
-fn connected(kind: Kind) -> [Side; 2] {
+fn connected(kind: Kind) -> [TestPeer; 2] {
     connected_with(kind, config(), |_| ())
 }
 
 /// Has both sides take turns until something is so.
-fn until(sides: &mut [Side; 2], what: &str, mut is_so: impl FnMut(&mut [Side; 2]) -> bool) {
-    let give_up = Instant::now() + PATIENCE;
+fn until(sides: &mut [TestPeer; 2], what: &str, mut is_so: impl FnMut(&mut [TestPeer; 2]) -> bool) {
+    let give_up = Instant::now() + TIMEOUT;
     loop {
-        sides.iter_mut().for_each(Side::turn);
+        sides.iter_mut().for_each(TestPeer::progress);
         if is_so(sides) {
             return;
         }

@@ -16,11 +16,12 @@ use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
 use socket2::SockRef;
 
-use self::reader::{AHEAD, Reader, Sink};
+use self::reader::{AHEAD, FrameSink, Reader};
 use super::Driver;
 use crate::protocol::frame::HEADER_LEN;
 use crate::protocol::{
-    Block, Blocks, Cause, Connection, Done, Frame, GATHER_MAX, ProtocolError, Purpose, Transmit,
+    Block, Blocks, CompletedTransmit, FailureCause, Frame, GATHER_MAX, ProtocolError, ProtocolMachine,
+    Purpose, TransmitItem,
 };
 
 /// Frames, and bytes of them, that are taken from the connection before the system has taken any of them.
@@ -39,7 +40,7 @@ thread_local! {
 }
 
 /// One connection's socket.
-pub(crate) struct Tcp<B> {
+pub(crate) struct TcpDriver<B> {
     socket: TcpStream,
     reader: Reader<B>,
     /// Taken from the connection; of the first, so many bytes are sent.
@@ -59,7 +60,7 @@ pub(crate) struct Tcp<B> {
     calls: u64,
 }
 
-impl<B: Block> Tcp<B> {
+impl<B: Block> TcpDriver<B> {
     /// `socket` is connected, and non-blocking.
     pub(crate) fn new(socket: std::net::TcpStream) -> Self {
         Self {
@@ -78,15 +79,15 @@ impl<B: Block> Tcp<B> {
     }
 
     /// Reads what there is, as long as the connection wants more. Whether anything came.
-    fn receive<P: Blocks<Block = B>>(&mut self, connection: &mut Connection<B>, blocks: &mut P) -> bool {
+    fn receive<P: Blocks<Block = B>>(&mut self, protocol: &mut ProtocolMachine<B>, blocks: &mut P) -> bool {
         let mut any = false;
-        while connection.slots_wanted() > 0 {
-            let mut incoming = Incoming { connection, blocks, starved: &mut self.starved };
+        while protocol.slots_wanted() > 0 {
+            let mut incoming = FrameReceiver { protocol, blocks, starved: &mut self.starved };
             match self.reader.resume(&mut incoming) {
                 Ok(true) => (),
                 Ok(false) => break,
                 Err(error) => {
-                    connection.failed(Cause::Protocol(error));
+                    protocol.failed(FailureCause::Protocol(error));
                     break;
                 }
             }
@@ -99,22 +100,22 @@ impl<B: Block> Tcp<B> {
                 self.reader.read(&self.socket, ahead, &mut incoming)
             });
             match outcome {
-                Ok(Ok(moved)) if moved.read == 0 => {
-                    connection.failed(Cause::PeerGone);
+                Ok(Ok(outcome)) if outcome.read == 0 => {
+                    protocol.failed(FailureCause::PeerGone);
                     break;
                 }
-                Ok(Ok(moved)) => {
+                Ok(Ok(outcome)) => {
                     any = true;
-                    self.may_read = !(SHORT_IS_ENOUGH && moved.is_short() && !self.ends);
+                    self.may_read = !(SHORT_IS_ENOUGH && outcome.is_short() && !self.ends);
                 }
                 Ok(Err(error)) => {
-                    connection.failed(Cause::Protocol(error));
+                    protocol.failed(FailureCause::Protocol(error));
                     break;
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.may_read = false,
                 Err(error) if error.kind() == ErrorKind::Interrupted => (),
                 Err(error) => {
-                    connection.failed(Cause::Io { what: "receiving", kind: error.kind() });
+                    protocol.failed(FailureCause::Io { what: "receiving", kind: error.kind() });
                     break;
                 }
             }
@@ -125,13 +126,13 @@ impl<B: Block> Tcp<B> {
     /// Sends what there is, as long as the system takes it. Whether anything went.
     fn send<P: Blocks<Block = B>>(
         &mut self,
-        connection: &mut Connection<B>,
+        protocol: &mut ProtocolMachine<B>,
         blocks: &mut P,
         now: Instant,
     ) -> bool {
         let mut any = false;
         loop {
-            let more = self.fill(connection, blocks, now);
+            let more = self.fill(protocol, blocks, now);
             if self.out.is_empty() || !self.may_write || self.broken.is_some() {
                 return any || more;
             }
@@ -139,7 +140,7 @@ impl<B: Block> Tcp<B> {
                 Ok(sent) => {
                     any = true;
                     self.sent += sent;
-                    let all = self.pop_sent(connection);
+                    let all = self.pop_sent(protocol);
                     self.may_write = all || !SHORT_IS_ENOUGH;
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.may_write = false,
@@ -156,24 +157,26 @@ impl<B: Block> Tcp<B> {
     /// Takes frames from the connection.
     fn fill<P: Blocks<Block = B>>(
         &mut self,
-        connection: &mut Connection<B>,
+        protocol: &mut ProtocolMachine<B>,
         blocks: &mut P,
         now: Instant,
     ) -> bool {
         let (mut any, mut bytes) = (false, self.out.iter().map(Frame::len).sum::<usize>());
         while self.out.len() < FRAMES && bytes < BYTES && self.broken.is_none() {
-            let Some(transmit) = connection.transmit(now, blocks, FRAMES - self.out.len()) else {
-                self.starved |= connection.wants_memory();
+            let Some(transmit) = protocol.transmit(now, blocks, FRAMES - self.out.len()) else {
+                self.starved |= protocol.wants_memory();
                 break;
             };
             any = true;
             match transmit {
-                Transmit::Send(frame) => {
+                TransmitItem::Send(frame) => {
                     bytes += frame.len();
                     self.out.push_back(frame);
                 }
                 // Neither is asked for on TCP.
-                other @ (Transmit::Read(_) | Transmit::Probe) => connection.done(Done::from(other)),
+                other @ (TransmitItem::Read(_) | TransmitItem::Probe) => {
+                    protocol.done(CompletedTransmit::from(other))
+                }
             }
         }
         any
@@ -194,34 +197,39 @@ impl<B: Block> Tcp<B> {
     }
 
     /// Gives back what was sent whole. Whether nothing is left.
-    fn pop_sent(&mut self, connection: &mut Connection<B>) -> bool {
+    fn pop_sent(&mut self, protocol: &mut ProtocolMachine<B>) -> bool {
         while let Some(len) = self.out.front().map(Frame::len).filter(|len| *len <= self.sent) {
             self.sent -= len;
             let frame = self.out.pop_front().expect("it was there");
-            connection.done(Done::from(Transmit::Send(frame)));
+            protocol.done(CompletedTransmit::from(TransmitItem::Send(frame)));
         }
         self.out.is_empty()
     }
 
     /// What the connection has come to, if it has failed: says so to the peer if that can be done at once, and gives everything back.
-    fn finish<P: Blocks<Block = B>>(&mut self, connection: &mut Connection<B>, blocks: &mut P, now: Instant) {
+    fn finish<P: Blocks<Block = B>>(
+        &mut self,
+        protocol: &mut ProtocolMachine<B>,
+        blocks: &mut P,
+        now: Instant,
+    ) {
         self.over = true;
         // What was begun has to be finished, for the peer to understand what follows.
         for frame in self.out.split_off(usize::from(self.sent > 0).min(self.out.len())) {
-            connection.done(Done::from(Transmit::Send(frame)));
+            protocol.done(CompletedTransmit::from(TransmitItem::Send(frame)));
         }
-        self.fill(connection, blocks, now);
+        self.fill(protocol, blocks, now);
         if self.broken.is_none()
             && !self.out.is_empty()
             && let Ok(sent) = self.write()
         {
             self.sent += sent;
-            self.pop_sent(connection);
+            self.pop_sent(protocol);
         }
         for frame in self.out.drain(..) {
-            connection.done(Done::from(Transmit::Send(frame)));
+            protocol.done(CompletedTransmit::from(TransmitItem::Send(frame)));
         }
-        connection.drained();
+        protocol.drained();
         // The peer is to hear of it also if this side's program does nothing for a long time.
         if let Err(error) = self.socket.shutdown(Shutdown::Both) {
             tracing::trace!(%error, "the socket of a failed connection was gone already");
@@ -229,7 +237,7 @@ impl<B: Block> Tcp<B> {
     }
 }
 
-impl<P: Blocks> Driver<P> for Tcp<P::Block> {
+impl<P: Blocks> Driver<P> for TcpDriver<P::Block> {
     fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
         registry.register(&mut self.socket, token, Interest::READABLE | Interest::WRITABLE)
     }
@@ -244,18 +252,18 @@ impl<P: Blocks> Driver<P> for Tcp<P::Block> {
         self.may_write |= event.is_writable() || event.is_write_closed() || event.is_error();
     }
 
-    fn turn(&mut self, connection: &mut Connection<P::Block>, blocks: &mut P, now: Instant) {
+    fn progress(&mut self, protocol: &mut ProtocolMachine<P::Block>, blocks: &mut P, now: Instant) {
         self.starved = false;
         while !self.over {
-            let received = self.receive(connection, blocks);
-            let sent = self.send(connection, blocks, now);
+            let received = self.receive(protocol, blocks);
+            let sent = self.send(protocol, blocks, now);
             if let Some(kind) = self.broken
                 && !received
             {
-                connection.failed(Cause::Io { what: "sending", kind });
+                protocol.failed(FailureCause::Io { what: "sending", kind });
             }
-            if connection.failure().is_some() {
-                return self.finish(connection, blocks, now);
+            if protocol.failure().is_some() {
+                return self.finish(protocol, blocks, now);
             }
             if !received && !sent {
                 return;
@@ -263,11 +271,11 @@ impl<P: Blocks> Driver<P> for Tcp<P::Block> {
         }
     }
 
-    fn post(&mut self, connection: &mut Connection<P::Block>, blocks: &mut P, now: Instant) {
+    fn post(&mut self, protocol: &mut ProtocolMachine<P::Block>, blocks: &mut P, now: Instant) {
         if !self.over {
-            self.send(connection, blocks, now);
-            if self.broken.is_some() || connection.failure().is_some() {
-                self.turn(connection, blocks, now);
+            self.send(protocol, blocks, now);
+            if self.broken.is_some() || protocol.failure().is_some() {
+                self.progress(protocol, blocks, now);
             }
         }
     }
@@ -286,19 +294,19 @@ impl<P: Blocks> Driver<P> for Tcp<P::Block> {
 }
 
 /// Hands a connection what is read.
-struct Incoming<'a, P: Blocks> {
-    connection: &'a mut Connection<P::Block>,
+struct FrameReceiver<'a, P: Blocks> {
+    protocol: &'a mut ProtocolMachine<P::Block>,
     blocks: &'a mut P,
     starved: &'a mut bool,
 }
 
-impl<P: Blocks> Sink for Incoming<'_, P> {
+impl<P: Blocks> FrameSink for FrameReceiver<'_, P> {
     type Block = P::Block;
     type Error = ProtocolError;
 
     fn place(&mut self, header: &[u8; HEADER_LEN]) -> Result<Option<(P::Block, usize)>, ProtocolError> {
-        let len = self.connection.frame_len(header)?;
-        if self.connection.slots_wanted() == 0 {
+        let len = self.protocol.frame_len(header)?;
+        if self.protocol.slots_wanted() == 0 {
             return Ok(None);
         }
         let block = self.blocks.take(len, Purpose::Receive);
@@ -307,6 +315,6 @@ impl<P: Blocks> Sink for Incoming<'_, P> {
     }
 
     fn frame(&mut self, block: P::Block, len: usize) -> Result<(), ProtocolError> {
-        self.connection.received(block, len).map(drop)
+        self.protocol.received(block, len).map(drop)
     }
 }

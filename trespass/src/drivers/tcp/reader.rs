@@ -19,7 +19,7 @@ const AHEAD_OF_LARGE: usize = 4 * 1024;
 const LARGE: usize = 16 * 1024;
 
 /// Where frames go.
-pub(super) trait Sink {
+pub(super) trait FrameSink {
     type Block: Block;
     type Error;
     /// A block for a frame of so many bytes. `None`: not now.
@@ -30,7 +30,7 @@ pub(super) trait Sink {
 
 /// What a frame has come to.
 #[derive(Debug)]
-enum Frame<B> {
+enum PartialFrame<B> {
     /// So much of its header.
     Header([u8; HEADER_LEN], usize),
     /// A block with so many bytes, which must become so many.
@@ -40,7 +40,7 @@ enum Frame<B> {
 /// How far the reading of a stream has come.
 #[derive(Debug)]
 pub(super) struct Reader<B> {
-    frame: Frame<B>,
+    frame: PartialFrame<B>,
     /// What was read, and there was no block for it yet.
     held: Vec<u8>,
 }
@@ -48,16 +48,16 @@ pub(super) struct Reader<B> {
 impl<B: Block> Reader<B> {
     /// `held`: what was already read.
     pub(super) fn new(held: Vec<u8>) -> Self {
-        Self { frame: Frame::Header([0; HEADER_LEN], 0), held }
+        Self { frame: PartialFrame::Header([0; HEADER_LEN], 0), held }
     }
 
     /// Whether there are bytes for which there was no block.
     pub(super) fn is_held_up(&self) -> bool {
-        !self.held.is_empty() || matches!(self.frame, Frame::Header(_, HEADER_LEN))
+        !self.held.is_empty() || matches!(self.frame, PartialFrame::Header(_, HEADER_LEN))
     }
 
     /// Hands on what was held up. Whether nothing is any more.
-    pub(super) fn resume<S: Sink<Block = B>>(&mut self, sink: &mut S) -> Result<bool, S::Error> {
+    pub(super) fn resume<S: FrameSink<Block = B>>(&mut self, sink: &mut S) -> Result<bool, S::Error> {
         if !self.is_held_up() {
             return Ok(true);
         }
@@ -71,49 +71,49 @@ impl<B: Block> Reader<B> {
     }
 
     /// Reads once, and hands on what came. `asked` tells how much was asked for, `0` bytes are the end of the stream.
-    pub(super) fn read<S: Sink<Block = B>>(
+    pub(super) fn read<S: FrameSink<Block = B>>(
         &mut self,
         mut from: impl Read,
         ahead: &mut [u8],
         sink: &mut S,
-    ) -> io::Result<Result<Moved, S::Error>> {
+    ) -> io::Result<Result<ReadOutcome, S::Error>> {
         debug_assert!(!self.is_held_up(), "nothing is read before what is held up is handed on");
         let (body, mut rest) = match &mut self.frame {
-            Frame::Body { block, have, len } => (&mut block.bytes_mut()[*have..*len], &mut ahead[..]),
-            Frame::Header(..) => (&mut [][..], &mut ahead[..]),
+            PartialFrame::Body { block, have, len } => (&mut block.bytes_mut()[*have..*len], &mut ahead[..]),
+            PartialFrame::Header(..) => (&mut [][..], &mut ahead[..]),
         };
         if body.len() >= LARGE && rest.len() > AHEAD_OF_LARGE {
             rest = &mut rest[..AHEAD_OF_LARGE];
         }
         let (to_body, asked) = (body.len(), body.len() + rest.len());
         let read = from.read_vectored(&mut [IoSliceMut::new(body), IoSliceMut::new(rest)])?;
-        if let Frame::Body { have, .. } = &mut self.frame {
+        if let PartialFrame::Body { have, .. } = &mut self.frame {
             *have += read.min(to_body);
         }
         let ahead = &ahead[..read.saturating_sub(to_body)];
         Ok(self.complete(sink).and_then(|()| self.feed(ahead, sink)).map(|done| {
             self.held.extend_from_slice(&ahead[done..]);
-            Moved { read, asked }
+            ReadOutcome { read, asked }
         }))
     }
 
     /// Hands on the frame, if it is whole.
-    fn complete<S: Sink<Block = B>>(&mut self, sink: &mut S) -> Result<(), S::Error> {
-        if !matches!(self.frame, Frame::Body { have, len, .. } if have == len) {
+    fn complete<S: FrameSink<Block = B>>(&mut self, sink: &mut S) -> Result<(), S::Error> {
+        if !matches!(self.frame, PartialFrame::Body { have, len, .. } if have == len) {
             return Ok(());
         }
-        match std::mem::replace(&mut self.frame, Frame::Header([0; HEADER_LEN], 0)) {
-            Frame::Body { block, len, .. } => sink.frame(block, len),
-            Frame::Header(..) => Ok(()),
+        match std::mem::replace(&mut self.frame, PartialFrame::Header([0; HEADER_LEN], 0)) {
+            PartialFrame::Body { block, len, .. } => sink.frame(block, len),
+            PartialFrame::Header(..) => Ok(()),
         }
     }
 
     /// Takes bytes apart, as far as there are blocks for them. How many it took.
-    fn feed<S: Sink<Block = B>>(&mut self, bytes: &[u8], sink: &mut S) -> Result<usize, S::Error> {
+    fn feed<S: FrameSink<Block = B>>(&mut self, bytes: &[u8], sink: &mut S) -> Result<usize, S::Error> {
         let mut rest = bytes;
         loop {
             match &mut self.frame {
-                Frame::Header(header, have) => {
+                PartialFrame::Header(header, have) => {
                     let (now, later) = rest.split_at(rest.len().min(HEADER_LEN - *have));
                     header[*have..*have + now.len()].copy_from_slice(now);
                     *have += now.len();
@@ -123,9 +123,9 @@ impl<B: Block> Reader<B> {
                     }
                     let Some((mut block, len)) = sink.place(header)? else { break };
                     block.bytes_mut()[..HEADER_LEN].copy_from_slice(header);
-                    self.frame = Frame::Body { block, have: HEADER_LEN, len };
+                    self.frame = PartialFrame::Body { block, have: HEADER_LEN, len };
                 }
-                Frame::Body { block, have, len } => {
+                PartialFrame::Body { block, have, len } => {
                     let (now, later) = rest.split_at(rest.len().min(*len - *have));
                     copy(&mut block.bytes_mut()[*have..*have + now.len()], now);
                     *have += now.len();
@@ -143,12 +143,12 @@ impl<B: Block> Reader<B> {
 
 /// What a read came to.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Moved {
+pub(super) struct ReadOutcome {
     pub(super) read: usize,
     pub(super) asked: usize,
 }
 
-impl Moved {
+impl ReadOutcome {
     /// Whether there was less than was asked for: what comes now is reported again.
     pub(super) fn is_short(self) -> bool {
         self.read < self.asked
@@ -171,12 +171,12 @@ mod tests {
 
     /// Whole frames, and as many blocks as it is given.
     #[derive(Default)]
-    struct Taken {
+    struct CollectedFrames {
         frames: Vec<Vec<u8>>,
         blocks: usize,
     }
 
-    impl Sink for Taken {
+    impl FrameSink for CollectedFrames {
         type Block = Box<[u8]>;
         type Error = String;
 
@@ -199,9 +199,9 @@ mod tests {
     }
 
     /// At most so many bytes a read.
-    struct Drops<'a>(&'a [u8], usize);
+    struct ShortReads<'a>(&'a [u8], usize);
 
-    impl Read for Drops<'_> {
+    impl Read for ShortReads<'_> {
         fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
             let limit = into.len().min(self.1);
             self.0.read(&mut into[..limit])
@@ -233,8 +233,8 @@ mod tests {
         let stream = frames().concat();
         for drop in (1..64).chain([1000, 4096, 20_000, 1 << 20]) {
             let (mut reader, mut taken) =
-                (Reader::new(Vec::new()), Taken { blocks: 100, ..Taken::default() });
-            let (mut from, mut ahead) = (Drops(&stream, drop), [0; 512]);
+                (Reader::new(Vec::new()), CollectedFrames { blocks: 100, ..CollectedFrames::default() });
+            let (mut from, mut ahead) = (ShortReads(&stream, drop), [0; 512]);
             while !from.0.is_empty() {
                 reader.read(&mut from, &mut ahead, &mut taken).unwrap().unwrap();
             }
@@ -244,10 +244,10 @@ mod tests {
     }
 
     #[test]
-    fn what_there_is_no_block_for_is_held_until_there_is_one() {
+    fn bytes_without_a_block_are_held_until_one_is_free() {
         let stream = frames().concat();
-        let (mut reader, mut taken) = (Reader::new(Vec::new()), Taken::default());
-        let (mut from, mut ahead) = (Drops(&stream, usize::MAX), vec![0; 1 << 20]);
+        let (mut reader, mut taken) = (Reader::new(Vec::new()), CollectedFrames::default());
+        let (mut from, mut ahead) = (ShortReads(&stream, usize::MAX), vec![0; 1 << 20]);
         reader.read(&mut from, &mut ahead, &mut taken).unwrap().unwrap();
         for count in 0..frames().len() {
             assert!(reader.is_held_up());
@@ -260,12 +260,14 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_before_comes_first() {
+    fn bytes_read_ahead_come_first() {
         let stream = frames().concat();
         for cut in [0, 1, 16, 40, stream.len()] {
-            let (mut reader, mut taken) =
-                (Reader::new(stream[..cut].to_vec()), Taken { blocks: 100, ..Taken::default() });
-            let (mut from, mut ahead) = (Drops(&stream[cut..], 5000), [0; 512]);
+            let (mut reader, mut taken) = (
+                Reader::new(stream[..cut].to_vec()),
+                CollectedFrames { blocks: 100, ..CollectedFrames::default() },
+            );
+            let (mut from, mut ahead) = (ShortReads(&stream[cut..], 5000), [0; 512]);
             assert!(reader.resume(&mut taken).unwrap());
             while !from.0.is_empty() {
                 reader.read(&mut from, &mut ahead, &mut taken).unwrap().unwrap();
@@ -277,7 +279,8 @@ mod tests {
     #[test]
     fn a_refused_header_takes_no_block() {
         let stream = frame(100_000);
-        let (mut reader, mut taken) = (Reader::new(Vec::new()), Taken { blocks: 1, ..Taken::default() });
+        let (mut reader, mut taken) =
+            (Reader::new(Vec::new()), CollectedFrames { blocks: 1, ..CollectedFrames::default() });
         let read = reader.read(&stream[..], &mut [0; 512], &mut taken).unwrap();
         assert_eq!(read.unwrap_err(), "100016 bytes");
         assert_eq!(taken.blocks, 1);

@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn a_corked_side_sends_when_uncorked_and_full_frames_before() {
-    let mut pair = Pair::new(&setup(Kind::Stream));
+    let mut pair = PeerPair::new(&setup(ConnectionKind::Stream));
     pair.a.connection.cork(true);
     pair.a.write(&bytes(100, 1)).unwrap();
     pair.settle();
@@ -25,7 +25,7 @@ fn a_corked_side_sends_when_uncorked_and_full_frames_before() {
 /// Held back for no longer than that, also where something is added again and again; counted from when it could have gone.
 #[test]
 fn a_cork_ends_by_itself() {
-    let mut pair = Pair::new(&setup(Kind::SeqPacket));
+    let mut pair = PeerPair::new(&setup(ConnectionKind::SeqPacket));
     pair.a.connection.cork(true);
     assert_eq!(pair.a.connection.next_deadline(), None);
     for _ in 0..3 {
@@ -47,11 +47,11 @@ fn a_cork_ends_by_itself() {
 
 /// Once it is known how long it is held back, whoever looks for what is to be sent need not look further.
 #[test]
-fn what_a_cork_holds_back_is_soon_seen_not_to_go() {
-    let mut pair = Pair::new(&setup(Kind::SeqPacket));
-    let quiet = |pair: &Pair| pair.a.connection.is_quiet();
+fn corked_data_makes_transmit_quiet() {
+    let mut pair = PeerPair::new(&setup(ConnectionKind::SeqPacket));
+    let quiet = |pair: &PeerPair| pair.a.connection.is_quiet();
     pair.a.connection.cork(true);
-    for end in [Connection::flush, |connection: &mut Connection<_>| connection.cork(false)] {
+    for end in [ProtocolMachine::flush, |connection: &mut ProtocolMachine<_>| connection.cork(false)] {
         pair.a.connection.cork(true);
         pair.a.send(b"one").unwrap();
         assert!(!quiet(&pair), "nobody knows until when");

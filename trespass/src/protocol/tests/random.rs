@@ -22,22 +22,23 @@ struct Oracle {
     chunk: Vec<u8>,
 }
 
-struct World {
+struct RandomExchange {
     rng: ChaCha8Rng,
-    kind: Kind,
-    pair: Pair,
+    kind: ConnectionKind,
+    pair: PeerPair,
     /// What a gives, what b gives.
     given: [Oracle; 2],
     largest: usize,
     count: u8,
 }
 
-impl World {
+impl RandomExchange {
     fn new(seed: u64) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        let kind = if rng.next_u32().is_multiple_of(2) { Kind::Stream } else { Kind::SeqPacket };
-        let link = if rng.next_u32().is_multiple_of(6) { Link::Tcp } else { Link::Rc };
-        let mut setup = Setup::new(kind, link);
+        let kind =
+            if rng.next_u32().is_multiple_of(2) { ConnectionKind::Stream } else { ConnectionKind::SeqPacket };
+        let link = if rng.next_u32().is_multiple_of(6) { LinkType::Tcp } else { LinkType::Rc };
+        let mut setup = ConnectionSetup::new(kind, link);
         let mut pick = |choices: &[usize]| choices[rng.next_u32() as usize % choices.len()];
         setup.own.slot_size = pick(&[512, 600, 1024, 8192]) as u32;
         setup.own.rx_slots = pick(&[16, 17, 20, 64]) as u32;
@@ -46,7 +47,7 @@ impl World {
         setup.own.rd_atomic = pick(&[1, 2, 16]) as u32;
         setup.own.max_rts = pick(&[1, 2, 16]) as u32;
         setup.peer = setup.own;
-        setup.read = link == Link::Rc && pick(&[0, 1, 1]) == 1;
+        setup.read = link == LinkType::Rc && pick(&[0, 1, 1]) == 1;
         setup.coalesce = pick(&[0, 1]) == 1;
         setup.rcvbuf = pick(&[16_384, 20_000, 100_000]);
         setup.sndbuf = pick(&[16_384, 20_000, 100_000]);
@@ -55,8 +56,12 @@ impl World {
         setup.stage = pick(&[4096, 16_384, 65_536]);
         let start = [0, u32::MAX - 40][pick(&[0, 1])];
         let largest = setup.rcvbuf.min(setup.sndbuf);
-        let pair = Pair { a: Side::new(&setup, start), b: Side::new(&setup, start), now: Instant::now() };
-        World { rng, kind, pair, given: Default::default(), largest, count: 0 }
+        let pair = PeerPair {
+            a: TestPeer::new(&setup, start),
+            b: TestPeer::new(&setup, start),
+            now: Instant::now(),
+        };
+        RandomExchange { rng, kind, pair, given: Default::default(), largest, count: 0 }
     }
 
     fn below(&mut self, n: usize) -> usize {
@@ -102,7 +107,7 @@ impl World {
         self.take_events(side);
     }
 
-    fn side(&mut self, side: usize) -> &mut Side {
+    fn side(&mut self, side: usize) -> &mut TestPeer {
         if side == 0 { &mut self.pair.a } else { &mut self.pair.b }
     }
 
@@ -117,11 +122,11 @@ impl World {
         match self.below(5) {
             0 if self.below(2) == 0 => self.lend_together(side, &bytes),
             0 => self.lend(side, &bytes),
-            1 if self.kind == Kind::SeqPacket && !bytes.is_empty() => {
+            1 if self.kind == ConnectionKind::SeqPacket && !bytes.is_empty() => {
                 self.given[side].parts = Some((bytes, 0));
                 self.give_part(side);
             }
-            _ if self.kind == Kind::Stream => {
+            _ if self.kind == ConnectionKind::Stream => {
                 if let Ok(n) = self.side(side).write(&bytes) {
                     self.given[side].bytes.extend(&bytes[..n]);
                 }
@@ -140,8 +145,8 @@ impl World {
         let sent = own.send_at_once(peer, self.kind, bytes);
         if sent {
             match self.kind {
-                Kind::Stream => self.given[side].bytes.extend(bytes),
-                Kind::SeqPacket => self.given[side].messages.push_back(bytes.to_vec()),
+                ConnectionKind::Stream => self.given[side].bytes.extend(bytes),
+                ConnectionKind::SeqPacket => self.given[side].messages.push_back(bytes.to_vec()),
             }
         }
         sent
@@ -189,8 +194,8 @@ impl World {
 
     fn lent(&mut self, side: usize, bytes: &[u8]) {
         match self.kind {
-            Kind::Stream => self.given[side].bytes.extend(bytes),
-            Kind::SeqPacket => self.given[side].messages.push_back(bytes.to_vec()),
+            ConnectionKind::Stream => self.given[side].bytes.extend(bytes),
+            ConnectionKind::SeqPacket => self.given[side].messages.push_back(bytes.to_vec()),
         }
     }
 
@@ -211,7 +216,7 @@ impl World {
             return self.side(side).connection.give_back(charge);
         }
         let how = self.below(3);
-        if self.kind == Kind::Stream {
+        if self.kind == ConnectionKind::Stream {
             return if how == 0 { self.take_chunk(side) } else { self.take_bytes(side) };
         }
         match how {
@@ -252,7 +257,7 @@ impl World {
         let Ok(Some(chunk)) = own.connection.recv_chunk(&mut own.blocks) else { return };
         let bytes = chunk.block.bytes()[chunk.range.clone()].to_vec();
         self.given[side].chunks.push((chunk.block, chunk.charge));
-        if self.kind == Kind::Stream {
+        if self.kind == ConnectionKind::Stream {
             assert!(self.given[1 - side].bytes.drain(..bytes.len()).eq(bytes));
             return;
         }
@@ -269,11 +274,11 @@ impl World {
     fn take_events(&mut self, side: usize) {
         for event in self.side(side).take_events() {
             match event {
-                Event::Returned { ticket, sent, .. } => {
+                ConnectionEvent::Returned { ticket, sent, .. } => {
                     assert!(sent && self.given[side].lent.remove(&ticket), "a lent block comes back once");
                 }
-                Event::PeerClosed | Event::Closed => {}
-                Event::Failed(cause) => panic!("{cause}"),
+                ConnectionEvent::PeerClosed | ConnectionEvent::Closed => {}
+                ConnectionEvent::Failed(cause) => panic!("{cause}"),
             }
         }
     }
@@ -349,7 +354,7 @@ impl World {
         self.finish();
         for side in [0, 1] {
             let end = self.side(side).connection.recv_part(&mut [0]);
-            let end = if self.kind == Kind::Stream {
+            let end = if self.kind == ConnectionKind::Stream {
                 self.side(side).connection.read(&mut [0])
             } else {
                 end.map(|_| 0)
@@ -364,22 +369,22 @@ impl World {
 fn run(seeds: std::ops::Range<u64>, steps: usize) {
     for seed in seeds {
         let result = std::panic::catch_unwind(|| {
-            let mut world = World::new(seed);
+            let mut simulation = RandomExchange::new(seed);
             for round in 0..4 {
                 // Each side's program sleeps at times.
-                let asleep = world.below(4);
+                let asleep = simulation.below(4);
                 for _ in 0..steps / 4 {
-                    let side = world.below(2);
-                    if asleep != side || world.below(50) == 0 {
-                        world.step(side);
+                    let side = simulation.below(2);
+                    if asleep != side || simulation.below(50) == 0 {
+                        simulation.step(side);
                     }
                 }
                 if round == 1 {
-                    world.finish();
-                    world.conserved();
+                    simulation.finish();
+                    simulation.conserved();
                 }
             }
-            world.close();
+            simulation.close();
         });
         assert!(result.is_ok(), "seed {seed}");
     }

@@ -19,7 +19,7 @@ use crate::softroce::MachineArgs;
 pub(super) struct Args {
     #[command(subcommand)]
     command: CmCommand,
-    /// Print the result without writing docs/performance.md
+    /// Print the result without writing it to docs/generated/performance
     #[arg(long, global = true)]
     dry_run: bool,
 }

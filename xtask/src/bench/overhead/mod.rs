@@ -43,7 +43,7 @@ const VARIANTS: [(&str, &str, &str, u64); 4] = [
 
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Print the result without writing docs/performance.md
+    /// Print the result without writing it to docs/generated/performance
     #[arg(long)]
     dry_run: bool,
 }

@@ -24,7 +24,7 @@ pub(super) struct Args {
     /// The seconds to idle for the row that measures the cost of doing nothing
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     idle: u32,
-    /// Print the result without writing docs/performance.md
+    /// Print the result without writing it to docs/generated/performance
     #[arg(long)]
     dry_run: bool,
 }

@@ -26,7 +26,7 @@ const NO_COLLAPSE: f64 = 0.9;
 pub(super) struct Args {
     #[command(subcommand)]
     command: TrespassCommand,
-    /// Print the result without writing docs/performance.md
+    /// Print the result without writing it to docs/generated/performance
     #[arg(long, global = true)]
     dry_run: bool,
 }

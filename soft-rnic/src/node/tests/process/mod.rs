@@ -1,7 +1,7 @@
 //! Several processes: the test program runs itself again, as a peer that can be stopped and killed.
 
+mod cm_messages;
 mod death;
-mod letters;
 mod strangers;
 
 use std::io::{BufRead, BufReader, Write};
@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 use super::*;
 use crate::platform::memory::Memory;
-use crate::shared::mark::Mark;
+use crate::shared::hazard::Hazard;
 
 const FABRIC: &str = "SOFT_RNIC_TEST_FABRIC";
 const USER: &str = "SOFT_RNIC_TEST_USER";
@@ -48,27 +48,31 @@ fn peer() {
         // SAFETY: a plain system call.
         assert_eq!(unsafe { libc::setuid(user.parse().expect("a number")) }, 0);
     }
-    let process = Process::new(&fabric);
+    let process = TestNode::new(&fabric);
     say(&format!("qpn {}", process.qpn));
     for line in io::stdin().lines() {
         obey(&process, &line.expect("text"));
     }
 }
 
-fn obey(process: &Process, line: &str) {
+fn obey(process: &TestNode, line: &str) {
     let words: Vec<&str> = line.split(' ').collect();
     let number = |place: usize| words[place].parse::<u32>().expect("a number");
     match words[0] {
-        "link" => match process.node.wait_link(number(1), LONG) {
-            Reach::Ready(link) => {
-                say(&format!("linked {} {}", link.number(), if link.vm().is_some() { "vm" } else { "call" }));
+        "remote" => match process.node.wait_for_process(number(1), LONG) {
+            Reachability::Ready(remote) => {
+                say(&format!(
+                    "linked {} {}",
+                    remote.number(),
+                    if remote.vm().is_some() { "vm" } else { "call" }
+                ));
             }
             _ => say("nobody"),
         },
-        "mark" => {
-            let link = process.link(number(1));
-            link.mark(9).publish(Mark::new(number(2), number(3)));
-            say(&format!("marked {}", link.number()));
+        "hazard" => {
+            let remote = process.connect_to(number(1));
+            remote.hazard_slot(9).publish(Hazard::new(number(2), number(3)));
+            say(&format!("marked {}", remote.number()));
         }
         "warnings" => {
             let warnings = WARNINGS.0.lock().expect("no panic");
@@ -80,7 +84,7 @@ fn obey(process: &Process, line: &str) {
             outlive(process, child);
         }
         "clone" => {
-            // SAFETY: as a fork that nobody is told of; the child makes system calls only.
+            // SAFETY: as a fork that nobody is calls of; the child makes system calls only.
             let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
             outlive(process, child as libc::pid_t);
         }
@@ -90,22 +94,22 @@ fn obey(process: &Process, line: &str) {
             let closed = unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
             say(&format!("closed {closed}"));
         }
-        "letters" => {
+        "messages" => {
             for count in 0..number(2) {
                 process.node.send_cm(number(1) as u16, &count.to_le_bytes()).expect("it can be sent");
             }
             say("sent");
         }
-        // Waits for letters in order, each of which it answers if it is to.
+        // Waits for CM messages in order, each of which it answers if it is to.
         "hear" => {
             for count in 0..number(2) {
-                let told = loop {
-                    match process.told.recv_timeout(LONG) {
-                        Ok(Told::LinkGone(_) | Told::PeerLost(_)) => {}
-                        told => break told,
+                let calls = loop {
+                    match process.calls.recv_timeout(LONG) {
+                        Ok(HandlerCall::PeerDetached(_) | HandlerCall::PeerLost(_)) => {}
+                        calls => break calls,
                     }
                 };
-                assert_eq!(told, Ok(Told::Letter(number(1) as u16, count.to_le_bytes().to_vec())));
+                assert_eq!(calls, Ok(HandlerCall::CmMessage(number(1) as u16, count.to_le_bytes().to_vec())));
                 if words.get(3) == Some(&"answer") {
                     process.node.send_cm(number(1) as u16, &count.to_le_bytes()).expect("it can be sent");
                 }
@@ -113,14 +117,14 @@ fn obey(process: &Process, line: &str) {
             say("heard");
         }
         "port" => match process.node.take_port(1, number(1) as u16) {
-            Ok(seat) => {
-                say(&format!("port {}", seat.port()));
-                core::mem::forget(seat);
+            Ok(port) => {
+                say(&format!("port {}", port.port()));
+                core::mem::forget(port);
             }
             Err(error) => say(&format!("port {:?}", error.kind())),
         },
         "squat" => {
-            let port = ports::Port { space: 1, number: number(1) as u16 };
+            let port = ports::CmPort { space: 1, number: number(1) as u16 };
             core::mem::forget(
                 Socket::listen(&port.name(&process.node.state.common.settings.fabric)).expect("free"),
             );
@@ -128,8 +132,8 @@ fn obey(process: &Process, line: &str) {
         }
         "vanish" => vanish(),
         "clean" => clean(),
-        "knock" => played(hostile::knock),
-        "guest" => played(hostile::guest),
+        "pending" => played(hostile::pending),
+        "attached" => played(hostile::attached),
         "enter" => say(hostile::try_to_enter(process, number(1))),
         "bait" => say(hostile::bait(process)),
         "deaf" => played(hostile::deaf_guest),
@@ -146,7 +150,7 @@ fn played(part: fn()) {
 }
 
 /// In the child of a fork: lives on for a while.
-fn outlive(process: &Process, child: libc::pid_t) {
+fn outlive(process: &TestNode, child: libc::pid_t) {
     if child != 0 {
         return say(&format!("child {child}"));
     }
@@ -173,29 +177,29 @@ fn clean() {
     let counts = || (entries("/proc/self/fd"), entries("/proc/self/task"), mapped_by_device());
     let before = counts();
     let fabric = format!("clean-{}", std::process::id());
-    let (a, b) = (Process::new(&fabric), Process::new(&fabric));
+    let (a, b) = (TestNode::new(&fabric), TestNode::new(&fabric));
     let apart = entries("/proc/self/fd");
     for _ in 0..500 {
         let _ = (a.node.new_qp_number().expect("a number"), b.node.new_qp_number().expect("a number"));
     }
     assert_eq!(entries("/proc/self/fd"), apart, "descriptors per queue pair");
-    let (to_b, to_a) = (a.link(b.qpn), b.link(a.qpn));
+    let (to_b, to_a) = (a.connect_to(b.qpn), b.connect_to(a.qpn));
     // Two of each process.
     assert_eq!(entries("/proc/self/fd"), apart + 4, "descriptors per pair of processes");
     for (from, to) in [(&a, &b), (&b, &a)] {
         from.node.send_cm(to.node.own_block().expect("a block"), b"hello").expect("it can be sent");
-        to.expect(&Told::Letter(from.node.own_block().expect("a block"), b"hello".to_vec()));
+        to.expect(&HandlerCall::CmMessage(from.node.own_block().expect("a block"), b"hello".to_vec()));
     }
-    assert_eq!(entries("/proc/self/fd"), apart + 4, "descriptors per pair that writes letters");
-    let seats: Vec<_> = (0..200).map(|_| a.node.take_port(1, 0).expect("a port")).collect();
+    assert_eq!(entries("/proc/self/fd"), apart + 4, "descriptors per pair that writes messages");
+    let peer_ids: Vec<_> = (0..200).map(|_| a.node.take_port(1, 0).expect("a port")).collect();
     let single = a.node.take_port(1, 7471).expect("free");
     assert_eq!(entries("/proc/self/fd"), apart + 4 + 4 + 1, "a descriptor for 64 ports");
-    drop((seats, single));
+    drop((peer_ids, single));
     assert_eq!(entries("/proc/self/fd"), apart + 4 + 1, "one group is kept");
     let apart = apart + 1;
-    let share =
-        b.node.shares().add(Arc::new(Memory::create(c"payload", 4096).expect("memory"))).expect("room");
-    eventually("mapped", || to_b.share(&a.node.lane(0), share, false).is_some());
+    let export =
+        b.node.exports().add(Arc::new(Memory::create(c"payload", 4096).expect("memory"))).expect("room");
+    eventually("mapped", || to_b.mapped_memory(&a.node.transfer_slot(0), export, false).is_some());
     // The one that came with the message is closed after the mapping is there to be found.
     eventually("one more for the memory itself", || entries("/proc/self/fd") == apart + 5);
     drop((to_b, to_a, a, b));
@@ -207,12 +211,12 @@ fn clean() {
 /// All descriptors are closed, and their numbers are files of the program's own: the device leaves them alone, and ends.
 fn vanish() {
     let fabric = format!("vanish-{}", std::process::id());
-    let (a, b) = (Process::new(&fabric), Process::new(&fabric));
-    let (to_b, to_a) = (a.link(b.qpn), b.link(a.qpn));
+    let (a, b) = (TestNode::new(&fabric), TestNode::new(&fabric));
+    let (to_b, to_a) = (a.connect_to(b.qpn), b.connect_to(a.qpn));
     let memory = || Arc::new(Memory::create(c"payload", 4096).expect("memory"));
-    let share = b.node.shares().add(memory()).expect("room");
+    let export = b.node.exports().add(memory()).expect("room");
     let range = a.node.heap().alloc(8192).expect("room");
-    let seat = a.node.take_port(1, 4711).expect("free");
+    let port = a.node.take_port(1, 4711).expect("free");
     let highest = std::fs::read_dir("/proc/self/fd")
         .expect("proc")
         .flatten()
@@ -227,15 +231,15 @@ fn vanish() {
         rustix::io::write(file, &[7; 8192]).expect("room");
     }
     to_b.ring(Doorbell::Cq(1));
-    assert!(!to_b.alive(), "nobody can be told");
-    assert!(matches!(a.node.wait_link(b.qpn, LONG), Reach::Nobody));
+    assert!(!to_b.alive(), "nobody can be calls");
+    assert!(matches!(a.node.wait_for_process(b.qpn, LONG), Reachability::Nobody));
     assert!(a.node.send_cm(b.node.own_block().expect("a block"), b"hello").is_err());
     assert!(a.node.take_port(1, 0).is_err() && a.node.take_port(1, 7471).is_err());
-    assert_eq!(a.node.find_port(1, 7471, Instant::now() + LONG, 0, false), Some(Found::Silent));
-    drop(seat);
+    assert_eq!(a.node.find_port(1, 7471, Instant::now() + LONG, 0, false), Some(PortOwner::Unresponsive));
+    drop(port);
     assert!(a.node.new_qp_number().is_err() || a.node.own_index(a.qpn).is_some());
     b.node.wake_at(Instant::now(), 1);
-    b.node.shares().remove(share);
+    b.node.exports().remove(export);
     a.node.heap().free(range);
     drop((to_b, to_a, a, b));
     for file in &files {
@@ -298,8 +302,8 @@ impl Peer {
         self.hear(answer)
     }
 
-    fn mark(&mut self, qpn: u32) -> u16 {
-        self.ask(&format!("mark {qpn} 5 8"), "marked ").parse().expect("a number")
+    fn publish_hazard(&mut self, qpn: u32) -> u16 {
+        self.ask(&format!("hazard {qpn} 5 8"), "marked ").parse().expect("a number")
     }
 
     fn signal(&self, signal: Signal) {
@@ -341,21 +345,21 @@ impl Drop for Peer {
     }
 }
 
-fn impatient(fabric: &str) -> Process {
+fn impatient(fabric: &str) -> TestNode {
     let patience = Duration::from_millis(100);
-    Process::with(Settings { fabric: fabric.into(), patience, ..Settings::default() })
+    TestNode::with(NodeSettings { fabric: fabric.into(), patience, ..NodeSettings::default() })
 }
 
 fn block(qpn: u32) -> u16 {
     (qpn >> 14) as u16
 }
 
-/// What a process is told, but of links.
-fn next(process: &Process) -> Told {
+/// What a process is told, except of peers that come and go.
+fn next(process: &TestNode) -> HandlerCall {
     loop {
-        match process.told.recv_timeout(LONG).expect("it is told something") {
-            Told::LinkGone(_) | Told::PeerLost(_) => {}
-            told => return told,
+        match process.calls.recv_timeout(LONG).expect("it is calls something") {
+            HandlerCall::PeerDetached(_) | HandlerCall::PeerLost(_) => {}
+            calls => return calls,
         }
     }
 }
@@ -373,12 +377,12 @@ fn nodes_leave_nothing_behind() {
 
 #[test]
 fn garbage_at_the_door_does_no_harm() {
-    Peer::start(&fabric()).ask("knock", "played");
+    Peer::start(&fabric()).ask("pending", "played");
 }
 
 #[test]
 fn a_guest_that_talks_nonsense_does_no_harm() {
-    Peer::start(&fabric()).ask("guest", "played");
+    Peer::start(&fabric()).ask("attached", "played");
 }
 
 #[test]
@@ -405,8 +409,8 @@ fn a_false_owner_of_a_port_does_no_harm() {
 fn an_idle_node_sleeps() {
     let fabric = fabric();
     let mut peer = Peer::start(&fabric);
-    let process = Process::new(&fabric);
-    let _ = (process.link(peer.qpn), peer.ask(&format!("link {}", process.qpn), "linked "));
+    let process = TestNode::new(&fabric);
+    let _ = (process.connect_to(peer.qpn), peer.ask(&format!("remote {}", process.qpn), "linked "));
     assert_sleeping(peer.child.id());
 }
 

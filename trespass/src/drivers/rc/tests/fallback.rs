@@ -15,7 +15,7 @@ fn find_named(name: &str, port: Option<u8>, gid_index: Option<u8>) -> Result<Str
 #[test]
 #[cfg_attr(miri, ignore = "opens sockets")]
 fn the_socket_s_address_names_the_device() {
-    let _turn = turn();
+    let _guard = serialize();
     let place = find("127.0.0.1:1".parse().expect("an address"), None, None).expect("soft0");
     let words = place.describe();
     assert!(words.starts_with("soft0 port 1, GID index ") && words.contains("127.0.0.1"), "{words}");
@@ -27,8 +27,8 @@ fn the_socket_s_address_names_the_device() {
 
 #[test]
 #[cfg_attr(miri, ignore = "opens sockets")]
-fn what_is_not_there_is_told() {
-    let _turn = turn();
+fn missing_devices_are_reported() {
+    let _guard = serialize();
     let cases = [
         (find_named("mlx5_9", None, None), Cause::DeviceNotFound, "mlx5_9"),
         (find_named("soft0", Some(7), None), Cause::DeviceNotFound, "port 7"),
@@ -50,7 +50,7 @@ fn falls_back(here: Builder, there: Builder) -> [crate::handshake::FallbackReaso
     let (here, there) = (here.build().expect("valid"), there.build().expect("valid"));
     let pools = [pool(), pool()];
     let mut sides = handshakes(Kind::Stream, &here, &there, [&pools[0], &pools[1]]);
-    let reasons = shake(&mut sides).map(|end| end.path.map(drop).expect_err("no RDMA"));
+    let reasons = run_handshakes(&mut sides).map(|end| end.path.map(drop).expect_err("no RDMA"));
     drop(sides);
     nothing_is_left(pools);
     reasons
@@ -59,7 +59,7 @@ fn falls_back(here: Builder, there: Builder) -> [crate::handshake::FallbackReaso
 #[test]
 #[cfg_attr(miri, ignore = "opens sockets")]
 fn a_side_without_the_device_has_both_use_tcp() {
-    let _turn = turn();
+    let _guard = serialize();
     let [ours, theirs] = falls_back(config().device("mlx5_9"), config());
     assert_eq!((ours.side(), ours.cause()), (Which::Local, Cause::DeviceNotFound));
     assert_eq!((theirs.side(), theirs.cause()), (Which::Peer, Cause::DeviceNotFound));
@@ -71,7 +71,7 @@ fn a_side_without_the_device_has_both_use_tcp() {
 #[test]
 #[cfg_attr(miri, ignore = "opens sockets")]
 fn a_port_that_goes_down_is_noticed_at_once() {
-    let _turn = turn();
+    let _guard = serialize();
     let ask = || find("127.0.0.1:1".parse().expect("an address"), None, None);
     ask().expect("soft0");
     faults::port_down(0, 1).expect("down");
@@ -83,7 +83,7 @@ fn a_port_that_goes_down_is_noticed_at_once() {
 #[test]
 #[cfg_attr(miri, ignore = "opens sockets")]
 fn a_path_on_which_nothing_comes_through_is_not_used() {
-    let _turn = turn();
+    let _guard = serialize();
     for (rule, cause) in [
         // Neither an answer nor an error within the time.
         ("delay=20s opcode=send", Cause::ProbeTimedOut),
@@ -104,7 +104,7 @@ fn a_path_on_which_nothing_comes_through_is_not_used() {
 #[test]
 #[cfg_attr(miri, ignore = "opens sockets")]
 fn more_than_the_device_has_is_refused_with_the_numbers() {
-    let _turn = turn();
+    let _guard = serialize();
     let [ours, _] = falls_back(config().rx_slots(32_768).slot_size(512), config());
     assert_eq!(ours.cause(), Cause::Resources);
     assert!(ours.detail().contains("32768 receive slots"), "{}", ours.detail());
@@ -113,7 +113,7 @@ fn more_than_the_device_has_is_refused_with_the_numbers() {
 #[test]
 #[cfg_attr(miri, ignore = "opens sockets")]
 fn without_memory_for_the_receives_tcp_is_used() {
-    let _turn = turn();
+    let _guard = serialize();
     let config = config().build().expect("valid");
     let mut small = PoolConfig::default();
     (small.initial, small.prewarm, small.max) = (0, 0, PoolConfig::LEAST_MAX);
@@ -121,7 +121,7 @@ fn without_memory_for_the_receives_tcp_is_used() {
     let mut taken = Vec::new();
     taken.extend(std::iter::from_fn(|| pools[1].take(8192)));
     let mut sides = handshakes(Kind::Stream, &config, &config, [&pools[0], &pools[1]]);
-    let reasons = shake(&mut sides).map(|end| end.path.map(drop).expect_err("no RDMA"));
+    let reasons = run_handshakes(&mut sides).map(|end| end.path.map(drop).expect_err("no RDMA"));
     assert_eq!(reasons[1].cause(), Cause::Resources, "{reasons:?}");
     drop((sides, taken));
     nothing_is_left(pools);
@@ -137,8 +137,8 @@ fn comes_through(max: usize) -> Result<(), crate::handshake::FallbackReason> {
     let accepting = std::thread::spawn(move || listener.accept().expect("a client").0);
     let mut ends = [config.connect(addr).expect("connected"), accepting.join().expect("accepted")];
     for end in &ends {
-        end.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-        end.set_write_timeout(Some(PATIENCE)).expect("a timeout");
+        end.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
+        end.set_write_timeout(Some(TIMEOUT)).expect("a timeout");
     }
     for _ in 0..2 {
         let (mut got, [here, there]) = (vec![0; wanted.len()], &mut ends);
@@ -160,7 +160,7 @@ fn comes_through(max: usize) -> Result<(), crate::handshake::FallbackReason> {
 #[test]
 #[cfg_attr(miri, ignore = "opens sockets")]
 fn where_the_device_registers_nothing_tcp_goes_on() {
-    let _turn = turn();
+    let _guard = serialize();
     for registered in 0..2 {
         rules(&format!("errno=ENOMEM call=reg_mr from={}", registered + 1));
         let reason = comes_through((60 + 2 * registered) << 20).expect_err("no memory for RDMA");
@@ -175,15 +175,15 @@ fn where_the_device_registers_little_nothing_hangs() {
     for regions in 1..=6 {
         let args = ["fallback::with_few_regions", "--ignored"];
         let mut command = Command::new(std::env::current_exe().expect("this program"));
-        let told = run_again(command.args(args).env("SOFT_RNIC_LIMITS", format!("max_mr={regions}")));
-        assert!(told.contains(" 1 passed"), "{told}");
+        let events = run_again(command.args(args).env("SOFT_RNIC_LIMITS", format!("max_mr={regions}")));
+        assert!(events.contains(" 1 passed"), "{events}");
     }
 }
 
 #[test]
 #[ignore = "`where_the_device_registers_little_nothing_hangs` runs it in a process of its own"]
 fn with_few_regions() {
-    let _turn = turn();
+    let _guard = serialize();
     if let Err(reason) = comes_through(64 << 20) {
         assert_eq!(reason.cause(), Cause::Resources, "{reason}");
     }

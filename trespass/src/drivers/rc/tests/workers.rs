@@ -6,57 +6,57 @@ use std::net::SocketAddr;
 
 use super::*;
 use crate::handshake::Transport;
-use crate::worker::{Event as Told, Key, Worker};
+use crate::worker::{Event as WorkerEvent, Key, Worker};
 
 /// Two workers that one thread polls, and their connections: the ends of the one, and of the other.
-struct Both {
+struct WorkerPair {
     workers: [Worker; 2],
     listener: Key,
-    ends: Vec<[Key; 2]>,
-    told: [Vec<Told>; 2],
+    keys: Vec<[Key; 2]>,
+    events: [Vec<WorkerEvent>; 2],
 }
 
-impl Both {
+impl WorkerPair {
     fn new(configs: [Builder; 2]) -> Self {
         let mut workers = configs.map(|config| {
             let config = config.pool_initial(0).pool_prewarm(0).build().expect("valid");
             Worker::new(&config).expect("a worker")
         });
         let listener = workers[1].listen("127.0.0.1:0", Kind::SeqPacket).expect("a port");
-        Self { workers, listener, ends: Vec::new(), told: Default::default() }
+        Self { workers, listener, keys: Vec::new(), events: Default::default() }
     }
 
     fn poll(&mut self) {
-        for (worker, told) in self.workers.iter_mut().zip(&mut self.told) {
-            worker.poll(told, Some(Duration::ZERO)).expect("polled");
-            if let Some([posted, promised, size]) = worker.desk.shared() {
+        for (worker, events) in self.workers.iter_mut().zip(&mut self.events) {
+            worker.poll(events, Some(Duration::ZERO)).expect("polled");
+            if let Some([posted, promised, size]) = worker.worker_cq.shared() {
                 assert!(promised <= posted && posted <= size, "{promised} of {posted} of {size}");
             }
         }
     }
 
     fn until(&mut self, what: &str, mut is_so: impl FnMut(&mut Self) -> bool) {
-        let give_up = Instant::now() + PATIENCE;
+        let give_up = Instant::now() + TIMEOUT;
         while !is_so(self) {
-            assert!(Instant::now() < give_up, "{what}: {:?}", self.told);
+            assert!(Instant::now() < give_up, "{what}: {:?}", self.events);
             self.poll();
         }
     }
 
     /// Makes so many connections more.
     fn connect(&mut self, count: usize) {
-        self.told.iter_mut().for_each(Vec::clear);
+        self.events.iter_mut().for_each(Vec::clear);
         let addr = self.workers[1].local_addr(self.listener).expect("bound");
-        let first = self.ends.len();
+        let first = self.keys.len();
         let keys: Vec<Key> =
             (0..count).map(|_| self.workers[0].connect(addr, Kind::SeqPacket).expect("begun")).collect();
         let (mut connected, mut accepted) = (0, HashMap::<SocketAddr, Key>::new());
         self.until("connected", |both| {
-            for told in both.told.iter_mut().flat_map(|told| told.drain(..)) {
-                match told {
-                    Told::Connected { .. } => connected += 1,
-                    Told::Accepted { key, peer, .. } => drop(accepted.insert(peer, key)),
-                    Told::Failed { error, .. } => panic!("{error}"),
+            for events in both.events.iter_mut().flat_map(|events| events.drain(..)) {
+                match events {
+                    WorkerEvent::Connected { .. } => connected += 1,
+                    WorkerEvent::Accepted { key, peer, .. } => drop(accepted.insert(peer, key)),
+                    WorkerEvent::Failed { error, .. } => panic!("{error}"),
                     _ => (),
                 }
             }
@@ -65,20 +65,20 @@ impl Both {
         for key in keys {
             assert_eq!(self.workers[0].transport(key).expect("open"), Transport::Rdma);
             let local = self.workers[0].local_addr(key).expect("open");
-            self.ends.push([key, accepted[&local]]);
+            self.keys.push([key, accepted[&local]]);
         }
-        assert_eq!(self.ends.len(), first + count);
+        assert_eq!(self.keys.len(), first + count);
     }
 
     /// A message of every connection from one worker to the other, all under way at a time.
     fn exchange(&mut self, from: usize, len: usize) {
-        let ends = self.ends.clone();
-        let given: Vec<_> = (0..ends.len()).map(|at| pattern(len, at as u64 + 7)).collect();
-        for (end, given) in ends.iter().zip(&given) {
+        let keys = self.keys.clone();
+        let given: Vec<_> = (0..keys.len()).map(|at| pattern(len, at as u64 + 7)).collect();
+        for (end, given) in keys.iter().zip(&given) {
             self.workers[from].send(end[from], given).expect("taken");
         }
         let mut buffer = vec![0; len];
-        for (end, given) in ends.iter().zip(&given) {
+        for (end, given) in keys.iter().zip(&given) {
             self.until("arrived", |both| match both.workers[1 - from].recv(end[1 - from], &mut buffer) {
                 Ok(count) => count == len,
                 Err(error) => {
@@ -88,7 +88,7 @@ impl Both {
             });
             assert!(buffer == *given);
         }
-        self.told.iter_mut().for_each(Vec::clear);
+        self.events.iter_mut().for_each(Vec::clear);
     }
 
     fn end(self) {
@@ -105,8 +105,8 @@ fn queues() -> u32 {
 #[test]
 #[cfg_attr(miri, ignore = "opens sockets")]
 fn connections_of_a_worker_share_a_completion_queue() {
-    let _turn = turn();
-    let mut both = Both::new([config(), config()]);
+    let _guard = serialize();
+    let mut both = WorkerPair::new([config(), config()]);
     both.connect(1);
     both.exchange(0, 100);
     assert_eq!(queues(), 2);
@@ -123,9 +123,9 @@ fn connections_of_a_worker_share_a_completion_queue() {
 #[test]
 #[cfg_attr(miri, ignore = "opens sockets")]
 fn a_worker_goes_on_where_its_completion_queue_cannot_grow() {
-    let _turn = turn();
+    let _guard = serialize();
     rules("errno=EOPNOTSUPP call=resize_cq");
-    let mut both = Both::new([config(), config()]);
+    let mut both = WorkerPair::new([config(), config()]);
     both.connect(20);
     assert!(queues() > 2, "the last ones have queues of their own");
     both.exchange(0, 5000);
@@ -136,18 +136,18 @@ fn a_worker_goes_on_where_its_completion_queue_cannot_grow() {
 /// What was under way when a connection was closed completes for nobody else, whoever has its place, or its queue pair's number, then.
 #[test]
 #[cfg_attr(miri, ignore = "opens sockets")]
-fn what_one_connection_has_left_is_not_the_next_one_s() {
-    let _turn = turn();
+fn late_completions_are_not_given_to_the_next_queue_pair() {
+    let _guard = serialize();
     for srq in [false, true] {
-        what_one_has_left(&|| config().linger(Duration::ZERO).srq(srq));
+        leave_completions_behind(&|| config().linger(Duration::ZERO).srq(srq));
     }
 }
 
-fn what_one_has_left(config: &dyn Fn() -> Builder) {
-    let mut both = Both::new([config(), config()]);
+fn leave_completions_behind(config: &dyn Fn() -> Builder) {
+    let mut both = WorkerPair::new([config(), config()]);
     both.connect(3);
     for round in 0..40 {
-        let [ours, theirs] = both.ends.remove(round % 3);
+        let [ours, theirs] = both.keys.remove(round % 3);
         both.workers[0].send(ours, &pattern(200_000, 1)).expect("taken");
         both.workers[1].send(theirs, &pattern(3000, 2)).expect("taken");
         if round % 2 == 0 {
@@ -158,7 +158,7 @@ fn what_one_has_left(config: &dyn Fn() -> Builder) {
         both.exchange(round % 2, 2000);
         both.workers[1 - round % 2].close([ours, theirs][1 - round % 2]);
     }
-    both.until("buried", |both| both.workers.iter().all(|worker| worker.desk.pairs() == (3, 0)));
+    both.until("buried", |both| both.workers.iter().all(|worker| worker.worker_cq.pairs() == (3, 0)));
     both.end();
 }
 
@@ -166,17 +166,17 @@ fn what_one_has_left(config: &dyn Fn() -> Builder) {
 #[test]
 #[cfg_attr(miri, ignore = "opens sockets")]
 fn a_completion_queue_that_fails_ends_all_its_connections() {
-    let _turn = turn();
-    let mut both = Both::new([config(), config()]);
+    let _guard = serialize();
+    let mut both = WorkerPair::new([config(), config()]);
     both.connect(3);
     both.exchange(0, 100);
     rules("errno=EIO call=req_notify_cq");
-    let ends = both.ends.clone();
-    both.workers[0].send(ends[0][0], b"x").expect("taken");
+    let keys = both.keys.clone();
+    both.workers[0].send(keys[0][0], b"x").expect("taken");
     let mut dead = HashSet::new();
     both.until("all have failed", |both| {
         for (index, worker) in both.workers.iter_mut().enumerate() {
-            for end in &ends {
+            for end in &keys {
                 if let Err(error) = worker.recv(end[index], &mut [0; 8])
                     && error.kind() != ErrorKind::WouldBlock
                 {
@@ -184,7 +184,7 @@ fn a_completion_queue_that_fails_ends_all_its_connections() {
                 }
             }
         }
-        dead.len() == 2 * ends.len()
+        dead.len() == 2 * keys.len()
     });
     faults::clear();
     both.end();
@@ -194,14 +194,17 @@ fn a_completion_queue_that_fails_ends_all_its_connections() {
 #[test]
 #[cfg_attr(miri, ignore = "opens sockets")]
 fn connections_of_a_worker_share_receives() {
-    let _turn = turn();
+    let _guard = serialize();
     let sharing = || config().srq(true).rendezvous(false);
-    let mut both = Both::new([sharing(), sharing()]);
+    let mut both = WorkerPair::new([sharing(), sharing()]);
     both.connect(20);
     let statistics = soft::statistics().expect("a device");
     assert_eq!((statistics.completion_queues, statistics.shared_receive_queues), (2, 2));
     for worker in &both.workers {
-        assert_eq!(worker.desk.shared().map(|[posted, promised, _]| (posted, promised)), Some((100, 100)));
+        assert_eq!(
+            worker.worker_cq.shared().map(|[posted, promised, _]| (posted, promised)),
+            Some((100, 100))
+        );
         // Both workers have one pool.
         let idle = worker.pool().stats().in_use / 40;
         assert!(idle <= 32 << 10, "{idle} bytes an idle connection");
@@ -211,18 +214,18 @@ fn connections_of_a_worker_share_receives() {
         both.exchange(1, len);
     }
     both.exchange(0, 600_000);
-    let [_, promised, _] = both.workers[1].desk.shared().expect("shared");
+    let [_, promised, _] = both.workers[1].worker_cq.shared().expect("shared");
     assert!(promised > 20 * 10, "{promised} receives for 20 connections that were busy");
     // All goes with the last of them, though the workers stay.
-    let ends = std::mem::take(&mut both.ends);
-    for [ours, theirs] in ends {
+    let keys = std::mem::take(&mut both.keys);
+    for [ours, theirs] in keys {
         both.workers[0].close(ours);
         both.workers[1].close(theirs);
     }
-    both.until("closed", |both| both.workers.iter().all(|worker| worker.desk.pairs() == (0, 0)));
+    both.until("closed", |both| both.workers.iter().all(|worker| worker.worker_cq.pairs() == (0, 0)));
     for worker in &both.workers {
         worker.pool().flush();
-        assert_eq!((worker.desk.shared(), worker.pool().stats().in_use), (None, 0));
+        assert_eq!((worker.worker_cq.shared(), worker.pool().stats().in_use), (None, 0));
     }
     both.connect(2);
     both.exchange(1, 5000);
@@ -231,13 +234,13 @@ fn connections_of_a_worker_share_receives() {
 
 #[test]
 #[cfg_attr(miri, ignore = "opens sockets")]
-fn who_shares_receives_and_who_does_not_understand_each_other() {
-    let _turn = turn();
+fn shared_and_own_receive_queues_interoperate() {
+    let _guard = serialize();
     for sharing in [[true, false], [false, true]] {
         for rendezvous in [true, false] {
-            let mut both = Both::new(sharing.map(|srq| config().srq(srq).rendezvous(rendezvous)));
+            let mut both = WorkerPair::new(sharing.map(|srq| config().srq(srq).rendezvous(rendezvous)));
             both.connect(5);
-            let shared = both.workers.each_ref().map(|worker| worker.desk.shared().is_some());
+            let shared = both.workers.each_ref().map(|worker| worker.worker_cq.shared().is_some());
             assert_eq!(shared, sharing);
             for len in [1, 4096, 8192, 50_000, 700_000] {
                 both.exchange(0, len);
@@ -253,25 +256,27 @@ fn who_shares_receives_and_who_does_not_understand_each_other() {
 #[test]
 #[cfg_attr(miri, ignore = "opens sockets")]
 fn a_full_shared_receive_queue_makes_peers_wait() {
-    let _turn = turn();
+    let _guard = serialize();
     let sharing = || config().srq(true).srq_size(64).rendezvous(false);
-    let mut both = Both::new([sharing(), sharing()]);
+    let mut both = WorkerPair::new([sharing(), sharing()]);
     both.connect(12);
     both.exchange(0, 400_000);
     both.exchange(1, 400_000);
     let addr = both.workers[1].local_addr(both.listener).expect("bound");
     let one_more = both.workers[0].connect(addr, Kind::SeqPacket).expect("begun");
     both.until("connected", |both| {
-        both.told[0].drain(..).any(|told| matches!(told, Told::Connected { key, .. } if key == one_more))
+        both.events[0]
+            .drain(..)
+            .any(|events| matches!(events, WorkerEvent::Connected { key, .. } if key == one_more))
     });
     let reason = both.workers[0].fallback_reason(one_more).expect("open").expect("TCP").clone();
     assert_eq!(reason.cause(), crate::handshake::Cause::Resources);
     assert!(reason.detail().contains("srq_size"), "{}", reason.detail());
     // When one has gone there is.
-    let [ours, theirs] = both.ends.pop().expect("twelve");
+    let [ours, theirs] = both.keys.pop().expect("twelve");
     both.workers[0].close(ours);
     both.workers[1].close(theirs);
-    both.until("gone", |both| both.workers.iter().all(|worker| worker.desk.pairs() == (11, 0)));
+    both.until("gone", |both| both.workers.iter().all(|worker| worker.worker_cq.pairs() == (11, 0)));
     both.connect(1);
     both.exchange(0, 100_000);
     both.end();
@@ -280,15 +285,15 @@ fn a_full_shared_receive_queue_makes_peers_wait() {
 /// A peer that uses receives which others were told of ends its own connection; the others' are posted again, and they go on.
 #[test]
 #[cfg_attr(miri, ignore = "opens sockets")]
-fn who_uses_the_receives_of_others_ends_alone() {
-    let _turn = turn();
+fn overdrawing_shared_receives_ends_only_that_connection() {
+    let _guard = serialize();
     let sharing = || config().srq(true);
-    let mut both = Both::new([sharing(), sharing()]);
+    let mut both = WorkerPair::new([sharing(), sharing()]);
     both.connect(4);
-    let [bad, theirs] = both.ends.remove(1);
-    match both.workers[0].way(bad) {
-        crate::drivers::Way::Rc(rc) => (0..12).for_each(|_| rc.send_raw(b"no frame", None)),
-        crate::drivers::Way::Tcp(_) => panic!("RDMA"),
+    let [bad, theirs] = both.keys.remove(1);
+    match both.workers[0].driver(bad) {
+        crate::drivers::TransportDriver::Rc(rc) => (0..12).for_each(|_| rc.send_raw(b"no frame", None)),
+        crate::drivers::TransportDriver::Tcp(_) => panic!("RDMA"),
     }
     both.until("dead", |both| match both.workers[1].recv(theirs, &mut [0; 8]) {
         Err(error) => error.kind() == ErrorKind::InvalidData,
@@ -296,8 +301,8 @@ fn who_uses_the_receives_of_others_ends_alone() {
     });
     both.workers[1].close(theirs);
     both.workers[0].close(bad);
-    both.until("gone", |both| both.workers.iter().all(|worker| worker.desk.pairs() == (3, 0)));
-    let [posted, promised, _] = both.workers[1].desk.shared().expect("shared");
+    both.until("gone", |both| both.workers.iter().all(|worker| worker.worker_cq.pairs() == (3, 0)));
+    let [posted, promised, _] = both.workers[1].worker_cq.shared().expect("shared");
     assert!(promised == 15 && posted >= 15, "{promised} of {posted}");
     both.exchange(0, 20_000);
     both.exchange(1, 20_000);
@@ -308,14 +313,14 @@ fn who_uses_the_receives_of_others_ends_alone() {
 #[test]
 #[ignore = "leaves the device broken: `a_device_that_fails` runs it in a process of its own"]
 fn a_worker_goes_on_when_its_device_is_opened_anew() {
-    let _turn = turn();
+    let _guard = serialize();
     let patient = || config().keepalive(Some(Duration::from_millis(200))).linger(Duration::ZERO);
-    let mut both = Both::new([patient(), patient()]);
+    let mut both = WorkerPair::new([patient(), patient()]);
     both.connect(2);
     both.exchange(0, 100_000);
     let before = both.workers.each_ref().map(|worker| worker.pool().clone());
     faults::device_fatal(0).expect("a device");
-    for [ours, theirs] in std::mem::take(&mut both.ends) {
+    for [ours, theirs] in std::mem::take(&mut both.keys) {
         let mut dead = |index: usize, key| {
             both.until("dead", |both| match both.workers[index].recv(key, &mut [0; 8]) {
                 Ok(_) => panic!("there was nothing to hear"),
@@ -326,13 +331,13 @@ fn a_worker_goes_on_when_its_device_is_opened_anew() {
         dead(0, ours);
         dead(1, theirs);
     }
-    both.until("gone", |both| both.workers.iter().all(|worker| worker.desk.pairs() == (0, 0)));
+    both.until("gone", |both| both.workers.iter().all(|worker| worker.worker_cq.pairs() == (0, 0)));
     faults::clear();
     both.connect(2);
     for (index, worker) in both.workers.iter().enumerate() {
-        assert_eq!(worker.desk.pairs(), (2, 0), "at the worker's desk");
+        assert_eq!(worker.worker_cq.pairs(), (2, 0), "in the worker's completion queue");
         assert!(*worker.pool() != before[index], "the device does not know what the other had");
-        assert!(both.ends.iter().all(|end| worker.pool_of(end[index]).expect("open") == worker.pool()));
+        assert!(both.keys.iter().all(|end| worker.pool_of(end[index]).expect("open") == worker.pool()));
     }
     both.exchange(0, 300_000);
     both.exchange(1, 5000);
