@@ -14,7 +14,7 @@ use std::process::{Command, ExitCode};
 use clap::{Parser, Subcommand};
 
 #[derive(Parser)]
-#[command(name = "cargo xtask", about = "The chores of the project")]
+#[command(name = "cargo xtask", about = "The project's development commands")]
 struct Cli {
     #[command(subcommand)]
     command: XtaskCommand,
@@ -53,7 +53,7 @@ fn main() -> anyhow::Result<ExitCode> {
         XtaskCommand::CLib(args) => c_lib::run(&root, &args),
         XtaskCommand::Parity(args) => parity::run(&root, &args),
         XtaskCommand::Prose(args) => prose::run(&root, &args),
-        Chore::SoftLibs(args) => soft_libs::run(&root, &args),
+        XtaskCommand::SoftLibs(args) => soft_libs::run(&root, &args),
         XtaskCommand::Softroce(args) => softroce::run(&root, &args),
     }
 }

@@ -239,7 +239,7 @@ fn judge(title: &str, report: &JobReport, counts: TestCounts, at_least: u32) -> 
         "{} device tests failed, although their programs ended with exit code 0",
         counts.failed
     );
-    ensure!(counts.ran >= at_least, "{} device tests ran, and there must be at least {at_least}", counts.ran);
+    ensure!(counts.ran >= at_least, "{} device tests ran; at least {at_least} are required", counts.ran);
     Ok(ExitCode::SUCCESS)
 }
 
