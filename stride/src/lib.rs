@@ -11,21 +11,13 @@
 
 #![deny(unsafe_code)]
 
-pub mod buffers;
-pub mod cli;
-pub mod control;
-pub mod device;
-pub mod error;
-pub mod interrupt;
-pub mod memory;
-pub mod placement;
-pub mod plan;
-pub mod report;
-pub mod result;
 pub mod session;
-pub mod statistics;
 pub mod suite;
-pub mod workload;
+
+pub use stride_base::{
+    buffers, cli, control, device, error, interrupt, memory, placement, plan, report, result, statistics,
+};
+pub use stride_workload as workload;
 
 /// The entry point of the fuzz target in `fuzz/`.
 #[cfg(fuzzing)]

@@ -3,54 +3,8 @@
 use std::io;
 use std::net::SocketAddr;
 
+use crate::config::ConfigError;
 use crate::handshake::HandshakeError;
-
-/// A configuration that is refused: by [`Builder::build`](crate::Builder::build), or because of the environment.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{parameter} = {value} is refused: it must be {bound}; {remedy}")]
-pub struct ConfigError {
-    parameter: &'static str,
-    value: String,
-    bound: String,
-    remedy: String,
-}
-
-impl ConfigError {
-    pub(crate) fn new(
-        parameter: &'static str,
-        value: impl Into<String>,
-        bound: impl Into<String>,
-        remedy: impl Into<String>,
-    ) -> Self {
-        Self { parameter, value: value.into(), bound: bound.into(), remedy: remedy.into() }
-    }
-
-    /// The builder's method, or the environment's variable.
-    pub fn parameter(&self) -> &str {
-        self.parameter
-    }
-
-    /// What it was set to.
-    pub fn value(&self) -> &str {
-        &self.value
-    }
-
-    /// What it may be set to.
-    pub fn bound(&self) -> &str {
-        &self.bound
-    }
-
-    /// What to do.
-    pub fn remedy(&self) -> &str {
-        &self.remedy
-    }
-}
-
-impl From<ConfigError> for io::Error {
-    fn from(error: ConfigError) -> Self {
-        Self::new(io::ErrorKind::InvalidInput, error)
-    }
-}
 
 /// Why there is no connection to an address.
 #[derive(Debug, thiserror::Error)]
@@ -226,9 +180,11 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::handshake::{Cause, Side, Step, Unavailable};
+    use crate::handshake::{Side, Step};
+    use crate::session::{blocking, buffers};
+    use crate::wire::{Cause, Unavailable};
     use crate::wire::{Kind, RejectReason, WireError};
-    use crate::{blocking, buffers, pool, protocol};
+    use crate::{pool, protocol};
 
     const ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 7);
 

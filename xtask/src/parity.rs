@@ -70,11 +70,11 @@ fn document(data: &str) -> Result<String> {
         "\
 # perftest's flags and stride-perf's
 
-`cargo xtask parity` made this of `{DATA}`; tests hold that against the `--help` of the distribution's eight programs
-(perftest {release}) and of stride-perf.
+`cargo xtask parity` makes this page from `{DATA}`. Tests compare that with
+the `--help` of the distribution's eight programs (perftest {release}) and of stride-perf.
 
-Of {} flags stride-perf has {} by the same or another name, and {} by another way; {} are to come, {} it has no need of, and {} it does
-not have.
+Of {} flags stride-perf has {} by the same or another name, and {} in another way. {} are planned,
+{} are not needed, and {} are missing.
 
 | perftest | of | stride-perf | |
 | --- | --- | --- | --- |

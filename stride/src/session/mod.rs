@@ -17,8 +17,7 @@ use crate::interrupt;
 use crate::plan::{RunPlan, TestOperation};
 use crate::report::Output;
 
-pub use ping::{PingError, ping};
-pub use secret::NoSecretError;
+pub use ping::ping;
 pub use serve::{ServeOptions, serve};
 
 /// This release of stride-perf, for messages to the user.

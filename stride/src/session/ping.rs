@@ -11,7 +11,7 @@ use super::{roles, secret, steps};
 use crate::cli::{OutputArgs, PingArgs};
 use crate::control::{ControlLink, ControlMessage};
 use crate::device::{self, LocalDevice};
-use crate::error::Error;
+use crate::error::{Error, LONGEST_PING_INTERVAL, PingError};
 use crate::interrupt;
 use crate::placement::{Neighbours, Processors};
 use crate::plan::{RunPlan, SideRole};
@@ -22,27 +22,6 @@ use crate::workload::{PeerWatch, TestProgress};
 /// How often a waiting side checks for signals.
 const PEER_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The longest pause in seconds; a peer that is idle for longer would give this side up.
-const LONGEST_PAUSE: f64 = 30.0;
-
-/// An option that does not fit `ping`.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-pub enum PingError {
-    /// Ping writes no result files.
-    #[error("ping writes no results and judges none ({flag}): measure `send lat`")]
-    NoResults {
-        /// The flag of the file.
-        flag: &'static str,
-    },
-    /// The interval is longer than the peer waits.
-    #[error("--interval {given} is not from 0 to {LONGEST_PAUSE}: give --interval 1")]
-    Interval {
-        /// The interval that the user gave.
-        given: f64,
-    },
-}
-
 /// Pings the server for the given number of times, or until the user interrupts it.
 ///
 /// # Errors
@@ -52,7 +31,7 @@ pub fn ping(args: &PingArgs, files: &OutputArgs, output: &mut Output) -> Result<
     if let Some(flag) = files.first_flag() {
         return Err(PingError::NoResults { flag }.into());
     }
-    if !(0.0..=LONGEST_PAUSE).contains(&args.interval) {
+    if !(0.0..=LONGEST_PING_INTERVAL).contains(&args.interval) {
         return Err(PingError::Interval { given: args.interval }.into());
     }
     let plan = RunPlan::of_ping(args)?;

@@ -2,49 +2,22 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use crate::control::{LONGEST_SECRET, Secret, SecretError};
+use crate::control::{LONGEST_SECRET, Secret};
+use crate::error::{NoSecretError, SECRET_VARIABLE};
 use crate::plan::LocalOptions;
 use crate::report::Output;
-
-/// The environment variable with the secret, unless the user names a file.
-const VARIABLE: &str = "STRIDE_SECRET";
-
-/// The user asked for a secret that cannot be used.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum NoSecretError {
-    /// The file cannot be read.
-    #[error("--secret-file: cannot read {}: {source}", path.display())]
-    Read {
-        /// The path of the file.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// The file's content is not accepted as a secret.
-    #[error("--secret-file {}: {source}", path.display())]
-    File {
-        /// The path of the file.
-        path: PathBuf,
-        /// The reason.
-        source: SecretError,
-    },
-    /// The variable's value is not accepted as a secret.
-    #[error("{VARIABLE}: {0}; or unset it, to go without")]
-    Variable(SecretError),
-}
 
 /// Reads the secret from the file that the user named, else from the variable, if either is given.
 pub(super) fn find(local: &LocalOptions, output: &mut Output) -> Result<Option<Secret>, NoSecretError> {
     if let Some(path) = &local.secret_file {
         return of_file(path, output).map(Some);
     }
-    of_variable(std::env::var_os(VARIABLE).as_deref())
+    of_variable(std::env::var_os(SECRET_VARIABLE).as_deref())
 }
 
 fn of_file(path: &Path, output: &mut Output) -> Result<Secret, NoSecretError> {

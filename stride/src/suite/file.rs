@@ -1,107 +1,13 @@
 //! The parser of suites.
 
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
 use super::shipped;
-use crate::cli::{Size, SizeError};
-
-/// The most nested `include` levels.
-const DEEPEST: u32 = 8;
-
-/// A suite cannot be read, or some of its tests failed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum SuiteError {
-    /// The file cannot be read.
-    #[error("cannot read the suite {}: {source}; `stride-perf suite --list` has the names of those that need no file", path.display())]
-    Read {
-        /// The path of the file.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// The file is not a valid suite.
-    #[error("the suite {suite}: {reason}")]
-    Syntax {
-        /// Its name or file.
-        suite: String,
-        /// The error and its position.
-        reason: String,
-    },
-    /// The suites include each other too deeply, or in a cycle.
-    #[error(
-        "the suite {suite}: suites include one another more than {DEEPEST} deep: take one of the `include` out"
-    )]
-    TooDeep {
-        /// The innermost suite.
-        suite: String,
-    },
-    /// The suite has no tests.
-    #[error("the suite {suite} has no test: add a [[test]] with a `name` and what to `run`")]
-    Empty {
-        /// Its name or file.
-        suite: String,
-    },
-    /// A test's name is missing, repeated or invalid; result files are named after it.
-    #[error(
-        "the test name `{name}`: give each test of a suite a name of its own, of letters, digits, `-` and `_`"
-    )]
-    Name {
-        /// The name as given.
-        name: String,
-    },
-    /// A test's command line is invalid.
-    #[error("the test {test} (`stride-perf {words}`): {reason}")]
-    Test {
-        /// The test's name.
-        test: String,
-        /// The words of the command line.
-        words: String,
-        /// The reason.
-        reason: String,
-    },
-    /// A result file exists already.
-    #[error("{flag} {} exists: give another name, or --force to replace it", path.display())]
-    Exists {
-        /// The flag that names it.
-        flag: &'static str,
-        /// The path of the file.
-        path: PathBuf,
-    },
-    /// With --force each test would replace the lines of the one before.
-    #[error(
-        "--force and --jsonl do not go together in a suite, whose tests all add to one file: leave --force out, and remove the file first"
-    )]
-    ForcedLines,
-    /// A size is invalid.
-    #[error("the test {test}: {given} of `sizes`: {source}")]
-    Size {
-        /// The test's name.
-        test: String,
-        /// The size as given.
-        given: String,
-        /// The reason.
-        source: SizeError,
-    },
-    /// Some tests failed.
-    #[error("{failed} of {all} tests failed")]
-    Failed {
-        /// The number of failed tests.
-        failed: usize,
-        /// The number of all tests.
-        all: usize,
-    },
-    /// Every test was skipped.
-    #[error("no test of {suite} could be run, as each was skipped")]
-    NothingRan {
-        /// The suite's name or file.
-        suite: String,
-    },
-}
+use crate::cli::Size;
+use crate::error::{DEEPEST_SUITE, SuiteError};
 
 /// A suite as TOML.
 #[derive(Debug, Deserialize)]
@@ -147,7 +53,7 @@ pub(super) struct Suite {
 /// Reads the built-in suite of this name, or else the file.
 pub(super) fn read(name: &str) -> Result<Suite, SuiteError> {
     let mut tests = Vec::new();
-    let title = read_into(&mut tests, name, Path::new(""), DEEPEST)?;
+    let title = read_into(&mut tests, name, Path::new(""), DEEPEST_SUITE)?;
     if tests.is_empty() {
         return Err(SuiteError::Empty { suite: name.to_owned() });
     }

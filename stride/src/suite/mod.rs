@@ -10,14 +10,12 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use crate::cli::{self, OutputArgs, SuiteArgs, Usage};
-use crate::error::Error;
+use crate::error::{Error, SuiteError};
 use crate::interrupt::Interrupted;
 use crate::plan::{RunPlan, SideRole};
 use crate::report::{MISSED, Output};
 use crate::session;
 use file::SuiteTest;
-
-pub use file::SuiteError;
 
 /// A test that has been checked.
 struct PreparedTest {

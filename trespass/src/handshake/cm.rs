@@ -17,7 +17,8 @@
 
 use super::error::HandshakeError;
 use super::machine::{check_kind, check_role, rejection};
-use super::{Agreed, Attempt, Terms, Unavailable};
+use super::{Agreed, Attempt, Terms};
+use crate::wire::Unavailable;
 use crate::wire::{CmPrefix, HandshakeMessage, Hello, REJECT_DATA, Role, WireError};
 
 /// One side of it.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
-use super::reason::{FallbackReason, Side};
+use super::fallback::{FallbackReason, Side};
 use crate::wire::{Kind, Reject, RejectReason, WireError};
 
 /// What a side is waiting for.

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use super::fake::{ATTEMPT, FakeNetwork, FakePath, PathFaults, ProbeFault, terms};
 use super::machine::HandshakeMachine;
 use super::simulation::{HandshakeResult, HandshakeSimulation, NetworkFault};
-use super::{Cause, FallbackReason, HandshakeError, Side, Transport, Unavailable};
+use super::{FallbackReason, HandshakeError, Side, Transport};
+use crate::wire::{Cause, Unavailable};
 use crate::wire::{Hello, Kind, Policy, Probe, Ready, Reject, RejectReason, Role, WireError};
 
 /// One side's part of a case.

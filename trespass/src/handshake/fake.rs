@@ -6,7 +6,8 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Instant;
 
-use super::{Agreed, Attempt, Cause, DataPath, Terms, Unavailable};
+use super::{Agreed, Attempt, DataPath, Terms};
+use crate::wire::{Cause, Unavailable};
 use crate::wire::{Endpoint, Features, LinkLayer, Policy, Probe, Role};
 
 /// What goes wrong on one side.

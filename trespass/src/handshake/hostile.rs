@@ -12,7 +12,8 @@ use std::io::{ErrorKind, Read, Write};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use super::{Agreed, Attempt, Cause, DataPath, TcpHandshake, Terms, Unavailable};
+use super::{Agreed, Attempt, DataPath, TcpHandshake, Terms};
+use crate::wire::{Cause, Unavailable};
 use crate::wire::{
     Endpoint, Features, Kind, Limits, LinkLayer, MAJOR, MAX_MESSAGE, MINOR, PREAMBLE, Policy, Role, checksum,
 };

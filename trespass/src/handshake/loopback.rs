@@ -9,7 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::fake::{ATTEMPT, FakeNetwork, FakePath, PathFaults, terms};
-use super::{Cause, HandshakeError, NoPath, Step, TcpHandshake, Terms, Transport, Unavailable};
+use super::{HandshakeError, NoPath, Step, TcpHandshake, Terms, Transport};
+use crate::wire::{Cause, Unavailable};
 use crate::wire::{HandshakeMessage, Policy, Ready, Reject, RejectReason, Role, WireError};
 
 type Plain = Result<NoPath, Unavailable>;

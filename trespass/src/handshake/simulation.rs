@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use super::fake::{ATTEMPT, FakeNetwork, FakePath};
 use super::machine::HandshakeMachine;
-use super::{Established, HandshakeError, Step, Terms, Unavailable};
+use super::{Established, HandshakeError, Step, Terms};
+use crate::wire::Unavailable;
 use crate::wire::{PREAMBLE, Preamble, Role};
 
 /// How long a message takes.

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use super::error::{HandshakeError, Step};
 use super::machine::HandshakeMachine;
-use super::reason::Unavailable;
 use super::{Attempt, DataPath, Established, Terms};
+use crate::wire::Unavailable;
 use crate::wire::{MAX_MESSAGE, PREAMBLE, Preamble, WireError};
 
 /// How long a blocking handshake sleeps between looks at the data path: at first not at all, since it is proved in microseconds.

@@ -81,7 +81,8 @@ impl Block {
 
     #[inline]
     fn chunk(&self) -> &Chunk {
-        // SAFETY: a chunk lives as long as one of its blocks is out.
+        // SAFETY: a `Block` is out until its drop (`Block::new`), and `PoolState::close` and `PoolState::take_back` free a chunk only
+        // when none of its blocks is out.
         unsafe { self.0.chunk.as_ref() }
     }
 
@@ -102,7 +103,8 @@ impl Block {
     /// The bytes, to be written.
     #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `bytes`, and the block is borrowed exclusively.
+        // SAFETY: the bytes are this block's alone and stay as long as it is out (`Block::new`); `&mut self` makes this the only
+        // reference to them.
         unsafe { slice::from_raw_parts_mut(self.0.start.as_ptr(), self.len()) }
     }
 
@@ -155,7 +157,8 @@ impl Drop for Block {
     #[inline]
     fn drop(&mut self) {
         let chunk = self.chunk();
-        if !cache::push(chunk.slots_of(), chunk.class().block_use(), self.0) {
+        // SAFETY: a `Block` is out until this drop (`Block::new`), `slots_of` is its chunk's own, and nothing uses `self.0` after a push.
+        if !unsafe { cache::push(chunk.slots_of(), chunk.class().block_use(), self.0) } {
             give_back(self.0);
         }
     }
@@ -164,7 +167,7 @@ impl Drop for Block {
 /// Out of line, so that a drop is small.
 #[inline(never)]
 fn give_back(raw: RawBlock) {
-    // SAFETY: the block is out, so its chunk lives.
+    // SAFETY: `raw` is out until this function gives it back, and its chunk lives as long (`PoolState::close` frees whole chunks only).
     let core = unsafe { raw.chunk.as_ref() }.core;
     if core.is_null() {
         // SAFETY: a chunk without a core is its only block's; `raw` is not used again.

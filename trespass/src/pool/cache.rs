@@ -40,10 +40,10 @@ impl SlotStack {
     }
 }
 
-// SAFETY: `slots` is only touched through `CURRENT` and `OWNED`, that is, by the thread that the cache belongs to; what is in
-// there is Send, as a block is. Other threads have the cache for its `len`, which is atomic.
+// SAFETY: only the thread that the cache belongs to touches `slots`: their accessors are `unsafe fn` with that condition, and reach
+// the cache through that thread's `CURRENT` and `OWNED`. A `RawBlock` is Send because a `Block` is.
 unsafe impl Send for Cache {}
-// SAFETY: as above.
+// SAFETY: other threads read `len` alone, which is atomic; `slots` belongs to one thread, as for `Send`.
 unsafe impl Sync for Cache {}
 
 /// No pool's: nothing is ever in it.
@@ -62,7 +62,8 @@ struct ThreadCaches(RefCell<Vec<Arc<Cache>>>);
 impl Drop for ThreadCaches {
     fn drop(&mut self) {
         CURRENT.set(&raw const NONE);
-        self.0.take().iter().for_each(|cache| cache.end());
+        // SAFETY: `OWNED` has this thread's caches alone, and this is its end on that thread.
+        self.0.take().iter().for_each(|cache| unsafe { cache.end() });
     }
 }
 
@@ -76,22 +77,34 @@ fn with_current<R>(with: impl FnOnce(&Cache) -> R) -> R {
 /// Takes a slot of a pool out of this thread's cache.
 #[inline]
 pub(super) fn pop(core: *const PoolCore, block_use: BlockUse) -> Option<RawBlock> {
-    with_current(|cache| if cache.core == core { cache.pop(block_use, 0) } else { None })
+    // SAFETY: `with_current` gives this thread's own cache.
+    with_current(|cache| if cache.core == core { unsafe { cache.pop(block_use, 0) } } else { None })
 }
 
 /// Puts a slot back into this thread's cache, if that is of the pool that the block is a slot of, and has room.
-/// If it was put there, the caller must not use it any more.
+///
+/// # Safety
+///
+/// `raw` is a block that is out, and `slots_of` is what its chunk says ([`Chunk::slots_of`](super::chunk::Chunk::slots_of)). If this
+/// returns true, nobody uses the block any more.
 #[inline]
-pub(super) fn push(slots_of: *const PoolCore, block_use: BlockUse, raw: RawBlock) -> bool {
+pub(super) unsafe fn push(slots_of: *const PoolCore, block_use: BlockUse, raw: RawBlock) -> bool {
     with_current(|cache| {
-        // SAFETY: it is the core of the block's own pool, which lives as long as the block is out.
-        cache.core == slots_of && !unsafe { (*slots_of).is_pressed() } && cache.push(block_use, raw)
+        // SAFETY: a cache's core is never null, so `slots_of` is the core of the pool of `raw`. `PoolState::self_ref` keeps that
+        // core as long as a block is out, and `raw` is out by this function's contract. The cache is this thread's own, because
+        // `with_current` gives no other, and the contract has nobody use `raw` after this.
+        cache.core == slots_of && unsafe { !(*slots_of).is_pressed() && cache.push(block_use, raw) }
     })
 }
 
 /// Puts a slot that was lent just now into this thread's cache, which [`attach`] said is the pool's and which has room.
-pub(super) fn keep(block_use: BlockUse, raw: RawBlock) {
-    let kept = with_current(|cache| cache.push(block_use, raw));
+///
+/// # Safety
+///
+/// `raw` was lent just now by the pool of this thread's current cache, and nobody else uses it.
+pub(super) unsafe fn keep(block_use: BlockUse, raw: RawBlock) {
+    // SAFETY: `with_current` gives this thread's own cache; that `raw` belongs there is this function's contract.
+    let kept = with_current(|cache| unsafe { cache.push(block_use, raw) });
     debug_assert!(kept, "the cache has room for half its capacity when it is empty");
 }
 
@@ -102,7 +115,7 @@ pub(super) fn keep(block_use: BlockUse, raw: RawBlock) {
 ///
 /// The pool lives until the iterator has ended.
 pub(super) unsafe fn excess(core: *const PoolCore) -> impl Iterator<Item = RawBlock> {
-    // SAFETY: the caller says that the pool lives.
+    // SAFETY: `core` points to a live pool, by this function's contract: `block::give_back` still has a block that is out.
     let pressed = unsafe { (*core).is_pressed() };
     let excess_of = move |block_use: BlockUse| {
         let keep = with_current(|cache| match cache.len_of(block_use) {
@@ -111,7 +124,10 @@ pub(super) unsafe fn excess(core: *const PoolCore) -> impl Iterator<Item = RawBl
             _ => MOST,
         });
         iter::from_fn(move || {
-            with_current(|cache| if cache.core == core { cache.pop(block_use, keep) } else { None })
+            // SAFETY: `with_current` gives this thread's own cache.
+            with_current(
+                |cache| if cache.core == core { unsafe { cache.pop(block_use, keep) } } else { None },
+            )
         })
     };
     excess_of(BlockUse::Sending).chain(excess_of(BlockUse::Receiving))
@@ -145,7 +161,8 @@ pub(super) fn attach(core: &Arc<PoolCore>) -> bool {
 fn release(cache: &Arc<Cache>) {
     // This may be the thread's end, which does the same.
     let _ = OWNED.try_with(|owned| owned.0.borrow_mut().retain(|known| !Arc::ptr_eq(known, cache)));
-    cache.end();
+    // SAFETY: the cache comes from this thread's `OWNED` (`attach`).
+    unsafe { cache.end() };
 }
 
 /// Gives back what this thread keeps of a pool.
@@ -153,7 +170,8 @@ pub(super) fn flush(core: &Arc<PoolCore>) {
     let cache = OWNED
         .try_with(|owned| owned.0.borrow().iter().find(|cache| cache.core == Arc::as_ptr(core)).cloned());
     if let Ok(Some(cache)) = cache {
-        cache.flush_all();
+        // SAFETY: the cache comes from this thread's `OWNED`.
+        unsafe { cache.flush_all() };
     }
 }
 
@@ -175,32 +193,48 @@ impl Cache {
         self.stacks[block_use as usize].len.load(Relaxed)
     }
 
-    fn slot(&self, block_use: BlockUse, at: usize) -> *mut MaybeUninit<RawBlock> {
+    /// The place of a slot.
+    ///
+    /// # Safety
+    ///
+    /// `at` is less than [`MOST`].
+    unsafe fn slot(&self, block_use: BlockUse, at: usize) -> *mut MaybeUninit<RawBlock> {
         debug_assert!(at < MOST);
-        // SAFETY: `at` is less than some `len`, or than the capacity, neither of which is more than there are.
+        // SAFETY: the array has `MOST` elements, and `at` is less by this function's contract.
         unsafe { self.stacks[block_use as usize].slots.get().cast::<MaybeUninit<RawBlock>>().add(at) }
     }
 
-    /// Takes one out, if there are more than `keep`. Only its own thread calls this.
+    /// Takes one out, if there are more than `keep`.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread is the one that the cache belongs to.
     #[inline]
-    fn pop(&self, block_use: BlockUse, keep: usize) -> Option<RawBlock> {
+    unsafe fn pop(&self, block_use: BlockUse, keep: usize) -> Option<RawBlock> {
         let len = self.len_of(block_use);
         if len <= keep {
             return None;
         }
         self.stacks[block_use as usize].len.store(len - 1, Relaxed);
-        // SAFETY: `push` has filled it when it made `len` what it was, and no other thread touches it.
+        // SAFETY: `len` was at most the capacity, which `Cache::new` bounds by `MOST`. `push` filled this place before it stored that
+        // `len`, and no other thread touches `slots`, because this is the cache's own thread (this function's contract).
         Some(unsafe { (*self.slot(block_use, len - 1)).assume_init() })
     }
 
-    /// Puts one in, if there is room. Only its own thread calls this.
+    /// Puts one in, if there is room.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread is the one that the cache belongs to. The block is a slot of the cache's pool, it is out, and nobody uses it
+    /// any more if this returns true.
     #[inline]
-    fn push(&self, block_use: BlockUse, raw: RawBlock) -> bool {
+    unsafe fn push(&self, block_use: BlockUse, raw: RawBlock) -> bool {
         let len = self.len_of(block_use);
         if len >= self.capacity {
             return false;
         }
-        // SAFETY: within the slots, which no other thread touches.
+        // SAFETY: `len` is less than the capacity, which `Cache::new` bounds by `MOST`. No other thread touches `slots`, because this is
+        // the cache's own thread (this function's contract).
         unsafe { (*self.slot(block_use, len)).write(raw) };
         self.stacks[block_use as usize].len.store(len + 1, Relaxed);
         true
@@ -211,10 +245,15 @@ impl Cache {
         self.weak.upgrade().is_none_or(|core| core.is_closed())
     }
 
-    /// Gives everything back. Only its own thread calls this.
-    fn flush_all(&self) {
+    /// Gives everything back.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread is the one that the cache belongs to.
+    unsafe fn flush_all(&self) {
         if self.len() > 0 {
-            // SAFETY: blocks of it are out, so the pool lives, and each is given back once.
+            // SAFETY: blocks in a cache are out, so `PoolState::self_ref` keeps the pool. `pop` takes each out once, on the cache's own
+            // thread (this function's contract).
             unsafe {
                 PoolCore::give_back(
                     self.core,
@@ -226,9 +265,14 @@ impl Cache {
         }
     }
 
-    /// Gives everything back, and is no cache of the pool any more. Only its own thread calls this, and `CURRENT` is another.
-    fn end(&self) {
-        self.flush_all();
+    /// Gives everything back, and is no cache of the pool any more. `CURRENT` is another cache by now.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread is the one that the cache belongs to.
+    unsafe fn end(&self) {
+        // SAFETY: this is the cache's own thread, by this function's contract.
+        unsafe { self.flush_all() };
         if let Some(core) = self.weak.upgrade() {
             core.remove_cache(self);
         }

@@ -80,7 +80,7 @@ impl Registration {
 
 // SAFETY: the raw pointers are to the core, which is Sync, and used only as the field says; all else is Send and Sync.
 unsafe impl Send for Chunk {}
-// SAFETY: as above.
+// SAFETY: the fields that change are atomic or behind a lock; `core` and `slots_of` point to the core, which is Sync.
 unsafe impl Sync for Chunk {}
 
 impl Chunk {
@@ -103,7 +103,7 @@ impl Chunk {
     ///
     /// It is from [`alone`](Self::alone), and nobody uses it any more.
     pub(super) unsafe fn free(chunk: NonNull<Self>) {
-        // SAFETY: `alone` has made it a box, and this is the caller's last use of it.
+        // SAFETY: `alone` leaked it from a box, and nobody uses it after this, by this function's contract.
         let chunk = unsafe { Box::from_raw(chunk.as_ptr()) };
         let ended = chunk.registrations.as_ref().map_or(Ok(()), |registrations| registrations.end(&chunk));
         if let Err(cause) = ended {
@@ -117,9 +117,9 @@ impl Chunk {
     ///
     /// # Safety
     ///
-    /// As of [`free`](Self::free), unless it comes back.
+    /// It is from [`alone`](Self::alone), and nobody uses it any more, unless this fails: then the block still owns it.
     pub(super) unsafe fn reclaim(chunk: NonNull<Self>) -> Result<Vec<u8>, Source> {
-        // SAFETY: the caller's promise, as in `free`.
+        // SAFETY: `alone` leaked it from a box. Nobody else uses it, by this function's contract; on failure `ManuallyDrop` leaves it.
         let mut chunk = ManuallyDrop::new(unsafe { Box::from_raw(chunk.as_ptr()) });
         if let Some(registrations) = &chunk.registrations {
             registrations.end(&chunk)?;
@@ -181,10 +181,14 @@ impl Chunk {
         Class(self.class.load(Relaxed) as u8)
     }
 
-    /// The first byte of the block at an offset. The whole block lies in the chunk.
-    pub(super) fn block(&self, offset: u32) -> NonNull<u8> {
+    /// The first byte of the block at an offset.
+    ///
+    /// # Safety
+    ///
+    /// The offset is one that `PoolState::carve` gave to this chunk's free list: the whole block lies in the chunk.
+    pub(super) unsafe fn block(&self, offset: u32) -> NonNull<u8> {
         debug_assert!(offset as usize + self.block_size() <= self.len());
-        // SAFETY: offsets are those of the free list, which `PoolState::carve` fills with what is within the memory.
+        // SAFETY: the block at `offset` lies within the memory, by this function's contract.
         unsafe { self.memory.start().add(offset as usize) }
     }
 
@@ -192,10 +196,14 @@ impl Chunk {
         (start.as_ptr().addr() - self.memory.start().as_ptr().addr()) as u32
     }
 
-    /// Makes all of the memory be there. No block is out.
-    pub(super) fn touch(&self) {
+    /// Touches each page, so that the system provides the memory now.
+    ///
+    /// # Safety
+    ///
+    /// No block of the chunk is out.
+    pub(super) unsafe fn touch(&self) {
         for offset in (0..self.len()).step_by(4096) {
-            // SAFETY: within the memory, of which nobody else has any part; it is zeroed, and stays so.
+            // SAFETY: `offset` is less than the length. No block is out, by this function's contract, so nobody else reads or writes there.
             unsafe { self.memory.start().add(offset).write_volatile(0) };
         }
     }

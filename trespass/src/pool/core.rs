@@ -84,7 +84,8 @@ impl PoolCore {
         for (class, bytes) in [(Class::slot(block_use), slots), (Class::MIDDLE, prewarmed - slots)] {
             for len in pieces(bytes, self.limits.large_chunk()) {
                 let chunk = self.make(len, domain.as_ref())?;
-                chunk.touch();
+                // SAFETY: the chunk was made just now and is not carved, so it has no blocks.
+                unsafe { chunk.touch() };
                 self.register(&chunk, domain.as_ref(), class)?;
                 self.lock().carve(chunk.index, class, &self.limits);
             }
@@ -180,10 +181,10 @@ impl PoolCore {
         let raw = state.lend(class)?;
         if cached {
             // A thread does not keep what others will soon be short of.
-            let provide_blocks = (self.cache_capacity / 2).min(state.counts[class.index()].free / 4);
-            (0..provide_blocks)
-                .filter_map(|_| state.lend(class))
-                .for_each(|raw| cache::keep(class.block_use(), raw));
+            let more = (self.cache_capacity / 2).min(state.counts[class.index()].free / 4);
+            let extra = (0..more).filter_map(|_| state.lend(class));
+            // SAFETY: the state has lent each just now, and `cached` says that this thread's current cache is this pool's (`attach`).
+            extra.for_each(|raw| unsafe { cache::keep(class.block_use(), raw) });
         }
         if state.self_ref.is_none() {
             state.self_ref = Some(self.clone());
@@ -203,7 +204,8 @@ impl PoolCore {
     /// `core` is the pool of the blocks, each of which was lent, and is used by nobody any more; the first comes without asking
     /// others whether there is a pool.
     pub(super) unsafe fn give_back(core: *const Self, raws: impl IntoIterator<Item = RawBlock>) {
-        // SAFETY: blocks are out, so `kept` keeps the pool until it is dropped with the effects. The reference is not used after that.
+        // SAFETY: blocks are out, by this function's contract, so `PoolState::self_ref` keeps the pool until it is dropped with the
+        // effects. The reference is not used after that.
         let effects = unsafe { (*core).take_back(raws) };
         if let Some(effects) = effects {
             effects.run();
@@ -212,12 +214,12 @@ impl PoolCore {
 
     /// # Safety
     ///
-    /// As `give_back`.
+    /// Each of the blocks is of this pool, was lent, and is used by nobody any more.
     unsafe fn take_back(&self, raws: impl IntoIterator<Item = RawBlock>) -> Option<DeferredEffects> {
         let mut state = self.lock();
         let mut chunks = Vec::new();
         for raw in raws {
-            // SAFETY: the caller's promise.
+            // SAFETY: each block was lent by this pool and is used by nobody any more, by this function's contract.
             chunks.extend(unsafe { state.take_back(raw) });
         }
         if !state.closed && self.is_pressed() {

@@ -28,7 +28,7 @@ pub(super) struct ChunkMemory {
 
 // SAFETY: the memory belongs to this value alone, which gives out nothing but a raw pointer.
 unsafe impl Send for ChunkMemory {}
-// SAFETY: as above.
+// SAFETY: a shared reference gives out the address and the length alone.
 unsafe impl Sync for ChunkMemory {}
 
 impl ChunkMemory {

@@ -191,7 +191,8 @@ impl Pool {
         } else {
             self.core.lend(Class::staged(size, block_use)?)
         };
-        // SAFETY: it was lent just now, or was in this thread's cache, which is the same.
+        // SAFETY: the core has lent it just now, or the cache gave it out: a cache has blocks that are out and that nobody uses
+        // (`cache::push`).
         let block = raw.map(|raw| unsafe { Block::new(raw) });
         block.or_else(|| self.plain()?.take_for(size, block_use))
     }

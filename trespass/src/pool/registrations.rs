@@ -35,7 +35,7 @@ struct RegistrationState {
 
 struct IdleRegistration(NonNull<Chunk>);
 
-// SAFETY: a chunk can be shared between threads.
+// SAFETY: it is a pointer to a chunk, and a chunk is Sync.
 unsafe impl Send for IdleRegistration {}
 
 impl Registrations {

@@ -156,7 +156,8 @@ impl PoolState {
             {
                 count.free -= 1;
                 self.lent += chunk.block_size();
-                let start = chunk.block(offset);
+                // SAFETY: the offset comes from the free list of this chunk, which `carve` filled.
+                let start = unsafe { chunk.block(offset) };
                 return Some(RawBlock { start, chunk: NonNull::from(&**chunk) });
             }
             count.first += 1;
@@ -171,7 +172,8 @@ impl PoolState {
     ///
     /// The block was lent, and nobody uses it any more.
     pub(super) unsafe fn take_back(&mut self, raw: RawBlock) -> Option<Arc<Chunk>> {
-        // SAFETY: the block is out, so the chunk lives.
+        // SAFETY: the block is out, by this function's contract, and a chunk is freed only when all of its blocks are back (here and in
+        // `close`).
         let chunk = unsafe { raw.chunk.as_ref() };
         let (entry, count) = (&mut self.entries[chunk.index], &mut self.counts[chunk.class().index()]);
         debug_assert!(entry.free.len() < entry.blocks, "a block was given back twice");

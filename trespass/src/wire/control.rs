@@ -4,7 +4,7 @@ use super::hello::Role;
 use super::preamble::{self, MAJOR, MAX_MESSAGE, MINOR, PREAMBLE, Writer};
 use super::reader::{Reader, shortened, shortened_to, text};
 use super::{HandshakeMessage, WireError};
-use crate::handshake::{Cause, Unavailable};
+use crate::wire::{Cause, Unavailable};
 
 /// Why there will be no connection. Every version can read it.
 ///

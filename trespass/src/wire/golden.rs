@@ -2,7 +2,7 @@
 
 use super::preamble::PREAMBLE;
 use super::*;
-use crate::handshake::{Cause, Unavailable};
+use crate::wire::{Cause, Unavailable};
 
 fn limits() -> Limits {
     Limits {

@@ -6,8 +6,8 @@ use super::limits::Limits;
 use super::preamble::{self, PREAMBLE, Writer};
 use super::reader::{Reader, shortened, text};
 use super::tlv::{self, MAX_USER_DATA, Tlvs};
-use crate::handshake::{Cause, Unavailable};
 use crate::protocol::FIRST_SLOTS_MIN;
+use crate::wire::{Cause, Unavailable};
 
 /// Length of the fixed part without the preamble.
 ///

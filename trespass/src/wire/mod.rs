@@ -17,6 +17,7 @@
 //! older one skips what it does not know. Everything that is foreign is checked before it is used, and nothing is allocated for a
 //! message that claims to be longer than [`MAX_MESSAGE`].
 
+mod cause;
 mod cm_prefix;
 mod control;
 mod endpoint;
@@ -33,6 +34,7 @@ pub(crate) mod hostile;
 #[cfg(test)]
 pub(crate) mod properties;
 
+pub(crate) use cause::Unavailable;
 pub(crate) use cm_prefix::CmPrefix;
 pub(crate) use control::{Probe, Ready, Reject};
 pub(crate) use endpoint::{Endpoint, LinkLayer, device_hash};
@@ -44,6 +46,7 @@ pub(crate) use tlv::MAX_USER_DATA;
 #[cfg(any(test, fuzzing))]
 pub(crate) use preamble::checksum;
 
+pub use cause::Cause;
 pub use control::RejectReason;
 pub use hello::{Kind, Policy};
 

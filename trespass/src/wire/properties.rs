@@ -4,8 +4,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::handshake::{Cause, Unavailable};
 use crate::protocol::FIRST_SLOTS_MIN;
+use crate::wire::{Cause, Unavailable};
 
 pub(crate) fn limits() -> impl Strategy<Value = Limits> {
     let sizes = (9_u32..=20, 16_u32..=32768, 1_u64..=Limits::MAX_MSG, any::<u32>());

@@ -58,8 +58,12 @@ impl Programs {
 
     /// Builds every program and example.
     pub(crate) fn build(&self) -> Result<()> {
+        self.build_all().map(drop)
+    }
+
+    fn build_all(&self) -> Result<Vec<Value>> {
         eprintln!("softroce: building the workspace's programs");
-        self.cargo(&["build", "--workspace", "--exclude", "xtask", "--bins", "--examples"]).map(drop)
+        self.cargo(&["build", "--workspace", "--exclude", "xtask", "--bins", "--examples"])
     }
 
     /// Builds the programs of one package.
@@ -74,15 +78,18 @@ impl Programs {
         self.cargo(&["build", "--package", package, "--example", example]).map(drop)
     }
 
-    /// Builds the tests of these packages with the programs that they use.
+    /// Builds every program and example, and the integration tests of these packages.
+    ///
+    /// Both commands select the same packages, so that cargo unifies features alike and builds nothing twice.
     pub(super) fn build_tests(&self, packages: &[&str]) -> Result<Vec<TestProgram>> {
+        let programs = self.build_all()?;
         eprintln!("softroce: building the tests");
-        let mut arguments = vec!["test", "--no-run"];
-        arguments.extend(packages.iter().flat_map(|package| ["--package", *package]));
-        let artifacts = self.cargo(&arguments)?;
+        let artifacts =
+            self.cargo(&["test", "--no-run", "--workspace", "--exclude", "xtask", "--test", "*"])?;
         let mut tests: Vec<_> = artifacts.iter().filter_map(TestProgram::from_artifact).collect();
+        tests.retain(|test| packages.contains(&&*test.package));
         for test in &mut tests {
-            test.programs = artifacts.iter().filter_map(|artifact| test.program(artifact)).collect();
+            test.programs = programs.iter().filter_map(|artifact| test.program(artifact)).collect();
         }
         Ok(tests)
     }

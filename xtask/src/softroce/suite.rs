@@ -161,7 +161,6 @@ impl SuiteArgs {
         mut job: Job,
         arguments: &[String],
     ) -> Result<ExitCode> {
-        programs.build()?;
         let programs = programs.build_tests(PACKAGES)?;
         let mut tests: Vec<_> = programs.iter().flat_map(TestRun::of).collect();
         tests.retain(|test| {
