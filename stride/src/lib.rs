@@ -7,9 +7,7 @@
 //! the processors of a [`placement`]. [`statistics`] turns clock ticks into figures, and [`report`]
 //! prints them and writes files of the [`result`].
 //!
-//! This crate has the sessions and suites; `stride-base` and `stride-workload` have the rest.
-//!
-//! What it is not a library for other programs, and it does not tune the machine.
+//! It is not a library for other programs, and it does not tune the machine.
 
 #![deny(unsafe_code)]
 

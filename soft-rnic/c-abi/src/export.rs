@@ -27,8 +27,8 @@ macro_rules! exports {
             #[unsafe(export_name = concat!($prefix, stringify!($oname)))]
             unsafe extern "C" fn $oname($($oarg: $oty),*) $(-> $oret)? {
                 match $table.$oname {
-                    // SAFETY: the caller meets the C function's conditions, and the table's entry
-                    // has the same ones.
+                    // SAFETY: the caller keeps what the library asks for this function, and the
+                    // table's asks for no more.
                     Some(function) => unsafe { function($($oarg),*) },
                     None => $crate::export::FailureValue::refuse($failure),
                 }

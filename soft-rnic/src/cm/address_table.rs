@@ -1,4 +1,5 @@
-//! Which address is whose: of this process's devices, or of another process's that has more of them.
+//! The address table: which addresses belong to this process's devices, and which may belong to
+//! another process's.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -44,7 +45,8 @@ impl AddressTable {
         Some(path(port_address, sgid))
     }
 
-    /// The first port that is up, or else the first, by its first address: for addresses that stand for this host and are no port's.
+    /// The first active port, or else the first port, with its first address. Used for addresses
+    /// that mean this host but no particular port.
     pub(super) fn any_path(&self) -> Option<CmPath> {
         let here = || self.devices.iter().filter(|device| !device.is_gone());
         let ports = || here().flat_map(|device| device.ports.iter().map(move |port| (device, port)));
@@ -54,19 +56,22 @@ impl AddressTable {
         Some(path(&port_address, port.gid(0).map_or([0; 16], |gid| gid.raw)))
     }
 
-    /// The first address of a port in the family of another: the source of what goes to no address of this process.
+    /// The first address of the first port in the same family as `like`. It is the source for
+    /// destinations outside this process.
     pub(super) fn default_source(&self, like: IpAddr) -> Option<IpAddr> {
         let device = self.devices.iter().find(|device| !device.is_gone())?;
         let gids = device.ports.first()?.gids.iter().map(|gid| address_of(gid.raw));
         gids.into_iter().find(|address| address.is_ipv4() == like.is_ipv4())
     }
 
-    /// Whether an address means this host, and none of a port in particular: the unspecified one, or one of loopback that no port has.
+    /// Whether an address means this host but no particular port: the unspecified address, or a
+    /// loopback address that no port has.
     pub(super) fn is_any(&self, address: IpAddr) -> bool {
         address.is_unspecified() || address.is_loopback() && self.path(address).is_none()
     }
 
-    /// Whether something can be sent to an address: of a port of this process, or of one that another may have.
+    /// Whether an address can be reached: it belongs to a port of this process, or may belong to a
+    /// port of another process.
     pub(super) fn reaches(&self, address: IpAddr) -> bool {
         self.by_gid.contains_key(&gid_of(address)) || address.is_multicast() || may_be_a_ports(address)
     }
@@ -94,7 +99,8 @@ fn address_of(gid: [u8; 16]) -> IpAddr {
     Ipv6Addr::from(gid).to_canonical()
 }
 
-/// Whether some process's device could have the address by the rule of `objects::device`.
+/// Whether a device of another process could have the address, by the numbering rule of
+/// `objects::device`.
 fn may_be_a_ports(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => {
@@ -112,14 +118,14 @@ fn may_be_a_ports(address: IpAddr) -> bool {
     }
 }
 
-/// The address of loopback in the family of another, with its port.
+/// The loopback address in the same family as `like`, with a port.
 pub(super) fn loopback(like: SocketAddr, port: u16) -> SocketAddr {
     let address: IpAddr =
         if like.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() };
     SocketAddr::new(address, port)
 }
 
-/// The unspecified address in the family of another.
+/// The unspecified address in the same family as `like`.
 pub(super) fn unspecified(like: SocketAddr) -> SocketAddr {
     let address: IpAddr =
         if like.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };

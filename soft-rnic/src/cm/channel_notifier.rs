@@ -1,4 +1,4 @@
-//! What tells of a channel's events.
+//! The readiness notification of an event channel: one token for each event.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,23 +6,26 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::platform::tokens::Tokens;
 
-/// A channel's tokens, of which each stands for an event. They are *promised* under the state machine's lock, along with the event, and
-/// given when it is unlocked: so nobody is woken only to wait for the lock.
+/// The tokens of a channel, each of which stands for an event. A token is *promised* under the
+/// state machine's lock, along with the event, and given after the unlock. So no reader wakes only
+/// to wait for the lock.
 ///
-/// Tokens that are given, and promises that are not kept yet, are as many as events, but for readers that have a token and not
-/// their event yet: those are at the state machine's lock.
+/// The given tokens and the open promises together are as many as the events. The exception is a
+/// reader that has taken its token and not yet its event: it is waiting for the state machine's
+/// lock.
 #[derive(Debug)]
 pub(super) struct ChannelNotifier {
     tokens: Tokens,
     promised: AtomicUsize,
-    /// Held while promises are kept, so that a token is either there to be taken back, or still a promise.
+    /// Held while promises are kept, so that each token is either already given (and can be taken
+    /// back) or still promised.
     giving: Mutex<()>,
 }
 
 impl ChannelNotifier {
     /// # Errors
     ///
-    /// The process has no descriptor left.
+    /// If the process has no descriptor left.
     pub(super) fn create() -> io::Result<Self> {
         Ok(Self { tokens: Tokens::create()?, promised: AtomicUsize::new(0), giving: Mutex::default() })
     }
@@ -31,27 +34,29 @@ impl ChannelNotifier {
         self.tokens.descriptor()
     }
 
-    /// As [`Tokens::take`].
+    /// Takes a token; see [`Tokens::take`].
     pub(super) fn take(&self) -> io::Result<()> {
         self.tokens.take()
     }
 
-    /// There is one event more. Whoever calls this calls [`deliver`](Self::deliver) once the state machine is unlocked.
+    /// Announces one more event. The caller must call [`deliver`](Self::deliver) once the state
+    /// machine is unlocked.
     pub(super) fn promise(&self) {
         self.promised.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Keeps all promises, whoever made them.
+    /// Keeps all open promises, whichever thread made them.
     pub(super) fn deliver(&self) {
         let _giving = self.giving.lock().unwrap_or_else(PoisonError::into_inner);
-        // What another thread has promised too: it finds nothing left to give.
+        // This includes the promises of other threads, which then find nothing left to give.
         let promised = self.promised.swap(0, Ordering::AcqRel);
         if promised > 0 {
             self.tokens.give(promised as u64);
         }
     }
 
-    /// So many events have gone; the state machine is locked. Never waits for long: nobody who gives waits for anything.
+    /// Removes the tokens of events that were dropped; the caller holds the state machine's lock.
+    /// Never waits for long, because a thread that gives tokens waits for nothing.
     pub(super) fn take_back(&self, events: usize) {
         let _giving = self.giving.lock().unwrap_or_else(PoisonError::into_inner);
         let mut left = events;
@@ -73,7 +78,7 @@ mod tests {
     const THREADS: usize = 3;
     const ROUNDS: usize = 5000;
 
-    /// A channel as the state machine has it, of which the events are only counted.
+    /// A channel as the state machine uses it, with a counter in place of its events.
     struct TestChannel {
         notifier: ChannelNotifier,
         events: Mutex<usize>,
@@ -91,7 +96,7 @@ mod tests {
             self.events.lock().expect("no panic")
         }
 
-        /// Of two events, one is taken back.
+        /// Adds two events and takes one back, many times.
         fn play(&self) {
             for _ in 0..ROUNDS {
                 for _ in 0..2 {
@@ -102,14 +107,14 @@ mod tests {
                     self.notifier.deliver();
                 }
                 let mut events = self.events();
-                // Where there is a reader, it may have had both.
+                // A concurrent reader may have taken both.
                 let gone = (*events).min(1);
                 *events -= gone;
                 self.notifier.take_back(gone);
             }
         }
 
-        /// Threads that play at once.
+        /// Threads that start at the same time.
         fn players(self: &Arc<Self>) -> Vec<JoinHandle<()>> {
             let together = Arc::new(Barrier::new(THREADS));
             let start = || {
@@ -122,9 +127,9 @@ mod tests {
             (0..THREADS).map(|_| start()).collect()
         }
 
-        /// Tokens that are there.
+        /// The number of available tokens.
         fn drain(&self) -> usize {
-            // SAFETY: an open descriptor.
+            // SAFETY: `fcntl` on an open descriptor accesses no memory of this process.
             assert_eq!(
                 unsafe { libc::fcntl(self.notifier.descriptor(), libc::F_SETFL, libc::O_NONBLOCK) },
                 0
@@ -151,7 +156,8 @@ mod tests {
                 let mut taken = 0;
                 while taken < THREADS * ROUNDS / 2 {
                     channel.notifier.take().expect("a token");
-                    // It may have gone while its token was on the way: another has its own.
+                    // The event may have been dropped while its token was on the way. Other events
+                    // have separate tokens.
                     let mut events = channel.events();
                     let got = (*events).min(1);
                     *events -= got;

@@ -1,9 +1,11 @@
-//! A peer that says anything, to a connection manager with ids in every state.
+//! A fuzz harness for the connection manager: a peer sends arbitrary messages while ids are in
+//! every state.
 //!
-//! What must hold: nothing panics, nothing goes on for ever, and when the ids are destroyed nothing is left.
+//! The properties: no panic, no endless loop, and no state left once all ids are destroyed.
 //!
-//! The input is a list of steps: what to do (8 bits), with which id (8 bits), how many bytes follow (8 bits), and those. `soft-rnic/fuzz`
-//! feeds it from libFuzzer; the test here from seeded random bytes.
+//! The input is a list of steps: an action (8 bits), an id to use (8 bits), a byte count (8 bits),
+//! and that many bytes. `soft-rnic/fuzz` feeds it from libFuzzer; the test here feeds seeded random
+//! bytes.
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,15 +21,15 @@ use super::types::{CmEvent, CmEventKind, ConnParams, Ece, IdNumber, PortSpace};
 use crate::cm::channel_notifier::ChannelNotifier;
 use crate::objects::setup::ProcessSetup;
 
-/// Steps of one input, and ids at a time, at most.
+/// The most steps of one input; below, the most ids at a time.
 const STEPS: usize = 512;
 const IDS: usize = 64;
-/// Where the listeners are.
+/// The port of the listeners.
 const PORT: u16 = 700;
-/// The processes that speak; port 800 is the first one's.
+/// The peers that send messages. Port 800 belongs to the first.
 const PEERS: u16 = 2;
 
-/// A world in which others hear, and answer by the input alone.
+/// A transport that accepts every message; only the input produces answers.
 struct SilentTransport(LoopbackTransport);
 
 impl Transport for SilentTransport {
@@ -54,7 +56,7 @@ struct HostileHost {
     now: Instant,
 }
 
-/// Runs one input. Panics if something is amiss.
+/// Runs one input. Panics if a property is violated.
 #[cfg(fuzzing)]
 pub fn hostile_messages(data: &[u8]) {
     run(data);
@@ -100,13 +102,13 @@ impl HostileHost {
         let id = self.ids.get(which % self.ids.len().max(1)).copied();
         let now = self.now;
         match (what % 8, id) {
-            (0..=2, _) => self.state_machine.receive(peer, bytes, now),
-            // As if of a connection that there is.
+            (0..=2, _) => self.state_machine.receive_packet(peer, bytes, now),
+            // Make it a message for an existing connection.
             (3..=4, Some(id)) if bytes.len() >= 18 => {
                 let mut packet = bytes.to_vec();
                 (packet[0], packet[1]) = (1, packet[1] % 9 + 1);
                 packet[10..18].copy_from_slice(&id.0.to_le_bytes());
-                self.state_machine.receive(peer, &packet, now);
+                self.state_machine.receive_packet(peer, &packet, now);
             }
             (5, _) if self.ids.len() < IDS => {
                 let id = self.create([PortSpace::Tcp, PortSpace::Udp][which % 2]);
@@ -126,7 +128,7 @@ impl HostileHost {
                 self.ids.retain(|of| *of != id);
             }
             (7, Some(id)) => {
-                // Whatever state it is in.
+                // May fail, because the id can be in any state.
                 let _ = self.state_machine.disconnect(id, now);
             }
             _ => {
@@ -137,7 +139,7 @@ impl HostileHost {
         }
     }
 
-    /// The program does what programs do, or not.
+    /// Handles an event as a program would, or ignores it.
     fn receive(&mut self, event: &CmEvent, which: u8) {
         let (now, none) = (self.now, ConnParams::default());
         match event.kind {
@@ -176,7 +178,8 @@ mod tests {
             let input: Vec<u8> = (0..steps)
                 .flat_map(|_| {
                     let (what, which) = (random.next() as u8, random.next() as u8);
-                    // Long enough for a request, more often than chance has it.
+                    // Lengths that are sufficient for a request, more often than a uniform choice
+                    // would give.
                     let len = [0, 18, 100, 160, 230, random.below(256)][random.below(6)];
                     [what, which, len as u8].into_iter().chain(random.bytes(len)).collect::<Vec<_>>()
                 })

@@ -1,23 +1,26 @@
-//! What connection managers say to each other: the messages of the specification (chapter 12) with what they need here.
+//! The messages between connection managers: those of the InfiniBand specification (chapter 12),
+//! with the fields needed here.
 //!
-//! A message comes from another process of this user: it is decoded whole or not at all, and nothing in it is believed.
+//! A message comes from another process of this user. It is decoded as a whole or rejected, and no
+//! field in it is trusted.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use super::types::{Ece, PortSpace, PrivateData};
 use crate::faults::CmMessage;
 
-/// Private data of each message, at most: what the kernel's messages have room for, behind the addresses.
+/// The most private data of each message: the room that the kernel's messages have behind the
+/// addresses.
 pub(super) const REQ_DATA: usize = 56;
 pub(super) const REP_DATA: usize = 196;
 pub(super) const REJ_DATA: usize = 148;
 pub(super) const SIDR_REQ_DATA: usize = 180;
 pub(super) const SIDR_REP_DATA: usize = 136;
 
-/// The longest message.
+/// The longest message, in bytes.
 pub(super) const MESSAGE: usize = 512;
 
-/// Of the encoding.
+/// The version of the encoding.
 const VERSION: u8 = 1;
 
 /// The type of a connection's queue pairs, which must be the same at both ends.
@@ -26,7 +29,7 @@ const VERSION: u8 = 1;
 pub(super) enum QpService {
     Reliable = 2,
     Unreliable = 3,
-    /// The initiator of an XRC connection asks.
+    /// Sent by the initiator of an XRC connection.
     Xrc = 9,
 }
 
@@ -38,11 +41,11 @@ pub(super) struct Endpoints {
     pub(super) destination: SocketAddr,
 }
 
-/// A side's queue pair, and what it can do.
+/// The queue pair of one end, with its capabilities.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct EndpointParams {
     pub(super) qp_num: u32,
-    /// Where the other side begins to send.
+    /// The packet sequence number with which the other end begins to send.
     pub(super) psn: u32,
     pub(super) responder_resources: u8,
     pub(super) initiator_depth: u8,
@@ -53,7 +56,7 @@ pub(super) struct EndpointParams {
     pub(super) data: PrivateData,
 }
 
-/// A request.
+/// A connection request (REQ).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ReqBody {
     pub(super) ends: Endpoints,
@@ -62,17 +65,17 @@ pub(super) struct ReqBody {
     /// `ibv_mtu`.
     pub(super) mtu: u8,
     pub(super) traffic_class: u8,
-    /// 4.096 us times two to the power of this.
+    /// An exponent: the time is 4.096 us times two to the power of this.
     pub(super) ack_timeout: u8,
     pub(super) retry_count: u8,
     pub(super) side: EndpointParams,
 }
 
-/// What is said.
+/// The message type, with its fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum MadBody {
     Req(ReqBody),
-    /// The request or reply has come, and the program has yet to say something.
+    /// The request or reply has arrived, and the program has not decided yet.
     Mra,
     Rep(EndpointParams),
     Rtu,
@@ -101,7 +104,7 @@ pub(super) enum MadBody {
 pub(super) struct CmMad {
     /// The sender's number of the connection.
     pub(super) from: u64,
-    /// The receiver's; 0 as long as the sender has not learned it.
+    /// The receiver's number of the connection; 0 until the sender has learned it.
     pub(super) to: u64,
     pub(super) body: MadBody,
 }
@@ -153,7 +156,7 @@ impl EndpointParams {
 }
 
 impl MadBody {
-    /// What fault rules call it.
+    /// The message type in fault rules.
     pub(super) fn kind(&self) -> CmMessage {
         match self {
             Self::Req(_) => CmMessage::Req,
@@ -170,7 +173,7 @@ impl MadBody {
 }
 
 impl CmMad {
-    /// Puts the message in a buffer that is empty.
+    /// Encodes the message into an empty buffer.
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
         let kind = match &self.body {
             MadBody::Req(_) => 1,
@@ -214,7 +217,7 @@ impl CmMad {
         }
     }
 
-    /// The message of a packet; `None` if it is none.
+    /// Decodes a packet; `None` if it is not a valid message.
     pub(super) fn decode(packet: &[u8]) -> Option<Self> {
         let mut packet = MadReader(packet);
         (packet.byte()? == VERSION).then_some(())?;
@@ -246,7 +249,7 @@ impl CmMad {
     }
 }
 
-/// Takes a packet apart.
+/// The undecoded rest of a packet.
 struct MadReader<'a>(&'a [u8]);
 
 impl MadReader<'_> {
@@ -268,12 +271,12 @@ impl MadReader<'_> {
         self.bytes().map(u64::from_le_bytes)
     }
 
-    /// A queue pair's number, or a packet's.
+    /// A 24-bit value: the number of a queue pair or of a packet.
     fn u24(&mut self) -> Option<u32> {
         self.u32().filter(|number| *number <= 0xff_ffff)
     }
 
-    /// A byte that is not more than this.
+    /// A byte that must not exceed `most`.
     fn at_most(&mut self, most: u8) -> Option<u8> {
         self.byte().filter(|byte| *byte <= most)
     }

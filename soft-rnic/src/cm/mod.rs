@@ -1,8 +1,9 @@
-//! The connection manager: what the kernel does behind librdmacm.
+//! The connection manager: the counterpart of the kernel's `rdma_cm` behind librdmacm.
 //!
-//! [`ConnectionManager`] has the shape of the kernel's commands (`rdma/rdma_user_cm.h`), and knows no struct of `rdma_cma.h`. An
-//! *id* is a number; what happens to it is queued at its [`CmEventChannel`]. Errors are error numbers; statuses of events are
-//! negative ones, or reasons of a rejection (InfiniBand specification, 12.6.7.2), as the kernel's are.
+//! [`ConnectionManager`] has the shape of the kernel's commands (`rdma/rdma_user_cm.h`), and uses
+//! no struct of `rdma_cma.h`. An *id* is a number; its events are queued at its [`CmEventChannel`].
+//! Errors are error numbers. As in the kernel, the status of an event is a negative error number,
+//! or the reason of a rejection (InfiniBand specification, 12.6.7.2).
 
 mod address_table;
 mod channel_notifier;

@@ -39,7 +39,7 @@ impl Transport for Node {
 
     fn wake_at(&self, when: Instant) {
         if let Err(error) = self.wake_cm_at(when) {
-            log::warn!("no service thread: {error}; connections do not time out");
+            log::warn!("the service thread cannot be started: {error}; connections do not time out");
         }
     }
 }

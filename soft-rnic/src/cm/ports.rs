@@ -1,4 +1,4 @@
-//! Which ids of this process have which port.
+//! The port table: which ids of this process are bound to which port.
 
 use std::collections::HashMap;
 use std::ffi::c_int;
@@ -23,13 +23,14 @@ pub(super) struct PortBinding {
     pub(super) id: IdNumber,
     pub(super) address: SocketAddr,
     pub(super) reuse: bool,
-    /// Its address family has the port to itself.
+    /// Binds the port for one address family only.
     pub(super) af_only: bool,
     pub(super) listens: bool,
 }
 
 impl PortBinding {
-    /// Whether another may be bound beside it; `reuse` if both want that.
+    /// Whether another id may be bound beside it. `reuse` says whether the other id allows sharing
+    /// the address.
     fn admits(&self, other: &Self, reuse: bool, addresses: &AddressTable) -> Result<(), c_int> {
         let (ours, theirs) = (self.address, other.address);
         if !self.listens && reuse && self.reuse
@@ -45,7 +46,7 @@ impl PortBinding {
 }
 
 impl PortTable {
-    /// Enters an id under the port of its address, or under any free one if that is 0. The port comes back.
+    /// Binds an id to the port of its address, or to any free port if that is 0. Returns the port.
     pub(super) fn bind(
         &mut self,
         mut owner: PortBinding,
@@ -72,7 +73,8 @@ impl PortTable {
         self.0.get_mut(&(space, port)).map_or(&mut [], |port| &mut port.owners)
     }
 
-    /// Whether an id that is bound may listen: nobody may have the same, even if all let others in.
+    /// Whether a bound id may listen: no other id may have the same address, even if all allow
+    /// sharing.
     pub(super) fn listen(
         &mut self,
         id: IdNumber,
@@ -91,7 +93,7 @@ impl PortTable {
         Ok(())
     }
 
-    /// The id's options have changed.
+    /// Updates an id's entry after its options have changed.
     pub(super) fn set(
         &mut self,
         id: IdNumber,
@@ -102,7 +104,7 @@ impl PortTable {
         self.owners(space, port).iter_mut().filter(|owner| owner.id == id).for_each(change);
     }
 
-    /// The id does not need the port any more.
+    /// Ends an id's use of the port.
     pub(super) fn release(&mut self, id: IdNumber, space: PortSpace, port: u16) {
         let Some(there) = self.0.get_mut(&(space, port)) else { return };
         there.owners.retain(|owner| owner.id != id);
@@ -116,7 +118,8 @@ impl PortTable {
         self.0.contains_key(&(space, port))
     }
 
-    /// Who listens to an address: an id with this very address before one with any.
+    /// The listener for an address: an id bound to exactly this address before one bound to any
+    /// address.
     pub(super) fn listener(
         &self,
         space: PortSpace,
@@ -146,11 +149,11 @@ impl PortTable {
     }
 }
 
-/// Why there is no listener.
+/// Why a request finds no listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ListenerMissing {
-    /// Nobody listens to the port on the device that has the address.
+    /// No id listens to the port on the device that has the address.
     Port,
-    /// Somebody does, but at another address of it.
+    /// An id listens to the port, but at another address of the device.
     Address,
 }

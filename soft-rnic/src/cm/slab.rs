@@ -1,4 +1,5 @@
-//! Values by number. A number is of one value only: it has the generation of its slot in it.
+//! A slab: values by number. A number contains the generation of its slot, so that it never names a
+//! second value.
 
 /// Values by number.
 #[derive(Debug)]
@@ -9,7 +10,7 @@ pub(super) struct Slab<T> {
 
 #[derive(Debug)]
 struct SlabSlot<T> {
-    /// From 1: no number is 0.
+    /// Starts at 1, so that no number is 0.
     generation: u32,
     value: Option<Box<T>>,
 }

@@ -64,7 +64,8 @@ impl FastPiece<'_> {
             Direction::Write => (there, self.at),
             Direction::Read => (self.at.cast_mut(), there.cast_const()),
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: both may be touched for its length, as the direction has it: what is written to
+        // is `writable`, or the peer's, by the contract of `copy`.
         unsafe { copy::copy(to, from, self.len) }
     }
 }
@@ -245,7 +246,8 @@ impl Qp {
             return false;
         }
         reach(Step::BeforeCopy);
-        // SAFETY: as in `fast_copy_own_process`; the transfer slot keeps the peer's memory mapped.
+        // SAFETY: the hazards are set and `revalidate` has compared all snapshots, so both sides may be
+        // touched; each lies within its region, and the transfer slot keeps the peer's memory mapped.
         unsafe { piece.copy(direction, there) };
         peer.process.counters().add(transfer_slot, PayloadPath::Direct, piece.len);
         true

@@ -186,7 +186,8 @@ impl Qp {
         let tampering = Tampering::current();
         let length = ctx.gather_list.length();
         let writes = direction == Direction::Write;
-        // SAFETY: the caller's pieces.
+        // SAFETY: the contract of `move_payload`, which `move_payload_with_faults` shares, asks the
+        // caller for what this call needs.
         let mut changed = if writes { unsafe { changed(&ctx.gather_list.pieces, tampering) } } else { None };
         let pieces = match &mut changed {
             Some(bytes) => LocalPieces::from_iter([LocalPiece { at: bytes.as_mut_ptr(), len: length }]),

@@ -130,7 +130,8 @@ fn rpc_cell(segment: &Segment, area: u64, transfer_slot: usize) -> Option<(&RpcC
     }
     // SAFETY: inside of the segment's mapping and aligned, as was checked; a `RpcCell` is atomics.
     let cell = unsafe { place.cast::<RpcCell>().as_ref() };
-    // SAFETY: as above: the room follows the cell.
+    // SAFETY: inside of the segment's mapping and aligned, as was checked; a `RpcCell` is atomics:
+    // the room follows the cell.
     Some((cell, unsafe { place.add(CALL_HEADER) }))
 }
 

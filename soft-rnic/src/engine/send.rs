@@ -55,7 +55,8 @@ pub(crate) struct RecvMeta {
 /// The hazards are set and a full fence has followed; all pieces may be read, and there is room for them.
 unsafe fn stream(ctx: TransferCtx<'_>, mut there: *mut u8) {
     for piece in &ctx.gather_list.pieces {
-        // SAFETY: the caller's promise.
+        // SAFETY: the hazards are set and a full fence has followed; all pieces may be read, and
+        // there is room for them, by the contract of `stream`.
         unsafe { copy::copy_streamed(there, piece.at, piece.len) };
         there = there.wrapping_add(piece.len);
     }
@@ -189,7 +190,8 @@ impl Qp {
             && length >= copy::STREAMED
             && !faults::active()
         {
-            // SAFETY: as for `move_payload`; the entry has room for the message.
+            // SAFETY: the hazards are set and `revalidate` has compared all snapshots; the entry has room
+            // for the message.
             unsafe { stream(ctx, *there) };
             ctx.count(ctx.mapped(), length);
             return Ok(false);

@@ -46,7 +46,7 @@ pub(crate) type MwObject = CObject<ibv_mw, Arc<Mw>>;
 ///
 /// - `mw` is a live window of this device.
 pub(crate) unsafe fn mw_of<'a>(mw: *mut ibv_mw) -> &'a Arc<Mw> {
-    // SAFETY: the caller's window.
+    // SAFETY: `mw` is a live window of this device, by the contract of `mw_of`.
     unsafe { MwObject::state(mw) }
 }
 

@@ -54,13 +54,13 @@ impl Qp {
         let mut posted = 0;
         let mut result = Ok(());
         while !wr.is_null() {
-            // SAFETY: the caller's list.
+            // SAFETY: `wr` is a valid list of requests, by the contract of `post_receives`.
             if let Err(error) = unsafe { queue.post(wr) } {
                 result = Err((error, wr));
                 break;
             }
             posted += 1;
-            // SAFETY: as above.
+            // SAFETY: `wr` is a valid list of requests, by the contract of `post_receives`.
             wr = unsafe { (*wr).next };
         }
         drop(queue);

@@ -113,7 +113,7 @@ impl ReceiveQueue {
     ///
     /// `wr` is a valid request with `num_sge` valid entries.
     pub(crate) unsafe fn post(&mut self, wr: *const ibv_recv_wr) -> Result<(), i32> {
-        // SAFETY: the caller's request.
+        // SAFETY: `wr` is a valid request with `num_sge` valid entries, by the contract of `post`.
         let (wr_id, list, count) = unsafe { ((*wr).wr_id, (*wr).sg_list, (*wr).num_sge) };
         let count = usize::try_from(count).ok().filter(|count| *count <= self.max_sge).ok_or(libc::EINVAL)?;
         if self.outstanding >= self.max_wr {
@@ -123,7 +123,8 @@ impl ReceiveQueue {
         let first = index as usize * self.max_sge;
         let mut bytes = 0;
         for number in 0..count {
-            // SAFETY: the caller's entry.
+            // SAFETY: `wr` is a valid request with `num_sge` valid entries, by the contract of
+            // `post`.
             let entry = unsafe { list.add(number).read() };
             bytes += u64::from(entry.length);
             self.entries[first + number] = entry;

@@ -163,12 +163,12 @@ impl Srq {
         while !wr.is_null() {
             // Counted before it is there: a count that lags behind would be taken for the limit.
             self.entry().add_available(1);
-            // SAFETY: the caller's list.
+            // SAFETY: `wr` is a valid list of requests, by the contract of `post`.
             if let Err(error) = unsafe { queue.post(wr) } {
                 self.entry().take_back_available();
                 return Err((error, wr));
             }
-            // SAFETY: as above.
+            // SAFETY: `wr` is a valid list of requests, by the contract of `post`.
             wr = unsafe { (*wr).next };
         }
         Ok(())

@@ -57,7 +57,8 @@ unsafe fn copy(
         return Ok(());
     }
     let memory = allocate::<u8>(length as usize)?;
-    // SAFETY: the caller's promise, and the new memory's length.
+    // SAFETY: `from` is readable for this length; the others are valid, by the contract of `copy`,
+    // and the new memory's length.
     unsafe { memory.copy_from_nonoverlapping(from.cast(), length as usize) };
     (*to, *to_length) = (memory.cast(), length);
     Ok(())
@@ -110,7 +111,7 @@ unsafe fn fill_from_hints(info: &mut rdma_addrinfo, hints: &rdma_addrinfo) -> Re
     info.ai_family = hints.ai_family;
     info.ai_qp_type = hints.ai_qp_type;
     info.ai_port_space = hints.ai_port_space;
-    // SAFETY: the caller's promise.
+    // SAFETY: the addresses of the hints are readable, by the contract of `fill_from_hints`.
     unsafe { copy(hints.ai_dst_addr, hints.ai_dst_len, &mut info.ai_dst_addr, &mut info.ai_dst_len) }
 }
 
@@ -132,7 +133,8 @@ pub(super) unsafe fn find(
         return Err(AddrinfoError::Number(libc::EINVAL));
     }
     let none = rdma_addrinfo::default();
-    // SAFETY: the caller's promises; what the C library found is freed once.
+    // SAFETY: `node`, `service` and `hints` are null or valid, by the contract of `getaddrinfo`;
+    // what the C library found is freed once.
     unsafe {
         let (hints, c_hints) = hints.as_ref().map_or((&none, None), |hints| (hints, Some(c_hints(hints))));
         let info = allocate::<rdma_addrinfo>(1).map_err(AddrinfoError::Number)?;
@@ -202,7 +204,7 @@ pub(super) unsafe extern "C" fn getaddrinfo(
     hints: *const rdma_addrinfo,
     result: *mut *mut rdma_addrinfo,
 ) -> c_int {
-    // SAFETY: the caller's promises.
+    // SAFETY: the arguments are valid, by the contract of the C function `getaddrinfo`.
     match unsafe { find(node, service, hints).map(|info| result.write(info)) } {
         Ok(()) => 0,
         Err(AddrinfoError::Number(error)) => finish(Err(error)),

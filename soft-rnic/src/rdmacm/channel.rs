@@ -22,7 +22,8 @@ type ChannelObject = CObject<rdma_event_channel, ChannelState>;
 ///
 /// - `channel` is live for as long as the reference is used.
 pub(super) unsafe fn channel_of<'a>(channel: *mut rdma_event_channel) -> &'a ChannelState {
-    // SAFETY: the caller's promise; every channel comes from `create`.
+    // SAFETY: `channel` is live for as long as the reference is used, by the contract of
+    // `channel_of`; every channel comes from `create`.
     unsafe { ChannelObject::state(channel) }
 }
 

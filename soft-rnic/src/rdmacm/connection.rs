@@ -42,7 +42,7 @@ unsafe fn checked<'a>(
     id: *mut rdma_cm_id,
     given: *const rdma_conn_param,
 ) -> Result<Option<&'a rdma_conn_param>, c_int> {
-    // SAFETY: the caller's promises.
+    // SAFETY: `id` is live, and `given` valid or null, by the contract of `checked`.
     let (given, is_connected, has_qp) =
         unsafe { (given.as_ref(), (*id).ps == rdma_port_space::RDMA_PS_TCP, !(*id).qp.is_null()) };
     let Some(given) = given else {
@@ -75,7 +75,8 @@ unsafe fn parameters(
         rnr_retry_count: RETRIES,
         ..ConnParams::default()
     };
-    // SAFETY: the caller's promises.
+    // SAFETY: `id` is live, `state` its own, and the private data readable, by the contract of
+    // `parameters`.
     unsafe {
         if let Some(given) = given {
             let data = data(given.private_data, given.private_data_len);
@@ -104,7 +105,8 @@ unsafe fn data<'a>(data: *const c_void, length: u8) -> &'a [u8] {
     if data.is_null() {
         return &[];
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: `data` is null, or readable for this length as long as the slice is used, by the
+    // contract of `data`.
     unsafe { slice::from_raw_parts(data.cast(), length.into()) }
 }
 
@@ -179,7 +181,7 @@ pub(super) unsafe extern "C" fn accept(id: *mut rdma_cm_id, given: *mut rdma_con
 ///
 /// - `id` is live, with a queue pair.
 pub(super) unsafe fn respond(id: *mut rdma_cm_id, remote: Ece) -> Result<(), c_int> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `id` is live, with a queue pair, by the contract of `respond`.
     unsafe {
         let state = id_of(id);
         state.settings().remote_ece = remote;
@@ -219,7 +221,7 @@ pub(super) unsafe fn reject_for(
     private_data: *const c_void,
     length: u8,
 ) -> Result<(), c_int> {
-    // SAFETY: the caller's promises.
+    // SAFETY: `id` is live, and the data readable, by the contract of `reject_for`.
     unsafe {
         let state = id_of(id);
         state.manager.reject(state.number(), reason, data(private_data, length))
@@ -227,7 +229,7 @@ pub(super) unsafe fn reject_for(
 }
 
 pub(super) unsafe extern "C" fn reject(id: *mut rdma_cm_id, data: *const c_void, length: u8) -> c_int {
-    // SAFETY: the caller's promises.
+    // SAFETY: `id` is live, and the data readable, by the contract of the C function `reject`.
     finish(unsafe { reject_for(id, CONSUMER_DEFINED, data, length) })
 }
 

@@ -32,11 +32,11 @@ pub(crate) struct DefaultPd {
 
 // SAFETY: libibverbs' objects may be used by any thread.
 unsafe impl Send for CmDevice {}
-// SAFETY: as above.
+// SAFETY: libibverbs' objects may be used by any thread.
 unsafe impl Sync for CmDevice {}
-// SAFETY: as above.
+// SAFETY: libibverbs' objects may be used by any thread.
 unsafe impl Send for DefaultPd {}
-// SAFETY: as above.
+// SAFETY: libibverbs' objects may be used by any thread.
 unsafe impl Sync for DefaultPd {}
 
 static OPEN: Mutex<Vec<Arc<CmDevice>>> = Mutex::new(Vec::new());

@@ -36,7 +36,7 @@ struct EventBuilder {
 ///
 /// - `channel` is live.
 pub(super) unsafe fn next(channel: *mut rdma_event_channel) -> Result<*mut rdma_cm_event, c_int> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `channel` is live, by the contract of `next`.
     let state = unsafe { channel_of(channel) };
     loop {
         let event = state.channel.take().map_err(|error| errno::of(&error))?;
@@ -94,7 +94,7 @@ unsafe fn process(
     event: &CmEvent,
 ) -> Result<(), c_int> {
     let c = &mut builder.c;
-    // SAFETY: the caller's promise, for all of these.
+    // SAFETY: `owner` is live, and `state` its own, by the contract of `process`, for all of these.
     unsafe {
         match event.kind {
             CmEventKind::AddrResolved => {
@@ -148,7 +148,7 @@ fn otherwise(result: Result<(), c_int>, c: &mut rdma_cm_event, event: rdma_cm_ev
 /// - `listener` is live.
 unsafe fn request(listener: *mut rdma_cm_id, event: &CmEvent) -> Result<*mut rdma_cm_id, c_int> {
     let number = event.request.ok_or(libc::EPROTO)?;
-    // SAFETY: the caller's promise.
+    // SAFETY: `listener` is live, by the contract of `request`.
     let id = unsafe { id::create_for_request(listener, number) }?;
     // SAFETY: it was made just now.
     let state = unsafe { id_of(id) };
@@ -160,7 +160,7 @@ unsafe fn request(listener: *mut rdma_cm_id, event: &CmEvent) -> Result<*mut rdm
             settings.responder_resources = parameters.responder_resources;
         }
     }
-    // SAFETY: as above.
+    // SAFETY: it was made just now.
     match unsafe { resolve::refresh(id) } {
         Ok(()) => Ok(id),
         Err(error) => {
@@ -219,7 +219,8 @@ fn parameters(
 ///
 /// - `event` was made just now.
 unsafe fn point_to_data(event: *mut rdma_cm_event) {
-    // SAFETY: the caller's promise; both structs of the union begin with the pointer.
+    // SAFETY: `event` was made just now, by the contract of `point_to_data`; both structs of the
+    // union begin with the pointer.
     unsafe {
         let told = EventObject::state(event);
         if !told.private_data.is_empty() {
@@ -282,7 +283,8 @@ pub(super) unsafe extern "C" fn write_cm_event(
 ///
 /// - `id` is live.
 pub(super) unsafe fn acknowledge_held(id: *mut rdma_cm_id) {
-    // SAFETY: the caller's promise; what is in the field is an event that was not acknowledged.
+    // SAFETY: `id` is live, by the contract of `acknowledge_held`; what is in the field is an event
+    // that was not acknowledged.
     unsafe {
         let held = (&raw mut (*id).event).replace(std::ptr::null_mut());
         if !held.is_null() {
@@ -297,7 +299,7 @@ pub(super) unsafe fn acknowledge_held(id: *mut rdma_cm_id) {
 ///
 /// - `id` is live.
 pub(super) unsafe fn complete(id: *mut rdma_cm_id) -> Result<(), c_int> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `id` is live, by the contract of `complete`.
     unsafe {
         if !id_of(id).is_synchronous() {
             return Ok(());
@@ -315,7 +317,7 @@ pub(super) unsafe fn complete(id: *mut rdma_cm_id) -> Result<(), c_int> {
 ///
 /// - `event` is live.
 pub(super) unsafe fn outcome(event: *mut rdma_cm_event) -> Result<(), c_int> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `event` is live, by the contract of `outcome`.
     match unsafe { ((*event).event, (*event).status) } {
         (_, 0) => Ok(()),
         (rdma_cm_event_type::RDMA_CM_EVENT_REJECTED, _) => Err(libc::ECONNREFUSED),

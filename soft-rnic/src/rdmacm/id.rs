@@ -103,7 +103,8 @@ impl Acknowledged {
 ///
 /// - `id` is live for as long as the reference is used.
 pub(super) unsafe fn id_of<'a>(id: *mut rdma_cm_id) -> &'a CmIdState {
-    // SAFETY: the caller's promise; every id comes from `make`.
+    // SAFETY: `id` is live for as long as the reference is used, by the contract of `id_of`; every
+    // id comes from `make`.
     unsafe { IdObject::state(id) }
 }
 
@@ -139,7 +140,8 @@ fn make(
 ///
 /// - `id` is live, and not used after this.
 unsafe fn free(id: *mut rdma_cm_id) {
-    // SAFETY: the caller's promise. The path record is one that `resolve` has boxed, or null.
+    // SAFETY: `id` is live, and not used after this, by the contract of `free`. The path record is
+    // one that `resolve` has boxed, or null.
     unsafe {
         let channel = (*id).channel;
         let path = (*id).route.path_rec;
@@ -195,9 +197,10 @@ pub(super) unsafe fn create_for_request(
     listener: *mut rdma_cm_id,
     request: IdNumber,
 ) -> Result<*mut rdma_cm_id, c_int> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `listener` is live, by the contract of `create_for_request`.
     let (like, c) = unsafe { (id_of(listener), &raw const *listener) };
-    // SAFETY: as above; these are not changed while it listens.
+    // SAFETY: `listener` is live, by the contract of `create_for_request`; these are not changed
+    // while it listens.
     let id = unsafe { make(&like.manager, (*c).channel, (*c).context, (*c).ps, (*c).qp_type) };
     // SAFETY: it was made just now.
     let state = unsafe { id_of(id) };
@@ -229,7 +232,7 @@ pub(super) unsafe fn create_for_request(
 ///
 /// - `id` is live.
 pub(super) unsafe fn name(id: *mut rdma_cm_id) -> Result<(), c_int> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `id` is live, by the contract of `name`.
     let state = unsafe { id_of(id) };
     state.manager.set_uid(state.number(), uid_of(id))
 }
@@ -240,7 +243,7 @@ pub(super) unsafe fn name(id: *mut rdma_cm_id) -> Result<(), c_int> {
 ///
 /// - `id` is live and not used after this.
 pub(super) unsafe fn discard(id: *mut rdma_cm_id) {
-    // SAFETY: the caller's promise.
+    // SAFETY: `id` is live and not used after this, by the contract of `discard`.
     if unsafe { destroy_id(id) } != 0 {
         log::warn!("a connection request that could not be count is still there");
     }
@@ -280,7 +283,7 @@ pub(super) unsafe extern "C" fn destroy_id(id: *mut rdma_cm_id) -> c_int {
 ///
 /// - `id` is live, and `channel` live or null.
 unsafe fn migrate(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> Result<(), c_int> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `id` is live, and `channel` live or null, by the contract of `migrate`.
     let state = unsafe { id_of(id) };
     let was_synchronous = state.is_synchronous();
     let is_synchronous = channel.is_null();
@@ -314,7 +317,8 @@ unsafe fn migrate(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> Resu
 }
 
 pub(super) unsafe extern "C" fn migrate_id(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: `id` is live, and `channel` live or null, by the contract of the C function
+    // `migrate_id`.
     finish(unsafe { migrate(id, channel) })
 }
 

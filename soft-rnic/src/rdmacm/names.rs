@@ -50,7 +50,7 @@ struct Hints {
 ///
 /// - `text` is a C string, or null.
 unsafe fn owned(text: *const c_char) -> Option<CString> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `text` is a C string, or null, by the contract of `owned`.
     (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_owned())
 }
 
@@ -61,7 +61,7 @@ unsafe fn bytes(address: *const sockaddr, length: socklen_t) -> Vec<u8> {
     if address.is_null() {
         return Vec::new();
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: `address` is readable for this length, or null, by the contract of `bytes`.
     unsafe { std::slice::from_raw_parts(address.cast(), length as usize) }.to_vec()
 }
 
@@ -70,7 +70,7 @@ impl Hints {
     ///
     /// - The addresses are readable.
     unsafe fn of(hints: &rdma_addrinfo) -> Self {
-        // SAFETY: the caller's promise.
+        // SAFETY: the addresses are readable, by the contract of `of`.
         let (source, destination) = unsafe {
             (bytes(hints.ai_src_addr, hints.ai_src_len), bytes(hints.ai_dst_addr, hints.ai_dst_len))
         };
@@ -132,7 +132,7 @@ unsafe fn resolve(
     service: *const c_char,
     hints: *const rdma_addrinfo,
 ) -> Result<(), c_int> {
-    // SAFETY: the caller's promises.
+    // SAFETY: `id` is live; the others are valid or null, by the contract of `resolve`.
     let (state, query) = unsafe {
         let hints = hints.as_ref().map(|hints| Hints::of(hints));
         (id_of(id), NameQuery { node: owned(node), service: owned(service), hints })
@@ -147,7 +147,8 @@ unsafe fn resolve(
         }
         (false, _) => {}
     }
-    // SAFETY: as above. A forked child learns here that it has no part in the id.
+    // SAFETY: `id` is live; the others are valid or null, by the contract of `resolve`. A forked
+    // child learns here that it has no part in the id.
     unsafe { name(id)? };
     let (manager, number) = (Arc::clone(&state.manager), state.number());
     let answer = Arc::clone(&state.settings().names);
@@ -164,7 +165,9 @@ unsafe fn resolve(
     };
     threads::spawn("soft-rnic-names", work)
         .map_err(|error| errno::refused("rdma_resolve_addrinfo", &error))?;
-    // SAFETY: as above.
+    // SAFETY: `id` is live; the others are valid or null, by the contract of `resolve`. A forked
+    // child learns here that it has no part in the id. A forked child learns here that it has no
+    // part in the id.
     unsafe { event::complete(id) }
 }
 
@@ -174,7 +177,8 @@ pub(super) unsafe extern "C" fn resolve_addrinfo(
     service: *const c_char,
     hints: *const rdma_addrinfo,
 ) -> c_int {
-    // SAFETY: the caller's promises.
+    // SAFETY: `id` is live; the others are valid or null, by the contract of the C function
+    // `resolve_addrinfo`.
     finish(unsafe { resolve(id, node, service, hints) })
 }
 

@@ -21,10 +21,10 @@ const EXACTLY: u8 = 2;
 ///
 /// - `id` is live, and nobody else writes to it.
 pub(super) unsafe fn refresh(id: *mut rdma_cm_id) -> Result<(), c_int> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `id` is live, and nobody else writes to it, by the contract of `refresh`.
     let state = unsafe { id_of(id) };
     let route = state.manager.route(state.number())?;
-    // SAFETY: as above.
+    // SAFETY: `id` is live, and nobody else writes to it, by the contract of `refresh`.
     unsafe {
         let c = &raw mut (*id).route;
         if let Some(source) = route.source {
@@ -57,7 +57,7 @@ pub(super) unsafe fn refresh(id: *mut rdma_cm_id) -> Result<(), c_int> {
 ///
 /// - `id` is live, and nobody else writes to it.
 unsafe fn bind_to(id: *mut rdma_cm_id, domain: &Arc<DefaultPd>) {
-    // SAFETY: the caller's promise.
+    // SAFETY: `id` is live, and nobody else writes to it, by the contract of `bind_to`.
     unsafe {
         id_of(id).settings().domain.get_or_insert_with(|| {
             (*id).verbs = domain.context();
@@ -73,7 +73,8 @@ unsafe fn bind_to(id: *mut rdma_cm_id, domain: &Arc<DefaultPd>) {
 ///
 /// - `route` is that of a live id, and nobody else writes to it.
 unsafe fn set_path(route: *mut rdma_route, record: ibv_sa_path_rec) {
-    // SAFETY: the caller's promise. A record that is there already keeps its place: the program may look at it.
+    // SAFETY: `route` is that of a live id, and nobody else writes to it, by the contract of
+    // `set_path`. A record that is there already keeps its place: the program may look at it.
     unsafe {
         if (*route).path_rec.is_null() {
             (*route).path_rec = Box::into_raw(Box::new(record));

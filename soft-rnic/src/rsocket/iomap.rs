@@ -44,7 +44,8 @@ impl RSocket {
         }
         let deadline = Deadline::after(self.locked().options.send_timeout);
         let offset = is_remote.then_some(start);
-        // SAFETY: the caller's promise.
+        // SAFETY: the range is the device's to use until it is unmapped or the rsocket closed, by
+        // the contract of `map`.
         self.attempt(Blocking::Usually, deadline, |state| unsafe { state.map(piece, offset) })?;
         Ok(chosen)
     }
@@ -91,7 +92,7 @@ impl RSocket {
             };
             let at = start + total as u64;
             let Some(to) = stream.mapping(at, pieces.left() as u64) else { return Some(Err(libc::EINVAL)) };
-            // SAFETY: the caller's promise.
+            // SAFETY: the piece is readable, by the contract of `write_to`.
             total += unsafe { stream.write_to(&to, at, &mut pieces) };
             (pieces.left() == 0).then_some(Ok(()))
         });
@@ -123,7 +124,8 @@ impl RsState {
                 return None;
             }
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the range is the device's to use until it is unmapped or the rsocket is closed, by
+        // the contract of `RSocket::map`, which this function shares.
         let (region, rkey) = match unsafe { stream.queues.register(piece, offset.is_some()) } {
             Ok(registered) => registered,
             Err(error) => return Some(Err(error)),

@@ -89,7 +89,8 @@ pub(super) unsafe fn select(nfds: c_int, sets: &FdSets, timeout: Deadline) -> Re
     if !(0..=libc::FD_SETSIZE as c_int).contains(&nfds) {
         return Err(libc::EINVAL);
     }
-    // SAFETY: the caller's promise; the number is below the size of a set.
+    // SAFETY: the sets are null, or sets, by the contract of `select`; the number is below the size
+    // of a set.
     let is_in = |set: *mut libc::fd_set, fd| !set.is_null() && unsafe { libc::FD_ISSET(fd, set) };
     let mut fds: Vec<_> = (0..nfds)
         .filter_map(|fd| {
@@ -108,7 +109,8 @@ pub(super) unsafe fn select(nfds: c_int, sets: &FdSets, timeout: Deadline) -> Re
             let is_ready = fd.events & asked != 0 && fd.revents & told != 0;
             count += c_int::from(is_ready);
             if !is_ready {
-                // SAFETY: as above.
+                // SAFETY: the sets are null, or sets, by the contract of `select`; the number is
+                // below the size of a set.
                 unsafe { libc::FD_CLR(fd.fd, set) };
             }
         }

@@ -115,7 +115,7 @@ impl RsStream {
                 break;
             }
         }
-        self.full_fence();
+        self.send_control();
         has_changed
     }
 
@@ -182,8 +182,8 @@ impl RsStream {
         self.is_broken |= !(is_posted && self.window.note_received());
     }
 
-    /// Says what is to be said.
-    fn full_fence(&mut self) {
+    /// Sends the control messages that are due: mappings, the end of the stream, credits.
+    fn send_control(&mut self) {
         let can_send = |this: &Self| !this.is_broken && this.window.has_room() && this.queues.has_room();
         while self.is_open && self.can_send_bytes() {
             let Some((kind, bytes)) = self.untold.pop_front() else { break };
@@ -212,7 +212,7 @@ impl RsStream {
         if self.end == SendEnd::Open {
             self.end = SendEnd::Wanted;
         }
-        self.full_fence();
+        self.send_control();
     }
 
     /// Sends as much as there is room for; how much.
@@ -228,7 +228,8 @@ impl RsStream {
                 break;
             }
             let Some(slot) = self.free.pop() else { break };
-            // SAFETY: the caller's promise; the slot is as long as a message, and nobody's.
+            // SAFETY: the pieces are readable, by the contract of `write`; the slot is as long as a
+            // message, and nobody's.
             let length = unsafe { pieces.copy_to(self.queues.send_slot(slot), self.message as usize) };
             self.say(RsMessageKind::Data, Some((slot, length as u32)));
         }
@@ -255,7 +256,8 @@ impl RsStream {
         while pieces.left() != 0 {
             let Some(received) = self.received.get_mut(next) else { break };
             let from = self.queues.receive_slot(received.slot).wrapping_add(received.start as usize);
-            // SAFETY: the caller's promise; the slot holds so many bytes, and no receive is posted there.
+            // SAFETY: the pieces are writable, by the contract of `read`; the slot holds so many
+            // bytes, and no receive is posted there.
             let length = unsafe { pieces.copy_from(from, received.length as usize) } as u32;
             if peek {
                 next += 1;
@@ -269,7 +271,7 @@ impl RsStream {
                 self.give_back(slot);
             }
         }
-        self.full_fence();
+        self.send_control();
         before - pieces.left()
     }
 
@@ -277,7 +279,7 @@ impl RsStream {
     pub(super) fn tell(&mut self, kind: RsMessageKind, bytes: &[u8]) {
         assert!(bytes.len() <= self.message as usize, "the shortest message is longer");
         self.untold.push_back((kind, bytes.to_vec()));
-        self.full_fence();
+        self.send_control();
     }
 
     /// Whether more than all that the other side takes note of has yet to be told, as it does not listen.
@@ -288,7 +290,7 @@ impl RsStream {
     /// The other side is ready: from now on messages may be sent.
     pub(super) fn open(&mut self) {
         self.is_open = true;
-        self.full_fence();
+        self.send_control();
     }
 
     /// Where the other side has its memory of these offsets.
@@ -318,7 +320,8 @@ impl RsStream {
             let Some(address) = to.find(at, pieces.left() as u64) else { break };
             let Some(slot) = self.free.pop() else { break };
             let most = self.queues.shape().send_length as usize;
-            // SAFETY: the caller's promise; the slot is this long, and nobody's.
+            // SAFETY: the pieces are readable, by the contract of `write_to`; the slot is this
+            // long, and nobody's.
             let length = unsafe { pieces.copy_to(self.queues.send_slot(slot), most) } as u32;
             self.is_broken |= self.queues.write(slot, length, to, address).is_err();
         }
@@ -373,7 +376,8 @@ impl<'a> UserBuffers<'a> {
     ///
     /// - So many bytes are writable, and those of the pieces readable.
     unsafe fn copy_to(&mut self, to: *mut u8, most: usize) -> usize {
-        // SAFETY: the caller's promise.
+        // SAFETY: so many bytes are writable, and those of the pieces readable, by the contract of
+        // `copy_to`.
         self.take(most, |piece, at, length| unsafe { copy_unordered(to.add(at), piece, length) })
     }
 
@@ -381,7 +385,8 @@ impl<'a> UserBuffers<'a> {
     ///
     /// - So many bytes are readable, and those of the pieces writable.
     unsafe fn copy_from(&mut self, from: *const u8, most: usize) -> usize {
-        // SAFETY: the caller's promise.
+        // SAFETY: so many bytes are readable, and those of the pieces writable, by the contract of
+        // `copy_from`.
         self.take(most, |piece, at, length| unsafe { copy_unordered(piece, from.add(at), length) })
     }
 }

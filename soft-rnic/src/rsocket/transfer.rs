@@ -29,7 +29,7 @@ impl RSocket {
         let deadline = Deadline::after(self.locked().options.receive_timeout);
         let mut total = 0;
         let received = self.attempt(wait(flags), deadline, |state| {
-            // SAFETY: the caller's promise.
+            // SAFETY: the pieces are writable, by the contract of `receive`.
             unsafe { state.receive(&mut pieces, flags, &mut total) }
         });
         if total > 0 { Ok(total) } else { received.map(|()| 0) }
@@ -48,7 +48,7 @@ impl RSocket {
         let deadline = Deadline::after(self.locked().options.send_timeout);
         let mut total = 0;
         let sent = self.attempt(wait(flags), deadline, |state| {
-            // SAFETY: the caller's promise.
+            // SAFETY: the pieces are readable, by the contract of `send`.
             unsafe { state.send(&mut pieces, &mut total) }
         });
         if total > 0 { Ok(total) } else { sent.map(|()| 0) }
@@ -111,7 +111,7 @@ impl RsState {
         };
         let peeks = flags & libc::MSG_PEEK != 0;
         let wants_all = flags & libc::MSG_WAITALL != 0 && !peeks;
-        // SAFETY: the caller's promise.
+        // SAFETY: the pieces are writable, by the contract of `receive`.
         *total += unsafe { stream.read(pieces, peeks) };
         let is_over = stream.has_ended() || self.reads_no_more;
         if pieces.left() == 0 || *total > 0 && !wants_all || is_over {
@@ -147,7 +147,7 @@ impl RsState {
             RsPhase::Over => self.told().or(Some(Err(libc::EPIPE))),
             RsPhase::Closed => Some(Err(libc::EBADF)),
             RsPhase::Connected => {
-                // SAFETY: the caller's promise.
+                // SAFETY: the pieces are readable, by the contract of `send`.
                 *total += unsafe { self.stream.as_mut()?.write(pieces) };
                 (pieces.left() == 0).then_some(Ok(()))
             }

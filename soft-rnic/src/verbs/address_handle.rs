@@ -24,7 +24,8 @@ pub(super) unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_att
 pub(super) unsafe extern "C" fn destroy_ah(ah: *mut ibv_ah) -> c_int {
     // SAFETY: the caller's handle is live.
     admit!(unsafe { ah_of(ah) }.context(), DestroyAh, failure);
-    // SAFETY: the caller gives it up.
+    // SAFETY: no one uses the object after `ibv_destroy_ah`, by the contract of that function, and
+    // it came from `create` of the same type.
     drop(unsafe { AhObject::destroy(ah) });
     0
 }
@@ -123,7 +124,7 @@ pub(super) unsafe extern "C" fn create_ah_from_wc(
     port: u8,
 ) -> *mut ibv_ah {
     let mut attr = ibv_ah_attr::default();
-    // SAFETY: the caller's promises.
+    // SAFETY: the arguments are valid, by the contract of the C function `create_ah_from_wc`.
     unsafe {
         let context = (*pd).context;
         if init_ah_from_wc(context, port, wc, grh, &raw mut attr) != 0 {

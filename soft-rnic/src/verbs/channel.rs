@@ -48,7 +48,8 @@ pub(super) unsafe extern "C" fn destroy_comp_channel(channel: *mut ibv_comp_chan
     if state.users().is_used() {
         return number(Err(libc::EBUSY));
     }
-    // SAFETY: the caller gives it up.
+    // SAFETY: no one uses the object after `ibv_destroy_comp_channel`, by the contract of that
+    // function, and it came from `create` of the same type.
     drop(unsafe { ChannelObject::destroy(channel) });
     0
 }

@@ -35,7 +35,7 @@ pub(super) unsafe extern "C" fn set_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c
     }
     let accepted = wanted.options & ECE_OPTIONS;
     qp.ece.store(accepted, Relaxed);
-    // SAFETY: as above.
+    // SAFETY: the caller's live queue pair and options.
     unsafe { (*ece).options = accepted };
     0
 }

@@ -27,7 +27,7 @@ unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, mw_type: ibv_mw_type) -> *mut ibv
     admit!(state.context(), AllocMw, null);
     match Mw::allocate(state, mw_type) {
         Ok((mw, rkey)) => {
-            // SAFETY: as above; the field is the library's to write.
+            // SAFETY: the caller's domain is live; the field is the library's to write.
             let context = unsafe { (*pd).context };
             MwObject::create(ibv_mw { context, pd, rkey, handle: mw.index(), type_: mw_type }, mw)
         }

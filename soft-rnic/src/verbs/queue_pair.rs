@@ -44,7 +44,7 @@ unsafe fn srq_of<'a>(srq: *mut ibv_srq) -> &'a Arc<Srq> {
 ///
 /// - `srq` is live while the reference is used.
 pub(super) unsafe fn receiver_of<'a>(srq: *mut ibv_srq) -> Option<&'a Arc<Qp>> {
-    // SAFETY: the caller's queue.
+    // SAFETY: `srq` is live while the reference is used, by the contract of `receiver_of`.
     unsafe { SrqObject::state(srq) }.receiver.as_ref()
 }
 
@@ -61,7 +61,7 @@ pub(super) unsafe fn qp_acks<'a>(qp: *mut ibv_qp) -> &'a Acks {
 ///
 /// - `srq` is live while the reference is used.
 pub(super) unsafe fn srq_acks<'a>(srq: *mut ibv_srq) -> &'a Acks {
-    // SAFETY: the caller's queue.
+    // SAFETY: `srq` is live while the reference is used, by the contract of `srq_acks`.
     unsafe { srq_of(srq) }.acks()
 }
 
@@ -157,7 +157,8 @@ unsafe fn create(context: *mut ibv_context, init: &mut ibv_qp_init_attr_ex) -> *
     if !known.contains(&init.qp_type) || operations & !post_ex::operations_of(init.qp_type) != 0 {
         return null(libc::EOPNOTSUPP);
     }
-    // SAFETY: the caller's objects.
+    // SAFETY: the objects in the attributes are live ones of the context, by the contract of
+    // `create`.
     let plan = unsafe { plan(context, init, create_flags) };
     match plan.and_then(grant) {
         Ok(qp) => {
@@ -193,7 +194,8 @@ unsafe fn plan(
     if !init.srq.is_null() && unsafe { receiver_of(init.srq) }.is_some() {
         return Err(libc::EINVAL);
     }
-    // SAFETY: the caller's objects.
+    // SAFETY: the objects in the attributes are live ones of the context, by the contract of
+    // `create`, which `plan` shares.
     unsafe {
         let xrcd = target.then(|| Arc::clone(super::xrc::xrcd_of(init.xrcd)));
         let (pd, send_cq, recv_cq) = match &xrcd {
@@ -387,7 +389,7 @@ unsafe fn refused<W>(result: Result<(), (c_int, *mut W)>, bad: *mut *mut W) -> c
     match result {
         Ok(()) => 0,
         Err((error, wr)) => {
-            // SAFETY: the caller's place.
+            // SAFETY: `bad` is a valid place, by the contract of `refused`.
             unsafe { *bad = wr };
             error
         }
@@ -507,7 +509,7 @@ pub(super) unsafe extern "C" fn modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq
     // SAFETY: the caller's live queue and attributes.
     let state = unsafe { srq_of(srq) };
     admit!(state.context(), ModifySrq, failure);
-    // SAFETY: as above.
+    // SAFETY: the caller's live queue and attributes.
     match state.modify(unsafe { &*attr }, mask as u32) {
         Ok(()) => 0,
         Err(error) => {

@@ -276,7 +276,8 @@ impl Endpoint {
 
     pub(crate) fn bytes(&self, length: usize) -> Vec<u8> {
         assert!(length <= ROOM);
-        // SAFETY: as above. A device may write meanwhile, so each byte is read by itself.
+        // SAFETY: within the memory, to which there are no references but through cells. A device
+        // may write meanwhile, so each byte is read by itself.
         (0..length).map(|at| unsafe { self.base().add(at).read_volatile() }).collect()
     }
 
@@ -470,7 +471,7 @@ unsafe fn open_domain(context: *mut ibv_context) -> *mut ibv_xrcd {
     let mask = ibv_xrcd_init_attr_mask::IBV_XRCD_INIT_ATTR_FD.0
         | ibv_xrcd_init_attr_mask::IBV_XRCD_INIT_ATTR_OFLAGS.0;
     let mut open = ibv_xrcd_init_attr { comp_mask: mask, fd: -1, oflags: libc::O_CREAT };
-    // SAFETY: the caller's context.
+    // SAFETY: it is live, by the contract of `open_domain`.
     unsafe { verbs::ibv_open_xrcd(context, &raw mut open) }
 }
 
@@ -494,7 +495,7 @@ unsafe fn make_queue(
         cq,
         ..Default::default()
     };
-    // SAFETY: the caller's objects.
+    // SAFETY: all are live, and of the context, by the contract of `make_queue`.
     unsafe { verbs::ibv_create_srq_ex(table(), context, &raw mut init) }
 }
 
@@ -508,7 +509,7 @@ unsafe fn xrc_target(context: *mut ibv_context, xrcd: *mut ibv_xrcd) -> *mut ibv
         xrcd,
         ..Default::default()
     };
-    // SAFETY: the caller's objects.
+    // SAFETY: both are live, by the contract of `xrc_target`.
     unsafe { verbs::ibv_create_qp_ex(table(), context, &raw mut init) }
 }
 

@@ -190,7 +190,7 @@ fn partner(arguments: &[String]) {
     side.qp.connect(&to, TIMING);
     // SAFETY: the child makes system calls only.
     if role == Some("parent") && unsafe { libc::fork() } == 0 {
-        // SAFETY: as above. Its parent is gone before that.
+        // SAFETY: the child makes system calls only. Its parent is gone before that.
         unsafe {
             libc::close(1);
             libc::sleep(3);

@@ -601,7 +601,8 @@ pub(crate) fn threads(arguments: &[String]) {
     cq.arm(false);
     // SAFETY: the verbs are safe to be called from any thread, and the objects live until it has ended.
     struct SendPtr<T>(T);
-    // SAFETY: as above.
+    // SAFETY: the verbs are safe to be called from any thread, and the objects live until it has
+    // ended.
     unsafe impl<T> Send for SendPtr<T> {}
     let what = SendPtr((qp, source.sge(mr, 0, LEN), to, opcode(operation)));
     let held_up = PausedThread::now(time);

@@ -291,7 +291,7 @@ fn heap_pages() -> u64 {
         if data < 0 {
             return pages;
         }
-        // SAFETY: as above.
+        // SAFETY: an open file; no memory is involved.
         at = unsafe { libc::lseek(file.as_raw_fd(), data, libc::SEEK_HOLE) };
         pages += (at - data) as u64 / 4096;
     }

@@ -22,7 +22,7 @@ use crate::workload::{PeerWatch, TestProgress};
 /// How often a waiting side checks for signals.
 const PEER_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Reaches the server until it has done so as often as was asked for, or the user has seen enough.
+/// Pings the server for the given number of times, or until the user interrupts it.
 ///
 /// # Errors
 ///

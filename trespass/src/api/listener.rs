@@ -288,13 +288,13 @@ impl Listener {
 
     /// When something is to be done whatever happens.
     fn next_deadline(&mut self) -> Option<Instant> {
-        let free_place = self
+        let room = self
             .may_accept
             .then(|| self.handshakes.iter().flatten().map(PendingHandshake::grace_until).min())
             .flatten();
         let late =
             self.handshakes.iter_mut().flatten().map(|handshake| handshake.deadline(&self.config)).min();
-        free_place.into_iter().chain(late).min()
+        room.into_iter().chain(late).min()
     }
 }
 

@@ -181,10 +181,10 @@ impl PoolCore {
         let raw = state.lend(class)?;
         if cached {
             // A thread does not keep what others will soon be short of.
-            let provide_blocks = (self.cache_capacity / 2).min(state.counts[class.index()].free / 4);
-            (0..provide_blocks)
-                .filter_map(|_| state.lend(class))
-                .for_each(|raw| cache::keep(class.block_use(), raw));
+            let more = (self.cache_capacity / 2).min(state.counts[class.index()].free / 4);
+            let extra = (0..more).filter_map(|_| state.lend(class));
+            // SAFETY: the state has lent each just now, and `cached` says that this thread's current cache is this pool's (`attach`).
+            extra.for_each(|raw| unsafe { cache::keep(class.block_use(), raw) });
         }
         if state.self_ref.is_none() {
             state.self_ref = Some(self.clone());

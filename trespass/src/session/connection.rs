@@ -325,11 +325,11 @@ impl Connection {
             return (Ticket(number), 0);
         };
         batch.left -= 1;
-        let failure_reported = (Ticket(batch.tickets.start), batch.left);
+        let returned = (Ticket(batch.tickets.start), batch.left);
         while self.lent_batches.front().is_some_and(|batch| batch.left == 0) {
             self.lent_batches.pop_front();
         }
-        failure_reported
+        returned
     }
 
     /// Whether nothing is left to do before something happens; whatever that may be, it will ring.

@@ -1,4 +1,4 @@
-//! What an id's queue pair is to be modified with.
+//! Attributes for moving an id's queue pair to another state (`rdma_init_qp_attr`).
 
 use std::ffi::c_int;
 
@@ -11,7 +11,7 @@ use super::{CmId, CmStateMachine, HOPS, HandshakeState};
 use crate::cm::types::{CmPath, IdNumber};
 
 impl CmStateMachine {
-    /// As [`ConnectionManager::init_qp_attr`](crate::cm::ConnectionManager::init_qp_attr).
+    /// See [`ConnectionManager::init_qp_attr`](crate::cm::ConnectionManager::init_qp_attr).
     pub(in crate::cm) fn init_qp_attr(
         &mut self,
         number: IdNumber,
@@ -43,7 +43,7 @@ impl CmStateMachine {
 }
 
 impl CmId {
-    /// Before there is a connection, and for datagrams.
+    /// The attributes before a connection exists, and for datagrams.
     fn first_attributes(&mut self, path: CmPath, attr: &mut ibv_qp_attr) -> Result<u32, c_int> {
         (attr.pkey_index, attr.port_num) = (0, path.port);
         let bits = mask::IBV_QP_STATE | mask::IBV_QP_PKEY_INDEX | mask::IBV_QP_PORT;
@@ -72,7 +72,7 @@ impl CmId {
         Ok((mask::IBV_QP_STATE | mask::IBV_QP_ACCESS_FLAGS | mask::IBV_QP_PKEY_INDEX | mask::IBV_QP_PORT).0)
     }
 
-    /// Whether the other side's queue pair is known.
+    /// Whether the peer's queue pair is known.
     fn knows_remote(&self) -> bool {
         use HandshakeState::{Established, RepReceived, RepSent, ReqReceived};
         matches!(self.connection.handshake, ReqReceived | RepSent | RepReceived | Established)

@@ -1,4 +1,4 @@
-//! What a program does to a connection: asks for it, accepts, rejects and ends it.
+//! The program's operations on a connection: connect, accept, reject and disconnect.
 
 use std::ffi::c_int;
 use std::time::Instant;
@@ -12,11 +12,11 @@ use crate::cm::message::{
 use crate::cm::transport::PortLocation;
 use crate::cm::types::{CmEventKind, ConnParams, Ece, EventDetails, IdNumber, PrivateData};
 
-/// How long a peer may take, as both sides say in the kernel.
+/// The exponent of a peer's response time, which both sides send in the kernel.
 pub(super) const RESPONSE_TIMEOUT: u8 = 20;
 
 impl CmStateMachine {
-    /// As [`ConnectionManager::connect`](crate::cm::ConnectionManager::connect).
+    /// See [`ConnectionManager::connect`](crate::cm::ConnectionManager::connect).
     pub(in crate::cm) fn connect(
         &mut self,
         number: IdNumber,
@@ -66,11 +66,11 @@ impl CmStateMachine {
         let wait = milliseconds(life_time) * 2 + milliseconds(RESPONSE_TIMEOUT);
         self.ask_until_answered(number, MadBody::Req(req), wait, now);
         self.ask_for_peer(number, ends, now, false);
-        self.full_fence(now);
+        self.run_inbox(now);
         Ok(())
     }
 
-    /// Prepares what is sent again and again until somebody answers.
+    /// Prepares a message that is sent repeatedly until an answer arrives.
     pub(super) fn ask_until_answered(
         &mut self,
         number: IdNumber,
@@ -86,7 +86,7 @@ impl CmStateMachine {
         self.arm(number, now, interval);
     }
 
-    /// Sends what is to be answered, if it is known to whom.
+    /// Sends the message that waits for an answer, if its receiver is known.
     pub(super) fn send_unanswered(&mut self, number: IdNumber) {
         let Ok(id) = self.id(number) else { return };
         if let (Some(peer), Some(message)) = (id.connection.peer, &id.connection.unanswered) {
@@ -95,7 +95,7 @@ impl CmStateMachine {
         }
     }
 
-    /// Nobody has answered in time.
+    /// Retries after a timeout without an answer.
     pub(super) fn send_again(&mut self, number: IdNumber, now: Instant) {
         let Ok(id) = self.id(number) else { return };
         let interval = id.connection.interval;
@@ -107,7 +107,7 @@ impl CmStateMachine {
         self.arm(number, now, interval);
     }
 
-    /// What an id that waits for its first answer has asked for.
+    /// The ends in the pending request of an id that waits for its first answer.
     pub(super) fn asked(&self, number: IdNumber) -> Option<Endpoints> {
         match &self.id(number).ok()?.connection.unanswered.as_ref()?.body {
             MadBody::Req(ReqBody { ends, .. }) | MadBody::SidrReq { ends, .. } => Some(*ends),
@@ -115,7 +115,8 @@ impl CmStateMachine {
         }
     }
 
-    /// Sends the request to whoever has the destination's port, as soon as that is known.
+    /// Finds the process that has the destination's port, and sends it the request as soon as it is
+    /// known.
     pub(super) fn ask_for_peer(&mut self, number: IdNumber, ends: Endpoints, now: Instant, fresh: bool) {
         let (space, port) = (ends.space, ends.destination.port());
         if self.ports.has(space, port) {
@@ -132,7 +133,7 @@ impl CmStateMachine {
         let waits = self.id(IdNumber(token)).is_ok_and(|id| id.connection.peer.is_none());
         if waits && self.asked(IdNumber(token)).is_some() {
             self.peer_found(IdNumber(token), found, false, now);
-            self.full_fence(now);
+            self.run_inbox(now);
         }
     }
 
@@ -150,7 +151,7 @@ impl CmStateMachine {
         }
     }
 
-    /// As [`ConnectionManager::accept`](crate::cm::ConnectionManager::accept).
+    /// See [`ConnectionManager::accept`](crate::cm::ConnectionManager::accept).
     pub(in crate::cm) fn accept(
         &mut self,
         number: IdNumber,
@@ -172,10 +173,11 @@ impl CmStateMachine {
             None => self.establish(number),
         };
         if accepted.is_err() {
-            // The other side is not left waiting; if there is none, there is nothing to be said.
+            // Reject the request, so that the peer does not wait. This fails if the connection has
+            // ended, in which case nothing needs to be sent.
             let _ = self.reject(number, reason::CONSUMER_DEFINED, &[], now);
         }
-        self.full_fence(now);
+        self.run_inbox(now);
         accepted
     }
 
@@ -195,7 +197,7 @@ impl CmStateMachine {
         Ok(())
     }
 
-    /// The active side is ready.
+    /// Completes the active side.
     fn establish(&mut self, number: IdNumber) -> Result<(), c_int> {
         let connection = &mut self.id_mut(number)?.connection;
         if connection.handshake != HandshakeState::RepReceived {
@@ -206,7 +208,7 @@ impl CmStateMachine {
         Ok(())
     }
 
-    /// Says something to the other side that needs no answer.
+    /// Sends a message that needs no answer to the peer.
     pub(super) fn tell(&mut self, number: IdNumber, body: MadBody) {
         let Ok(id) = self.id(number) else { return };
         if let Some(peer) = id.connection.peer {
@@ -215,7 +217,7 @@ impl CmStateMachine {
         }
     }
 
-    /// As [`ConnectionManager::reject`](crate::cm::ConnectionManager::reject).
+    /// See [`ConnectionManager::reject`](crate::cm::ConnectionManager::reject).
     pub(in crate::cm) fn reject(
         &mut self,
         number: IdNumber,
@@ -226,7 +228,7 @@ impl CmStateMachine {
         let (id, _) = self.placed(number)?;
         if id.is_datagram() {
             self.refuse_datagrams(number, data)?;
-            self.full_fence(now);
+            self.run_inbox(now);
             return Ok(());
         }
         let data =
@@ -242,11 +244,11 @@ impl CmStateMachine {
             }
             _ => return Err(libc::EINVAL),
         }
-        self.full_fence(now);
+        self.run_inbox(now);
         Ok(())
     }
 
-    /// As [`ConnectionManager::disconnect`](crate::cm::ConnectionManager::disconnect).
+    /// See [`ConnectionManager::disconnect`](crate::cm::ConnectionManager::disconnect).
     pub(in crate::cm) fn disconnect(&mut self, number: IdNumber, now: Instant) -> Result<(), c_int> {
         let (id, _) = self.placed(number)?;
         match id.connection.handshake {
@@ -261,14 +263,15 @@ impl CmStateMachine {
                 self.tell(number, MadBody::Drep);
                 self.enter_timewait(number, now);
             }
-            // Whatever else there is, there is nothing to end, and the kernel says so to nobody.
+            // In all other states no connection needs to be ended. The kernel also returns success
+            // then.
             _ => {}
         }
-        self.full_fence(now);
+        self.run_inbox(now);
         Ok(())
     }
 
-    /// As [`ConnectionManager::notify`](crate::cm::ConnectionManager::notify).
+    /// See [`ConnectionManager::notify`](crate::cm::ConnectionManager::notify).
     pub(in crate::cm) fn notify(&mut self, number: IdNumber, event: u32) -> Result<(), c_int> {
         let (id, _) = self.placed(number)?;
         let handshake = id.connection.handshake;
@@ -284,7 +287,7 @@ impl CmStateMachine {
         }
     }
 
-    /// The passive side hears, or sees by its queue pair, that the active side is ready.
+    /// The passive side learns, by a message or by its queue pair, that the active side is ready.
     pub(super) fn established(&mut self, number: IdNumber) {
         self.answered(number);
         if let Ok(id) = self.id_mut(number) {
@@ -293,7 +296,7 @@ impl CmStateMachine {
         self.raise_connected(number, CmEventKind::Established, 0);
     }
 
-    /// What was asked need not be asked again.
+    /// Stops repeating the message that waited for an answer.
     pub(super) fn answered(&mut self, number: IdNumber) {
         self.disarm(number);
         if let Ok(id) = self.id_mut(number) {
@@ -301,7 +304,7 @@ impl CmStateMachine {
         }
     }
 
-    /// The connection is over, and its number may be used again at once.
+    /// Ends the connection; its number may be reused at once.
     pub(super) fn end(&mut self, number: IdNumber) {
         self.answered(number);
         self.forget_request(number);
@@ -310,7 +313,7 @@ impl CmStateMachine {
         }
     }
 
-    /// The connection is over, but what was sent may still be on its way.
+    /// Ends the connection, while its packets may still be on their way.
     pub(super) fn enter_timewait(&mut self, number: IdNumber, now: Instant) {
         self.answered(number);
         self.forget_request(number);
@@ -321,7 +324,7 @@ impl CmStateMachine {
         self.arm(number, now, wait);
     }
 
-    /// The program sees that the connection has ended, once.
+    /// Reports the end of the connection to the program, once.
     pub(super) fn disconnected(&mut self, number: IdNumber, status: c_int) {
         if let Ok(id) = self.id_mut(number)
             && id.state == IdState::Connect
@@ -331,7 +334,7 @@ impl CmStateMachine {
         }
     }
 
-    /// A request is not to be recognised any more.
+    /// Forgets a request, so that a repetition of it counts as a new one.
     pub(super) fn forget_request(&mut self, number: IdNumber) {
         let Ok(id) = self.id(number) else { return };
         let connection = &id.connection;

@@ -1,4 +1,5 @@
-//! Datagrams: one side asks where to send them, the other says it (service ID resolution, 12.11).
+//! Datagrams: one side asks for the queue pair to send to, the other answers (service ID
+//! resolution, 12.11).
 
 use std::ffi::c_int;
 use std::time::Instant;
@@ -32,7 +33,7 @@ impl CmStateMachine {
         let body = MadBody::SidrReq { ends, gid: path.sgid, data };
         self.ask_until_answered(number, body, milliseconds(RESPONSE_TIMEOUT), now);
         self.ask_for_peer(number, ends, now, false);
-        self.full_fence(now);
+        self.run_inbox(now);
         Ok(())
     }
 
@@ -44,7 +45,7 @@ impl CmStateMachine {
         gid: [u8; 16],
         data: &[u8],
     ) {
-        // One that comes again while the program thinks.
+        // A repetition, while the program has not answered yet.
         if self.requests.contains_key(&(peer, from)) {
             return;
         }
@@ -81,7 +82,7 @@ impl CmStateMachine {
         self.admit_id(listener, ibv_qp_type::IBV_QPT_UD, ends, path, gid)
     }
 
-    /// The program says where its datagrams go.
+    /// Answers with the queue pair and key for the id's datagrams.
     pub(super) fn offer_datagrams(
         &mut self,
         number: IdNumber,
@@ -138,7 +139,8 @@ impl CmStateMachine {
 }
 
 impl CmId {
-    /// The key of the id's datagrams: the one that it has, or this one, or the usual one (0).
+    /// Determines the key of the id's datagrams: the current one if it is set, or else `qkey`, or
+    /// the default if that is 0.
     pub(super) fn agree_on_qkey(&mut self, qkey: u32) -> Result<u32, c_int> {
         match self.qkey {
             Some(agreed) if qkey != 0 && qkey != agreed => Err(libc::EINVAL),
@@ -151,14 +153,14 @@ impl CmId {
         }
     }
 
-    /// The way to the destination.
+    /// The address handle for the destination.
     pub(super) fn address_handle(&self) -> ibv_ah_attr {
         let (Some(path), Some(dgid)) = (self.path, self.dgid) else { return ibv_ah_attr::default() };
         address_handle(path, dgid, self.traffic_class(), super::HOPS)
     }
 }
 
-/// The way to a GID.
+/// The address handle for a GID.
 pub(super) fn address_handle(path: CmPath, dgid: [u8; 16], traffic_class: u8, hop_limit: u8) -> ibv_ah_attr {
     ibv_ah_attr {
         grh: ibv_global_route {

@@ -1,4 +1,4 @@
-//! The end of an id.
+//! Destroying ids, and removing a device.
 
 use std::ffi::c_int;
 use std::time::Instant;
@@ -8,15 +8,16 @@ use crate::cm::message::MadBody;
 use crate::cm::types::{CmEventKind, Ece, EventDetails, IdNumber, JoinNumber, PrivateData};
 
 impl CmStateMachine {
-    /// As [`ConnectionManager::destroy`](crate::cm::ConnectionManager::destroy).
+    /// See [`ConnectionManager::destroy`](crate::cm::ConnectionManager::destroy).
     pub(in crate::cm) fn destroy(&mut self, number: IdNumber, now: Instant) -> Result<u32, c_int> {
         self.id(number)?;
         for request in self.untaken_requests(number) {
-            // They are there: only taking the event would have given them to anybody.
+            // This cannot fail: an id of an untaken request exists, because a program learns of it
+            // only by taking the event.
             let _ = self.destroy_one(request);
         }
         let reported = self.destroy_one(number)?;
-        self.full_fence(now);
+        self.run_inbox(now);
         Ok(reported)
     }
 
@@ -39,7 +40,7 @@ impl CmStateMachine {
         Ok(reported)
     }
 
-    /// A device is gone: its ids end, as far as others see, and wait to be destroyed.
+    /// Removes a device. Its ids end their connections, and stay until the program destroys them.
     pub(in crate::cm) fn remove_device(&mut self, device: u8, now: Instant) {
         let its = self.ids.iter().filter(|(_, id)| id.path.is_some_and(|path| path.device.number == device));
         let its: Vec<_> = its.map(|(number, _)| IdNumber(number)).collect();
@@ -58,10 +59,10 @@ impl CmStateMachine {
             self.end(number);
             self.raise(number, CmEventKind::DeviceRemoval, 0, EventDetails::Nothing);
         }
-        self.full_fence(now);
+        self.run_inbox(now);
     }
 
-    /// Says to the other side of a connection that there is nobody any more.
+    /// Tells the peer that this end of the connection is gone.
     pub(super) fn part(&mut self, number: IdNumber) {
         let Ok(handshake) = self.id(number).map(|id| id.connection.handshake) else { return };
         let rej = |reason| MadBody::Rej { reason, data: PrivateData::new() };

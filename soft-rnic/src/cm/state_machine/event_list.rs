@@ -1,32 +1,34 @@
-//! The events of a channel in the order in which they came, of which each id's can be found without looking at others'.
+//! An event queue: a linked list of all events of a channel, with a linked list of each id's events
+//! in it. So an id's events are found without visiting others'.
 
 use crate::cm::types::CmEvent;
 
-/// No place.
+/// The index of no entry.
 const NONE: u32 = u32::MAX;
 
-/// Events in a line. Places are used again; each is linked to its neighbours, and to the next of the same id.
+/// The events of a channel. Entries are reused. Each is linked to its neighbours, and to the next
+/// event of the same id.
 #[derive(Debug)]
 pub(super) struct EventList {
     places: Vec<EventNode>,
     free: u32,
     first: u32,
     last: u32,
-    /// How many places have been looked at.
+    /// How many entries have been visited.
     #[cfg(test)]
     visits: core::cell::Cell<u64>,
 }
 
 #[derive(Debug)]
 struct EventNode {
-    /// None where the place is free: then the next one that is free is behind it.
+    /// `None` in a free entry, whose `behind` is the next free entry.
     event: Option<CmEvent>,
     before: u32,
     behind: u32,
     next_own: u32,
 }
 
-/// Which events of a line are an id's.
+/// The events of one id in a channel's queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct IdEvents {
     first: u32,
@@ -61,7 +63,7 @@ impl EventList {
         self.places.get_mut(at as usize)
     }
 
-    /// Puts an event at the end. `own` are its id's.
+    /// Appends an event. `own` is the list of its id's events.
     pub(super) fn push(&mut self, event: CmEvent, own: &mut IdEvents) {
         let (before, free) = (self.last, self.free);
         let place = EventNode { event: Some(event), before, behind: NONE, next_own: NONE };
@@ -89,7 +91,8 @@ impl EventList {
         self.place(self.first)?.event.as_ref()
     }
 
-    /// Takes the first event. `own` are its id's, of which it is the first, too.
+    /// Takes the first event. `own` is the list of its id's events, of which it must also be the
+    /// first.
     pub(super) fn pop(&mut self, own: &mut IdEvents) -> Option<CmEvent> {
         let (event, next_own) = self.vacate(self.first)?;
         own.first = next_own;
@@ -109,7 +112,7 @@ impl EventList {
         })
     }
 
-    /// Takes those of an id's events that are meant, the oldest first.
+    /// Takes the matching events of an id, the oldest first.
     pub(super) fn extract(
         &mut self,
         own: &mut IdEvents,
@@ -133,7 +136,7 @@ impl EventList {
         taken
     }
 
-    /// Takes an event out of the line, and says which is its id's next.
+    /// Removes an entry, and returns its event and the id's next entry.
     fn vacate(&mut self, at: u32) -> Option<(CmEvent, u32)> {
         let free = self.free;
         let place = self.place_mut(at)?;
@@ -152,7 +155,7 @@ impl EventList {
         Some((event, next_own))
     }
 
-    /// How many places have been looked at since this was asked.
+    /// The number of entries visited since the last call.
     #[cfg(test)]
     pub(super) fn take_visits(&self) -> u64 {
         self.visits.take()
@@ -172,7 +175,7 @@ mod tests {
         CmEvent { id, uid: 1, kind, status, details, ece, request: None, join: None }
     }
 
-    /// What a line does is what a queue that is looked through does.
+    /// The linked list behaves like a queue that is searched linearly.
     #[test]
     fn an_event_list_is_a_queue() {
         const IDS: usize = 5;
@@ -210,7 +213,7 @@ mod tests {
                 assert_eq!(own.first == NONE, count(&queue, id) == 0);
             }
         }
-        // Places are used again.
+        // Entries are reused.
         assert!(line.places.len() < 10_000, "{} places", line.places.len());
     }
 

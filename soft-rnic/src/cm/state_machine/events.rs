@@ -1,4 +1,4 @@
-//! What ids have to tell.
+//! Events of ids, queued at their channels.
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::{CmStateMachine, IdState};
 use crate::cm::channel_notifier::ChannelNotifier;
 use crate::cm::types::{CmEvent, CmEventKind, Ece, EventDetails, IdNumber, JoinNumber};
 
-/// An event channel.
+/// The number of an event channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::cm) struct ChannelNumber(pub(super) u64);
 
@@ -18,7 +18,7 @@ pub(in crate::cm) struct ChannelNumber(pub(super) u64);
 pub(super) struct ChannelQueue {
     events: EventList,
     notifier: Arc<ChannelNotifier>,
-    /// Ids that are on the channel.
+    /// Ids that use the channel.
     pub(super) ids: usize,
 }
 
@@ -34,7 +34,7 @@ impl ChannelQueue {
         }
     }
 
-    /// Takes those of an id's events that are meant, with their tokens.
+    /// Removes the matching events of an id, with their tokens.
     fn extract(&mut self, own: &mut IdEvents, is_meant: impl Fn(&CmEvent) -> bool) -> Vec<CmEvent> {
         let gone = self.events.extract(own, is_meant);
         if !gone.is_empty() {
@@ -44,7 +44,8 @@ impl ChannelQueue {
     }
 }
 
-/// Notifiers to be called. One call has events for a channel or two; where there are more, some are rung early.
+/// Notifiers to be called after the unlock. A call raises events on one or two channels; if it
+/// raises them on more, some notifiers are called early.
 pub(in crate::cm) type PendingNotifiers = ArrayVec<Arc<ChannelNotifier>, 4>;
 
 impl CmStateMachine {
@@ -52,25 +53,26 @@ impl CmStateMachine {
         ChannelNumber(self.queues.insert(ChannelQueue { events: EventList::new(), notifier, ids: 0 }))
     }
 
-    /// Those who are to be rung once the state machine is unlocked.
+    /// The notifiers that the caller must call once the state machine is unlocked.
     pub(in crate::cm) fn take_notifiers(&mut self) -> PendingNotifiers {
         core::mem::take(&mut self.pending_notifiers)
     }
 
-    /// The channel is closed: its ids go with it.
+    /// Closes a channel, and destroys its ids.
     pub(in crate::cm) fn close_queue(&mut self, queue: ChannelNumber, now: std::time::Instant) {
         if self.queues.get(queue.0).is_some_and(|queue| queue.ids > 0) {
             let ids = self.ids.iter().filter(|(_, id)| id.queue == queue);
             let ids: Vec<_> = ids.map(|(number, _)| IdNumber(number)).collect();
             for id in ids {
-                // One may have gone with another, whose request it was.
+                // A request's id may already have been destroyed with its listener.
                 let _ = self.destroy(id, now);
             }
         }
         self.queues.remove(queue.0);
     }
 
-    /// An event of an id without a name is not told: nobody knows the id yet.
+    /// Raises an event, unless the id has no uid yet, because then the program does not know the
+    /// id.
     pub(super) fn raise(&mut self, id: IdNumber, kind: CmEventKind, status: c_int, details: EventDetails) {
         self.raise_ece(id, kind, status, details, Ece::default());
     }
@@ -90,7 +92,7 @@ impl CmStateMachine {
         }
     }
 
-    /// As [`ConnectionManager::write`](crate::cm::ConnectionManager::write).
+    /// See [`ConnectionManager::write`](crate::cm::ConnectionManager::write).
     pub(in crate::cm) fn write(
         &mut self,
         id: IdNumber,
@@ -103,7 +105,7 @@ impl CmStateMachine {
         Ok(())
     }
 
-    /// An event of a connection while there is one, as far as the program can see.
+    /// Raises an event of a connection, if the program has not seen its end yet.
     pub(super) fn raise_connected(&mut self, id: IdNumber, kind: CmEventKind, status: c_int) {
         if self.id(id).is_ok_and(|id| id.state == IdState::Connect) {
             self.raise(id, kind, status, EventDetails::Nothing);
@@ -117,10 +119,10 @@ impl CmStateMachine {
         }
     }
 
-    /// The first event of a channel. It is counted for its id.
+    /// Takes the first event of a channel, and counts it for its id.
     pub(in crate::cm) fn take(&mut self, queue: ChannelNumber) -> Option<CmEvent> {
         let events = &mut self.queues.get_mut(queue.0)?.events;
-        // Ids that are gone, and memberships, have taken their events along.
+        // The id exists, because removing an id or a membership also removes its events.
         let id = self.ids.get_mut(events.first()?.id.0)?;
         let mut event = events.pop(&mut id.waiting)?;
         id.reported += 1;
@@ -137,14 +139,14 @@ impl CmStateMachine {
         Some(event)
     }
 
-    /// The ids of requests to a listener that nobody has taken.
+    /// The ids of a listener's requests that the program has not taken.
     pub(in crate::cm) fn untaken_requests(&self, listener: IdNumber) -> Vec<IdNumber> {
         let Ok(id) = self.id(listener) else { return Vec::new() };
         let Some(queue) = self.queues.get(id.queue.0) else { return Vec::new() };
         queue.events.of(id.waiting).filter_map(|event| event.request).collect()
     }
 
-    /// The events of an id that nobody has taken vanish.
+    /// Drops the events of an id that the program has not taken.
     pub(super) fn forget_events(&mut self, number: IdNumber) {
         self.forget_those(number, |_| true);
     }
@@ -156,7 +158,7 @@ impl CmStateMachine {
         }
     }
 
-    /// As [`ConnectionManager::migrate`](crate::cm::ConnectionManager::migrate).
+    /// See [`ConnectionManager::migrate`](crate::cm::ConnectionManager::migrate).
     pub(in crate::cm) fn migrate(&mut self, number: IdNumber, to: ChannelNumber) -> Result<u32, c_int> {
         self.queues.get(to.0).ok_or(libc::ENOENT)?;
         let id = self.id_mut(number)?;
@@ -189,14 +191,15 @@ impl CmStateMachine {
         }
     }
 
-    /// How many of a membership's events were taken; those that wait vanish with it.
+    /// Removes a membership and drops its waiting events. The result contains the number of its
+    /// taken events.
     pub(super) fn forget_join(&mut self, join: JoinNumber) -> Option<super::multicast::McastJoin> {
         let gone = self.joins.remove(join.0)?;
         self.forget_those(gone.id, |event| event.join.is_some_and(|(of, _)| of == join));
         Some(gone)
     }
 
-    /// How many events of its queues it has looked at since this was asked.
+    /// How many entries of event queues were visited since the last call.
     #[cfg(all(test, not(loom)))]
     pub(in crate::cm) fn take_visits(&self) -> u64 {
         self.queues.iter().map(|(_, queue)| queue.events.take_visits()).sum()

@@ -1,4 +1,4 @@
-//! What fault rules do to messages on their way out.
+//! Fault injection: applying fault rules to outgoing messages.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -8,7 +8,7 @@ use crate::cm::message::{CmMad, MadBody};
 use crate::cm::types::{Ece, PrivateData};
 use crate::faults::{self, Action, CmMessage};
 
-/// Messages that wait, by their time and the order in which they were to be sent.
+/// Delayed messages, by their due time and then in the order of sending.
 #[derive(Debug, Default)]
 pub(super) struct DelayedMads {
     messages: BTreeMap<(Instant, u64), (u16, CmMad)>,
@@ -21,7 +21,7 @@ impl DelayedMads {
     }
 }
 
-/// What rules have in mind for a message.
+/// The combined effect of all rules on a message.
 #[derive(Default)]
 struct MadFaults {
     lost: bool,
@@ -31,7 +31,7 @@ struct MadFaults {
 }
 
 impl CmStateMachine {
-    /// Sends a message, or does to it what the rules say. Each time that a message is sent is looked at by itself.
+    /// Sends a message, subject to the rules. Each repetition of a message is matched separately.
     #[cold]
     pub(super) fn send_by_rules(&mut self, peer: u16, message: CmMad) {
         let faults_of = faults_of(message.body.kind());
@@ -54,7 +54,7 @@ impl CmStateMachine {
         self.ask();
     }
 
-    /// Sends what has waited long enough.
+    /// Sends the messages that are due.
     pub(super) fn send_delayed(&mut self, now: Instant) {
         while let Some(entry) = self.delayed.messages.first_entry()
             && entry.key().0 <= now
@@ -64,7 +64,7 @@ impl CmStateMachine {
         }
     }
 
-    /// In place of a message, each side hears that the other has rejected the connection.
+    /// Replaces a message by a rejection at both ends, each of which sees the other one reject.
     fn reject_for_peer(&mut self, peer: u16, message: &CmMad, why: Option<u8>) {
         let CmMad { from, to, ref body } = *message;
         if let MadBody::SidrReq { .. } = body {

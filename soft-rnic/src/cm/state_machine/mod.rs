@@ -1,8 +1,12 @@
-//! The connection manager itself: ids, their states and timers, and what they say to each other. It does no input or output
-//! of its own: what comes in are calls, messages and the time, and what goes out goes by a [`Transport`].
+//! The state machine of the connection manager: ids, their states and timers, and the messages
+//! between processes.
 //!
-//! The states are the kernel's: [`IdState`] those of its `cma.c`, which programs see as what a call may do, [`HandshakeState`] those of
-//! its `cm.c`, which are the specification's (12.9.5).
+//! It does no input or output by itself: its inputs are calls, messages and the time, and its
+//! outputs go through a [`Transport`].
+//!
+//! The states are the kernel's. [`IdState`] has the states of its `cma.c`, which determine the
+//! calls that a program may make. [`HandshakeState`] has the states of its `cm.c`, which are the
+//! specification's (12.9.5).
 
 mod attributes;
 mod connect;
@@ -38,21 +42,22 @@ use faults::DelayedMads;
 use multicast::McastJoin;
 use timers::IdTimers;
 
-/// The process itself, where blocks tell processes apart.
+/// The block number that stands for this process itself.
 const HERE: u16 = 0;
 
-/// The longest path: 4 KiB messages, as every port has.
+/// The path MTU as `ibv_mtu`: 4 KiB, as on every port.
 const MTU: u8 = 5;
-/// Hops of a packet that may leave the network, and of one that may not.
+/// The hop limit of packets that may be routed.
 const HOPS: u8 = 64;
-/// 4.096 us times two to the power of this, as the kernel assumes of RoCE.
+/// An exponent: the time is 4.096 us times two to the power of this, the kernel's assumption for
+/// RoCE.
 const PACKET_LIFE_TIME: u8 = 16;
-/// How often a message is sent again, as the kernel does.
+/// How often a message is repeated, as in the kernel.
 const RETRIES: u8 = 15;
-/// How many requests wait to be taken, at most. (The kernel's limit is its administrator's, 1024 by itself; what finds no room comes
-/// again after seconds.)
+/// The most requests that may wait to be taken. In the kernel the administrator sets this limit,
+/// 1024 by default. A request that finds no room is repeated by its sender after seconds.
 const MAX_BACKLOG: u32 = 1 << 16;
-/// The key of datagrams (`RDMA_UDP_QKEY`).
+/// The default key of datagrams (`RDMA_UDP_QKEY`).
 const UDP_QKEY: u32 = 0x0123_4567;
 
 const YEAR: Duration = Duration::from_secs(366 * 24 * 3600);
@@ -65,35 +70,35 @@ mod reason {
     pub(super) const CONSUMER_DEFINED: u8 = 28;
 }
 
-/// Statuses of an answer to who asks for datagrams (12.11.2).
+/// Statuses of the answer to a datagram request (12.11.2).
 mod sidr {
     pub(super) const SUCCESS: u8 = 0;
     pub(super) const UNSUPPORTED: u8 = 1;
     pub(super) const REJECT: u8 = 2;
 }
 
-/// What calls an id allows.
+/// The state that determines which calls an id allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum IdState {
     Idle,
     Bound,
-    /// Nobody has answered for the destination yet.
+    /// The destination's address is being resolved.
     AddrQuery,
     AddrResolved,
     RouteResolved,
     Connect,
     Disconnect,
     Listen,
-    /// Its device is gone.
+    /// The device was removed.
     Removed,
 }
 
-/// Where a connection is.
+/// The state of a connection's handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum HandshakeState {
-    /// There has been none.
+    /// No connection was requested yet.
     None,
-    /// It is over.
+    /// The connection has ended.
     Idle,
     ReqSent,
     ReqReceived,
@@ -107,15 +112,15 @@ enum HandshakeState {
     SidrReqReceived,
 }
 
-/// An id's side of a connection, and what it knows of the other.
+/// This end of a connection, and the known properties of the peer.
 #[derive(Debug)]
 struct CmConnection {
     handshake: HandshakeState,
-    /// The other side's process; unknown as long as it is not known who has the port.
+    /// The peer's block; unknown until the owner of the port is found.
     peer: Option<u16>,
-    /// Who has the port was said from memory: if it is not true, it is asked for again.
+    /// The owner of the port came from the cache. If it proves wrong, it is looked up again.
     remembered: bool,
-    /// The other side's number of the connection, or 0.
+    /// The peer's number of the connection, or 0.
     remote: u64,
     remote_qp_num: u32,
     remote_psn: u32,
@@ -126,7 +131,7 @@ struct CmConnection {
     mtu: u8,
     ack_timeout: u8,
     traffic_class: u8,
-    /// What is sent again if nobody answers, how often still, and after what time.
+    /// The message that waits for an answer; below, its remaining repetitions and their interval.
     unanswered: Option<Box<CmMad>>,
     tries: u8,
     interval: Duration,
@@ -164,11 +169,11 @@ struct CmId {
     state: IdState,
     source: Option<SocketAddr>,
     destination: Option<SocketAddr>,
-    /// It is entered under the port of its source.
+    /// The id is in the port table, under the port of its source.
     has_port: bool,
     path: Option<CmPath>,
     dgid: Option<[u8; 16]>,
-    /// What `RDMA_OPTION_IB_PATH` said, where that is not what there is anyway.
+    /// The values that `RDMA_OPTION_IB_PATH` has set in place of the defaults.
     set_path: Option<resolve::PathOverride>,
     reuse: bool,
     af_only: Option<bool>,
@@ -184,7 +189,7 @@ struct CmId {
     connection: CmConnection,
     joins: Vec<u64>,
     deadline: Option<Instant>,
-    /// Events that were taken, and those that wait.
+    /// The number of taken events; below, the waiting events.
     reported: u32,
     waiting: IdEvents,
 }
@@ -196,20 +201,21 @@ pub(super) struct CmStateMachine {
     scale: f64,
     ids: Slab<CmId>,
     queues: Slab<ChannelQueue>,
-    /// Of channels that have new events.
+    /// The channels with new events.
     pending_notifiers: PendingNotifiers,
     joins: Slab<McastJoin>,
     ports: PortTable,
-    /// The ids of requests by who asked: his process, and his number.
+    /// The ids of received requests, by the sender's block and its number of the connection.
     requests: HashMap<(u16, u64), IdNumber>,
-    /// The same by his queue pair: his process, his address, and its number.
+    /// The same ids by the sender's queue pair: block, GID and queue pair number.
     pairs: HashMap<(u16, [u8; 16], u32), IdNumber>,
     timers: IdTimers,
-    /// To this process itself, and who says so. They are heard before the call that sent the first of them returns.
+    /// Messages of this process to itself, with their sender's block. They are handled before the
+    /// call that sent the first of them returns.
     inbox: VecDeque<(u16, CmMad)>,
-    /// What fault rules hold back.
+    /// The messages that fault rules delay.
     delayed: DelayedMads,
-    /// Processes that could not be told something: as good as gone.
+    /// Peers to which a message could not be sent; they are treated as gone.
     lost: Vec<u16>,
     buffer: Vec<u8>,
     psns: u64,
@@ -245,7 +251,7 @@ impl CmStateMachine {
         self.ids.get_mut(id.0).ok_or(libc::ENOENT)
     }
 
-    /// An id with a device.
+    /// An id that has a device.
     fn placed(&mut self, id: IdNumber) -> Result<(&mut CmId, CmPath), c_int> {
         let id = self.id_mut(id)?;
         let path = id.path.ok_or(libc::EINVAL)?;
@@ -253,7 +259,7 @@ impl CmStateMachine {
     }
 
     fn insert(&mut self, queue: ChannelNumber, uid: u64, space: PortSpace, qp_type: ibv_qp_type) -> IdNumber {
-        // Anything that is not soon the same again.
+        // A pseudo-random sequence, so that a number does not return soon.
         self.psns = self.psns.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let psn = (self.psns ^ self.psns >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 40;
         let id = CmId {
@@ -290,7 +296,7 @@ impl CmStateMachine {
         IdNumber(self.ids.insert(id))
     }
 
-    /// As [`ConnectionManager::create`](super::ConnectionManager::create).
+    /// See [`ConnectionManager::create`](super::ConnectionManager::create).
     pub(super) fn create(
         &mut self,
         queue: ChannelNumber,
@@ -330,7 +336,7 @@ impl CmStateMachine {
         })
     }
 
-    /// Sends a message, unless a fault rule is against it.
+    /// Sends a message, unless a fault rule prevents that.
     fn send(&mut self, peer: u16, message: CmMad) {
         if crate::faults::active() {
             return self.send_by_rules(peer, message);
@@ -345,13 +351,14 @@ impl CmStateMachine {
         self.buffer.clear();
         message.encode(&mut self.buffer);
         if let Err(error) = self.transport.send(peer, &self.buffer) {
-            log::warn!("the process with block {peer} cannot be told of connections: {error}");
+            log::warn!("a connection message to block {peer} could not be sent: {error}");
             self.lost.push(peer);
         }
     }
 
-    /// Hears what this process has said to itself, until it is silent. To be called after everything that may send.
-    fn full_fence(&mut self, now: Instant) {
+    /// Handles this process's messages to itself and its lost peers until none is left. Must follow
+    /// every operation that may send.
+    fn run_inbox(&mut self, now: Instant) {
         loop {
             if let Some((from, message)) = self.inbox.pop_front() {
                 self.receive(from, message, now);
@@ -363,7 +370,8 @@ impl CmStateMachine {
         }
     }
 
-    /// A time of the kernel's, in this device's. A program may say any time; none is meant to be longer than a year.
+    /// A time of the kernel, scaled to this device's. A program may give any time; times above a
+    /// year are shortened to a year.
     fn scaled(&self, time: Duration) -> Duration {
         time.min(YEAR).mul_f64(self.scale)
     }
@@ -378,7 +386,7 @@ impl CmStateMachine {
         found
     }
 
-    /// What there is: ids, ports, memberships, requests by both of their names, timers.
+    /// The numbers of ids, ports, memberships, requests by both of their keys, and timers.
     #[cfg(any(fuzzing, all(test, not(loom))))]
     pub(super) fn counts(&self) -> [usize; 6] {
         let requests = [self.requests.len(), self.pairs.len()];
@@ -398,13 +406,14 @@ impl CmId {
         )
     }
 
-    /// Whether it is about datagrams.
+    /// Whether the id is for datagrams.
     fn is_datagram(&self) -> bool {
         self.qp_type == ibv_qp_type::IBV_QPT_UD
     }
 }
 
-/// The specification's times, 4.096 us times two to the power of an exponent, as the kernel rounds them: to milliseconds.
+/// A time of the specification, 4.096 us times two to the power of `exponent`, rounded to
+/// milliseconds as in the kernel.
 fn milliseconds(exponent: u8) -> Duration {
     Duration::from_millis(1 << exponent.saturating_sub(8).min(31))
 }

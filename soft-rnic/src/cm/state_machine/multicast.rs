@@ -1,4 +1,5 @@
-//! Multicast: an id joins groups. On Ethernet there is nobody to ask: whoever sends to the address of a group sends to the group.
+//! Multicast: an id joins groups. On Ethernet no subnet manager needs to be asked, because a packet
+//! to a group's address reaches the group.
 
 use std::ffi::c_int;
 use std::net::SocketAddr;
@@ -10,7 +11,7 @@ use crate::cm::types::{
     CmEvent, CmEventKind, Ece, EventDetails, IdNumber, JoinNumber, PrivateData, UdAddress,
 };
 
-/// The number by which every queue pair of a group is meant.
+/// The queue pair number that addresses all members of a group.
 const MULTICAST_QP: u32 = 0xff_ffff;
 
 /// A membership.
@@ -18,12 +19,12 @@ const MULTICAST_QP: u32 = 0xff_ffff;
 pub(in crate::cm) struct McastJoin {
     pub(super) id: IdNumber,
     pub(super) uid: u64,
-    /// Events that were taken.
+    /// The number of taken events.
     pub(super) reported: u32,
 }
 
 impl CmStateMachine {
-    /// As [`ConnectionManager::join`](crate::cm::ConnectionManager::join).
+    /// See [`ConnectionManager::join`](crate::cm::ConnectionManager::join).
     pub(in crate::cm) fn join(
         &mut self,
         number: IdNumber,
@@ -36,7 +37,7 @@ impl CmStateMachine {
             return Err(libc::EINVAL);
         }
         let agreed = id.agree_on_qkey(super::UDP_QKEY);
-        // Groups of IPv4 may be routed; those of IPv6 say by their scope where they end.
+        // IPv4 groups may be routed. IPv6 groups define by their scope how far they reach.
         let hops = if group.is_ipv4() { HOPS } else { 1 };
         let ah_attr = address_handle(path, gid_of(group.ip()), 0, hops);
         let join = JoinNumber(self.joins.insert(McastJoin { id: number, uid, reported: 0 }));
@@ -61,7 +62,7 @@ impl CmStateMachine {
         Ok(join)
     }
 
-    /// As [`ConnectionManager::leave`](crate::cm::ConnectionManager::leave).
+    /// See [`ConnectionManager::leave`](crate::cm::ConnectionManager::leave).
     pub(in crate::cm) fn leave(&mut self, join: JoinNumber) -> Result<u32, c_int> {
         let gone = self.forget_join(join).ok_or(libc::ENOENT)?;
         if let Ok(id) = self.id_mut(gone.id) {

@@ -1,4 +1,4 @@
-//! What comes from the other side of a connection, or from nobody.
+//! Receiving messages of connection peers, and the end of peers.
 
 use std::time::Instant;
 
@@ -11,17 +11,18 @@ use crate::cm::message::{
 use crate::cm::ports::ListenerMissing;
 use crate::cm::types::{CmEvent, CmEventKind, CmPath, ConnParams, Ece, EventDetails, IdNumber, PrivateData};
 
-/// How long a program may think, as the kernel tells the other side.
+/// The exponent of the time that a program may take to answer, as the kernel announces it.
 const SERVICE_TIMEOUT: u8 = 24;
 
-/// Private data as the program sees it: as long as the message's field.
+/// Private data as the program sees it: padded with zeros to the length of the message's field.
 pub(super) fn padded(data: &[u8], len: usize) -> PrivateData {
     let mut padded: PrivateData = data.iter().copied().take(len).collect();
     padded.extend(core::iter::repeat_n(0, len - padded.len()));
     padded
 }
 
-/// What the program is told of the other side. What one side offers the other may use, and the other way round.
+/// The parameters of the peer as the program sees them. The resources that one side offers are
+/// those that the other may use, so the two fields are exchanged.
 fn parameters(side: &EndpointParams, retry_count: u8, data_len: usize) -> EventDetails {
     EventDetails::Connection(ConnParams {
         private_data: padded(&side.data, data_len),
@@ -37,16 +38,16 @@ fn parameters(side: &EndpointParams, retry_count: u8, data_len: usize) -> EventD
 }
 
 impl CmStateMachine {
-    /// A packet of another process.
-    pub(in crate::cm) fn receive(&mut self, peer: u16, packet: &[u8], now: Instant) {
+    /// Handles a packet of another process.
+    pub(in crate::cm) fn receive_packet(&mut self, peer: u16, packet: &[u8], now: Instant) {
         match CmMad::decode(packet) {
             Some(message) => {
                 self.receive(peer, message, now);
-                self.full_fence(now);
+                self.run_inbox(now);
             }
             None => {
                 log::debug!(
-                    "{} bytes from block {peer} are no message of a connection manager",
+                    "block {peer} sent an invalid connection manager message of {} bytes",
                     packet.len()
                 );
             }
@@ -82,7 +83,8 @@ impl CmStateMachine {
         }
     }
 
-    /// The id that a message is for. It may come from the right process only, and of its connection only.
+    /// The id that a message is for. The message must come from the right process and belong to the
+    /// id's connection.
     fn find(&self, peer: u16, from: u64, to: u64) -> Option<IdNumber> {
         let number = if to == 0 { *self.requests.get(&(peer, from))? } else { IdNumber(to) };
         let connection = &self.id(number).ok()?.connection;
@@ -108,10 +110,12 @@ impl CmStateMachine {
         }
     }
 
-    /// Makes an id for a request, if there is a listener. Says for what reason the request is to be rejected.
+    /// Creates an id for a request, if it has a listener. An error is the reason for rejecting the
+    /// request.
     fn admit(&mut self, peer: u16, from: u64, req: &ReqBody) -> Result<(), u8> {
         let pair = (peer, req.gid, req.side.qp_num);
-        // It belongs to a connection that has not ended here (12.9.8.3.1). ChannelQueue pair 0 is no connection's: who names it has none.
+        // The queue pair belongs to a connection that has not ended here (12.9.8.3.1). Queue
+        // pair 0 stands for "none", so it never matches.
         if req.side.qp_num != 0 && self.pairs.contains_key(&pair) {
             return Err(reason::STALE_CONNECTION);
         }
@@ -131,7 +135,7 @@ impl CmStateMachine {
         if !fits {
             return Err(reason::CONSUMER_DEFINED);
         }
-        // As if the request had been lost: there may be room when it comes again.
+        // Drop the request as if it had been lost; the listener may have room when it is repeated.
         let Some(number) = self.admit_id(listener, qp_type, &req.ends, path, req.gid) else { return Ok(()) };
         let id = self.id_mut(number).map_err(|_| reason::CONSUMER_DEFINED)?;
         let connection = &mut id.connection;
@@ -150,7 +154,7 @@ impl CmStateMachine {
         Ok(())
     }
 
-    /// Who listens to what was asked for, and the port that has the address.
+    /// The listener for a request, and the port that has the address.
     pub(super) fn listener(&self, ends: &Endpoints) -> Result<(IdNumber, CmPath), ListenerMissing> {
         let listener = self.ports.listener(ends.space, ends.destination, &self.addresses)?;
         let to = ends.destination.ip();
@@ -159,7 +163,7 @@ impl CmStateMachine {
         Ok((listener, path.ok_or(ListenerMissing::Address)?))
     }
 
-    /// An id for a request, if there is room for another.
+    /// Creates an id for a request, if the backlog has room.
     pub(super) fn admit_id(
         &mut self,
         listener: IdNumber,
@@ -179,7 +183,7 @@ impl CmStateMachine {
         Some(number)
     }
 
-    /// Tells the listener's program of a request.
+    /// Raises the request at the listener.
     pub(super) fn announce(
         &mut self,
         listener: IdNumber,
@@ -192,7 +196,7 @@ impl CmStateMachine {
         self.queue_event(CmEvent { id: listener, uid, kind, status: 0, details, ece, request, join: None });
     }
 
-    /// The other side has heard, but has nothing to say yet.
+    /// The peer has received the message, but its program has not answered yet.
     fn receive_mra(&mut self, number: IdNumber, now: Instant) {
         let Ok(id) = self.id(number) else { return };
         let connection = &id.connection;
@@ -211,7 +215,7 @@ impl CmStateMachine {
         let connection = &mut id.connection;
         match connection.handshake {
             HandshakeState::ReqSent => {}
-            // The answer was lost, or is late.
+            // The answer was lost or late: repeat it.
             HandshakeState::Established => return self.tell(number, MadBody::Rtu),
             HandshakeState::RepReceived => return self.tell(number, MadBody::Mra),
             _ => return,
@@ -235,7 +239,7 @@ impl CmStateMachine {
     fn receive_rej(&mut self, number: IdNumber, why: u8, data: &[u8], now: Instant) {
         let Ok(id) = self.id_mut(number) else { return };
         match id.connection.handshake {
-            // Somebody else has the port now, perhaps.
+            // Another process may have the port now.
             HandshakeState::ReqSent if why == reason::INVALID_SERVICE_ID && id.connection.remembered => {
                 return self.ask_afresh(number, now);
             }
@@ -254,7 +258,7 @@ impl CmStateMachine {
         }
     }
 
-    /// What was remembered of who has the port is not true.
+    /// Looks up the owner of the port again, because the cached one was wrong.
     fn ask_afresh(&mut self, number: IdNumber, now: Instant) {
         let Some(ends) = self.asked(number) else { return };
         if let Ok(id) = self.id_mut(number) {
@@ -270,7 +274,7 @@ impl CmStateMachine {
             | HandshakeState::RepReceived
             | HandshakeState::Established
             | HandshakeState::DreqSent => {}
-            // The answer was lost, or is late.
+            // The answer was lost or late: repeat it.
             HandshakeState::Timewait => return self.tell(number, MadBody::Drep),
             _ => return,
         }
@@ -287,7 +291,7 @@ impl CmStateMachine {
         }
     }
 
-    /// Nobody has the port that was asked for.
+    /// No process has the port of the request.
     pub(super) fn nobody_there(&mut self, number: IdNumber, now: Instant) {
         match self.id(number).map(|id| id.connection.handshake) {
             Ok(HandshakeState::ReqSent) => self.receive_rej(number, reason::INVALID_SERVICE_ID, &[], now),
@@ -298,10 +302,11 @@ impl CmStateMachine {
         }
     }
 
-    /// A process is gone, or cannot be reached: its ids end as if their program had destroyed them.
+    /// Handles a process that is gone or unreachable: its ids end as if its program had destroyed
+    /// them.
     pub(in crate::cm) fn gone(&mut self, peer: u16, now: Instant) {
         self.lose(peer, now);
-        self.full_fence(now);
+        self.run_inbox(now);
     }
 
     pub(super) fn lose(&mut self, peer: u16, now: Instant) {
@@ -325,7 +330,7 @@ impl CmStateMachine {
                 HandshakeState::SidrReqReceived => self.end(number),
                 HandshakeState::None | HandshakeState::Idle | HandshakeState::Timewait => {}
             }
-            // Who has the block next is another. What is said to nobody needs no answer.
+            // Another process may own the block next. A message without a peer needs no answer.
             if let Ok(id) = self.id_mut(number)
                 && id.connection.peer == Some(peer)
             {

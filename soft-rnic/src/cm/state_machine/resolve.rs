@@ -1,4 +1,4 @@
-//! Addresses, routes, options: what an id is before it connects or listens.
+//! Binding, resolving addresses and routes, listening, and options.
 
 use std::ffi::c_int;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -11,7 +11,7 @@ use crate::cm::address_table::{gid_of, loopback, unspecified};
 use crate::cm::ports::PortBinding;
 use crate::cm::types::{CmEventKind, EventDetails, IdNumber, PortSpace};
 
-/// What can be taken of a path that the program brings.
+/// The values used from a path that the program provides.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PathOverride {
     pub(super) mtu: u8,
@@ -19,14 +19,15 @@ pub(super) struct PathOverride {
     pub(super) packet_life_time: u8,
 }
 
-/// Bytes of a path record, and of one with flags as `RDMA_OPTION_IB_PATH` takes it.
+/// Bytes of a path record; below, with the flags that precede it in `RDMA_OPTION_IB_PATH`.
 const PATH_RECORD: usize = 64;
 const PATH_DATA: usize = PATH_RECORD + 8;
-/// `IBV_PATH_FLAG_GMP`, `IBV_PATH_FLAG_PRIMARY` and `IBV_PATH_FLAG_BIDIRECTIONAL`.
+/// The required flags: `IBV_PATH_FLAG_GMP`, `IBV_PATH_FLAG_PRIMARY` and
+/// `IBV_PATH_FLAG_BIDIRECTIONAL`.
 const WHOLE_PATH: u32 = 1 | 2 | 8 | 32;
 
 impl CmStateMachine {
-    /// As [`ConnectionManager::bind`](crate::cm::ConnectionManager::bind).
+    /// See [`ConnectionManager::bind`](crate::cm::ConnectionManager::bind).
     pub(in crate::cm) fn bind(&mut self, number: IdNumber, address: SocketAddr) -> Result<(), c_int> {
         let id = self.ids.get(number.0).ok_or(libc::ENOENT)?;
         if id.state != IdState::Idle {
@@ -36,7 +37,7 @@ impl CmStateMachine {
             None
         } else {
             let path = self.addresses.path(address.ip()).ok_or(libc::EADDRNOTAVAIL)?;
-            // IP over InfiniBand is not spoken here.
+            // IP over InfiniBand is not supported.
             Some(path).filter(|_| id.space != PortSpace::Ipoib).ok_or(libc::EINVAL)?.into()
         };
         let af_only = id.af_only.unwrap_or(address.is_ipv4());
@@ -49,7 +50,7 @@ impl CmStateMachine {
         Ok(())
     }
 
-    /// As [`ConnectionManager::resolve_addr`](crate::cm::ConnectionManager::resolve_addr).
+    /// See [`ConnectionManager::resolve_addr`](crate::cm::ConnectionManager::resolve_addr).
     pub(in crate::cm) fn resolve_addr(
         &mut self,
         number: IdNumber,
@@ -101,7 +102,7 @@ impl CmStateMachine {
         Ok(())
     }
 
-    /// To this host, wherever: by the first port.
+    /// Resolves an address that means this host but no particular port, by the first port.
     fn resolve_loopback(
         &mut self,
         number: IdNumber,
@@ -124,7 +125,7 @@ impl CmStateMachine {
         Ok(())
     }
 
-    /// As [`ConnectionManager::resolve_route`](crate::cm::ConnectionManager::resolve_route).
+    /// See [`ConnectionManager::resolve_route`](crate::cm::ConnectionManager::resolve_route).
     pub(in crate::cm) fn resolve_route(&mut self, number: IdNumber) -> Result<(), c_int> {
         let (id, _) = self.placed(number)?;
         if id.state != IdState::AddrResolved {
@@ -135,7 +136,7 @@ impl CmStateMachine {
         Ok(())
     }
 
-    /// As [`ConnectionManager::listen`](crate::cm::ConnectionManager::listen).
+    /// See [`ConnectionManager::listen`](crate::cm::ConnectionManager::listen).
     pub(in crate::cm) fn listen(&mut self, number: IdNumber, backlog: c_int) -> Result<(), c_int> {
         if self.id(number)?.state == IdState::Idle {
             self.bind(number, (Ipv4Addr::UNSPECIFIED, 0).into())?;
@@ -148,7 +149,7 @@ impl CmStateMachine {
         Ok(())
     }
 
-    /// As [`ConnectionManager::set_option`](crate::cm::ConnectionManager::set_option).
+    /// See [`ConnectionManager::set_option`](crate::cm::ConnectionManager::set_option).
     pub(in crate::cm) fn set_option(
         &mut self,
         id: IdNumber,
@@ -182,7 +183,7 @@ impl CmStateMachine {
 
     fn set_reuse(&mut self, number: IdNumber, reuse: bool) -> Result<(), c_int> {
         let id = self.ids.get_mut(number.0).ok_or(libc::ENOENT)?;
-        // Who listens lets nobody in any more.
+        // A listener can no longer share its address.
         let may_be = if reuse { id.state != IdState::Listen } else { id.state == IdState::Idle };
         if !may_be {
             return Err(libc::EINVAL);
@@ -206,7 +207,8 @@ impl CmStateMachine {
         Ok(())
     }
 
-    /// Takes paths, of which one must be for everything; then the route is resolved.
+    /// Sets the path from an array of paths, one of which must serve all purposes. The route is
+    /// resolved then.
     fn set_path(&mut self, number: IdNumber, value: &[u8]) -> Result<(), c_int> {
         let (paths, rest) = value.as_chunks::<PATH_DATA>();
         let flags = |path: &&[u8; PATH_DATA]| path.first_chunk().copied().map(u32::from_ne_bytes);
@@ -217,7 +219,7 @@ impl CmStateMachine {
             return Err(libc::EINVAL);
         }
         let record: &[u8; PATH_RECORD] = whole.last_chunk().expect("the record is shorter than that");
-        // Where the fields are: PathRecord (15.2.5.16).
+        // Byte offsets of the fields in a PathRecord (15.2.5.16).
         let (traffic_class, mtu, life_time) = (record[48], record[54] & 0x3f, record[56] & 0x3f);
         id.set_path = Some(PathOverride {
             mtu: if (1..=super::MTU).contains(&mtu) { mtu } else { super::MTU },
@@ -230,13 +232,13 @@ impl CmStateMachine {
     }
 }
 
-/// An `int` that is zero or not.
+/// Decodes an `int` as a boolean.
 fn flag(value: &[u8]) -> Result<bool, c_int> {
     let value: [u8; 4] = value.try_into().map_err(|_| libc::EINVAL)?;
     Ok(value != [0; 4])
 }
 
-/// An address with the port of what is bound, and the interface of the destination.
+/// The address `ip` with the port of `bound`, and the IPv6 scope of the destination.
 fn with_ip(bound: SocketAddr, destination: SocketAddr, ip: std::net::IpAddr) -> SocketAddr {
     let mut address = destination;
     address.set_ip(ip);

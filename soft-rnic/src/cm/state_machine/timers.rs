@@ -1,4 +1,4 @@
-//! When ids want to be called: each at one time at most, which can be taken back.
+//! Timers of ids: at most one for each id, which can be cancelled.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use crate::cm::types::{CmEventKind, EventDetails, IdNumber};
 #[derive(Debug, Default)]
 pub(super) struct IdTimers {
     times: BTreeSet<(Instant, IdNumber)>,
-    /// When the world was last asked to call, if it has not yet.
+    /// The time at which the transport will call, if a call is pending.
     asked: Option<Instant>,
 }
 
@@ -21,7 +21,7 @@ impl IdTimers {
 }
 
 impl CmStateMachine {
-    /// Has an id called after a time, in place of any other that it had.
+    /// Sets the timer of an id, replacing its former one.
     pub(super) fn arm(&mut self, id: IdNumber, now: Instant, after: Duration) {
         self.disarm(id);
         let when = now + after;
@@ -38,7 +38,8 @@ impl CmStateMachine {
         }
     }
 
-    /// Sees to it that the world calls in time. It is seldom asked: most times are taken back, and those that follow are later.
+    /// Requests a call from the transport in time for the first timer. Requests are rare, because
+    /// most timers are cancelled and the following ones are later.
     pub(super) fn ask(&mut self) {
         let first = self.timers.times.first().map(|(when, _)| *when);
         if let Some(first) = first.into_iter().chain(self.delayed.first()).min()
@@ -49,7 +50,7 @@ impl CmStateMachine {
         }
     }
 
-    /// It is this time.
+    /// Handles all timers that are due at `now`.
     pub(in crate::cm) fn expire(&mut self, now: Instant) {
         self.timers.asked = None;
         self.send_delayed(now);
@@ -63,7 +64,7 @@ impl CmStateMachine {
             }
         }
         self.ask();
-        self.full_fence(now);
+        self.run_inbox(now);
     }
 
     fn time_out(&mut self, number: IdNumber, now: Instant) {

@@ -1,4 +1,4 @@
-//! Addresses, ports, options.
+//! Tests of addresses, ports and options.
 
 use std::time::Duration;
 
@@ -61,12 +61,12 @@ fn families_share_a_port_if_they_want_to() {
     option(&mut host, six, c::RDMA_OPTION_ID_AFONLY, &1i32.to_ne_bytes()).unwrap();
     host.state_machine.bind(six, address("[::]:700")).unwrap();
     host.state_machine.listen(six, 0).unwrap();
-    // To IPv4 nobody listens there.
+    // No id listens there for IPv4.
     let active = host.resolved(PortSpace::Tcp, 700);
     host.connect(active, &ConnParams::default());
     host.expect_status(active, CmEventKind::Rejected, 28);
     assert_eq!(option(&mut host, six, c::RDMA_OPTION_ID_AFONLY, &[0; 4]), Err(libc::EINVAL));
-    // One of both families is found by either.
+    // A listener for both families is found by either.
     let both = host.listener(PortSpace::Tcp, "[::]:701");
     let active = host.resolved(PortSpace::Tcp, 701);
     host.connect(active, &ConnParams::default());
@@ -98,7 +98,7 @@ fn the_nearest_listener_has_the_request() {
     let active = host.resolved(PortSpace::Tcp, 700);
     host.connect(active, &ConnParams::default());
     host.request(exact);
-    // To another address of the same port nobody listens.
+    // No id listens at another address of the same port.
     let other = host.create(PortSpace::Tcp);
     let to = address("[fe80::73:6fff:fe66:7400]:700");
     host.state_machine.resolve_addr(other, None, to, PATIENCE, host.now).unwrap();
@@ -123,14 +123,14 @@ fn nobody_answers_for_an_address() {
     host.expect_silence();
     host.wait(Duration::from_millis(50));
     host.expect_status(id, CmEventKind::AddrError, -libc::ETIMEDOUT);
-    // It can be tried again.
+    // Resolving can be tried again.
     host.state_machine.resolve_addr(id, None, address("127.0.0.1:1"), PATIENCE, host.now).unwrap();
     host.expect_status(id, CmEventKind::AddrResolved, 0);
     assert_eq!(
         host.state_machine.resolve_addr(id, None, address("127.0.0.1:1"), PATIENCE, host.now),
         Err(libc::EINVAL)
     );
-    // An id that goes while it waits, for however long, leaves no timer.
+    // An id that is destroyed while it waits, for whatever time, leaves no timer.
     let id = host.create(PortSpace::Tcp);
     host.state_machine.resolve_addr(id, None, nowhere, Duration::MAX, host.now).unwrap();
     host.destroy(id);

@@ -1,4 +1,4 @@
-//! Events and their channels.
+//! Tests of events and their channels.
 
 use std::sync::Arc;
 
@@ -53,7 +53,7 @@ fn an_id_moves_with_its_events() {
     host.establish(first);
     host.queue = new;
     host.expect(passive, CmEventKind::Established);
-    // A channel that is closed takes its ids along.
+    // Closing a channel destroys its ids.
     host.state_machine.close_queue(new, host.now);
     host.queue = old;
     host.expect_status(first, CmEventKind::Disconnected, 0);
@@ -75,7 +75,7 @@ fn nothing_is_told_of_an_id_that_nobody_knows() {
     assert_eq!(host.destroy(passive), 0);
 }
 
-/// As many as there are, in some order.
+/// The same elements in another order.
 fn in_disorder<T>(mut of: Vec<T>) -> Vec<T> {
     for place in (1..of.len()).rev() {
         of.swap(place, place * 7919 % (place + 1));
@@ -83,7 +83,7 @@ fn in_disorder<T>(mut of: Vec<T>) -> Vec<T> {
     of
 }
 
-/// However many events of others' wait on the channel, nobody looks at them.
+/// Destroying or moving an id visits no events of other ids on the channel, however many wait.
 #[test]
 fn an_id_goes_and_moves_at_the_cost_of_its_own_events() {
     let count = if cfg!(miri) { 100 } else { 10_000 };
@@ -109,7 +109,7 @@ fn an_id_goes_and_moves_at_the_cost_of_its_own_events() {
         for id in &ids {
             assert_eq!(host.state_machine.migrate(*id, new), Ok(0));
         }
-        // Each is taken out, and put in.
+        // Each event is removed and inserted once.
         assert!(host.state_machine.take_visits() <= 12 * count, "migrate looks at the events of others");
         host.expect_silence();
         for id in &ids {
@@ -124,7 +124,7 @@ fn an_id_goes_and_moves_at_the_cost_of_its_own_events() {
     }
 }
 
-/// Likewise with those of listeners, which have the ids of their requests in them.
+/// The same holds for listeners, whose events contain the ids of their requests.
 #[test]
 fn listeners_go_and_move_at_the_cost_of_their_own_requests() {
     let (count, each) = if cfg!(miri) { (10, 2) } else { (1000, 5) };
@@ -148,12 +148,18 @@ fn listeners_go_and_move_at_the_cost_of_their_own_requests() {
         assert_eq!(host.state_machine.migrate(*listener, moved), Ok(0));
     }
     let events = count * each;
-    assert!(host.state_machine.take_visits() <= 16 * events, "a listener moves at the cost of others");
+    assert!(
+        host.state_machine.take_visits() <= 16 * events,
+        "migrate looks at the requests of other listeners"
+    );
     for listener in &listeners {
         assert_eq!(host.destroy(*listener), 0);
     }
-    // Who asked is told, which is an event each.
-    assert!(host.state_machine.take_visits() <= 16 * events, "a listener goes at the cost of others");
+    // Each requester gets an event.
+    assert!(
+        host.state_machine.take_visits() <= 16 * events,
+        "destroy looks at the requests of other listeners"
+    );
     for queue in [programs, moved] {
         host.queue = queue;
         host.expect_silence();

@@ -1,4 +1,4 @@
-//! Where datagrams go, and multicast.
+//! Tests of datagram addresses and multicast.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ fn one_side_learns_where_to_send() {
     let request = host.expect(listener, CmEventKind::ConnectRequest);
     assert_eq!(datagram(&request).0, [1; 180]);
     let passive = request.request.unwrap();
-    // What comes again while the program thinks is the same request.
+    // A repetition, while the program has not answered, is the same request.
     host.wait(Duration::from_millis(4096));
     host.accept(passive, &ConnParams { qp_num: 0x21, ..private_data(b"here") });
     let established = host.expect_status(active, CmEventKind::Established, 0);
@@ -38,7 +38,7 @@ fn one_side_learns_where_to_send() {
     let mut attr = ibv_qp_attr { qp_state: ibv_qp_state::IBV_QPS_INIT, ..ibv_qp_attr::default() };
     let mask = host.state_machine.init_qp_attr(active, &mut attr).unwrap() as u32;
     assert!(mask & ibv_qp_attr_mask::IBV_QP_QKEY.0 != 0 && attr.qkey == UDP_QKEY);
-    // There is nothing to end, which is no mistake.
+    // Disconnecting without a connection is not an error.
     host.disconnect(active);
     host.destroy(active);
     host.destroy(passive);
@@ -64,7 +64,8 @@ fn one_side_learns_that_it_may_not_send() {
     let refused = host.expect_status(active, CmEventKind::Unreachable, 2);
     assert_eq!(&datagram(&refused).0[..3], b"no\0");
 
-    // Of those who wait for an answer, one hears that the id is gone, one that nobody will take its request.
+    // The first requester learns that the id of its request is gone. The second learns that its
+    // request will not be taken.
     let [first, second] = [(); 2].map(|()| host.resolved(PortSpace::Udp, 9));
     host.connect(first, &ConnParams::default());
     let passive = host.request(listener);
@@ -89,7 +90,7 @@ fn a_question_for_datagrams_times_out() {
         host.wait(Duration::from_millis(4096));
     }
     host.expect_status(active, CmEventKind::Unreachable, -libc::ETIMEDOUT);
-    // Nobody hears the answer.
+    // The answer reaches no one.
     host.accept(passive, &ConnParams::default());
     host.expect_silence();
 }
@@ -118,10 +119,10 @@ fn groups_are_joined_and_left() {
     assert_eq!(joined.join, Some((join, 77)));
     let (_, to) = datagram(&joined);
     assert_eq!((to.qp_num, to.qkey, to.ah_attr.grh.hop_limit), (0xff_ffff, UDP_QKEY, 64));
-    // SAFETY: every value of the union is bytes.
+    // SAFETY: every member of the union is plain bytes, so any content is valid.
     let gid = unsafe { to.ah_attr.grh.dgid.raw };
     assert_eq!(gid, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 1, 2, 3]);
-    // The other's event goes with it.
+    // The waiting event of the other membership is dropped with it.
     assert_eq!(
         (host.state_machine.leave(other), host.state_machine.leave(other)),
         (Ok(0), Err(libc::ENOENT))

@@ -1,4 +1,4 @@
-//! State machines, and programs that use them.
+//! Test kit: state machines, and programs that use them.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::objects::setup::ProcessSetup;
 
 pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 
-/// A process, and what it knows the time to be.
+/// A process, with its current time.
 pub(super) struct CmHost {
     pub(super) state_machine: CmStateMachine,
     pub(super) queue: ChannelNumber,
@@ -67,11 +67,11 @@ impl CmHost {
         self.state_machine.route(id).expect("an id").source.expect("it is bound").port()
     }
 
-    /// An id that can connect to an address of port 1's.
+    /// An id with a resolved route to an address of port 1.
     pub(super) fn resolved(&mut self, space: PortSpace, port: u16) -> IdNumber {
         let id = self.create(space);
         let to = SocketAddr::new([127, 0, 0, 1].into(), port);
-        self.state_machine.resolve_addr(id, None, to, PATIENCE, self.now).expect("it is bound to nothing");
+        self.state_machine.resolve_addr(id, None, to, PATIENCE, self.now).expect("the id is not bound");
         self.expect(id, CmEventKind::AddrResolved);
         self.state_machine.resolve_route(id).expect("the address is resolved");
         self.expect(id, CmEventKind::RouteResolved);
@@ -106,10 +106,10 @@ impl CmHost {
         self.state_machine.take(self.queue)
     }
 
-    /// The next event, which is to be this one.
+    /// The next event, which must be the given one.
     #[track_caller]
     pub(super) fn expect(&mut self, id: IdNumber, kind: CmEventKind) -> CmEvent {
-        let event = self.next().unwrap_or_else(|| panic!("no event, but {kind:?} was to come"));
+        let event = self.next().unwrap_or_else(|| panic!("no event; expected {kind:?}"));
         assert_eq!((event.kind, event.id), (kind, id), "{event:?}");
         event
     }
@@ -121,7 +121,7 @@ impl CmHost {
         event
     }
 
-    /// The id of the request that comes next.
+    /// The id of the next request.
     #[track_caller]
     pub(super) fn request(&mut self, listener: IdNumber) -> IdNumber {
         self.expect_status(listener, CmEventKind::ConnectRequest, 0).request.expect("an id for it")
@@ -134,13 +134,13 @@ impl CmHost {
         }
     }
 
-    /// Lets time go by.
+    /// Advances the time.
     pub(super) fn wait(&mut self, time: Duration) {
         self.now += time;
         self.state_machine.expire(self.now);
     }
 
-    /// Two ends of a connection: the active one, the passive one.
+    /// The two ids of a new connection: the active one, the passive one.
     #[track_caller]
     pub(super) fn connected(&mut self, listener: IdNumber) -> (IdNumber, IdNumber) {
         let port = self.port(listener);
@@ -155,7 +155,7 @@ impl CmHost {
     }
 }
 
-/// What an event says of a connection.
+/// The connection parameters of an event.
 pub(super) fn connection(event: &CmEvent) -> &ConnParams {
     let EventDetails::Connection(parameters) = &event.details else { panic!("{event:?}") };
     parameters

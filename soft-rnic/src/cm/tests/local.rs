@@ -1,4 +1,4 @@
-//! Two ids of one process.
+//! Tests of connections between two ids of one process.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use rdma_mummy_sys::types::{ibv_qp_attr, ibv_qp_state};
 use super::kit::{CmHost, PATIENCE, address, connection, private_data};
 use crate::cm::types::{CmEventKind, ConnParams, Ece, PortSpace};
 
-/// What a reliable service's request takes until it is given up.
+/// How long the request of a reliable connection is repeated until it is given up.
 const REQ_TIME: Duration = Duration::from_millis((512 + 4096) * 16);
 
 #[test]
@@ -104,7 +104,7 @@ fn nobody_listens() {
     let active = host.resolved(PortSpace::Tcp, 7);
     host.connect(active, &ConnParams::default());
     host.expect_status(active, CmEventKind::Rejected, 8);
-    // A port that is bound only.
+    // The port is bound, but no id listens.
     let bound = host.create(PortSpace::Tcp);
     host.state_machine.bind(bound, address("127.0.0.1:7")).unwrap();
     let active = host.resolved(PortSpace::Tcp, 7);
@@ -123,7 +123,7 @@ fn a_program_that_thinks_is_waited_for_and_one_without_room_is_not() {
     host.connect(second, &ConnParams::default());
     let passive = host.request(listener);
     host.expect_silence();
-    // There is room now: the second request is found when it comes again.
+    // The listener has room now: the second request is admitted when it is repeated.
     host.wait(Duration::from_millis(4608));
     let other = host.request(listener);
     host.expect_silence();
@@ -160,7 +160,7 @@ fn ids_that_go_say_goodbye() {
     let mut host = CmHost::new();
     let listener = host.listener(PortSpace::Tcp, "127.0.0.1:0");
     let port = host.port(listener);
-    // The active side goes before the program has seen the request: nobody hears of it.
+    // The active side is destroyed before the program has taken the request: no event reports that.
     let active = host.resolved(PortSpace::Tcp, port);
     host.connect(active, &ConnParams::default());
     host.destroy(active);
@@ -168,13 +168,13 @@ fn ids_that_go_say_goodbye() {
     host.expect_silence();
     let accepted = host.state_machine.accept(passive, Some(&ConnParams::default()), Ece::default(), host.now);
     assert_eq!(accepted, Err(libc::EINVAL));
-    // The passive side goes.
+    // The passive side is destroyed.
     let active = host.resolved(PortSpace::Tcp, port);
     host.connect(active, &ConnParams::default());
     let passive = host.request(listener);
     host.destroy(passive);
     host.expect_status(active, CmEventKind::Rejected, 28);
-    // The listener goes, with a request that nobody has taken.
+    // The listener is destroyed, with a request that was not taken.
     let active = host.resolved(PortSpace::Tcp, port);
     host.connect(active, &ConnParams::default());
     assert_eq!(host.destroy(listener), 2);
@@ -208,7 +208,7 @@ fn both_sides_may_end_a_connection_at_once() {
     host.disconnect(passive);
     host.expect_status(passive, CmEventKind::Disconnected, 0);
     host.expect_status(active, CmEventKind::Disconnected, 0);
-    // Once more does nothing.
+    // Disconnecting again has no effect.
     host.disconnect(active);
     host.disconnect(passive);
     host.expect_silence();
@@ -277,7 +277,7 @@ fn calls_in_the_wrong_state_are_refused() {
     assert_eq!(host.state_machine.connect(active, &long, Ece::default(), now), Err(libc::EINVAL));
     host.connect(active, &private_data(&[1; 56]));
     assert_eq!(host.state_machine.connect(active, &none, Ece::default(), now), Err(libc::EINVAL));
-    // Accepting with too much says no.
+    // Accepting with too much private data rejects the request.
     let passive = host.request(id);
     let long = private_data(&[1; 197]);
     assert_eq!(host.state_machine.accept(passive, Some(&long), Ece::default(), now), Err(libc::EINVAL));

@@ -1,4 +1,4 @@
-//! Messages, whole and broken.
+//! Tests of the message encoding, valid and corrupted.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -50,7 +50,7 @@ fn side(random: &mut Random, most: usize) -> EndpointParams {
     }
 }
 
-/// A message that can be.
+/// An arbitrary valid message.
 pub(super) fn any_message(random: &mut Random, from: u64, to: u64) -> CmMad {
     let services = [QpService::Reliable, QpService::Unreliable, QpService::Xrc];
     let body = match random.below(9) {
@@ -117,7 +117,7 @@ fn truncated_or_overlong_message_is_refused() {
     }
 }
 
-/// Whatever is decoded can be said again.
+/// Every decoded message can be encoded again.
 #[test]
 fn corrupted_message_decodes_or_is_refused() {
     let mut random = Random(3);

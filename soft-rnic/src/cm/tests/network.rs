@@ -1,7 +1,8 @@
-//! Processes that talk to each other over a network that loses, delays and repeats what they say, and that die.
+//! Simulated processes on a network that loses, delays and repeats messages, where processes also
+//! die.
 //!
-//! The programs do whatever they may at random. What must hold: every connection that was asked for comes to something; what is
-//! told of an id is in order; when everything is destroyed nothing is left, whatever happened.
+//! The programs make random calls. The properties: every requested connection gets a result, the
+//! events of each id come in a valid order, and no state is left once all ids are destroyed.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::io;
@@ -15,10 +16,10 @@ use crate::cm::transport::{PortLease, PortLocation, Transport};
 use crate::cm::types::{CmEvent, CmEventKind, ConnParams, Ece, IdNumber, PortSpace};
 
 const HOSTS: usize = 3;
-/// Where the listeners are.
+/// The first port of the listeners.
 const PORT: u16 = 700;
 
-/// Who said what to whom.
+/// A message on its way.
 #[derive(Debug)]
 struct NetPacket {
     from: u16,
@@ -29,7 +30,7 @@ struct NetPacket {
 #[derive(Default)]
 struct Network {
     packets: VecDeque<NetPacket>,
-    /// Owners of ports. A port is one process's.
+    /// The process that owns each port.
     owners: HashMap<(PortSpace, u16), u16>,
     questions: VecDeque<(u16, u64, PortSpace, u16)>,
     last_port: u16,
@@ -41,11 +42,11 @@ fn lock(network: &SharedNetwork) -> MutexGuard<'_, Network> {
     network.lock().expect("no panic")
 }
 
-/// One process's end of the network.
+/// One process's endpoint of the network.
 struct NetTransport {
     block: u16,
     network: SharedNetwork,
-    /// What it remembers of ports, which may be wrong.
+    /// The cached owners of ports, which may be wrong.
     known: Mutex<HashMap<(PortSpace, u16), u16>>,
 }
 
@@ -105,10 +106,10 @@ impl Transport for NetTransport {
     fn wake_at(&self, _: Instant) {}
 }
 
-/// What a program knows of an id of its own.
+/// A program's knowledge of one of its ids.
 #[derive(Debug, Default)]
 struct ConnRecord {
-    /// What it was told, in order.
+    /// The events so far, in order.
     told: Vec<CmEventKind>,
     passive: bool,
     connects: bool,
@@ -118,7 +119,7 @@ struct ConnRecord {
     datagram: bool,
 }
 
-/// What must hold of the order in which an id is told things.
+/// Asserts that the events of an id have a valid order.
 fn check_order(known: &ConnRecord) {
     let ConnRecord { told, passive, datagram, .. } = known;
     let count = |kind: CmEventKind| told.iter().filter(|of| **of == kind).count();
@@ -137,7 +138,8 @@ fn check_order(known: &ConnRecord) {
         assert!(place(CmEventKind::Disconnected).is_some_and(|end| end < exit), "{known:?}");
     }
     if let Some(end) = place(CmEventKind::Disconnected) {
-        // Of an active side it is enough that there was a response; a passive side may hear of the end before the beginning.
+        // On the active side a response suffices. The passive side may see the end before the
+        // beginning.
         assert!(
             *passive || place(CmEventKind::ConnectResponse).is_some_and(|begin| begin < end),
             "{known:?}"
@@ -153,7 +155,7 @@ struct NetProgram {
     ids: BTreeMap<IdNumber, ConnRecord>,
 }
 
-/// What the network does.
+/// Probabilities of network faults, per mille.
 #[derive(Clone, Copy, Default)]
 struct NetworkFaults {
     loss: usize,
@@ -214,7 +216,7 @@ impl NetworkModel {
         }
     }
 
-    /// Answers a question, and has one packet arrive, or not.
+    /// Answers one port lookup, then delivers or loses one packet.
     fn carry(&mut self) {
         let question = lock(&self.network).questions.pop_front();
         if let Some((block, token, space, port)) = question {
@@ -239,7 +241,7 @@ impl NetworkModel {
         let times = 1 + usize::from(self.random.chance(self.network_faults.repeat));
         let now = self.now;
         for _ in 0..times {
-            self.program(packet.to).host.state_machine.receive(packet.from, &packet.bytes, now);
+            self.program(packet.to).host.state_machine.receive_packet(packet.from, &packet.bytes, now);
         }
     }
 
@@ -247,7 +249,7 @@ impl NetworkModel {
         &mut self.programs[usize::from(block - 1)]
     }
 
-    /// A process is killed, and another gets its block.
+    /// Kills a process and gives its block to a new one.
     fn kill(&mut self) {
         let victim = self.random.below(HOSTS);
         let block = victim as u16 + 1;
@@ -262,7 +264,7 @@ impl NetworkModel {
         }
     }
 
-    /// Somebody says something, of anybody's connections.
+    /// Sends a forged message about an arbitrary connection.
     fn lie(&mut self) {
         let (from, to) = (self.random.below(HOSTS) as u16 + 1, self.random.below(HOSTS) as u16 + 1);
         let ids: Vec<u64> = self
@@ -280,10 +282,10 @@ impl NetworkModel {
             bytes[place] = self.random.next() as u8;
         }
         let now = self.now;
-        self.program(to).host.state_machine.receive(from, &bytes, now);
+        self.program(to).host.state_machine.receive_packet(from, &bytes, now);
     }
 
-    /// A program takes what it is told.
+    /// A program takes its events.
     fn listen(&mut self, program: usize) {
         while let Some(event) = self.programs[program].host.next() {
             self.receive(program, &event);
@@ -301,9 +303,10 @@ impl NetworkModel {
             );
             return;
         }
-        let known = ids.get_mut(&event.id).unwrap_or_else(|| panic!("of an id that is gone: {event:?}"));
+        let known = ids.get_mut(&event.id).unwrap_or_else(|| panic!("an event of a destroyed id: {event:?}"));
         known.told.push(event.kind);
-        // Lies are believed of one's own connections.
+        // A forged message about the sender's own connections is accepted, so that the order is
+        // only checked without forgery.
         if self.network_faults.lies == 0 {
             check_order(known);
         }
@@ -315,7 +318,7 @@ impl NetworkModel {
                 known.connects = true;
             }
             CmEventKind::ConnectResponse if self.random.chance(800) => {
-                // It may have ended since.
+                // The connection may have ended by now.
                 known.established = host.state_machine.accept(event.id, None, Ece::default(), now).is_ok();
             }
             CmEventKind::ConnectResponse => {
@@ -326,13 +329,13 @@ impl NetworkModel {
         }
     }
 
-    /// A program does something.
+    /// A program makes a random call.
     fn act(&mut self, program: usize) {
         let now = self.now;
         let NetProgram { host, listeners, ids } = &mut self.programs[program];
         let some = (!ids.is_empty()).then(|| {
             let place = self.random.below(ids.len());
-            ids.keys().copied().nth(place).expect("there are so many")
+            ids.keys().copied().nth(place).expect("the place is below the count")
         });
         let space = [PortSpace::Tcp, PortSpace::Udp][self.random.below(2)];
         match (self.random.below(12), some) {
@@ -380,7 +383,7 @@ impl NetworkModel {
         }
     }
 
-    /// Time goes by until nothing more can come.
+    /// Advances the time until nothing more can happen.
     fn calm(&mut self) {
         for _ in 0..400 {
             while !lock(&self.network).packets.is_empty() || !lock(&self.network).questions.is_empty() {
@@ -393,7 +396,7 @@ impl NetworkModel {
         }
     }
 
-    /// Everything that was asked for has come to something.
+    /// Every requested connection has a result.
     fn check_outcomes(&self) {
         for known in self.programs.iter().flat_map(|program| program.ids.values()) {
             check_order(known);
@@ -460,7 +463,7 @@ fn every_connection_comes_to_something_and_nothing_is_left() {
             world.end();
         }
     }
-    // Otherwise the programs were too timid to show anything.
+    // Without each of these events the programs would have tested too little.
     let wanted = [
         CmEventKind::ConnectResponse,
         CmEventKind::Established,

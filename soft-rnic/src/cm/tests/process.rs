@@ -1,4 +1,5 @@
-//! Several processes: the test program runs itself again, as a program that listens or connects, and can be stopped and killed.
+//! Tests with several processes: the test program runs itself again, as a program that listens or
+//! connects, and can be stopped and killed.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
@@ -16,10 +17,10 @@ use crate::cm::{CmEventChannel, ConnectionManager};
 use crate::node::NodeHandler;
 use crate::objects::rnic::Rnic;
 
-/// Longer than anything takes.
+/// A timeout that only a failing operation reaches.
 const LONG: Duration = Duration::from_secs(60);
 
-/// Lines that begin with this are for the parent.
+/// Prints a line for the parent, marked by a prefix.
 fn say(what: &str) {
     println!("\n@{what}");
 }
@@ -84,7 +85,7 @@ impl CmProgram {
         self.manager.route(id).expect("it is there").source.expect("it is bound").port()
     }
 
-    /// Accepts so many connections, and follows them to their end.
+    /// Accepts `left` connections, and follows them to their end.
     fn serve(&self, mut left: u32) {
         say("serving");
         while left > 0 {
@@ -93,7 +94,7 @@ impl CmProgram {
                 CmEventKind::ConnectRequest => {
                     let id = event.request.expect("an id for it");
                     self.manager.set_uid(id, 1).expect("it is there");
-                    // Who asked may be gone.
+                    // The requester may be gone.
                     let _ = self.manager.accept(id, Some(&ConnParams::default()), Ece::default());
                 }
                 CmEventKind::Disconnected => {
@@ -107,7 +108,7 @@ impl CmProgram {
         say("served");
     }
 
-    /// Makes, uses and ends so many connections, all at once. Says how long making them took.
+    /// Makes, uses and ends `count` concurrent connections. Returns how long making them took.
     fn connect(&self, count: u32, port: u16) -> Duration {
         let to = SocketAddr::from(([127, 0, 0, 1], port));
         let begin = Instant::now();
@@ -145,7 +146,7 @@ impl CmProgram {
         took
     }
 
-    /// Asks for a connection, and what comes of it.
+    /// Requests a connection, and returns the result.
     fn ask(&self, port: u16) -> (IdNumber, CmEvent) {
         let id = self.create();
         self.manager
@@ -158,21 +159,23 @@ impl CmProgram {
         (id, self.next())
     }
 
-    /// Forks so often, while the service thread hears something all the time. How many children had a manager of their own at once.
+    /// Forks `times` times, while the service thread handles events all the time. Returns how many
+    /// children in a row could acquire a separate manager at once.
     fn fork(&self, times: u32) -> usize {
         let (rnic, over) = (Rnic::acquire().expect("it is there"), AtomicBool::new(false));
         let has_one = || {
-            // SAFETY: the child has one thread, as a program has that knows of none.
+            // SAFETY: the child only acquires a manager and exits. Its correctness after a fork, in
+            // which other threads do not exist, is what this test checks.
             let child = unsafe { libc::fork() };
             if child == 0 {
-                // SAFETY: as above.
+                // SAFETY: `alarm` accesses no memory of this process.
                 unsafe { libc::alarm(5) };
                 let made = ConnectionManager::acquire().and_then(|manager| manager.channel().map(drop));
-                // SAFETY: as above.
+                // SAFETY: `_exit` ends the child without running handlers of the parent.
                 unsafe { libc::_exit(made.is_err().into()) };
             }
             let mut status = -1;
-            // SAFETY: the child is this process's, and the place is a local.
+            // SAFETY: the child belongs to this process, and `status` is a local.
             let ended = unsafe { libc::waitpid(child, &raw mut status, 0) };
             (ended, status) == (child, 0)
         };
@@ -195,7 +198,7 @@ impl CmProgram {
     }
 }
 
-/// The test program as such a program.
+/// The test program running as a child.
 struct ProgramRun {
     child: Child,
     input: ChildStdin,
@@ -232,7 +235,7 @@ impl ProgramRun {
         run
     }
 
-    /// The rest of the next line, which must begin like this.
+    /// The rest of the next line, which must begin with `beginning`.
     #[track_caller]
     fn receive(&self, beginning: &str) -> String {
         let line = self.lines.recv_timeout(LONG).unwrap_or_else(|_| panic!("did not say {beginning:?}"));
@@ -278,7 +281,7 @@ fn processes_connect_by_the_hundred() {
     other.ask(&format!("connect 200 {port}"), "connected ");
     client.receive("connected ");
     server.receive("served");
-    // Timers of connections that have ended go with their ids.
+    // The timers of ended connections are removed with their ids.
     assert_eq!(client.ask("counts", "counts "), "[0, 0, 0, 0, 0, 0]");
     assert_eq!(server.ask("counts", "counts "), "[1, 1, 0, 0, 0, 0]");
 }
@@ -291,11 +294,11 @@ fn nobody_of_another_process_listens() {
     assert_eq!(client.ask("try 700", "came "), "Rejected 8");
     server.listen(701);
     assert_eq!(client.ask("try 700", "came "), "Rejected 8");
-    // Its neighbour in the same group of ports.
+    // A port without an owner in the same group of ports.
     let port = server.listen(0);
     let neighbour = if port.is_multiple_of(64) { port + 1 } else { port - 1 };
     assert_eq!(client.ask(&format!("try {neighbour}"), "came "), "Rejected 8");
-    // Of another fabric.
+    // A process of another fabric.
     let mut stranger = ProgramRun::start(&self::addresses());
     assert_eq!(stranger.ask("try 701", "came "), "Rejected 8");
 }
@@ -313,7 +316,7 @@ fn a_server_is_killed_and_comes_back() {
     assert_eq!(client.receive("then "), "Disconnected 0");
     assert_eq!(client.ask("try 700", "came "), "Rejected 8");
 
-    // One that is killed while it thinks.
+    // The server is killed before it answers.
     let mut server = ProgramRun::start(&addresses);
     server.listen(700);
     waiter.tell("try 700");
@@ -321,7 +324,7 @@ fn a_server_is_killed_and_comes_back() {
     server.kill();
     assert_eq!(waiter.receive("came "), "Rejected 28");
 
-    // What is remembered of who has the port is asked for again.
+    // The cached owner of the port is wrong and looked up again.
     let mut server = ProgramRun::start(&addresses);
     server.listen(700);
     server.ask("serve 9", "serving");

@@ -107,7 +107,8 @@ pub(crate) struct Cq {
 // SAFETY: `entry` points to atomics in the segment, which lives as long as the context, which `counted` keeps. All
 // else is `Send` and `Sync` by itself.
 unsafe impl Send for Cq {}
-// SAFETY: as above.
+// SAFETY: `entry` points to atomics in the segment, which lives as long as the context, which
+// `counted` keeps. All else is `Send` and `Sync` by itself.
 unsafe impl Sync for Cq {}
 
 impl Cq {

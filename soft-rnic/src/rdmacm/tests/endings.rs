@@ -167,7 +167,7 @@ fn a_program_writes_events_of_its_own() {
         }
     }
     // One that was not taken goes with its id.
-    // SAFETY: as above.
+    // SAFETY: the ids are live.
     good(unsafe { write(fresh, CmEventKind::RDMA_CM_EVENT_USER, 0, 0) });
     destroy(fresh);
     assert!(!channel.is_readable(0));

@@ -114,27 +114,27 @@ impl AckedEvent {
     }
 
     fn status(&self) -> c_int {
-        // SAFETY: as above.
+        // SAFETY: it is not acknowledged.
         unsafe { (*self.0).status }
     }
 
     fn id(&self) -> *mut rdma_cm_id {
-        // SAFETY: as above.
+        // SAFETY: it is not acknowledged.
         unsafe { (*self.0).id }
     }
 
     fn listener(&self) -> *mut rdma_cm_id {
-        // SAFETY: as above.
+        // SAFETY: it is not acknowledged.
         unsafe { (*self.0).listen_id }
     }
 
     fn conn(&self) -> rdma_conn_param {
-        // SAFETY: as above; it is one of a connection.
+        // SAFETY: it is not acknowledged; it is one of a connection.
         unsafe { (*self.0).param.conn }
     }
 
     fn ud(&self) -> rdma_ud_param {
-        // SAFETY: as above; it is one of datagrams.
+        // SAFETY: it is not acknowledged; it is one of a connection; it is one of datagrams.
         unsafe { (*self.0).param.ud }
     }
 
@@ -214,7 +214,7 @@ fn make_qp(id: *mut rdma_cm_id, qp_type: ibv_qp_type) {
     let mut attr = qp_attr(qp_type);
     // SAFETY: the id is live.
     good(unsafe { (cm().rdma_create_qp)(id, ptr::null_mut(), &raw mut attr) });
-    // SAFETY: as above.
+    // SAFETY: the id is live.
     unsafe {
         assert_eq!((attr.send_cq, attr.recv_cq), ((*id).send_cq, (*id).recv_cq));
         assert!(!(*id).qp.is_null() && !(*id).send_cq.is_null() && !(*id).recv_cq_channel.is_null());

@@ -1,4 +1,5 @@
-//! CompletionModel: ready bits, wake-ups, notes for the service thread, and the count that sees an overrun.
+//! Loom models of the completion queue entry: ready bits, wake-ups, notes for the service thread,
+//! and overrun detection.
 
 use loom::sync::Arc;
 
@@ -6,7 +7,7 @@ use super::{LifeUntil, explore, explore_bounded, how_many, spawn};
 use crate::shared::completion::{Announced, Armed, CqEntry, READY_WORDS};
 use crate::shared::slot::{Delivery, Holder, RecvCapacity, SlotHeader};
 
-/// A peer's completion: its slot, then its bit.
+/// A completion queue and the slots of two sources that complete into it.
 struct CompletionModel {
     cq: CqEntry,
     done: [SlotHeader; 2],
@@ -28,12 +29,13 @@ impl CompletionModel {
         assert!(self.done[source].finish(claim, &Delivery::default()));
     }
 
-    /// Both queue pairs have one bit: the second's source is a multiple of the bits away.
+    /// Announces a completion. Both sources share one bit, because their numbers differ by a
+    /// multiple of the number of bits.
     fn announce(&self, source: usize) -> Announced {
         self.cq.announce((source * 64 * READY_WORDS) as u32, false)
     }
 
-    /// Owner: consumes what is done, if there is news. Returns how many.
+    /// Owner: consumes the finished slots if a ready bit is set. Returns how many.
     fn poll(&self) -> u32 {
         if self.cq.take(0) == 0 {
             return 0;
@@ -43,7 +45,8 @@ impl CompletionModel {
     }
 }
 
-/// Two queue pairs share a bit; nothing is lost between taking it and looking.
+/// Two queue pairs share a bit, and no completion is lost between taking the bit and looking at the
+/// slots.
 #[test]
 fn a_ready_bit_brings_its_slot() {
     explore(|yields| {
@@ -80,7 +83,7 @@ fn wake_up(arm_first: bool) {
         if !arm_first {
             completions.cq.arm(Armed::Any);
         }
-        // With nothing polled the owner sleeps until it is woken.
+        // If the owner polled nothing, it sleeps until it is woken.
         let woken = peer.join().unwrap();
         assert!(polled == 1 || woken, "asleep with a completion");
     });
@@ -97,7 +100,8 @@ fn arming_after_polling_is_missed() {
     wake_up(false);
 }
 
-/// Two peers, of whom one wakes, or both before it has told; the owner widens what it waits for meanwhile.
+/// Two peers complete while the owner arms for more than before. Only one peer wakes the owner, or
+/// both do before the first has recorded it.
 #[test]
 fn one_of_two_peers_wakes() {
     explore_bounded(3, |yields| {
@@ -123,7 +127,7 @@ fn one_of_two_peers_wakes() {
     });
 }
 
-/// A peer takes the arming and is stopped before it tells: the next one tells.
+/// A peer takes the arming and is stopped before it tells the owner: the next peer tells it.
 #[test]
 fn the_stopped_take_no_wake_up_along() {
     explore_bounded(3, |yields| {
@@ -145,7 +149,7 @@ fn the_stopped_take_no_wake_up_along() {
     });
 }
 
-/// Notes for the owner's service thread: of all who leave one, somebody rings after the owner has last looked.
+/// Each note for the owner's service thread is either taken by the owner or followed by a ring.
 #[test]
 fn a_note_is_taken_or_rung_for() {
     explore(|yields| {
@@ -159,7 +163,8 @@ fn a_note_is_taken_or_rung_for() {
     });
 }
 
-/// A peer dies after any step between the slot and the doorbell; the owner, who looks then, does not sleep on.
+/// A peer dies after any step between the slot and the doorbell. The owner looks after the death,
+/// and does not sleep on.
 #[test]
 fn the_dead_take_no_wake_up_along() {
     for steps in 0..4 {
@@ -180,7 +185,8 @@ fn the_dead_take_no_wake_up_along() {
             yields.at(1);
             let polled = completions.poll();
             mortal.join().unwrap();
-            // What the owner does when a peer has died: it looks at every slot, and takes what is not armed for fired.
+            // After a death the owner looks at every slot, and treats a queue that is no longer
+            // armed as fired.
             let fired = completions.cq.take_fired() || !completions.cq.is_armed();
             let told = steps >= 2 && polled == 0;
             assert!(!told || fired, "asleep with a completion");
@@ -190,7 +196,7 @@ fn the_dead_take_no_wake_up_along() {
     }
 }
 
-/// The owner polls what was finished before it was counted.
+/// The owner polls slots that are finished but not counted yet, and sees no overrun.
 #[test]
 fn early_polling_is_no_overrun() {
     explore_bounded(3, |yields| {

@@ -1,4 +1,5 @@
-//! What a generation guards: a region, a queue pair, a descriptor; and the hazard of who goes through.
+//! Loom models of generations and hazards: an owner that revokes an object while a peer's transfer
+//! uses it.
 
 use loom::sync::Arc;
 use loom::thread;
@@ -30,7 +31,7 @@ impl RegionModel {
         (Arc::new(region), writer)
     }
 
-    /// A transfer into the memory with this number, which the generation guards if it is 0.
+    /// A transfer into the memory with this number. The generation guards memory 0.
     fn transfer(&self, number: u32, check_again: bool) {
         let Some(snapshot) = self.generation.snapshot() else { return };
         self.transfer_slot.publish(Hazard::new(QP, number));
@@ -81,7 +82,8 @@ fn revocation_without_waiting_is_missed() {
     revocation(true, false);
 }
 
-/// The transfer slot goes on to another region; the owner may see that hazard and never that the first was cleared.
+/// The transfer slot moves on to another region. The owner may see the second hazard and never see
+/// that the first was cleared.
 #[test]
 fn a_later_hazard_ends_the_one_before() {
     explore(|yields| {
@@ -100,7 +102,7 @@ fn a_later_hazard_ends_the_one_before() {
     });
 }
 
-/// One fence serves two hazards: the sender's own region, and the receiver's.
+/// One fence serves two hazards: in the sender's own region, and in the receiver's.
 #[test]
 fn two_hazards_share_a_fence() {
     explore(|yields| {
@@ -133,7 +135,7 @@ fn two_hazards_share_a_fence() {
     });
 }
 
-/// A hazard that narrows from "the queue pair" to a region, and the revocation of either.
+/// A hazard first names only the queue pair, then a region too, while the owner revokes each.
 #[test]
 fn a_hazard_may_change_while_it_stands() {
     explore(|yields| {
@@ -172,7 +174,8 @@ fn a_hazard_may_change_while_it_stands() {
     });
 }
 
-/// A peer dies after any step of a transfer: the hazard stays, and the proof of the death takes its place.
+/// A peer dies after any step of a transfer. The hazard stays, and the proof of death replaces its
+/// clearing.
 #[test]
 fn the_dead_do_not_touch() {
     for steps in 0..5 {

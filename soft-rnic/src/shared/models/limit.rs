@@ -1,4 +1,4 @@
-//! The limit of a shared receive queue.
+//! Loom models of the limit of a shared receive queue.
 
 use loom::sync::Arc;
 use loom::thread;
@@ -7,14 +7,14 @@ use super::{LifeUntil, explore, explore_bounded, how_many, spawn};
 use crate::shared::entry::SrqEntry;
 use crate::shared::slot::{RecvCapacity, SlotHeader};
 
-/// A shared queue with so many receives.
+/// A shared queue with `available` receives.
 fn shared_queue(available: u32) -> Arc<SrqEntry> {
     let entry = SrqEntry::new();
     entry.add_available(available);
     Arc::new(entry)
 }
 
-/// Two claims pass the limit, which is armed at the same time: one event.
+/// Two claims pass a limit that is armed at the same time: one event results.
 #[test]
 fn a_limit_is_reached_once() {
     explore_bounded(3, |yields| {
@@ -30,7 +30,8 @@ fn a_limit_is_reached_once() {
     });
 }
 
-/// The limit is armed again after more was posted: a claimer that slept does not reach the new one.
+/// The owner posts more and arms the limit again: a claimer that slept does not reach the new
+/// limit.
 #[test]
 fn a_later_limit_is_not_reached_early() {
     explore_bounded(3, |yields| {
@@ -53,7 +54,7 @@ fn a_later_limit_is_not_reached_early() {
     });
 }
 
-/// Receives that are counted before they are offered raise no limit, however they are claimed.
+/// Receives that are counted before they are posted raise no limit, however they are claimed.
 #[test]
 fn posting_reaches_no_limit() {
     explore(|yields| {
@@ -72,7 +73,7 @@ fn posting_reaches_no_limit() {
     });
 }
 
-/// A claimer dies before or after it reaches the limit; the owner looks then.
+/// A claimer dies before or after it reaches the limit. The owner looks after the death.
 #[test]
 fn the_dead_take_no_limit_event_along() {
     for steps in 0..2 {

@@ -1,4 +1,4 @@
-//! A ring of numbers.
+//! Loom models of the ring of slot numbers.
 
 use loom::sync::Arc;
 use loom::thread;
@@ -11,7 +11,7 @@ use crate::sync::AtomicU64;
 struct RingModel {
     header: RingHeader,
     words: [AtomicU64; 2],
-    /// What the pushed numbers stand for.
+    /// The memory that stands for the slots whose numbers are pushed.
     memory: [CheckedCell; 3],
 }
 
@@ -41,7 +41,7 @@ impl RingModel {
         Some(number)
     }
 
-    /// Waits for so many.
+    /// Pops until `count` numbers have come.
     fn take(&self, count: usize) -> Vec<u32> {
         let mut head = 0;
         let mut numbers = Vec::new();
@@ -56,7 +56,7 @@ impl RingModel {
     }
 }
 
-/// Three numbers through two words: it is full once, and a lap passes.
+/// Three numbers go through two words: the ring is full once, and a lap passes.
 #[test]
 fn a_ring_keeps_the_order() {
     explore(|yields| {
@@ -81,7 +81,7 @@ fn two_producers_lose_nothing() {
     });
 }
 
-/// A producer dies between the word and the tail.
+/// A producer dies after it has written its word and before it moves the tail.
 #[test]
 fn the_next_producer_helps_the_dead() {
     explore(|yields| {
@@ -96,7 +96,7 @@ fn the_next_producer_helps_the_dead() {
         let mut head = 0;
         let mut numbers: Vec<u32> = std::iter::from_fn(|| ring.pop(&mut head)).collect();
         numbers.sort_unstable();
-        // The dead one may have found the word taken, which is to have died before.
+        // If the dead producer found its word taken, it counts as having died before the push.
         assert!(numbers == [1] || numbers == [0, 1], "{numbers:?}");
     });
 }

@@ -1,4 +1,4 @@
-//! A receive's slot, which changes hands.
+//! Loom models of a receive queue's slot, from posting to consumption.
 
 use loom::sync::Arc;
 use loom::thread;
@@ -24,7 +24,8 @@ impl ReceiveModel {
         self.slot.post(lap, RecvCapacity { bytes: lap, entries: 1, flags: 0 });
     }
 
-    /// A message from this peer_id, if the slot can be had; dies after so many steps.
+    /// Sends a message if the slot can be claimed; dies after the steps of `life`. True if it was
+    /// delivered.
     fn send(&self, peer_id: u16, mut life: LifeUntil) -> bool {
         if !life.alive() {
             return false;
@@ -38,7 +39,8 @@ impl ReceiveModel {
         life.alive() && self.slot.finish(claim, &Delivery { imm_data: peer_id.into(), ..Delivery::default() })
     }
 
-    /// A short message, beside a slot that stays unclaimed; dies after so many steps.
+    /// Sends a short message into a slot that stays unclaimed; dies after the steps of `life`. True
+    /// if it was delivered.
     fn fast_send(&self, peer_id: u16, mut life: LifeUntil) -> bool {
         if !life.alive() {
             return false;
@@ -50,7 +52,7 @@ impl ReceiveModel {
         life.alive() && self.slot.fulfil(posted_state, peer_id, &delivery)
     }
 
-    /// What has come: the peer_id that it came from.
+    /// The `peer_id` of the delivered message, if one has arrived.
     fn receive(&self) -> Option<u64> {
         let Holder::Done { peer_id } = self.slot.holder() else { return None };
         let delivery = self.slot.delivery();
@@ -78,7 +80,7 @@ fn two_peers_claim_and_one_has_it() {
     });
 }
 
-/// Consumed, freed and posted again while another peer tries.
+/// The owner consumes, frees and posts a slot again while another peer tries to claim it.
 #[test]
 fn a_slot_lives_again() {
     explore(|yields| {
@@ -114,7 +116,8 @@ fn a_receive_is_taken_back_or_claimed() {
     });
 }
 
-/// The bytes of a short message lie where only its sender writes, whatever becomes of the slot meanwhile.
+/// A short message either arrives, or its receive was taken back. Its bytes lie where only its
+/// sender writes, whatever happens to the slot.
 #[test]
 fn a_short_message_is_there_or_its_receive_is_taken_back() {
     explore(|yields| {
@@ -138,7 +141,7 @@ fn a_short_message_is_there_or_its_receive_is_taken_back() {
     });
 }
 
-/// Death leaves the slot as it was or the whole message.
+/// A sender that dies leaves either an untouched slot or a whole message.
 #[test]
 fn the_dead_leave_no_half_short_message() {
     for steps in 0..3 {
@@ -177,7 +180,8 @@ fn a_claim_is_given_back_to_the_next() {
     });
 }
 
-/// One peer dies after any step, another goes on; whatever the dead one held is offered anew, and no half message comes.
+/// One peer dies after any step while another continues. The dead peer's slot is posted again, and
+/// no partial message arrives.
 #[test]
 fn a_dead_peers_slot_is_recovered() {
     for steps in 0..4 {
@@ -198,7 +202,7 @@ fn a_dead_peers_slot_is_recovered() {
     }
 }
 
-/// Two receives, and a list of two messages for them.
+/// Two receives, for a list of two messages.
 struct TwoReceives([ReceiveModel; 2]);
 
 impl TwoReceives {
@@ -211,7 +215,8 @@ impl TwoReceives {
         Arc::new(Self([receive(), receive()]))
     }
 
-    /// Claims both, writes both, and finishes one after the other; dies after so many steps. How many it has finished.
+    /// Claims both, writes both, and finishes one after the other; dies after the steps of `life`.
+    /// Returns how many it has finished.
     fn send(&self, peer_id: u16, mut life: LifeUntil) -> usize {
         let Self(receives) = self;
         let mut claims = Vec::new();
@@ -234,7 +239,8 @@ impl TwoReceives {
     }
 }
 
-/// Whatever step of a list is the last: what has come is whole and the first of it; the rest is offered anew.
+/// A peer dies after any step of a list. The messages that arrived are whole and are the first of
+/// the list; the other slots are posted again.
 #[test]
 fn of_a_dead_peers_list_the_first_have_come() {
     for steps in 0..7 {
@@ -246,7 +252,7 @@ fn of_a_dead_peers_list_the_first_have_come() {
             });
             yields.at(0);
             let TwoReceives([first, second]) = &*two;
-            // The owner looks in order.
+            // The owner looks at the slots in order.
             let seen = usize::from(first.receive().is_some());
             let seen = seen + usize::from(seen == 1 && second.receive().is_some());
             let sent = mortal.join().unwrap();
@@ -263,7 +269,8 @@ fn of_a_dead_peers_list_the_first_have_come() {
     }
 }
 
-/// A list that is given back, the latest first, while its owner takes its receives back, the earliest first.
+/// A sender gives a list back, the latest first, while the owner takes its receives back, the
+/// earliest first.
 #[test]
 fn a_list_is_given_back_or_taken_back() {
     explore(|yields| {
@@ -296,13 +303,15 @@ fn a_list_is_given_back_or_taken_back() {
     });
 }
 
-/// Of receives that are posted one after the other, a sender takes the first, whenever it looks.
+/// A sender claims the first of several receives that are posted one after the other, whenever it
+/// looks.
 #[test]
 fn the_first_posted_is_claimed() {
     in_order(|two| claim_first(2, 1, |slot| Some(&two.0[slot as usize].slot)).map(|(slot, _)| slot));
 }
 
-/// A second look is for the offer that was seen: what is posted by now may not be the first.
+/// The second look must claim the offer that was seen, because a slot that was posted later may not
+/// be the first.
 #[test]
 #[should_panic(expected = "not the first")]
 fn claiming_what_was_not_seen_is_missed() {

@@ -159,7 +159,7 @@ fn events_of_a_queue_on_its_way_out_are_not_given() {
     // SAFETY: the context is open.
     set_nonblocking(unsafe { (*bench.opened.0).async_fd });
     let mut event = ibv_async_event::default();
-    // SAFETY: as above; the event is this function's own.
+    // SAFETY: the context is open; the event is this function's own.
     assert_eq!(unsafe { (table().ibv_get_async_event)(bench.opened.0, &raw mut event) }, -1);
     assert_eq!(errno(), libc::EAGAIN);
     // No acknowledgement is waited for.

@@ -167,7 +167,7 @@ fn lists_of_every_operation_are_posted_and_polled() {
     let write = C::IBV_WC_RDMA_WRITE;
     assert_eq!(opcodes, [(10, C::IBV_WC_SEND), (11, C::IBV_WC_SEND), (12, write), (13, write)]);
     assert_eq!([128, 129, 136].map(|at| bench.get(at)), [3, 4, 0x0505_0505_0505_0505]);
-    // SAFETY: as above.
+    // SAFETY: each is called while the list is open.
     let posted = unsafe {
         extended.post(&[
             &|qp| {
@@ -277,7 +277,8 @@ fn a_list_that_is_left_open_keeps_nobody_waiting() {
     assert_eq!(bench.receive(other, 7, 64), 0);
     open();
     // Another list, or a request by itself, ends the first one as well.
-    // SAFETY: as above, and the entry is live.
+    // SAFETY: the queue pair is live; that its list has gone is what is told, and the entry is
+    // live.
     let send = |ex: *mut ibv_qp_ex| unsafe {
         verbs::ibv_wr_send(ex);
         let sge = bench.sge(0, 8);
@@ -307,7 +308,7 @@ fn another_threads_list_is_waited_for_but_not_for_ever() {
             unsafe { verbs::ibv_wr_start(ex.get()) };
             opened.send(()).expect("it is waited for");
             refused.recv().expect("the call returns");
-            // SAFETY: as above.
+            // SAFETY: the queue pair is live, and the list this thread's.
             unsafe { verbs::ibv_wr_abort(ex.get()) };
         });
         hears.recv().expect("a list");

@@ -80,7 +80,7 @@ fn a_region_is_found_by_its_key_until_it_is_deregistered() {
     // With the pointer's own provenance.
     // SAFETY: the memory is the bench's.
     unsafe { descriptor.pointer(descriptor.iova + 99, 1).unwrap().write(7) };
-    // SAFETY: as above.
+    // SAFETY: the memory is the bench's.
     assert_eq!(unsafe { bench.memory.add(107).read() }, 7);
     assert_eq!(descriptor.pointer(descriptor.iova + 100, 0), Some(bench.memory.wrapping_add(108)));
     assert_eq!(descriptor.pointer(descriptor.iova + 100, 1), None);

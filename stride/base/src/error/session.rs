@@ -6,13 +6,13 @@ use std::path::PathBuf;
 use crate::cli::SizeError;
 use crate::control::SecretError;
 
-/// The variable that has the secret, unless a file is named.
+/// The environment variable with the secret, unless the user names a file.
 pub const SECRET_VARIABLE: &str = "STRIDE_SECRET";
 
-/// A peer that is asked nothing for so long would give this side up.
+/// The longest pause in seconds; a peer that is idle for longer would give this side up.
 pub const LONGEST_PING_INTERVAL: f64 = 30.0;
 
-/// Suites that name one another go no deeper.
+/// The most nested `include` levels.
 pub const DEEPEST_SUITE: u32 = 8;
 
 /// The user asked for a secret that cannot be used.
@@ -47,7 +47,7 @@ pub enum PingError {
     /// Ping writes no result files.
     #[error("ping writes no results and judges none ({flag}): measure `send lat`")]
     NoResults {
-        /// The flag of the format.
+        /// The flag of the file.
         flag: &'static str,
     },
     /// The interval is longer than the peer waits.
@@ -78,7 +78,7 @@ pub enum SuiteError {
         /// The error and its position.
         reason: String,
     },
-    /// Suites include each other.
+    /// The suites include each other too deeply, or in a cycle.
     #[error(
         "the suite {suite}: suites include one another more than {DEEPEST_SUITE} deep: take one of the `include` out"
     )]

@@ -43,7 +43,7 @@ pub enum ValidationError {
          {found:#04x} in place of {expected:#04x}; do not trust this path with data"
     )]
     Changed {
-        /// Size of a message in bytes.
+        /// Message size in bytes.
         size: u64,
         /// The queue pair's index, from 0.
         pair: usize,
@@ -63,7 +63,7 @@ pub enum ValidationError {
     Lost {
         /// The number of lost messages.
         lost: u64,
-        /// Size of a message in bytes.
+        /// Message size in bytes.
         size: u64,
     },
 }
@@ -110,7 +110,7 @@ pub enum CmError {
     /// rdma_cm refuses an option.
     #[error("-R: rdma_cm does not take {flag} {given}: {source}; leave {flag} out")]
     Option {
-        /// The flag of the format.
+        /// The flag that gave it.
         flag: &'static str,
         /// The flag's value.
         given: u32,

@@ -250,10 +250,10 @@ impl PendingCmHandshake {
         pair.prepare(&self.id)?;
         let limits = self.exchange.terms().limits;
         let depths = (limits.rd_atomic_in, limits.rd_atomic_out);
-        let connection_parameter = connection_parameter(&pair, &self.exchange.cm_prefix(), depths, config);
+        let parameter = connection_parameter(&pair, &self.exchange.cm_prefix(), depths, config);
         self.pair = Some(pair);
         self.step = Step::Answer;
-        self.id.connect(&connection_parameter).map_err(|error| CmError::Failed(error.to_string()))?;
+        self.id.connect(&parameter).map_err(|error| CmError::Failed(error.to_string()))?;
         Ok(())
     }
 
@@ -322,9 +322,9 @@ impl PendingCmHandshake {
         let limits = self.exchange.terms().limits;
         let wanted = request.info.map_or((0, 0), |info| (info.responder_resources, info.initiator_depth));
         let depths = (limits.rd_atomic_in.min(wanted.0), limits.rd_atomic_out.min(wanted.1));
-        let connection_parameter = connection_parameter(&pair, &self.exchange.cm_prefix(), depths, config);
+        let parameter = connection_parameter(&pair, &self.exchange.cm_prefix(), depths, config);
         self.pair = Some(pair);
-        self.id.accept(&connection_parameter).map_err(|error| CmError::Failed(error.to_string()))?;
+        self.id.accept(&parameter).map_err(|error| CmError::Failed(error.to_string()))?;
         Ok(())
     }
 

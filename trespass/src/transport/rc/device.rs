@@ -287,8 +287,8 @@ fn open_once(
     if let Some(device) = devices.iter().find(|device| device.name == name) {
         return Ok(Arc::clone(device));
     }
-    let open_once = listed.open();
-    keep_open(devices, open_once.map_err(|error| Unavailable::new(Cause::Resources, error.to_string()))?)
+    let opened = listed.open();
+    keep_open(devices, opened.map_err(|error| Unavailable::new(Cause::Resources, error.to_string()))?)
 }
 
 /// The device that the connection manager has named. A pool is registered in one domain, so it is not the manager's own handle of it that
