@@ -46,19 +46,18 @@ use kit::TestTarget;
 /// Names the only part of the program to run, in the process that was started with it.
 const PART: &str = "CONFORMANCE_SUITE";
 
-/// The parts of the program.
-const PARTS: &[&str] =
-    if cfg!(feature = "soft") { &["system", "soft_inline", "soft_deferred"] } else { &["system"] };
+/// The devices that the suite runs on; each has a part of the program.
+const TARGETS: &[TestTarget] = if cfg!(feature = "soft") {
+    &[TestTarget::System, TestTarget::SoftInline, TestTarget::SoftDeferred]
+} else {
+    &[TestTarget::System]
+};
 
 /// Runs the suite over each device, each in a separate process, as the program's arguments say.
 pub fn run() -> ExitCode {
-    test_harness::run_parts(PART, PARTS, |part| {
-        let target = match part {
-            "system" => TestTarget::System,
-            "soft_inline" => TestTarget::SoftInline,
-            "soft_deferred" => TestTarget::SoftDeferred,
-            part => unreachable!("{part} is not one of the parts"),
-        };
-        runner::run(cases::all().of_part(part), target)
+    let parts: Vec<_> = TARGETS.iter().map(|target| target.part()).collect();
+    test_harness::run_parts(PART, &parts, |part| {
+        let target = TARGETS.iter().find(|target| target.part() == part).expect("each part has a target");
+        runner::run(cases::all().of_part(part), *target)
     })
 }

@@ -102,21 +102,19 @@ impl TestRun {
     /// The runs of a program: one for each of its rules.
     fn of(program: &TestProgram) -> Vec<Self> {
         let title = format!("{}::{}", program.package, program.name);
-        let run = |name: &str, choice: Option<&ProgramRule>| Self {
+        let run = |name: &str, rule: Option<&ProgramRule>| Self {
             program: program.clone(),
             name: name.to_owned(),
-            variable: choice
-                .and_then(|choice| choice.part)
-                .map(|part| format!("{}={}", part.variable, part.name)),
-            modules: choice.map_or(&[], |choice| choice.modules),
-            when: choice.map_or(RunPolicy::Always, |choice| choice.when),
+            variable: rule.and_then(|rule| rule.part).map(|part| format!("{}={}", part.variable, part.name)),
+            modules: rule.map_or(&[], |rule| rule.modules),
+            when: rule.map_or(RunPolicy::Always, |rule| rule.when),
         };
-        let choices: Vec<_> = RULES.iter().filter(|choice| choice.program == title).collect();
-        if choices.is_empty() {
+        let rules: Vec<_> = RULES.iter().filter(|rule| rule.program == title).collect();
+        if rules.is_empty() {
             return vec![run(&program.name, None)];
         }
-        let name = |choice: &ProgramRule| choice.part.map_or(&*program.name, |part| part.name).to_owned();
-        choices.into_iter().map(|choice| run(&name(choice), Some(choice))).collect()
+        let name = |rule: &ProgramRule| rule.part.map_or(&*program.name, |part| part.name).to_owned();
+        rules.into_iter().map(|rule| run(&name(rule), Some(rule))).collect()
     }
 
     fn title(&self) -> String {
