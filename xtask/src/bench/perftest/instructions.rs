@@ -296,7 +296,7 @@ mod tests {
         assert!(missed(68.0, &timed(60.0, 2.0), None)[0].contains("the clock is read 2.000 times"));
         let mut calls = timed(60.0, 1.0);
         calls.0.foreign.insert("malloc".to_owned(), 1.0);
-        assert!(missed(68.0, &calls, None)[0].contains("malloc is called 1.000 times a message"));
+        assert!(missed(68.0, &calls, None)[0].contains("malloc is called 1.000 times for each message"));
     }
 
     #[test]
