@@ -18,7 +18,6 @@
 //! # fn main() {}
 //! ```
 
-use std::ffi::CStr;
 use std::fmt;
 use std::io;
 use std::marker::PhantomData;
@@ -27,7 +26,8 @@ use std::ptr::NonNull;
 use rdma_mummy_sys::types::ibv_device;
 use rdma_mummy_sys::{Provider, verbs};
 
-use super::device_context::DeviceContext;
+use super::device_context::{DeviceContext, device_name};
+pub use super::types::{Guid, TransportType};
 use crate::provider::{ProviderError, default_provider};
 
 /// The RDMA devices of a provider (`ibv_get_device_list`; `ibv_free_device_list` when it is dropped).
@@ -78,11 +78,6 @@ fn explained(provider: Provider, error: io::Error) -> io::Error {
     }
     let _ = provider;
     error
-}
-
-/// Whether a device of this name is a software one.
-pub(crate) fn is_soft(name: &str) -> bool {
-    name.starts_with("soft")
 }
 
 /// A device was asked for that is not there.
@@ -299,19 +294,6 @@ impl fmt::Debug for Device<'_> {
     }
 }
 
-/// The name of a device.
-///
-/// # Safety
-///
-/// `device` is a device of `provider` that has not been freed.
-pub(crate) unsafe fn device_name(provider: Provider, device: NonNull<ibv_device>) -> String {
-    // SAFETY: the caller says that the device lives; the name is a C string inside of it.
-    unsafe {
-        let name = (provider.verbs().ibv_get_device_name)(device.as_ptr());
-        if name.is_null() { String::new() } else { CStr::from_ptr(name).to_string_lossy().into_owned() }
-    }
-}
-
 /// A device could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot open RDMA device {device}: {source}{}", about_rights(source))]
@@ -326,52 +308,6 @@ fn about_rights(source: &io::Error) -> &'static str {
     match source.kind() {
         io::ErrorKind::PermissionDenied => "; look at the rights of /dev/infiniband/uverbs*",
         _ => "",
-    }
-}
-
-/// A globally unique identifier of a node or port.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Guid(u64);
-
-impl Guid {
-    /// From the network byte order that verbs use.
-    pub const fn from_be(be: u64) -> Self {
-        Self(u64::from_be(be))
-    }
-
-    /// In host byte order.
-    pub const fn as_u64(self) -> u64 {
-        self.0
-    }
-}
-
-impl fmt::Display for Guid {
-    /// As `0002:c903:00a1:b2c3`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [a, b, c, d] = [48, 32, 16, 0].map(|shift| (self.0 >> shift) & 0xffff);
-        write!(f, "{a:04x}:{b:04x}:{c:04x}:{d:04x}")
-    }
-}
-
-impl fmt::Debug for Guid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Guid({self})")
-    }
-}
-
-c_enum! {
-    /// The transport that a device speaks (`ibv_transport_type`).
-    pub struct TransportType(i32) {
-        /// The library does not know.
-        Unspecified = -1,
-        /// InfiniBand, and RoCE.
-        InfiniBand = 0,
-        /// iWARP.
-        Iwarp = 1,
-        /// usNIC.
-        Usnic = 2,
-        /// usNIC over UDP.
-        UsnicUdp = 3,
     }
 }
 
@@ -393,4 +329,4 @@ c_enum! {
     }
 }
 
-display_as_debug!(TransportType, NodeType);
+display_as_debug!(NodeType);

@@ -18,6 +18,7 @@
 //! ```
 
 use std::fmt;
+use std::io;
 
 use rdma_mummy_sys::types::{
     IBV_DEVICE_CC_DMA_BOUNCE, IBV_DEVICE_PCI_WRITE_END_PADDING, IBV_DEVICE_RAW_SCATTER_FCS,
@@ -25,9 +26,41 @@ use rdma_mummy_sys::types::{
     ibv_odp_transport_cap_bits as T, ibv_pci_atomic_op_size as P, ibv_raw_packet_caps as R,
     ibv_rx_hash_fields as H, ibv_rx_hash_function_flags as F, ibv_tm_cap_flags as M,
 };
+use rdma_mummy_sys::verbs;
 
-use super::device::Guid;
-use super::queue_pair::QueuePairType;
+use super::check;
+use super::device_context::DeviceContext;
+use super::types::{Guid, QueuePairType};
+
+impl DeviceContext {
+    /// What the device can do (`ibv_query_device_ex`, or what an old library has instead).
+    ///
+    /// # Errors
+    ///
+    /// The device does not answer.
+    ///
+    /// # References
+    ///
+    /// `man ibv_query_device_ex`
+    pub fn query_device(&self) -> Result<DeviceAttr, QueryDeviceError> {
+        let mut attr = ibv_device_attr_ex::default();
+        // SAFETY: the context is open; no input is given and `attr` is a valid place.
+        let result = unsafe {
+            let (verbs, context) = (self.provider().verbs(), self.as_raw().as_ptr());
+            verbs::ibv_query_device_ex(verbs, context, core::ptr::null(), &raw mut attr)
+        };
+        check(result).map_err(|source| QueryDeviceError { source })?;
+        Ok(DeviceAttr { attr })
+    }
+}
+
+/// A device did not say what it can do.
+#[derive(Debug, thiserror::Error)]
+#[error("ibv_query_device failed: {source}")]
+pub struct QueryDeviceError {
+    /// What the library said.
+    pub source: io::Error,
+}
 
 /// The attributes of a device (`ibv_device_attr_ex`).
 ///
@@ -38,10 +71,6 @@ pub struct DeviceAttr {
 }
 
 impl DeviceAttr {
-    pub(crate) fn new(attr: ibv_device_attr_ex) -> Self {
-        Self { attr }
-    }
-
     /// The C struct.
     pub fn raw(&self) -> &ibv_device_attr_ex {
         &self.attr

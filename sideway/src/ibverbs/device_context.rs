@@ -20,22 +20,21 @@
 //! ```
 
 use std::any::Any;
+use std::ffi::CStr;
 use std::fmt;
-use std::io;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
 
-use rdma_mummy_sys::types::{ibv_context, ibv_device_attr_ex, ibv_gid, ibv_gid_entry, ibv_port_attr};
-use rdma_mummy_sys::{Provider, verbs};
+use rdma_mummy_sys::Provider;
+use rdma_mummy_sys::types::{ibv_context, ibv_device};
 
-use super::address::{Gid, GidEntry};
-use super::completion::CompletionQueueBuilder;
-use super::device::{Guid, TransportType, device_name, is_soft};
-use super::device_attr::DeviceAttr;
-use super::port::PortAttr;
-use super::protection_domain::{AllocateProtectionDomainError, ProtectionDomain};
-use super::{check, sysfs};
+use super::check;
+pub use super::device_attr::QueryDeviceError;
+pub use super::gid_table::{QueryGidError, QueryGidTableError};
+pub use super::port::QueryPortError;
+use super::quirks::Quirks;
+use super::types::{Guid, TransportType};
 
 /// An open device (`ibv_context`).
 ///
@@ -70,50 +69,6 @@ unsafe impl Send for Inner {}
 // SAFETY: as above.
 unsafe impl Sync for Inner {}
 
-/// What is known to be wrong with a device's library.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Quirks {
-    /// SoftRoCE's `ibv_end_poll` after an `ibv_next_poll` that found the queue empty drops a completion
-    /// (rdma-core before 55): each poll must end after one completion.
-    pub(crate) end_poll_after_each: bool,
-    /// SoftRoCE's `ibv_wr_set_inline_data` copies the bytes without telling the kernel that they are there
-    /// (every rdma-core up to 65 at least), so that the message fails; mlx5's (likewise) writes them over an
-    /// outstanding request if the queue is full, where the device may take them for addresses.
-    /// `ibv_post_send` has it right in both.
-    pub(crate) no_extended_inline: bool,
-    /// SoftRoCE's `ibv_wr_set_sge_list` takes every entry to be as long as the first (every rdma-core before
-    /// mid-2026), so that fewer bytes are moved, or the message fails; `ibv_post_send` has it right.
-    pub(crate) one_extended_entry: bool,
-    /// mlx5's `ibv_wr_*` find out that the queue is full only after they have begun to write over an outstanding request (every
-    /// rdma-core up to 65 at least); `ibv_post_send` looks first. So requests that safe code could fill the queue with are refused.
-    pub(crate) overwrites_when_full: bool,
-}
-
-impl Quirks {
-    /// The vendor id that the kernel's SoftRoCE reports.
-    const RXE_VENDOR_ID: u32 = 0x00ff_ffff;
-
-    /// The vendor id of NVIDIA's (Mellanox') NICs.
-    const MELLANOX_VENDOR_ID: u32 = 0x02c9;
-
-    const ALL: Self = Self {
-        end_poll_after_each: true,
-        no_extended_inline: true,
-        one_extended_entry: true,
-        overwrites_when_full: true,
-    };
-
-    fn of(attr: &DeviceAttr) -> Self {
-        match attr.vendor_id() {
-            Self::RXE_VENDOR_ID => Self { overwrites_when_full: false, ..Self::ALL },
-            Self::MELLANOX_VENDOR_ID => {
-                Self { no_extended_inline: true, overwrites_when_full: true, ..Self::default() }
-            }
-            _ => Self::default(),
-        }
-    }
-}
-
 impl DeviceContext {
     /// Takes over an open context.
     ///
@@ -144,10 +99,8 @@ impl DeviceContext {
     ///
     /// `context` was opened with the functions of `provider`, and stays open as long as `keeper` lives, or until this closes it.
     unsafe fn new(context: NonNull<ibv_context>, provider: Provider, keeper: Option<Keeper>) -> Self {
-        // SAFETY: the caller gives an open context.
-        let attr = unsafe { query_device(context, provider) };
-        // What is right with every device, where it is not known which one this is.
-        let quirks = attr.map_or(Quirks::ALL, |attr| Quirks::of(&attr));
+        // SAFETY: the caller gives an open context of this provider.
+        let quirks = unsafe { Quirks::of(context, provider) };
         Self(Arc::new(Inner { context, provider, quirks, keeper }))
     }
 
@@ -207,166 +160,6 @@ impl DeviceContext {
         // SAFETY: the context is open; the field is in every release's struct.
         unsafe { (*self.0.context.as_ptr()).num_comp_vectors }
     }
-
-    /// What the device can do (`ibv_query_device_ex`, or what an old library has instead).
-    ///
-    /// # Errors
-    ///
-    /// The device does not answer.
-    ///
-    /// # References
-    ///
-    /// `man ibv_query_device_ex`
-    pub fn query_device(&self) -> Result<DeviceAttr, QueryDeviceError> {
-        // SAFETY: the context is open.
-        unsafe { query_device(self.0.context, self.0.provider) }.map_err(|source| QueryDeviceError { source })
-    }
-
-    /// The state of a port (`ibv_query_port`). Ports are numbered from 1.
-    ///
-    /// # Errors
-    ///
-    /// There is no such port, or the device does not answer.
-    ///
-    /// # References
-    ///
-    /// `man ibv_query_port`
-    pub fn query_port(&self, port_num: u8) -> Result<PortAttr, QueryPortError> {
-        let mut attr = ibv_port_attr::default();
-        // SAFETY: the context is open and `attr` is a valid place.
-        let result = unsafe {
-            verbs::ibv_query_port(self.0.provider.verbs(), self.0.context.as_ptr(), port_num, &raw mut attr)
-        };
-        check(result).map_err(|source| QueryPortError { port_num, source })?;
-        Ok(PortAttr::new(attr))
-    }
-
-    /// One entry of a port's GID table, without its type (`ibv_query_gid`).
-    ///
-    /// # Errors
-    ///
-    /// There is no such port or index.
-    ///
-    /// # References
-    ///
-    /// `man ibv_query_gid`
-    pub fn query_gid(&self, port_num: u8, gid_index: u32) -> Result<Gid, QueryGidError> {
-        let error = |source| QueryGidError { port_num, gid_index, source };
-        let index =
-            i32::try_from(gid_index).map_err(|_| error(io::Error::from_raw_os_error(libc::EINVAL)))?;
-        let mut gid = ibv_gid::default();
-        // SAFETY: the context is open and `gid` is a valid place.
-        let result = unsafe {
-            (self.0.provider.verbs().ibv_query_gid)(self.0.context.as_ptr(), port_num, index, &raw mut gid)
-        };
-        check(result).map_err(error)?;
-        Ok(Gid::from(gid))
-    }
-
-    /// One entry of a port's GID table, with type and network device (`ibv_query_gid_ex`, or sysfs where
-    /// the library does not have it).
-    ///
-    /// # Errors
-    ///
-    /// There is no such port, or no entry at this index.
-    ///
-    /// # References
-    ///
-    /// `man ibv_query_gid_ex`
-    pub fn query_gid_ex(&self, port_num: u8, gid_index: u32) -> Result<GidEntry, QueryGidError> {
-        let error = |source| QueryGidError { port_num, gid_index, source };
-        let mut entry = ibv_gid_entry::default();
-        // SAFETY: the context is open and `entry` is a valid place.
-        let result = unsafe {
-            verbs::ibv_query_gid_ex(
-                self.0.provider.verbs(),
-                self.0.context.as_ptr(),
-                u32::from(port_num),
-                gid_index,
-                &raw mut entry,
-                0,
-            )
-        };
-        match result {
-            0 => Ok(GidEntry::new(entry)),
-            libc::EOPNOTSUPP => sysfs::gid_entry(&self.name(), port_num, gid_index).map_err(error),
-            errno => Err(error(super::os_error(errno))),
-        }
-    }
-
-    /// The GID tables of all ports, without their empty entries (`ibv_query_gid_table`, or sysfs where the
-    /// library does not have it).
-    ///
-    /// # Errors
-    ///
-    /// The tables cannot be read.
-    ///
-    /// # References
-    ///
-    /// `man ibv_query_gid_table`
-    pub fn query_gid_table(&self) -> Result<Vec<GidEntry>, QueryGidTableError> {
-        let ports = self.query_device()?.phys_port_cnt();
-        let mut room = 0;
-        for port in 1..=ports {
-            // No table is longer than its 16-bit indices reach; a device that says so is not believed.
-            room += usize::try_from(self.query_port(port)?.gid_tbl_len().clamp(0, 1 << 16)).unwrap_or(0);
-        }
-        let mut entries = vec![ibv_gid_entry::default(); room];
-        // SAFETY: the context is open and `entries` has room for as many entries as is said.
-        let count = unsafe {
-            verbs::ibv_query_gid_table(
-                self.0.provider.verbs(),
-                self.0.context.as_ptr(),
-                entries.as_mut_ptr(),
-                entries.len(),
-                0,
-            )
-        };
-        match usize::try_from(count) {
-            Ok(count) => {
-                entries.truncate(count);
-                Ok(entries.into_iter().map(GidEntry::new).collect())
-            }
-            Err(_) if count == -(libc::EOPNOTSUPP as isize) => {
-                sysfs::gid_table(&self.name(), ports).map_err(|source| QueryGidTableError::Sysfs { source })
-            }
-            Err(_) => {
-                let errno = i32::try_from(count.saturating_neg()).unwrap_or(libc::EIO);
-                Err(QueryGidTableError::Ibverbs { source: super::os_error(errno) })
-            }
-        }
-    }
-
-    /// A protection domain (`ibv_alloc_pd`).
-    ///
-    /// # Errors
-    ///
-    /// The device has no more of them.
-    ///
-    /// # References
-    ///
-    /// `man ibv_alloc_pd`
-    pub fn alloc_pd(&self) -> Result<ProtectionDomain, AllocateProtectionDomainError> {
-        ProtectionDomain::allocate(self)
-    }
-
-    /// Begins to describe a completion queue.
-    pub fn create_cq_builder(&self) -> CompletionQueueBuilder {
-        CompletionQueueBuilder::new(self)
-    }
-}
-
-/// # Safety
-///
-/// `context` is an open context of `provider`.
-unsafe fn query_device(context: NonNull<ibv_context>, provider: Provider) -> io::Result<DeviceAttr> {
-    let mut attr = ibv_device_attr_ex::default();
-    // SAFETY: the caller gives an open context; no input is given and `attr` is a valid place.
-    let result = unsafe {
-        verbs::ibv_query_device_ex(provider.verbs(), context.as_ptr(), core::ptr::null(), &raw mut attr)
-    };
-    check(result)?;
-    Ok(DeviceAttr::new(attr))
 }
 
 impl fmt::Debug for DeviceContext {
@@ -397,56 +190,20 @@ impl Drop for Inner {
     }
 }
 
-/// A device did not say what it can do.
-#[derive(Debug, thiserror::Error)]
-#[error("ibv_query_device failed: {source}")]
-pub struct QueryDeviceError {
-    /// What the library said.
-    pub source: io::Error,
+/// The name of a device.
+///
+/// # Safety
+///
+/// `device` is a device of `provider` that has not been freed.
+pub(crate) unsafe fn device_name(provider: Provider, device: NonNull<ibv_device>) -> String {
+    // SAFETY: the caller says that the device lives; the name is a C string inside of it.
+    unsafe {
+        let name = (provider.verbs().ibv_get_device_name)(device.as_ptr());
+        if name.is_null() { String::new() } else { CStr::from_ptr(name).to_string_lossy().into_owned() }
+    }
 }
 
-/// A port did not say what state it is in.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot query port {port_num}: {source} (ports are numbered from 1)")]
-pub struct QueryPortError {
-    /// The port that was asked for.
-    pub port_num: u8,
-    /// What the library said.
-    pub source: io::Error,
-}
-
-/// A GID could not be read.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot read GID index {gid_index} of port {port_num}: {source}")]
-pub struct QueryGidError {
-    /// The port that was asked for.
-    pub port_num: u8,
-    /// The index that was asked for.
-    pub gid_index: u32,
-    /// What the library said.
-    pub source: io::Error,
-}
-
-/// The GID table could not be read.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum QueryGidTableError {
-    /// The number of ports is not known.
-    #[error(transparent)]
-    Device(#[from] QueryDeviceError),
-    /// The length of a port's table is not known.
-    #[error(transparent)]
-    Port(#[from] QueryPortError),
-    /// `ibv_query_gid_table` failed.
-    #[error("ibv_query_gid_table failed: {source}")]
-    Ibverbs {
-        /// What the library said.
-        source: io::Error,
-    },
-    /// The library cannot read the table, and sysfs could not be read either.
-    #[error("cannot read the GID table in sysfs: {source}")]
-    Sysfs {
-        /// What the system said.
-        source: io::Error,
-    },
+/// Whether a device of this name is a software one.
+pub(crate) fn is_soft(name: &str) -> bool {
+    name.starts_with("soft")
 }

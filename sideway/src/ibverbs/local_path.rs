@@ -3,8 +3,7 @@
 use std::net::Ipv4Addr;
 
 use super::address::{Gid, GidEntry, GidType};
-use super::device::is_soft;
-use super::device_context::{DeviceContext, QueryGidError, QueryGidTableError, QueryPortError};
+use super::device_context::{DeviceContext, QueryGidError, QueryGidTableError, QueryPortError, is_soft};
 use super::port::{LinkLayer, Mtu, PortAttr, PortState};
 
 /// The local port and the address that it is used under.

@@ -20,9 +20,41 @@ use std::fmt;
 use std::io;
 
 use rdma_mummy_sys::types::{ibv_port_attr, ibv_port_cap_flags as C, ibv_port_cap_flags2 as C2};
+use rdma_mummy_sys::verbs;
 
 use super::device_context::DeviceContext;
 use super::{Unsupported, check};
+
+impl DeviceContext {
+    /// The state of a port (`ibv_query_port`). Ports are numbered from 1.
+    ///
+    /// # Errors
+    ///
+    /// There is no such port, or the device does not answer.
+    ///
+    /// # References
+    ///
+    /// `man ibv_query_port`
+    pub fn query_port(&self, port_num: u8) -> Result<PortAttr, QueryPortError> {
+        let mut attr = ibv_port_attr::default();
+        // SAFETY: the context is open and `attr` is a valid place.
+        let result = unsafe {
+            verbs::ibv_query_port(self.provider().verbs(), self.as_raw().as_ptr(), port_num, &raw mut attr)
+        };
+        check(result).map_err(|source| QueryPortError { port_num, source })?;
+        Ok(PortAttr::new(attr))
+    }
+}
+
+/// A port did not say what state it is in.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot query port {port_num}: {source} (ports are numbered from 1)")]
+pub struct QueryPortError {
+    /// The port that was asked for.
+    pub port_num: u8,
+    /// What the library said.
+    pub source: io::Error,
+}
 
 /// The attributes of a port (`ibv_port_attr`).
 #[derive(Clone, Copy)]

@@ -45,6 +45,21 @@ unsafe impl Send for Inner {}
 // SAFETY: as above.
 unsafe impl Sync for Inner {}
 
+impl DeviceContext {
+    /// A protection domain (`ibv_alloc_pd`).
+    ///
+    /// # Errors
+    ///
+    /// The device has no more of them.
+    ///
+    /// # References
+    ///
+    /// `man ibv_alloc_pd`
+    pub fn alloc_pd(&self) -> Result<ProtectionDomain, AllocateProtectionDomainError> {
+        ProtectionDomain::allocate(self)
+    }
+}
+
 impl ProtectionDomain {
     pub(crate) fn allocate(context: &DeviceContext) -> Result<Self, AllocateProtectionDomainError> {
         // SAFETY: the context is open.

@@ -58,6 +58,13 @@ impl WorkCompletionFields {
         .union(Self::DlidPathBits);
 }
 
+impl DeviceContext {
+    /// Begins to describe a completion queue.
+    pub fn create_cq_builder(&self) -> CompletionQueueBuilder {
+        CompletionQueueBuilder::new(self)
+    }
+}
+
 /// Describes a completion queue. The same description makes any number of them.
 #[derive(Clone, Debug)]
 pub struct CompletionQueueBuilder {

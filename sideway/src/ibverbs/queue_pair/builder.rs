@@ -22,7 +22,6 @@ use crate::ibverbs::Unsupported;
 use crate::ibverbs::completion::{self, CompletionQueue};
 use crate::ibverbs::device_attr::DeviceCapabilityFlags;
 use crate::ibverbs::device_context::DeviceContext;
-use crate::ibverbs::left_out::{RAW_PACKET, SEGMENTATION_OFFLOAD};
 use crate::ibverbs::protection_domain::ProtectionDomain;
 use crate::ibverbs::srq::{SharedReceiveQueue, SrqInner};
 
@@ -414,8 +413,8 @@ impl QueuePairBuilder {
     /// What the pair is made of, which must be of the domain's context: a library takes it for its own without looking.
     fn uses(&self) -> Result<Uses, CreateQueuePairError> {
         for (asked, what) in [
-            (self.qp_type == QueuePairType::RawPacket, RAW_PACKET),
-            (self.max_tso_header > 0, SEGMENTATION_OFFLOAD),
+            (self.qp_type == QueuePairType::RawPacket, "raw packet queue pairs in this crate"),
+            (self.max_tso_header > 0, "segmentation offload in this crate"),
         ] {
             if asked {
                 return Err(Unsupported::new(self.pd.context(), "ibv_create_qp_ex", what).into());

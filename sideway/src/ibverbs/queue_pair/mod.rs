@@ -59,12 +59,14 @@ pub use post_error::PostSendError;
 pub(crate) use receive::{NoRoom, ReceiveList};
 pub use receive::{PostRecvError, PostRecvGuard, PreparedReceiveList, ReceiveQueue, RecvWorkRequestHandle};
 pub use slices::{AttachPoolError, PooledPostRecvGuard, PooledPostSendGuard, PooledRecvWorkRequestHandle};
-pub use state::{QueuePairState, QueuePairType};
+pub use state::QueuePairState;
 pub use table::QueuePairTable;
 pub use target::{CreateXrcTargetError, OpenXrcTargetError, XrcTarget};
 #[cfg(feature = "mlx5")]
 pub(crate) use work_request::{Bare, Request};
 pub use work_request::{WorkRequestFlags, WorkRequestOperationType};
+
+pub use super::types::QueuePairType;
 
 /// What every flavour of a queue pair can do.
 ///

@@ -1,0 +1,146 @@
+//! Reading the GID tables of ports.
+
+use std::io;
+
+use rdma_mummy_sys::types::{ibv_gid, ibv_gid_entry};
+use rdma_mummy_sys::verbs;
+
+use super::address::{Gid, GidEntry};
+use super::device_attr::QueryDeviceError;
+use super::device_context::DeviceContext;
+use super::port::QueryPortError;
+use super::{check, sysfs};
+
+impl DeviceContext {
+    /// One entry of a port's GID table, without its type (`ibv_query_gid`).
+    ///
+    /// # Errors
+    ///
+    /// There is no such port or index.
+    ///
+    /// # References
+    ///
+    /// `man ibv_query_gid`
+    pub fn query_gid(&self, port_num: u8, gid_index: u32) -> Result<Gid, QueryGidError> {
+        let error = |source| QueryGidError { port_num, gid_index, source };
+        let index =
+            i32::try_from(gid_index).map_err(|_| error(io::Error::from_raw_os_error(libc::EINVAL)))?;
+        let mut gid = ibv_gid::default();
+        // SAFETY: the context is open and `gid` is a valid place.
+        let result = unsafe {
+            (self.provider().verbs().ibv_query_gid)(self.as_raw().as_ptr(), port_num, index, &raw mut gid)
+        };
+        check(result).map_err(error)?;
+        Ok(Gid::from(gid))
+    }
+
+    /// One entry of a port's GID table, with type and network device (`ibv_query_gid_ex`, or sysfs where
+    /// the library does not have it).
+    ///
+    /// # Errors
+    ///
+    /// There is no such port, or no entry at this index.
+    ///
+    /// # References
+    ///
+    /// `man ibv_query_gid_ex`
+    pub fn query_gid_ex(&self, port_num: u8, gid_index: u32) -> Result<GidEntry, QueryGidError> {
+        let error = |source| QueryGidError { port_num, gid_index, source };
+        let mut entry = ibv_gid_entry::default();
+        // SAFETY: the context is open and `entry` is a valid place.
+        let result = unsafe {
+            verbs::ibv_query_gid_ex(
+                self.provider().verbs(),
+                self.as_raw().as_ptr(),
+                u32::from(port_num),
+                gid_index,
+                &raw mut entry,
+                0,
+            )
+        };
+        match result {
+            0 => Ok(GidEntry::new(entry)),
+            libc::EOPNOTSUPP => sysfs::gid_entry(&self.name(), port_num, gid_index).map_err(error),
+            errno => Err(error(super::os_error(errno))),
+        }
+    }
+
+    /// The GID tables of all ports, without their empty entries (`ibv_query_gid_table`, or sysfs where the
+    /// library does not have it).
+    ///
+    /// # Errors
+    ///
+    /// The tables cannot be read.
+    ///
+    /// # References
+    ///
+    /// `man ibv_query_gid_table`
+    pub fn query_gid_table(&self) -> Result<Vec<GidEntry>, QueryGidTableError> {
+        let ports = self.query_device()?.phys_port_cnt();
+        let mut room = 0;
+        for port in 1..=ports {
+            // No table is longer than its 16-bit indices reach; a device that says so is not believed.
+            room += usize::try_from(self.query_port(port)?.gid_tbl_len().clamp(0, 1 << 16)).unwrap_or(0);
+        }
+        let mut entries = vec![ibv_gid_entry::default(); room];
+        // SAFETY: the context is open and `entries` has room for as many entries as is said.
+        let count = unsafe {
+            verbs::ibv_query_gid_table(
+                self.provider().verbs(),
+                self.as_raw().as_ptr(),
+                entries.as_mut_ptr(),
+                entries.len(),
+                0,
+            )
+        };
+        match usize::try_from(count) {
+            Ok(count) => {
+                entries.truncate(count);
+                Ok(entries.into_iter().map(GidEntry::new).collect())
+            }
+            Err(_) if count == -(libc::EOPNOTSUPP as isize) => {
+                sysfs::gid_table(&self.name(), ports).map_err(|source| QueryGidTableError::Sysfs { source })
+            }
+            Err(_) => {
+                let errno = i32::try_from(count.saturating_neg()).unwrap_or(libc::EIO);
+                Err(QueryGidTableError::Ibverbs { source: super::os_error(errno) })
+            }
+        }
+    }
+}
+
+/// A GID could not be read.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot read GID index {gid_index} of port {port_num}: {source}")]
+pub struct QueryGidError {
+    /// The port that was asked for.
+    pub port_num: u8,
+    /// The index that was asked for.
+    pub gid_index: u32,
+    /// What the library said.
+    pub source: io::Error,
+}
+
+/// The GID table could not be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum QueryGidTableError {
+    /// The number of ports is not known.
+    #[error(transparent)]
+    Device(#[from] QueryDeviceError),
+    /// The length of a port's table is not known.
+    #[error(transparent)]
+    Port(#[from] QueryPortError),
+    /// `ibv_query_gid_table` failed.
+    #[error("ibv_query_gid_table failed: {source}")]
+    Ibverbs {
+        /// What the library said.
+        source: io::Error,
+    },
+    /// The library cannot read the table, and sysfs could not be read either.
+    #[error("cannot read the GID table in sysfs: {source}")]
+    Sysfs {
+        /// What the system said.
+        source: io::Error,
+    },
+}
