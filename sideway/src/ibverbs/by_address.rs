@@ -33,10 +33,10 @@ impl DeviceList {
     ///
     /// No port has the address, or none of those that have it is active. The error says which interface has the address, and on
     /// which there are devices: the usual reason is an address on a bridge or a bond above the device's own interface.
-    pub fn open_by_address(&self, local: SocketAddr) -> Result<(DeviceContext, LocalPath), FindAddressError> {
+    pub fn open_by_address(&self, local: SocketAddr) -> Result<(DeviceContext, LocalPath), ChoosePathError> {
         let wanted = Wanted::of(local)?;
         if self.is_empty() {
-            return Err(FindAddressError::NoDevice(FindDeviceError::NoDevice));
+            return Err(ChoosePathError::NoDevice(FindDeviceError::NoDevice));
         }
         let (mut best, mut seen): (Option<Found>, _) = (None, Vec::new());
         for device in self.iter() {
@@ -56,7 +56,7 @@ impl DeviceList {
         }
         match best {
             Some(found) => found.settle(&wanted),
-            None => Err(FindAddressError::NoGid {
+            None => Err(ChoosePathError::NoGidOfAddress {
                 address: wanted.ip,
                 interface: wanted.interface.map(|interface| interface.name),
                 seen,
@@ -82,10 +82,10 @@ struct Interface {
 }
 
 impl Wanted {
-    fn of(local: SocketAddr) -> Result<Self, FindAddressError> {
+    fn of(local: SocketAddr) -> Result<Self, ChoosePathError> {
         let ip = local.ip().to_canonical();
         if ip.is_unspecified() || ip.is_multicast() {
-            return Err(FindAddressError::NoAddress { address: ip });
+            return Err(ChoosePathError::NoInterfaceAddress { address: ip });
         }
         let (gid, scope) = match (ip, local) {
             (IpAddr::V4(ip), _) => (Gid::from(ip.to_ipv6_mapped()), 0),
@@ -176,11 +176,11 @@ impl Found {
         (self.port.port_state() == PortState::Active, self.entry.gid_type() == GidType::RoceV2)
     }
 
-    fn settle(self, wanted: &Wanted) -> Result<(DeviceContext, LocalPath), FindAddressError> {
+    fn settle(self, wanted: &Wanted) -> Result<(DeviceContext, LocalPath), ChoosePathError> {
         let Self { context, port_num, port, entry } = self;
         if port.port_state() != PortState::Active {
             let (device, state) = (context.name(), port.port_state());
-            return Err(ChoosePathError::PortNotActive { device, port_num, state }.into());
+            return Err(ChoosePathError::PortNotActive { device, port_num, state });
         }
         let path = if port.link_layer() == LinkLayer::InfiniBand {
             // Within the subnet the LID is enough; a port that wants a global header is given GID 0, as everywhere.
@@ -190,39 +190,6 @@ impl Found {
         };
         Ok((context, path))
     }
-}
-
-/// No device has the address.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum FindAddressError {
-    /// An address of no interface.
-    #[error("{address} is no address of one interface: give that of a connected socket, or of the interface")]
-    NoAddress {
-        /// What was asked for.
-        address: IpAddr,
-    },
-    /// There is no device at all.
-    #[error(transparent)]
-    NoDevice(FindDeviceError),
-    /// None of the devices has it.
-    #[error(
-        "no RDMA port has a GID for {address}, {}; {}: give the address to the device's own interface (not to a bridge or \
-         bond above it), or name the device",
-        .interface.as_ref().map_or("which no interface of this host has".into(), |name| format!("an address of {name}")),
-        .seen.join(", ")
-    )]
-    NoGid {
-        /// What was asked for.
-        address: IpAddr,
-        /// The interface that has it.
-        interface: Option<String>,
-        /// What devices there are, in words.
-        seen: Vec<String>,
-    },
-    /// The port that has it is not fit for use.
-    #[error(transparent)]
-    Path(#[from] ChoosePathError),
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@ use rdma_mummy_sys::{MissingSymbol, verbs};
 use super::device_context::DeviceContext;
 use super::queue_pair::QueuePairControl;
 use super::{Unsupported, check};
+use crate::error::Error;
 
 const WHAT: &str = "completion counters";
 
@@ -97,8 +98,8 @@ macro_rules! call {
     }};
 }
 
-fn outcome(context: &DeviceContext, verb: &'static str, result: i32) -> Result<(), CompletionCounterError> {
-    check(result).map_err(|source| CompletionCounterError::new(context, verb, source))
+fn outcome(context: &DeviceContext, verb: &'static str, result: i32) -> Result<(), Error> {
+    check(result).map_err(|source| Error::of_device(context, verb, WHAT, source))
 }
 
 impl DeviceContext {
@@ -107,9 +108,7 @@ impl DeviceContext {
     /// # Errors
     ///
     /// It has none ([`Unsupported`]), or does not answer.
-    pub fn query_completion_counter_caps(
-        &self,
-    ) -> Result<CompletionCounterCapabilities, CompletionCounterError> {
+    pub fn query_completion_counter_caps(&self) -> Result<CompletionCounterCapabilities, Error> {
         let mut caps = ibv_comp_cntr_caps::default();
         // SAFETY: the context is open and `caps` is a valid place.
         let result = unsafe {
@@ -129,10 +128,7 @@ impl DeviceContext {
     /// # Errors
     ///
     /// The device has none ([`Unsupported`]), not of this type, or no more of them.
-    pub fn create_completion_counter(
-        &self,
-        of: CompletionCounterType,
-    ) -> Result<CompletionCounter, CompletionCounterError> {
+    pub fn create_completion_counter(&self, of: CompletionCounterType) -> Result<CompletionCounter, Error> {
         const VERB: &str = "ibv_create_comp_cntr";
         let missing = |symbol: MissingSymbol| Unsupported::missing(self, WHAT, symbol);
         let create = self.provider().verbs().ibv_create_comp_cntr().map_err(missing)?;
@@ -142,7 +138,7 @@ impl DeviceContext {
         let counter = unsafe { create(self.as_raw().as_ptr(), &raw mut attr) };
         match NonNull::new(counter) {
             Some(counter) => Ok(CompletionCounter(Arc::new(Inner { counter, context: self.clone() }))),
-            None => Err(CompletionCounterError::new(self, VERB, io::Error::last_os_error())),
+            None => Err(Error::of_device(self, VERB, WHAT, io::Error::last_os_error())),
         }
     }
 }
@@ -153,7 +149,7 @@ impl CompletionCounter {
     /// # Errors
     ///
     /// The device does not answer.
-    pub fn read(&self) -> Result<u64, CompletionCounterError> {
+    pub fn read(&self) -> Result<u64, Error> {
         let mut value = 0;
         call!(self, ibv_read_comp_cntr, &raw mut value)?;
         Ok(value)
@@ -164,7 +160,7 @@ impl CompletionCounter {
     /// # Errors
     ///
     /// The device does not answer.
-    pub fn read_errors(&self) -> Result<u64, CompletionCounterError> {
+    pub fn read_errors(&self) -> Result<u64, Error> {
         let mut value = 0;
         call!(self, ibv_read_err_comp_cntr, &raw mut value)?;
         Ok(value)
@@ -175,7 +171,7 @@ impl CompletionCounter {
     /// # Errors
     ///
     /// The device does not hold such a number.
-    pub fn set(&self, value: u64) -> Result<(), CompletionCounterError> {
+    pub fn set(&self, value: u64) -> Result<(), Error> {
         call!(self, ibv_set_comp_cntr, value)
     }
 
@@ -184,7 +180,7 @@ impl CompletionCounter {
     /// # Errors
     ///
     /// The device does not hold such a number.
-    pub fn set_errors(&self, value: u64) -> Result<(), CompletionCounterError> {
+    pub fn set_errors(&self, value: u64) -> Result<(), Error> {
         call!(self, ibv_set_err_comp_cntr, value)
     }
 
@@ -193,7 +189,7 @@ impl CompletionCounter {
     /// # Errors
     ///
     /// The device does not hold such a number.
-    pub fn increment(&self, amount: u64) -> Result<(), CompletionCounterError> {
+    pub fn increment(&self, amount: u64) -> Result<(), Error> {
         call!(self, ibv_inc_comp_cntr, amount)
     }
 
@@ -202,7 +198,7 @@ impl CompletionCounter {
     /// # Errors
     ///
     /// The device does not hold such a number.
-    pub fn increment_errors(&self, amount: u64) -> Result<(), CompletionCounterError> {
+    pub fn increment_errors(&self, amount: u64) -> Result<(), Error> {
         call!(self, ibv_inc_err_comp_cntr, amount)
     }
 
@@ -216,11 +212,14 @@ impl CompletionCounter {
         &self,
         queue_pair: &QueuePairControl,
         operations: CompletionCounterOperations,
-    ) -> Result<(), CompletionCounterError> {
+    ) -> Result<(), Error> {
         const VERB: &str = "ibv_qp_attach_comp_cntr";
         let context = self.context();
         if queue_pair.context() != context {
-            return Err(CompletionCounterError::OtherContext);
+            return Err(Error::other_context(
+                VERB,
+                "the queue pair is of another context than the completion counter",
+            ));
         }
         let missing = |symbol: MissingSymbol| Unsupported::missing(context, WHAT, symbol);
         let attach = context.provider().verbs().ibv_qp_attach_comp_cntr().map_err(missing)?;
@@ -272,35 +271,5 @@ impl Drop for Inner {
             // The counter is still there, so what it depends on has to stay.
             std::mem::forget(self.context.clone());
         }
-    }
-}
-
-/// A completion counter could not be made, attached, set or read.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum CompletionCounterError {
-    /// There are no completion counters.
-    #[error(transparent)]
-    Unsupported(#[from] Unsupported),
-    /// The queue pair is not of the counter's context.
-    #[error("the queue pair is of another context than the completion counter")]
-    OtherContext,
-    /// The function failed.
-    #[error("{verb} failed: {source}")]
-    Ibverbs {
-        /// The function.
-        verb: &'static str,
-        /// What the library said.
-        source: io::Error,
-    },
-}
-
-impl CompletionCounterError {
-    #[cold]
-    fn new(context: &DeviceContext, verb: &'static str, source: io::Error) -> Self {
-        if Unsupported::is_meant_by(&source) {
-            return Unsupported::new(context, verb, WHAT).into();
-        }
-        Self::Ibverbs { verb, source }
     }
 }

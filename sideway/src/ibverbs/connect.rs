@@ -49,7 +49,6 @@ use super::queue_pair::{
     ModifyQueuePairError, QueuePair, QueuePairAttribute, QueuePairState, QueuePairType, XrcTarget,
 };
 
-pub use super::by_address::FindAddressError;
 pub use super::local_path::{ChoosePathError, LocalPath};
 
 /// What one side tells the other. The Q_Key, which a datagram pair needs beside it, is the program's to agree on.

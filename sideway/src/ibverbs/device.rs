@@ -28,7 +28,8 @@ use rdma_mummy_sys::{Provider, verbs};
 
 use super::device_context::{DeviceContext, device_name};
 pub use super::types::{Guid, TransportType};
-use crate::provider::{ProviderError, default_provider};
+use crate::error::{Error, ErrorKind};
+use crate::provider::default_provider;
 
 /// The RDMA devices of a provider (`ibv_get_device_list`; `ibv_free_device_list` when it is dropped).
 #[derive(Debug)]
@@ -46,27 +47,6 @@ unsafe impl Sync for DeviceList {}
 /// Another way out, where this build has it.
 const OR_SOFT: &str =
     if cfg!(feature = "soft") { ", or choose software devices by SIDEWAY_PROVIDER=soft" } else { "" };
-
-/// The devices could not be listed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum GetDeviceListError {
-    /// There is no library to ask.
-    #[error(transparent)]
-    Provider(#[from] ProviderError),
-    /// The kernel has no RDMA subsystem.
-    #[error("the kernel has no RDMA devices: load ib_uverbs and the driver of the NIC{OR_SOFT} ({source})")]
-    NoKernelSupport {
-        /// What libibverbs said.
-        source: io::Error,
-    },
-    /// `ibv_get_device_list` failed.
-    #[error("ibv_get_device_list failed: {source}")]
-    Ibverbs {
-        /// What libibverbs said.
-        source: io::Error,
-    },
-}
 
 /// A software device knows what is wrong with its configuration, for which an error number has no word.
 fn explained(provider: Provider, error: io::Error) -> io::Error {
@@ -109,14 +89,17 @@ impl fmt::Display for Known<'_> {
     }
 }
 
+const LIST: &str = "ibv_get_device_list";
+
 impl DeviceList {
     /// The devices of the [default provider](crate::default_provider).
     ///
     /// # Errors
     ///
     /// The library is missing, or it cannot list devices. That there is no device is not an error.
-    pub fn new() -> Result<Self, GetDeviceListError> {
-        Self::from_provider(default_provider()?)
+    pub fn new() -> Result<Self, Error> {
+        let provider = default_provider();
+        Self::from_provider(provider.map_err(|error| Error::caused(LIST, ErrorKind::Library, error))?)
     }
 
     /// The devices of `provider` (`ibv_get_device_list`).
@@ -128,7 +111,7 @@ impl DeviceList {
     /// # References
     ///
     /// `man ibv_get_device_list`
-    pub fn from_provider(provider: Provider) -> Result<Self, GetDeviceListError> {
+    pub fn from_provider(provider: Provider) -> Result<Self, Error> {
         let mut len = 0;
         // SAFETY: `len` is a valid place for the count.
         let devices = unsafe { verbs::ibv_get_device_list(provider.verbs(), &raw mut len) };
@@ -137,8 +120,11 @@ impl DeviceList {
             None => {
                 let source = io::Error::last_os_error();
                 Err(match source.raw_os_error() {
-                    Some(libc::ENOSYS) => GetDeviceListError::NoKernelSupport { source },
-                    _ => GetDeviceListError::Ibverbs { source: explained(provider, source) },
+                    Some(libc::ENOSYS) => Error::os(LIST, source)
+                        .of_kind(ErrorKind::NoDevice)
+                        .reason("the kernel has no RDMA devices")
+                        .remedy(format!("load ib_uverbs and the driver of the NIC{OR_SOFT}")),
+                    _ => Error::os(LIST, explained(provider, source)),
                 })
             }
         }
@@ -269,11 +255,14 @@ impl Device<'_> {
     /// # References
     ///
     /// `man ibv_open_device`
-    pub fn open(&self) -> Result<DeviceContext, OpenDeviceError> {
+    pub fn open(&self) -> Result<DeviceContext, Error> {
         // SAFETY: the device belongs to a list that lives.
         let context = unsafe { (self.provider.verbs().ibv_open_device)(self.device.as_ptr()) };
-        let context = NonNull::new(context)
-            .ok_or_else(|| OpenDeviceError { device: self.name(), source: io::Error::last_os_error() })?;
+        let context = NonNull::new(context).ok_or_else(|| {
+            let source = io::Error::last_os_error();
+            let remedy = about_rights(&source);
+            Error::os("ibv_open_device", source).of(format!("device {}", self.name())).remedy(remedy)
+        })?;
         // SAFETY: the context was opened just now with this provider, and nothing else owns it.
         Ok(unsafe { DeviceContext::from_raw(context, self.provider) })
     }
@@ -294,19 +283,9 @@ impl fmt::Debug for Device<'_> {
     }
 }
 
-/// A device could not be opened.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot open RDMA device {device}: {source}{}", about_rights(source))]
-pub struct OpenDeviceError {
-    /// The device's name.
-    pub device: String,
-    /// What libibverbs said.
-    pub source: io::Error,
-}
-
 fn about_rights(source: &io::Error) -> &'static str {
     match source.kind() {
-        io::ErrorKind::PermissionDenied => "; look at the rights of /dev/infiniband/uverbs*",
+        io::ErrorKind::PermissionDenied => "look at the rights of /dev/infiniband/uverbs*",
         _ => "",
     }
 }
@@ -330,3 +309,9 @@ c_enum! {
 }
 
 display_as_debug!(NodeType);
+
+/// The error of [`DeviceList::new`].
+pub type GetDeviceListError = Error;
+
+/// The error of [`Device::open`].
+pub type OpenDeviceError = Error;

@@ -18,7 +18,6 @@
 //! ```
 
 use std::fmt;
-use std::io;
 
 use rdma_mummy_sys::types::{
     IBV_DEVICE_CC_DMA_BOUNCE, IBV_DEVICE_PCI_WRITE_END_PADDING, IBV_DEVICE_RAW_SCATTER_FCS,
@@ -31,6 +30,7 @@ use rdma_mummy_sys::verbs;
 use super::check;
 use super::device_context::DeviceContext;
 use super::types::{Guid, QueuePairType};
+use crate::error::Error;
 
 impl DeviceContext {
     /// What the device can do (`ibv_query_device_ex`, or what an old library has instead).
@@ -42,24 +42,16 @@ impl DeviceContext {
     /// # References
     ///
     /// `man ibv_query_device_ex`
-    pub fn query_device(&self) -> Result<DeviceAttr, QueryDeviceError> {
+    pub fn query_device(&self) -> Result<DeviceAttr, Error> {
         let mut attr = ibv_device_attr_ex::default();
         // SAFETY: the context is open; no input is given and `attr` is a valid place.
         let result = unsafe {
             let (verbs, context) = (self.provider().verbs(), self.as_raw().as_ptr());
             verbs::ibv_query_device_ex(verbs, context, core::ptr::null(), &raw mut attr)
         };
-        check(result).map_err(|source| QueryDeviceError { source })?;
+        check(result).map_err(|source| Error::os("ibv_query_device", source))?;
         Ok(DeviceAttr { attr })
     }
-}
-
-/// A device did not say what it can do.
-#[derive(Debug, thiserror::Error)]
-#[error("ibv_query_device failed: {source}")]
-pub struct QueryDeviceError {
-    /// What the library said.
-    pub source: io::Error,
 }
 
 /// The attributes of a device (`ibv_device_attr_ex`).

@@ -30,11 +30,9 @@ use rdma_mummy_sys::Provider;
 use rdma_mummy_sys::types::{ibv_context, ibv_device};
 
 use super::check;
-pub use super::device_attr::QueryDeviceError;
-pub use super::gid_table::{QueryGidError, QueryGidTableError};
-pub use super::port::QueryPortError;
 use super::quirks::Quirks;
 use super::types::{Guid, TransportType};
+use crate::error::Error;
 
 /// An open device (`ibv_context`).
 ///
@@ -207,3 +205,15 @@ pub(crate) unsafe fn device_name(provider: Provider, device: NonNull<ibv_device>
 pub(crate) fn is_soft(name: &str) -> bool {
     name.starts_with("soft")
 }
+
+/// The error of [`DeviceContext::query_device`].
+pub type QueryDeviceError = Error;
+
+/// The error of [`DeviceContext::query_port`].
+pub type QueryPortError = Error;
+
+/// The error of [`DeviceContext::query_gid`] and [`DeviceContext::query_gid_ex`].
+pub type QueryGidError = Error;
+
+/// The error of [`DeviceContext::query_gid_table`].
+pub type QueryGidTableError = Error;

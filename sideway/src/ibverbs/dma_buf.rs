@@ -4,13 +4,13 @@
 //! memory stays as long as the descriptor, or what was made of it, is open.
 
 use std::ffi::c_int;
-use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 
 use super::Unsupported;
 use super::device_context::DeviceContext;
 use super::device_memory::DeviceMemory;
 use super::provider_buffer::ProviderBuffer;
+use crate::error::Error;
 
 impl DeviceMemory {
     /// A dma-buf of all of the memory (`ibv_dm_export_dmabuf_fd`).
@@ -22,7 +22,7 @@ impl DeviceMemory {
     /// # References
     ///
     /// `man ibv_dm_export_dmabuf_fd`
-    pub fn export_dmabuf_fd(&self) -> Result<OwnedFd, ExportDmaBufError> {
+    pub fn export_dmabuf_fd(&self) -> Result<OwnedFd, Error> {
         const WHAT: &str = "dma-bufs of device memory";
         let export = self.context().provider().verbs().ibv_dm_export_dmabuf_fd();
         let export = export.map_err(|symbol| Unsupported::missing(self.context(), WHAT, symbol))?;
@@ -43,7 +43,7 @@ impl ProviderBuffer {
     /// # References
     ///
     /// `man ibv_export_buf_dmabuf_fd`
-    pub fn export_dmabuf_fd(&self) -> Result<OwnedFd, ExportDmaBufError> {
+    pub fn export_dmabuf_fd(&self) -> Result<OwnedFd, Error> {
         const WHAT: &str = "dma-bufs of its provider's memory";
         let context = self.pd().context();
         let export = context.provider().verbs().ibv_export_buf_dmabuf_fd();
@@ -63,32 +63,11 @@ unsafe fn owned(
     fd: c_int,
     verb: &'static str,
     what: &'static str,
-) -> Result<OwnedFd, ExportDmaBufError> {
+) -> Result<OwnedFd, Error> {
     if fd >= 0 {
         // SAFETY: the caller's promise.
         return Ok(unsafe { OwnedFd::from_raw_fd(fd) });
     }
     let source = super::os_error(fd);
-    Err(if Unsupported::is_meant_by(&source) {
-        Unsupported::new(context, verb, what).into()
-    } else {
-        ExportDmaBufError::Ibverbs { verb, source }
-    })
-}
-
-/// Memory could not be exported.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ExportDmaBufError {
-    /// It never is.
-    #[error(transparent)]
-    Unsupported(#[from] Unsupported),
-    /// The function failed.
-    #[error("{verb} failed: {source}")]
-    Ibverbs {
-        /// The function.
-        verb: &'static str,
-        /// What the library said.
-        source: io::Error,
-    },
+    Err(Error::of_device(context, verb, what, source))
 }

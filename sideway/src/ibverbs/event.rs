@@ -39,6 +39,7 @@ use super::completion::CompletionQueueId;
 use super::device_context::DeviceContext;
 use super::readiness::{self, Deadline};
 use super::srq::SharedReceiveQueueId;
+use crate::error::Error;
 
 c_enum! {
     /// What happened (`ibv_event_type`). A type that this crate has never heard of is passed through.
@@ -218,14 +219,14 @@ impl DeviceContext {
     /// # Errors
     ///
     /// The library has no descriptor for them.
-    pub fn async_events(&self) -> Result<AsyncEvents, AsyncEventError> {
+    pub fn async_events(&self) -> Result<AsyncEvents, Error> {
         let events = AsyncEvents { context: self.clone() };
         // So that a wait can end by a timeout, and two that wait for one event do not both get stuck in a read.
         let made = match events.descriptor() {
             Some(fd) => readiness::set_nonblocking(fd, true),
             None => Err(io::Error::from_raw_os_error(libc::EBADF)),
         };
-        made.map_err(|source| AsyncEventError::Ibverbs { verb: "fcntl", source })?;
+        made.map_err(|source| Error::os("fcntl", source))?;
         Ok(events)
     }
 }
@@ -250,7 +251,7 @@ impl AsyncEvents {
     /// # References
     ///
     /// `man ibv_get_async_event`
-    pub fn try_next(&self) -> Result<Option<AsyncEvent>, AsyncEventError> {
+    pub fn try_next(&self) -> Result<Option<AsyncEvent>, Error> {
         let verbs = self.context.provider().verbs();
         loop {
             let mut raw = ibv_async_event::default();
@@ -270,9 +271,9 @@ impl AsyncEvents {
                 io::ErrorKind::WouldBlock => return Ok(None),
                 io::ErrorKind::Interrupted => {}
                 _ if readiness::is_device_gone(&source) => {
-                    return Err(AsyncEventError::DeviceGone { device: self.context.name(), source });
+                    return Err(Error::device_gone("ibv_get_async_event", &self.context, source));
                 }
-                _ => return Err(AsyncEventError::Ibverbs { verb: "ibv_get_async_event", source }),
+                _ => return Err(Error::os("ibv_get_async_event", source)),
             }
         }
     }
@@ -282,7 +283,7 @@ impl AsyncEvents {
     /// # Errors
     ///
     /// As [`try_next`](Self::try_next).
-    pub fn wait(&self) -> Result<AsyncEvent, AsyncEventError> {
+    pub fn wait(&self) -> Result<AsyncEvent, Error> {
         loop {
             // Without a deadline there is an event or an error.
             if let Some(event) = self.wait_until(Deadline::NEVER)? {
@@ -297,18 +298,18 @@ impl AsyncEvents {
     /// # Errors
     ///
     /// As [`try_next`](Self::try_next).
-    pub fn wait_timeout(&self, timeout: Duration) -> Result<Option<AsyncEvent>, AsyncEventError> {
+    pub fn wait_timeout(&self, timeout: Duration) -> Result<Option<AsyncEvent>, Error> {
         self.wait_until(Deadline::after(timeout))
     }
 
-    fn wait_until(&self, deadline: Deadline) -> Result<Option<AsyncEvent>, AsyncEventError> {
+    fn wait_until(&self, deadline: Deadline) -> Result<Option<AsyncEvent>, Error> {
         loop {
             // Before the sleep: a device that is gone has nothing more to announce.
             if let Some(event) = self.try_next()? {
                 return Ok(Some(event));
             }
             let ready = readiness::wait(&[self.as_fd()], deadline);
-            if !ready.map_err(|source| AsyncEventError::Ibverbs { verb: "poll", source })? {
+            if !ready.map_err(|source| Error::os("poll", source))? {
                 return Ok(None);
             }
         }
@@ -320,26 +321,4 @@ impl AsFd for AsyncEvents {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.descriptor().expect("`async_events` has seen that there is one, and it never changes")
     }
-}
-
-/// No asynchronous event could be taken.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum AsyncEventError {
-    /// The device has failed or was taken away, and [`DeviceFatal`](AsyncEventType::DeviceFatal) was its last event.
-    #[error("device {device} is gone: ibv_get_async_event failed: {source}")]
-    DeviceGone {
-        /// The device's name.
-        device: String,
-        /// What the library said.
-        source: io::Error,
-    },
-    /// The library, or the system, refused.
-    #[error("cannot wait for asynchronous events: {verb} failed: {source}")]
-    Ibverbs {
-        /// What was called.
-        verb: &'static str,
-        /// What it said.
-        source: io::Error,
-    },
 }

@@ -6,10 +6,9 @@ use rdma_mummy_sys::types::{ibv_gid, ibv_gid_entry};
 use rdma_mummy_sys::verbs;
 
 use super::address::{Gid, GidEntry};
-use super::device_attr::QueryDeviceError;
 use super::device_context::DeviceContext;
-use super::port::QueryPortError;
 use super::{check, sysfs};
+use crate::error::Error;
 
 impl DeviceContext {
     /// One entry of a port's GID table, without its type (`ibv_query_gid`).
@@ -21,8 +20,8 @@ impl DeviceContext {
     /// # References
     ///
     /// `man ibv_query_gid`
-    pub fn query_gid(&self, port_num: u8, gid_index: u32) -> Result<Gid, QueryGidError> {
-        let error = |source| QueryGidError { port_num, gid_index, source };
+    pub fn query_gid(&self, port_num: u8, gid_index: u32) -> Result<Gid, Error> {
+        let error = |source| no_gid("ibv_query_gid", port_num, gid_index, source);
         let index =
             i32::try_from(gid_index).map_err(|_| error(io::Error::from_raw_os_error(libc::EINVAL)))?;
         let mut gid = ibv_gid::default();
@@ -44,8 +43,8 @@ impl DeviceContext {
     /// # References
     ///
     /// `man ibv_query_gid_ex`
-    pub fn query_gid_ex(&self, port_num: u8, gid_index: u32) -> Result<GidEntry, QueryGidError> {
-        let error = |source| QueryGidError { port_num, gid_index, source };
+    pub fn query_gid_ex(&self, port_num: u8, gid_index: u32) -> Result<GidEntry, Error> {
+        let error = |source| no_gid("ibv_query_gid_ex", port_num, gid_index, source);
         let mut entry = ibv_gid_entry::default();
         // SAFETY: the context is open and `entry` is a valid place.
         let result = unsafe {
@@ -75,7 +74,8 @@ impl DeviceContext {
     /// # References
     ///
     /// `man ibv_query_gid_table`
-    pub fn query_gid_table(&self) -> Result<Vec<GidEntry>, QueryGidTableError> {
+    pub fn query_gid_table(&self) -> Result<Vec<GidEntry>, Error> {
+        const VERB: &str = "ibv_query_gid_table";
         let ports = self.query_device()?.phys_port_cnt();
         let mut room = 0;
         for port in 1..=ports {
@@ -98,49 +98,17 @@ impl DeviceContext {
                 entries.truncate(count);
                 Ok(entries.into_iter().map(GidEntry::new).collect())
             }
-            Err(_) if count == -(libc::EOPNOTSUPP as isize) => {
-                sysfs::gid_table(&self.name(), ports).map_err(|source| QueryGidTableError::Sysfs { source })
-            }
+            Err(_) if count == -(libc::EOPNOTSUPP as isize) => sysfs::gid_table(&self.name(), ports)
+                .map_err(|source| Error::os(VERB, source).reason("the GID table in sysfs cannot be read")),
             Err(_) => {
                 let errno = i32::try_from(count.saturating_neg()).unwrap_or(libc::EIO);
-                Err(QueryGidTableError::Ibverbs { source: super::os_error(errno) })
+                Err(Error::os(VERB, super::os_error(errno)))
             }
         }
     }
 }
 
-/// A GID could not be read.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot read GID index {gid_index} of port {port_num}: {source}")]
-pub struct QueryGidError {
-    /// The port that was asked for.
-    pub port_num: u8,
-    /// The index that was asked for.
-    pub gid_index: u32,
-    /// What the library said.
-    pub source: io::Error,
-}
-
-/// The GID table could not be read.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum QueryGidTableError {
-    /// The number of ports is not known.
-    #[error(transparent)]
-    Device(#[from] QueryDeviceError),
-    /// The length of a port's table is not known.
-    #[error(transparent)]
-    Port(#[from] QueryPortError),
-    /// `ibv_query_gid_table` failed.
-    #[error("ibv_query_gid_table failed: {source}")]
-    Ibverbs {
-        /// What the library said.
-        source: io::Error,
-    },
-    /// The library cannot read the table, and sysfs could not be read either.
-    #[error("cannot read the GID table in sysfs: {source}")]
-    Sysfs {
-        /// What the system said.
-        source: io::Error,
-    },
+#[cold]
+fn no_gid(verb: &'static str, port_num: u8, gid_index: u32, source: io::Error) -> Error {
+    Error::os(verb, source).with("port_num", port_num).with("gid_index", gid_index)
 }

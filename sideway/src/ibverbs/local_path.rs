@@ -1,10 +1,12 @@
 //! The local port, and the address that it is used under.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use super::address::{Gid, GidEntry, GidType};
-use super::device_context::{DeviceContext, QueryGidError, QueryGidTableError, QueryPortError, is_soft};
+use super::device::FindDeviceError;
+use super::device_context::{DeviceContext, is_soft};
 use super::port::{LinkLayer, Mtu, PortAttr, PortState};
+use crate::error::Error;
 
 /// The local port and the address that it is used under.
 #[derive(Clone, Debug)]
@@ -131,7 +133,7 @@ fn named_gid(
     match context.query_gid_ex(port_num, u32::from(index)) {
         Ok(entry) if !entry.gid().is_zero() => Ok(entry),
         Ok(_) => Err(ChoosePathError::EmptyGid { device: device.into(), port_num, index }),
-        Err(error) if error.source.raw_os_error() == Some(libc::ENODATA) => {
+        Err(error) if error.errno() == Some(libc::ENODATA) => {
             Err(ChoosePathError::EmptyGid { device: device.into(), port_num, index })
         }
         Err(error) => Err(error.into()),
@@ -186,7 +188,7 @@ pub enum ChoosePathError {
         /// How many ports there are.
         ports: u8,
         /// What the library said.
-        source: QueryPortError,
+        source: Error,
     },
     /// Nothing is plugged in, or nobody has configured the port.
     #[error("port {port_num} of {device} is {state}, not Active: {}", remedy(device, PORT_REMEDIES))]
@@ -230,12 +232,33 @@ pub enum ChoosePathError {
         /// The port.
         port_num: u8,
     },
-    /// The GID table could not be read.
+    /// The address is that of no single interface.
+    #[error("{address} is no address of one interface: give that of a connected socket, or of the interface")]
+    NoInterfaceAddress {
+        /// The address that was asked for.
+        address: IpAddr,
+    },
+    /// The list of devices is empty.
     #[error(transparent)]
-    Table(#[from] QueryGidTableError),
-    /// An entry of the GID table could not be read.
+    NoDevice(FindDeviceError),
+    /// None of the devices has the address.
+    #[error(
+        "no RDMA port has a GID for {address}, {}; {}: give the address to the device's own interface (not to a bridge or \
+         bond above it), or name the device",
+        .interface.as_ref().map_or("which no interface of this host has".into(), |name| format!("an address of {name}")),
+        .seen.join(", ")
+    )]
+    NoGidOfAddress {
+        /// The address that was asked for.
+        address: IpAddr,
+        /// The interface that has it.
+        interface: Option<String>,
+        /// The devices that were looked at, in words.
+        seen: Vec<String>,
+    },
+    /// A port, or its GID table, could not be read.
     #[error(transparent)]
-    Gid(#[from] QueryGidError),
+    Query(#[from] Error),
 }
 
 /// What helps a port that is not active: of hardware, of a software device.

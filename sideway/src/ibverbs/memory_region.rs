@@ -61,10 +61,10 @@ mod null;
 mod register;
 mod scoped;
 
-pub use advice::{AdviseMemoryRegionError, AdviseMemoryRegionFlags, MemoryRegionAdvice};
+pub use advice::{AdviseMemoryRegionFlags, MemoryRegionAdvice};
 pub use change::{MemoryRegionChange, ReregisterMemoryRegionError, UnusableMemoryRegion};
 pub use extended::MemoryRegionBuilder;
-pub use null::{AllocateNullMemoryRegionError, NullMemoryRegion};
+pub use null::NullMemoryRegion;
 pub(in crate::ibverbs) use register::Asked;
 pub use register::RegisterMemoryRegionError;
 
@@ -80,6 +80,7 @@ use super::device_memory::DeviceMemory;
 use super::dma_handle::DmaHandle;
 use super::protection_domain::ProtectionDomain;
 use super::provider_buffer::ProviderBuffer;
+use crate::error::{ConsumeError, Error};
 
 /// Memory that is registered with a device (`ibv_mr`).
 ///
@@ -214,7 +215,7 @@ impl MemoryRegion {
     ///
     /// The device did not let go of the memory. It stays registered, and the region comes back with the
     /// error: the memory must not be freed.
-    pub fn close(self) -> Result<(), DeregisterMemoryRegionError> {
+    pub fn close(self) -> Result<(), ConsumeError<Self>> {
         let region = ManuallyDrop::new(self);
         // SAFETY: the region lives, and is taken apart below only if this succeeded.
         let result = unsafe { region.deregister() };
@@ -227,9 +228,10 @@ impl MemoryRegion {
                 });
                 Ok(())
             }
-            Err(source) => {
-                Err(DeregisterMemoryRegionError { region: ManuallyDrop::into_inner(region), source })
-            }
+            Err(source) => Err(ConsumeError {
+                object: ManuallyDrop::into_inner(region),
+                error: Error::os("ibv_dereg_mr", source).remedy("the memory stays registered"),
+            }),
         }
     }
 
@@ -263,14 +265,4 @@ impl fmt::Debug for MemoryRegion {
             .field("rkey", &format_args!("{:#x}", self.rkey))
             .finish_non_exhaustive()
     }
-}
-
-/// Memory could not be deregistered.
-#[derive(Debug, thiserror::Error)]
-#[error("ibv_dereg_mr failed: {source}; the memory stays registered")]
-pub struct DeregisterMemoryRegionError {
-    /// The region, still registered.
-    pub region: MemoryRegion,
-    /// What the library said.
-    pub source: io::Error,
 }

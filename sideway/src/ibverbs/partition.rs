@@ -22,8 +22,9 @@
 use std::fmt;
 use std::io;
 
-use super::device_context::{DeviceContext, QueryPortError};
+use super::device_context::DeviceContext;
 use super::{Unsupported, os_error};
+use crate::error::Error;
 
 /// A partition key: fifteen bits that name a partition, and one that says how far its holder belongs to it.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -81,13 +82,15 @@ impl DeviceContext {
     /// # References
     ///
     /// `man ibv_query_pkey`
-    pub fn query_pkey(&self, port_num: u8, index: u16) -> Result<PartitionKey, QueryPkeyError> {
+    pub fn query_pkey(&self, port_num: u8, index: u16) -> Result<PartitionKey, Error> {
         let mut pkey = 0;
         let query = self.provider().verbs().ibv_query_pkey;
         // SAFETY: the context is open and `pkey` is a valid place.
         match unsafe { query(self.as_raw().as_ptr(), port_num, i32::from(index), &raw mut pkey) } {
             0 => Ok(PartitionKey(u16::from_be(pkey))),
-            error => Err(QueryPkeyError::Ibverbs { port_num, index, source: os_error(error) }),
+            error => Err(Error::os("ibv_query_pkey", os_error(error))
+                .with("port_num", port_num)
+                .with("index", index)),
         }
     }
 
@@ -96,7 +99,7 @@ impl DeviceContext {
     /// # Errors
     ///
     /// There is no such port, or it does not answer.
-    pub fn query_pkey_table(&self, port_num: u8) -> Result<Vec<PartitionKey>, QueryPkeyError> {
+    pub fn query_pkey_table(&self, port_num: u8) -> Result<Vec<PartitionKey>, Error> {
         let length = self.query_port(port_num)?.pkey_tbl_len();
         (0..length).map(|index| self.query_pkey(port_num, index)).collect()
     }
@@ -111,7 +114,7 @@ impl DeviceContext {
     /// # References
     ///
     /// `man ibv_get_pkey_index`
-    pub fn pkey_index(&self, port_num: u8, pkey: PartitionKey) -> Result<Option<u16>, QueryPkeyError> {
+    pub fn pkey_index(&self, port_num: u8, pkey: PartitionKey) -> Result<Option<u16>, Error> {
         // The function says -1 for a key that is not there, and for a port that is not there.
         let port = self.query_port(port_num)?;
         if let Ok(find) = self.provider().verbs().ibv_get_pkey_index() {
@@ -128,23 +131,4 @@ impl DeviceContext {
         }
         Ok(None)
     }
-}
-
-/// A partition key could not be read.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum QueryPkeyError {
-    /// The length of the port's table is not known.
-    #[error(transparent)]
-    Port(#[from] QueryPortError),
-    /// `ibv_query_pkey` failed.
-    #[error("cannot read partition key {index} of port {port_num}: {source}")]
-    Ibverbs {
-        /// The port that was asked for.
-        port_num: u8,
-        /// The index that was asked for.
-        index: u16,
-        /// What the library said.
-        source: io::Error,
-    },
 }

@@ -17,13 +17,13 @@
 //! ```
 
 use std::fmt;
-use std::io;
 
 use rdma_mummy_sys::types::{ibv_port_attr, ibv_port_cap_flags as C, ibv_port_cap_flags2 as C2};
 use rdma_mummy_sys::verbs;
 
 use super::device_context::DeviceContext;
 use super::{Unsupported, check};
+use crate::error::Error;
 
 impl DeviceContext {
     /// The state of a port (`ibv_query_port`). Ports are numbered from 1.
@@ -35,25 +35,17 @@ impl DeviceContext {
     /// # References
     ///
     /// `man ibv_query_port`
-    pub fn query_port(&self, port_num: u8) -> Result<PortAttr, QueryPortError> {
+    pub fn query_port(&self, port_num: u8) -> Result<PortAttr, Error> {
         let mut attr = ibv_port_attr::default();
         // SAFETY: the context is open and `attr` is a valid place.
         let result = unsafe {
             verbs::ibv_query_port(self.provider().verbs(), self.as_raw().as_ptr(), port_num, &raw mut attr)
         };
-        check(result).map_err(|source| QueryPortError { port_num, source })?;
+        check(result).map_err(|source| {
+            Error::os("ibv_query_port", source).with("port_num", port_num).remedy("ports are numbered from 1")
+        })?;
         Ok(PortAttr::new(attr))
     }
-}
-
-/// A port did not say what state it is in.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot query port {port_num}: {source} (ports are numbered from 1)")]
-pub struct QueryPortError {
-    /// The port that was asked for.
-    pub port_num: u8,
-    /// What the library said.
-    pub source: io::Error,
 }
 
 /// The attributes of a port (`ibv_port_attr`).
@@ -303,7 +295,7 @@ impl DeviceContext {
     /// # References
     ///
     /// `man ibv_query_port_speed`
-    pub fn query_port_speed(&self, port_num: u8) -> Result<EffectiveSpeed, QueryPortSpeedError> {
+    pub fn query_port_speed(&self, port_num: u8) -> Result<EffectiveSpeed, Error> {
         const WHAT: &str = "effective speed of a port";
         let query = self.provider().verbs().ibv_query_port_speed();
         let query = query.map_err(|symbol| Unsupported::missing(self, WHAT, symbol))?;
@@ -312,29 +304,11 @@ impl DeviceContext {
         let result = check(unsafe { query(self.as_raw().as_ptr(), u32::from(port_num), &raw mut speed) });
         match result {
             Ok(()) => Ok(EffectiveSpeed(speed)),
-            Err(source) if Unsupported::is_meant_by(&source) => {
-                Err(Unsupported::new(self, "ibv_query_port_speed", WHAT).into())
-            }
-            Err(source) => Err(QueryPortSpeedError::Ibverbs { port_num, source }),
+            Err(source) => Err(Error::of_device(self, "ibv_query_port_speed", WHAT, source)
+                .with("port_num", port_num)
+                .remedy("ports are numbered from 1")),
         }
     }
-}
-
-/// A port did not say how fast it is.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum QueryPortSpeedError {
-    /// Nobody can say.
-    #[error(transparent)]
-    Unsupported(#[from] Unsupported),
-    /// `ibv_query_port_speed` failed.
-    #[error("cannot query the speed of port {port_num}: {source} (ports are numbered from 1)")]
-    Ibverbs {
-        /// The port that was asked for.
-        port_num: u8,
-        /// What the library said.
-        source: io::Error,
-    },
 }
 
 c_enum! {

@@ -1,7 +1,6 @@
 //! Protection domains.
 
 use std::fmt;
-use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -13,6 +12,7 @@ use super::memory_region::RegisterMemoryRegionError;
 use super::queue_pair::QueuePairBuilder;
 use super::srq::SharedReceiveQueueBuilder;
 use super::thread_domain::ThreadDomain;
+use crate::error::Error;
 use crate::memory::{Buffer, RegisteredBuffer};
 
 /// A protection domain (`ibv_pd`): queue pairs reach only memory of their own domain.
@@ -55,17 +55,16 @@ impl DeviceContext {
     /// # References
     ///
     /// `man ibv_alloc_pd`
-    pub fn alloc_pd(&self) -> Result<ProtectionDomain, AllocateProtectionDomainError> {
+    pub fn alloc_pd(&self) -> Result<ProtectionDomain, Error> {
         ProtectionDomain::allocate(self)
     }
 }
 
 impl ProtectionDomain {
-    pub(crate) fn allocate(context: &DeviceContext) -> Result<Self, AllocateProtectionDomainError> {
+    pub(crate) fn allocate(context: &DeviceContext) -> Result<Self, Error> {
         // SAFETY: the context is open.
         let pd = unsafe { (context.provider().verbs().ibv_alloc_pd)(context.as_raw().as_ptr()) };
-        let pd = NonNull::new(pd)
-            .ok_or_else(|| AllocateProtectionDomainError { source: io::Error::last_os_error() })?;
+        let pd = NonNull::new(pd).ok_or_else(|| Error::last_os("ibv_alloc_pd"))?;
         Ok(Self(Arc::new(Inner { pd, context: context.clone(), kind: Kind::Allocated })))
     }
 
@@ -181,10 +180,5 @@ impl Drop for Inner {
     }
 }
 
-/// A protection domain could not be allocated.
-#[derive(Debug, thiserror::Error)]
-#[error("ibv_alloc_pd failed: {source}")]
-pub struct AllocateProtectionDomainError {
-    /// What the library said.
-    pub source: io::Error,
-}
+/// The error of [`DeviceContext::alloc_pd`].
+pub type AllocateProtectionDomainError = Error;

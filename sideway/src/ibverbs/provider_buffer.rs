@@ -30,6 +30,7 @@ use rdma_mummy_sys::types::ibv_buf;
 use super::memory_region::{Asked, MemoryKind, MemoryRegion, RegisterMemoryRegionError};
 use super::protection_domain::ProtectionDomain;
 use super::{AccessFlags, Unsupported};
+use crate::error::Error;
 
 const WHAT: &str = "memory of its provider's choice";
 
@@ -62,7 +63,7 @@ impl ProtectionDomain {
     /// # References
     ///
     /// `man ibv_alloc_buf`
-    pub fn alloc_buf(&self, len: usize) -> Result<ProviderBuffer, AllocateProviderBufferError> {
+    pub fn alloc_buf(&self, len: usize) -> Result<ProviderBuffer, Error> {
         let (context, lib) = (self.context(), self.context().provider().verbs());
         let alloc = lib.ibv_alloc_buf().map_err(|symbol| Unsupported::missing(context, WHAT, symbol))?;
         // Without this one it would stay for ever.
@@ -75,12 +76,8 @@ impl ProtectionDomain {
                 Ok(ProviderBuffer(Arc::new(Inner { buf, start, len, pd: self.clone() })))
             }
             _ => {
-                let source = io::Error::last_os_error();
-                Err(if Unsupported::is_meant_by(&source) {
-                    Unsupported::new(context, "ibv_alloc_buf", WHAT).into()
-                } else {
-                    AllocateProviderBufferError::Ibverbs { len, source }
-                })
+                Err(Error::of_device(context, "ibv_alloc_buf", WHAT, io::Error::last_os_error())
+                    .with("len", len))
             }
         }
     }
@@ -178,21 +175,4 @@ impl Drop for Inner {
             Err(error) => log::error!("{} bytes of the provider's memory stay: {error}", self.len),
         }
     }
-}
-
-/// The provider allocated no memory.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum AllocateProviderBufferError {
-    /// It never does.
-    #[error(transparent)]
-    Unsupported(#[from] Unsupported),
-    /// `ibv_alloc_buf` failed.
-    #[error("ibv_alloc_buf failed for {len} bytes: {source}")]
-    Ibverbs {
-        /// How many bytes were asked for.
-        len: usize,
-        /// What the library said.
-        source: io::Error,
-    },
 }

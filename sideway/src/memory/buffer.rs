@@ -2,7 +2,6 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::fmt;
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 
@@ -10,7 +9,8 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
-use super::node::{self, AllocateOnNodeError};
+use super::node;
+use crate::error::Error;
 use crate::ibverbs::device_context::DeviceContext;
 
 /// Where memory comes from.
@@ -43,18 +43,6 @@ impl BufferKind {
     }
 }
 
-/// There is no such memory.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot allocate {len} bytes of {}: {source}{}", Words(*kind), Advice { kind: *kind, len: *len })]
-pub struct AllocateBufferError {
-    /// How many bytes were asked for.
-    pub len: usize,
-    /// Of which kind.
-    pub kind: BufferKind,
-    /// What the system said.
-    pub source: io::Error,
-}
-
 struct Words(BufferKind);
 
 impl fmt::Display for Words {
@@ -81,7 +69,7 @@ impl fmt::Display for Advice {
         let (kib, pages) = (page_size / 1024, self.len.div_ceil(page_size.max(1)));
         write!(
             f,
-            "; {pages} free ones are needed: as root, write how many there are to be to \
+            "{pages} free ones are needed: as root, write how many there are to be to \
              /sys/kernel/mm/hugepages/hugepages-{kib}kB/nr_hugepages, or, where that is the default size, to \
              /proc/sys/vm/nr_hugepages"
         )
@@ -124,15 +112,11 @@ impl Buffer {
     /// # Errors
     ///
     /// There is not so much memory, `len` is 0, or, for shared memory, the limit of open files is reached.
-    pub fn new(kind: BufferKind, len: usize) -> Result<Self, AllocateBufferError> {
-        Self::make(
-            kind,
-            len,
-            match kind {
-                BufferKind::Private => private,
-                _ => mapped,
-            },
-        )
+    pub fn new(kind: BufferKind, len: usize) -> Result<Self, Error> {
+        match kind {
+            BufferKind::Private => Self::make(kind, len, "malloc", private),
+            _ => Self::make(kind, len, "mmap", mapped),
+        }
     }
 
     /// Allocates `len` bytes, at least one, in the memory of one NUMA node and no other, best the device's
@@ -145,18 +129,21 @@ impl Buffer {
     /// # References
     ///
     /// `man 2 mbind`
-    pub fn on_node(kind: BufferKind, len: usize, node: u32) -> Result<Self, AllocateOnNodeError> {
-        let buffer = Self::make(kind, len, mapped)?;
+    pub fn on_node(kind: BufferKind, len: usize, node: u32) -> Result<Self, Error> {
+        let buffer = Self::make(kind, len, "mmap", mapped)?;
         // SAFETY: whole pages from `start` on are the buffer's own mapping.
         unsafe { node::bind(buffer.start, buffer.mapped_len(), node) }
-            .map_err(|failure| AllocateOnNodeError::of(failure, node, len))?;
+            .map_err(|failure| node::error(failure, node, len))?;
         Ok(buffer)
     }
 
-    fn make(kind: BufferKind, len: usize, allocate: Allocate) -> Result<Self, AllocateBufferError> {
+    fn make(kind: BufferKind, len: usize, verb: &'static str, allocate: Allocate) -> Result<Self, Error> {
         match if len == 0 { Err(Errno::INVAL) } else { allocate(kind, len) } {
             Ok((start, backing)) => Ok(Self { start, len, backing }),
-            Err(errno) => Err(AllocateBufferError { len, kind, source: errno.into() }),
+            Err(errno) => Err(Error::os(verb, errno.into())
+                .of(Words(kind).to_string())
+                .with("len", len)
+                .remedy(Advice { kind, len }.to_string())),
         }
     }
 
@@ -395,7 +382,7 @@ mod tests {
         for kind in [BufferKind::Private, BufferKind::Shared] {
             let buffer = match Buffer::on_node(kind, 10_000, 0) {
                 // A kernel without nodes, or a container that allows no choice.
-                Err(AllocateOnNodeError::Bind { node: 0, len: 10_000, source }) => {
+                Err(Error::Bind { node: 0, len: 10_000, source }) => {
                     assert!(matches!(source.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)), "{source}");
                     continue;
                 }
@@ -415,19 +402,16 @@ mod tests {
     fn memory_of_a_node_that_is_not_there_is_an_error() {
         for node in [999, 1024, u32::MAX] {
             match Buffer::on_node(BufferKind::Shared, 4096, node).unwrap_err() {
-                error @ AllocateOnNodeError::NoSuchNode { .. } => {
+                error @ Error::NoSuchNode { .. } => {
                     assert!(error.to_string().contains(&format!("no NUMA node {node} ")), "{error}");
                 }
-                AllocateOnNodeError::Bind { source, .. } => {
+                Error::Bind { source, .. } => {
                     assert!(matches!(source.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)), "{source}");
                 }
                 error => panic!("{error}"),
             }
         }
         let error = Buffer::on_node(BufferKind::Private, 0, 0).unwrap_err();
-        assert!(
-            matches!(error, AllocateOnNodeError::Allocate(AllocateBufferError { len: 0, .. })),
-            "{error}"
-        );
+        assert!(matches!(error, Error::Allocate(Error { len: 0, .. })), "{error}");
     }
 }

@@ -18,6 +18,7 @@ use rdma_mummy_sys::types::{
 };
 
 use super::{BlockSize, DirectVerbs};
+use crate::error::{ConsumeError, Error};
 use crate::ibverbs::protection_domain::ProtectionDomain;
 use crate::ibverbs::{Unsupported, check};
 
@@ -122,10 +123,10 @@ impl DirectVerbs {
         key: &AesXtsKey,
         keytag: Option<[u8; 8]>,
         opaque: [u8; 8],
-    ) -> Result<DataEncryptionKey, DataEncryptionKeyError> {
+    ) -> Result<DataEncryptionKey, Error> {
         const VERB: &str = "mlx5dv_dek_create";
         if pd.context() != self.context() {
-            return Err(DataEncryptionKeyError::OtherContext);
+            return Err(Error::other_context(VERB, super::OTHER_DOMAIN));
         }
         let missing = |symbol| Unsupported::missing(self.context(), WHAT, symbol);
         let create = self.as_raw().mlx5dv_dek_create().map_err(missing)?;
@@ -155,10 +156,7 @@ impl DirectVerbs {
         forget(&mut attr.key);
         match NonNull::new(dek) {
             Some(dek) => Ok(DataEncryptionKey { dek, pd: pd.clone(), direct: self.clone() }),
-            None if Unsupported::is_meant_by(&source) => {
-                Err(Unsupported::new(self.context(), VERB, WHAT).into())
-            }
-            None => Err(DataEncryptionKeyError::Mlx5 { verb: VERB, source }),
+            None => Err(Error::of_device(self.context(), VERB, WHAT, source)),
         }
     }
 }
@@ -183,13 +181,13 @@ impl DataEncryptionKey {
     /// # References
     ///
     /// `man mlx5dv_dek_query`
-    pub fn query(&self) -> Result<(DataEncryptionKeyState, [u8; 8]), DataEncryptionKeyError> {
+    pub fn query(&self) -> Result<(DataEncryptionKeyState, [u8; 8]), Error> {
         let query = self.direct.as_raw().mlx5dv_dek_query();
         let query = query.map_err(|symbol| Unsupported::missing(self.pd.context(), WHAT, symbol))?;
         let mut attr = mlx5dv_dek_attr::default();
         // SAFETY: the key lives, and `attr` is a valid place.
         let result = check(unsafe { query(self.dek.as_ptr(), &raw mut attr) });
-        result.map_err(|source| DataEncryptionKeyError::Mlx5 { verb: "mlx5dv_dek_query", source })?;
+        result.map_err(|source| Error::os("mlx5dv_dek_query", source))?;
         Ok((DataEncryptionKeyState::from_raw(attr.state.0), attr.opaque.map(|byte| byte as u8)))
     }
 
@@ -212,7 +210,7 @@ impl DataEncryptionKey {
     /// # References
     ///
     /// `man mlx5dv_dek_destroy`
-    pub fn close(self) -> Result<(), DestroyDataEncryptionKeyError> {
+    pub fn close(self) -> Result<(), ConsumeError<Self>> {
         let mut key = ManuallyDrop::new(self);
         // SAFETY: the key lives, and is taken apart below only if this succeeded.
         match unsafe { key.destroy() } {
@@ -221,7 +219,10 @@ impl DataEncryptionKey {
                 drop(unsafe { (ptr::read(&raw const key.pd), ptr::read(&raw const key.direct)) });
                 Ok(())
             }
-            Err(source) => Err(DestroyDataEncryptionKeyError { key: ManuallyDrop::into_inner(key), source }),
+            Err(source) => Err(ConsumeError {
+                object: ManuallyDrop::into_inner(key),
+                error: Error::os("mlx5dv_dek_destroy", source).remedy("the key still exists"),
+            }),
         }
     }
 
@@ -303,34 +304,4 @@ impl Crypto<'_> {
             comp_mask: 0,
         }
     }
-}
-
-/// A data encryption key could not be made or queried.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum DataEncryptionKeyError {
-    /// The library is too old, or the device does not encrypt.
-    #[error(transparent)]
-    Unsupported(#[from] Unsupported),
-    /// The domain belongs to another open device.
-    #[error("the protection domain belongs to another context than the direct verbs")]
-    OtherContext,
-    /// The function failed.
-    #[error("{verb} failed: {source}")]
-    Mlx5 {
-        /// The C function.
-        verb: &'static str,
-        /// What the library said.
-        source: io::Error,
-    },
-}
-
-/// A data encryption key could not be destroyed.
-#[derive(Debug, thiserror::Error)]
-#[error("mlx5dv_dek_destroy failed: {source}; the key stays")]
-pub struct DestroyDataEncryptionKeyError {
-    /// The key.
-    pub key: DataEncryptionKey,
-    /// What the library said.
-    pub source: io::Error,
 }

@@ -15,7 +15,8 @@ use super::{
     BlockSizes, CqeFormats, CrcTypes, CryptoCapabilities, CryptoEngines, CryptoFlags, GuardTypes,
     SignatureCapabilities, SignatureTypes,
 };
-use crate::direct::DirectVerbsError;
+use crate::direct::no_library;
+use crate::error::Error;
 use crate::ibverbs::device::Device;
 use crate::ibverbs::device_context::DeviceContext;
 use crate::ibverbs::{Unsupported, check};
@@ -39,9 +40,9 @@ impl DirectVerbs {
     /// # References
     ///
     /// `man mlx5dv_is_supported`
-    pub fn of(context: &DeviceContext) -> Result<Self, DirectVerbsError> {
+    pub fn of(context: &DeviceContext) -> Result<Self, Error> {
         let lib = context.provider().mlx5dv();
-        let lib = lib.map_err(|error| DirectVerbsError::library(context.name(), "mlx5", error))?;
+        let lib = lib.map_err(|error| no_library(context.name(), "mlx5dv_is_supported", "mlx5", error))?;
         let is_supported = lib.mlx5dv_is_supported();
         let is_supported = is_supported.map_err(|symbol| Unsupported::missing(context, WHAT, symbol))?;
         // SAFETY: the context is open, so its device lives; the field is in every release's struct. The library works on the
@@ -63,11 +64,11 @@ impl DirectVerbs {
     /// # References
     ///
     /// `man mlx5dv_open_device`
-    pub fn open(device: &Device<'_>) -> Result<Self, DirectVerbsError> {
+    pub fn open(device: &Device<'_>) -> Result<Self, Error> {
         const VERB: &str = "mlx5dv_open_device";
         let ((raw, provider), name) = (device.parts(), device.name());
         let lib = provider.mlx5dv();
-        let lib = lib.map_err(|error| DirectVerbsError::library(name.clone(), "mlx5", error))?;
+        let lib = lib.map_err(|error| no_library(name.clone(), VERB, "mlx5", error))?;
         let missing = |symbol| Unsupported::missing_of(name.clone(), WHAT, symbol);
         let is_supported = lib.mlx5dv_is_supported().map_err(missing)?;
         let open = lib.mlx5dv_open_device().map_err(missing)?;
@@ -84,7 +85,7 @@ impl DirectVerbs {
             if Unsupported::is_meant_by(&source) {
                 return Err(Unsupported::of(name, VERB, "contexts for memory keys (DEVX)").into());
             }
-            return Err(DirectVerbsError::Failed { verb: VERB, device: name, source });
+            return Err(Error::os(VERB, source).of(format!("device {name}")));
         };
         // SAFETY: the context was opened just now with this provider, and nothing else owns it.
         let context = unsafe { DeviceContext::from_raw(context, provider) };
@@ -110,12 +111,14 @@ impl DirectVerbs {
     /// # References
     ///
     /// `man mlx5dv_query_device`
-    pub fn query_device(&self) -> Result<DeviceCapabilities, QueryDeviceError> {
+    pub fn query_device(&self) -> Result<DeviceCapabilities, Error> {
         let mut raw = mlx5dv_context { comp_mask: ASKED, ..Default::default() };
         // SAFETY: the context is open and mlx5's, and `raw` is a valid place; a library writes no field that it was not asked
         // for, but those that are as old as the struct.
         let result = unsafe { (self.lib.mlx5dv_query_device)(self.context.as_raw().as_ptr(), &raw mut raw) };
-        check(result).map_err(|source| QueryDeviceError { device: self.context.name(), source })?;
+        check(result).map_err(|source| {
+            Error::os("mlx5dv_query_device", source).of(format!("device {}", self.context.name()))
+        })?;
         Ok(DeviceCapabilities(raw))
     }
 }
@@ -299,16 +302,6 @@ impl DeviceCapabilities {
         };
         self.told(M::MLX5DV_CONTEXT_MASK_OOO_RECV_WRS, receives)
     }
-}
-
-/// A device did not say what it can do.
-#[derive(Debug, thiserror::Error)]
-#[error("mlx5dv_query_device failed for device {device}: {source}")]
-pub struct QueryDeviceError {
-    /// The device's name.
-    pub device: String,
-    /// What the library said.
-    pub source: io::Error,
 }
 
 const _: () = assert!(size_of::<mlx5dv_cqe_comp_res_format>() == size_of::<u32>());

@@ -12,7 +12,7 @@
 //! - The address handle of a request lives until its list is posted or aborted: `setup_dc_address` borrows it for as long as
 //!   the guard has its queue.
 
-use std::io::{self, IoSlice};
+use std::io::IoSlice;
 use std::mem::offset_of;
 use std::ptr::{self, NonNull};
 
@@ -24,12 +24,13 @@ use rdma_mummy_sys::{field, mlx5dv};
 
 use super::operations::{self, HasOwn, Operations, Own, Token};
 use super::queue_pair::{dc_operations, incomplete};
-use super::{CreateQueuePairError, DciStreams, DirectOperationFlags, DirectVerbs, QueuePairCreateFlags};
+use super::{DciStreams, DirectOperationFlags, DirectVerbs, QueuePairCreateFlags};
+use crate::error::Error;
 use crate::ibverbs::address_handle::AddressHandle;
 use crate::ibverbs::queue_pair::{
-    About, Bare, Borrows, Build, ExtendedPostSendGuard, ExtendedSendQueue, PostSendError, PostSendGuard,
-    QueuePair, QueuePairBuilder, QueuePairControl, QueuePairType, ReceiveQueue, Request, ScatterGatherEntry,
-    SendQueue, Step, WorkRequestFlags, WorkRequestHandle,
+    About, Bare, Borrows, Build, CreateQueuePairError, ExtendedPostSendGuard, ExtendedSendQueue,
+    PostSendError, PostSendGuard, QueuePair, QueuePairBuilder, QueuePairControl, QueuePairType, ReceiveQueue,
+    Request, ScatterGatherEntry, SendQueue, Step, WorkRequestFlags, WorkRequestHandle,
 };
 use crate::ibverbs::{Unsupported, check};
 
@@ -222,7 +223,7 @@ impl DcSendQueue {
     /// # References
     ///
     /// `man mlx5dv_dci_stream_id_reset`
-    pub fn reset_stream(&mut self, stream_id: u16) -> Result<(), ResetStreamError> {
+    pub fn reset_stream(&mut self, stream_id: u16) -> Result<(), Error> {
         const WHAT: &str = "streams of DC initiators";
         const VERB: &str = "mlx5dv_dci_stream_id_reset";
         self.queue.without_list();
@@ -235,31 +236,11 @@ impl DcSendQueue {
         // built: that would borrow the queue, and one that was leaked has been ended.
         let result = check(unsafe { reset(control.as_raw().as_ptr(), stream_id) });
         result.map_err(|source| {
-            if Unsupported::is_meant_by(&source) {
-                return Unsupported::new(context, VERB, WHAT).into();
-            }
-            ResetStreamError::Mlx5 { stream_id, qp_num: control.qp_number(), source }
+            Error::of_device(context, VERB, WHAT, source)
+                .with("stream_id", stream_id)
+                .of_queue_pair(control.qp_number())
         })
     }
-}
-
-/// A stream could not be reset.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ResetStreamError {
-    /// The library is too old, or the device has no streams.
-    #[error(transparent)]
-    Unsupported(#[from] Unsupported),
-    /// `mlx5dv_dci_stream_id_reset` failed.
-    #[error("mlx5dv_dci_stream_id_reset failed for stream {stream_id} of DC initiator {qp_num:#x}: {source}")]
-    Mlx5 {
-        /// The stream.
-        stream_id: u16,
-        /// The initiator's number.
-        qp_num: u32,
-        /// What the library said.
-        source: io::Error,
-    },
 }
 
 impl SendQueue for DcSendQueue {

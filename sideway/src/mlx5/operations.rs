@@ -18,9 +18,10 @@ use rdma_mummy_sys::types::{ibv_qp_ex, mlx5dv_qp_create_send_ops_flags as F, mlx
 use rdma_mummy_sys::{field, mlx5dv};
 
 use super::queue_pair::incomplete;
-use super::{CreateQueuePairError, DirectVerbs, InterleavedEntry, MKeyFlags};
+use super::{DirectVerbs, InterleavedEntry, MKeyFlags};
 use crate::ibverbs::Unsupported;
 use crate::ibverbs::device_context::DeviceContext;
+use crate::ibverbs::queue_pair::CreateQueuePairError;
 use crate::ibverbs::queue_pair::{
     ExtendedPostSendGuard, PostSendError, PostSendGuard, QueuePair, SendQueue, WorkRequestFlags,
     WorkRequestHandle,

@@ -9,15 +9,16 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use rdma_mummy_sys::types::{rdma_cm_event, rdma_cm_event_type, rdma_cm_id, rdma_event_channel};
-use rdma_mummy_sys::{LoadError, Provider, RdmaCm};
+use rdma_mummy_sys::{Provider, RdmaCm};
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::event::{Contents, Event};
-use super::identifier::{CreateIdentifierError, Identifier, IdentifierState, Inner, PortSpace};
+use super::identifier::{Identifier, IdentifierState, Inner, PortSpace};
 use super::multicast::Membership;
+use crate::error::{Error, ErrorKind};
 use crate::ibverbs::check;
 use crate::ibverbs::readiness::{self, Deadline};
-use crate::provider::{ProviderError, default_provider};
+use crate::provider::default_provider;
 
 /// An event channel (`rdma_event_channel`): the events of many identifiers.
 ///
@@ -80,17 +81,17 @@ impl ChannelInner {
         unsafe { BorrowedFd::borrow_raw((*self.channel.as_ptr()).fd) }
     }
 
-    fn check_open(&self) -> Result<(), GetEventError> {
-        if self.closed.load(Ordering::Acquire) { Err(GetEventError::Closed) } else { Ok(()) }
+    fn check_open(&self) -> Result<(), Error> {
+        if self.closed.load(Ordering::Acquire) { Err(closed()) } else { Ok(()) }
     }
 
     /// What wakes a sleeper when the channel is closed.
-    fn bell(&self) -> Result<BorrowedFd<'_>, GetEventError> {
+    fn bell(&self) -> Result<BorrowedFd<'_>, Error> {
         let bell = match self.bell.get() {
             Some(bell) => bell,
             None => {
                 let made = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-                    .map_err(|error| GetEventError::Rdmacm { call: "eventfd", source: error.into() })?;
+                    .map_err(|error| Error::os("eventfd", error.into()))?;
                 // Of two who make one at once, one's is closed again.
                 self.bell.get_or_init(|| made)
             }
@@ -238,8 +239,9 @@ impl EventChannel {
     /// # References
     ///
     /// `man rdma_create_event_channel`
-    pub fn new() -> Result<Self, CreateEventChannelError> {
-        Self::from_provider(default_provider()?)
+    pub fn new() -> Result<Self, Error> {
+        let provider = default_provider();
+        Self::from_provider(provider.map_err(|error| Error::caused(CREATE, ErrorKind::Library, error))?)
     }
 
     /// A channel of this provider.
@@ -247,12 +249,12 @@ impl EventChannel {
     /// # Errors
     ///
     /// As [`new`](Self::new).
-    pub fn from_provider(provider: Provider) -> Result<Self, CreateEventChannelError> {
-        let lib = provider.rdmacm().map_err(|error| CreateEventChannelError::Library(error.clone()))?;
+    pub fn from_provider(provider: Provider) -> Result<Self, Error> {
+        let lib =
+            provider.rdmacm().map_err(|error| Error::caused(CREATE, ErrorKind::Library, error.clone()))?;
         // SAFETY: there is no condition.
         let channel = unsafe { (lib.rdma_create_event_channel)() };
-        let channel = NonNull::new(channel)
-            .ok_or_else(|| CreateEventChannelError::Rdmacm { source: io::Error::last_os_error() })?;
+        let channel = NonNull::new(channel).ok_or_else(|| no_channel(io::Error::last_os_error()))?;
         let (library, closed, bell) = (Arc::default(), AtomicBool::new(false), OnceLock::new());
         let inner = Arc::new(ChannelInner { channel, provider, lib, library, closed, bell });
         // SAFETY: the channel lives, and has this field in every release.
@@ -262,7 +264,7 @@ impl EventChannel {
             Some(fd) => readiness::set_nonblocking(fd, true),
             None => Err(io::Error::from_raw_os_error(libc::EBADF)),
         };
-        made.map_err(|source| CreateEventChannelError::Rdmacm { source })?;
+        made.map_err(no_channel)?;
         Ok(Self(inner))
     }
 
@@ -275,7 +277,7 @@ impl EventChannel {
     /// # References
     ///
     /// `man rdma_create_id`
-    pub fn create_id(&self, port_space: PortSpace) -> Result<Identifier, CreateIdentifierError> {
+    pub fn create_id(&self, port_space: PortSpace) -> Result<Identifier, Error> {
         Identifier::create(&self.0, port_space)
     }
 
@@ -291,7 +293,7 @@ impl EventChannel {
     /// # References
     ///
     /// `man rdma_get_cm_event`
-    pub fn get_cm_event(&self) -> Result<Event, GetEventError> {
+    pub fn get_cm_event(&self) -> Result<Event, Error> {
         loop {
             // Without a deadline there is an event or an error.
             if let Some(event) = self.wait_until(Deadline::NEVER)? {
@@ -305,7 +307,7 @@ impl EventChannel {
     /// # Errors
     ///
     /// As [`get_cm_event`](Self::get_cm_event).
-    pub fn get_cm_event_timeout(&self, timeout: Duration) -> Result<Option<Event>, GetEventError> {
+    pub fn get_cm_event_timeout(&self, timeout: Duration) -> Result<Option<Event>, Error> {
         self.wait_until(Deadline::after(timeout))
     }
 
@@ -314,7 +316,7 @@ impl EventChannel {
     /// # Errors
     ///
     /// As [`get_cm_event`](Self::get_cm_event).
-    pub fn try_get_cm_event(&self) -> Result<Option<Event>, GetEventError> {
+    pub fn try_get_cm_event(&self) -> Result<Option<Event>, Error> {
         self.0.check_open()?;
         loop {
             let mut contents = Contents::none();
@@ -323,19 +325,19 @@ impl EventChannel {
                 Ok(None) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(source) => return Err(GetEventError::Rdmacm { call: "rdma_get_cm_event", source }),
+                Err(source) => return Err(Error::os("rdma_get_cm_event", source)),
             }
         }
     }
 
-    fn wait_until(&self, deadline: Deadline) -> Result<Option<Event>, GetEventError> {
+    fn wait_until(&self, deadline: Deadline) -> Result<Option<Event>, Error> {
         loop {
             if let Some(event) = self.try_get_cm_event()? {
                 return Ok(Some(event));
             }
             let bell = self.0.bell()?;
             let ready = readiness::wait(&[self.as_fd(), bell], deadline);
-            if !ready.map_err(|source| GetEventError::Rdmacm { call: "poll", source })? {
+            if !ready.map_err(|source| Error::os("poll", source))? {
                 return Ok(None);
             }
         }
@@ -379,40 +381,20 @@ impl fmt::Debug for EventChannel {
     }
 }
 
-/// An event channel could not be made.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum CreateEventChannelError {
-    /// There is no provider.
-    #[error(transparent)]
-    Provider(#[from] ProviderError),
-    /// The provider has no librdmacm.
-    #[error(transparent)]
-    Library(LoadError),
-    /// The library refused.
-    #[error(
-        "rdma_create_event_channel failed: {source}; it needs an RDMA device, the module rdma_ucm \
-         (`modprobe rdma_ucm`), permission for /dev/infiniband/rdma_cm, and a free descriptor (`ulimit -n`)"
-    )]
-    Rdmacm {
-        /// What the library said.
-        source: io::Error,
-    },
+const CREATE: &str = "rdma_create_event_channel";
+
+#[cold]
+fn no_channel(source: io::Error) -> Error {
+    Error::os(CREATE, source).remedy(
+        "it needs an RDMA device, the module rdma_ucm (`modprobe rdma_ucm`), permission for \
+         /dev/infiniband/rdma_cm, and a free descriptor (`ulimit -n`)",
+    )
 }
 
-/// No event could be taken.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum GetEventError {
-    /// The channel was [closed](EventChannel::close).
-    #[error("the event channel was closed")]
-    Closed,
-    /// The library, or the system, refused.
-    #[error("cannot get an event of the connection manager: {call} failed: {source}")]
-    Rdmacm {
-        /// What was called.
-        call: &'static str,
-        /// What it said.
-        source: io::Error,
-    },
+#[cold]
+fn closed() -> Error {
+    Error::not_called("rdma_get_cm_event", ErrorKind::Closed, "the event channel was closed")
 }
+
+/// The error of [`EventChannel::get_cm_event`].
+pub(super) type GetEventError = Error;

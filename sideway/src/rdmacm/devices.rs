@@ -6,11 +6,14 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use rdma_mummy_sys::types::ibv_context;
-use rdma_mummy_sys::{LoadError, Provider, RdmaCm};
+use rdma_mummy_sys::{Provider, RdmaCm};
 
-use super::identifier::{Identifier, NoDevice};
+use super::identifier::Identifier;
+use crate::error::{Error, ErrorKind};
 use crate::ibverbs::device_context::{DeviceContext, WeakDeviceContext};
-use crate::provider::{ProviderError, default_provider};
+use crate::provider::default_provider;
+
+const VERB: &str = "rdma_get_devices";
 
 /// The devices that librdmacm has open (`rdma_get_devices`), of the [default provider](default_provider). The list is freed
 /// (`rdma_free_devices`) when the last context of it has gone.
@@ -22,8 +25,9 @@ use crate::provider::{ProviderError, default_provider};
 /// # References
 ///
 /// `man rdma_get_devices`
-pub fn get_devices() -> Result<Vec<DeviceContext>, GetDevicesError> {
-    get_devices_of(default_provider()?)
+pub fn get_devices() -> Result<Vec<DeviceContext>, Error> {
+    let provider = default_provider();
+    get_devices_of(provider.map_err(|error| Error::caused(VERB, ErrorKind::Library, error))?)
 }
 
 /// The same, of this provider.
@@ -31,10 +35,10 @@ pub fn get_devices() -> Result<Vec<DeviceContext>, GetDevicesError> {
 /// # Errors
 ///
 /// As [`get_devices`].
-pub fn get_devices_of(provider: Provider) -> Result<Vec<DeviceContext>, GetDevicesError> {
-    let lib = provider.rdmacm().map_err(|error| GetDevicesError::Library(error.clone()))?;
+pub fn get_devices_of(provider: Provider) -> Result<Vec<DeviceContext>, Error> {
+    let lib = provider.rdmacm().map_err(|error| Error::caused(VERB, ErrorKind::Library, error.clone()))?;
     let mut kept = kept();
-    let list = List::get(provider, lib).map_err(|source| GetDevicesError::Rdmacm { source })?;
+    let list = List::get(provider, lib).map_err(|source| Error::os(VERB, source))?;
     let living = living(&kept, provider);
     let known = |context| living.iter().find_map(|list| list.find(context));
     let mut is_new = false;
@@ -60,16 +64,20 @@ impl Identifier {
     ///
     /// # Errors
     ///
-    /// There is no device yet, or librdmacm names none although there is one ([`NoDevice::NoGuid`]).
-    pub fn get_device_context(&self) -> Result<DeviceContext, GetDeviceContextError> {
+    /// There is no device yet, or librdmacm names none although there is one ([`ErrorKind::NoDevice`]).
+    pub fn get_device_context(&self) -> Result<DeviceContext, Error> {
         let (provider, lib) = (self.provider(), self.lib());
         let mut kept = kept();
-        let verbs = self.device()?;
+        let verbs = self.device().map_err(|lacking| lacking.error(VERB))?;
         if let Some(context) = living(&kept, provider).iter().find_map(|list| list.find(verbs)) {
             return Ok(context);
         }
-        let list = List::get(provider, lib).map_err(|source| GetDeviceContextError::Rdmacm { source })?;
-        let context = list.find(verbs).ok_or(GetDeviceContextError::Gone)?;
+        let list = List::get(provider, lib)
+            .map_err(|source| Error::os(VERB, source).remedy("it opens all RDMA devices of the machine"))?;
+        let context = list.find(verbs).ok_or_else(|| {
+            Error::not_called(VERB, ErrorKind::DeviceGone, "the identifier's device was removed")
+                .remedy("drop the identifier")
+        })?;
         kept.push(Kept::new(&list));
         Ok(context)
     }
@@ -168,40 +176,4 @@ impl fmt::Debug for List {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("List").field("entries", &self.entries.len()).finish_non_exhaustive()
     }
-}
-
-/// The devices are not known.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum GetDevicesError {
-    /// There is no provider.
-    #[error(transparent)]
-    Provider(#[from] ProviderError),
-    /// The provider has no librdmacm.
-    #[error(transparent)]
-    Library(LoadError),
-    /// The library refused.
-    #[error("rdma_get_devices failed: {source}")]
-    Rdmacm {
-        /// What the library said.
-        source: io::Error,
-    },
-}
-
-/// There is no context of an identifier's device.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum GetDeviceContextError {
-    /// The identifier has no device.
-    #[error(transparent)]
-    NoDevice(#[from] NoDevice),
-    /// The device was taken away.
-    #[error("the identifier's device was removed; drop the identifier")]
-    Gone,
-    /// The library refused to list its devices, by which they are kept open.
-    #[error("rdma_get_devices failed: {source}; it opens all RDMA devices of the machine")]
-    Rdmacm {
-        /// What the library said.
-        source: io::Error,
-    },
 }

@@ -1,20 +1,20 @@
 //! Addresses by name.
 
 use std::ffi::{CStr, CString, c_int};
-use std::fmt;
 use std::io;
 use std::ptr::{self, NonNull};
 
 use rdma_mummy_sys::types::{
     RAI_DNS, RAI_FAMILY, RAI_NOROUTE, RAI_NUMERICHOST, RAI_PASSIVE, RAI_SA, rdma_addrinfo,
 };
-use rdma_mummy_sys::{LoadError, Provider, RdmaCm};
+use rdma_mummy_sys::{Provider, RdmaCm};
 
 use super::address::{Address, RawAddress, copy_bytes};
-use super::identifier::{Identifier, IdentifierState, PortSpace};
+use super::identifier::{Identifier, PortSpace};
+use crate::error::{Error, ErrorKind};
 use crate::ibverbs::Unsupported;
 use crate::ibverbs::queue_pair::QueuePairType;
-use crate::provider::{ProviderError, default_provider};
+use crate::provider::default_provider;
 
 c_flags! {
     /// How names are looked up (`RAI_*`).
@@ -233,15 +233,12 @@ struct Question {
 }
 
 impl Question {
-    fn new(
-        node: Option<&str>,
-        service: Option<&str>,
-        hints: &AddressInfoHints,
-    ) -> Result<Box<Self>, GetAddressInfoError> {
+    fn new(node: Option<&str>, service: Option<&str>, hints: &AddressInfoHints) -> Result<Box<Self>, Error> {
         let string = |text: Option<&str>| {
-            text.map(CString::new)
-                .transpose()
-                .map_err(|_| GetAddressInfoError::Name { name: text.unwrap_or_default().to_owned() })
+            text.map(CString::new).transpose().map_err(|_| {
+                Error::not_called(VERB, ErrorKind::InvalidArgument, "the name has a zero byte in it")
+                    .with("name", text.unwrap_or_default().escape_default())
+            })
         };
         let mut question = Box::new(Self {
             node: string(node)?,
@@ -293,8 +290,10 @@ pub fn getaddrinfo(
     node: Option<&str>,
     service: Option<&str>,
     hints: &AddressInfoHints,
-) -> Result<Vec<AddressInfo>, GetAddressInfoError> {
-    getaddrinfo_of(default_provider()?, node, service, hints)
+) -> Result<Vec<AddressInfo>, Error> {
+    let provider = default_provider();
+    let provider = provider.map_err(|error| Error::caused(VERB, ErrorKind::Library, error))?;
+    getaddrinfo_of(provider, node, service, hints)
 }
 
 /// The same, of this provider.
@@ -307,8 +306,8 @@ pub fn getaddrinfo_of(
     node: Option<&str>,
     service: Option<&str>,
     hints: &AddressInfoHints,
-) -> Result<Vec<AddressInfo>, GetAddressInfoError> {
-    let lib = provider.rdmacm().map_err(|error| GetAddressInfoError::Library(error.clone()))?;
+) -> Result<Vec<AddressInfo>, Error> {
+    let lib = provider.rdmacm().map_err(|error| Error::caused(VERB, ErrorKind::Library, error.clone()))?;
     if hints.flags.contains(AddressInfoFlags::SubnetAdministrator) {
         // Those releases that do it read the list of devices while others change it, and acknowledge an event that did not come.
         return Err(Unsupported::of_call("rdma_getaddrinfo", "the subnet administrator's addresses").into());
@@ -326,13 +325,16 @@ pub fn getaddrinfo_of(
         // SAFETY: the library returned it just now.
         return Ok(unsafe { AddressInfo::take_list(lib, list) });
     }
-    let (node, service) = (node.map(str::to_owned), service.map(str::to_owned));
     let error = io::Error::last_os_error();
     let errno = error.raw_os_error().unwrap_or(0);
     Err(match result {
-        -1 | libc::EAI_SYSTEM if errno != 0 => GetAddressInfoError::Rdmacm { node, service, source: error },
-        code => GetAddressInfoError::NotFound { node, service, code, reason: reason(code) },
-    })
+        -1 | libc::EAI_SYSTEM if errno != 0 => Error::os(VERB, error),
+        code => Error::os(VERB, io::Error::other(reason(code)))
+            .of_kind(ErrorKind::NotFound)
+            .reason("no address was found")
+            .with("code", code),
+    }
+    .of(looked_for(node, service)))
 }
 
 /// What `getaddrinfo`'s code means.
@@ -360,7 +362,7 @@ impl Identifier {
         node: Option<&str>,
         service: Option<&str>,
         hints: &AddressInfoHints,
-    ) -> Result<(), GetAddressInfoError> {
+    ) -> Result<(), Error> {
         let resolve = self.lib().rdma_resolve_addrinfo();
         let resolve =
             resolve.map_err(|symbol| Unsupported::of_library("resolution of names by events", symbol))?;
@@ -369,11 +371,7 @@ impl Identifier {
         let result = self.call(None, |_, id| unsafe {
             resolve(id, question.node(), question.service(), &raw const question.raw)
         });
-        result.map_err(|source| GetAddressInfoError::Rdmacm {
-            node: node.map(str::to_owned),
-            service: service.map(str::to_owned),
-            source,
-        })
+        result.map_err(|source| Error::os("rdma_resolve_addrinfo", source).of(looked_for(node, service)))
     }
 
     /// The addresses that were [asked for](Self::resolve_addrinfo) (`rdma_query_addrinfo`).
@@ -385,7 +383,7 @@ impl Identifier {
     /// # References
     ///
     /// `man rdma_resolve_addrinfo`
-    pub fn query_addrinfo(&self) -> Result<Vec<AddressInfo>, GetAddressInfoError> {
+    pub fn query_addrinfo(&self) -> Result<Vec<AddressInfo>, Error> {
         let lib = self.lib();
         let query = lib.rdma_query_addrinfo();
         let query =
@@ -393,7 +391,7 @@ impl Identifier {
         let mut list = ptr::null_mut();
         // SAFETY: the identifier lives, and is called for alone; the place is this function's own.
         let result = self.call(None, |_, id| unsafe { query(id, &raw mut list) });
-        result.map_err(|source| GetAddressInfoError::Rdmacm { node: None, service: None, source })?;
+        result.map_err(|source| Error::os("rdma_query_addrinfo", source))?;
         // SAFETY: the library returned it just now.
         Ok(unsafe { AddressInfo::take_list(lib, list) })
     }
@@ -408,7 +406,7 @@ impl Identifier {
     /// # References
     ///
     /// `man rdma_write_cm_event`
-    pub fn write_user_event(&self, status: i32, argument: u64) -> Result<(), WriteEventError> {
+    pub fn write_user_event(&self, status: i32, argument: u64) -> Result<(), Error> {
         use rdma_mummy_sys::types::rdma_cm_event_type;
         let write = self.lib().rdma_write_cm_event();
         let write = write.map_err(|symbol| Unsupported::of_library("events of the program's own", symbol))?;
@@ -416,85 +414,24 @@ impl Identifier {
         // No other type: whoever takes the event trusts it.
         // SAFETY: the identifier lives, and is called for alone.
         let result = self.call(None, |_, id| unsafe { write(id, event, status, argument) });
-        result.map_err(|source| WriteEventError::Rdmacm { status, argument, state: self.state(), source })
+        result.map_err(|source| {
+            Error::os("rdma_write_cm_event", source)
+                .with("status", status)
+                .with("argument", format_args!("{argument:#x}"))
+                .with("state", self.state())
+        })
     }
 }
 
-/// No addresses were found.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum GetAddressInfoError {
-    /// There is no provider.
-    #[error(transparent)]
-    Provider(#[from] ProviderError),
-    /// The provider has no librdmacm.
-    #[error(transparent)]
-    Library(LoadError),
-    /// The library has no such function.
-    #[error(transparent)]
-    Unsupported(#[from] Unsupported),
-    /// A name has a zero in it.
-    #[error("`{}` is no name: it has a zero byte in it", .name.escape_default())]
-    Name {
-        /// What was given.
-        name: String,
-    },
-    /// There are none.
-    #[error("no address was found for {}: {reason} ({code})", What(.node, .service))]
-    NotFound {
-        /// The name that was looked for.
-        node: Option<String>,
-        /// The service.
-        service: Option<String>,
-        /// As `getaddrinfo` has it (`EAI_*`).
-        code: i32,
-        /// What that means.
-        reason: String,
-    },
-    /// The library refused.
-    #[error("cannot look for {}: {source}", What(.node, .service))]
-    Rdmacm {
-        /// The name that was looked for.
-        node: Option<String>,
-        /// The service.
-        service: Option<String>,
-        /// What the library said.
-        source: io::Error,
-    },
-}
+const VERB: &str = "rdma_getaddrinfo";
 
-struct What<'a>(&'a Option<String>, &'a Option<String>);
-
-impl fmt::Display for What<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.0, self.1) {
-            (Some(node), Some(service)) => write!(f, "`{node}`, service `{service}`"),
-            (Some(node), None) => write!(f, "`{node}`"),
-            (None, Some(service)) => write!(f, "service `{service}`"),
-            (None, None) => f.write_str("the address of the hints"),
-        }
+/// The object of an error: the names that were looked for.
+#[cold]
+fn looked_for(node: Option<&str>, service: Option<&str>) -> String {
+    match (node, service) {
+        (Some(node), Some(service)) => format!("`{node}`, service `{service}`"),
+        (Some(node), None) => format!("`{node}`"),
+        (None, Some(service)) => format!("service `{service}`"),
+        (None, None) => "the address of the hints".to_owned(),
     }
-}
-
-/// An event of the program's own was not written.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum WriteEventError {
-    /// The library has no such function.
-    #[error(transparent)]
-    Unsupported(#[from] Unsupported),
-    /// The library refused.
-    #[error(
-        "rdma_write_cm_event failed with status {status} and {argument:#x}, of an identifier that is {state}: {source}"
-    )]
-    Rdmacm {
-        /// The status to be told.
-        status: i32,
-        /// What else was to be told.
-        argument: u64,
-        /// How far the identifier had come.
-        state: IdentifierState,
-        /// What the library said.
-        source: io::Error,
-    },
 }

@@ -16,6 +16,7 @@ use super::address::{Address, copy_storage};
 use super::channel::{ChannelInner, EventChannel};
 use super::event::EventType;
 use super::multicast::Membership;
+use crate::error::{Error, ErrorKind};
 use crate::ibverbs::address::Gid;
 use crate::ibverbs::check;
 
@@ -341,10 +342,7 @@ impl Drop for Inner {
 }
 
 impl Identifier {
-    pub(super) fn create(
-        channel: &Arc<ChannelInner>,
-        port_space: PortSpace,
-    ) -> Result<Self, CreateIdentifierError> {
+    pub(super) fn create(channel: &Arc<ChannelInner>, port_space: PortSpace) -> Result<Self, Error> {
         let mut id = ptr::null_mut();
         let _lock = channel.lock();
         // SAFETY: the channel lives and is locked, and the place is this function's own.
@@ -358,7 +356,7 @@ impl Identifier {
         });
         let made =
             result.and_then(|()| NonNull::new(id).ok_or_else(|| io::Error::from_raw_os_error(libc::ENODATA)));
-        let id = made.map_err(|source| CreateIdentifierError { port_space, source })?;
+        let id = made.map_err(|source| Error::os("rdma_create_id", source).with("port_space", port_space))?;
         // SAFETY: it was made just now, and no event of it can have come.
         Ok(Self(unsafe { Inner::new(channel, id) }))
     }
@@ -443,13 +441,17 @@ impl Identifier {
     /// # References
     ///
     /// `man rdma_migrate_id`
-    pub fn migrate(&self, channel: &EventChannel) -> Result<(), MigrateError> {
+    pub fn migrate(&self, channel: &EventChannel) -> Result<(), Error> {
         let mut mine = self.0.channel();
         if mine.provider() != channel.provider() {
-            return Err(MigrateError::OtherProvider);
+            return Err(Error::not_called(
+                "rdma_migrate_id",
+                ErrorKind::OtherProvider,
+                "identifier and channel are of different providers",
+            ));
         }
         if self.0.stranded.load(Relaxed) {
-            return Err(MigrateError::Rdmacm { source: io::Error::from_raw_os_error(libc::ENODEV) });
+            return Err(Error::os("rdma_migrate_id", io::Error::from_raw_os_error(libc::ENODEV)));
         }
         if Arc::ptr_eq(&mine, &channel.0) {
             return Ok(());
@@ -465,7 +467,7 @@ impl Identifier {
             // Both channels are locked, so no event is outstanding, and this does not wait for one.
             // SAFETY: identifier and channel live, are of one library, and both channels are locked.
             let result = unsafe { migrate(self.0.id.as_ptr(), channel.0.as_raw().as_ptr()) };
-            check(result).map_err(|source| MigrateError::Rdmacm { source })?;
+            check(result).map_err(|source| Error::os("rdma_migrate_id", source))?;
             self.0.further().get_or_insert_default().keep(mine.library());
             self.0.library.store(Arc::as_ptr(channel.0.library()).cast_mut(), Release);
             Arc::clone(&channel.0)
@@ -600,11 +602,50 @@ impl Identifier {
         let (local, state) = (fields.local(), self.state());
         let any = local.as_ref().and_then(Address::ip).is_none_or(|address| address.ip().is_unspecified());
         match state {
-            S::Idle | S::ResolvingAddress => NoDevice::NotYet { local, state },
-            S::Bound | S::Listening if any => NoDevice::NotYet { local, state },
-            _ => NoDevice::NoGuid { local, state },
+            S::Idle | S::ResolvingAddress => NoDevice { local, state, lacks_guid: false },
+            S::Bound | S::Listening if any => NoDevice { local, state, lacks_guid: false },
+            _ => NoDevice { local, state, lacks_guid: true },
         }
     }
+}
+
+/// An identifier without a device.
+pub(super) struct NoDevice {
+    local: Option<Address>,
+    state: IdentifierState,
+    /// The library reported success, and named no device: it finds a device by its node GUID, and takes 0
+    /// for none.
+    lacks_guid: bool,
+}
+
+impl NoDevice {
+    #[cold]
+    pub(super) fn error(self, verb: &'static str) -> Error {
+        let (reason, remedy) = match self.lacks_guid {
+            false => (
+                "the identifier has no device yet",
+                "bind it to the address of one, or resolve an address and take the event",
+            ),
+            true => (
+                "librdmacm gave the identifier no device, because the device's node GUID is 0, which librdmacm \
+                 takes for none",
+                "give the device a GUID (`rdma dev`, the driver's settings; SoftRoCE takes it from the network \
+                 interface's MAC address, so use one that has one), or open the device by its name",
+            ),
+        };
+        Error::not_called(verb, ErrorKind::NoDevice, reason)
+            .with("local", super::address::perhaps(&self.local))
+            .with("state", self.state)
+            .with("lacks_guid", self.lacks_guid)
+            .remedy(remedy)
+    }
+}
+
+/// The identifier's state does not allow the call.
+#[cold]
+pub(super) fn wrong_state(verb: &'static str, state: IdentifierState, source: io::Error) -> Error {
+    let error = Error::os(verb, source).of_kind(ErrorKind::InvalidState);
+    error.with("state", state).reason("the identifier's state does not allow it")
 }
 
 /// Why a call for an identifier did not succeed.
@@ -636,60 +677,4 @@ impl fmt::Debug for Identifier {
             .field("peer_addr", &self.peer_addr())
             .finish_non_exhaustive()
     }
-}
-
-/// An identifier has no device.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum NoDevice {
-    /// None belongs to it yet.
-    #[error(
-        "the identifier has no device yet: it is {state}, with {}; bind it to the address of one, or resolve an address and \
-         take the event",
-        super::address::perhaps(.local)
-    )]
-    NotYet {
-        /// Its local address: that of no device, or of any.
-        local: Option<Address>,
-        /// How far it has come.
-        state: IdentifierState,
-    },
-    /// The library reported success, and named none: it finds a device by its node GUID, and takes 0 for none.
-    #[error(
-        "librdmacm gave the identifier ({}) no device although it is {state}: the device's node GUID is 0, which \
-         librdmacm takes for none; give the device a GUID (`rdma dev`, the driver's settings; SoftRoCE takes it from the network \
-         interface's MAC address, so use one that has one), or open the device by its name",
-        super::address::perhaps(.local)
-    )]
-    NoGuid {
-        /// Its local address.
-        local: Option<Address>,
-        /// How far it has come.
-        state: IdentifierState,
-    },
-}
-
-/// An identifier could not be made.
-#[derive(Debug, thiserror::Error)]
-#[error("rdma_create_id failed for port space {port_space}: {source}")]
-pub struct CreateIdentifierError {
-    /// What was asked for.
-    pub port_space: PortSpace,
-    /// What the library said.
-    pub source: io::Error,
-}
-
-/// An identifier could not be moved to another channel.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum MigrateError {
-    /// Identifiers stay with their libraries.
-    #[error("identifier and channel are of different providers")]
-    OtherProvider,
-    /// The library refused.
-    #[error("rdma_migrate_id failed: {source}")]
-    Rdmacm {
-        /// What the library said.
-        source: io::Error,
-    },
 }

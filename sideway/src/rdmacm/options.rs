@@ -1,14 +1,13 @@
 //! Options of an identifier.
 
-use std::io;
-
 use rdma_mummy_sys::RdmaCm;
 use rdma_mummy_sys::types::{
     RDMA_OPTION_IB, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, RDMA_OPTION_ID_AFONLY,
     RDMA_OPTION_ID_REUSEADDR, RDMA_OPTION_ID_TOS,
 };
 
-use super::identifier::{Identifier, IdentifierState, NoDevice, NoDeviceOr};
+use super::identifier::{Identifier, NoDeviceOr};
+use crate::error::{Error, ErrorKind};
 use crate::ibverbs::Unsupported;
 
 impl Identifier {
@@ -22,7 +21,7 @@ impl Identifier {
     /// # References
     ///
     /// `man rdma_set_option`
-    pub fn set_type_of_service(&self, type_of_service: u8) -> Result<(), SetOptionError> {
+    pub fn set_type_of_service(&self, type_of_service: u8) -> Result<(), Error> {
         self.set_id_option(RDMA_OPTION_ID_TOS, &[type_of_service])
     }
 
@@ -35,7 +34,7 @@ impl Identifier {
     /// # References
     ///
     /// `man rdma_set_option`
-    pub fn set_reuse_address(&self, reuse: bool) -> Result<(), SetOptionError> {
+    pub fn set_reuse_address(&self, reuse: bool) -> Result<(), Error> {
         self.set_id_option(RDMA_OPTION_ID_REUSEADDR, &i32::from(reuse).to_ne_bytes())
     }
 
@@ -48,7 +47,7 @@ impl Identifier {
     /// # References
     ///
     /// `man rdma_set_option`
-    pub fn set_address_family_only(&self, only: bool) -> Result<(), SetOptionError> {
+    pub fn set_address_family_only(&self, only: bool) -> Result<(), Error> {
         self.set_id_option(RDMA_OPTION_ID_AFONLY, &i32::from(only).to_ne_bytes())
     }
 
@@ -62,11 +61,11 @@ impl Identifier {
     /// # References
     ///
     /// `man rdma_set_option`
-    pub fn set_ack_timeout(&self, exponent: u8) -> Result<(), SetOptionError> {
+    pub fn set_ack_timeout(&self, exponent: u8) -> Result<(), Error> {
         self.set_id_option(RDMA_OPTION_ID_ACK_TIMEOUT, &[exponent])
     }
 
-    fn set_id_option(&self, name: u32, value: &[u8]) -> Result<(), SetOptionError> {
+    fn set_id_option(&self, name: u32, value: &[u8]) -> Result<(), Error> {
         self.set_option(RDMA_OPTION_ID as i32, name as i32, value)
     }
 
@@ -81,7 +80,7 @@ impl Identifier {
     /// # References
     ///
     /// `man rdma_set_option`
-    pub fn set_option(&self, level: i32, name: i32, value: &[u8]) -> Result<(), SetOptionError> {
+    pub fn set_option(&self, level: i32, name: i32, value: &[u8]) -> Result<(), Error> {
         let state = self.state();
         // C takes a pointer that it may write through, and the kernel one that is aligned for an `int`.
         let mut copy = vec![0u64; value.len().div_ceil(8).max(1)];
@@ -99,49 +98,19 @@ impl Identifier {
             false => self.call(None, &mut set).map_err(NoDeviceOr::Rdmacm),
         };
         result.map_err(|error| match error {
-            NoDeviceOr::NoDevice(lacking) => lacking.into(),
-            NoDeviceOr::Rdmacm(source) if Unsupported::is_meant_by(&source) => {
-                SetOptionError::Unsupported { level, name, source }
-            }
+            NoDeviceOr::NoDevice(lacking) => lacking.error("rdma_set_option"),
             NoDeviceOr::Rdmacm(source) => {
-                SetOptionError::Rdmacm { level, name, value: value.to_vec(), state, source }
+                let kind = match Unsupported::is_meant_by(&source) {
+                    true => ErrorKind::Unsupported,
+                    false => ErrorKind::Os,
+                };
+                Error::os("rdma_set_option", source)
+                    .of_kind(kind)
+                    .with("level", level)
+                    .with("name", name)
+                    .with("value", format_args!("{value:02x?}"))
+                    .with("state", state)
             }
         })
     }
-}
-
-/// An option was not set.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum SetOptionError {
-    /// The option needs a device, and there is none.
-    #[error(transparent)]
-    NoDevice(#[from] NoDevice),
-    /// The system does not know the option.
-    #[error("the system does not know option {name} of level {level} (rdma_set_option): {source}")]
-    Unsupported {
-        /// The level.
-        level: i32,
-        /// The option.
-        name: i32,
-        /// What the library said.
-        source: io::Error,
-    },
-    /// The library refused: it is too late for the option, for instance, or its value makes no sense.
-    #[error(
-        "rdma_set_option failed for option {name} of level {level} with {value:02x?}, of an identifier that is {state}: \
-         {source}"
-    )]
-    Rdmacm {
-        /// The level.
-        level: i32,
-        /// The option.
-        name: i32,
-        /// What was asked for.
-        value: Vec<u8>,
-        /// How far the identifier had come.
-        state: IdentifierState,
-        /// What the library said.
-        source: io::Error,
-    },
 }

@@ -229,15 +229,15 @@ impl CompletionQueueBuilder {
     ///
     /// `create` makes a queue of the attributes that it is given, as they are, in the builder's context; nothing else destroys
     /// it. The context is open, and the channel in the attributes, if there is one, is its own.
-    pub(crate) unsafe fn build_ex_by<E: From<CreateCompletionQueueError>>(
+    pub(crate) unsafe fn build_ex_by(
         &self,
-        create: impl FnOnce(&mut ibv_cq_init_attr_ex) -> Result<NonNull<ibv_cq_ex>, E>,
-    ) -> Result<ExtendedCompletionQueue, E> {
+        create: impl FnOnce(&mut ibv_cq_init_attr_ex) -> Result<NonNull<ibv_cq_ex>, CreateCompletionQueueError>,
+    ) -> Result<ExtendedCompletionQueue, CreateCompletionQueueError> {
         let id = CompletionQueueId::new();
         let cq = create(&mut self.attributes(id)?)?;
         let inner = self.inner(cq.cast(), id);
         // SAFETY: the caller says that it is an `ibv_cq_ex`, made with these fields.
-        Ok(unsafe { ExtendedCompletionQueue::new(inner, self.fields) }?)
+        unsafe { ExtendedCompletionQueue::new(inner, self.fields) }
     }
 
     /// Makes an extended queue where the device has them, else a basic one.
@@ -340,6 +340,19 @@ pub enum CreateCompletionQueueError {
     /// The channel was made from another context.
     #[error("the completion channel was made from another context than the completion queue")]
     ForeignChannel,
+    /// The description belongs to another open device than the direct verbs.
+    #[error("the description of the completion queue belongs to another context than the direct verbs")]
+    DescriptionOfOtherContext,
+    /// A vendor's function failed.
+    #[error("{verb} failed with {options}: {source}")]
+    Direct {
+        /// The C function, such as `mlx5dv_create_cq`.
+        verb: &'static str,
+        /// The vendor's options that were asked for.
+        options: String,
+        /// Why, as for a queue without the options.
+        source: Box<Self>,
+    },
     /// The library made a queue that lacks an operation which every one must have.
     #[error("the device's library made a completion queue without `{operation}`")]
     Incomplete {
@@ -354,4 +367,12 @@ pub enum CreateCompletionQueueError {
         /// What the library said.
         source: io::Error,
     },
+}
+
+#[cfg(any(feature = "mlx5", feature = "efa"))]
+impl CreateCompletionQueueError {
+    /// The same, of a vendor's function.
+    pub(crate) fn of_direct(self, verb: &'static str, options: String) -> Self {
+        Self::Direct { verb, options, source: Box::new(self) }
+    }
 }

@@ -58,6 +58,7 @@ use rdma_mummy_sys::types::{ibv_comp_channel, ibv_cq};
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::CompletionQueueId;
+use crate::error::{Error, ErrorKind};
 use crate::ibverbs::device_context::DeviceContext;
 use crate::ibverbs::readiness::{self, Deadline};
 
@@ -208,18 +209,17 @@ impl DeviceContext {
     /// # References
     ///
     /// `man ibv_create_comp_channel`
-    pub fn create_comp_channel(&self) -> Result<CompletionChannel, CreateCompletionChannelError> {
+    pub fn create_comp_channel(&self) -> Result<CompletionChannel, Error> {
         let verbs = self.provider().verbs();
         // SAFETY: the context is open.
         let channel = unsafe { (verbs.ibv_create_comp_channel)(self.as_raw().as_ptr()) };
-        let channel = NonNull::new(channel)
-            .ok_or_else(|| CreateCompletionChannelError { source: io::Error::last_os_error() })?;
+        let channel = NonNull::new(channel).ok_or_else(|| no_channel(io::Error::last_os_error()))?;
         let members =
             Mutex::new(Members { queues: HashMap::new(), batch: CompletionChannel::DEFAULT_ACK_BATCH });
         let shared = Arc::new(ChannelInner { channel, context: self.clone(), members });
         // SAFETY: the channel lives, and has this field in every release.
         if unsafe { (*channel.as_ptr()).fd } < 0 {
-            return Err(CreateCompletionChannelError { source: io::Error::from_raw_os_error(libc::EBADF) });
+            return Err(no_channel(io::Error::from_raw_os_error(libc::EBADF)));
         }
         Ok(CompletionChannel { shared, nonblocking: None, closing: None })
     }
@@ -276,12 +276,12 @@ impl CompletionChannel {
     /// # References
     ///
     /// `man ibv_get_cq_event`
-    pub fn wait(&mut self) -> Result<CompletionEvent, CompletionEventError> {
+    pub fn wait(&mut self) -> Result<CompletionEvent, Error> {
         if self.closing.is_none() {
             return self.wait_in_read();
         }
         // Without a deadline there is an event, or an error.
-        self.wait_until(Deadline::NEVER)?.ok_or(CompletionEventError::Closed)
+        self.wait_until(Deadline::NEVER)?.ok_or_else(closed)
     }
 
     /// Sleeps until there is an event, at most so long, and takes it (`poll`, `ibv_get_cq_event`); `None` if the time
@@ -294,10 +294,7 @@ impl CompletionChannel {
     /// # References
     ///
     /// `man ibv_get_cq_event`
-    pub fn wait_timeout(
-        &mut self,
-        timeout: Duration,
-    ) -> Result<Option<CompletionEvent>, CompletionEventError> {
+    pub fn wait_timeout(&mut self, timeout: Duration) -> Result<Option<CompletionEvent>, Error> {
         self.wait_until(Deadline::after(timeout))
     }
 
@@ -310,13 +307,13 @@ impl CompletionChannel {
     /// # References
     ///
     /// `man ibv_get_cq_event`
-    pub fn try_next(&mut self) -> Result<Option<CompletionEvent>, CompletionEventError> {
+    pub fn try_next(&mut self) -> Result<Option<CompletionEvent>, Error> {
         self.check_open()?;
         self.set_nonblocking(true)?;
         self.take()
     }
 
-    fn wait_in_read(&mut self) -> Result<CompletionEvent, CompletionEventError> {
+    fn wait_in_read(&mut self) -> Result<CompletionEvent, Error> {
         loop {
             self.set_nonblocking(false)?;
             if let Some(event) = self.take()? {
@@ -327,7 +324,7 @@ impl CompletionChannel {
         }
     }
 
-    fn wait_until(&mut self, deadline: Deadline) -> Result<Option<CompletionEvent>, CompletionEventError> {
+    fn wait_until(&mut self, deadline: Deadline) -> Result<Option<CompletionEvent>, Error> {
         self.set_nonblocking(true)?;
         loop {
             self.check_open()?;
@@ -337,7 +334,7 @@ impl CompletionChannel {
                 let fds = [channel, bell];
                 readiness::wait(&fds[..1 + usize::from(self.closing.is_some())], deadline)
             };
-            if !ready.map_err(CompletionEventError::poll)? {
+            if !ready.map_err(|source| Error::os("poll", source))? {
                 return Ok(None);
             }
             self.check_open()?;
@@ -348,36 +345,31 @@ impl CompletionChannel {
         }
     }
 
-    fn take(&self) -> Result<Option<CompletionEvent>, CompletionEventError> {
+    fn take(&self) -> Result<Option<CompletionEvent>, Error> {
         loop {
             match self.shared.take() {
                 Ok(event) => return Ok(event),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
                 Err(source) if readiness::is_device_gone(&source) => {
-                    return Err(CompletionEventError::DeviceGone {
-                        device: self.shared.context.name(),
-                        source,
-                    });
+                    return Err(Error::device_gone("ibv_get_cq_event", &self.shared.context, source));
                 }
-                Err(source) => {
-                    return Err(CompletionEventError::Ibverbs { verb: "ibv_get_cq_event", source });
-                }
+                Err(source) => return Err(Error::os("ibv_get_cq_event", source)),
             }
         }
     }
 
-    fn check_open(&self) -> Result<(), CompletionEventError> {
+    fn check_open(&self) -> Result<(), Error> {
         match &self.closing {
-            Some(closing) if closing.closed.load(Ordering::Acquire) => Err(CompletionEventError::Closed),
+            Some(closing) if closing.closed.load(Ordering::Acquire) => Err(closed()),
             _ => Ok(()),
         }
     }
 
-    fn set_nonblocking(&mut self, nonblocking: bool) -> Result<(), CompletionEventError> {
+    fn set_nonblocking(&mut self, nonblocking: bool) -> Result<(), Error> {
         if self.nonblocking != Some(nonblocking) {
             readiness::set_nonblocking(self.shared.descriptor(), nonblocking)
-                .map_err(|source| CompletionEventError::Ibverbs { verb: "fcntl", source })?;
+                .map_err(|source| Error::os("fcntl", source))?;
             self.nonblocking = Some(nonblocking);
         }
         Ok(())
@@ -429,7 +421,7 @@ struct Closing {
 pub struct ChannelCloser(Arc<Closing>);
 
 impl ChannelCloser {
-    /// Closes the channel for good: every wait of it ends with [`CompletionEventError::Closed`].
+    /// Closes the channel for good: every wait of it ends with [`Error::Closed`].
     pub fn close(&self) {
         self.0.closed.store(true, Ordering::Release);
         // The counter cannot overflow: it is only written here, and a full one is readable.
@@ -437,41 +429,12 @@ impl ChannelCloser {
     }
 }
 
-/// A completion channel could not be made.
-#[derive(Debug, thiserror::Error)]
-#[error("ibv_create_comp_channel failed: {source}; see the limit of open files (ulimit -n)")]
-pub struct CreateCompletionChannelError {
-    /// What the library said.
-    pub source: io::Error,
+#[cold]
+fn no_channel(source: io::Error) -> Error {
+    Error::os("ibv_create_comp_channel", source).remedy("see the limit of open files (`ulimit -n`)")
 }
 
-/// No completion event could be taken.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum CompletionEventError {
-    /// A [`ChannelCloser`] has closed the channel.
-    #[error("the completion channel was closed")]
-    Closed,
-    /// The device has failed or was taken away; its queues have to be dropped.
-    #[error("device {device} is gone: ibv_get_cq_event failed: {source}")]
-    DeviceGone {
-        /// The device's name.
-        device: String,
-        /// What the library said.
-        source: io::Error,
-    },
-    /// The library, or the system, refused.
-    #[error("cannot wait for completion events: {verb} failed: {source}")]
-    Ibverbs {
-        /// What was called.
-        verb: &'static str,
-        /// What it said.
-        source: io::Error,
-    },
-}
-
-impl CompletionEventError {
-    fn poll(source: io::Error) -> Self {
-        Self::Ibverbs { verb: "poll", source }
-    }
+#[cold]
+fn closed() -> Error {
+    Error::not_called("ibv_get_cq_event", ErrorKind::Closed, "the completion channel was closed")
 }

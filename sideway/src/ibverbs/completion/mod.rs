@@ -38,12 +38,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use basic::{BasicCompletionQueue, BasicPoller, BasicWorkCompletion};
 pub use builder::{CompletionQueueBuilder, CreateCompletionQueueError, WorkCompletionFields};
-pub use channel::{
-    ChannelCloser, CompletionChannel, CompletionEvent, CompletionEventError, CreateCompletionChannelError,
-};
-pub use control::{
-    ArmCompletionQueueError, ModerateCompletionQueueError, Notify, ResizeCompletionQueueError,
-};
+pub use channel::{ChannelCloser, CompletionChannel, CompletionEvent};
+pub use control::Notify;
 pub use extended::{ExtendedCompletionQueue, ExtendedPoller, ExtendedWorkCompletion};
 pub use generic::{GenericCompletionQueue, GenericPoller, GenericWorkCompletion};
 use rdma_mummy_sys::types::ibv_cq;

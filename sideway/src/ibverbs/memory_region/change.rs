@@ -9,7 +9,8 @@ use std::ptr::{self, NonNull};
 
 use rdma_mummy_sys::types::{ibv_mr, ibv_rereg_mr_err_code as Code, ibv_rereg_mr_flags as Flags};
 
-use super::{DeregisterMemoryRegionError, MemoryKind, MemoryRegion};
+use super::{MemoryKind, MemoryRegion};
+use crate::error::ConsumeError;
 use crate::ibverbs::protection_domain::ProtectionDomain;
 use crate::ibverbs::{AccessFlags, Unsupported};
 
@@ -150,11 +151,12 @@ impl UnusableMemoryRegion {
     /// # Errors
     ///
     /// The device did not let go of the memory; the region comes back with the error.
-    pub fn close(self) -> Result<(), (Self, io::Error)> {
+    pub fn close(self) -> Result<(), ConsumeError<Self>> {
         let Self { region, other_pd } = self;
-        region
-            .close()
-            .map_err(|DeregisterMemoryRegionError { region, source }| (Self { region, other_pd }, source))
+        region.close().map_err(|ConsumeError { object: region, error }| ConsumeError {
+            object: Self { region, other_pd },
+            error,
+        })
     }
 
     /// The domain that it belonged to before.

@@ -8,8 +8,9 @@ use std::ptr::NonNull;
 use rdma_mummy_sys::types::ibv_mr;
 use rdma_mummy_sys::verbs;
 
+use crate::error::Error;
+use crate::ibverbs::check;
 use crate::ibverbs::protection_domain::ProtectionDomain;
-use crate::ibverbs::{Unsupported, check};
 
 /// A region that has no memory (`ibv_alloc_null_mr`): what is written to it is lost, what is read from it is zero.
 ///
@@ -37,20 +38,18 @@ impl ProtectionDomain {
     /// # References
     ///
     /// `man ibv_alloc_null_mr`
-    pub fn alloc_null_mr(&self) -> Result<NullMemoryRegion, AllocateNullMemoryRegionError> {
+    pub fn alloc_null_mr(&self) -> Result<NullMemoryRegion, Error> {
         // SAFETY: the domain lives.
         let mr = unsafe { verbs::ibv_alloc_null_mr(self.as_raw().as_ptr()) };
         match NonNull::new(mr) {
             // SAFETY: the library returned a region; the field is in every release's struct.
             Some(mr) => Ok(NullMemoryRegion { mr, lkey: unsafe { (*mr.as_ptr()).lkey }, pd: self.clone() }),
-            None => {
-                let source = io::Error::last_os_error();
-                Err(if Unsupported::is_meant_by(&source) {
-                    Unsupported::new(self.context(), "ibv_alloc_null_mr", "null memory regions").into()
-                } else {
-                    AllocateNullMemoryRegionError::Ibverbs { source }
-                })
-            }
+            None => Err(Error::of_device(
+                self.context(),
+                "ibv_alloc_null_mr",
+                "null memory regions",
+                io::Error::last_os_error(),
+            )),
         }
     }
 }
@@ -108,19 +107,4 @@ impl fmt::Debug for NullMemoryRegion {
             .field("lkey", &format_args!("{:#x}", self.lkey))
             .finish_non_exhaustive()
     }
-}
-
-/// A null memory region could not be made.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum AllocateNullMemoryRegionError {
-    /// The device has none.
-    #[error(transparent)]
-    Unsupported(#[from] Unsupported),
-    /// `ibv_alloc_null_mr` failed.
-    #[error("ibv_alloc_null_mr failed: {source}")]
-    Ibverbs {
-        /// What the library said.
-        source: io::Error,
-    },
 }

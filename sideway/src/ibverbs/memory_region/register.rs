@@ -238,6 +238,23 @@ pub enum RegisterMemoryRegionError {
     /// The device, or its library, has no such regions, or not with such permissions.
     #[error(transparent)]
     Unsupported(#[from] Unsupported),
+    /// CUDA failed, or its driver exports no dma-buf.
+    #[cfg(feature = "cuda")]
+    #[error(transparent)]
+    Cuda(#[from] crate::memory::cuda::CudaError),
+    /// The library refused to register memory of a GPU.
+    #[cfg(feature = "cuda")]
+    #[error(
+        "cannot register {len} bytes of a GPU with {access:?}: {source}; can the NIC reach the GPU (`nvidia-smi topo -m`)?"
+    )]
+    Gpu {
+        /// The length in bytes.
+        len: usize,
+        /// The access flags that were asked for.
+        access: AccessFlags,
+        /// The error number of `ibv_reg_dmabuf_mr`.
+        source: io::Error,
+    },
     /// The memory on the device, or the DMA handle, is of another context than the domain.
     #[error("the device memory, or the DMA handle, is of another context than the protection domain")]
     OtherContext,

@@ -1,7 +1,5 @@
 //! Registering memory that is borrowed, for the time of a call.
 
-use std::io;
-
 use super::{MemoryRegion, RegisterMemoryRegionError};
 use crate::ibverbs::AccessFlags;
 use crate::ibverbs::protection_domain::ProtectionDomain;
@@ -57,14 +55,14 @@ impl Drop for Scope {
                 Ok(()) => return,
                 Err(error) => error,
             };
-            let busy = error.source.kind() == io::ErrorKind::ResourceBusy;
-            log::error!("borrowed memory stays registered (attempt {attempt}): {}", error.source);
+            let busy = error.error.errno() == Some(libc::EBUSY);
+            log::error!("borrowed memory stays registered (attempt {attempt}): {}", error.error);
             if !busy || attempt >= TRIES {
                 // Whoever lent it would go on using it.
-                eprintln!("sideway: ibv_dereg_mr failed for borrowed memory: {}", error.source);
+                eprintln!("sideway: borrowed memory cannot be given back: {}", error.error);
                 std::process::abort();
             }
-            region = error.region;
+            region = error.object;
         }
     }
 }

@@ -18,6 +18,7 @@ use super::{
     BasicQueuePair, BasicSendQueue, ExtendedQueuePair, ExtendedSendQueue, GenericQueuePair,
     QueuePairCapability, QueuePairType,
 };
+use crate::error::Error;
 use crate::ibverbs::Unsupported;
 use crate::ibverbs::completion::{self, CompletionQueue};
 use crate::ibverbs::device_attr::DeviceCapabilityFlags;
@@ -276,7 +277,7 @@ impl QueuePairBuilder {
                 let source = io::Error::last_os_error();
                 match source.raw_os_error() {
                     Some(libc::EOPNOTSUPP | libc::ENOSYS) => {
-                        CreateQueuePairError::Unsupported { operations: asked, source }
+                        CreateQueuePairError::UnsupportedOperations { operations: asked, source }
                     }
                     _ => self.error(source),
                 }
@@ -293,12 +294,12 @@ impl QueuePairBuilder {
     /// - `create` makes a pair of type `qp_type` in the domain's context, which nothing else destroys, of the attributes that it
     ///   is given: objects and `send_ops_flags`, which are `asked`, as they are. The objects live until then.
     /// - Where requests of the type need more than what [`ExtendedSendQueue`] gives them, its caller sees to that.
-    pub(crate) unsafe fn build_ex_by<E: From<CreateQueuePairError>>(
+    pub(crate) unsafe fn build_ex_by(
         &self,
         qp_type: QueuePairType,
         asked: SendOperationFlags,
-        create: impl FnOnce(&mut ibv_qp_init_attr_ex) -> Result<NonNull<ibv_qp>, E>,
-    ) -> Result<ExtendedQueuePair, E> {
+        create: impl FnOnce(&mut ibv_qp_init_attr_ex) -> Result<NonNull<ibv_qp>, CreateQueuePairError>,
+    ) -> Result<ExtendedQueuePair, CreateQueuePairError> {
         let uses = self.uses()?;
         let mut attr = ibv_qp_init_attr_ex {
             send_cq: uses.send_cq.as_raw().as_ptr(),
@@ -339,11 +340,11 @@ impl QueuePairBuilder {
     ///
     /// As [`build_ex_by`](Self::build_ex_by), without operations.
     #[cfg(feature = "mlx5")]
-    pub(crate) unsafe fn build_silent_by<E: From<CreateQueuePairError>>(
+    pub(crate) unsafe fn build_silent_by(
         &self,
         qp_type: QueuePairType,
-        create: impl FnOnce(&mut ibv_qp_init_attr_ex) -> Result<NonNull<ibv_qp>, E>,
-    ) -> Result<QueuePairControl, E> {
+        create: impl FnOnce(&mut ibv_qp_init_attr_ex) -> Result<NonNull<ibv_qp>, CreateQueuePairError>,
+    ) -> Result<QueuePairControl, CreateQueuePairError> {
         let uses = self.uses()?;
         let mut attr = ibv_qp_init_attr_ex {
             send_cq: uses.send_cq.as_raw().as_ptr(),
@@ -379,9 +380,9 @@ impl QueuePairBuilder {
         match self.build_ex() {
             Ok(qp) if self.cap.max_inline_data == 0 || qp.halves.send.takes_inline_data() => Ok(qp.into()),
             Ok(_) => self.build().map(Into::into),
-            Err(CreateQueuePairError::Unsupported { .. } | CreateQueuePairError::Incomplete { .. }) => {
-                self.build().map(Into::into)
-            }
+            Err(
+                CreateQueuePairError::UnsupportedOperations { .. } | CreateQueuePairError::Incomplete { .. },
+            ) => self.build().map(Into::into),
             Err(error) => Err(error),
         }
     }
@@ -527,7 +528,7 @@ pub enum CreateQueuePairError {
     },
     /// Something that this crate leaves out, or that the device does not have.
     #[error(transparent)]
-    LeftOut(#[from] Unsupported),
+    Unsupported(#[from] Unsupported),
     /// More than the device has.
     #[error("{what} {asked} was asked for; the device's limit ({limit_name}) is {limit} ({source})")]
     LimitExceeded {
@@ -546,11 +547,30 @@ pub enum CreateQueuePairError {
     #[error(
         "the device has no extended queue pair with {operations:?} ({source}); use `build` or fewer operations"
     )]
-    Unsupported {
+    UnsupportedOperations {
         /// The operations that were asked for.
         operations: SendOperationFlags,
         /// What the library said.
         source: io::Error,
+    },
+    /// The description belongs to another open device than the direct verbs.
+    #[error("the description of the queue pair belongs to another context than the direct verbs")]
+    DescriptionOfOtherContext,
+    /// A DC target was described without a shared receive queue.
+    #[error("a DC target needs a shared receive queue (`setup_srq`)")]
+    MissingSharedReceiveQueue,
+    /// The device did not state the capabilities that the queue pair depends on.
+    #[error(transparent)]
+    Capabilities(#[from] Error),
+    /// A vendor's function failed.
+    #[error("{verb} failed for {options}: {source}")]
+    Direct {
+        /// The C function, such as `mlx5dv_create_qp`.
+        verb: &'static str,
+        /// The vendor's options that were asked for.
+        options: String,
+        /// Why, as for a queue pair without the options.
+        source: Box<Self>,
     },
     /// The library made a queue pair that lacks an operation which every one must have.
     #[error("the device's library made a queue pair without `{operation}`")]
@@ -577,4 +597,12 @@ pub enum CreateQueuePairError {
         /// What the library said.
         source: io::Error,
     },
+}
+
+#[cfg(any(feature = "mlx5", feature = "efa"))]
+impl CreateQueuePairError {
+    /// The same, of a vendor's function.
+    pub(crate) fn of_direct(self, verb: &'static str, options: String) -> Self {
+        Self::Direct { verb, options, source: Box::new(self) }
+    }
 }

@@ -15,7 +15,7 @@ use super::{
     QueuePairAttribute, QueuePairAttributeMask, QueuePairCapability, QueuePairInitAttribute, QueuePairState,
     QueuePairType,
 };
-use crate::ibverbs::Unsupported;
+use crate::error::Error;
 use crate::ibverbs::address::Gid;
 use crate::ibverbs::check;
 use crate::ibverbs::completion::CqInner;
@@ -183,7 +183,7 @@ impl QueuePairControl {
     /// # References
     ///
     /// `man ibv_modify_qp_rate_limit`
-    pub fn modify_rate_limit(&self, limit: &RateLimit) -> Result<(), ModifyRateLimitError> {
+    pub fn modify_rate_limit(&self, limit: &RateLimit) -> Result<(), Error> {
         let _control = self.lock();
         let mut attr = ibv_qp_rate_limit_attr {
             rate_limit: limit.rate,
@@ -193,12 +193,9 @@ impl QueuePairControl {
         };
         // SAFETY: the queue pair lives, its control is locked, and the attributes are valid.
         let result = unsafe { verbs::ibv_modify_qp_rate_limit(self.0.qp.as_ptr(), &raw mut attr) };
-        check(result).map_err(|source| match Unsupported::is_meant_by(&source) {
-            true => {
-                let (verb, what) = ("ibv_modify_qp_rate_limit", "rate limits (packet pacing)");
-                Unsupported::new(self.context(), verb, what).into()
-            }
-            false => ModifyRateLimitError::Ibverbs { limit: *limit, source },
+        check(result).map_err(|source| {
+            let (verb, what) = ("ibv_modify_qp_rate_limit", "rate limits (packet pacing)");
+            Error::of_device(self.context(), verb, what, source).debug("limit", limit)
         })
     }
 
@@ -214,13 +211,13 @@ impl QueuePairControl {
     pub fn query(
         &self,
         mask: QueuePairAttributeMask,
-    ) -> Result<(QueuePairAttribute, QueuePairInitAttribute), QueryQueuePairError> {
+    ) -> Result<(QueuePairAttribute, QueuePairInitAttribute), Error> {
         let _control = self.0.control.lock().unwrap_or_else(PoisonError::into_inner);
         match self.0.query(mask) {
             Ok((attr, init)) => {
                 Ok((QueuePairAttribute::from_parts(attr, mask), QueuePairInitAttribute::new(&init)))
             }
-            Err(source) => Err(QueryQueuePairError { qp_num: self.0.qp_num, source }),
+            Err(source) => Err(Error::os("ibv_query_qp", source).of_queue_pair(self.0.qp_num)),
         }
     }
 
@@ -229,7 +226,7 @@ impl QueuePairControl {
     /// # Errors
     ///
     /// The device does not answer.
-    pub fn state(&self) -> Result<QueuePairState, QueryQueuePairError> {
+    pub fn state(&self) -> Result<QueuePairState, Error> {
         let (attr, _) = self.query(QueuePairAttributeMask::State)?;
         Ok(attr.state().unwrap_or(QueuePairState::Unknown))
     }
@@ -309,34 +306,6 @@ pub struct RateLimit {
     pub max_burst_size: u32,
     /// How long packets usually are, in bytes; 0 if that is not known.
     pub typical_packet_size: u16,
-}
-
-/// The rate of a queue pair could not be limited.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ModifyRateLimitError {
-    /// The device has no packet pacing.
-    #[error(transparent)]
-    Unsupported(#[from] Unsupported),
-    /// The library refused: the rate is not within
-    /// [what there can be](crate::ibverbs::device_attr::DeviceAttr::packet_pacing_caps), for instance.
-    #[error("ibv_modify_qp_rate_limit failed with {limit:?}: {source}")]
-    Ibverbs {
-        /// What was asked for.
-        limit: RateLimit,
-        /// What the library said.
-        source: io::Error,
-    },
-}
-
-/// The attributes of a queue pair could not be read.
-#[derive(Debug, thiserror::Error)]
-#[error("ibv_query_qp failed for queue pair {qp_num:#x}: {source}")]
-pub struct QueryQueuePairError {
-    /// The queue pair's number.
-    pub qp_num: u32,
-    /// What the library said.
-    pub source: io::Error,
 }
 
 // The mask is an `int` in C.

@@ -45,7 +45,7 @@ pub use attribute::{
 };
 pub use basic::{BasicPostSendGuard, BasicQueuePair, BasicSendQueue, PreparedSendList};
 pub use builder::{CreateQueuePairError, QueuePairBuilder, SendOperationFlags};
-pub use control::{ModifyRateLimitError, QueryQueuePairError, QueuePairControl, RateLimit};
+pub use control::{QueuePairControl, RateLimit};
 pub use extended::{ExtendedPostSendGuard, ExtendedQueuePair, ExtendedSendQueue};
 pub use generic::{GenericPostSendGuard, GenericQueuePair, GenericSendQueue};
 pub use modify::ModifyQueuePairError;
@@ -61,7 +61,7 @@ pub use receive::{PostRecvError, PostRecvGuard, PreparedReceiveList, ReceiveQueu
 pub use slices::{AttachPoolError, PooledPostRecvGuard, PooledPostSendGuard, PooledRecvWorkRequestHandle};
 pub use state::QueuePairState;
 pub use table::QueuePairTable;
-pub use target::{CreateXrcTargetError, OpenXrcTargetError, XrcTarget};
+pub use target::XrcTarget;
 #[cfg(feature = "mlx5")]
 pub(crate) use work_request::{Bare, Request};
 pub use work_request::{WorkRequestFlags, WorkRequestOperationType};
@@ -117,7 +117,7 @@ pub trait QueuePair: Sized {
     fn query(
         &self,
         mask: QueuePairAttributeMask,
-    ) -> Result<(QueuePairAttribute, QueuePairInitAttribute), QueryQueuePairError> {
+    ) -> Result<(QueuePairAttribute, QueuePairInitAttribute), Error> {
         self.control().query(mask)
     }
 
@@ -126,7 +126,7 @@ pub trait QueuePair: Sized {
     /// # Errors
     ///
     /// The device does not answer.
-    fn state(&self) -> Result<QueuePairState, QueryQueuePairError> {
+    fn state(&self) -> Result<QueuePairState, Error> {
         self.control().state()
     }
 
@@ -183,6 +183,7 @@ macro_rules! impl_queue_pair {
         }
     };
 }
+use crate::error::Error;
 use impl_queue_pair;
 
 /// How much a queue pair holds, as the device granted it.

@@ -4,6 +4,7 @@ use std::io;
 
 use super::state::{Transition, transition};
 use super::{QueuePairAttribute, QueuePairAttributeMask, QueuePairCapability, QueuePairState, QueuePairType};
+use crate::error::Error;
 use crate::ibverbs::Unsupported;
 use crate::ibverbs::address::Gid;
 use crate::ibverbs::device_attr::DeviceCapabilityFlags;
@@ -69,6 +70,10 @@ pub enum ModifyQueuePairError {
     /// The device does not have what an attribute asks for.
     #[error(transparent)]
     Unsupported(#[from] Unsupported),
+    /// The connection manager has no attributes for the state
+    /// ([`Identifier::modify_qp`](crate::rdmacm::Identifier::modify_qp)).
+    #[error(transparent)]
+    Identifier(#[from] Error),
     /// Less than the pair was made with: its handles rely on that.
     #[error("a queue pair that was made with {granted:?} is not made smaller, to {asked:?}")]
     CapabilityShrinks {

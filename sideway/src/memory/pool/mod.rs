@@ -10,10 +10,10 @@ mod table;
 use std::fmt;
 use std::ptr::NonNull;
 
-pub use builder::{BuildPoolError, PoolBuilder};
+pub use builder::PoolBuilder;
 use handle::Handle;
 use rdma_mummy_sys::types::ibv_context;
-pub use slice::{OutOfSlice, Slice, Slices, SplitSliceError};
+pub use slice::{OutOfSlice, Slice, Slices};
 use table::Table;
 pub(crate) use table::{NO_REQUEST, Piece, Position, place_of};
 

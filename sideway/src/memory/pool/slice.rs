@@ -5,6 +5,7 @@ use std::mem::ManuallyDrop;
 
 use super::handle::Handle;
 use super::table::Piece;
+use crate::error::{ConsumeError, Error, ErrorKind};
 use crate::memory::bytes::{self, Word};
 
 /// A piece of a pool's memory that nobody else in the program has: to be filled, posted, or looked at.
@@ -170,17 +171,23 @@ impl Slice {
     ///
     /// It is shorter than that, or the pool has no place for another [part](super::PoolBuilder::setup_parts). It comes back with
     /// the error.
-    pub fn split_at(self, mid: usize) -> Result<(Self, Self), SplitSliceError> {
+    pub fn split_at(self, mid: usize) -> Result<(Self, Self), ConsumeError<Self>> {
         let len = self.len();
         if mid > len {
-            return Err(SplitSliceError::TooShort { mid, len, slice: self });
+            return Err(refuse(self, "the slice is shorter", |error| {
+                error.with("mid", mid).with("len", len)
+            }));
         }
         match self.pool.table.cut(self.piece, mid as u32) {
             Some(other) => {
                 let other = Self::new(&self.pool, other);
                 Ok((self, other))
             }
-            None => Err(SplitSliceError::NoPart { slice: self }),
+            None => Err(refuse(
+                self,
+                "the pool has no place for another part; make it with more (`setup_parts`)",
+                |error| error.of_kind(ErrorKind::LimitExceeded),
+            )),
         }
     }
 }
@@ -251,26 +258,9 @@ pub struct OutOfSlice {
     pub limit: usize,
 }
 
-/// A slice could not be split.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum SplitSliceError {
-    /// It has not so many bytes.
-    #[error("a slice of {len} bytes cannot be split at {mid}")]
-    TooShort {
-        /// Where it was to be split.
-        mid: usize,
-        /// How many bytes it has.
-        len: usize,
-        /// The slice.
-        slice: Slice,
-    },
-    /// The pool has no place for another part.
-    #[error(
-        "the pool's slices are split into as many parts as it has places for; make it with more (`setup_parts`)"
-    )]
-    NoPart {
-        /// The slice.
-        slice: Slice,
-    },
+/// Gives back a slice that cannot be split.
+#[cold]
+fn refuse(object: Slice, reason: &'static str, more: impl FnOnce(Error) -> Error) -> ConsumeError<Slice> {
+    let error = Error::not_called("Slice::split_at", ErrorKind::OutOfBounds, reason);
+    ConsumeError { object, error: more(error) }
 }
