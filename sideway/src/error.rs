@@ -28,6 +28,7 @@ use std::fmt;
 use std::io;
 
 use crate::ibverbs::Unsupported;
+use crate::ibverbs::completion::PollCompletionQueueError;
 use crate::ibverbs::device_context::DeviceContext;
 
 /// A failed operation: the C function, its object and arguments, and why it failed.
@@ -278,6 +279,12 @@ impl From<Unsupported> for Error {
             device => format!("device {device}"),
         };
         Self::new(unsupported.verb, ErrorKind::Unsupported, Cause::Unsupported(unsupported)).of(object)
+    }
+}
+
+impl From<PollCompletionQueueError> for Error {
+    fn from(error: PollCompletionQueueError) -> Self {
+        Self::caused(error.verb, ErrorKind::Nested, error)
     }
 }
 

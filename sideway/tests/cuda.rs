@@ -12,7 +12,8 @@ use std::process::ExitCode;
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use sideway::ibverbs::AccessFlags;
 use sideway::ibverbs::device::DeviceList;
-use sideway::memory::cuda::{CudaDevice, CudaError, RegisterCudaError};
+use sideway::ibverbs::memory_region::RegisterMemoryRegionError;
+use sideway::memory::cuda::{CudaDevice, CudaError};
 
 const REQUIRE: &str = "SIDEWAY_TEST_REQUIRE_GPU";
 
@@ -132,7 +133,8 @@ fn registered(device: &CudaDevice) -> Result<Completion, Failed> {
             Ok(Completion::Completed)
         }
         Err(
-            error @ (RegisterCudaError::Unsupported(_) | RegisterCudaError::Cuda(CudaError::NoDmaBuf { .. })),
+            error @ (RegisterMemoryRegionError::Unsupported(_)
+            | RegisterMemoryRegionError::Cuda(CudaError::NoDmaBuf { .. })),
         ) => Ok(Completion::ignored_with(error.to_string())),
         Err(error) => Err(words(error)),
     }

@@ -271,6 +271,7 @@ pub(super) fn page_size() -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::ErrorKind;
 
     const KINDS: &[BufferKind] =
         if cfg!(miri) { &[BufferKind::Private] } else { &[BufferKind::Private, BufferKind::Shared] };
@@ -306,8 +307,9 @@ mod tests {
         for &kind in KINDS {
             for len in [0, usize::MAX, usize::MAX / 2, 1 << 60] {
                 let error = Buffer::new(kind, len).unwrap_err();
-                assert_eq!((error.len, error.kind), (len, kind));
-                assert!(error.to_string().contains(&format!("{len} bytes")), "{error}");
+                assert_eq!(error.argument("len"), Some(&*len.to_string()));
+                assert_eq!(error.object(), Some(&*Words(kind).to_string()));
+                assert!(error.to_string().contains(&format!("len {len}")), "{error}");
             }
         }
     }
@@ -371,7 +373,8 @@ mod tests {
         for page_size in [0, 1, 3, 4096, 5 << 20, 1 << 13, 1 << 62] {
             let kind = BufferKind::HugePages { page_size };
             let error = Buffer::new(kind, 4096).unwrap_err();
-            assert_eq!((error.kind, error.len), (kind, 4096));
+            assert_eq!(error.object(), Some(&*Words(kind).to_string()));
+            assert_eq!(error.argument("len"), Some("4096"));
             assert!(error.to_string().contains(&format!("{} KiB", page_size / 1024)), "{error}");
         }
     }
@@ -382,8 +385,9 @@ mod tests {
         for kind in [BufferKind::Private, BufferKind::Shared] {
             let buffer = match Buffer::on_node(kind, 10_000, 0) {
                 // A kernel without nodes, or a container that allows no choice.
-                Err(Error::Bind { node: 0, len: 10_000, source }) => {
-                    assert!(matches!(source.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)), "{source}");
+                Err(error) if error.verb() == "mbind" => {
+                    assert_eq!((error.argument("node"), error.argument("len")), (Some("0"), Some("10000")));
+                    assert!(matches!(error.errno(), Some(libc::ENOSYS | libc::EPERM)), "{error}");
                     continue;
                 }
                 made => made.unwrap(),
@@ -401,17 +405,15 @@ mod tests {
     #[cfg_attr(miri, ignore = "Miri has no nodes")]
     fn memory_of_a_node_that_is_not_there_is_an_error() {
         for node in [999, 1024, u32::MAX] {
-            match Buffer::on_node(BufferKind::Shared, 4096, node).unwrap_err() {
-                error @ Error::NoSuchNode { .. } => {
-                    assert!(error.to_string().contains(&format!("no NUMA node {node} ")), "{error}");
-                }
-                Error::Bind { source, .. } => {
-                    assert!(matches!(source.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)), "{source}");
-                }
-                error => panic!("{error}"),
+            let error = Buffer::on_node(BufferKind::Shared, 4096, node).unwrap_err();
+            assert_eq!((error.verb(), error.argument("node")), ("mbind", Some(&*node.to_string())));
+            if error.kind() == ErrorKind::NotFound {
+                assert!(error.to_string().contains(&format!("no NUMA node {node} ")), "{error}");
+            } else {
+                assert!(matches!(error.errno(), Some(libc::ENOSYS | libc::EPERM)), "{error}");
             }
         }
         let error = Buffer::on_node(BufferKind::Private, 0, 0).unwrap_err();
-        assert!(matches!(error, Error::Allocate(Error { len: 0, .. })), "{error}");
+        assert_eq!((error.verb(), error.argument("len")), ("mmap", Some("0")), "{error}");
     }
 }

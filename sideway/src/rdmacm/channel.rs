@@ -397,4 +397,4 @@ fn closed() -> Error {
 }
 
 /// The error of [`EventChannel::get_cm_event`].
-pub(super) type GetEventError = Error;
+pub type GetEventError = Error;

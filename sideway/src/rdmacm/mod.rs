@@ -107,7 +107,7 @@ mod resolve;
 mod synchronous;
 
 pub use address::{Address, IbAddress, UnknownAddress};
-pub use channel::EventChannel;
+pub use channel::{EventChannel, GetEventError};
 pub use devices::{get_devices, get_devices_of};
 pub use event::{
     ConnectionInfo, DatagramInfo, Event, EventError, EventStatus, EventType, MulticastInfo, RejectReason,

@@ -8,8 +8,8 @@ use sideway::ibverbs::completion::WorkCompletionStatus;
 use sideway::ibverbs::ece::Ece;
 use sideway::ibverbs::queue_pair::{GenericQueuePair, QueuePair, QueuePairState};
 use sideway::rdmacm::{
-    ConnectionParameter, Connector, EventError, EventType, IdentifierState, Listener, PortSpace,
-    RejectReason, SynchronousError, get_devices,
+    ConnectError, ConnectionParameter, Connector, EventError, EventType, IdentifierState, Listener,
+    PortSpace, RejectReason, get_devices,
 };
 
 use crate::cm_site::{
@@ -144,7 +144,7 @@ fn sides_without_events_connect_and_part(rig: &Rig) -> Outcome {
         let connector = Connector::resolve(to, RESOLUTION).unwrap();
         let mut a: CmNode<GenericQueuePair> = node(connector.id());
         match connector.connect(&mut a.qp, &ConnectionParameter::new()) {
-            Err(SynchronousError::Event(EventError::Rejected { private_data, reason, .. })) => {
+            Err(ConnectError::Event(EventError::Rejected { private_data, reason, .. })) => {
                 assert_data(&private_data, b"not today");
                 assert_eq!(reason, Some(RejectReason::ConsumerReject));
             }

@@ -3,13 +3,11 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::time::Duration;
 
+use sideway::ErrorKind;
 use sideway::ibverbs::address::GidEntry;
 use sideway::ibverbs::completion::GenericCompletionQueue;
 use sideway::ibverbs::queue_pair::{QueuePair, QueuePairState, QueuePairType};
-use sideway::rdmacm::{
-    Address, ConnectionParameter, CreateEventChannelError, Event, EventChannel, EventType, Identifier,
-    PortSpace,
-};
+use sideway::rdmacm::{Address, ConnectionParameter, Event, EventChannel, EventType, Identifier, PortSpace};
 
 use crate::harness::{Rig, Skip};
 use crate::node::{Node, Options};
@@ -35,7 +33,7 @@ impl Site {
     pub(crate) fn of(rig: &Rig) -> Result<Self, Skip> {
         match EventChannel::new() {
             Ok(_) => {}
-            Err(CreateEventChannelError::Library(error)) => skip!("{error}"),
+            Err(error) if error.kind() == ErrorKind::Library => skip!("{error}"),
             Err(error) => panic!("{error}"),
         }
         let context = rig.open();

@@ -4,13 +4,15 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use sideway::ErrorKind;
 use sideway::ibverbs::address::{Gid, GidType};
-use sideway::ibverbs::connect::{ChoosePathError, FindAddressError, LocalPath};
+use sideway::ibverbs::connect::{ChoosePathError, LocalPath};
 use sideway::ibverbs::device::FindDeviceError;
 use sideway::ibverbs::port::PortState;
 use sideway::ibverbs::queue_pair::CreateQueuePairError;
 
 use crate::harness::{Outcome, Rig, Suite};
+use crate::support::errors::assert_error;
 use crate::support::fake::Fake;
 
 pub(crate) fn cases(suite: &mut Suite) {
@@ -84,8 +86,8 @@ fn a_port_that_is_not_there_is_an_error(rig: &Rig) -> Outcome {
     let context = rig.open();
     for port_num in [0, context.query_device().unwrap().phys_port_cnt() + 1, 255] {
         let error = context.query_port(port_num).unwrap_err();
-        assert_eq!(error.port_num, port_num);
-        assert_ne!(error.source.raw_os_error(), Some(0), "{error}");
+        assert_eq!(error.argument("port_num"), Some(&*port_num.to_string()));
+        assert_ne!(error.errno(), Some(0), "{error}");
         let error = LocalPath::choose(&context, port_num, None).unwrap_err();
         assert!(matches!(error, ChoosePathError::NoSuchPort { .. }), "{error}");
         assert!(context.query_gid(port_num, 0).is_err());
@@ -136,7 +138,7 @@ fn a_gid_index_out_of_range_is_an_error(rig: &Rig) -> Outcome {
     let length = context.query_port(rig.port).unwrap().gid_tbl_len() as u32;
     for index in [length, length + 1000, i32::MAX as u32, u32::MAX] {
         let error = context.query_gid_ex(rig.port, index).unwrap_err();
-        assert_eq!((error.port_num, error.gid_index), (rig.port, index));
+        assert_error(&error, ErrorKind::Os, &[("port_num", &rig.port), ("gid_index", &index)]);
         assert!(context.query_gid(rig.port, index).is_err());
     }
     Ok(())
@@ -203,12 +205,12 @@ fn a_device_is_found_by_its_address(rig: &Rig) -> Outcome {
 fn an_address_of_no_device_is_explained(rig: &Rig) -> Outcome {
     // Of a range that is for documentation: nobody has it.
     let error = rig.list().open_by_address(([192, 0, 2, 77], 1).into()).unwrap_err();
-    let FindAddressError::NoGid { interface, seen, .. } = &error else { panic!("{error}") };
+    let ChoosePathError::NoGidOfAddress { interface, seen, .. } = &error else { panic!("{error}") };
     assert_eq!(*interface, None);
     assert!(seen.iter().any(|seen| seen.starts_with(&format!("{} port ", rig.name))), "{error}");
     assert!(error.to_string().contains("no RDMA port has a GID for 192.0.2.77"), "{error}");
     let error = rig.list().open_by_address(([0, 0, 0, 0], 1).into()).unwrap_err();
-    assert!(matches!(error, FindAddressError::NoAddress { .. }), "{error}");
+    assert!(matches!(error, ChoosePathError::NoInterfaceAddress { .. }), "{error}");
     Ok(())
 }
 

@@ -2,13 +2,13 @@
 
 use std::os::fd::AsFd;
 
+use sideway::ErrorKind;
 use sideway::ibverbs::address::AddressHandleAttribute;
-use sideway::ibverbs::dma_buf::ExportDmaBufError;
-use sideway::ibverbs::dma_handle::{AllocateDmaHandleError, DmaHandleAttribute};
+use sideway::ibverbs::dma_handle::DmaHandleAttribute;
 use sideway::ibverbs::memory_region::{MemoryKind, MemoryRegion, RegisterMemoryRegionError};
 use sideway::ibverbs::port::LinkLayer;
 use sideway::ibverbs::protection_domain::ProtectionDomain;
-use sideway::ibverbs::provider_buffer::{AllocateProviderBufferError, ProviderBuffer};
+use sideway::ibverbs::provider_buffer::ProviderBuffer;
 use sideway::ibverbs::queue_pair::{QueuePair, WorkRequestOperationType};
 use sideway::ibverbs::rate::Rate;
 use sideway::ibverbs::{AccessFlags, DataInOrder, DataInOrderQuery};
@@ -18,6 +18,7 @@ use sideway::sys::verbs;
 
 use crate::harness::{Outcome, Rig, Skip, Suite};
 use crate::node::{AnyPair, Data, Op, Remote, pattern};
+use crate::support::errors::assert_error;
 
 pub(crate) fn cases(suite: &mut Suite) {
     cases!(suite:
@@ -36,7 +37,7 @@ const ACCESS: AccessFlags = AccessFlags::LocalWrite.union(AccessFlags::RemoteWri
 
 fn allocate(rig: &Rig, pd: &ProtectionDomain, len: usize) -> Result<ProviderBuffer, Skip> {
     match pd.alloc_buf(len) {
-        Err(AllocateProviderBufferError::Unsupported(why)) => skip!("{}: {why}", rig.name),
+        Err(error) if error.unsupported().is_some() => skip!("{}: {error}", rig.name),
         buffer => Ok(buffer.unwrap()),
     }
 }
@@ -78,13 +79,15 @@ fn memory_of_the_provider_has_an_end(rig: &Rig) -> Outcome {
         Err(RegisterMemoryRegionError::OutOfBuffer { offset: 1, length: 4096, buffer_len: 4096 })
     ));
     match pd.alloc_buf(usize::MAX) {
-        Err(AllocateProviderBufferError::Ibverbs { len: usize::MAX, .. }) => {}
+        Err(error) => assert_error(&error, ErrorKind::Os, &[("len", &usize::MAX)]),
         other => panic!("{other:?}"),
     }
     match buffer.export_dmabuf_fd() {
         // Whose descriptor it is is seen by using it.
         Ok(exported) => drop(pd.reg_dmabuf_mr(exported.as_fd(), 0, 4096, 0, ACCESS).unwrap()),
-        Err(ExportDmaBufError::Unsupported(why)) => assert!(why.verb.ends_with("dmabuf_fd"), "{why}"),
+        Err(error) if error.unsupported().is_some() => {
+            assert!(error.verb().ends_with("dmabuf_fd"), "{error}");
+        }
         Err(error) => panic!("{error}"),
     }
     Ok(())
@@ -119,7 +122,8 @@ fn a_description_makes_regions(rig: &Rig) -> Outcome {
 fn what_a_description_asks_for_is_there_or_unsupported(rig: &Rig) -> Outcome {
     let context = rig.open();
     let handle = match context.alloc_dmah(&DmaHandleAttribute::new()) {
-        Err(AllocateDmaHandleError::Unsupported(why)) => {
+        Err(error) if error.unsupported().is_some() => {
+            let why = error.unsupported().unwrap();
             assert_eq!((why.verb, why.device.as_str()), ("ibv_alloc_dmah", rig.name.as_str()));
             return Ok(());
         }
@@ -189,7 +193,7 @@ fn the_station_of_the_port_s_own_address_is_known(rig: &Rig) -> Outcome {
     let found = context.resolve_eth_l2_from_gid(&address).unwrap();
     assert_eq!((found.vlan, &found.mac[..5]), (None, &b"\x02soft"[..]));
     let error = context.resolve_eth_l2_from_gid(address.setup_grh_src_gid_index(200)).unwrap_err();
-    assert_eq!((error.port_num, error.gid_index, error.gid), (rig.port, 200, own));
+    assert_error(&error, ErrorKind::Os, &[("port_num", &rig.port), ("gid_index", &200), ("gid", &own)]);
     Ok(())
 }
 

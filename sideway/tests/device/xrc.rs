@@ -3,21 +3,23 @@
 use std::fs::File;
 use std::os::fd::AsFd;
 
+use sideway::ErrorKind;
 use sideway::ibverbs::AccessFlags;
 use sideway::ibverbs::completion::{GenericCompletionQueue, WorkCompletionStatus};
 use sideway::ibverbs::connect::{ConnectOptions, Endpoint, LocalPath, connect, connect_xrc_target};
 use sideway::ibverbs::device_context::DeviceContext;
 use sideway::ibverbs::memory_region::MemoryRegion;
 use sideway::ibverbs::queue_pair::{
-    CreateQueuePairError, GenericQueuePair, ModifyQueuePairError, OpenXrcTargetError, PostSendError,
-    PostSendGuard, QueuePair, QueuePairAttribute, QueuePairAttributeMask, QueuePairState, QueuePairType,
-    WorkRequestFlags, WorkRequestOperationType, XrcTarget,
+    CreateQueuePairError, GenericQueuePair, ModifyQueuePairError, PostSendError, PostSendGuard, QueuePair,
+    QueuePairAttribute, QueuePairAttributeMask, QueuePairState, QueuePairType, WorkRequestFlags,
+    WorkRequestOperationType, XrcTarget,
 };
 use sideway::ibverbs::srq::{CreateSharedReceiveQueueError, SharedReceiveQueue};
-use sideway::ibverbs::xrc::{OpenXrcDomainError, XrcDomain, XrcDomainFlags};
+use sideway::ibverbs::xrc::{XrcDomain, XrcDomainFlags};
 
 use crate::harness::{Outcome, Rig, Skip, Suite};
 use crate::node::{AnyPair, Memory, SIGNALED, next, pattern};
+use crate::support::errors::assert_error;
 use crate::support::flavour::QpFlavour;
 
 pub(crate) fn cases(suite: &mut Suite) {
@@ -43,7 +45,7 @@ pub(crate) fn cases(suite: &mut Suite) {
 fn domain(context: &DeviceContext) -> Result<XrcDomain, Skip> {
     match context.open_xrcd(None, XrcDomainFlags::Create) {
         Ok(domain) => Ok(domain),
-        Err(OpenXrcDomainError::Unsupported(unsupported)) => skip!("{unsupported}"),
+        Err(error) if error.unsupported().is_some() => skip!("{error}"),
         Err(error) => panic!("{error}"),
     }
 }
@@ -215,7 +217,7 @@ fn a_file_has_one_domain(rig: &Rig) -> Outcome {
     let exclusive = XrcDomainFlags::Create | XrcDomainFlags::Exclusive;
     let made = context.open_xrcd(Some(file.as_fd()), exclusive).unwrap();
     let error = context.open_xrcd(Some(file.as_fd()), exclusive).unwrap_err();
-    assert!(matches!(error, OpenXrcDomainError::Ibverbs { .. }), "{error}");
+    assert_eq!(error.kind(), ErrorKind::Os, "{error}");
     let other = rig.open();
     let opened = other.open_xrcd(Some(file.as_fd()), XrcDomainFlags::empty()).unwrap();
     // The one has the target, the other the queue.
@@ -239,8 +241,8 @@ fn a_domain_that_is_not_there_is_named(rig: &Rig) -> Outcome {
     domain(&context)?;
     let file = tempfile();
     let error = context.open_xrcd(Some(file.as_fd()), XrcDomainFlags::empty()).unwrap_err();
-    let OpenXrcDomainError::Ibverbs { flags, .. } = &error else { panic!("{error}") };
-    assert!(flags.is_empty() && error.to_string().contains("`Create`"), "{error}");
+    assert_error(&error, ErrorKind::Os, &[("flags", &format!("{:?}", XrcDomainFlags::empty()))]);
+    assert!(error.to_string().contains("`Create`"), "{error}");
     Ok(())
 }
 
@@ -300,8 +302,7 @@ fn an_opened_target_outlives_the_first_handle(rig: &Rig) -> Outcome {
     assert_eq!(next(&mut receiver.cq).qp_num, Some(opened.qp_number()));
     let number = ends.initiator.qp_number();
     let error = domain.open_target(number).unwrap_err();
-    let OpenXrcTargetError::Ibverbs { qp_num, .. } = &error else { panic!("{error}") };
-    assert_eq!(*qp_num, number);
+    assert_eq!((error.kind(), error.object()), (ErrorKind::Os, Some(&*format!("queue pair {number:#x}"))));
     Ok(())
 }
 

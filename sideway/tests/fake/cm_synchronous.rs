@@ -4,12 +4,13 @@ use std::sync::OnceLock;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use sideway::ErrorKind;
 use sideway::Provider;
 use sideway::ibverbs::device_context::DeviceContext;
 use sideway::ibverbs::queue_pair::{GenericQueuePair, QueuePairType};
 use sideway::rdmacm::{
-    Connection, ConnectionParameter, Connector, CreateEventChannelError, EventChannel, EventError, EventType,
-    GetEventError, Identifier, IdentifierState, Listener, PortSpace, SynchronousError,
+    ConnectError, Connection, ConnectionParameter, Connector, EventChannel, EventError, EventType,
+    Identifier, IdentifierState, Listener, PortSpace,
 };
 use sideway::sys::Verbs;
 
@@ -97,7 +98,8 @@ fn the_provider_can_be_named() {
         Connector::resolve_of(without, addr("192.0.2.1:7"), SECOND).unwrap_err(),
     ];
     for error in errors {
-        assert!(matches!(error, SynchronousError::Channel(CreateEventChannelError::Library(_))), "{error}");
+        let ConnectError::Call(error) = error else { panic!("{error}") };
+        assert_eq!((error.verb(), error.kind()), ("rdma_create_event_channel", ErrorKind::Library));
     }
 }
 
@@ -131,7 +133,7 @@ fn what_need_not_be_closed_is_not_waited_for() {
 }
 
 /// Closes a connection while something happens. Whoever does not come back is woken by an error.
-fn disconnect_while(connection: Connection, something: impl FnOnce()) -> Result<(), SynchronousError> {
+fn disconnect_while(connection: Connection, something: impl FnOnce()) -> Result<(), ConnectError> {
     let channel = connection.id().event_channel();
     std::thread::scope(|scope| {
         let closing = scope.spawn(|| connection.disconnect());
@@ -182,7 +184,7 @@ fn a_peer_that_does_not_let_go_is_not_waited_for_longer_than_asked() {
     here.set_timeout(Some(limit));
     let error = disconnect_while(here, || {}).unwrap_err();
     assert!(
-        matches!(error, SynchronousError::TimedOut { wanted: EventType::Disconnected, limit: found } if found == limit),
+        matches!(error, ConnectError::TimedOut { wanted: EventType::Disconnected, limit: found } if found == limit),
         "{error}"
     );
     // A device that is taken away ends it, too, whoever is told.
@@ -191,10 +193,7 @@ fn a_peer_that_does_not_let_go_is_not_waited_for_longer_than_asked() {
     assert!(id.event_channel().get_cm_event().is_ok());
     assert_eq!(id.state(), IdentifierState::DeviceRemoved);
     for result in [there.wait_disconnected(SECOND).map(drop), there.disconnect()] {
-        assert!(
-            matches!(result, Err(SynchronousError::Event(EventError::DeviceRemoved { .. }))),
-            "{result:?}"
-        );
+        assert!(matches!(result, Err(ConnectError::Event(EventError::DeviceRemoved { .. }))), "{result:?}");
     }
 }
 
@@ -215,7 +214,7 @@ fn a_request_that_is_dropped_or_rejected_is_an_error() {
             let mut qp = pair(&connector.get_device_context().unwrap(), PortSpace::Tcp);
             let error = connector.connect(&mut qp, &ConnectionParameter::new()).unwrap_err();
             assert!(
-                matches!(&error, SynchronousError::Event(EventError::Rejected { private_data, .. })
+                matches!(&error, ConnectError::Event(EventError::Rejected { private_data, .. })
                     if private_data[..] == *data.unwrap_or_default()),
                 "{error}"
             );
@@ -234,7 +233,7 @@ fn waiting_without_events_ends() {
         std::thread::sleep(Duration::from_millis(10));
         first.id().event_channel().close();
         let error = waiter.join().unwrap().unwrap_err();
-        assert!(matches!(error, SynchronousError::GetEvent(GetEventError::Closed)), "{error}");
+        assert!(matches!(&error, ConnectError::Call(error) if error.kind() == ErrorKind::Closed), "{error}");
     });
 }
 
@@ -248,7 +247,7 @@ fn an_answer_that_does_not_come_is_not_waited_for_longer_than_asked() {
     let mut qp = pair(&connector.get_device_context().unwrap(), PortSpace::Tcp);
     let error = connector.connect(&mut qp, &ConnectionParameter::new()).unwrap_err();
     assert!(
-        matches!(error, SynchronousError::TimedOut { wanted: EventType::ConnectResponse, limit } if limit == Duration::from_millis(5))
+        matches!(error, ConnectError::TimedOut { wanted: EventType::ConnectResponse, limit } if limit == Duration::from_millis(5))
     );
     drop(qp);
     // A peer that hangs up instead.
@@ -256,8 +255,5 @@ fn an_answer_that_does_not_come_is_not_waited_for_longer_than_asked() {
     let mut qp = pair(&connector.get_device_context().unwrap(), PortSpace::Tcp);
     fake.world.cm.push(connector.id().as_raw().as_ptr(), E::RDMA_CM_EVENT_DISCONNECTED, |_| {});
     let error = connector.connect(&mut qp, &ConnectionParameter::new()).unwrap_err();
-    assert!(
-        matches!(error, SynchronousError::Disconnected { wanted: EventType::ConnectResponse }),
-        "{error}"
-    );
+    assert!(matches!(error, ConnectError::Disconnected { wanted: EventType::ConnectResponse }), "{error}");
 }

@@ -108,12 +108,12 @@ fn a_device_that_is_busy_can_be_asked_again() {
         fake.world.refused_deregistrations.store(2, Relaxed);
         let error = memory.close().unwrap_err();
         assert!(error.to_string().contains("stays registered"), "{error}");
-        assert_eq!(error.source.kind(), io::ErrorKind::ResourceBusy);
-        assert_eq!((error.buffer.as_ptr(), error.buffer.rkey()), (start, rkey));
+        assert_eq!(error.error.errno(), Some(libc::EBUSY));
+        assert_eq!((error.object.as_ptr(), error.object.rkey()), (start, rkey));
         touch(start);
-        let error = error.buffer.close().unwrap_err();
+        let error = error.object.close().unwrap_err();
         touch(start);
-        assert_eq!(error.buffer.close().unwrap().as_ptr(), start);
+        assert_eq!(error.object.close().unwrap().as_ptr(), start);
     }
 }
 

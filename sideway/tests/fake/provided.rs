@@ -6,10 +6,8 @@ use std::os::fd::AsFd;
 use sideway::ibverbs::address::{AddressHandleAttribute, Gid};
 use sideway::ibverbs::completion::BasicCompletionQueue;
 use sideway::ibverbs::device::DeviceList;
-use sideway::ibverbs::dma_buf::ExportDmaBufError;
-use sideway::ibverbs::dma_handle::{AllocateDmaHandleError, DmaHandleAttribute, TphMemoryType};
+use sideway::ibverbs::dma_handle::{DmaHandleAttribute, TphMemoryType};
 use sideway::ibverbs::memory_region::{MemoryKind, RegisterMemoryRegionError};
-use sideway::ibverbs::provider_buffer::AllocateProviderBufferError;
 use sideway::ibverbs::queue_pair::{BasicQueuePair, QueuePair, WorkRequestOperationType};
 use sideway::ibverbs::resolve::EthernetAddress;
 use sideway::ibverbs::{AccessFlags, DataInOrder, DataInOrderQuery};
@@ -25,16 +23,16 @@ fn everything_can_fail() {
     for errno in ERRNOS {
         let (_fake, context) = lying(|l| l.extras = errno);
         let error = context.alloc_dmah(DmaHandleAttribute::new().setup_cpu_id(7)).unwrap_err();
-        assert_fails!(errno, "ibv_alloc_dmah", error, AllocateDmaHandleError::Unsupported);
+        assert_fails!(errno, "ibv_alloc_dmah", error);
         let error = context.alloc_pd().unwrap().alloc_buf(100).unwrap_err();
-        assert_fails!(errno, "ibv_alloc_buf", error, AllocateProviderBufferError::Unsupported);
+        assert_fails!(errno, "ibv_alloc_buf", error);
         let error = context.resolve_eth_l2_from_gid(&AddressHandleAttribute::new()).unwrap_err();
         assert_says(&error, errno);
 
         let (_fake, context) = lying(|l| l.export_buf = errno);
         let buffer = context.alloc_pd().unwrap().alloc_buf(100).unwrap();
         let error = buffer.export_dmabuf_fd().unwrap_err();
-        assert_fails!(errno, "ibv_export_buf_dmabuf_fd", error, ExportDmaBufError::Unsupported);
+        assert_fails!(errno, "ibv_export_buf_dmabuf_fd", error);
     }
 }
 

@@ -1,9 +1,10 @@
 //! The flavours of queues and queue pairs, to run one test over all of them.
 
+use sideway::Error;
 use sideway::ibverbs::completion::{
-    ArmCompletionQueueError, BasicCompletionQueue, CompletionQueue, CompletionQueueBuilder,
-    CreateCompletionQueueError, ExtendedCompletionQueue, GenericCompletionQueue, Notify,
-    PollCompletionQueueError, ResizeCompletionQueueError, WorkCompletionOperationType, WorkCompletionStatus,
+    BasicCompletionQueue, CompletionQueue, CompletionQueueBuilder, CreateCompletionQueueError,
+    ExtendedCompletionQueue, GenericCompletionQueue, Notify, PollCompletionQueueError,
+    WorkCompletionOperationType, WorkCompletionStatus,
 };
 use sideway::ibverbs::queue_pair::{
     BasicQueuePair, CreateQueuePairError, ExtendedQueuePair, GenericQueuePair, QueuePair, QueuePairBuilder,
@@ -56,13 +57,9 @@ pub trait CqFlavour: CompletionQueue + Sized {
     fn is_drained_by_a_dropped_poller(&mut self) -> bool;
 
     /// Arms, and polls until the poller says that the queue is empty.
-    fn arm_and_poll(
-        &mut self,
-        notify: Notify,
-        visit: &mut dyn FnMut(Completion),
-    ) -> Result<usize, ArmCompletionQueueError>;
+    fn arm_and_poll(&mut self, notify: Notify, visit: &mut dyn FnMut(Completion)) -> Result<usize, Error>;
 
-    fn resize_to(&mut self, cqe: u32) -> Result<(), ResizeCompletionQueueError>;
+    fn resize_to(&mut self, cqe: u32) -> Result<(), Error>;
 
     /// Polls until the poller says that the queue is empty.
     fn poll(&mut self, visit: &mut dyn FnMut(Completion)) -> Result<usize, PollCompletionQueueError> {
@@ -124,7 +121,7 @@ macro_rules! cq_flavour {
                 &mut self,
                 notify: Notify,
                 visit: &mut dyn FnMut(Completion),
-            ) -> Result<usize, ArmCompletionQueueError> {
+            ) -> Result<usize, Error> {
                 let mut poller = self.arm(notify)?;
                 let mut count = 0;
                 while let Some(wc) = poller.next() {
@@ -135,7 +132,7 @@ macro_rules! cq_flavour {
                 Ok(count)
             }
 
-            fn resize_to(&mut self, cqe: u32) -> Result<(), ResizeCompletionQueueError> {
+            fn resize_to(&mut self, cqe: u32) -> Result<(), Error> {
                 self.resize(cqe)
             }
 

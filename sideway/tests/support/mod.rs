@@ -2,6 +2,7 @@
 #![allow(dead_code, unreachable_pub, unused_macros)]
 
 pub mod counting_allocator;
+pub mod errors;
 pub mod fake;
 #[macro_use]
 pub mod flavour;

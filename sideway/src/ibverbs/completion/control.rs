@@ -110,7 +110,7 @@ macro_rules! control {
             pub fn arm(&mut self, notify: Notify) -> Result<$Poller<'_>, Error> {
                 let $queue = &mut *self;
                 $inner.request_notification(notify)?;
-                self.start_poll().map_err(|error| Error::caused("ibv_start_poll", ErrorKind::Nested, error))
+                Ok(self.start_poll()?)
             }
 
             /// Makes the queue longer or shorter, so that it holds at least `cqe` completions (`ibv_resize_cq`).

@@ -2,6 +2,7 @@
 
 use sideway::ibverbs::Unsupported;
 use sideway::ibverbs::completion::{WorkCompletionOperationType, WorkCompletionStatus};
+use sideway::ibverbs::queue_pair::CreateQueuePairError;
 use sideway::ibverbs::queue_pair::{
     PostSendError, PostSendGuard, QueuePair, QueuePairType, SendQueue, WorkRequestFlags,
 };
@@ -103,7 +104,7 @@ fn a_device_that_does_not_copy_says_so() {
         for error in errors {
             assert!(matches!(
                 &error,
-                mlx5::CreateQueuePairError::Unsupported(Unsupported { verb: "mlx5dv_wr_memcpy", .. })
+                CreateQueuePairError::Unsupported(Unsupported { verb: "mlx5dv_wr_memcpy", .. })
             ));
             assert_eq!(error.to_string(), "device fake0 has no copies by the device (mlx5dv_wr_memcpy)");
         }
@@ -158,7 +159,7 @@ fn a_pair_is_made_with_what_is_asked_for() {
         let parts = Parts::lying(|l| l.direct = errno);
         let mut builder = parts.mlx5().create_qp_builder(&parts.description());
         match builder.setup_direct_send_ops_flags(Op::RawWqe).build_direct().unwrap_err() {
-            mlx5::CreateQueuePairError::Unsupported(Unsupported { verb, capability, .. }) => {
+            CreateQueuePairError::Unsupported(Unsupported { verb, capability, .. }) => {
                 assert!(is_unsupported(errno));
                 assert_eq!(verb, "mlx5dv_create_qp");
                 assert!(capability.contains("RawWqe"), "{capability}");
@@ -169,7 +170,7 @@ fn a_pair_is_made_with_what_is_asked_for() {
     // With another context's description none is made.
     let elsewhere = mlx5::DirectVerbs::of(&parts.fake.context()).unwrap();
     let error = elsewhere.create_qp_builder(&parts.description()).build_direct().unwrap_err();
-    assert!(matches!(error, mlx5::CreateQueuePairError::OtherContext));
+    assert!(matches!(error, CreateQueuePairError::DescriptionOfOtherContext));
 }
 
 #[test]

@@ -1,10 +1,11 @@
 //! mlx5's data encryption keys, and memory keys that encrypt.
 
+use sideway::ErrorKind;
 use sideway::ibverbs::Unsupported;
 use sideway::ibverbs::queue_pair::{PostSendError, PostSendGuard, QueuePair};
 use sideway::mlx5::{
-    self, AesXtsKey, BlockSize, Crypto, DataEncryptionKeyError, DataEncryptionKeyState, DirectOperationFlags,
-    DirectRequestError, MKeyConfiguration, MKeyFlags, SignatureCryptoOrder,
+    self, AesXtsKey, BlockSize, Crypto, DataEncryptionKeyState, DirectOperationFlags, DirectRequestError,
+    MKeyConfiguration, MKeyFlags, SignatureCryptoOrder,
 };
 use sideway::sys::types::*;
 
@@ -64,9 +65,9 @@ fn a_data_encryption_key_can_fail() {
     for errno in ERRNOS {
         let parts = Parts::lying(|l| l.direct = errno);
         match parts.mlx5().create_dek(&parts.pd, &key, None, [0; 8]).unwrap_err() {
-            DataEncryptionKeyError::Unsupported(Unsupported { verb, .. }) => {
+            error if error.unsupported().is_some() => {
                 assert!(is_unsupported(errno));
-                assert_eq!(verb, "mlx5dv_dek_create");
+                assert_eq!(error.verb(), "mlx5dv_dek_create");
             }
             error => assert_says(&error, errno),
         }
@@ -77,7 +78,7 @@ fn a_data_encryption_key_can_fail() {
     let parts = Parts::new();
     let other = parts.fake.pd();
     let error = parts.mlx5().create_dek(&other, &key, None, [0; 8]).unwrap_err();
-    assert!(matches!(error, DataEncryptionKeyError::OtherContext), "{error}");
+    assert_eq!(error.kind(), ErrorKind::OtherContext, "{error}");
 }
 
 #[test]
@@ -88,7 +89,7 @@ fn a_data_encryption_key_that_is_not_destroyed_comes_back() {
         let dek = parts.mlx5().create_dek(&parts.pd, &AesXtsKey::Bits128([1; 32]), None, [0; 8]).unwrap();
         let error = dek.close().unwrap_err();
         assert_says(&error, errno);
-        drop(error.key);
+        drop(error.object);
         assert_eq!(*parts.fake.world.destroyed.lock().unwrap(), ["dek", "dek"]);
     }
 }

@@ -1,9 +1,10 @@
 //! dma-bufs through mlx5's data-direct engine.
 
+use sideway::ErrorKind;
 use sideway::ibverbs::memory_region::MemoryKind;
 use sideway::ibverbs::{AccessFlags, Unsupported};
 use sideway::mlx5;
-use sideway::mlx5::{DmabufAccess, DmabufRange, RegisterDmabufError};
+use sideway::mlx5::{DmabufAccess, DmabufRange};
 use std::os::fd::{AsFd, AsRawFd};
 
 use super::super::control::{ERRNOS, assert_says, is_unsupported};
@@ -35,7 +36,7 @@ fn a_dmabuf_is_registered_as_it_is_described() {
     let other = parts.fake.pd();
     // SAFETY: as above.
     let error = unsafe { mlx5.reg_dmabuf_mr(&other, range, access, DmabufAccess::empty()) }.unwrap_err();
-    assert!(matches!(error, RegisterDmabufError::OtherContext));
+    assert_eq!(error.kind(), ErrorKind::OtherContext);
     let path = mlx5.data_direct_sysfs_path().unwrap();
     assert_eq!(path.as_deref(), Some("/sys/devices/pci0000:00/0000:00:01.0".as_ref()));
     for errno in ERRNOS.into_iter().chain([libc::ENODEV]) {
@@ -43,15 +44,15 @@ fn a_dmabuf_is_registered_as_it_is_described() {
         let mlx5 = parts.mlx5();
         // SAFETY: as above.
         match unsafe { mlx5.reg_dmabuf_mr(&parts.pd, range, access, DmabufAccess::DataDirect) }.unwrap_err() {
-            RegisterDmabufError::Unsupported(Unsupported { verb, .. }) => {
+            error if error.unsupported().is_some() => {
                 assert!(is_unsupported(errno));
-                assert_eq!(verb, "mlx5dv_reg_dmabuf_mr");
+                assert_eq!(error.verb(), "mlx5dv_reg_dmabuf_mr");
             }
             error => assert_says(&error, errno),
         }
         match mlx5.data_direct_sysfs_path() {
             Ok(path) => assert_eq!((path, errno), (None, libc::ENODEV)),
-            Err(mlx5::DataDirectPathError::Unsupported(_)) => assert!(is_unsupported(errno)),
+            Err(error) if error.unsupported().is_some() => assert!(is_unsupported(errno)),
             Err(error) => assert_says(&error, errno),
         }
     }

@@ -2,7 +2,9 @@
 
 use sideway::ibverbs::Unsupported;
 use sideway::ibverbs::completion::CompletionQueue;
+use sideway::ibverbs::completion::CreateCompletionQueueError;
 use sideway::ibverbs::queue_pair;
+use sideway::ibverbs::queue_pair::CreateQueuePairError;
 use sideway::ibverbs::queue_pair::{
     QueuePair, QueuePairAttribute, QueuePairState, QueuePairType, SendOperationFlags,
 };
@@ -69,7 +71,7 @@ fn a_target_is_made_as_it_is_described() {
     let mut description = parts.pd.create_qp_builder();
     description.setup_recv_cq(&parts.cq);
     let error = mlx5.create_dc_target_builder(&description, 1).build().unwrap_err();
-    assert!(matches!(error, mlx5::CreateQueuePairError::MissingSharedReceiveQueue), "{error}");
+    assert!(matches!(error, CreateQueuePairError::MissingSharedReceiveQueue), "{error}");
     description.setup_srq(&srq);
     let mut builder = mlx5.create_dc_target_builder(&description, 0x0123_4567_89ab_cdef);
     builder.setup_create_flags(QueuePairCreateFlags::DisableScatterToCqe);
@@ -139,7 +141,7 @@ fn pairs_of_mlx5_can_fail() {
         ];
         for error in errors {
             match error {
-                mlx5::CreateQueuePairError::Unsupported(Unsupported { verb, ref device, .. }) => {
+                CreateQueuePairError::Unsupported(Unsupported { verb, ref device, .. }) => {
                     assert!(is_unsupported(errno), "{error}");
                     assert_eq!((verb, device.as_str()), ("mlx5dv_create_qp", "fake0"));
                 }
@@ -204,7 +206,7 @@ fn completion_queues_take_options() {
         let parts = Parts::lying(|l| l.direct = errno);
         let description = parts.pd.context().create_cq_builder();
         match parts.mlx5().create_cq_builder(&description).build_ex().unwrap_err() {
-            mlx5::CreateCompletionQueueError::Unsupported(Unsupported { verb, .. }) => {
+            CreateCompletionQueueError::Unsupported(Unsupported { verb, .. }) => {
                 assert!(is_unsupported(errno));
                 assert_eq!(verb, "mlx5dv_create_cq");
             }

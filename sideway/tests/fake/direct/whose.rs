@@ -1,9 +1,11 @@
 //! Whose a device is, and what it says of itself.
 
-use sideway::direct::DirectVerbsError;
-use sideway::efa::{Capabilities, CreateSrdError, QueryObjectError};
+use sideway::ErrorKind;
+use sideway::efa::Capabilities;
 use sideway::ibverbs::Unsupported;
+use sideway::ibverbs::completion::CreateCompletionQueueError;
 use sideway::ibverbs::device::DeviceList;
+use sideway::ibverbs::queue_pair::CreateQueuePairError;
 use sideway::ibverbs::queue_pair::{PostSendError, PostSendGuard, QueuePair};
 use sideway::mlx5::{CqeCompression, CqeFormats, DciStreams};
 use sideway::sys::types::*;
@@ -20,10 +22,10 @@ fn a_device_of_another_vendor_is_refused() {
     let context = fake.context();
     let error = mlx5::DirectVerbs::of(&context).unwrap_err();
     assert_eq!(error.to_string(), "device fake0 has no direct verbs of mlx5 (mlx5dv_is_supported)");
-    assert!(matches!(error, DirectVerbsError::Unsupported(Unsupported { missing: None, .. })));
+    assert!(matches!(error.unsupported(), Some(Unsupported { missing: None, .. })));
     let error = efa::DirectVerbs::of(&context).unwrap_err();
     assert_eq!(error.to_string(), "device fake0 has no direct verbs of EFA (efadv_query_device)");
-    assert!(matches!(error, DirectVerbsError::Unsupported(Unsupported { missing: None, .. })));
+    assert!(matches!(error.unsupported(), Some(Unsupported { missing: None, .. })));
 }
 
 #[test]
@@ -31,7 +33,8 @@ fn an_efa_device_can_fail_to_answer() {
     for errno in ERRNOS.into_iter().filter(|errno| !is_unsupported(*errno)) {
         let fake = Fake::lying(|l| l.efadv_query_device = errno);
         let error = efa::DirectVerbs::of(&fake.context()).unwrap_err();
-        assert!(matches!(error, DirectVerbsError::Failed { verb: "efadv_query_device", .. }), "{error}");
+        assert_eq!((error.kind(), error.verb()), (ErrorKind::Os, "efadv_query_device"), "{error}");
+        assert_eq!(error.object(), Some("device fake0"));
         assert_says(&error, errno);
     }
 }
@@ -110,19 +113,23 @@ fn what_belongs_to_another_context_is_refused() {
     let (mlx5, efa) = (mlx5::DirectVerbs::of(&elsewhere).unwrap(), efa::DirectVerbs::of(&elsewhere).unwrap());
     let description = parts.description();
     let error = mlx5.create_qp_builder(&description).build_ex().unwrap_err();
-    assert!(matches!(error, mlx5::CreateQueuePairError::OtherContext));
+    assert!(matches!(error, CreateQueuePairError::DescriptionOfOtherContext));
     let error = mlx5.create_dc_initiator_builder(&description).build().unwrap_err();
-    assert!(matches!(error, mlx5::CreateQueuePairError::OtherContext));
+    assert!(matches!(error, CreateQueuePairError::DescriptionOfOtherContext));
     let error = mlx5.create_dc_target_builder(&description, 1).build().unwrap_err();
-    assert!(matches!(error, mlx5::CreateQueuePairError::OtherContext));
-    assert!(matches!(efa.create_srd_builder(&description).build(), Err(CreateSrdError::OtherContext)));
+    assert!(matches!(error, CreateQueuePairError::DescriptionOfOtherContext));
+    assert!(matches!(
+        efa.create_srd_builder(&description).build(),
+        Err(CreateQueuePairError::DescriptionOfOtherContext)
+    ));
     let description = parts.pd.context().create_cq_builder();
     let error = mlx5.create_cq_builder(&description).build_ex().unwrap_err();
-    assert!(matches!(error, mlx5::CreateCompletionQueueError::OtherContext));
+    assert!(matches!(error, CreateCompletionQueueError::DescriptionOfOtherContext));
     let error = efa.create_cq_builder(&description).build_ex().unwrap_err();
-    assert!(matches!(error, efa::CreateCompletionQueueError::OtherContext));
+    assert!(matches!(error, CreateCompletionQueueError::DescriptionOfOtherContext));
     let error = efa.query_ah(&parts.address()).unwrap_err();
-    assert!(matches!(error, QueryObjectError::OtherContext { object: "address handle" }));
+    assert_eq!((error.kind(), error.verb()), (ErrorKind::OtherContext, "efadv_query_ah"));
+    assert!(error.to_string().contains("address handle"), "{error}");
     // Nor does a request go by an address handle of another context.
     let mut initiator = parts.mlx5().create_dc_initiator_builder(&parts.description()).build().unwrap();
     let ah = handle(&elsewhere);
@@ -149,9 +156,10 @@ fn a_device_is_opened_for_keys() {
     for errno in ERRNOS {
         let fake = Fake::lying(|l| l.direct = errno);
         match mlx5::DirectVerbs::open(&fake.list().unwrap().first().unwrap()).unwrap_err() {
-            DirectVerbsError::Unsupported(Unsupported { verb, device, .. }) => {
+            error if error.unsupported().is_some() => {
                 assert!(is_unsupported(errno));
-                assert_eq!((verb, device.as_str()), ("mlx5dv_open_device", "fake0"));
+                let names = (error.verb(), error.object());
+                assert_eq!(names, ("mlx5dv_open_device", Some("device fake0")));
             }
             error => assert_says(&error, errno),
         }

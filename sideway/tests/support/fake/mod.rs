@@ -28,8 +28,9 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use sideway::Error;
 use sideway::Provider;
-use sideway::ibverbs::device::{DeviceList, GetDeviceListError};
+use sideway::ibverbs::device::DeviceList;
 use sideway::ibverbs::device_context::DeviceContext;
 use sideway::ibverbs::protection_domain::ProtectionDomain;
 use sideway::sys::Verbs;
@@ -288,7 +289,7 @@ impl Fake {
         self
     }
 
-    pub fn list(&self) -> Result<DeviceList, GetDeviceListError> {
+    pub fn list(&self) -> Result<DeviceList, Error> {
         DeviceList::from_provider(provider())
     }
 
