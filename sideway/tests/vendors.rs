@@ -84,7 +84,7 @@ fn a_provider_without_the_library_names_it() {
         assert!(text.contains("soft0") && text.contains(library), "{text}");
         assert_eq!((error.kind(), error.object()), (ErrorKind::Library, Some("device soft0")), "{text}");
         let source = error.source().and_then(|source| source.downcast_ref());
-        assert!(matches!(source, Some(LoadError::NotProvided { library: named, .. }) if *named == *library));
+        assert!(matches!(source, Some(LoadError::NotProvided { library: named, .. }) if **named == *library));
     }
 }
 

@@ -15,7 +15,7 @@
 
 use std::marker::PhantomData;
 
-use sideway::memory::{AllocateBufferError, Buffer, BufferKind};
+use sideway::memory::{Buffer, BufferKind};
 
 /// A message takes up at least this much of the page that small messages move through.
 const CACHE_LINE: u64 = 64;
@@ -23,7 +23,7 @@ const CACHE_LINE: u64 = 64;
 /// The system has no such memory.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}: give a smaller -s or --max-msg-size")]
-pub struct AllocationError(AllocateBufferError);
+pub struct AllocationError(sideway::Error);
 
 /// Where messages lie within the memory of a side's queue pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,17 +2,10 @@
 
 use std::io;
 
-use sideway::ibverbs::address_handle::CreateAddressHandleError;
-use sideway::ibverbs::clock::ClockError;
-use sideway::ibverbs::completion::{
-    ArmCompletionQueueError, CompletionEventError, CreateCompletionChannelError, CreateCompletionQueueError,
-    PollCompletionQueueError,
-};
+use sideway::ibverbs::completion::{CreateCompletionQueueError, PollCompletionQueueError};
 use sideway::ibverbs::connect::{ChoosePathError, ConnectError};
-use sideway::ibverbs::device::{FindDeviceError, GetDeviceListError, OpenDeviceError};
-use sideway::ibverbs::device_context::{QueryDeviceError, QueryPortError};
+use sideway::ibverbs::device::FindDeviceError;
 use sideway::ibverbs::memory_region::RegisterMemoryRegionError;
-use sideway::ibverbs::protection_domain::AllocateProtectionDomainError;
 use sideway::ibverbs::queue_pair::{CreateQueuePairError, PostRecvError, PostSendError};
 use sideway::ibverbs::srq::CreateSharedReceiveQueueError;
 use sideway::provider::ProviderError;
@@ -61,20 +54,12 @@ pub enum Error {
     Device(#[from] DeviceError),
     /// The devices' provider cannot be had.
     Provider(#[from] ProviderError),
-    /// The library lists no devices.
-    DeviceList(#[from] GetDeviceListError),
+    /// A call of the RDMA library failed; the text names it.
+    Verb(#[from] sideway::Error),
     /// There is no such device.
     FindDevice(#[from] FindDeviceError),
-    /// The device cannot be opened.
-    OpenDevice(#[from] OpenDeviceError),
-    /// The device does not say what it can do.
-    QueryDevice(#[from] QueryDeviceError),
-    /// The port does not say what state it is in.
-    QueryPort(#[from] QueryPortError),
     /// The port has no address to use.
     ChoosePath(#[from] ChoosePathError),
-    /// No protection domain.
-    ProtectionDomain(#[from] AllocateProtectionDomainError),
     /// No memory.
     Allocation(#[from] AllocationError),
     /// There is no such memory, or its bytes cannot be copied.
@@ -93,23 +78,15 @@ pub enum Error {
     Xrc(#[from] XrcError),
     /// rdma_cm connects no queue pair.
     Manager(#[from] ManagerError),
-    /// There is no way to the peer.
-    AddressHandle(#[from] CreateAddressHandleError),
     /// The device does not take a message.
     PostSend(#[from] PostSendError),
     /// The device does not take a receive.
     PostRecv(#[from] PostRecvError),
     /// The completion queue failed.
     Poll(#[from] PollCompletionQueueError),
-    /// No events of completion queues.
-    Channel(#[from] CreateCompletionChannelError),
-    /// A completion queue sends no event.
-    Arm(#[from] ArmCompletionQueueError),
-    /// No event of a completion queue comes.
-    Event(#[from] CompletionEventError),
     /// The device's clock cannot be read.
     #[error("{0}: leave --clock out, or choose another device with -d")]
-    Clock(#[from] ClockError),
+    Clock(sideway::Error),
     /// A message was not delivered.
     Completion(#[from] CompletionError),
     /// A message was delivered changed.

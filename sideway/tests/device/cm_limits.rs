@@ -8,8 +8,8 @@ use sideway::ErrorKind;
 use sideway::ibverbs::queue_pair::{GenericQueuePair, PostSendGuard, QueuePair};
 use sideway::rdmacm;
 use sideway::rdmacm::{
-    AddressInfoFlags, AddressInfoHints, ConnectError, ConnectionParameter, EventType, IdentifierState,
-    JoinFlags, PortSpace, getaddrinfo,
+    AddressInfoFlags, AddressInfoHints, ConnectionParameter, EventType, IdentifierState, JoinFlags,
+    PortSpace, getaddrinfo,
 };
 
 use crate::cm_site::{CmNode, PATIENCE, RESOLUTION, Site, assert_data, channel_of_ones_own, expect, node};

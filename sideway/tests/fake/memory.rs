@@ -1,6 +1,5 @@
 //! Memory that is owned together with its registration: it is freed after that, or not at all.
 
-use std::io;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -12,10 +12,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sideway::ibverbs::AccessFlags;
 use sideway::ibverbs::device_context::DeviceContext;
-use sideway::ibverbs::device_memory::{AllocateDeviceMemoryError, CopyDeviceMemoryError, DeviceMemory};
+use sideway::ibverbs::device_memory::DeviceMemory;
 use sideway::ibverbs::memory_region::MemoryRegion;
 use sideway::ibverbs::protection_domain::ProtectionDomain;
-use sideway::memory::cuda::{CudaDevice, CudaError, CudaRegion, RegisterCudaError};
+use sideway::memory::cuda::{CudaDevice, CudaError, CudaRegion};
 use sideway::memory::{Buffer, BufferKind, RegisteredBuffer};
 
 pub use scatter::avoid as avoid_scatter;
@@ -107,7 +107,7 @@ pub enum MemoryError {
         /// How much there is.
         limit: u64,
         /// What the library said.
-        source: AllocateDeviceMemoryError,
+        source: sideway::Error,
     },
     /// The GPU has none, or there is no GPU.
     #[error("--use-cuda {ordinal}: {source}")]
@@ -123,7 +123,7 @@ pub enum MemoryError {
         /// The GPU's number.
         ordinal: u32,
         /// Why.
-        source: RegisterCudaError,
+        source: sideway::ibverbs::memory_region::RegisterMemoryRegionError,
     },
     /// The kernel makes no dma-buf of this memory.
     #[error(
@@ -151,7 +151,7 @@ pub enum MemoryError {
     },
     /// Bytes of the device's cannot be copied.
     #[error("--dm: {0}")]
-    CopyDevice(#[from] CopyDeviceMemoryError),
+    CopyDevice(#[from] sideway::Error),
     /// Bytes of the GPU's cannot be copied.
     #[error("--use-cuda: {0}")]
     CopyCuda(#[from] CudaError),

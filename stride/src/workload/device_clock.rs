@@ -26,7 +26,7 @@ impl DeviceClock {
     ///
     /// It has none that can be read.
     pub(super) fn of(context: &DeviceContext) -> Result<Self, Error> {
-        Ok(Self { context: context.clone(), converter: ClockConverter::new(context)? })
+        Ok(Self { context: context.clone(), converter: ClockConverter::new(context).map_err(Error::Clock)? })
     }
 
     #[inline(always)]

@@ -14,9 +14,8 @@ use sideway::ibverbs::device_context::DeviceContext;
 use sideway::ibverbs::port::LinkLayer;
 use sideway::ibverbs::queue_pair::GenericQueuePair;
 use sideway::rdmacm::{
-    Address, BindAddrError, Connection, ConnectionParameter, Connector, CreateEventChannelError,
-    CreateIdentifierError, EventChannel, GetDeviceContextError, Identifier, Listener, PortSpace,
-    SetOptionError, SynchronousError,
+    Address, ConnectError, Connection, ConnectionParameter, Connector, EventChannel, Identifier, Listener,
+    PortSpace,
 };
 
 use crate::control::{Link, Message};
@@ -50,10 +49,10 @@ pub struct Meeting {
 pub enum ManagerError {
     /// No channel.
     #[error("-R: no channel of rdma_cm: {0}; load the kernel's rdma_ucm, or leave -R out")]
-    Channel(#[from] CreateEventChannelError),
+    Channel(#[source] sideway::Error),
     /// No identifier.
     #[error("-R: {0}; leave -R out")]
-    Identifier(#[from] CreateIdentifierError),
+    Identifier(#[source] sideway::Error),
     /// There is nowhere to listen.
     #[error(
         "-R: cannot listen at {address}, the address of {device}: {source}; choose another GID with -x, or leave -R out"
@@ -64,7 +63,7 @@ pub enum ManagerError {
         /// The device's name.
         device: String,
         /// Why.
-        source: BindAddrError,
+        source: sideway::Error,
     },
     /// An option is refused.
     #[error("-R: rdma_cm does not take {flag} {given}: {source}; leave {flag} out")]
@@ -74,7 +73,7 @@ pub enum ManagerError {
         /// Its value.
         given: u32,
         /// Why.
-        source: SetOptionError,
+        source: sideway::Error,
     },
     /// A step failed.
     #[error(
@@ -84,11 +83,11 @@ pub enum ManagerError {
         /// The other end.
         peer: String,
         /// Why.
-        source: SynchronousError,
+        source: ConnectError,
     },
     /// It is not known which device it is.
     #[error("-R: {0}")]
-    Device(#[from] GetDeviceContextError),
+    Device(#[source] sideway::Error),
     /// The routing table leads elsewhere.
     #[error(
         "-R: the way to {peer} goes by {found}, not by {device}: give -d {found}, or -x for another address of {device}"
@@ -197,7 +196,7 @@ impl<'a> Manager<'a> {
             .map(|address| Address::from(SocketAddr::new(address, 0)));
         let mut connector =
             Connector::with_id(id, source, peer, STEP_LIMIT).map_err(|source| step(peer, source))?;
-        self.check_device(&connector.get_device_context().map_err(ManagerError::from)?, &peer.to_string())?;
+        self.check_device(&connector.get_device_context().map_err(ManagerError::Device)?, &peer.to_string())?;
         connector.set_timeout(Some(STEP_LIMIT));
         Ok(connector.connect(queue_pair, parameter).map_err(|source| step(peer, source))?)
     }
@@ -227,7 +226,7 @@ impl<'a> Manager<'a> {
                 continue;
             }
             let peer = request.id().peer_addr().map_or(String::new(), |address| address.to_string());
-            self.check_device(&request.get_device_context().map_err(ManagerError::from)?, &peer)?;
+            self.check_device(&request.get_device_context().map_err(ManagerError::Device)?, &peer)?;
             told(request.id(), way)?;
             request.set_timeout(Some(STEP_LIMIT));
             let accepted = request.accept(queue_pair, parameter);
@@ -253,8 +252,8 @@ fn said(token: u64, number: u32) -> [u8; 12] {
 }
 
 fn identifier(device: &LocalDevice) -> Result<Identifier, ManagerError> {
-    let channel = EventChannel::from_provider(device.context.provider())?;
-    Ok(channel.create_id(PortSpace::Tcp)?)
+    let channel = EventChannel::from_provider(device.context.provider()).map_err(ManagerError::Channel)?;
+    channel.create_id(PortSpace::Tcp).map_err(ManagerError::Identifier)
 }
 
 /// Tells an identifier what it is to ask of the way.
@@ -282,7 +281,7 @@ fn own_address(device: &LocalDevice) -> Option<IpAddr> {
     }
 }
 
-fn step(peer: SocketAddr, source: SynchronousError) -> ManagerError {
+fn step(peer: SocketAddr, source: ConnectError) -> ManagerError {
     ManagerError::Step { peer: peer.to_string(), source }
 }
 

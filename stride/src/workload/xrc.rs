@@ -5,9 +5,9 @@ use serde::{Deserialize, Serialize};
 use sideway::ibverbs::completion::CompletionQueue;
 use sideway::ibverbs::connect::{ConnectError, ConnectOptions, Endpoint, connect_xrc_target};
 use sideway::ibverbs::protection_domain::ProtectionDomain;
-use sideway::ibverbs::queue_pair::{CreateXrcTargetError, XrcTarget};
+use sideway::ibverbs::queue_pair::XrcTarget;
 use sideway::ibverbs::srq::{CreateSharedReceiveQueueError, SharedReceiveQueue};
-use sideway::ibverbs::xrc::{OpenXrcDomainError, XrcDomain, XrcDomainFlags};
+use sideway::ibverbs::xrc::{XrcDomain, XrcDomainFlags};
 
 use super::channel::{Ends, GenericEnds};
 use crate::device::LocalDevice;
@@ -26,10 +26,8 @@ pub struct Target {
 #[derive(Debug, thiserror::Error)]
 #[error("-c XRC: {0}; give -c RC")]
 pub enum XrcError {
-    /// No domain.
-    Domain(#[from] OpenXrcDomainError),
-    /// No target.
-    Target(#[from] CreateXrcTargetError),
+    /// No domain, or no target.
+    Verb(#[from] sideway::Error),
     /// No shared receive queue.
     Queue(#[from] CreateSharedReceiveQueueError),
     /// A shared receive queue that peers cannot name.

@@ -83,6 +83,6 @@ impl Region {
     /// On failure it is still registered, and comes back.
     pub(super) fn end(self) -> Result<(), (Self, Cause)> {
         let Self { region, soft } = self;
-        region.close().map_err(|error| (Self { region: error.region, soft }, error.source.into()))
+        region.close().map_err(|error| (Self { region: error.object, soft }, error.error.into()))
     }
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use sideway::ibverbs::completion::GenericCompletionQueue;
 use sideway::ibverbs::device_context::DeviceContext;
 use sideway::ibverbs::queue_pair::{GenericQueuePair, PostSendGuard, QueuePair, WorkRequestFlags};
-use sideway::rdmacm::{self, ConnectionParameter, Connector, EventError, SynchronousError};
+use sideway::rdmacm::{self, ConnectionParameter, Connector, EventError};
 use sideway::soft::{self, faults};
 use test_harness::{Outcome, bytes, cases};
 use trespass::{
@@ -77,7 +77,7 @@ impl Raw {
 type Connected = (Raw, rdmacm::Connection);
 
 /// Asks for a connection with this data.
-fn ask(addr: SocketAddr, data: &[u8]) -> Result<Connected, SynchronousError> {
+fn ask(addr: SocketAddr, data: &[u8]) -> Result<Connected, rdmacm::ConnectError> {
     let mut connector = Connector::resolve(addr, LONG)?;
     connector.set_timeout(Some(LONG));
     let mut raw = raw(&connector.get_device_context().unwrap());
@@ -120,9 +120,9 @@ fn serving<T: Send>(rig: &Rig, listener: &mut Listener, other: impl FnOnce() -> 
 }
 
 /// The words that a rejection had with it.
-fn words(refused: Result<Connected, SynchronousError>) -> Vec<u8> {
+fn words(refused: Result<Connected, rdmacm::ConnectError>) -> Vec<u8> {
     match refused.map(drop) {
-        Err(SynchronousError::Event(EventError::Rejected { private_data, .. })) => private_data,
+        Err(rdmacm::ConnectError::Event(EventError::Rejected { private_data, .. })) => private_data,
         other => panic!("{other:?}"),
     }
 }

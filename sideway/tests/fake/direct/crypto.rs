@@ -1,7 +1,6 @@
 //! mlx5's data encryption keys, and memory keys that encrypt.
 
 use sideway::ErrorKind;
-use sideway::ibverbs::Unsupported;
 use sideway::ibverbs::queue_pair::{PostSendError, PostSendGuard, QueuePair};
 use sideway::mlx5::{
     self, AesXtsKey, BlockSize, Crypto, DataEncryptionKeyState, DirectOperationFlags, DirectRequestError,

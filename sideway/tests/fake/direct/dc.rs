@@ -1,8 +1,6 @@
 //! Requests of DC initiators.
 
-use sideway::ibverbs::Unsupported;
 use sideway::ibverbs::queue_pair::{PostSendError, PostSendGuard, QueuePair, WorkRequestOperationType};
-use sideway::mlx5;
 use sideway::mlx5::DciStreams;
 
 use super::super::SIGNALED;

@@ -1,9 +1,8 @@
 //! dma-bufs through mlx5's data-direct engine.
 
 use sideway::ErrorKind;
+use sideway::ibverbs::AccessFlags;
 use sideway::ibverbs::memory_region::MemoryKind;
-use sideway::ibverbs::{AccessFlags, Unsupported};
-use sideway::mlx5;
 use sideway::mlx5::{DmabufAccess, DmabufRange};
 use std::os::fd::{AsFd, AsRawFd};
 

@@ -1,6 +1,5 @@
 //! EFA's queue pairs and completions, and what it tells of its objects.
 
-use sideway::efa;
 use sideway::efa::{CompletionFields, InterconnectIds, SrdFlags};
 use sideway::ibverbs::completion::CreateCompletionQueueError;
 use sideway::ibverbs::queue_pair::CreateQueuePairError;

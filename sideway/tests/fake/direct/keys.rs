@@ -1,11 +1,11 @@
 //! mlx5's memory keys: making them, and the requests that configure them.
 
 use sideway::ErrorKind;
+use sideway::ibverbs::AccessFlags;
 use sideway::ibverbs::completion::WorkCompletionOperationType;
 use sideway::ibverbs::queue_pair::{
     PostSendError, PostSendGuard, QueuePair, ScatterGatherEntry, SendOperationFlags, WorkRequestOperationType,
 };
-use sideway::ibverbs::{AccessFlags, Unsupported};
 use sideway::mlx5::{
     self, BlockSignature, BlockSize, Crc, CrcType, DirectOperationFlags, DirectQueuePair, DirectRequestError,
     GuardType, InterleavedEntry, MKey, MKeyConfiguration, MKeyFlags, Signature, SignatureDomain,

@@ -8,7 +8,6 @@ use sideway::ibverbs::queue_pair::CreateQueuePairError;
 use sideway::ibverbs::queue_pair::{
     QueuePair, QueuePairAttribute, QueuePairState, QueuePairType, SendOperationFlags,
 };
-use sideway::mlx5;
 use sideway::mlx5::{CqeFormats, CqeSize, DciStreams, QueuePairCreateFlags};
 use sideway::sys::types::*;
 
@@ -181,7 +180,7 @@ fn a_driver_s_own_type_is_not_made_by_libibverbs() {
         for error in
             [description.build().map(drop).unwrap_err(), description.build_ex().map(drop).unwrap_err()]
         {
-            assert!(matches!(error, queue_pair::CreateQueuePairError::UnknownType { .. }), "{error}");
+            assert!(matches!(error, CreateQueuePairError::UnknownType { .. }), "{error}");
         }
     }
 }
