@@ -28,7 +28,10 @@ macro_rules! mlx5_wr_functions {
         /// - Every other pointer is valid for what the manual page says the function does with it.
         #[inline]
         pub unsafe fn $name($mqp: *mut mlx5dv_qp_ex $(, $arg: $ty)*) {
-            // SAFETY: the caller's promises, first that the operation is there.
+            // SAFETY: the caller guarantees (`# Safety`) that `mqp` belongs to a live extended
+            // queue pair of an mlx5 device, which has an open batch of work requests, and no other
+            // thread is posting to it; the operation
+            // is not null; every other pointer is valid for what the manual page says.
             unsafe { operation!($mqp, mlx5dv_qp_ex, $op)($mqp $(, $arg)*) }
         }
     )*};
@@ -139,7 +142,8 @@ pub unsafe fn mlx5dv_mkey_check(
     err_info: *mut mlx5dv_mkey_err,
 ) -> c_int {
     match lib._mlx5dv_mkey_check {
-        // SAFETY: the caller's promises; the size is that of the struct.
+        // SAFETY: the caller guarantees (`# Safety`) that `mkey` is a live key of `lib`; `err_info`
+        // is valid for writing; the size is that of the struct.
         Some(check) => unsafe { check(mkey, err_info, size_of::<mlx5dv_mkey_err>()) },
         None => Unsupported::unsupported(libc::EOPNOTSUPP),
     }
@@ -162,7 +166,9 @@ pub unsafe fn mlx5dv_create_flow(
     actions_attr: *mut mlx5dv_flow_action_attr,
 ) -> *mut ibv_flow {
     match lib.__mlx5dv_create_flow {
-        // SAFETY: the caller's promises; the size is that of one action.
+        // SAFETY: the caller guarantees (`# Safety`) that `matcher` is a live matcher of `lib`,
+        // `match_value` is valid for it; `actions_attr` points to `num_actions` valid actions; the
+        // size is that of one action.
         Some(create) => unsafe {
             create(matcher, match_value, num_actions, actions_attr, size_of::<mlx5dv_flow_action_attr>())
         },
@@ -186,7 +192,9 @@ pub unsafe fn mlx5dv_query_port(
     info: *mut mlx5dv_port,
 ) -> c_int {
     match lib._mlx5dv_query_port {
-        // SAFETY: the caller's promises; the size is that of the struct.
+        // SAFETY: the caller guarantees (`# Safety`) that `context` is a live context of an mlx5
+        // device, of the libibverbs that `lib` works on; `info` is valid for reading and writing; the
+        // size is that of the struct.
         Some(query) => unsafe { query(context, port_num, info, size_of::<mlx5dv_port>()) },
         None => Unsupported::unsupported(libc::EOPNOTSUPP),
     }
@@ -202,10 +210,11 @@ pub unsafe fn mlx5dv_query_port(
 #[inline]
 pub unsafe fn mlx5dv_get_export_sizes(lib: &Mlx5dv, sizes: *mut mlx5dv_export_sizes) {
     match lib._mlx5dv_get_export_sizes {
-        // SAFETY: the caller's promise; the size is that of the struct.
+        // SAFETY: the caller guarantees (`# Safety`) that `sizes` is valid for writing; the size is
+        // that of the struct.
         Some(get) => unsafe { get(sizes, size_of::<mlx5dv_export_sizes>()) },
         None => {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees (`# Safety`) that `sizes` is valid for writing.
             unsafe { sizes.write_bytes(0, 1) };
             set_errno(libc::EOPNOTSUPP);
         }
@@ -222,7 +231,7 @@ pub unsafe fn mlx5dv_get_export_sizes(lib: &Mlx5dv, sizes: *mut mlx5dv_export_si
 /// - `clock_info` is valid for reading.
 #[inline]
 pub unsafe fn mlx5dv_ts_to_ns(clock_info: *mut mlx5dv_clock_info, device_timestamp: u64) -> u64 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees (`# Safety`) that `clock_info` is valid for reading.
     let clock = unsafe { clock_info.read() };
     let mult = u64::from(clock.mult);
     let after = device_timestamp.wrapping_sub(clock.last_cycles) & clock.mask;
@@ -251,7 +260,8 @@ const fn place(bit_off: usize, bit_sz: usize) -> (u32, u32) {
 #[inline]
 pub unsafe fn devx_set(p: *mut c_void, value: u32, bit_off: usize, bit_sz: usize) {
     let (shift, mask) = place(bit_off, bit_sz);
-    // SAFETY: the caller's promise; commands need not be aligned.
+    // SAFETY: the caller guarantees (`# Safety`) that the field lies within one 32-bit word, which
+    // is valid for reading and writing; commands need not be aligned.
     unsafe {
         let word = p.cast::<u32>().add(bit_off / 32);
         let others = u32::from_be(word.read_unaligned()) & !(mask << shift);
@@ -267,7 +277,8 @@ pub unsafe fn devx_set(p: *mut c_void, value: u32, bit_off: usize, bit_sz: usize
 #[inline]
 pub unsafe fn devx_get(p: *const c_void, bit_off: usize, bit_sz: usize) -> u32 {
     let (shift, mask) = place(bit_off, bit_sz);
-    // SAFETY: the caller's promise; commands need not be aligned.
+    // SAFETY: the caller guarantees (`# Safety`) that the field lies within one 32-bit word, which
+    // is valid for reading; commands need not be aligned.
     let word = unsafe { p.cast::<u32>().add(bit_off / 32).read_unaligned() };
     (u32::from_be(word) >> shift) & mask
 }
@@ -279,7 +290,8 @@ pub unsafe fn devx_get(p: *const c_void, bit_off: usize, bit_sz: usize) -> u32 {
 /// - The 64-bit word that `bit_off` lies in is valid for writing.
 #[inline]
 pub unsafe fn devx_set64(p: *mut c_void, v: u64, bit_off: usize) {
-    // SAFETY: the caller's promise; commands need not be aligned.
+    // SAFETY: the caller guarantees (`# Safety`) that the 64-bit word that `bit_off` lies in is
+    // valid for writing; commands need not be aligned.
     unsafe { p.cast::<u64>().add(bit_off / 64).write_unaligned(v.to_be()) }
 }
 
@@ -290,6 +302,7 @@ pub unsafe fn devx_set64(p: *mut c_void, v: u64, bit_off: usize) {
 /// - The 64-bit word that `bit_off` lies in is valid for reading.
 #[inline]
 pub unsafe fn devx_get64(p: *const c_void, bit_off: usize) -> u64 {
-    // SAFETY: the caller's promise; commands need not be aligned.
+    // SAFETY: the caller guarantees (`# Safety`) that the 64-bit word that `bit_off` lies in is
+    // valid for reading; commands need not be aligned.
     u64::from_be(unsafe { p.cast::<u64>().add(bit_off / 64).read_unaligned() })
 }

@@ -85,7 +85,8 @@ impl Provider {
     /// process lives: what it returns is valid as the manual says, and so are the operations in the structs
     /// that it returns.
     pub unsafe fn from_tables(name: &'static str, verbs: Verbs, rdmacm: Option<RdmaCm>) -> Self {
-        // SAFETY: the caller's promise; without a table there is no function.
+        // SAFETY: the caller guarantees (`# Safety`) that each function does what the C function of
+        // the same name does; without a table there is no function.
         unsafe { Self::from_tables_with_direct(name, verbs, rdmacm, None, None) }
     }
 

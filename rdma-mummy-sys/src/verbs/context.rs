@@ -41,7 +41,8 @@ pub unsafe fn operation<F: Copy>(
     offset: usize,
     of: fn(&verbs_context) -> &Option<F>,
 ) -> Option<F> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees (`# Safety`) that `ctx` is a live context of a loaded library;
+    // `offset` is that of the field which `of` names.
     let extended = unsafe { verbs_get_ctx(ctx) };
     if extended.is_null() {
         return None;
@@ -119,7 +120,7 @@ context_functions! {
 /// - `num_devices` is null or valid for writing.
 #[inline]
 pub unsafe fn ibv_get_device_list(lib: &Verbs, num_devices: *mut c_int) -> *mut *mut ibv_device {
-    // SAFETY: the caller's promise is all that the function asks for.
+    // SAFETY: the caller guarantees (`# Safety`) that `num_devices` is null or valid for writing.
     unsafe { (lib.ibv_get_device_list)(num_devices) }
 }
 
@@ -205,7 +206,8 @@ pub unsafe fn ibv_query_gid_ex(
     flags: u32,
 ) -> c_int {
     match lib._ibv_query_gid_ex {
-        // SAFETY: the caller's promise; the size is that of the entry.
+        // SAFETY: the caller guarantees (`# Safety`) that `context` is a live context of `lib`;
+        // `entry` is valid for writing; the size is that of the entry.
         Some(query) => unsafe {
             query(context, port_num, gid_index, entry, flags, size_of::<ibv_gid_entry>())
         },
@@ -230,7 +232,8 @@ pub unsafe fn ibv_query_gid_table(
     flags: u32,
 ) -> isize {
     match lib._ibv_query_gid_table {
-        // SAFETY: the caller's promise; the size is that of an entry.
+        // SAFETY: the caller guarantees (`# Safety`) that `context` is a live context of `lib`;
+        // `entries` is valid for writing `max_entries` entries; the size is that of an entry.
         Some(query) => unsafe { query(context, entries, max_entries, flags, size_of::<ibv_gid_entry>()) },
         None => {
             crate::table::set_errno(libc::EOPNOTSUPP);
@@ -254,7 +257,8 @@ pub unsafe fn ibv_query_comp_cntr_caps(
     caps: *mut ibv_comp_cntr_caps,
 ) -> c_int {
     match lib._ibv_query_comp_cntr_caps {
-        // SAFETY: the caller's promise; the size is that of the struct.
+        // SAFETY: the caller guarantees (`# Safety`) that `context` is a live context of `lib`;
+        // `caps` is valid for writing; the size is that of the struct.
         Some(query) => unsafe { query(context, caps, size_of::<ibv_comp_cntr_caps>()) },
         None => Unsupported::unsupported(libc::EOPNOTSUPP),
     }

@@ -120,7 +120,8 @@ pub struct CompletionReader {
 
 // SAFETY: `efa` is only used with a completion of the queue at hand, which stays on the thread that polls.
 unsafe impl Send for CompletionReader {}
-// SAFETY: as above.
+// SAFETY: `efa` is only used with a completion of the queue at hand, which stays on the thread that
+// polls.
 unsafe impl Sync for CompletionReader {}
 
 impl CompletionReader {

@@ -62,7 +62,7 @@ pub struct AddressHandle {
 
 // SAFETY: a handle is only read once it is made, and destroyed by its one owner.
 unsafe impl Send for AddressHandle {}
-// SAFETY: as above.
+// SAFETY: a handle is only read once it is made, and destroyed by its one owner.
 unsafe impl Sync for AddressHandle {}
 
 impl ProtectionDomain {
@@ -330,7 +330,9 @@ impl GlobalRoutingHeader {
     /// - [`LEN`](Self::LEN) bytes from `start` on are readable, and initialised.
     /// - The receive has completed, and the memory is not given to the device again meanwhile.
     pub unsafe fn read(start: *const u8) -> Self {
-        // SAFETY: the caller's promise; volatile, as a device has written.
+        // SAFETY: the caller guarantees (`# Safety`) that `LEN` bytes from `start` on are readable,
+        // and initialised; the receive has completed, and the memory is not given to the device again
+        // meanwhile; volatile, as a device has written.
         Self { bytes: std::array::from_fn(|n| unsafe { start.add(n).read_volatile() }) }
     }
 

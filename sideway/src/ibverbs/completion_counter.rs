@@ -81,7 +81,7 @@ struct Inner {
 
 // SAFETY: verbs on one counter may be called from any thread, several at a time.
 unsafe impl Send for Inner {}
-// SAFETY: as above.
+// SAFETY: verbs on one counter may be called from any thread, several at a time.
 unsafe impl Sync for Inner {}
 
 /// Calls a function of a counter that the library may lack.

@@ -60,7 +60,7 @@ struct Inner {
 
 // SAFETY: verbs on one set of counters may be called from any thread, several at a time.
 unsafe impl Send for Inner {}
-// SAFETY: as above.
+// SAFETY: verbs on one set of counters may be called from any thread, several at a time.
 unsafe impl Sync for Inner {}
 
 impl DeviceContext {

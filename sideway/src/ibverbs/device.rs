@@ -41,7 +41,7 @@ pub struct DeviceList {
 
 // SAFETY: the list is immutable, and libibverbs guards its devices with locks of its own.
 unsafe impl Send for DeviceList {}
-// SAFETY: as above.
+// SAFETY: the list is immutable, and libibverbs guards its devices with locks of its own.
 unsafe impl Sync for DeviceList {}
 
 /// Another way out, where this build has it.
@@ -198,7 +198,7 @@ pub struct Device<'list> {
 
 // SAFETY: a device of a list that lives is only read, and libibverbs locks what it shares.
 unsafe impl Send for Device<'_> {}
-// SAFETY: as above.
+// SAFETY: a device of a list that lives is only read, and libibverbs locks what it shares.
 unsafe impl Sync for Device<'_> {}
 
 impl Device<'_> {

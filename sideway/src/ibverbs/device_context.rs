@@ -64,7 +64,7 @@ impl WeakDeviceContext {
 
 // SAFETY: verbs on one context may be called from any thread, several at a time.
 unsafe impl Send for Inner {}
-// SAFETY: as above.
+// SAFETY: verbs on one context may be called from any thread, several at a time.
 unsafe impl Sync for Inner {}
 
 impl DeviceContext {
@@ -75,7 +75,8 @@ impl DeviceContext {
     /// `context` was opened with the functions of `provider`, nothing else closes it, and it stays open
     /// until this handle closes it.
     pub unsafe fn from_raw(context: NonNull<ibv_context>, provider: Provider) -> Self {
-        // SAFETY: the caller's promises.
+        // SAFETY: the caller guarantees (`# Safety`) that `context` was opened with the functions
+        // of `provider`, nothing else closes it, and it stays open until this handle closes it.
         unsafe { Self::new(context, provider, None) }
     }
 
@@ -89,7 +90,8 @@ impl DeviceContext {
         provider: Provider,
         keeper: Keeper,
     ) -> Self {
-        // SAFETY: the caller's promises.
+        // SAFETY: the caller guarantees (`# Safety`) that `context` was opened with the functions
+        // of `provider`, and stays open as long as `keeper` lives.
         unsafe { Self::new(context, provider, Some(keeper)) }
     }
 

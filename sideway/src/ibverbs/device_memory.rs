@@ -55,7 +55,9 @@ struct Inner {
 // SAFETY: the functions of the memory may be called from any thread; what two of them write to the same bytes at the same time is
 // some mixture, as with any memory that a device may write to. No reference is made to it.
 unsafe impl Send for Inner {}
-// SAFETY: as above.
+// SAFETY: the functions of the memory may be called from any thread; what two of them write to the
+// same bytes at the same time is some mixture, as with any memory that a device may write to. No
+// reference is made to it.
 unsafe impl Sync for Inner {}
 
 const WHAT: &str = "device memory";

@@ -50,7 +50,7 @@ impl ProviderBuffer {
         let export = export.map_err(|symbol| Unsupported::missing(context, WHAT, symbol))?;
         // SAFETY: the memory lives.
         let fd = unsafe { export(self.as_raw().as_ptr()) };
-        // SAFETY: as above.
+        // SAFETY: the memory lives.
         unsafe { owned(context, fd, "ibv_export_buf_dmabuf_fd", WHAT) }
     }
 }
@@ -65,7 +65,8 @@ unsafe fn owned(
     what: &'static str,
 ) -> Result<OwnedFd, Error> {
     if fd >= 0 {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees (`# Safety`) that the descriptor, if it is one, belongs to
+        // the caller.
         return Ok(unsafe { OwnedFd::from_raw_fd(fd) });
     }
     let source = super::os_error(fd);

@@ -97,7 +97,7 @@ struct Inner {
 
 // SAFETY: a DMA handle is only named when regions are registered.
 unsafe impl Send for Inner {}
-// SAFETY: as above.
+// SAFETY: a DMA handle is only named when regions are registered.
 unsafe impl Sync for Inner {}
 
 impl DeviceContext {

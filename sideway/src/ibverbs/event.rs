@@ -178,8 +178,8 @@ impl AsyncEvent {
     /// The event was got from the library and is not acknowledged: the object of its type lives.
     unsafe fn copy(raw: &ibv_async_event) -> Self {
         let event_type = AsyncEventType::from_raw(raw.event_type.0);
-        // SAFETY: the type says which member is set, and the object lives (the caller's promise); the fields are in
-        // every release's structs.
+        // SAFETY: the type says which member is set, and the object lives (the caller guarantees
+        // it, `# Safety`); the fields are in every release's structs.
         let element = unsafe {
             match event_type.kind() {
                 Kind::CompletionQueue => AsyncElement::CompletionQueue(CompletionQueueId::of_context(

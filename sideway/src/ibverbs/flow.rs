@@ -484,7 +484,7 @@ pub struct Flow {
 
 // SAFETY: verbs on one flow may be called from any thread.
 unsafe impl Send for Flow {}
-// SAFETY: as above.
+// SAFETY: verbs on one flow may be called from any thread.
 unsafe impl Sync for Flow {}
 
 impl Flow {

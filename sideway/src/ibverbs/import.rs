@@ -161,7 +161,7 @@ pub struct ImportedMemoryRegion {
 
 // SAFETY: a region is a pair of keys.
 unsafe impl Send for ImportedMemoryRegion {}
-// SAFETY: as above.
+// SAFETY: a region is a pair of keys.
 unsafe impl Sync for ImportedMemoryRegion {}
 
 impl ImportedMemoryRegion {

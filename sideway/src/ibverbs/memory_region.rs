@@ -126,7 +126,8 @@ pub enum MemoryKind<'region> {
 
 // SAFETY: a region is a pair of keys; the memory is only touched through raw pointers by unsafe code.
 unsafe impl Send for MemoryRegion {}
-// SAFETY: as above.
+// SAFETY: a region is a pair of keys; the memory is only touched through raw pointers by unsafe
+// code.
 unsafe impl Sync for MemoryRegion {}
 
 impl MemoryRegion {

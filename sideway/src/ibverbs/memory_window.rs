@@ -108,7 +108,7 @@ pub struct MemoryWindow {
 
 // SAFETY: a window is a key; its C struct is written with `&mut` only.
 unsafe impl Send for MemoryWindow {}
-// SAFETY: as above.
+// SAFETY: a window is a key; its C struct is written with `&mut` only.
 unsafe impl Sync for MemoryWindow {}
 
 /// A part of a region, and what peers may do to it by a window (`ibv_mw_bind_info`).
@@ -258,7 +258,9 @@ impl MemoryWindow {
         // SAFETY: pair, window and region live and are of one context (just looked at); the pair has no list under way, as its
         // queue is borrowed mutably; nobody else reads or writes the window's struct.
         let result = check(unsafe { verbs::ibv_bind_mw(qp.as_ptr(), self.mw.as_ptr(), &raw mut bind) });
-        // SAFETY: as above; the field is in every release's struct.
+        // SAFETY: pair, window and region live and are of one context (just looked at); the pair
+        // has no list under way, as its queue is borrowed mutably; nobody else reads or writes the
+        // window's struct; the field is in every release's struct.
         self.rkey = unsafe { (*self.mw.as_ptr()).rkey };
         result.map_err(|source| match source.raw_os_error() {
             Some(libc::EPERM) => Error::os(BIND, source)

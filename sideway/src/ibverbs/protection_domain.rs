@@ -42,7 +42,7 @@ enum Kind {
 
 // SAFETY: verbs on one protection domain may be called from any thread, several at a time.
 unsafe impl Send for Inner {}
-// SAFETY: as above.
+// SAFETY: verbs on one protection domain may be called from any thread, several at a time.
 unsafe impl Sync for Inner {}
 
 impl DeviceContext {

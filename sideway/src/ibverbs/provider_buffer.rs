@@ -49,7 +49,8 @@ struct Inner {
 
 // SAFETY: of the memory nothing but a raw pointer is given out, and the C object is only named when regions are registered.
 unsafe impl Send for Inner {}
-// SAFETY: as above.
+// SAFETY: of the memory nothing but a raw pointer is given out, and the C object is only named when
+// regions are registered.
 unsafe impl Sync for Inner {}
 
 impl ProtectionDomain {

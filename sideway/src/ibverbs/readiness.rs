@@ -34,7 +34,8 @@ impl Deadline {
 /// The descriptor stays open while the result is used.
 pub(crate) unsafe fn descriptor<'a>(fd: RawFd) -> Option<BorrowedFd<'a>> {
     // -1 is what no descriptor can be.
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees (`# Safety`) that the descriptor stays open while the result is
+    // used.
     (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) })
 }
 

@@ -103,7 +103,8 @@ type Ends = (XrcDomain, completion::Shared);
 // SAFETY: posting is exclusive to the queue's handle (`&mut`); what else is done with it (attributes, creating and destroying
 // queue pairs) is thread-safe in libibverbs.
 unsafe impl Send for SrqInner {}
-// SAFETY: as above.
+// SAFETY: posting is exclusive to the queue's handle (`&mut`); what else is done with it
+// (attributes, creating and destroying queue pairs) is thread-safe in libibverbs.
 unsafe impl Sync for SrqInner {}
 
 /// Which shared receive queue an event is about. No two queues of a process have the same, not one after the other either.

@@ -47,7 +47,8 @@ struct Inner {
 
 // SAFETY: a thread domain is only named when other objects are made, which libraries guard by locks.
 unsafe impl Send for Inner {}
-// SAFETY: as above.
+// SAFETY: a thread domain is only named when other objects are made, which libraries guard by
+// locks.
 unsafe impl Sync for Inner {}
 
 impl DeviceContext {

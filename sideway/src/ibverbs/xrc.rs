@@ -90,7 +90,7 @@ struct Inner {
 
 // SAFETY: a domain is only named when other objects are made, which libraries guard by locks.
 unsafe impl Send for Inner {}
-// SAFETY: as above.
+// SAFETY: a domain is only named when other objects are made, which libraries guard by locks.
 unsafe impl Sync for Inner {}
 
 impl DeviceContext {

@@ -103,7 +103,7 @@ enum Backing {
 
 // SAFETY: the memory belongs to the buffer alone, which gives out nothing but a raw pointer to it.
 unsafe impl Send for Buffer {}
-// SAFETY: as above.
+// SAFETY: the memory belongs to the buffer alone, which gives out nothing but a raw pointer to it.
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
@@ -239,7 +239,7 @@ fn mapped(kind: BufferKind, len: usize) -> Result<(NonNull<u8>, Backing), Errno>
         // Nobody, whoever has the file, can take the pages away from under who has mapped them.
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK)?;
         // Huge pages that are not there are found missing now: the mapping reserves them.
-        // SAFETY: as above.
+        // SAFETY: the system chooses the place, so nothing that was there is replaced.
         let start = unsafe { rustix::mm::mmap(ptr::null_mut(), mapped, access, MapFlags::SHARED, &file, 0) }?;
         let huge = match kind {
             BufferKind::HugePages { page_size } => page_size.trailing_zeros() as u8,

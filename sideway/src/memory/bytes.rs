@@ -37,11 +37,13 @@ macro_rules! word {
             unsafe fn load(src: *const u8) -> Self {
                 #[cfg(not(miri))]
                 if src.addr().is_multiple_of(size_of::<Self>()) {
-                    // SAFETY: the caller's promise, and it is aligned.
+                    // SAFETY: the caller (`copy_out`) guarantees that `src` is valid for reads of a
+                    // word, and it is aligned.
                     return unsafe { core::sync::atomic::$Atomic::from_ptr(src.cast_mut().cast()) }.load(Acquire);
                 }
                 let mut bytes = [0; size_of::<Self>()];
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller (`copy_out`) guarantees that `src` is valid for reads of a
+                // word.
                 unsafe { copy_out(&mut bytes, src) };
                 Self::from_ne_bytes(bytes)
             }
@@ -50,10 +52,12 @@ macro_rules! word {
             unsafe fn store(self, dst: *mut u8) {
                 #[cfg(not(miri))]
                 if dst.addr().is_multiple_of(size_of::<Self>()) {
-                    // SAFETY: the caller's promise, and it is aligned.
+                    // SAFETY: the caller (`copy_in`, `fill`) guarantees that `dst` is valid for
+                    // writes of a word, and it is aligned.
                     return unsafe { core::sync::atomic::$Atomic::from_ptr(dst.cast()) }.store(self, Release);
                 }
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller (`copy_in`, `fill`) guarantees that `dst` is valid for writes
+                // of a word.
                 unsafe { copy_in(dst, &self.to_ne_bytes()) };
             }
         }
@@ -76,13 +80,15 @@ word! {
 pub(super) unsafe fn copy_in(dst: *mut u8, src: &[u8]) {
     if cfg!(miri) {
         for (at, byte) in src.iter().enumerate() {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees (`# Safety`) that `dst` is valid for writes of as many
+            // bytes, which no reference is to but atomics.
             unsafe { AtomicU8::from_ptr(dst.add(at)) }.store(*byte, Release);
         }
         return;
     }
     // Not memcpy: nothing says that a program has no slice of bytes, made elsewhere, over the same memory.
-    // SAFETY: the caller's promise, and the reference is to as many bytes.
+    // SAFETY: the caller guarantees (`# Safety`) that `dst` is valid for writes of as many bytes,
+    // which no reference is to but atomics, and the reference is to as many bytes.
     unsafe { libc::memmove(dst.cast(), src.as_ptr().cast(), src.len()) };
 }
 
@@ -95,12 +101,14 @@ pub(super) unsafe fn copy_in(dst: *mut u8, src: &[u8]) {
 pub(super) unsafe fn copy_out(dst: &mut [u8], src: *const u8) {
     if cfg!(miri) {
         for (at, byte) in dst.iter_mut().enumerate() {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees (`# Safety`) that `src` is valid for reads of as many
+            // bytes, which no reference is to but atomics.
             *byte = unsafe { AtomicU8::from_ptr(src.add(at).cast_mut()) }.load(Acquire);
         }
         return;
     }
-    // SAFETY: the caller's promise, and the reference is to as many bytes.
+    // SAFETY: the caller guarantees (`# Safety`) that `src` is valid for reads of as many bytes,
+    // which no reference is to but atomics, and the reference is to as many bytes.
     unsafe { libc::memmove(dst.as_mut_ptr().cast(), src.cast(), dst.len()) };
 }
 
@@ -112,12 +120,14 @@ pub(super) unsafe fn copy_out(dst: &mut [u8], src: *const u8) {
 pub(super) unsafe fn fill(dst: *mut u8, byte: u8, len: usize) {
     if cfg!(miri) {
         for at in 0..len {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees (`# Safety`) that `dst` is valid for writes of `len`
+            // bytes, which no reference is to but atomics.
             unsafe { AtomicU8::from_ptr(dst.add(at)) }.store(byte, Relaxed);
         }
         return;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees (`# Safety`) that `dst` is valid for writes of `len` bytes,
+    // which no reference is to but atomics.
     unsafe { libc::memset(dst.cast(), byte.into(), len) };
 }
 

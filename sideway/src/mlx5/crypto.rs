@@ -89,7 +89,8 @@ pub struct DataEncryptionKey {
 
 // SAFETY: a key is a number, which nobody writes; the functions about it may be called from any thread.
 unsafe impl Send for DataEncryptionKey {}
-// SAFETY: as above.
+// SAFETY: a key is a number, which nobody writes; the functions about it may be called from any
+// thread.
 unsafe impl Sync for DataEncryptionKey {}
 
 c_enum! {

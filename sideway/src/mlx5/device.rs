@@ -78,7 +78,8 @@ impl DirectVerbs {
         }
         let flags = mlx5dv_context_attr_flags::MLX5DV_CONTEXT_FLAGS_DEVX.0;
         let mut attr = mlx5dv_context_attr { flags, ..Default::default() };
-        // SAFETY: as above, and the attributes are initialised.
+        // SAFETY: the device belongs to a list that lives. The library works on the same
+        // libibverbs, which the provider has seen to, and the attributes are initialised.
         let context = unsafe { open(raw.as_ptr(), &raw mut attr) };
         let Some(context) = NonNull::new(context) else {
             let source = io::Error::last_os_error();

@@ -153,7 +153,8 @@ impl DcInitiatorBuilder {
         let operations = unsafe { Operations::of(&self.direct, &pair, self.operations, max_memcpy)? };
         let qp = operations.qp;
         let streams = self.streams.is_some();
-        // SAFETY: as above; the field is as old as the function.
+        // SAFETY: the pair was made just now, with these operations; the field is as old as the
+        // function.
         let set = unsafe {
             field::read(qp.as_ptr(), offset_of!(mlx5dv_qp_ex, wr_set_dc_addr), |qp| &qp.wr_set_dc_addr)
         };
@@ -161,7 +162,8 @@ impl DcInitiatorBuilder {
             return Err(incomplete("wr_set_dc_addr"));
         }
         let place = offset_of!(mlx5dv_qp_ex, wr_set_dc_addr_stream);
-        // SAFETY: as above; a library that has made a pair with streams has the field.
+        // SAFETY: the pair was made just now, with these operations; the field is as old as the
+        // function; a library that has made a pair with streams has the field.
         if streams && unsafe { field::read(qp.as_ptr(), place, |qp| &qp.wr_set_dc_addr_stream) }.is_none() {
             return Err(incomplete("wr_set_dc_addr_stream"));
         }

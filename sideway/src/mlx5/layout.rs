@@ -175,12 +175,14 @@ impl<'a> MKeyConfiguration<'a> {
     /// # Safety
     ///
     /// A list of the pair is open; it has the operations, and that about encryption if there is any here; the key lives, and nobody
-    /// else uses it; and it passed the [check](Self::check).
+    /// else uses it; and it passed the check.
     unsafe fn append(&self, qp: *mut mlx5dv_qp_ex, mkey: &mut MKey) {
         let conf_flags = if self.reset_signature { F::MLX5DV_MKEY_CONF_FLAG_RESET_SIG_ATTR.0 } else { 0 };
         let mut attr = mlx5dv_mkey_conf_attr { conf_flags, comp_mask: 0 };
-        // SAFETY: the caller's promises; as many setters follow as are announced. What they are given is read during the calls. The
-        // lengths fit, being at most `max_entries`.
+        // SAFETY: the caller guarantees (`# Safety`) that a list of the pair is open; it has the
+        // operations, and that about encryption if there is any here; the key lives, and nobody else
+        // uses it; and it passed the check; as many setters follow as are announced.
+        // What they are given is read during the calls. The lengths fit, being at most `max_entries`.
         unsafe {
             mlx5dv::mlx5dv_wr_mkey_configure(qp, mkey.as_raw().as_ptr(), self.setters(), &raw mut attr);
             if let Some(access) = self.access {
@@ -272,7 +274,8 @@ impl<'guard, G> WorkRequestHandle<'guard, G> {
     ) where
         G: DirectGuard<'queue>,
     {
-        // SAFETY: the caller's promises; the key is borrowed for as long as the guard has its queue.
+        // SAFETY: the caller guarantees (`# Safety`) that the memory of the layout stays registered
+        // while the key leads there; the key is borrowed for as long as the guard has its queue.
         unsafe {
             append(
                 OwnRequest::of(self),
@@ -416,7 +419,8 @@ impl<'guard, G> WorkRequestHandle<'guard, G> {
             (true, true) => Ok(()),
         };
         let key = mkey.lkey();
-        // SAFETY: the caller promises a place; one request, whose operation is there.
+        // SAFETY: one request, whose operation exists; the caller guarantees (`# Safety`) a place
+        // in the send queue.
         unsafe { request.append_with(1, false, check, |qp| verbs::ibv_wr_local_inv(qp, key)) }
     }
 }
@@ -437,6 +441,7 @@ unsafe fn append(
         true => check(mkey),
         false => Err(Refusal::OtherContext),
     };
-    // SAFETY: one request, for which the caller promises memory and places; the operation is there.
+    // SAFETY: one request, whose operation exists (head of this file); the caller guarantees
+    // (`setup_mkey_configure`) its memory and its places in the send queue.
     unsafe { list.append(operation, places(mkey), |_| found, |qp| request(qp, mkey)) }
 }

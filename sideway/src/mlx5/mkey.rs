@@ -97,7 +97,8 @@ pub struct MKey {
 
 // SAFETY: a key is a number; what the library keeps behind it is changed with `&mut` only, but for what `check` asks about.
 unsafe impl Send for MKey {}
-// SAFETY: as above; `&self` reads what does not change.
+// SAFETY: a key is a number; what the library keeps behind it is changed with `&mut` only, but for
+// what `check` asks about; `&self` reads what does not change.
 unsafe impl Sync for MKey {}
 
 impl DirectVerbs {

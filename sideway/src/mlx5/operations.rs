@@ -235,7 +235,9 @@ impl<'list, 'queue> OwnRequest<'list, 'queue> {
         };
         // A library that lays memory out behind a key takes the layout for inline data. It ignores that of other requests.
         let inline = operation.intersects(LAYOUTS);
-        // SAFETY: the caller's promises; an operation that is called is there.
+        // SAFETY: the caller guarantees (`# Safety`) that if the pair has `operation` and `check`
+        // has found nothing, `append` appends one whole request, which takes at most `places` places;
+        // the queue has as many; an operation that is called is there.
         unsafe { self.append_with(places, inline, check, |_| append(operations.qp.as_ptr())) }
     }
 
@@ -258,7 +260,8 @@ impl<'list, 'queue> OwnRequest<'list, 'queue> {
             return;
         }
         own.further += places - 1;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees (`# Safety` of `append`) that `append` appends one whole request of
+        // at most `places` places, and that the queue has as many.
         unsafe { list.append_by(wr_id, flags, inline, append) };
     }
 }
@@ -325,7 +328,8 @@ impl<'guard, G> WorkRequestHandle<'guard, G> {
             given if (1..=of.max_memcpy).contains(&given) => Ok(()),
             given => Err(Refusal::Of(DirectRequestError::MemcpyLength { given, limit: of.max_memcpy })),
         };
-        // SAFETY: one request, for which the caller promises memory and place; the operation is there (head of this file).
+        // SAFETY: one request, whose operation exists (head of this file); the caller guarantees
+        // (`# Safety`) the memory and a place in the send queue.
         unsafe {
             OwnRequest::of(self).append(DirectOperationFlags::Memcpy, 1, check, |qp| {
                 mlx5dv::mlx5dv_wr_memcpy(qp, dest_lkey, dest_addr, src_lkey, src_addr, length);

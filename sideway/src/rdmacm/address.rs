@@ -246,7 +246,9 @@ impl From<&Address> for RawAddress {
 ///
 /// `from` is readable for a whole `sockaddr_storage`, initialised, and nobody writes to it meanwhile.
 pub(super) unsafe fn copy_storage(from: *const sockaddr_storage) -> RawAddress {
-    // SAFETY: the caller's promise; any initialised bytes are an address.
+    // SAFETY: the caller guarantees (`# Safety`) that `from` is readable for a whole
+    // `sockaddr_storage`, initialised, and nobody writes to it meanwhile; any initialised bytes are an
+    // address.
     RawAddress { bytes: unsafe { from.cast::<[u8; size_of::<sockaddr_storage>()]>().read() } }
 }
 
@@ -261,7 +263,8 @@ pub(super) unsafe fn copy_bytes(from: *const sockaddr, length: usize) -> Option<
     }
     let mut bytes = [0; size_of::<sockaddr_storage>()];
     let length = length.min(bytes.len());
-    // SAFETY: the caller's promise, and there is room for so many bytes.
+    // SAFETY: the caller guarantees (`# Safety`) that `from` is null, or readable for `length`
+    // bytes, initialised, and nobody writes to it meanwhile, and there is room for so many bytes.
     unsafe { from.cast::<u8>().copy_to_nonoverlapping(bytes.as_mut_ptr(), length) };
     RawAddress { bytes }.get()
 }

@@ -44,7 +44,7 @@ pub(super) struct ChannelInner {
 
 // SAFETY: the library is only called for the channel and its identifiers under the channel's lock.
 unsafe impl Send for ChannelInner {}
-// SAFETY: as above.
+// SAFETY: the library is only called for the channel and its identifiers under the channel's lock.
 unsafe impl Sync for ChannelInner {}
 
 impl ChannelInner {

@@ -129,7 +129,7 @@ struct Entry {
 
 // SAFETY: the list is only read, and freed by its one owner.
 unsafe impl Send for List {}
-// SAFETY: as above.
+// SAFETY: the list is only read, and freed by its one owner.
 unsafe impl Sync for List {}
 
 impl List {

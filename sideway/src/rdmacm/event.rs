@@ -149,7 +149,8 @@ unsafe fn copy_private_data(from: *const core::ffi::c_void, length: u8) -> Box<[
     if from.is_null() || length == 0 {
         return Box::default();
     }
-    // SAFETY: the caller's promise; nobody writes to it meanwhile, as it is the event's own.
+    // SAFETY: the caller guarantees (`# Safety`) that `from` is null, or readable for `length`
+    // bytes; nobody writes to it meanwhile, as it is the event's own.
     unsafe { std::slice::from_raw_parts(from.cast::<u8>(), length.into()) }.into()
 }
 
@@ -246,7 +247,7 @@ impl Contents {
     /// says so.
     #[inline]
     pub(super) unsafe fn copy(&mut self, raw: *const rdma_cm_event, datagram: bool) {
-        // SAFETY: the event lives, and nobody writes to it; so below. The whole union is initialised, whichever member was meant,
+        // SAFETY: the event lives, and nobody writes to it: `take` holds the channel's lock. The whole union is initialised, whichever member was meant,
         // and these are integers and pointers.
         (self.event_type, self.status) =
             unsafe { (EventType::from_raw((*raw).event.0), EventStatus((*raw).status)) };
@@ -255,27 +256,32 @@ impl Contents {
             EventType::AddressResolved | EventType::RouteResolved => return,
             EventType::ConnectRequest | EventType::ConnectResponse | EventType::Established => {
                 self.parameters = match datagram {
-                    // SAFETY: as above.
+                    // SAFETY: the event lives, and nobody writes to it: `take` holds the channel's lock. The whole union
+                    // is initialised, whichever member was meant, and these are integers and pointers.
                     true => Parameters::Datagram(DatagramInfo::new(unsafe { &(*raw).param.ud })),
-                    // SAFETY: as above.
+                    // SAFETY: the event lives, and nobody writes to it: `take` holds the channel's lock. The whole union
+                    // is initialised, whichever member was meant, and these are integers and pointers.
                     false => Parameters::Connection(ConnectionInfo::new(unsafe { &(*raw).param.conn })),
                 };
             }
             EventType::Rejected | EventType::Disconnected => {}
             // The pointer is what the program gave to the join, whatever length stands beside it.
             EventType::MulticastJoin => {
-                // SAFETY: as above.
+                // SAFETY: the event lives, and nobody writes to it: `take` holds the channel's lock. The whole union is
+                // initialised, whichever member was meant, and these are integers and pointers.
                 self.parameters = Parameters::Multicast(MulticastInfo::new(unsafe { &(*raw).param.ud }));
                 return;
             }
             EventType::MulticastError => {
-                // SAFETY: as above.
+                // SAFETY: the event lives, and nobody writes to it: `take` holds the channel's lock. The whole union is
+                // initialised, whichever member was meant, and these are integers and pointers.
                 let context = unsafe { (*raw).param.ud.private_data }.addr();
                 self.parameters = Parameters::MulticastFailure { context };
                 return;
             }
             EventType::User => {
-                // SAFETY: as above.
+                // SAFETY: the event lives, and nobody writes to it: `take` holds the channel's lock. The whole union is
+                // initialised, whichever member was meant, and these are integers and pointers.
                 self.parameters = Parameters::User { argument: unsafe { (*raw).param.arg } };
                 return;
             }

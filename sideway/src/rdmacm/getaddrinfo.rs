@@ -165,7 +165,8 @@ impl AddressInfo {
     ///
     /// The library returned `raw`, and has not freed it.
     unsafe fn copy(raw: NonNull<rdma_addrinfo>) -> Self {
-        // SAFETY: the caller's promise; the struct is plain data.
+        // SAFETY: the caller guarantees (`# Safety`) that the library returned `raw`, and has not
+        // freed it; the struct is plain data.
         let info = unsafe { raw.read() };
         // SAFETY: the library says how long the addresses and the data are, and ends the names with a zero.
         unsafe {
@@ -193,7 +194,7 @@ impl AddressInfo {
         while let Some(raw) = next {
             // SAFETY: the list is not freed yet.
             found.push(unsafe { Self::copy(raw) });
-            // SAFETY: as above.
+            // SAFETY: the list is not freed yet.
             next = NonNull::new(unsafe { (&raw const (*raw.as_ptr()).ai_next).read() });
         }
         if !list.is_null() {
@@ -208,7 +209,7 @@ impl AddressInfo {
 ///
 /// `from` is null, or a string.
 unsafe fn name(from: *const core::ffi::c_char) -> Option<CString> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees (`# Safety`) that `from` is null, or a string.
     (!from.is_null()).then(|| unsafe { CStr::from_ptr(from) }.to_owned())
 }
 
@@ -219,7 +220,8 @@ unsafe fn data(from: *const u8, length: usize) -> Vec<u8> {
     if from.is_null() || length == 0 {
         return Vec::new();
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees (`# Safety`) that `from` is null, or readable for `length`
+    // bytes.
     unsafe { core::slice::from_raw_parts(from, length) }.to_vec()
 }
 
@@ -341,7 +343,7 @@ pub fn getaddrinfo_of(
 fn reason(code: c_int) -> String {
     // SAFETY: there is no condition; the string is static.
     let text = unsafe { libc::gai_strerror(code) };
-    // SAFETY: as above.
+    // SAFETY: there is no condition; the string is static.
     unsafe { name(text) }.map_or_else(String::new, |text| text.to_string_lossy().into_owned())
 }
 

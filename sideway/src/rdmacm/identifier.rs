@@ -158,7 +158,8 @@ const _: () = assert!(size_of::<Inner>() + 2 * size_of::<usize>() <= 88);
 
 // SAFETY: the library is called for an identifier under its channel's lock, and its C struct is read under it.
 unsafe impl Send for Inner {}
-// SAFETY: as above.
+// SAFETY: the library is called for an identifier under its channel's lock, and its C struct is
+// read under it.
 unsafe impl Sync for Inner {}
 
 /// What few identifiers have: the others are as small as can be.
@@ -202,7 +203,8 @@ impl Inner {
             user_data: AtomicU64::new(0),
         });
         let own = Weak::into_raw(Arc::downgrade(&inner));
-        // SAFETY: as above; nobody else knows the identifier.
+        // SAFETY: the identifier lives, and nobody writes to it; the fields are in every release's
+        // struct; nobody else knows the identifier.
         unsafe { (&raw mut (*id.as_ptr()).context).write(own.cast_mut().cast()) };
         inner
     }
@@ -282,27 +284,32 @@ struct Fields(NonNull<rdma_cm_id>);
 
 impl Fields {
     fn verbs(&self) -> Option<NonNull<ibv_context>> {
-        // SAFETY: whoever made this promised that the identifier lives and nobody writes to it; so below.
+        // SAFETY: the identifier lives and nobody writes to it: its channel is locked where
+        // `Inner::fields` makes this.
         NonNull::new(unsafe { (&raw const (*self.0.as_ptr()).verbs).read() })
     }
 
     fn port_num(&self) -> u8 {
-        // SAFETY: as above.
+        // SAFETY: the identifier lives and nobody writes to it: its channel is locked where
+        // `Inner::fields` makes this.
         unsafe { (&raw const (*self.0.as_ptr()).port_num).read() }
     }
 
     fn local(&self) -> Option<Address> {
-        // SAFETY: as above.
+        // SAFETY: the identifier lives and nobody writes to it: its channel is locked where
+        // `Inner::fields` makes this.
         unsafe { copy_storage((&raw const (*self.0.as_ptr()).route.addr.__bindgen_anon_1).cast()) }.get()
     }
 
     fn peer(&self) -> Option<Address> {
-        // SAFETY: as above.
+        // SAFETY: the identifier lives and nobody writes to it: its channel is locked where
+        // `Inner::fields` makes this.
         unsafe { copy_storage((&raw const (*self.0.as_ptr()).route.addr.__bindgen_anon_2).cast()) }.get()
     }
 
     fn infiniband(&self) -> rdma_ib_addr {
-        // SAFETY: as above; any initialised bytes are such an address.
+        // SAFETY: the identifier lives and nobody writes to it: its channel is locked where
+        // `Inner::fields` makes this; any initialised bytes are such an address.
         unsafe { (&raw const (*self.0.as_ptr()).route.addr.addr.ibaddr).read() }
     }
 }
@@ -367,7 +374,8 @@ impl Identifier {
     ///
     /// The library made it with the event, nobody else knows it, and the channel is locked.
     pub(super) unsafe fn adopt(channel: &Arc<ChannelInner>, id: NonNull<rdma_cm_id>) -> Self {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees (`# Safety`) that the library made it with the event,
+        // nobody else knows it, and the channel is locked.
         Self(unsafe { Inner::new(channel, id) })
     }
 

@@ -55,7 +55,8 @@ impl Membership {
     pub(super) unsafe fn leave(&self, lib: &RdmaCm, id: *mut rdma_cm_id) -> io::Result<()> {
         let mut raw = RawAddress::from(&self.group);
         // Events are acknowledged under the lock, so this does not wait for one.
-        // SAFETY: the caller's promise; the address outlives the call.
+        // SAFETY: the caller guarantees (`# Safety`) that the identifier lives, and its channel is
+        // locked; the address outlives the call.
         let left = check(unsafe { (lib.rdma_leave_multicast)(id, raw.as_mut_ptr()) });
         left.inspect_err(|error| log::warn!("rdma_leave_multicast failed for {}: {error}", self.group))
     }

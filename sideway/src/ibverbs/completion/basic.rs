@@ -191,7 +191,8 @@ pub struct BasicPoller<'cq> {
 
 // SAFETY: `at` points into the batch of the queue that is borrowed mutably, which may be sent and shared.
 unsafe impl Send for BasicPoller<'_> {}
-// SAFETY: as above.
+// SAFETY: `at` points into the batch of the queue that is borrowed mutably, which may be sent and
+// shared.
 unsafe impl Sync for BasicPoller<'_> {}
 
 impl BasicPoller<'_> {

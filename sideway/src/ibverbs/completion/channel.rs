@@ -99,7 +99,8 @@ struct Member {
 // SAFETY: a channel may be used from any thread, also by several; `cq` of a member is only given to
 // `ibv_ack_cq_events`, under the lock, while the queue lives.
 unsafe impl Send for ChannelInner {}
-// SAFETY: as above.
+// SAFETY: a channel may be used from any thread, also by several; `cq` of a member is only given to
+// `ibv_ack_cq_events`, under the lock, while the queue lives.
 unsafe impl Sync for ChannelInner {}
 
 impl ChannelInner {

@@ -82,7 +82,8 @@ impl CompletionQueueId {
 // SAFETY: polling is exclusive to the queue's handle (`&mut`); what others do with it (creating and
 // destroying queue pairs) is thread-safe in libibverbs.
 unsafe impl Send for CqInner {}
-// SAFETY: as above.
+// SAFETY: polling is exclusive to the queue's handle (`&mut`); what others do with it (creating and
+// destroying queue pairs) is thread-safe in libibverbs.
 unsafe impl Sync for CqInner {}
 
 impl CqInner {

@@ -25,7 +25,7 @@ pub struct MemoryRegionChange {
 
 // SAFETY: the pointer is only handed on, by an unsafe function.
 unsafe impl Send for MemoryRegionChange {}
-// SAFETY: as above.
+// SAFETY: the pointer is only handed on, by an unsafe function.
 unsafe impl Sync for MemoryRegionChange {}
 
 impl MemoryRegionChange {

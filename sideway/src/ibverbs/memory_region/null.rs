@@ -25,7 +25,7 @@ pub struct NullMemoryRegion {
 
 // SAFETY: a region is a key.
 unsafe impl Send for NullMemoryRegion {}
-// SAFETY: as above.
+// SAFETY: a region is a key.
 unsafe impl Sync for NullMemoryRegion {}
 
 impl ProtectionDomain {

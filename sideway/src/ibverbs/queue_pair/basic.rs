@@ -604,9 +604,13 @@ impl Build for BasicPostSendGuard<'_> {
     }
 
     unsafe fn append_bare(&mut self, _: Step, request: Bare) {
-        // SAFETY: the pair lives, and so does what is named (the caller's promise); the field is in every release's struct.
+        // SAFETY: the pair lives, and so does the object that the request names, because the
+        // builder of the request (`WorkRequestHandle`) borrows it for the queue; the field is in every
+        // release's struct.
         let context = unsafe { (*self.queue.qp.as_ptr()).context };
-        // SAFETY: as above.
+        // SAFETY: the pair lives, and so does the object that the request names, because the
+        // builder of the request (`WorkRequestHandle`) borrows it for the queue; the field is in every
+        // release's struct.
         if let Err(failure) = unsafe { request.operation.check(self.queue.usable, context) } {
             return self.fail(failure);
         }
@@ -620,7 +624,7 @@ impl Build for BasicPostSendGuard<'_> {
         }
         let mut slot = self.next;
         if slot.is_null() {
-            // SAFETY: as in `take`.
+            // SAFETY: `next` is null only behind a slot that was taken, which is `last`; the guard borrows the queue.
             slot = unsafe { self.queue.slots.link(self.last) };
             if slot.is_null() {
                 return self.fail(Failure::NoPlace);

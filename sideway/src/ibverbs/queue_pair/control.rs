@@ -63,7 +63,7 @@ impl Uses {
 
 // SAFETY: posting is exclusive to the halves (`&mut`), control is behind a lock.
 unsafe impl Send for Inner {}
-// SAFETY: as above.
+// SAFETY: posting is exclusive to the halves (`&mut`), control is behind a lock.
 unsafe impl Sync for Inner {}
 
 impl Inner {
@@ -155,8 +155,8 @@ impl QueuePairControl {
         }
         let _control = self.0.control.lock().unwrap_or_else(PoisonError::into_inner);
         let mut raw = *attr.raw();
-        // SAFETY: the queue pair lives, its control is locked, nobody posts to it (the caller's promise), and
-        // `raw` is an initialised copy.
+        // SAFETY: the queue pair lives, its control is locked, nobody posts to it or has an
+        // open list of it (the caller guarantees both, `# Safety`), and `raw` is an initialised copy.
         let result = unsafe {
             (self.0.uses.pd.context().provider().verbs().ibv_modify_qp)(
                 self.0.qp.as_ptr(),

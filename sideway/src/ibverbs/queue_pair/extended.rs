@@ -505,7 +505,9 @@ impl Build for ExtendedPostSendGuard<'_> {
 
     unsafe fn append_bare(&mut self, _: Step, request: Bare) {
         let qp = self.qp.as_ptr();
-        // SAFETY: the pair lives, and so does what is named (the caller's promise); the field is in every release's struct.
+        // SAFETY: the pair lives, and so does the object that the request names, because the
+        // builder of the request (`WorkRequestHandle`) borrows it for the queue; the field is in every
+        // release's struct.
         if let Err(failure) = unsafe { request.operation.check(self.queue.usable, (*qp).qp_base.context) } {
             return self.fail(failure);
         }

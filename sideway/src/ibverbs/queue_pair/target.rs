@@ -32,7 +32,7 @@ pub struct XrcTarget {
 
 // SAFETY: there is nothing to post to; attributes are behind a lock.
 unsafe impl Send for XrcTarget {}
-// SAFETY: as above.
+// SAFETY: there is nothing to post to; attributes are behind a lock.
 unsafe impl Sync for XrcTarget {}
 
 impl XrcTarget {

@@ -249,7 +249,7 @@ impl BareOperation {
             if of_window != context || of_region != context {
                 return Err(Failure::OtherContext);
             }
-            // SAFETY: as above.
+            // SAFETY: the caller says that they live; the fields are in every release's struct.
             if unsafe { (*mw.as_ptr()).type_ } != ibv_mw_type::IBV_MW_TYPE_2 {
                 return Err(Failure::WindowOfType1);
             }

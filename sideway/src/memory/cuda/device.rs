@@ -23,7 +23,8 @@ struct Inner {
 
 // SAFETY: a context may be used by any thread, by several at a time; it is made current for each call.
 unsafe impl Send for Inner {}
-// SAFETY: as above.
+// SAFETY: a context may be used by any thread, by several at a time; it is made current for each
+// call.
 unsafe impl Sync for Inner {}
 
 impl CudaDevice {
@@ -45,7 +46,7 @@ impl CudaDevice {
         // SAFETY: the driver is initialised, and the place is this function's own.
         let result = unsafe { (driver.device_get)(&raw mut device, ordinal.cast_signed()) };
         driver.check("cuDeviceGet", result)?;
-        // SAFETY: as above.
+        // SAFETY: the driver is initialised, and the place is this function's own.
         let result = unsafe { (driver.primary_ctx_retain)(&raw mut context, device) };
         driver.check("cuDevicePrimaryCtxRetain", result)?;
         Ok(Self(Arc::new(Inner { driver, ordinal, device, context })))

@@ -27,7 +27,8 @@ pub struct CudaRegion {
 
 // SAFETY: a region is a pair of keys; the memory is reached by the driver's copies only.
 unsafe impl Send for CudaRegion {}
-// SAFETY: as above; copies into it need `&mut`.
+// SAFETY: a region is a pair of keys; the memory is reached by the driver's copies only; copies
+// into it need `&mut`.
 unsafe impl Sync for CudaRegion {}
 
 impl CudaBuffer {

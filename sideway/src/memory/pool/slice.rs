@@ -126,14 +126,16 @@ impl Slice {
     #[inline]
     pub fn copy_to_slice(&self, offset: usize, bytes: &mut [u8]) -> Result<(), OutOfSlice> {
         let start = self.range(offset, bytes.len())?;
-        // SAFETY: as in `copy_from_slice`.
+        // SAFETY: within the pool's memory, which is mapped as long as this is there, and to which
+        // nobody has a reference (`memory/pool/mod.rs`).
         unsafe { bytes::copy_out(bytes, start) };
         Ok(())
     }
 
     /// Sets all of its bytes.
     pub fn fill(&mut self, byte: u8) {
-        // SAFETY: as in `copy_from_slice`.
+        // SAFETY: within the pool's memory, which is mapped as long as this is there, and to which
+        // nobody has a reference (`memory/pool/mod.rs`).
         unsafe { bytes::fill(self.as_ptr(), byte, self.len()) };
     }
 
@@ -147,7 +149,8 @@ impl Slice {
     #[inline]
     pub fn read<W: Word>(&self, offset: usize) -> Result<W, OutOfSlice> {
         let start = self.range(offset, size_of::<W>())?;
-        // SAFETY: as in `copy_from_slice`.
+        // SAFETY: within the pool's memory, which is mapped as long as this is there, and to which
+        // nobody has a reference (`memory/pool/mod.rs`).
         Ok(unsafe { W::load(start) })
     }
 
@@ -159,7 +162,8 @@ impl Slice {
     #[inline]
     pub fn write<W: Word>(&mut self, offset: usize, value: W) -> Result<(), OutOfSlice> {
         let start = self.range(offset, size_of::<W>())?;
-        // SAFETY: as in `copy_from_slice`.
+        // SAFETY: within the pool's memory, which is mapped as long as this is there, and to which
+        // nobody has a reference (`memory/pool/mod.rs`).
         unsafe { value.store(start) };
         Ok(())
     }
