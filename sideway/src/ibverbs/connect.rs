@@ -207,7 +207,7 @@ pub enum ConnectError {
     Modify {
         /// The state that it was to go to.
         state: QueuePairState,
-        /// Why.
+        /// The failure of `ibv_modify_qp`.
         source: ModifyQueuePairError,
     },
 }

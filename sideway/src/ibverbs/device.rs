@@ -73,7 +73,7 @@ pub enum FindDeviceError {
     /// There are devices, but none of this name.
     #[error("no RDMA device named `{name}`; there {}", Known(.known))]
     Unknown {
-        /// What was asked for.
+        /// The name that was asked for.
         name: String,
         /// What there is.
         known: Vec<String>,

@@ -181,33 +181,33 @@ pub enum ChoosePathError {
     /// The device has no such port.
     #[error("{device} has no port {port_num}: its ports are 1 to {ports} ({source})")]
     NoSuchPort {
-        /// The device.
+        /// The device's name, such as `mlx5_0`.
         device: String,
-        /// What was asked for.
+        /// The port number that was asked for; ports are numbered from 1.
         port_num: u8,
         /// How many ports there are.
         ports: u8,
-        /// What the library said.
+        /// The error number of `ibv_query_port`.
         source: Error,
     },
     /// Nothing is plugged in, or nobody has configured the port.
     #[error("port {port_num} of {device} is {state}, not Active: {}", remedy(device, PORT_REMEDIES))]
     PortNotActive {
-        /// The device.
+        /// The device's name, such as `mlx5_0`.
         device: String,
-        /// The port.
+        /// The port number, from 1.
         port_num: u8,
-        /// Its state.
+        /// The port's logical state, which has to be [`PortState::Active`].
         state: PortState,
     },
     /// The GID table is shorter.
     #[error("GID index {index} is out of range: port {port_num} of {device} has {} of them, from 0; `show_gids` lists them", (*.length).max(0))]
     GidIndexOutOfRange {
-        /// The device.
+        /// The device's name, such as `mlx5_0`.
         device: String,
-        /// The port.
+        /// The port number, from 1.
         port_num: u8,
-        /// What was asked for.
+        /// The GID index that was asked for.
         index: u8,
         /// The length of the table.
         length: i32,
@@ -217,19 +217,19 @@ pub enum ChoosePathError {
         "GID index {index} of port {port_num} of {device} is empty; `show_gids` lists those that are not"
     )]
     EmptyGid {
-        /// The device.
+        /// The device's name, such as `mlx5_0`.
         device: String,
-        /// The port.
+        /// The port number, from 1.
         port_num: u8,
-        /// What was asked for.
+        /// The GID index that was asked for.
         index: u8,
     },
     /// The port has no address at all.
     #[error("port {port_num} of {device} has no GID: {}", remedy(device, GID_REMEDIES))]
     NoGid {
-        /// The device.
+        /// The device's name, such as `mlx5_0`.
         device: String,
-        /// The port.
+        /// The port number, from 1.
         port_num: u8,
     },
     /// The address is that of no single interface.

@@ -481,45 +481,45 @@ pub enum CreateSharedReceiveQueueError {
     /// The library made a queue of an XRC domain and does not tell its number.
     #[error("ibv_get_srq_num failed: {source}")]
     Number {
-        /// What the library said.
+        /// The error number of `ibv_get_srq_num`.
         source: io::Error,
     },
     /// More than the device has.
     #[error("{what} {asked} was asked for; the device's limit ({limit_name}) is {limit} ({source})")]
     LimitExceeded {
-        /// What was asked for.
+        /// The attribute that exceeds a limit: `max_wr` or `max_sge`.
         what: &'static str,
-        /// How much of it.
+        /// The value that was asked for.
         asked: u32,
         /// The device attribute.
         limit_name: &'static str,
-        /// Its value.
+        /// The value that the device states for the limit.
         limit: i32,
-        /// What the library said.
+        /// The error number of `ibv_create_srq` or `ibv_create_srq_ex`.
         source: io::Error,
     },
     /// The library made a queue that lacks an operation which every one must have.
     #[error("the device's library made a shared receive queue without `{operation}`")]
     Incomplete {
-        /// What is missing.
+        /// The C function whose pointer is null.
         operation: &'static str,
     },
     /// There is no memory for receives in the number that the device granted.
     #[error("no memory for {places} places of {bytes_each} bytes, as many as the device granted")]
     TooLarge {
-        /// How many places.
+        /// The number of work requests that the device granted.
         places: u64,
-        /// The size of each.
+        /// The bytes that this crate needs for each work request.
         bytes_each: usize,
     },
-    /// The library refused.
+    /// The library refused, for a reason other than those above.
     #[error("cannot make a shared receive queue with max_wr {max_wr} and max_sge {max_sge}: {source}")]
     Ibverbs {
         /// How many receives were asked for.
         max_wr: u32,
         /// How many entries each.
         max_sge: u32,
-        /// What the library said.
+        /// The error number of `ibv_create_srq` or `ibv_create_srq_ex`.
         source: io::Error,
     },
 }

@@ -102,7 +102,7 @@ impl DeviceContext {
     /// # Errors
     ///
     /// The device has no XRC ([`Unsupported`]). The file has no domain and the flags do not say that one is to be made, or it has
-    /// one and they say that it must not ([`Error::Ibverbs`]).
+    /// one and they say that it must not ([`ErrorKind::Os`](crate::ErrorKind::Os)).
     ///
     /// # References
     ///

@@ -392,21 +392,21 @@ pub enum DirectRequestError {
     /// The queue pair was not made for this operation.
     #[error("the queue pair was made without {operation:?}; name it in `setup_direct_send_ops_flags`")]
     UnsupportedOperation {
-        /// The operation.
+        /// The operation that the work request asked for.
         operation: DirectOperationFlags,
     },
     /// The device copies fewer bytes in one request, and at least one.
     #[error("a copy of {given} bytes; the device copies 1 to {limit} (max_wr_memcpy_length)")]
     MemcpyLength {
-        /// How many there were.
+        /// The length or number that was given.
         given: usize,
-        /// How many there may be.
+        /// The largest number that the queue or object was made for.
         limit: usize,
     },
     /// A request in the device's own format that has another length than its control segment says.
     #[error("a raw request of {given} bytes, whose control segment says {}", Stated(*.stated))]
     RawLength {
-        /// How many there were.
+        /// The length or number that was given.
         given: usize,
         /// How many it says; `None` if it has no control segment.
         stated: Option<usize>,
@@ -416,7 +416,7 @@ pub enum DirectRequestError {
     TooManyEntries {
         /// How many there were; of an interleaved layout one more than pieces.
         given: usize,
-        /// How many there may be.
+        /// The largest number that the queue or object was made for.
         limit: u16,
     },
     /// A step of an interleaved layout that is longer than what is counted.
@@ -433,7 +433,7 @@ pub enum DirectRequestError {
     /// The key was made without what is configured.
     #[error("the memory key was made without {missing:?}")]
     KeyWithout {
-        /// What is missing.
+        /// The flags that the memory key would need.
         missing: MKeyFlags,
     },
     /// A signature in neither domain is none: leave it out, or reset what the key has.

@@ -486,7 +486,7 @@ pub enum EventError {
     Address {
         /// The local address, if one was given.
         local: Option<Address>,
-        /// The peer's address.
+        /// The peer's address, if the identifier has one.
         peer: Option<Address>,
         /// Why: `ETIMEDOUT` where nobody answered, for instance.
         status: EventStatus,
@@ -494,17 +494,17 @@ pub enum EventError {
     /// The route was not resolved.
     #[error("cannot resolve the route to {}{}: {status}", perhaps(.peer), from(.local))]
     Route {
-        /// The local address.
+        /// The local address, if the identifier is bound.
         local: Option<Address>,
-        /// The peer's address.
+        /// The peer's address, if the identifier has one.
         peer: Option<Address>,
-        /// Why.
+        /// The status of the event: an error number, or a reason of the transport.
         status: EventStatus,
     },
-    /// The peer does not answer.
+    /// No answer came from the peer (`RDMA_CM_EVENT_UNREACHABLE`).
     #[error("{} does not answer: {status}", perhaps(.peer))]
     Unreachable {
-        /// The peer's address.
+        /// The peer's address, if the identifier has one.
         peer: Option<Address>,
         /// Why: an error number, or the status of a datagram service's answer.
         status: EventStatus,
@@ -516,7 +516,7 @@ pub enum EventError {
         why(.reason, .status)
     )]
     Rejected {
-        /// The peer's address.
+        /// The peer's address, if the identifier has one.
         peer: Option<Address>,
         /// The status as it came.
         status: EventStatus,
@@ -528,37 +528,37 @@ pub enum EventError {
     /// The connection was not made.
     #[error("the connection to {} failed: {status}", perhaps(.peer))]
     Connect {
-        /// The peer's address.
+        /// The peer's address, if the identifier has one.
         peer: Option<Address>,
-        /// Why.
+        /// The status of the event: an error number, or a reason of the transport.
         status: EventStatus,
     },
     /// The device was taken away.
     #[error("the device of {} was removed; drop the identifier and all that was made of the device", perhaps(.local))]
     DeviceRemoved {
-        /// The local address.
+        /// The local address, if the identifier is bound.
         local: Option<Address>,
     },
     /// The multicast group was not joined, or is gone.
     #[error("the multicast group could not be joined{}: {status}", from(.local))]
     Multicast {
-        /// The local address.
+        /// The local address, if the identifier is bound.
         local: Option<Address>,
-        /// Why.
+        /// The status of the event: an error number, or a reason of the transport.
         status: EventStatus,
     },
     /// The names were not resolved.
     #[error("the names could not be resolved: {status}")]
     AddressInfo {
-        /// Why.
+        /// The status of the event: an error number, or a reason of the transport.
         status: EventStatus,
     },
     /// An event that means no failure by its type came with a status.
     #[error("the event {event_type} came with {status}")]
     Other {
-        /// What happened.
+        /// The type of the event, which usually means success.
         event_type: EventType,
-        /// How it went.
+        /// The status, which is not 0.
         status: EventStatus,
     },
 }

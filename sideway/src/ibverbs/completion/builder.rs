@@ -327,11 +327,11 @@ pub enum CreateCompletionQueueError {
         "a completion queue of {cqe} entries was asked for; the device's limit (max_cqe) is {limit} ({source})"
     )]
     TooManyEntries {
-        /// What was asked for.
+        /// The number of entries that was asked for.
         cqe: u32,
         /// The device's limit.
         limit: i32,
-        /// What the library said.
+        /// The error number of `ibv_create_cq` or `ibv_create_cq_ex`.
         source: io::Error,
     },
     /// The device has no extended queues, or not with these fields.
@@ -359,12 +359,12 @@ pub enum CreateCompletionQueueError {
         /// The operation that is null.
         operation: &'static str,
     },
-    /// The library refused.
+    /// The library refused, for a reason other than those above.
     #[error("cannot make a completion queue of {cqe} entries: {source}")]
     Ibverbs {
-        /// What was asked for.
+        /// The number of entries that was asked for.
         cqe: u32,
-        /// What the library said.
+        /// The error number of `ibv_create_cq` or `ibv_create_cq_ex`.
         source: io::Error,
     },
 }

@@ -422,7 +422,7 @@ struct Closing {
 pub struct ChannelCloser(Arc<Closing>);
 
 impl ChannelCloser {
-    /// Closes the channel for good: every wait of it ends with [`Error::Closed`].
+    /// Closes the channel for good: every wait of it ends with [`ErrorKind::Closed`].
     pub fn close(&self) {
         self.0.closed.store(true, Ordering::Release);
         // The counter cannot overflow: it is only written here, and a full one is readable.

@@ -188,7 +188,7 @@ pub enum ReregisterMemoryRegionError {
     /// The new domain is of another context. The region is as it was.
     #[error("the protection domain is of another context than the memory region, which is as it was")]
     OtherContext {
-        /// The region.
+        /// The memory region, unchanged.
         region: MemoryRegion,
     },
     /// Nothing has changed (`IBV_REREG_MR_ERR_INPUT`, `IBV_REREG_MR_ERR_DONT_FORK_NEW`).
@@ -196,7 +196,7 @@ pub enum ReregisterMemoryRegionError {
     Unchanged {
         /// The region, as it was.
         region: MemoryRegion,
-        /// What the library said.
+        /// The error number of `ibv_rereg_mr`.
         source: io::Error,
     },
     /// All has changed, but a forked child will not have the old memory (`IBV_REREG_MR_ERR_DO_FORK_OLD`).
@@ -206,7 +206,7 @@ pub enum ReregisterMemoryRegionError {
     Changed {
         /// The region, changed.
         region: MemoryRegion,
-        /// What the library said.
+        /// The error number of `ibv_rereg_mr`.
         source: io::Error,
     },
     /// The region must not be used any more (`IBV_REREG_MR_ERR_CMD`, `IBV_REREG_MR_ERR_CMD_AND_DO_FORK_NEW`, and numbers that
@@ -215,7 +215,7 @@ pub enum ReregisterMemoryRegionError {
     Unusable {
         /// What is left of it.
         region: UnusableMemoryRegion,
-        /// What the library said.
+        /// The error number of `ibv_rereg_mr`.
         source: io::Error,
     },
     /// The device cannot change regions. By the letter of the man page this one must not be used any more.

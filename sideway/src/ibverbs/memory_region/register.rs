@@ -268,7 +268,7 @@ pub enum RegisterMemoryRegionError {
         offset: usize,
         /// How many were to be registered.
         length: usize,
-        /// How many there are.
+        /// The length of the buffer in bytes.
         buffer_len: usize,
     },
     /// The memory on the device has not so many bytes there.
@@ -278,7 +278,7 @@ pub enum RegisterMemoryRegionError {
         offset: u64,
         /// How many were to be registered.
         length: usize,
-        /// How many there are.
+        /// The length of the device memory in bytes.
         dm_length: usize,
     },
     /// The process may not lock that much memory.
@@ -291,7 +291,7 @@ pub enum RegisterMemoryRegionError {
         len: usize,
         /// The limit, in bytes, for all of the process's registered memory.
         limit: u64,
-        /// What the library said.
+        /// The error number of the registering call (`ibv_reg_mr`, for example).
         source: io::Error,
     },
     /// `ibv_reg_mr`, or one of its kin, failed.
@@ -301,7 +301,7 @@ pub enum RegisterMemoryRegionError {
         len: usize,
         /// The permissions.
         access: AccessFlags,
-        /// What the library said.
+        /// The error number of the registering call (`ibv_reg_mr`, for example).
         source: io::Error,
     },
 }

@@ -523,7 +523,7 @@ pub enum CreateQueuePairError {
     /// A type that this crate cannot make, or that only a driver's own function makes.
     #[error("queue pairs of type {qp_type} cannot be made like this")]
     UnknownType {
-        /// What was asked for.
+        /// The type that was asked for.
         qp_type: QueuePairType,
     },
     /// Something that this crate leaves out, or that the device does not have.
@@ -532,15 +532,15 @@ pub enum CreateQueuePairError {
     /// More than the device has.
     #[error("{what} {asked} was asked for; the device's limit ({limit_name}) is {limit} ({source})")]
     LimitExceeded {
-        /// What was asked for.
+        /// The attribute that exceeds a limit: `max_send_wr`, for example.
         what: &'static str,
-        /// How much of it.
+        /// The value that was asked for.
         asked: u32,
         /// The device attribute.
         limit_name: &'static str,
-        /// Its value.
+        /// The value that the device states for the limit.
         limit: i32,
-        /// What the library said.
+        /// The error number of `ibv_create_qp` or `ibv_create_qp_ex`.
         source: io::Error,
     },
     /// The device has no extended queue pairs, or not with these operations.
@@ -550,7 +550,7 @@ pub enum CreateQueuePairError {
     UnsupportedOperations {
         /// The operations that were asked for.
         operations: SendOperationFlags,
-        /// What the library said.
+        /// The error number of `ibv_create_qp` or `ibv_create_qp_ex`.
         source: io::Error,
     },
     /// The description belongs to another open device than the direct verbs.
@@ -575,7 +575,7 @@ pub enum CreateQueuePairError {
     /// The library made a queue pair that lacks an operation which every one must have.
     #[error("the device's library made a queue pair without `{operation}`")]
     Incomplete {
-        /// What is missing.
+        /// The C function whose pointer is null.
         operation: &'static str,
     },
     /// The device granted a queue pair whose work requests have no buffer.
@@ -584,17 +584,17 @@ pub enum CreateQueuePairError {
     /// There is no memory for work requests in the number that the device granted.
     #[error("no memory for {places} places of {bytes_each} bytes, as many as the device granted")]
     TooLarge {
-        /// How many places.
+        /// The number of work requests that the device granted.
         places: u64,
-        /// The size of each.
+        /// The bytes that this crate needs for each work request.
         bytes_each: usize,
     },
-    /// The library refused.
+    /// The library refused, for a reason other than those above.
     #[error("cannot make a queue pair with {cap:?}: {source}")]
     Ibverbs {
-        /// What was asked for.
+        /// The capability that was asked for.
         cap: QueuePairCapability,
-        /// What the library said.
+        /// The error number of `ibv_create_qp` or `ibv_create_qp_ex`.
         source: io::Error,
     },
 }

@@ -28,7 +28,7 @@ pub enum ModifyQueuePairError {
         invalid: QueuePairAttributeMask,
         /// Needed, but not set.
         needed: QueuePairAttributeMask,
-        /// What the library said.
+        /// The error number of `ibv_modify_qp`.
         source: io::Error,
     },
     /// A queue pair cannot go from the one state to the other.
@@ -38,7 +38,7 @@ pub enum ModifyQueuePairError {
         cur_state: QueuePairState,
         /// The state that it was to go to.
         next_state: QueuePairState,
-        /// What the library said.
+        /// The error number of `ibv_modify_qp`.
         source: io::Error,
     },
     /// The peer's address was not resolved in time.
@@ -51,7 +51,7 @@ pub enum ModifyQueuePairError {
         sgid_index: u8,
         /// The peer's GID.
         gid: Gid,
-        /// What the library said.
+        /// The error number of `ibv_modify_qp`.
         source: io::Error,
     },
     /// There is no route to the peer's address.
@@ -64,7 +64,7 @@ pub enum ModifyQueuePairError {
         sgid_index: u8,
         /// The peer's GID.
         gid: Gid,
-        /// What the library said.
+        /// The error number of `ibv_modify_qp`.
         source: io::Error,
     },
     /// The device does not have what an attribute asks for.
@@ -79,7 +79,7 @@ pub enum ModifyQueuePairError {
     CapabilityShrinks {
         /// What the pair was made with.
         granted: QueuePairCapability,
-        /// What was asked for.
+        /// The capability that was asked for.
         asked: QueuePairCapability,
     },
     /// A value beyond what the attribute can have.
@@ -91,7 +91,7 @@ pub enum ModifyQueuePairError {
         value: u32,
         /// What it can be.
         limit: u32,
-        /// What the library said.
+        /// The error number of `ibv_modify_qp`.
         source: io::Error,
     },
     /// The library refused for another reason: a value that the device does not take, for instance.
@@ -101,7 +101,7 @@ pub enum ModifyQueuePairError {
         cur_state: QueuePairState,
         /// What was set.
         mask: QueuePairAttributeMask,
-        /// What the library said.
+        /// The error number of `ibv_modify_qp`.
         source: io::Error,
     },
 }

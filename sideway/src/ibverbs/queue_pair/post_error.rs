@@ -60,7 +60,7 @@ pub enum PostSendError {
     UnsupportedOperation {
         /// Which work request of the list, from 0.
         index: usize,
-        /// The operation.
+        /// The operation that the work request asked for.
         operation: WorkRequestOperationType,
     },
     /// The queue pair's peer is not enough to say where the request goes, and the request does not, or otherwise than this type
@@ -72,7 +72,7 @@ pub enum PostSendError {
     MissingDestination {
         /// Which work request of the list, from 0.
         index: usize,
-        /// The operation.
+        /// The operation that the work request asked for.
         operation: WorkRequestOperationType,
     },
     /// The request says where it goes, and the queue pair's type does not have such destinations.
@@ -82,7 +82,7 @@ pub enum PostSendError {
     UnexpectedDestination {
         /// Which work request of the list, from 0.
         index: usize,
-        /// The operation.
+        /// The operation that the work request asked for.
         operation: WorkRequestOperationType,
     },
     /// What the request names, an address handle, or a memory window or its region, belongs to another open device than the queue
@@ -135,9 +135,9 @@ pub enum PostSendError {
     TooManyScatterGatherEntries {
         /// Which work request of the list, from 0.
         index: usize,
-        /// How many there were.
+        /// The number that the work request has.
         given: usize,
-        /// How many there may be.
+        /// The largest number that the queue or object was made for.
         limit: usize,
     },
     /// More inline data than the queue pair was made for.
@@ -149,7 +149,7 @@ pub enum PostSendError {
         index: usize,
         /// How many bytes there were.
         given: usize,
-        /// How many there may be.
+        /// The largest number that the queue or object was made for.
         limit: usize,
     },
     /// The queue is full (`ENOMEM`; from some libraries `ENOSPC`): poll completions, then post again.
@@ -168,7 +168,7 @@ pub enum PostSendError {
         /// The library's error number.
         errno: i32,
     },
-    /// The library refused for another reason.
+    /// The library refused with an error number that has no variant of its own.
     #[error("posting failed: {}{}", Errno(*.errno), At(*.index))]
     Ibverbs {
         /// The first work request that was not posted, where the device says; those before it were.
@@ -182,7 +182,7 @@ pub enum PostSendError {
     Direct {
         /// Which work request of the list, from 0.
         index: usize,
-        /// Why.
+        /// The fault in the request of mlx5's own.
         reason: crate::mlx5::DirectRequestError,
     },
 }

@@ -377,9 +377,9 @@ pub enum PostRecvError {
     TooManyScatterGatherEntries {
         /// Which receive of the list, from 0.
         index: usize,
-        /// How many there were.
+        /// The number that the work request has.
         given: usize,
-        /// How many there may be.
+        /// The largest number that the queue or object was made for.
         limit: usize,
     },
     /// The queue is full (`ENOMEM`; from some libraries `ENOSPC`).
@@ -398,7 +398,7 @@ pub enum PostRecvError {
         /// The library's error number.
         errno: i32,
     },
-    /// The library refused for another reason.
+    /// The library refused with an error number that has no variant of its own.
     #[error("posting receives failed: {}{}", Errno(*.errno), At(*.index))]
     Ibverbs {
         /// The first receive that was not posted; those before it were.
