@@ -24,7 +24,7 @@ type Case = fn(&CudaDevice) -> Result<Completion, Failed>;
 fn main() -> ExitCode {
     let required = std::env::var_os(REQUIRE).is_some_and(|value| !value.is_empty());
     let cases: [(&str, Case); 5] = [
-        ("a_device_says_what_it_is", what_it_is),
+        ("a_device_says_what_it_is", describe),
         ("bytes_come_back", bytes_come_back),
         ("memory_is_exported_as_a_dma_buf", exported),
         ("memory_is_freed", freed),
@@ -55,7 +55,7 @@ fn words(error: impl std::fmt::Display) -> Failed {
     error.to_string().into()
 }
 
-fn what_it_is(device: &CudaDevice) -> Result<Completion, Failed> {
+fn describe(device: &CudaDevice) -> Result<Completion, Failed> {
     assert!(CudaDevice::count().map_err(words)? > device.ordinal());
     let name = device.name().map_err(words)?;
     assert!(!name.is_empty());

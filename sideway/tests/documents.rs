@@ -208,7 +208,7 @@ impl Mentions {
 }
 
 #[test]
-fn what_sideway_calls_is_not_said_to_be_left_out() {
+fn functions_that_sideway_calls_are_not_listed_as_unwrapped() {
     let document = read("docs/migrating.md");
     let Mentions { called, .. } = Mentions::of_sideway();
     for (names, here) in verbs(&document) {
@@ -219,7 +219,7 @@ fn what_sideway_calls_is_not_said_to_be_left_out() {
 }
 
 #[test]
-fn what_sideway_calls_is_named_in_its_documentation() {
+fn functions_that_sideway_calls_are_named_in_its_documentation() {
     let Mentions { called, documented } = Mentions::of_sideway();
     let functions: BTreeSet<_> = functions_of_libibverbs()
         .into_iter()

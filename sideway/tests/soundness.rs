@@ -41,7 +41,7 @@ const COMPILER: &str = "rustc 1.95.";
 
 #[test]
 #[cfg_attr(miri, ignore = "runs the compiler")]
-fn what_is_unsound_does_not_compile() {
+fn unsound_programs_do_not_compile() {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let version =
         Command::new(rustc).arg("--version").output().map(|output| output.stdout).unwrap_or_default();

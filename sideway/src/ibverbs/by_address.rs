@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_for_no_interface_is_refused() {
+    fn rejects_addresses_of_no_single_interface() {
         for text in ["0.0.0.0:1", "[::]:1", "224.0.0.1:1", "[ff02::1]:1", "[::ffff:0.0.0.0]:1"] {
             let error = Wanted::of(text.parse().unwrap()).err().unwrap();
             assert!(error.to_string().contains("is no address of one interface"), "{error}");

@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_there_is_not_is_an_error_that_names_it() {
+    fn impossible_lengths_fail_and_the_error_names_the_length() {
         for &kind in KINDS {
             for len in [0, usize::MAX, usize::MAX / 2, 1 << 60] {
                 let error = Buffer::new(kind, len).unwrap_err();

@@ -15,7 +15,7 @@ pub(crate) fn cases(suite: &mut Suite) {
         a_receive_that_is_too_short_fails_both_sides,
         a_peer_without_receive_is_not_ready,
         a_peer_that_is_gone_does_not_answer,
-        what_is_queued_behind_a_failure_is_flushed,
+        requests_behind_a_failure_are_flushed,
     );
     each_cq!(suite: flushed_receives_keep_their_numbers);
     cases!(suite:
@@ -198,7 +198,7 @@ fn a_peer_that_is_gone_does_not_answer<Q: QpFlavour>(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn what_is_queued_behind_a_failure_is_flushed<Q: QpFlavour>(rig: &Rig) -> Outcome {
+fn requests_behind_a_failure_are_flushed<Q: QpFlavour>(rig: &Rig) -> Outcome {
     let mut pair = Pair::<Q, AnyCq>::new(rig);
     let right = pair.b.remote(0);
     let wrong = Remote { rkey: right.rkey ^ 0x5a, ..right };

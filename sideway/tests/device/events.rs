@@ -21,7 +21,7 @@ use crate::support::flavour::{CqFlavour, QpFlavour};
 pub(crate) fn cases(suite: &mut Suite) {
     each_cq!(suite:
         a_completion_wakes_who_waits,
-        what_came_before_the_arming_is_the_pollers,
+        completions_before_arming_belong_to_the_poller,
         only_solicited_completions_wake_who_waits_for_those,
         a_queue_is_resized_and_loses_nothing,
     );
@@ -89,7 +89,7 @@ fn a_completion_wakes_who_waits<C: CqFlavour>(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn what_came_before_the_arming_is_the_pollers<C: CqFlavour>(rig: &Rig) -> Outcome {
+fn completions_before_arming_belong_to_the_poller<C: CqFlavour>(rig: &Rig) -> Outcome {
     let (mut pair, mut channel) = with_channel::<C>(rig);
     pair.b.receive(&[(1, &[(0, 64)]), (2, &[(0, 64)])]).unwrap();
     pair.a.run(Op::Send, Data::At(0, 8));

@@ -32,7 +32,7 @@ pub(crate) fn cases(suite: &mut Suite) {
         a_host_is_no_group,
         options_are_negotiated,
         a_context_is_imported_by_its_descriptor,
-        what_is_imported_names_the_same_object,
+        imported_objects_name_the_same_object,
         a_descriptor_of_no_device_comes_back,
         flows_and_counters_are_there_or_unsupported,
     );
@@ -290,7 +290,7 @@ fn a_context_is_imported_by_its_descriptor(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn what_is_imported_names_the_same_object(rig: &Rig) -> Outcome {
+fn imported_objects_name_the_same_object(rig: &Rig) -> Outcome {
     let context = rig.open();
     let other = imported(&context)?;
     let pd = context.alloc_pd().unwrap();

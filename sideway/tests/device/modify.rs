@@ -28,7 +28,7 @@ pub(crate) fn cases(suite: &mut Suite) {
         an_absent_peer_is_named,
         a_pair_in_use_can_be_changed,
         an_alternate_path_is_told_as_it_was_set,
-        what_the_device_does_not_have_is_unsupported,
+        attributes_the_device_lacks_are_unsupported,
         a_value_that_no_device_takes_is_named,
         a_drained_pair_says_that_it_is,
     );
@@ -365,7 +365,7 @@ fn attributes_to(node: &AnyNode) -> AddressHandleAttribute {
     attributes(node, S::ReadyToReceive, M::AddressVector).address_vector().unwrap()
 }
 
-fn what_the_device_does_not_have_is_unsupported(rig: &Rig) -> Outcome {
+fn attributes_the_device_lacks_are_unsupported(rig: &Rig) -> Outcome {
     let pair = AnyPair::new(rig);
     let device = pair.a.context.query_device().unwrap();
     let flags = DeviceCapabilityFlags::from_bits_retain(device.device_cap_flags());

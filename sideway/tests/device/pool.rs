@@ -16,7 +16,7 @@ use crate::support::flavour::{Completion, CqFlavour, QpFlavour};
 
 pub(crate) fn cases(suite: &mut Suite) {
     matrix!(suite:
-        what_is_sent_from_a_slice_arrives_in_one,
+        a_slice_sent_arrives_in_a_slice,
     );
     each_qp!(suite:
         every_operation_moves_slices,
@@ -86,7 +86,7 @@ fn succeed<C: CqFlavour>(cq: &mut C, pool: &Pool) -> Returned {
     returned
 }
 
-fn what_is_sent_from_a_slice_arrives_in_one<Q: QpFlavour, C: CqFlavour>(rig: &Rig) -> Outcome {
+fn a_slice_sent_arrives_in_a_slice<Q: QpFlavour, C: CqFlavour>(rig: &Rig) -> Outcome {
     const ROUNDS: u64 = 40;
     let Pair { mut a, mut b } = Pair::<Q, C>::new(rig);
     let (ours, theirs) = (pool(&a, 5000, 4), pool(&b, 5000, 4));

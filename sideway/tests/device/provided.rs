@@ -25,7 +25,7 @@ pub(crate) fn cases(suite: &mut Suite) {
         memory_of_the_provider_is_registered_and_reached,
         memory_of_the_provider_has_an_end,
         a_description_makes_regions,
-        what_a_description_asks_for_is_there_or_unsupported,
+        described_options_work_or_are_unsupported,
         a_pair_promises_what_it_keeps,
         rates_are_the_library_s,
         the_station_of_the_port_s_own_address_is_known,
@@ -119,7 +119,7 @@ fn a_description_makes_regions(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn what_a_description_asks_for_is_there_or_unsupported(rig: &Rig) -> Outcome {
+fn described_options_work_or_are_unsupported(rig: &Rig) -> Outcome {
     let context = rig.open();
     let handle = match context.alloc_dmah(&DmaHandleAttribute::new()) {
         Err(error) if error.unsupported().is_some() => {

@@ -31,7 +31,7 @@ pub(crate) fn cases(suite: &mut Suite) {
         device_memory_is_imported,
         more_device_memory_than_there_is_is_an_error,
         part_of_a_dma_buf_is_reached,
-        what_is_no_dma_buf_is_an_error,
+        registering_a_file_that_is_no_dma_buf_fails,
         memory_on_demand_is_prefetched,
         all_of_the_address_space_is_registered_or_refused_by_name,
         borrowed_memory_is_reached_and_given_back,
@@ -323,7 +323,7 @@ fn part_of_a_dma_buf_is_reached(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn what_is_no_dma_buf_is_an_error(rig: &Rig) -> Outcome {
+fn registering_a_file_that_is_no_dma_buf_fails(rig: &Rig) -> Outcome {
     let pd = rig.open().alloc_pd().unwrap();
     let file = std::fs::File::open("/dev/null").unwrap();
     match pd.reg_dmabuf_mr(file.as_fd(), 0, 4096, 0, everything()).unwrap_err() {

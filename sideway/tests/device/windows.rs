@@ -25,12 +25,12 @@ pub(crate) fn cases(suite: &mut Suite) {
         a_leaked_list_does_not_keep_a_window_from_being_bound,
         a_message_invalidates_a_window,
         an_atomic_write_is_posted,
-        what_a_pair_was_not_made_for_is_refused,
+        operations_a_pair_was_not_created_with_are_refused,
     );
     cases!(suite:
         a_region_with_a_bound_window_comes_back,
         a_window_is_bound_as_its_type_says,
-        what_is_bound_is_of_one_device,
+        a_window_binds_only_to_objects_of_its_device_and_domain,
         a_binding_that_the_device_refuses_fails,
         a_range_is_flushed,
         a_window_that_there_is_not_is_unsupported,
@@ -209,7 +209,7 @@ fn an_atomic_write_is_posted<Q: QpFlavour>(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn what_a_pair_was_not_made_for_is_refused<Q: QpFlavour>(rig: &Rig) -> Outcome {
+fn operations_a_pair_was_not_created_with_are_refused<Q: QpFlavour>(rig: &Rig) -> Outcome {
     use WorkRequestOperationType as Type;
     let mut pair = Pair::<Q, Cq>::new(rig);
     let to = pair.b.remote(0);
@@ -266,7 +266,7 @@ fn a_window_is_bound_as_its_type_says(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn what_is_bound_is_of_one_device(rig: &Rig) -> Outcome {
+fn a_window_binds_only_to_objects_of_its_device_and_domain(rig: &Rig) -> Outcome {
     let mut pair = pair::<GenericQueuePair>(rig)?;
     let other = rig.open().alloc_pd().unwrap();
     let mut window = other.alloc_mw(TYPE_2).unwrap();

@@ -32,12 +32,12 @@ pub(crate) fn cases(suite: &mut Suite) {
     cases!(suite:
         a_file_has_one_domain,
         a_domain_that_is_not_there_is_named,
-        what_has_no_xrc_takes_no_number,
+        pairs_of_other_types_take_no_xrc_number,
         a_queue_of_a_domain_is_no_pairs,
         ends_are_of_one_context,
         an_opened_target_outlives_the_first_handle,
         a_wrong_change_of_a_target_says_what_it_needs,
-        what_depends_on_a_domain_keeps_it,
+        dependents_keep_the_domain_open,
     );
 }
 
@@ -246,7 +246,7 @@ fn a_domain_that_is_not_there_is_named(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn what_has_no_xrc_takes_no_number(rig: &Rig) -> Outcome {
+fn pairs_of_other_types_take_no_xrc_number(rig: &Rig) -> Outcome {
     let mut pair = AnyPair::new(rig);
     let mut guard = pair.a.qp.start_post_send();
     guard.construct_wr(1, SIGNALED).setup_xrc_srqn(5).setup_send();
@@ -320,7 +320,7 @@ fn a_wrong_change_of_a_target_says_what_it_needs(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn what_depends_on_a_domain_keeps_it(rig: &Rig) -> Outcome {
+fn dependents_keep_the_domain_open(rig: &Rig) -> Outcome {
     let context = rig.open();
     let domain = domain(&context)?;
     let mut receiver = Receiver::new(&domain);

@@ -203,7 +203,7 @@ fn functions_of_identifiers_can_fail() {
 }
 
 #[test]
-fn what_came_later_can_fail_or_not_be_there() {
+fn functions_of_newer_libraries_fail_or_are_unsupported() {
     let init = QueuePairState::Init;
     each_fails(
         ready,

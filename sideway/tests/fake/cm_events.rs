@@ -260,7 +260,7 @@ fn a_group_is_not_left_before_its_join_is_answered() {
 /// One that cannot be left is forgotten by the library all the same.
 #[test]
 #[cfg_attr(miri, ignore = "looks at descriptors")]
-fn what_a_group_that_cannot_be_left_has_left_behind_is_not_taken() {
+fn events_of_a_group_that_cannot_be_left_are_not_delivered() {
     let (fake, channel) = lying(|l| l.cm_leave = libc::ENXIO);
     let group = addr("239.1.2.3:0");
     let joined = || {
@@ -300,7 +300,7 @@ fn what_a_group_that_cannot_be_left_has_left_behind_is_not_taken() {
 }
 
 #[test]
-fn what_nobody_has_heard_of_passes_through() {
+fn unknown_event_types_pass_through() {
     let (fake, channel) = lying(|_| {});
     let id = channel.create_id(PortSpace::from_raw(4711)).unwrap();
     assert_eq!(format!("{:?}", id.port_space()), "Unknown(4711)");

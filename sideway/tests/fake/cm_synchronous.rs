@@ -117,7 +117,7 @@ fn a_datagram_service_is_found() {
 /// Nobody says that it has ended.
 #[test]
 #[cfg_attr(miri, ignore = "waits for descriptors")]
-fn what_need_not_be_closed_is_not_waited_for() {
+fn disconnect_returns_at_once_without_a_connection() {
     for space in [PortSpace::Tcp, PortSpace::Udp] {
         let state = if space == PortSpace::Tcp { 0 } else { 3 };
         let _fake = Fake::lying(|l| l.queried_state = Some(state));

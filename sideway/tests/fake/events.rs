@@ -104,7 +104,7 @@ fn channels_can_fail() {
 }
 
 #[test]
-fn what_is_no_descriptor_is_not_taken_for_one() {
+fn an_invalid_descriptor_is_refused() {
     let (_fake, context) = lying(|l| (l.channel_fd, l.async_fd) = (Some(-1), Some(-1)));
     assert_says(&context.create_comp_channel().unwrap_err(), libc::EBADF);
     assert_says(&context.async_events().unwrap_err(), libc::EBADF);

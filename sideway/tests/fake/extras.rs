@@ -230,7 +230,7 @@ fn a_descriptor_that_was_not_taken_comes_back() {
 }
 
 #[test]
-fn what_is_imported_is_unimported() {
+fn imported_objects_are_unimported_on_drop() {
     let fake = Fake::new();
     let context = fake.context();
     // SAFETY: the fake imports anything.

@@ -159,7 +159,7 @@ fn generic_falls_back_to_classic_where_there_is_nothing_extended() {
 
 /// SoftRoCE's extended pairs get inline data and lists of entries wrong, and its classic ones do not.
 #[test]
-fn what_an_extended_pair_gets_wrong_is_left_to_the_classic_one() {
+fn build_generic_avoids_extended_pairs_with_known_defects() {
     for (inline, entries, extended) in [(0, 1, true), (1, 1, false), (0, 2, false)] {
         let fake = Fake::lying(|l| l.vendor_id = 0xff_ffff);
         let context = fake.context();

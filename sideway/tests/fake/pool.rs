@@ -258,7 +258,7 @@ fn post_four<Q: QpFlavour>(setup: &mut Pair<Q>, pool: &Pool) -> (Result<(), Post
 }
 
 #[test]
-fn what_was_not_posted_comes_back() {
+fn slices_that_were_not_posted_come_back() {
     // Where the list broke off, and how many slices the device has.
     let cases = [
         (BadRequest::Index(0), 0),
@@ -484,7 +484,7 @@ fn the_memory_goes_with_the_last_handle() {
 
 /// What the device has does not keep the memory: the registration ends first, and then the device has it no more.
 #[test]
-fn what_is_in_flight_keeps_nothing() {
+fn slices_in_flight_keep_no_handle_alive() {
     let fake = Fake::new();
     let mut setup = Pair::<GenericQueuePair>::new(&fake);
     let pool = pool(&setup.pd, 1);

@@ -144,7 +144,7 @@ fn inline_data_without_its_operations_is_an_error() {
 /// A library that writes over an outstanding request when its queue is full is given nothing by safe code: of one device's
 /// extended pairs that is known, and of a device of which nobody knows what it is, feared.
 #[test]
-fn what_safe_code_could_fill_a_queue_with_is_refused_where_that_goes_unnoticed() {
+fn requests_that_could_overfill_an_unchecked_queue_are_refused() {
     type Append<Q> = fn(&mut <<Q as QueuePair>::SendQueue as SendQueue>::Guard<'_>);
     fn check<Q: QpFlavour>(lie: fn(&mut Lies), unnoticed: bool) {
         let fake = Fake::lying(lie);

@@ -141,7 +141,7 @@ fn memory_that_the_device_does_not_let_go_of_is_not_freed() {
 }
 
 #[test]
-fn what_is_not_in_the_buffer_is_not_asked_for() {
+fn ranges_outside_the_buffer_are_refused_without_a_call() {
     let fake = Fake::new();
     let pd = fake.pd();
     let buffer = pd.alloc_buf(64).unwrap();

@@ -145,7 +145,7 @@ fn a_closed_region_of_device_memory_gives_it_back() {
 }
 
 #[test]
-fn what_is_beyond_device_memory_is_not_asked_for() {
+fn ranges_beyond_device_memory_are_refused_without_a_call() {
     let fake = Fake::new();
     let context = fake.context();
     let (pd, dm) = (context.alloc_pd().unwrap(), context.alloc_dm(64, 0).unwrap());
@@ -320,7 +320,7 @@ fn a_change_that_makes_no_sense_is_not_tried() {
 
 #[test]
 #[cfg_attr(miri, ignore = "leaks what cannot be destroyed")]
-fn what_cannot_be_deregistered_keeps_what_it_depends_on() {
+fn a_region_that_cannot_be_deregistered_keeps_its_dependencies() {
     let fake = Fake::lying(|l| l.destroy = libc::EBUSY).may_leak();
     let context = fake.context();
     let dm = context.alloc_dm(64, 0).unwrap();
@@ -372,7 +372,7 @@ fn a_device_that_is_busy_gives_borrowed_memory_back_in_the_end() {
 
 #[test]
 #[cfg_attr(miri, ignore = "asks the system for its limits")]
-fn what_cannot_be_registered_is_not_called_with() {
+fn impossible_registrations_are_refused_without_a_call() {
     let fake = Fake::lying(|l| l.reg_mr = libc::EFAULT);
     let result = fake.pd().reg_mr_scoped(&mut [0; 64], ACCESS, |_| unreachable!());
     assert_says(&result.unwrap_err(), libc::EFAULT);

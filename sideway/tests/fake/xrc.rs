@@ -300,7 +300,7 @@ fn a_pair_that_cannot_name_a_queue_is_not_made() {
 
 /// A library would take what is of another context for its own.
 #[test]
-fn what_does_not_belong_together_is_refused() {
+fn objects_of_different_contexts_are_refused() {
     let fake = Fake::new();
     let (here, there) = (Receiver::new(&fake), Receiver::new(&fake));
     for (pd, domain, cq) in [

@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_ticket_is_found_out() {
+    fn rejects_wr_ids_that_are_no_tickets() {
         let (table, other) = (table(&[(64, 1)], 1), table(&[(64, 1)], 0));
         let piece = table.take(1).unwrap();
         let home = table.place(piece).ticket.get();
@@ -516,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_up_comes_back() {
+    fn dropped_pieces_return_to_the_table() {
         let table = table(&[(8, 4)], 0);
         for wr_id in 0..4 {
             let piece = table.take(1).unwrap();

@@ -174,7 +174,7 @@ fn a_pair_is_made_with_what_is_asked_for() {
 }
 
 #[test]
-fn what_a_pair_was_not_made_for_is_not_called() {
+fn operations_a_pair_was_not_created_with_are_not_called() {
     let parts = copying();
     let mut pair = pair(&parts, DirectOperationFlags::Memcpy);
     let mut guard = pair.start_post_send();

@@ -175,7 +175,7 @@ fn a_data_encryption_key_of_another_context_is_refused() {
 }
 
 #[test]
-fn what_a_device_signs_and_encrypts_is_told() {
+fn reports_signature_and_crypto_capabilities() {
     let parts = Parts::lying(|l| l.max_memcpy = 1 << 20);
     let capabilities = parts.mlx5().query_device().unwrap();
     assert_eq!(capabilities.max_wr_memcpy_length(), Some(1 << 20));

@@ -80,7 +80,7 @@ fn an_old_library_names_symbol_and_release() {
 }
 
 #[test]
-fn what_the_device_tells_is_told() {
+fn reports_the_capabilities_of_the_device() {
     let parts = Parts::new();
     let capabilities = parts.mlx5().query_device().unwrap();
     assert!(capabilities.flags().contains(mlx5::ContextFlags::Cqe128Padding));
@@ -107,7 +107,7 @@ fn what_the_device_tells_is_told() {
 }
 
 #[test]
-fn what_belongs_to_another_context_is_refused() {
+fn objects_of_another_context_are_refused() {
     let parts = Parts::new();
     let elsewhere = parts.fake.context();
     let (mlx5, efa) = (mlx5::DirectVerbs::of(&elsewhere).unwrap(), efa::DirectVerbs::of(&elsewhere).unwrap());
