@@ -34,18 +34,18 @@ impl DeviceList {
     /// No port has the address, or none of those that have it is active. The error says which interface has the address, and on
     /// which there are devices: the usual reason is an address on a bridge or a bond above the device's own interface.
     pub fn open_by_address(&self, local: SocketAddr) -> Result<(DeviceContext, LocalPath), ChoosePathError> {
-        let wanted = Wanted::of(local)?;
+        let wanted = AddressQuery::of(local)?;
         if self.is_empty() {
             return Err(ChoosePathError::NoDevice(FindDeviceError::NoDevice));
         }
-        let (mut best, mut seen): (Option<Found>, _) = (None, Vec::new());
+        let (mut best, mut seen): (Option<PortMatch>, _) = (None, Vec::new());
         for device in self.iter() {
             let name = device.name();
             // One that does not answer is named, if no other is fit.
             let found = device
                 .open()
                 .map_err(|error| error.to_string())
-                .and_then(|context| Found::among(context, &wanted, &mut seen));
+                .and_then(|context| PortMatch::among(context, &wanted, &mut seen));
             match found {
                 Ok(Some(found)) if best.as_ref().is_none_or(|best| found.merit() > best.merit()) => {
                     best = Some(found);
@@ -66,7 +66,7 @@ impl DeviceList {
 }
 
 /// What is looked for.
-struct Wanted {
+struct AddressQuery {
     ip: IpAddr,
     /// The index of the interface that a link-local address is one of; 0 if it is not known.
     scope: u32,
@@ -81,7 +81,7 @@ struct Interface {
     port_gid: Option<Gid>,
 }
 
-impl Wanted {
+impl AddressQuery {
     fn of(local: SocketAddr) -> Result<Self, ChoosePathError> {
         let ip = local.ip().to_canonical();
         if ip.is_unspecified() || ip.is_multicast() {
@@ -135,18 +135,18 @@ fn parse_port_gid(text: &str) -> Option<Gid> {
 }
 
 /// A port that has the address.
-struct Found {
+struct PortMatch {
     context: DeviceContext,
     port_num: u8,
     port: PortAttr,
     entry: GidEntry,
 }
 
-impl Found {
+impl PortMatch {
     /// The best port of a device; what the device has else goes into `seen`.
     fn among(
         context: DeviceContext,
-        wanted: &Wanted,
+        wanted: &AddressQuery,
         seen: &mut Vec<String>,
     ) -> Result<Option<Self>, String> {
         let table = context.query_gid_table().map_err(|error| error.to_string())?;
@@ -176,7 +176,7 @@ impl Found {
         (self.port.port_state() == PortState::Active, self.entry.gid_type() == GidType::RoceV2)
     }
 
-    fn settle(self, wanted: &Wanted) -> Result<(DeviceContext, LocalPath), ChoosePathError> {
+    fn settle(self, wanted: &AddressQuery) -> Result<(DeviceContext, LocalPath), ChoosePathError> {
         let Self { context, port_num, port, entry } = self;
         if port.port_state() != PortState::Active {
             let (device, state) = (context.name(), port.port_state());
@@ -210,10 +210,10 @@ mod tests {
     fn a_link_local_address_is_one_of_its_interface() {
         let entry =
             |ifindex| GidEntry::from_parts("fe80::1".parse().unwrap(), 1, 0, GidType::RoceV2, ifindex);
-        let wanted = Wanted::of("[fe80::1%7]:80".parse().unwrap()).unwrap();
+        let wanted = AddressQuery::of("[fe80::1%7]:80".parse().unwrap()).unwrap();
         assert!(wanted.is(&entry(7)) && !wanted.is(&entry(8)));
         assert!(wanted.is(&entry(0)), "a device that does not say is believed");
-        let mapped = Wanted::of("[::ffff:192.0.2.1]:80".parse().unwrap()).unwrap();
+        let mapped = AddressQuery::of("[::ffff:192.0.2.1]:80".parse().unwrap()).unwrap();
         assert_eq!(mapped.ip.to_string(), "192.0.2.1");
         assert_eq!(mapped.gid.to_ipv4_mapped(), Some([192, 0, 2, 1].into()));
     }
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn rejects_addresses_of_no_single_interface() {
         for text in ["0.0.0.0:1", "[::]:1", "224.0.0.1:1", "[ff02::1]:1", "[::ffff:0.0.0.0]:1"] {
-            let error = Wanted::of(text.parse().unwrap()).err().unwrap();
+            let error = AddressQuery::of(text.parse().unwrap()).err().unwrap();
             assert!(error.to_string().contains("is no address of one interface"), "{error}");
         }
     }

@@ -245,9 +245,9 @@ impl CompletionCounter {
 
 /// Counters that a queue pair keeps alive: those that count it.
 #[derive(Default)]
-pub(crate) struct Counting(Mutex<Vec<CompletionCounter>>);
+pub(crate) struct AttachedCounters(Mutex<Vec<CompletionCounter>>);
 
-impl Counting {
+impl AttachedCounters {
     pub(crate) fn keep(&self, counter: &CompletionCounter) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(counter.clone());
     }

@@ -71,7 +71,7 @@ pub enum FindDeviceError {
     )]
     NoDevice,
     /// There are devices, but none of this name.
-    #[error("no RDMA device named `{name}`; there {}", Known(.known))]
+    #[error("no RDMA device named `{name}`; there {}", DeviceNames(.known))]
     Unknown {
         /// The name that was asked for.
         name: String,
@@ -80,9 +80,9 @@ pub enum FindDeviceError {
     },
 }
 
-struct Known<'a>(&'a [String]);
+struct DeviceNames<'a>(&'a [String]);
 
-impl fmt::Display for Known<'_> {
+impl fmt::Display for DeviceNames<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let verb = if self.0.len() == 1 { "is" } else { "are" };
         write!(f, "{verb} {}", self.0.join(", "))

@@ -46,11 +46,11 @@ struct Inner {
     provider: Provider,
     quirks: Quirks,
     /// What keeps the context open where another library opened it, and closes it.
-    keeper: Option<Keeper>,
+    keeper: Option<ContextOwner>,
 }
 
 /// Something that keeps a context open. A panic elsewhere cannot leave it half done.
-pub(crate) type Keeper = Arc<dyn Any + Send + Sync + UnwindSafe + RefUnwindSafe>;
+pub(crate) type ContextOwner = Arc<dyn Any + Send + Sync + UnwindSafe + RefUnwindSafe>;
 
 /// A context that closes when everybody else is done with it.
 #[derive(Clone, Default)]
@@ -88,7 +88,7 @@ impl DeviceContext {
     pub(crate) unsafe fn kept_open(
         context: NonNull<ibv_context>,
         provider: Provider,
-        keeper: Keeper,
+        keeper: ContextOwner,
     ) -> Self {
         // SAFETY: the caller guarantees (`# Safety`) that `context` was opened with the functions
         // of `provider`, and stays open as long as `keeper` lives.
@@ -98,7 +98,7 @@ impl DeviceContext {
     /// # Safety
     ///
     /// `context` was opened with the functions of `provider`, and stays open as long as `keeper` lives, or until this closes it.
-    unsafe fn new(context: NonNull<ibv_context>, provider: Provider, keeper: Option<Keeper>) -> Self {
+    unsafe fn new(context: NonNull<ibv_context>, provider: Provider, keeper: Option<ContextOwner>) -> Self {
         // SAFETY: the caller gives an open context of this provider.
         let quirks = unsafe { Quirks::of(context, provider) };
         Self(Arc::new(Inner { context, provider, quirks, keeper }))

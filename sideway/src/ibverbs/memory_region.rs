@@ -65,8 +65,8 @@ pub use advice::{AdviseMemoryRegionFlags, MemoryRegionAdvice};
 pub use change::{MemoryRegionChange, ReregisterMemoryRegionError, UnusableMemoryRegion};
 pub use extended::MemoryRegionBuilder;
 pub use null::NullMemoryRegion;
-pub(in crate::ibverbs) use register::Asked;
 pub use register::RegisterMemoryRegionError;
+pub(in crate::ibverbs) use register::RegistrationRequest;
 
 use std::fmt;
 use std::io;
@@ -97,12 +97,12 @@ pub struct MemoryRegion {
     rkey: u32,
     is_dma_buf: bool,
     pd: ProtectionDomain,
-    keeps: Keeps,
+    keeps: KeptAlive,
 }
 
 /// What a region keeps alive besides its domain.
 #[derive(Clone, Default)]
-struct Keeps {
+struct KeptAlive {
     /// Where the memory is, if that is on the device.
     dm: Option<DeviceMemory>,
     /// Where it is, if the provider has allocated it.
@@ -146,7 +146,7 @@ impl MemoryRegion {
     ) -> Self {
         // SAFETY: the caller gives a region that lives; the fields are in every release's struct.
         let (lkey, rkey) = unsafe { ((*mr.as_ptr()).lkey, (*mr.as_ptr()).rkey) };
-        let (ptr, is_dma_buf, keeps) = (std::ptr::null_mut(), true, Keeps::default());
+        let (ptr, is_dma_buf, keeps) = (std::ptr::null_mut(), true, KeptAlive::default());
         Self { mr, ptr, len, iova, access, lkey, rkey, pd: pd.clone(), is_dma_buf, keeps }
     }
 
@@ -182,8 +182,8 @@ impl MemoryRegion {
     /// What its memory is.
     pub fn kind(&self) -> MemoryKind<'_> {
         match &self.keeps {
-            Keeps { dm: Some(dm), .. } => MemoryKind::Device(dm),
-            Keeps { buffer: Some(buffer), .. } => MemoryKind::Provider(buffer),
+            KeptAlive { dm: Some(dm), .. } => MemoryKind::Device(dm),
+            KeptAlive { buffer: Some(buffer), .. } => MemoryKind::Provider(buffer),
             _ if self.is_dma_buf => MemoryKind::DmaBuf,
             _ => MemoryKind::Program,
         }

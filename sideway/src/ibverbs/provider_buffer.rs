@@ -27,7 +27,7 @@ use std::sync::Arc;
 
 use rdma_mummy_sys::types::ibv_buf;
 
-use super::memory_region::{Asked, MemoryKind, MemoryRegion, RegisterMemoryRegionError};
+use super::memory_region::{MemoryKind, MemoryRegion, RegisterMemoryRegionError, RegistrationRequest};
 use super::protection_domain::ProtectionDomain;
 use super::{AccessFlags, Unsupported};
 use crate::error::Error;
@@ -144,7 +144,12 @@ impl ProviderBuffer {
         let (iova, kind) = (ptr.addr() as u64, MemoryKind::Provider(self));
         // SAFETY: it was made just now.
         unsafe {
-            MemoryRegion::of_raw(pd, mr, Asked { ptr, len: length, iova, access, kind }, "ibv_reg_buf_mr")
+            MemoryRegion::of_raw(
+                pd,
+                mr,
+                RegistrationRequest { ptr, len: length, iova, access, kind },
+                "ibv_reg_buf_mr",
+            )
         }
     }
 }

@@ -94,11 +94,11 @@ pub(crate) struct SrqInner {
 #[derive(Clone, Debug)]
 struct Xrc {
     number: u32,
-    _ends: Ends,
+    _ends: XrcQueues,
 }
 
 /// The domain, and where receives complete.
-type Ends = (XrcDomain, completion::Shared);
+type XrcQueues = (XrcDomain, completion::Shared);
 
 // SAFETY: posting is exclusive to the queue's handle (`&mut`); what else is done with it (attributes, creating and destroying
 // queue pairs) is thread-safe in libibverbs.
@@ -182,7 +182,7 @@ pub struct SharedReceiveQueueAttribute {
 pub struct SharedReceiveQueueBuilder {
     pd: ProtectionDomain,
     attr: SharedReceiveQueueAttribute,
-    xrc: Option<Ends>,
+    xrc: Option<XrcQueues>,
 }
 
 impl SharedReceiveQueueBuilder {
@@ -258,7 +258,7 @@ impl SharedReceiveQueueBuilder {
         &self,
         id: SharedReceiveQueueId,
         attr: &mut ibv_srq_attr,
-        (xrcd, cq): &Ends,
+        (xrcd, cq): &XrcQueues,
     ) -> Result<*mut ibv_srq, CreateSharedReceiveQueueError> {
         let context = self.pd.context();
         if xrcd.context() != context || cq.0.context() != context {

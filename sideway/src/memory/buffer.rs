@@ -43,9 +43,9 @@ impl BufferKind {
     }
 }
 
-struct Words(BufferKind);
+struct KindInWords(BufferKind);
 
-impl fmt::Display for Words {
+impl fmt::Display for KindInWords {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             BufferKind::Private => f.write_str("private memory"),
@@ -141,7 +141,7 @@ impl Buffer {
         match if len == 0 { Err(Errno::INVAL) } else { allocate(kind, len) } {
             Ok((start, backing)) => Ok(Self { start, len, backing }),
             Err(errno) => Err(Error::os(verb, errno.into())
-                .of(Words(kind).to_string())
+                .of(KindInWords(kind).to_string())
                 .with("len", len)
                 .remedy(Advice { kind, len }.to_string())),
         }
@@ -308,7 +308,7 @@ mod tests {
             for len in [0, usize::MAX, usize::MAX / 2, 1 << 60] {
                 let error = Buffer::new(kind, len).unwrap_err();
                 assert_eq!(error.argument("len"), Some(&*len.to_string()));
-                assert_eq!(error.object(), Some(&*Words(kind).to_string()));
+                assert_eq!(error.object(), Some(&*KindInWords(kind).to_string()));
                 assert!(error.to_string().contains(&format!("len {len}")), "{error}");
             }
         }
@@ -373,7 +373,7 @@ mod tests {
         for page_size in [0, 1, 3, 4096, 5 << 20, 1 << 13, 1 << 62] {
             let kind = BufferKind::HugePages { page_size };
             let error = Buffer::new(kind, 4096).unwrap_err();
-            assert_eq!(error.object(), Some(&*Words(kind).to_string()));
+            assert_eq!(error.object(), Some(&*KindInWords(kind).to_string()));
             assert_eq!(error.argument("len"), Some("4096"));
             assert!(error.to_string().contains(&format!("{} KiB", page_size / 1024)), "{error}");
         }

@@ -22,13 +22,13 @@ use rdma_mummy_sys::types::{
 };
 use rdma_mummy_sys::{field, mlx5dv};
 
-use super::operations::{self, HasOwn, Operations, Own, Token};
+use super::operations::{self, DirectState, HasDirectState, Operations, Token};
 use super::queue_pair::{dc_operations, incomplete};
 use super::{DciStreams, DirectOperationFlags, DirectVerbs, QueuePairCreateFlags};
 use crate::error::Error;
 use crate::ibverbs::address_handle::AddressHandle;
 use crate::ibverbs::queue_pair::{
-    About, Bare, Borrows, Build, CreateQueuePairError, ExtendedPostSendGuard, ExtendedSendQueue,
+    BufferlessRequest, Borrows, Build, CreateQueuePairError, ExtendedPostSendGuard, ExtendedSendQueue, ListInfo,
     PostSendError, PostSendGuard, QueuePair, QueuePairBuilder, QueuePairControl, QueuePairType, ReceiveQueue,
     Request, ScatterGatherEntry, SendQueue, Step, WorkRequestFlags, WorkRequestHandle,
 };
@@ -251,7 +251,7 @@ impl SendQueue for DcSendQueue {
     #[inline]
     fn start_post_send(&mut self) -> DcPostSendGuard<'_> {
         let context = self.queue.control().context().as_raw().as_ptr();
-        let (own, streams) = (Own::new(self.operations), self.streams);
+        let (own, streams) = (DirectState::new(self.operations), self.streams);
         DcPostSendGuard { list: self.queue.start_post_send(), own, streams, context, to: None }
     }
 
@@ -275,16 +275,16 @@ struct Target {
 #[derive(Debug)]
 pub struct DcPostSendGuard<'queue> {
     list: ExtendedPostSendGuard<'queue>,
-    own: Own,
+    own: DirectState,
     streams: bool,
     context: *mut ibv_context,
     /// Where the request goes that is being built.
     to: Option<Target>,
 }
 
-impl<'queue> HasOwn<'queue> for DcPostSendGuard<'queue> {
+impl<'queue> HasDirectState<'queue> for DcPostSendGuard<'queue> {
     #[inline]
-    fn parts(&mut self, _: Token) -> (&mut ExtendedPostSendGuard<'queue>, &mut Own) {
+    fn parts(&mut self, _: Token) -> (&mut ExtendedPostSendGuard<'queue>, &mut DirectState) {
         (&mut self.list, &mut self.own)
     }
 }
@@ -379,8 +379,8 @@ impl<'queue> Borrows<'queue> for DcPostSendGuard<'queue> {}
 
 impl Build for DcPostSendGuard<'_> {
     #[inline(always)]
-    fn about(&self, step: Step) -> About {
-        self.list.about(step)
+    fn list_info(&self, step: Step) -> ListInfo {
+        self.list.list_info(step)
     }
 
     #[inline(always)]
@@ -410,9 +410,9 @@ impl Build for DcPostSendGuard<'_> {
         self.append_with(&request, |list| list.append_inline_list(step, request, pieces));
     }
 
-    unsafe fn append_bare(&mut self, step: Step, request: Bare) {
+    unsafe fn append_bufferless(&mut self, step: Step, request: BufferlessRequest) {
         // Refused: an initiator has no such operation.
         // SAFETY: the caller keeps this function's contract, which is that one's.
-        unsafe { self.list.append_bare(step, request) };
+        unsafe { self.list.append_bufferless(step, request) };
     }
 }

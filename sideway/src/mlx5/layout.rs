@@ -7,7 +7,7 @@ use rdma_mummy_sys::types::{
 };
 use rdma_mummy_sys::{mlx5dv, verbs};
 
-use super::operations::{DirectGuard, OwnRequest, Refusal};
+use super::operations::{DirectGuard, DirectRequest, DirectRefusal};
 use super::{BlockSignature, Crypto, DirectOperationFlags, DirectRequestError, MKey, MKeyFlags};
 use crate::ibverbs::AccessFlags;
 use crate::ibverbs::queue_pair::{
@@ -140,12 +140,12 @@ impl<'a> MKeyConfiguration<'a> {
         self
     }
 
-    fn check(&self, mkey: &MKey) -> Result<(), Refusal> {
+    fn check(&self, mkey: &MKey) -> Result<(), DirectRefusal> {
         if let Some(layout) = &self.layout {
             layout.check(mkey)?;
         }
         if self.crypto.is_some_and(|crypto| crypto.dek.pd().context() != mkey.pd().context()) {
-            return Err(Refusal::OtherContext);
+            return Err(DirectRefusal::OtherContext);
         }
         for (asked, missing) in [
             (self.signature.is_some(), MKeyFlags::BlockSignature),
@@ -278,7 +278,7 @@ impl<'guard, G> WorkRequestHandle<'guard, G> {
         // while the key leads there; the key is borrowed for as long as the guard has its queue.
         unsafe {
             append(
-                OwnRequest::of(self),
+                DirectRequest::of(self),
                 DirectOperationFlags::MKeyConfigure,
                 mkey,
                 |mkey| configuration.check(mkey),
@@ -325,7 +325,7 @@ impl<'guard, G> WorkRequestHandle<'guard, G> {
         // SAFETY: as of `setup_mkey_configure`.
         unsafe {
             append(
-                OwnRequest::of(self),
+                DirectRequest::of(self),
                 DirectOperationFlags::MrList,
                 mkey,
                 |mkey| Ok(layout.check(mkey)?),
@@ -380,7 +380,7 @@ impl<'guard, G> WorkRequestHandle<'guard, G> {
         let operation = DirectOperationFlags::MrInterleaved;
         // SAFETY: as of `setup_mkey_configure`.
         unsafe {
-            append(OwnRequest::of(self), operation, mkey, |mkey| Ok(layout.check(mkey)?), interleaved);
+            append(DirectRequest::of(self), operation, mkey, |mkey| Ok(layout.check(mkey)?), interleaved);
         }
     }
 
@@ -407,7 +407,7 @@ impl<'guard, G> WorkRequestHandle<'guard, G> {
     where
         G: DirectGuard<'queue>,
     {
-        let request = OwnRequest::of(self);
+        let request = DirectRequest::of(self);
         let can = request.list().can(SendOperationFlags::LocalInvalidate);
         let same = request.context() == mkey.pd().context();
         let check = |index| match (can, same) {
@@ -431,15 +431,15 @@ impl<'guard, G> WorkRequestHandle<'guard, G> {
 ///
 /// As [`WorkRequestHandle::setup_mkey_configure`], if `check` finds nothing: then `request` appends it by `operation`.
 unsafe fn append(
-    list: OwnRequest<'_, '_>,
+    list: DirectRequest<'_, '_>,
     operation: DirectOperationFlags,
     mkey: &mut MKey,
-    check: impl FnOnce(&MKey) -> Result<(), Refusal>,
+    check: impl FnOnce(&MKey) -> Result<(), DirectRefusal>,
     request: impl FnOnce(*mut mlx5dv_qp_ex, &mut MKey),
 ) {
     let found = match list.context() == mkey.pd().context() {
         true => check(mkey),
-        false => Err(Refusal::OtherContext),
+        false => Err(DirectRefusal::OtherContext),
     };
     // SAFETY: one request, whose operation exists (head of this file); the caller guarantees
     // (`setup_mkey_configure`) its memory and its places in the send queue.

@@ -114,7 +114,7 @@ impl Operations {
 
 /// What a list has of mlx5's own requests.
 #[derive(Debug)]
-pub struct Own {
+pub struct DirectState {
     operations: Operations,
     /// How many places of the queue its requests take beyond one each.
     further: usize,
@@ -122,7 +122,7 @@ pub struct Own {
     pub(super) refused: Option<PostSendError>,
 }
 
-impl Own {
+impl DirectState {
     pub(super) fn new(operations: Operations) -> Self {
         Self { operations, further: 0, refused: None }
     }
@@ -157,8 +157,8 @@ fn within(list: &ExtendedPostSendGuard<'_>, requests: usize) -> Result<(), PostS
 pub struct Token(());
 
 /// A list whose pair may have operations of mlx5's own.
-pub trait HasOwn<'queue> {
-    fn parts(&mut self, token: Token) -> (&mut ExtendedPostSendGuard<'queue>, &mut Own);
+pub trait HasDirectState<'queue> {
+    fn parts(&mut self, token: Token) -> (&mut ExtendedPostSendGuard<'queue>, &mut DirectState);
 }
 
 /// A list of a queue pair that may have [operations of mlx5's own](DirectOperationFlags): of a
@@ -167,32 +167,32 @@ pub trait HasOwn<'queue> {
     message = "a list of this queue pair takes no requests of mlx5's own",
     note = "`mlx5::QueuePairBuilder::build_direct` makes a pair whose lists do"
 )]
-pub trait DirectGuard<'queue>: PostSendGuard + HasOwn<'queue> {}
+pub trait DirectGuard<'queue>: PostSendGuard + HasDirectState<'queue> {}
 
-impl<'queue, G: PostSendGuard + HasOwn<'queue>> DirectGuard<'queue> for G {}
+impl<'queue, G: PostSendGuard + HasDirectState<'queue>> DirectGuard<'queue> for G {}
 
 /// Why a request is not appended.
-pub(super) enum Refusal {
+pub(super) enum DirectRefusal {
     /// What it names is of another context.
     OtherContext,
     Of(DirectRequestError),
 }
 
-impl From<DirectRequestError> for Refusal {
+impl From<DirectRequestError> for DirectRefusal {
     fn from(reason: DirectRequestError) -> Self {
         Self::Of(reason)
     }
 }
 
 /// A request of mlx5's own that is to be appended.
-pub(super) struct OwnRequest<'list, 'queue> {
+pub(super) struct DirectRequest<'list, 'queue> {
     list: &'list mut ExtendedPostSendGuard<'queue>,
-    own: &'list mut Own,
+    own: &'list mut DirectState,
     wr_id: u64,
     flags: WorkRequestFlags,
 }
 
-impl<'list, 'queue> OwnRequest<'list, 'queue> {
+impl<'list, 'queue> DirectRequest<'list, 'queue> {
     pub(super) fn of<G: DirectGuard<'queue>>(handle: WorkRequestHandle<'list, G>) -> Self {
         let (guard, wr_id, flags) = handle.into_parts();
         let (list, own) = guard.parts(Token(()));
@@ -220,17 +220,17 @@ impl<'list, 'queue> OwnRequest<'list, 'queue> {
         self,
         operation: DirectOperationFlags,
         places: usize,
-        check: impl FnOnce(&Operations) -> Result<(), Refusal>,
+        check: impl FnOnce(&Operations) -> Result<(), DirectRefusal>,
         append: impl FnOnce(*mut mlx5dv_qp_ex),
     ) {
         let operations = self.own.operations;
         let check = |index| {
             let missing = (!operations.has.contains(operation))
                 .then_some(DirectRequestError::UnsupportedOperation { operation });
-            let found = missing.map_or_else(|| check(&operations), |missing| Err(Refusal::Of(missing)));
+            let found = missing.map_or_else(|| check(&operations), |missing| Err(DirectRefusal::Of(missing)));
             found.map_err(|refusal| match refusal {
-                Refusal::Of(reason) => PostSendError::Direct { index, reason },
-                Refusal::OtherContext => PostSendError::OtherContext { index },
+                DirectRefusal::Of(reason) => PostSendError::Direct { index, reason },
+                DirectRefusal::OtherContext => PostSendError::OtherContext { index },
             })
         };
         // A library that lays memory out behind a key takes the layout for inline data. It ignores that of other requests.
@@ -326,12 +326,12 @@ impl<'guard, G> WorkRequestHandle<'guard, G> {
     {
         let check = |of: &Operations| match length {
             given if (1..=of.max_memcpy).contains(&given) => Ok(()),
-            given => Err(Refusal::Of(DirectRequestError::MemcpyLength { given, limit: of.max_memcpy })),
+            given => Err(DirectRefusal::Of(DirectRequestError::MemcpyLength { given, limit: of.max_memcpy })),
         };
         // SAFETY: one request, whose operation exists (head of this file); the caller guarantees
         // (`# Safety`) the memory and a place in the send queue.
         unsafe {
-            OwnRequest::of(self).append(DirectOperationFlags::Memcpy, 1, check, |qp| {
+            DirectRequest::of(self).append(DirectOperationFlags::Memcpy, 1, check, |qp| {
                 mlx5dv::mlx5dv_wr_memcpy(qp, dest_lkey, dest_addr, src_lkey, src_addr, length);
             });
         }
@@ -369,13 +369,13 @@ impl<'guard, G> WorkRequestHandle<'guard, G> {
     {
         let check = |_: &Operations| match stated_length(wqe) {
             Some(stated) if stated == wqe.len() => Ok(()),
-            stated => Err(Refusal::Of(DirectRequestError::RawLength { given: wqe.len(), stated })),
+            stated => Err(DirectRefusal::Of(DirectRequestError::RawLength { given: wqe.len(), stated })),
         };
         let places = wqe.len().div_ceil(PLACE).max(1);
         // SAFETY: one request, which the caller answers for; the library reads as many bytes as it says that it has, which
         // are there; the operation is, too (head of this file).
         unsafe {
-            OwnRequest::of(self).append(DirectOperationFlags::RawWqe, places, check, |qp| {
+            DirectRequest::of(self).append(DirectOperationFlags::RawWqe, places, check, |qp| {
                 // The library reads words of it.
                 let mut aligned = Aligned([0; LONGEST]);
                 aligned.0[..wqe.len()].copy_from_slice(wqe);
@@ -404,7 +404,7 @@ pub enum DirectRequestError {
         limit: usize,
     },
     /// A request in the device's own format that has another length than its control segment says.
-    #[error("a raw request of {given} bytes, whose control segment says {}", Stated(*.stated))]
+    #[error("a raw request of {given} bytes, whose control segment says {}", StatedLength(*.stated))]
     RawLength {
         /// The length or number that was given.
         given: usize,
@@ -442,9 +442,9 @@ pub enum DirectRequestError {
 }
 
 /// A length, if there is one.
-struct Stated(Option<usize>);
+struct StatedLength(Option<usize>);
 
-impl std::fmt::Display for Stated {
+impl std::fmt::Display for StatedLength {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.0 {
             Some(stated) => stated.fmt(f),

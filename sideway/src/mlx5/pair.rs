@@ -6,10 +6,11 @@
 
 use std::io::IoSlice;
 
-use super::operations::{HasOwn, Operations, Own, Token};
+use super::operations::{DirectState, HasDirectState, Operations, Token};
 use crate::ibverbs::queue_pair::{
-    About, Bare, Borrows, Build, ExtendedPostSendGuard, ExtendedQueuePair, ExtendedSendQueue, PostSendError,
-    PostSendGuard, QueuePair, QueuePairControl, ReceiveQueue, Request, ScatterGatherEntry, SendQueue, Step,
+    BufferlessRequest, Borrows, Build, ExtendedPostSendGuard, ExtendedQueuePair, ExtendedSendQueue, ListInfo,
+    PostSendError, PostSendGuard, QueuePair, QueuePairControl, ReceiveQueue, Request, ScatterGatherEntry,
+    SendQueue, Step,
 };
 
 /// A queue pair with operations of mlx5's own, made by
@@ -64,7 +65,7 @@ impl SendQueue for DirectSendQueue {
 
     #[inline]
     fn start_post_send(&mut self) -> DirectPostSendGuard<'_> {
-        let own = Own::new(self.operations);
+        let own = DirectState::new(self.operations);
         DirectPostSendGuard { list: self.queue.start_post_send(), own }
     }
 
@@ -79,12 +80,12 @@ impl SendQueue for DirectSendQueue {
 #[derive(Debug)]
 pub struct DirectPostSendGuard<'queue> {
     list: ExtendedPostSendGuard<'queue>,
-    own: Own,
+    own: DirectState,
 }
 
-impl<'queue> HasOwn<'queue> for DirectPostSendGuard<'queue> {
+impl<'queue> HasDirectState<'queue> for DirectPostSendGuard<'queue> {
     #[inline]
-    fn parts(&mut self, _: Token) -> (&mut ExtendedPostSendGuard<'queue>, &mut Own) {
+    fn parts(&mut self, _: Token) -> (&mut ExtendedPostSendGuard<'queue>, &mut DirectState) {
         (&mut self.list, &mut self.own)
     }
 }
@@ -102,8 +103,8 @@ impl<'queue> Borrows<'queue> for DirectPostSendGuard<'queue> {}
 
 impl Build for DirectPostSendGuard<'_> {
     #[inline(always)]
-    fn about(&self, step: Step) -> About {
-        self.list.about(step)
+    fn list_info(&self, step: Step) -> ListInfo {
+        self.list.list_info(step)
     }
 
     #[inline(always)]
@@ -133,8 +134,8 @@ impl Build for DirectPostSendGuard<'_> {
         self.list.append_inline_list(step, request, pieces);
     }
 
-    unsafe fn append_bare(&mut self, step: Step, request: Bare) {
+    unsafe fn append_bufferless(&mut self, step: Step, request: BufferlessRequest) {
         // SAFETY: the caller keeps this function's contract, which is that one's.
-        unsafe { self.list.append_bare(step, request) };
+        unsafe { self.list.append_bufferless(step, request) };
     }
 }

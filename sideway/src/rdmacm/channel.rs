@@ -12,7 +12,7 @@ use rdma_mummy_sys::types::{rdma_cm_event, rdma_cm_event_type, rdma_cm_id, rdma_
 use rdma_mummy_sys::{Provider, RdmaCm};
 use rustix::event::{EventfdFlags, eventfd};
 
-use super::event::{Contents, Event};
+use super::event::{EventContents, Event};
 use super::identifier::{Identifier, IdentifierState, Inner, PortSpace};
 use super::multicast::Membership;
 use crate::error::{Error, ErrorKind};
@@ -39,7 +39,7 @@ pub(super) struct ChannelInner {
     /// No more events are given out.
     closed: AtomicBool,
     /// Wakes those who sleep; made by the first of them.
-    bell: OnceLock<OwnedFd>,
+    waker: OnceLock<OwnedFd>,
 }
 
 // SAFETY: the library is only called for the channel and its identifiers under the channel's lock.
@@ -86,20 +86,20 @@ impl ChannelInner {
     }
 
     /// What wakes a sleeper when the channel is closed.
-    fn bell(&self) -> Result<BorrowedFd<'_>, Error> {
-        let bell = match self.bell.get() {
-            Some(bell) => bell,
+    fn waker(&self) -> Result<BorrowedFd<'_>, Error> {
+        let waker = match self.waker.get() {
+            Some(waker) => waker,
             None => {
                 let made = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
                     .map_err(|error| Error::os("eventfd", error.into()))?;
                 // Of two who make one at once, one's is closed again.
-                self.bell.get_or_init(|| made)
+                self.waker.get_or_init(|| made)
             }
         };
         // Either this finds the channel closed, or whoever closes it finds the bell.
         fence(Ordering::SeqCst);
         self.check_open()?;
-        Ok(bell.as_fd())
+        Ok(waker.as_fd())
     }
 
     /// Takes an event, if there is one: whose it is, and who listened; the rest is in `contents` then. `Ok(None)` is one of an identifier
@@ -107,7 +107,7 @@ impl ChannelInner {
     #[inline]
     fn take(
         self: &Arc<Self>,
-        contents: &mut Contents,
+        contents: &mut EventContents,
     ) -> io::Result<Option<(Identifier, Option<Identifier>)>> {
         let taken = {
             let _lock = self.lock();
@@ -121,7 +121,7 @@ impl ChannelInner {
             if let Err(error) = check(unsafe { (self.lib.rdma_ack_cm_event)(raw.as_ptr()) }) {
                 log::error!("rdma_ack_cm_event failed: {error}");
             }
-            if let Taken::Left(id, membership) = &taken {
+            if let TakenEvent::Left(id, membership) = &taken {
                 // SAFETY: the identifier lives, and the channel is locked. A failure is logged; nobody waits for it.
                 let _ = unsafe { self.leave(id, membership) };
             }
@@ -129,15 +129,15 @@ impl ChannelInner {
         };
         // Identifiers are dropped here at the earliest: that waits until their events are acknowledged.
         match taken {
-            Taken::Event(id, listener) => Ok(Some((id, listener))),
-            Taken::Orphan(id) => {
+            TakenEvent::Event(id, listener) => Ok(Some((id, listener))),
+            TakenEvent::Orphan(id) => {
                 // SAFETY: the library made it with the event, nobody else knows it, and the event is acknowledged.
                 if let Err(error) = check(unsafe { (self.lib.rdma_destroy_id)(id) }) {
                     log::error!("rdma_destroy_id failed for a request that nobody takes: {error}");
                 }
                 Ok(None)
             }
-            Taken::Left(..) | Taken::Nobodys => Ok(None),
+            TakenEvent::Left(..) | TakenEvent::Discarded => Ok(None),
         }
     }
 
@@ -165,9 +165,9 @@ impl ChannelInner {
     pub(super) fn close(&self) {
         self.closed.store(true, Ordering::Release);
         fence(Ordering::SeqCst);
-        if let Some(bell) = self.bell.get() {
+        if let Some(waker) = self.waker.get() {
             // The counter cannot overflow: a full one is readable, and that is all that matters.
-            let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
+            let _ = rustix::io::write(waker, &1u64.to_ne_bytes());
         }
     }
 
@@ -177,7 +177,11 @@ impl ChannelInner {
     ///
     /// The event was got from this channel and is not acknowledged: so what it names lives. The channel is locked.
     #[inline]
-    unsafe fn translate(self: &Arc<Self>, raw: NonNull<rdma_cm_event>, contents: &mut Contents) -> Taken {
+    unsafe fn translate(
+        self: &Arc<Self>,
+        raw: NonNull<rdma_cm_event>,
+        contents: &mut EventContents,
+    ) -> TakenEvent {
         let raw = raw.as_ptr();
         // SAFETY: the event lives, nobody writes to it, and these fields are integers and pointers.
         let (event, id, listener) = unsafe { ((*raw).event, (*raw).id, (*raw).listen_id) };
@@ -188,29 +192,29 @@ impl ChannelInner {
                 // What it inherited from the one who listened would lead further events of it nowhere.
                 // SAFETY: the new identifier lives, and nobody else knows it.
                 unsafe { (&raw mut (*id).context).write(ptr::null_mut()) };
-                return Taken::Orphan(id);
+                return TakenEvent::Orphan(id);
             }
-            return Taken::Nobodys;
+            return TakenEvent::Discarded;
         };
         // SAFETY: the event is not acknowledged, and is of this identifier, whose kind the new one inherits.
         unsafe { contents.copy(raw, owner.is_datagram()) };
         let owner = Identifier(owner);
         if let Some(left) = owner.note_answer(contents) {
-            return Taken::Left(owner, left);
+            return TakenEvent::Left(owner, left);
         }
         let Some(new) = NonNull::new(id).filter(|_| is_request) else {
             owner.note_event(contents.event_type);
-            return Taken::Event(owner, None);
+            return TakenEvent::Event(owner, None);
         };
         // SAFETY: the library made it with the event, nobody else knows it, and the channel is locked.
         let id = unsafe { Identifier::adopt(self, new) };
         id.note_event(contents.event_type);
-        Taken::Event(id, Some(owner))
+        TakenEvent::Event(id, Some(owner))
     }
 }
 
 /// What became of an event.
-enum Taken {
+enum TakenEvent {
     /// Somebody's, and who listened.
     Event(Identifier, Option<Identifier>),
     /// A request to somebody who does not listen any more: its identifier.
@@ -218,7 +222,7 @@ enum Taken {
     /// Of a multicast group that its identifier is to leave now.
     Left(Identifier, Box<Membership>),
     /// Of an identifier that is being destroyed.
-    Nobodys,
+    Discarded,
 }
 
 impl Drop for ChannelInner {
@@ -255,8 +259,8 @@ impl EventChannel {
         // SAFETY: there is no condition.
         let channel = unsafe { (lib.rdma_create_event_channel)() };
         let channel = NonNull::new(channel).ok_or_else(|| no_channel(io::Error::last_os_error()))?;
-        let (library, closed, bell) = (Arc::default(), AtomicBool::new(false), OnceLock::new());
-        let inner = Arc::new(ChannelInner { channel, provider, lib, library, closed, bell });
+        let (library, closed, waker) = (Arc::default(), AtomicBool::new(false), OnceLock::new());
+        let inner = Arc::new(ChannelInner { channel, provider, lib, library, closed, waker });
         // SAFETY: the channel lives, and has this field in every release.
         let fd = unsafe { readiness::descriptor((*channel.as_ptr()).fd) };
         // So that a wait can end by a timeout, and nobody sleeps while he holds the lock.
@@ -319,7 +323,7 @@ impl EventChannel {
     pub fn try_get_cm_event(&self) -> Result<Option<Event>, Error> {
         self.0.check_open()?;
         loop {
-            let mut contents = Contents::none();
+            let mut contents = EventContents::none();
             match self.0.take(&mut contents) {
                 Ok(Some((id, listener))) => return Ok(Some(Event { contents, id, listener })),
                 Ok(None) => {}
@@ -335,8 +339,8 @@ impl EventChannel {
             if let Some(event) = self.try_get_cm_event()? {
                 return Ok(Some(event));
             }
-            let bell = self.0.bell()?;
-            let ready = readiness::wait(&[self.as_fd(), bell], deadline);
+            let waker = self.0.waker()?;
+            let ready = readiness::wait(&[self.as_fd(), waker], deadline);
             if !ready.map_err(|source| Error::os("poll", source))? {
                 return Ok(None);
             }

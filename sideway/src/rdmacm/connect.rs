@@ -5,7 +5,7 @@ use std::io;
 use rdma_mummy_sys::types::ibv_event_type;
 
 use super::address::perhaps;
-use super::identifier::{Identifier, IdentifierState, NoDeviceOr, wrong_state};
+use super::identifier::{CallError, Identifier, IdentifierState, wrong_state};
 use super::parameter::{ConnectionParameter, Message, private_data_limit};
 use crate::error::{Error, ErrorKind};
 use crate::ibverbs::Unsupported;
@@ -69,8 +69,8 @@ impl Identifier {
         });
         result.map_err(|error| {
             let source = match error {
-                NoDeviceOr::NoDevice(lacking) => return lacking.error("rdma_connect"),
-                NoDeviceOr::Rdmacm(source) => source,
+                CallError::NoDevice(lacking) => return lacking.error("rdma_connect"),
+                CallError::Rdmacm(source) => source,
             };
             self.message_error("rdma_connect", message, parameter.private_data_length(), source, |state| {
                 state == IdentifierState::RouteResolved
@@ -107,8 +107,8 @@ impl Identifier {
         });
         result.map_err(|error| {
             let source = match error {
-                NoDeviceOr::NoDevice(lacking) => return lacking.error("rdma_accept"),
-                NoDeviceOr::Rdmacm(source) => source,
+                CallError::NoDevice(lacking) => return lacking.error("rdma_accept"),
+                CallError::Rdmacm(source) => source,
             };
             self.message_error("rdma_accept", message, parameter.private_data_length(), source, |state| {
                 state == IdentifierState::Requested
@@ -205,8 +205,8 @@ impl Identifier {
         // SAFETY: the identifier lives, has a device, and is called for alone.
         let result = self.call_with_device(None, |lib, id| unsafe { (lib.rdma_disconnect)(id) });
         result.map_err(|error| match error {
-            NoDeviceOr::NoDevice(lacking) => lacking.error("rdma_disconnect"),
-            NoDeviceOr::Rdmacm(source) => match (source.raw_os_error(), self.state()) {
+            CallError::NoDevice(lacking) => lacking.error("rdma_disconnect"),
+            CallError::Rdmacm(source) => match (source.raw_os_error(), self.state()) {
                 (Some(libc::EINVAL | libc::ENOTCONN), state) if state != IdentifierState::Connected => {
                     wrong_state("rdma_disconnect", state, source)
                 }

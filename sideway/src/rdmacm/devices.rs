@@ -50,7 +50,7 @@ pub fn get_devices_of(provider: Provider) -> Result<Vec<DeviceContext>, Error> {
     });
     let contexts = contexts.collect();
     if is_new {
-        kept.push(Kept::new(&list));
+        kept.push(OpenList::new(&list));
     }
     Ok(contexts)
 }
@@ -78,20 +78,20 @@ impl Identifier {
             Error::not_called(VERB, ErrorKind::DeviceGone, "the identifier's device was removed")
                 .remedy("drop the identifier")
         })?;
-        kept.push(Kept::new(&list));
+        kept.push(OpenList::new(&list));
         Ok(context)
     }
 }
 
 /// A list that keeps a context open.
-struct Kept {
+struct OpenList {
     list: Weak<List>,
     /// One of several devices stays for ever. When librdmacm (rdma-core 38 to 64 at least) frees the last list that names a device that was
     /// taken away, it frees the device, and goes on to compare it with the rest of the list.
     _for_ever: Option<Arc<List>>,
 }
 
-impl Kept {
+impl OpenList {
     fn new(list: &Arc<List>) -> Self {
         let _for_ever = (list.entries.len() > 1).then(|| Arc::clone(list));
         Self { list: Arc::downgrade(list), _for_ever }
@@ -99,14 +99,14 @@ impl Kept {
 }
 
 /// The lists that keep a context open: there are no more than contexts, as those that have gone are forgotten.
-fn kept() -> MutexGuard<'static, Vec<Kept>> {
-    static KEPT: Mutex<Vec<Kept>> = Mutex::new(Vec::new());
+fn kept() -> MutexGuard<'static, Vec<OpenList>> {
+    static KEPT: Mutex<Vec<OpenList>> = Mutex::new(Vec::new());
     let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
     kept.retain(|kept| kept.list.strong_count() > 0);
     kept
 }
 
-fn living(kept: &[Kept], provider: Provider) -> Vec<Arc<List>> {
+fn living(kept: &[OpenList], provider: Provider) -> Vec<Arc<List>> {
     kept.iter().filter_map(|kept| kept.list.upgrade()).filter(|list| list.provider == provider).collect()
 }
 
@@ -116,12 +116,12 @@ fn living(kept: &[Kept], provider: Provider) -> Vec<Arc<List>> {
 /// away as soon as neither an identifier nor such a list refers to it.
 struct List {
     list: NonNull<*mut ibv_context>,
-    entries: Vec<Entry>,
+    entries: Vec<ListedDevice>,
     provider: Provider,
     lib: &'static RdmaCm,
 }
 
-struct Entry {
+struct ListedDevice {
     context: NonNull<ibv_context>,
     /// The handle that was made of it, if it lives: one for all, so that little is asked of the device more than once.
     made: Mutex<WeakDeviceContext>,
@@ -142,7 +142,7 @@ impl List {
         for index in 0..usize::try_from(count).unwrap_or(0) {
             // SAFETY: the library returned so many contexts, and a null after them.
             match NonNull::new(unsafe { list.add(index).read() }) {
-                Some(context) => entries.push(Entry { context, made: Mutex::default() }),
+                Some(context) => entries.push(ListedDevice { context, made: Mutex::default() }),
                 None => break,
             }
         }
@@ -153,7 +153,7 @@ impl List {
         self.entries.iter().find(|entry| entry.context == context).map(|entry| self.context(entry))
     }
 
-    fn context(self: &Arc<Self>, entry: &Entry) -> DeviceContext {
+    fn context(self: &Arc<Self>, entry: &ListedDevice) -> DeviceContext {
         let mut made = entry.made.lock().unwrap_or_else(PoisonError::into_inner);
         made.upgrade().unwrap_or_else(|| {
             // SAFETY: the library has it open, and keeps it open while the list is not freed; nothing else closes it.

@@ -221,14 +221,14 @@ pub(super) enum Parameters {
 }
 
 /// The contents of an event of C's, copied out.
-pub(super) struct Contents {
+pub(super) struct EventContents {
     pub(super) event_type: EventType,
     pub(super) status: EventStatus,
     pub(super) parameters: Parameters,
     pub(super) private_data: Box<[u8]>,
 }
 
-impl Contents {
+impl EventContents {
     /// Of no event yet.
     pub(super) fn none() -> Self {
         Self {
@@ -344,7 +344,7 @@ impl MulticastInfo {
 ///
 /// It is a value: everything in it is copied, and the identifier that it names lives as long as the event does.
 pub struct Event {
-    pub(super) contents: Contents,
+    pub(super) contents: EventContents,
     pub(super) id: Identifier,
     pub(super) listener: Option<Identifier>,
 }

@@ -226,7 +226,7 @@ unsafe fn data(from: *const u8, length: usize) -> Vec<u8> {
 }
 
 /// What C is asked, and what it points to.
-struct Question {
+struct RawQuery {
     node: Option<CString>,
     service: Option<CString>,
     source: Option<RawAddress>,
@@ -234,7 +234,7 @@ struct Question {
     raw: rdma_addrinfo,
 }
 
-impl Question {
+impl RawQuery {
     fn new(node: Option<&str>, service: Option<&str>, hints: &AddressInfoHints) -> Result<Box<Self>, Error> {
         let string = |text: Option<&str>| {
             text.map(CString::new).transpose().map_err(|_| {
@@ -314,7 +314,7 @@ pub fn getaddrinfo_of(
         // Those releases that do it read the list of devices while others change it, and acknowledge an event that did not come.
         return Err(Unsupported::of_call("rdma_getaddrinfo", "the subnet administrator's addresses").into());
     }
-    let question = Question::new(node, service, hints)?;
+    let question = RawQuery::new(node, service, hints)?;
     let mut list = ptr::null_mut();
     // What it returned says too little: -1 is an error number's, and one of `getaddrinfo`'s.
     // SAFETY: the location is this thread's own errno.
@@ -368,7 +368,7 @@ impl Identifier {
         let resolve = self.lib().rdma_resolve_addrinfo();
         let resolve =
             resolve.map_err(|symbol| Unsupported::of_library("resolution of names by events", symbol))?;
-        let question = Question::new(node, service, hints)?;
+        let question = RawQuery::new(node, service, hints)?;
         // SAFETY: the identifier lives, and is called for alone; names, hints and what they point to outlive the call.
         let result = self.call(None, |_, id| unsafe {
             resolve(id, question.node(), question.service(), &raw const question.raw)

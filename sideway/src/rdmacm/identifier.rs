@@ -145,11 +145,11 @@ pub(super) struct Inner {
     /// The library has freed what events that wait may lead to: they stay where nobody takes them.
     stranded: AtomicBool,
     /// The lock of its channel, which those take who call the library for the identifier, and need no more of the channel. It lives: the
-    /// channel has it, and of channels that the identifier was moved from, [`Further`].
+    /// channel has it, and of channels that the identifier was moved from, [`RareFields`].
     library: AtomicPtr<Mutex<()>>,
     /// Locked before the channel's own lock.
     channel: Mutex<Arc<ChannelInner>>,
-    further: Mutex<Option<Box<Further>>>,
+    further: Mutex<Option<Box<RareFields>>>,
     user_data: AtomicU64,
 }
 
@@ -164,7 +164,7 @@ unsafe impl Sync for Inner {}
 
 /// What few identifiers have: the others are as small as can be.
 #[derive(Default)]
-pub(super) struct Further {
+pub(super) struct RareFields {
     /// The multicast groups that were joined and not left: the library frees them only then.
     #[allow(clippy::vec_box, reason = "their addresses are their names")]
     pub(super) groups: Vec<Box<Membership>>,
@@ -173,7 +173,7 @@ pub(super) struct Further {
     user_context: Option<Arc<dyn Any + Send + Sync>>,
 }
 
-impl Further {
+impl RareFields {
     /// It is moved from the channel with this lock, perhaps once more.
     fn keep(&mut self, library: &Arc<Mutex<()>>) {
         if !self.former.iter().any(|known| Arc::ptr_eq(known, library)) {
@@ -231,7 +231,7 @@ impl Inner {
         self.datagram
     }
 
-    pub(super) fn further(&self) -> MutexGuard<'_, Option<Box<Further>>> {
+    pub(super) fn further(&self) -> MutexGuard<'_, Option<Box<RareFields>>> {
         self.further.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -421,11 +421,11 @@ impl Identifier {
         &self,
         then: Option<IdentifierState>,
         function: impl FnOnce(&RdmaCm, *mut rdma_cm_id) -> core::ffi::c_int,
-    ) -> Result<(), NoDeviceOr> {
+    ) -> Result<(), CallError> {
         let _lock = self.0.lock();
         // SAFETY: its channel is locked.
-        self.device_in(&unsafe { self.0.fields() }).map_err(NoDeviceOr::NoDevice)?;
-        self.locked(then, function).map_err(NoDeviceOr::Rdmacm)
+        self.device_in(&unsafe { self.0.fields() }).map_err(CallError::NoDevice)?;
+        self.locked(then, function).map_err(CallError::Rdmacm)
     }
 
     fn locked(
@@ -657,7 +657,7 @@ pub(super) fn wrong_state(verb: &'static str, state: IdentifierState, source: io
 }
 
 /// Why a call for an identifier did not succeed.
-pub(super) enum NoDeviceOr {
+pub(super) enum CallError {
     NoDevice(NoDevice),
     Rdmacm(io::Error),
 }

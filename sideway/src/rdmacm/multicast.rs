@@ -9,8 +9,8 @@ use rdma_mummy_sys::types::{
 };
 
 use super::address::{Address, RawAddress, perhaps};
-use super::event::Contents;
-use super::identifier::{Identifier, NoDeviceOr};
+use super::event::EventContents;
+use super::identifier::{CallError, Identifier};
 use crate::error::{Error, ErrorKind};
 use crate::ibverbs::check;
 
@@ -126,8 +126,8 @@ impl Identifier {
             result
         });
         result.map_err(|error| match error {
-            NoDeviceOr::NoDevice(lacking) => lacking.error(JOIN),
-            NoDeviceOr::Rdmacm(source) => {
+            CallError::NoDevice(lacking) => lacking.error(JOIN),
+            CallError::Rdmacm(source) => {
                 Error::of_system(JOIN, "such membership of multicast groups", source)
                     .with("group", group)
                     .with("flags", flags)
@@ -188,7 +188,7 @@ impl Identifier {
 
     /// An event of a multicast group was taken: what the program has for its context; or the membership, if the program has left the
     /// group in the meantime. The event is not the program's then.
-    pub(super) fn note_answer(&self, contents: &mut Contents) -> Option<Box<Membership>> {
+    pub(super) fn note_answer(&self, contents: &mut EventContents) -> Option<Box<Membership>> {
         let context = contents.multicast_context()?;
         let mut further = self.0.further();
         let groups = &mut further.as_mut()?.groups;

@@ -6,7 +6,7 @@ use rdma_mummy_sys::types::{
     RDMA_OPTION_ID_REUSEADDR, RDMA_OPTION_ID_TOS,
 };
 
-use super::identifier::{Identifier, NoDeviceOr};
+use super::identifier::{CallError, Identifier};
 use crate::error::{Error, ErrorKind};
 use crate::ibverbs::Unsupported;
 
@@ -95,11 +95,11 @@ impl Identifier {
         };
         let result = match level == RDMA_OPTION_IB as i32 {
             true => self.call_with_device(None, set),
-            false => self.call(None, &mut set).map_err(NoDeviceOr::Rdmacm),
+            false => self.call(None, &mut set).map_err(CallError::Rdmacm),
         };
         result.map_err(|error| match error {
-            NoDeviceOr::NoDevice(lacking) => lacking.error("rdma_set_option"),
-            NoDeviceOr::Rdmacm(source) => {
+            CallError::NoDevice(lacking) => lacking.error("rdma_set_option"),
+            CallError::Rdmacm(source) => {
                 let kind = match Unsupported::is_meant_by(&source) {
                     true => ErrorKind::Unsupported,
                     false => ErrorKind::Os,

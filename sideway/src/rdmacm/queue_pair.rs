@@ -4,7 +4,7 @@ use std::io;
 
 use rdma_mummy_sys::types::{ibv_ece, ibv_qp_attr_mask, ibv_qp_state};
 
-use super::identifier::{Identifier, NoDeviceOr};
+use super::identifier::{CallError, Identifier};
 use crate::error::Error;
 use crate::ibverbs::Unsupported;
 use crate::ibverbs::ece::Ece;
@@ -68,10 +68,10 @@ impl Identifier {
 
     /// Why there are no attributes.
     #[cold]
-    fn no_attribute(&self, state: QueuePairState, error: NoDeviceOr) -> Error {
+    fn no_attribute(&self, state: QueuePairState, error: CallError) -> Error {
         match error {
-            NoDeviceOr::NoDevice(lacking) => lacking.error("rdma_init_qp_attr"),
-            NoDeviceOr::Rdmacm(source) => Error::of_system("rdma_init_qp_attr", ATTRIBUTES, source)
+            CallError::NoDevice(lacking) => lacking.error("rdma_init_qp_attr"),
+            CallError::Rdmacm(source) => Error::of_system("rdma_init_qp_attr", ATTRIBUTES, source)
                 .with("queue_pair", state)
                 .with("identifier", self.state()),
         }

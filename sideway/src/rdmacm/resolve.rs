@@ -5,7 +5,7 @@ use std::ptr;
 use std::time::Duration;
 
 use super::address::{Address, RawAddress, perhaps};
-use super::identifier::{Identifier, IdentifierState, NoDeviceOr, wrong_state};
+use super::identifier::{CallError, Identifier, IdentifierState, wrong_state};
 use crate::error::{Error, ErrorKind};
 
 impl Identifier {
@@ -104,8 +104,8 @@ impl Identifier {
             unsafe { (lib.rdma_resolve_route)(id, milliseconds(timeout)) }
         });
         result.map_err(|error| match error {
-            NoDeviceOr::NoDevice(lacking) => lacking.error("rdma_resolve_route"),
-            NoDeviceOr::Rdmacm(source) => match source.raw_os_error() {
+            CallError::NoDevice(lacking) => lacking.error("rdma_resolve_route"),
+            CallError::Rdmacm(source) => match source.raw_os_error() {
                 Some(libc::EINVAL) if self.state() != IdentifierState::AddressResolved => {
                     wrong_state("rdma_resolve_route", self.state(), source)
                 }

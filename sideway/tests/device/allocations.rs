@@ -2,7 +2,7 @@
 
 use sideway::ibverbs::queue_pair::{PostSendGuard, WorkRequestFlags};
 
-use crate::harness::{Outcome, Rig, Suite};
+use crate::harness::{Outcome, Suite, TestDevice};
 use crate::node::Pair;
 use crate::support::counting_allocator::allocations_during;
 use crate::support::flavour::{CqFlavour, QpFlavour};
@@ -11,10 +11,10 @@ pub(crate) fn cases(suite: &mut Suite) {
     matrix!(suite: posting_and_polling_allocate_nothing);
 }
 
-fn posting_and_polling_allocate_nothing<Q: QpFlavour, C: CqFlavour>(rig: &Rig) -> Outcome {
+fn posting_and_polling_allocate_nothing<Q: QpFlavour, C: CqFlavour>(test_device: &TestDevice) -> Outcome {
     const COUNT: u64 = 10_000;
     const LIST: u64 = 8;
-    let mut pair = Pair::<Q, C>::new(rig);
+    let mut pair = Pair::<Q, C>::new(test_device);
     let (lkey, addr) = (pair.a.mr.lkey(), pair.a.mr.get_ptr() as u64);
     let target = pair.b.remote(0);
     let (qp, cq) = (&mut pair.a.qp, &mut pair.a.send_cq);

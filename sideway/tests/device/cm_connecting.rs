@@ -13,9 +13,9 @@ use sideway::rdmacm::{
 };
 
 use crate::cm_site::{
-    CmNode, PATIENCE, RESOLUTION, Site, assert_data, channel_of_ones_own, expect, node, ready,
+    CmNode, CmTestDevice, PATIENCE, RESOLUTION, assert_data, channel_of_ones_own, expect, node, ready,
 };
-use crate::harness::{Outcome, Rig, Suite};
+use crate::harness::{Outcome, Suite, TestDevice};
 use crate::node::{Data, Op, pattern};
 use crate::support::flavour::QpFlavour;
 
@@ -37,11 +37,11 @@ pub(crate) fn cases(suite: &mut Suite) {
     );
 }
 
-fn a_connection_carries_messages<Q: QpFlavour>(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
+fn a_connection_carries_messages<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    let cm_device = CmTestDevice::of(test_device)?;
     let (here, there) = (channel_of_ones_own(), channel_of_ones_own());
-    let listener = site.listener(&there, PortSpace::Tcp);
-    let active = site.resolved(&here, &listener);
+    let listener = cm_device.listener(&there, PortSpace::Tcp);
+    let active = cm_device.resolved(&here, &listener);
     let mut a = node::<Q>(&active);
     let mut parameter = ConnectionParameter::new();
     parameter.setup_private_data(b"who is there?").setup_queue_pair(a.qp.control());
@@ -95,11 +95,11 @@ fn say<Q: QpFlavour>(from: &mut CmNode<Q>, to: &mut CmNode<Q>, seed: u8) {
 }
 
 /// As a program with one thread has it.
-fn both_sides_on_one_channel(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
+fn both_sides_on_one_channel(test_device: &TestDevice) -> Outcome {
+    let cm_device = CmTestDevice::of(test_device)?;
     let channel = channel_of_ones_own();
-    let listener = site.listener(&channel, PortSpace::Tcp);
-    let active = site.resolved(&channel, &listener);
+    let listener = cm_device.listener(&channel, PortSpace::Tcp);
+    let active = cm_device.resolved(&channel, &listener);
     active.connect(ConnectionParameter::new().setup_qp_number(17)).unwrap();
     let passive = expect(&channel, EventType::ConnectRequest).into_cm_id();
     passive.setup_context("passive");
@@ -114,10 +114,10 @@ fn both_sides_on_one_channel(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn sides_without_events_connect_and_part(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    let listener = Listener::bind(site.at(0), 4).unwrap();
-    let to = site.at(listener.local_addr().unwrap().port().unwrap());
+fn sides_without_events_connect_and_part(test_device: &TestDevice) -> Outcome {
+    let cm_device = CmTestDevice::of(test_device)?;
+    let listener = Listener::bind(cm_device.at(0), 4).unwrap();
+    let to = cm_device.at(listener.local_addr().unwrap().port().unwrap());
     thread::scope(|scope| {
         scope.spawn(|| {
             let request = listener.get_request_timeout(PATIENCE).unwrap().expect("a request");
@@ -136,7 +136,7 @@ fn sides_without_events_connect_and_part(rig: &Rig) -> Outcome {
         connection.disconnect().unwrap();
     });
     // And one that is not wanted.
-    let to = site.at(listener.local_addr().unwrap().port().unwrap());
+    let to = cm_device.at(listener.local_addr().unwrap().port().unwrap());
     thread::scope(|scope| {
         scope.spawn(|| {
             listener.get_request_timeout(PATIENCE).unwrap().expect("a request").reject(b"not today").unwrap();
@@ -154,9 +154,9 @@ fn sides_without_events_connect_and_part(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_rejection_arrives_with_its_data(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    let r = site.requested(b"let me in");
+fn a_rejection_arrives_with_its_data(test_device: &TestDevice) -> Outcome {
+    let cm_device = CmTestDevice::of(test_device)?;
+    let r = cm_device.requested(b"let me in");
     assert_data(r.request.private_data(), b"let me in");
     r.request.cm_id().reject(b"no").unwrap();
     let rejected = expect(&r.channel, EventType::Rejected);
@@ -166,11 +166,11 @@ fn a_rejection_arrives_with_its_data(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn nobody_listens_there(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
+fn nobody_listens_there(test_device: &TestDevice) -> Outcome {
+    let cm_device = CmTestDevice::of(test_device)?;
     let channel = channel_of_ones_own();
-    let listener = site.listener(&channel_of_ones_own(), PortSpace::Tcp);
-    let active = site.resolved(&channel, &listener);
+    let listener = cm_device.listener(&channel_of_ones_own(), PortSpace::Tcp);
+    let active = cm_device.resolved(&channel, &listener);
     drop(listener);
     active.connect(&ConnectionParameter::new()).unwrap();
     let rejected = expect(&channel, EventType::Rejected);
@@ -179,8 +179,8 @@ fn nobody_listens_there(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_request_that_nobody_takes_is_rejected(rig: &Rig) -> Outcome {
-    let r = Site::of(rig)?.requested(b"");
+fn a_request_that_nobody_takes_is_rejected(test_device: &TestDevice) -> Outcome {
+    let r = CmTestDevice::of(test_device)?.requested(b"");
     drop(r.request);
     let rejected = expect(&r.channel, EventType::Rejected);
     assert_eq!(rejected.reject_reason(), Some(RejectReason::ConsumerReject));
@@ -188,8 +188,8 @@ fn a_request_that_nobody_takes_is_rejected(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_request_is_closed_by_who_asked(rig: &Rig) -> Outcome {
-    let r = Site::of(rig)?.requested(b"");
+fn a_request_is_closed_by_who_asked(test_device: &TestDevice) -> Outcome {
+    let r = CmTestDevice::of(test_device)?.requested(b"");
     drop((r.active, r.channel));
     // Which event says so depends on how far the answer had come; that it comes, and the identifier goes, does not.
     let id = r.request.into_cm_id();
@@ -201,11 +201,11 @@ fn a_request_is_closed_by_who_asked(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn the_parameters_arrive(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
+fn the_parameters_arrive(test_device: &TestDevice) -> Outcome {
+    let cm_device = CmTestDevice::of(test_device)?;
     let (here, there) = (channel_of_ones_own(), channel_of_ones_own());
-    let listener = site.listener(&there, PortSpace::Tcp);
-    let active = site.resolved(&here, &listener);
+    let listener = cm_device.listener(&there, PortSpace::Tcp);
+    let active = cm_device.resolved(&here, &listener);
     let data = pattern(9, 56);
     let mut parameter = ConnectionParameter::new();
     parameter
@@ -233,26 +233,26 @@ fn the_parameters_arrive(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn an_address_can_be_chosen_to_connect_from(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
+fn an_address_can_be_chosen_to_connect_from(test_device: &TestDevice) -> Outcome {
+    let cm_device = CmTestDevice::of(test_device)?;
     let channel = channel_of_ones_own();
     let id = channel.create_id(PortSpace::Tcp).unwrap();
-    id.resolve_addr(Some(site.at(0)), site.at(7), RESOLUTION).unwrap();
+    id.resolve_addr(Some(cm_device.at(0)), cm_device.at(7), RESOLUTION).unwrap();
     expect(&channel, EventType::AddressResolved);
-    assert_eq!(id.local_addr().unwrap().ip().map(|a| a.ip()), site.at(0).ip().map(|a| a.ip()));
+    assert_eq!(id.local_addr().unwrap().ip().map(|a| a.ip()), cm_device.at(0).ip().map(|a| a.ip()));
     assert!(id.local_port().is_some_and(|port| port != 0));
-    assert_eq!(id.port(), Some(rig.port));
+    assert_eq!(id.port(), Some(test_device.port));
     Ok(())
 }
 
 /// One thread, one channel, and its descriptor.
-fn many_connections_come_in_at_one_listener(rig: &Rig) -> Outcome {
+fn many_connections_come_in_at_one_listener(test_device: &TestDevice) -> Outcome {
     const COUNT: usize = 40;
-    let site = Site::of(rig)?;
+    let cm_device = CmTestDevice::of(test_device)?;
     let channel = channel_of_ones_own();
     assert!(channel.as_fd().try_clone_to_owned().is_ok());
-    let listener = site.listener(&channel, PortSpace::Tcp);
-    let mut active: Vec<_> = (0..COUNT).map(|_| site.resolved(&channel, &listener)).collect();
+    let listener = cm_device.listener(&channel, PortSpace::Tcp);
+    let mut active: Vec<_> = (0..COUNT).map(|_| cm_device.resolved(&channel, &listener)).collect();
     // A queue pair is in one connection at a time: the listener's side rejects another one as stale.
     for (number, id) in (17..).zip(&active) {
         id.connect(ConnectionParameter::new().setup_qp_number(number)).unwrap();
@@ -281,15 +281,15 @@ fn many_connections_come_in_at_one_listener(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_device_outlives_its_identifiers(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
+fn a_device_outlives_its_identifiers(test_device: &TestDevice) -> Outcome {
+    let cm_device = CmTestDevice::of(test_device)?;
     let channel = channel_of_ones_own();
     let id = channel.create_id(PortSpace::Tcp).unwrap();
-    id.bind_addr(site.at(0)).unwrap();
+    id.bind_addr(cm_device.at(0)).unwrap();
     let other = channel.create_id(PortSpace::Tcp).unwrap();
-    other.bind_addr(site.at(0)).unwrap();
+    other.bind_addr(cm_device.at(0)).unwrap();
     let context = id.get_device_context().unwrap();
-    assert_eq!((&context, context.name()), (&other.get_device_context().unwrap(), site.device.clone()));
+    assert_eq!((&context, context.name()), (&other.get_device_context().unwrap(), cm_device.device.clone()));
     let n: CmNode<GenericQueuePair> = node(&id);
     drop((id, other, channel, context));
     assert_eq!(n.qp.state().unwrap(), QueuePairState::Init);
@@ -297,26 +297,26 @@ fn a_device_outlives_its_identifiers(rig: &Rig) -> Outcome {
     drop(n);
     // And again, after everything has gone.
     let id = channel_of_ones_own().create_id(PortSpace::Tcp).unwrap();
-    id.bind_addr(site.at(0)).unwrap();
+    id.bind_addr(cm_device.at(0)).unwrap();
     id.get_device_context().unwrap().alloc_pd().unwrap();
     Ok(())
 }
 
-fn the_devices_are_listed(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
+fn the_devices_are_listed(test_device: &TestDevice) -> Outcome {
+    let cm_device = CmTestDevice::of(test_device)?;
     let devices = get_devices().unwrap();
-    assert!(devices.iter().any(|device| device.name() == site.device), "{devices:?}");
+    assert!(devices.iter().any(|device| device.name() == cm_device.device), "{devices:?}");
     Ok(())
 }
 
-fn vendors_options_arrive(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
+fn vendors_options_arrive(test_device: &TestDevice) -> Outcome {
+    let cm_device = CmTestDevice::of(test_device)?;
     // Nobody said anything.
-    let silent = site.requested(b"");
+    let silent = cm_device.requested(b"");
     assert_eq!(silent.request.cm_id().get_remote_ece().unwrap(), Ece { vendor_id: 0, options: 0 });
     let (here, there) = (channel_of_ones_own(), channel_of_ones_own());
-    let listener = site.listener(&there, PortSpace::Tcp);
-    let active = site.resolved(&here, &listener);
+    let listener = cm_device.listener(&there, PortSpace::Tcp);
+    let active = cm_device.resolved(&here, &listener);
     let wanted = Ece { vendor_id: 0x1234, options: 7 };
     active.set_local_ece(wanted).unwrap();
     active.connect(ConnectionParameter::new().setup_qp_number(3)).unwrap();

@@ -9,7 +9,7 @@ use sideway::ibverbs::completion::GenericCompletionQueue;
 use sideway::ibverbs::queue_pair::{QueuePair, QueuePairState, QueuePairType};
 use sideway::rdmacm::{Address, ConnectionParameter, Event, EventChannel, EventType, Identifier, PortSpace};
 
-use crate::harness::{Rig, Skip};
+use crate::harness::{Skip, TestDevice};
 use crate::node::{Node, Options};
 use crate::support::flavour::QpFlavour;
 
@@ -21,29 +21,30 @@ pub(crate) const RESOLUTION: Duration = Duration::from_secs(5);
 
 pub(crate) type CmNode<Q> = Node<Q, GenericCompletionQueue>;
 
-/// Where identifiers of a rig meet.
-pub(crate) struct Site {
+/// Where identifiers of a test_device meet.
+pub(crate) struct CmTestDevice {
     ip: IpAddr,
     scope: u32,
     pub(crate) device: String,
 }
 
-impl Site {
+impl CmTestDevice {
     /// The rig's device, if its provider has a connection manager.
-    pub(crate) fn of(rig: &Rig) -> Result<Self, Skip> {
+    pub(crate) fn of(test_device: &TestDevice) -> Result<Self, Skip> {
         match EventChannel::new() {
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::Library => skip!("{error}"),
             Err(error) => panic!("{error}"),
         }
-        let context = rig.open();
+        let context = test_device.open();
         let entries = context.query_gid_table().unwrap();
-        let usable = |entry: &&GidEntry| !entry.gid().is_zero() && entry.port_num() == u32::from(rig.port);
+        let usable =
+            |entry: &&GidEntry| !entry.gid().is_zero() && entry.port_num() == u32::from(test_device.port);
         let v4 = entries.iter().filter(usable).find(|entry| entry.gid().to_ipv4_mapped().is_some());
-        let entry = v4.or_else(|| entries.iter().find(usable)).expect("the rig's device has an address");
+        let entry = v4.or_else(|| entries.iter().find(usable)).expect("the device has an address");
         let ip = Ipv6Addr::from(entry.gid());
         let ip = ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), IpAddr::V4);
-        Ok(Self { ip, scope: entry.ndev_ifindex(), device: rig.name.clone() })
+        Ok(Self { ip, scope: entry.ndev_ifindex(), device: test_device.name.clone() })
     }
 
     pub(crate) fn at(&self, port: u16) -> Address {

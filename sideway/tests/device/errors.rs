@@ -4,7 +4,7 @@ use sideway::ibverbs::AccessFlags;
 use sideway::ibverbs::completion::WorkCompletionStatus as Status;
 use sideway::ibverbs::queue_pair::{QueuePairAttribute, QueuePairState, ScatterGatherEntry};
 
-use crate::harness::{Outcome, Rig, Suite};
+use crate::harness::{Outcome, Suite, TestDevice};
 use crate::node::{AnyCq, AnyPair, Data, Memory, Op, Pair, Remote, SIGNALED, wait};
 use crate::support::flavour::{Completion, CqFlavour, QpFlavour};
 
@@ -48,9 +48,9 @@ fn refused_by_the_peer(pair: &mut AnyPair, op: Op, data: Data<'_>) {
     assert_eq!(status, Status::RemoteAccessError);
 }
 
-fn a_wrong_remote_key_is_a_remote_access_error<Q: QpFlavour>(rig: &Rig) -> Outcome {
+fn a_wrong_remote_key_is_a_remote_access_error<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
     for op in [Op::Write, Op::Read] {
-        let mut pair = Pair::<Q, AnyCq>::new(rig);
+        let mut pair = Pair::<Q, AnyCq>::new(test_device);
         let right = pair.b.remote(0);
         let wrong = Remote { rkey: right.rkey ^ 0x5a, ..right };
         let failed = fails(&mut pair, op(wrong), Data::At(0, 64));
@@ -61,8 +61,8 @@ fn a_wrong_remote_key_is_a_remote_access_error<Q: QpFlavour>(rig: &Rig) -> Outco
     Ok(())
 }
 
-fn a_wrong_local_key_is_a_local_error<Q: QpFlavour>(rig: &Rig) -> Outcome {
-    let mut pair = Pair::<Q, AnyCq>::new(rig);
+fn a_wrong_local_key_is_a_local_error<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    let mut pair = Pair::<Q, AnyCq>::new(test_device);
     let entry = ScatterGatherEntry::new(pair.a.mr.lkey() ^ 0x5a, pair.a.mr.get_ptr() as u64, 64);
     let target = pair.b.remote(0);
     let failed = fails(&mut pair, Op::Write(target), Data::Entry(entry));
@@ -73,20 +73,20 @@ fn a_wrong_local_key_is_a_local_error<Q: QpFlavour>(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_remote_address_outside_of_its_region_is_refused(rig: &Rig) -> Outcome {
-    let mut pair = AnyPair::new(rig);
+fn a_remote_address_outside_of_its_region_is_refused(test_device: &TestDevice) -> Outcome {
+    let mut pair = AnyPair::new(test_device);
     let end = pair.b.remote(pair.b.mr.region_len() - 8);
     refused_by_the_peer(&mut pair, Op::Write(end), Data::At(0, 9));
-    let mut pair = AnyPair::new(rig);
+    let mut pair = AnyPair::new(test_device);
     let before = Remote { addr: pair.b.remote(0).addr - 1, ..pair.b.remote(0) };
     refused_by_the_peer(&mut pair, Op::Read(before), Data::At(0, 9));
-    let mut pair = AnyPair::new(rig);
+    let mut pair = AnyPair::new(test_device);
     let around = Remote { addr: u64::MAX - 3, ..pair.b.remote(0) };
     refused_by_the_peer(&mut pair, Op::Write(around), Data::At(0, 9));
     Ok(())
 }
 
-fn a_region_without_the_remote_permission_is_refused(rig: &Rig) -> Outcome {
+fn a_region_without_the_remote_permission_is_refused(test_device: &TestDevice) -> Outcome {
     let all = AccessFlags::LocalWrite
         | AccessFlags::RemoteWrite
         | AccessFlags::RemoteRead
@@ -96,15 +96,16 @@ fn a_region_without_the_remote_permission_is_refused(rig: &Rig) -> Outcome {
         (AccessFlags::RemoteRead, Op::Read),
         (AccessFlags::RemoteAtomic, |at| Op::FetchAdd(at, 1)),
     ] {
-        let mut pair = AnyPair::with(rig, |options| options.region = all - permission);
+        let mut pair = AnyPair::with(test_device, |options| options.region = all - permission);
         let target = pair.b.remote(0);
         refused_by_the_peer(&mut pair, op(target), Data::At(0, 8));
     }
     Ok(())
 }
 
-fn a_pair_without_the_remote_permission_is_refused(rig: &Rig) -> Outcome {
-    let mut pair = AnyPair::with(rig, |options| options.connect.access_flags = AccessFlags::LocalWrite);
+fn a_pair_without_the_remote_permission_is_refused(test_device: &TestDevice) -> Outcome {
+    let mut pair =
+        AnyPair::with(test_device, |options| options.connect.access_flags = AccessFlags::LocalWrite);
     let target = pair.b.remote(0);
     let status = fails(&mut pair, Op::Write(target), Data::At(0, 8)).status;
     let expected = [Status::RemoteAccessError, Status::RemoteInvalidRequestError];
@@ -113,8 +114,8 @@ fn a_pair_without_the_remote_permission_is_refused(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_region_that_was_closed_is_refused(rig: &Rig) -> Outcome {
-    let mut pair = AnyPair::new(rig);
+fn a_region_that_was_closed_is_refused(test_device: &TestDevice) -> Outcome {
+    let mut pair = AnyPair::new(test_device);
     let memory = Memory::new(4096);
     let access = AccessFlags::LocalWrite | AccessFlags::RemoteWrite;
     // SAFETY: the memory outlives the region and is not referred to.
@@ -130,8 +131,8 @@ fn a_region_that_was_closed_is_refused(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_region_of_another_domain_is_refused(rig: &Rig) -> Outcome {
-    let mut pair = AnyPair::new(rig);
+fn a_region_of_another_domain_is_refused(test_device: &TestDevice) -> Outcome {
+    let mut pair = AnyPair::new(test_device);
     let memory = Memory::new(4096);
     let other = pair.b.context.alloc_pd().unwrap();
     let access = AccessFlags::LocalWrite | AccessFlags::RemoteWrite;
@@ -142,8 +143,8 @@ fn a_region_of_another_domain_is_refused(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_region_without_local_permission_is_not_received_into(rig: &Rig) -> Outcome {
-    let mut pair = AnyPair::with(rig, |options| options.region = AccessFlags::RemoteRead);
+fn a_region_without_local_permission_is_not_received_into(test_device: &TestDevice) -> Outcome {
+    let mut pair = AnyPair::with(test_device, |options| options.region = AccessFlags::RemoteRead);
     pair.b.receive(&[(5, &[(0, 64)])]).unwrap();
     let failed = fails(&mut pair, Op::Send, Data::At(0, 64));
     let expected =
@@ -153,8 +154,8 @@ fn a_region_without_local_permission_is_not_received_into(rig: &Rig) -> Outcome 
     Ok(())
 }
 
-fn an_atomic_on_an_odd_address_is_refused(rig: &Rig) -> Outcome {
-    let mut pair = AnyPair::new(rig);
+fn an_atomic_on_an_odd_address_is_refused(test_device: &TestDevice) -> Outcome {
+    let mut pair = AnyPair::new(test_device);
     let target = pair.b.remote(4);
     let status = fails(&mut pair, Op::FetchAdd(target, 1), Data::At(0, 8)).status;
     let expected =
@@ -164,8 +165,8 @@ fn an_atomic_on_an_odd_address_is_refused(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_receive_that_is_too_short_fails_both_sides<Q: QpFlavour>(rig: &Rig) -> Outcome {
-    let mut pair = Pair::<Q, AnyCq>::new(rig);
+fn a_receive_that_is_too_short_fails_both_sides<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    let mut pair = Pair::<Q, AnyCq>::new(test_device);
     pair.a.memory.set(0, &[1; 65]);
     pair.b.receive(&[(5, &[(0, 64)])]).unwrap();
     let failed = fails(&mut pair, Op::Send, Data::At(0, 65));
@@ -178,8 +179,8 @@ fn a_receive_that_is_too_short_fails_both_sides<Q: QpFlavour>(rig: &Rig) -> Outc
     Ok(())
 }
 
-fn a_peer_without_receive_is_not_ready<Q: QpFlavour>(rig: &Rig) -> Outcome {
-    let mut pair = Pair::<Q, AnyCq>::with(rig, |options| {
+fn a_peer_without_receive_is_not_ready<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    let mut pair = Pair::<Q, AnyCq>::with(test_device, |options| {
         (options.connect.rnr_retry, options.connect.min_rnr_timer) = (0, 1);
     });
     let failed = fails(&mut pair, Op::Send, Data::At(0, 8));
@@ -187,8 +188,8 @@ fn a_peer_without_receive_is_not_ready<Q: QpFlavour>(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_peer_that_is_gone_does_not_answer<Q: QpFlavour>(rig: &Rig) -> Outcome {
-    let mut pair = Pair::<Q, AnyCq>::with(rig, |options| {
+fn a_peer_that_is_gone_does_not_answer<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    let mut pair = Pair::<Q, AnyCq>::with(test_device, |options| {
         (options.connect.timeout, options.connect.retry_cnt) = (10, 1);
     });
     let target = pair.b.remote(0);
@@ -198,8 +199,8 @@ fn a_peer_that_is_gone_does_not_answer<Q: QpFlavour>(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn requests_behind_a_failure_are_flushed<Q: QpFlavour>(rig: &Rig) -> Outcome {
-    let mut pair = Pair::<Q, AnyCq>::new(rig);
+fn requests_behind_a_failure_are_flushed<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    let mut pair = Pair::<Q, AnyCq>::new(test_device);
     let right = pair.b.remote(0);
     let wrong = Remote { rkey: right.rkey ^ 0x5a, ..right };
     let mut requests = vec![(0, SIGNALED, Op::Write(right), Data::At(0, 8))];
@@ -219,8 +220,8 @@ fn requests_behind_a_failure_are_flushed<Q: QpFlavour>(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn flushed_receives_keep_their_numbers<C: CqFlavour>(rig: &Rig) -> Outcome {
-    let mut pair = Pair::<sideway::ibverbs::queue_pair::GenericQueuePair, C>::new(rig);
+fn flushed_receives_keep_their_numbers<C: CqFlavour>(test_device: &TestDevice) -> Outcome {
+    let mut pair = Pair::<sideway::ibverbs::queue_pair::GenericQueuePair, C>::new(test_device);
     let receives: Vec<(u64, &[_])> = (0..20).map(|n| (n + 7, &[(0, 64)][..])).collect();
     pair.b.receive(&receives).unwrap();
     pair.b.modify(QueuePairAttribute::new().setup_state(QueuePairState::Error)).unwrap();
@@ -230,8 +231,8 @@ fn flushed_receives_keep_their_numbers<C: CqFlavour>(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_failure_without_signal_completes_all_the_same(rig: &Rig) -> Outcome {
-    let mut pair = AnyPair::new(rig);
+fn a_failure_without_signal_completes_all_the_same(test_device: &TestDevice) -> Outcome {
+    let mut pair = AnyPair::new(test_device);
     let wrong = Remote { rkey: 0xdead, ..pair.b.remote(0) };
     let none = sideway::ibverbs::queue_pair::WorkRequestFlags::empty();
     pair.a.post(&[(3, none, Op::Write(wrong), Data::At(0, 8))]).unwrap();
@@ -240,8 +241,8 @@ fn a_failure_without_signal_completes_all_the_same(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_failed_pair_reports_its_state(rig: &Rig) -> Outcome {
-    let mut pair = AnyPair::new(rig);
+fn a_failed_pair_reports_its_state(test_device: &TestDevice) -> Outcome {
+    let mut pair = AnyPair::new(test_device);
     let wrong = Remote { rkey: 0xdead, ..pair.b.remote(0) };
     refused_by_the_peer(&mut pair, Op::Write(wrong), Data::At(0, 8));
     // It can be reset, connected and used again.

@@ -14,7 +14,7 @@ use sideway::ibverbs::device_context::DeviceContext;
 use sideway::ibverbs::event::{AsyncElement, AsyncEvent, AsyncEventType};
 use sideway::ibverbs::queue_pair::{GenericQueuePair, QueuePair, WorkRequestFlags};
 
-use crate::harness::{Outcome, Rig, Suite};
+use crate::harness::{Outcome, Suite, TestDevice};
 use crate::node::{AnyPair, Data, Node, Op, Options, Pair, SIGNALED};
 use crate::support::flavour::{CqFlavour, QpFlavour};
 
@@ -48,10 +48,10 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const MOMENT: Duration = Duration::from_millis(50);
 
 /// A connected pair; the second one's receives complete into a queue with a channel, and 7 as its context.
-fn with_channel<C: CqFlavour>(rig: &Rig) -> (Pair<GenericQueuePair, C>, CompletionChannel) {
-    let (options, context) = (Options::default(), rig.open());
-    let a = Node::new(&context, rig.port, &options);
-    let mut b = Node::<GenericQueuePair, C>::new(&context, rig.port, &options);
+fn with_channel<C: CqFlavour>(test_device: &TestDevice) -> (Pair<GenericQueuePair, C>, CompletionChannel) {
+    let (options, context) = (Options::default(), test_device.open());
+    let a = Node::new(&context, test_device.port, &options);
+    let mut b = Node::<GenericQueuePair, C>::new(&context, test_device.port, &options);
     let channel = context.create_comp_channel().unwrap();
     let mut builder = context.create_cq_builder();
     let cq = C::make(builder.setup_comp_channel(&channel).setup_cq_context(7)).unwrap();
@@ -70,8 +70,8 @@ fn arm(cq: &mut impl CqFlavour) -> usize {
     cq.arm_and_poll(Notify::Any, &mut |_| {}).unwrap()
 }
 
-fn a_completion_wakes_who_waits<C: CqFlavour>(rig: &Rig) -> Outcome {
-    let (mut pair, mut channel) = with_channel::<C>(rig);
+fn a_completion_wakes_who_waits<C: CqFlavour>(test_device: &TestDevice) -> Outcome {
+    let (mut pair, mut channel) = with_channel::<C>(test_device);
     for round in 0..5 {
         pair.b.receive(&[(round, &[(0, 64)])]).unwrap();
         assert_eq!(arm(&mut pair.b.recv_cq), 0);
@@ -89,8 +89,8 @@ fn a_completion_wakes_who_waits<C: CqFlavour>(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn completions_before_arming_belong_to_the_poller<C: CqFlavour>(rig: &Rig) -> Outcome {
-    let (mut pair, mut channel) = with_channel::<C>(rig);
+fn completions_before_arming_belong_to_the_poller<C: CqFlavour>(test_device: &TestDevice) -> Outcome {
+    let (mut pair, mut channel) = with_channel::<C>(test_device);
     pair.b.receive(&[(1, &[(0, 64)]), (2, &[(0, 64)])]).unwrap();
     pair.a.run(Op::Send, Data::At(0, 8));
     let deadline = Instant::now() + PATIENCE;
@@ -107,8 +107,8 @@ fn completions_before_arming_belong_to_the_poller<C: CqFlavour>(rig: &Rig) -> Ou
     Ok(())
 }
 
-fn only_solicited_completions_wake_who_waits_for_those<C: CqFlavour>(rig: &Rig) -> Outcome {
-    let (mut pair, mut channel) = with_channel::<C>(rig);
+fn only_solicited_completions_wake_who_waits_for_those<C: CqFlavour>(test_device: &TestDevice) -> Outcome {
+    let (mut pair, mut channel) = with_channel::<C>(test_device);
     pair.b.receive(&[(1, &[(0, 64)]), (2, &[(0, 64)])]).unwrap();
     pair.b.recv_cq.arm_and_poll(Notify::Solicited, &mut |_| {}).unwrap();
     pair.a.run(Op::Send, Data::At(0, 8));
@@ -119,8 +119,8 @@ fn only_solicited_completions_wake_who_waits_for_those<C: CqFlavour>(rig: &Rig) 
     Ok(())
 }
 
-fn a_queue_is_resized_and_loses_nothing<C: CqFlavour>(rig: &Rig) -> Outcome {
-    let (mut pair, _channel) = with_channel::<C>(rig);
+fn a_queue_is_resized_and_loses_nothing<C: CqFlavour>(test_device: &TestDevice) -> Outcome {
+    let (mut pair, _channel) = with_channel::<C>(test_device);
     let limit = pair.a.context.query_device().unwrap().max_cqe().cast_unsigned();
     pair.b.receive(&[(1, &[(0, 64)]), (2, &[(0, 64)])]).unwrap();
     pair.a.run(Op::Send, Data::At(0, 8));
@@ -135,7 +135,7 @@ fn a_queue_is_resized_and_loses_nothing<C: CqFlavour>(rig: &Rig) -> Outcome {
 
 /// Queue pairs connected to themselves, each with a queue of its own on one channel.
 fn crowd(
-    rig: &Rig,
+    test_device: &TestDevice,
     context: &DeviceContext,
     channel: &CompletionChannel,
     count: u64,
@@ -143,7 +143,7 @@ fn crowd(
     let options = Options::default();
     (0..count)
         .map(|n| {
-            let mut node = Node::new(context, rig.port, &options);
+            let mut node = Node::new(context, test_device.port, &options);
             let mut builder = context.create_cq_builder();
             let cq = builder.setup_comp_channel(channel).setup_cq_context(n).build_generic().unwrap();
             node.qp = node
@@ -168,10 +168,10 @@ fn stir(node: &mut Node<GenericQueuePair, GenericCompletionQueue>) {
     node.post(&[(1, SIGNALED, Op::Write(to), Data::At(0, 8))]).unwrap();
 }
 
-fn a_channel_leads_to_each_of_its_queues(rig: &Rig) -> Outcome {
-    let context = rig.open();
+fn a_channel_leads_to_each_of_its_queues(test_device: &TestDevice) -> Outcome {
+    let context = test_device.open();
     let mut channel = context.create_comp_channel().unwrap();
-    let mut nodes = crowd(rig, &context, &channel, 8);
+    let mut nodes = crowd(test_device, &context, &channel, 8);
     nodes.iter_mut().for_each(|node| assert_eq!(arm(&mut node.send_cq), 0));
     for n in [3, 0, 7, 5] {
         stir(&mut nodes[n]);
@@ -183,8 +183,8 @@ fn a_channel_leads_to_each_of_its_queues(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_wait_ends_when_its_time_is_over(rig: &Rig) -> Outcome {
-    let mut channel = rig.open().create_comp_channel().unwrap();
+fn a_wait_ends_when_its_time_is_over(test_device: &TestDevice) -> Outcome {
+    let mut channel = test_device.open().create_comp_channel().unwrap();
     let start = Instant::now();
     assert_eq!(channel.wait_timeout(MOMENT).unwrap(), None);
     assert!(start.elapsed() >= MOMENT);
@@ -192,8 +192,8 @@ fn a_wait_ends_when_its_time_is_over(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_wait_ends_when_the_channel_is_closed(rig: &Rig) -> Outcome {
-    let mut channel = rig.open().create_comp_channel().unwrap();
+fn a_wait_ends_when_the_channel_is_closed(test_device: &TestDevice) -> Outcome {
+    let mut channel = test_device.open().create_comp_channel().unwrap();
     let closer = channel.closer().unwrap();
     let waiter = thread::spawn(move || channel.wait().unwrap_err());
     thread::sleep(Duration::from_millis(10));
@@ -203,8 +203,8 @@ fn a_wait_ends_when_the_channel_is_closed(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_closed_channel_stays_closed(rig: &Rig) -> Outcome {
-    let mut channel = rig.open().create_comp_channel().unwrap();
+fn a_closed_channel_stays_closed(test_device: &TestDevice) -> Outcome {
+    let mut channel = test_device.open().create_comp_channel().unwrap();
     channel.closer().unwrap().close();
     for _ in 0..2 {
         for error in [
@@ -219,10 +219,10 @@ fn a_closed_channel_stays_closed(rig: &Rig) -> Outcome {
 }
 
 /// Taken and not acknowledged, and not taken.
-fn a_queue_goes_with_events_pending(rig: &Rig) -> Outcome {
-    let context = rig.open();
+fn a_queue_goes_with_events_pending(test_device: &TestDevice) -> Outcome {
+    let context = test_device.open();
     let mut channel = context.create_comp_channel().unwrap();
-    let mut nodes = crowd(rig, &context, &channel, 3);
+    let mut nodes = crowd(test_device, &context, &channel, 3);
     for node in &mut nodes {
         arm(&mut node.send_cq);
         stir(node);
@@ -238,15 +238,15 @@ fn a_queue_goes_with_events_pending(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn queues_go_while_another_thread_waits(rig: &Rig) -> Outcome {
-    let context = rig.open();
+fn queues_go_while_another_thread_waits(test_device: &TestDevice) -> Outcome {
+    let context = test_device.open();
     let mut channel = context.create_comp_channel().unwrap();
     let closer = channel.closer().unwrap();
     thread::scope(|scope| {
         let (made, to_make) = std::sync::mpsc::channel();
         let shared = &context;
         // The queues are made for the channel before it goes to the other thread.
-        let rounds: Vec<_> = (0..20).map(|_| crowd(rig, shared, &channel, 2)).collect();
+        let rounds: Vec<_> = (0..20).map(|_| crowd(test_device, shared, &channel, 2)).collect();
         let waiter = scope.spawn(move || {
             made.send(()).unwrap();
             let mut events = 0u64;
@@ -274,8 +274,8 @@ fn queues_go_while_another_thread_waits(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_channel_is_readable_while_there_are_events(rig: &Rig) -> Outcome {
-    let (mut pair, mut channel) = with_channel::<GenericCompletionQueue>(rig);
+fn a_channel_is_readable_while_there_are_events(test_device: &TestDevice) -> Outcome {
+    let (mut pair, mut channel) = with_channel::<GenericCompletionQueue>(test_device);
     let readable = |channel: &CompletionChannel, patience: Duration| {
         let mut fd = libc::pollfd { fd: channel.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one descriptor, which the channel keeps open.
@@ -293,10 +293,10 @@ fn a_channel_is_readable_while_there_are_events(rig: &Rig) -> Outcome {
 }
 
 /// A peer that sends whenever it likes, to one that arms, drains and sleeps.
-fn no_event_is_missed_at_any_moment(rig: &Rig) -> Outcome {
+fn no_event_is_missed_at_any_moment(test_device: &TestDevice) -> Outcome {
     const MESSAGES: u64 = 2000;
     const DEPTH: u64 = 32;
-    let (Pair { mut a, mut b }, mut channel) = with_channel::<GenericCompletionQueue>(rig);
+    let (Pair { mut a, mut b }, mut channel) = with_channel::<GenericCompletionQueue>(test_device);
     let receive = |b: &mut Node<_, _>, id| Node::receive(b, &[(id, &[(0, 64)])]).unwrap();
     (0..DEPTH).for_each(|id| receive(&mut b, id));
     thread::scope(|scope| {
@@ -325,8 +325,8 @@ fn no_event_is_missed_at_any_moment(rig: &Rig) -> Outcome {
 }
 
 /// `man ibv_modify_cq`: so many completions an event, or so much time.
-fn moderated_queues_wake_who_waits(rig: &Rig) -> Outcome {
-    let (mut pair, mut channel) = with_channel::<GenericCompletionQueue>(rig);
+fn moderated_queues_wake_who_waits(test_device: &TestDevice) -> Outcome {
+    let (mut pair, mut channel) = with_channel::<GenericCompletionQueue>(test_device);
     match pair.b.recv_cq.moderate(4, Duration::from_millis(1)) {
         Ok(()) => {}
         Err(error) if error.unsupported().is_some() => skip!("{error}"),
@@ -342,20 +342,20 @@ fn moderated_queues_wake_who_waits(rig: &Rig) -> Outcome {
 
 /// Sends to a node whose receive queue is this one.
 fn receives(
-    rig: &Rig,
+    test_device: &TestDevice,
     context: &DeviceContext,
     cq: ExtendedCompletionQueue,
 ) -> Pair<GenericQueuePair, ExtendedCompletionQueue> {
     let options = Options::default();
-    let a = Node::new(context, rig.port, &options);
-    let mut b = Node::<GenericQueuePair, ExtendedCompletionQueue>::new(context, rig.port, &options);
+    let a = Node::new(context, test_device.port, &options);
+    let mut b = Node::<GenericQueuePair, ExtendedCompletionQueue>::new(context, test_device.port, &options);
     b.qp = b.pd.create_qp_builder().setup_send_cq(&b.send_cq).setup_recv_cq(&cq).build_generic().unwrap();
     b.recv_cq = cq;
     Pair::connect(a, b, &options.connect)
 }
 
-fn a_queue_of_one_thread_works(rig: &Rig) -> Outcome {
-    let context = rig.open();
+fn a_queue_of_one_thread_works(test_device: &TestDevice) -> Outcome {
+    let context = test_device.open();
     let mut builder = context.create_cq_builder();
     // SAFETY: this case has one thread, and no poller when it drops a pair.
     unsafe { builder.setup_single_threaded(true) };
@@ -364,15 +364,15 @@ fn a_queue_of_one_thread_works(rig: &Rig) -> Outcome {
         Err(CreateCompletionQueueError::Unsupported(lacking)) => skip!("{lacking}"),
         Err(error) => panic!("{error}"),
     };
-    let mut pair = receives(rig, &context, cq);
+    let mut pair = receives(test_device, &context, cq);
     pair.b.receive(&[(1, &[(0, 64)])]).unwrap();
     pair.a.run(Op::Send, Data::At(0, 8));
     assert_eq!(pair.b.received(1)[0].wr_id, 1);
     Ok(())
 }
 
-fn a_queue_that_ignores_overruns_works(rig: &Rig) -> Outcome {
-    let context = rig.open();
+fn a_queue_that_ignores_overruns_works(test_device: &TestDevice) -> Outcome {
+    let context = test_device.open();
     let mut builder = context.create_cq_builder();
     let cq = match builder.setup_cqe(4).setup_ignore_overrun(true).build_ex() {
         Ok(cq) => cq,
@@ -381,7 +381,7 @@ fn a_queue_that_ignores_overruns_works(rig: &Rig) -> Outcome {
     };
     let events = context.async_events().unwrap();
     let length = u64::from(cq.cqe());
-    let mut pair = receives(rig, &context, cq);
+    let mut pair = receives(test_device, &context, cq);
     for id in 0..length + 2 {
         pair.b.receive(&[(id, &[(0, 64)])]).unwrap();
         pair.a.run(Op::Send, Data::At(0, 8));
@@ -394,8 +394,8 @@ fn a_queue_that_ignores_overruns_works(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn timestamps_follow_the_clocks(rig: &Rig) -> Outcome {
-    let context = rig.open();
+fn timestamps_follow_the_clocks(test_device: &TestDevice) -> Outcome {
+    let context = test_device.open();
     let fields =
         WorkCompletionFields::CompletionTimestamp | WorkCompletionFields::CompletionTimestampWallclock;
     let cq = match context
@@ -412,7 +412,7 @@ fn timestamps_follow_the_clocks(rig: &Rig) -> Outcome {
         Err(error) if error.unsupported().is_some() => skip!("{error}"),
         Err(error) => panic!("{error}"),
     };
-    let mut pair = receives(rig, &context, cq);
+    let mut pair = receives(test_device, &context, cq);
     let (before, start) = (SystemTime::now(), Instant::now());
     let mut stamps = Vec::new();
     for id in 0..3 {
@@ -450,8 +450,8 @@ fn find(
     std::iter::from_fn(|| events.wait_timeout(patience).unwrap()).find(|event| event.event_type() == kind)
 }
 
-fn a_failure_is_an_event_with_its_pair(rig: &Rig) -> Outcome {
-    let mut pair = AnyPair::new(rig);
+fn a_failure_is_an_event_with_its_pair(test_device: &TestDevice) -> Outcome {
+    let mut pair = AnyPair::new(test_device);
     if !pair.a.context.is_soft() {
         skip!("SoftRoCE announces no failure of a responder");
     }
@@ -465,12 +465,12 @@ fn a_failure_is_an_event_with_its_pair(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn an_overrun_is_an_event_with_its_queue(rig: &Rig) -> Outcome {
-    let context = rig.open();
+fn an_overrun_is_an_event_with_its_queue(test_device: &TestDevice) -> Outcome {
+    let context = test_device.open();
     let cq = context.create_cq_builder().setup_cqe(1).build_ex().unwrap();
     let (id, length) = (cq.id(), u64::from(cq.cqe()));
     let events = context.async_events().unwrap();
-    let mut pair = receives(rig, &context, cq);
+    let mut pair = receives(test_device, &context, cq);
     // Whether the last messages are answered is the device's business.
     for n in 0..length + 2 {
         pair.b.receive(&[(n, &[(0, 64)])]).unwrap();
@@ -482,12 +482,12 @@ fn an_overrun_is_an_event_with_its_queue(rig: &Rig) -> Outcome {
 }
 
 /// In C, destroying it would wait for the acknowledgement of the event that is held here.
-fn events_do_not_keep_pairs_alive(rig: &Rig) -> Outcome {
-    let context = rig.open();
+fn events_do_not_keep_pairs_alive(test_device: &TestDevice) -> Outcome {
+    let context = test_device.open();
     let cq = context.create_cq_builder().setup_cqe(1).build_ex().unwrap();
     let length = u64::from(cq.cqe());
     let events = context.async_events().unwrap();
-    let mut pair = receives(rig, &context, cq);
+    let mut pair = receives(test_device, &context, cq);
     for n in 0..length + 2 {
         pair.b.receive(&[(n, &[(0, 64)])]).unwrap();
         pair.a.post(&[(n, SIGNALED, Op::Send, Data::At(0, 8))]).unwrap();

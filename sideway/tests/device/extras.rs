@@ -14,7 +14,7 @@ use sideway::ibverbs::queue_pair::{GenericQueuePair, QueuePair, QueuePairType};
 use sideway::ibverbs::thread_domain::ThreadDomain;
 use sideway::memory::{Buffer, BufferKind};
 
-use crate::harness::{Outcome, Rig, Skip, Suite};
+use crate::harness::{Outcome, Skip, Suite, TestDevice};
 use crate::support::errors::assert_error;
 
 pub(crate) fn cases(suite: &mut Suite) {
@@ -38,21 +38,21 @@ pub(crate) fn cases(suite: &mut Suite) {
     );
 }
 
-fn every_partition_key_is_found_by_its_index(rig: &Rig) -> Outcome {
-    let context = rig.open();
-    let table = context.query_pkey_table(rig.port).unwrap();
-    assert_eq!(table.len(), usize::from(context.query_port(rig.port).unwrap().pkey_tbl_len()));
+fn every_partition_key_is_found_by_its_index(test_device: &TestDevice) -> Outcome {
+    let context = test_device.open();
+    let table = context.query_pkey_table(test_device.port).unwrap();
+    assert_eq!(table.len(), usize::from(context.query_port(test_device.port).unwrap().pkey_tbl_len()));
     assert_eq!(table.first(), Some(&PartitionKey::DEFAULT));
-    assert_eq!(context.pkey_index(rig.port, PartitionKey::DEFAULT).unwrap(), Some(0));
+    assert_eq!(context.pkey_index(test_device.port, PartitionKey::DEFAULT).unwrap(), Some(0));
     let unknown = (1..0x7fff).map(PartitionKey::new).find(|key| !table.contains(key)).unwrap();
-    assert_eq!(context.pkey_index(rig.port, unknown).unwrap(), None);
-    assert!(context.query_pkey(rig.port, table.len() as u16).is_err());
+    assert_eq!(context.pkey_index(test_device.port, unknown).unwrap(), None);
+    assert!(context.query_pkey(test_device.port, table.len() as u16).is_err());
     assert!(context.query_pkey(0, 0).is_err() && context.pkey_index(0, PartitionKey::DEFAULT).is_err());
     Ok(())
 }
 
-fn a_device_has_an_index_of_its_own(rig: &Rig) -> Outcome {
-    let list = rig.list();
+fn a_device_has_an_index_of_its_own(test_device: &TestDevice) -> Outcome {
+    let list = test_device.list();
     let indices: Vec<_> = list.iter().filter_map(|device| device.index()).collect();
     if indices.is_empty() {
         skip!("the library or the kernel has no indices");
@@ -64,11 +64,11 @@ fn a_device_has_an_index_of_its_own(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn the_speed_of_a_port_is_that_of_its_lanes(rig: &Rig) -> Outcome {
-    let context = rig.open();
-    match context.query_port_speed(rig.port) {
+fn the_speed_of_a_port_is_that_of_its_lanes(test_device: &TestDevice) -> Outcome {
+    let context = test_device.open();
+    match context.query_port_speed(test_device.port) {
         Ok(speed) => {
-            let port = context.query_port(rig.port).unwrap();
+            let port = context.query_port(test_device.port).unwrap();
             if let (Some(lanes), Some(each)) = (port.active_width().lanes(), port.active_speed().gbps()) {
                 assert!((speed.gbps() - f64::from(lanes) * each).abs() < 0.5 * speed.gbps(), "{speed:?}");
             }
@@ -80,8 +80,8 @@ fn the_speed_of_a_port_is_that_of_its_lanes(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn all_attributes_have_values(rig: &Rig) -> Outcome {
-    let context = rig.open();
+fn all_attributes_have_values(test_device: &TestDevice) -> Outcome {
+    let context = test_device.open();
     let attr = context.query_device().unwrap();
     assert_eq!(u64::from(attr.raw().orig_attr.device_cap_flags), attr.device_cap_flags() & 0xffff_ffff);
     assert!(!attr.capability_flags().contains(DeviceCapabilityFlags::RawIpChecksum), "no NIC is at hand");
@@ -94,18 +94,18 @@ fn all_attributes_have_values(rig: &Rig) -> Outcome {
     );
     assert!(!attr.tso_caps().supported_qpts.contains(QueuePairType::RawPacket));
     assert!(attr.raw_packet_caps().is_empty() && attr.tm_caps().max_num_tags == 0);
-    let port = context.query_port(rig.port).unwrap();
+    let port = context.query_port(test_device.port).unwrap();
     // Of Ethernet; the counters of bad keys are other tests' doing.
     assert_eq!((port.sm_sl(), port.subnet_timeout()), (0, 0));
     assert!(port.capability_flags().bits() == port.port_cap_flags() && port.capability_flags2().is_empty());
     Ok(())
 }
 
-fn forks_are_safe(rig: &Rig) -> Outcome {
-    let provider = rig.open().provider();
+fn forks_are_safe(test_device: &TestDevice) -> Outcome {
+    let provider = test_device.open().provider();
     match fork_init(provider) {
         // `man ibv_fork_init`: before all else, and other tests of this process have registered memory.
-        Err(error) if !rig.open().is_soft() && error.errno() == Some(libc::EINVAL) => {
+        Err(error) if !test_device.open().is_soft() && error.errno() == Some(libc::EINVAL) => {
             skip!("{error}")
         }
         result => result.unwrap(),
@@ -139,8 +139,8 @@ fn qp(context: &DeviceContext, pd: &ProtectionDomain, qp_type: QueuePairType) ->
     builder.setup_qp_type(qp_type).setup_send_cq(&cq).setup_recv_cq(&cq).build_generic().unwrap()
 }
 
-fn a_parent_domain_is_a_domain(rig: &Rig) -> Outcome {
-    let context = rig.open();
+fn a_parent_domain_is_a_domain(test_device: &TestDevice) -> Outcome {
+    let context = test_device.open();
     let pd = context.alloc_pd().unwrap();
     let parent = parent_domain(&context, &pd)?;
     let buffer =
@@ -157,8 +157,8 @@ fn a_parent_domain_is_a_domain(rig: &Rig) -> Outcome {
 }
 
 /// Whatever is dropped first.
-fn a_domain_that_is_extended_lives_as_long_as_its_parent(rig: &Rig) -> Outcome {
-    let context = rig.open();
+fn a_domain_that_is_extended_lives_as_long_as_its_parent(test_device: &TestDevice) -> Outcome {
+    let context = test_device.open();
     let pd = context.alloc_pd().unwrap();
     let parent = parent_domain(&context, &pd)?;
     let second = parent_domain(&context, &parent)?;
@@ -187,8 +187,8 @@ unsafe extern "C" fn nothing_to_free(
 ) {
 }
 
-fn allocators_are_used_or_refused_by_name(rig: &Rig) -> Outcome {
-    let context = rig.open();
+fn allocators_are_used_or_refused_by_name(test_device: &TestDevice) -> Outcome {
+    let context = test_device.open();
     thread_domain(&context)?;
     let mut builder = context.alloc_pd().unwrap().create_parent_domain_builder();
     // SAFETY: the functions leave everything to the library.
@@ -209,8 +209,8 @@ fn group(number: u8) -> Gid {
     Gid { raw: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 1, 78, number] }
 }
 
-fn a_pair_joins_a_group_until_its_membership_ends(rig: &Rig) -> Outcome {
-    let context = rig.open();
+fn a_pair_joins_a_group_until_its_membership_ends(test_device: &TestDevice) -> Outcome {
+    let context = test_device.open();
     let pd = context.alloc_pd().unwrap();
     let pair = qp(&context, &pd, QueuePairType::UnreliableDatagram);
     assert!(group(1).is_multicast());
@@ -227,8 +227,8 @@ fn a_pair_joins_a_group_until_its_membership_ends(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_connected_pair_joins_no_group(rig: &Rig) -> Outcome {
-    let context = rig.open();
+fn a_connected_pair_joins_no_group(test_device: &TestDevice) -> Outcome {
+    let context = test_device.open();
     let pd = context.alloc_pd().unwrap();
     let pair = qp(&context, &pd, QueuePairType::ReliableConnection);
     let error = pair.control().attach_mcast(group(3), 0).unwrap_err();
@@ -237,8 +237,8 @@ fn a_connected_pair_joins_no_group(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_host_is_no_group(rig: &Rig) -> Outcome {
-    let context = rig.open();
+fn a_host_is_no_group(test_device: &TestDevice) -> Outcome {
+    let context = test_device.open();
     let pd = context.alloc_pd().unwrap();
     let pair = qp(&context, &pd, QueuePairType::UnreliableDatagram);
     let gid = context.query_gid_table().unwrap()[0].gid();
@@ -247,8 +247,8 @@ fn a_host_is_no_group(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn options_are_negotiated(rig: &Rig) -> Outcome {
-    let context = rig.open();
+fn options_are_negotiated(test_device: &TestDevice) -> Outcome {
+    let context = test_device.open();
     let pd = context.alloc_pd().unwrap();
     let (a, b) = (
         qp(&context, &pd, QueuePairType::ReliableConnection),
@@ -279,8 +279,8 @@ fn imported(context: &DeviceContext) -> Result<DeviceContext, Skip> {
     }
 }
 
-fn a_context_is_imported_by_its_descriptor(rig: &Rig) -> Outcome {
-    let context = rig.open();
+fn a_context_is_imported_by_its_descriptor(test_device: &TestDevice) -> Outcome {
+    let context = test_device.open();
     let imported = imported(&context)?;
     assert_ne!(imported, context);
     assert_eq!((imported.name(), imported.guid()), (context.name(), context.guid()));
@@ -290,8 +290,8 @@ fn a_context_is_imported_by_its_descriptor(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn imported_objects_name_the_same_object(rig: &Rig) -> Outcome {
-    let context = rig.open();
+fn imported_objects_name_the_same_object(test_device: &TestDevice) -> Outcome {
+    let context = test_device.open();
     let other = imported(&context)?;
     let pd = context.alloc_pd().unwrap();
     let mut memory = vec![0_u8; 4096];
@@ -310,8 +310,8 @@ fn imported_objects_name_the_same_object(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_descriptor_of_no_device_comes_back(rig: &Rig) -> Outcome {
-    let context = rig.open();
+fn a_descriptor_of_no_device_comes_back(test_device: &TestDevice) -> Outcome {
+    let context = test_device.open();
     imported(&context)?;
     let file = std::fs::File::open("/dev/null").unwrap();
     let error = DeviceContext::import(context.provider(), file.into()).unwrap_err();
@@ -320,18 +320,18 @@ fn a_descriptor_of_no_device_comes_back(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn flows_and_counters_are_there_or_unsupported(rig: &Rig) -> Outcome {
-    let context = rig.open();
+fn flows_and_counters_are_there_or_unsupported(test_device: &TestDevice) -> Outcome {
+    let context = test_device.open();
     if context.query_device().unwrap().capability_flags().contains(DeviceCapabilityFlags::ManagedFlowSteering)
     {
-        skip!("{} steers flows, which no device at hand does", rig.name);
+        skip!("{} steers flows, which no device at hand does", test_device.name);
     }
     let pd = context.alloc_pd().unwrap();
     let pair = qp(&context, &pd, QueuePairType::UnreliableDatagram);
-    let error = pair.control().create_flow(&FlowAttribute::new(rig.port)).unwrap_err();
+    let error = pair.control().create_flow(&FlowAttribute::new(test_device.port)).unwrap_err();
     assert!(error.unsupported().is_some() && error.verb() == "ibv_create_flow", "{error}");
     let error = context.create_counters().unwrap_err();
     assert!(error.unsupported().is_some(), "{error}");
-    assert!(error.to_string().contains(&rig.name), "{error}");
+    assert!(error.to_string().contains(&test_device.name), "{error}");
     Ok(())
 }

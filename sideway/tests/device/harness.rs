@@ -16,8 +16,8 @@ const DEVICE: &str = "SIDEWAY_TEST_DEVICE";
 /// How long a case may take. Everything in a case that waits has a shorter limit of its own.
 const CASE_LIMIT: Duration = Duration::from_secs(90);
 
-/// Cases over a rig.
-pub(crate) type Suite = test_harness::Suite<Rig>;
+/// Cases over a test_device.
+pub(crate) type Suite = test_harness::Suite<TestDevice>;
 
 /// Adds a function with a flavour of queue pairs as parameter, once for each.
 macro_rules! each_qp {
@@ -73,18 +73,18 @@ pub(crate) fn run(suite: Suite) -> ExitCode {
         limit: CASE_LIMIT,
         advice: "`cargo xtask softroce --suite` runs them in a virtual machine with SoftRoCE.",
     };
-    suite.run(&test_harness::arguments(), &Rig::find(), terms)
+    suite.run(&test_harness::arguments(), &TestDevice::find(), terms)
 }
 
 /// The device that the cases use, and another one to talk to if there is one.
 #[derive(Clone, Debug)]
-pub(crate) struct Rig {
+pub(crate) struct TestDevice {
     pub(crate) name: String,
     pub(crate) port: u8,
     pub(crate) peer: Option<(String, u8)>,
 }
 
-impl Rig {
+impl TestDevice {
     /// Whether the device is the kernel's software device, which answers otherwise here and there.
     pub(crate) fn is_softroce(&self) -> bool {
         self.open().query_device().unwrap().vendor_id() == 0xff_ffff

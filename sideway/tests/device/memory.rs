@@ -6,7 +6,7 @@ use sideway::ibverbs::AccessFlags;
 use sideway::ibverbs::memory_region::RegisterMemoryRegionError;
 use sideway::memory::{Buffer, BufferKind};
 
-use crate::harness::{Outcome, Rig, Suite};
+use crate::harness::{Outcome, Suite, TestDevice};
 use crate::node::{AnyPair, Data, Memory, Op, Remote, pattern};
 
 pub(crate) fn cases(suite: &mut Suite) {
@@ -25,8 +25,8 @@ pub(crate) fn cases(suite: &mut Suite) {
     );
 }
 
-fn a_region_says_what_it_is(rig: &Rig) -> Outcome {
-    let pd = rig.open().alloc_pd().unwrap();
+fn a_region_says_what_it_is(test_device: &TestDevice) -> Outcome {
+    let pd = test_device.open().alloc_pd().unwrap();
     let memory = Memory::new(12345);
     // SAFETY: the memory outlives the region and is not referred to.
     let mr = unsafe { pd.reg_mr(memory.start().wrapping_add(1), 12344, AccessFlags::LocalWrite).unwrap() };
@@ -35,8 +35,8 @@ fn a_region_says_what_it_is(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn every_useful_permission_is_granted(rig: &Rig) -> Outcome {
-    let pd = rig.open().alloc_pd().unwrap();
+fn every_useful_permission_is_granted(test_device: &TestDevice) -> Outcome {
+    let pd = test_device.open().alloc_pd().unwrap();
     let memory = Memory::new(4096);
     let remote = [AccessFlags::RemoteWrite, AccessFlags::RemoteRead, AccessFlags::RemoteAtomic];
     for bits in 0..1 << remote.len() {
@@ -58,8 +58,8 @@ fn every_useful_permission_is_granted(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn remote_permission_to_write_needs_the_local_one(rig: &Rig) -> Outcome {
-    let pd = rig.open().alloc_pd().unwrap();
+fn remote_permission_to_write_needs_the_local_one(test_device: &TestDevice) -> Outcome {
+    let pd = test_device.open().alloc_pd().unwrap();
     let memory = Memory::new(4096);
     for access in [AccessFlags::RemoteWrite, AccessFlags::RemoteAtomic] {
         // SAFETY: the memory outlives the region and is not referred to.
@@ -73,8 +73,8 @@ fn remote_permission_to_write_needs_the_local_one(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn regions_have_keys_of_their_own(rig: &Rig) -> Outcome {
-    let pd = rig.open().alloc_pd().unwrap();
+fn regions_have_keys_of_their_own(test_device: &TestDevice) -> Outcome {
+    let pd = test_device.open().alloc_pd().unwrap();
     let memory = Memory::new(64 * 4096);
     let all = AccessFlags::LocalWrite | AccessFlags::RemoteWrite;
     let regions: Vec<_> = (0..64)
@@ -88,8 +88,8 @@ fn regions_have_keys_of_their_own(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn regions_may_overlap(rig: &Rig) -> Outcome {
-    let pd = rig.open().alloc_pd().unwrap();
+fn regions_may_overlap(test_device: &TestDevice) -> Outcome {
+    let pd = test_device.open().alloc_pd().unwrap();
     let memory = Memory::new(8192);
     // SAFETY: the memory outlives the regions and is not referred to.
     let one = unsafe { pd.reg_mr(memory.start(), 8192, AccessFlags::LocalWrite).unwrap() };
@@ -101,16 +101,16 @@ fn regions_may_overlap(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn memory_that_is_not_there_is_an_error(rig: &Rig) -> Outcome {
-    let pd = rig.open().alloc_pd().unwrap();
+fn memory_that_is_not_there_is_an_error(test_device: &TestDevice) -> Outcome {
+    let pd = test_device.open().alloc_pd().unwrap();
     // SAFETY: the device refuses what is not mapped, so nothing is ever registered.
     let error = unsafe { pd.reg_mr(std::ptr::null_mut(), 4096, AccessFlags::LocalWrite) }.unwrap_err();
     assert!(error.to_string().contains("4096 bytes"), "{error}");
     Ok(())
 }
 
-fn more_than_the_address_space_is_an_error(rig: &Rig) -> Outcome {
-    let pd = rig.open().alloc_pd().unwrap();
+fn more_than_the_address_space_is_an_error(test_device: &TestDevice) -> Outcome {
+    let pd = test_device.open().alloc_pd().unwrap();
     let memory = Memory::new(4096);
     for len in [1 << 46, usize::MAX / 2, usize::MAX] {
         // SAFETY: the device refuses what is not mapped, so nothing is ever registered.
@@ -120,8 +120,8 @@ fn more_than_the_address_space_is_an_error(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn nothing_at_all_is_an_error_or_a_region(rig: &Rig) -> Outcome {
-    let pd = rig.open().alloc_pd().unwrap();
+fn nothing_at_all_is_an_error_or_a_region(test_device: &TestDevice) -> Outcome {
+    let pd = test_device.open().alloc_pd().unwrap();
     let memory = Memory::new(4096);
     // SAFETY: no bytes are registered.
     match unsafe { pd.reg_mr(memory.start(), 0, AccessFlags::LocalWrite) } {
@@ -134,8 +134,8 @@ fn nothing_at_all_is_an_error_or_a_region(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_region_can_be_closed(rig: &Rig) -> Outcome {
-    let pd = rig.open().alloc_pd().unwrap();
+fn a_region_can_be_closed(test_device: &TestDevice) -> Outcome {
+    let pd = test_device.open().alloc_pd().unwrap();
     let memory = Memory::new(4096);
     for _ in 0..10 {
         // SAFETY: the memory outlives the region and is not referred to.
@@ -145,8 +145,8 @@ fn a_region_can_be_closed(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn domains_are_independent(rig: &Rig) -> Outcome {
-    let context = rig.open();
+fn domains_are_independent(test_device: &TestDevice) -> Outcome {
+    let context = test_device.open();
     let domains: Vec<_> = (0..16).map(|_| context.alloc_pd().unwrap()).collect();
     let memory = Memory::new(4096);
     for pd in &domains {
@@ -157,9 +157,9 @@ fn domains_are_independent(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn owned_memory_of_each_kind_is_reached_and_given_back(rig: &Rig) -> Outcome {
+fn owned_memory_of_each_kind_is_reached_and_given_back(test_device: &TestDevice) -> Outcome {
     const LEN: usize = 10_000;
-    let mut pair = AnyPair::new(rig);
+    let mut pair = AnyPair::new(test_device);
     let suits = if pair.a.context.is_soft() { BufferKind::Shared } else { BufferKind::Private };
     assert_eq!(BufferKind::for_device(&pair.a.context), suits);
     for (seed, kind) in [BufferKind::Private, BufferKind::Shared].into_iter().enumerate() {

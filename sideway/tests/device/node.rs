@@ -15,7 +15,7 @@ use sideway::ibverbs::queue_pair::{
     ScatterGatherEntry, SendOperationFlags, WorkRequestFlags,
 };
 
-use crate::harness::Rig;
+use crate::harness::TestDevice;
 use crate::support::flavour::{Completion, CqFlavour, QpFlavour};
 
 /// How long a completion may take to come.
@@ -352,16 +352,16 @@ pub(crate) struct Pair<Q, C> {
 }
 
 impl<Q: QpFlavour, C: CqFlavour> Pair<Q, C> {
-    pub(crate) fn new(rig: &Rig) -> Self {
-        Self::with(rig, |_| {})
+    pub(crate) fn new(test_device: &TestDevice) -> Self {
+        Self::with(test_device, |_| {})
     }
 
-    pub(crate) fn with(rig: &Rig, change: impl FnOnce(&mut Options)) -> Self {
+    pub(crate) fn with(test_device: &TestDevice, change: impl FnOnce(&mut Options)) -> Self {
         let options = Options::with(change);
-        let context = rig.open();
+        let context = test_device.open();
         Self::connect(
-            Node::new(&context, rig.port, &options),
-            Node::new(&context, rig.port, &options),
+            Node::new(&context, test_device.port, &options),
+            Node::new(&context, test_device.port, &options),
             &options.connect,
         )
     }

@@ -10,7 +10,7 @@ use sideway::ibverbs::queue_pair::{
 };
 use sideway::memory::{BufferKind, Pool, PoolBuilder, Returned, Slice};
 
-use crate::harness::{Outcome, Rig, Suite};
+use crate::harness::{Outcome, Suite, TestDevice};
 use crate::node::{AnyCq, Node, PATIENCE, Pair, SIGNALED, next, pattern};
 use crate::support::flavour::{Completion, CqFlavour, QpFlavour};
 
@@ -86,9 +86,9 @@ fn succeed<C: CqFlavour>(cq: &mut C, pool: &Pool) -> Returned {
     returned
 }
 
-fn a_slice_sent_arrives_in_a_slice<Q: QpFlavour, C: CqFlavour>(rig: &Rig) -> Outcome {
+fn a_slice_sent_arrives_in_a_slice<Q: QpFlavour, C: CqFlavour>(test_device: &TestDevice) -> Outcome {
     const ROUNDS: u64 = 40;
-    let Pair { mut a, mut b } = Pair::<Q, C>::new(rig);
+    let Pair { mut a, mut b } = Pair::<Q, C>::new(test_device);
     let (ours, theirs) = (pool(&a, 5000, 4), pool(&b, 5000, 4));
     receive(&mut b, &theirs, 0..4).unwrap();
     for n in 0..ROUNDS {
@@ -111,8 +111,8 @@ fn a_slice_sent_arrives_in_a_slice<Q: QpFlavour, C: CqFlavour>(rig: &Rig) -> Out
     Ok(())
 }
 
-fn every_operation_moves_slices<Q: QpFlavour>(rig: &Rig) -> Outcome {
-    let Pair { mut a, mut b } = Pair::<Q, AnyCq>::new(rig);
+fn every_operation_moves_slices<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    let Pair { mut a, mut b } = Pair::<Q, AnyCq>::new(test_device);
     let (ours, theirs) = (pool(&a, 64, 4), pool(&b, 64, 4));
     let mut target = theirs.take().unwrap();
     target.write(8, 40_u64).unwrap();
@@ -154,10 +154,10 @@ fn every_operation_moves_slices<Q: QpFlavour>(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn several_slices_are_one_message(rig: &Rig) -> Outcome {
+fn several_slices_are_one_message(test_device: &TestDevice) -> Outcome {
     // What extended pairs of some devices do not have.
     let Pair { mut a, mut b } =
-        Pair::<BasicQueuePair, AnyCq>::with(rig, |o| (o.send_sge, o.recv_sge) = (3, 2));
+        Pair::<BasicQueuePair, AnyCq>::with(test_device, |o| (o.send_sge, o.recv_sge) = (3, 2));
     let (ours, theirs) = (pool(&a, 64, 2), pool(&b, 8, 2));
     let (header, body) = filled(&ours, b"header,body").split_at(7).unwrap();
     let (body, tail) = body.split_at(2).unwrap();
@@ -177,8 +177,8 @@ fn several_slices_are_one_message(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_flush_gives_every_slice_back<Q: QpFlavour>(rig: &Rig) -> Outcome {
-    let Pair { mut a, b: _b } = Pair::<Q, AnyCq>::new(rig);
+fn a_flush_gives_every_slice_back<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    let Pair { mut a, b: _b } = Pair::<Q, AnyCq>::new(test_device);
     let pool = pool(&a, 64, 8);
     receive(&mut a, &pool, 0..3).unwrap();
     a.modify(&flushing()).unwrap();
@@ -208,8 +208,8 @@ fn flushing() -> QueuePairAttribute {
     attr
 }
 
-fn a_queue_pair_that_is_reset_is_squeezed_out_of_the_pool<Q: QpFlavour>(rig: &Rig) -> Outcome {
-    let Pair { mut a, b: _b } = Pair::<Q, AnyCq>::new(rig);
+fn a_queue_pair_that_is_reset_is_squeezed_out_of_the_pool<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    let Pair { mut a, b: _b } = Pair::<Q, AnyCq>::new(test_device);
     let pool = pool(&a, 64, 8);
     receive(&mut a, &pool, 0..5).unwrap();
     let Node { qp, .. } = a;
@@ -220,8 +220,8 @@ fn a_queue_pair_that_is_reset_is_squeezed_out_of_the_pool<Q: QpFlavour>(rig: &Ri
     Ok(())
 }
 
-fn a_full_queue_gives_back_what_it_did_not_take(rig: &Rig) -> Outcome {
-    let Pair { a: _a, mut b } = Pair::<GenericQueuePair, AnyCq>::new(rig);
+fn a_full_queue_gives_back_what_it_did_not_take(test_device: &TestDevice) -> Outcome {
+    let Pair { a: _a, mut b } = Pair::<GenericQueuePair, AnyCq>::new(test_device);
     // Some devices take more than they say.
     let slices = 4 * b.qp.control().capability().max_recv_wr as usize + 16;
     let pool = pool(&b, 64, slices);
@@ -239,8 +239,8 @@ fn a_full_queue_gives_back_what_it_did_not_take(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_write_is_waited_for_without_a_completion(rig: &Rig) -> Outcome {
-    let Pair { mut a, b } = Pair::<GenericQueuePair, AnyCq>::new(rig);
+fn a_write_is_waited_for_without_a_completion(test_device: &TestDevice) -> Outcome {
+    let Pair { mut a, b } = Pair::<GenericQueuePair, AnyCq>::new(test_device);
     let (ours, theirs) = (pool(&a, 1024, 1), pool(&b, 1024, 1));
     let target = theirs.take().unwrap();
     let mut message = pattern(3, 1024);
@@ -262,8 +262,8 @@ fn a_write_is_waited_for_without_a_completion(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_shared_receive_queue_takes_slices(rig: &Rig) -> Outcome {
-    let Pair { a: _a, b } = Pair::<GenericQueuePair, AnyCq>::new(rig);
+fn a_shared_receive_queue_takes_slices(test_device: &TestDevice) -> Outcome {
+    let Pair { a: _a, b } = Pair::<GenericQueuePair, AnyCq>::new(test_device);
     let mut srq = b.pd.create_srq_builder().setup_max_wr(4).build().unwrap();
     let pool = pool(&b, 64, 6);
     let mut post = |count: u64| {
@@ -282,8 +282,8 @@ fn a_shared_receive_queue_takes_slices(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn every_kind_of_memory_is_sliced(rig: &Rig) -> Outcome {
-    let Pair { mut a, mut b } = Pair::<GenericQueuePair, AnyCq>::new(rig);
+fn every_kind_of_memory_is_sliced(test_device: &TestDevice) -> Outcome {
+    let Pair { mut a, mut b } = Pair::<GenericQueuePair, AnyCq>::new(test_device);
     for kind in [BufferKind::Private, BufferKind::Shared, BufferKind::HUGE_2_MIB] {
         let build = |node: &Node<_, _>| builder(node).setup_slices(300, 3).setup_kind(kind).build();
         let pools = (build(&a), build(&b));
@@ -304,9 +304,9 @@ fn every_kind_of_memory_is_sliced(rig: &Rig) -> Outcome {
 }
 
 /// A pool that goes while a peer sends into it: the device refuses, and nothing else comes of it.
-fn pools_come_and_go_with_messages_under_way(rig: &Rig) -> Outcome {
+fn pools_come_and_go_with_messages_under_way(test_device: &TestDevice) -> Outcome {
     for n in 0..10 {
-        let Pair { mut a, mut b } = Pair::<GenericQueuePair, AnyCq>::new(rig);
+        let Pair { mut a, mut b } = Pair::<GenericQueuePair, AnyCq>::new(test_device);
         let (ours, theirs) = (pool(&a, 4096, 8), pool(&b, 4096, 8));
         receive(&mut b, &theirs, 0..8).unwrap();
         let mut list = ours.attach(a.qp.start_post_send()).unwrap();

@@ -16,7 +16,7 @@ use sideway::memory::{Buffer, BufferKind};
 use sideway::sys::types::{ibv_ops_wr, ibv_ops_wr_opcode, ibv_rate};
 use sideway::sys::verbs;
 
-use crate::harness::{Outcome, Rig, Skip, Suite};
+use crate::harness::{Outcome, Skip, Suite, TestDevice};
 use crate::node::{AnyPair, Data, Op, Remote, pattern};
 use crate::support::errors::assert_error;
 
@@ -35,9 +35,9 @@ pub(crate) fn cases(suite: &mut Suite) {
 
 const ACCESS: AccessFlags = AccessFlags::LocalWrite.union(AccessFlags::RemoteWrite);
 
-fn allocate(rig: &Rig, pd: &ProtectionDomain, len: usize) -> Result<ProviderBuffer, Skip> {
+fn allocate(test_device: &TestDevice, pd: &ProtectionDomain, len: usize) -> Result<ProviderBuffer, Skip> {
     match pd.alloc_buf(len) {
-        Err(error) if error.unsupported().is_some() => skip!("{}: {error}", rig.name),
+        Err(error) if error.unsupported().is_some() => skip!("{}: {error}", test_device.name),
         buffer => Ok(buffer.unwrap()),
     }
 }
@@ -53,9 +53,9 @@ fn bytes(buffer: &ProviderBuffer, offset: usize, len: usize) -> Vec<u8> {
     (0..len).map(|at| unsafe { buffer.as_ptr().add(offset + at).read_volatile() }).collect()
 }
 
-fn memory_of_the_provider_is_registered_and_reached(rig: &Rig) -> Outcome {
-    let mut pair = AnyPair::new(rig);
-    let buffer = allocate(rig, &pair.b.pd, 3 * 4096)?;
+fn memory_of_the_provider_is_registered_and_reached(test_device: &TestDevice) -> Outcome {
+    let mut pair = AnyPair::new(test_device);
+    let buffer = allocate(test_device, &pair.b.pd, 3 * 4096)?;
     let region = buffer.reg_buf_mr(4096, 5000, ACCESS).unwrap();
     assert_eq!((region.get_ptr(), region.region_len()), (buffer.as_ptr().wrapping_add(4096), 5000));
     pair.a.memory.set(0, &pattern(7, 3000));
@@ -71,9 +71,9 @@ fn memory_of_the_provider_is_registered_and_reached(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn memory_of_the_provider_has_an_end(rig: &Rig) -> Outcome {
-    let pd = rig.open().alloc_pd().unwrap();
-    let buffer = allocate(rig, &pd, 4096)?;
+fn memory_of_the_provider_has_an_end(test_device: &TestDevice) -> Outcome {
+    let pd = test_device.open().alloc_pd().unwrap();
+    let buffer = allocate(test_device, &pd, 4096)?;
     assert!(matches!(
         buffer.reg_buf_mr(1, 4096, ACCESS),
         Err(RegisterMemoryRegionError::OutOfBuffer { offset: 1, length: 4096, buffer_len: 4096 })
@@ -93,14 +93,14 @@ fn memory_of_the_provider_has_an_end(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_description_makes_regions(rig: &Rig) -> Outcome {
-    let mut pair = AnyPair::new(rig);
+fn a_description_makes_regions(test_device: &TestDevice) -> Outcome {
+    let mut pair = AnyPair::new(test_device);
     let memory = Buffer::new(BufferKind::for_device(&pair.b.context), 8192).unwrap();
     let mut builder = pair.b.pd.create_mr_builder();
     builder.setup_access(ACCESS).setup_iova(0x4000_0000);
     // SAFETY: the memory outlives the region and is not referred to.
     let region = match unsafe { builder.build(memory.as_ptr(), 8192) } {
-        Err(RegisterMemoryRegionError::Unsupported(why)) => skip!("{}: {why}", rig.name),
+        Err(RegisterMemoryRegionError::Unsupported(why)) => skip!("{}: {why}", test_device.name),
         region => region.unwrap(),
     };
     assert_eq!((region.iova(), region.access(), region.region_len()), (0x4000_0000, ACCESS, 8192));
@@ -111,7 +111,7 @@ fn a_description_makes_regions(rig: &Rig) -> Outcome {
     assert_eq!(unsafe { memory.as_ptr().add(63).read_volatile() }, 9);
     drop(region);
     // The same description, of the provider's memory: of a dma-buf it may refuse the address.
-    let buffer = allocate(rig, &pair.b.pd, 8192)?;
+    let buffer = allocate(test_device, &pair.b.pd, 8192)?;
     let mut builder = pair.b.pd.create_mr_builder();
     let region = builder.setup_access(ACCESS).build_of_buffer(&buffer, 100, 64).unwrap();
     pair.a.run(Op::Write(remote(&region)), Data::At(0, 64));
@@ -119,12 +119,12 @@ fn a_description_makes_regions(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn described_options_work_or_are_unsupported(rig: &Rig) -> Outcome {
-    let context = rig.open();
+fn described_options_work_or_are_unsupported(test_device: &TestDevice) -> Outcome {
+    let context = test_device.open();
     let handle = match context.alloc_dmah(&DmaHandleAttribute::new()) {
         Err(error) if error.unsupported().is_some() => {
             let why = error.unsupported().unwrap();
-            assert_eq!((why.verb, why.device.as_str()), ("ibv_alloc_dmah", rig.name.as_str()));
+            assert_eq!((why.verb, why.device.as_str()), ("ibv_alloc_dmah", test_device.name.as_str()));
             return Ok(());
         }
         handle => handle.unwrap(),
@@ -138,18 +138,18 @@ fn described_options_work_or_are_unsupported(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_pair_promises_what_it_keeps(rig: &Rig) -> Outcome {
-    let pair = AnyPair::new(rig);
+fn a_pair_promises_what_it_keeps(test_device: &TestDevice) -> Outcome {
+    let pair = AnyPair::new(test_device);
     let control = pair.a.qp.control();
     for operation in [WorkRequestOperationType::Write, WorkRequestOperationType::Read] {
         let promised = match control.query_data_in_order(operation, DataInOrderQuery::empty()) {
-            Err(why) => skip!("{}: {why}", rig.name),
+            Err(why) => skip!("{}: {why}", test_device.name),
             Ok(promised) => promised,
         };
         let alone = control.query_data_in_order(operation, DataInOrderQuery::DeviceOnly).unwrap();
         let known = DataInOrder::WholeMessage | DataInOrder::Aligned128Bytes;
         assert!(known.contains(promised) && known.contains(alone), "{promised:?} {alone:?}");
-        if rig.open().is_soft() {
+        if test_device.open().is_soft() {
             // The last byte comes last, which is less than in order.
             assert_eq!(promised, DataInOrder::empty());
         }
@@ -157,8 +157,8 @@ fn a_pair_promises_what_it_keeps(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn rates_are_the_library_s(rig: &Rig) -> Outcome {
-    let lib = rig.open().provider().verbs();
+fn rates_are_the_library_s(test_device: &TestDevice) -> Outcome {
+    let lib = test_device.open().provider().verbs();
     let mut known = 0;
     for number in 0..=u8::MAX {
         let (rate, raw) = (Rate::from_raw(number), ibv_rate(number.into()));
@@ -179,31 +179,38 @@ fn rates_are_the_library_s(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn the_station_of_the_port_s_own_address_is_known(rig: &Rig) -> Outcome {
-    let context = rig.open();
-    if context.query_port(rig.port).unwrap().link_layer() != LinkLayer::Ethernet {
-        skip!("{} is not on Ethernet", rig.name);
+fn the_station_of_the_port_s_own_address_is_known(test_device: &TestDevice) -> Outcome {
+    let context = test_device.open();
+    if context.query_port(test_device.port).unwrap().link_layer() != LinkLayer::Ethernet {
+        skip!("{} is not on Ethernet", test_device.name);
     }
-    if !rig.open().is_soft() {
-        skip!("{}: the system asks the network, and nobody answers for this host's own addresses", rig.name);
+    if !test_device.open().is_soft() {
+        skip!(
+            "{}: the system asks the network, and nobody answers for this host's own addresses",
+            test_device.name
+        );
     }
     let mut address = AddressHandleAttribute::new();
-    let own = context.query_gid(rig.port, 0).unwrap();
-    address.setup_port(rig.port).setup_grh_src_gid_index(0).setup_grh_dest_gid(&own);
+    let own = context.query_gid(test_device.port, 0).unwrap();
+    address.setup_port(test_device.port).setup_grh_src_gid_index(0).setup_grh_dest_gid(&own);
     let found = context.resolve_eth_l2_from_gid(&address).unwrap();
     assert_eq!((found.vlan, &found.mac[..5]), (None, &b"\x02soft"[..]));
     let error = context.resolve_eth_l2_from_gid(address.setup_grh_src_gid_index(200)).unwrap_err();
-    assert_error(&error, ErrorKind::Os, &[("port_num", &rig.port), ("gid_index", &200), ("gid", &own)]);
+    assert_error(
+        &error,
+        ErrorKind::Os,
+        &[("port_num", &test_device.port), ("gid_index", &200), ("gid", &own)],
+    );
     Ok(())
 }
 
-fn raw_handles_reach_a_verb_that_is_not_wrapped(rig: &Rig) -> Outcome {
-    let pd = rig.open().alloc_pd().unwrap();
+fn raw_handles_reach_a_verb_that_is_not_wrapped(test_device: &TestDevice) -> Outcome {
+    let pd = test_device.open().alloc_pd().unwrap();
     let srq = pd.create_srq_builder().setup_max_wr(1).build().unwrap();
     let mut op = ibv_ops_wr { opcode: ibv_ops_wr_opcode::IBV_WR_TAG_SYNC, ..Default::default() };
     let mut bad = std::ptr::null_mut();
     // SAFETY: the queue lives, and the request and the place for the bad one are this function's.
     let refused = unsafe { verbs::ibv_post_srq_ops(srq.as_raw().as_ptr(), &raw mut op, &raw mut bad) };
-    assert!(refused != 0, "{} takes tag operations on a queue without tags", rig.name);
+    assert!(refused != 0, "{} takes tag operations on a queue without tags", test_device.name);
     Ok(())
 }

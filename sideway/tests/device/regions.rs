@@ -15,7 +15,7 @@ use sideway::ibverbs::memory_region::{
 use sideway::ibverbs::protection_domain::ProtectionDomain;
 use sideway::ibverbs::queue_pair::{QueuePair, ScatterGatherEntry};
 
-use crate::harness::{Outcome, Rig, Skip, Suite};
+use crate::harness::{Outcome, Skip, Suite, TestDevice};
 use crate::node::{AnyPair, Data, Memory, Op, Remote, pattern};
 use crate::support::errors::assert_error;
 
@@ -59,8 +59,8 @@ fn write_ends(pair: &mut AnyPair, to: Remote) -> WorkCompletionStatus {
     pair.a.sent(1)[0].status
 }
 
-fn addresses_may_be_chosen(rig: &Rig) -> Outcome {
-    let mut pair = AnyPair::new(rig);
+fn addresses_may_be_chosen(test_device: &TestDevice) -> Outcome {
+    let mut pair = AnyPair::new(test_device);
     let memory = Memory::new(8192);
     let iova = 0x4000_0000_0000;
     // SAFETY: the memory outlives the region and is not referred to.
@@ -80,7 +80,7 @@ fn addresses_may_be_chosen(rig: &Rig) -> Outcome {
 
 /// Changes a region of device `b`, where the device has that.
 fn change(
-    rig: &Rig,
+    test_device: &TestDevice,
     pair: &AnyPair,
     memory: &Memory,
     setup: impl FnOnce(&mut MemoryRegionChange),
@@ -94,16 +94,16 @@ fn change(
         Ok(mr) => Ok(mr),
         Err(ReregisterMemoryRegionError::Unsupported { region, source }) => {
             region.close().unwrap();
-            skip!("{}: {source}", rig.name)
+            skip!("{}: {source}", test_device.name)
         }
         Err(error) => panic!("{error}"),
     }
 }
 
-fn a_region_is_changed(rig: &Rig) -> Outcome {
-    let mut pair = AnyPair::new(rig);
+fn a_region_is_changed(test_device: &TestDevice) -> Outcome {
+    let mut pair = AnyPair::new(test_device);
     let (old, new) = (Memory::new(4096), Memory::new(8192));
-    let mr = change(rig, &pair, &old, |change| {
+    let mr = change(test_device, &pair, &old, |change| {
         change.setup_translation(new.start(), 8192);
     })?;
     assert_eq!((mr.get_ptr(), mr.region_len(), mr.access()), (new.start(), 8192, everything()));
@@ -113,7 +113,7 @@ fn a_region_is_changed(rig: &Rig) -> Outcome {
     mr.close().unwrap();
     // Permissions.
     let reading = AccessFlags::LocalWrite | AccessFlags::RemoteRead;
-    let mr = change(rig, &pair, &old, |change| {
+    let mr = change(test_device, &pair, &old, |change| {
         change.setup_access(reading);
     })?;
     assert_eq!((mr.get_ptr(), mr.access()), (old.start(), reading));
@@ -121,9 +121,9 @@ fn a_region_is_changed(rig: &Rig) -> Outcome {
     assert_eq!(write_ends(&mut pair, remote(&mr, 0)), WorkCompletionStatus::RemoteAccessError);
     drop(mr);
     // The domain, which the region keeps.
-    let mut pair = AnyPair::new(rig);
+    let mut pair = AnyPair::new(test_device);
     let other = pair.b.context.alloc_pd().unwrap();
-    let mr = change(rig, &pair, &old, |change| {
+    let mr = change(test_device, &pair, &old, |change| {
         change.setup_pd(&other);
     })?;
     assert_eq!(mr.pd().as_raw(), other.as_raw());
@@ -132,8 +132,8 @@ fn a_region_is_changed(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_region_that_was_not_changed_is_as_before(rig: &Rig) -> Outcome {
-    let mut pair = AnyPair::new(rig);
+fn a_region_that_was_not_changed_is_as_before(test_device: &TestDevice) -> Outcome {
+    let mut pair = AnyPair::new(test_device);
     let memory = Memory::new(4096);
     // SAFETY: the memory outlives the region and is not referred to.
     unsafe {
@@ -141,7 +141,7 @@ fn a_region_that_was_not_changed_is_as_before(rig: &Rig) -> Outcome {
         let error = mr.rereg_mr(&MemoryRegionChange::new()).unwrap_err();
         let ReregisterMemoryRegionError::Unchanged { region, .. } = error else { panic!("{error}") };
         let mut foreign = MemoryRegionChange::new();
-        foreign.setup_pd(&rig.open().alloc_pd().unwrap());
+        foreign.setup_pd(&test_device.open().alloc_pd().unwrap());
         let error = region.rereg_mr(&foreign).unwrap_err();
         let ReregisterMemoryRegionError::OtherContext { region } = error else { panic!("{error}") };
         // The library's own objection.
@@ -154,8 +154,8 @@ fn a_region_that_was_not_changed_is_as_before(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_failed_change_leaves_what_can_be_closed(rig: &Rig) -> Outcome {
-    let pd = rig.open().alloc_pd().unwrap();
+fn a_failed_change_leaves_what_can_be_closed(test_device: &TestDevice) -> Outcome {
+    let pd = test_device.open().alloc_pd().unwrap();
     let memory = Memory::new(4096);
     for close in [true, false] {
         // SAFETY: the memory outlives the region and is not referred to.
@@ -181,17 +181,17 @@ fn a_failed_change_leaves_what_can_be_closed(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn null(rig: &Rig, pd: &ProtectionDomain) -> Result<NullMemoryRegion, Skip> {
+fn null(test_device: &TestDevice, pd: &ProtectionDomain) -> Result<NullMemoryRegion, Skip> {
     match pd.alloc_null_mr() {
         Ok(null) => Ok(null),
-        Err(error) if error.unsupported().is_some() => skip!("{}: {error}", rig.name),
+        Err(error) if error.unsupported().is_some() => skip!("{}: {error}", test_device.name),
         Err(error) => panic!("{error}"),
     }
 }
 
-fn nothing_is_sent_and_received(rig: &Rig) -> Outcome {
-    let mut pair = AnyPair::new(rig);
-    let (ours, theirs) = (null(rig, &pair.a.pd)?, null(rig, &pair.b.pd)?);
+fn nothing_is_sent_and_received(test_device: &TestDevice) -> Outcome {
+    let mut pair = AnyPair::new(test_device);
+    let (ours, theirs) = (null(test_device, &pair.a.pd)?, null(test_device, &pair.b.pd)?);
     pair.b.memory.set(0, &[1; 2000]);
     let to = pair.b.remote(0);
     pair.a.run(Op::Write(to), Data::Entry(ScatterGatherEntry::new(ours.lkey(), 0x77, 1999)));
@@ -210,17 +210,21 @@ fn nothing_is_sent_and_received(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn device_memory(rig: &Rig, context: &DeviceContext, length: usize) -> Result<DeviceMemory, Skip> {
+fn device_memory(
+    test_device: &TestDevice,
+    context: &DeviceContext,
+    length: usize,
+) -> Result<DeviceMemory, Skip> {
     match context.alloc_dm(length, 3) {
         Ok(memory) => Ok(memory),
-        Err(error) if error.unsupported().is_some() => skip!("{}: {error}", rig.name),
+        Err(error) if error.unsupported().is_some() => skip!("{}: {error}", test_device.name),
         Err(error) => panic!("{error}"),
     }
 }
 
-fn device_memory_is_copied_registered_and_reached(rig: &Rig) -> Outcome {
-    let mut pair = AnyPair::new(rig);
-    let dm = device_memory(rig, &pair.b.context, 4096)?;
+fn device_memory_is_copied_registered_and_reached(test_device: &TestDevice) -> Outcome {
+    let mut pair = AnyPair::new(test_device);
+    let dm = device_memory(test_device, &pair.b.context, 4096)?;
     let mr = pair.b.pd.reg_dm_mr(&dm, 1024, 3072, everything()).unwrap();
     assert_eq!((mr.iova(), mr.region_len()), (0, 3072));
     pair.a.memory.set(0, &pattern(1, 2000));
@@ -243,9 +247,9 @@ fn device_memory_is_copied_registered_and_reached(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn device_memory_is_as_long_as_anything_of_it(rig: &Rig) -> Outcome {
-    let mut pair = AnyPair::new(rig);
-    let dm = device_memory(rig, &pair.b.context, 4096)?;
+fn device_memory_is_as_long_as_anything_of_it(test_device: &TestDevice) -> Outcome {
+    let mut pair = AnyPair::new(test_device);
+    let dm = device_memory(test_device, &pair.b.context, 4096)?;
     let again = dm.clone();
     let mr = pair.b.pd.reg_dm_mr(&dm, 0, 4096, everything()).unwrap();
     drop(dm);
@@ -256,15 +260,15 @@ fn device_memory_is_as_long_as_anything_of_it(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn device_memory_is_imported(rig: &Rig) -> Outcome {
-    let context = rig.open();
-    let dm = device_memory(rig, &context, 64)?;
+fn device_memory_is_imported(test_device: &TestDevice) -> Outcome {
+    let context = test_device.open();
+    let dm = device_memory(test_device, &context, 64)?;
     let (Some(descriptor), Some(handle)) = (context.command_fd(), dm.handle()) else {
-        skip!("{} cannot be imported", rig.name)
+        skip!("{} cannot be imported", test_device.name)
     };
     let descriptor = descriptor.try_clone_to_owned().unwrap();
     let Ok(imported) = DeviceContext::import(context.provider(), descriptor) else {
-        skip!("{} cannot be imported", rig.name)
+        skip!("{} cannot be imported", test_device.name)
     };
     // SAFETY: the memory has 64 bytes and outlives the imported one.
     let again = unsafe { imported.import_dm(handle, 64) }.unwrap();
@@ -282,9 +286,9 @@ fn device_memory_is_imported(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn more_device_memory_than_there_is_is_an_error(rig: &Rig) -> Outcome {
-    let context = rig.open();
-    drop(device_memory(rig, &context, 64)?);
+fn more_device_memory_than_there_is_is_an_error(test_device: &TestDevice) -> Outcome {
+    let context = test_device.open();
+    drop(device_memory(test_device, &context, 64)?);
     let most = context.query_device().unwrap().max_dm_size();
     for (length, align) in [(most as usize + 1, 0), (usize::MAX, 0), (64, 62)] {
         let error = context.alloc_dm(length, align).unwrap_err();
@@ -302,8 +306,8 @@ fn sealed_file(len: u64) -> OwnedFd {
     file
 }
 
-fn part_of_a_dma_buf_is_reached(rig: &Rig) -> Outcome {
-    let mut pair = AnyPair::new(rig);
+fn part_of_a_dma_buf_is_reached(test_device: &TestDevice) -> Outcome {
+    let mut pair = AnyPair::new(test_device);
     if !pair.a.context.is_soft() {
         skip!("a real dma-buf is needed");
     }
@@ -323,8 +327,8 @@ fn part_of_a_dma_buf_is_reached(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn registering_a_file_that_is_no_dma_buf_fails(rig: &Rig) -> Outcome {
-    let pd = rig.open().alloc_pd().unwrap();
+fn registering_a_file_that_is_no_dma_buf_fails(test_device: &TestDevice) -> Outcome {
+    let pd = test_device.open().alloc_pd().unwrap();
     let file = std::fs::File::open("/dev/null").unwrap();
     match pd.reg_dmabuf_mr(file.as_fd(), 0, 4096, 0, everything()).unwrap_err() {
         RegisterMemoryRegionError::Unsupported(error) => {
@@ -339,8 +343,8 @@ fn registering_a_file_that_is_no_dma_buf_fails(rig: &Rig) -> Outcome {
     }
 }
 
-fn memory_on_demand_is_prefetched(rig: &Rig) -> Outcome {
-    let mut pair = AnyPair::new(rig);
+fn memory_on_demand_is_prefetched(test_device: &TestDevice) -> Outcome {
+    let mut pair = AnyPair::new(test_device);
     let caps = pair.b.context.query_device().unwrap().odp_caps();
     let memory = Memory::new(1 << 16);
     let access = AccessFlags::LocalWrite | AccessFlags::RemoteWrite | AccessFlags::OnDemand;
@@ -349,7 +353,7 @@ fn memory_on_demand_is_prefetched(rig: &Rig) -> Outcome {
         Ok(mr) => mr,
         Err(error) => {
             assert!(!caps.general.contains(OnDemandPagingGeneral::Support), "{error}");
-            skip!("{}: {error}", rig.name)
+            skip!("{}: {error}", test_device.name)
         }
     };
     assert!(caps.general.contains(OnDemandPagingGeneral::Support));
@@ -373,8 +377,8 @@ fn memory_on_demand_is_prefetched(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn all_of_the_address_space_is_registered_or_refused_by_name(rig: &Rig) -> Outcome {
-    let context = rig.open();
+fn all_of_the_address_space_is_registered_or_refused_by_name(test_device: &TestDevice) -> Outcome {
+    let context = test_device.open();
     let pd = context.alloc_pd().unwrap();
     let general = context.query_device().unwrap().odp_caps().general;
     // SAFETY: no request names the region.
@@ -391,8 +395,8 @@ fn all_of_the_address_space_is_registered_or_refused_by_name(rig: &Rig) -> Outco
     Ok(())
 }
 
-fn borrowed_memory_is_reached_and_given_back(rig: &Rig) -> Outcome {
-    let mut pair = AnyPair::new(rig);
+fn borrowed_memory_is_reached_and_given_back(test_device: &TestDevice) -> Outcome {
+    let mut pair = AnyPair::new(test_device);
     let mut bytes = vec![0; 5000];
     pair.b.memory.set(0, &pattern(3, 5000));
     let from = pair.b.remote(0);
@@ -414,9 +418,9 @@ fn borrowed_memory_is_reached_and_given_back(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn memory_that_may_not_be_written_is_an_error(rig: &Rig) -> Outcome {
+fn memory_that_may_not_be_written_is_an_error(test_device: &TestDevice) -> Outcome {
     use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
-    let pd = rig.open().alloc_pd().unwrap();
+    let pd = test_device.open().alloc_pd().unwrap();
     // SAFETY: a new mapping, to which there is no reference; it is unmapped when no region of it is left.
     unsafe {
         let memory = mmap_anonymous(std::ptr::null_mut(), 8192, ProtFlags::READ, MapFlags::PRIVATE).unwrap();
@@ -429,8 +433,8 @@ fn memory_that_may_not_be_written_is_an_error(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn flags_of_the_memory_are_taken(rig: &Rig) -> Outcome {
-    let mut pair = AnyPair::new(rig);
+fn flags_of_the_memory_are_taken(test_device: &TestDevice) -> Outcome {
+    let mut pair = AnyPair::new(test_device);
     if !pair.b.context.is_soft() {
         skip!("what huge pages and offsets mean is the device's");
     }
@@ -462,8 +466,8 @@ fn counts() -> (u64, usize) {
     (0, std::fs::read_dir("/proc/self/fd").unwrap().count())
 }
 
-fn no_region_leaves_anything(rig: &Rig) -> Outcome {
-    let context = rig.open();
+fn no_region_leaves_anything(test_device: &TestDevice) -> Outcome {
+    let context = test_device.open();
     let pd = context.alloc_pd().unwrap();
     let memory = Memory::new(4096);
     let round = || {

@@ -10,7 +10,7 @@ use sideway::ibverbs::event::{AsyncElement, AsyncEventType};
 use sideway::ibverbs::queue_pair::{GenericQueuePair, PostRecvError, QueuePairTable};
 use sideway::ibverbs::srq::{CreateSharedReceiveQueueError, SharedReceiveQueue};
 
-use crate::harness::{Outcome, Rig, Suite};
+use crate::harness::{Outcome, Suite, TestDevice};
 use crate::node::{Data, Node, Op, Options, next};
 use crate::support::errors::assert_error;
 use crate::support::flavour::QpFlavour;
@@ -44,8 +44,8 @@ struct Server<Q> {
 }
 
 impl<Q: QpFlavour> Server<Q> {
-    fn new(rig: &Rig, pairs: usize, max_wr: u32) -> Self {
-        let (context, elsewhere) = (rig.open(), rig.open());
+    fn new(test_device: &TestDevice, pairs: usize, max_wr: u32) -> Self {
+        let (context, elsewhere) = (test_device.open(), test_device.open());
         // One entry and no inline data are what every device's extended pairs have.
         let options =
             Options::with(|options| (options.send_sge, options.recv_sge, options.inline) = (1, 1, 0));
@@ -54,7 +54,7 @@ impl<Q: QpFlavour> Server<Q> {
         let cq = context.create_cq_builder().setup_cqe(256).build_generic().unwrap();
         let mut table = QueuePairTable::new();
         let mut pair = |n| {
-            let mut node = AnyNode::<Q>::new(&context, rig.port, &options);
+            let mut node = AnyNode::<Q>::new(&context, test_device.port, &options);
             let mut builder = pd.create_qp_builder();
             node.qp = Q::make(builder.setup_send_cq(&cq).setup_recv_cq(&cq).setup_srq(&srq)).unwrap();
             // The receives are in memory of the queue's domain, whose pairs write to it.
@@ -65,7 +65,7 @@ impl<Q: QpFlavour> Server<Q> {
         };
         let mut pairs: Vec<_> = (0..pairs).map(&mut pair).collect();
         let mut clients: Vec<_> =
-            pairs.iter().map(|_| AnyNode::<Q>::new(&elsewhere, rig.port, &options)).collect();
+            pairs.iter().map(|_| AnyNode::<Q>::new(&elsewhere, test_device.port, &options)).collect();
         for (a, b) in pairs.iter_mut().zip(&mut clients) {
             let (ours, theirs) = (a.endpoint(1), b.endpoint(2));
             connect(&mut a.qp, &a.path, &ours, &theirs, &options.connect).unwrap();
@@ -97,8 +97,8 @@ impl<Q: QpFlavour> Server<Q> {
     }
 }
 
-fn many_pairs_take_from_one_queue<Q: QpFlavour>(rig: &Rig) -> Outcome {
-    let mut server = Server::<Q>::new(rig, 4, 16);
+fn many_pairs_take_from_one_queue<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    let mut server = Server::<Q>::new(test_device, 4, 16);
     server.receive(0..16).unwrap();
     for wr_id in 0..16 {
         let client = (wr_id as usize * 3) % 4;
@@ -113,16 +113,16 @@ fn many_pairs_take_from_one_queue<Q: QpFlavour>(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_pair_of_a_shared_queue_takes_no_receives<Q: QpFlavour>(rig: &Rig) -> Outcome {
-    let mut server = Server::<Q>::new(rig, 1, 4);
+fn a_pair_of_a_shared_queue_takes_no_receives<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    let mut server = Server::<Q>::new(test_device, 1, 4);
     let pair = &mut server.pairs[0];
     assert_eq!(pair.qp.control().srq(), Some(server.srq.id()));
     assert_eq!(pair.receive(&[(1, &[(0, 8)])]).unwrap_err(), PostRecvError::SharedReceiveQueue);
     Ok(())
 }
 
-fn a_queue_that_runs_low_says_so_once(rig: &Rig) -> Outcome {
-    let mut server = Server::<GenericQueuePair>::new(rig, 2, 16);
+fn a_queue_that_runs_low_says_so_once(test_device: &TestDevice) -> Outcome {
+    let mut server = Server::<GenericQueuePair>::new(test_device, 2, 16);
     let events = server.srq.pd().context().async_events().unwrap();
     server.receive(0..8).unwrap();
     server.srq.set_limit(5).unwrap();
@@ -145,8 +145,8 @@ fn a_queue_that_runs_low_says_so_once(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_queue_grows_with_its_lists(rig: &Rig) -> Outcome {
-    let mut server = Server::<GenericQueuePair>::new(rig, 1, 4);
+fn a_queue_grows_with_its_lists(test_device: &TestDevice) -> Outcome {
+    let mut server = Server::<GenericQueuePair>::new(test_device, 1, 4);
     let before = server.srq.query().unwrap().max_wr;
     server.receive(0..4).unwrap();
     let more = 4 * before.max(4);
@@ -167,8 +167,8 @@ fn a_queue_grows_with_its_lists(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_queue_has_what_was_asked_for(rig: &Rig) -> Outcome {
-    let pd = rig.open().alloc_pd().unwrap();
+fn a_queue_has_what_was_asked_for(test_device: &TestDevice) -> Outcome {
+    let pd = test_device.open().alloc_pd().unwrap();
     let srq = pd.create_srq_builder().setup_max_wr(33).setup_max_sge(3).build().unwrap();
     let attr = srq.query().unwrap();
     assert!(attr.max_wr >= 33 && attr.max_sge >= 3 && attr.srq_limit == 0, "{attr:?}");
@@ -177,8 +177,8 @@ fn a_queue_has_what_was_asked_for(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_queue_beyond_the_limits_is_refused(rig: &Rig) -> Outcome {
-    let context = rig.open();
+fn a_queue_beyond_the_limits_is_refused(test_device: &TestDevice) -> Outcome {
+    let context = test_device.open();
     let (pd, device) = (context.alloc_pd().unwrap(), context.query_device().unwrap());
     let too_many = device.max_srq_wr() as u32 + 1;
     let error = pd.create_srq_builder().setup_max_wr(too_many).build().unwrap_err();
@@ -189,16 +189,16 @@ fn a_queue_beyond_the_limits_is_refused(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_limit_beyond_the_queue_is_refused(rig: &Rig) -> Outcome {
-    let srq = rig.open().alloc_pd().unwrap().create_srq_builder().build().unwrap();
+fn a_limit_beyond_the_queue_is_refused(test_device: &TestDevice) -> Outcome {
+    let srq = test_device.open().alloc_pd().unwrap().create_srq_builder().build().unwrap();
     let limit = srq.query().unwrap().max_wr + 1;
     let error = srq.set_limit(limit).unwrap_err();
     assert_error(&error, ErrorKind::Os, &[("srq_limit", &limit)]);
     Ok(())
 }
 
-fn a_queue_lives_as_long_as_its_pairs(rig: &Rig) -> Outcome {
-    let mut server = Server::<GenericQueuePair>::new(rig, 2, 4);
+fn a_queue_lives_as_long_as_its_pairs(test_device: &TestDevice) -> Outcome {
+    let mut server = Server::<GenericQueuePair>::new(test_device, 2, 4);
     server.receive(0..2).unwrap();
     let Server { mut pairs, mut clients, srq, mut cq, .. } = server;
     drop(srq);

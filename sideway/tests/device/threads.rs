@@ -10,7 +10,7 @@ use sideway::ibverbs::queue_pair::{
     SendQueue,
 };
 
-use crate::harness::{Outcome, Rig, Suite};
+use crate::harness::{Outcome, Suite, TestDevice};
 use crate::node::{AnyCq, AnyPair, Data, Memory, Op, Pair, SIGNALED, next, wait};
 use crate::support::flavour::QpFlavour;
 
@@ -26,8 +26,8 @@ struct WorkerContext {
     recv_completion_queue: Option<GenericCompletionQueue>,
 }
 
-fn a_workers_context_goes_to_another_thread(rig: &Rig) -> Outcome {
-    let AnyPair { a, mut b } = AnyPair::new(rig);
+fn a_workers_context_goes_to_another_thread(test_device: &TestDevice) -> Outcome {
+    let AnyPair { a, mut b } = AnyPair::new(test_device);
     b.receive(&[(1, &[(0, 64)])]).unwrap();
     let worker = WorkerContext {
         queue_pairs: vec![a.qp],
@@ -50,8 +50,8 @@ fn a_workers_context_goes_to_another_thread(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn contexts_are_used_by_many_threads(rig: &Rig) -> Outcome {
-    let context = rig.open();
+fn contexts_are_used_by_many_threads(test_device: &TestDevice) -> Outcome {
+    let context = test_device.open();
     thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
@@ -73,11 +73,11 @@ fn contexts_are_used_by_many_threads(rig: &Rig) -> Outcome {
 
 const COUNT: u32 = 500;
 
-fn both_halves_are_driven_from_two_threads<Q: QpFlavour + Send>(rig: &Rig) -> Outcome
+fn both_halves_are_driven_from_two_threads<Q: QpFlavour + Send>(test_device: &TestDevice) -> Outcome
 where
     Q::SendQueue: Send,
 {
-    let mut pair = Pair::<Q, AnyCq>::new(rig);
+    let mut pair = Pair::<Q, AnyCq>::new(test_device);
     let receives: Vec<(u64, &[_])> = (0..16).map(|n| (n, &[(0, 64)][..])).collect();
     pair.a.receive(&receives).unwrap();
     pair.b.receive(&receives).unwrap();
@@ -113,11 +113,11 @@ where
     Ok(())
 }
 
-fn a_pair_is_controlled_from_a_third_thread<Q: QpFlavour + Send>(rig: &Rig) -> Outcome
+fn a_pair_is_controlled_from_a_third_thread<Q: QpFlavour + Send>(test_device: &TestDevice) -> Outcome
 where
     Q::SendQueue: Send,
 {
-    let mut pair = Pair::<Q, AnyCq>::with(rig, |options| options.cqe = 512);
+    let mut pair = Pair::<Q, AnyCq>::with(test_device, |options| options.cqe = 512);
     let control = pair.a.qp.control().clone();
     let target = pair.b.remote(0);
     let stop = AtomicBool::new(false);

@@ -13,7 +13,7 @@ use sideway::ibverbs::queue_pair::{
     SendOperationFlags, WorkRequestOperationType,
 };
 
-use crate::harness::{Outcome, Rig, Skip, Suite};
+use crate::harness::{Outcome, Skip, Suite, TestDevice};
 use crate::node::{AnyPair, Data, Op, Options, PATIENCE, Pair, Remote, SIGNALED, pattern};
 use crate::support::errors::assert_error;
 use crate::support::flavour::QpFlavour;
@@ -43,20 +43,20 @@ const TYPE_1: MemoryWindowType = MemoryWindowType::Type1;
 const TYPE_2: MemoryWindowType = MemoryWindowType::Type2;
 const WRITE: AccessFlags = AccessFlags::RemoteWrite;
 
-fn capabilities(rig: &Rig) -> Capability {
-    Capability::from_bits_retain(rig.open().query_device().unwrap().device_cap_flags())
+fn capabilities(test_device: &TestDevice) -> Capability {
+    Capability::from_bits_retain(test_device.open().query_device().unwrap().device_cap_flags())
 }
 
-fn has(rig: &Rig, capability: Capability, what: &str) -> Outcome {
-    if !capabilities(rig).intersects(capability) {
+fn has(test_device: &TestDevice, capability: Capability, what: &str) -> Outcome {
+    if !capabilities(test_device).intersects(capability) {
         skip!("the device has no {what}");
     }
     Ok(())
 }
 
-fn pair<Q: QpFlavour>(rig: &Rig) -> Result<Pair<Q, Cq>, Skip> {
-    has(rig, Capability::MemoryWindowType2A | Capability::MemoryWindowType2B, "memory windows")?;
-    Ok(Pair::with(rig, |options| {
+fn pair<Q: QpFlavour>(test_device: &TestDevice) -> Result<Pair<Q, Cq>, Skip> {
+    has(test_device, Capability::MemoryWindowType2A | Capability::MemoryWindowType2B, "memory windows")?;
+    Ok(Pair::with(test_device, |options| {
         options.region |= AccessFlags::MemoryWindowBind;
         let usual = SendOperationFlags::Send | SendOperationFlags::Write | SendOperationFlags::Read;
         options.operations = Some(usual | SendOperationFlags::of_windows());
@@ -105,8 +105,8 @@ fn is_refused<Q: QpFlavour>(pair: &mut Pair<Q, Cq>, rkey: u32, offset: usize) {
     assert_eq!(pair.a.sent(1)[0].status, Status::RemoteAccessError);
 }
 
-fn a_window_of_type_2_is_bound_and_invalidated<Q: QpFlavour>(rig: &Rig) -> Outcome {
-    let mut pair = pair::<Q>(rig)?;
+fn a_window_of_type_2_is_bound_and_invalidated<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    let mut pair = pair::<Q>(test_device)?;
     let mut window = pair.b.pd.alloc_mw(TYPE_2).unwrap();
     assert_eq!(window.window_type(), TYPE_2);
     let first = bind_2(&mut pair, &mut window, 4096, 4096);
@@ -136,8 +136,8 @@ fn bind_1<Q: QpFlavour>(pair: &mut Pair<Q, Cq>, window: &mut MemoryWindow, len: 
     assert_eq!(completion(&mut pair.b.send_cq), (7, Status::Success, Some(Opcode::BindMemoryWindow), None));
 }
 
-fn a_window_of_type_1_is_bound_and_unbound<Q: QpFlavour>(rig: &Rig) -> Outcome {
-    let mut pair = pair::<Q>(rig)?;
+fn a_window_of_type_1_is_bound_and_unbound<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    let mut pair = pair::<Q>(test_device)?;
     let mut window = pair.b.pd.alloc_mw(TYPE_1).unwrap();
     let made_with = window.rkey();
     bind_1(&mut pair, &mut window, Some(4096));
@@ -154,8 +154,8 @@ fn a_window_of_type_1_is_bound_and_unbound<Q: QpFlavour>(rig: &Rig) -> Outcome {
 }
 
 /// A list whose guard was forgotten may hold its library's lock.
-fn a_leaked_list_does_not_keep_a_window_from_being_bound<Q: QpFlavour>(rig: &Rig) -> Outcome {
-    let mut pair = pair::<Q>(rig)?;
+fn a_leaked_list_does_not_keep_a_window_from_being_bound<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    let mut pair = pair::<Q>(test_device)?;
     let mut window = pair.b.pd.alloc_mw(TYPE_1).unwrap();
     std::mem::forget(pair.b.qp.start_post_send());
     bind_1(&mut pair, &mut window, Some(4096));
@@ -164,8 +164,8 @@ fn a_leaked_list_does_not_keep_a_window_from_being_bound<Q: QpFlavour>(rig: &Rig
     Ok(())
 }
 
-fn a_message_invalidates_a_window<Q: QpFlavour>(rig: &Rig) -> Outcome {
-    let mut pair = pair::<Q>(rig)?;
+fn a_message_invalidates_a_window<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    let mut pair = pair::<Q>(test_device)?;
     let mut window = pair.b.pd.alloc_mw(TYPE_2).unwrap();
     let rkey = bind_2(&mut pair, &mut window, 0, 4096);
     pair.b.receive(&[(3, &[(8192, 64)])]).unwrap();
@@ -177,20 +177,20 @@ fn a_message_invalidates_a_window<Q: QpFlavour>(rig: &Rig) -> Outcome {
     guard.post().unwrap();
     assert_eq!(completion(&mut pair.a.send_cq), (4, Status::Success, Some(Opcode::Send), None));
     // Its library takes the kernel's number for the flag of an invalidated key.
-    let told = (!rig.is_softroce()).then_some(rkey);
+    let told = (!test_device.is_softroce()).then_some(rkey);
     assert_eq!(completion(&mut pair.b.recv_cq), (3, Status::Success, Some(Opcode::Receive), told));
     assert_eq!(pair.b.memory.get(8192, 48), pattern(6, 48));
     is_refused(&mut pair, rkey, 0);
     Ok(())
 }
 
-fn an_atomic_write_is_posted<Q: QpFlavour>(rig: &Rig) -> Outcome {
-    has(rig, Capability::AtomicWrite, "atomic write")?;
+fn an_atomic_write_is_posted<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    has(test_device, Capability::AtomicWrite, "atomic write")?;
     // It posts no classic atomic write.
-    if rig.is_softroce() && !std::any::type_name::<Q>().ends_with("::ExtendedQueuePair") {
+    if test_device.is_softroce() && !std::any::type_name::<Q>().ends_with("::ExtendedQueuePair") {
         skip!("SoftRoCE's library posts no classic atomic write");
     }
-    let mut pair = Pair::<Q, Cq>::with(rig, |options| {
+    let mut pair = Pair::<Q, Cq>::with(test_device, |options| {
         options.operations = Some(SendOperationFlags::AtomicWrite);
         options.inline = 8;
     });
@@ -209,9 +209,9 @@ fn an_atomic_write_is_posted<Q: QpFlavour>(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn operations_a_pair_was_not_created_with_are_refused<Q: QpFlavour>(rig: &Rig) -> Outcome {
+fn operations_a_pair_was_not_created_with_are_refused<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
     use WorkRequestOperationType as Type;
-    let mut pair = Pair::<Q, Cq>::new(rig);
+    let mut pair = Pair::<Q, Cq>::new(test_device);
     let to = pair.b.remote(0);
     for wanted in [Type::LocalInvalidate, Type::AtomicWrite, Type::Flush, Type::SendWithInvalidate] {
         let mut guard = pair.a.qp.start_post_send();
@@ -234,8 +234,8 @@ fn operations_a_pair_was_not_created_with_are_refused<Q: QpFlavour>(rig: &Rig) -
     Ok(())
 }
 
-fn a_region_with_a_bound_window_comes_back(rig: &Rig) -> Outcome {
-    let mut pair = pair::<GenericQueuePair>(rig)?;
+fn a_region_with_a_bound_window_comes_back(test_device: &TestDevice) -> Outcome {
+    let mut pair = pair::<GenericQueuePair>(test_device)?;
     let memory = crate::node::Memory::new(4096);
     let access = AccessFlags::LocalWrite | AccessFlags::MemoryWindowBind;
     // SAFETY: the memory lives as long as the region, which is closed before it, and is never referred to.
@@ -251,8 +251,8 @@ fn a_region_with_a_bound_window_comes_back(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_window_is_bound_as_its_type_says(rig: &Rig) -> Outcome {
-    let mut pair = pair::<GenericQueuePair>(rig)?;
+fn a_window_is_bound_as_its_type_says(test_device: &TestDevice) -> Outcome {
+    let mut pair = pair::<GenericQueuePair>(test_device)?;
     let mut one = pair.b.pd.alloc_mw(TYPE_1).unwrap();
     let mut two = pair.b.pd.alloc_mw(TYPE_2).unwrap();
     let (queue, _) = pair.b.qp.split();
@@ -266,9 +266,9 @@ fn a_window_is_bound_as_its_type_says(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_window_binds_only_to_objects_of_its_device_and_domain(rig: &Rig) -> Outcome {
-    let mut pair = pair::<GenericQueuePair>(rig)?;
-    let other = rig.open().alloc_pd().unwrap();
+fn a_window_binds_only_to_objects_of_its_device_and_domain(test_device: &TestDevice) -> Outcome {
+    let mut pair = pair::<GenericQueuePair>(test_device)?;
+    let other = test_device.open().alloc_pd().unwrap();
     let mut window = other.alloc_mw(TYPE_2).unwrap();
     let info = MemoryWindowBindInfo::new(&pair.b.mr, pair.b.mr.get_ptr() as u64, 64, WRITE);
     let mut guard = pair.b.qp.start_post_send();
@@ -286,8 +286,8 @@ fn a_window_binds_only_to_objects_of_its_device_and_domain(rig: &Rig) -> Outcome
     Ok(())
 }
 
-fn a_binding_that_the_device_refuses_fails(rig: &Rig) -> Outcome {
-    let mut pair = pair::<GenericQueuePair>(rig)?;
+fn a_binding_that_the_device_refuses_fails(test_device: &TestDevice) -> Outcome {
+    let mut pair = pair::<GenericQueuePair>(test_device)?;
     let mut window = pair.b.pd.alloc_mw(TYPE_2).unwrap();
     let (addr, len) = (pair.b.mr.get_ptr() as u64, pair.b.mr.region_len() as u64 + 1);
     let info = MemoryWindowBindInfo::new(&pair.b.mr, addr, len, WRITE);
@@ -296,15 +296,18 @@ fn a_binding_that_the_device_refuses_fails(rig: &Rig) -> Outcome {
     guard.construct_wr(1, SIGNALED).setup_bind_mw(&mut window, rkey, info);
     guard.post().unwrap();
     let (wr_id, status, ..) = completion(&mut pair.b.send_cq);
-    let expected =
-        if rig.is_softroce() { Status::WorkRequestFlushedError } else { Status::MemoryWindowBindError };
+    let expected = if test_device.is_softroce() {
+        Status::WorkRequestFlushedError
+    } else {
+        Status::MemoryWindowBindError
+    };
     assert!(wr_id == 1 && [Status::MemoryWindowBindError, expected].contains(&status), "{status}");
     Ok(())
 }
 
-fn a_range_is_flushed(rig: &Rig) -> Outcome {
-    has(rig, Capability::FlushGlobal, "flush")?;
-    let mut pair = AnyPair::with(rig, |options: &mut Options| {
+fn a_range_is_flushed(test_device: &TestDevice) -> Outcome {
+    has(test_device, Capability::FlushGlobal, "flush")?;
+    let mut pair = AnyPair::with(test_device, |options: &mut Options| {
         options.operations = Some(SendOperationFlags::Flush | SendOperationFlags::Write);
         options.region |= AccessFlags::FlushGlobal;
         options.connect.access_flags |= AccessFlags::FlushGlobal;
@@ -325,14 +328,14 @@ fn a_range_is_flushed(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_window_that_there_is_not_is_unsupported(rig: &Rig) -> Outcome {
-    let pd = rig.open().alloc_pd().unwrap();
+fn a_window_that_there_is_not_is_unsupported(test_device: &TestDevice) -> Outcome {
+    let pd = test_device.open().alloc_pd().unwrap();
     for window_type in [TYPE_1, TYPE_2, MemoryWindowType::from_raw(7)] {
         match pd.alloc_mw(window_type) {
             Ok(window) => window.close().unwrap(),
             Err(error) if error.unsupported().is_some() => {
                 assert_eq!(error.verb(), "ibv_alloc_mw");
-                assert!(!capabilities(rig).contains(Capability::MemoryWindow));
+                assert!(!capabilities(test_device).contains(Capability::MemoryWindow));
             }
             Err(error) => assert_eq!(window_type.name(), None, "{error}"),
         }

@@ -17,7 +17,7 @@ use sideway::ibverbs::queue_pair::{
 use sideway::ibverbs::srq::{CreateSharedReceiveQueueError, SharedReceiveQueue};
 use sideway::ibverbs::xrc::{XrcDomain, XrcDomainFlags};
 
-use crate::harness::{Outcome, Rig, Skip, Suite};
+use crate::harness::{Outcome, Skip, Suite, TestDevice};
 use crate::node::{AnyPair, Memory, SIGNALED, next, pattern};
 use crate::support::errors::assert_error;
 use crate::support::flavour::QpFlavour;
@@ -93,8 +93,8 @@ struct Ends<Q> {
 }
 
 impl<Q: QpFlavour> Ends<Q> {
-    fn new(rig: &Rig, domain: &XrcDomain) -> Self {
-        let context = rig.open();
+    fn new(test_device: &TestDevice, domain: &XrcDomain) -> Self {
+        let context = test_device.open();
         let pd = context.alloc_pd().unwrap();
         let cq = context.create_cq_builder().setup_cqe(64).build_generic().unwrap();
         let mut builder = pd.create_qp_builder();
@@ -108,7 +108,7 @@ impl<Q: QpFlavour> Ends<Q> {
         };
         // SAFETY: the memory lives as long as the region, and is never referred to.
         let mr = unsafe { pd.reg_mr(memory.start(), 1 << 16, options.access_flags).unwrap() };
-        let path = LocalPath::choose(&context, rig.port, None).unwrap();
+        let path = LocalPath::choose(&context, test_device.port, None).unwrap();
         let here = Endpoint::new(&initiator, &path, 0x123);
         let there = Endpoint::of_xrc_target(&target, &path, 0xabc);
         connect_xrc_target(&mut target, &path, &there, &here, &options).unwrap();
@@ -129,10 +129,10 @@ impl<Q: QpFlavour> Ends<Q> {
     }
 }
 
-fn a_message_goes_to_the_queue_of_its_number<Q: QpFlavour>(rig: &Rig) -> Outcome {
-    let domain = domain(&rig.open())?;
+fn a_message_goes_to_the_queue_of_its_number<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    let domain = domain(&test_device.open())?;
     let mut receivers = [(); 2].map(|()| Receiver::new(&domain));
-    let mut connections = [(); 2].map(|()| Ends::<Q>::new(rig, &domain));
+    let mut connections = [(); 2].map(|()| Ends::<Q>::new(test_device, &domain));
     for round in 0..8_u32 {
         let (n, connection) = (round as usize / 2 % 2, &mut connections[round as usize % 2]);
         connection.memory.set(0, &pattern(round as u8, 3000));
@@ -146,10 +146,10 @@ fn a_message_goes_to_the_queue_of_its_number<Q: QpFlavour>(rig: &Rig) -> Outcome
     Ok(())
 }
 
-fn everything_goes_by_the_number_of_a_queue<Q: QpFlavour>(rig: &Rig) -> Outcome {
-    let domain = domain(&rig.open())?;
+fn everything_goes_by_the_number_of_a_queue<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    let domain = domain(&test_device.open())?;
     let mut receiver = Receiver::new(&domain);
-    let mut ends = Ends::<Q>::new(rig, &domain);
+    let mut ends = Ends::<Q>::new(test_device, &domain);
     let (number, rkey, there) = (receiver.number(), receiver.mr.rkey(), receiver.mr.get_ptr() as u64);
     let (lkey, here) = (ends.mr.lkey(), ends.mr.get_ptr() as u64);
     ends.memory.set(0, &pattern(1, 64));
@@ -183,10 +183,10 @@ fn everything_goes_by_the_number_of_a_queue<Q: QpFlavour>(rig: &Rig) -> Outcome 
     Ok(())
 }
 
-fn a_request_without_a_number_is_refused<Q: QpFlavour>(rig: &Rig) -> Outcome {
-    let domain = domain(&rig.open())?;
+fn a_request_without_a_number_is_refused<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    let domain = domain(&test_device.open())?;
     let receiver = Receiver::new(&domain);
-    let mut ends = Ends::<Q>::new(rig, &domain);
+    let mut ends = Ends::<Q>::new(test_device, &domain);
     let mut guard = ends.initiator.start_post_send();
     guard.construct_wr(1, SIGNALED).setup_xrc_srqn(receiver.number()).setup_send();
     guard.construct_wr(2, SIGNALED).setup_write(1, 2);
@@ -199,10 +199,10 @@ fn a_request_without_a_number_is_refused<Q: QpFlavour>(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_wrong_number_ends_the_connection<Q: QpFlavour>(rig: &Rig) -> Outcome {
-    let domain = domain(&rig.open())?;
+fn a_wrong_number_ends_the_connection<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
+    let domain = domain(&test_device.open())?;
     let mut receiver = Receiver::new(&domain);
-    let mut ends = Ends::<Q>::new(rig, &domain);
+    let mut ends = Ends::<Q>::new(test_device, &domain);
     receiver.receive(1, 0, 64);
     let nobody = receiver.number() ^ 0x1000;
     assert_eq!(ends.send(nobody, 0, 8), WorkCompletionStatus::RemoteAccessError);
@@ -210,19 +210,19 @@ fn a_wrong_number_ends_the_connection<Q: QpFlavour>(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_file_has_one_domain(rig: &Rig) -> Outcome {
-    let context = rig.open();
+fn a_file_has_one_domain(test_device: &TestDevice) -> Outcome {
+    let context = test_device.open();
     domain(&context)?;
     let file = tempfile();
     let exclusive = XrcDomainFlags::Create | XrcDomainFlags::Exclusive;
     let made = context.open_xrcd(Some(file.as_fd()), exclusive).unwrap();
     let error = context.open_xrcd(Some(file.as_fd()), exclusive).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Os, "{error}");
-    let other = rig.open();
+    let other = test_device.open();
     let opened = other.open_xrcd(Some(file.as_fd()), XrcDomainFlags::empty()).unwrap();
     // The one has the target, the other the queue.
     let mut receiver = Receiver::new(&opened);
-    let mut ends = Ends::<GenericQueuePair>::new(rig, &made);
+    let mut ends = Ends::<GenericQueuePair>::new(test_device, &made);
     receiver.receive(1, 0, 64);
     assert_eq!(ends.send(receiver.number(), 3, 8), WorkCompletionStatus::Success);
     assert_eq!(next(&mut receiver.cq).imm_data, Some(3));
@@ -236,8 +236,8 @@ fn tempfile() -> File {
     File::from(buffer)
 }
 
-fn a_domain_that_is_not_there_is_named(rig: &Rig) -> Outcome {
-    let context = rig.open();
+fn a_domain_that_is_not_there_is_named(test_device: &TestDevice) -> Outcome {
+    let context = test_device.open();
     domain(&context)?;
     let file = tempfile();
     let error = context.open_xrcd(Some(file.as_fd()), XrcDomainFlags::empty()).unwrap_err();
@@ -246,8 +246,8 @@ fn a_domain_that_is_not_there_is_named(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn pairs_of_other_types_take_no_xrc_number(rig: &Rig) -> Outcome {
-    let mut pair = AnyPair::new(rig);
+fn pairs_of_other_types_take_no_xrc_number(test_device: &TestDevice) -> Outcome {
+    let mut pair = AnyPair::new(test_device);
     let mut guard = pair.a.qp.start_post_send();
     guard.construct_wr(1, SIGNALED).setup_xrc_srqn(5).setup_send();
     let operation = WorkRequestOperationType::Send;
@@ -255,8 +255,8 @@ fn pairs_of_other_types_take_no_xrc_number(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_queue_of_a_domain_is_no_pairs(rig: &Rig) -> Outcome {
-    let context = rig.open();
+fn a_queue_of_a_domain_is_no_pairs(test_device: &TestDevice) -> Outcome {
+    let context = test_device.open();
     let receiver = Receiver::new(&domain(&context)?);
     let pd = context.alloc_pd().unwrap();
     let basic = pd.create_srq_builder().build().unwrap();
@@ -274,8 +274,8 @@ fn a_queue_of_a_domain_is_no_pairs(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn ends_are_of_one_context(rig: &Rig) -> Outcome {
-    let (context, other) = (rig.open(), rig.open());
+fn ends_are_of_one_context(test_device: &TestDevice) -> Outcome {
+    let (context, other) = (test_device.open(), test_device.open());
     let domain = domain(&context)?;
     let (pd, foreign_pd) = (context.alloc_pd().unwrap(), other.alloc_pd().unwrap());
     let cq = context.create_cq_builder().setup_cqe(4).build_generic().unwrap();
@@ -290,10 +290,10 @@ fn ends_are_of_one_context(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn an_opened_target_outlives_the_first_handle(rig: &Rig) -> Outcome {
-    let domain = domain(&rig.open())?;
+fn an_opened_target_outlives_the_first_handle(test_device: &TestDevice) -> Outcome {
+    let domain = domain(&test_device.open())?;
     let mut receiver = Receiver::new(&domain);
-    let mut ends = Ends::<GenericQueuePair>::new(rig, &domain);
+    let mut ends = Ends::<GenericQueuePair>::new(test_device, &domain);
     let opened = domain.open_target(ends.target.qp_number()).unwrap();
     ends.target = domain.create_target().unwrap();
     assert_eq!(opened.state().unwrap(), QueuePairState::ReadyToSend);
@@ -306,11 +306,11 @@ fn an_opened_target_outlives_the_first_handle(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_wrong_change_of_a_target_says_what_it_needs(rig: &Rig) -> Outcome {
-    let domain = domain(&rig.open())?;
+fn a_wrong_change_of_a_target_says_what_it_needs(test_device: &TestDevice) -> Outcome {
+    let domain = domain(&test_device.open())?;
     let mut target = domain.create_target().unwrap();
     let mut attr = QueuePairAttribute::new();
-    attr.setup_state(QueuePairState::Init).setup_port(rig.port).setup_pkey_index(0);
+    attr.setup_state(QueuePairState::Init).setup_port(test_device.port).setup_pkey_index(0);
     let error = target.modify(&attr).unwrap_err();
     let ModifyQueuePairError::InvalidAttributeMask { needed, invalid, .. } = &error else {
         panic!("{error}")
@@ -320,11 +320,11 @@ fn a_wrong_change_of_a_target_says_what_it_needs(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn dependents_keep_the_domain_open(rig: &Rig) -> Outcome {
-    let context = rig.open();
+fn dependents_keep_the_domain_open(test_device: &TestDevice) -> Outcome {
+    let context = test_device.open();
     let domain = domain(&context)?;
     let mut receiver = Receiver::new(&domain);
-    let mut ends = Ends::<GenericQueuePair>::new(rig, &domain);
+    let mut ends = Ends::<GenericQueuePair>::new(test_device, &domain);
     drop((domain, context));
     receiver.receive(1, 0, 64);
     assert_eq!(ends.send(receiver.number(), 1, 8), WorkCompletionStatus::Success);

@@ -15,7 +15,7 @@ use sideway::rdmacm::{
 };
 
 use super::support::fake::cm::{E, rdma_conn_param_values};
-use super::support::fake::{Fake, Lies, provider};
+use super::support::fake::{Fake, Faults, provider};
 use crate::support::errors::assert_error;
 
 pub(super) const SECOND: Duration = Duration::from_secs(1);
@@ -24,7 +24,7 @@ pub(super) fn addr(text: &str) -> Address {
     text.parse::<SocketAddr>().unwrap().into()
 }
 
-pub(super) fn lying(about: impl FnOnce(&mut Lies)) -> (Fake, EventChannel) {
+pub(super) fn lying(about: impl FnOnce(&mut Faults)) -> (Fake, EventChannel) {
     let fake = Fake::lying(about);
     let channel = EventChannel::from_provider(provider()).unwrap();
     (fake, channel)

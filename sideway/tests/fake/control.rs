@@ -17,7 +17,7 @@ use sideway::ibverbs::queue_pair::{
 };
 
 use super::Setup;
-use super::support::fake::{Fake, Lies};
+use super::support::fake::{Fake, Faults};
 use super::support::flavour::CqFlavour;
 
 /// The `errno` values that matter to some function here, and some that do not.
@@ -142,7 +142,7 @@ fn opening_a_device_can_fail() {
 
 /// The first device, which lies.
 pub(super) fn lying(
-    about: impl FnOnce(&mut Lies),
+    about: impl FnOnce(&mut Faults),
 ) -> (Fake, sideway::ibverbs::device_context::DeviceContext) {
     let fake = Fake::lying(about);
     let context = fake.context();

@@ -8,7 +8,7 @@ use sideway::ibverbs::queue_pair::{
 };
 
 use super::Setup;
-use super::support::fake::{Fake, Lies};
+use super::support::fake::{Fake, Faults};
 use super::support::flavour::{CqFlavour, QpFlavour};
 
 /// A small generator of numbers (splitmix64), the same ones in every run.
@@ -94,7 +94,7 @@ fn receives<Q: QueuePair>(qp: &mut Q, random: &mut Random) {
     }
 }
 
-fn sequence<Q: QpFlavour, C: CqFlavour>(seed: u64, about: impl FnOnce(&mut Lies)) {
+fn sequence<Q: QpFlavour, C: CqFlavour>(seed: u64, about: impl FnOnce(&mut Faults)) {
     let fake = Fake::lying(about);
     let random = &mut Random(seed);
     let ops = SendOperationFlags::from_bits_retain(random.below(1 << 11)) - SendOperationFlags::of_windows();
@@ -110,9 +110,9 @@ fn sequence<Q: QpFlavour, C: CqFlavour>(seed: u64, about: impl FnOnce(&mut Lies)
     }
 }
 
-fn all_flavours(seed: u64, about: fn(&mut Lies)) {
-    fn with_cq<C: CqFlavour>(seed: u64, about: fn(&mut Lies)) {
-        fn with_both<Q: QpFlavour, C: CqFlavour>(seed: u64, about: fn(&mut Lies)) {
+fn all_flavours(seed: u64, about: fn(&mut Faults)) {
+    fn with_cq<C: CqFlavour>(seed: u64, about: fn(&mut Faults)) {
+        fn with_both<Q: QpFlavour, C: CqFlavour>(seed: u64, about: fn(&mut Faults)) {
             sequence::<Q, C>(seed, about);
         }
         use sideway::ibverbs::queue_pair::{BasicQueuePair, ExtendedQueuePair, GenericQueuePair};
@@ -125,7 +125,7 @@ fn all_flavours(seed: u64, about: fn(&mut Lies)) {
 
 #[test]
 fn any_sequence_keeps_the_rules() {
-    let lies: [fn(&mut Lies); 7] = [
+    let lies: [fn(&mut Faults); 7] = [
         |_| {},
         |l| l.vendor_id = 0xff_ffff,
         |l| l.wr_complete = libc::ENOMEM,

@@ -16,7 +16,7 @@ use sideway::ibverbs::queue_pair::{GenericQueuePair, PostSendGuard, QueuePair};
 use sideway::sys::types::*;
 
 use super::control::{ERRNOS, assert_says, lying};
-use super::support::fake::{Fake, Lies};
+use super::support::fake::{Fake, Faults};
 use super::{SIGNALED, Setup};
 use crate::support::errors::assert_device_gone;
 
@@ -263,7 +263,7 @@ fn ticks_become_time() {
 
 #[test]
 fn a_clock_that_cannot_be_read_is_an_error() {
-    let unsupported = |about: fn(&mut Lies)| {
+    let unsupported = |about: fn(&mut Faults)| {
         let (_fake, context) = lying(about);
         let error = ClockConverter::new(&context).unwrap_err();
         assert!(error.unsupported().is_some(), "{error}");

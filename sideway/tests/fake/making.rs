@@ -12,7 +12,7 @@ use sideway::ibverbs::queue_pair::{
 };
 
 use super::control::{ERRNOS, assert_says, lying};
-use super::support::fake::{Fake, Lies, old_provider};
+use super::support::fake::{Fake, Faults, old_provider};
 use super::support::flavour::QpFlavour;
 use super::{SIGNALED, Setup};
 
@@ -141,7 +141,7 @@ fn missing_operations_are_found_at_creation() {
 
 #[test]
 fn generic_falls_back_to_classic_where_there_is_nothing_extended() {
-    let fakes: [&dyn Fn(&mut Lies); 4] = [
+    let fakes: [&dyn Fn(&mut Faults); 4] = [
         &|l| l.no_extended_verbs = true,
         &|l| (l.create_cq_ex, l.create_qp_ex) = (libc::EOPNOTSUPP, libc::ENOSYS),
         &|l| l.missing = &["start_poll", "wr_start"],

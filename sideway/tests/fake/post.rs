@@ -9,7 +9,7 @@ use sideway::ibverbs::queue_pair::{
 };
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::support::fake::{BadRequest, Fake, Lies};
+use super::support::fake::{BadRequest, Fake, Faults};
 use super::support::flavour::QpFlavour;
 use super::{SIGNALED, Setup};
 
@@ -146,7 +146,7 @@ fn inline_data_without_its_operations_is_an_error() {
 #[test]
 fn requests_that_could_overfill_an_unchecked_queue_are_refused() {
     type Append<Q> = fn(&mut <<Q as QueuePair>::SendQueue as SendQueue>::Guard<'_>);
-    fn check<Q: QpFlavour>(lie: fn(&mut Lies), unnoticed: bool) {
+    fn check<Q: QpFlavour>(lie: fn(&mut Faults), unnoticed: bool) {
         let fake = Fake::lying(lie);
         let ops = SendOperationFlags::of_type(QueuePairType::ReliableConnection)
             | SendOperationFlags::LocalInvalidate;
@@ -174,7 +174,7 @@ fn requests_that_could_overfill_an_unchecked_queue_are_refused() {
             assert_eq!(setup.poll(), if unnoticed { vec![] } else { vec![0, 1] }, "{} {n}", Q::NAME);
         }
     }
-    let mlx5: fn(&mut Lies) = |l| l.vendor_id = 0x02c9;
+    let mlx5: fn(&mut Faults) = |l| l.vendor_id = 0x02c9;
     check::<ExtendedQueuePair>(mlx5, true);
     check::<BasicQueuePair>(mlx5, false);
     check::<ExtendedQueuePair>(|l| l.query_device = libc::EIO, true);

@@ -112,7 +112,7 @@ fn a_device_without_extended_verbs_has_none_of_it() {
 
 #[test]
 fn a_queue_that_cannot_be_posted_to_goes_again() {
-    for lie in [(|l| l.missing = &["post_srq_recv"]) as fn(&mut super::support::fake::Lies), |l| {
+    for lie in [(|l| l.missing = &["post_srq_recv"]) as fn(&mut super::support::fake::Faults), |l| {
         l.granted = Some(u32::MAX)
     }] {
         let (fake, context) = lying(lie);

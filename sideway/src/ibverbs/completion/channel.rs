@@ -77,18 +77,18 @@ pub struct CompletionChannel {
 pub(crate) struct ChannelInner {
     channel: NonNull<ibv_comp_channel>,
     context: DeviceContext,
-    members: Mutex<Members>,
+    members: Mutex<ChannelQueues>,
 }
 
 /// The queues of a channel.
-struct Members {
+struct ChannelQueues {
     /// By their id, which their events carry: so an event never leads to a queue that is no more.
-    queues: HashMap<CompletionQueueId, Member>,
+    queues: HashMap<CompletionQueueId, ChannelQueue>,
     /// How many events of a queue are acknowledged at a time.
     batch: u32,
 }
 
-struct Member {
+struct ChannelQueue {
     cq: NonNull<ibv_cq>,
     cq_context: u64,
     unacknowledged: u32,
@@ -104,7 +104,7 @@ unsafe impl Send for ChannelInner {}
 unsafe impl Sync for ChannelInner {}
 
 impl ChannelInner {
-    fn members(&self) -> MutexGuard<'_, Members> {
+    fn members(&self) -> MutexGuard<'_, ChannelQueues> {
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -123,7 +123,7 @@ impl ChannelInner {
 
     /// A queue was made with this channel; no event of it can have come yet.
     pub(super) fn enter(&self, id: CompletionQueueId, cq: NonNull<ibv_cq>, cq_context: u64) {
-        let member = Member { cq, cq_context, unacknowledged: 0, leaves: false };
+        let member = ChannelQueue { cq, cq_context, unacknowledged: 0, leaves: false };
         self.members().queues.insert(id, member);
     }
 
@@ -216,7 +216,7 @@ impl DeviceContext {
         let channel = unsafe { (verbs.ibv_create_comp_channel)(self.as_raw().as_ptr()) };
         let channel = NonNull::new(channel).ok_or_else(|| no_channel(io::Error::last_os_error()))?;
         let members =
-            Mutex::new(Members { queues: HashMap::new(), batch: CompletionChannel::DEFAULT_ACK_BATCH });
+            Mutex::new(ChannelQueues { queues: HashMap::new(), batch: CompletionChannel::DEFAULT_ACK_BATCH });
         let shared = Arc::new(ChannelInner { channel, context: self.clone(), members });
         // SAFETY: the channel lives, and has this field in every release.
         if unsafe { (*channel.as_ptr()).fd } < 0 {
@@ -260,8 +260,8 @@ impl CompletionChannel {
         let closing = match &mut self.closing {
             Some(closing) => closing,
             none => {
-                let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-                none.insert(Arc::new(Closing { closed: AtomicBool::new(false), bell }))
+                let waker = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+                none.insert(Arc::new(Closing { closed: AtomicBool::new(false), waker }))
             }
         };
         Ok(ChannelCloser(Arc::clone(closing)))
@@ -331,8 +331,8 @@ impl CompletionChannel {
             self.check_open()?;
             let ready = {
                 let channel = self.shared.descriptor();
-                let bell = self.closing.as_ref().map_or(channel, |closing| closing.bell.as_fd());
-                let fds = [channel, bell];
+                let waker = self.closing.as_ref().map_or(channel, |closing| closing.waker.as_fd());
+                let fds = [channel, waker];
                 readiness::wait(&fds[..1 + usize::from(self.closing.is_some())], deadline)
             };
             if !ready.map_err(|source| Error::os("poll", source))? {
@@ -414,7 +414,7 @@ impl CompletionEvent {
 struct Closing {
     closed: AtomicBool,
     /// Readable from the closing on.
-    bell: OwnedFd,
+    waker: OwnedFd,
 }
 
 /// Ends the waits of a [`CompletionChannel`] from any thread: those that sleep and those to come.
@@ -426,7 +426,7 @@ impl ChannelCloser {
     pub fn close(&self) {
         self.0.closed.store(true, Ordering::Release);
         // The counter cannot overflow: it is only written here, and a full one is readable.
-        let _ = rustix::io::write(&self.0.bell, &1u64.to_ne_bytes());
+        let _ = rustix::io::write(&self.0.waker, &1u64.to_ne_bytes());
     }
 }
 

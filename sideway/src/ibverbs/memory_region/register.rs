@@ -8,13 +8,13 @@ use std::ptr::{self, NonNull};
 use rdma_mummy_sys::types::ibv_mr;
 use rdma_mummy_sys::verbs;
 
-use super::{Keeps, MemoryKind, MemoryRegion};
+use super::{KeptAlive, MemoryKind, MemoryRegion};
 use crate::ibverbs::device_memory::DeviceMemory;
 use crate::ibverbs::protection_domain::ProtectionDomain;
 use crate::ibverbs::{AccessFlags, Unsupported};
 
 /// What is registered, for the region and for the error.
-pub(in crate::ibverbs) struct Asked<'a> {
+pub(in crate::ibverbs) struct RegistrationRequest<'a> {
     pub(in crate::ibverbs) ptr: *mut u8,
     pub(in crate::ibverbs) len: usize,
     pub(in crate::ibverbs) iova: u64,
@@ -58,7 +58,8 @@ impl ProtectionDomain {
         let lib = self.context().provider().verbs();
         // SAFETY: the domain lives, and the caller keeps the memory allocated.
         let mr = unsafe { verbs::ibv_reg_mr(lib, self.as_raw().as_ptr(), ptr.cast(), len, flags(access)) };
-        let asked = Asked { ptr, len, iova: ptr.addr() as u64, access, kind: MemoryKind::Program };
+        let asked =
+            RegistrationRequest { ptr, len, iova: ptr.addr() as u64, access, kind: MemoryKind::Program };
         // SAFETY: it was made just now.
         unsafe { MemoryRegion::of_raw(self, mr, asked, "ibv_reg_mr") }
     }
@@ -92,7 +93,7 @@ impl ProtectionDomain {
         let (lib, pd) = (self.context().provider().verbs(), self.as_raw().as_ptr());
         // SAFETY: the domain lives, and the caller keeps the memory allocated.
         let mr = unsafe { verbs::ibv_reg_mr_iova(lib, pd, ptr.cast(), len, iova, flags(access)) };
-        let asked = Asked { ptr, len, iova, access, kind: MemoryKind::Program };
+        let asked = RegistrationRequest { ptr, len, iova, access, kind: MemoryKind::Program };
         // SAFETY: it was made just now.
         unsafe { MemoryRegion::of_raw(self, mr, asked, "ibv_reg_mr_iova") }
     }
@@ -155,7 +156,8 @@ impl ProtectionDomain {
         // SAFETY: the domain lives, and the descriptor is open during the call.
         let mr =
             unsafe { register(self.as_raw().as_ptr(), offset, length, iova, fd.as_raw_fd(), flags(access)) };
-        let asked = Asked { ptr: ptr::null_mut(), len: length, iova, access, kind: MemoryKind::DmaBuf };
+        let asked =
+            RegistrationRequest { ptr: ptr::null_mut(), len: length, iova, access, kind: MemoryKind::DmaBuf };
         // SAFETY: it was made just now.
         unsafe { MemoryRegion::of_raw(self, mr, asked, "ibv_reg_dmabuf_mr") }
     }
@@ -191,7 +193,7 @@ impl ProtectionDomain {
         // SAFETY: domain and memory live and are of one context.
         let mr = unsafe { verbs::ibv_reg_dm_mr(pd, raw, offset, length, access.bits()) };
         let kind = MemoryKind::Device(dm);
-        let asked = Asked { ptr: ptr::null_mut(), len: length, iova: 0, access, kind };
+        let asked = RegistrationRequest { ptr: ptr::null_mut(), len: length, iova: 0, access, kind };
         // SAFETY: it was made just now.
         unsafe { MemoryRegion::of_raw(self, mr, asked, "ibv_reg_dm_mr") }
     }
@@ -210,10 +212,10 @@ impl MemoryRegion {
     pub(in crate::ibverbs) unsafe fn of_raw(
         pd: &ProtectionDomain,
         mr: *mut ibv_mr,
-        asked: Asked<'_>,
+        asked: RegistrationRequest<'_>,
         verb: &'static str,
     ) -> Result<Self, RegisterMemoryRegionError> {
-        let Asked { ptr, len, iova, access, kind } = asked;
+        let RegistrationRequest { ptr, len, iova, access, kind } = asked;
         let Some(mr) = NonNull::new(mr) else {
             let source = io::Error::last_os_error();
             return Err(RegisterMemoryRegionError::new(pd, verb, len, access, source));
@@ -221,7 +223,7 @@ impl MemoryRegion {
         // SAFETY: the library returned a region; the fields are in every release's struct.
         let (lkey, rkey) = unsafe { ((*mr.as_ptr()).lkey, (*mr.as_ptr()).rkey) };
         let is_dma_buf = matches!(kind, MemoryKind::DmaBuf);
-        let mut keeps = Keeps::default();
+        let mut keeps = KeptAlive::default();
         match kind {
             MemoryKind::Device(dm) => keeps.dm = Some(dm.clone()),
             MemoryKind::Provider(buffer) => keeps.buffer = Some(buffer.clone()),

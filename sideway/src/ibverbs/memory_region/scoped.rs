@@ -30,24 +30,24 @@ impl ProtectionDomain {
         access: AccessFlags,
         with: impl FnOnce(&MemoryRegion) -> R,
     ) -> Result<R, RegisterMemoryRegionError> {
-        // SAFETY: the memory is borrowed until `Scope` has deregistered it, which it does before this returns or unwinds, or
+        // SAFETY: the memory is borrowed until `ScopedRegion` has deregistered it, which it does before this returns or unwinds, or
         // the process ends; meanwhile nobody has a reference to it that is used.
         let region = unsafe { self.reg_mr(memory.as_mut_ptr(), memory.len(), access) }?;
-        let scope = Scope(Some(region));
+        let scope = ScopedRegion(Some(region));
         Ok(with(scope.region()))
     }
 }
 
 /// Ends a registration, or the process.
-struct Scope(Option<MemoryRegion>);
+struct ScopedRegion(Option<MemoryRegion>);
 
-impl Scope {
+impl ScopedRegion {
     fn region(&self) -> &MemoryRegion {
         self.0.as_ref().expect("only the drop takes it")
     }
 }
 
-impl Drop for Scope {
+impl Drop for ScopedRegion {
     fn drop(&mut self) {
         let Some(mut region) = self.0.take() else { return };
         for attempt in 1.. {

@@ -23,11 +23,13 @@ use std::ptr::{self, NonNull};
 
 use rdma_mummy_sys::types::{ibv_qp, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode};
 
-use super::post::sealed::{About, Build, Step};
+use super::post::sealed::{Build, ListInfo, Step};
 use super::post::{Borrows, PostSendGuard, ScatterGatherEntry};
 use super::post_error::{Failure, PostSendError};
 use super::receive::{NoRoom, ReceiveQueue, array, index_of};
-use super::work_request::{Bare, BareOperation, Destination, Elsewhere, Operation, Place, Possible, Request};
+use super::work_request::{
+    BufferlessRequest, BufferlessOperation, Destination, DestinationLimits, InlineLimits, ListPosition, Operation, Request,
+};
 use super::{
     CreateQueuePairError, Halves, QueuePairCapability, QueuePairControl, SendOperationFlags, SendQueue,
     Shared,
@@ -54,9 +56,9 @@ pub struct BasicSendQueue {
     qp: NonNull<ibv_qp>,
     /// `ibv_post_send` of the queue's library, which sets it when it opens the device.
     verb: unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int,
-    possible: Possible,
-    preset: Preset,
-    elsewhere: Elsewhere,
+    possible: InlineLimits,
+    preset: PresetInline,
+    elsewhere: DestinationLimits,
     usable: SendOperationFlags,
     slots: Slots,
     /// Where the library says which request was bad; null while nobody posts.
@@ -91,14 +93,14 @@ const _: () = assert!(size_of::<Slot>() == offset_of!(Slot, entry) + size_of::<i
 
 /// By operation, one more than the bytes of inline data that a request to the peer may have if its slot's entry has
 /// always led to its inline place, so that nobody has to store that again. 0 once some slot has had another buffer; and 0,
-/// too, where [`Possible`] tells: of less frequent operations. (They are so narrow that forgetting them is one store.)
+/// too, where [`InlineLimits`] tells: of less frequent operations. (They are so narrow that forgetting them is one store.)
 #[derive(Clone, Copy, Debug)]
-struct Preset([u16; 4]);
+struct PresetInline([u16; 4]);
 
-impl Preset {
+impl PresetInline {
     const NONE: Self = Self([0; 4]);
 
-    fn of(possible: &Possible) -> Self {
+    fn of(possible: &InlineLimits) -> Self {
         Self(possible.first().map(|room| u16::try_from(room).unwrap_or(u16::MAX)))
     }
 
@@ -206,12 +208,12 @@ impl BasicSendQueue {
             // Of a flush, `ibv_send_wr` has neither range nor kind.
             _ => (asked & SendOperationFlags::possible(inner.qp_type())) - SendOperationFlags::Flush,
         };
-        let (possible, elsewhere) = Elsewhere::divide(inner.qp_type(), usable, cap.max_inline_data);
+        let (possible, elsewhere) = DestinationLimits::divide(inner.qp_type(), usable, cap.max_inline_data);
         let control = QueuePairControl(inner);
         Ok(Self {
             qp: control.as_raw(),
             verb,
-            preset: Preset::of(&possible),
+            preset: PresetInline::of(&possible),
             possible,
             elsewhere,
             usable,
@@ -227,7 +229,7 @@ impl BasicSendQueue {
     fn refused(&self, failure: Failure, behind: *mut Slot) -> PostSendError {
         let index = self.slots.until(behind);
         let limit = self.control.capability().max_send_wr as usize;
-        self.elsewhere.error(&self.possible, failure, Place { index, limit })
+        self.elsewhere.error(&self.possible, failure, ListPosition { index, limit })
     }
 
     /// Gives the library a list, whose first request this is.
@@ -285,8 +287,8 @@ pub struct BasicPostSendGuard<'queue> {
     last: *mut Slot,
     next: *mut Slot,
     /// Copies of the queue's, which compilers know that no store changes.
-    possible: Possible,
-    preset: Preset,
+    possible: InlineLimits,
+    preset: PresetInline,
     failure: Option<(Failure, *mut Slot)>,
     queue: &'queue mut BasicSendQueue,
 }
@@ -317,8 +319,8 @@ impl BasicPostSendGuard<'_> {
     #[inline(always)]
     fn take_entries(&mut self, request: &Request) -> Option<*mut Slot> {
         let slot = self.take(request)?;
-        self.preset = Preset::NONE;
-        self.queue.preset = Preset::NONE;
+        self.preset = PresetInline::NONE;
+        self.queue.preset = PresetInline::NONE;
         Some(slot)
     }
 
@@ -537,11 +539,11 @@ impl<'queue> Borrows<'queue> for BasicPostSendGuard<'queue> {}
 
 impl Build for BasicPostSendGuard<'_> {
     #[inline(always)]
-    fn about(&self, _: Step) -> About {
+    fn list_info(&self, _: Step) -> ListInfo {
         // SAFETY: the pair lives; the field is in every release's struct.
         let context = unsafe { (*self.queue.qp.as_ptr()).context };
         let count = self.queue.slots.until(self.last);
-        About { context, count, in_place: false, overwrites_when_full: false }
+        ListInfo { context, count, in_place: false, overwrites_when_full: false }
     }
 
     #[inline(always)]
@@ -603,7 +605,7 @@ impl Build for BasicPostSendGuard<'_> {
         });
     }
 
-    unsafe fn append_bare(&mut self, _: Step, request: Bare) {
+    unsafe fn append_bufferless(&mut self, _: Step, request: BufferlessRequest) {
         // SAFETY: the pair lives, and so does the object that the request names, because the
         // builder of the request (`WorkRequestHandle`) borrows it for the queue; the field is in every
         // release's struct.
@@ -615,7 +617,7 @@ impl Build for BasicPostSendGuard<'_> {
             return self.fail(failure);
         }
         let inline = match request.operation {
-            BareOperation::AtomicWrite { .. } => size_of::<u64>(),
+            BufferlessOperation::AtomicWrite { .. } => size_of::<u64>(),
             _ => 0,
         };
         let limit = self.queue.control.capability().max_inline_data;
@@ -642,13 +644,13 @@ impl Build for BasicPostSendGuard<'_> {
             // A library may refuse what the request does not have (SoftRoCE's does).
             (*raw).__bindgen_anon_1.imm_data = 0;
             match request.operation {
-                BareOperation::LocalInvalidate { rkey } => (*raw).__bindgen_anon_1.invalidate_rkey = rkey,
-                BareOperation::Bind { mw, rkey, info } => {
+                BufferlessOperation::LocalInvalidate { rkey } => (*raw).__bindgen_anon_1.invalidate_rkey = rkey,
+                BufferlessOperation::Bind { mw, rkey, info } => {
                     (*raw).__bindgen_anon_2.bind_mw.mw = mw.as_ptr();
                     (*raw).__bindgen_anon_2.bind_mw.rkey = rkey;
                     (*raw).__bindgen_anon_2.bind_mw.bind_info = info;
                 }
-                BareOperation::AtomicWrite { remote, value } => {
+                BufferlessOperation::AtomicWrite { remote, value } => {
                     (*raw).wr.rdma.remote_addr = remote.addr;
                     (*raw).wr.rdma.rkey = remote.rkey;
                     let start: *mut u8 = (&raw mut (*slot).inline).cast();
@@ -659,7 +661,7 @@ impl Build for BasicPostSendGuard<'_> {
                     (*raw).send_flags |= ibv_send_flags::IBV_SEND_INLINE.0;
                 }
                 // It is not usable (`new`).
-                BareOperation::Flush { .. } => unreachable!("classic pairs cannot flush"),
+                BufferlessOperation::Flush { .. } => unreachable!("classic pairs cannot flush"),
             }
         }
     }

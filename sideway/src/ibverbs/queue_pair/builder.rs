@@ -12,7 +12,7 @@ use rdma_mummy_sys::verbs;
 
 #[cfg(feature = "mlx5")]
 use super::QueuePairControl;
-use super::control::{Inner, Uses};
+use super::control::{Dependencies, Inner};
 use super::receive::{NoRoom, ReceiveQueue};
 use super::{
     BasicQueuePair, BasicSendQueue, ExtendedQueuePair, ExtendedSendQueue, GenericQueuePair,
@@ -412,7 +412,7 @@ impl QueuePairBuilder {
     }
 
     /// What the pair is made of, which must be of the domain's context: a library takes it for its own without looking.
-    fn uses(&self) -> Result<Uses, CreateQueuePairError> {
+    fn uses(&self) -> Result<Dependencies, CreateQueuePairError> {
         for (asked, what) in [
             (self.qp_type == QueuePairType::RawPacket, "raw packet queue pairs in this crate"),
             (self.max_tso_header > 0, "segmentation offload in this crate"),
@@ -441,7 +441,7 @@ impl QueuePairBuilder {
             return Err(CreateQueuePairError::SharedReceiveQueueOfOtherType { qp_type: self.qp_type });
         }
         let receives = if self.qp_type == QueuePairType::XrcSend { &self.send_cq } else { &self.recv_cq };
-        Ok(Uses {
+        Ok(Dependencies {
             send_cq: get(&self.send_cq, "send")?,
             recv_cq: get(receives, "receive")?,
             srq: self.srq.clone(),

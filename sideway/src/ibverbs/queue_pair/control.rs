@@ -19,7 +19,7 @@ use crate::error::Error;
 use crate::ibverbs::address::Gid;
 use crate::ibverbs::check;
 use crate::ibverbs::completion::CqInner;
-use crate::ibverbs::completion_counter::{CompletionCounter, Counting};
+use crate::ibverbs::completion_counter::{CompletionCounter, AttachedCounters};
 use crate::ibverbs::device_context::DeviceContext;
 use crate::ibverbs::protection_domain::ProtectionDomain;
 use crate::ibverbs::srq::{SharedReceiveQueueId, SrqInner};
@@ -42,20 +42,20 @@ pub(super) struct Inner {
     /// The multicast groups that the pair is in.
     groups: Mutex<Vec<(Gid, u16)>>,
     /// What counts its completions: dropped after the pair itself has gone.
-    counting: Counting,
-    uses: Uses,
+    counting: AttachedCounters,
+    uses: Dependencies,
 }
 
 /// What a queue pair is made of, and keeps alive.
 #[derive(Clone)]
-pub(super) struct Uses {
+pub(super) struct Dependencies {
     pub(super) pd: ProtectionDomain,
     pub(super) send_cq: Arc<CqInner>,
     pub(super) recv_cq: Arc<CqInner>,
     pub(super) srq: Option<Arc<SrqInner>>,
 }
 
-impl Uses {
+impl Dependencies {
     pub(super) fn raw_srq(&self) -> *mut ibv_srq {
         self.srq.as_ref().map_or(ptr::null_mut(), |srq| srq.as_raw().as_ptr())
     }
@@ -75,7 +75,7 @@ impl Inner {
         qp: NonNull<ibv_qp>,
         qp_type: QueuePairType,
         cap: QueuePairCapability,
-        uses: Uses,
+        uses: Dependencies,
     ) -> Self {
         // SAFETY: the caller gives a live queue pair; the field is in every release's struct.
         let qp_num = unsafe { (*qp.as_ptr()).qp_num };
@@ -86,7 +86,7 @@ impl Inner {
             cap,
             control: Mutex::new(()),
             groups: Mutex::default(),
-            counting: Counting::default(),
+            counting: AttachedCounters::default(),
             uses,
         }
     }

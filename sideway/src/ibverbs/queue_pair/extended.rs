@@ -33,11 +33,13 @@ use rdma_mummy_sys::types::ibv_send_flags;
 use rdma_mummy_sys::types::{ibv_data_buf, ibv_qp_ex, ibv_sge};
 use rdma_mummy_sys::{qp_ex_op, verbs};
 
-use super::post::sealed::{About, Build, Step};
+use super::post::sealed::{Build, ListInfo, Step};
 use super::post::{Borrows, PostSendGuard, ScatterGatherEntry};
 use super::post_error::{Failure, PostSendError};
 use super::receive::ReceiveQueue;
-use super::work_request::{Bare, BareOperation, Destination, Elsewhere, Operation, Place, Possible, Request};
+use super::work_request::{
+    BufferlessRequest, BufferlessOperation, Destination, DestinationLimits, InlineLimits, ListPosition, Operation, Request,
+};
 use super::{CreateQueuePairError, Halves, QueuePairControl, SendOperationFlags, SendQueue, Shared};
 
 /// A queue pair that builds work requests in place (`ibv_qp_ex`).
@@ -61,8 +63,8 @@ pub struct ExtendedSendQueue {
     qp: NonNull<ibv_qp_ex>,
     /// The operations that there are; none where the queue holds nothing, as libraries take a queue without places for
     /// granted to have one.
-    possible: Possible,
-    elsewhere: Elsewhere,
+    possible: InlineLimits,
+    elsewhere: DestinationLimits,
     usable: SendOperationFlags,
     /// How many requests the queue holds; 1 where it holds none.
     places: NonZeroU32,
@@ -143,7 +145,7 @@ impl ExtendedSendQueue {
             None => SendOperationFlags::empty(),
         };
         let max_inline = if inline { cap.max_inline_data } else { 0 };
-        let (possible, elsewhere) = Elsewhere::divide(inner.qp_type(), usable, max_inline);
+        let (possible, elsewhere) = DestinationLimits::divide(inner.qp_type(), usable, max_inline);
         let control = QueuePairControl(inner);
         Ok(Self {
             qp,
@@ -172,7 +174,7 @@ impl ExtendedSendQueue {
         if index > limit {
             return PostSendError::TooManyWorkRequests { limit };
         }
-        self.elsewhere.error(&self.possible, failure, Place { index, limit })
+        self.elsewhere.error(&self.possible, failure, ListPosition { index, limit })
     }
 
     /// What becomes of a list that is empty, or longer than the queue.
@@ -311,7 +313,7 @@ static NOTHING: ibv_sge = ibv_sge { addr: 0, length: 0, lkey: 0 };
 pub struct ExtendedPostSendGuard<'queue> {
     qp: NonNull<ibv_qp_ex>,
     /// A copy of the queue's, which compilers know that no call changes.
-    possible: Possible,
+    possible: InlineLimits,
     /// How many requests there are: as wide as an address, so that compilers count them and the caller's in one register.
     count: usize,
     /// Why the list fails, and the number of the request that it fails with.
@@ -434,11 +436,11 @@ impl<'queue> Borrows<'queue> for ExtendedPostSendGuard<'queue> {}
 
 impl Build for ExtendedPostSendGuard<'_> {
     #[inline(always)]
-    fn about(&self, _: Step) -> About {
+    fn list_info(&self, _: Step) -> ListInfo {
         // SAFETY: the pair lives; the field is in every release's struct.
         let context = unsafe { (*self.qp.as_ptr()).qp_base.context };
         let overwrites_when_full = self.queue.overwrites_when_full;
-        About { context, count: self.count, in_place: true, overwrites_when_full }
+        ListInfo { context, count: self.count, in_place: true, overwrites_when_full }
     }
 
     #[inline(always)]
@@ -503,7 +505,7 @@ impl Build for ExtendedPostSendGuard<'_> {
         }
     }
 
-    unsafe fn append_bare(&mut self, _: Step, request: Bare) {
+    unsafe fn append_bufferless(&mut self, _: Step, request: BufferlessRequest) {
         let qp = self.qp.as_ptr();
         // SAFETY: the pair lives, and so does the object that the request names, because the
         // builder of the request (`WorkRequestHandle`) borrows it for the queue; the field is in every
@@ -524,15 +526,15 @@ impl Build for ExtendedPostSendGuard<'_> {
             (*qp).wr_id = request.wr_id;
             (*qp).wr_flags = request.flags.raw();
             match request.operation {
-                BareOperation::LocalInvalidate { rkey } => verbs::ibv_wr_local_inv(qp, rkey),
-                BareOperation::Bind { mw, rkey, info } => {
+                BufferlessOperation::LocalInvalidate { rkey } => verbs::ibv_wr_local_inv(qp, rkey),
+                BufferlessOperation::Bind { mw, rkey, info } => {
                     verbs::ibv_wr_bind_mw(qp, mw.as_ptr(), rkey, &raw const info);
                 }
-                BareOperation::AtomicWrite { remote, value } => {
+                BufferlessOperation::AtomicWrite { remote, value } => {
                     let value = (&raw const value).cast();
                     verbs::ibv_wr_atomic_write(qp, remote.rkey, remote.addr, value);
                 }
-                BareOperation::Flush { remote, len, placement, selectivity } => {
+                BufferlessOperation::Flush { remote, len, placement, selectivity } => {
                     verbs::ibv_wr_flush(qp, remote.rkey, remote.addr, len, placement, selectivity);
                 }
             }

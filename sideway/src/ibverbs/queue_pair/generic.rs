@@ -3,8 +3,8 @@
 use std::io::IoSlice;
 
 use super::post::Borrows;
-use super::post::sealed::{About, Build, Step};
-use super::work_request::{Bare, Request};
+use super::post::sealed::{Build, ListInfo, Step};
+use super::work_request::{BufferlessRequest, Request};
 use super::{
     BasicPostSendGuard, BasicQueuePair, BasicSendQueue, ExtendedPostSendGuard, ExtendedQueuePair,
     ExtendedSendQueue, PostSendError, PostSendGuard, QueuePair, QueuePairControl, ScatterGatherEntry,
@@ -92,10 +92,10 @@ impl<'queue> Borrows<'queue> for GenericPostSendGuard<'queue> {}
 
 impl Build for GenericPostSendGuard<'_> {
     #[inline]
-    fn about(&self, step: Step) -> About {
+    fn list_info(&self, step: Step) -> ListInfo {
         match self {
-            Self::Basic(guard) => guard.about(step),
-            Self::Extended(guard) => guard.about(step),
+            Self::Basic(guard) => guard.list_info(step),
+            Self::Extended(guard) => guard.list_info(step),
         }
     }
 
@@ -145,12 +145,12 @@ impl Build for GenericPostSendGuard<'_> {
         }
     }
 
-    unsafe fn append_bare(&mut self, step: Step, request: Bare) {
+    unsafe fn append_bufferless(&mut self, step: Step, request: BufferlessRequest) {
         // SAFETY: the caller keeps this function's contract, which is that one's.
         unsafe {
             match self {
-                Self::Basic(guard) => guard.append_bare(step, request),
-                Self::Extended(guard) => guard.append_bare(step, request),
+                Self::Basic(guard) => guard.append_bufferless(step, request),
+                Self::Extended(guard) => guard.append_bufferless(step, request),
             }
         }
     }

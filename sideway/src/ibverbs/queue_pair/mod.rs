@@ -50,7 +50,7 @@ pub use extended::{ExtendedPostSendGuard, ExtendedQueuePair, ExtendedSendQueue};
 pub use generic::{GenericPostSendGuard, GenericQueuePair, GenericSendQueue};
 pub use modify::ModifyQueuePairError;
 #[cfg(feature = "mlx5")]
-pub(crate) use post::sealed::{About, Build, Step};
+pub(crate) use post::sealed::{Build, ListInfo, Step};
 pub use post::{
     Borrows, DatagramHandle, FlushPlacement, FlushSelectivity, LocalBufferHandle, PostSendGuard,
     ReadBufferHandle, ScatterGatherEntry, WorkRequestHandle,
@@ -63,7 +63,7 @@ pub use state::QueuePairState;
 pub use table::QueuePairTable;
 pub use target::XrcTarget;
 #[cfg(feature = "mlx5")]
-pub(crate) use work_request::{Bare, Request};
+pub(crate) use work_request::{BufferlessRequest, Request};
 pub use work_request::{WorkRequestFlags, WorkRequestOperationType};
 
 pub use super::types::QueuePairType;

@@ -6,7 +6,7 @@ use std::mem::ManuallyDrop;
 use rdma_mummy_sys::types::{ibv_context, ibv_sge};
 use sealed::Step;
 
-use super::work_request::{Address, Bare, BareOperation, Destination, Operation, Remote, Request};
+use super::work_request::{Address, BufferlessRequest, BufferlessOperation, Destination, Operation, Remote, Request};
 use super::{PostSendError, WorkRequestFlags};
 use crate::ibverbs::address_handle::AddressHandle;
 use crate::ibverbs::memory_window::{MemoryWindow, MemoryWindowBindInfo};
@@ -56,7 +56,7 @@ impl std::fmt::Debug for ScatterGatherEntry {
 
 /// What a guard is made of, for the handles only.
 pub(super) mod sealed {
-    use super::{Bare, IoSlice, Request, ScatterGatherEntry, ibv_context};
+    use super::{BufferlessRequest, IoSlice, Request, ScatterGatherEntry, ibv_context};
 
     /// What a step is called with. Only this crate can make one: a bound of a generic function reaches the
     /// methods of a supertrait even where the trait itself cannot be named.
@@ -65,7 +65,7 @@ pub(super) mod sealed {
 
     /// What a list is built for, and how far it has come.
     #[derive(Clone, Copy, Debug)]
-    pub struct About {
+    pub struct ListInfo {
         pub(in super::super) context: *mut ibv_context,
         /// How many requests it has.
         pub(in super::super) count: usize,
@@ -78,7 +78,7 @@ pub(super) mod sealed {
     /// The ways to append a work request, by its buffer. One that cannot be appended makes the list fail as a whole
     /// when it is posted.
     pub trait Build {
-        fn about(&self, step: Step) -> About;
+        fn list_info(&self, step: Step) -> ListInfo;
         /// Without a buffer.
         fn append(&mut self, step: Step, request: Request);
         /// # Safety
@@ -94,7 +94,7 @@ pub(super) mod sealed {
         /// # Safety
         ///
         /// What it names lives until the list has been posted or forgotten.
-        unsafe fn append_bare(&mut self, step: Step, request: Bare);
+        unsafe fn append_bufferless(&mut self, step: Step, request: BufferlessRequest);
     }
 }
 
@@ -207,10 +207,10 @@ impl<'guard, G: PostSendGuard> WorkRequestHandle<'guard, G> {
         self.setup(Operation::SendWithInvalidate { rkey: invalidate_rkey })
     }
 
-    fn setup_bare(self, operation: BareOperation) {
-        let bare = Bare { wr_id: self.wr_id, flags: self.flags, operation };
+    fn setup_bare(self, operation: BufferlessOperation) {
+        let bare = BufferlessRequest { wr_id: self.wr_id, flags: self.flags, operation };
         // SAFETY: what is named by reference is borrowed for as long as the guard's queue (`Borrows`).
-        unsafe { self.guard.append_bare(Step(()), bare) };
+        unsafe { self.guard.append_bufferless(Step(()), bare) };
     }
 
     /// Takes the key of a memory window of type 2 of this side away from peers (`ibv_wr_local_inv`). When it has completed, no peer
@@ -224,7 +224,7 @@ impl<'guard, G: PostSendGuard> WorkRequestHandle<'guard, G> {
     ///
     /// `man ibv_post_send`, `man ibv_wr_post` (`ibv_wr_local_inv`)
     pub fn setup_local_inv(self, invalidate_rkey: u32) {
-        self.setup_bare(BareOperation::LocalInvalidate { rkey: invalidate_rkey });
+        self.setup_bare(BufferlessOperation::LocalInvalidate { rkey: invalidate_rkey });
     }
 
     /// Binds a memory window of type 2 to a part of a region (`ibv_wr_bind_mw`), under the key `rkey`, which differs from the window's last one in its
@@ -250,7 +250,7 @@ impl<'guard, G: PostSendGuard> WorkRequestHandle<'guard, G> {
         G: Borrows<'queue>,
     {
         let mw = window.begin_binding(rkey);
-        self.setup_bare(BareOperation::Bind { mw, rkey, info: info.raw() });
+        self.setup_bare(BufferlessOperation::Bind { mw, rkey, info: info.raw() });
     }
 
     /// Atomic write (`ibv_wr_atomic_write`): the 8 bytes at `remote_addr`, which is aligned to 8 bytes, become `value` at once. A classic pair sends the value
@@ -260,7 +260,7 @@ impl<'guard, G: PostSendGuard> WorkRequestHandle<'guard, G> {
     ///
     /// `man ibv_wr_post`
     pub fn setup_atomic_write(self, rkey: u32, remote_addr: u64, value: u64) {
-        self.setup_bare(BareOperation::AtomicWrite { remote: Remote { rkey, addr: remote_addr }, value });
+        self.setup_bare(BufferlessOperation::AtomicWrite { remote: Remote { rkey, addr: remote_addr }, value });
     }
 
     /// Flush (`ibv_wr_flush`): completes when what was written before to these `len` bytes of the peer's memory, or to all of the region, is
@@ -279,7 +279,7 @@ impl<'guard, G: PostSendGuard> WorkRequestHandle<'guard, G> {
         placement: FlushPlacement,
         selectivity: FlushSelectivity,
     ) {
-        self.setup_bare(BareOperation::Flush {
+        self.setup_bare(BufferlessOperation::Flush {
             remote: Remote { rkey, addr: remote_addr },
             len,
             placement: placement.bits() as u8,

@@ -153,7 +153,7 @@ pub enum PostSendError {
         limit: usize,
     },
     /// The queue is full (`ENOMEM`; from some libraries `ENOSPC`): poll completions, then post again.
-    #[error("the send queue is full ({}){}", Errno(*.errno), At(*.index))]
+    #[error("the send queue is full ({}){}", Errno(*.errno), AtIndex(*.index))]
     NotEnoughResources {
         /// The first work request that was not posted, where the device says; those before it were.
         index: Option<usize>,
@@ -161,7 +161,7 @@ pub enum PostSendError {
         errno: i32,
     },
     /// A work request is not valid (`EINVAL`), or the queue pair is not in a state to send.
-    #[error("invalid work request, or the queue pair is not ready to send ({}){}", Errno(*.errno), At(*.index))]
+    #[error("invalid work request, or the queue pair is not ready to send ({}){}", Errno(*.errno), AtIndex(*.index))]
     InvalidWorkRequest {
         /// The first work request that was not posted, where the device says; those before it were.
         index: Option<usize>,
@@ -169,7 +169,7 @@ pub enum PostSendError {
         errno: i32,
     },
     /// The library refused with an error number that has no variant of its own.
-    #[error("posting failed: {}{}", Errno(*.errno), At(*.index))]
+    #[error("posting failed: {}{}", Errno(*.errno), AtIndex(*.index))]
     Ibverbs {
         /// The first work request that was not posted, where the device says; those before it were.
         index: Option<usize>,
@@ -197,9 +197,9 @@ impl std::fmt::Display for Errno {
 }
 
 /// Where a list broke off.
-pub(super) struct At(pub(super) Option<usize>);
+pub(super) struct AtIndex(pub(super) Option<usize>);
 
-impl std::fmt::Display for At {
+impl std::fmt::Display for AtIndex {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.0 {
             Some(index) => write!(f, " at work request {index}; those before it were posted"),

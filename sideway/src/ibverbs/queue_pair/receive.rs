@@ -10,8 +10,8 @@ use std::ptr::{self, NonNull};
 
 use rdma_mummy_sys::types::{ibv_qp, ibv_recv_wr, ibv_sge, ibv_srq};
 
-use super::post::sealed::About;
-use super::post_error::{At, Errno};
+use super::post::sealed::ListInfo;
+use super::post_error::{AtIndex, Errno};
 use super::{CreateQueuePairError, QueuePairControl, ScatterGatherEntry, Shared};
 
 /// The receiving half of a queue pair.
@@ -240,11 +240,11 @@ impl<'queue> PostRecvGuard<'queue> {
         }
     }
 
-    pub(super) fn about(&self) -> About {
+    pub(super) fn list_info(&self) -> ListInfo {
         // SAFETY: the object is a queue pair or a shared receive queue, which lives; both begin with their context.
         let context = unsafe { self.object.cast().read() };
         let count = self.count as usize;
-        About { context, count, in_place: false, overwrites_when_full: false }
+        ListInfo { context, count, in_place: false, overwrites_when_full: false }
     }
 
     /// There is no place for another receive.
@@ -383,7 +383,7 @@ pub enum PostRecvError {
         limit: usize,
     },
     /// The queue is full (`ENOMEM`; from some libraries `ENOSPC`).
-    #[error("the receive queue is full ({}){}", Errno(*.errno), At(*.index))]
+    #[error("the receive queue is full ({}){}", Errno(*.errno), AtIndex(*.index))]
     NotEnoughResources {
         /// The first receive that was not posted; those before it were.
         index: Option<usize>,
@@ -391,7 +391,7 @@ pub enum PostRecvError {
         errno: i32,
     },
     /// A receive is not valid (`EINVAL`), or the queue pair is in the reset state.
-    #[error("invalid receive, or the queue pair is in the reset state ({}){}", Errno(*.errno), At(*.index))]
+    #[error("invalid receive, or the queue pair is in the reset state ({}){}", Errno(*.errno), AtIndex(*.index))]
     InvalidWorkRequest {
         /// The first receive that was not posted; those before it were.
         index: Option<usize>,
@@ -399,7 +399,7 @@ pub enum PostRecvError {
         errno: i32,
     },
     /// The library refused with an error number that has no variant of its own.
-    #[error("posting receives failed: {}{}", Errno(*.errno), At(*.index))]
+    #[error("posting receives failed: {}{}", Errno(*.errno), AtIndex(*.index))]
     Ibverbs {
         /// The first receive that was not posted; those before it were.
         index: Option<usize>,

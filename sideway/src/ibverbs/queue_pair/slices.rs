@@ -14,10 +14,10 @@
 use std::io::IoSlice;
 use std::mem::ManuallyDrop;
 
-use super::post::sealed::{About, Build, Step};
+use super::post::sealed::{Build, ListInfo, Step};
 use super::post::{Borrows, LocalBufferHandle, PostSendGuard, ReadBufferHandle};
 use super::post_error::PostSendError;
-use super::work_request::{Bare, Request};
+use super::work_request::{BufferlessRequest, Request};
 use super::{PostRecvError, PostRecvGuard, ScatterGatherEntry, WorkRequestFlags};
 use crate::memory::pool::{NO_REQUEST, Piece, Position, place_of};
 use crate::memory::{Pool, Slice};
@@ -32,7 +32,7 @@ impl Pool {
     /// dropped.
     #[inline]
     pub fn attach<G: PostSendGuard>(&self, guard: G) -> Result<PooledPostSendGuard<'_, G>, AttachPoolError> {
-        let unposted = Unposted::new(self, guard.about(Step(())))?;
+        let unposted = UnpostedSlices::new(self, guard.list_info(Step(())))?;
         Ok(PooledPostSendGuard { guard, unposted })
     }
 
@@ -46,7 +46,7 @@ impl Pool {
         &'pool self,
         guard: PostRecvGuard<'queue>,
     ) -> Result<PooledPostRecvGuard<'pool, 'queue>, AttachPoolError> {
-        let unposted = Unposted::new(self, guard.about())?;
+        let unposted = UnpostedSlices::new(self, guard.list_info())?;
         Ok(PooledPostRecvGuard { guard, unposted })
     }
 }
@@ -71,7 +71,7 @@ pub enum AttachPoolError {
 
 /// The requests of a list that have slices. Dropping it gives back what the device did not get: all of them.
 #[derive(Debug)]
-struct Unposted<'pool> {
+struct UnpostedSlices<'pool> {
     pool: &'pool Pool,
     /// The place of the first piece of the last of them.
     last: u32,
@@ -82,10 +82,10 @@ struct Unposted<'pool> {
     in_place: bool,
 }
 
-impl<'pool> Unposted<'pool> {
+impl<'pool> UnpostedSlices<'pool> {
     #[inline(always)]
-    fn new(pool: &'pool Pool, about: About) -> Result<Self, AttachPoolError> {
-        let About { context, count, in_place, overwrites_when_full } = about;
+    fn new(pool: &'pool Pool, about: ListInfo) -> Result<Self, AttachPoolError> {
+        let ListInfo { context, count, in_place, overwrites_when_full } = about;
         if !pool.0.is_of(context) {
             return Err(AttachPoolError::OtherContext);
         }
@@ -170,7 +170,7 @@ impl<'pool> Unposted<'pool> {
     }
 }
 
-impl Drop for Unposted<'_> {
+impl Drop for UnpostedSlices<'_> {
     #[inline]
     fn drop(&mut self) {
         if self.last != NO_REQUEST {
@@ -188,7 +188,7 @@ impl Drop for Unposted<'_> {
 pub struct PooledPostSendGuard<'pool, G> {
     // First, so that an abort comes before its slices are back.
     guard: G,
-    unposted: Unposted<'pool>,
+    unposted: UnpostedSlices<'pool>,
 }
 
 impl<G: PostSendGuard> PostSendGuard for PooledPostSendGuard<'_, G> {
@@ -214,8 +214,8 @@ impl<'queue, G: Borrows<'queue>> Borrows<'queue> for PooledPostSendGuard<'_, G> 
 
 impl<G: PostSendGuard> Build for PooledPostSendGuard<'_, G> {
     #[inline(always)]
-    fn about(&self, step: Step) -> About {
-        self.guard.about(step)
+    fn list_info(&self, step: Step) -> ListInfo {
+        self.guard.list_info(step)
     }
 
     #[inline(always)]
@@ -250,10 +250,10 @@ impl<G: PostSendGuard> Build for PooledPostSendGuard<'_, G> {
         self.guard.append_inline_list(step, request, list);
     }
 
-    unsafe fn append_bare(&mut self, step: Step, request: Bare) {
+    unsafe fn append_bufferless(&mut self, step: Step, request: BufferlessRequest) {
         self.unposted.pass();
         // SAFETY: the caller keeps this function's contract, which is that one's.
-        unsafe { self.guard.append_bare(step, request) };
+        unsafe { self.guard.append_bufferless(step, request) };
     }
 }
 
@@ -311,7 +311,7 @@ impl<G: PostSendGuard> ReadBufferHandle<'_, PooledPostSendGuard<'_, G>> {
 #[derive(Debug)]
 pub struct PooledPostRecvGuard<'pool, 'queue> {
     guard: PostRecvGuard<'queue>,
-    unposted: Unposted<'pool>,
+    unposted: UnpostedSlices<'pool>,
 }
 
 impl<'pool, 'queue> PooledPostRecvGuard<'pool, 'queue> {

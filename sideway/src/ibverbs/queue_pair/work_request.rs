@@ -194,23 +194,23 @@ const ALL: [(WorkRequestOperationType, SendOperationFlags); 8] = [
 
 /// A work request without a buffer.
 #[derive(Clone, Copy, Debug)]
-pub struct Bare {
+pub struct BufferlessRequest {
     pub(super) wr_id: u64,
     pub(super) flags: WorkRequestFlags,
-    pub(super) operation: BareOperation,
+    pub(super) operation: BufferlessOperation,
 }
 
 /// What a work request without a buffer does, and with what. Kept apart from [`Operation`], so that those with a buffer
 /// pay nothing for these.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum BareOperation {
+pub(super) enum BufferlessOperation {
     LocalInvalidate { rkey: u32 },
     Bind { mw: NonNull<ibv_mw>, rkey: u32, info: ibv_mw_bind_info },
     AtomicWrite { remote: Remote, value: u64 },
     Flush { remote: Remote, len: usize, placement: u8, selectivity: u8 },
 }
 
-impl BareOperation {
+impl BufferlessOperation {
     pub(super) const fn kind(&self) -> WorkRequestOperationType {
         match self {
             Self::LocalInvalidate { .. } => WorkRequestOperationType::LocalInvalidate,
@@ -261,9 +261,9 @@ impl BareOperation {
 /// By operation, one more than the bytes of inline data that a request may have: 0 where there is no such operation. So
 /// one comparison tells whether a request is possible.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Possible([u32; ALL.len()]);
+pub(super) struct InlineLimits([u32; ALL.len()]);
 
-impl Possible {
+impl InlineLimits {
     const NOTHING: Self = Self([0; ALL.len()]);
 
     fn new(usable: SendOperationFlags, max_inline: u32) -> Self {
@@ -297,8 +297,8 @@ impl Possible {
     }
 
     /// Why a request is refused: there is no such operation, or no place for it, or for its inline data.
-    fn error(&self, operation: WorkRequestOperationType, given: usize, at: Place) -> PostSendError {
-        let Place { index, limit } = at;
+    fn error(&self, operation: WorkRequestOperationType, given: usize, at: ListPosition) -> PostSendError {
+        let ListPosition { index, limit } = at;
         match self.room(operation) {
             room if limit == 0 || (room != 0 && index == limit) => {
                 PostSendError::TooManyWorkRequests { limit }
@@ -311,31 +311,31 @@ impl Possible {
 
 /// What is possible with a destination of its own: kept apart, so that those without pay nothing for it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Elsewhere {
-    pub(super) datagram: Possible,
-    pub(super) xrc: Possible,
+pub(super) struct DestinationLimits {
+    pub(super) datagram: InlineLimits,
+    pub(super) xrc: InlineLimits,
 }
 
-impl Elsewhere {
+impl DestinationLimits {
     /// What a pair of this type can send to its peer, and what elsewhere.
     pub(super) fn divide(
         qp_type: QueuePairType,
         usable: SendOperationFlags,
         max_inline: u32,
-    ) -> (Possible, Self) {
-        let only = |is| if is { Possible::new(usable, max_inline) } else { Possible::NOTHING };
+    ) -> (InlineLimits, Self) {
+        let only = |is| if is { InlineLimits::new(usable, max_inline) } else { InlineLimits::NOTHING };
         let by_number = qp_type == QueuePairType::XrcSend;
         let elsewhere = Self { datagram: only(qp_type.is_datagram()), xrc: only(by_number) };
         match qp_type {
-            _ if by_number || qp_type.is_datagram() => (Possible::NOTHING, elsewhere),
-            _ => (Possible::new(usable, max_inline), elsewhere),
+            _ if by_number || qp_type.is_datagram() => (InlineLimits::NOTHING, elsewhere),
+            _ => (InlineLimits::new(usable, max_inline), elsewhere),
         }
     }
 
     /// Why a list cannot be posted whose request at this place failed.
     #[cold]
     #[inline(never)]
-    pub(super) fn error(&self, to_peer: &Possible, failure: Failure, at: Place) -> PostSendError {
+    pub(super) fn error(&self, to_peer: &InlineLimits, failure: Failure, at: ListPosition) -> PostSendError {
         let index = at.index;
         let (operation, to, inline) = match failure {
             Failure::TooManyEntries { given, limit } => {
@@ -373,7 +373,7 @@ impl Elsewhere {
 
 /// Where in a list a request was to go.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct ListPosition {
     /// From 0.
     pub(super) index: usize,
     /// How many the queue holds.

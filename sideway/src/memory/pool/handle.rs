@@ -8,9 +8,9 @@ use super::Inner;
 
 /// A count of references, as `Rc`, but that its drop takes no address of it: a slice then stays in registers from the pool to the
 /// request.
-pub(crate) struct Handle(NonNull<Counted>);
+pub(crate) struct Handle(NonNull<RefCounted>);
 
-struct Counted {
+struct RefCounted {
     /// How many handles there are. It cannot overflow: there is no time for as many to be leaked.
     handles: Cell<u64>,
     inner: Inner,
@@ -18,11 +18,11 @@ struct Counted {
 
 impl Handle {
     pub(super) fn new(inner: Inner) -> Self {
-        Self(NonNull::from(Box::leak(Box::new(Counted { handles: Cell::new(1), inner }))))
+        Self(NonNull::from(Box::leak(Box::new(RefCounted { handles: Cell::new(1), inner }))))
     }
 
     #[inline]
-    fn counted(&self) -> &Counted {
+    fn counted(&self) -> &RefCounted {
         // SAFETY: it was a box, and is one again only when the last handle goes.
         unsafe { self.0.as_ref() }
     }
@@ -70,7 +70,7 @@ impl Drop for Handle {
 /// There is no handle of it any more.
 #[cold]
 #[inline(never)]
-unsafe fn free(counted: NonNull<Counted>) {
+unsafe fn free(counted: NonNull<RefCounted>) {
     // SAFETY: it was a box, and nobody else makes one of it.
     drop(unsafe { Box::from_raw(counted.as_ptr()) });
 }

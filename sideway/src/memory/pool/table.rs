@@ -37,15 +37,15 @@ const AT_HOME: u64 = 1 << 23;
 const POOL_SHIFT: u32 = 24;
 const ONCE: u64 = 1 << 40;
 
-/// A bit of [`Place::cut`].
+/// A bit of [`PieceEntry::cut`].
 const CUT: u32 = 1 << 31;
 
-/// A bit of [`Place::index`].
+/// A bit of [`PieceEntry::index`].
 const RECEIVE: u32 = 1 << 31;
 
 pub(super) struct Table {
     /// A box, but of which pointers are kept.
-    places: NonNull<[Place]>,
+    places: NonNull<[PieceEntry]>,
     sizes: [Size; MAX_SIZES],
     /// Places that no piece has.
     spare: Cell<Option<Piece>>,
@@ -62,11 +62,11 @@ struct Size {
 ///
 /// It is good for as long as the table, and for that table alone: whoever has one keeps the table, and gives it to no other.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Piece(NonNull<Place>);
+pub(crate) struct Piece(NonNull<PieceEntry>);
 
 /// What is known of a piece: a line of the processor's cache, so that each is touched alone.
 #[repr(align(64))]
-struct Place {
+struct PieceEntry {
     ticket: Cell<u64>,
     /// What the program gave for a number.
     wr_id: Cell<u64>,
@@ -86,7 +86,7 @@ struct Place {
     cut: Cell<u32>,
 }
 
-const _: () = assert!(size_of::<Place>() == 64);
+const _: () = assert!(size_of::<PieceEntry>() == 64);
 
 /// Where a work request with pieces stands in its list.
 #[derive(Clone, Copy, Debug)]
@@ -99,7 +99,7 @@ pub(crate) struct Position {
 }
 
 /// A work request that has come back.
-pub(super) struct Arrival {
+pub(super) struct ReclaimedRequest {
     pub(super) piece: Piece,
     /// The piece behind it.
     pub(super) rest: Option<Piece>,
@@ -121,7 +121,7 @@ impl Table {
             places.extend((0..count).map(|n| (start_of(at, n), bytes, at as u32, 1)));
         }
         places.extend((0..spare).map(|_| (std::ptr::null_mut(), 0, 0, 0)));
-        let places = (0..).zip(places).map(|(n, (start, bytes, size, cut))| Place {
+        let places = (0..).zip(places).map(|(n, (start, bytes, size, cut))| PieceEntry {
             ticket: Cell::new(pool << POOL_SHIFT | AT_HOME | u64::from(n)),
             wr_id: Cell::new(0),
             start: Cell::new(start),
@@ -151,13 +151,13 @@ impl Table {
     }
 
     #[inline]
-    fn places(&self) -> &[Place] {
+    fn places(&self) -> &[PieceEntry] {
         // SAFETY: it was a box, which is there as long as the table; nobody has a mutable reference.
         unsafe { self.places.as_ref() }
     }
 
     #[inline]
-    fn place(&self, piece: Piece) -> &Place {
+    fn place(&self, piece: Piece) -> &PieceEntry {
         // SAFETY: pieces are given to their own table only, which lives.
         unsafe { piece.0.as_ref() }
     }
@@ -209,7 +209,7 @@ impl Table {
     }
 
     #[inline]
-    fn push(&self, slot: Piece, place: &Place) {
+    fn push(&self, slot: Piece, place: &PieceEntry) {
         let free = &self.sizes[place.size as usize % MAX_SIZES].free;
         place.next.set(free.replace(Some(slot)));
     }
@@ -278,7 +278,7 @@ impl Table {
 
     /// Takes a piece, and those behind it, back from the device, if the number is its ticket.
     #[inline]
-    pub(super) fn arrive(&self, ticket: u64) -> Option<Arrival> {
+    pub(super) fn arrive(&self, ticket: u64) -> Option<ReclaimedRequest> {
         let place = self.places().get((ticket & PLACE) as usize)?;
         if place.ticket.get() != ticket {
             return None;
@@ -286,7 +286,7 @@ impl Table {
         place.ticket.set(ticket.wrapping_add(ONCE + AT_HOME));
         let is_receive = place.index.get() & RECEIVE != 0;
         let piece = Piece(NonNull::from(place));
-        Some(Arrival { piece, rest: place.next.get(), wr_id: place.wr_id.get(), is_receive })
+        Some(ReclaimedRequest { piece, rest: place.next.get(), wr_id: place.wr_id.get(), is_receive })
     }
 
     /// Gives back what was handed to the device in a list of `count` requests, of which `last` is the last one with pieces, and
@@ -312,7 +312,7 @@ impl Table {
 
     /// Gives back what has this ticket, if the device has it.
     fn retake(&self, ticket: u64) -> bool {
-        let Some(Arrival { piece, mut rest, .. }) = self.arrive(ticket) else { return false };
+        let Some(ReclaimedRequest { piece, mut rest, .. }) = self.arrive(ticket) else { return false };
         self.give_back(piece);
         while let Some(piece) = rest {
             rest = self.behind(piece);
@@ -332,7 +332,7 @@ impl Table {
         self.with_device().count()
     }
 
-    fn with_device(&self) -> impl Iterator<Item = &Place> {
+    fn with_device(&self) -> impl Iterator<Item = &PieceEntry> {
         self.places().iter().filter(|place| place.ticket.get() & AT_HOME == 0)
     }
 }

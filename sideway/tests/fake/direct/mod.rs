@@ -22,7 +22,7 @@ use sideway::{efa as vendor_efa, mlx5};
 
 use super::support::fake::direct::{DcAddress, QpArguments};
 use super::support::fake::keys::OwnRequest;
-use super::support::fake::{Fake, Lies};
+use super::support::fake::{Fake, Faults};
 
 /// The masks of an extended pair's attributes.
 const EXTENDED: u32 =
@@ -37,7 +37,7 @@ struct Parts {
 }
 
 impl Parts {
-    fn lying(about: impl FnOnce(&mut Lies)) -> Self {
+    fn lying(about: impl FnOnce(&mut Faults)) -> Self {
         let fake = Fake::lying(about);
         let pd = fake.pd();
         let cq = pd.context().create_cq_builder().build_ex().unwrap();

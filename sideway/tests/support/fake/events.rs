@@ -168,7 +168,7 @@ pub(super) unsafe extern "C" fn ack_async_event(event: *mut ibv_async_event) {
     super::world().async_acknowledged.lock().unwrap().push(address);
 }
 
-/// The ticks of `Lies::clock`.
+/// The ticks of `Faults::clock`.
 pub(super) unsafe extern "C" fn query_rt_values(
     context: *mut ibv_context,
     values: *mut ibv_values_ex,

@@ -2,7 +2,7 @@
 //!
 //! It connects nothing and moves no bytes: a posted request completes at once. What it is good for:
 //!
-//! - It **lies** on request: every function can be told to fail or to answer nonsense ([`Lies`]).
+//! - It **lies** on request: every function can be told to fail or to answer nonsense ([`Faults`]).
 //! - It **watches** its caller: every rule of the C interface that safe Rust must keep (polls and lists are
 //!   opened once and closed, every request gets one buffer, objects go in the right order, ...) is checked,
 //!   and [`Fake`] fails the test that broke one.
@@ -37,7 +37,7 @@ use sideway::sys::Verbs;
 
 /// How the device misbehaves. A number is an `errno` to fail with, where 0 means to work.
 #[derive(Clone, Debug, Default)]
-pub struct Lies {
+pub struct Faults {
     pub get_device_list: i32,
     pub device_count: Option<i32>,
     pub open_device: i32,
@@ -162,6 +162,9 @@ pub struct Lies {
     pub cm_getaddrinfo: (i32, i32),
 }
 
+/// The name by which `seed.rs` knows [`Faults`].
+pub type Lies = Faults;
+
 /// Where a list broke off, as the library says.
 #[derive(Clone, Copy, Debug)]
 pub enum BadRequest {
@@ -176,7 +179,7 @@ pub enum BadRequest {
 /// One device and all that was made from it.
 #[derive(Debug, Default)]
 pub struct World {
-    pub lies: Lies,
+    pub lies: Faults,
     violations: Mutex<Vec<String>>,
     pub live: AtomicI64,
     pub posted: AtomicU64,
@@ -275,8 +278,8 @@ impl Fake {
     }
 
     /// A device that lies.
-    pub fn lying(about: impl FnOnce(&mut Lies)) -> Self {
-        let mut lies = Lies::default();
+    pub fn lying(about: impl FnOnce(&mut Faults)) -> Self {
+        let mut lies = Faults::default();
         about(&mut lies);
         let world = Arc::new(World { lies, ..World::default() });
         WORLD.set(Arc::clone(&world));
