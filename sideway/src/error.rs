@@ -35,9 +35,9 @@ use crate::ibverbs::device_context::DeviceContext;
 ///
 /// It is one pointer wide, and allocates when it is made. Posting and polling have their own types, which
 /// allocate nothing.
-pub struct Error(Box<Parts>);
+pub struct Error(Box<ErrorParts>);
 
-struct Parts {
+struct ErrorParts {
     verb: &'static str,
     kind: ErrorKind,
     object: Cow<'static, str>,
@@ -182,7 +182,7 @@ impl Error {
 
     fn new(verb: &'static str, kind: ErrorKind, cause: Cause) -> Self {
         let (object, reason, remedy) = Default::default();
-        Self(Box::new(Parts { verb, kind, object, arguments: Vec::new(), reason, remedy, cause }))
+        Self(Box::new(ErrorParts { verb, kind, object, arguments: Vec::new(), reason, remedy, cause }))
     }
 
     /// Sets the kind, where the number alone does not say it.
@@ -290,7 +290,7 @@ impl From<PollCompletionQueueError> for Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Parts { verb, object, arguments, reason, remedy, cause, .. } = &*self.0;
+        let ErrorParts { verb, object, arguments, reason, remedy, cause, .. } = &*self.0;
         match cause {
             Cause::Unsupported(unsupported) => write!(f, "{unsupported}")?,
             Cause::Other(other) if reason.is_empty() => write!(f, "{other}")?,

@@ -107,14 +107,14 @@ mod counted {
 
     use super::ROUNDS;
 
-    struct Side {
+    struct ConnectionEnd {
         qp: GenericQueuePair,
         cq: GenericCompletionQueue,
         memory: RegisteredBuffer,
         channel: CompletionChannel,
     }
 
-    impl Side {
+    impl ConnectionEnd {
         fn new() -> Self {
             let list = DeviceList::from_provider(ProviderChoice::Soft.select().unwrap().provider()).unwrap();
             let context = list.first().unwrap().open().unwrap();
@@ -159,8 +159,8 @@ mod counted {
     }
 
     pub(super) fn run(way: &str) {
-        let mut side = Side::new();
-        let step = |side: &mut Side| match way {
+        let mut side = ConnectionEnd::new();
+        let step = |side: &mut ConnectionEnd| match way {
             "arm" => side.arm(),
             _ => {
                 side.arm();

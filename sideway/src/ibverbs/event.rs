@@ -92,9 +92,9 @@ display_as_debug!(AsyncEventType);
 
 impl AsyncEventType {
     /// Which member of the C union its event has.
-    fn kind(self) -> Kind {
+    fn kind(self) -> ElementKind {
         match self {
-            Self::CompletionQueueError => Kind::CompletionQueue,
+            Self::CompletionQueueError => ElementKind::CompletionQueue,
             Self::QueuePairFatal
             | Self::QueuePairRequestError
             | Self::QueuePairAccessError
@@ -102,24 +102,26 @@ impl AsyncEventType {
             | Self::SendQueueDrained
             | Self::PathMigrated
             | Self::PathMigrationError
-            | Self::QueuePairLastWqeReached => Kind::QueuePair,
-            Self::SharedReceiveQueueError | Self::SharedReceiveQueueLimitReached => Kind::SharedReceiveQueue,
-            Self::WorkQueueFatal => Kind::WorkQueue,
+            | Self::QueuePairLastWqeReached => ElementKind::QueuePair,
+            Self::SharedReceiveQueueError | Self::SharedReceiveQueueLimitReached => {
+                ElementKind::SharedReceiveQueue
+            }
+            Self::WorkQueueFatal => ElementKind::WorkQueue,
             Self::PortActive
             | Self::PortError
             | Self::LidChange
             | Self::PkeyChange
             | Self::SubnetManagerChange
             | Self::ClientReregister
-            | Self::GidChange => Kind::Port,
+            | Self::GidChange => ElementKind::Port,
             // The manual page names no port for the change of speed.
-            Self::DeviceFatal | Self::DeviceSpeedChange => Kind::Device,
-            _ => Kind::Unknown,
+            Self::DeviceFatal | Self::DeviceSpeedChange => ElementKind::Device,
+            _ => ElementKind::Unknown,
         }
     }
 }
 
-enum Kind {
+enum ElementKind {
     CompletionQueue,
     QueuePair,
     SharedReceiveQueue,
@@ -182,22 +184,22 @@ impl AsyncEvent {
         // it, `# Safety`); the fields are in every release's structs.
         let element = unsafe {
             match event_type.kind() {
-                Kind::CompletionQueue => AsyncElement::CompletionQueue(CompletionQueueId::of_context(
+                ElementKind::CompletionQueue => AsyncElement::CompletionQueue(CompletionQueueId::of_context(
                     (&raw const (*raw.element.cq).cq_context).read(),
                 )),
-                Kind::QueuePair => {
+                ElementKind::QueuePair => {
                     AsyncElement::QueuePair { qp_num: (&raw const (*raw.element.qp).qp_num).read() }
                 }
-                Kind::SharedReceiveQueue => AsyncElement::SharedReceiveQueue(
+                ElementKind::SharedReceiveQueue => AsyncElement::SharedReceiveQueue(
                     SharedReceiveQueueId::of_context((&raw const (*raw.element.srq).srq_context).read()),
                 ),
-                Kind::WorkQueue => {
+                ElementKind::WorkQueue => {
                     AsyncElement::WorkQueue { wq_num: (&raw const (*raw.element.wq).wq_num).read() }
                 }
                 // Ports are numbered in a byte.
-                Kind::Port => AsyncElement::Port(raw.element.port_num as u8),
-                Kind::Device => AsyncElement::Device,
-                Kind::Unknown => AsyncElement::Unknown,
+                ElementKind::Port => AsyncElement::Port(raw.element.port_num as u8),
+                ElementKind::Device => AsyncElement::Device,
+                ElementKind::Unknown => AsyncElement::Unknown,
             }
         };
         Self { event_type, element }

@@ -25,11 +25,11 @@ pub struct ProtectionDomain(Arc<Inner>);
 struct Inner {
     pd: NonNull<ibv_pd>,
     context: DeviceContext,
-    kind: Kind,
+    kind: DomainKind,
 }
 
 /// Where a domain comes from.
-enum Kind {
+enum DomainKind {
     Allocated,
     /// A parent domain, with what it keeps alive.
     Parent {
@@ -65,7 +65,7 @@ impl ProtectionDomain {
         // SAFETY: the context is open.
         let pd = unsafe { (context.provider().verbs().ibv_alloc_pd)(context.as_raw().as_ptr()) };
         let pd = NonNull::new(pd).ok_or_else(|| Error::last_os("ibv_alloc_pd"))?;
-        Ok(Self(Arc::new(Inner { pd, context: context.clone(), kind: Kind::Allocated })))
+        Ok(Self(Arc::new(Inner { pd, context: context.clone(), kind: DomainKind::Allocated })))
     }
 
     /// A parent domain.
@@ -75,7 +75,7 @@ impl ProtectionDomain {
     /// `pd` was made just now from these domains, and nothing else owns it.
     pub(crate) unsafe fn of_parts(pd: NonNull<ibv_pd>, of: &Self, td: Option<ThreadDomain>) -> Self {
         let (context, of) = (of.context().clone(), of.clone());
-        Self(Arc::new(Inner { pd, context, kind: Kind::Parent { pd: of, td } }))
+        Self(Arc::new(Inner { pd, context, kind: DomainKind::Parent { pd: of, td } }))
     }
 
     /// An imported domain.
@@ -84,13 +84,13 @@ impl ProtectionDomain {
     ///
     /// `pd` was imported just now by this context, nothing else unimports it, and the domain outlives this.
     pub(crate) unsafe fn imported(pd: NonNull<ibv_pd>, context: &DeviceContext) -> Self {
-        Self(Arc::new(Inner { pd, context: context.clone(), kind: Kind::Imported }))
+        Self(Arc::new(Inner { pd, context: context.clone(), kind: DomainKind::Imported }))
     }
 
     /// The domain that a parent domain extends; `None` of others.
     pub fn extended_domain(&self) -> Option<&Self> {
         match &self.0.kind {
-            Kind::Parent { pd, .. } => Some(pd),
+            DomainKind::Parent { pd, .. } => Some(pd),
             _ => None,
         }
     }
@@ -98,14 +98,14 @@ impl ProtectionDomain {
     /// The thread domain of a parent domain, if it has one.
     pub fn thread_domain(&self) -> Option<&ThreadDomain> {
         match &self.0.kind {
-            Kind::Parent { td, .. } => td.as_ref(),
+            DomainKind::Parent { td, .. } => td.as_ref(),
             _ => None,
         }
     }
 
     /// Whether it was [imported](DeviceContext::import_pd): dropping it leaves the domain to its owner.
     pub fn is_imported(&self) -> bool {
-        matches!(self.0.kind, Kind::Imported)
+        matches!(self.0.kind, DomainKind::Imported)
     }
 
     /// The number by which others [import](DeviceContext::import_pd) it (`ibv_pd::handle`).
@@ -160,7 +160,7 @@ impl fmt::Debug for ProtectionDomain {
 impl Drop for Inner {
     fn drop(&mut self) {
         let lib = self.context.provider().verbs();
-        if let Kind::Imported = self.kind {
+        if let DomainKind::Imported = self.kind {
             match lib.ibv_unimport_pd() {
                 // SAFETY: the domain was imported, and everything in it held this `Inner` and is gone.
                 Ok(unimport) => unsafe { unimport(self.pd.as_ptr()) },
@@ -173,7 +173,7 @@ impl Drop for Inner {
             log::error!("ibv_dealloc_pd failed: {error}");
             // The domain is still there, so what it depends on has to stay.
             std::mem::forget(self.context.clone());
-            if let Kind::Parent { pd, td } = &self.kind {
+            if let DomainKind::Parent { pd, td } = &self.kind {
                 std::mem::forget((pd.clone(), td.clone()));
             }
         }

@@ -28,9 +28,9 @@ use super::{DciStreams, DirectOperationFlags, DirectVerbs, QueuePairCreateFlags}
 use crate::error::Error;
 use crate::ibverbs::address_handle::AddressHandle;
 use crate::ibverbs::queue_pair::{
-    BufferlessRequest, Borrows, Build, CreateQueuePairError, ExtendedPostSendGuard, ExtendedSendQueue, ListInfo,
-    PostSendError, PostSendGuard, QueuePair, QueuePairBuilder, QueuePairControl, QueuePairType, ReceiveQueue,
-    Request, ScatterGatherEntry, SendQueue, Step, WorkRequestFlags, WorkRequestHandle,
+    Borrows, BufferlessRequest, Build, CreateQueuePairError, ExtendedPostSendGuard, ExtendedSendQueue,
+    ListInfo, PostSendError, PostSendGuard, QueuePair, QueuePairBuilder, QueuePairControl, QueuePairType,
+    ReceiveQueue, ScatterGatherEntry, SendQueue, SendRequest, Step, WorkRequestFlags, WorkRequestHandle,
 };
 use crate::ibverbs::{Unsupported, check};
 
@@ -327,7 +327,11 @@ impl<'guard, 'queue> WorkRequestHandle<'guard, DcPostSendGuard<'queue>> {
 impl<'queue> DcPostSendGuard<'queue> {
     /// Appends a request with its buffer, and sets its address.
     #[inline(always)]
-    fn append_with(&mut self, request: &Request, append: impl FnOnce(&mut ExtendedPostSendGuard<'queue>)) {
+    fn append_with(
+        &mut self,
+        request: &SendRequest,
+        append: impl FnOnce(&mut ExtendedPostSendGuard<'queue>),
+    ) {
         let (Some(index), None) = (self.list.sound(), self.own.refused) else { return };
         let Some(to) = self.to.take() else {
             self.own.refused = Some(PostSendError::MissingDestination { index, operation: request.kind() });
@@ -384,29 +388,29 @@ impl Build for DcPostSendGuard<'_> {
     }
 
     #[inline(always)]
-    fn append(&mut self, step: Step, request: Request) {
+    fn append(&mut self, step: Step, request: SendRequest) {
         self.append_with(&request, |list| list.append(step, request));
     }
 
     #[inline(always)]
-    unsafe fn append_sge(&mut self, step: Step, request: Request, entry: ScatterGatherEntry) {
+    unsafe fn append_sge(&mut self, step: Step, request: SendRequest, entry: ScatterGatherEntry) {
         // SAFETY: the caller keeps this function's contract, which is that one's.
         self.append_with(&request, |list| unsafe { list.append_sge(step, request, entry) });
     }
 
     #[inline(always)]
-    unsafe fn append_sge_list(&mut self, step: Step, request: Request, entries: &[ScatterGatherEntry]) {
+    unsafe fn append_sge_list(&mut self, step: Step, request: SendRequest, entries: &[ScatterGatherEntry]) {
         // SAFETY: the caller keeps this function's contract, which is that one's.
         self.append_with(&request, |list| unsafe { list.append_sge_list(step, request, entries) });
     }
 
     #[inline(always)]
-    fn append_inline(&mut self, step: Step, request: Request, data: &[u8]) {
+    fn append_inline(&mut self, step: Step, request: SendRequest, data: &[u8]) {
         self.append_with(&request, |list| list.append_inline(step, request, data));
     }
 
     #[inline(always)]
-    fn append_inline_list(&mut self, step: Step, request: Request, pieces: &[IoSlice<'_>]) {
+    fn append_inline_list(&mut self, step: Step, request: SendRequest, pieces: &[IoSlice<'_>]) {
         self.append_with(&request, |list| list.append_inline_list(step, request, pieces));
     }
 

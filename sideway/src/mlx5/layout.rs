@@ -7,7 +7,7 @@ use rdma_mummy_sys::types::{
 };
 use rdma_mummy_sys::{mlx5dv, verbs};
 
-use super::operations::{DirectGuard, DirectRequest, DirectRefusal};
+use super::operations::{DirectGuard, DirectRefusal, DirectRequest};
 use super::{BlockSignature, Crypto, DirectOperationFlags, DirectRequestError, MKey, MKeyFlags};
 use crate::ibverbs::AccessFlags;
 use crate::ibverbs::queue_pair::{

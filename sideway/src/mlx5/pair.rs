@@ -8,9 +8,9 @@ use std::io::IoSlice;
 
 use super::operations::{DirectState, HasDirectState, Operations, Token};
 use crate::ibverbs::queue_pair::{
-    BufferlessRequest, Borrows, Build, ExtendedPostSendGuard, ExtendedQueuePair, ExtendedSendQueue, ListInfo,
-    PostSendError, PostSendGuard, QueuePair, QueuePairControl, ReceiveQueue, Request, ScatterGatherEntry,
-    SendQueue, Step,
+    Borrows, BufferlessRequest, Build, ExtendedPostSendGuard, ExtendedQueuePair, ExtendedSendQueue, ListInfo,
+    PostSendError, PostSendGuard, QueuePair, QueuePairControl, ReceiveQueue, ScatterGatherEntry, SendQueue,
+    SendRequest, Step,
 };
 
 /// A queue pair with operations of mlx5's own, made by
@@ -108,29 +108,29 @@ impl Build for DirectPostSendGuard<'_> {
     }
 
     #[inline(always)]
-    fn append(&mut self, step: Step, request: Request) {
+    fn append(&mut self, step: Step, request: SendRequest) {
         self.list.append(step, request);
     }
 
     #[inline(always)]
-    unsafe fn append_sge(&mut self, step: Step, request: Request, entry: ScatterGatherEntry) {
+    unsafe fn append_sge(&mut self, step: Step, request: SendRequest, entry: ScatterGatherEntry) {
         // SAFETY: the caller keeps this function's contract, which is that one's.
         unsafe { self.list.append_sge(step, request, entry) };
     }
 
     #[inline(always)]
-    unsafe fn append_sge_list(&mut self, step: Step, request: Request, entries: &[ScatterGatherEntry]) {
+    unsafe fn append_sge_list(&mut self, step: Step, request: SendRequest, entries: &[ScatterGatherEntry]) {
         // SAFETY: the caller keeps this function's contract, which is that one's.
         unsafe { self.list.append_sge_list(step, request, entries) };
     }
 
     #[inline(always)]
-    fn append_inline(&mut self, step: Step, request: Request, data: &[u8]) {
+    fn append_inline(&mut self, step: Step, request: SendRequest, data: &[u8]) {
         self.list.append_inline(step, request, data);
     }
 
     #[inline(always)]
-    fn append_inline_list(&mut self, step: Step, request: Request, pieces: &[IoSlice<'_>]) {
+    fn append_inline_list(&mut self, step: Step, request: SendRequest, pieces: &[IoSlice<'_>]) {
         self.list.append_inline_list(step, request, pieces);
     }
 

@@ -12,7 +12,7 @@ use rdma_mummy_sys::types::{rdma_cm_event, rdma_cm_event_type, rdma_cm_id, rdma_
 use rdma_mummy_sys::{Provider, RdmaCm};
 use rustix::event::{EventfdFlags, eventfd};
 
-use super::event::{EventContents, Event};
+use super::event::{Event, EventContents};
 use super::identifier::{Identifier, IdentifierState, Inner, PortSpace};
 use super::multicast::Membership;
 use crate::error::{Error, ErrorKind};

@@ -6,7 +6,7 @@ use rdma_mummy_sys::types::ibv_event_type;
 
 use super::address::perhaps;
 use super::identifier::{CallError, Identifier, IdentifierState, wrong_state};
-use super::parameter::{ConnectionParameter, Message, private_data_limit};
+use super::parameter::{CmMessage, ConnectionParameter, private_data_limit};
 use crate::error::{Error, ErrorKind};
 use crate::ibverbs::Unsupported;
 use crate::ibverbs::event::AsyncEventType;
@@ -60,7 +60,7 @@ impl Identifier {
     ///
     /// `man rdma_connect`
     pub fn connect(&self, parameter: &ConnectionParameter) -> Result<(), Error> {
-        let message = Message::Request;
+        let message = CmMessage::Request;
         self.check_length("rdma_connect", message, parameter.private_data_length())?;
         let mut raw = parameter.raw();
         let result = self.call_with_device(Some(IdentifierState::Connecting), |lib, id| {
@@ -94,7 +94,7 @@ impl Identifier {
     ///
     /// `man rdma_accept`
     pub fn accept(&self, parameter: &ConnectionParameter) -> Result<(), Error> {
-        let message = Message::Reply;
+        let message = CmMessage::Reply;
         self.check_length("rdma_accept", message, parameter.private_data_length())?;
         let mut raw = parameter.raw();
         let then = match self.0.is_datagram() {
@@ -128,7 +128,7 @@ impl Identifier {
     ///
     /// `man rdma_reject`
     pub fn reject(&self, private_data: &[u8]) -> Result<(), Error> {
-        let length = self.check_length("rdma_reject", Message::Reject, private_data.len())?;
+        let length = self.check_length("rdma_reject", CmMessage::Reject, private_data.len())?;
         // SAFETY: the identifier lives, and is called for alone; the data outlives the call.
         let result = self.call(Some(IdentifierState::Rejected), |lib, id| unsafe {
             (lib.rdma_reject)(id, private_data.as_ptr().cast(), length)
@@ -146,7 +146,7 @@ impl Identifier {
     ///
     /// `man rdma_reject`
     pub fn reject_ece(&self, private_data: &[u8]) -> Result<(), Error> {
-        let length = self.check_length("rdma_reject_ece", Message::Reject, private_data.len())?;
+        let length = self.check_length("rdma_reject_ece", CmMessage::Reject, private_data.len())?;
         let reject = self.lib().rdma_reject_ece();
         let reject =
             reject.map_err(|symbol| Unsupported::of_library("rejection of vendor's options", symbol))?;
@@ -159,7 +159,7 @@ impl Identifier {
 
     #[cold]
     fn reject_error(&self, call: &'static str, length: usize, source: io::Error) -> Error {
-        self.message_error(call, Message::Reject, length, source, |state| {
+        self.message_error(call, CmMessage::Reject, length, source, |state| {
             matches!(state, IdentifierState::Requested | IdentifierState::Responded)
         })
     }
@@ -234,7 +234,7 @@ impl Identifier {
     }
 
     /// The length as C has it, if C can say it.
-    fn check_length(&self, verb: &'static str, message: Message, length: usize) -> Result<u8, Error> {
+    fn check_length(&self, verb: &'static str, message: CmMessage, length: usize) -> Result<u8, Error> {
         u8::try_from(length).map_err(|_| {
             Error::not_called(verb, ErrorKind::PrivateDataTooLong, TOO_LONG)
                 .with("length", length)
@@ -247,7 +247,7 @@ impl Identifier {
     fn message_error(
         &self,
         verb: &'static str,
-        message: Message,
+        message: CmMessage,
         length: usize,
         source: io::Error,
         is_allowed: impl FnOnce(IdentifierState) -> bool,
@@ -264,7 +264,7 @@ impl Identifier {
         }
     }
 
-    fn limit(&self, message: Message) -> usize {
+    fn limit(&self, message: CmMessage) -> usize {
         private_data_limit(message, self.port_space(), self.0.is_datagram())
     }
 }

@@ -38,7 +38,7 @@ pub fn get_devices() -> Result<Vec<DeviceContext>, Error> {
 pub fn get_devices_of(provider: Provider) -> Result<Vec<DeviceContext>, Error> {
     let lib = provider.rdmacm().map_err(|error| Error::caused(VERB, ErrorKind::Library, error.clone()))?;
     let mut kept = kept();
-    let list = List::get(provider, lib).map_err(|source| Error::os(VERB, source))?;
+    let list = OwnedList::get(provider, lib).map_err(|source| Error::os(VERB, source))?;
     let living = living(&kept, provider);
     let known = |context| living.iter().find_map(|list| list.find(context));
     let mut is_new = false;
@@ -72,7 +72,7 @@ impl Identifier {
         if let Some(context) = living(&kept, provider).iter().find_map(|list| list.find(verbs)) {
             return Ok(context);
         }
-        let list = List::get(provider, lib)
+        let list = OwnedList::get(provider, lib)
             .map_err(|source| Error::os(VERB, source).remedy("it opens all RDMA devices of the machine"))?;
         let context = list.find(verbs).ok_or_else(|| {
             Error::not_called(VERB, ErrorKind::DeviceGone, "the identifier's device was removed")
@@ -85,14 +85,14 @@ impl Identifier {
 
 /// A list that keeps a context open.
 struct OpenList {
-    list: Weak<List>,
+    list: Weak<OwnedList>,
     /// One of several devices stays for ever. When librdmacm (rdma-core 38 to 64 at least) frees the last list that names a device that was
     /// taken away, it frees the device, and goes on to compare it with the rest of the list.
-    _for_ever: Option<Arc<List>>,
+    _for_ever: Option<Arc<OwnedList>>,
 }
 
 impl OpenList {
-    fn new(list: &Arc<List>) -> Self {
+    fn new(list: &Arc<OwnedList>) -> Self {
         let _for_ever = (list.entries.len() > 1).then(|| Arc::clone(list));
         Self { list: Arc::downgrade(list), _for_ever }
     }
@@ -106,7 +106,7 @@ fn kept() -> MutexGuard<'static, Vec<OpenList>> {
     kept
 }
 
-fn living(kept: &[OpenList], provider: Provider) -> Vec<Arc<List>> {
+fn living(kept: &[OpenList], provider: Provider) -> Vec<Arc<OwnedList>> {
     kept.iter().filter_map(|kept| kept.list.upgrade()).filter(|list| list.provider == provider).collect()
 }
 
@@ -114,7 +114,7 @@ fn living(kept: &[OpenList], provider: Provider) -> Vec<Arc<List>> {
 ///
 /// The manual says that they stay open as long as the library is loaded. Later releases (rdma-core 38 and up) close a device that was taken
 /// away as soon as neither an identifier nor such a list refers to it.
-struct List {
+struct OwnedList {
     list: NonNull<*mut ibv_context>,
     entries: Vec<ListedDevice>,
     provider: Provider,
@@ -128,11 +128,11 @@ struct ListedDevice {
 }
 
 // SAFETY: the list is only read, and freed by its one owner.
-unsafe impl Send for List {}
+unsafe impl Send for OwnedList {}
 // SAFETY: the list is only read, and freed by its one owner.
-unsafe impl Sync for List {}
+unsafe impl Sync for OwnedList {}
 
-impl List {
+impl OwnedList {
     fn get(provider: Provider, lib: &'static RdmaCm) -> io::Result<Arc<Self>> {
         let mut count = 0;
         // SAFETY: the place is this function's own.
@@ -165,14 +165,14 @@ impl List {
     }
 }
 
-impl Drop for List {
+impl Drop for OwnedList {
     fn drop(&mut self) {
         // SAFETY: it is the library's own list, and the contexts that were made of it held this.
         unsafe { (self.lib.rdma_free_devices)(self.list.as_ptr()) };
     }
 }
 
-impl fmt::Debug for List {
+impl fmt::Debug for OwnedList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("List").field("entries", &self.entries.len()).finish_non_exhaustive()
     }

@@ -211,7 +211,7 @@ impl MulticastInfo {
 
 /// What an event has beside its type and status.
 #[derive(Clone, Copy)]
-pub(super) enum Parameters {
+pub(super) enum EventParameters {
     Nothing,
     Connection(ConnectionInfo),
     Datagram(DatagramInfo),
@@ -224,7 +224,7 @@ pub(super) enum Parameters {
 pub(super) struct EventContents {
     pub(super) event_type: EventType,
     pub(super) status: EventStatus,
-    pub(super) parameters: Parameters,
+    pub(super) parameters: EventParameters,
     pub(super) private_data: Box<[u8]>,
 }
 
@@ -234,7 +234,7 @@ impl EventContents {
         Self {
             event_type: EventType::Internal,
             status: EventStatus(0),
-            parameters: Parameters::Nothing,
+            parameters: EventParameters::Nothing,
             private_data: Box::default(),
         }
     }
@@ -258,10 +258,10 @@ impl EventContents {
                 self.parameters = match datagram {
                     // SAFETY: the event lives, and nobody writes to it: `take` holds the channel's lock. The whole union
                     // is initialised, whichever member was meant, and these are integers and pointers.
-                    true => Parameters::Datagram(DatagramInfo::new(unsafe { &(*raw).param.ud })),
+                    true => EventParameters::Datagram(DatagramInfo::new(unsafe { &(*raw).param.ud })),
                     // SAFETY: the event lives, and nobody writes to it: `take` holds the channel's lock. The whole union
                     // is initialised, whichever member was meant, and these are integers and pointers.
-                    false => Parameters::Connection(ConnectionInfo::new(unsafe { &(*raw).param.conn })),
+                    false => EventParameters::Connection(ConnectionInfo::new(unsafe { &(*raw).param.conn })),
                 };
             }
             EventType::Rejected | EventType::Disconnected => {}
@@ -269,20 +269,20 @@ impl EventContents {
             EventType::MulticastJoin => {
                 // SAFETY: the event lives, and nobody writes to it: `take` holds the channel's lock. The whole union is
                 // initialised, whichever member was meant, and these are integers and pointers.
-                self.parameters = Parameters::Multicast(MulticastInfo::new(unsafe { &(*raw).param.ud }));
+                self.parameters = EventParameters::Multicast(MulticastInfo::new(unsafe { &(*raw).param.ud }));
                 return;
             }
             EventType::MulticastError => {
                 // SAFETY: the event lives, and nobody writes to it: `take` holds the channel's lock. The whole union is
                 // initialised, whichever member was meant, and these are integers and pointers.
                 let context = unsafe { (*raw).param.ud.private_data }.addr();
-                self.parameters = Parameters::MulticastFailure { context };
+                self.parameters = EventParameters::MulticastFailure { context };
                 return;
             }
             EventType::User => {
                 // SAFETY: the event lives, and nobody writes to it: `take` holds the channel's lock. The whole union is
                 // initialised, whichever member was meant, and these are integers and pointers.
-                self.parameters = Parameters::User { argument: unsafe { (*raw).param.arg } };
+                self.parameters = EventParameters::User { argument: unsafe { (*raw).param.arg } };
                 return;
             }
             // Of an unknown type nobody knows which member is meant.
@@ -299,8 +299,8 @@ impl EventContents {
     /// What was given to the library when a multicast group was joined.
     pub(super) fn multicast_context(&mut self) -> Option<&mut usize> {
         match &mut self.parameters {
-            Parameters::Multicast(multicast) => Some(&mut multicast.context),
-            Parameters::MulticastFailure { context } => Some(context),
+            EventParameters::Multicast(multicast) => Some(&mut multicast.context),
+            EventParameters::MulticastFailure { context } => Some(context),
             _ => None,
         }
     }
@@ -386,7 +386,7 @@ impl Event {
     /// What the peer says of the connection: in a request, a response, and where the connection is established.
     pub fn connection(&self) -> Option<&ConnectionInfo> {
         match &self.contents.parameters {
-            Parameters::Connection(connection) => Some(connection),
+            EventParameters::Connection(connection) => Some(connection),
             _ => None,
         }
     }
@@ -394,7 +394,7 @@ impl Event {
     /// Where datagrams to the peer go, of an identifier for datagrams. In a request the fields say where it came from.
     pub fn datagram(&self) -> Option<&DatagramInfo> {
         match &self.contents.parameters {
-            Parameters::Datagram(datagram) => Some(datagram),
+            EventParameters::Datagram(datagram) => Some(datagram),
             _ => None,
         }
     }
@@ -402,7 +402,7 @@ impl Event {
     /// The multicast group that was joined.
     pub fn multicast(&self) -> Option<&MulticastInfo> {
         match &self.contents.parameters {
-            Parameters::Multicast(multicast) => Some(multicast),
+            EventParameters::Multicast(multicast) => Some(multicast),
             _ => None,
         }
     }
@@ -410,8 +410,8 @@ impl Event {
     /// What was given when the multicast group was [joined](Identifier::join_multicast), also where that failed.
     pub fn multicast_context(&self) -> Option<usize> {
         match &self.contents.parameters {
-            Parameters::Multicast(multicast) => Some(multicast.context),
-            Parameters::MulticastFailure { context } => Some(*context),
+            EventParameters::Multicast(multicast) => Some(multicast.context),
+            EventParameters::MulticastFailure { context } => Some(*context),
             _ => None,
         }
     }
@@ -419,7 +419,7 @@ impl Event {
     /// What the program [wrote](Identifier::write_user_event), of an event of its own.
     pub fn user_argument(&self) -> Option<u64> {
         match &self.contents.parameters {
-            Parameters::User { argument } => Some(*argument),
+            EventParameters::User { argument } => Some(*argument),
             _ => None,
         }
     }
@@ -462,12 +462,12 @@ impl fmt::Debug for Event {
             .field("status", &self.status().raw())
             .field("id", &self.id);
         match &self.contents.parameters {
-            Parameters::Nothing => {}
-            Parameters::Connection(info) => _ = out.field("connection", info),
-            Parameters::Datagram(info) => _ = out.field("datagram", info),
-            Parameters::Multicast(info) => _ = out.field("multicast", info),
-            Parameters::MulticastFailure { context } => _ = out.field("context", context),
-            Parameters::User { argument } => _ = out.field("argument", argument),
+            EventParameters::Nothing => {}
+            EventParameters::Connection(info) => _ = out.field("connection", info),
+            EventParameters::Datagram(info) => _ = out.field("datagram", info),
+            EventParameters::Multicast(info) => _ = out.field("multicast", info),
+            EventParameters::MulticastFailure { context } => _ = out.field("context", context),
+            EventParameters::User { argument } => _ = out.field("argument", argument),
         }
         out.field("private_data", &self.private_data()).finish()
     }

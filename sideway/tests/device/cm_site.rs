@@ -10,7 +10,7 @@ use sideway::ibverbs::queue_pair::{QueuePair, QueuePairState, QueuePairType};
 use sideway::rdmacm::{Address, ConnectionParameter, Event, EventChannel, EventType, Identifier, PortSpace};
 
 use crate::harness::{Skip, TestDevice};
-use crate::node::{Node, Options};
+use crate::node::{Node, NodeOptions};
 use crate::support::flavour::QpFlavour;
 
 /// How long an event may take to come.
@@ -124,7 +124,7 @@ pub(crate) fn assert_data(found: &[u8], sent: &[u8]) {
 /// A node of an identifier's device, which takes receives.
 pub(crate) fn node<Q: QpFlavour>(id: &Identifier) -> CmNode<Q> {
     let datagram = id.port_space() == PortSpace::Udp;
-    let options = Options::with(|options| {
+    let options = NodeOptions::with(|options| {
         if datagram {
             options.qp_type = QueuePairType::UnreliableDatagram;
         }

@@ -7,7 +7,7 @@ use sideway::ibverbs::completion::{
 use sideway::ibverbs::queue_pair::{GenericQueuePair, QueuePair};
 
 use crate::harness::{Outcome, Suite, TestDevice};
-use crate::node::{AnyPair, Data, Node, Op, Options, Pair, SIGNALED};
+use crate::node::{AnyPair, Data, Node, NodeOptions, Op, Pair, SIGNALED};
 use crate::support::flavour::CqFlavour;
 
 pub(crate) fn cases(suite: &mut Suite) {
@@ -127,7 +127,7 @@ fn a_leaked_poller_keeps_no_more_than_its_batch<C: CqFlavour>(test_device: &Test
 
 fn one_queue_for_everything_tells_pairs_apart(test_device: &TestDevice) -> Outcome {
     let context = test_device.open();
-    let options = Options::default();
+    let options = NodeOptions::default();
     let mut a = Node::<GenericQueuePair, GenericCompletionQueue>::new(&context, test_device.port, &options);
     let mut builder = a.pd.create_qp_builder();
     // Both queues of the pair complete into one.
@@ -151,7 +151,7 @@ fn one_queue_for_everything_tells_pairs_apart(test_device: &TestDevice) -> Outco
 
 fn completions_have_the_fields_that_were_asked_for(test_device: &TestDevice) -> Outcome {
     let context = test_device.open();
-    let options = Options::default();
+    let options = NodeOptions::default();
     let all = WorkCompletionFields::STANDARD;
     for fields in all.iter().chain([all, WorkCompletionFields::empty()]) {
         let mut builder = context.create_cq_builder();

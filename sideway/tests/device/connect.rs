@@ -8,7 +8,7 @@ use sideway::ibverbs::queue_pair::{
 };
 
 use crate::harness::{Outcome, Suite, TestDevice};
-use crate::node::{AnyPair, Data, Node, Op, Options, pattern};
+use crate::node::{AnyPair, Data, Node, NodeOptions, Op, pattern};
 
 pub(crate) fn cases(suite: &mut Suite) {
     cases!(suite:
@@ -26,7 +26,7 @@ type AnyNode = Node<GenericQueuePair, GenericCompletionQueue>;
 
 fn nodes(test_device: &TestDevice, qp_type: QueuePairType) -> (AnyNode, AnyNode) {
     let context = test_device.open();
-    let options = Options::with(|options| options.qp_type = qp_type);
+    let options = NodeOptions::with(|options| options.qp_type = qp_type);
     (AnyNode::new(&context, test_device.port, &options), AnyNode::new(&context, test_device.port, &options))
 }
 
@@ -101,7 +101,7 @@ fn a_peer_without_gid_is_refused(test_device: &TestDevice) -> Outcome {
 
 fn two_devices_talk_to_each_other(test_device: &TestDevice) -> Outcome {
     let Some((peer, peer_port)) = &test_device.peer else { skip!("there is one device only") };
-    let options = Options::default();
+    let options = NodeOptions::default();
     let a = AnyNode::new(&test_device.open(), test_device.port, &options);
     let b = AnyNode::new(&test_device.list().find(peer).unwrap().open().unwrap(), *peer_port, &options);
     if a.path.link_layer() != b.path.link_layer() {

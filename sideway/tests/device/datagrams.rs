@@ -16,7 +16,7 @@ use sideway::ibverbs::queue_pair::{
 };
 
 use crate::harness::{Outcome, Suite, TestDevice};
-use crate::node::{Data, Node, Op, Options, PATIENCE, Pair, SIGNALED, next, pattern};
+use crate::node::{Data, Node, NodeOptions, Op, PATIENCE, Pair, SIGNALED, next, pattern};
 use crate::support::errors::assert_error;
 use crate::support::flavour::QpFlavour;
 
@@ -46,7 +46,7 @@ pub(crate) fn cases(suite: &mut Suite) {
 }
 
 fn node<Q: QpFlavour>(test_device: &TestDevice) -> Udp<Q> {
-    let options = Options::with(|options| {
+    let options = NodeOptions::with(|options| {
         options.qp_type = QueuePairType::UnreliableDatagram;
         // More is what some devices' extended pairs do not have.
         options.send_sge = 1;
@@ -187,7 +187,7 @@ fn an_answer_goes_by_the_completion<Q: QpFlavour>(test_device: &TestDevice) -> O
 
 /// Each flavour of completion queues.
 fn any_kind_of_completion_leads_back(test_device: &TestDevice) -> Outcome {
-    fn origin(test_device: &TestDevice, visit: impl Fn(&CompletionQueueBuilder) -> Box<dyn Origin>) {
+    fn origin(test_device: &TestDevice, visit: impl Fn(&CompletionQueueBuilder) -> Box<dyn ReceivedFrom>) {
         let mut a = node::<GenericQueuePair>(test_device);
         let context = a.context.clone();
         let mut builder = context.create_cq_builder();
@@ -216,7 +216,7 @@ fn any_kind_of_completion_leads_back(test_device: &TestDevice) -> Outcome {
 }
 
 /// A completion queue of any flavour, as far as this file needs one.
-trait Origin {
+trait ReceivedFrom {
     fn pair(&self, builder: &mut QueuePairBuilder) -> GenericQueuePair;
     /// Of the next completion: its origin, and the sender's number.
     fn wait(&mut self) -> (DatagramOrigin, Option<u32>);
@@ -224,7 +224,7 @@ trait Origin {
 
 macro_rules! impl_origin {
     ($($Cq:ty),*) => {$(
-        impl Origin for $Cq {
+        impl ReceivedFrom for $Cq {
             fn pair(&self, builder: &mut QueuePairBuilder) -> GenericQueuePair {
                 let builder = builder.setup_qp_type(QueuePairType::UnreliableDatagram);
                 builder.setup_recv_cq(self).build_generic().unwrap()
@@ -263,7 +263,7 @@ fn another_key_gets_nothing(test_device: &TestDevice) -> Outcome {
 }
 
 fn a_datagram_pair_climbs_the_ladder_of_states(test_device: &TestDevice) -> Outcome {
-    let options = Options::with(|options| options.qp_type = QueuePairType::UnreliableDatagram);
+    let options = NodeOptions::with(|options| options.qp_type = QueuePairType::UnreliableDatagram);
     let mut a = Udp::<GenericQueuePair>::new(&test_device.open(), test_device.port, &options);
     let error = a.modify(QueuePairAttribute::new().setup_state(QueuePairState::Init)).unwrap_err();
     assert!(error.to_string().contains("QueueKey"), "{error}");
@@ -278,7 +278,7 @@ fn a_datagram_pair_climbs_the_ladder_of_states(test_device: &TestDevice) -> Outc
     let error = activate_ud(&mut a.qp, &a.path, QKEY, 0, &ConnectOptions::default()).unwrap_err();
     assert!(matches!(error, ConnectError::Modify { state: QueuePairState::Init, .. }), "{error}");
     let mut connected =
-        Udp::<GenericQueuePair>::new(&test_device.open(), test_device.port, &Options::default());
+        Udp::<GenericQueuePair>::new(&test_device.open(), test_device.port, &NodeOptions::default());
     let error = activate_ud(&mut connected.qp, &a.path, QKEY, 0, &ConnectOptions::default()).unwrap_err();
     assert!(matches!(error, ConnectError::NotDatagram { .. }), "{error}");
     Ok(())
@@ -315,7 +315,7 @@ fn an_address_without_header_is_none(test_device: &TestDevice) -> Outcome {
     b.receive(&[(1, &[(0, 100)])]).unwrap();
     let ah = a.handle(&b);
     a.send_to(&ah, b.qp.qp_number(), QKEY, 8);
-    let (origin, _) = Origin::wait(&mut b.recv_cq);
+    let (origin, _) = ReceivedFrom::wait(&mut b.recv_cq);
     if !origin.has_grh() {
         skip!("the datagram came without a header");
     }
@@ -329,7 +329,7 @@ fn a_header_to_somebody_else_leads_nowhere(test_device: &TestDevice) -> Outcome 
     b.receive(&[(1, &[(0, 100)])]).unwrap();
     let ah = a.handle(&b);
     a.send_to(&ah, b.qp.qp_number(), QKEY, 8);
-    let (origin, _) = Origin::wait(&mut b.recv_cq);
+    let (origin, _) = ReceivedFrom::wait(&mut b.recv_cq);
     if !origin.has_grh() {
         skip!("the datagram came without a header");
     }
@@ -344,7 +344,7 @@ fn a_header_to_somebody_else_leads_nowhere(test_device: &TestDevice) -> Outcome 
 }
 
 fn messages_of_an_unreliable_connection_arrive<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
-    let options = Options::with(|options| options.qp_type = QueuePairType::UnreliableConnection);
+    let options = NodeOptions::with(|options| options.qp_type = QueuePairType::UnreliableConnection);
     let context = test_device.open();
     let (mut a, mut b) = (
         Udp::<Q>::new(&context, test_device.port, &options),

@@ -5,7 +5,7 @@ use sideway::ibverbs::completion::WorkCompletionStatus as Status;
 use sideway::ibverbs::queue_pair::{QueuePairAttribute, QueuePairState, ScatterGatherEntry};
 
 use crate::harness::{Outcome, Suite, TestDevice};
-use crate::node::{AnyCq, AnyPair, Data, Memory, Op, Pair, Remote, SIGNALED, wait};
+use crate::node::{AnyCq, AnyPair, Data, Memory, Op, Pair, RemoteBuffer, SIGNALED, wait};
 use crate::support::flavour::{Completion, CqFlavour, QpFlavour};
 
 pub(crate) fn cases(suite: &mut Suite) {
@@ -52,7 +52,7 @@ fn a_wrong_remote_key_is_a_remote_access_error<Q: QpFlavour>(test_device: &TestD
     for op in [Op::Write, Op::Read] {
         let mut pair = Pair::<Q, AnyCq>::new(test_device);
         let right = pair.b.remote(0);
-        let wrong = Remote { rkey: right.rkey ^ 0x5a, ..right };
+        let wrong = RemoteBuffer { rkey: right.rkey ^ 0x5a, ..right };
         let failed = fails(&mut pair, op(wrong), Data::At(0, 64));
         assert_eq!(failed.status, Status::RemoteAccessError);
         assert_eq!(failed.status.to_string(), "remote access error");
@@ -78,10 +78,10 @@ fn a_remote_address_outside_of_its_region_is_refused(test_device: &TestDevice) -
     let end = pair.b.remote(pair.b.mr.region_len() - 8);
     refused_by_the_peer(&mut pair, Op::Write(end), Data::At(0, 9));
     let mut pair = AnyPair::new(test_device);
-    let before = Remote { addr: pair.b.remote(0).addr - 1, ..pair.b.remote(0) };
+    let before = RemoteBuffer { addr: pair.b.remote(0).addr - 1, ..pair.b.remote(0) };
     refused_by_the_peer(&mut pair, Op::Read(before), Data::At(0, 9));
     let mut pair = AnyPair::new(test_device);
-    let around = Remote { addr: u64::MAX - 3, ..pair.b.remote(0) };
+    let around = RemoteBuffer { addr: u64::MAX - 3, ..pair.b.remote(0) };
     refused_by_the_peer(&mut pair, Op::Write(around), Data::At(0, 9));
     Ok(())
 }
@@ -92,7 +92,7 @@ fn a_region_without_the_remote_permission_is_refused(test_device: &TestDevice) -
         | AccessFlags::RemoteRead
         | AccessFlags::RemoteAtomic;
     for (permission, op) in [
-        (AccessFlags::RemoteWrite, Op::Write as fn(Remote) -> Op),
+        (AccessFlags::RemoteWrite, Op::Write as fn(RemoteBuffer) -> Op),
         (AccessFlags::RemoteRead, Op::Read),
         (AccessFlags::RemoteAtomic, |at| Op::FetchAdd(at, 1)),
     ] {
@@ -120,7 +120,7 @@ fn a_region_that_was_closed_is_refused(test_device: &TestDevice) -> Outcome {
     let access = AccessFlags::LocalWrite | AccessFlags::RemoteWrite;
     // SAFETY: the memory outlives the region and is not referred to.
     let mr = unsafe { pair.b.pd.reg_mr(memory.start(), 4096, access).unwrap() };
-    let target = Remote { rkey: mr.rkey(), addr: mr.get_ptr() as u64 };
+    let target = RemoteBuffer { rkey: mr.rkey(), addr: mr.get_ptr() as u64 };
     pair.a.memory.set(0, &[9; 8]);
     pair.a.run(Op::Write(target), Data::At(0, 8));
     assert_eq!(memory.get(0, 8), [9; 8]);
@@ -138,7 +138,7 @@ fn a_region_of_another_domain_is_refused(test_device: &TestDevice) -> Outcome {
     let access = AccessFlags::LocalWrite | AccessFlags::RemoteWrite;
     // SAFETY: the memory outlives the region and is not referred to.
     let mr = unsafe { other.reg_mr(memory.start(), 4096, access).unwrap() };
-    let target = Remote { rkey: mr.rkey(), addr: mr.get_ptr() as u64 };
+    let target = RemoteBuffer { rkey: mr.rkey(), addr: mr.get_ptr() as u64 };
     refused_by_the_peer(&mut pair, Op::Write(target), Data::At(0, 8));
     Ok(())
 }
@@ -202,7 +202,7 @@ fn a_peer_that_is_gone_does_not_answer<Q: QpFlavour>(test_device: &TestDevice) -
 fn requests_behind_a_failure_are_flushed<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
     let mut pair = Pair::<Q, AnyCq>::new(test_device);
     let right = pair.b.remote(0);
-    let wrong = Remote { rkey: right.rkey ^ 0x5a, ..right };
+    let wrong = RemoteBuffer { rkey: right.rkey ^ 0x5a, ..right };
     let mut requests = vec![(0, SIGNALED, Op::Write(right), Data::At(0, 8))];
     requests.push((1, SIGNALED, Op::Write(wrong), Data::At(0, 8)));
     requests.extend((2..10).map(|n| (n, SIGNALED, Op::Write(right), Data::At(0, 8))));
@@ -233,7 +233,7 @@ fn flushed_receives_keep_their_numbers<C: CqFlavour>(test_device: &TestDevice) -
 
 fn a_failure_without_signal_completes_all_the_same(test_device: &TestDevice) -> Outcome {
     let mut pair = AnyPair::new(test_device);
-    let wrong = Remote { rkey: 0xdead, ..pair.b.remote(0) };
+    let wrong = RemoteBuffer { rkey: 0xdead, ..pair.b.remote(0) };
     let none = sideway::ibverbs::queue_pair::WorkRequestFlags::empty();
     pair.a.post(&[(3, none, Op::Write(wrong), Data::At(0, 8))]).unwrap();
     let found = pair.a.sent(1)[0];
@@ -243,13 +243,13 @@ fn a_failure_without_signal_completes_all_the_same(test_device: &TestDevice) -> 
 
 fn a_failed_pair_reports_its_state(test_device: &TestDevice) -> Outcome {
     let mut pair = AnyPair::new(test_device);
-    let wrong = Remote { rkey: 0xdead, ..pair.b.remote(0) };
+    let wrong = RemoteBuffer { rkey: 0xdead, ..pair.b.remote(0) };
     refused_by_the_peer(&mut pair, Op::Write(wrong), Data::At(0, 8));
     // It can be reset, connected and used again.
     for node in [&pair.a, &pair.b] {
         node.modify(QueuePairAttribute::new().setup_state(QueuePairState::Reset)).unwrap();
     }
-    let mut pair = AnyPair::connect(pair.a, pair.b, &crate::node::Options::default().connect);
+    let mut pair = AnyPair::connect(pair.a, pair.b, &crate::node::NodeOptions::default().connect);
     pair.a.run(Op::Write(pair.b.remote(0)), Data::At(0, 8));
     Ok(())
 }

@@ -15,7 +15,7 @@ use sideway::ibverbs::event::{AsyncElement, AsyncEvent, AsyncEventType};
 use sideway::ibverbs::queue_pair::{GenericQueuePair, QueuePair, WorkRequestFlags};
 
 use crate::harness::{Outcome, Suite, TestDevice};
-use crate::node::{AnyPair, Data, Node, Op, Options, Pair, SIGNALED};
+use crate::node::{AnyPair, Data, Node, NodeOptions, Op, Pair, SIGNALED};
 use crate::support::flavour::{CqFlavour, QpFlavour};
 
 pub(crate) fn cases(suite: &mut Suite) {
@@ -49,7 +49,7 @@ const MOMENT: Duration = Duration::from_millis(50);
 
 /// A connected pair; the second one's receives complete into a queue with a channel, and 7 as its context.
 fn with_channel<C: CqFlavour>(test_device: &TestDevice) -> (Pair<GenericQueuePair, C>, CompletionChannel) {
-    let (options, context) = (Options::default(), test_device.open());
+    let (options, context) = (NodeOptions::default(), test_device.open());
     let a = Node::new(&context, test_device.port, &options);
     let mut b = Node::<GenericQueuePair, C>::new(&context, test_device.port, &options);
     let channel = context.create_comp_channel().unwrap();
@@ -140,7 +140,7 @@ fn crowd(
     channel: &CompletionChannel,
     count: u64,
 ) -> Vec<Node<GenericQueuePair, GenericCompletionQueue>> {
-    let options = Options::default();
+    let options = NodeOptions::default();
     (0..count)
         .map(|n| {
             let mut node = Node::new(context, test_device.port, &options);
@@ -346,7 +346,7 @@ fn receives(
     context: &DeviceContext,
     cq: ExtendedCompletionQueue,
 ) -> Pair<GenericQueuePair, ExtendedCompletionQueue> {
-    let options = Options::default();
+    let options = NodeOptions::default();
     let a = Node::new(context, test_device.port, &options);
     let mut b = Node::<GenericQueuePair, ExtendedCompletionQueue>::new(context, test_device.port, &options);
     b.qp = b.pd.create_qp_builder().setup_send_cq(&b.send_cq).setup_recv_cq(&cq).build_generic().unwrap();

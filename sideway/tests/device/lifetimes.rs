@@ -6,7 +6,7 @@ use sideway::ibverbs::completion::{CompletionQueue, GenericCompletionQueue};
 use sideway::ibverbs::queue_pair::{GenericQueuePair, QueuePair, QueuePairState, SendQueue};
 
 use crate::harness::{Outcome, Suite, TestDevice};
-use crate::node::{AnyPair, Data, Memory, Node, Op, Options, SIGNALED};
+use crate::node::{AnyPair, Data, Memory, Node, NodeOptions, Op, SIGNALED};
 use crate::support::flavour::CqFlavour;
 
 pub(crate) fn cases(suite: &mut Suite) {
@@ -32,7 +32,7 @@ fn permutations(n: usize) -> Vec<Vec<usize>> {
 fn handles_go_in_every_order(test_device: &TestDevice) -> Outcome {
     for order in permutations(5) {
         let AnyNode { qp, send_cq, recv_cq, mr, pd, context, path: _, memory } =
-            AnyNode::new(&test_device.open(), test_device.port, &Options::default());
+            AnyNode::new(&test_device.open(), test_device.port, &NodeOptions::default());
         // The memory outlives the region in every order.
         let memory: Memory = memory;
         drop(recv_cq);
@@ -95,7 +95,7 @@ fn halves_outlive_everything_else(test_device: &TestDevice) -> Outcome {
 /// Nothing is left behind: otherwise some limit is reached.
 fn everything_is_made_again_and_again(test_device: &TestDevice) -> Outcome {
     for _ in 0..100 {
-        let node = AnyNode::new(&test_device.open(), test_device.port, &Options::default());
+        let node = AnyNode::new(&test_device.open(), test_device.port, &NodeOptions::default());
         assert!(node.send_cq.cqe() > 0 && node.qp.state().unwrap() == QueuePairState::Reset);
     }
     Ok(())

@@ -212,7 +212,7 @@ fn receives_with_too_many_pieces_are_refused<Q: QpFlavour>(test_device: &TestDev
 
 /// A pair in the reset state takes no requests; not every library looks.
 fn a_pair_that_is_not_ready_says_so_or_waits(test_device: &TestDevice) -> Outcome {
-    let options = crate::node::Options::default();
+    let options = crate::node::NodeOptions::default();
     let mut node =
         crate::node::Node::<BasicQueuePair, AnyCq>::new(&test_device.open(), test_device.port, &options);
     if let Err(error) = node.post(&[(1, SIGNALED, Op::Send, Data::At(0, 8))]) {

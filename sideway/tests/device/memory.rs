@@ -7,7 +7,7 @@ use sideway::ibverbs::memory_region::RegisterMemoryRegionError;
 use sideway::memory::{Buffer, BufferKind};
 
 use crate::harness::{Outcome, Suite, TestDevice};
-use crate::node::{AnyPair, Data, Memory, Op, Remote, pattern};
+use crate::node::{AnyPair, Data, Memory, Op, RemoteBuffer, pattern};
 
 pub(crate) fn cases(suite: &mut Suite) {
     cases!(suite:
@@ -165,7 +165,7 @@ fn owned_memory_of_each_kind_is_reached_and_given_back(test_device: &TestDevice)
     for (seed, kind) in [BufferKind::Private, BufferKind::Shared].into_iter().enumerate() {
         let access = AccessFlags::LocalWrite | AccessFlags::RemoteWrite | AccessFlags::RemoteRead;
         let memory = pair.b.pd.reg_buffer(Buffer::new(kind, LEN).unwrap(), access).unwrap();
-        let target = Remote { rkey: memory.rkey(), addr: memory.as_ptr() as u64 };
+        let target = RemoteBuffer { rkey: memory.rkey(), addr: memory.as_ptr() as u64 };
         let bytes = pattern(seed as u8, LEN);
         pair.a.memory.set(0, &bytes);
         pair.a.run(Op::Write(target), Data::At(0, LEN));

@@ -11,7 +11,7 @@ use sideway::ibverbs::queue_pair::{
 };
 
 use crate::harness::{Outcome, Suite, TestDevice};
-use crate::node::{AnyPair, Node, Options};
+use crate::node::{AnyPair, Node, NodeOptions};
 
 pub(crate) fn cases(suite: &mut Suite) {
     cases!(suite:
@@ -41,7 +41,11 @@ const UC: QueuePairType = QueuePairType::UnreliableConnection;
 const UD: QueuePairType = QueuePairType::UnreliableDatagram;
 
 fn node(test_device: &TestDevice, qp_type: QueuePairType) -> AnyNode {
-    AnyNode::new(&test_device.open(), test_device.port, &Options::with(|options| options.qp_type = qp_type))
+    AnyNode::new(
+        &test_device.open(),
+        test_device.port,
+        &NodeOptions::with(|options| options.qp_type = qp_type),
+    )
 }
 
 /// Sets these attributes to something sensible, for a pair that is connected to itself.

@@ -25,7 +25,7 @@ pub(crate) const SIGNALED: WorkRequestFlags = WorkRequestFlags::Signaled;
 
 /// How two nodes are made and connected.
 #[derive(Clone, Debug)]
-pub(crate) struct Options {
+pub(crate) struct NodeOptions {
     pub(crate) qp_type: QueuePairType,
     pub(crate) send_wr: u32,
     pub(crate) recv_wr: u32,
@@ -41,7 +41,7 @@ pub(crate) struct Options {
     pub(crate) connect: ConnectOptions,
 }
 
-impl Default for Options {
+impl Default for NodeOptions {
     fn default() -> Self {
         let all = AccessFlags::LocalWrite
             | AccessFlags::RemoteWrite
@@ -66,7 +66,7 @@ impl Default for Options {
     }
 }
 
-impl Options {
+impl NodeOptions {
     pub(crate) fn with(change: impl FnOnce(&mut Self)) -> Self {
         let mut options = Self::default();
         change(&mut options);
@@ -130,7 +130,7 @@ pub(crate) fn pattern(seed: u8, len: usize) -> Vec<u8> {
 
 /// A place in a node's memory, for the other node.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Remote {
+pub(crate) struct RemoteBuffer {
     pub(crate) rkey: u32,
     pub(crate) addr: u64,
 }
@@ -139,11 +139,11 @@ pub(crate) struct Remote {
 pub(crate) enum Op {
     Send,
     SendImm(u32),
-    Write(Remote),
-    WriteImm(Remote, u32),
-    Read(Remote),
-    CompareSwap(Remote, u64, u64),
-    FetchAdd(Remote, u64),
+    Write(RemoteBuffer),
+    WriteImm(RemoteBuffer, u32),
+    Read(RemoteBuffer),
+    CompareSwap(RemoteBuffer, u64, u64),
+    FetchAdd(RemoteBuffer, u64),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -173,7 +173,7 @@ pub(crate) struct Node<Q, C> {
 }
 
 impl<Q: QpFlavour, C: CqFlavour> Node<Q, C> {
-    pub(crate) fn new(context: &DeviceContext, port: u8, options: &Options) -> Self {
+    pub(crate) fn new(context: &DeviceContext, port: u8, options: &NodeOptions) -> Self {
         let pd = context.alloc_pd().unwrap();
         let mut builder = context.create_cq_builder();
         builder.setup_cqe(options.cqe).setup_poll_batch(options.batch);
@@ -205,8 +205,8 @@ impl<Q: QpFlavour, C: CqFlavour> Node<Q, C> {
     }
 
     /// Where the other node finds this place of the memory.
-    pub(crate) fn remote(&self, offset: usize) -> Remote {
-        Remote { rkey: self.mr.rkey(), addr: self.mr.get_ptr() as u64 + offset as u64 }
+    pub(crate) fn remote(&self, offset: usize) -> RemoteBuffer {
+        RemoteBuffer { rkey: self.mr.rkey(), addr: self.mr.get_ptr() as u64 + offset as u64 }
     }
 
     pub(crate) fn entry(&self, offset: usize, len: usize) -> ScatterGatherEntry {
@@ -356,8 +356,8 @@ impl<Q: QpFlavour, C: CqFlavour> Pair<Q, C> {
         Self::with(test_device, |_| {})
     }
 
-    pub(crate) fn with(test_device: &TestDevice, change: impl FnOnce(&mut Options)) -> Self {
-        let options = Options::with(change);
+    pub(crate) fn with(test_device: &TestDevice, change: impl FnOnce(&mut NodeOptions)) -> Self {
+        let options = NodeOptions::with(change);
         let context = test_device.open();
         Self::connect(
             Node::new(&context, test_device.port, &options),

@@ -17,7 +17,7 @@ use sideway::sys::types::{ibv_ops_wr, ibv_ops_wr_opcode, ibv_rate};
 use sideway::sys::verbs;
 
 use crate::harness::{Outcome, Skip, Suite, TestDevice};
-use crate::node::{AnyPair, Data, Op, Remote, pattern};
+use crate::node::{AnyPair, Data, Op, RemoteBuffer, pattern};
 use crate::support::errors::assert_error;
 
 pub(crate) fn cases(suite: &mut Suite) {
@@ -42,8 +42,8 @@ fn allocate(test_device: &TestDevice, pd: &ProtectionDomain, len: usize) -> Resu
     }
 }
 
-fn remote(region: &MemoryRegion) -> Remote {
-    Remote { rkey: region.rkey(), addr: region.iova() }
+fn remote(region: &MemoryRegion) -> RemoteBuffer {
+    RemoteBuffer { rkey: region.rkey(), addr: region.iova() }
 }
 
 /// What is there now.

@@ -9,7 +9,7 @@ use sideway::ibverbs::queue_pair::{
 };
 
 use crate::harness::{Outcome, Suite, TestDevice};
-use crate::node::{AnyPair, Data, Node, Op, Options, Pair, SIGNALED};
+use crate::node::{AnyPair, Data, Node, NodeOptions, Op, Pair, SIGNALED};
 use crate::support::flavour::QpFlavour;
 
 pub(crate) fn cases(suite: &mut Suite) {
@@ -107,7 +107,7 @@ fn every_type_is_made<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
 fn a_pair_climbs_the_ladder_of_states<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
     let pair = Pair::<Q, GenericCompletionQueue>::new(test_device);
     assert_eq!(pair.a.qp.state().unwrap(), QueuePairState::ReadyToSend);
-    let options = Options::default();
+    let options = NodeOptions::default();
     let node = Node::<Q, GenericCompletionQueue>::new(&pair.a.context, test_device.port, &options);
     let mut attr = QueuePairAttribute::new();
     attr.setup_state(QueuePairState::Init).setup_pkey_index(0).setup_port(test_device.port);
@@ -130,13 +130,13 @@ fn a_pair_is_reset_and_used_again<Q: QpFlavour>(test_device: &TestDevice) -> Out
             node.modify(QueuePairAttribute::new().setup_state(QueuePairState::Reset)).unwrap();
         }
         let Pair { a, b } = pair;
-        pair = Pair::connect(a, b, &Options::default().connect);
+        pair = Pair::connect(a, b, &NodeOptions::default().connect);
     }
     Ok(())
 }
 
 fn too_much_inline_data_is_an_error(test_device: &TestDevice) -> Outcome {
-    let node = AnyNode::new(&test_device.open(), test_device.port, &Options::default());
+    let node = AnyNode::new(&test_device.open(), test_device.port, &NodeOptions::default());
     let mut builder = node.pd.create_qp_builder();
     builder.setup_send_cq(&node.send_cq).setup_recv_cq(&node.recv_cq).setup_max_inline_data(1 << 30);
     assert!(builder.build().is_err());
@@ -144,7 +144,7 @@ fn too_much_inline_data_is_an_error(test_device: &TestDevice) -> Outcome {
 }
 
 fn a_pair_needs_both_queues(test_device: &TestDevice) -> Outcome {
-    let node = AnyNode::new(&test_device.open(), test_device.port, &Options::default());
+    let node = AnyNode::new(&test_device.open(), test_device.port, &NodeOptions::default());
     let mut builder = node.pd.create_qp_builder();
     let error = builder.build().unwrap_err();
     assert!(matches!(error, CreateQueuePairError::MissingCompletionQueue { which: "send" }), "{error}");
@@ -154,7 +154,7 @@ fn a_pair_needs_both_queues(test_device: &TestDevice) -> Outcome {
 }
 
 fn a_queue_of_another_context_is_refused(test_device: &TestDevice) -> Outcome {
-    let node = AnyNode::new(&test_device.open(), test_device.port, &Options::default());
+    let node = AnyNode::new(&test_device.open(), test_device.port, &NodeOptions::default());
     let foreign = test_device.open().create_cq_builder().build().unwrap();
     let mut builder = node.pd.create_qp_builder();
     let error = builder.setup_send_cq(&foreign).setup_recv_cq(&node.recv_cq).build().unwrap_err();
@@ -163,7 +163,7 @@ fn a_queue_of_another_context_is_refused(test_device: &TestDevice) -> Outcome {
 }
 
 fn a_type_that_is_not_known_is_refused(test_device: &TestDevice) -> Outcome {
-    let node = AnyNode::new(&test_device.open(), test_device.port, &Options::default());
+    let node = AnyNode::new(&test_device.open(), test_device.port, &NodeOptions::default());
     let mut builder = node.pd.create_qp_builder();
     builder.setup_send_cq(&node.send_cq).setup_recv_cq(&node.recv_cq);
     for raw in [0, 1, 200, u32::MAX] {
@@ -174,7 +174,7 @@ fn a_type_that_is_not_known_is_refused(test_device: &TestDevice) -> Outcome {
 }
 
 fn numbers_are_unique(test_device: &TestDevice) -> Outcome {
-    let node = AnyNode::new(&test_device.open(), test_device.port, &Options::default());
+    let node = AnyNode::new(&test_device.open(), test_device.port, &NodeOptions::default());
     let mut builder = node.pd.create_qp_builder();
     builder.setup_send_cq(&node.send_cq).setup_recv_cq(&node.recv_cq);
     let pairs: Vec<_> = (0..20).map(|_| builder.build_generic().unwrap()).collect();
@@ -197,7 +197,7 @@ fn a_query_tells_what_was_set(test_device: &TestDevice) -> Outcome {
     assert_eq!((attr.min_rnr_timer(), attr.port()), (Some(11), Some(test_device.port)));
     assert_eq!(attr.dest_qp_num(), Some(pair.b.qp.qp_number()));
     assert_eq!(attr.path_mtu(), Some(pair.a.path.mtu()));
-    assert_eq!(attr.access_flags(), Some(Options::default().connect.access_flags));
+    assert_eq!(attr.access_flags(), Some(NodeOptions::default().connect.access_flags));
     assert_eq!((attr.max_read_atomic(), attr.max_dest_read_atomic()), (Some(1), Some(1)));
     if let Some(gid) = pair.b.path.gid() {
         assert_eq!(attr.address_vector().unwrap().grh_dest_gid(), Some(gid));
@@ -211,7 +211,7 @@ fn a_query_tells_what_it_was_made_with(test_device: &TestDevice) -> Outcome {
     let node = AnyNode::new(
         &test_device.open(),
         test_device.port,
-        &Options::with(|options| options.signal_all = true),
+        &NodeOptions::with(|options| options.signal_all = true),
     );
     let (_, init) = node.qp.query(QueuePairAttributeMask::Capabilities).unwrap();
     let granted = node.qp.control().capability();
@@ -227,7 +227,7 @@ fn a_query_tells_what_it_was_made_with(test_device: &TestDevice) -> Outcome {
 }
 
 fn generic_is_extended_where_the_device_is(test_device: &TestDevice) -> Outcome {
-    let node = AnyNode::new(&test_device.open(), test_device.port, &Options::default());
+    let node = AnyNode::new(&test_device.open(), test_device.port, &NodeOptions::default());
     let mut builder = node.pd.create_qp_builder();
     builder.setup_send_cq(&node.send_cq).setup_recv_cq(&node.recv_cq);
     assert_eq!(node.qp.is_extended(), builder.build_ex().is_ok());
@@ -235,7 +235,7 @@ fn generic_is_extended_where_the_device_is(test_device: &TestDevice) -> Outcome 
 }
 
 fn an_operation_that_no_device_has_is_refused_or_ignored(test_device: &TestDevice) -> Outcome {
-    let node = AnyNode::new(&test_device.open(), test_device.port, &Options::default());
+    let node = AnyNode::new(&test_device.open(), test_device.port, &NodeOptions::default());
     let mut builder = node.pd.create_qp_builder();
     builder.setup_send_cq(&node.send_cq).setup_recv_cq(&node.recv_cq);
     builder.setup_send_ops_flags(SendOperationFlags::from_bits_retain(1 << 62));
@@ -248,7 +248,7 @@ fn an_operation_that_no_device_has_is_refused_or_ignored(test_device: &TestDevic
 fn many_pairs_share_a_queue(test_device: &TestDevice) -> Outcome {
     const PAIRS: u64 = 100;
     let context = test_device.open();
-    let options = Options::with(|options| (options.cqe, options.send_wr, options.recv_wr) = (512, 4, 4));
+    let options = NodeOptions::with(|options| (options.cqe, options.send_wr, options.recv_wr) = (512, 4, 4));
     let mut a = AnyNode::new(&context, test_device.port, &options);
     let mut b = AnyNode::new(&context, test_device.port, &options);
     let mut kept = Vec::new();

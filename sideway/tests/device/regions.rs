@@ -16,7 +16,7 @@ use sideway::ibverbs::protection_domain::ProtectionDomain;
 use sideway::ibverbs::queue_pair::{QueuePair, ScatterGatherEntry};
 
 use crate::harness::{Outcome, Skip, Suite, TestDevice};
-use crate::node::{AnyPair, Data, Memory, Op, Remote, pattern};
+use crate::node::{AnyPair, Data, Memory, Op, RemoteBuffer, pattern};
 use crate::support::errors::assert_error;
 
 pub(crate) fn cases(suite: &mut Suite) {
@@ -45,8 +45,8 @@ fn everything() -> AccessFlags {
     AccessFlags::LocalWrite | AccessFlags::RemoteWrite | AccessFlags::RemoteRead | AccessFlags::RemoteAtomic
 }
 
-fn remote(mr: &MemoryRegion, offset: u64) -> Remote {
-    Remote { rkey: mr.rkey(), addr: mr.iova() + offset }
+fn remote(mr: &MemoryRegion, offset: u64) -> RemoteBuffer {
+    RemoteBuffer { rkey: mr.rkey(), addr: mr.iova() + offset }
 }
 
 fn entry(mr: &MemoryRegion, offset: u64, len: u32) -> ScatterGatherEntry {
@@ -54,7 +54,7 @@ fn entry(mr: &MemoryRegion, offset: u64, len: u32) -> ScatterGatherEntry {
 }
 
 /// How a WRITE of 8 bytes ends.
-fn write_ends(pair: &mut AnyPair, to: Remote) -> WorkCompletionStatus {
+fn write_ends(pair: &mut AnyPair, to: RemoteBuffer) -> WorkCompletionStatus {
     pair.a.post(&[(1, crate::node::SIGNALED, Op::Write(to), Data::At(0, 8))]).unwrap();
     pair.a.sent(1)[0].status
 }
@@ -67,7 +67,7 @@ fn addresses_may_be_chosen(test_device: &TestDevice) -> Outcome {
     let mr = unsafe { pair.b.pd.reg_mr_iova(memory.start(), 8192, iova, everything()) }.unwrap();
     assert_eq!((mr.iova(), mr.get_ptr(), mr.region_len()), (iova, memory.start(), 8192));
     pair.a.memory.set(0, &pattern(1, 3000));
-    pair.a.run(Op::Write(Remote { rkey: mr.rkey(), addr: iova + 100 }), Data::At(0, 3000));
+    pair.a.run(Op::Write(RemoteBuffer { rkey: mr.rkey(), addr: iova + 100 }), Data::At(0, 3000));
     assert_eq!(memory.get(100, 3000), pattern(1, 3000));
     // The node that has the region names it alike.
     let from = pair.a.remote(0);
@@ -228,7 +228,7 @@ fn device_memory_is_copied_registered_and_reached(test_device: &TestDevice) -> O
     let mr = pair.b.pd.reg_dm_mr(&dm, 1024, 3072, everything()).unwrap();
     assert_eq!((mr.iova(), mr.region_len()), (0, 3072));
     pair.a.memory.set(0, &pattern(1, 2000));
-    pair.a.run(Op::Write(Remote { rkey: mr.rkey(), addr: 1000 }), Data::At(0, 2000));
+    pair.a.run(Op::Write(RemoteBuffer { rkey: mr.rkey(), addr: 1000 }), Data::At(0, 2000));
     let mut bytes = vec![0; 2000];
     dm.memcpy_from_dm(&mut bytes, 2024).unwrap();
     assert_eq!(bytes, pattern(1, 2000));
@@ -241,7 +241,7 @@ fn device_memory_is_copied_registered_and_reached(test_device: &TestDevice) -> O
     dm.memcpy_from_dm(&mut bytes[..16], 1024).unwrap();
     assert_eq!(bytes[..16], [10_u64.to_ne_bytes(), 8_u64.to_ne_bytes()].concat());
     assert_eq!(
-        write_ends(&mut pair, Remote { rkey: mr.rkey(), addr: 3065 }),
+        write_ends(&mut pair, RemoteBuffer { rkey: mr.rkey(), addr: 3065 }),
         WorkCompletionStatus::RemoteAccessError
     );
     Ok(())
@@ -315,7 +315,7 @@ fn part_of_a_dma_buf_is_reached(test_device: &TestDevice) -> Outcome {
     let iova = 0x1_2345_6000 + 10;
     let mr = pair.b.pd.reg_dmabuf_mr(file.as_fd(), 4106, 9000, iova, everything()).unwrap();
     pair.a.memory.set(0, &pattern(1, 8990));
-    pair.a.run(Op::Write(Remote { rkey: mr.rkey(), addr: iova + 10 }), Data::At(0, 8990));
+    pair.a.run(Op::Write(RemoteBuffer { rkey: mr.rkey(), addr: iova + 10 }), Data::At(0, 8990));
     let mut bytes = vec![0; 8990];
     rustix::io::pread(&file, &mut bytes, 4116).unwrap();
     assert_eq!(bytes, pattern(1, 8990));
@@ -449,7 +449,7 @@ fn flags_of_the_memory_are_taken(test_device: &TestDevice) -> Outcome {
     let mr = register(AccessFlags::ZeroBased);
     assert_eq!(mr.iova(), 0);
     pair.a.memory.set(0, &[8; 8]);
-    pair.a.run(Op::Write(Remote { rkey: mr.rkey(), addr: 4000 }), Data::At(0, 8));
+    pair.a.run(Op::Write(RemoteBuffer { rkey: mr.rkey(), addr: 4000 }), Data::At(0, 8));
     assert_eq!(memory.get(4000, 8), [8; 8]);
     Ok(())
 }

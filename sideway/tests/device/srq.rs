@@ -11,7 +11,7 @@ use sideway::ibverbs::queue_pair::{GenericQueuePair, PostRecvError, QueuePairTab
 use sideway::ibverbs::srq::{CreateSharedReceiveQueueError, SharedReceiveQueue};
 
 use crate::harness::{Outcome, Suite, TestDevice};
-use crate::node::{Data, Node, Op, Options, next};
+use crate::node::{Data, Node, NodeOptions, Op, next};
 use crate::support::errors::assert_error;
 use crate::support::flavour::QpFlavour;
 
@@ -33,7 +33,7 @@ pub(crate) fn cases(suite: &mut Suite) {
 type AnyNode<Q> = Node<Q, GenericCompletionQueue>;
 
 /// A server that shares a queue of this length among so many pairs, and its clients.
-struct Server<Q> {
+struct SrqServer<Q> {
     /// The first has the memory and the completion queue of all.
     pairs: Vec<AnyNode<Q>>,
     clients: Vec<AnyNode<Q>>,
@@ -43,12 +43,12 @@ struct Server<Q> {
     table: QueuePairTable<usize>,
 }
 
-impl<Q: QpFlavour> Server<Q> {
+impl<Q: QpFlavour> SrqServer<Q> {
     fn new(test_device: &TestDevice, pairs: usize, max_wr: u32) -> Self {
         let (context, elsewhere) = (test_device.open(), test_device.open());
         // One entry and no inline data are what every device's extended pairs have.
         let options =
-            Options::with(|options| (options.send_sge, options.recv_sge, options.inline) = (1, 1, 0));
+            NodeOptions::with(|options| (options.send_sge, options.recv_sge, options.inline) = (1, 1, 0));
         let pd = context.alloc_pd().unwrap();
         let srq = pd.create_srq_builder().setup_max_wr(max_wr).build().unwrap();
         let cq = context.create_cq_builder().setup_cqe(256).build_generic().unwrap();
@@ -98,7 +98,7 @@ impl<Q: QpFlavour> Server<Q> {
 }
 
 fn many_pairs_take_from_one_queue<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
-    let mut server = Server::<Q>::new(test_device, 4, 16);
+    let mut server = SrqServer::<Q>::new(test_device, 4, 16);
     server.receive(0..16).unwrap();
     for wr_id in 0..16 {
         let client = (wr_id as usize * 3) % 4;
@@ -114,7 +114,7 @@ fn many_pairs_take_from_one_queue<Q: QpFlavour>(test_device: &TestDevice) -> Out
 }
 
 fn a_pair_of_a_shared_queue_takes_no_receives<Q: QpFlavour>(test_device: &TestDevice) -> Outcome {
-    let mut server = Server::<Q>::new(test_device, 1, 4);
+    let mut server = SrqServer::<Q>::new(test_device, 1, 4);
     let pair = &mut server.pairs[0];
     assert_eq!(pair.qp.control().srq(), Some(server.srq.id()));
     assert_eq!(pair.receive(&[(1, &[(0, 8)])]).unwrap_err(), PostRecvError::SharedReceiveQueue);
@@ -122,7 +122,7 @@ fn a_pair_of_a_shared_queue_takes_no_receives<Q: QpFlavour>(test_device: &TestDe
 }
 
 fn a_queue_that_runs_low_says_so_once(test_device: &TestDevice) -> Outcome {
-    let mut server = Server::<GenericQueuePair>::new(test_device, 2, 16);
+    let mut server = SrqServer::<GenericQueuePair>::new(test_device, 2, 16);
     let events = server.srq.pd().context().async_events().unwrap();
     server.receive(0..8).unwrap();
     server.srq.set_limit(5).unwrap();
@@ -146,7 +146,7 @@ fn a_queue_that_runs_low_says_so_once(test_device: &TestDevice) -> Outcome {
 }
 
 fn a_queue_grows_with_its_lists(test_device: &TestDevice) -> Outcome {
-    let mut server = Server::<GenericQueuePair>::new(test_device, 1, 4);
+    let mut server = SrqServer::<GenericQueuePair>::new(test_device, 1, 4);
     let before = server.srq.query().unwrap().max_wr;
     server.receive(0..4).unwrap();
     let more = 4 * before.max(4);
@@ -198,9 +198,9 @@ fn a_limit_beyond_the_queue_is_refused(test_device: &TestDevice) -> Outcome {
 }
 
 fn a_queue_lives_as_long_as_its_pairs(test_device: &TestDevice) -> Outcome {
-    let mut server = Server::<GenericQueuePair>::new(test_device, 2, 4);
+    let mut server = SrqServer::<GenericQueuePair>::new(test_device, 2, 4);
     server.receive(0..2).unwrap();
-    let Server { mut pairs, mut clients, srq, mut cq, .. } = server;
+    let SrqServer { mut pairs, mut clients, srq, mut cq, .. } = server;
     drop(srq);
     for client in &mut clients {
         client.run(Op::Send, Data::At(0, 8));

@@ -14,7 +14,7 @@ use sideway::ibverbs::queue_pair::{
 };
 
 use crate::harness::{Outcome, Skip, Suite, TestDevice};
-use crate::node::{AnyPair, Data, Op, Options, PATIENCE, Pair, Remote, SIGNALED, pattern};
+use crate::node::{AnyPair, Data, NodeOptions, Op, PATIENCE, Pair, RemoteBuffer, SIGNALED, pattern};
 use crate::support::errors::assert_error;
 use crate::support::flavour::QpFlavour;
 
@@ -94,13 +94,13 @@ fn bind_2<Q: QpFlavour>(pair: &mut Pair<Q, Cq>, window: &mut MemoryWindow, offse
 
 fn writes<Q: QpFlavour>(pair: &mut Pair<Q, Cq>, rkey: u32, offset: usize, seed: u8) {
     pair.a.memory.set(0, &pattern(seed, 64));
-    let to = Remote { rkey, ..pair.b.remote(offset) };
+    let to = RemoteBuffer { rkey, ..pair.b.remote(offset) };
     pair.a.run(Op::Write(to), Data::At(0, 64));
     assert_eq!(pair.b.memory.get(offset, 64), pattern(seed, 64));
 }
 
 fn is_refused<Q: QpFlavour>(pair: &mut Pair<Q, Cq>, rkey: u32, offset: usize) {
-    let to = Remote { rkey, ..pair.b.remote(offset) };
+    let to = RemoteBuffer { rkey, ..pair.b.remote(offset) };
     pair.a.post(&[(9, SIGNALED, Op::Write(to), Data::At(0, 64))]).unwrap();
     assert_eq!(pair.a.sent(1)[0].status, Status::RemoteAccessError);
 }
@@ -307,7 +307,7 @@ fn a_binding_that_the_device_refuses_fails(test_device: &TestDevice) -> Outcome 
 
 fn a_range_is_flushed(test_device: &TestDevice) -> Outcome {
     has(test_device, Capability::FlushGlobal, "flush")?;
-    let mut pair = AnyPair::with(test_device, |options: &mut Options| {
+    let mut pair = AnyPair::with(test_device, |options: &mut NodeOptions| {
         options.operations = Some(SendOperationFlags::Flush | SendOperationFlags::Write);
         options.region |= AccessFlags::FlushGlobal;
         options.connect.access_flags |= AccessFlags::FlushGlobal;

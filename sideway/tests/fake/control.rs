@@ -16,7 +16,7 @@ use sideway::ibverbs::queue_pair::{
     QueuePairAttributeMask, QueuePairState,
 };
 
-use super::Setup;
+use super::FakeSetup;
 use super::support::fake::{Fake, Faults};
 use super::support::flavour::CqFlavour;
 
@@ -272,7 +272,7 @@ fn modify_diagnoses_whatever_the_device_says() {
                 l.modify_qp = expected;
                 l.queried_state = Some(state);
             });
-            let mut setup = Setup::<BasicQueuePair, BasicCompletionQueue>::new(&fake);
+            let mut setup = FakeSetup::<BasicQueuePair, BasicCompletionQueue>::new(&fake);
             let mut attr = QueuePairAttribute::new();
             attr.setup_state(QueuePairState::from_raw(0xdead_beef)).setup_port(1);
             let error = setup.qp.modify(&attr).unwrap_err();
@@ -293,7 +293,7 @@ fn modify_diagnoses_whatever_the_device_says() {
 #[test]
 fn a_failure_that_cannot_be_diagnosed_is_still_one() {
     let fake = Fake::lying(|l| (l.modify_qp, l.query_qp) = (libc::EINVAL, libc::EIO));
-    let mut setup = Setup::<ExtendedQueuePair, ExtendedCompletionQueue>::new(&fake);
+    let mut setup = FakeSetup::<ExtendedQueuePair, ExtendedCompletionQueue>::new(&fake);
     let mut attr = QueuePairAttribute::new();
     attr.setup_state(QueuePairState::Init);
     let error = setup.qp.modify(&attr).unwrap_err();
@@ -307,7 +307,7 @@ fn a_failure_that_cannot_be_diagnosed_is_still_one() {
 #[test]
 fn failures_with_the_smallest_number_are_survived() {
     let fake = Fake::lying(|l| (l.modify_qp, l.poll_cq) = (i32::MIN, Some(i32::MIN)));
-    let mut setup = Setup::<BasicQueuePair, BasicCompletionQueue>::new(&fake);
+    let mut setup = FakeSetup::<BasicQueuePair, BasicCompletionQueue>::new(&fake);
     assert!(setup.qp.modify(&QueuePairAttribute::new()).is_err());
     assert!(setup.cq.poll(&mut |_| {}).is_err());
 }

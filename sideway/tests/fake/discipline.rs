@@ -7,7 +7,7 @@ use sideway::ibverbs::queue_pair::{
     WorkRequestFlags,
 };
 
-use super::Setup;
+use super::FakeSetup;
 use super::support::fake::{Fake, Faults};
 use super::support::flavour::{CqFlavour, QpFlavour};
 
@@ -99,7 +99,7 @@ fn sequence<Q: QpFlavour, C: CqFlavour>(seed: u64, about: impl FnOnce(&mut Fault
     let random = &mut Random(seed);
     let ops = SendOperationFlags::from_bits_retain(random.below(1 << 11)) - SendOperationFlags::of_windows();
     let mut setup =
-        Setup::<Q, C>::with(&fake, |cq| cq.setup_poll_batch(2), |qp| qp.setup_send_ops_flags(ops));
+        FakeSetup::<Q, C>::with(&fake, |cq| cq.setup_poll_batch(2), |qp| qp.setup_send_ops_flags(ops));
     for _ in 0..if cfg!(miri) { 6 } else { 40 } {
         match random.below(5) {
             0 => receives(&mut setup.qp, random),

@@ -17,7 +17,7 @@ use sideway::sys::types::*;
 
 use super::control::{ERRNOS, assert_says, lying};
 use super::support::fake::{Fake, Faults};
-use super::{SIGNALED, Setup};
+use super::{FakeSetup, SIGNALED};
 use crate::support::errors::assert_device_gone;
 
 /// A channel and a queue whose arming fires at once.
@@ -284,7 +284,7 @@ fn a_clock_that_cannot_be_read_is_an_error() {
 #[test]
 fn completions_carry_what_was_asked_for() {
     let fake = Fake::lying(|l| l.completion = Some([0, 128, ibv_wc_flags::IBV_WC_WITH_INV.0]));
-    let mut setup = Setup::<GenericQueuePair, ExtendedCompletionQueue>::with(
+    let mut setup = FakeSetup::<GenericQueuePair, ExtendedCompletionQueue>::with(
         &fake,
         |cq| cq.setup_wc_flags(WorkCompletionFields::all()),
         |qp| qp,
@@ -306,7 +306,7 @@ fn completions_carry_what_was_asked_for() {
     drop(poller);
     drop(setup);
 
-    let mut setup = Setup::<GenericQueuePair, GenericCompletionQueue>::new(&fake);
+    let mut setup = FakeSetup::<GenericQueuePair, GenericCompletionQueue>::new(&fake);
     post(&mut setup.qp);
     let mut poller = setup.cq.start_poll().unwrap();
     let wc = poller.next().unwrap();

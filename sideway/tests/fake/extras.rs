@@ -22,12 +22,12 @@ use sideway::ibverbs::queue_pair::{
 };
 use sideway::sys::verbs;
 
-use super::Setup;
+use super::FakeSetup;
 use super::control::{ERRNOS, assert_fails, assert_says, is_unsupported, lying};
 use super::support::fake::{Fake, old_provider, provider};
 use crate::support::errors::assert_error;
 
-type Pair = Setup<BasicQueuePair, BasicCompletionQueue>;
+type Pair = FakeSetup<BasicQueuePair, BasicCompletionQueue>;
 
 const GROUP: Gid = Gid { raw: [0xff, 0x12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1] };
 

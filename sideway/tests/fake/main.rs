@@ -46,7 +46,7 @@ static ALLOCATOR: support::counting_allocator::CountingAllocator =
 const SIGNALED: WorkRequestFlags = WorkRequestFlags::Signaled;
 
 /// One of everything.
-struct Setup<Q, C> {
+struct FakeSetup<Q, C> {
     qp: Q,
     cq: C,
     mr: MemoryRegion,
@@ -55,7 +55,7 @@ struct Setup<Q, C> {
     memory: Box<[u8; 64]>,
 }
 
-impl<Q: QpFlavour, C: CqFlavour> Setup<Q, C> {
+impl<Q: QpFlavour, C: CqFlavour> FakeSetup<Q, C> {
     fn new(fake: &Fake) -> Self {
         Self::with(fake, |cq| cq, |qp| qp)
     }

@@ -14,7 +14,7 @@ use sideway::ibverbs::queue_pair::{
 use super::control::{ERRNOS, assert_says, lying};
 use super::support::fake::{Fake, Faults, old_provider};
 use super::support::flavour::QpFlavour;
-use super::{SIGNALED, Setup};
+use super::{FakeSetup, SIGNALED};
 
 #[test]
 fn completion_queues_can_fail() {
@@ -149,7 +149,7 @@ fn generic_falls_back_to_classic_where_there_is_nothing_extended() {
     ];
     for about in fakes {
         let fake = Fake::lying(about);
-        let mut setup = Setup::<GenericQueuePair, GenericCompletionQueue>::new(&fake);
+        let mut setup = FakeSetup::<GenericQueuePair, GenericCompletionQueue>::new(&fake);
         assert!(!setup.qp.is_extended());
         assert!(matches!(setup.cq, GenericCompletionQueue::Basic(_)));
         setup.write([1, 2, 3]);
@@ -188,7 +188,7 @@ fn requests_without_a_buffer_are_left_to_the_classic_pair_of_mlx5() {
         let about = |qp: &mut QueuePairBuilder| {
             qp.setup_send_ops_flags(operations).setup_max_inline_data(0).build_generic().unwrap()
         };
-        let setup = Setup::<GenericQueuePair, GenericCompletionQueue>::new(&fake);
+        let setup = FakeSetup::<GenericQueuePair, GenericCompletionQueue>::new(&fake);
         let mut builder = setup.pd.create_qp_builder();
         let mut qp = about(builder.setup_send_cq(&setup.cq).setup_recv_cq(&setup.cq));
         assert_eq!(qp.is_extended(), extended, "{vendor:#x} {operations:?}");

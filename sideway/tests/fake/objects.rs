@@ -17,10 +17,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::control::{ERRNOS, assert_says};
 use super::support::fake::{BadRequest, Fake};
 use super::support::flavour::{CqFlavour, QpFlavour};
-use super::{SIGNALED, Setup};
+use super::{FakeSetup, SIGNALED};
 use crate::support::errors::assert_error;
 
-type Pair<Q> = Setup<Q, BasicCompletionQueue>;
+type Pair<Q> = FakeSetup<Q, BasicCompletionQueue>;
 
 fn datagram_pair<Q: QpFlavour>(fake: &Fake) -> Pair<Q> {
     Pair::with(fake, |cq| cq, |qp| qp.setup_qp_type(QueuePairType::UnreliableDatagram))
@@ -272,7 +272,7 @@ fn sharing<Q: QpFlavour>(fake: &Fake) -> (Pair<Q>, sideway::ibverbs::srq::Shared
     // SAFETY: the memory lives as long as the region does, and is not looked at.
     let mr =
         unsafe { pd.reg_mr(memory.as_mut_ptr(), 64, sideway::ibverbs::AccessFlags::LocalWrite).unwrap() };
-    (Setup { qp, cq, mr, pd, context, memory }, srq)
+    (FakeSetup { qp, cq, mr, pd, context, memory }, srq)
 }
 
 #[test]
@@ -368,7 +368,7 @@ fn a_shared_receive_queue_is_resized_with_its_lists() {
 fn a_shared_receive_queue_goes_after_its_pairs() {
     let fake = Fake::new();
     let (setup, srq) = sharing::<BasicQueuePair>(&fake);
-    let Setup { qp, cq, mr, pd, context, memory } = setup;
+    let FakeSetup { qp, cq, mr, pd, context, memory } = setup;
     drop((srq, cq, mr, pd, context));
     assert_eq!(*fake.world.destroyed.lock().unwrap(), ["mr"]);
     drop(qp);

@@ -17,10 +17,10 @@ use sideway::memory::{BufferKind, OutOfSlice, Pool, Returned, Slice};
 use super::support::counting_allocator::{allocations_during, live_bytes_after};
 use super::support::fake::{BadRequest, Fake};
 use super::support::flavour::{Completion, CqFlavour, QpFlavour};
-use super::{SIGNALED, Setup};
+use super::{FakeSetup, SIGNALED};
 use crate::support::errors::assert_error;
 
-type Pair<Q> = Setup<Q, BasicCompletionQueue>;
+type Pair<Q> = FakeSetup<Q, BasicCompletionQueue>;
 
 const NO_FLAGS: WorkRequestFlags = WorkRequestFlags::empty();
 
@@ -47,7 +47,7 @@ fn what(returned: Option<Returned>) -> Option<(u64, Option<u32>, usize)> {
 fn every_operation_gives_its_slices_back_with_the_programs_number() {
     fn check<Q: QpFlavour, C: CqFlavour>() {
         let fake = Fake::new();
-        let mut setup = Setup::<Q, C>::new(&fake);
+        let mut setup = FakeSetup::<Q, C>::new(&fake);
         let pool = pool(&setup.pd, 16);
         let take = || pool.take().unwrap();
         let mut list = pool.attach(setup.qp.start_post_send()).unwrap();
@@ -403,12 +403,12 @@ fn a_queue_that_does_not_notice_that_it_is_full_gets_no_slices() {
         };
         match extended {
             true => {
-                let Setup { qp, cq, mr, pd, context, memory } = Pair::<ExtendedQueuePair>::new(&fake);
-                attached(&mut Setup { qp: qp.into(), cq, mr, pd, context, memory })
+                let FakeSetup { qp, cq, mr, pd, context, memory } = Pair::<ExtendedQueuePair>::new(&fake);
+                attached(&mut FakeSetup { qp: qp.into(), cq, mr, pd, context, memory })
             }
             false => {
-                let Setup { qp, cq, mr, pd, context, memory } = Pair::<BasicQueuePair>::new(&fake);
-                attached(&mut Setup { qp: qp.into(), cq, mr, pd, context, memory })
+                let FakeSetup { qp, cq, mr, pd, context, memory } = Pair::<BasicQueuePair>::new(&fake);
+                attached(&mut FakeSetup { qp: qp.into(), cq, mr, pd, context, memory })
             }
         }
     };
@@ -447,7 +447,7 @@ fn a_flush_gives_the_slice_back_and_no_length() {
     fn check<C: CqFlavour>() {
         let flushed = WorkCompletionStatus::WorkRequestFlushedError;
         let fake = Fake::lying(|l| l.completion = Some([flushed.raw(), 0, 0]));
-        let mut setup = Setup::<GenericQueuePair, C>::new(&fake);
+        let mut setup = FakeSetup::<GenericQueuePair, C>::new(&fake);
         let pool = pool(&setup.pd, 1);
         let mut list = pool.attach_recv(setup.qp.start_post_recv()).unwrap();
         list.construct_wr(5).setup_slice(pool.take().unwrap());
@@ -563,7 +563,7 @@ fn a_pool_that_cannot_be_registered_is_an_error() {
 #[test]
 fn halves_and_shared_queues_take_slices() {
     let fake = Fake::new();
-    let mut setup = Setup::<GenericQueuePair, GenericCompletionQueue>::new(&fake);
+    let mut setup = FakeSetup::<GenericQueuePair, GenericCompletionQueue>::new(&fake);
     let pool = Rc::new(pool(&setup.pd, 4));
     let (send, receive) = setup.qp.split();
     {

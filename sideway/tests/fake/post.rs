@@ -11,9 +11,9 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::support::fake::{BadRequest, Fake, Faults};
 use super::support::flavour::QpFlavour;
-use super::{SIGNALED, Setup};
+use super::{FakeSetup, SIGNALED};
 
-type Pair<Q> = Setup<Q, BasicCompletionQueue>;
+type Pair<Q> = FakeSetup<Q, BasicCompletionQueue>;
 
 #[test]
 fn every_operation_completes_as_what_it_is() {

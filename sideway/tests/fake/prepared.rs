@@ -9,9 +9,9 @@ use sideway::ibverbs::queue_pair::{
 
 use super::support::counting_allocator::allocations_during;
 use super::support::fake::{BadRequest, Fake};
-use super::{SIGNALED, Setup};
+use super::{FakeSetup, SIGNALED};
 
-type Pair = Setup<BasicQueuePair, BasicCompletionQueue>;
+type Pair = FakeSetup<BasicQueuePair, BasicCompletionQueue>;
 
 #[test]
 fn a_prepared_list_is_posted_as_it_was_built_each_time() {

@@ -12,7 +12,7 @@ use sideway::ibverbs::queue_pair::{BasicQueuePair, QueuePair, WorkRequestOperati
 use sideway::ibverbs::resolve::EthernetAddress;
 use sideway::ibverbs::{AccessFlags, DataInOrder, DataInOrderQuery};
 
-use super::Setup;
+use super::FakeSetup;
 use super::control::{ERRNOS, assert_fails, assert_says, lying};
 use super::support::fake::{Fake, old_provider};
 
@@ -182,7 +182,7 @@ fn dma_bufs_are_registered_and_exported() {
 
 #[test]
 fn promises_of_order_are_the_library_s_and_no_more() {
-    type Pair = Setup<BasicQueuePair, BasicCompletionQueue>;
+    type Pair = FakeSetup<BasicQueuePair, BasicCompletionQueue>;
     let asked = |lie, query| {
         let fake = Fake::lying(|l| l.data_in_order = lie);
         let setup = Pair::new(&fake);

@@ -17,9 +17,9 @@ use super::control::{ERRNOS, assert_fails, assert_says, is_unsupported, lying};
 use super::lifetimes::permutations;
 use super::support::fake::Fake;
 use super::support::flavour::QpFlavour;
-use super::{SIGNALED, Setup};
+use super::{FakeSetup, SIGNALED};
 
-type Pair<Q> = Setup<Q, BasicCompletionQueue>;
+type Pair<Q> = FakeSetup<Q, BasicCompletionQueue>;
 
 fn domain(context: &DeviceContext) -> XrcDomain {
     context.open_xrcd(None, XrcDomainFlags::Create).unwrap()

@@ -28,7 +28,8 @@ use super::post::{Borrows, PostSendGuard, ScatterGatherEntry};
 use super::post_error::{Failure, PostSendError};
 use super::receive::{NoRoom, ReceiveQueue, array, index_of};
 use super::work_request::{
-    BufferlessRequest, BufferlessOperation, Destination, DestinationLimits, InlineLimits, ListPosition, Operation, Request,
+    BufferlessOperation, BufferlessRequest, Destination, DestinationLimits, InlineLimits, ListPosition,
+    SendOperation, SendRequest,
 };
 use super::{
     CreateQueuePairError, Halves, QueuePairCapability, QueuePairControl, SendOperationFlags, SendQueue,
@@ -65,12 +66,12 @@ pub struct BasicSendQueue {
     bad: *mut ibv_send_wr,
 }
 
-/// Room for the requests of a list, a [`Slot`] for each.
+/// Room for the requests of a list, a [`RequestSlot`] for each.
 struct Slots {
     /// A box, but of which pointers are kept.
     memory: NonNull<[MaybeUninit<Unit>]>,
     /// Behind the last slot. Of a queue that holds nothing, behind one that is not there.
-    end: *mut Slot,
+    end: *mut RequestSlot,
     /// How many entries a slot has room for.
     entries: u32,
     /// Bytes from one slot to the next.
@@ -79,7 +80,7 @@ struct Slots {
 
 /// A request, and where its buffer is told; further entries, or as well inline data, are behind it.
 #[repr(C)]
-struct Slot {
+struct RequestSlot {
     request: ibv_send_wr,
     entry: ibv_sge,
     inline: [u8; 0],
@@ -88,8 +89,8 @@ struct Slot {
 /// What slots are measured in.
 type Unit = u64;
 
-const _: () = assert!(align_of::<Slot>() <= align_of::<Unit>());
-const _: () = assert!(size_of::<Slot>() == offset_of!(Slot, entry) + size_of::<ibv_sge>());
+const _: () = assert!(align_of::<RequestSlot>() <= align_of::<Unit>());
+const _: () = assert!(size_of::<RequestSlot>() == offset_of!(RequestSlot, entry) + size_of::<ibv_sge>());
 
 /// By operation, one more than the bytes of inline data that a request to the peer may have if its slot's entry has
 /// always led to its inline place, so that nobody has to store that again. 0 once some slot has had another buffer; and 0,
@@ -105,7 +106,7 @@ impl PresetInline {
     }
 
     #[inline(always)]
-    fn has(&self, request: &Request, inline: usize) -> bool {
+    fn has(&self, request: &SendRequest, inline: usize) -> bool {
         match request.to {
             Destination::Peer => {
                 self.0.get(request.operation.index()).is_some_and(|room| inline < usize::from(*room))
@@ -118,14 +119,14 @@ impl PresetInline {
 impl Slots {
     fn new(cap: &QueuePairCapability) -> Result<Self, CreateQueuePairError> {
         let further = u64::from(cap.max_send_sge.saturating_sub(1)) * size_of::<ibv_sge>() as u64;
-        let bytes = size_of::<Slot>() as u64 + further.max(cap.max_inline_data.into());
+        let bytes = size_of::<RequestSlot>() as u64 + further.max(cap.max_inline_data.into());
         let units = bytes.div_ceil(size_of::<Unit>() as u64);
         let Ok(units) = u32::try_from(units) else {
             return Err(NoRoom { places: units, bytes_each: size_of::<Unit>() }.into());
         };
         let stride = NonZeroUsize::MIN.saturating_add(units as usize * size_of::<Unit>() - 1);
         let memory = NonNull::from(Box::leak(array(cap.max_send_wr, units)?));
-        let first: *mut Slot = memory.as_ptr().cast();
+        let first: *mut RequestSlot = memory.as_ptr().cast();
         for number in 0..cap.max_send_wr as usize {
             let slot = first.wrapping_byte_add(number * stride.get());
             // SAFETY: the slot is in the memory.
@@ -142,13 +143,13 @@ impl Slots {
 
 impl Slots {
     #[inline(always)]
-    fn first(&self) -> *mut Slot {
+    fn first(&self) -> *mut RequestSlot {
         self.memory.as_ptr().cast()
     }
 
     /// How many there are up to this one; none if it is null.
     #[inline(always)]
-    fn until(&self, last: *mut Slot) -> usize {
+    fn until(&self, last: *mut RequestSlot) -> usize {
         match last.is_null() {
             true => 0,
             false => (last.addr() - self.first().addr()) / self.stride + 1,
@@ -163,7 +164,7 @@ impl Slots {
     ///
     /// It is one of the slots, and there is no other pointer to its request.
     #[inline(always)]
-    unsafe fn link(&self, last: *mut Slot) -> *mut Slot {
+    unsafe fn link(&self, last: *mut RequestSlot) -> *mut RequestSlot {
         let slot = last.wrapping_byte_add(self.stride.get());
         if slot == self.end {
             return ptr::null_mut();
@@ -226,7 +227,7 @@ impl BasicSendQueue {
     /// Why a list could not be posted, of whose requests this one failed.
     #[cold]
     #[inline(never)]
-    fn refused(&self, failure: Failure, behind: *mut Slot) -> PostSendError {
+    fn refused(&self, failure: Failure, behind: *mut RequestSlot) -> PostSendError {
         let index = self.slots.until(behind);
         let limit = self.control.capability().max_send_wr as usize;
         self.elsewhere.error(&self.possible, failure, ListPosition { index, limit })
@@ -282,21 +283,21 @@ impl SendQueue for BasicSendQueue {
 #[derive(Debug)]
 pub struct BasicPostSendGuard<'queue> {
     /// The first slot of all.
-    first: *mut Slot,
+    first: *mut RequestSlot,
     /// The last slot that the list has taken, and the one that is linked to it; null if there is none.
-    last: *mut Slot,
-    next: *mut Slot,
+    last: *mut RequestSlot,
+    next: *mut RequestSlot,
     /// Copies of the queue's, which compilers know that no store changes.
     possible: InlineLimits,
     preset: PresetInline,
-    failure: Option<(Failure, *mut Slot)>,
+    failure: Option<(Failure, *mut RequestSlot)>,
     queue: &'queue mut BasicSendQueue,
 }
 
 impl BasicPostSendGuard<'_> {
     /// Whether a request with so much inline data is possible.
     #[inline(always)]
-    fn has(&self, request: &Request, inline: usize) -> bool {
+    fn has(&self, request: &SendRequest, inline: usize) -> bool {
         // Of the guard's own copy no reference is taken, so that it stays in registers.
         match &request.to {
             Destination::Peer => self.possible.has(&request.operation, inline),
@@ -307,7 +308,7 @@ impl BasicPostSendGuard<'_> {
 
     /// Takes a slot for a request without inline data, if it is possible. What is in the slot has to be written.
     #[inline(always)]
-    fn take(&mut self, request: &Request) -> Option<*mut Slot> {
+    fn take(&mut self, request: &SendRequest) -> Option<*mut RequestSlot> {
         if !self.has(request, 0) {
             self.fail(Failure::of(request, 0));
             return None;
@@ -317,7 +318,7 @@ impl BasicPostSendGuard<'_> {
 
     /// The same, of a request whose buffer is in the slot's entries: these do not lead to the inline place any more.
     #[inline(always)]
-    fn take_entries(&mut self, request: &Request) -> Option<*mut Slot> {
+    fn take_entries(&mut self, request: &SendRequest) -> Option<*mut RequestSlot> {
         let slot = self.take(request)?;
         self.preset = PresetInline::NONE;
         self.queue.preset = PresetInline::NONE;
@@ -326,7 +327,7 @@ impl BasicPostSendGuard<'_> {
 
     /// Takes a slot, if there is one, and its request names nothing that is not this pair's.
     #[inline(always)]
-    fn take_slot(&mut self, request: &Request, inline: usize) -> Option<*mut Slot> {
+    fn take_slot(&mut self, request: &SendRequest, inline: usize) -> Option<*mut RequestSlot> {
         let mut slot = self.next;
         if slot.is_null() {
             // SAFETY: `next` is null behind a slot that was taken only, which is `last`; the guard borrows the queue.
@@ -351,7 +352,7 @@ impl BasicPostSendGuard<'_> {
 
     /// Writes a request into the slot that was taken for it. Its buffer has so many `entries`, and `flags` of its own.
     #[inline(always)]
-    fn put(&mut self, slot: *mut Slot, request: &Request, entries: usize, flags: u32) {
+    fn put(&mut self, slot: *mut RequestSlot, request: &SendRequest, entries: usize, flags: u32) {
         // SAFETY: the slot was taken, so all of it is in the queue's memory.
         unsafe {
             let raw = &raw mut (*slot).request;
@@ -368,29 +369,29 @@ impl BasicPostSendGuard<'_> {
                 (*raw).qp_type.xrc.remote_srqn = remote_srqn;
             }
             match request.operation {
-                Operation::Send => {}
-                Operation::SendWithImmediate { imm_data } => {
+                SendOperation::Send => {}
+                SendOperation::SendWithImmediate { imm_data } => {
                     (*raw).__bindgen_anon_1.imm_data = imm_data.to_be();
                 }
-                Operation::SendWithInvalidate { rkey } => {
+                SendOperation::SendWithInvalidate { rkey } => {
                     (*raw).__bindgen_anon_1.invalidate_rkey = rkey;
                 }
-                Operation::Write(remote) | Operation::Read(remote) => {
+                SendOperation::Write(remote) | SendOperation::Read(remote) => {
                     (*raw).wr.rdma.remote_addr = remote.addr;
                     (*raw).wr.rdma.rkey = remote.rkey;
                 }
-                Operation::WriteWithImmediate { remote, imm_data } => {
+                SendOperation::WriteWithImmediate { remote, imm_data } => {
                     (*raw).__bindgen_anon_1.imm_data = imm_data.to_be();
                     (*raw).wr.rdma.remote_addr = remote.addr;
                     (*raw).wr.rdma.rkey = remote.rkey;
                 }
-                Operation::CompareAndSwap { remote, compare, swap } => {
+                SendOperation::CompareAndSwap { remote, compare, swap } => {
                     (*raw).wr.atomic.remote_addr = remote.addr;
                     (*raw).wr.atomic.rkey = remote.rkey;
                     (*raw).wr.atomic.compare_add = compare;
                     (*raw).wr.atomic.swap = swap;
                 }
-                Operation::FetchAndAdd { remote, add } => {
+                SendOperation::FetchAndAdd { remote, add } => {
                     (*raw).wr.atomic.remote_addr = remote.addr;
                     (*raw).wr.atomic.rkey = remote.rkey;
                     (*raw).wr.atomic.compare_add = add;
@@ -402,14 +403,14 @@ impl BasicPostSendGuard<'_> {
 
     /// Appends a request with `len` bytes of inline data, which `copy` writes where it is told.
     #[inline(always)]
-    fn append_copied(&mut self, request: &Request, len: usize, copy: impl FnOnce(*mut u8)) {
+    fn append_copied(&mut self, request: &SendRequest, len: usize, copy: impl FnOnce(*mut u8)) {
         if self.preset.has(request, len) {
             if let Some(slot) = self.take_slot(request, len) {
                 self.put_inline(slot, request, len, copy);
             }
         } else if self.has(request, len) {
             if let Some(slot) = self.take_slot(request, len) {
-                let start = slot.wrapping_byte_add(offset_of!(Slot, inline));
+                let start = slot.wrapping_byte_add(offset_of!(RequestSlot, inline));
                 // SAFETY: the slot was taken, so all of it is in the queue's memory.
                 unsafe { (*slot).entry.addr = start.expose_provenance() as u64 };
                 self.put_inline(slot, request, len, copy);
@@ -421,8 +422,14 @@ impl BasicPostSendGuard<'_> {
 
     /// Writes a request with `len` bytes of inline data into the slot that was taken for it, whose entry leads to these.
     #[inline(always)]
-    fn put_inline(&mut self, slot: *mut Slot, request: &Request, len: usize, copy: impl FnOnce(*mut u8)) {
-        copy(slot.wrapping_byte_add(offset_of!(Slot, inline)).cast());
+    fn put_inline(
+        &mut self,
+        slot: *mut RequestSlot,
+        request: &SendRequest,
+        len: usize,
+        copy: impl FnOnce(*mut u8),
+    ) {
+        copy(slot.wrapping_byte_add(offset_of!(RequestSlot, inline)).cast());
         // SAFETY: the slot was taken, so all of it is in the queue's memory.
         unsafe {
             (*slot).entry.length = len as u32;
@@ -547,14 +554,14 @@ impl Build for BasicPostSendGuard<'_> {
     }
 
     #[inline(always)]
-    fn append(&mut self, _: Step, request: Request) {
+    fn append(&mut self, _: Step, request: SendRequest) {
         if let Some(slot) = self.take(&request) {
             self.put(slot, &request, 0, 0);
         }
     }
 
     #[inline(always)]
-    unsafe fn append_sge(&mut self, _: Step, request: Request, entry: ScatterGatherEntry) {
+    unsafe fn append_sge(&mut self, _: Step, request: SendRequest, entry: ScatterGatherEntry) {
         if let Some(slot) = self.take_entries(&request) {
             // SAFETY: a slot has room for at least one entry.
             unsafe { (*slot).entry = entry.0 };
@@ -563,13 +570,13 @@ impl Build for BasicPostSendGuard<'_> {
     }
 
     #[inline(always)]
-    unsafe fn append_sge_list(&mut self, _: Step, request: Request, list: &[ScatterGatherEntry]) {
+    unsafe fn append_sge_list(&mut self, _: Step, request: SendRequest, list: &[ScatterGatherEntry]) {
         if list.len() > self.queue.slots.entries as usize {
             let (given, limit) = (list.len(), self.queue.slots.entries);
             return self.fail(Failure::TooManyEntries { given, limit });
         }
         if let Some(slot) = self.take_entries(&request) {
-            let entries: *mut ibv_sge = slot.wrapping_byte_add(offset_of!(Slot, entry)).cast();
+            let entries: *mut ibv_sge = slot.wrapping_byte_add(offset_of!(RequestSlot, entry)).cast();
             // SAFETY: a slot has room for as many entries; both are `ibv_sge`.
             unsafe { ptr::copy_nonoverlapping(list.as_ptr().cast(), entries, list.len()) };
             self.put(slot, &request, list.len(), 0);
@@ -577,7 +584,7 @@ impl Build for BasicPostSendGuard<'_> {
     }
 
     #[inline(always)]
-    fn append_inline(&mut self, step: Step, request: Request, data: &[u8]) {
+    fn append_inline(&mut self, step: Step, request: SendRequest, data: &[u8]) {
         if data.is_empty() {
             return self.append(step, request);
         }
@@ -588,7 +595,7 @@ impl Build for BasicPostSendGuard<'_> {
     }
 
     #[inline(always)]
-    fn append_inline_list(&mut self, step: Step, request: Request, list: &[IoSlice<'_>]) {
+    fn append_inline_list(&mut self, step: Step, request: SendRequest, list: &[IoSlice<'_>]) {
         let given = list.iter().fold(0, |sum: usize, piece| sum.saturating_add(piece.len()));
         if given == 0 {
             return self.append(step, request);
@@ -644,7 +651,9 @@ impl Build for BasicPostSendGuard<'_> {
             // A library may refuse what the request does not have (SoftRoCE's does).
             (*raw).__bindgen_anon_1.imm_data = 0;
             match request.operation {
-                BufferlessOperation::LocalInvalidate { rkey } => (*raw).__bindgen_anon_1.invalidate_rkey = rkey,
+                BufferlessOperation::LocalInvalidate { rkey } => {
+                    (*raw).__bindgen_anon_1.invalidate_rkey = rkey
+                }
                 BufferlessOperation::Bind { mw, rkey, info } => {
                     (*raw).__bindgen_anon_2.bind_mw.mw = mw.as_ptr();
                     (*raw).__bindgen_anon_2.bind_mw.rkey = rkey;

@@ -19,7 +19,7 @@ use crate::error::Error;
 use crate::ibverbs::address::Gid;
 use crate::ibverbs::check;
 use crate::ibverbs::completion::CqInner;
-use crate::ibverbs::completion_counter::{CompletionCounter, AttachedCounters};
+use crate::ibverbs::completion_counter::{AttachedCounters, CompletionCounter};
 use crate::ibverbs::device_context::DeviceContext;
 use crate::ibverbs::protection_domain::ProtectionDomain;
 use crate::ibverbs::srq::{SharedReceiveQueueId, SrqInner};

@@ -38,7 +38,8 @@ use super::post::{Borrows, PostSendGuard, ScatterGatherEntry};
 use super::post_error::{Failure, PostSendError};
 use super::receive::ReceiveQueue;
 use super::work_request::{
-    BufferlessRequest, BufferlessOperation, Destination, DestinationLimits, InlineLimits, ListPosition, Operation, Request,
+    BufferlessOperation, BufferlessRequest, Destination, DestinationLimits, InlineLimits, ListPosition,
+    SendOperation, SendRequest,
 };
 use super::{CreateQueuePairError, Halves, QueuePairControl, SendOperationFlags, SendQueue, Shared};
 
@@ -324,7 +325,7 @@ pub struct ExtendedPostSendGuard<'queue> {
 impl ExtendedPostSendGuard<'_> {
     /// Calls a request's operation, if it is possible with so much inline data. Then the caller sets its buffer.
     #[inline(always)]
-    fn open(&mut self, request: &Request, inline: usize) -> bool {
+    fn open(&mut self, request: &SendRequest, inline: usize) -> bool {
         // Of the guard's own copy no reference is taken, so that it stays in registers.
         let possible = match &request.to {
             Destination::Peer => self.possible.has(&request.operation, inline),
@@ -348,18 +349,18 @@ impl ExtendedPostSendGuard<'_> {
             (*qp).wr_id = request.wr_id;
             (*qp).wr_flags = request.flags.raw();
             match request.operation {
-                Operation::Send => verbs::ibv_wr_send(qp),
-                Operation::SendWithImmediate { imm_data } => verbs::ibv_wr_send_imm(qp, imm_data.to_be()),
-                Operation::SendWithInvalidate { rkey } => verbs::ibv_wr_send_inv(qp, rkey),
-                Operation::Write(remote) => verbs::ibv_wr_rdma_write(qp, remote.rkey, remote.addr),
-                Operation::WriteWithImmediate { remote, imm_data } => {
+                SendOperation::Send => verbs::ibv_wr_send(qp),
+                SendOperation::SendWithImmediate { imm_data } => verbs::ibv_wr_send_imm(qp, imm_data.to_be()),
+                SendOperation::SendWithInvalidate { rkey } => verbs::ibv_wr_send_inv(qp, rkey),
+                SendOperation::Write(remote) => verbs::ibv_wr_rdma_write(qp, remote.rkey, remote.addr),
+                SendOperation::WriteWithImmediate { remote, imm_data } => {
                     verbs::ibv_wr_rdma_write_imm(qp, remote.rkey, remote.addr, imm_data.to_be());
                 }
-                Operation::Read(remote) => verbs::ibv_wr_rdma_read(qp, remote.rkey, remote.addr),
-                Operation::CompareAndSwap { remote, compare, swap } => {
+                SendOperation::Read(remote) => verbs::ibv_wr_rdma_read(qp, remote.rkey, remote.addr),
+                SendOperation::CompareAndSwap { remote, compare, swap } => {
                     verbs::ibv_wr_atomic_cmp_swp(qp, remote.rkey, remote.addr, compare, swap);
                 }
-                Operation::FetchAndAdd { remote, add } => {
+                SendOperation::FetchAndAdd { remote, add } => {
                     verbs::ibv_wr_atomic_fetch_add(qp, remote.rkey, remote.addr, add);
                 }
             }
@@ -386,7 +387,7 @@ impl ExtendedPostSendGuard<'_> {
 
     /// Appends a request that moves no bytes.
     #[inline(always)]
-    fn append_empty(&mut self, request: &Request) {
+    fn append_empty(&mut self, request: &SendRequest) {
         if self.open(request, 0) {
             // SAFETY: a request waits for its buffer (head of this file). Libraries may look at the first entry
             // of a list of none (those that give an atomic one in any case): it is there, and empty.
@@ -444,7 +445,7 @@ impl Build for ExtendedPostSendGuard<'_> {
     }
 
     #[inline(always)]
-    fn append(&mut self, _: Step, request: Request) {
+    fn append(&mut self, _: Step, request: SendRequest) {
         if self.queue.overwrites_when_full {
             return self.fail(Failure::FullQueueUnnoticed);
         }
@@ -452,7 +453,7 @@ impl Build for ExtendedPostSendGuard<'_> {
     }
 
     #[inline(always)]
-    unsafe fn append_sge(&mut self, _: Step, request: Request, entry: ScatterGatherEntry) {
+    unsafe fn append_sge(&mut self, _: Step, request: SendRequest, entry: ScatterGatherEntry) {
         if self.open(&request, 0) {
             let ibv_sge { addr, length, lkey } = entry.0;
             // SAFETY: a request waits for its buffer (head of this file), which the caller keeps.
@@ -461,7 +462,7 @@ impl Build for ExtendedPostSendGuard<'_> {
     }
 
     #[inline(always)]
-    unsafe fn append_sge_list(&mut self, _: Step, request: Request, list: &[ScatterGatherEntry]) {
+    unsafe fn append_sge_list(&mut self, _: Step, request: SendRequest, list: &[ScatterGatherEntry]) {
         if list.is_empty() {
             return self.append_empty(&request);
         }
@@ -478,7 +479,7 @@ impl Build for ExtendedPostSendGuard<'_> {
     }
 
     #[inline(always)]
-    fn append_inline(&mut self, step: Step, request: Request, data: &[u8]) {
+    fn append_inline(&mut self, step: Step, request: SendRequest, data: &[u8]) {
         if data.is_empty() {
             return self.append(step, request);
         }
@@ -491,7 +492,7 @@ impl Build for ExtendedPostSendGuard<'_> {
     }
 
     #[inline(always)]
-    fn append_inline_list(&mut self, step: Step, request: Request, list: &[IoSlice<'_>]) {
+    fn append_inline_list(&mut self, step: Step, request: SendRequest, list: &[IoSlice<'_>]) {
         let given = list.iter().fold(0, |sum: usize, piece| sum.saturating_add(piece.len()));
         if given == 0 {
             return self.append(step, request);

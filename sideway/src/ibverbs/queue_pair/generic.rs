@@ -4,7 +4,7 @@ use std::io::IoSlice;
 
 use super::post::Borrows;
 use super::post::sealed::{Build, ListInfo, Step};
-use super::work_request::{BufferlessRequest, Request};
+use super::work_request::{BufferlessRequest, SendRequest};
 use super::{
     BasicPostSendGuard, BasicQueuePair, BasicSendQueue, ExtendedPostSendGuard, ExtendedQueuePair,
     ExtendedSendQueue, PostSendError, PostSendGuard, QueuePair, QueuePairControl, ScatterGatherEntry,
@@ -100,7 +100,7 @@ impl Build for GenericPostSendGuard<'_> {
     }
 
     #[inline]
-    fn append(&mut self, step: Step, request: Request) {
+    fn append(&mut self, step: Step, request: SendRequest) {
         match self {
             Self::Basic(guard) => guard.append(step, request),
             Self::Extended(guard) => guard.append(step, request),
@@ -108,7 +108,7 @@ impl Build for GenericPostSendGuard<'_> {
     }
 
     #[inline]
-    unsafe fn append_sge(&mut self, step: Step, request: Request, entry: ScatterGatherEntry) {
+    unsafe fn append_sge(&mut self, step: Step, request: SendRequest, entry: ScatterGatherEntry) {
         // SAFETY: the caller keeps this function's contract, which is that one's.
         unsafe {
             match self {
@@ -119,7 +119,7 @@ impl Build for GenericPostSendGuard<'_> {
     }
 
     #[inline]
-    unsafe fn append_sge_list(&mut self, step: Step, request: Request, list: &[ScatterGatherEntry]) {
+    unsafe fn append_sge_list(&mut self, step: Step, request: SendRequest, list: &[ScatterGatherEntry]) {
         // SAFETY: the caller keeps this function's contract, which is that one's.
         unsafe {
             match self {
@@ -130,7 +130,7 @@ impl Build for GenericPostSendGuard<'_> {
     }
 
     #[inline]
-    fn append_inline(&mut self, step: Step, request: Request, data: &[u8]) {
+    fn append_inline(&mut self, step: Step, request: SendRequest, data: &[u8]) {
         match self {
             Self::Basic(guard) => guard.append_inline(step, request, data),
             Self::Extended(guard) => guard.append_inline(step, request, data),
@@ -138,7 +138,7 @@ impl Build for GenericPostSendGuard<'_> {
     }
 
     #[inline]
-    fn append_inline_list(&mut self, step: Step, request: Request, list: &[IoSlice<'_>]) {
+    fn append_inline_list(&mut self, step: Step, request: SendRequest, list: &[IoSlice<'_>]) {
         match self {
             Self::Basic(guard) => guard.append_inline_list(step, request, list),
             Self::Extended(guard) => guard.append_inline_list(step, request, list),

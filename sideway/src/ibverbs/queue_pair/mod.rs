@@ -63,7 +63,7 @@ pub use state::QueuePairState;
 pub use table::QueuePairTable;
 pub use target::XrcTarget;
 #[cfg(feature = "mlx5")]
-pub(crate) use work_request::{BufferlessRequest, Request};
+pub(crate) use work_request::{BufferlessRequest, SendRequest};
 pub use work_request::{WorkRequestFlags, WorkRequestOperationType};
 
 pub use super::types::QueuePairType;

@@ -6,7 +6,9 @@ use std::mem::ManuallyDrop;
 use rdma_mummy_sys::types::{ibv_context, ibv_sge};
 use sealed::Step;
 
-use super::work_request::{Address, BufferlessRequest, BufferlessOperation, Destination, Operation, Remote, Request};
+use super::work_request::{
+    Address, BufferlessOperation, BufferlessRequest, Destination, Remote, SendOperation, SendRequest,
+};
 use super::{PostSendError, WorkRequestFlags};
 use crate::ibverbs::address_handle::AddressHandle;
 use crate::ibverbs::memory_window::{MemoryWindow, MemoryWindowBindInfo};
@@ -56,7 +58,7 @@ impl std::fmt::Debug for ScatterGatherEntry {
 
 /// What a guard is made of, for the handles only.
 pub(super) mod sealed {
-    use super::{BufferlessRequest, IoSlice, Request, ScatterGatherEntry, ibv_context};
+    use super::{BufferlessRequest, IoSlice, ScatterGatherEntry, SendRequest, ibv_context};
 
     /// What a step is called with. Only this crate can make one: a bound of a generic function reaches the
     /// methods of a supertrait even where the trait itself cannot be named.
@@ -80,17 +82,17 @@ pub(super) mod sealed {
     pub trait Build {
         fn list_info(&self, step: Step) -> ListInfo;
         /// Without a buffer.
-        fn append(&mut self, step: Step, request: Request);
+        fn append(&mut self, step: Step, request: SendRequest);
         /// # Safety
         ///
         /// As [`super::LocalBufferHandle::setup_sge`].
-        unsafe fn append_sge(&mut self, step: Step, request: Request, entry: ScatterGatherEntry);
+        unsafe fn append_sge(&mut self, step: Step, request: SendRequest, entry: ScatterGatherEntry);
         /// # Safety
         ///
         /// As [`super::LocalBufferHandle::setup_sge`], for every entry.
-        unsafe fn append_sge_list(&mut self, step: Step, request: Request, list: &[ScatterGatherEntry]);
-        fn append_inline(&mut self, step: Step, request: Request, data: &[u8]);
-        fn append_inline_list(&mut self, step: Step, request: Request, list: &[IoSlice<'_>]);
+        unsafe fn append_sge_list(&mut self, step: Step, request: SendRequest, list: &[ScatterGatherEntry]);
+        fn append_inline(&mut self, step: Step, request: SendRequest, data: &[u8]);
+        fn append_inline_list(&mut self, step: Step, request: SendRequest, list: &[IoSlice<'_>]);
         /// # Safety
         ///
         /// What it names lives until the list has been posted or forgotten.
@@ -137,8 +139,8 @@ pub struct WorkRequestHandle<'guard, G> {
 
 impl<'guard, G: PostSendGuard> WorkRequestHandle<'guard, G> {
     #[inline(always)]
-    fn setup(self, operation: Operation) -> LocalBufferHandle<'guard, G> {
-        let request = Request { wr_id: self.wr_id, flags: self.flags, to: self.to, operation };
+    fn setup(self, operation: SendOperation) -> LocalBufferHandle<'guard, G> {
+        let request = SendRequest { wr_id: self.wr_id, flags: self.flags, to: self.to, operation };
         LocalBufferHandle { guard: self.guard, request }
     }
 
@@ -184,13 +186,13 @@ impl<'guard, G: PostSendGuard> WorkRequestHandle<'guard, G> {
     /// SEND (`ibv_wr_send`): into the peer's next receive buffer.
     #[inline]
     pub fn setup_send(self) -> LocalBufferHandle<'guard, G> {
-        self.setup(Operation::Send)
+        self.setup(SendOperation::Send)
     }
 
     /// SEND, with 32 bits that come with the peer's completion (`ibv_wr_send_imm`).
     #[inline]
     pub fn setup_send_imm(self, imm_data: u32) -> LocalBufferHandle<'guard, G> {
-        self.setup(Operation::SendWithImmediate { imm_data })
+        self.setup(SendOperation::SendWithImmediate { imm_data })
     }
 
     /// SEND that takes a key away from this side (`ibv_wr_send_inv`), before the peer's receive completes: that of one of the peer's memory windows
@@ -204,7 +206,7 @@ impl<'guard, G: PostSendGuard> WorkRequestHandle<'guard, G> {
     /// `man ibv_post_send` (`IBV_WR_SEND_WITH_INV`), `man ibv_wr_post` (`ibv_wr_send_inv`)
     #[inline]
     pub fn setup_send_inv(self, invalidate_rkey: u32) -> LocalBufferHandle<'guard, G> {
-        self.setup(Operation::SendWithInvalidate { rkey: invalidate_rkey })
+        self.setup(SendOperation::SendWithInvalidate { rkey: invalidate_rkey })
     }
 
     fn setup_bare(self, operation: BufferlessOperation) {
@@ -260,7 +262,10 @@ impl<'guard, G: PostSendGuard> WorkRequestHandle<'guard, G> {
     ///
     /// `man ibv_wr_post`
     pub fn setup_atomic_write(self, rkey: u32, remote_addr: u64, value: u64) {
-        self.setup_bare(BufferlessOperation::AtomicWrite { remote: Remote { rkey, addr: remote_addr }, value });
+        self.setup_bare(BufferlessOperation::AtomicWrite {
+            remote: Remote { rkey, addr: remote_addr },
+            value,
+        });
     }
 
     /// Flush (`ibv_wr_flush`): completes when what was written before to these `len` bytes of the peer's memory, or to all of the region, is
@@ -290,19 +295,19 @@ impl<'guard, G: PostSendGuard> WorkRequestHandle<'guard, G> {
     /// RDMA WRITE (`ibv_wr_rdma_write`): to the peer's memory at `remote_addr`, in the region that `rkey` names.
     #[inline]
     pub fn setup_write(self, rkey: u32, remote_addr: u64) -> LocalBufferHandle<'guard, G> {
-        self.setup(Operation::Write(Remote { rkey, addr: remote_addr }))
+        self.setup(SendOperation::Write(Remote { rkey, addr: remote_addr }))
     }
 
     /// RDMA WRITE, with 32 bits that complete one of the peer's receives (`ibv_wr_rdma_write_imm`).
     #[inline]
     pub fn setup_write_imm(self, rkey: u32, remote_addr: u64, imm_data: u32) -> LocalBufferHandle<'guard, G> {
-        self.setup(Operation::WriteWithImmediate { remote: Remote { rkey, addr: remote_addr }, imm_data })
+        self.setup(SendOperation::WriteWithImmediate { remote: Remote { rkey, addr: remote_addr }, imm_data })
     }
 
     /// RDMA READ (`ibv_wr_rdma_read`): from the peer's memory into the local buffer.
     #[inline]
     pub fn setup_read(self, rkey: u32, remote_addr: u64) -> ReadBufferHandle<'guard, G> {
-        ReadBufferHandle(self.setup(Operation::Read(Remote { rkey, addr: remote_addr })))
+        ReadBufferHandle(self.setup(SendOperation::Read(Remote { rkey, addr: remote_addr })))
     }
 
     /// Compare and swap (`ibv_wr_atomic_cmp_swp`): the 8 bytes at `remote_addr` become `swap` if they are `compare`; their
@@ -315,7 +320,7 @@ impl<'guard, G: PostSendGuard> WorkRequestHandle<'guard, G> {
         compare: u64,
         swap: u64,
     ) -> ReadBufferHandle<'guard, G> {
-        ReadBufferHandle(self.setup(Operation::CompareAndSwap {
+        ReadBufferHandle(self.setup(SendOperation::CompareAndSwap {
             remote: Remote { rkey, addr: remote_addr },
             compare,
             swap,
@@ -332,7 +337,7 @@ impl<'guard, G: PostSendGuard> WorkRequestHandle<'guard, G> {
         add: u64,
     ) -> ReadBufferHandle<'guard, G> {
         ReadBufferHandle(
-            self.setup(Operation::FetchAndAdd { remote: Remote { rkey, addr: remote_addr }, add }),
+            self.setup(SendOperation::FetchAndAdd { remote: Remote { rkey, addr: remote_addr }, add }),
         )
     }
 }
@@ -414,7 +419,7 @@ impl<G: PostSendGuard> ReadBufferHandle<'_, G> {
 #[derive(Debug)]
 pub struct LocalBufferHandle<'guard, G: PostSendGuard> {
     pub(super) guard: &'guard mut G,
-    pub(super) request: Request,
+    pub(super) request: SendRequest,
 }
 
 impl<G: PostSendGuard> Drop for LocalBufferHandle<'_, G> {

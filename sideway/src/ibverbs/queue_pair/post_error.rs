@@ -3,7 +3,7 @@
 use std::io;
 
 use super::WorkRequestOperationType;
-use super::work_request::{DestinationKind, Request};
+use super::work_request::{DestinationKind, SendRequest};
 
 /// Why a list cannot be posted, found while it was built.
 ///
@@ -41,7 +41,7 @@ pub(super) enum Failure {
 
 impl Failure {
     #[inline(always)]
-    pub(super) const fn of(request: &Request, inline: usize) -> Self {
+    pub(super) const fn of(request: &SendRequest, inline: usize) -> Self {
         Self::Refused { operation: request.operation.kind(), to: request.to.kind(), inline }
     }
 }

@@ -17,9 +17,9 @@ use std::mem::ManuallyDrop;
 use super::post::sealed::{Build, ListInfo, Step};
 use super::post::{Borrows, LocalBufferHandle, PostSendGuard, ReadBufferHandle};
 use super::post_error::PostSendError;
-use super::work_request::{BufferlessRequest, Request};
+use super::work_request::{BufferlessRequest, SendRequest};
 use super::{PostRecvError, PostRecvGuard, ScatterGatherEntry, WorkRequestFlags};
-use crate::memory::pool::{NO_REQUEST, Piece, Position, place_of};
+use crate::memory::pool::{NO_REQUEST, PoolPiece, Position, place_of};
 use crate::memory::{Pool, Slice};
 
 impl Pool {
@@ -137,7 +137,7 @@ impl<'pool> UnpostedSlices<'pool> {
     }
 
     #[inline(always)]
-    fn depart(&mut self, first: Piece, rest: Option<Piece>, wr_id: u64, is_receive: bool) -> u64 {
+    fn depart(&mut self, first: PoolPiece, rest: Option<PoolPiece>, wr_id: u64, is_receive: bool) -> u64 {
         let at = Position { before: self.last, index: self.index, is_receive };
         let ticket = self.pool.0.depart(first, rest, wr_id, at);
         self.last = place_of(ticket);
@@ -219,33 +219,33 @@ impl<G: PostSendGuard> Build for PooledPostSendGuard<'_, G> {
     }
 
     #[inline(always)]
-    fn append(&mut self, step: Step, request: Request) {
+    fn append(&mut self, step: Step, request: SendRequest) {
         self.unposted.pass();
         self.guard.append(step, request);
     }
 
     #[inline(always)]
-    unsafe fn append_sge(&mut self, step: Step, request: Request, entry: ScatterGatherEntry) {
+    unsafe fn append_sge(&mut self, step: Step, request: SendRequest, entry: ScatterGatherEntry) {
         self.unposted.pass();
         // SAFETY: the caller keeps this function's contract, which is that one's.
         unsafe { self.guard.append_sge(step, request, entry) };
     }
 
     #[inline(always)]
-    unsafe fn append_sge_list(&mut self, step: Step, request: Request, list: &[ScatterGatherEntry]) {
+    unsafe fn append_sge_list(&mut self, step: Step, request: SendRequest, list: &[ScatterGatherEntry]) {
         self.unposted.pass();
         // SAFETY: the caller keeps this function's contract, which is that one's.
         unsafe { self.guard.append_sge_list(step, request, list) };
     }
 
     #[inline(always)]
-    fn append_inline(&mut self, step: Step, request: Request, data: &[u8]) {
+    fn append_inline(&mut self, step: Step, request: SendRequest, data: &[u8]) {
         self.unposted.pass();
         self.guard.append_inline(step, request, data);
     }
 
     #[inline(always)]
-    fn append_inline_list(&mut self, step: Step, request: Request, list: &[IoSlice<'_>]) {
+    fn append_inline_list(&mut self, step: Step, request: SendRequest, list: &[IoSlice<'_>]) {
         self.unposted.pass();
         self.guard.append_inline_list(step, request, list);
     }
@@ -259,8 +259,8 @@ impl<G: PostSendGuard> Build for PooledPostSendGuard<'_, G> {
 
 /// A request whose slices come back with its completion: so it has one.
 #[inline(always)]
-fn with_ticket(request: Request, ticket: u64) -> Request {
-    Request { wr_id: ticket, flags: request.flags | WorkRequestFlags::Signaled, ..request }
+fn with_ticket(request: SendRequest, ticket: u64) -> SendRequest {
+    SendRequest { wr_id: ticket, flags: request.flags | WorkRequestFlags::Signaled, ..request }
 }
 
 impl<G: PostSendGuard> LocalBufferHandle<'_, PooledPostSendGuard<'_, G>> {

@@ -76,15 +76,15 @@ display_as_debug!(WorkRequestOperationType);
 
 /// A work request whose buffer is still to come.
 #[derive(Clone, Copy, Debug)]
-pub struct Request {
+pub struct SendRequest {
     pub(super) wr_id: u64,
     pub(super) flags: WorkRequestFlags,
     pub(super) to: Destination,
-    pub(super) operation: Operation,
+    pub(super) operation: SendOperation,
 }
 
 #[cfg(feature = "mlx5")]
-impl Request {
+impl SendRequest {
     /// What it does.
     pub(crate) fn kind(&self) -> WorkRequestOperationType {
         self.operation.kind()
@@ -140,7 +140,7 @@ impl Address {
 
 /// What a work request does, and with what.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Operation {
+pub(super) enum SendOperation {
     Send,
     SendWithImmediate { imm_data: u32 },
     SendWithInvalidate { rkey: u32 },
@@ -158,7 +158,7 @@ pub(super) struct Remote {
     pub(super) addr: u64,
 }
 
-impl Operation {
+impl SendOperation {
     #[inline(always)]
     pub(super) const fn kind(&self) -> WorkRequestOperationType {
         ALL[self.index()].0
@@ -200,7 +200,7 @@ pub struct BufferlessRequest {
     pub(super) operation: BufferlessOperation,
 }
 
-/// What a work request without a buffer does, and with what. Kept apart from [`Operation`], so that those with a buffer
+/// What a work request without a buffer does, and with what. Kept apart from [`SendOperation`], so that those with a buffer
 /// pay nothing for these.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum BufferlessOperation {
@@ -272,7 +272,7 @@ impl InlineLimits {
 
     /// Whether a request may have `inline` bytes of inline data; with 0, whether it may be at all.
     #[inline(always)]
-    pub(super) fn has(&self, operation: &Operation, inline: usize) -> bool {
+    pub(super) fn has(&self, operation: &SendOperation, inline: usize) -> bool {
         inline < self.0[operation.index()] as usize
     }
 

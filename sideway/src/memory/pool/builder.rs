@@ -1,7 +1,7 @@
 //! Making a pool.
 
 use super::handle::Handle;
-use super::table::{MAX_PIECES, MAX_SIZES, Table};
+use super::table::{MAX_PIECES, MAX_SIZES, PieceTable};
 use super::{Inner, Pool};
 use crate::error::{Error, ErrorKind};
 use crate::ibverbs::AccessFlags;
@@ -110,7 +110,7 @@ impl PoolBuilder {
         let memory = RegisteredBuffer::register(&self.pd, buffer, self.access)
             .map_err(|error| Error::caused("ibv_reg_mr", ErrorKind::Nested, error))?;
         let narrow: Vec<_> = sizes.iter().map(|&(size, count)| (size as u32, count as u32)).collect();
-        let table = Table::new(&narrow, parts as u32, |at, n| {
+        let table = PieceTable::new(&narrow, parts as u32, |at, n| {
             let offset = firsts[at] + n as usize * sizes[at].0.next_multiple_of(ALIGNMENT);
             memory.as_ptr().wrapping_add(offset)
         });

@@ -14,8 +14,8 @@ pub use builder::PoolBuilder;
 use handle::Handle;
 use rdma_mummy_sys::types::ibv_context;
 pub use slice::{OutOfSlice, Slice, Slices};
-use table::Table;
-pub(crate) use table::{NO_REQUEST, Piece, Position, place_of};
+use table::PieceTable;
+pub(crate) use table::{NO_REQUEST, PoolPiece, Position, place_of};
 
 use super::RegisteredBuffer;
 use crate::ibverbs::completion::{
@@ -54,7 +54,7 @@ pub struct Pool(pub(crate) Handle);
 
 /// The pool itself, for as long as a handle or a slice needs it.
 pub(crate) struct Inner {
-    table: Table,
+    table: PieceTable,
     lkey: u32,
     context: NonNull<ibv_context>,
     slices: usize,
@@ -69,24 +69,24 @@ impl Inner {
     }
 
     #[inline]
-    pub(crate) fn entry(&self, piece: Piece) -> ScatterGatherEntry {
+    pub(crate) fn entry(&self, piece: PoolPiece) -> ScatterGatherEntry {
         let addr = self.table.start(piece).addr() as u64;
         ScatterGatherEntry::new(self.lkey, addr, self.table.len(piece))
     }
 
-    /// As [`Table::depart`].
+    /// As [`PieceTable::depart`].
     #[inline]
-    pub(crate) fn depart(&self, piece: Piece, rest: Option<Piece>, wr_id: u64, at: Position) -> u64 {
+    pub(crate) fn depart(&self, piece: PoolPiece, rest: Option<PoolPiece>, wr_id: u64, at: Position) -> u64 {
         self.table.depart(piece, rest, wr_id, at)
     }
 
-    /// As [`Table::chain`].
+    /// As [`PieceTable::chain`].
     #[inline]
-    pub(crate) fn chain(&self, piece: Piece, rest: Option<Piece>) {
+    pub(crate) fn chain(&self, piece: PoolPiece, rest: Option<PoolPiece>) {
         self.table.chain(piece, rest);
     }
 
-    /// As [`Table::recall`].
+    /// As [`PieceTable::recall`].
     pub(crate) fn recall(&self, last: u32, count: u32, posted: u32) {
         self.table.recall(last, count, posted);
     }

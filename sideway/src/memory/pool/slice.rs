@@ -4,7 +4,7 @@ use std::fmt;
 use std::mem::ManuallyDrop;
 
 use super::handle::Handle;
-use super::table::Piece;
+use super::table::PoolPiece;
 use crate::error::{ConsumeError, Error, ErrorKind};
 use crate::memory::bytes::{self, Word};
 
@@ -18,13 +18,13 @@ use crate::memory::bytes::{self, Word};
 pub struct Slice {
     pool: Handle,
     /// Of the pool's table.
-    piece: Piece,
+    piece: PoolPiece,
 }
 
 impl Slice {
     /// The piece is taken, and this the only handle of it.
     #[inline]
-    pub(super) fn new(pool: &Handle, piece: Piece) -> Self {
+    pub(super) fn new(pool: &Handle, piece: PoolPiece) -> Self {
         Self { pool: pool.clone(), piece }
     }
 
@@ -34,13 +34,13 @@ impl Slice {
     }
 
     #[inline]
-    pub(crate) fn piece(&self) -> Piece {
+    pub(crate) fn piece(&self) -> PoolPiece {
         self.piece
     }
 
     /// The piece is the caller's from now on.
     #[inline]
-    pub(crate) fn into_piece(self) -> Piece {
+    pub(crate) fn into_piece(self) -> PoolPiece {
         let this = ManuallyDrop::new(self);
         // SAFETY: the slice's own drop does not run, so this is the only one of the pool's handle.
         drop(unsafe { std::ptr::read(&raw const this.pool) });
@@ -219,7 +219,7 @@ pub struct Slices(
 impl Slices {
     /// From a piece on, as they are chained; all of them are taken, and this the only handle of them.
     #[inline]
-    pub(super) fn new(pool: &Handle, first: Option<Piece>) -> Self {
+    pub(super) fn new(pool: &Handle, first: Option<PoolPiece>) -> Self {
         Self(ManuallyDrop::new(first.map(|piece| Slice::new(pool, piece))))
     }
 }

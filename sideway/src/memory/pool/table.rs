@@ -43,26 +43,26 @@ const CUT: u32 = 1 << 31;
 /// A bit of [`PieceEntry::index`].
 const RECEIVE: u32 = 1 << 31;
 
-pub(super) struct Table {
+pub(super) struct PieceTable {
     /// A box, but of which pointers are kept.
     places: NonNull<[PieceEntry]>,
     sizes: [Size; MAX_SIZES],
     /// Places that no piece has.
-    spare: Cell<Option<Piece>>,
+    spare: Cell<Option<PoolPiece>>,
 }
 
 /// Slots of one size, those of one smaller before them.
 struct Size {
     bytes: u32,
     /// The first one that is free.
-    free: Cell<Option<Piece>>,
+    free: Cell<Option<PoolPiece>>,
 }
 
 /// A piece of memory: which place of its table has it.
 ///
 /// It is good for as long as the table, and for that table alone: whoever has one keeps the table, and gives it to no other.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Piece(NonNull<PieceEntry>);
+pub(crate) struct PoolPiece(NonNull<PieceEntry>);
 
 /// What is known of a piece: a line of the processor's cache, so that each is touched alone.
 #[repr(align(64))]
@@ -72,7 +72,7 @@ struct PieceEntry {
     wr_id: Cell<u64>,
     start: Cell<*mut u8>,
     /// The next one of a list of free ones, or of the same work request.
-    next: Cell<Option<Piece>>,
+    next: Cell<Option<PoolPiece>>,
     len: Cell<u32>,
     capacity: Cell<u32>,
     /// Of the first piece of a work request: the first piece of the one before it in the list that was built with it,
@@ -100,14 +100,14 @@ pub(crate) struct Position {
 
 /// A work request that has come back.
 pub(super) struct ReclaimedRequest {
-    pub(super) piece: Piece,
+    pub(super) piece: PoolPiece,
     /// The piece behind it.
-    pub(super) rest: Option<Piece>,
+    pub(super) rest: Option<PoolPiece>,
     pub(super) wr_id: u64,
     pub(super) is_receive: bool,
 }
 
-impl Table {
+impl PieceTable {
     /// A table of slots of these sizes, smaller ones first, of which `start_of` tells where each lies; and as many places
     /// more. There are at most [`MAX_SIZES`], and [`MAX_PIECES`].
     pub(super) fn new(
@@ -140,7 +140,7 @@ impl Table {
         let table = Self { places, sizes, spare: Cell::new(None) };
         // The first one of each list is what is put there last.
         for number in (0..table.places().len()).rev() {
-            let piece = Piece(NonNull::from(&table.places()[number]));
+            let piece = PoolPiece(NonNull::from(&table.places()[number]));
             let place = table.place(piece);
             match place.cut.get() {
                 0 => place.next.set(table.spare.replace(Some(piece))),
@@ -157,35 +157,35 @@ impl Table {
     }
 
     #[inline]
-    fn place(&self, piece: Piece) -> &PieceEntry {
+    fn place(&self, piece: PoolPiece) -> &PieceEntry {
         // SAFETY: pieces are given to their own table only, which lives.
         unsafe { piece.0.as_ref() }
     }
 
     #[inline]
-    pub(super) fn start(&self, piece: Piece) -> *mut u8 {
+    pub(super) fn start(&self, piece: PoolPiece) -> *mut u8 {
         self.place(piece).start.get()
     }
 
     #[inline]
-    pub(super) fn len(&self, piece: Piece) -> u32 {
+    pub(super) fn len(&self, piece: PoolPiece) -> u32 {
         self.place(piece).len.get()
     }
 
     #[inline]
-    pub(super) fn capacity(&self, piece: Piece) -> u32 {
+    pub(super) fn capacity(&self, piece: PoolPiece) -> u32 {
         self.place(piece).capacity.get()
     }
 
     /// `len` is at most the piece's capacity.
     #[inline]
-    pub(super) fn set_len(&self, piece: Piece, len: u32) {
+    pub(super) fn set_len(&self, piece: PoolPiece, len: u32) {
         self.place(piece).len.set(len);
     }
 
     /// Takes the smallest free slot of at least so many bytes.
     #[inline]
-    pub(super) fn take(&self, bytes: u32) -> Option<Piece> {
+    pub(super) fn take(&self, bytes: u32) -> Option<PoolPiece> {
         for size in &self.sizes {
             if let Some(slot) = size.free.get()
                 && bytes <= size.bytes
@@ -199,7 +199,7 @@ impl Table {
 
     /// Gives a piece back that was taken, and is not with the device.
     #[inline]
-    pub(super) fn give_back(&self, piece: Piece) {
+    pub(super) fn give_back(&self, piece: PoolPiece) {
         let place = self.place(piece);
         if place.cut.get() != 1 {
             return self.give_part_back(piece);
@@ -209,7 +209,7 @@ impl Table {
     }
 
     #[inline]
-    fn push(&self, slot: Piece, place: &PieceEntry) {
+    fn push(&self, slot: PoolPiece, place: &PieceEntry) {
         let free = &self.sizes[place.size as usize % MAX_SIZES].free;
         place.next.set(free.replace(Some(slot)));
     }
@@ -217,7 +217,7 @@ impl Table {
     /// The same of a piece of a slot that was cut.
     #[cold]
     #[inline(never)]
-    fn give_part_back(&self, piece: Piece) {
+    fn give_part_back(&self, piece: PoolPiece) {
         let part = self.place(piece);
         let slot = &self.places()[part.slot.get() as usize];
         if !std::ptr::eq(part, slot) {
@@ -231,12 +231,12 @@ impl Table {
             slot.capacity.set(bytes);
             slot.len.set(bytes);
             slot.cut.set(1);
-            self.push(Piece(NonNull::from(slot)), slot);
+            self.push(PoolPiece(NonNull::from(slot)), slot);
         }
     }
 
     /// Cuts a piece in two, the first of `mid` bytes; the other one is the result. `None` if there is no place for it.
-    pub(super) fn cut(&self, piece: Piece, mid: u32) -> Option<Piece> {
+    pub(super) fn cut(&self, piece: PoolPiece, mid: u32) -> Option<PoolPiece> {
         let (first, other) = (self.place(piece), self.spare.get()?);
         let place = self.place(other);
         self.spare.set(place.next.get());
@@ -253,7 +253,7 @@ impl Table {
 
     /// Hands a piece to the device, with those that [`chain`](Self::chain) has put behind it from `rest` on: its ticket.
     #[inline]
-    pub(super) fn depart(&self, piece: Piece, rest: Option<Piece>, wr_id: u64, at: Position) -> u64 {
+    pub(super) fn depart(&self, piece: PoolPiece, rest: Option<PoolPiece>, wr_id: u64, at: Position) -> u64 {
         let place = self.place(piece);
         let ticket = place.ticket.get() - AT_HOME;
         place.ticket.set(ticket);
@@ -266,13 +266,13 @@ impl Table {
 
     /// Puts a piece before others of the same request.
     #[inline]
-    pub(super) fn chain(&self, piece: Piece, rest: Option<Piece>) {
+    pub(super) fn chain(&self, piece: PoolPiece, rest: Option<PoolPiece>) {
         self.place(piece).next.set(rest);
     }
 
     /// The piece behind one of the same request.
     #[inline]
-    pub(super) fn behind(&self, piece: Piece) -> Option<Piece> {
+    pub(super) fn behind(&self, piece: PoolPiece) -> Option<PoolPiece> {
         self.place(piece).next.get()
     }
 
@@ -285,7 +285,7 @@ impl Table {
         }
         place.ticket.set(ticket.wrapping_add(ONCE + AT_HOME));
         let is_receive = place.index.get() & RECEIVE != 0;
-        let piece = Piece(NonNull::from(place));
+        let piece = PoolPiece(NonNull::from(place));
         Some(ReclaimedRequest { piece, rest: place.next.get(), wr_id: place.wr_id.get(), is_receive })
     }
 
@@ -337,7 +337,7 @@ impl Table {
     }
 }
 
-impl Drop for Table {
+impl Drop for PieceTable {
     fn drop(&mut self) {
         // SAFETY: it was a box, which nobody else makes of it again.
         drop(unsafe { Box::from_raw(self.places.as_ptr()) });
@@ -360,9 +360,9 @@ fn new_pool() -> u64 {
 mod tests {
     use super::*;
 
-    fn table(sizes: &[(u32, u32)], spare: u32) -> Table {
+    fn table(sizes: &[(u32, u32)], spare: u32) -> PieceTable {
         let mut end = 0;
-        Table::new(sizes, spare, |at, _| {
+        PieceTable::new(sizes, spare, |at, _| {
             let start = std::ptr::without_provenance_mut(end + 1);
             end += sizes[at].0 as usize;
             start
@@ -371,12 +371,12 @@ mod tests {
 
     const ALONE: Position = Position { before: NO_REQUEST, index: 0, is_receive: false };
 
-    fn post(table: &Table, piece: Piece, wr_id: u64) -> u64 {
+    fn post(table: &PieceTable, piece: PoolPiece, wr_id: u64) -> u64 {
         table.depart(piece, None, wr_id, ALONE)
     }
 
     /// The place of a piece.
-    fn at(table: &Table, piece: Option<Piece>) -> Option<u64> {
+    fn at(table: &PieceTable, piece: Option<PoolPiece>) -> Option<u64> {
         piece.map(|piece| table.place(piece).ticket.get() & (AT_HOME - 1))
     }
 

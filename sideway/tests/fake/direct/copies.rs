@@ -11,16 +11,16 @@ use sideway::mlx5::{self, DirectOperationFlags, DirectQueuePair, DirectRequestEr
 use super::super::SIGNALED;
 use super::super::control::{ERRNOS, assert_says, is_unsupported};
 use super::super::support::fake::keys::OwnRequest;
-use super::Parts;
+use super::DirectSetup;
 
 /// A pair with operations of mlx5's own.
-fn pair(parts: &Parts, operations: DirectOperationFlags) -> DirectQueuePair {
+fn pair(parts: &DirectSetup, operations: DirectOperationFlags) -> DirectQueuePair {
     let mut builder = parts.mlx5().create_qp_builder(&parts.description());
     builder.setup_direct_send_ops_flags(operations).build_direct().unwrap()
 }
 
-fn copying() -> Parts {
-    Parts::lying(|l| l.max_memcpy = 4096)
+fn copying() -> DirectSetup {
+    DirectSetup::lying(|l| l.max_memcpy = 4096)
 }
 
 /// A request in the device's own format, of so many bytes, which says that it has so many units of 16.
@@ -87,8 +87,10 @@ fn a_copy_is_as_long_as_the_device_copies() {
 #[test]
 fn a_device_that_does_not_copy_says_so() {
     // It copies none, or its library does not know.
-    for parts in [Parts::new(), Parts::lying(|l| (l.max_memcpy, l.missing) = (64, &["max_wr_memcpy_length"]))]
-    {
+    for parts in [
+        DirectSetup::new(),
+        DirectSetup::lying(|l| (l.max_memcpy, l.missing) = (64, &["max_wr_memcpy_length"])),
+    ] {
         let mlx5 = parts.mlx5();
         let memcpy = DirectOperationFlags::Memcpy;
         let errors = [
@@ -110,7 +112,7 @@ fn a_device_that_does_not_copy_says_so() {
         }
     }
     for errno in ERRNOS {
-        let parts = Parts::lying(|l| l.direct = errno);
+        let parts = DirectSetup::lying(|l| l.direct = errno);
         let mut builder = parts.mlx5().create_qp_builder(&parts.description());
         let error = builder.setup_direct_send_ops_flags(DirectOperationFlags::Memcpy).build_direct();
         assert_says(&error.unwrap_err(), errno);
@@ -150,13 +152,13 @@ fn a_pair_is_made_with_what_is_asked_for() {
         (Op::MKeyConfigure, &["wr_set_mkey_sig_block"]),
         (Op::MKeyConfigure, &["mlx5dv_qp_ex"]),
     ] {
-        let parts = Parts::lying(|l| (l.missing, l.max_memcpy) = (missing, 64));
+        let parts = DirectSetup::lying(|l| (l.missing, l.max_memcpy) = (missing, 64));
         let mut builder = parts.mlx5().create_qp_builder(&parts.description());
         let error = builder.setup_direct_send_ops_flags(flag).build_direct().unwrap_err().to_string();
         assert!(error.contains("without `"), "{missing:?}: {error}");
     }
     for errno in ERRNOS {
-        let parts = Parts::lying(|l| l.direct = errno);
+        let parts = DirectSetup::lying(|l| l.direct = errno);
         let mut builder = parts.mlx5().create_qp_builder(&parts.description());
         match builder.setup_direct_send_ops_flags(Op::RawWqe).build_direct().unwrap_err() {
             CreateQueuePairError::Unsupported(Unsupported { verb, capability, .. }) => {
@@ -225,7 +227,7 @@ fn an_initiator_copies_without_a_target() {
 
 #[test]
 fn a_raw_request_is_as_long_as_it_says() {
-    let mut parts = Parts::new();
+    let mut parts = DirectSetup::new();
     let mut pair = pair(&parts, DirectOperationFlags::RawWqe);
     // As long as can be, one place and a little more, and the shortest, from an address that is no word's.
     let lengths = [(63 * 16, 63), (80, 5), (16, 1)];
@@ -327,7 +329,7 @@ fn a_list_that_is_not_posted_never_happened() {
     drop(guard.construct_wr(1, SIGNALED).setup_send());
     assert_eq!(guard.post(), Err(PostSendError::FullQueueUnnoticed { index: 0 }));
     // The library may refuse the whole.
-    let parts = Parts::lying(|l| (l.max_memcpy, l.wr_complete) = (64, libc::EINVAL));
+    let parts = DirectSetup::lying(|l| (l.max_memcpy, l.wr_complete) = (64, libc::EINVAL));
     let mut pair = self::pair(&parts, DirectOperationFlags::Memcpy);
     let mut guard = pair.start_post_send();
     // SAFETY: as above.

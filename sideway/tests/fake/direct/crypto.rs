@@ -11,13 +11,13 @@ use sideway::sys::types::*;
 use super::super::SIGNALED;
 use super::super::control::{ERRNOS, assert_says, is_unsupported};
 use super::super::support::fake::keys::{DekArguments, OwnRequest};
-use super::Parts;
+use super::DirectSetup;
 
 const LOGIN: u64 = mlx5dv_dek_init_attr_mask::MLX5DV_DEK_INIT_ATTR_CRYPTO_LOGIN.0 as u64;
 
 #[test]
 fn a_data_encryption_key_is_made_as_it_is_described() {
-    let parts = Parts::new();
+    let parts = DirectSetup::new();
     let mlx5 = parts.mlx5();
     let asked = || parts.fake.world.own.dek.lock().unwrap().take().expect("a key was to be made");
     let bytes: [u8; 64] = std::array::from_fn(|n| n as u8 + 1);
@@ -51,7 +51,7 @@ fn a_data_encryption_key_is_made_as_it_is_described() {
     assert_ne!(long.as_raw(), short.as_raw());
     // It keeps its domain.
     short.close().unwrap();
-    let Parts { fake, pd, cq } = parts;
+    let DirectSetup { fake, pd, cq } = parts;
     drop((mlx5, pd, cq));
     assert_eq!(*fake.world.destroyed.lock().unwrap(), ["dek", "cq"]);
     drop(long);
@@ -62,7 +62,7 @@ fn a_data_encryption_key_is_made_as_it_is_described() {
 fn a_data_encryption_key_can_fail() {
     let key = AesXtsKey::Bits128([1; 32]);
     for errno in ERRNOS {
-        let parts = Parts::lying(|l| l.direct = errno);
+        let parts = DirectSetup::lying(|l| l.direct = errno);
         match parts.mlx5().create_dek(&parts.pd, &key, None, [0; 8]).unwrap_err() {
             error if error.unsupported().is_some() => {
                 assert!(is_unsupported(errno));
@@ -70,11 +70,11 @@ fn a_data_encryption_key_can_fail() {
             }
             error => assert_says(&error, errno),
         }
-        let parts = Parts::lying(|l| l.dek_query = errno);
+        let parts = DirectSetup::lying(|l| l.dek_query = errno);
         let dek = parts.mlx5().create_dek(&parts.pd, &key, None, [0; 8]).unwrap();
         assert_says(&dek.query().unwrap_err(), errno);
     }
-    let parts = Parts::new();
+    let parts = DirectSetup::new();
     let other = parts.fake.pd();
     let error = parts.mlx5().create_dek(&other, &key, None, [0; 8]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::OtherContext, "{error}");
@@ -84,7 +84,7 @@ fn a_data_encryption_key_can_fail() {
 #[cfg_attr(miri, ignore = "leaks what cannot be destroyed")]
 fn a_data_encryption_key_that_is_not_destroyed_comes_back() {
     for errno in ERRNOS {
-        let parts = Parts::lying(|l| l.destroy = errno);
+        let parts = DirectSetup::lying(|l| l.destroy = errno);
         let dek = parts.mlx5().create_dek(&parts.pd, &AesXtsKey::Bits128([1; 32]), None, [0; 8]).unwrap();
         let error = dek.close().unwrap_err();
         assert_says(&error, errno);
@@ -95,7 +95,7 @@ fn a_data_encryption_key_that_is_not_destroyed_comes_back() {
 
 #[test]
 fn encryption_reaches_the_device_as_it_is() {
-    let parts = Parts::new();
+    let parts = DirectSetup::new();
     let mlx5 = parts.mlx5();
     let mut builder = mlx5.create_qp_builder(&parts.description());
     let mut pair =
@@ -150,7 +150,7 @@ fn encryption_reaches_the_device_as_it_is() {
 
 #[test]
 fn a_data_encryption_key_of_another_context_is_refused() {
-    let parts = Parts::new();
+    let parts = DirectSetup::new();
     let mut builder = parts.mlx5().create_qp_builder(&parts.description());
     let mut pair =
         builder.setup_direct_send_ops_flags(DirectOperationFlags::MKeyConfigure).build_direct().unwrap();
@@ -176,7 +176,7 @@ fn a_data_encryption_key_of_another_context_is_refused() {
 
 #[test]
 fn reports_signature_and_crypto_capabilities() {
-    let parts = Parts::lying(|l| l.max_memcpy = 1 << 20);
+    let parts = DirectSetup::lying(|l| l.max_memcpy = 1 << 20);
     let capabilities = parts.mlx5().query_device().unwrap();
     assert_eq!(capabilities.max_wr_memcpy_length(), Some(1 << 20));
     let signatures = mlx5::SignatureCapabilities {

@@ -6,12 +6,12 @@ use sideway::mlx5::DciStreams;
 use super::super::SIGNALED;
 use super::super::control::{ERRNOS, assert_says, is_unsupported};
 use super::super::support::fake::direct::DcAddress;
-use super::Parts;
+use super::DirectSetup;
 
 /// Posts to an initiator: a request of each kind, to a target each.
 #[test]
 fn every_request_goes_to_its_target() {
-    let parts = Parts::new();
+    let parts = DirectSetup::new();
     let mut builder = parts.mlx5().create_dc_initiator_builder(&parts.description());
     let mut initiator = builder.setup_streams(DciStreams::default()).build().unwrap();
     let (one, two) = (parts.address(), parts.address());
@@ -56,7 +56,7 @@ fn every_request_goes_to_its_target() {
 
 #[test]
 fn a_request_without_its_target_is_refused() {
-    let parts = Parts::new();
+    let parts = DirectSetup::new();
     let mut initiator = parts.mlx5().create_dc_initiator_builder(&parts.description()).build().unwrap();
     let ah = parts.address();
     // The second of three, after one whose handle was dropped: its target is not the next one's.
@@ -110,14 +110,14 @@ fn a_request_without_its_target_is_refused() {
 
 #[test]
 fn a_stream_is_reset() {
-    let parts = Parts::new();
+    let parts = DirectSetup::new();
     let mut initiator = parts.mlx5().create_dc_initiator_builder(&parts.description()).build().unwrap();
     // A list that was leaked is ended first.
     std::mem::forget(initiator.start_post_send());
     initiator.split().0.reset_stream(5).unwrap();
     assert_eq!(*parts.fake.world.direct.stream.lock().unwrap(), Some(5));
     for errno in ERRNOS {
-        let parts = Parts::lying(|l| l.stream_reset = errno);
+        let parts = DirectSetup::lying(|l| l.stream_reset = errno);
         let mut initiator = parts.mlx5().create_dc_initiator_builder(&parts.description()).build().unwrap();
         match initiator.split().0.reset_stream(5).unwrap_err() {
             error if error.unsupported().is_some() => {

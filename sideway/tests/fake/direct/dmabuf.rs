@@ -8,11 +8,11 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use super::super::control::{ERRNOS, assert_says, is_unsupported};
 use super::super::support::fake::direct::DmabufArguments;
-use super::Parts;
+use super::DirectSetup;
 
 #[test]
 fn a_dmabuf_is_registered_as_it_is_described() {
-    let parts = Parts::new();
+    let parts = DirectSetup::new();
     let mlx5 = parts.mlx5();
     // A descriptor that is open; the fake device does not look what of.
     let null = std::fs::File::open("/dev/null").unwrap();
@@ -39,7 +39,7 @@ fn a_dmabuf_is_registered_as_it_is_described() {
     let path = mlx5.data_direct_sysfs_path().unwrap();
     assert_eq!(path.as_deref(), Some("/sys/devices/pci0000:00/0000:00:01.0".as_ref()));
     for errno in ERRNOS.into_iter().chain([libc::ENODEV]) {
-        let parts = Parts::lying(|l| l.direct = errno);
+        let parts = DirectSetup::lying(|l| l.direct = errno);
         let mlx5 = parts.mlx5();
         // SAFETY: as above.
         match unsafe { mlx5.reg_dmabuf_mr(&parts.pd, range, access, DmabufAccess::DataDirect) }.unwrap_err() {

@@ -16,7 +16,7 @@ use sideway::sys::types::*;
 use super::super::SIGNALED;
 use super::super::control::{ERRNOS, assert_says, is_unsupported};
 use super::super::support::fake::keys::{Described, Domain, OwnRequest};
-use super::Parts;
+use super::DirectSetup;
 
 const INDIRECT: u32 = mlx5dv_mkey_init_attr_flags::MLX5DV_MKEY_INIT_ATTR_FLAGS_INDIRECT.0;
 
@@ -25,7 +25,7 @@ const LAYOUTS: DirectOperationFlags = DirectOperationFlags::MKeyConfigure
     .union(DirectOperationFlags::MrInterleaved);
 
 /// A pair with all requests about keys.
-fn pair(parts: &Parts) -> DirectQueuePair {
+fn pair(parts: &DirectSetup) -> DirectQueuePair {
     let mut description = parts.description();
     let operations = SendOperationFlags::Write | SendOperationFlags::LocalInvalidate;
     description.setup_send_ops_flags(operations);
@@ -33,7 +33,7 @@ fn pair(parts: &Parts) -> DirectQueuePair {
     builder.setup_direct_send_ops_flags(LAYOUTS).build_direct().unwrap()
 }
 
-fn key(parts: &Parts, flags: MKeyFlags) -> MKey {
+fn key(parts: &DirectSetup, flags: MKeyFlags) -> MKey {
     parts.mlx5().create_mkey(&parts.pd, 4, flags).unwrap()
 }
 
@@ -59,7 +59,7 @@ fn refused(reason: DirectRequestError) -> Result<(), PostSendError> {
 
 #[test]
 fn a_key_is_made_as_it_is_described() {
-    let parts = Parts::new();
+    let parts = DirectSetup::new();
     let mlx5 = parts.mlx5();
     let asked = || parts.fake.world.own.mkey.lock().unwrap().take().expect("a key was to be made");
     let plain = mlx5.create_mkey(&parts.pd, 5, MKeyFlags::empty()).unwrap();
@@ -74,7 +74,7 @@ fn a_key_is_made_as_it_is_described() {
     assert!(all.pd().context() == parts.pd.context());
     // It keeps its domain.
     plain.close().unwrap();
-    let Parts { fake, pd, cq } = parts;
+    let DirectSetup { fake, pd, cq } = parts;
     drop((mlx5, pd, cq));
     assert_eq!(*fake.world.destroyed.lock().unwrap(), ["mkey", "cq"]);
     drop(all);
@@ -84,7 +84,7 @@ fn a_key_is_made_as_it_is_described() {
 #[test]
 fn a_key_can_fail() {
     for errno in ERRNOS {
-        let parts = Parts::lying(|l| l.direct = errno);
+        let parts = DirectSetup::lying(|l| l.direct = errno);
         match parts.mlx5().create_mkey(&parts.pd, 4, MKeyFlags::BlockSignature).unwrap_err() {
             error if error.unsupported().is_some() => {
                 assert!(is_unsupported(errno));
@@ -98,7 +98,7 @@ fn a_key_can_fail() {
             }
         }
     }
-    let parts = Parts::new();
+    let parts = DirectSetup::new();
     let other = parts.fake.pd();
     let error = parts.mlx5().create_mkey(&other, 4, MKeyFlags::empty()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::OtherContext, "{error}");
@@ -108,7 +108,7 @@ fn a_key_can_fail() {
 #[cfg_attr(miri, ignore = "leaks what cannot be destroyed")]
 fn a_key_that_is_not_destroyed_comes_back() {
     for errno in ERRNOS {
-        let parts = Parts::lying(|l| l.destroy = errno);
+        let parts = DirectSetup::lying(|l| l.destroy = errno);
         let error = key(&parts, MKeyFlags::empty()).close().unwrap_err();
         assert_says(&error, errno);
         assert_eq!(error.object.max_entries(), 4);
@@ -121,7 +121,7 @@ fn a_key_that_is_not_destroyed_comes_back() {
 
 #[test]
 fn a_configuration_reaches_the_device_as_it_is() {
-    let mut parts = Parts::new();
+    let mut parts = DirectSetup::new();
     let (mut pair, mut one, mut two) =
         (pair(&parts), key(&parts, MKeyFlags::empty()), key(&parts, MKeyFlags::empty()));
     let (first, second) = (one.lkey(), two.lkey());
@@ -168,7 +168,7 @@ fn a_configuration_reaches_the_device_as_it_is() {
 
 #[test]
 fn the_short_ways_reach_the_device_as_they_are() {
-    let parts = Parts::new();
+    let parts = DirectSetup::new();
     let (mut pair, mut one, mut two) =
         (pair(&parts), key(&parts, MKeyFlags::empty()), key(&parts, MKeyFlags::empty()));
     let (first, second) = (one.lkey(), two.lkey());
@@ -214,7 +214,7 @@ fn the_short_ways_reach_the_device_as_they_are() {
 
 #[test]
 fn a_signature_reaches_the_device_as_it_is() {
-    let parts = Parts::new();
+    let parts = DirectSetup::new();
     let (mut pair, mut key) = (pair(&parts), key(&parts, MKeyFlags::BlockSignature));
     let dif = |guard, seed, flags| T10Dif { guard, seed, app_tag: 0x1234, ref_tag: 0x89ab_cdef, flags };
     let of = |signature, block_size| Some(SignatureDomain { signature, block_size });
@@ -294,7 +294,7 @@ fn a_signature_reaches_the_device_as_it_is() {
 
 #[test]
 fn a_signature_error_is_told_once() {
-    let parts = Parts::new();
+    let parts = DirectSetup::new();
     let mut key = key(&parts, MKeyFlags::BlockSignature);
     // SAFETY: nobody polls.
     let mut check = || unsafe { key.check() };
@@ -312,7 +312,7 @@ fn a_signature_error_is_told_once() {
         assert_eq!(check().unwrap(), None);
     }
     for errno in ERRNOS {
-        let parts = Parts::lying(|l| l.mkey_check = errno);
+        let parts = DirectSetup::lying(|l| l.mkey_check = errno);
         let mut key = self::key(&parts, MKeyFlags::empty());
         // SAFETY: nobody polls.
         match unsafe { key.check() }.unwrap_err() {
@@ -327,7 +327,7 @@ fn a_signature_error_is_told_once() {
 
 #[test]
 fn a_layout_is_as_large_as_the_key() {
-    let parts = Parts::new();
+    let parts = DirectSetup::new();
     let (mut pair, mut key) = (pair(&parts), key(&parts, MKeyFlags::empty()));
     let pieces: Vec<_> = (0..5).map(piece).collect();
     let steps: Vec<_> = (0..4).map(|n| InterleavedEntry::new(n, 0, 1, 0)).collect();
@@ -364,7 +364,7 @@ fn a_layout_is_as_large_as_the_key() {
     unsafe { guard.construct_wr(1, SIGNALED).setup_mr_list(&mut key, AccessFlags::empty(), &pieces) };
     assert_eq!(guard.post(), too_many);
     // The request itself may have no room: that the library says.
-    let parts = Parts::lying(|l| l.wr_complete = libc::ENOMEM);
+    let parts = DirectSetup::lying(|l| l.wr_complete = libc::ENOMEM);
     let (mut pair, mut key) = (self::pair(&parts), self::key(&parts, MKeyFlags::empty()));
     let error = configure(&mut pair, &mut key, MKeyConfiguration::new().setup_layout_list(&pieces[..4]));
     assert!(matches!(error, Err(PostSendError::NotEnoughResources { .. })));
@@ -372,7 +372,7 @@ fn a_layout_is_as_large_as_the_key() {
 
 #[test]
 fn a_pair_without_these_requests_refuses_them() {
-    let parts = Parts::new();
+    let parts = DirectSetup::new();
     let mut pair = {
         let mut builder = parts.mlx5().create_qp_builder(&parts.description());
         builder.setup_direct_send_ops_flags(DirectOperationFlags::RawWqe).build_direct().unwrap()
@@ -408,7 +408,7 @@ fn a_pair_without_these_requests_refuses_them() {
 
 #[test]
 fn a_key_of_another_context_is_refused() {
-    let parts = Parts::new();
+    let parts = DirectSetup::new();
     let mut pair = pair(&parts);
     let pd = parts.fake.pd();
     let elsewhere = mlx5::DirectVerbs::of(pd.context()).unwrap();
@@ -429,7 +429,7 @@ fn a_key_of_another_context_is_refused() {
 /// Behind the configuration of a key with signatures come two more requests, of which only the library knows; the queue holds 16.
 #[test]
 fn a_key_with_signatures_takes_three_places() {
-    let parts = Parts::new();
+    let parts = DirectSetup::new();
     let mut pair = pair(&parts);
     let mut keys: Vec<_> = (0..6).map(|_| key(&parts, MKeyFlags::BlockSignature)).collect();
     let mut plain: Vec<_> = (0..2).map(|_| key(&parts, MKeyFlags::empty())).collect();
@@ -449,7 +449,7 @@ fn a_key_with_signatures_takes_three_places() {
 
 #[test]
 fn a_list_about_a_key_can_be_forgotten() {
-    let parts = Parts::new();
+    let parts = DirectSetup::new();
     let mut pair = pair(&parts);
     let mut key = key(&parts, MKeyFlags::BlockSignature);
     let pieces = [piece(1)];

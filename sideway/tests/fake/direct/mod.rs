@@ -30,13 +30,13 @@ const EXTENDED: u32 =
 const DRIVER: u32 = ibv_qp_type::IBV_QPT_DRIVER.0;
 
 /// What a pair is made of. The device goes last, and looks whether anything was left behind.
-struct Parts {
+struct DirectSetup {
     pd: ProtectionDomain,
     cq: ExtendedCompletionQueue,
     fake: Fake,
 }
 
-impl Parts {
+impl DirectSetup {
     fn lying(about: impl FnOnce(&mut Faults)) -> Self {
         let fake = Fake::lying(about);
         let pd = fake.pd();

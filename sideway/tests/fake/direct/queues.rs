@@ -3,7 +3,6 @@
 use sideway::ibverbs::Unsupported;
 use sideway::ibverbs::completion::CompletionQueue;
 use sideway::ibverbs::completion::CreateCompletionQueueError;
-use sideway::ibverbs::queue_pair;
 use sideway::ibverbs::queue_pair::CreateQueuePairError;
 use sideway::ibverbs::queue_pair::{
     QueuePair, QueuePairAttribute, QueuePairState, QueuePairType, SendOperationFlags,
@@ -13,11 +12,11 @@ use sideway::sys::types::*;
 
 use super::super::control::{ERRNOS, assert_says, is_unsupported};
 use super::super::support::fake::direct::QpArguments;
-use super::{DRIVER, EXTENDED, Parts};
+use super::{DRIVER, DirectSetup, EXTENDED};
 
 #[test]
 fn an_initiator_is_made_as_it_is_described() {
-    let parts = Parts::new();
+    let parts = DirectSetup::new();
     let mlx5 = parts.mlx5();
     let mut description = parts.description();
     // What one description says for targets makes no difference.
@@ -64,7 +63,7 @@ fn an_initiator_is_made_as_it_is_described() {
 
 #[test]
 fn a_target_is_made_as_it_is_described() {
-    let parts = Parts::new();
+    let parts = DirectSetup::new();
     let mlx5 = parts.mlx5();
     let srq = parts.pd.create_srq_builder().build().unwrap();
     let mut description = parts.pd.create_qp_builder();
@@ -101,7 +100,7 @@ fn a_target_is_made_as_it_is_described() {
     target.modify(attr.setup_state(QueuePairState::Error)).unwrap();
     assert_eq!(target.dct_number(), None);
     // It keeps what it is made of.
-    let Parts { fake, pd, cq } = parts;
+    let DirectSetup { fake, pd, cq } = parts;
     drop((srq, pd, cq, description, builder, mlx5));
     assert!(fake.world.destroyed.lock().unwrap().is_empty());
     drop(target);
@@ -110,7 +109,7 @@ fn a_target_is_made_as_it_is_described() {
 
 #[test]
 fn a_pair_of_libibverbs_takes_options() {
-    let parts = Parts::new();
+    let parts = DirectSetup::new();
     let mut builder = parts.mlx5().create_qp_builder(&parts.description());
     drop(builder.build_ex().unwrap());
     assert_eq!(parts.arguments().own_mask, 0);
@@ -129,7 +128,7 @@ fn a_pair_of_libibverbs_takes_options() {
 #[test]
 fn pairs_of_mlx5_can_fail() {
     for errno in ERRNOS {
-        let parts = Parts::lying(|l| l.direct = errno);
+        let parts = DirectSetup::lying(|l| l.direct = errno);
         let mlx5 = parts.mlx5();
         let srq = parts.pd.create_srq_builder().build().unwrap();
         let mut description = parts.description();
@@ -159,7 +158,7 @@ fn an_initiator_without_its_operations_is_not_made() {
         (&["qp_ex"], false),
     ];
     for (missing, streams) in cases {
-        let parts = Parts::lying(|l| l.missing = missing);
+        let parts = DirectSetup::lying(|l| l.missing = missing);
         let mut builder = parts.mlx5().create_dc_initiator_builder(&parts.description());
         if streams {
             builder.setup_streams(DciStreams::default());
@@ -171,7 +170,7 @@ fn an_initiator_without_its_operations_is_not_made() {
 
 #[test]
 fn a_driver_s_own_type_is_not_made_by_libibverbs() {
-    let parts = Parts::new();
+    let parts = DirectSetup::new();
     for qp_type in
         [QueuePairType::DcInitiator, QueuePairType::DcTarget, QueuePairType::ScalableReliableDatagram]
     {
@@ -187,7 +186,7 @@ fn a_driver_s_own_type_is_not_made_by_libibverbs() {
 
 #[test]
 fn completion_queues_take_options() {
-    let parts = Parts::new();
+    let parts = DirectSetup::new();
     let description = parts.pd.context().create_cq_builder();
     let mut builder = parts.mlx5().create_cq_builder(&description);
     let asked = || parts.fake.world.direct.mlx5_cq.lock().unwrap().take().expect("a queue was made");
@@ -202,7 +201,7 @@ fn completion_queues_take_options() {
     let attr = asked();
     assert_eq!((attr.comp_mask, attr.cqe_comp_res_format, attr.cqe_size, attr.flags), (0b111, 2, 128, 1));
     for errno in ERRNOS {
-        let parts = Parts::lying(|l| l.direct = errno);
+        let parts = DirectSetup::lying(|l| l.direct = errno);
         let description = parts.pd.context().create_cq_builder();
         match parts.mlx5().create_cq_builder(&description).build_ex().unwrap_err() {
             CreateCompletionQueueError::Unsupported(Unsupported { verb, .. }) => {

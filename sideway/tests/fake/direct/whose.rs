@@ -14,7 +14,7 @@ use sideway::{efa, mlx5};
 use super::super::SIGNALED;
 use super::super::control::{ERRNOS, assert_says, is_unsupported};
 use super::super::support::fake::{Fake, old_provider};
-use super::{Parts, handle};
+use super::{DirectSetup, handle};
 
 #[test]
 fn a_device_of_another_vendor_is_refused() {
@@ -81,7 +81,7 @@ fn an_old_library_names_symbol_and_release() {
 
 #[test]
 fn reports_the_capabilities_of_the_device() {
-    let parts = Parts::new();
+    let parts = DirectSetup::new();
     let capabilities = parts.mlx5().query_device().unwrap();
     assert!(capabilities.flags().contains(mlx5::ContextFlags::Cqe128Padding));
     let formats = CqeFormats::Hash | CqeFormats::Checksum;
@@ -91,11 +91,11 @@ fn reports_the_capabilities_of_the_device() {
     // What the library does not know of.
     assert_eq!((capabilities.out_of_order_receives(), capabilities.max_dc_rd_atom()), (None, None));
     for errno in ERRNOS {
-        let parts = Parts::lying(|l| l.direct = errno);
+        let parts = DirectSetup::lying(|l| l.direct = errno);
         assert_says(&parts.mlx5().query_device().unwrap_err(), errno);
     }
 
-    let parts = Parts::lying(|l| l.efa_capabilities = EFADV_DEVICE_ATTR_CAPS_RDMA_READ | 1 << 31);
+    let parts = DirectSetup::lying(|l| l.efa_capabilities = EFADV_DEVICE_ATTR_CAPS_RDMA_READ | 1 << 31);
     let efa = parts.efa();
     let attributes = efa.query_device();
     assert_eq!((attributes.max_sq_wr(), attributes.max_rdma_size()), (256, 1 << 30));
@@ -108,7 +108,7 @@ fn reports_the_capabilities_of_the_device() {
 
 #[test]
 fn objects_of_another_context_are_refused() {
-    let parts = Parts::new();
+    let parts = DirectSetup::new();
     let elsewhere = parts.fake.context();
     let (mlx5, efa) = (mlx5::DirectVerbs::of(&elsewhere).unwrap(), efa::DirectVerbs::of(&elsewhere).unwrap());
     let description = parts.description();

@@ -9,13 +9,13 @@ use sideway::sys::types::*;
 
 use super::device::world_of;
 use super::events::use_channel;
-use super::{World, refuses};
+use super::{FakeWorld, refuses};
 
 /// Every queue is an extended one, whose beginning is a classic one.
 #[repr(C)]
 pub(super) struct Cq {
     ex: ibv_cq_ex,
-    world: Arc<World>,
+    world: Arc<FakeWorld>,
     state: Mutex<State>,
     pub(super) efa: efadv_cq,
 }
@@ -36,7 +36,7 @@ impl Cq {
     /// # Safety
     ///
     /// The queue lives.
-    pub(super) unsafe fn of<'a>(cq: *mut ibv_cq) -> (&'a World, MutexGuard<'a, State>) {
+    pub(super) unsafe fn of<'a>(cq: *mut ibv_cq) -> (&'a FakeWorld, MutexGuard<'a, State>) {
         // SAFETY: every queue of this provider is a `Cq`; only fields that the caller never touches are
         // borrowed.
         unsafe {
@@ -73,7 +73,7 @@ impl State {
 /// The channel lives, if there is one.
 unsafe fn new_cq(
     context: *mut ibv_context,
-    world: Arc<World>,
+    world: Arc<FakeWorld>,
     cqe: u32,
     cq_context: *mut c_void,
     channel: *mut ibv_comp_channel,
@@ -163,7 +163,7 @@ pub(super) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
     0
 }
 
-fn take(world: &World, state: &mut State) -> Option<ibv_wc> {
+fn take(world: &FakeWorld, state: &mut State) -> Option<ibv_wc> {
     let mut wc = state.pending.pop_front()?;
     if let Some([status, opcode, flags]) = world.lies.completion {
         wc.status = ibv_wc_status(status);
@@ -196,7 +196,7 @@ pub(super) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, wc: *mut i
 }
 
 /// Moves the cursor on, and shows the completion in the struct's own fields.
-unsafe fn advance(cq: *mut ibv_cq_ex, world: &World, state: &mut State) -> c_int {
+unsafe fn advance(cq: *mut ibv_cq_ex, world: &FakeWorld, state: &mut State) -> c_int {
     state.current = take(world, state);
     let Some(wc) = state.current else { return libc::ENOENT };
     // SAFETY: the queue lives, and these fields are the library's to write.

@@ -10,7 +10,8 @@ use sideway::sys::Verbs;
 use sideway::sys::types::*;
 
 use super::{
-    World, completion, events, extras, objects, posting, provided, queue_pair, refuses, regions, world, xrc,
+    FakeWorld, completion, events, extras, objects, posting, provided, queue_pair, refuses, regions, world,
+    xrc,
 };
 
 pub(super) fn table() -> Verbs {
@@ -52,7 +53,7 @@ pub(super) fn table() -> Verbs {
 #[repr(C)]
 struct Context {
     verbs: verbs_context,
-    world: Arc<World>,
+    world: Arc<FakeWorld>,
     device: *mut ibv_device,
 }
 
@@ -61,7 +62,7 @@ struct Context {
 /// # Safety
 ///
 /// The context is open.
-pub(super) unsafe fn world_of(context: *mut ibv_context) -> Arc<World> {
+pub(super) unsafe fn world_of(context: *mut ibv_context) -> Arc<FakeWorld> {
     let offset = offset_of!(Context, verbs) + offset_of!(verbs_context, context);
     // SAFETY: every context of this provider is inside of a `Context`.
     unsafe { Arc::clone(&(*context.byte_sub(offset).cast::<Context>()).world) }

@@ -13,7 +13,7 @@ use super::completion::{self, Cq};
 use super::device::{reg_mr, world_of};
 use super::posting::{self, set_dc_addr};
 use super::queue_pair::{Driver, Qp, View, new_qp};
-use super::{World, keys, refuses, set_errno};
+use super::{FakeWorld, keys, refuses, set_errno};
 
 /// What the functions were called with last.
 #[derive(Debug, Default)]
@@ -126,7 +126,7 @@ fn note<T>(place: &Mutex<Option<T>>, value: T) {
 }
 
 /// The world of a context whose device is asked for something of its own.
-unsafe fn own(context: *mut ibv_context) -> Arc<World> {
+unsafe fn own(context: *mut ibv_context) -> Arc<FakeWorld> {
     // SAFETY: the context is open.
     let world = unsafe { world_of(context) };
     world.check(!world.lies.no_direct_verbs, "a direct verb on another's device");

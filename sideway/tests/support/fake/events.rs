@@ -10,7 +10,7 @@ use sideway::sys::types::*;
 
 use super::completion::Cq;
 use super::device::world_of;
-use super::{World, refuses, set_errno};
+use super::{FakeWorld, refuses, set_errno};
 
 /// -1, with this `errno`.
 fn refuse(error: c_int) -> c_int {
@@ -28,7 +28,7 @@ pub(super) fn async_fd() -> c_int {
 #[repr(C)]
 struct Channel {
     c: ibv_comp_channel,
-    world: Arc<World>,
+    world: Arc<FakeWorld>,
     fired: Mutex<VecDeque<usize>>,
 }
 

@@ -9,7 +9,7 @@ use sideway::sys::Verbs;
 use sideway::sys::types::*;
 
 use super::device::world_of;
-use super::{World, refuses, set_errno, world};
+use super::{FakeWorld, refuses, set_errno, world};
 
 /// What there is of such objects, by their addresses.
 #[derive(Debug, Default)]
@@ -29,7 +29,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl World {
+impl FakeWorld {
     pub(super) fn uses<A, B>(&self, used: *mut A, by: *mut B) {
         lock(&self.extras.uses).push((used.addr(), by.addr()));
     }

@@ -11,7 +11,7 @@ use sideway::sys::types::*;
 use super::device::{self, world_of};
 use super::posting::{own_operation, own_setter};
 use super::queue_pair::Qp;
-use super::{World, refuses};
+use super::{FakeWorld, refuses};
 
 /// What keys and requests were called with, in order; what was built is here, whether it was posted or not.
 #[derive(Debug, Default)]
@@ -75,13 +75,13 @@ pub enum Described {
 #[repr(C)]
 struct Key {
     mkey: mlx5dv_mkey,
-    world: Arc<World>,
+    world: Arc<FakeWorld>,
     /// What the library keeps of it, which requests write.
     configured: u64,
 }
 
 struct Dek {
-    world: Arc<World>,
+    world: Arc<FakeWorld>,
 }
 
 pub(super) fn add_to(table: Mlx5dv) -> Mlx5dv {
@@ -98,7 +98,7 @@ pub(super) fn add_to(table: Mlx5dv) -> Mlx5dv {
 }
 
 /// Gives a pair the operations that were asked for.
-pub(super) fn install(dv: &mut mlx5dv_qp_ex, asked: u64, world: &World) {
+pub(super) fn install(dv: &mut mlx5dv_qp_ex, asked: u64, world: &FakeWorld) {
     macro_rules! set {
         ($($flag:ident => $($member:ident),+;)+) => {$(
             if asked & u64::from(mlx5dv_qp_create_send_ops_flags::$flag.0) != 0 {
@@ -329,7 +329,7 @@ unsafe extern "C" fn wr_set_mkey_layout_interleaved(
     unsafe { sets(qp, OwnRequest::LayoutInterleaved { repeat_count, steps: steps(count, data) }) };
 }
 
-unsafe fn domain(world: &World, domain: *const mlx5dv_sig_block_domain) -> Option<Domain> {
+unsafe fn domain(world: &FakeWorld, domain: *const mlx5dv_sig_block_domain) -> Option<Domain> {
     // SAFETY: the caller's domain is there or null, and points to what its type says.
     unsafe {
         let mlx5dv_sig_block_domain { sig_type, sig, block_size, comp_mask } = *domain.as_ref()?;

@@ -178,7 +178,7 @@ pub enum BadRequest {
 
 /// One device and all that was made from it.
 #[derive(Debug, Default)]
-pub struct World {
+pub struct FakeWorld {
     pub lies: Faults,
     violations: Mutex<Vec<String>>,
     pub live: AtomicI64,
@@ -216,7 +216,7 @@ pub struct World {
     pub own: keys::Keys,
 }
 
-impl World {
+impl FakeWorld {
     /// Notes that a rule of the C interface was broken.
     fn violation(&self, what: impl Into<String>) {
         self.violations.lock().unwrap_or_else(PoisonError::into_inner).push(what.into());
@@ -258,16 +258,16 @@ impl World {
 
 thread_local! {
     /// What `ibv_get_device_list`, which has no argument, answers for.
-    static WORLD: RefCell<Arc<World>> = RefCell::default();
+    static WORLD: RefCell<Arc<FakeWorld>> = RefCell::default();
 }
 
-fn world() -> Arc<World> {
+fn world() -> Arc<FakeWorld> {
     WORLD.with_borrow(Arc::clone)
 }
 
 /// The device of one test, which fails if a rule was broken or something was left behind.
 pub struct Fake {
-    pub world: Arc<World>,
+    pub world: Arc<FakeWorld>,
     may_leak: bool,
 }
 
@@ -281,7 +281,7 @@ impl Fake {
     pub fn lying(about: impl FnOnce(&mut Faults)) -> Self {
         let mut lies = Faults::default();
         about(&mut lies);
-        let world = Arc::new(World { lies, ..World::default() });
+        let world = Arc::new(FakeWorld { lies, ..FakeWorld::default() });
         WORLD.set(Arc::clone(&world));
         Self { world, may_leak: false }
     }

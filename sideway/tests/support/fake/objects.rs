@@ -10,7 +10,7 @@ use sideway::sys::types::*;
 
 use super::completion::Cq;
 use super::device::world_of;
-use super::{World, refuses};
+use super::{FakeWorld, refuses};
 
 /// What there is of such objects.
 #[derive(Debug, Default)]
@@ -25,7 +25,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl World {
+impl FakeWorld {
     /// A datagram is given to the device.
     pub(super) fn goes_to(&self, ah: usize, remote_qpn: u32, remote_qkey: u32) {
         self.check(
@@ -120,7 +120,7 @@ unsafe extern "C" fn create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -
 /// # Safety
 ///
 /// The domain lives.
-pub(super) unsafe fn new_srq(world: &World, pd: *mut ibv_pd, init: &mut ibv_srq_init_attr) -> *mut Srq {
+pub(super) unsafe fn new_srq(world: &FakeWorld, pd: *mut ibv_pd, init: &mut ibv_srq_init_attr) -> *mut Srq {
     if let Some(null) = refuses(world.lies.create_srq) {
         return null;
     }

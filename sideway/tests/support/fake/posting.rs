@@ -8,7 +8,7 @@ use sideway::sys::types::*;
 
 use super::completion::Cq;
 use super::queue_pair::{Driver, Qp, View};
-use super::{BadRequest, World};
+use super::{BadRequest, FakeWorld};
 
 /// The list of work requests that an extended pair is building.
 pub(super) struct List {
@@ -163,7 +163,7 @@ pub(super) unsafe extern "C" fn post_send(
 }
 
 /// Reads all that a library would read of a request's buffers.
-unsafe fn read_entries(world: &World, wr: &ibv_send_wr, cap: ibv_qp_cap) {
+unsafe fn read_entries(world: &FakeWorld, wr: &ibv_send_wr, cap: ibv_qp_cap) {
     let inline = wr.send_flags & ibv_send_flags::IBV_SEND_INLINE.0 != 0;
     let mut total = 0;
     for n in 0..wr.num_sge as usize {
@@ -211,7 +211,7 @@ pub(super) unsafe extern "C" fn post_recv(
 }
 
 /// Gives an extended pair its operations: as drivers do, only those that were asked for.
-pub(super) unsafe fn install(qp: *mut ibv_qp_ex, asked: u64, world: &World) {
+pub(super) unsafe fn install(qp: *mut ibv_qp_ex, asked: u64, world: &FakeWorld) {
     macro_rules! set {
         ($($member:ident),*) => {$(
             if world.has(stringify!($member)) {

@@ -10,7 +10,7 @@ use sideway::sys::Verbs;
 use sideway::sys::types::*;
 
 use super::device::world_of;
-use super::{World, refuses, set_errno};
+use super::{FakeWorld, refuses, set_errno};
 
 /// What was asked for last.
 #[derive(Debug, Default)]
@@ -150,7 +150,7 @@ unsafe extern "C" fn reg_mr_ex(pd: *mut ibv_pd, attr: *mut ibv_mr_init_attr) -> 
 }
 
 /// A descriptor of something, or -1 and `errno`.
-fn descriptor(world: &World) -> c_int {
+fn descriptor(world: &FakeWorld) -> c_int {
     if world.lies.extras != 0 {
         set_errno(world.lies.extras);
         return -1;

@@ -9,13 +9,13 @@ use sideway::sys::types::*;
 use super::completion::Cq;
 use super::device::world_of;
 use super::posting::{self, List};
-use super::{World, refuses};
+use super::{FakeWorld, refuses};
 
 /// Every pair is an extended one, whose beginning is a classic one.
 #[repr(C)]
 pub(super) struct Qp {
     pub(super) ex: ibv_qp_ex,
-    world: Arc<World>,
+    world: Arc<FakeWorld>,
     cap: ibv_qp_cap,
     state: Mutex<u32>,
     list: Mutex<List>,
@@ -36,7 +36,7 @@ pub(super) enum Driver {
 
 /// What posting needs of a pair.
 pub(super) struct View<'a> {
-    pub(super) world: &'a World,
+    pub(super) world: &'a FakeWorld,
     pub(super) cap: ibv_qp_cap,
     pub(super) list: MutexGuard<'a, List>,
     pub(super) send_cq: *mut ibv_cq,
@@ -70,7 +70,7 @@ impl Qp {
 /// # Safety
 ///
 /// Domain and queues live.
-pub(super) unsafe fn new_qp(world: Arc<World>, pd: *mut ibv_pd, attr: &mut ibv_qp_init_attr) -> *mut Qp {
+pub(super) unsafe fn new_qp(world: Arc<FakeWorld>, pd: *mut ibv_pd, attr: &mut ibv_qp_init_attr) -> *mut Qp {
     world.born();
     if let Some(granted) = world.lies.granted {
         attr.cap = ibv_qp_cap {
@@ -111,7 +111,7 @@ pub(super) unsafe fn new_qp(world: Arc<World>, pd: *mut ibv_pd, attr: &mut ibv_q
 ///
 /// Context and domain are open.
 pub(super) unsafe fn new_target(
-    world: Arc<World>,
+    world: Arc<FakeWorld>,
     context: *mut ibv_context,
     xrcd: *mut ibv_xrcd,
     number: Option<u32>,
@@ -190,7 +190,7 @@ pub(super) unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_att
     // SAFETY: the pair lives and the attributes are valid.
     unsafe {
         let this: *mut Qp = qp.cast();
-        let world: &World = &(*this).world;
+        let world: &FakeWorld = &(*this).world;
         let lies = &world.lies;
         if lies.modify_qp == 0 && mask as u32 & ibv_qp_attr_mask::IBV_QP_STATE.0 != 0 {
             *(*this).state.lock().unwrap() = (*attr).qp_state.0;
@@ -212,7 +212,7 @@ pub(super) unsafe extern "C" fn query_qp(
     // SAFETY: the pair lives and the places are valid.
     unsafe {
         let this: *mut Qp = qp.cast();
-        let world: &World = &(*this).world;
+        let world: &FakeWorld = &(*this).world;
         let lies = &world.lies;
         let state = *(*this).state.lock().unwrap();
         (*attr).qp_state = ibv_qp_state(lies.queried_state.unwrap_or(state));

@@ -9,7 +9,7 @@ use sideway::sys::Verbs;
 use sideway::sys::types::*;
 
 use super::device::world_of;
-use super::{World, refuses, set_errno};
+use super::{FakeWorld, refuses, set_errno};
 
 /// Advice, flags, and the entries' addresses, lengths and keys.
 pub type Advised = (u32, u32, Vec<(u64, u32, u32)>);
@@ -52,7 +52,7 @@ pub(super) fn install(verbs: &mut verbs_context) {
     verbs.reg_dm_mr = Some(reg_dm_mr);
 }
 
-impl World {
+impl FakeWorld {
     pub(super) fn new_region(&self, pd: *mut ibv_pd, addr: *mut c_void, length: usize) -> *mut ibv_mr {
         if let Some(null) = refuses(self.lies.extras) {
             return null;

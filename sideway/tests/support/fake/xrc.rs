@@ -9,7 +9,7 @@ use super::completion::Cq;
 use super::device::world_of;
 use super::objects::{Srq, new_srq};
 use super::queue_pair::new_target;
-use super::{World, refuses, set_errno};
+use super::{FakeWorld, refuses, set_errno};
 
 /// What there is of such objects.
 #[derive(Debug, Default)]
@@ -24,7 +24,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl World {
+impl FakeWorld {
     /// A request of an extended reliable connection is given to the device.
     pub(super) fn goes_to_queue(&self, number: u32) {
         lock(&self.xrc.asked_for).push(number);

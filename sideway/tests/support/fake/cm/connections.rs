@@ -92,7 +92,7 @@ pub(super) unsafe extern "C" fn listen(id: *mut rdma_cm_id, _backlog: c_int) -> 
 ///
 /// The parameters are valid.
 pub(super) unsafe fn note_parameters(
-    world: &World,
+    world: &FakeWorld,
     from: *const rdma_conn_param,
 ) -> (rdma_conn_param_values, Vec<u8>) {
     // SAFETY: the caller's promise.

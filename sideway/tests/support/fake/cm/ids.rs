@@ -36,7 +36,7 @@ pub(super) unsafe extern "C" fn destroy_event_channel(channel: *mut rdma_event_c
     }
 }
 
-pub(super) fn new_id(world: &Arc<World>, state: &mut State, c: rdma_cm_id) -> *mut Id {
+pub(super) fn new_id(world: &Arc<FakeWorld>, state: &mut State, c: rdma_cm_id) -> *mut Id {
     world.born();
     let id = Box::into_raw(Box::new(Id { c, world: Arc::clone(world) }));
     state.ids.insert(id.expose_provenance(), IdState::default());

@@ -26,7 +26,7 @@ use self::events::*;
 use self::ids::*;
 use self::multicast::*;
 use self::names::*;
-use super::{World, set_errno, world};
+use super::{FakeWorld, set_errno, world};
 
 /// `RDMA_CM_EVENT_*`, by their usual names.
 pub use sideway::sys::types::rdma_cm_event_type as E;
@@ -116,20 +116,20 @@ pub struct Pending {
 #[repr(C)]
 struct Channel {
     c: rdma_event_channel,
-    world: Arc<World>,
+    world: Arc<FakeWorld>,
 }
 
 #[repr(C)]
 struct Id {
     c: rdma_cm_id,
-    world: Arc<World>,
+    world: Arc<FakeWorld>,
 }
 
 #[repr(C)]
 struct Event {
     c: rdma_cm_event,
     data: [u8; 256],
-    world: Arc<World>,
+    world: Arc<FakeWorld>,
 }
 
 impl Cm {
@@ -259,10 +259,10 @@ fn close(context: Option<usize>) {
 }
 
 /// That a thread is in a function.
-struct Inside(Arc<World>, usize);
+struct Inside(Arc<FakeWorld>, usize);
 
 impl Inside {
-    fn enter(world: &Arc<World>, channel: *mut rdma_event_channel) -> Self {
+    fn enter(world: &Arc<FakeWorld>, channel: *mut rdma_event_channel) -> Self {
         // What has no argument answers for the same world in this thread.
         super::WORLD.set(Arc::clone(world));
         let mut state = world.cm.state();
@@ -295,7 +295,7 @@ fn fail(error: c_int) -> c_int {
 /// # Safety
 ///
 /// The identifier lives.
-unsafe fn begin(id: *mut rdma_cm_id) -> (*mut Id, Arc<World>, Inside, c_int) {
+unsafe fn begin(id: *mut rdma_cm_id) -> (*mut Id, Arc<FakeWorld>, Inside, c_int) {
     let id: *mut Id = id.cast();
     // SAFETY: the identifier lives.
     let (world, channel) = unsafe { (Arc::clone(&(*id).world), (*id).c.channel) };
@@ -314,7 +314,7 @@ unsafe fn begin(id: *mut rdma_cm_id) -> (*mut Id, Arc<World>, Inside, c_int) {
 /// # Safety
 ///
 /// The address is valid as C has it.
-unsafe fn note_address(world: &World, address: *const sockaddr) -> [u8; 32] {
+unsafe fn note_address(world: &FakeWorld, address: *const sockaddr) -> [u8; 32] {
     // SAFETY: the shortest address that there is has 16 bytes; others are read as far as their family says.
     let bytes = unsafe {
         let mut bytes = [0; 32];
