@@ -1,4 +1,4 @@
-//! An owner that is stopped in the middle of a call. The test plays one of the two sides.
+//! An owner that is stopped in the middle of a call. The test plays the requester or the owner.
 
 use std::ptr;
 use std::sync::Arc;
@@ -21,16 +21,16 @@ const KEY: u32 = REGION << 8 | 0x5a;
 const PD: u32 = 7;
 const AREA: u64 = HEAP_AT as u64 + 8192;
 const IOVA: u64 = 0x10000;
-/// Longer than what travels within a slot.
+/// Longer than the payload that fits into a slot.
 const LENGTH: u32 = 600;
 
 const ATOMIC: u32 = ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0;
 const RETRIES: ibv_wc_status = ibv_wc_status::IBV_WC_RETRY_EXC_ERR;
 
-/// Others of these tests take blocks, too.
+/// Counts up, because several of these tests take blocks of the same device.
 static NEXT_BLOCK: AtomicU32 = AtomicU32::new(500);
 
-/// A queue pair, and the one that it is connected to: in a segment whose owner is the test.
+/// A queue pair, connected to one in a segment that the test owns.
 struct RpcFixture {
     bench: VerbsFixture,
     qp: *mut ibv_qp,
@@ -108,7 +108,7 @@ impl RpcFixture {
         [holder(0), holder(1)]
     }
 
-    /// Posts a message. The owner does `then` when it has begun with it.
+    /// Posts a message. The owner runs `then` once it has begun to execute the call.
     fn send(&self, wr_id: u64, then: impl Fn(&RpcCell) + Send + Sync) {
         let cell = self.cell();
         let state = &cell.state;
@@ -126,7 +126,7 @@ impl RpcFixture {
                 begun.store(true, Ordering::Release);
             });
             assert_eq!(self.bench.send(self.qp, wr_id, LENGTH, |_| {}), 0);
-            // The owner may have begun too late for the first attempt, which was taken back then.
+            // If the owner began too late for the first attempt, that attempt was withdrawn.
             let is_over = || matches!(state.phase(), CallPhase::Left | CallPhase::Idle);
             while !(begun.load(Ordering::Acquire) && is_over()) {
                 assert!(in_time(), "the owner has not begun");
@@ -155,7 +155,7 @@ fn begun_call_cannot_be_withdrawn() {
         (fixture.holders(), fixture.cell().state.phase()),
         ([CLAIMED, Holder::Posted], CallPhase::Left)
     );
-    // Neither by failing nor by going.
+    // Neither the failure nor the reset of the queue pair withdraws the call.
     assert_eq!(modify(fixture.qp, in_state(ibv_qp_state::IBV_QPS_RESET)), 0);
     assert_eq!(
         (fixture.holders(), fixture.cell().state.phase()),
@@ -172,12 +172,12 @@ fn unreliable_messages_behind_one_that_is_stuck_are_lost() {
     assert_eq!(fixture.bench.send(fixture.qp, 2, LENGTH, |_| {}), 0);
     assert_eq!(fixture.bench.send(fixture.qp, 3, 8, |_| {}), 0);
     assert_eq!(fixture.bench.wait_for(3), [(1, SUCCESS), (2, SUCCESS), (3, SUCCESS)]);
-    // A later receive must not be filled before the one that is in between.
+    // A later receive must not be filled before the one in between.
     assert_eq!(
         (fixture.holders(), fixture.cell().state.phase()),
         ([CLAIMED, Holder::Posted], CallPhase::Left)
     );
-    // The owner goes on.
+    // The owner continues.
     let cell = fixture.cell();
     assert!(!cell.state.answer());
     let claim = Claim::from_word(cell.claim.load(Relaxed), 1).expect("what was left to it");
@@ -229,7 +229,8 @@ fn abandoned_receive_is_posted_again_by_its_owner() {
             cell.shared_queue.store(descriptor.srq.into(), Relaxed);
             assert!(cell.state.leave());
             if peer_id == PEER_ID {
-                // What has failed is flushed as far as nobody is at it.
+                // A queue pair in the error state flushes up to the receive that somebody else
+                // holds.
                 assert_eq!(modify(own, in_state(ibv_qp_state::IBV_QPS_ERR)), 0);
                 assert_eq!(bench.results(), []);
             }
@@ -249,11 +250,12 @@ fn abandoned_receive_is_posted_again_by_its_owner() {
     destroy(own);
     destroy(shared);
     node.heap().free(area);
-    // SAFETY: nobody uses it any more.
+    // SAFETY: both queue pairs that used the shared queue are destroyed.
     assert_eq!(unsafe { (table().ibv_destroy_srq)(srq) }, 0);
 }
 
-/// The target is one process's, the queue another's: that one is asked for the atomic, and stopped.
+/// The target belongs to one process and the queue to another. That one is asked for the atomic,
+/// and stops.
 #[test]
 #[cfg_attr(miri, ignore = "it takes time, of which Miri has its own")]
 fn a_queues_process_that_was_stopped_owes_nothing_to_a_request_that_has_failed() {
@@ -298,7 +300,7 @@ fn a_queues_process_that_was_stopped_owes_nothing_to_a_request_that_has_failed()
         assert_eq!(failed, [(1, RETRIES)]);
     });
     assert!(begun, "the owner was at it");
-    // Otherwise nobody who has this transfer slot could ask that process for anything any more.
+    // Otherwise no queue pair with this transfer slot could ask that process for anything again.
     assert_eq!(process.pending_atomic(transfer_slot), None);
     node.lose_peer(&process);
     fixture.end();
