@@ -1,4 +1,4 @@
-//! Completion sources: the queue pairs that a poll asks, and in which order.
+//! Completion sources: which queue pairs a poll asks, and in which order.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -80,7 +80,7 @@ fn completions_without_room_come_with_the_next_poll() {
 
 #[test]
 fn no_source_starves_another() {
-    // In one word of bits, and in three.
+    // With one word of ready bits, and with three.
     for others in [1, 70, 130] {
         let mut bench = SourcesFixture::new(others + 1);
         for number in 0..8 {
@@ -88,7 +88,7 @@ fn no_source_starves_another() {
         }
         bench.arrive(others, 100);
         let mut polls = 0;
-        // The first source always has more than a poll takes.
+        // The first source always has more completions than a poll takes.
         while !bench.take(2).contains(&100) {
             polls += 1;
             (0..2).for_each(|number| bench.arrive(0, number));
