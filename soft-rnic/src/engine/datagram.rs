@@ -133,7 +133,7 @@ impl Qp {
         })
     }
 
-    #[allow(clippy::too_many_arguments)] // What a datagram consists of.
+    #[allow(clippy::too_many_arguments)] // The parts of a datagram.
     pub(super) fn send_datagram(
         self: &Arc<Self>,
         sending: &mut TransferSlotMutexGuard<'_, Sending>,

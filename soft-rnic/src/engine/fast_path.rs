@@ -338,7 +338,7 @@ impl Qp {
         let with_imm = request.opcode == ibv_wr_opcode::IBV_WR_SEND_WITH_IMM;
         let delivery = Delivery {
             status: ibv_wc_status::IBV_WC_SUCCESS.0 as u8,
-            opcode: 0, // `IBV_WC_RECV`, counted from there.
+            opcode: 0, // `IBV_WC_RECV`, as an offset from it.
             wc_flags: if with_imm { ibv_wc_flags::IBV_WC_WITH_IMM.0 as u8 } else { 0 },
             eager: true,
             byte_len: piece.len as u32,

@@ -229,7 +229,7 @@ impl Qp {
     }
 
     /// Completes a claimed receive and announces it to its completion queue.
-    #[allow(clippy::too_many_arguments)] // What a message consists of.
+    #[allow(clippy::too_many_arguments)] // The parts of a message.
     pub(super) fn complete_receive(
         &self,
         meta: RecvMeta,

@@ -71,7 +71,7 @@ fn an_answer_goes_back_to_where_the_datagram_came_from() {
         assert_eq!(ah_of(ah).dgid(), source.octets());
         assert_eq!((lib.ibv_destroy_ah)(ah), 0);
 
-        // To a GID that the port does not have, and no header at all.
+        // A GID that the port does not have, and a missing header.
         grh.dgid.raw[15] ^= 1;
         assert_eq!(init(opened.0, 1, &raw mut wc, &raw mut grh, &raw mut attr), -1);
         assert!((lib.ibv_create_ah_from_wc)(pd, &raw mut wc, &raw mut grh, 1).is_null());

@@ -1,4 +1,5 @@
-//! What is asked of a queue and told about it, and which attributes and requests are refused.
+//! Attributes that a queue pair is given and reports, and the attributes and requests that are
+//! refused.
 
 use std::ptr;
 
@@ -10,7 +11,7 @@ use crate::verbs::testing::{errno, table};
 
 fn query(qp: *mut ibv_qp, mask: i32) -> (i32, ibv_qp_attr, ibv_qp_init_attr) {
     let (mut attr, mut init) = (ibv_qp_attr::default(), ibv_qp_init_attr::default());
-    // SAFETY: the queue pair is live, and the places are there.
+    // SAFETY: the queue pair is live, and both result pointers are valid.
     let error = unsafe { (table().ibv_query_qp)(qp, &raw mut attr, mask, &raw mut init) };
     (error, attr, init)
 }
@@ -41,13 +42,13 @@ fn a_queue_pair_tells_what_it_was_given() {
     assert_eq!(init.cap.max_send_wr, attr.cap.max_send_wr);
     assert_eq!(query(other, 0).2.srq, srq);
     assert_eq!(query(one, 1 << 30).0, libc::EOPNOTSUPP);
-    // What it sends next is numbered on.
+    // The next message continues the sequence numbers.
     let psn = query(one, 0).1.sq_psn;
     assert_eq!((bench.receive_shared(srq, 1), bench.send(one, 2, 8, |_| {})), (0, 0));
     assert_eq!((bench.results().len(), query(one, 0).1.sq_psn), (2, psn + 1));
     destroy(one);
     destroy(other);
-    // SAFETY: nobody uses it any more.
+    // SAFETY: no queue pair uses the shared queue any more.
     assert_eq!(unsafe { (table().ibv_destroy_srq)(srq) }, 0);
 }
 
@@ -113,7 +114,8 @@ fn requests_that_cannot_be_are_refused_with_the_first_of_them() {
     assert_eq!(bench.send(one, 1, 17, |wr| wr.send_flags = inline), libc::EINVAL);
     assert_eq!(bench.send(datagram, 1, 8, |_| {}), libc::EINVAL, "no address handle");
     assert_ne!(bench.receive_list(one, 1, &mut [bench.sge(0, 8); 3]), 0);
-    // The first of a list stands, the second is named, the third is not looked at.
+    // The first request of the list is posted, the second is reported as bad, the third is not
+    // looked at.
     let mut sge = bench.sge(0, 8);
     let mut list: [ibv_send_wr; 3] = core::array::from_fn(|at| ibv_send_wr {
         wr_id: at as u64,
@@ -125,7 +127,7 @@ fn requests_that_cannot_be_are_refused_with_the_first_of_them() {
     });
     let first = list.as_mut_ptr();
     assert_eq!(bench.receive(other, 7, 64), 0);
-    // SAFETY: the queue pair is live; the requests lie in `list`, one behind the other.
+    // SAFETY: the queue pair is live, and `list` links the requests in order.
     unsafe {
         (*first).next = first.add(1);
         (*first.add(1)).next = first.add(2);
@@ -196,7 +198,7 @@ fn options_that_are_not_known_are_taken_away() {
     let (query, set) =
         (table().ibv_query_ece.expect("it is there"), table().ibv_set_ece.expect("it is there"));
     let mut ece = ibv_ece::default();
-    // SAFETY: the queue pair is live, and the place is there.
+    // SAFETY: the queue pair is live, and the result pointer is valid.
     unsafe {
         assert_eq!(query(qp, &raw mut ece), 0);
         let known = ece.options;

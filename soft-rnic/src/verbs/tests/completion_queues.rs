@@ -154,13 +154,13 @@ fn an_extended_poll_walks_over_the_completions() {
             assert_eq!((verbs::ibv_wc_read_sl(cq), verbs::ibv_wc_read_dlid_path_bits(cq)), (6, 7));
             assert_eq!((verbs::ibv_wc_read_slid(cq), verbs::ibv_wc_read_wc_flags(cq)), (8, 2));
             let first = verbs::ibv_wc_read_completion_ts(cq);
-            // Others may add while one polls.
+            // Completions may arrive during a poll.
             state.push(cqe(3), false);
             assert_eq!(verbs::ibv_next_poll(cq), 0);
             assert_eq!(((*cq).wr_id, (*cq).status), (2, ibv_wc_status(5)));
             assert!(first > 0 && verbs::ibv_wc_read_completion_ts(cq) >= first);
             verbs::ibv_end_poll(cq);
-            // The other way of polling goes on there, and the other way round.
+            // Each way of polling continues where the other one stopped.
             state.push(cqe(4), false);
             assert_eq!(poll(cq.cast(), 1), [3]);
             assert_eq!((start(cq), (*cq).wr_id), (0, 4));
@@ -242,7 +242,7 @@ fn many_push_and_many_poll() {
             scope.spawn(move || {
                 for number in 0..each {
                     let mine = Cqe { qp_num: pusher as u32, ..cqe(number) };
-                    // The program does not overrun its queue.
+                    // The test must not overrun the queue.
                     while state.waiting() > 512 {
                         std::thread::yield_now();
                     }
@@ -254,7 +254,8 @@ fn many_push_and_many_poll() {
             scope.spawn(|| {
                 while taken.lock().unwrap().len() < 2 * each as usize {
                     let mut found = Vec::new();
-                    // Taken down while no other poller can come between.
+                    // The lock covers the poll and the record, so that no other poller records in
+                    // between.
                     let mut all = taken.lock().unwrap();
                     state.poll(7, &mut |cqe| found.push((cqe.qp_num, cqe.wr_id)));
                     all.extend(found);
@@ -270,6 +271,6 @@ fn many_push_and_many_poll() {
             taken.iter().filter(|(from, _)| *from == pusher).map(|(_, number)| *number).collect();
         assert_eq!(of_one, (0..each).collect::<Vec<_>>());
     }
-    // SAFETY: nobody uses the queue any more.
+    // SAFETY: all threads that used the queue have ended.
     assert_eq!(unsafe { (table().ibv_destroy_cq)(cq) }, 0);
 }

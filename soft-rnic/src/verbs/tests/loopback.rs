@@ -1,4 +1,4 @@
-//! Queue pairs of one process that talk to each other: what goes wrong, and what has to be put right after it.
+//! Queue pairs of one process that talk to each other: failures, and the recovery from them.
 
 use std::ptr;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ fn messages_go_both_ways() {
     destroy(other);
 }
 
-/// The slot of a receive queue that peers see.
+/// A slot of a receive queue, as peers see it.
 fn slot<'a>(qp: *mut ibv_qp, index: u32) -> crate::shared::segment::Slot<'a> {
     let (_, descriptor) = inner(qp).entry().read().expect("it is published");
     let slots = descriptor.slots.check().expect("slots");
@@ -49,7 +49,7 @@ fn claimed_receive_is_flushed_when_its_claim_ends() {
     (1..=3).for_each(|number| assert_eq!(bench.receive(other, number, 64), 0));
     let _claim = slot(other, 0).header.claim(5).expect("it was posted");
     assert_eq!(modify(other, in_state(ibv_qp_state::IBV_QPS_ERR)), 0);
-    // In order: none is flushed before the one that a message may still be on its way to.
+    // Receives are flushed in order, so none goes before one that a message may still fill.
     assert_eq!(bench.results(), []);
     // SAFETY: the queue is live.
     assert_eq!(unsafe { verbs::ibv_req_notify_cq(bench.cq, 0) }, 0);
@@ -103,7 +103,7 @@ fn a_queue_pair_takes_no_shared_receive_with_it() {
         pair.into_iter().for_each(destroy);
         assert_eq!((waiting(&bench), bench.results()), (0, vec![]));
     }
-    // SAFETY: nobody uses it any more.
+    // SAFETY: no queue pair uses the shared queue any more.
     assert_eq!(unsafe { (table().ibv_destroy_srq)(srq) }, 0);
 }
 
@@ -111,7 +111,7 @@ fn a_queue_pair_takes_no_shared_receive_with_it() {
 fn a_thread_that_still_has_a_queue_pair_keeps_nothing_from_going() {
     let bench = VerbsFixture::new(16);
     let [one, other] = bench.pair(ibv_qp_type::IBV_QPT_RC);
-    // As the service thread does, which looks it up and is slow.
+    // As a slow service thread does, which has looked the queue pair up before its destruction.
     let late = Arc::clone(inner(other));
     destroy(one);
     destroy(other);
@@ -122,7 +122,7 @@ fn a_thread_that_still_has_a_queue_pair_keeps_nothing_from_going() {
     let next = bench.qp(ibv_qp_type::IBV_QPT_RC, ptr::null_mut());
     assert_ne!(inner(next).number, taken);
     destroy(next);
-    // SAFETY: the context is open; the queue is not used any more.
+    // SAFETY: the context is open, and no queue pair uses the queue any more.
     unsafe {
         assert_eq!(bench.event(), None, "an event of a queue pair that is not there");
         let queue = Arc::clone(cq_of(bench.cq));
@@ -162,7 +162,7 @@ fn a_receiver_that_is_not_ready_is_tried_as_often_as_was_said() {
         let pair = [(); 2].map(|()| bench.qp(ibv_qp_type::IBV_QPT_RC, ptr::null_mut()));
         pair.into_iter().for_each(|qp| bench.init(qp));
         let [one, other] = pair;
-        // Ten milliseconds and a quarter.
+        // The RNR timer code for 10.24 ms.
         const TIMER: u8 = 20;
         bench.ready(other, number(one), |attr| attr.min_rnr_timer = TIMER);
         bench.ready(one, number(other), |attr| attr.rnr_retry = retry);
@@ -175,7 +175,7 @@ fn a_receiver_that_is_not_ready_is_tried_as_often_as_was_said() {
             assert_eq!(bench.wait_for(1), expected);
             assert!(start.elapsed() >= std::time::Duration::from_micros(10_240) * least);
         }
-        // Other tests count, too.
+        // Other tests increase the same counter.
         assert!(inner(one).rnic.not_ready() > counted + u64::from(least));
         destroy(one);
         destroy(other);
@@ -187,7 +187,7 @@ fn a_peer_that_is_nowhere_is_given_up() {
     let bench = VerbsFixture::new(16);
     let qp = bench.qp(ibv_qp_type::IBV_QPT_RC, ptr::null_mut());
     bench.init(qp);
-    // Nobody has this block; each look at it is good for some milliseconds, and so is each try.
+    // No process has this block. Each lookup takes some milliseconds, and so does each retry.
     bench.ready(qp, 1023 << 14 | 77, |attr| (attr.timeout, attr.retry_cnt) = (14, 2));
     assert_eq!(bench.send(qp, 1, 8, |_| {}), 0);
     assert_eq!(bench.send(qp, 2, 8, |_| {}), 0);
@@ -243,7 +243,7 @@ fn a_message_that_is_too_long_ends_both_sides() {
     // SAFETY: the context is open.
     let mut event =
         unsafe { libc::pollfd { fd: (*bench.opened.0).async_fd, events: libc::POLLIN, revents: 0 } };
-    // SAFETY: one entry.
+    // SAFETY: the array has one entry.
     assert_eq!(unsafe { libc::poll(&raw mut event, 1, 0) }, 0, "the completion says it all");
     destroy(one);
     destroy(other);

@@ -1,4 +1,5 @@
-//! Memory windows: what lies between a request and its execution, and what a peer says that it has invalidated.
+//! Memory windows: changes between a request and its execution, and false claims of invalidation by
+//! a peer.
 
 use std::ptr;
 
@@ -23,7 +24,7 @@ struct WindowsFixture<'a> {
 impl<'a> WindowsFixture<'a> {
     fn of(bench: &'a VerbsFixture, pd: *mut ibv_pd) -> Self {
         let access = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE | ibv_access_flags::IBV_ACCESS_MW_BIND;
-        // SAFETY: the domain is live, and so is the memory, until this is ended.
+        // SAFETY: the domain and the memory are live until `end`.
         let mr = unsafe { verbs::ibv_reg_mr(table(), pd, bench.memory.cast(), SIZE, access.0 as i32) };
         assert!(!mr.is_null(), "errno {}", errno());
         Self { bench, pd, mr }
@@ -57,7 +58,7 @@ impl<'a> WindowsFixture<'a> {
         (mw, key)
     }
 
-    /// What becomes of a write by a key.
+    /// The status of an RDMA WRITE with this key.
     fn write(&self, qp: *mut ibv_qp, rkey: u32) -> ibv_wc_status {
         let remote_addr = self.bench.at(0);
         let posted = self.bench.send(qp, 91, 8, |wr| {
@@ -70,7 +71,7 @@ impl<'a> WindowsFixture<'a> {
     }
 
     fn end(self) {
-        // SAFETY: nothing uses it any more.
+        // SAFETY: nothing uses the region any more.
         assert_eq!(unsafe { (table().ibv_dereg_mr)(self.mr) }, 0);
     }
 }
@@ -94,7 +95,8 @@ fn send_with_inv(bench: &VerbsFixture, qp: *mut ibv_qp, wr_id: u64, key: u32) {
     assert_eq!(posted, 0);
 }
 
-/// An empty message takes the next receive and says that it has invalidated a key. Who maps the segment can say so.
+/// Fills the next receive with an empty message that claims to have invalidated a key, as any
+/// process that maps the segment can.
 fn lie(qp: *mut ibv_qp, key: u32) {
     let state = inner(qp);
     let (segment, descriptor) = (state.rnic.node().segment(), state.descriptor());
@@ -108,11 +110,11 @@ fn lie(qp: *mut ibv_qp, key: u32) {
     segment.completion_queue(descriptor.recv_cq).expect("a queue").announce(descriptor.source, false);
 }
 
-/// The only completion: its status, and the key that it says was invalidated.
+/// The only completion: its status, and the key that it reports as invalidated.
 fn told(bench: &VerbsFixture) -> (ibv_wc_status, Option<u32>) {
     let [wc] = bench.poll()[..] else { panic!("one completion") };
     let with_inv = wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_INV.0 != 0;
-    // SAFETY: any number is a key; the flag says whether this is meant as one.
+    // SAFETY: any number is a key; the flag says whether it is valid.
     let key = unsafe { wc.__bindgen_anon_1.invalidated_rkey };
     (wc.status, with_inv.then_some(key))
 }
@@ -125,7 +127,8 @@ fn window_bound_again_before_the_poll_stays_bound() {
     let (mw, key) = ground.bound(other);
     (1..=3).for_each(|id| assert_eq!(bench.receive(other, id, 64), 0));
     send_with_inv(&bench, one, 10, key);
-    // The same key again: the program may choose it. Once more, and both messages are still to be polled.
+    // The program may bind the same key again. After a second round, both messages still wait to be
+    // polled.
     ground.bind(other, 11, mw, key);
     send_with_inv(&bench, one, 12, key);
     ground.bind(other, 13, mw, key);
@@ -133,7 +136,7 @@ fn window_bound_again_before_the_poll_stays_bound() {
     results.sort_unstable_by_key(|result| result.0);
     assert_eq!(results, [1, 2, 10, 11, 12, 13].map(|id| (id, SUCCESS)));
     assert_eq!(ground.write(one, key), SUCCESS);
-    // Of those two messages nothing is left that a later one could refer to.
+    // The polls have used up both invalidations, so a later message cannot refer to them.
     lie(other, key);
     assert_eq!(told(&bench), (SUCCESS, Some(key)));
     assert_eq!(ground.write(one, key), REFUSED);
@@ -150,11 +153,11 @@ fn claimed_invalidation_by_a_peer_is_done() {
     let [one, other] = bench.pair(RC);
     let (mw, key) = ground.bound(other);
     (1..=2).for_each(|id| assert_eq!(bench.receive(other, id, 64), 0));
-    // Of nobody, or not any more: it is so.
+    // A key that is not valid: the claim is true already.
     lie(other, key ^ 1);
     assert_eq!(told(&bench), (SUCCESS, Some(key ^ 1)));
     assert_eq!(ground.write(one, key), SUCCESS);
-    // Of this pair: it is made so.
+    // A key of this queue pair: the poll invalidates it.
     lie(other, key);
     assert_eq!(told(&bench), (SUCCESS, Some(key)));
     assert_eq!(ground.write(one, key), REFUSED);
@@ -202,11 +205,11 @@ fn peer_cannot_invalidate_a_foreign_window() {
     [of_another_pair, of_another_domain, of_type_1].into_iter().for_each(dealloc);
     let pd = elsewhere.pd;
     [ground, elsewhere].into_iter().for_each(WindowsFixture::end);
-    // SAFETY: nothing of it is left.
+    // SAFETY: the domain has no objects any more.
     assert_eq!(unsafe { (table().ibv_dealloc_pd)(pd) }, 0);
 }
 
-/// A connection's end is the end of what its peer has to tell.
+/// Invalidations that were not reported end with the connection.
 #[test]
 fn a_new_connection_knows_nothing_of_what_the_last_one_invalidated() {
     let bench = VerbsFixture::new(16);
@@ -241,12 +244,12 @@ fn a_request_binds_the_window_that_it_was_posted_for_and_no_other() {
     let first = ground.window(ibv_mw_type::IBV_MW_TYPE_2);
     // SAFETY: the window lives.
     let index = unsafe { mw_of(first) }.index();
-    // There is no receive yet, and the request behind has to wait.
+    // No receive is posted yet, so the request behind must wait.
     assert_eq!(bench.send(one, 10, 8, |_| {}), 0);
     ground.bind(one, 11, first, next(first));
     let key = next(first);
     dealloc(first);
-    // Indices come back in turn: after as many as there are at rest and at a time, in all tests.
+    // Indices come back in turn, after as many as rest or are in use in all tests.
     let second = (0..10_000).find_map(|_| {
         let mw = ground.window(ibv_mw_type::IBV_MW_TYPE_2);
         // SAFETY: the window lives.
