@@ -360,7 +360,7 @@ impl Config {
             Some(Faults::File(file)) => match std::fs::read_to_string(file) {
                 Ok(rules) => parse_faults(&rules),
                 Err(error) => {
-                    let allowed = format!("rules, or @FILE of a file that can be read ({error})");
+                    let allowed = format!("fault rules, or @FILE with a readable file ({error})");
                     Err(wrong_faults(format!("@{}", file.display()), allowed))
                 }
             },
@@ -426,7 +426,7 @@ impl Config {
 
 fn parse_faults(rules: &str) -> Result<Vec<Rule>, ConfigError> {
     faults::parse(rules)
-        .map_err(|error| wrong_faults(rules.to_owned(), format!("rules that can be; {error}")))
+        .map_err(|error| wrong_faults(rules.to_owned(), format!("valid fault rules; {error}")))
 }
 
 fn wrong_faults(value: String, allowed: String) -> ConfigError {

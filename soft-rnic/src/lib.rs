@@ -125,7 +125,7 @@ pub enum SetupError {
     Invalid(#[from] ConfigError),
     /// The devices of this process were listed before, with another configuration.
     #[error(
-        "the devices of this process were set up before, otherwise; give the configuration before they are first listed"
+        "this process has set its devices up with another configuration; call provider_with before they are first listed"
     )]
     Done,
 }

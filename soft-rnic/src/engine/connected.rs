@@ -109,7 +109,7 @@ impl Qp {
     ) -> WrOutcome {
         let ticket = sending.ticket;
         let (state, transfer_slot) = sending.parts();
-        let peer = state.peer.as_ref().expect("it was just connected");
+        let peer = state.peer.as_ref().expect("connect_peer has set it");
         let (local, remote) = (
             self.rnic.node().local_hazard(transfer_slot.index()),
             peer.process.hazard_slot(transfer_slot.index()),

@@ -96,7 +96,7 @@ pub(crate) fn send_into(
     let node = Arc::clone(inner(any).rnic.node());
     destroy(any);
     let block = (1..1024).rev().find(|block| node.own_index(block << 14 | QUEUE_PAIR).is_none());
-    let block = block.expect("this process does not have all of them");
+    let block = block.expect("this process has a free block");
     // The area for calls is agreed before the peer can write to the segment, but nothing has
     // checked it.
     let area = match hostile_peers.first().map_or(0, |peer| peer.index % 8) {

@@ -216,7 +216,7 @@ impl Qp {
                             self.complete(&posted, ibv_wc_status::IBV_WC_SUCCESS);
                             queue.step();
                             sending.end_request(self.number.index as usize);
-                            posted = queue.peek(0).expect("it was moved with those before it");
+                            posted = queue.peek(0).expect("the batch has moved this request");
                         }
                         WrOutcome::Done
                     }

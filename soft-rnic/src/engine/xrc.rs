@@ -46,7 +46,7 @@ impl Qp {
             return self.retry_abandoned(sending);
         }
         sending.abandoned = None;
-        let target = sending.peer.clone().expect("it was just connected");
+        let target = sending.peer.clone().expect("connect_peer has set it");
         let receiver = match self.xrc_receiver(sending, &target, posted.request.to) {
             Ok(receiver) => receiver,
             Err(PeerUnavailable::Connecting) => return self.retry_soon(sending),

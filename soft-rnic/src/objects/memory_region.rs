@@ -78,7 +78,7 @@ impl MrRange {
 }
 
 /// The memory behind a region, which the region keeps alive.
-#[allow(dead_code, reason = "what is kept is not looked at")]
+#[allow(dead_code, reason = "kept alive, never read")]
 pub(crate) enum MrBacking {
     /// Memory of the program, which the program keeps mapped.
     Program,

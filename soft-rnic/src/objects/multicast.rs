@@ -104,7 +104,7 @@ impl MulticastGroups {
     }
 
     fn entry(&self, index: usize) -> &MembershipEntry {
-        self.node.segment().member(index as u32).expect("there are no more slots than entries")
+        self.node.segment().member(index as u32).expect("the segment has an entry for every slot")
     }
 
     /// Adds a queue pair to a group (`ibv_attach_mcast`). A queue pair that is in it already still

@@ -250,7 +250,7 @@ impl RegionTable {
         region.pd.store(descriptor.pd, Relaxed);
         region.access.store(descriptor.access, Relaxed);
         control.private.validate(&region.generation, control.tag);
-        let entry = self.node.segment().region(index).expect("the index is one of the segment's");
+        let entry = self.node.segment().region(index).expect("the segment has an entry for every index");
         let descriptor = MrDescriptor {
             iova: descriptor.iova,
             length: descriptor.length,
@@ -287,7 +287,7 @@ impl RegionTable {
         let mut control = region.control();
         let control = &mut *control;
         control.private.invalidate(&region.generation);
-        let entry = self.node.segment().region(index).expect("the index is one of the segment's");
+        let entry = self.node.segment().region(index).expect("the segment has an entry for every index");
         entry.withdraw(&mut control.shared);
         region.base.store(ptr::null_mut(), Relaxed);
     }

@@ -45,7 +45,7 @@ impl ArrivalRing {
     }
 
     fn ring(&self) -> IndexRing<'_> {
-        self.node.segment().ring(self.offset, self.words).expect("the range lies in the heap")
+        self.node.segment().ring(self.offset, self.words).expect("the range is in the heap")
     }
 
     /// Takes numbers, the oldest first, until `of_use` accepts one, and returns its result. No

@@ -362,7 +362,7 @@ impl Qp {
     }
 
     pub(crate) fn entry(&self) -> &QpEntry {
-        self.rnic.node().segment().queue_pair(self.number.index).expect("numbers are within the table")
+        self.rnic.node().segment().queue_pair(self.number.index).expect("every number has an entry")
     }
 
     #[inline]

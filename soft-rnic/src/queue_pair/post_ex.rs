@@ -86,7 +86,7 @@ impl Qp {
             return;
         }
         log::warn!(
-            "queue pair {:#x}: a list of requests was begun with ibv_wr_start and neither completed nor aborted; it is dropped",
+            "queue pair {:#x}: drops a list of requests that was begun with ibv_wr_start and neither completed nor aborted",
             self.number.qpn
         );
         // SAFETY: this thread has opened the list, so it holds the lock, and nothing else on it

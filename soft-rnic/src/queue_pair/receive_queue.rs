@@ -65,7 +65,7 @@ impl ReceiveQueue {
         let stride = slot_stride(max_sge as usize);
         let range = node.heap().alloc(count as usize * stride as usize)?;
         let descriptor = SlotsDescriptor { offset: range.offset, count, stride };
-        let slots = descriptor.check().expect("the range lies in the heap");
+        let slots = descriptor.check().expect("the range is in the heap");
         Ok(Self {
             node,
             range: Some(range),
@@ -90,7 +90,7 @@ impl ReceiveQueue {
 
     #[inline]
     fn slot(&self, index: u32) -> Slot<'_> {
-        self.node.segment().slot(&self.slots, index).expect("indices are those of slots")
+        self.node.segment().slot(&self.slots, index).expect("callers pass the index of a slot")
     }
 
     #[inline]
@@ -128,7 +128,7 @@ impl ReceiveQueue {
             let entry = unsafe { list.add(number).read() };
             bytes += u64::from(entry.length);
             self.entries[first + number] = entry;
-            let there = self.slot(index).entry(number).expect("a slot has as many as the queue was made for");
+            let there = self.slot(index).entry(number).expect("every slot has max_sge entries");
             there.address.store(entry.addr, Relaxed);
             there.length.store(entry.length, Relaxed);
             there.lkey.store(entry.lkey, Relaxed);

@@ -108,7 +108,7 @@ impl Srq {
     }
 
     fn entry(&self) -> &SrqEntry {
-        self.rnic.node().segment().shared_queue(self.index).expect("numbers are within the table")
+        self.rnic.node().segment().shared_queue(self.index).expect("the segment has an entry for every index")
     }
 
     pub(crate) fn index(&self) -> u32 {

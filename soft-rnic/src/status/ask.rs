@@ -38,16 +38,16 @@ pub enum NoAnswer {
     #[error("no answer within {} ms; is it stopped?", ANSWER.as_millis())]
     Late,
     /// Its backlog is full, so that this process could not connect.
-    #[error("too many processes wait for it; is it stopped?")]
+    #[error("its backlog is full; is it stopped?")]
     Busy,
     /// It closed the connection: it is exiting, or its release cannot answer.
-    #[error("it hung up; it has just ended, or its soft-rnic is too old")]
+    #[error("it closed the connection; it has just exited, or its soft-rnic is too old")]
     HungUp,
     /// It sends another version of the statistics.
-    #[error("its soft-rnic tells its status in version {0}, this one reads {STATUS_VERSION}")]
+    #[error("it sends its status in version {0}, this soft-rnic reads version {STATUS_VERSION}")]
     OtherVersion(u64),
     /// Its answer is malformed.
-    #[error("its answer makes no sense")]
+    #[error("its answer is malformed")]
     Nonsense,
 }
 

@@ -152,7 +152,7 @@ mod tests {
         }
         let many = decode(&mut PacketReader::new(&encode(&statistics(MAX_PEERS + 5)))).expect("it is whole");
         assert_eq!((many.peers.len(), many.more_peers), (MAX_PEERS, 5));
-        assert!(many.peers.iter().all(|peer| peer.pid >= Some(5)), "the busiest are told");
+        assert!(many.peers.iter().all(|peer| peer.pid >= Some(5)), "the busiest peers are included");
     }
 
     #[test]

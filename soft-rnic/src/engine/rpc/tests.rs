@@ -47,7 +47,7 @@ impl RpcFixture {
         let node = Arc::clone(inner(qp).rnic.node());
         let free = |block: &u32| node.own_index(block << 14 | QUEUE_PAIR).is_none();
         let mut blocks = core::iter::repeat_with(|| NEXT_BLOCK.fetch_add(1, Relaxed));
-        let block = blocks.find(free).expect("this process does not have all of them");
+        let block = blocks.find(free).expect("this process has a free block");
         let segment = Segment::create().expect("memory");
         let (process, other) = node.add_peer(block as u16, segment, AREA);
         let qpn = block << 14 | QUEUE_PAIR;
@@ -85,9 +85,9 @@ impl RpcFixture {
             remote_gid: attributes.local_gid,
             ..QpDescriptor::default()
         };
-        let slots = self.slots.check().expect("they lie in the heap");
+        let slots = self.slots.check().expect("the slots are in the heap");
         for index in 0..slots.count() {
-            let slot = segment.slot(&slots, index).expect("it lies in the heap");
+            let slot = segment.slot(&slots, index).expect("it is in the heap");
             slot.header.first.address.store(IOVA, Relaxed);
             slot.header.first.length.store(4096, Relaxed);
             slot.header.first.lkey.store(KEY, Relaxed);
@@ -99,11 +99,11 @@ impl RpcFixture {
 
     fn cell(&self) -> &RpcCell {
         let transfer_slot = inner(self.qp).number.index as usize % TRANSFER_SLOTS;
-        rpc_cell(self.process.segment(), AREA, transfer_slot).expect("it lies in the heap").0
+        rpc_cell(self.process.segment(), AREA, transfer_slot).expect("it is in the heap").0
     }
 
     fn holders(&self) -> [Holder; 2] {
-        let slots = self.slots.check().expect("they lie in the heap");
+        let slots = self.slots.check().expect("the slots are in the heap");
         let holder = |index| self.process.segment().slot(&slots, index).expect("a slot").header.holder();
         [holder(0), holder(1)]
     }
@@ -129,7 +129,7 @@ impl RpcFixture {
             // If the owner began too late for the first attempt, that attempt was withdrawn.
             let is_over = || matches!(state.phase(), CallPhase::Left | CallPhase::Idle);
             while !(begun.load(Ordering::Acquire) && is_over()) {
-                assert!(in_time(), "the owner has not begun");
+                assert!(in_time(), "the owner did not begin in time");
                 inner(self.qp).progress();
                 std::thread::yield_now();
             }
@@ -146,7 +146,7 @@ impl RpcFixture {
 const CLAIMED: Holder = Holder::Claimed { peer_id: 1 };
 
 #[test]
-#[cfg_attr(miri, ignore = "it takes time, of which Miri has its own")]
+#[cfg_attr(miri, ignore = "it depends on real time, and Miri simulates the clock")]
 fn begun_call_cannot_be_withdrawn() {
     let fixture = RpcFixture::new(ibv_qp_type::IBV_QPT_RC);
     fixture.send(1, |_| {});
@@ -165,7 +165,7 @@ fn begun_call_cannot_be_withdrawn() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "it takes time, of which Miri has its own")]
+#[cfg_attr(miri, ignore = "it depends on real time, and Miri simulates the clock")]
 fn unreliable_messages_behind_one_that_is_stuck_are_lost() {
     let fixture = RpcFixture::new(ibv_qp_type::IBV_QPT_UC);
     fixture.send(1, |_| {});
@@ -180,8 +180,8 @@ fn unreliable_messages_behind_one_that_is_stuck_are_lost() {
     // The owner continues.
     let cell = fixture.cell();
     assert!(!cell.state.answer());
-    let claim = Claim::from_word(cell.claim.load(Relaxed), 1).expect("what was left to it");
-    let slots = fixture.slots.check().expect("they lie in the heap");
+    let claim = Claim::from_word(cell.claim.load(Relaxed), 1).expect("a claim was left");
+    let slots = fixture.slots.check().expect("the slots are in the heap");
     let slot = fixture.process.segment().slot(&slots, cell.slot.load(Relaxed)).expect("a slot");
     fixture.process.segment().queue_pair(QUEUE_PAIR).expect("an index").set_cursor(cell.slot.load(Relaxed));
     assert!(slot.header.unclaim(claim));
@@ -210,13 +210,13 @@ fn abandoned_receive_is_posted_again_by_its_owner() {
     let rnic = &inner(own).rnic;
     let node = rnic.node();
     let area = node.heap().alloc(TRANSFER_SLOTS * CALL_CELL).expect("room");
-    let (cell, _) = rpc_cell(node.segment(), area.offset, 3).expect("it lies in the heap");
+    let (cell, _) = rpc_cell(node.segment(), area.offset, 3).expect("it is in the heap");
     for qp in [own, shared] {
         let descriptor = inner(qp).descriptor();
         let shared_queue =
             descriptor.srq.checked_sub(1).map(|srq| node.segment().shared_queue(srq).expect("it"));
         let slots = shared_queue.map_or(descriptor.slots, |entry| entry.read().expect("it is open").1.slots);
-        let slots = slots.check().expect("they lie in the heap");
+        let slots = slots.check().expect("the slots are in the heap");
         let header = node.segment().slot(&slots, 0).expect("a slot").header;
         for peer_id in [PEER_ID + 1, PEER_ID] {
             let claim = header.claim(peer_id).expect("it was posted");
@@ -237,7 +237,7 @@ fn abandoned_receive_is_posted_again_by_its_owner() {
             rnic.finish_rpc(PEER_ID, cell, Some(0));
             assert_eq!(cell.state.phase(), CallPhase::Idle);
             let expected = if peer_id == PEER_ID { Holder::Posted } else { Holder::Claimed { peer_id } };
-            assert_eq!(header.holder(), expected, "only what is its own can be left by a process");
+            assert_eq!(header.holder(), expected, "a process can leave only its own claim");
             if peer_id != PEER_ID {
                 assert!(header.unclaim(claim));
                 shared_queue.into_iter().for_each(|entry| entry.add_available(1));
@@ -257,7 +257,7 @@ fn abandoned_receive_is_posted_again_by_its_owner() {
 /// The target belongs to one process and the queue to another. That one is asked for the atomic,
 /// and stops.
 #[test]
-#[cfg_attr(miri, ignore = "it takes time, of which Miri has its own")]
+#[cfg_attr(miri, ignore = "it depends on real time, and Miri simulates the clock")]
 fn a_queues_process_that_was_stopped_owes_nothing_to_a_request_that_has_failed() {
     let fixture = RpcFixture::new(ibv_qp_type::IBV_QPT_XRC_SEND);
     let node = Arc::clone(inner(fixture.qp).rnic.node());
@@ -278,7 +278,7 @@ fn a_queues_process_that_was_stopped_owes_nothing_to_a_request_that_has_failed()
     entry.publish(&mut GenerationWriter::default(), ibv_qp_state::IBV_QPS_RTR.0 as u8, &descriptor);
 
     let transfer_slot = inner(fixture.qp).number.index as usize % TRANSFER_SLOTS;
-    let state = &rpc_cell(segment, AREA, transfer_slot).expect("it lies in the heap").0.state;
+    let state = &rpc_cell(segment, AREA, transfer_slot).expect("it is in the heap").0.state;
     let (bench, mut begun) = (&fixture.bench, false);
     std::thread::scope(|scope| {
         let owner = scope.spawn(|| {
@@ -299,7 +299,7 @@ fn a_queues_process_that_was_stopped_owes_nothing_to_a_request_that_has_failed()
         owner.join().expect("it ends");
         assert_eq!(failed, [(1, RETRIES)]);
     });
-    assert!(begun, "the owner was at it");
+    assert!(begun, "the owner has begun the call");
     // Otherwise no queue pair with this transfer slot could ask that process for anything again.
     assert_eq!(process.pending_atomic(transfer_slot), None);
     node.lose_peer(&process);

@@ -128,7 +128,7 @@ impl Cq {
         let counted = context.count(|counts| &counts.cq, rnic.limits().max_cq)?;
         let index = rnic.completion_queues().reserve().ok_or(libc::ENOMEM)?;
         let entry =
-            rnic.node().segment().completion_queue(index).expect("the table is as long as the segment's");
+            rnic.node().segment().completion_queue(index).expect("the segment has an entry for every index");
         entry.reset(None);
         let cq = Arc::new_cyclic(|this| Self {
             entry: NonNull::from(entry),

@@ -68,13 +68,13 @@ mod tests {
         let moderation = Moderation::default();
         assert_eq!(moderation.judge(|| 0), EventTiming::Now);
         moderation.set(3, 1000);
-        let EventTiming::Until(at) = moderation.judge(|| 1) else { panic!("it is held back") };
+        let EventTiming::Until(at) = moderation.judge(|| 1) else { panic!("the event is held back") };
         assert_eq!(moderation.judge(|| 2), EventTiming::Later);
         assert!(!moderation.take_due(at - Duration::from_nanos(1)));
         assert_eq!(moderation.judge(|| 3), EventTiming::Now);
         // An event that was delivered is not due again.
         assert!(!moderation.take_due(at));
-        let EventTiming::Until(at) = moderation.judge(|| 1) else { panic!("it is held back") };
+        let EventTiming::Until(at) = moderation.judge(|| 1) else { panic!("the event is held back") };
         assert!(moderation.take_due(at) && !moderation.take_due(at));
         moderation.set(0, 0);
         assert_eq!(moderation.judge(|| 1), EventTiming::Now);

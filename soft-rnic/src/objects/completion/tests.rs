@@ -92,7 +92,7 @@ fn no_source_starves_another() {
         while !bench.take(2).contains(&100) {
             polls += 1;
             (0..2).for_each(|number| bench.arrive(0, number));
-            assert!(polls < 8, "source {others} is never asked");
+            assert!(polls < 8, "source {others} is never polled");
         }
     }
 }

@@ -102,7 +102,7 @@ fn requests_that_cannot_be_are_refused_with_the_first_of_them() {
     let bench = VerbsFixture::new(16);
     let [one, other] = [(); 2].map(|()| bench.qp(ibv_qp_type::IBV_QPT_RC, ptr::null_mut()));
     let datagram = bench.qp(ibv_qp_type::IBV_QPT_UD, ptr::null_mut());
-    assert_eq!(bench.receive(one, 1, 8), libc::EINVAL, "it is in RESET");
+    assert_eq!(bench.receive(one, 1, 8), libc::EINVAL, "the queue pair is in RESET");
     assert_eq!(bench.send(one, 1, 8, |_| {}), libc::EINVAL);
     bench.connect([one, other]);
     bench.init(datagram);
@@ -155,7 +155,8 @@ fn a_shared_queue_tells_its_limit() {
     };
     // SAFETY: context and domain are live, and the queue until it is destroyed.
     unsafe {
-        let create = rdma_mummy_sys::verbs_get_ctx_op!(bench.opened.0, create_srq_ex).expect("it is there");
+        let create =
+            rdma_mummy_sys::verbs_get_ctx_op!(bench.opened.0, create_srq_ex).expect("the table has it");
         let srq = create(bench.opened.0, &raw mut init);
         assert!(!srq.is_null());
         let mut attr = ibv_srq_attr { srq_limit: 3, ..ibv_srq_attr::default() };
@@ -196,7 +197,7 @@ fn options_that_are_not_known_are_taken_away() {
     let bench = VerbsFixture::new(4);
     let qp = bench.qp(ibv_qp_type::IBV_QPT_RC, ptr::null_mut());
     let (query, set) =
-        (table().ibv_query_ece.expect("it is there"), table().ibv_set_ece.expect("it is there"));
+        (table().ibv_query_ece.expect("the table has it"), table().ibv_set_ece.expect("the table has it"));
     let mut ece = ibv_ece::default();
     // SAFETY: the queue pair is live, and the result pointer is valid.
     unsafe {

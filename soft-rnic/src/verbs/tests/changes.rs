@@ -34,7 +34,7 @@ fn an_attribute_that_changes_takes_no_drained_event_away() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "there is no service thread")]
+#[cfg_attr(miri, ignore = "Miri runs no service thread")]
 fn a_peer_that_is_changing_is_looked_at_again_soon() {
     let bench = VerbsFixture::new(16);
     let pair = [(); 2].map(|()| bench.qp(RC, ptr::null_mut()));
@@ -59,7 +59,7 @@ fn a_peer_that_is_changing_is_looked_at_again_soon() {
         let mut file = libc::pollfd { fd: (*bench.channel).fd, events: libc::POLLIN, revents: 0 };
         libc::poll(&raw mut file, 1, 20_000)
     };
-    assert_eq!(woken, 1, "the message waits for ever");
+    assert_eq!(woken, 1, "the message still waits");
     assert!(bench.fired());
     assert_eq!(bench.wait_for(2).len(), 2);
     destroy(one);

@@ -192,7 +192,7 @@ fn only_the_fields_that_were_asked_for_are_there() {
             let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
             let told = verbs::ibv_wc_read_completion_wallclock_ns(cq);
             let hour = 3_600_000_000_000;
-            assert!(told.abs_diff(now.as_nanos() as u64) < hour, "{told} is no time of day");
+            assert!(told.abs_diff(now.as_nanos() as u64) < hour, "{told} is not a time of day");
         }
         verbs::ibv_end_poll(cq);
         assert_eq!((table().ibv_destroy_cq)(cq.cast()), 0);

@@ -61,7 +61,7 @@ fn imported_objects_are_the_originals() {
     let bench = VerbsFixture::new(4);
     let lib = table();
     let (import_pd, import_mr) =
-        (lib.ibv_import_pd.expect("it is there"), lib.ibv_import_mr.expect("it is there"));
+        (lib.ibv_import_pd.expect("the table has it"), lib.ibv_import_mr.expect("the table has it"));
     // SAFETY: context, domain and region are live; each imported pointer is freed once.
     unsafe {
         let pd = import_pd(bench.opened.0, (*bench.pd).handle);
@@ -73,9 +73,9 @@ fn imported_objects_are_the_originals() {
         assert_eq!(errno(), libc::ENOENT);
         assert!(import_pd(bench.opened.0, (*bench.pd).handle ^ 1 << 20).is_null());
         assert_eq!(errno(), libc::ENOENT);
-        lib.ibv_unimport_mr.expect("it is there")(mr);
-        lib.ibv_unimport_pd.expect("it is there")(pd);
-        assert!(lib.ibv_import_device.expect("it is there")(-1).is_null(), "no device's descriptor");
+        lib.ibv_unimport_mr.expect("the table has it")(mr);
+        lib.ibv_unimport_pd.expect("the table has it")(pd);
+        assert!(lib.ibv_import_device.expect("the table has it")(-1).is_null(), "no device's descriptor");
     }
     // The region and the domain still work.
     let [one, other] = bench.pair(ibv_qp_type::IBV_QPT_RC);

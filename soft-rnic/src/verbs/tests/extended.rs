@@ -62,7 +62,7 @@ impl Extended {
         });
         bench.connect(pair);
         // SAFETY: the queue pairs are live, and were created with extended operations.
-        let ex = pair.map(|qp| unsafe { (table().ibv_qp_to_qp_ex.expect("it is there"))(qp) });
+        let ex = pair.map(|qp| unsafe { (table().ibv_qp_to_qp_ex.expect("the table has it"))(qp) });
         Self { cq, pair, ex }
     }
 
@@ -307,7 +307,7 @@ fn another_threads_list_is_waited_for_but_not_for_ever() {
         scope.spawn(move || {
             // SAFETY: the queue pair is live, and this thread opens the list.
             unsafe { verbs::ibv_wr_start(ex.get()) };
-            opened.send(()).expect("it is waited for");
+            opened.send(()).expect("the main thread waits for it");
             refused.recv().expect("the call returns");
             // SAFETY: the queue pair is live, and this thread has opened the list.
             unsafe { verbs::ibv_wr_abort(ex.get()) };

@@ -124,12 +124,12 @@ fn a_thread_that_still_has_a_queue_pair_keeps_nothing_from_going() {
     destroy(next);
     // SAFETY: the context is open, and no queue pair uses the queue any more.
     unsafe {
-        assert_eq!(bench.event(), None, "an event of a queue pair that is not there");
+        assert_eq!(bench.event(), None, "an event of a destroyed queue pair");
         let queue = Arc::clone(cq_of(bench.cq));
         let mut bench = bench;
         assert_eq!((table().ibv_destroy_cq)(bench.cq), 0);
         queue.notify();
-        assert!(!bench.fired(), "an event of a completion queue that is not there");
+        assert!(!bench.fired(), "an event of a destroyed completion queue");
         bench.cq = bench.opened.cq(1, ptr::null_mut());
     }
     drop(late);
@@ -244,7 +244,7 @@ fn a_message_that_is_too_long_ends_both_sides() {
     let mut event =
         unsafe { libc::pollfd { fd: (*bench.opened.0).async_fd, events: libc::POLLIN, revents: 0 } };
     // SAFETY: the array has one entry.
-    assert_eq!(unsafe { libc::poll(&raw mut event, 1, 0) }, 0, "the completion says it all");
+    assert_eq!(unsafe { libc::poll(&raw mut event, 1, 0) }, 0, "only the completion reports it");
     destroy(one);
     destroy(other);
 }

@@ -37,7 +37,7 @@ fn a_null_region_is_for_those_who_have_its_key() {
         assert!(descriptor.null_pointer(1 << 31, false).is_none());
         let told = context.rnic().node().segment().region(index_of(lkey)).unwrap().read().unwrap().1;
         assert!(told.is_null() && !told.contains(0, 1) && told.export == 0);
-        // A memory region has no pointer without an address range.
+        // A region with memory has no null pointer.
         let (_, _, descriptor) = context.rnic().regions().read((*bench.mr).lkey).unwrap();
         assert!(descriptor.null_pointer(1, false).is_none());
         assert_eq!((table().ibv_dereg_mr)(mr), 0);
@@ -120,7 +120,7 @@ fn device_memory_is_shared_with_peers_and_given_back() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "Miri has no files without names")]
+#[cfg_attr(miri, ignore = "Miri has no anonymous files")]
 fn a_file_is_mapped_as_its_permissions_say() {
     let bench = VerbsFixture::new(8);
     let flags = rustix::fs::MemfdFlags::CLOEXEC | rustix::fs::MemfdFlags::ALLOW_SEALING;
@@ -142,7 +142,7 @@ fn a_file_is_mapped_as_its_permissions_say() {
         rustix::io::pread(&file, &mut byte, 4100).unwrap();
         assert_eq!(byte, [9]);
         let told = context.rnic().node().segment().region(index_of((*mr).rkey)).unwrap().read().unwrap().1;
-        assert_ne!(told.export, 0, "peers map the file, too");
+        assert_ne!(told.export, 0, "peers map the file too");
         assert_eq!((table().ibv_dereg_mr)(mr), 0);
         // The call for all kinds of memory refuses it too.
         use ibv_mr_init_attr_mask as M;
@@ -217,7 +217,7 @@ fn only_what_is_paged_on_demand_is_advised_about() {
         assert_eq!(advise(0, key, at, 4097), libc::EFAULT);
         assert_eq!(advise(3, key, at, 64), libc::EOPNOTSUPP);
         assert_eq!(advise(0, key ^ 1, at, 64), libc::ENOENT);
-        assert_eq!(advise(0, (*bench.mr).lkey, at, 64), libc::EINVAL, "it is not on demand");
+        assert_eq!(advise(0, (*bench.mr).lkey, at, 64), libc::EINVAL, "the region is not paged on demand");
         let none = verbs::ibv_advise_mr(bench.pd, ib_uverbs_advise_mr_advice(0), 1, ptr::null_mut(), 1);
         assert_eq!(none, libc::EINVAL);
         assert_eq!((table().ibv_dereg_mr)(mr), 0);

@@ -259,7 +259,7 @@ fn a_region_that_is_touched_stays_closed_until_it_is_not() {
 /// destination lie in different ones. So deregistering waits for the transfers of all tests, and
 /// must not fail when a thread does not run for a moment.
 #[test]
-#[cfg_attr(miri, ignore = "it takes time, of which Miri has its own")]
+#[cfg_attr(miri, ignore = "it depends on real time, and Miri simulates the clock")]
 fn a_transfer_that_takes_its_time_is_waited_for() {
     let bench = RegionsFixture::new();
     let mr = bench.reg(0, 64, LOCAL_WRITE);

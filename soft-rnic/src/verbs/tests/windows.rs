@@ -236,7 +236,7 @@ fn a_new_connection_knows_nothing_of_what_the_last_one_invalidated() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "minutes; thousands of windows")]
+#[cfg_attr(miri, ignore = "takes minutes: it allocates thousands of windows")]
 fn a_request_binds_the_window_that_it_was_posted_for_and_no_other() {
     let bench = VerbsFixture::new(16);
     let ground = WindowsFixture::of(&bench, bench.pd);

@@ -41,7 +41,7 @@ fn words_are_those_of_libibverbs() {
     assert_eq!(word!(ours, ibv_port_state_str, ibv_port_state::IBV_PORT_ACTIVE), c"active");
     assert_eq!(word!(ours, ibv_event_type_str, ibv_event_type(77)), c"unknown");
     // Only newer libraries have this function.
-    let opcode = ours.ibv_wr_opcode_str.expect("it is there");
+    let opcode = ours.ibv_wr_opcode_str.expect("the table has it");
     for (value, expected) in
         [(ibv_wr_opcode::IBV_WR_RDMA_READ, c"rdma-read"), (ibv_wr_opcode(77), c"unknown")]
     {

@@ -200,7 +200,7 @@ fn a_receive_whose_memory_has_gone_ends_its_target_and_no_other() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "events are waited for by the system")]
+#[cfg_attr(miri, ignore = "the kernel waits for events")]
 fn every_handle_hears_of_what_happens() {
     let bench = VerbsFixture::new(16);
     let ends = XrcFixture::new(&bench);
