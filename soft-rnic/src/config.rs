@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_said_is_the_default() {
+    fn empty_environment_gives_the_defaults() {
         assert_eq!(read(&[]), Ok(Config::default()));
         assert_eq!(read(&[("SOFT_RNIC_DEVICES", " ")]), Ok(Config::default()));
         assert_eq!(Config::default().validate(), Ok(()));
@@ -497,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_value_is_named_with_what_is_allowed() {
+    fn error_names_the_value_and_what_is_allowed() {
         for (variable, value, allowed) in [
             ("SOFT_RNIC_DEVICES", "0", "a number from 1 to 16"),
             ("SOFT_RNIC_DEVICES", "many", "a number from 1 to 16"),

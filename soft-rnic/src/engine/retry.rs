@@ -231,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_are_those_of_the_specification() {
+    fn timer_codes_match_the_specification() {
         assert_eq!(rnr_delay(0), Duration::from_micros(655_360));
         assert_eq!(rnr_delay(1), Duration::from_micros(10));
         assert_eq!(rnr_delay(12), Duration::from_micros(640));

@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waiting_ends_with_the_last_acknowledgement() {
+    fn wait_ends_with_the_last_acknowledgement() {
         let acks = Acks::default();
         acks.deliver();
         acks.deliver();

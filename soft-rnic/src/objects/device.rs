@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_port_has_the_hosts_addresses() {
+    fn first_port_has_the_hosts_addresses() {
         let devices = devices();
         let gids: Vec<_> = devices[0].ports[0].gids.iter().map(|gid| Ipv6Addr::from(gid.raw)).collect();
         let shown: Vec<_> = gids.iter().map(ToString::to_string).collect();

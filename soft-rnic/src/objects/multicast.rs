@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn groups_are_told_from_hosts() {
+    fn group_gids_are_told_from_host_gids() {
         let is = |text: &str| is_group(text.parse::<Ipv6Addr>().expect("an address").octets());
         for group in ["ff12::1", "ff00::", "::ffff:224.0.0.1", "::ffff:239.255.255.255"] {
             assert!(is(group), "{group}");

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn indices_come_back_last() {
+    fn freed_indices_are_reused_last() {
         let table = ObjectTable::new(2);
         assert_eq!((table.reserve(), table.reserve(), table.reserve()), (Some(0), Some(1), None));
         table.put(1, Arc::new('b'));
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_of_somebody_else_is_entered_where_it_says() {
+    fn index_reserved_elsewhere_can_be_put() {
         let table = ObjectTable::new(8);
         table.put(5, Arc::new(5));
         assert_eq!(table.get(5).as_deref(), Some(&5));

@@ -155,7 +155,7 @@ mod tests {
     use ibv_qp_state as S;
 
     #[test]
-    fn a_reliable_pair_goes_the_usual_way() {
+    fn rc_reaches_rts_by_the_usual_transitions() {
         let rc = ibv_qp_type::IBV_QPT_RC;
         assert!(is_allowed(rc, S::IBV_QPS_RESET, S::IBV_QPS_INIT, STATE | PKEY | PORT | ACCESS));
         assert!(!is_allowed(rc, S::IBV_QPS_RESET, S::IBV_QPS_INIT, STATE | PKEY | PORT | QKEY));

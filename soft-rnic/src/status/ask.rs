@@ -199,7 +199,7 @@ mod tests {
     use super::names;
 
     #[test]
-    fn names_are_found_among_others() {
+    fn socket_names_are_found_among_others() {
         let table = "Num       RefCount Protocol Flags    Type St Inode Path\n\
             0000000000000000: 00000002 00000000 00010000 0005 01 20155 @soft-rnic//7\n\
             0000000000000000: 00000002 00000000 00010000 0005 01 20156 @soft-rnic/lab/1023\n\

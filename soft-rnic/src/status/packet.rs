@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_or_wild_answer_is_none() {
+    fn truncated_or_malformed_answer_is_rejected() {
         let packet = encode(&statistics(2));
         for len in (0..packet.len()).step_by(if cfg!(miri) { 29 } else { 1 }) {
             assert_eq!(decode(&mut PacketReader::new(&packet[..len])), None, "{len} bytes");

@@ -166,7 +166,7 @@ fn begun_call_cannot_be_withdrawn() {
 
 #[test]
 #[cfg_attr(miri, ignore = "it depends on real time, and Miri simulates the clock")]
-fn unreliable_messages_behind_one_that_is_stuck_are_lost() {
+fn unreliable_messages_behind_a_stuck_one_are_lost() {
     let fixture = RpcFixture::new(ibv_qp_type::IBV_QPT_UC);
     fixture.send(1, |_| {});
     assert_eq!(fixture.bench.send(fixture.qp, 2, LENGTH, |_| {}), 0);
@@ -258,7 +258,7 @@ fn abandoned_receive_is_posted_again_by_its_owner() {
 /// and stops.
 #[test]
 #[cfg_attr(miri, ignore = "it depends on real time, and Miri simulates the clock")]
-fn a_queues_process_that_was_stopped_owes_nothing_to_a_request_that_has_failed() {
+fn stopped_srq_owner_owes_nothing_after_the_request_failed() {
     let fixture = RpcFixture::new(ibv_qp_type::IBV_QPT_XRC_SEND);
     let node = Arc::clone(inner(fixture.qp).rnic.node());
     let block = NEXT_BLOCK.fetch_add(1, Relaxed);

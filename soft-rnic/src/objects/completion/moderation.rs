@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_event_waits_for_its_count_or_its_time() {
+    fn event_waits_for_its_count_or_its_time() {
         let moderation = Moderation::default();
         assert_eq!(moderation.judge(|| 0), EventTiming::Now);
         moderation.set(3, 1000);

@@ -17,7 +17,7 @@ fn query(qp: *mut ibv_qp, mask: i32) -> (i32, ibv_qp_attr, ibv_qp_init_attr) {
 }
 
 #[test]
-fn a_queue_pair_tells_what_it_was_given() {
+fn query_returns_the_attributes_that_were_set() {
     let bench = VerbsFixture::new(16);
     let srq = bench.srq(2);
     let [one, other] = [ptr::null_mut(), srq].map(|srq| bench.qp(ibv_qp_type::IBV_QPT_RC, srq));
@@ -98,7 +98,7 @@ fn attributes_out_of_range_change_nothing() {
 }
 
 #[test]
-fn requests_that_cannot_be_are_refused_with_the_first_of_them() {
+fn first_invalid_request_of_a_list_is_reported() {
     let bench = VerbsFixture::new(16);
     let [one, other] = [(); 2].map(|()| bench.qp(ibv_qp_type::IBV_QPT_RC, ptr::null_mut()));
     let datagram = bench.qp(ibv_qp_type::IBV_QPT_UD, ptr::null_mut());
@@ -142,7 +142,7 @@ fn requests_that_cannot_be_are_refused_with_the_first_of_them() {
 }
 
 #[test]
-fn a_shared_queue_tells_its_limit() {
+fn query_srq_returns_the_limit() {
     let bench = VerbsFixture::new(16);
     let lib = table();
     let mut init = ibv_srq_init_attr_ex {
@@ -193,7 +193,7 @@ fn a_shared_queue_tells_its_limit() {
 }
 
 #[test]
-fn options_that_are_not_known_are_taken_away() {
+fn unknown_ece_options_are_removed() {
     let bench = VerbsFixture::new(4);
     let qp = bench.qp(ibv_qp_type::IBV_QPT_RC, ptr::null_mut());
     let (query, set) =

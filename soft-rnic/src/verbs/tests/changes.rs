@@ -12,7 +12,7 @@ use crate::verbs::testing::table;
 const RC: ibv_qp_type = ibv_qp_type::IBV_QPT_RC;
 
 #[test]
-fn an_attribute_that_changes_takes_no_drained_event_away() {
+fn changing_an_attribute_keeps_the_drained_event() {
     use ibv_qp_attr_mask as M;
     let bench = VerbsFixture::new(16);
     let [one, other] = bench.pair(RC);
@@ -35,7 +35,7 @@ fn an_attribute_that_changes_takes_no_drained_event_away() {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri runs no service thread")]
-fn a_peer_that_is_changing_is_looked_at_again_soon() {
+fn changing_peer_is_retried_soon() {
     let bench = VerbsFixture::new(16);
     let pair = [(); 2].map(|()| bench.qp(RC, ptr::null_mut()));
     pair.iter().for_each(|qp| bench.init(*qp));
@@ -98,7 +98,7 @@ fn writes_to_the_segment_grant_no_local_access() {
 
 /// Memory that is registered without local write access may be mapped read-only.
 #[test]
-fn a_receive_is_not_scattered_where_only_a_peer_says_that_it_may_be() {
+fn receive_is_not_scattered_on_a_peers_word_alone() {
     let bench = VerbsFixture::new(16);
     let [one, other] = bench.pair(RC);
     // SAFETY: the domain and the memory are live.

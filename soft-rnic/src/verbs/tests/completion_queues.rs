@@ -74,7 +74,7 @@ fn sizes_and_vectors_are_checked() {
 }
 
 #[test]
-fn a_queue_shrinks_to_what_it_holds() {
+fn queue_shrinks_to_the_completions_it_holds() {
     let opened = OpenedDevice::new(0);
     let cq = opened.cq(4, ptr::null_mut());
     let resize = table().ibv_resize_cq;
@@ -99,7 +99,7 @@ fn a_queue_shrinks_to_what_it_holds() {
 }
 
 #[test]
-fn the_completions_of_a_queue_pair_can_vanish() {
+fn completions_of_a_queue_pair_can_be_purged() {
     let opened = OpenedDevice::new(0);
     let cq = opened.cq(8, ptr::null_mut());
     // SAFETY: the queue is live until it is destroyed.
@@ -131,7 +131,7 @@ const TIMESTAMP: u64 = 0x80;
 const WALLCLOCK: u64 = 0x800;
 
 #[test]
-fn an_extended_poll_walks_over_the_completions() {
+fn extended_poll_visits_every_completion() {
     let opened = OpenedDevice::new(0);
     for flags in [0, 1] {
         let cq = create_ex(&opened, |attr| {
@@ -174,7 +174,7 @@ fn an_extended_poll_walks_over_the_completions() {
 }
 
 #[test]
-fn only_the_fields_that_were_asked_for_are_there() {
+fn only_requested_fields_have_readers() {
     let opened = OpenedDevice::new(0);
     let cq = create_ex(&opened, |attr| attr.wc_flags = 1 | WALLCLOCK);
     // SAFETY: the queue is live until it is destroyed.
@@ -218,7 +218,7 @@ fn unsupported_operations_are_refused() {
 }
 
 #[test]
-fn a_queue_may_lose_its_oldest_completions() {
+fn full_queue_may_lose_its_oldest_completions() {
     let opened = OpenedDevice::new(0);
     let cq = create_ex(&opened, |attr| (attr.comp_mask, attr.flags) = (1, 2));
     // SAFETY: the queue is live until it is destroyed.
@@ -230,7 +230,7 @@ fn a_queue_may_lose_its_oldest_completions() {
 }
 
 #[test]
-fn many_push_and_many_poll() {
+fn concurrent_pushes_and_polls_keep_the_order() {
     let opened = OpenedDevice::new(0);
     let cq = opened.cq(1 << 10, ptr::null_mut());
     let each = if cfg!(miri) { 20 } else { 5000 };

@@ -14,7 +14,7 @@ fn name(chars: &[std::ffi::c_char]) -> &CStr {
 }
 
 #[test]
-fn every_device_is_listed_with_a_name_and_a_guid_of_its_own() {
+fn every_device_has_a_unique_name_and_guid() {
     let lib = table();
     let mut count = 0;
     // SAFETY: the list is used until it is freed.
@@ -43,7 +43,7 @@ fn every_device_is_listed_with_a_name_and_a_guid_of_its_own() {
 }
 
 #[test]
-fn another_configuration_comes_too_late() {
+fn second_configuration_is_refused() {
     table();
     let error = crate::provider_with(crate::Config::default()).unwrap_err();
     assert_eq!(error, crate::SetupError::Done);
@@ -165,7 +165,7 @@ fn gid_entries_have_the_callers_size() {
 }
 
 #[test]
-fn there_is_one_partition() {
+fn port_has_one_partition() {
     let opened = OpenedDevice::new(0);
     let lib = table();
     let mut pkey = 0;
@@ -217,7 +217,7 @@ fn the_clock_goes_forward() {
 }
 
 #[test]
-fn nothing_is_promised_of_the_order_of_bytes() {
+fn data_in_order_is_not_promised() {
     let opened = OpenedDevice::new(0);
     let lib = table();
     let pd = opened.pd();

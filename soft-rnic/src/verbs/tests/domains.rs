@@ -9,7 +9,7 @@ use crate::verbs::bench::*;
 use crate::verbs::testing::{OpenedDevice, errno, table};
 
 #[test]
-fn a_parent_is_the_same_domain() {
+fn parent_domain_shares_its_protection_domain() {
     let bench = VerbsFixture::new(4);
     let lib = table();
     let mut init = ibv_td_init_attr::default();

@@ -91,7 +91,7 @@ impl EventsFixture {
 }
 
 #[test]
-fn an_armed_queue_fires_once() {
+fn armed_queue_fires_once() {
     let bench = EventsFixture::new();
     bench.push(success(1), true);
     assert_eq!(bench.event(), Err(libc::EAGAIN));
@@ -105,7 +105,7 @@ fn an_armed_queue_fires_once() {
 }
 
 #[test]
-fn solicited_completions_and_errors_are_waited_for_alone() {
+fn solicited_arming_fires_for_solicited_and_errors_only() {
     let bench = EventsFixture::new();
     bench.arm(1);
     bench.push(success(1), false);
@@ -125,7 +125,7 @@ fn solicited_completions_and_errors_are_waited_for_alone() {
 }
 
 #[test]
-fn an_event_that_nobody_took_goes_with_its_queue() {
+fn untaken_event_is_removed_with_its_queue() {
     let bench = EventsFixture::new();
     bench.arm(0);
     bench.push(success(1), false);
@@ -146,7 +146,7 @@ fn an_event_that_nobody_took_goes_with_its_queue() {
 
 /// The state between the first and the last step of a destruction that another thread executes.
 #[test]
-fn events_of_a_queue_on_its_way_out_are_not_given() {
+fn event_of_a_queue_under_destruction_is_not_delivered() {
     let bench = EventsFixture::new();
     bench.arm(0);
     bench.push(success(1), false);
@@ -169,7 +169,7 @@ fn events_of_a_queue_on_its_way_out_are_not_given() {
 }
 
 #[test]
-fn a_queue_goes_when_its_events_are_acknowledged() {
+fn destroy_waits_for_the_acknowledgements() {
     let bench = EventsFixture::new();
     bench.arm(0);
     bench.push(success(1), false);
@@ -239,7 +239,7 @@ fn async_event(opened: &OpenedDevice) -> Result<ibv_async_event, i32> {
 }
 
 #[test]
-fn a_queue_that_overflows_says_so_once() {
+fn overrun_raises_one_event() {
     let bench = EventsFixture::new();
     let lib = table();
     // SAFETY: the context is open.
@@ -263,7 +263,7 @@ fn a_queue_that_overflows_says_so_once() {
 }
 
 #[test]
-fn a_port_that_goes_down_is_told() {
+fn port_change_raises_an_event() {
     let opened = OpenedDevice::new(0);
     // SAFETY: the context is open.
     let context = unsafe { context_of(opened.0) };
@@ -284,7 +284,7 @@ fn a_port_that_goes_down_is_told() {
 /// Destruction takes the handle away first, so an event that is taken at that moment must not
 /// contain a null handle.
 #[test]
-fn an_event_of_what_is_being_destroyed_is_not_handed_out() {
+fn async_event_of_an_object_under_destruction_is_not_delivered() {
     let bench = EventsFixture::new();
     // SAFETY: the context is open, and the queue live.
     let state = unsafe {

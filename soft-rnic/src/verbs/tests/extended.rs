@@ -192,7 +192,7 @@ fn lists_of_every_operation_are_posted_and_polled() {
 }
 
 #[test]
-fn lists_that_are_wrong_or_given_up_post_nothing() {
+fn invalid_or_aborted_lists_post_nothing() {
     let bench = VerbsFixture::new(4);
     let extended = Extended::new(&bench, ibv_qp_type::IBV_QPT_RC);
     let send = |qp| {
@@ -252,7 +252,7 @@ fn datagrams_are_addressed_by_a_setter() {
 }
 
 #[test]
-fn a_list_that_is_left_open_keeps_nobody_waiting() {
+fn list_left_open_is_dropped_by_the_next_call() {
     let bench = VerbsFixture::new(16);
     let extended = Extended::new(&bench, ibv_qp_type::IBV_QPT_RC);
     let [one, other] = extended.pair;
@@ -297,7 +297,7 @@ fn a_list_that_is_left_open_keeps_nobody_waiting() {
 }
 
 #[test]
-fn another_threads_list_is_waited_for_but_not_for_ever() {
+fn wait_for_another_threads_list_is_limited() {
     let bench = VerbsFixture::new(16);
     let extended = Extended::new(&bench, ibv_qp_type::IBV_QPT_RC);
     let ex = SendPtr::new(extended.ex[0]);

@@ -8,7 +8,7 @@ use crate::verbs::completion_queue::cq_of;
 use crate::verbs::testing::{OpenedDevice, errno, table};
 
 #[test]
-fn a_forked_childs_calls_fail_and_its_parents_go_on() {
+fn calls_of_a_forked_child_fail_and_its_parents_continue() {
     let opened = OpenedDevice::new(0);
     let (lib, pd) = (table(), opened.pd());
     let mut memory = 0u64;

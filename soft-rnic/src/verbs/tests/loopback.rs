@@ -65,7 +65,7 @@ fn claimed_receive_is_flushed_when_its_claim_ends() {
 }
 
 #[test]
-fn completions_that_nobody_polls_take_up_no_room() {
+fn unpolled_completions_of_destroyed_queue_pairs_take_no_room() {
     let bench = VerbsFixture::new(4);
     for _ in 0..if cfg!(miri) { 2 } else { 5 } {
         let [one, other] = bench.pair(ibv_qp_type::IBV_QPT_RC);
@@ -88,7 +88,7 @@ fn completions_that_nobody_polls_take_up_no_room() {
 }
 
 #[test]
-fn a_queue_pair_takes_no_shared_receive_with_it() {
+fn destroyed_queue_pair_frees_its_shared_receives() {
     let bench = VerbsFixture::new(16);
     let srq = bench.srq(2);
     for _ in 0..3 {
@@ -108,7 +108,7 @@ fn a_queue_pair_takes_no_shared_receive_with_it() {
 }
 
 #[test]
-fn a_thread_that_still_has_a_queue_pair_keeps_nothing_from_going() {
+fn late_reference_does_not_block_destruction() {
     let bench = VerbsFixture::new(16);
     let [one, other] = bench.pair(ibv_qp_type::IBV_QPT_RC);
     // As a slow service thread does, which has looked the queue pair up before its destruction.
@@ -156,7 +156,7 @@ fn late_failure_does_not_touch_a_reset_queue_pair() {
 }
 
 #[test]
-fn a_receiver_that_is_not_ready_is_tried_as_often_as_was_said() {
+fn rnr_is_retried_rnr_retry_times() {
     let bench = VerbsFixture::new(16);
     for (retry, least) in [(0, 0), (2, 2)] {
         let pair = [(); 2].map(|()| bench.qp(ibv_qp_type::IBV_QPT_RC, ptr::null_mut()));
@@ -183,7 +183,7 @@ fn a_receiver_that_is_not_ready_is_tried_as_often_as_was_said() {
 }
 
 #[test]
-fn a_peer_that_is_nowhere_is_given_up() {
+fn missing_peer_fails_after_the_retries() {
     let bench = VerbsFixture::new(16);
     let qp = bench.qp(ibv_qp_type::IBV_QPT_RC, ptr::null_mut());
     bench.init(qp);
@@ -196,7 +196,7 @@ fn a_peer_that_is_nowhere_is_given_up() {
 }
 
 #[test]
-fn a_change_of_the_address_leaves_the_connection_as_it_is() {
+fn changing_the_address_keeps_the_connection() {
     let bench = VerbsFixture::new(16);
     let [one, other] = bench.pair(ibv_qp_type::IBV_QPT_RC);
     for _ in 0..2 {
@@ -214,7 +214,7 @@ fn a_change_of_the_address_leaves_the_connection_as_it_is() {
 }
 
 #[test]
-fn an_unreliable_connection_takes_any_first_number() {
+fn uc_accepts_any_first_sequence_number() {
     let bench = VerbsFixture::new(16);
     let pair = [(); 2].map(|()| bench.qp(ibv_qp_type::IBV_QPT_UC, ptr::null_mut()));
     pair.into_iter().for_each(|qp| bench.init(qp));
@@ -229,7 +229,7 @@ fn an_unreliable_connection_takes_any_first_number() {
 }
 
 #[test]
-fn a_message_that_is_too_long_ends_both_sides() {
+fn too_long_message_fails_both_sides() {
     let bench = VerbsFixture::new(16);
     let [one, other] = bench.pair(ibv_qp_type::IBV_QPT_RC);
     assert_eq!(bench.receive(other, 1, 64), 0);

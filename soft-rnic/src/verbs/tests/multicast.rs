@@ -9,7 +9,7 @@ use crate::verbs::bench::*;
 use crate::verbs::testing::table;
 
 #[test]
-fn every_member_gets_a_copy_until_it_leaves() {
+fn every_member_gets_a_copy_until_it_detaches() {
     let bench = VerbsFixture::new(16);
     let (attach, detach) = (table().ibv_attach_mcast, table().ibv_detach_mcast);
     let pair = bench.pair(ibv_qp_type::IBV_QPT_UD);

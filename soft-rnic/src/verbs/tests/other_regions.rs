@@ -19,7 +19,7 @@ const REMOTE_WRITE: u32 = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0;
 const ZERO_BASED: u32 = ibv_access_flags::IBV_ACCESS_ZERO_BASED.0;
 
 #[test]
-fn a_null_region_is_for_those_who_have_its_key() {
+fn null_region_reads_zeroes_and_has_only_a_local_key() {
     let bench = VerbsFixture::new(8);
     // SAFETY: the domain lives, and the region until it is deregistered.
     unsafe {
@@ -121,7 +121,7 @@ fn device_memory_is_shared_with_peers_and_given_back() {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no anonymous files")]
-fn a_file_is_mapped_as_its_permissions_say() {
+fn file_mapping_follows_its_permissions() {
     let bench = VerbsFixture::new(8);
     let flags = rustix::fs::MemfdFlags::CLOEXEC | rustix::fs::MemfdFlags::ALLOW_SEALING;
     let file = rustix::fs::memfd_create("test", flags).unwrap();
@@ -165,7 +165,7 @@ fn a_file_is_mapped_as_its_permissions_say() {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri counts no descriptors and mappings")]
-fn nothing_is_left_of_any_region() {
+fn destroyed_regions_leave_nothing_behind() {
     let bench = VerbsFixture::new(8);
     let open = |name: &str| {
         let files = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
@@ -200,7 +200,7 @@ fn nothing_is_left_of_any_region() {
 }
 
 #[test]
-fn only_what_is_paged_on_demand_is_advised_about() {
+fn advice_needs_on_demand_paging() {
     let bench = VerbsFixture::new(8);
     let on_demand = ibv_access_flags::IBV_ACCESS_ON_DEMAND.0;
     // SAFETY: domain and memory live as long as the fixture.

@@ -134,7 +134,7 @@ fn flags_and_ranges_are_checked() {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no page tables to ask")]
-fn memory_that_is_not_there_is_refused() {
+fn unmapped_memory_is_refused() {
     let bench = RegionsFixture::new();
     let length = 1 << 20;
     // SAFETY: a new mapping, which is unmapped again.
@@ -227,7 +227,7 @@ fn a_region_can_be_changed_in_place() {
 }
 
 #[test]
-fn a_region_that_is_touched_stays_closed_until_it_is_not() {
+fn region_in_use_stays_closed_until_it_is_released() {
     let bench = RegionsFixture::new();
     let (first, second) = (bench.reg(0, 64, LOCAL_WRITE), bench.reg(64, 64, LOCAL_WRITE));
     // SAFETY: the regions are live.
@@ -260,7 +260,7 @@ fn a_region_that_is_touched_stays_closed_until_it_is_not() {
 /// must not fail when a thread does not run for a moment.
 #[test]
 #[cfg_attr(miri, ignore = "it depends on real time, and Miri simulates the clock")]
-fn a_transfer_that_takes_its_time_is_waited_for() {
+fn deregister_waits_for_a_slow_transfer() {
     let bench = RegionsFixture::new();
     let mr = bench.reg(0, 64, LOCAL_WRITE);
     // SAFETY: the region is live.
@@ -283,7 +283,7 @@ fn a_transfer_that_takes_its_time_is_waited_for() {
 }
 
 #[test]
-fn an_index_comes_back_with_another_tag() {
+fn reused_index_has_another_tag() {
     let bench = RegionsFixture::new();
     let mut last = std::collections::HashMap::new();
     // Indices come back in turn, after as many registrations as all tests together ever had at a
@@ -330,7 +330,7 @@ fn memory_of_the_device_is_shareable() {
 }
 
 #[test]
-fn a_context_that_closes_takes_its_regions_from_peers() {
+fn closing_a_context_revokes_its_regions() {
     let lib = table();
     let outer = OpenedDevice::new(0);
     let opened = OpenedDevice::new(0);

@@ -46,7 +46,7 @@ fn both(bench: &VerbsFixture) -> [ibv_wc; 2] {
 }
 
 #[test]
-fn one_sided_operations_move_what_they_say() {
+fn one_sided_operations_move_their_bytes() {
     let bench = VerbsFixture::new(16);
     for qp_type in [RC, UC] {
         let [one, other] = bench.pair(qp_type);
@@ -164,7 +164,7 @@ fn datagrams_bring_their_header_or_are_lost() {
 /// A sender that has claimed a receive gives it back or dies. That receive is older than those that
 /// were filled since.
 #[test]
-fn datagrams_come_in_order_though_a_receive_comes_back() {
+fn datagrams_stay_in_order_after_a_receive_is_given_back() {
     let bench = VerbsFixture::new(16);
     let [one, other] = bench.pair(UD);
     let mut attr = bench.ah_attr();
@@ -263,7 +263,7 @@ fn forbidden_requests_fail() {
 }
 
 #[test]
-fn nobody_there_and_nobody_ready_are_told_apart() {
+fn missing_peer_and_missing_receive_have_different_errors() {
     use ibv_wc_status as S;
     let bench = VerbsFixture::new(16);
     let [one, other] = [(); 2].map(|()| bench.qp(RC, ptr::null_mut()));
@@ -299,7 +299,7 @@ fn nobody_there_and_nobody_ready_are_told_apart() {
 }
 
 #[test]
-fn a_failed_receiver_says_so_and_works_again_after_reset() {
+fn failed_receiver_raises_an_event_and_works_after_reset() {
     use ibv_wc_status as S;
     let bench = VerbsFixture::new(16);
     let [one, other] = bench.pair(RC);
@@ -334,7 +334,7 @@ fn a_failed_receiver_says_so_and_works_again_after_reset() {
 }
 
 #[test]
-fn memory_that_was_given_back_is_not_touched() {
+fn deregistered_memory_is_not_touched() {
     use ibv_wc_status as S;
     let mut bench = VerbsFixture::new(16);
     let [one, other] = bench.pair(RC);
@@ -405,7 +405,7 @@ fn owner_that_armed_the_queue_is_woken() {
 }
 
 #[test]
-fn a_queue_that_drains_stops_and_goes_on() {
+fn draining_queue_pauses_and_resumes() {
     let bench = VerbsFixture::new(16);
     let [one, other] = bench.pair(RC);
     assert_eq!(modify(one, in_state(ibv_qp_state::IBV_QPS_SQD)), 0);

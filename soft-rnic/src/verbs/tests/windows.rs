@@ -211,7 +211,7 @@ fn peer_cannot_invalidate_a_foreign_window() {
 
 /// Invalidations that were not reported end with the connection.
 #[test]
-fn a_new_connection_knows_nothing_of_what_the_last_one_invalidated() {
+fn invalidations_end_with_their_connection() {
     let bench = VerbsFixture::new(16);
     let ground = WindowsFixture::of(&bench, bench.pd);
     let [one, other] = bench.pair(RC);
@@ -237,7 +237,7 @@ fn a_new_connection_knows_nothing_of_what_the_last_one_invalidated() {
 
 #[test]
 #[cfg_attr(miri, ignore = "takes minutes: it allocates thousands of windows")]
-fn a_request_binds_the_window_that_it_was_posted_for_and_no_other() {
+fn bind_ignores_a_new_window_with_the_same_index() {
     let bench = VerbsFixture::new(16);
     let ground = WindowsFixture::of(&bench, bench.pd);
     let [one, other] = bench.pair(RC);

@@ -25,7 +25,7 @@ fn compare(what: &str, ours: &CStr, theirs: &CStr) {
 }
 
 #[test]
-fn words_are_those_of_libibverbs() {
+fn names_match_libibverbs() {
     let ours = table();
     macro_rules! word {
         ($lib:expr, $function:ident, $value:expr) => {
@@ -67,7 +67,7 @@ fn words_are_those_of_libibverbs() {
 }
 
 #[test]
-fn rates_are_those_of_libibverbs() {
+fn rates_match_libibverbs() {
     let ours = table();
     // SAFETY: the functions take any value.
     unsafe {

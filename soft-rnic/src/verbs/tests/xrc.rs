@@ -168,7 +168,7 @@ fn invalid_xrc_calls_are_refused() {
 }
 
 #[test]
-fn a_receive_whose_memory_has_gone_ends_its_target_and_no_other() {
+fn invalid_receive_fails_its_target_only() {
     let bench = VerbsFixture::new(16);
     let ends = XrcFixture::new(&bench);
     let (initiator, target) = ends.another_pair(&bench);
@@ -201,7 +201,7 @@ fn a_receive_whose_memory_has_gone_ends_its_target_and_no_other() {
 
 #[test]
 #[cfg_attr(miri, ignore = "the kernel waits for events")]
-fn every_handle_hears_of_what_happens() {
+fn every_handle_gets_the_events() {
     let bench = VerbsFixture::new(16);
     let ends = XrcFixture::new(&bench);
     use ibv_qp_open_attr_mask as M;
