@@ -86,8 +86,8 @@ impl Qp {
     /// A peer still touches memory that this request takes away. It has `Config::revoke`, as with a
     /// verb that takes memory away.
     pub(crate) fn retry_until_unused(&self, sending: &mut Sending, exhausted: ibv_wc_status) -> WrOutcome {
-        let patience = Some(self.rnic.config().revoke);
-        match self.retry_after(sending, WaitReason::Touched, patience, 0, exhausted) {
+        let limit = Some(self.rnic.config().revoke);
+        match self.retry_after(sending, WaitReason::Touched, limit, 0, exhausted) {
             WrOutcome::Retry(wait) => {
                 WrOutcome::Retry(RetryWait { deadline: Some(Instant::now() + SOON), ..wait })
             }

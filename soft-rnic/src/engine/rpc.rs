@@ -31,10 +31,10 @@ use crate::sync::{AtomicU32, AtomicU64, Relaxed};
 /// The most bytes in transit at a time.
 const ROOM: usize = CALL_PAYLOAD;
 /// How long a sender waits within one attempt.
-const PATIENCE: Duration = Duration::from_millis(20);
+const ATTEMPT_WAIT: Duration = Duration::from_millis(20);
 /// The same for requests with a single attempt, because a busy machine delays a thread for longer
-/// than `PATIENCE`.
-const PATIENCE_ONCE: Duration = Duration::from_millis(100);
+/// than `ATTEMPT_WAIT`.
+const SINGLE_ATTEMPT_WAIT: Duration = Duration::from_millis(100);
 
 /// A request in the owner's segment.
 #[derive(Debug)]
@@ -203,7 +203,7 @@ fn wait_for_answer(ctx: TransferCtx<'_>, cell: &RpcCell) -> Result<(), CopyError
     let begin = Instant::now();
     // A datagram is not retried.
     let once = u32::from(ctx.peer.descriptor.qp_type) == ibv_qp_type::IBV_QPT_UD.0 && !is_service_thread();
-    let patience = if once { PATIENCE_ONCE } else { PATIENCE };
+    let limit = if once { SINGLE_ATTEMPT_WAIT } else { ATTEMPT_WAIT };
     let (mut spins, mut areas) = (0_u32, Vec::new());
     loop {
         let phase = cell.state.phase();
@@ -214,11 +214,11 @@ fn wait_for_answer(ctx: TransferCtx<'_>, cell: &RpcCell) -> Result<(), CopyError
         if !ctx.peer.process.alive() {
             return Err(CopyError::PeerGone);
         }
-        if waited > patience && phase == CallPhase::Asked && cell.state.withdraw() {
+        if waited > limit && phase == CallPhase::Asked && cell.state.withdraw() {
             ctx.peer.process.set_pending_atomic(ctx.transfer_slot.index(), None);
             return Err(CopyError::OwnerPending);
         }
-        if waited > 2 * patience {
+        if waited > 2 * limit {
             return Err(CopyError::OwnerBusy);
         }
         if is_service_thread() {

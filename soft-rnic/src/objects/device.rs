@@ -143,7 +143,7 @@ impl Device {
     }
 
     /// Applies a fault rule's change.
-    pub(crate) fn become_odd(&mut self, of: &Trait) {
+    pub(crate) fn apply_trait(&mut self, of: &Trait) {
         match of {
             Trait::Limit(..) => {}
             Trait::VendorId(id) => self.traits.vendor_id = *id,

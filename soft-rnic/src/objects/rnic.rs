@@ -22,7 +22,7 @@ use crate::status::{OpenDevice, QueuePairs, Statistics, Traffic};
 use crate::sync::{PlainAtomicU64, Relaxed};
 
 /// Registers the report at process exit once, if the log shows it.
-static LAST_WORDS: Once = Once::new();
+static EXIT_REPORT: Once = Once::new();
 
 static CURRENT: Mutex<Weak<Rnic>> = Mutex::new(Weak::new());
 
@@ -61,7 +61,7 @@ impl Rnic {
         })?;
         let rnic = Arc::new(Self::start(setup)?);
         if log::log_enabled!(log::Level::Info) {
-            LAST_WORDS.call_once(|| at_exit(process_ends));
+            EXIT_REPORT.call_once(|| at_exit(process_ends));
         }
         let handler: Weak<Self> = Arc::downgrade(&rnic);
         rnic.node.set_handler(handler);
@@ -161,7 +161,7 @@ impl Rnic {
         &self.cm_handler
     }
 
-    fn tell_cm(&self, tell: impl FnOnce(&dyn CmHandler)) {
+    fn with_cm(&self, tell: impl FnOnce(&dyn CmHandler)) {
         if let Some(cm) = self.cm_handler.get() {
             tell(&*cm);
         }
@@ -257,7 +257,7 @@ impl NodeHandler for Rnic {
     fn peer_detached(&self, peer_id: u16) {
         self.queue_pairs.all().iter().for_each(|qp| qp.peer_detached(peer_id));
         self.shared_queues.all().iter().for_each(|srq| srq.peer_detached(peer_id));
-        self.completion_queues.all().iter().for_each(|cq| cq.look_after_death());
+        self.completion_queues.all().iter().for_each(|cq| cq.on_peer_death());
         self.shared_queues.all().iter().for_each(|srq| srq.limit_reached());
     }
 
@@ -285,25 +285,25 @@ impl NodeHandler for Rnic {
     }
 
     fn cm_message(&self, from: u16, message: &[u8]) {
-        self.tell_cm(|cm| cm.message(from, message));
+        self.with_cm(|cm| cm.message(from, message));
     }
 
     fn cm_gone(&self, block: u16) {
-        self.tell_cm(|cm| cm.gone(block));
+        self.with_cm(|cm| cm.gone(block));
     }
 
     fn cm_port_owner(&self, token: u64, found: PortOwner) {
-        self.tell_cm(|cm| cm.port_owner(token, found));
+        self.with_cm(|cm| cm.port_owner(token, found));
     }
 
     fn cm_timer(&self) {
-        self.tell_cm(|cm| cm.timer());
+        self.with_cm(|cm| cm.timer());
     }
 }
 
 impl Rnic {
     /// Logs how messages were delivered. A program that has ended leaves no other trace of it.
-    fn tell_traffic(&self) {
+    fn log_traffic(&self) {
         let (peers, former) = self.node.traffic();
         let sum =
             |of: fn(&Traffic) -> u64| of(&former) + peers.iter().map(|peer| of(&peer.traffic)).sum::<u64>();
@@ -331,7 +331,7 @@ impl Rnic {
 impl Drop for Rnic {
     /// Runs when the last context is closed.
     fn drop(&mut self) {
-        self.tell_traffic();
+        self.log_traffic();
     }
 }
 
@@ -340,7 +340,7 @@ extern "C" fn process_ends() {
     // `try_lock`, because a thread that holds the lock never releases it at exit.
     let Some(rnic) = CURRENT.try_lock().ok().and_then(|current| current.upgrade()) else { return };
     if !rnic.node.is_forked() {
-        rnic.tell_traffic();
+        rnic.log_traffic();
     }
     // Not dropped, because other threads may still use it.
     std::mem::forget(rnic);

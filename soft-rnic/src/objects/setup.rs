@@ -31,7 +31,7 @@ impl ProcessSetup {
                 limits.lower(name, *value);
             }
             let concerned = |device: &&mut Device| which.is_none_or(|which| which == device.number);
-            devices.iter_mut().filter(concerned).for_each(|device| device.become_odd(of));
+            devices.iter_mut().filter(concerned).for_each(|device| device.apply_trait(of));
         }
         if !rules.is_empty() {
             faults::install(rules, config.seed);

@@ -328,7 +328,7 @@ impl Qp {
         }
         self.withdraw()?;
         let posting = self.stop_posting()?;
-        self.begin_anew();
+        self.begin_incarnation();
         self.forget_requests(posting);
         self.recv_cq.detach(self.source());
         // Also frees the slots that they occupy in a shared receive queue.
@@ -372,7 +372,7 @@ impl Qp {
 
     /// Enters RESET with a new incarnation. A thread that still acts on the end of the old one does
     /// not end this one.
-    fn begin_anew(&self) {
+    fn begin_incarnation(&self) {
         let life = (self.state.load(Ordering::Acquire) & !STATE).wrapping_add(STATE + 1);
         self.state.store(life | ibv_qp_state::IBV_QPS_RESET.0, Ordering::Release);
     }

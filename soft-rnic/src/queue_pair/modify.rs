@@ -216,7 +216,7 @@ impl Qp {
     fn reset(&self, attributes: &mut QpAttributes) -> Result<(), i32> {
         self.withdraw()?;
         let posting = self.stop_posting()?;
-        self.begin_anew();
+        self.begin_incarnation();
         self.forget_requests(posting);
         self.forget_receives();
         for cq in [&self.send_cq, &self.recv_cq] {

@@ -16,7 +16,7 @@ struct BoundWindows {
     /// Keys that the peer has invalidated, once for each time, while the message that reports it
     /// was not polled. The program may have bound a key again before that poll; the message does
     /// not concern the new binding.
-    untold: VecDeque<u32>,
+    unreported: VecDeque<u32>,
 }
 
 impl QpWindows {
@@ -25,8 +25,8 @@ impl QpWindows {
     }
 
     /// Clears the invalidated keys when the queue pair is reset.
-    pub(super) fn forget_untold(&self) {
-        self.with(|state| state.untold.clear());
+    pub(super) fn forget_unreported(&self) {
+        self.with(|state| state.unreported.clear());
     }
 }
 
@@ -55,20 +55,20 @@ impl Qp {
         // Each key belongs to a receive that was not polled. The limit stops a peer that never
         // reports them.
         let most = self.max_receives() as usize;
-        self.windows.with(|BoundWindows { untold, .. }| {
-            if untold.len() > most {
-                untold.pop_front();
+        self.windows.with(|BoundWindows { unreported, .. }| {
+            if unreported.len() > most {
+                unreported.pop_front();
             }
-            untold.push_back(key);
+            unreported.push_back(key);
         });
     }
 
     /// Whether a key was invalidated for a message that reports it now. Removes the key from the
     /// list.
     pub(crate) fn was_invalidated(&self, key: u32) -> bool {
-        self.windows.with(|BoundWindows { untold, .. }| {
-            let place = untold.iter().position(|one| *one == key);
-            place.and_then(|place| untold.remove(place)).is_some()
+        self.windows.with(|BoundWindows { unreported, .. }| {
+            let place = unreported.iter().position(|one| *one == key);
+            place.and_then(|place| unreported.remove(place)).is_some()
         })
     }
 }

@@ -361,7 +361,7 @@ impl Qp {
 
     /// Discards all posted and finished receives. No peer touches the queue any more.
     pub(super) fn forget_receives(&self) {
-        self.windows.forget_untold();
+        self.windows.forget_unreported();
         if let Some(arrivals) = &self.receiving.arrivals {
             // Finished receives that were not polled are lost, and their slots are used up.
             while arrivals.take(|slot| self.drop_arrival(slot)).is_some() {}

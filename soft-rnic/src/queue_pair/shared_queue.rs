@@ -239,11 +239,11 @@ impl Srq {
     /// Recovers the slots of a dead peer: posts those again that it had claimed, or had finished
     /// without announcing them.
     pub(crate) fn peer_detached(&self, peer_id: u16) {
-        let mut told = Vec::new();
+        let mut announced = Vec::new();
         for queue_pair in self.rnic.queue_pairs().all() {
-            queue_pair.pending_shared(&mut told);
+            queue_pair.pending_shared(&mut announced);
         }
         let entry = self.entry();
-        self.queue.lock().recover(peer_id, |slot| told.contains(&slot), |_| entry.add_available(1));
+        self.queue.lock().recover(peer_id, |slot| announced.contains(&slot), |_| entry.add_available(1));
     }
 }

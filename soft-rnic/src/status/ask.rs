@@ -69,14 +69,14 @@ pub fn processes(fabric: Option<&str>) -> io::Result<Vec<Process>> {
         .map_err(|error| io::Error::new(error.kind(), format!("/proc/net/unix: {error}")))?;
     let names = names(&String::from_utf8_lossy(&sockets), fabric);
     let mut found = FoundSockets::default();
-    let mut asked = Vec::new();
+    let mut queries = Vec::new();
     for (fabric, block) in names {
-        asked.extend(found.call(user, fabric, block)?);
-        if asked.len() == AT_A_TIME {
-            found.hear(core::mem::take(&mut asked))?;
+        queries.extend(found.call(user, fabric, block)?);
+        if queries.len() == AT_A_TIME {
+            found.wait_for_answers(core::mem::take(&mut queries))?;
         }
     }
-    found.hear(asked)?;
+    found.wait_for_answers(queries)?;
     Ok(found.processes)
 }
 
@@ -129,16 +129,16 @@ impl FoundSockets {
             Err(error) if error.raw_os_error() == Some(libc::EPROTOTYPE) => return Ok(None),
             Err(error) => return Err(error),
         };
-        let who = socket.credentials()?;
-        if who.user != user {
+        let credentials = socket.credentials()?;
+        if credentials.user != user {
             return Ok(None);
         }
-        let pid = (who.pid != 0).then_some(who.pid);
+        let pid = (credentials.pid != 0).then_some(credentials.pid);
         if pid.is_some_and(|pid| !self.known.insert((fabric.clone(), pid))) {
             return Ok(None);
         }
-        let said = socket.send(&Request::Status { version: STATUS_VERSION }.encode());
-        if said.is_err() {
+        let sent = socket.send(&Request::Status { version: STATUS_VERSION }.encode());
+        if sent.is_err() {
             self.processes.push(Process { pid, fabric, answer: Err(NoAnswer::HungUp) });
             return Ok(None);
         }
@@ -146,15 +146,15 @@ impl FoundSockets {
     }
 
     /// Waits for the answers.
-    fn hear(&mut self, mut waiting: Vec<StatusQuery>) -> io::Result<()> {
+    fn wait_for_answers(&mut self, mut waiting: Vec<StatusQuery>) -> io::Result<()> {
         let deadline = Instant::now() + ANSWER;
         let mut buffer = vec![0; REPLY];
         loop {
-            for asked in core::mem::take(&mut waiting) {
-                match asked.socket.receive(&mut buffer) {
-                    Received::Nothing => waiting.push(asked),
-                    Received::Packet(len, _) => self.answered(asked, &buffer[..len]),
-                    Received::End => self.add(asked, Err(NoAnswer::HungUp)),
+            for query in core::mem::take(&mut waiting) {
+                match query.socket.receive(&mut buffer) {
+                    Received::Nothing => waiting.push(query),
+                    Received::Packet(len, _) => self.answered(query, &buffer[..len]),
+                    Received::End => self.add(query, Err(NoAnswer::HungUp)),
                 }
             }
             let left = deadline.saturating_duration_since(Instant::now());
@@ -163,7 +163,7 @@ impl FoundSockets {
             }
             let mut files: Vec<_> = waiting
                 .iter()
-                .map(|asked| PollFd::from_borrowed_fd(asked.socket.as_fd(), PollFlags::IN))
+                .map(|query| PollFd::from_borrowed_fd(query.socket.as_fd(), PollFlags::IN))
                 .collect();
             let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
             match poll(&mut files, Some(&left)) {
@@ -171,14 +171,14 @@ impl FoundSockets {
                 Err(error) => return Err(error.into()),
             }
         }
-        waiting.into_iter().for_each(|asked| self.add(asked, Err(NoAnswer::Late)));
+        waiting.into_iter().for_each(|query| self.add(query, Err(NoAnswer::Late)));
         Ok(())
     }
 
-    fn answered(&mut self, asked: StatusQuery, packet: &[u8]) {
+    fn answered(&mut self, query: StatusQuery, packet: &[u8]) {
         let answer = match Reply::decode(packet) {
             Some(Reply::Status { process, statistics }) => {
-                if asked.pid.is_none() && !self.nameless.insert(process) {
+                if query.pid.is_none() && !self.nameless.insert(process) {
                     return;
                 }
                 Ok(*statistics)
@@ -186,7 +186,7 @@ impl FoundSockets {
             Some(Reply::OtherVersion { version }) => Err(NoAnswer::OtherVersion(version)),
             _ => Err(NoAnswer::Nonsense),
         };
-        self.add(asked, answer);
+        self.add(query, answer);
     }
 
     fn add(&mut self, StatusQuery { pid, fabric, .. }: StatusQuery, answer: Result<Statistics, NoAnswer>) {

@@ -181,7 +181,7 @@ impl VerbsFixture {
     }
 
     /// Deregisters the region and registers its memory again, under another key.
-    pub(crate) fn register_anew(&mut self) {
+    pub(crate) fn register_again(&mut self) {
         // SAFETY: the region is live, and no request uses its key any more.
         unsafe {
             let old = (*self.mr).lkey;
@@ -267,9 +267,9 @@ impl VerbsFixture {
                 return false;
             }
             let (mut cq, mut cookie) = (ptr::null_mut(), ptr::null_mut());
-            let there = (table().ibv_get_cq_event)(self.channel, &raw mut cq, &raw mut cookie) == 0;
-            assert!(there || cfg!(miri), "the event has gone");
-            if !there {
+            let taken = (table().ibv_get_cq_event)(self.channel, &raw mut cq, &raw mut cookie) == 0;
+            assert!(taken || cfg!(miri), "the event has gone");
+            if !taken {
                 return false;
             }
             (table().ibv_ack_cq_events)(cq, 1);
@@ -285,9 +285,9 @@ impl VerbsFixture {
             if !waits((*self.opened.0).async_fd) {
                 return None;
             }
-            let there = (table().ibv_get_async_event)(self.opened.0, &raw mut event) == 0;
-            assert!(there || cfg!(miri), "the event has gone");
-            if !there {
+            let taken = (table().ibv_get_async_event)(self.opened.0, &raw mut event) == 0;
+            assert!(taken || cfg!(miri), "the event has gone");
+            if !taken {
                 return None;
             }
             (table().ibv_ack_async_event)(&raw mut event);

@@ -60,10 +60,10 @@ pub(super) unsafe extern "C" fn create_cq_ex(
     if has_parent || attr.flags & !known_flags != 0 || attr.wc_flags & !u64::from(FIELDS) != 0 {
         return null(libc::EOPNOTSUPP);
     }
-    let asked = attr.wc_flags as u32;
+    let requested = attr.wc_flags as u32;
     let options = CqOptions {
         capacity: attr.cqe,
-        timestamps: asked & TIMES != 0,
+        timestamps: requested & TIMES != 0,
         single_threaded: attr.flags & Flag::IBV_CREATE_CQ_ATTR_SINGLE_THREADED.0 != 0,
         ignore_overrun: attr.flags & Flag::IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN.0 != 0,
     };
@@ -72,7 +72,7 @@ pub(super) unsafe extern "C" fn create_cq_ex(
     unsafe {
         match create(context, attr.cq_context, attr.channel, attr.comp_vector, options) {
             Ok(cq) => {
-                install(cq, asked);
+                install(cq, requested);
                 cq
             }
             Err(error) => null(error),
@@ -85,7 +85,7 @@ pub(super) unsafe extern "C" fn create_cq_ex(
 /// # Safety
 ///
 /// - The queue is live, and nobody uses it yet.
-unsafe fn install(cq: *mut ibv_cq_ex, asked: u32) {
+unsafe fn install(cq: *mut ibv_cq_ex, requested: u32) {
     // SAFETY: the caller guarantees that the queue is live and not in use yet.
     unsafe {
         (*cq).start_poll = Some(start_poll);
@@ -97,7 +97,7 @@ unsafe fn install(cq: *mut ibv_cq_ex, asked: u32) {
     }
     macro_rules! readers {
         ($($flag:ident: $reader:ident),* $(,)?) => {$(
-            if asked & Field::$flag.0 != 0 {
+            if requested & Field::$flag.0 != 0 {
                 // SAFETY: the caller guarantees that the queue is live and not in use yet.
                 unsafe { (*cq).$reader = Some($reader) };
             }
@@ -134,9 +134,9 @@ unsafe fn state<'a>(cq: *mut ibv_cq_ex) -> &'a Cq {
 ///
 /// - The queue is live.
 #[inline]
-unsafe fn show(cq: *mut ibv_cq_ex, turn: PollGuard<'_>) {
-    let (wr_id, status) = (turn.current.wr_id, turn.current.status);
-    turn.keep();
+unsafe fn show(cq: *mut ibv_cq_ex, guard: PollGuard<'_>) {
+    let (wr_id, status) = (guard.current.wr_id, guard.current.status);
+    guard.keep();
     // SAFETY: the caller guarantees that the queue is live. The library alone writes these fields.
     unsafe {
         (*cq).wr_id = wr_id;
@@ -155,8 +155,8 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
             return libc::EIO;
         }
         match state(cq).start() {
-            Some(turn) => {
-                show(cq, turn);
+            Some(guard) => {
+                show(cq, guard);
                 0
             }
             None => nothing(state(cq)),
@@ -176,12 +176,12 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
         if state.is_forked() {
             return libc::EIO;
         }
-        let mut turn = state.resume();
-        if state.advance(&mut turn) {
-            show(cq, turn);
+        let mut guard = state.resume();
+        if state.advance(&mut guard) {
+            show(cq, guard);
             0
         } else {
-            turn.keep();
+            guard.keep();
             nothing(state)
         }
     }
@@ -197,9 +197,9 @@ macro_rules! readers {
     ($($name:ident -> $ty:ty { |$cqe:ident| $value:expr })*) => {$(
         unsafe extern "C" fn $name(cq: *mut ibv_cq_ex) -> $ty {
             // SAFETY: the readers require a live queue and a started poll, whose guard was kept.
-            let turn = unsafe { state(cq).resume() };
-            let $cqe = turn.current;
-            turn.keep();
+            let guard = unsafe { state(cq).resume() };
+            let $cqe = guard.current;
+            guard.keep();
             $value
         }
     )*};

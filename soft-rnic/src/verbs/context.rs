@@ -252,12 +252,12 @@ unsafe extern "C" fn query_rt_values(_: *mut ibv_context, values: *mut ibv_value
     const RAW_CLOCK: u32 = ibv_values_mask::IBV_VALUES_MASK_RAW_CLOCK.0;
     // SAFETY: `ibv_query_rt_values_ex` requires valid values.
     unsafe {
-        let asked = (*values).comp_mask & RAW_CLOCK;
-        if asked != 0 {
+        let requested = (*values).comp_mask & RAW_CLOCK;
+        if requested != 0 {
             (*values).raw_clock.tv_sec = 0;
             (*values).raw_clock.tv_nsec = clock::now() as i64;
         }
-        (*values).comp_mask = asked;
+        (*values).comp_mask = requested;
     }
     0
 }

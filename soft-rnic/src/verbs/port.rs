@@ -199,8 +199,8 @@ pub(super) unsafe extern "C" fn get_pkey_index(context: *mut ibv_context, port: 
     // SAFETY: `ibv_get_pkey_index` requires an open context.
     let context = unsafe { context_of(context) };
     admit!(context, QueryPort, minus_one);
-    let there = pkey == DEFAULT_PKEY.to_be() && context.device().port(port.into()).is_some();
-    if there { 0 } else { minus_one(libc::EINVAL) }
+    let exists = pkey == DEFAULT_PKEY.to_be() && context.device().port(port.into()).is_some();
+    if exists { 0 } else { minus_one(libc::EINVAL) }
 }
 
 /// The Ethernet address for a GID: that of a port of this host's devices, or the one in a

@@ -297,7 +297,7 @@ impl Cq {
     }
 
     /// A peer has died. It may have consumed the arming without ringing the doorbell.
-    pub(crate) fn look_after_death(&self) {
+    pub(crate) fn on_peer_death(&self) {
         self.look();
         if self.awaited.load(Relaxed) && !self.entry().is_armed() {
             self.notify();

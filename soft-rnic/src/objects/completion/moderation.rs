@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Default)]
 pub(super) struct Moderation {
     /// The count in the upper half, the microseconds in the lower half.
-    asked: AtomicU32,
+    settings: AtomicU32,
     due: Mutex<Option<Instant>>,
 }
 
@@ -30,13 +30,13 @@ impl Moderation {
     /// Delivers an event for `count` completions, or when the first of them is `micros`
     /// microseconds old. A count of at most one, or a time of zero, disables moderation.
     pub(super) fn set(&self, count: u16, micros: u16) {
-        self.asked.store(u32::from(count) << 16 | u32::from(micros), Relaxed);
+        self.settings.store(u32::from(count) << 16 | u32::from(micros), Relaxed);
     }
 
     /// Whether an event is delivered now. `waiting` returns how many completions wait to be polled.
     pub(super) fn judge(&self, waiting: impl FnOnce() -> usize) -> EventTiming {
-        let asked = self.asked.load(Relaxed);
-        let (count, micros) = (asked >> 16, asked & 0xffff);
+        let settings = self.settings.load(Relaxed);
+        let (count, micros) = (settings >> 16, settings & 0xffff);
         if count <= 1 || micros == 0 {
             return EventTiming::Now;
         }

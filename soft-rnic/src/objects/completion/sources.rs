@@ -249,16 +249,16 @@ impl<S: CompletionSource> SourceTable<S> {
     ) -> usize {
         let Some(Some(source)) = self.sources.get(number as usize) else { return 0 };
         let mut taken = 0;
-        let asked = source.poll_receives(room, &mut |cqe| {
+        let polled = source.poll_receives(room, &mut |cqe| {
             taken += 1;
             sink(cqe);
         });
-        if asked.more {
+        if polled.more {
             entry.put_back(number);
         }
         if taken > 0 {
             self.last = number;
-            of.watched.store(asked.next.map_or(ptr::null_mut(), NonNull::as_ptr), Relaxed);
+            of.watched.store(polled.next.map_or(ptr::null_mut(), NonNull::as_ptr), Relaxed);
         }
         taken
     }

@@ -190,9 +190,9 @@ fn only_requested_fields_have_readers() {
         #[cfg(not(miri))]
         {
             let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-            let told = verbs::ibv_wc_read_completion_wallclock_ns(cq);
+            let wallclock = verbs::ibv_wc_read_completion_wallclock_ns(cq);
             let hour = 3_600_000_000_000;
-            assert!(told.abs_diff(now.as_nanos() as u64) < hour, "{told} is not a time of day");
+            assert!(wallclock.abs_diff(now.as_nanos() as u64) < hour, "{wallclock} is not a time of day");
         }
         verbs::ibv_end_poll(cq);
         assert_eq!((table().ibv_destroy_cq)(cq.cast()), 0);

@@ -301,8 +301,8 @@ fn wait_for_another_threads_list_is_limited() {
     let bench = VerbsFixture::new(16);
     let extended = Extended::new(&bench, ibv_qp_type::IBV_QPT_RC);
     let ex = SendPtr::new(extended.ex[0]);
-    let (opened, hears) = std::sync::mpsc::channel();
-    let (tells, refused) = std::sync::mpsc::channel();
+    let (opened, opened_rx) = std::sync::mpsc::channel();
+    let (refused_tx, refused) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         scope.spawn(move || {
             // SAFETY: the queue pair is live, and this thread opens the list.
@@ -312,9 +312,9 @@ fn wait_for_another_threads_list_is_limited() {
             // SAFETY: the queue pair is live, and this thread has opened the list.
             unsafe { verbs::ibv_wr_abort(ex.get()) };
         });
-        hears.recv().expect("a list");
+        opened_rx.recv().expect("a list");
         assert_eq!(modify(extended.pair[0], in_state(ibv_qp_state::IBV_QPS_RESET)), libc::EBUSY);
-        tells.send(()).expect("it waits");
+        refused_tx.send(()).expect("it waits");
     });
     assert_eq!(modify(extended.pair[0], in_state(ibv_qp_state::IBV_QPS_RESET)), 0);
     extended.end();

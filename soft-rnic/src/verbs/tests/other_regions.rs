@@ -35,8 +35,8 @@ fn null_region_reads_zeroes_and_has_only_a_local_key() {
         sink.write_volatile(1);
         assert_eq!(source.read_volatile(), 0);
         assert!(descriptor.null_pointer(1 << 31, false).is_none());
-        let told = context.rnic().node().segment().region(index_of(lkey)).unwrap().read().unwrap().1;
-        assert!(told.is_null() && !told.contains(0, 1) && told.export == 0);
+        let published = context.rnic().node().segment().region(index_of(lkey)).unwrap().read().unwrap().1;
+        assert!(published.is_null() && !published.contains(0, 1) && published.export == 0);
         // A region with memory has no null pointer.
         let (_, _, descriptor) = context.rnic().regions().read((*bench.mr).lkey).unwrap();
         assert!(descriptor.null_pointer(1, false).is_none());
@@ -96,8 +96,9 @@ fn device_memory_is_shared_with_peers_and_given_back() {
         let regions = context_of(context);
         let (_, _, descriptor) = regions.rnic().regions().read((*mr).rkey).unwrap();
         assert_eq!((descriptor.iova, descriptor.length, descriptor.base.addr() % 4096), (0, 4900, 100));
-        let told = regions.rnic().node().segment().region(index_of((*mr).rkey)).unwrap().read().unwrap().1;
-        assert_ne!(told.export, 0, "peers map it");
+        let published =
+            regions.rnic().node().segment().region(index_of((*mr).rkey)).unwrap().read().unwrap().1;
+        assert_ne!(published.export, 0, "peers map it");
         assert_eq!(verbs::ibv_free_dm(dm), libc::EBUSY);
         assert_eq!((table().ibv_dereg_mr)(mr), 0);
         // A domain of another context is refused.
@@ -141,8 +142,9 @@ fn file_mapping_follows_its_permissions() {
         let mut byte = [0];
         rustix::io::pread(&file, &mut byte, 4100).unwrap();
         assert_eq!(byte, [9]);
-        let told = context.rnic().node().segment().region(index_of((*mr).rkey)).unwrap().read().unwrap().1;
-        assert_ne!(told.export, 0, "peers map the file too");
+        let published =
+            context.rnic().node().segment().region(index_of((*mr).rkey)).unwrap().read().unwrap().1;
+        assert_ne!(published.export, 0, "peers map the file too");
         assert_eq!((table().ibv_dereg_mr)(mr), 0);
         // The call for all kinds of memory refuses it too.
         use ibv_mr_init_attr_mask as M;

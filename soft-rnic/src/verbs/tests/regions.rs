@@ -90,10 +90,13 @@ fn a_region_is_found_by_its_key_until_it_is_deregistered() {
     assert_eq!(descriptor.pointer(descriptor.iova, u64::MAX), None);
 
     let entry = context.rnic().node().segment().region(index_of(lkey)).unwrap();
-    let (shared, told) = entry.read().unwrap();
+    let (shared, published) = entry.read().unwrap();
     assert_eq!(u32::from(shared.label()), lkey & 0xff);
-    assert_eq!((told.iova, told.length, told.address), (descriptor.iova, 100, descriptor.iova));
-    assert_eq!((told.pd, told.access, told.export), (descriptor.pd, descriptor.access, 0));
+    assert_eq!(
+        (published.iova, published.length, published.address),
+        (descriptor.iova, 100, descriptor.iova)
+    );
+    assert_eq!((published.pd, published.access, published.export), (descriptor.pd, descriptor.access, 0));
 
     // Not the next index, which a concurrent test may have.
     for wrong in [lkey ^ 1, lkey | 0x0800_0000, 0, u32::MAX] {

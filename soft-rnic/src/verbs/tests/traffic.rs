@@ -341,7 +341,7 @@ fn deregistered_memory_is_not_touched() {
     assert_eq!(bench.receive(other, 1, 64), 0);
     // The receive and the request name a region that is deregistered before the transfer.
     let stale = bench.sge(0, 8);
-    bench.register_anew();
+    bench.register_again();
     assert_eq!(bench.send(one, 2, 8, |_| {}), 0);
     let mut results = bench.wait_for(2);
     results.sort_by_key(|result| result.0);

@@ -97,7 +97,7 @@ fn send_with_inv(bench: &VerbsFixture, qp: *mut ibv_qp, wr_id: u64, key: u32) {
 
 /// Fills the next receive with an empty message that claims to have invalidated a key, as any
 /// process that maps the segment can.
-fn lie(qp: *mut ibv_qp, key: u32) {
+fn claim_invalidated(qp: *mut ibv_qp, key: u32) {
     let state = inner(qp);
     let (segment, descriptor) = (state.rnic.node().segment(), state.descriptor());
     let slots = descriptor.slots.check().expect("a receive queue");
@@ -111,7 +111,7 @@ fn lie(qp: *mut ibv_qp, key: u32) {
 }
 
 /// The only completion: its status, and the key that it reports as invalidated.
-fn told(bench: &VerbsFixture) -> (ibv_wc_status, Option<u32>) {
+fn reported(bench: &VerbsFixture) -> (ibv_wc_status, Option<u32>) {
     let [wc] = bench.poll()[..] else { panic!("one completion") };
     let with_inv = wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_INV.0 != 0;
     // SAFETY: any number is a key; the flag says whether it is valid.
@@ -122,89 +122,89 @@ fn told(bench: &VerbsFixture) -> (ibv_wc_status, Option<u32>) {
 #[test]
 fn window_bound_again_before_the_poll_stays_bound() {
     let bench = VerbsFixture::new(16);
-    let ground = WindowsFixture::of(&bench, bench.pd);
+    let fixture = WindowsFixture::of(&bench, bench.pd);
     let [one, other] = bench.pair(RC);
-    let (mw, key) = ground.bound(other);
+    let (mw, key) = fixture.bound(other);
     (1..=3).for_each(|id| assert_eq!(bench.receive(other, id, 64), 0));
     send_with_inv(&bench, one, 10, key);
     // The program may bind the same key again. After a second round, both messages still wait to be
     // polled.
-    ground.bind(other, 11, mw, key);
+    fixture.bind(other, 11, mw, key);
     send_with_inv(&bench, one, 12, key);
-    ground.bind(other, 13, mw, key);
+    fixture.bind(other, 13, mw, key);
     let mut results = bench.results();
     results.sort_unstable_by_key(|result| result.0);
     assert_eq!(results, [1, 2, 10, 11, 12, 13].map(|id| (id, SUCCESS)));
-    assert_eq!(ground.write(one, key), SUCCESS);
+    assert_eq!(fixture.write(one, key), SUCCESS);
     // The polls have used up both invalidations, so a later message cannot refer to them.
-    lie(other, key);
-    assert_eq!(told(&bench), (SUCCESS, Some(key)));
-    assert_eq!(ground.write(one, key), REFUSED);
+    claim_invalidated(other, key);
+    assert_eq!(reported(&bench), (SUCCESS, Some(key)));
+    assert_eq!(fixture.write(one, key), REFUSED);
     destroy(one);
     destroy(other);
     dealloc(mw);
-    ground.end();
+    fixture.end();
 }
 
 #[test]
 fn claimed_invalidation_by_a_peer_is_done() {
     let bench = VerbsFixture::new(16);
-    let ground = WindowsFixture::of(&bench, bench.pd);
+    let fixture = WindowsFixture::of(&bench, bench.pd);
     let [one, other] = bench.pair(RC);
-    let (mw, key) = ground.bound(other);
+    let (mw, key) = fixture.bound(other);
     (1..=2).for_each(|id| assert_eq!(bench.receive(other, id, 64), 0));
     // A key that is not valid: the claim is true already.
-    lie(other, key ^ 1);
-    assert_eq!(told(&bench), (SUCCESS, Some(key ^ 1)));
-    assert_eq!(ground.write(one, key), SUCCESS);
+    claim_invalidated(other, key ^ 1);
+    assert_eq!(reported(&bench), (SUCCESS, Some(key ^ 1)));
+    assert_eq!(fixture.write(one, key), SUCCESS);
     // A key of this queue pair: the poll invalidates it.
-    lie(other, key);
-    assert_eq!(told(&bench), (SUCCESS, Some(key)));
-    assert_eq!(ground.write(one, key), REFUSED);
+    claim_invalidated(other, key);
+    assert_eq!(reported(&bench), (SUCCESS, Some(key)));
+    assert_eq!(fixture.write(one, key), REFUSED);
     destroy(one);
     destroy(other);
     dealloc(mw);
-    ground.end();
+    fixture.end();
 }
 
 #[test]
 fn peer_cannot_invalidate_a_foreign_window() {
     let bench = VerbsFixture::new(16);
-    let ground = WindowsFixture::of(&bench, bench.pd);
+    let fixture = WindowsFixture::of(&bench, bench.pd);
     let elsewhere = WindowsFixture::of(&bench, bench.opened.pd());
     let user = bench.pair(RC);
     let neighbour = bench.qp_of(elsewhere.pd, RC, ptr::null_mut());
     let neighbours_peer = bench.qp(RC, ptr::null_mut());
     bench.connect([neighbours_peer, neighbour]);
-    let (of_another_pair, pairs_key) = ground.bound(user[1]);
+    let (of_another_pair, pairs_key) = fixture.bound(user[1]);
     let (of_another_domain, domains_key) = elsewhere.bound(neighbour);
     // SAFETY: the region lives.
     let regions_key = unsafe { (*bench.mr).rkey };
-    let of_type_1 = ground.window(ibv_mw_type::IBV_MW_TYPE_1);
+    let of_type_1 = fixture.window(ibv_mw_type::IBV_MW_TYPE_1);
     let type_1_key = next(of_type_1);
-    ground.bind(user[1], 92, of_type_1, type_1_key);
+    fixture.bind(user[1], 92, of_type_1, type_1_key);
     assert_eq!(bench.results(), [(92, SUCCESS)]);
     for key in [pairs_key, domains_key, regions_key, type_1_key] {
         let [one, other] = bench.pair(RC);
         assert_eq!(bench.receive(other, 1, 64), 0);
-        lie(other, key);
-        assert_eq!(told(&bench).0, ibv_wc_status::IBV_WC_REM_INV_REQ_ERR, "{key:#x}");
+        claim_invalidated(other, key);
+        assert_eq!(reported(&bench).0, ibv_wc_status::IBV_WC_REM_INV_REQ_ERR, "{key:#x}");
         assert_eq!(inner(other).state(), ibv_qp_state::IBV_QPS_ERR);
         destroy(one);
         destroy(other);
     }
-    for (ground, qp, key) in [
-        (&ground, user[0], pairs_key),
+    for (fixture, qp, key) in [
+        (&fixture, user[0], pairs_key),
         (&elsewhere, neighbours_peer, domains_key),
-        (&ground, user[0], regions_key),
-        (&ground, user[0], type_1_key),
+        (&fixture, user[0], regions_key),
+        (&fixture, user[0], type_1_key),
     ] {
-        assert_eq!(ground.write(qp, key), SUCCESS, "{key:#x}");
+        assert_eq!(fixture.write(qp, key), SUCCESS, "{key:#x}");
     }
     [user[0], user[1], neighbour, neighbours_peer].into_iter().for_each(destroy);
     [of_another_pair, of_another_domain, of_type_1].into_iter().for_each(dealloc);
     let pd = elsewhere.pd;
-    [ground, elsewhere].into_iter().for_each(WindowsFixture::end);
+    [fixture, elsewhere].into_iter().for_each(WindowsFixture::end);
     // SAFETY: the domain has no objects any more.
     assert_eq!(unsafe { (table().ibv_dealloc_pd)(pd) }, 0);
 }
@@ -213,9 +213,9 @@ fn peer_cannot_invalidate_a_foreign_window() {
 #[test]
 fn invalidations_end_with_their_connection() {
     let bench = VerbsFixture::new(16);
-    let ground = WindowsFixture::of(&bench, bench.pd);
+    let fixture = WindowsFixture::of(&bench, bench.pd);
     let [one, other] = bench.pair(RC);
-    let (mw, key) = ground.bound(other);
+    let (mw, key) = fixture.bound(other);
     assert_eq!(bench.receive(other, 1, 64), 0);
     send_with_inv(&bench, one, 10, key);
     for qp in [one, other] {
@@ -223,35 +223,35 @@ fn invalidations_end_with_their_connection() {
     }
     bench.results();
     bench.connect([one, other]);
-    ground.bind(other, 11, mw, key);
+    fixture.bind(other, 11, mw, key);
     assert_eq!(bench.results(), [(11, SUCCESS)]);
     assert_eq!(bench.receive(other, 2, 64), 0);
-    lie(other, key);
-    assert_eq!(told(&bench), (SUCCESS, Some(key)));
-    assert_eq!(ground.write(one, key), REFUSED);
+    claim_invalidated(other, key);
+    assert_eq!(reported(&bench), (SUCCESS, Some(key)));
+    assert_eq!(fixture.write(one, key), REFUSED);
     destroy(one);
     destroy(other);
     dealloc(mw);
-    ground.end();
+    fixture.end();
 }
 
 #[test]
 #[cfg_attr(miri, ignore = "takes minutes: it allocates thousands of windows")]
 fn bind_ignores_a_new_window_with_the_same_index() {
     let bench = VerbsFixture::new(16);
-    let ground = WindowsFixture::of(&bench, bench.pd);
+    let fixture = WindowsFixture::of(&bench, bench.pd);
     let [one, other] = bench.pair(RC);
-    let first = ground.window(ibv_mw_type::IBV_MW_TYPE_2);
+    let first = fixture.window(ibv_mw_type::IBV_MW_TYPE_2);
     // SAFETY: the window lives.
     let index = unsafe { mw_of(first) }.index();
     // No receive is posted yet, so the request behind must wait.
     assert_eq!(bench.send(one, 10, 8, |_| {}), 0);
-    ground.bind(one, 11, first, next(first));
+    fixture.bind(one, 11, first, next(first));
     let key = next(first);
     dealloc(first);
     // Indices come back in turn, after as many as rest or are in use in all tests.
     let second = (0..10_000).find_map(|_| {
-        let mw = ground.window(ibv_mw_type::IBV_MW_TYPE_2);
+        let mw = fixture.window(ibv_mw_type::IBV_MW_TYPE_2);
         // SAFETY: the window lives.
         let found = unsafe { mw_of(mw) }.index() == index;
         if !found {
@@ -268,5 +268,5 @@ fn bind_ignores_a_new_window_with_the_same_index() {
     destroy(one);
     destroy(other);
     dealloc(second);
-    ground.end();
+    fixture.end();
 }

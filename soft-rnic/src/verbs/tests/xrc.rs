@@ -219,16 +219,16 @@ fn every_handle_gets_the_events() {
     let nobody = ends.number ^ 0x1000;
     assert_eq!(bench.send(ends.initiator, 1, 8, |wr| wr.qp_type.xrc.remote_srqn = nobody), 0);
     assert_eq!(bench.results(), [(1, ibv_wc_status::IBV_WC_REM_ACCESS_ERR)]);
-    let mut told = Vec::new();
+    let mut notified = Vec::new();
     while let Some(mut event) = event(&bench) {
         assert_eq!(event.event_type, ibv_event_type::IBV_EVENT_QP_REQ_ERR);
         // SAFETY: the element of this event is a queue pair. It is acknowledged once.
         unsafe {
-            told.push(event.element.qp);
+            notified.push(event.element.qp);
             (table().ibv_ack_async_event)(&raw mut event);
         }
     }
-    assert_eq!(told, [ends.target, opened]);
+    assert_eq!(notified, [ends.target, opened]);
     destroy(opened);
     ends.end();
 }
