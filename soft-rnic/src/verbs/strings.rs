@@ -1,4 +1,4 @@
-//! Words for values, as users of libibverbs know them.
+//! The names of enum values, as libibverbs spells them.
 
 use std::ffi::{CStr, c_char};
 
