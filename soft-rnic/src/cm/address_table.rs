@@ -1,4 +1,4 @@
-//! Which address is whose: of this process's devices, or of another process's that has more of them.
+//! The address table: the device and port of an IP address.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

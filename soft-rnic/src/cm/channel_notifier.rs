@@ -1,4 +1,4 @@
-//! What tells of a channel's events.
+//! The notifier of an event channel: one eventfd token for each event.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};

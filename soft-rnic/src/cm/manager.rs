@@ -1,4 +1,4 @@
-//! The process's connection manager: the state machine, its lock, and the descriptors of its channels.
+//! The connection manager of a process: the state machine, its lock, and its event channels.
 
 use std::ffi::c_int;
 use std::io;

@@ -1,4 +1,4 @@
-//! What connection managers say to each other: the messages of the specification (chapter 12) with what they need here.
+//! CM messages (MADs): encoding and decoding (InfiniBand specification, chapter 12).
 //!
 //! A message comes from another process of this user: it is decoded whole or not at all, and nothing in it is believed.
 

@@ -1,4 +1,4 @@
-//! Which ids of this process have which port.
+//! The port table: which ids of this process are bound to which port.
 
 use std::collections::HashMap;
 use std::ffi::c_int;

@@ -1,4 +1,6 @@
-//! Values by number. A number is of one value only: it has the generation of its slot in it.
+//! A slab: values by number, where a number carries its slot's generation.
+//!
+//! A number is of one value only: it has the generation of its slot in it.
 
 /// Values by number.
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! What the connection manager needs of the world: other processes, ports that are this process's, time.
+//! The transport of the connection manager: messages to other processes, ports, time.
 
 use std::ffi::c_int;
 use std::io;

@@ -1,4 +1,4 @@
-//! What the two halves of the connection manager tell each other.
+//! The types between the connection manager and librdmacm's functions: ids, events, parameters.
 
 use std::ffi::c_int;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! What happens to queues, ports and devices.
+//! Effects of fault rules on ports, devices and calls.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

@@ -1,4 +1,4 @@
-//! What becomes of one request: decided when it is first tried, kept until it has ended.
+//! The faults of one request: decided at its first try, kept until it has ended.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};

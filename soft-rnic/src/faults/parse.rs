@@ -1,4 +1,4 @@
-//! Reading rules.
+//! The parser of fault rules.
 //!
 //! A rule is an action and conditions, separated by blanks; rules are separated by line ends or semicolons; `#` begins a
 //! comment that ends with the line.

@@ -1,4 +1,4 @@
-//! The words of rules: each means one value, and is told again when that value is shown.
+//! The vocabulary of fault rules: operations, steps, calls, CM messages.
 
 use std::fmt;
 

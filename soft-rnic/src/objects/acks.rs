@@ -1,4 +1,4 @@
-//! Events that a program has taken and must acknowledge before the object that they are about can go.
+//! Counts of events that the program has taken and not acknowledged.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 

@@ -1,4 +1,4 @@
-//! An object's two parts in one allocation: what C sees, and what it does not.
+//! A C struct and its private state in one allocation.
 
 use std::marker::PhantomData;
 

@@ -1,4 +1,4 @@
-//! Completion channels: a descriptor that tells of completion queues with news.
+//! Completion channels: a descriptor that is readable while completion queues have events.
 
 use std::collections::VecDeque;
 use std::io;

@@ -1,4 +1,4 @@
-//! An open device.
+//! Device contexts: an open device, its objects and its limits.
 
 use std::ffi::c_int;
 use std::io;

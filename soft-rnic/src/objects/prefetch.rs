@@ -1,4 +1,4 @@
-//! Advice about memory that is paged on demand: it is made present before it is needed.
+//! `ibv_advise_mr`: on-demand paged memory is made present.
 
 use std::ffi::c_int;
 use std::sync::Arc;

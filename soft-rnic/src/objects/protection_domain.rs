@@ -1,4 +1,4 @@
-//! Protection domains: what belongs together.
+//! Protection domains and parent domains.
 
 use std::ffi::c_int;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Memory regions by key: what this process may touch on behalf of whom.
+//! The table of memory regions by key, with a generation for each.
 //!
 //! A key is an index and a tag, `index << 8 | tag`; the tag changes whenever an index is used again. What the owner relies
 //! on lies here, in private memory; the descriptor in the segment is for peers.

@@ -1,4 +1,4 @@
-//! The device's part of this process: one for all contexts.
+//! The software RNIC of this process, shared by all contexts.
 
 use std::io;
 use std::sync::{Arc, Mutex, Once, PoisonError, Weak};

@@ -1,4 +1,4 @@
-//! What is settled once a process: the configuration, and the devices that follow from it.
+//! The configuration and the devices, settled once a process.
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 

@@ -1,4 +1,4 @@
-//! Objects by their index, which is also their index in the segment.
+//! Tables of objects by index, which is also the index in the segment.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};

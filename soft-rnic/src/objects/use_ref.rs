@@ -1,4 +1,4 @@
-//! A reference that counts as a use: what is used cannot be destroyed.
+//! A counted reference: an object that is in use cannot be destroyed.
 
 use std::ops::Deref;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The file that stands for an open device: what a program can hand on, and be known by again.
+//! The command descriptor (`cmd_fd`): the file that stands for an open device.
 //!
 //! It has no content. What tells it from all others is its identity, which duplicates of the descriptor share.
 

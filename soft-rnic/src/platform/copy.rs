@@ -1,4 +1,4 @@
-//! Payload: the one place where this process moves the bytes of a message.
+//! Payload copies: the one place where this process moves the bytes of a message.
 //!
 //! Other threads and other processes may read and write payload at any time, and programs do poll for its last byte. So it
 //! is reached by raw pointers only, moved by the C library, and ends with an *ordered tail*: up to eight bytes, naturally

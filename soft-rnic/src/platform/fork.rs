@@ -1,4 +1,4 @@
-//! Forks: a child has no part in its parent's device.
+//! Forks: a child closes its parent's descriptors and has no part in its device.
 //!
 //! A child inherits descriptors, and as long as it has them nobody notices that its parent died. So the descriptors
 //! that stand for the parent's life are closed in the child, before anything of the program runs there.

@@ -1,4 +1,4 @@
-//! What is mapped in this process, and by which file.
+//! `/proc/self/maps`: the mappings of this process and their files.
 
 use std::ffi::OsStr;
 use std::io::{self, BufRead, BufReader};

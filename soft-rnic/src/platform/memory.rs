@@ -1,4 +1,4 @@
-//! Memory that can be shared with another process; under Miri and loom, memory that cannot.
+//! Shared mappings of memory files; under Miri and loom, private memory.
 
 use core::ffi::CStr;
 use core::ptr::NonNull;

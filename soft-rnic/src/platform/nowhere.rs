@@ -1,4 +1,4 @@
-//! Memory that is always zero, and memory where bytes are lost: what a null region lies in.
+//! Memory of null regions: reads give zero, writes are lost.
 //!
 //! Both are as long as the longest message, and take next to nothing: the first is the system's page of zeroes, over and over; the
 //! second is a small file that is mapped again and again behind itself. So whoever copies need not know of either.

@@ -1,4 +1,4 @@
-//! Sockets between processes of one host: packets, and descriptors along with them.
+//! Unix sockets of type SEQPACKET: packets, and descriptors that travel with them.
 //!
 //! They are Unix sockets with abstract names: no file is left behind, and the kernel frees a name with its last
 //! user. Nothing here waits, and nothing raises SIGPIPE.

@@ -1,4 +1,4 @@
-//! A descriptor that can be read as often as something happened: `eventfd` as a semaphore; under Miri a counter.
+//! `eventfd` as a semaphore; under Miri a counter.
 
 #[cfg(any(miri, loom))]
 pub(crate) use counter::Tokens;

@@ -1,4 +1,4 @@
-//! Whether memory that a program registers is there, and seeing to it that it is present.
+//! Checks and populates memory that a program registers.
 
 use std::io;
 

@@ -1,4 +1,5 @@
-//! What has come to a queue pair whose receives are not filled one after the other, in the order in which it came.
+//! The arrival ring: the order of messages where receives are not filled in posting order (UD,
+//! SRQ).
 //!
 //! A shared receive queue is filled for many queue pairs, one of datagrams by many senders; and a receive that a sender gives back is an
 //! earlier one than those that were filled meanwhile. So the place of a receive in its queue says nothing of when its message came: each

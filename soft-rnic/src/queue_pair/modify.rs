@@ -1,4 +1,4 @@
-//! Changing a queue pair's state and attributes, and telling them.
+//! `ibv_modify_qp` and `ibv_query_qp`.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};

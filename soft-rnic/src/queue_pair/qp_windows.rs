@@ -1,4 +1,4 @@
-//! What a queue pair has to do with memory windows: those that were bound to it, and what its peer has invalidated.
+//! Memory windows of a queue pair: those bound to it, and invalidations by its peer.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError, Weak};

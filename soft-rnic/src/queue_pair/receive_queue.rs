@@ -1,4 +1,4 @@
-//! A receive queue as its owner sees it: what was posted, where it lies, what has come.
+//! A receive queue, as its owner sees it: posted receives, their slots, finished messages.
 //!
 //! A queue pair's own and a shared one are the same thing; they differ in who claims slots. What the owner relies on
 //! (addresses, lengths, `wr_id`) lies here, in private memory; the slots in the segment have a copy for peers.

@@ -1,4 +1,4 @@
-//! The send queue: requests that were posted and have not ended, in order.
+//! The send queue: a ring of posted requests with one producer and one consumer.
 //!
 //! One poster and one executor work on it at a time (each under a lock of the queue pair), at the two ends of a ring.
 

@@ -1,4 +1,4 @@
-//! What belongs to a transfer slot.
+//! A mutex over a transfer slot: sending state that only the holder of the slot touches.
 //!
 //! a transfer slot is the right to publish one hazard in any peer's segment. Each queue pair belongs to one, so whoever holds the transfer slot
 //! may also use the queue pair's sending state.

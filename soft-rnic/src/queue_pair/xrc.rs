@@ -1,4 +1,4 @@
-//! Extended reliable connections: initiators, targets, and what receives for a shared queue.
+//! XRC: initiator and target queue pairs, and the receiver of a shared receive queue.
 //!
 //! A target takes no receive. A request names the shared receive queue that it is for by its number, and the queue may belong to
 //! another process than the target. So the number is one of a queue pair's: behind each XRC queue stands a queue pair that nobody

@@ -1,4 +1,4 @@
-//! A completion queue as peers see it: which queue pairs have news, and whether somebody wants to be woken.
+//! A completion queue's entry: ready bits, the arming, and the count that detects an overrun.
 
 use crate::sync::{
     AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release, SeqCst, fence, fence_after_change,

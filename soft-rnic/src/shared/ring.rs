@@ -1,4 +1,4 @@
-//! A ring of slot numbers: which slots of a receive queue hold this queue pair's messages, in the order in which they came.
+//! A multi-producer ring of slot numbers: the order in which messages arrived.
 //!
 //! Any number of producers (a connected queue pair has one peer, a datagram queue pair has many) and one consumer, the
 //! owner. A word says which lap's number it holds, so that the word itself is what is published: a producer that has

@@ -1,4 +1,4 @@
-//! The control segment: where each table lies, and how it is reached.
+//! The control segment: the layout of its tables, and checked access to them.
 //!
 //! All of it is zero at first, and zero means "nothing there" in every table. The layout is the same for every process,
 //! so only offsets within the heap are ever told; [`Segment::slot`] and its like check them.

@@ -1,4 +1,4 @@
-//! Asking the processes of this user.
+//! Asking the other processes of this user for their statistics.
 
 use std::collections::BTreeSet;
 use std::io;

@@ -1,4 +1,4 @@
-//! What a process has open, and which paths its payload takes.
+//! Statistics: what a process has open, and which paths its payload takes.
 //!
 //! [`statistics`](crate::statistics) tells it of this process, [`processes`] of all processes of this user that others can
 //! reach: those that have, or had, a queue pair on a device that is still open. `soft-rnic status` prints it.

@@ -1,4 +1,4 @@
-//! Statistics as another process gets them: one packet of bounded length, decoded whole or not at all.
+//! The status packet: statistics as another process receives them.
 
 use rdma_mummy_sys::types::{ibv_qp_state, ibv_qp_type};
 

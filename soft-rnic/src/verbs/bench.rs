@@ -1,4 +1,4 @@
-//! Queue pairs of one process that talk to each other: what the tests of traffic begin with.
+//! A fixture of queue pairs in one process, for tests of traffic.
 
 use std::ffi::c_int;
 use std::ptr;

@@ -1,4 +1,4 @@
-//! What tests of the device begin with.
+//! Shared setup for tests of the device.
 
 use std::ffi::c_int;
 use std::ptr;

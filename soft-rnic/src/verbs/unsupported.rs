@@ -1,4 +1,4 @@
-//! What this device does not have yet: it answers `EOPNOTSUPP`.
+//! Verbs that this device does not support: `EOPNOTSUPP`.
 
 use std::ffi::c_int;
 

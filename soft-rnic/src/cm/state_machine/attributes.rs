@@ -1,4 +1,4 @@
-//! What an id's queue pair is to be modified with.
+//! The queue pair attributes of a connection (`rdma_init_qp_attr`).
 
 use std::ffi::c_int;
 

@@ -1,4 +1,4 @@
-//! What a program does to a connection: asks for it, accepts, rejects and ends it.
+//! Connect, accept, reject and disconnect, as the program calls them.
 
 use std::ffi::c_int;
 use std::time::Instant;

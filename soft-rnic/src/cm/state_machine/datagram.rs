@@ -1,4 +1,4 @@
-//! Datagrams: one side asks where to send them, the other says it (service ID resolution, 12.11).
+//! SIDR: service ID resolution for datagrams (12.11).
 
 use std::ffi::c_int;
 use std::time::Instant;

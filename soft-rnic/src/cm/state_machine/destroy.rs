@@ -1,4 +1,4 @@
-//! The end of an id.
+//! Destroying an id.
 
 use std::ffi::c_int;
 use std::time::Instant;

@@ -1,4 +1,4 @@
-//! The events of a channel in the order in which they came, of which each id's can be found without looking at others'.
+//! The event list of a channel: in order of arrival, with a chain for each id.
 
 use crate::cm::types::CmEvent;
 

@@ -1,4 +1,4 @@
-//! What ids have to tell.
+//! Event queues of channels.
 
 use std::ffi::c_int;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What fault rules do to messages on their way out.
+//! Fault rules for CM messages: drop, delay, duplicate, reject.
 
 use std::collections::BTreeMap;
 use std::time::Instant;

@@ -1,4 +1,4 @@
-//! What comes from the other side of a connection, or from nobody.
+//! Receiving CM messages: REQ, REP, RTU, REJ, DREQ, DREP, MRA, SIDR.
 
 use std::time::Instant;
 

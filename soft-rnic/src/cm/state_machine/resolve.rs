@@ -1,4 +1,4 @@
-//! Addresses, routes, options: what an id is before it connects or listens.
+//! Address and route resolution, and the options of an id.
 
 use std::ffi::c_int;
 use std::net::{Ipv4Addr, SocketAddr};

@@ -1,4 +1,4 @@
-//! When ids want to be called: each at one time at most, which can be taken back.
+//! Timers of ids: retransmission, TIMEWAIT, resolution timeouts.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};

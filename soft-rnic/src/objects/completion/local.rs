@@ -1,4 +1,4 @@
-//! The completions of this process itself.
+//! Send completions: the queue of completions that this process generates.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

@@ -1,4 +1,4 @@
-//! Moderation: an event waits for more completions, but not for ever.
+//! CQ moderation: an event waits for a count of completions or a period.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,4 @@
-//! Queue pairs whose requests wait until somebody polls.
+//! The progress list: queue pairs whose requests wait until a poll drives them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

@@ -1,4 +1,4 @@
-//! The queue pairs whose receives complete here.
+//! Receive completions: the queue pairs whose receives complete at a completion queue.
 //!
 //! A source's ready bit is set when it has news, and taken before it is asked. Sources whose numbers agree modulo the
 //! number of bits share one. A poll goes on where the last one stopped, so that no source starves another.

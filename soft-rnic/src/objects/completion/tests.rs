@@ -1,4 +1,4 @@
-//! Completion sources: the queue pairs that a poll asks, and in which order.
+//! Completion sources: the order in which a poll asks queue pairs, and fairness.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
