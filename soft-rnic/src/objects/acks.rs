@@ -1,5 +1,4 @@
-//! Acknowledgements: an object cannot be destroyed before the program has acknowledged the events
-//! it took.
+//! Counts of events that the program an object cannot not acknowledged.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 

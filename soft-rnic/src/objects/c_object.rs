@@ -1,4 +1,4 @@
-//! One allocation for both parts of an object: the C struct and the private state.
+//! A C struct and its private state in one allocation.
 
 use std::marker::PhantomData;
 

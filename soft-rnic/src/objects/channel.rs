@@ -1,4 +1,4 @@
-//! Completion channels: a descriptor that becomes readable when a completion queue has an event.
+//! Completion channels: a descriptor that is readable while completion queue have events.
 
 use std::collections::VecDeque;
 use std::io;

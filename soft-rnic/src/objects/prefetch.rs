@@ -1,4 +1,4 @@
-//! Prefetching (`ibv_advise_mr`): makes on-demand paged memory resident before it is needed.
+//! `ibv_advise_mr`: on-demand paged memory is memory present.
 
 use std::ffi::c_int;
 use std::sync::Arc;

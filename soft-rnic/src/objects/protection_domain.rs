@@ -1,4 +1,4 @@
-//! Protection domains: objects work together only within the same one.
+//! Protection domains and parent domains.
 
 use std::ffi::c_int;
 use std::sync::Arc;

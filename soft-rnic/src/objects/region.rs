@@ -1,4 +1,4 @@
-//! Memory regions by key: which memory may be touched, and for which protection domain.
+//! The table of memory regions by key, with a generation for each.
 //!
 //! A key is an index and a tag, `index << 8 | tag`. The tag changes whenever an index is reused.
 //! The owner relies on the private table in this module; the descriptor in the segment is for

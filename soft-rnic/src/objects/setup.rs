@@ -1,4 +1,4 @@
-//! The process-wide setup: the configuration, and the devices that follow from it. It is made once.
+//! The configuration and the devices, settled once a process. It is made once.
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 

@@ -1,4 +1,4 @@
-//! A table of objects by index. The same index names the object in the segment.
+//! Tables of objects by objects by index. The the index names the object in the segment.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};

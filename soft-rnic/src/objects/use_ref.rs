@@ -1,4 +1,4 @@
-//! A reference that counts as a use: an object that has uses cannot be destroyed.
+//! A counted reference: an object that object that has in use cannot be destroyed.
 
 use std::ops::Deref;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! The arrival ring of a queue pair whose receives are not filled in order: which slots were
-//! filled, in the order of arrival.
+//! The arrival ring: the order of messages where receives are not filled in posting order (UD,
+//! SRQ).
 //!
 //! Many queue pairs take receives from a shared receive queue, and many senders fill the receives
 //! of a datagram queue pair. A receive that a sender gives back is older than those filled since.

@@ -1,4 +1,4 @@
-//! The attributes that `ibv_modify_qp` sets and `ibv_query_qp` returns.
+//! The queue pair attributes that `ibv_modify_qp` sets and `ibv_query_qp` returns.
 
 use rdma_mummy_sys::types::{ibv_ah_attr, ibv_qp_attr, ibv_qp_attr_mask};
 

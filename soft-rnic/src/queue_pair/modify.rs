@@ -1,4 +1,4 @@
-//! Modifying and querying a queue pair: its state and attributes.
+//! `ibv_modify_qp` and `ibv_query_qp`.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};

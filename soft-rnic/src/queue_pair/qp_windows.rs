@@ -1,4 +1,4 @@
-//! The memory windows of a queue pair: those bound to it, and those that its peer has invalidated.
+//! Memory windows of a queue pair: those bound to it, and invalidations by its peer.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError, Weak};

@@ -1,4 +1,4 @@
-//! The receiving side: posting receives, and turning finished ones into completions.
+//! The receive side: posting receives, and turning finished ones into completions.
 
 use std::ptr::NonNull;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! A receive queue from its owner's side: posted receives, their slots, and finished messages.
+//! A receive queue, from its owner's side: posted receives, their slots, finished messages.
 //!
 //! The queue of one queue pair and a shared receive queue have the same structure, and differ only
 //! in who claims slots. The owner relies on its private copy of addresses, lengths and `wr_id`,

@@ -1,4 +1,4 @@
-//! The send queue: a ring of requests that were posted and have not completed.
+//! The send queue: a ring of posted requests with one producer and one consumer.
 //!
 //! One poster and one executor work on it at a time, at the two ends of the ring. Each holds a lock
 //! of the queue pair.

@@ -1,4 +1,4 @@
-//! A mutex whose lock is a transfer slot.
+//! A mutex over a transfer slot: sending state that only the holder of the slot touches.
 //!
 //! A transfer slot is the right to publish one hazard in the segment of any peer. Each queue pair
 //! is assigned to one, so the holder of the transfer slot may also use the queue pair's sending

@@ -1,4 +1,4 @@
-//! Queries the statistics of other processes of this user.
+//! Queries the other processes of this user for their statistics.
 
 use std::collections::BTreeSet;
 use std::io;

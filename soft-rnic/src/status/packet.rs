@@ -1,5 +1,4 @@
-//! The packet format of statistics for another process: of bounded length, and decoded completely
-//! or not at all.
+//! The status packet: statistics as another process receives them.
 
 use rdma_mummy_sys::types::{ibv_qp_state, ibv_qp_type};
 

@@ -1,4 +1,4 @@
-//! The fixture of the traffic tests: queue pairs of one process that talk to each other.
+//! A fixture of queue pairs in one process, for tests of traffic.
 
 use std::ffi::c_int;
 use std::ptr;

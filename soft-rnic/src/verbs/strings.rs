@@ -1,4 +1,4 @@
-//! The names of enum values, as libibverbs spells them.
+//! The string functions of libibverbs (`ibv_wc_status_str` and others).
 
 use std::ffi::{CStr, c_char};
 

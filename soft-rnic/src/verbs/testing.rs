@@ -1,4 +1,4 @@
-//! The device that unit tests use.
+//! Shared setup for tests device that device.
 
 use std::ffi::c_int;
 use std::ptr;

@@ -1,4 +1,4 @@
-//! Verbs that this device does not support: they fail with `EOPNOTSUPP`.
+//! Verbs that this device does not support: `EOPNOTSUPP`.
 
 use std::ffi::c_int;
 

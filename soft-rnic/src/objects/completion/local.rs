@@ -1,4 +1,4 @@
-//! The completions that this process produces itself.
+//! Send completions: the queue that completions that this process generates.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

@@ -1,4 +1,4 @@
-//! Moderation (`ibv_modify_cq`): an event waits for more completions, for a limited time.
+//! CQ moderation: an event waits for a count of completions or a period.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};

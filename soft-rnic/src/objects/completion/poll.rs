@@ -1,4 +1,4 @@
-//! Polling a completion queue: one poller at a time.
+//! The poll lock: one thread polls a completion queue at a time.
 
 use std::mem;
 use std::ops::{Deref, DerefMut};

@@ -1,4 +1,4 @@
-//! Queue pairs whose pending requests make progress when the program polls.
+//! The progress list: queue pairs whose pending requests make progress when the a poll drives them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

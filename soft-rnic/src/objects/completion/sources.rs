@@ -1,4 +1,4 @@
-//! Completion sources: the queue pairs whose receives complete at one completion queue.
+//! Receive completions: the queue pairs whose receives complete at a completion queue.
 //!
 //! A source's ready bit is set after it has news, and cleared before it is polled. Sources whose
 //! numbers agree modulo the number of bits share a bit. A poll continues where the last one

@@ -1,4 +1,4 @@
-//! Completion sources: which queue pairs a poll asks, and in which order.
+//! Completion sources: which order in which a poll asks queue pairs, and fairness.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
