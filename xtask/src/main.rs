@@ -44,6 +44,9 @@ enum XtaskCommand {
 }
 
 fn main() -> anyhow::Result<ExitCode> {
+    if let Some(code) = bench::rustc() {
+        return Ok(code);
+    }
     let root = root();
     match Cli::parse().command {
         XtaskCommand::Api(args) => api::run(&root, &args),
@@ -52,7 +55,7 @@ fn main() -> anyhow::Result<ExitCode> {
         XtaskCommand::CLib(args) => c_lib::run(&root, &args),
         XtaskCommand::Parity(args) => parity::run(&root, &args),
         XtaskCommand::Prose(args) => prose::run(&root, &args),
-        Chore::SoftLibs(args) => soft_libs::run(&root, &args),
+        XtaskCommand::SoftLibs(args) => soft_libs::run(&root, &args),
         XtaskCommand::Softroce(args) => softroce::run(&root, &args),
     }
 }
