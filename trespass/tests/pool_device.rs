@@ -45,7 +45,7 @@ impl ConnectedPair {
         };
         let (mut here, mut there) = (pair(here), pair(there));
         let ends = (Endpoint::new(&here, &path, 1), Endpoint::new(&there, &path, 2));
-        // The queue pair allows whatever a region could.
+        // The queue pair allows everything that a region could allow.
         let access_flags = AccessFlags::LocalWrite | AccessFlags::RemoteRead | AccessFlags::RemoteWrite;
         let options = ConnectOptions { access_flags, ..ConnectOptions::default() };
         connect(&mut here, &path, &ends.0, &ends.1, &options).unwrap();
@@ -65,11 +65,11 @@ impl ConnectedPair {
         done
     }
 
-    /// READs `len` bytes that the peer has.
+    /// READs `len` bytes of the peer's memory.
     fn read(&mut self, into: &mut Block, from: *mut u8, rkey: u32, len: usize) -> WorkCompletionStatus {
         let mut guard = self.here.start_post_send();
         let read = guard.construct_wr(1, WorkRequestFlags::Signaled).setup_read(rkey, from.addr() as u64);
-        // SAFETY: the block is borrowed until the READ has completed, and has so many bytes.
+        // SAFETY: the block is borrowed until the READ has completed, and has `len` bytes.
         unsafe { read.setup_sge(into.lkey().unwrap(), into.as_ptr() as u64, len as u32) };
         guard.post().unwrap();
         self.wait(1)[0].1
@@ -121,7 +121,7 @@ fn slots_are_sent_and_received_and_staged_blocks_read() {
         let status = link.read(&mut into, from.as_ptr(), from.rkey().unwrap(), size);
         assert_eq!(status, WorkCompletionStatus::Success);
         assert!(is_all(&into, size, n as u8 + 50));
-        // A slot is read into as well.
+        // A slot can be the destination of a READ, too.
         let mut slot = mine.take(1).unwrap();
         let status = link.read(&mut slot, from.as_ptr(), from.rkey().unwrap(), 8 * KIB);
         assert_eq!((status, is_all(&slot, 8 * KIB, n as u8 + 50)), (WorkCompletionStatus::Success, true));
@@ -141,7 +141,7 @@ fn no_peer_reads_a_slot() {
     let (mut secret, staged) = (theirs.take(1).unwrap(), theirs.take_staged(1).unwrap());
     fill(&mut secret, 77);
     assert_eq!(secret.rkey(), None);
-    // With what could be the slots' key, and with the key that the peer was told.
+    // The key that the slots may have, and the key that the peer was told.
     for key in [secret.lkey().unwrap(), staged.rkey().unwrap()] {
         let mut link = ConnectedPair::new(&here, &there);
         let mut into = mine.take_staged(1).unwrap();
@@ -206,7 +206,7 @@ fn a_domain_may_come_later() {
     assert!(matches!(error, PoolError::OtherDomain), "{error}");
     assert!(is_all(&slot, 8 * KIB, 3) && is_all(&staged, 64 * KIB, 4));
     assert!(slot.lkey().is_some() && slot.rkey().is_none());
-    // What comes later has keys from the start.
+    // Memory that is added later is registered at once.
     let later: Vec<_> = (0..100).map(|_| pool.take(256 * KIB).unwrap()).collect();
     assert!(later.iter().all(|block| block.lkey().is_some() && block.rkey().is_some()));
     let mut link = ConnectedPair::new(&here, &here);
@@ -234,7 +234,7 @@ fn a_failed_registration_leaves_the_pool_unchanged() {
         Pool::with_domain(&config(4 * MIB, 64 * MIB), &pd).unwrap_err()
     });
     assert!(matches!(error, PoolError::Register { bytes: 0x20_0000, .. }), "{error}");
-    // The second of two chunks fails: neither has keys.
+    // Registration of the second of two chunks fails, so neither has keys.
     let pool = Pool::new(&config(4 * MIB, 64 * MIB)).unwrap();
     let (slot, staged) = (pool.take(1).unwrap(), pool.take_staged(1).unwrap());
     with_fault("errno=ENOMEM call=reg_mr nth=2", || pool.register(&pd)).unwrap_err();
@@ -242,7 +242,7 @@ fn a_failed_registration_leaves_the_pool_unchanged() {
     assert!(pool.domain().is_none());
     pool.register(&pd).unwrap();
     assert!(slot.lkey().is_some() && staged.rkey().is_some());
-    // A pool that cannot grow is empty, and is not asked to again at once.
+    // A pool that cannot grow is empty, and does not retry the registration at once.
     let slots = with_fault("errno=ENOMEM call=reg_mr", || {
         let slots: Vec<_> = std::iter::from_fn(|| pool.take(1)).collect();
         assert!(pool.take(1).is_none() && pool.take(1).is_none());
@@ -268,7 +268,7 @@ fn memory_that_stays_registered_is_not_freed() {
     assert_eq!(mappings(), before + 1);
 }
 
-/// How many chunks of memory there are.
+/// The number of memory chunks.
 fn mappings() -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     maps.lines().filter(|line| line.contains("/memfd:sideway")).count()
@@ -286,7 +286,7 @@ fn a_pool_leaves_nothing_behind() {
         let staged = pool.take(MIB).unwrap();
         assert!(mappings() > before + 2);
         drop(pool);
-        // What is idle is gone, what is out is not.
+        // Idle memory is released, blocks in use are not.
         assert!(mappings() > before);
         std::thread::spawn(move || drop((slots, staged))).join().unwrap();
         assert_eq!(mappings(), before);
@@ -301,7 +301,7 @@ fn huge_pages_are_taken_as_is_said() {
     let free = std::fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages");
     let free: usize = free.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0);
     let mut config = config(4 * MIB, 64 * MIB);
-    // Whatever the system has, it is ordinary pages for this device, and a pool in any case.
+    // The device uses ordinary pages, whatever the system offers, and the pool works in any case.
     config.huge_pages = HugePages::Wanted;
     assert!(Pool::with_domain(&config, &pd).unwrap().take(1).is_some());
     assert!(Pool::new(&config).unwrap().take(1).is_some());
@@ -325,14 +325,14 @@ fn borrowed_bytes_are_read_for_the_time_of_a_call() {
     let mut link = ConnectedPair::new(&here, &there);
     let mut into = mine.take(MIB).unwrap();
     let from = bytes.as_ptr().cast_mut();
-    // A device that is busy is asked again.
+    // Deregistration is retried while the device is busy.
     let (key, status) = with_fault("errno=EBUSY call=dereg_mr nth=1", || {
         theirs.expose(&bytes, |key| (key, link.read(&mut into, from, key, MIB))).unwrap()
     });
     assert_eq!(status, WorkCompletionStatus::Success);
     assert!(into.bytes() == bytes);
     assert_eq!(link.read(&mut into, from, key, 1), WorkCompletionStatus::RemoteAccessError);
-    // Read-only memory, too.
+    // Read-only memory works, too.
     static CONSTANT: [u8; 10_000] = [9; 10_000];
     let mut link = ConnectedPair::new(&here, &there);
     let from = CONSTANT.as_ptr().cast_mut();

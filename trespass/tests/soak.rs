@@ -1,6 +1,7 @@
-//! Two processes that talk over soft0 by connections of random sizes, both ways, are killed at random moments and start anew. What was
-//! delivered is at each moment the beginning of what was sent, and of connections that came to their end both sides have the other's hash; whoever
-//! survives hears of the end of all that it had with the dead, in time, and has nothing left of it.
+//! Two processes exchange data over soft0 by connections of random sizes, are killed at random
+//! moments, and restart. At each moment the data delivered is a prefix of the data sent. For
+//! connections that end normally both sides compare hashes. The survivor of a kill learns in
+//! bounded time that its connections ended, and nothing of them remains.
 //!
 //!     TRESPASS_SOAK_SECONDS=600 cargo test -p trespass --test main -- --ignored --nocapture as_long_as_is_asked_for
 
@@ -30,13 +31,14 @@ use trespass::{Builder, Listener, SeqPacket, Stream, Transport};
 use fixture::{Fixture, Target, below, random};
 use traffic::is_failure;
 
-/// What a process of the soak is to do: `serve STREAMS MESSAGES`, two ports, or `call` the same, and a seed.
+/// The task of a child process: `serve STREAMS MESSAGES` with two ports, or `call` with the same
+/// and a seed.
 const PART: &str = "TRESPASS_SOAK_PART";
-/// What each line of such a process begins with. It may follow words of the harness.
+/// The prefix of each line that a child process prints. Text of the harness may precede it.
 const TOLD: &str = "told: ";
-/// Threads of the calling process, half of which send messages.
+/// Threads of the calling process; half of them send messages.
 const CALLERS: u64 = 4;
-/// How long anything takes at most: a connection, a part of one, an end.
+/// The limit for a connection, a part of one, or an end.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 #[test]
@@ -51,13 +53,13 @@ fn as_long_as_is_asked_for() {
     soak(Duration::from_secs(seconds));
 }
 
-/// What the processes that were killed, and those that were not, have told.
+/// The counts that the processes reported, killed or not.
 #[derive(Debug, Default)]
 struct Totals {
-    /// Connections that came to their end, and those that broke.
+    /// Connections that ended normally, and those that broke.
     whole: AtomicU64,
     broken: AtomicU64,
-    /// What was received, and compared.
+    /// Bytes received and compared.
     bytes: AtomicU64,
 }
 
@@ -83,7 +85,7 @@ fn soak(time: Duration) {
                 caller = start(format!("call {ports} {}", random.next_u64() >> 1));
             }
         }
-        // The last ones go on until each has something to show.
+        // The last processes run until each has something to report.
         caller.end();
         server.end();
         let [whole, broken, bytes] =
@@ -98,7 +100,7 @@ fn soak(time: Duration) {
     });
 }
 
-/// A process of the soak, seen from outside.
+/// A child process, as its parent sees it.
 struct Process {
     child: Child,
     stdin: Option<ChildStdin>,
@@ -116,13 +118,13 @@ impl Process {
             .unwrap();
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take().unwrap());
         let (tell, ports) = channel();
-        // Ends with the process.
+        // The thread ends with the process.
         scope.spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
                 let Some((_, told)) = line.split_once(TOLD) else { continue };
                 let (what, rest) = told.split_once(' ').expect("a word, and more");
                 match what {
-                    // Who asked may not be waiting any more.
+                    // The receiver may have stopped waiting.
                     "ports" => drop(tell.send(rest.to_owned())),
                     "whole" | "broken" => {
                         let count = if what == "whole" { &sum.whole } else { &sum.broken };
@@ -140,14 +142,14 @@ impl Process {
         self.ports.recv_timeout(TIMEOUT).expect("it listens")
     }
 
-    /// SIGKILL, in the midst of whatever it does.
+    /// Sends SIGKILL, in the midst of whatever the process does.
     fn kill(&mut self) {
         assert_eq!(self.child.try_wait().unwrap(), None, "a process has ended by itself");
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// Has it come to an end, in which it counts what it has left.
+    /// Ends the process normally; it counts its remaining resources.
     fn end(&mut self) {
         drop(self.stdin.take());
         let until = Instant::now() + 3 * TIMEOUT;
@@ -168,7 +170,7 @@ impl Drop for Process {
     }
 }
 
-// Within a process of the soak.
+// The functions below run in a child process.
 
 static ENDS: AtomicBool = AtomicBool::new(false);
 
@@ -204,11 +206,12 @@ fn part_of_a_process() {
 }
 
 fn builder() -> Builder {
-    // What a process that was killed had bound is free at once; a server that starts anew finds it so in time.
+    // The kernel frees the ports of a killed process at once, so a restarted server can bind them
+    // in time.
     Fixture::new(Target::Soft, Ipv4Addr::LOCALHOST.into()).builder().bind_patience(TIMEOUT).backlog(128)
 }
 
-/// Whether anybody came with a stream.
+/// Serves both ports; returns whether any client connected with a stream.
 fn serve(streams: SocketAddr, messages: SocketAddr) -> bool {
     let [streams, messages] = [streams, messages].map(|addr| builder().bind(addr).unwrap());
     let port = |listener: &Listener| listener.local_addr().unwrap().port();
@@ -219,12 +222,12 @@ fn serve(streams: SocketAddr, messages: SocketAddr) -> bool {
         });
         accept(streams, |listener| listener.accept().map(|end| SoakEnd::from(end.0)))
     });
-    // Who was started shortly before the end has perhaps met nobody.
+    // A process that started shortly before the end may have met no peer.
     assert_eq!(pool.as_ref().map_or(0, |pool| pool.stats().in_use), 0, "blocks are left");
     pool.is_some()
 }
 
-/// Accepts until it is told to end, and serves everybody to the end.
+/// Accepts until it is told to end, and serves every client to the end.
 fn accept(
     mut listener: Listener,
     accept: impl Fn(&mut Listener) -> io::Result<SoakEnd>,
@@ -247,7 +250,7 @@ fn accept(
     pool
 }
 
-/// The server's part of a connection: the client says first what is to come, and what it wants.
+/// The server's part of a connection: the client first announces its data and its request.
 fn answer(mut end: SoakEnd) {
     let mut hello = [0; 24];
     let mut got = 0;
@@ -268,7 +271,7 @@ fn answer(mut end: SoakEnd) {
                 [0, 8, 16].map(|at| u64::from_le_bytes(hello[at..at + 8].try_into().expect("eight bytes")));
             report(talk(&mut end, [seed + 1, seed], [to_client, to_server]));
         }
-        // Killed before it has said anything.
+        // The client was killed before it sent anything.
         Err(error) => {
             assert!(is_failure(&error), "{error}");
             say("broken 0");
@@ -306,7 +309,7 @@ fn call_again_and_again(
         };
         let mut end = match connected {
             Ok(end) => end,
-            // The server starts anew, or ends in the middle of a handshake.
+            // The server restarts, or ends in the middle of a handshake.
             Err(error) => {
                 assert!(found.elapsed() < TIMEOUT, "no server for {TIMEOUT:?}: {error}");
                 thread::sleep(Duration::from_millis(5));
@@ -319,7 +322,7 @@ fn call_again_and_again(
             [random.next_u64() >> 1, below(&mut random, most) as u64, below(&mut random, most) as u64];
         let hello: Vec<u8> =
             [seed, to_server, to_client].iter().flat_map(|word| word.to_le_bytes()).collect();
-        // A connection takes so little at once, or is broken.
+        // A new connection accepts so few bytes at once; an error means that it broke.
         match end.write(&hello) {
             Ok(count) => {
                 assert_eq!(count, hello.len());
@@ -364,7 +367,7 @@ impl From<SeqPacket> for SoakEnd {
     }
 }
 
-/// Of a message, or a write.
+/// The longest message or write.
 const LONGEST: usize = 300_000;
 
 impl SoakEnd {
@@ -382,7 +385,7 @@ impl SoakEnd {
         }
     }
 
-    /// Of messages: one, which fits by what its sender was told. Nothing: the end.
+    /// Reads one message, which fits because its sender announced its size. No bytes mean the end.
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Bytes(stream) => stream.read(bytes),
@@ -404,7 +407,8 @@ impl SoakEnd {
         }
     }
 
-    /// Until a call may find something. The system tells of the end of the other process, too.
+    /// Sleeps until a call may make progress. The operating system also reports the end of the
+    /// other process.
     fn sleep(&self) {
         let fd = match self {
             Self::Bytes(stream) => stream.as_fd(),
@@ -417,7 +421,8 @@ impl SoakEnd {
     }
 }
 
-/// Sends the bytes of one seed with their hash behind them, and receives those of the other, at once. What was received, and how it ended.
+/// Sends the data of one seed followed by its hash, and receives the data of the other at the same
+/// time. Returns the received bytes and the outcome.
 fn talk(end: &mut SoakEnd, [out, into]: [u64; 2], [to_send, to_get]: [u64; 2]) -> (u64, io::Result<()>) {
     let mut talk = Conversation {
         random: random(out),
@@ -438,7 +443,7 @@ fn talk(end: &mut SoakEnd, [out, into]: [u64; 2], [to_send, to_get]: [u64; 2]) -
     }
 }
 
-/// Bytes of a seed, and behind them the hash of all of them.
+/// The bytes of a seed, followed by their hash.
 struct Direction {
     seed: u64,
     len: u64,
@@ -461,7 +466,7 @@ impl Direction {
         (self.len + HASH - self.at) as usize
     }
 
-    /// What comes next. It moves on by [`Self::took`].
+    /// Fills `bytes` with the next bytes; [`Self::took`] advances.
     fn next(&self, bytes: &mut [u8]) {
         let of_seed = bytes.len().min((self.len.saturating_sub(self.at)) as usize);
         let (bytes, of_hash) = bytes.split_at_mut(of_seed);
@@ -474,7 +479,7 @@ impl Direction {
         }
     }
 
-    /// These went, or came.
+    /// Advances past bytes that were sent or received.
     fn took(&mut self, bytes: &[u8]) {
         let of_seed = bytes.len().min((self.len.saturating_sub(self.at)) as usize);
         self.hash.update(&bytes[..of_seed]);
@@ -486,7 +491,7 @@ struct Conversation {
     random: ChaCha8Rng,
     out: Direction,
     into: Direction,
-    /// What goes next, if it was refused before.
+    /// The next piece, if it was refused before.
     piece: Vec<u8>,
     buffer: Vec<u8>,
     expected: Vec<u8>,
@@ -495,7 +500,7 @@ struct Conversation {
 }
 
 impl Conversation {
-    /// Goes on until every call would have to wait. Whether all was said and heard.
+    /// Runs until every call would block. Returns whether all data was sent and received.
     fn go_on(&mut self, end: &mut SoakEnd) -> io::Result<bool> {
         while !self.out.is_over() {
             if self.piece.is_empty() {

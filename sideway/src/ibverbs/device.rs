@@ -1,4 +1,4 @@
-//! The list of devices.
+//! Device discovery: the list of RDMA devices, their names, GUIDs and types.
 //!
 //! ```
 //! # #[cfg(feature = "soft")]
@@ -30,7 +30,8 @@ use rdma_mummy_sys::{Provider, verbs};
 use super::device_context::DeviceContext;
 use crate::provider::{ProviderError, default_provider};
 
-/// The RDMA devices of a provider (`ibv_get_device_list`; `ibv_free_device_list` when it is dropped).
+/// The RDMA devices of a provider (`ibv_get_device_list`). Dropping the list frees it
+/// (`ibv_free_device_list`).
 #[derive(Debug)]
 pub struct DeviceList {
     provider: Provider,
@@ -38,12 +39,12 @@ pub struct DeviceList {
     len: usize,
 }
 
-// SAFETY: the list is immutable, and libibverbs guards its devices with locks of its own.
+// SAFETY: the list is immutable, and libibverbs protects its devices with its own locks.
 unsafe impl Send for DeviceList {}
-// SAFETY: as above.
+// SAFETY: the list is immutable, and libibverbs protects its devices with its own locks.
 unsafe impl Sync for DeviceList {}
 
-/// Another way out, where this build has it.
+/// A hint in errors to try the software device, if this build contains it.
 const OR_SOFT: &str =
     if cfg!(feature = "soft") { ", or choose software devices by SIDEWAY_PROVIDER=soft" } else { "" };
 
@@ -68,7 +69,8 @@ pub enum GetDeviceListError {
     },
 }
 
-/// A software device knows what is wrong with its configuration, for which an error number has no word.
+/// Adds the software device's own message about its configuration, which an error number cannot
+/// express.
 fn explained(provider: Provider, error: io::Error) -> io::Error {
     #[cfg(feature = "soft")]
     if provider == soft_rnic::provider()
@@ -80,7 +82,7 @@ fn explained(provider: Provider, error: io::Error) -> io::Error {
     error
 }
 
-/// Whether a device of this name is a software one.
+/// Whether `name` is the name of a software device.
 pub(crate) fn is_soft(name: &str) -> bool {
     name.starts_with("soft")
 }
@@ -115,27 +117,27 @@ impl fmt::Display for Known<'_> {
 }
 
 impl DeviceList {
-    /// The devices of the [default provider](crate::default_provider).
+    /// Lists the devices of the [default provider](crate::default_provider).
     ///
     /// # Errors
     ///
-    /// The library is missing, or it cannot list devices. That there is no device is not an error.
+    /// Fails if the library is missing or cannot list devices. An empty list is not an error.
     pub fn new() -> Result<Self, GetDeviceListError> {
         Self::from_provider(default_provider()?)
     }
 
-    /// The devices of `provider` (`ibv_get_device_list`).
+    /// Lists the devices of `provider` (`ibv_get_device_list`).
     ///
     /// # Errors
     ///
-    /// The library cannot list devices.
+    /// Fails if the library cannot list devices.
     ///
     /// # References
     ///
     /// `man ibv_get_device_list`
     pub fn from_provider(provider: Provider) -> Result<Self, GetDeviceListError> {
         let mut len = 0;
-        // SAFETY: `len` is a valid place for the count.
+        // SAFETY: `len` is a local variable.
         let devices = unsafe { verbs::ibv_get_device_list(provider.verbs(), &raw mut len) };
         match NonNull::new(devices) {
             Some(devices) => Ok(Self { provider, devices, len: usize::try_from(len).unwrap_or(0) }),
@@ -149,22 +151,22 @@ impl DeviceList {
         }
     }
 
-    /// How many devices there are.
+    /// The number of devices.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there is none.
+    /// Whether the list has no device.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The device at `index`.
+    /// The device at `index`, if the list is that long.
     pub fn get(&self, index: usize) -> Option<Device<'_>> {
         if index >= self.len {
             return None;
         }
-        // SAFETY: the list has `len` entries and `index` is below that.
+        // SAFETY: the list has `len` entries, and `index` is below `len`.
         let device = NonNull::new(unsafe { *self.devices.as_ptr().add(index) })?;
         Some(Device { device, provider: self.provider, list: PhantomData })
     }
@@ -178,7 +180,7 @@ impl DeviceList {
     ///
     /// # Errors
     ///
-    /// There is none.
+    /// Fails if the list is empty.
     pub fn first(&self) -> Result<Device<'_>, FindDeviceError> {
         self.get(0).ok_or(FindDeviceError::NoDevice)
     }
@@ -187,7 +189,7 @@ impl DeviceList {
     ///
     /// # Errors
     ///
-    /// There is none of this name; the error lists those there are.
+    /// Fails if no device has this name; the error lists the names of all devices.
     pub fn find(&self, name: &str) -> Result<Device<'_>, FindDeviceError> {
         if self.is_empty() {
             return Err(FindDeviceError::NoDevice);
@@ -201,13 +203,13 @@ impl DeviceList {
 
 impl Drop for DeviceList {
     fn drop(&mut self) {
-        // SAFETY: the list came from `ibv_get_device_list` of this provider and is freed once; a `Device`
-        // borrows the list, and an open context keeps its device alive by itself.
+        // SAFETY: the list came from this provider's `ibv_get_device_list` and is freed only here.
+        // A `Device` borrows the list, and an open context keeps its device alive.
         unsafe { (self.provider.verbs().ibv_free_device_list)(self.devices.as_ptr()) };
     }
 }
 
-/// A device in a [`DeviceList`].
+/// A device of a [`DeviceList`].
 #[derive(Clone, Copy)]
 pub struct Device<'list> {
     device: NonNull<ibv_device>,
@@ -215,9 +217,10 @@ pub struct Device<'list> {
     list: PhantomData<&'list DeviceList>,
 }
 
-// SAFETY: a device of a list that lives is only read, and libibverbs locks what it shares.
+// SAFETY: the list, which `self` borrows, keeps the device alive. It is only read, and libibverbs
+// locks the parts that it shares.
 unsafe impl Send for Device<'_> {}
-// SAFETY: as above.
+// SAFETY: `&self` only reads the device, and libibverbs locks the parts that it shares.
 unsafe impl Sync for Device<'_> {}
 
 impl Device<'_> {
@@ -227,7 +230,7 @@ impl Device<'_> {
     ///
     /// `man ibv_get_device_name`
     pub fn name(&self) -> String {
-        // SAFETY: the device belongs to a list that lives.
+        // SAFETY: `self` belongs to a device list, which keeps the device alive.
         unsafe { device_name(self.provider, self.device) }
     }
 
@@ -237,31 +240,34 @@ impl Device<'_> {
     ///
     /// `man ibv_get_device_guid`
     pub fn guid(&self) -> Guid {
-        // SAFETY: the device belongs to a list that lives.
+        // SAFETY: `self` belongs to a device list, which keeps the device alive.
         Guid::from_be(unsafe { (self.provider.verbs().ibv_get_device_guid)(self.device.as_ptr()) })
     }
 
-    /// The kernel's number of the device, which does not change as long as it is there (`ibv_get_device_index`); `None` where
-    /// the kernel, or the library (before rdma-core 30), does not say.
+    /// The kernel's index of the device, which stays the same while the device exists
+    /// (`ibv_get_device_index`). `None` if the kernel, or a library before rdma-core 30, does not
+    /// report it.
     ///
     /// # References
     ///
     /// `man ibv_get_device_index`
     pub fn index(&self) -> Option<u32> {
         let index = self.provider.verbs().ibv_get_device_index().ok()?;
-        // SAFETY: the device belongs to a list that lives.
+        // SAFETY: `self` belongs to a device list, which keeps the device alive.
         u32::try_from(unsafe { index(self.device.as_ptr()) }).ok()
     }
 
-    /// The transport that the device speaks.
+    /// The transport protocol of the device.
     pub fn transport_type(&self) -> TransportType {
-        // SAFETY: the device belongs to a list that lives; the field is in every release's struct.
+        // SAFETY: `self` belongs to a device list, which keeps the device alive; every release's
+        // struct has this field.
         TransportType::from_raw(unsafe { (*self.device.as_ptr()).transport_type }.0)
     }
 
-    /// What kind of node the device is.
+    /// The kind of node that the device is.
     pub fn node_type(&self) -> NodeType {
-        // SAFETY: the device belongs to a list that lives; the field is in every release's struct.
+        // SAFETY: `self` belongs to a device list, which keeps the device alive; every release's
+        // struct has this field.
         NodeType::from_raw(unsafe { (*self.device.as_ptr()).node_type }.0)
     }
 
@@ -269,25 +275,25 @@ impl Device<'_> {
     ///
     /// # Errors
     ///
-    /// The device cannot be opened, for want of rights for instance.
+    /// Fails if the device cannot be opened, for example without permission for its device file.
     ///
     /// # References
     ///
     /// `man ibv_open_device`
     pub fn open(&self) -> Result<DeviceContext, OpenDeviceError> {
-        // SAFETY: the device belongs to a list that lives.
+        // SAFETY: `self` belongs to a device list, which keeps the device alive.
         let context = unsafe { (self.provider.verbs().ibv_open_device)(self.device.as_ptr()) };
         let context = NonNull::new(context)
             .ok_or_else(|| OpenDeviceError { device: self.name(), source: io::Error::last_os_error() })?;
-        // SAFETY: the context was opened just now with this provider, and nothing else owns it.
+        // SAFETY: this provider opened the context just now, and nothing else owns it.
         Ok(unsafe { DeviceContext::from_raw(context, self.provider) })
     }
 }
 
-/// What the plug-ins of direct verbs need of a device.
+/// Access for the direct-verbs modules.
 #[cfg(feature = "mlx5")]
 impl Device<'_> {
-    /// The device of C, which lives as long as this, and whose it is.
+    /// The C device, which lives as long as `self`, and its provider.
     pub(crate) fn parts(&self) -> (NonNull<ibv_device>, Provider) {
         (self.device, self.provider)
     }
@@ -303,9 +309,10 @@ impl fmt::Debug for Device<'_> {
 ///
 /// # Safety
 ///
-/// `device` is a device of `provider` that has not been freed.
+/// `device` must be a device of `provider` that has not been freed.
 pub(crate) unsafe fn device_name(provider: Provider, device: NonNull<ibv_device>) -> String {
-    // SAFETY: the caller says that the device lives; the name is a C string inside of it.
+    // SAFETY: the caller guarantees that the device is alive; its name is a C string inside its
+    // struct.
     unsafe {
         let name = (provider.verbs().ibv_get_device_name)(device.as_ptr());
         if name.is_null() { String::new() } else { CStr::from_ptr(name).to_string_lossy().into_owned() }
@@ -329,24 +336,24 @@ fn about_rights(source: &io::Error) -> &'static str {
     }
 }
 
-/// A globally unique identifier of a node or port.
+/// A globally unique identifier (EUI-64) of a node or port.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Guid(u64);
 
 impl Guid {
-    /// From the network byte order that verbs use.
+    /// Converts from the network byte order that verbs use.
     pub const fn from_be(be: u64) -> Self {
         Self(u64::from_be(be))
     }
 
-    /// In host byte order.
+    /// The value in host byte order.
     pub const fn as_u64(self) -> u64 {
         self.0
     }
 }
 
 impl fmt::Display for Guid {
-    /// As `0002:c903:00a1:b2c3`.
+    /// Prints the form `0002:c903:00a1:b2c3`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [a, b, c, d] = [48, 32, 16, 0].map(|shift| (self.0 >> shift) & 0xffff);
         write!(f, "{a:04x}:{b:04x}:{c:04x}:{d:04x}")
@@ -360,9 +367,9 @@ impl fmt::Debug for Guid {
 }
 
 c_enum! {
-    /// The transport that a device speaks (`ibv_transport_type`).
+    /// The transport protocol of a device (`ibv_transport_type`).
     pub struct TransportType(i32) {
-        /// The library does not know.
+        /// The library does not know the transport.
         Unspecified = -1,
         /// InfiniBand, and RoCE.
         InfiniBand = 0,

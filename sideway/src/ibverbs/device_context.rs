@@ -1,4 +1,4 @@
-//! An open device.
+//! Device contexts: an open device, from which all other objects are made.
 //!
 //! ```
 //! # #[cfg(feature = "soft")]
@@ -39,8 +39,8 @@ use super::{check, sysfs};
 
 /// An open device (`ibv_context`).
 ///
-/// A handle: clones stand for the same context, which is closed (`ibv_close_device`) when the last handle and the last
-/// object made from it are gone.
+/// Clones refer to the same context. It is closed (`ibv_close_device`) when the last handle and the
+/// last object made from it are dropped.
 #[derive(Clone)]
 pub struct DeviceContext(Arc<Inner>);
 
@@ -48,14 +48,15 @@ struct Inner {
     context: NonNull<ibv_context>,
     provider: Provider,
     quirks: Quirks,
-    /// What keeps the context open where another library opened it, and closes it.
+    /// If another library opened the context: the object that keeps it open, and closes it.
     keeper: Option<Keeper>,
 }
 
-/// Something that keeps a context open. A panic elsewhere cannot leave it half done.
+/// An object that keeps a context open. The unwind-safety bounds keep [`DeviceContext`]
+/// unwind-safe.
 pub(crate) type Keeper = Arc<dyn Any + Send + Sync + UnwindSafe + RefUnwindSafe>;
 
-/// A context that closes when everybody else is done with it.
+/// A weak handle: it does not keep the context open.
 #[derive(Clone, Default)]
 pub(crate) struct WeakDeviceContext(Weak<Inner>);
 
@@ -65,35 +66,38 @@ impl WeakDeviceContext {
     }
 }
 
-// SAFETY: verbs on one context may be called from any thread, several at a time.
+// SAFETY: libibverbs allows verbs on one context from several threads at a time.
 unsafe impl Send for Inner {}
-// SAFETY: as above.
+// SAFETY: libibverbs allows verbs on one context from several threads at a time.
 unsafe impl Sync for Inner {}
 
-/// What is known to be wrong with a device's library.
+/// Known defects of a device's library, for which this crate has workarounds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Quirks {
-    /// SoftRoCE's `ibv_end_poll` after an `ibv_next_poll` that found the queue empty drops a completion
-    /// (rdma-core before 55): each poll must end after one completion.
+    /// SoftRoCE before rdma-core 55 drops a completion in an `ibv_end_poll` after an
+    /// `ibv_next_poll` that found the queue empty. Workaround: end each poll after one completion.
     pub(crate) end_poll_after_each: bool,
-    /// SoftRoCE's `ibv_wr_set_inline_data` copies the bytes without telling the kernel that they are there
-    /// (every rdma-core up to 65 at least), so that the message fails; mlx5's (likewise) writes them over an
-    /// outstanding request if the queue is full, where the device may take them for addresses.
-    /// `ibv_post_send` has it right in both.
+    /// Inline data through `ibv_wr_set_inline_data` is broken in every rdma-core up to at least 65.
+    ///
+    /// SoftRoCE copies the bytes without telling the kernel about them, so that the message fails.
+    /// If the queue is full, mlx5 writes them over an outstanding request, where the device may
+    /// take them for addresses. `ibv_post_send` is correct in both.
     pub(crate) no_extended_inline: bool,
-    /// SoftRoCE's `ibv_wr_set_sge_list` takes every entry to be as long as the first (every rdma-core before
-    /// mid-2026), so that fewer bytes are moved, or the message fails; `ibv_post_send` has it right.
+    /// SoftRoCE's `ibv_wr_set_sge_list` uses the first entry's length for all entries (every
+    /// rdma-core before mid-2026). Fewer bytes are moved, or the message fails. `ibv_post_send` is
+    /// correct.
     pub(crate) one_extended_entry: bool,
-    /// mlx5's `ibv_wr_*` find out that the queue is full only after they have begun to write over an outstanding request (every
-    /// rdma-core up to 65 at least); `ibv_post_send` looks first. So requests that safe code could fill the queue with are refused.
+    /// mlx5's `ibv_wr_*` detect a full queue only after they have started to overwrite an
+    /// outstanding request (every rdma-core up to at least 65). `ibv_post_send` checks first. So
+    /// this crate refuses requests with which safe code could fill the queue.
     pub(crate) overwrites_when_full: bool,
 }
 
 impl Quirks {
-    /// The vendor id that the kernel's SoftRoCE reports.
+    /// The vendor ID that the kernel's SoftRoCE reports.
     const RXE_VENDOR_ID: u32 = 0x00ff_ffff;
 
-    /// The vendor id of NVIDIA's (Mellanox') NICs.
+    /// The vendor ID of NVIDIA (Mellanox) NICs.
     const MELLANOX_VENDOR_ID: u32 = 0x02c9;
 
     const ALL: Self = Self {
@@ -115,38 +119,43 @@ impl Quirks {
 }
 
 impl DeviceContext {
-    /// Takes over an open context.
+    /// Takes ownership of an open context.
     ///
     /// # Safety
     ///
-    /// `context` was opened with the functions of `provider`, nothing else closes it, and it stays open
-    /// until this handle closes it.
+    /// `context` was opened with the functions of `provider`. Nothing else closes it, and it stays
+    /// open until this handle closes it.
     pub unsafe fn from_raw(context: NonNull<ibv_context>, provider: Provider) -> Self {
-        // SAFETY: the caller's promises.
+        // SAFETY: the caller guarantees an open context of `provider` that stays open until this
+        // handle closes it.
         unsafe { Self::new(context, provider, None) }
     }
 
-    /// A context that is another's to close.
+    /// Uses a context that another owner closes.
     ///
     /// # Safety
     ///
-    /// `context` was opened with the functions of `provider`, and stays open as long as `keeper` lives.
+    /// `context` was opened with the functions of `provider`, and stays open as long as `keeper`
+    /// lives.
     pub(crate) unsafe fn kept_open(
         context: NonNull<ibv_context>,
         provider: Provider,
         keeper: Keeper,
     ) -> Self {
-        // SAFETY: the caller's promises.
+        // SAFETY: the caller guarantees an open context of `provider` that stays open as long as
+        // `keeper` lives.
         unsafe { Self::new(context, provider, Some(keeper)) }
     }
 
     /// # Safety
     ///
-    /// `context` was opened with the functions of `provider`, and stays open as long as `keeper` lives, or until this closes it.
+    /// `context` was opened with the functions of `provider`. It stays open as long as `keeper`
+    /// lives or, without one, until this handle closes it.
     unsafe fn new(context: NonNull<ibv_context>, provider: Provider, keeper: Option<Keeper>) -> Self {
-        // SAFETY: the caller gives an open context.
+        // SAFETY: the caller guarantees an open context of `provider`.
         let attr = unsafe { query_device(context, provider) };
-        // What is right with every device, where it is not known which one this is.
+        // Without attributes the device is unknown, so that all workarounds apply. They are correct
+        // with every device.
         let quirks = attr.map_or(Quirks::ALL, |attr| Quirks::of(&attr));
         Self(Arc::new(Inner { context, provider, quirks, keeper }))
     }
@@ -155,12 +164,13 @@ impl DeviceContext {
         WeakDeviceContext(Arc::downgrade(&self.0))
     }
 
-    /// The C object. Using it is as unsafe as in C, and it must not be closed.
+    /// The C object, for verbs that this crate does not wrap. Using it is as unsafe as in C; do not
+    /// close it.
     pub fn as_raw(&self) -> NonNull<ibv_context> {
         self.0.context
     }
 
-    /// The libraries that this context, and everything made from it, belongs to.
+    /// The libraries that this context and everything made from it use.
     pub fn provider(&self) -> Provider {
         self.0.provider
     }
@@ -169,18 +179,21 @@ impl DeviceContext {
         self.0.quirks
     }
 
-    /// The device's name.
+    /// The device's name, such as `mlx5_0`.
     pub fn name(&self) -> String {
-        // SAFETY: the context is open, so its device lives; the field is in every release's struct.
+        // SAFETY: the context is open, so its device is alive; every release's struct has this
+        // field.
         unsafe {
             NonNull::new((*self.0.context.as_ptr()).device)
                 .map_or_else(String::new, |device| device_name(self.0.provider, device))
         }
     }
 
-    /// The transport that the device speaks, as [`Device::transport_type`](crate::ibverbs::device::Device::transport_type).
+    /// The transport protocol of the device, as in
+    /// [`Device::transport_type`](crate::ibverbs::device::Device::transport_type).
     pub fn transport_type(&self) -> TransportType {
-        // SAFETY: the context is open, so its device lives; the field is in every release's struct.
+        // SAFETY: the context is open, so its device is alive; every release's struct has this
+        // field.
         unsafe {
             NonNull::new((*self.0.context.as_ptr()).device).map_or(TransportType::Unspecified, |device| {
                 TransportType::from_raw((*device.as_ptr()).transport_type.0)
@@ -188,52 +201,53 @@ impl DeviceContext {
         }
     }
 
-    /// Whether this is a software device of soft-rnic, in this process or by way of its libibverbs: its devices
-    /// are named `soft0`, `soft1` and so on, so that nobody takes them for another's.
+    /// Whether this is a software device of soft-rnic, in this process or through its libibverbs.
+    /// Only its devices are named `soft0`, `soft1` and so on.
     pub fn is_soft(&self) -> bool {
         is_soft(&self.name())
     }
 
     /// The node GUID (`ibv_get_device_guid`).
     pub fn guid(&self) -> Guid {
-        // SAFETY: the context is open, so its device lives.
+        // SAFETY: the context is open, so its device is alive.
         Guid::from_be(unsafe {
             (self.0.provider.verbs().ibv_get_device_guid)((*self.0.context.as_ptr()).device)
         })
     }
 
-    /// How many completion vectors (interrupts) a completion queue can choose from.
+    /// The number of completion vectors (interrupts) from which a completion queue can choose.
     pub fn num_comp_vectors(&self) -> i32 {
-        // SAFETY: the context is open; the field is in every release's struct.
+        // SAFETY: the context is open, and every release's struct has this field.
         unsafe { (*self.0.context.as_ptr()).num_comp_vectors }
     }
 
-    /// What the device can do (`ibv_query_device_ex`, or what an old library has instead).
+    /// Queries limits and features of the device (`ibv_query_device_ex`, or its predecessor in an
+    /// old library).
     ///
     /// # Errors
     ///
-    /// The device does not answer.
+    /// Fails if the device does not answer.
     ///
     /// # References
     ///
     /// `man ibv_query_device_ex`
     pub fn query_device(&self) -> Result<DeviceAttr, QueryDeviceError> {
-        // SAFETY: the context is open.
+        // SAFETY: `self` keeps the context open.
         unsafe { query_device(self.0.context, self.0.provider) }.map_err(|source| QueryDeviceError { source })
     }
 
-    /// The state of a port (`ibv_query_port`). Ports are numbered from 1.
+    /// Queries the state of a port (`ibv_query_port`). Ports are numbered from 1.
     ///
     /// # Errors
     ///
-    /// There is no such port, or the device does not answer.
+    /// Fails if the port does not exist, or if the device does not answer.
     ///
     /// # References
     ///
     /// `man ibv_query_port`
     pub fn query_port(&self, port_num: u8) -> Result<PortAttr, QueryPortError> {
         let mut attr = ibv_port_attr::default();
-        // SAFETY: the context is open and `attr` is a valid place.
+        // SAFETY: `self` keeps the context open, and `attr` is a local variable.
         let result = unsafe {
             verbs::ibv_query_port(self.0.provider.verbs(), self.0.context.as_ptr(), port_num, &raw mut attr)
         };
@@ -241,11 +255,11 @@ impl DeviceContext {
         Ok(PortAttr::new(attr))
     }
 
-    /// One entry of a port's GID table, without its type (`ibv_query_gid`).
+    /// Queries one entry of a port's GID table, without its type (`ibv_query_gid`).
     ///
     /// # Errors
     ///
-    /// There is no such port or index.
+    /// Fails if the port or the index does not exist.
     ///
     /// # References
     ///
@@ -255,7 +269,7 @@ impl DeviceContext {
         let index =
             i32::try_from(gid_index).map_err(|_| error(io::Error::from_raw_os_error(libc::EINVAL)))?;
         let mut gid = ibv_gid::default();
-        // SAFETY: the context is open and `gid` is a valid place.
+        // SAFETY: `self` keeps the context open, and `gid` is a local variable.
         let result = unsafe {
             (self.0.provider.verbs().ibv_query_gid)(self.0.context.as_ptr(), port_num, index, &raw mut gid)
         };
@@ -263,12 +277,12 @@ impl DeviceContext {
         Ok(Gid::from(gid))
     }
 
-    /// One entry of a port's GID table, with type and network device (`ibv_query_gid_ex`, or sysfs where
-    /// the library does not have it).
+    /// Queries one entry of a port's GID table, with type and network device. Uses
+    /// `ibv_query_gid_ex`, or sysfs if the library lacks it.
     ///
     /// # Errors
     ///
-    /// There is no such port, or no entry at this index.
+    /// Fails if the port does not exist, or if the table has no entry at this index.
     ///
     /// # References
     ///
@@ -276,7 +290,7 @@ impl DeviceContext {
     pub fn query_gid_ex(&self, port_num: u8, gid_index: u32) -> Result<GidEntry, QueryGidError> {
         let error = |source| QueryGidError { port_num, gid_index, source };
         let mut entry = ibv_gid_entry::default();
-        // SAFETY: the context is open and `entry` is a valid place.
+        // SAFETY: `self` keeps the context open, and `entry` is a local variable.
         let result = unsafe {
             verbs::ibv_query_gid_ex(
                 self.0.provider.verbs(),
@@ -294,12 +308,12 @@ impl DeviceContext {
         }
     }
 
-    /// The GID tables of all ports, without their empty entries (`ibv_query_gid_table`, or sysfs where the
-    /// library does not have it).
+    /// Queries the GID tables of all ports, without their empty entries. Uses
+    /// `ibv_query_gid_table`, or sysfs if the library lacks it.
     ///
     /// # Errors
     ///
-    /// The tables cannot be read.
+    /// Fails if the tables cannot be read.
     ///
     /// # References
     ///
@@ -308,11 +322,12 @@ impl DeviceContext {
         let ports = self.query_device()?.phys_port_cnt();
         let mut room = 0;
         for port in 1..=ports {
-            // No table is longer than its 16-bit indices reach; a device that says so is not believed.
+            // Indices have 16 bits, so a table cannot be longer; a larger length from the device is
+            // cut off.
             room += usize::try_from(self.query_port(port)?.gid_tbl_len().clamp(0, 1 << 16)).unwrap_or(0);
         }
         let mut entries = vec![ibv_gid_entry::default(); room];
-        // SAFETY: the context is open and `entries` has room for as many entries as is said.
+        // SAFETY: `self` keeps the context open, and `entries` has the length that is passed.
         let count = unsafe {
             verbs::ibv_query_gid_table(
                 self.0.provider.verbs(),
@@ -337,11 +352,11 @@ impl DeviceContext {
         }
     }
 
-    /// A protection domain (`ibv_alloc_pd`).
+    /// Allocates a protection domain (`ibv_alloc_pd`).
     ///
     /// # Errors
     ///
-    /// The device has no more of them.
+    /// Fails if the device has no more of them.
     ///
     /// # References
     ///
@@ -350,7 +365,7 @@ impl DeviceContext {
         ProtectionDomain::allocate(self)
     }
 
-    /// Begins to describe a completion queue.
+    /// Returns a builder for completion queues of this context.
     pub fn create_cq_builder(&self) -> CompletionQueueBuilder {
         CompletionQueueBuilder::new(self)
     }
@@ -358,10 +373,11 @@ impl DeviceContext {
 
 /// # Safety
 ///
-/// `context` is an open context of `provider`.
+/// `context` must be an open context of `provider`.
 unsafe fn query_device(context: NonNull<ibv_context>, provider: Provider) -> io::Result<DeviceAttr> {
     let mut attr = ibv_device_attr_ex::default();
-    // SAFETY: the caller gives an open context; no input is given and `attr` is a valid place.
+    // SAFETY: the caller guarantees an open context. The input is null, which the verb allows, and
+    // `attr` is a local variable.
     let result = unsafe {
         verbs::ibv_query_device_ex(provider.verbs(), context.as_ptr(), core::ptr::null(), &raw mut attr)
     };
@@ -376,7 +392,7 @@ impl fmt::Debug for DeviceContext {
 }
 
 impl PartialEq for DeviceContext {
-    /// The same open context, not merely the same device.
+    /// Whether both are the same open context; two contexts of one device differ.
     fn eq(&self, other: &Self) -> bool {
         self.0.context == other.0.context
     }
@@ -389,7 +405,8 @@ impl Drop for Inner {
         if self.keeper.is_some() {
             return;
         }
-        // SAFETY: the context is open and this one's, and everything made from it held this `Inner` and is gone.
+        // SAFETY: the context is open until here and belongs to this object. Everything made from
+        // it held this `Inner` and is gone.
         let result = unsafe { (self.provider.verbs().ibv_close_device)(self.context.as_ptr()) };
         if let Err(error) = check(result) {
             log::error!("ibv_close_device failed: {error}");

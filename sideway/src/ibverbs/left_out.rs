@@ -1,9 +1,10 @@
-//! What this crate leaves out, by name: work queues and receive-side scaling, actions of flows (IPsec) and tag matching, beside raw packet
-//! queue pairs and segmentation offload, which the [queue pair builder](super::queue_pair::QueuePairBuilder) refuses.
+//! What this crate leaves out, by name: work queues and receive-side scaling, actions of flows
+//! (IPsec) and tag matching, beside raw packet queue pairs and segmentation offload, which the
+//! [queue pair builder](super::queue_pair::QueuePairBuilder) refuses.
 //!
-//! All but tag matching are about Ethernet frames, for which there are better crates (DPDK's, AF_XDP's). Asking for one is an
-//! [`Unsupported`] with the verb's name, as on a device that lacks it; the raw functions are in
-//! [`rdma_mummy_sys::verbs`].
+//! All but tag matching are about Ethernet frames, for which there are better crates (DPDK's,
+//! AF_XDP's). Asking for one is an [`Unsupported`] with the verb's name, as on a device that lacks
+//! it; the raw functions are in [`rdma_mummy_sys::verbs`].
 
 use std::convert::Infallible;
 
@@ -30,7 +31,8 @@ impl DeviceContext {
         Err(Unsupported::new(self, "ibv_create_wq", "work queues in this crate"))
     }
 
-    /// A table that spreads packets over work queues (`ibv_create_rwq_ind_table`), which this crate does not wrap.
+    /// A table that spreads packets over work queues (`ibv_create_rwq_ind_table`), which this crate
+    /// does not wrap.
     ///
     /// # Errors
     ///
@@ -43,7 +45,8 @@ impl DeviceContext {
         Err(Unsupported::new(self, "ibv_create_rwq_ind_table", "receive-side scaling in this crate"))
     }
 
-    /// An action that encrypts or decrypts a flow (`ibv_create_flow_action_esp`), which this crate does not wrap.
+    /// An action that encrypts or decrypts a flow (`ibv_create_flow_action_esp`), which this crate
+    /// does not wrap.
     ///
     /// # Errors
     ///
@@ -58,7 +61,8 @@ impl DeviceContext {
 }
 
 impl SharedReceiveQueue {
-    /// Receives that take messages by their tag (`ibv_post_srq_ops`), which this crate does not wrap.
+    /// Receives that take messages by their tag (`ibv_post_srq_ops`), which this crate does not
+    /// wrap.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Addresses and routes.
+//! Binding, and resolution of addresses and routes.
 
 use std::io;
 use std::ptr;
@@ -8,12 +8,13 @@ use super::address::{Address, RawAddress};
 use super::identifier::{Identifier, IdentifierState, NoDevice, NoDeviceOr};
 
 impl Identifier {
-    /// Gives it a local address (`rdma_bind_addr`), and the device that the address belongs to. Of any address (`0.0.0.0`, `[::]`) there
-    /// is none; and for port 0 the system chooses one ([`local_port`](Self::local_port)).
+    /// Binds to a local address (`rdma_bind_addr`), and to the device that the address belongs to.
+    /// With any address (`0.0.0.0`, `[::]`) there is no device. For port 0 the system chooses a
+    /// port ([`local_port`](Self::local_port)).
     ///
     /// # Errors
     ///
-    /// The address is no RDMA device's, or the port is in use.
+    /// Fails if the address does not belong to an RDMA device, or if the port is in use.
     ///
     /// # References
     ///
@@ -21,7 +22,8 @@ impl Identifier {
     pub fn bind_addr(&self, address: impl Into<Address>) -> Result<(), BindAddrError> {
         let address = address.into();
         let mut raw = RawAddress::from(&address);
-        // SAFETY: the identifier lives, and is called for alone; the address outlives the call.
+        // SAFETY: `call` passes a live identifier, under its channel's lock; the address outlives
+        // the call.
         let result = self.call(Some(IdentifierState::Bound), |lib, id| unsafe {
             (lib.rdma_bind_addr)(id, raw.as_mut_ptr())
         });
@@ -39,14 +41,17 @@ impl Identifier {
         })
     }
 
-    /// Looks for the device that leads to an address (`rdma_resolve_addr`), for as long as this. The event
-    /// [`AddressResolved`](super::EventType::AddressResolved) or [`AddressError`](super::EventType::AddressError) follows.
+    /// Starts the resolution of an address to a device (`rdma_resolve_addr`), for at most
+    /// `timeout`. The event [`AddressResolved`](super::EventType::AddressResolved) or
+    /// [`AddressError`](super::EventType::AddressError) follows.
     ///
-    /// An identifier that is not bound is bound to `source`, or to the address that the system's routes choose.
+    /// An identifier that is not bound is bound to `source`, or to the address that the system's
+    /// routes select.
     ///
     /// # Errors
     ///
-    /// `source` is no RDMA device's address, or an address is of a family that the library does not know.
+    /// Fails if `source` does not belong to an RDMA device, or if the library does not know the
+    /// family of an address.
     ///
     /// # References
     ///
@@ -62,7 +67,8 @@ impl Identifier {
         let mut raw_destination = RawAddress::from(&destination);
         let result = self.call(Some(IdentifierState::ResolvingAddress), |lib, id| {
             let from = raw_source.as_mut().map_or(ptr::null_mut(), RawAddress::as_mut_ptr);
-            // SAFETY: the identifier lives, and is called for alone; the addresses outlive the call.
+            // SAFETY: `call` passes a live identifier, under its channel's lock; the addresses
+            // outlive the call.
             unsafe { (lib.rdma_resolve_addr)(id, from, raw_destination.as_mut_ptr(), milliseconds(timeout)) }
         });
         result.map_err(|error| {
@@ -90,19 +96,21 @@ impl Identifier {
         })
     }
 
-    /// Looks for a route to the address that was resolved (`rdma_resolve_route`), for as long as this. The event
-    /// [`RouteResolved`](super::EventType::RouteResolved) or [`RouteError`](super::EventType::RouteError) follows.
+    /// Starts the resolution of a route to the resolved address (`rdma_resolve_route`), for at most
+    /// `timeout`. The event [`RouteResolved`](super::EventType::RouteResolved) or
+    /// [`RouteError`](super::EventType::RouteError) follows.
     ///
     /// # Errors
     ///
-    /// The address is not resolved.
+    /// Fails if the address is not resolved.
     ///
     /// # References
     ///
     /// `man rdma_resolve_route`
     pub fn resolve_route(&self, timeout: Duration) -> Result<(), ResolveRouteError> {
         let result = self.call_with_device(Some(IdentifierState::ResolvingRoute), |lib, id| {
-            // SAFETY: the identifier lives, has a device, and is called for alone.
+            // SAFETY: `call_with_device` passes a live identifier with a device, under its
+            // channel's lock.
             unsafe { (lib.rdma_resolve_route)(id, milliseconds(timeout)) }
         });
         result.map_err(|error| match error {
@@ -117,7 +125,7 @@ impl Identifier {
     }
 }
 
-/// Whole milliseconds, and no less than was asked for; what C has no number for is the longest that it has.
+/// The timeout in whole milliseconds, rounded up, and limited to the largest value of C's type.
 fn milliseconds(timeout: Duration) -> core::ffi::c_int {
     let rest = timeout.subsec_nanos().div_ceil(1_000_000);
     let whole = timeout.as_secs().saturating_mul(1000).saturating_add(rest.into());

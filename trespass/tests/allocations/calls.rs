@@ -10,16 +10,17 @@ use std::time::{Duration, Instant};
 use crate::allocated;
 use trespass::{Builder, Event, Kind, Listener, Policy, SeqPacket, Stream, Worker};
 
-/// Longer than anything takes that works: who waits for a side that has failed fails then.
+/// A limit far above the duration of any working call, so that a side whose peer has failed fails
+/// too.
 const LONG: Duration = Duration::from_secs(60);
-/// Until queues, pools and the system's own lists have their size.
+/// Warm-up rounds, after which queues, pools and the system's lists have their final size.
 const BEFORE: usize = 500;
 const COUNTED: usize = 500;
 /// What happens once, and may do so late: a queue has something in it for the first time, as nobody waited, or a thread takes its first slot of the
 /// pool. (That queues which have their size allocate nothing at all is in `protocol_alone`.)
 const ONCE: u64 = 8;
 
-/// Does it often, and says how many allocations this thread made after the first times.
+/// Runs `round` repeatedly, and returns this thread's allocations after the warm-up.
 fn allocations(mut round: impl FnMut()) -> u64 {
     (0..BEFORE).for_each(|_| round());
     let before = allocated();
@@ -45,14 +46,14 @@ fn expect_none<A: FnMut() + Send, B: FnMut() + Send>(what: &str, sides: PeerClos
 }
 
 fn builder(over_rdma: bool) -> Builder {
-    // Memory is made when it is first needed, which is not counted; the trace says nothing meanwhile. A busy machine may take its time, and
-    // there is nothing to fall back to.
+    // The first use of memory and the periodic trace allocate, so neither falls into the counted
+    // rounds. Timeouts are generous for busy machines, and a fallback to TCP is not allowed.
     let builder = Builder::new().trace_interval(None).keepalive(None).rnr_retry(0);
     let builder = builder.handshake_deadline(LONG).probe_timeout(LONG / 3);
     builder.policy(if over_rdma { Policy::RequireRdma } else { Policy::TcpOnly })
 }
 
-/// Both ends of a connection. Neither waits for ever.
+/// Both ends of a connection. No call on them waits for ever.
 fn ends<T: Send + 'static>(
     over_rdma: bool,
     connect: fn(Builder, SocketAddr) -> io::Result<T>,
@@ -85,7 +86,7 @@ fn streams(over_rdma: bool) -> [Stream; 2] {
     )
 }
 
-/// Messages of so many bytes there and back.
+/// Messages of `len` bytes in both directions.
 fn messages(over_rdma: bool, len: usize) {
     let [mut client, mut server] = packets(over_rdma);
     let (message, mut answer, mut buffer) = (vec![7; len], vec![0; len], vec![0; len]);
@@ -104,7 +105,7 @@ fn messages(over_rdma: bool, len: usize) {
     );
 }
 
-/// Blocks of the pool, which the peer takes as they lie.
+/// Blocks of the pool, which the peer receives without a copy.
 fn blocks(over_rdma: bool, len: usize) {
     let [mut client, mut server] = packets(over_rdma);
     let mut block = Some(client.buffer(len).unwrap());
@@ -144,7 +145,7 @@ fn bytes(over_rdma: bool, len: usize) {
     );
 }
 
-/// Of a worker that answers, and one that asks, until each has done its rounds.
+/// An echoing worker and an asking one, until each has completed its rounds.
 fn workers(over_rdma: bool, len: usize) {
     let config = builder(over_rdma).build().unwrap();
     let (tell, told) = std::sync::mpsc::channel::<SocketAddr>();
@@ -170,7 +171,7 @@ fn workers(over_rdma: bool, len: usize) {
     );
 }
 
-/// Answers each message, and begins, if there is something to begin with. The asking side ends it.
+/// Echoes each message, and sends `first` at the start if given. The asking side ends the exchange.
 fn turns(mut worker: Worker, len: usize, first: Option<&[u8]>) -> u64 {
     let (mut events, mut buffer) = (Vec::with_capacity(16), vec![0; len]);
     let (mut rounds, mut before, mut count) = (0, 0, None);
@@ -192,7 +193,7 @@ fn turns(mut worker: Worker, len: usize, first: Option<&[u8]>) -> u64 {
                 match worker.recv(key, &mut buffer) {
                     Ok(got) => match worker.send(key, &buffer[..got]) {
                         Ok(()) => (),
-                        // Who asks goes when it has counted.
+                        // The asking side closes as soon as it has counted.
                         Err(error) => {
                             return count.unwrap_or_else(|| panic!("{error} after {rounds} rounds"));
                         }

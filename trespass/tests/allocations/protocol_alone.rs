@@ -157,7 +157,7 @@ pub(crate) fn run() {
     let mut buffer = vec![0; 1 << 20];
     let mut setup = ConnectionSetup::new(ConnectionKind::SeqPacket, LinkType::Rc);
     setup.read = true;
-    // The link here sends what frames begin with.
+    // The simulated link carries the frame header instead of immediate data.
     setup.immediate = false;
 
     count("a message of 64 bytes", &setup, messages(64, 1));

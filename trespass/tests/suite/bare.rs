@@ -1,4 +1,4 @@
-//! READs of two queue pairs from each other, with short WRITEs between them, by sideway alone.
+//! RDMA READs between two queue pairs, with short WRITEs between them, without trespass.
 
 use std::sync::Barrier;
 use std::thread;
@@ -13,13 +13,14 @@ use sideway::memory::{Buffer, BufferKind, RegisteredBuffer};
 
 /// Bytes of a READ.
 const SPAN: usize = 65_536;
-/// Posted in one list.
+/// Requests in one posted list.
 const DEPTH: usize = 4;
 const ROUNDS: u64 = 40;
-/// The devices try again without an end.
+/// The devices retransmit without limit.
 const TIMEOUT: Duration = Duration::from_secs(15);
 
-/// What an end has of memory, so many spans each: what the peer reads, what is read, what is written, and where the peer writes to.
+/// The parts of an end's memory, several spans each: the peer reads from the first, this end reads
+/// into the second, sends from the third, and the peer writes to the last.
 #[derive(Clone, Copy)]
 enum BufferArea {
     Source,
@@ -41,7 +42,7 @@ struct RawEnd {
     path: LocalPath,
 }
 
-/// The memory of an end, as its peer knows it.
+/// An end's memory, as its peer addresses it.
 #[derive(Clone, Copy)]
 struct RemoteBuffer {
     key: u32,
@@ -79,11 +80,12 @@ impl RawEnd {
         self.memory.as_ptr().wrapping_add(part.span(number))
     }
 
-    /// New bytes for the peer to read, and nothing where the peer's are to come.
+    /// Fills the part that the peer reads with new bytes, and clears the part that receives.
     fn fill(&self, round: u64) {
         for number in 0..DEPTH {
             let bytes = bytes(round, number);
-            // SAFETY: both spans are within the memory, and nothing of either end is under way: all wait for each other.
+            // SAFETY: both spans are within the memory, and no request of either end is
+            // outstanding, because both wait for each other.
             unsafe {
                 self.span(BufferArea::Source, number).copy_from_nonoverlapping(bytes.as_ptr(), SPAN);
                 self.span(BufferArea::Read, number).write_bytes(0, SPAN);
@@ -91,7 +93,7 @@ impl RawEnd {
         }
     }
 
-    /// READs, and a WRITE before and behind each.
+    /// Posts READs with a WRITE before and after each.
     fn post(&mut self, peer: RemoteBuffer) -> Result<(), String> {
         let own = self.place(self.memory.lkey());
         let mut list = self.qp.start_post_send();
@@ -102,7 +104,8 @@ impl RawEnd {
                 if is_behind {
                     let read = list.construct_wr(number as u64, WorkRequestFlags::Signaled);
                     let read = read.setup_read(peer.key, peer.span(BufferArea::Source, number));
-                    // SAFETY: the span is within the memory, which outlives the queue pair's work, and nobody looks at it meanwhile.
+                    // SAFETY: the span is within the memory, which outlives the queue pair's
+                    // requests, and no code reads it until the READ has completed.
                     unsafe { read.setup_sge(own.key, own.span(BufferArea::Read, number), SPAN as u32) };
                 }
                 let write = list.construct_wr(DEPTH as u64, WorkRequestFlags::empty());
@@ -162,7 +165,8 @@ fn bytes(round: u64, number: usize) -> Vec<u8> {
     test_harness::bytes(round * DEPTH as u64 + number as u64, SPAN)
 }
 
-/// Both read what the other has, so many READs of each at a time. What went wrong first.
+/// Both ends read the other's memory, with `at_a_time` READs outstanding each. Returns the first
+/// error.
 pub(crate) fn reads(devices: &[String; 2], at_a_time: u8) -> Result<(), String> {
     let mut ends = devices.each_ref().map(|device| RawEnd::new(device));
     let options = ConnectOptions {

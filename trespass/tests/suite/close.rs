@@ -1,4 +1,4 @@
-//! I14: what closes arrives, in bounded time, and leaves nothing behind.
+//! I14: closed connections deliver their data in bounded time, and leave nothing behind.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
@@ -17,11 +17,13 @@ pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
         both_may_close_at_once, closing_one_end_ends_the_other);
 }
 
-/// Connections of [`i14_connections_leave_nothing_behind`], unless this variable has another number.
+/// Connections of [`i14_connections_leave_nothing_behind`], unless the environment variable gives
+/// another number.
 const CONNECTIONS: usize = 300;
 const MORE: &str = "TRESPASS_SOAK_CONNECTIONS";
 
-/// What this process has of the system, and of the software device. Exact: no other case runs.
+/// The system's and the software device's resources that this process holds. The counts are exact,
+/// because no other case runs.
 fn held() -> [(&'static str, usize); 7] {
     let count = |directory: &str| std::fs::read_dir(directory).unwrap().count();
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
@@ -43,7 +45,7 @@ fn held() -> [(&'static str, usize); 7] {
 fn i14_connections_leave_nothing_behind(fixture: &Fixture) -> Outcome {
     const WARM: usize = 10;
     let rounds = WARM + std::env::var(MORE).map_or(CONNECTIONS, |text| text.parse().expect("a number"));
-    // A pool of its own: no other configuration has this maximum.
+    // A private pool: no other configuration has this maximum.
     let builder = fixture.builder().pool_max(77 << 20);
     let mut listener = builder.clone().bind(fixture.anywhere()).unwrap();
     let addr = listener.local_addr().unwrap();
@@ -55,7 +57,7 @@ fn i14_connections_leave_nothing_behind(fixture: &Fixture) -> Outcome {
             let mut got = [0; 5];
             stream.read_exact(&mut got).unwrap();
             stream.write_all(&got).unwrap();
-            // Some close first here, and some there.
+            // Either end closes first, depending on the round.
             if got[0] % 2 == 0 {
                 assert_eq!(stream.read(&mut got).unwrap(), 0);
             }
@@ -100,7 +102,7 @@ fn i14_all_that_was_written_arrives_before_the_end(fixture: &Fixture) -> Outcome
             scope.spawn(|| {
                 let mut client = client;
                 client.write_all(&sent).unwrap();
-                // Something that it never reads must not cost the other end anything.
+                // Data that the peer never reads must not cost the other end anything.
             });
             let mut got = Vec::new();
             server.read_to_end(&mut got).unwrap();
@@ -110,7 +112,8 @@ fn i14_all_that_was_written_arrives_before_the_end(fixture: &Fixture) -> Outcome
     Ok(())
 }
 
-/// The peer begins to read when all has been written and closed, of a connection of its own and of a worker's.
+/// The peer starts to read after all data has been written and the connection closed, once directly
+/// and once through a worker.
 fn i14_a_close_lets_the_peer_read_what_is_large(fixture: &Fixture) -> Outcome {
     let sent = bytes(14, 300_000);
     for of_worker in [false, true] {
@@ -164,7 +167,8 @@ fn a_linger_of_zero_resets(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// What a stream was told of its linger time goes with it: zero is a reset, and a long one outlasts the worker's own.
+/// A stream's linger time applies when a worker closes it: zero is a reset, and a long one outlasts
+/// the worker.
 fn a_worker_lingers_as_the_stream_was_told(fixture: &Fixture) -> Outcome {
     let worker = || Worker::new(&fixture.builder().linger(Duration::ZERO).build().unwrap()).unwrap();
     let (mut client, mut server) = fixture.streams();
@@ -207,7 +211,7 @@ fn closing_one_end_ends_the_other(fixture: &Fixture) -> Outcome {
     greet(&mut client, &mut server);
     drop(client);
     assert_eq!(server.read(&mut [0; 8]).unwrap(), 0);
-    // As over TCP: the first write may still be taken, one of the next is refused.
+    // As over TCP, the first write may still succeed, and one of the next fails.
     let deadline = Instant::now() + LONG;
     let error = loop {
         match server.write(b"into the void") {

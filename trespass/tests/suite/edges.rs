@@ -1,5 +1,5 @@
-//! What few programs do, and each may: nothing to read into, nothing to write, times without an end, an end with much before it, a port that
-//! somebody else has.
+//! Unusual but permitted calls: reads into an empty buffer, empty writes, unlimited timeouts, an
+//! end behind much data, and a port that another socket uses.
 
 use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::Shutdown;
@@ -17,7 +17,7 @@ pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
         a_half_ends_behind_all_that_was_taken_for_it, a_busy_port_is_waited_for, a_port_that_stays_busy_is_given_up);
 }
 
-/// Neither waits nor takes anything.
+/// An empty read neither waits nor takes anything.
 fn nothing_is_read_into_no_room(fixture: &Fixture) -> Outcome {
     let (mut client, mut server) = fixture.streams();
     let nothing = |server: &mut trespass::Stream| {
@@ -140,13 +140,14 @@ fn times_may_be_without_end(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// The end is said before all has gone; the rest goes while its program waits for what the peer says.
+/// The writer shuts down before all data has been sent; the rest is sent while the program waits
+/// for the peer's data.
 fn a_half_ends_behind_all_that_was_taken_for_it(fixture: &Fixture) -> Outcome {
     let (mut client, mut server) = fixture.streams();
     client.set_nonblocking(true).unwrap();
     let (mut data, mut taken) = (Vec::new(), 0);
     let refused = loop {
-        // No more is made than goes.
+        // Only as much data is made as is sent.
         if taken == data.len() {
             data.extend(bytes(taken as u64, 1 << 20));
         }
@@ -172,12 +173,12 @@ fn a_half_ends_behind_all_that_was_taken_for_it(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// Whoever is patient gets it when it is free, and serves there.
+/// A patient listener gets the port when it becomes free, and serves there.
 fn a_busy_port_is_waited_for(fixture: &Fixture) -> Outcome {
     let (addr, taken) = fixture.taken();
     thread::scope(|scope| {
         let waiting = scope.spawn(move || fixture.builder().bind_patience(LONG).bind(addr).unwrap());
-        // Longer than the first tries take, each of which waits twice as long as the one before.
+        // Longer than the first retries, each of which waits twice as long as the one before.
         thread::sleep(Duration::from_millis(300));
         assert!(!waiting.is_finished(), "it listens where somebody else does");
         let freed = Instant::now();
@@ -192,7 +193,7 @@ fn a_busy_port_is_waited_for(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// The error names the port, and says what to do about it.
+/// The error names the port and the remedy.
 fn a_port_that_stays_busy_is_given_up(fixture: &Fixture) -> Outcome {
     let (addr, _taken) = fixture.taken();
     let patience = Duration::from_millis(120);
@@ -208,7 +209,7 @@ fn a_port_that_stays_busy_is_given_up(fixture: &Fixture) -> Outcome {
     let words = error.to_string();
     assert!(words.starts_with(&format!("cannot listen at {addr}{by}: ")), "{words}");
     assert!(words.contains(ask) && words.contains("choose another port"), "{words}");
-    // Whoever has no patience is told at once.
+    // A listener with no patience gets the error at once.
     let before = Instant::now();
     let error = fixture.builder().bind(addr).map(|_| ()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::AddrInUse);

@@ -1,11 +1,14 @@
-//! Random traffic over a device with which everything goes wrong that a rule of faults can say (`docs/soft-rnic-faults.md`).
+//! Random traffic over a device that injects every fault that rules can express
+//! (`docs/soft-rnic-faults.md`).
 //!
-//! What the device mends nobody notices: all arrives, once and in order, and every block that was lent comes back. What it cannot
-//! mend ends the connection on both sides, in time and by an error that says so; what has arrived by then is the beginning of what was sent, and
-//! every block comes back all the same. Either way nothing is left behind, and the next connection works.
+//! Programs do not notice the faults that the device repairs: all data arrives once and in order,
+//! and every lent block returns. Faults beyond repair end the connection on both sides, in bounded
+//! time and with a descriptive error. Data that arrived before that is a prefix of the data sent,
+//! and every block returns all the same. In either case nothing leaks, and the next connection
+//! works.
 //!
-//! `flip` is not among the rules: that bytes arrive as they were sent is the network's promise, by its checksums. Frames that are not what
-//! they were are the fuzz target `frames`.
+//! `flip` is not among the rules, because the network's checksums guarantee that bytes arrive
+//! unchanged. The fuzz target `frames` covers corrupted frames.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -15,33 +18,33 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use sideway::soft::{self, faults};
-use test_harness::{Outcome, Suite, Terms, cases};
+use test_harness::{Outcome, RunOptions, Suite, cases};
 use trespass::{Builder, Listener, Pool, SeqPacket, Stream, Transport};
 
 use super::fixture::{Fixture, LONG, Target, greet};
 use super::traffic::{self, TrafficPlan, TrafficResult, WaitLimits, both, is_failure};
 
-/// How long a case may take; it is the time of many runs.
+/// The limit of a case, many times its usual duration.
 const CASE_LIMIT: Duration = Duration::from_secs(300);
 
-/// Whatever the device mends wakes who waits for it.
+/// Every fault that the device repairs wakes the waiting thread, so no periodic call is needed.
 const PATIENT: WaitLimits = WaitLimits { limit: LONG, nap: LONG };
 
-/// That a device says nothing more has to be found out.
+/// The tests must make calls to detect a silent device.
 const WATCHFUL: WaitLimits = WaitLimits { limit: LONG, nap: Duration::from_millis(20) };
 
-/// What a process that a case has started does.
+/// Selects the part of a child process.
 const CHILD: &str = "TRESPASS_FAULTS_CHILD";
 
-/// The rules that it talks under.
+/// The rules that the child process runs under.
 const RULES: &str = "TRESPASS_FAULTS_RULES";
 
-/// The seed of what it says.
+/// The seed of the child's data.
 const OF_CHILD: u64 = 40;
 
 pub(crate) fn run(part: &'static str) -> ExitCode {
     let mut config = soft::Config::from_env().expect("a valid environment");
-    // A hundredth of all timers, so that tries run out in milliseconds.
+    // A hundredth of all timers, so that retries run out in milliseconds.
     config.time_scale = 0.01;
     sideway::set_default_provider(soft::provider_with(config).expect("no device is listed yet"));
     if let Ok(order) = std::env::var(CHILD) {
@@ -54,12 +57,17 @@ pub(crate) fn run(part: &'static str) -> ExitCode {
         a_process_that_stops_in_the_midst_of_a_message_goes_on, a_process_that_ends_in_the_midst_of_a_message_is_noticed,
         a_device_that_fails_ends_what_it_carries);
     let fixture = Ok(Fixture::new(Target::Soft, Ipv4Addr::LOCALHOST.into()));
-    suite.run(&test_harness::arguments(), &fixture, Terms { required: true, limit: CASE_LIMIT, advice: "" })
+    suite.run(
+        &test_harness::arguments(),
+        &fixture,
+        RunOptions { required: true, limit: CASE_LIMIT, advice: "" },
+    )
 }
 
-/// The start values, without time that a busy machine could run out of, in a pool that nobody else has.
+/// The default configuration, with timeouts that a busy machine does not exceed, and a private
+/// pool.
 fn builder(fixture: &Fixture) -> Builder {
-    // 43 ms between two tries.
+    // 43 ms between two retransmissions.
     fixture.builder().ack_timeout(20).rnr_retry(7).pool_max(83 << 20).pool_initial(16 << 20)
 }
 
@@ -67,7 +75,7 @@ fn plans(seed: u64) -> [TrafficPlan; 2] {
     [0, 1].map(|side| TrafficPlan { seed: 2 * seed + side, count: 90, most: 400_000 })
 }
 
-/// Both ends of a connection, made before there are any rules.
+/// Both ends of a connection, established before any rule is set.
 fn connected<E: Send + 'static>(
     fixture: &Fixture,
     builder: &Builder,
@@ -104,20 +112,20 @@ fn rules(text: &str, seed: u64) {
     faults::set(faults::parse(text).expect("valid rules"), seed).expect("rules");
 }
 
-/// That every rule has acted: else nothing was shown.
+/// Checks that every rule has acted, because otherwise the case shows nothing.
 fn all_have_acted() {
     for report in faults::report() {
         assert!(report.fired > 0, "{} has never acted, of {} matches", report.rule, report.matched);
     }
 }
 
-/// Queue pairs, completion queues.
+/// The numbers of queue pairs and completion queues.
 fn in_use() -> [u32; 2] {
     let statistics = soft::statistics().expect("a device was used");
     [statistics.queue_pairs.iter().map(|some| some.count).sum(), statistics.completion_queues]
 }
 
-/// That nothing is left of connections, whose memory was this pool's.
+/// Checks that the connections that used this pool left nothing behind.
 fn nothing_is_left(pool: &Pool) {
     assert_eq!(in_use(), [0; 2]);
     assert_eq!(pool.stats().in_use, 0, "{:?}", pool.stats());
@@ -137,7 +145,7 @@ fn expect_failure<E>(ends: &[TrafficResult<E>; 2], rules: &str) {
     for error in errors {
         assert!(is_failure(error), "{rules}: {:?}, {error}", error.kind());
     }
-    // The one whose messages were cut off is told in any case.
+    // The end whose messages were cut off gets an error in any case.
     assert!(ends.iter().any(|end| end.got < 90 || end.error.is_some()));
 }
 
@@ -156,7 +164,7 @@ const MENDED: &[&str] = &[
     "pause=before_finish:3ms nth=20; pause=before_announce:3ms nth=40; pause=before_doorbell:3ms nth=60",
 ];
 
-/// Runs messages and bytes at once under rules that the device can mend.
+/// Sends messages and bytes at once under rules whose faults the device repairs.
 fn is_mended(fixture: &Fixture, text: &str, seed: u64) {
     let builder = builder(fixture);
     let (packets, streams) = (packets(fixture, &builder), streams(fixture, &builder));
@@ -199,7 +207,7 @@ fn all_at_once(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// How often, and what: in the midst of the traffic.
+/// Faults beyond repair, in the midst of the traffic.
 const FATAL: &[&str] = &[
     "drop opcode=send,send_with_imm nth=60",
     "drop opcode=rdma_read nth=3",
@@ -218,22 +226,22 @@ const FATAL: &[&str] = &[
     "status=general_err opcode=send,send_with_imm nth=50",
     "status=loc_prot_err opcode=recv nth=50",
     "status=wr_flush_err opcode=recv nth=50",
-    // It says that it was sent, and nothing was: a frame is missing.
+    // The request completes successfully although nothing was sent: a frame is missing.
     "status=success opcode=send,send_with_imm nth=50",
     "qp_fatal opcode=send,send_with_imm nth=50",
     "qp_fatal opcode=rdma_read nth=2",
     "errno=EIO call=req_notify_cq nth=5",
 ];
 
-/// A completion queue that tells nothing any more: what the device has then is lost.
+/// A completion queue that stops reporting: the requests that the device holds are lost.
 const LOSING: &[&str] = &["cq_overrun opcode=send,send_with_imm nth=50", "cq_overrun opcode=recv nth=50"];
 
-/// Silence is noticed within 200 ms to 300 ms, and tries run out in 3 ms.
+/// A peer's silence is noticed within 200 ms to 300 ms, and retries run out in 3 ms.
 fn fragile(fixture: &Fixture) -> Builder {
     builder(fixture).ack_timeout(14).rnr_retry(3).keepalive(Some(Duration::from_millis(100)))
 }
 
-/// Runs messages under rules that end them.
+/// Sends messages under rules that end the connection.
 fn ends_messages(fixture: &Fixture, builder: &Builder, text: &str) -> Pool {
     let packets = packets(fixture, builder);
     let pool = packets[0].pool().clone();
@@ -245,7 +253,7 @@ fn ends_messages(fixture: &Fixture, builder: &Builder, text: &str) -> Pool {
     pool
 }
 
-/// And then bytes.
+/// The same with bytes.
 fn ends_both(fixture: &Fixture, builder: &Builder, text: &str) -> Pool {
     let pool = ends_messages(fixture, builder, text);
     let streams = streams(fixture, builder);
@@ -278,11 +286,11 @@ fn unrecoverable_faults_end_the_connection(fixture: &Fixture) -> Outcome {
 
 fn a_port_that_goes_down_is_waited_for(fixture: &Fixture) -> Outcome {
     faults::clear();
-    // 43 ms between two tries, and eight of them.
+    // 43 ms between two retransmissions, of which eight are made.
     is_mended(fixture, "port_down=20ms nth=200", 30);
     let pool = ends_both(fixture, &fragile(fixture), "port_down nth=100");
     nothing_is_left(&pool);
-    // While there is no port there is TCP, for who wants it.
+    // While the port is down, a client that accepts TCP gets it.
     faults::port_down(0, 1).expect("soft0");
     let wants = builder(fixture).policy(trespass::Policy::Auto);
     let [mut client, mut server] = streams(fixture, &wants);
@@ -295,7 +303,7 @@ fn a_port_that_goes_down_is_waited_for(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// Both ends wait, and what asks whether the other is there gets no answer.
+/// Both ends wait, and keepalive probes get no answer.
 fn silence_is_noticed(fixture: &Fixture) -> Outcome {
     faults::clear();
     let [client, server] = streams(fixture, &fragile(fixture));
@@ -309,7 +317,7 @@ fn silence_is_noticed(fixture: &Fixture) -> Outcome {
         [waits(client), there.join().unwrap()]
     });
     all_have_acted();
-    // Whoever notices first is heard by the other.
+    // The end that notices first tells the other.
     for kind in kinds {
         assert!(matches!(kind, ErrorKind::TimedOut | ErrorKind::ConnectionReset), "{kind:?}");
     }
@@ -318,7 +326,7 @@ fn silence_is_noticed(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// An answer that has come while the program did other things is not too late.
+/// An answer that arrived while the program was busy is not late.
 fn idle_programs_are_not_taken_for_dead(fixture: &Fixture) -> Outcome {
     faults::clear();
     let [mut client, mut server] =
@@ -340,8 +348,8 @@ fn idle_programs_are_not_taken_for_dead(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// What is called for each connection, and what once a process, which a process of its own shows. A queue pair that cannot be made once is made
-/// with less inline data.
+/// The verbs that each connection calls; a child process shows those that run once per process. If
+/// creating a queue pair fails once, trespass retries with less inline data.
 const CALLS: &[&str] = &[
     "errno=ENOMEM call=create_comp_channel",
     "errno=ENOMEM call=create_cq",
@@ -397,7 +405,7 @@ fn calls_that_fail_leave_no_connection_or_one_over_tcp(fixture: &Fixture) -> Out
     Ok(())
 }
 
-/// What a device has too little of, and whether it is used all the same.
+/// Limits to lower, and whether trespass uses the device all the same.
 const POOR: &[(&str, bool)] = &[
     ("max_inline_data=0", true),
     ("max_qp_rd_atom=1", true),
@@ -417,8 +425,9 @@ fn a_poor_device_is_used_or_not(_: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// All of which a message passes that is sent; what is READ passes fewer. Half of a message is there only where that is copied. Short messages
-/// may share a frame, so there are fewer frames than messages: as many at least as are lent.
+/// The steps of a sent message; a message that is fetched by READ passes fewer. Half a message is
+/// visible only where it is copied. Short messages may share a frame, so the number of frames is at
+/// most that of messages, and at least that of lent blocks.
 const STEPS: [&str; 8] = [
     "before_mark opcode=send,send_with_imm nth=10",
     "before_claim opcode=send,send_with_imm nth=10",
@@ -432,7 +441,7 @@ const STEPS: [&str; 8] = [
 
 fn a_process_that_stops_in_the_midst_of_a_message_goes_on(fixture: &Fixture) -> Outcome {
     faults::clear();
-    // It says nothing while it is stopped.
+    // A stopped process sends no probes.
     let builder = builder(fixture).keepalive(None);
     for step in STEPS {
         let mut listener = builder.clone().bind(fixture.anywhere()).unwrap();
@@ -468,7 +477,7 @@ fn a_process_that_ends_in_the_midst_of_a_message_is_noticed(fixture: &Fixture) -
         let (end, _) = listener.accept_seq_packet().unwrap();
         let pool = end.pool().clone();
         let [to_server, to_client] = plans(OF_CHILD);
-        // The system tells of its end.
+        // The operating system reports the child's end.
         let ended = traffic::messages(end, to_client, to_server, PATIENT);
         let error = ended.error.as_ref().unwrap_or_else(|| panic!("{step}: {ended:?}"));
         assert!(is_failure(error), "{step}: {error}");
@@ -479,14 +488,15 @@ fn a_process_that_ends_in_the_midst_of_a_message_is_noticed(fixture: &Fixture) -
     Ok(())
 }
 
-/// The last case: what the device has then is lost.
+/// The last case, because the requests that the failed device holds are lost.
 fn a_device_that_fails_ends_what_it_carries(fixture: &Fixture) -> Outcome {
     faults::clear();
     let mut listener = builder(fixture).bind(fixture.anywhere()).unwrap();
     listener.set_accept_timeout(Some(LONG)).unwrap();
     let addr = listener.local_addr().unwrap();
     ends_messages(fixture, &fragile(fixture), "device_fatal opcode=send,send_with_imm nth=50");
-    // Whoever comes next gets the device anew, and memory that it knows; also from who was there before.
+    // New connections reopen the device and register memory with it, also for a peer that used it
+    // before.
     let [mut client, mut server] = streams(fixture, &fragile(fixture));
     greet(&mut client, &mut server);
     let (mut client, mut server) = thread::scope(|scope| {
@@ -497,9 +507,9 @@ fn a_device_that_fails_ends_what_it_carries(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-// The other processes.
+// The child processes.
 
-/// Starts this program for a part, with rules that a device is made with.
+/// Starts this program for a part, with rules that its device is created with.
 fn start(part: &str, rules: Option<&str>) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.env(CHILD, part).env_remove("SOFT_RNIC_FAULTS").env_remove(RULES);
@@ -521,7 +531,7 @@ fn child(part: &str) {
             greet(&mut client, &mut server);
             all_have_acted();
             faults::clear();
-            // What was found holds for a second.
+            // A probe's result is cached for a second.
             let until = Instant::now() + LONG;
             loop {
                 let [mut client, mut server] = streams(&fixture, &wants);

@@ -1,4 +1,4 @@
-//! Listeners and connections of one transport, and what cases send over them.
+//! Listeners and connections of one transport, and the data that cases send over them.
 
 use std::any::Any;
 use std::io::{Read, Write};
@@ -11,22 +11,22 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use sideway::rdmacm;
 use trespass::{Bootstrap, Builder, Listener, Policy, SeqPacket, Stream, Transport};
 
-/// Longer than anything takes that works.
+/// A limit far above the duration of any working call.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
-/// What carries the cases' connections.
+/// The transport of a case's connections.
 #[allow(dead_code, reason = "each test program has one of them")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
-    /// TCP alone.
+    /// TCP without RDMA.
     Tcp,
     /// Queue pairs of the software device; one frame without a receive would end its connection.
     Soft,
-    /// The same, whose receives are shared.
+    /// The same, with shared receive queues.
     SoftShared,
     /// Queue pairs of the system's devices.
     System,
-    /// The same two, for connections that begin with the connection manager.
+    /// The two above, for connections that start with the connection manager.
     SoftByCm,
     SystemByCm,
 }
@@ -35,7 +35,7 @@ pub(crate) enum Target {
 #[derive(Clone, Debug)]
 pub(crate) struct Fixture {
     target: Target,
-    /// Where listeners are: the address says which device it is.
+    /// The listeners' address, which determines the device.
     host: IpAddr,
 }
 
@@ -44,14 +44,14 @@ impl Fixture {
         Self { target, host }
     }
 
-    /// A port that is free, at the fixture's address.
+    /// A free port at the device's address.
     pub(crate) fn anywhere(&self) -> SocketAddr {
         SocketAddr::new(self.host, 0)
     }
 
-    /// What the connections of this fixture are made with.
+    /// The builder of all connections over this transport.
     pub(crate) fn builder(&self) -> Builder {
-        // A busy machine may take its time, and there is nothing to fall back to.
+        // Timeouts are generous for busy machines, and a fallback to TCP is not allowed.
         let patient = || {
             let patient = Builder::new().rnr_retry(0).handshake_deadline(LONG);
             patient.probe_timeout(Duration::from_secs(20))
@@ -66,7 +66,8 @@ impl Fixture {
         }
     }
 
-    /// How much of so many a case does: in a guest whose processor is emulated, each byte of which costs seconds elsewhere, an eighth.
+    /// Scales the work of a case: an eighth of `count` in a guest with an emulated processor, where
+    /// each byte costs far more.
     pub(crate) fn less(&self, count: usize) -> usize {
         let emulated = std::env::var_os("SOFTROCE_EMULATED").is_some();
         if !(emulated && matches!(self.target, Target::System | Target::SystemByCm)) {
@@ -81,17 +82,17 @@ impl Fixture {
         self.target == Target::SoftShared
     }
 
-    /// Whether connections begin with the connection manager.
+    /// Whether connections start with the connection manager.
     pub(crate) fn is_by_cm(&self) -> bool {
         matches!(self.target, Target::SoftByCm | Target::SystemByCm)
     }
 
-    /// Whether the devices are this process's own.
+    /// Whether the devices are software devices of this process.
     pub(crate) fn is_soft(&self) -> bool {
         matches!(self.target, Target::Soft | Target::SoftShared | Target::SoftByCm)
     }
 
-    /// An address at which somebody listens who is none of this crate's, as long as the second value lives.
+    /// An address where a foreign listener listens while the second value lives.
     pub(crate) fn taken(&self) -> (SocketAddr, Box<dyn Any>) {
         if self.is_by_cm() {
             let listener = rdmacm::Listener::bind(self.anywhere(), 8).unwrap();
@@ -102,7 +103,7 @@ impl Fixture {
         (listener.local_addr().unwrap(), Box::new(listener))
     }
 
-    /// An address of the fixture's at which nobody listens.
+    /// An address at which nothing listens.
     pub(crate) fn nobody(&self) -> SocketAddr {
         self.taken().0
     }
@@ -122,7 +123,7 @@ impl Fixture {
         self.streams_of(self.builder(), self.builder())
     }
 
-    /// The same, each end with a configuration of its own.
+    /// The same with a separate configuration for each end.
     pub(crate) fn streams_of(&self, client: Builder, server: Builder) -> (Stream, Stream) {
         let mut listener = server.bind(self.anywhere()).unwrap();
         let addr = listener.local_addr().unwrap();
@@ -136,7 +137,7 @@ impl Fixture {
         (client, server)
     }
 
-    /// The same for messages.
+    /// The connecting and the accepted end of a message connection.
     pub(crate) fn packets(&self) -> (SeqPacket, SeqPacket) {
         self.packets_with(|builder| builder)
     }
@@ -167,7 +168,7 @@ impl Fixture {
     }
 }
 
-/// Connects here while another thread accepts.
+/// Runs `connect` while another thread accepts.
 fn accept_while<C, S: Send + 'static>(
     connect: impl FnOnce() -> C,
     accept: impl FnOnce() -> S + Send + 'static,
@@ -177,12 +178,11 @@ fn accept_while<C, S: Send + 'static>(
     (client, accepting.join().unwrap())
 }
 
-/// A generator that gives the same for the same seed, whatever version of whatever library.
+/// A generator whose numbers depend on the seed alone, not on a library's version.
 pub(crate) fn random(seed: u64) -> ChaCha8Rng {
     ChaCha8Rng::seed_from_u64(seed)
 }
 
-/// A number below `bound`.
 pub(crate) fn below(random: &mut ChaCha8Rng, bound: usize) -> usize {
     (random.next_u64() % bound as u64) as usize
 }
@@ -194,7 +194,7 @@ pub(crate) fn read_exactly(stream: &mut Stream, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// A byte to the peer and one back: both know then that the other has come so far.
+/// A byte to the peer and one back, so that both know that the other has come this far.
 pub(crate) fn greet(one: &mut Stream, other: &mut Stream) {
     one.write_all(b"?").unwrap();
     assert_eq!(read_exactly(other, 1), b"?");

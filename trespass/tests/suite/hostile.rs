@@ -1,4 +1,4 @@
-//! What a listener and a connection get from those who mean no good.
+//! A listener and a connection under attack by malicious peers.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -14,7 +14,7 @@ pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
         a_client_of_something_else_is_told_so, garbage_in_a_connection_ends_that_connection);
 }
 
-/// What a client sends that is not one of ours.
+/// Bytes that no client of this crate sends.
 fn garbage(seed: u64) -> Vec<u8> {
     let mut random = random(seed);
     let mut bytes = bytes(seed, 1 + below(&mut random, 5000));
@@ -22,7 +22,7 @@ fn garbage(seed: u64) -> Vec<u8> {
         0 => (),
         1 => bytes.iter_mut().zip(b"TRSP").for_each(|(byte, magic)| *byte = *magic),
         2 => {
-            // A HELLO with a length that nothing has.
+            // A HELLO with an impossible length.
             bytes.resize(64, 0);
             bytes[..16].copy_from_slice(b"TRSP\x01\x01\x00\x02\xff\xff\xff\x7f\0\0\0\0");
         }
@@ -32,7 +32,7 @@ fn garbage(seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// Serves one greeting, whatever else comes.
+/// Serves one greeting, whatever else arrives.
 fn still_serves(fixture: &Fixture, listener: &mut trespass::Listener, addr: SocketAddr) {
     thread::scope(|scope| {
         let connecting = scope.spawn(|| fixture.builder().connect(addr).unwrap());
@@ -67,7 +67,7 @@ fn garbage_costs_a_listener_nothing(fixture: &Fixture) -> Outcome {
 
 fn the_silent_do_not_keep_others_out(fixture: &Fixture) -> Outcome {
     let (mut listener, addr) = fixture.listener();
-    // More than a listener minds at a time; they say nothing, or too little, and stay.
+    // More clients than a listener handles at a time; they send nothing or too little, and stay.
     let silent: Vec<TcpStream> = (0..300)
         .map(|at| {
             let mut stream = TcpStream::connect(addr).unwrap();
@@ -103,7 +103,7 @@ fn a_client_of_something_else_is_told_so(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// Passes the handshake on between a client and a server, and then says what it likes to the server.
+/// Relays the handshake between a client and a server, and then sends random bytes to the server.
 fn garbage_in_a_connection_ends_that_connection(fixture: &Fixture) -> Outcome {
     let (mut listener, addr) = fixture.listener();
     listener.set_accept_timeout(Some(LONG)).unwrap();

@@ -44,7 +44,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use sideway::soft::{self, Mode};
-use test_harness::{Suite, Terms};
+use test_harness::{RunOptions, Suite};
 
 use fixture::{Fixture, Target};
 
@@ -108,19 +108,25 @@ fn over_soft(part: &'static str, target: Target, mode: Mode) -> ExitCode {
 fn over_system(part: &'static str, target: Target) -> ExitCode {
     let advice =
         format!("`cargo xtask softroce --suite --test {part}` runs them in a virtual machine with SoftRoCE.");
-    let terms = Terms { required: test_harness::device_is_required(), limit: CASE_LIMIT, advice: &advice };
+    let terms =
+        RunOptions { required: test_harness::device_is_required(), limit: CASE_LIMIT, advice: &advice };
     run_at(part, target, &system::address(), terms)
 }
 
 /// Runs the cases over a transport that every host has.
 fn run(part: &'static str, target: Target) -> ExitCode {
-    let terms = Terms { required: true, limit: CASE_LIMIT, advice: "" };
+    let terms = RunOptions { required: true, limit: CASE_LIMIT, advice: "" };
     run_at(part, target, &Ok(Ipv4Addr::LOCALHOST.into()), terms)
 }
 
 /// Runs the cases at an address of the host, if there is one for that transport. A child that a case made does its part, and nothing
 /// else.
-fn run_at(part: &'static str, target: Target, host: &Result<IpAddr, String>, terms: Terms<'_>) -> ExitCode {
+fn run_at(
+    part: &'static str,
+    target: Target,
+    host: &Result<IpAddr, String>,
+    terms: RunOptions<'_>,
+) -> ExitCode {
     if let Some(part) = death::part_of_child(target) {
         return part;
     }

@@ -1,4 +1,4 @@
-//! Messages: I5, parts, sizes above the buffers.
+//! Messages: invariant I5, parts, and sizes above the buffers.
 
 use std::io::{ErrorKind, IoSlice};
 use std::net::Shutdown;
@@ -23,7 +23,7 @@ pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
         long_messages_arrive_where_nobody_reads);
 }
 
-/// Both ends send so many messages of random sizes and check what they get.
+/// Both ends send `count` messages of random sizes and verify those that they receive.
 fn converse(mut packets: SeqPacket, out: u64, into: u64, count: usize) {
     let size = |seed: u64, at: usize| {
         let mut random = random(seed * 1_000_003 + at as u64);
@@ -45,7 +45,7 @@ fn converse(mut packets: SeqPacket, out: u64, into: u64, count: usize) {
                 Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}"),
             }
         }
-        // Whoever has everything may have closed.
+        // A peer that has received everything may have closed.
         match if got < count { packets.recv(&mut buffer) } else { Err(ErrorKind::WouldBlock.into()) } {
             Ok(len) => {
                 assert!(
@@ -177,7 +177,7 @@ fn a_message_above_the_quota_is_refused_without_blocking(fixture: &Fixture) -> O
 }
 
 fn a_message_above_the_limit_is_refused(fixture: &Fixture) -> Outcome {
-    // Longer than a frame may be, as long as one, and as what goes with a request.
+    // Longer than a frame, as long as a frame, and as short as an inline request.
     for most in [70_000, 10_000, 2000, 100] {
         let limited = |builder: Builder| builder.max_msg(most).eager_max(most as u32);
         let (mut client, mut server) = fixture.packets_with(limited);
@@ -203,7 +203,7 @@ fn the_end_comes_after_the_last_message(fixture: &Fixture) -> Outcome {
         }
         assert_eq!(server.recv(&mut buffer).unwrap_err().kind(), ErrorKind::UnexpectedEof);
     }
-    // What the other end has posted receives for needs no call of it.
+    // The peer's posted receives accept these messages without a call of the peer.
     let (client, server) = fixture.packets_with(|builder| builder.rx_slots(64));
     say(client, 50);
     hear(server, 50);
@@ -249,7 +249,7 @@ fn filled(pool: &Pool, pieces: &[Vec<u8>]) -> Vec<(Block, usize)> {
     pieces.iter().map(block).collect()
 }
 
-/// Completions of one ticket: each tells how many follow, the last that none does.
+/// Checks the completions of one ticket: each gives the number that follow, the last one zero.
 fn count_down(completions: &[Completion], ticket: Ticket, count: usize) {
     let told: Vec<_> = completions.iter().map(|each| (each.ticket, each.sent, each.left)).collect();
     let wanted: Vec<_> = (0..count).rev().map(|left| (ticket, true, left)).collect();
@@ -265,7 +265,7 @@ fn several_blocks_are_one_message(fixture: &Fixture) -> Outcome {
             let mut buffer = vec![0; 1 << 20];
             for (seed, list) in sizes.iter().enumerate() {
                 let wanted: Vec<u8> = list.iter().flat_map(|len| bytes(seed as u64, *len)).collect();
-                // Every other one without a copy.
+                // Every other message goes without a copy.
                 if seed % 2 == 0 {
                     let message = server.recv_buf().unwrap();
                     assert!(message.to_vec() == wanted, "message {seed}");
@@ -318,7 +318,8 @@ fn a_worker_sends_several_blocks_as_one_message(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// 24 MiB of blocks of 1 MiB, which the peer receives in parts, as it has not so much memory for what arrives.
+/// 24 MiB in blocks of 1 MiB, which the peer receives in parts, because its memory for received
+/// data is smaller.
 fn a_message_may_be_larger_than_any_block(fixture: &Fixture) -> Outcome {
     let (mut client, mut server) = fixture.packets();
     let pieces: Vec<_> = (0..24).map(|seed| bytes(seed, 1 << 20)).collect();
@@ -338,7 +339,7 @@ fn a_message_may_be_larger_than_any_block(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// Both ends are corked, and only wait for each other.
+/// Both ends are corked, and wait only for each other.
 fn pipelined_requests_are_answered_in_one_frame(fixture: &Fixture) -> Outcome {
     const TOGETHER: u64 = 10;
     let (mut client, mut server) = fixture.packets();
@@ -357,7 +358,7 @@ fn pipelined_requests_are_answered_in_one_frame(fixture: &Fixture) -> Outcome {
                     server.recv(&mut buffer).unwrap();
                     server.send(&buffer).unwrap();
                 }
-                // The one that says that the answers are there: to wait for it lets them go.
+                // This message announces the answers: waiting for it flushes them.
                 server.recv(&mut buffer).unwrap();
                 server
             });
@@ -371,7 +372,7 @@ fn pipelined_requests_are_answered_in_one_frame(fixture: &Fixture) -> Outcome {
             answering.join().unwrap()
         });
         let sent = [frames(&client) - before[0], frames(&server) - before[1]];
-        // Time lets them go, too.
+        // The cork's timeout flushes them, too.
         if began.elapsed() < Duration::from_millis(200) {
             assert_eq!(sent, [2, 1], "round {round}");
             return Ok(());
@@ -380,7 +381,7 @@ fn pipelined_requests_are_answered_in_one_frame(fixture: &Fixture) -> Outcome {
     panic!("this machine is too busy to tell");
 }
 
-/// They go in frames, a few at a time.
+/// They are sent in frames, a few at a time.
 fn long_messages_arrive_where_nobody_reads(fixture: &Fixture) -> Outcome {
     let (mut client, mut server) = fixture.packets_with(|builder| builder.rendezvous(false));
     let sizes = [8000, 8176, 8177, 16_344, 16_345, 70_000, 1 << 20, (3 << 20) + 5];
@@ -396,7 +397,7 @@ fn long_messages_arrive_where_nobody_reads(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// Twice what there is of a receive buffer: none of its parts is kept for long.
+/// Twice the size of a receive buffer; the receiver keeps no part for long.
 fn a_message_of_any_length_is_received_without_a_copy(fixture: &Fixture) -> Outcome {
     let (mut client, mut server) = fixture.packets();
     let sent = bytes(77, (2 << 20) + 5);
@@ -427,9 +428,9 @@ fn a_message_of_any_length_is_received_without_a_copy(fixture: &Fixture) -> Outc
 }
 
 fn memory_of_the_programs_own_goes_without_a_copy(fixture: &Fixture) -> Outcome {
-    // A pool of its own: no other configuration has this maximum.
+    // A private pool: no other configuration has this maximum.
     let (mut client, mut server) = fixture.packets_with(|builder| builder.pool_max(79 << 20));
-    // One is longer than what a peer is told to read at a time.
+    // One is longer than the most that a peer reads at a time.
     for (round, len) in [100, 200_000, 200_000, 17 << 20].into_iter().enumerate() {
         let sent = bytes(round as u64, len);
         let at = sent.as_ptr();
@@ -448,7 +449,7 @@ fn memory_of_the_programs_own_goes_without_a_copy(fixture: &Fixture) -> Outcome 
     }
     let adopted = client.pool().stats().adopted;
     assert_eq!((adopted.made, adopted.registered), (if fixture.is_tcp() { 0 } else { 3 }, 0), "{adopted:?}");
-    // The same again and again is registered once.
+    // Memory that is sent repeatedly is registered once.
     let mut block = client.pool().adopt(bytes(9, 300_000));
     let mut buffer = vec![0; 300_000];
     for _ in 0..5 {
@@ -468,7 +469,7 @@ fn memory_of_the_programs_own_goes_without_a_copy(fixture: &Fixture) -> Outcome 
 fn a_stream_is_not_taken_for_messages(fixture: &Fixture) -> Outcome {
     let (mut listener, addr) = fixture.listener();
     thread::scope(|scope| {
-        // Who is refused comes first: the listener works while it accepts.
+        // The refused client comes first, because the listener makes progress while it accepts.
         let connecting = scope.spawn(|| {
             let error = fixture.builder().connect_seq_packet(addr).unwrap_err();
             (error, fixture.builder().connect(addr).unwrap())
@@ -482,10 +483,10 @@ fn a_stream_is_not_taken_for_messages(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// Long enough for what is there, and far less than a case may take.
+/// Long enough for data that has arrived, and far less than the limit of a case.
 const SOON: Duration = Duration::from_millis(200);
 
-/// Neither side looks after its connection while the other's time runs out.
+/// Neither side makes calls while the other's timeout runs.
 fn a_message_whose_time_is_up_is_gone_on_with(fixture: &Fixture) -> Outcome {
     let (mut client, mut server) = fixture.packets();
     let (message, mut buffer) = (bytes(21, 6 << 20), vec![0; 6 << 20]);
@@ -540,7 +541,7 @@ fn a_message_that_fits_the_buffer_moves_whole_or_not_at_all(fixture: &Fixture) -
     let mut buffer = vec![0; 300_000];
     assert!(is_over(&server.recv(&mut buffer).unwrap_err()));
     let mut sent = 0;
-    // The system's buffers may take some, too.
+    // The operating system's buffers may take some, too.
     while client.send(&bytes(sent, 300_000)).map_err(|error| assert!(is_over(&error), "{error}")).is_ok() {
         sent += 1;
         assert!(sent < 200, "60 MB went to nobody");
@@ -558,12 +559,13 @@ fn a_message_that_fits_the_buffer_moves_whole_or_not_at_all(fixture: &Fixture) -
     Ok(())
 }
 
-/// As those of [`std::net`] fail whose time is up.
+/// Whether an error is the one that [`std::net`] gives for a timeout.
 fn is_over(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
 
-/// The longest message that there is. Its bytes repeat after a length that is none of a block's, so that no two blocks are the same.
+/// The longest possible message. Its bytes repeat after a length that differs from every block's,
+/// so that no two blocks are equal.
 fn a_message_of_1_gib_arrives(fixture: &Fixture) -> Outcome {
     const PERIOD: usize = 1_048_573;
     let total = fixture.less(1 << 30);
@@ -598,7 +600,8 @@ fn a_message_of_1_gib_arrives(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// Of which a few MiB are ever sent: no memory is needed for its pages of zeros, and none for what was promised.
+/// Only a few MiB are ever sent, so the zero pages need no memory, and neither does the announced
+/// length.
 fn an_end_within_a_message_of_1_gib_is_a_failure(fixture: &Fixture) -> Outcome {
     let (mut client, mut server) = fixture.packets();
     client.set_write_timeout(Some(SOON)).unwrap();

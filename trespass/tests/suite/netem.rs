@@ -1,10 +1,11 @@
-//! Connections over a network that loses, delays, repeats and reorders packets: two SoftRoCE devices with a veth pair between them, which the
-//! kernel's netem disturbs.
+//! Connections over a network that loses, delays, repeats and reorders packets: two SoftRoCE
+//! devices at the ends of a veth pair, which the kernel's netem disturbs.
 //!
 //!     cargo xtask softroce --suite --test netem
 //!
-//! Nothing counts before it was seen that netem acts: with 20 ms of delay a message and its answer have to take longer by as much, both
-//! by TCP, which the handshakes go by, and by RDMA. Else the connections go past it, and every case fails.
+//! The suite first checks that netem acts: a delay of 20 ms must lengthen a round trip by as much,
+//! over TCP, which carries the handshakes, and over RDMA. Otherwise the traffic bypasses netem, and
+//! every case fails.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream};
@@ -12,7 +13,7 @@ use std::process::{Command, ExitCode};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use test_harness::{Outcome, Suite, Terms, cases};
+use test_harness::{Outcome, RunOptions, Suite, cases};
 use trespass::{Builder, SeqPacket, Stream, Transport};
 
 use super::bare;
@@ -27,7 +28,7 @@ const WATCHFUL: WaitLimits = WaitLimits { limit: Duration::from_secs(240), nap: 
 /// The devices' interfaces.
 const INTERFACES: [&str; 2] = ["veth0", "veth1"];
 
-/// What is to be seen.
+/// The delay that the check expects to see.
 const DELAY: Duration = Duration::from_millis(20);
 
 pub(crate) fn run(part: &'static str) -> ExitCode {
@@ -35,7 +36,7 @@ pub(crate) fn run(part: &'static str) -> ExitCode {
     cases!(suite: packets_that_are_late_arrive, one_packet_in_a_hundred_is_lost, one_packet_in_twenty_is_lost,
         packets_overtake_each_other, packets_come_twice, a_cut_cable_ends_both_ends,
         reads_without_trespass);
-    let terms = Terms {
+    let terms = RunOptions {
         required: test_harness::device_is_required(),
         limit: CASE_LIMIT,
         advice: "`cargo xtask softroce --suite --test netem` runs them in a virtual machine with two SoftRoCE devices.",
@@ -43,11 +44,12 @@ pub(crate) fn run(part: &'static str) -> ExitCode {
     suite.run(&test_harness::arguments(), &prepared(), terms)
 }
 
-/// The fixture whose listeners are at the second device, and whose clients come from the first, if netem acts between both.
+/// A test device whose listeners use the second device and whose clients use the first, if netem
+/// acts between both.
 fn prepared() -> Result<Fixture, String> {
     let address = std::env::var("SOFTROCE_PEER_ADDRESS")
         .map_err(|_| "SOFTROCE_PEER_ADDRESS names no second device".to_owned())?;
-    // Whoever does not say where he comes from comes from the first device, and goes over the wire.
+    // A client without a source address uses the first device, and its packets cross the wire.
     command("ip", &format!("rule add pref 3 iif lo to {address} lookup 100"))?;
     let fixture = Fixture::new(Target::System, address.parse::<IpAddr>().map_err(|error| error.to_string())?);
     let (tcp, rdma) = (round_trip_by_tcp(&fixture), round_trip(&fixture));
@@ -75,7 +77,7 @@ fn command(program: &str, arguments: &str) -> Result<(), String> {
     if output.status.success() { Ok(()) } else { Err(format!("{program} {arguments}: {}", told.trim())) }
 }
 
-/// What netem does to both interfaces, until this is dropped.
+/// A netem discipline on both interfaces, removed when this is dropped.
 struct Netem;
 
 impl Netem {
@@ -98,7 +100,7 @@ impl Drop for Netem {
     }
 }
 
-/// The shortest of five times there and back.
+/// The shortest of five round trips.
 fn shortest(mut once: impl FnMut()) -> Duration {
     let time = |_| {
         let begin = Instant::now();
@@ -108,12 +110,13 @@ fn shortest(mut once: impl FnMut()) -> Duration {
     (0..5).map(time).min().expect("five")
 }
 
-/// What the client is made with, whose device is another one than the server's: a pool knows one.
+/// The client's builder with a separate pool: its device differs from the server's, and a pool
+/// belongs to one device.
 fn of_client(builder: Builder) -> Builder {
     builder.pool_max(1000 << 20)
 }
 
-/// Both ends of a connection for messages.
+/// Both ends of a message connection.
 fn packets(fixture: &Fixture, set: impl Fn(Builder) -> Builder) -> [SeqPacket; 2] {
     let mut listener = set(fixture.builder()).bind(fixture.anywhere()).unwrap();
     let addr = listener.local_addr().unwrap();
@@ -170,9 +173,10 @@ fn round_trip_by_tcp(fixture: &Fixture) -> Duration {
     })
 }
 
-/// Both ends of a connection for messages, and of one for bytes, which were made while netem acted.
+/// Both ends of a message and of a byte connection, established while netem acts.
 fn connected(fixture: &Fixture) -> ([SeqPacket; 2], [Stream; 2]) {
-    // The devices try again without an end, as what is lost is no reason to give up; but no receiver is ever not ready.
+    // The devices retransmit without limit, because lost packets are no reason to give up; an RNR
+    // ends the connection.
     let builder =
         |builder: Builder| builder.retry_count(7).rnr_retry(0).keepalive(Some(Duration::from_secs(60)));
     let streams = fixture.streams_of(of_client(builder(fixture.builder())), builder(fixture.builder()));
@@ -189,7 +193,8 @@ fn expect_all<E>(ends: &[TrafficResult<E>; 2], what: &str) {
     }
 }
 
-/// All arrives, once, in order: so many messages each way, and as many pieces of a stream.
+/// All data arrives, once and in order: `count` messages in each direction, and as many pieces of a
+/// stream.
 fn all_arrives(fixture: &Fixture, netem: &str, count: usize, most: usize) -> Outcome {
     let _netem = Netem::begin(netem).unwrap();
     let begin = Instant::now();
@@ -231,9 +236,9 @@ fn packets_come_twice(fixture: &Fixture) -> Outcome {
     all_arrives(fixture, "duplicate 5%", 60, 70_000)
 }
 
-/// From one moment on nothing arrives any more, while both talk.
+/// From some moment on nothing arrives any more, while both ends send.
 fn a_cut_cable_ends_both_ends(fixture: &Fixture) -> Outcome {
-    // SoftRoCE takes 7 for ever.
+    // SoftRoCE treats 7 as unlimited.
     let ends = packets(fixture, |builder| builder.retry_count(3).keepalive(Some(Duration::from_secs(2))));
     let begin = Instant::now();
     let (_netem, ends) = thread::scope(|scope| {
@@ -250,13 +255,13 @@ fn a_cut_cable_ends_both_ends(fixture: &Fixture) -> Outcome {
         let error = end.error.as_ref().expect("nothing comes to its end any more");
         assert!(is_failure(error), "{:?}: {error}", error.kind());
     }
-    // Nor does its farewell.
+    // The closing handshake is lost, too.
     ends.into_iter().for_each(drop);
     Ok(())
 }
 
-/// What the devices do by themselves: of Linux 6.1 READs arrive, which is why trespass has some there. What becomes of them over later kernels is
-/// told.
+/// RDMA READs of the devices alone. On Linux 6.1 they arrive, so trespass uses READs there. On
+/// later kernels the case reports the outcome.
 fn reads_without_trespass(_: &Fixture) -> Outcome {
     let devices = ["SOFTROCE_DEVICE", "SOFTROCE_PEER_DEVICE"]
         .map(|name| std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set")));

@@ -1,4 +1,4 @@
-//! Whoever knows `std::net` knows what fails here, and how: each scenario goes over `std::net` and over this crate, and both tell
+//! Errors match `std::net`: each scenario runs over `std::net` and over this crate, and both return
 //! the same kinds of error.
 
 use std::io::{self, ErrorKind, Read, Write};
@@ -15,12 +15,12 @@ pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: the_same_goes_wrong_in_the_same_way_as_over_std_net);
 }
 
-/// What both kinds of stream have.
+/// The common interface of both kinds of stream.
 trait Socket: Read + Write + Sized + Send {
     fn wait(&self, read: Option<Duration>, write: Option<Duration>) -> io::Result<()>;
     fn nonblocking(&self) -> io::Result<()>;
     fn shut(&mut self, how: Shutdown) -> io::Result<()>;
-    /// Ends without a farewell.
+    /// Resets the connection.
     fn reset(self);
 }
 
@@ -68,7 +68,7 @@ fn kind(outcome: io::Result<usize>) -> Result<usize, ErrorKind> {
 
 const SHORT: Option<Duration> = Some(Duration::from_millis(30));
 
-/// Until it fails, as over TCP a write may be taken that nobody gets.
+/// Writes until a write fails, because over TCP a write to a closed peer may succeed at first.
 fn write_until_it_fails(socket: &mut impl Write) -> Result<usize, ErrorKind> {
     let deadline = Instant::now() + LONG;
     loop {

@@ -1,5 +1,5 @@
-//! I8: programs that wait for the connection's descriptor, by `poll`, `epoll` (level- and edge-triggered) and mio, never sleep
-//! over something that they could do.
+//! I8: programs that wait for the connection's descriptor, by `poll`, `epoll` (level- and
+//! edge-triggered) and mio, never sleep while they could make progress.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -28,7 +28,7 @@ pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
         silent_clients_do_not_block_accept);
 }
 
-/// Sleeps until the descriptor is ready. Whether it is.
+/// Sleeps until the descriptor is ready; returns whether it is.
 trait Waiter {
     fn of(stream: &Stream) -> Self;
     fn sleep(&mut self, limit: Duration) -> bool;
@@ -44,7 +44,8 @@ fn epoll_set(stream: &Stream, flags: epoll::EventFlags) -> Epoll {
     Epoll { set }
 }
 
-/// Waits, once more where the process was stopped meanwhile: for Linux that is an interruption without any handler.
+/// Waits, and retries once if the process was stopped in between: Linux reports that as an
+/// interruption even without a handler.
 fn again<T>(mut wait: impl FnMut() -> io::Result<T>) -> T {
     loop {
         match wait() {
@@ -118,7 +119,7 @@ impl Waiter for Poll {
 }
 
 fn is_readable_raw(fd: i32, limit: Duration) -> bool {
-    // mio's set of one: it borrows no descriptor that it could outlive.
+    // mio's set contains one descriptor, which it does not borrow and so must not outlive.
     let mut poll = mio::Poll::new().unwrap();
     poll.registry().register(&mut SourceFd(&fd), Token(0), Interest::READABLE).unwrap();
     let mut events = mio::Events::with_capacity(1);
@@ -126,7 +127,7 @@ fn is_readable_raw(fd: i32, limit: Duration) -> bool {
     !events.is_empty()
 }
 
-/// As `poll(2)` sees it.
+/// Readability according to `poll(2)`.
 fn is_readable(stream: &Stream, limit: Duration) -> bool {
     is_readable_by_poll(stream.as_fd(), limit)
 }
@@ -136,7 +137,7 @@ fn is_readable_by_poll(descriptor: BorrowedFd<'_>, limit: Duration) -> bool {
     again(|| Ok(poll(&mut fds, Some(&timespec(limit)))?)) == 1
 }
 
-/// Sends and receives, going on until each call would block, and sleeps only on the descriptor.
+/// Sends and receives until each call would block, and then sleeps on the descriptor only.
 fn pump<S: Waiter>(mut stream: Stream, seed: u64, out: &[u8], len: usize) -> Vec<u8> {
     stream.set_nonblocking(true).unwrap();
     let mut sleeper = S::of(&stream);
@@ -165,7 +166,7 @@ fn pump<S: Waiter>(mut stream: Stream, seed: u64, out: &[u8], len: usize) -> Vec
             assert!(slept, "asleep with {sent} of {} sent and {} of {len} received", out.len(), got.len());
         }
     }
-    // The other side may still wait for what this one has only put into its own buffers.
+    // The peer may still wait for data that this end holds in its buffers.
     stream.set_nonblocking(false).unwrap();
     stream.write_all(b".").unwrap();
     stream.read_exact(&mut [0]).unwrap();
@@ -204,7 +205,8 @@ fn i8_poll(fixture: &Fixture) -> Outcome {
 fn i8_data_already_received_is_shown(fixture: &Fixture) -> Outcome {
     let (mut client, mut server) = fixture.streams();
     client.write_all(b"0123456789").unwrap();
-    // All ten are here now; the socket below is empty, and the descriptor has never been asked for.
+    // All ten connections are established; the socket below is empty, and the program has not asked
+    // for the descriptor yet.
     let mut two = [0; 2];
     server.read_exact(&mut two).unwrap();
     assert!(is_readable(&server, LONG));
@@ -230,7 +232,7 @@ fn i8_room_to_write_is_shown_after_a_refused_write(fixture: &Fixture) -> Outcome
     while edge.sleep(Duration::from_millis(50)) {}
     thread::scope(|scope| {
         scope.spawn(|| server.read_exact(&mut vec![0; total]).unwrap());
-        // A few reports may come before there is room: each of them is followed by a call.
+        // Some wake-ups may precede the free space; a call follows each of them.
         let deadline = Instant::now() + LONG;
         while client.write(b"x").is_err() {
             assert!(edge.sleep(LONG) && Instant::now() < deadline);
@@ -247,7 +249,7 @@ fn i8_room_found_while_reading_is_an_edge_of_its_own(fixture: &Fixture) -> Outco
     server.write_all(b"to be read later").unwrap();
     let total = fill_without_waiting(&mut client);
     while edge.sleep(Duration::from_millis(50)) {}
-    // Bytes lie here unread; then room comes, and it is a call to read that finds it.
+    // Unread bytes wait here; then space becomes free, and a read finds that out.
     thread::scope(|scope| {
         scope.spawn(|| server.read_exact(&mut vec![0; total]).unwrap());
         let (mut buffer, deadline) = ([0; 64], Instant::now() + LONG);
@@ -264,7 +266,7 @@ fn i8_room_found_while_reading_is_an_edge_of_its_own(fixture: &Fixture) -> Outco
     Ok(())
 }
 
-/// Puts on its way what the writer was allowed to leave in its own memory.
+/// Sends data that the writer may keep in its memory.
 fn flush(stream: &mut Stream) {
     stream.set_nonblocking(false).unwrap();
     stream.flush().unwrap();
@@ -277,7 +279,8 @@ fn i8_arrivals_found_while_writing_are_shown(fixture: &Fixture) -> Outcome {
     let mut edge = EdgeTriggered::of(&client);
     assert_eq!(client.read(&mut [0; 1]).unwrap_err().kind(), ErrorKind::WouldBlock);
     for round in 0..50 {
-        // The reader was told to wait. What comes is taken in by a call that writes until it is refused.
+        // The reader waits for readability. A writer takes in arriving data until its write is
+        // refused.
         server.write_all(b"news").unwrap();
         let total = write_until_refused(&mut client);
         assert!(edge.sleep(LONG), "round {round}: asleep though there are news");
@@ -305,7 +308,7 @@ fn the_descriptor_ignores_events_without_interest(fixture: &Fixture) -> Outcome 
     client.set_nonblocking(true).unwrap();
     client.set_interest(Readiness::WRITE);
     let total = fill_without_waiting(&mut client);
-    // Level-triggered: not a single report is left once the call was refused, though there are bytes to be read.
+    // Level-triggered: after the refused call no wake-up remains, although unread bytes exist.
     while is_readable(&client, Duration::from_millis(50)) {
         assert_eq!(client.write(b"x").unwrap_err().kind(), ErrorKind::WouldBlock);
     }
@@ -354,7 +357,8 @@ fn readiness_is_what_calls_find(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// Makes calls when the descriptor is readable, and no others, until the peer has what was held back.
+/// Makes calls only when the descriptor is readable, until the peer has received the held-back
+/// data.
 fn until_it_has_come(server: &mut Stream, mut wakes: impl FnMut()) {
     server.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
     let deadline = Instant::now() + LONG;
@@ -398,7 +402,7 @@ fn a_worker_s_descriptor_shows_what_is_due(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// Over TCP the system asks.
+/// Over TCP the operating system probes the peer.
 fn silent_peers_are_asked_for_who_waits_for_the_descriptor(fixture: &Fixture) -> Outcome {
     if fixture.is_tcp() {
         test_harness::skip!("over TCP the system asks");
@@ -414,13 +418,13 @@ fn silent_peers_are_asked_for_who_waits_for_the_descriptor(fixture: &Fixture) ->
         assert_eq!(client.read(&mut [0; 1]).unwrap_err().kind(), ErrorKind::WouldBlock);
         wakes += 1;
     }
-    // For each the time to look, and the answer; and what is shown at the beginning.
+    // For each probe the wake-up and the answer, and the initial reports.
     let most = 4 + 3 * (began.elapsed().as_millis() / idle.as_millis()) as u32;
     assert!(wakes <= most, "{wakes} times in {:?}", began.elapsed());
     Ok(())
 }
 
-/// A client that says nothing is given up when its time is over, though nothing happens then.
+/// A silent client is given up when its time is over, although no event happens then.
 fn a_listener_s_descriptor_shows_who_is_late(fixture: &Fixture) -> Outcome {
     if fixture.is_by_cm() {
         test_harness::skip!("who comes by the connection manager begins with what he has to say");
@@ -436,7 +440,7 @@ fn a_listener_s_descriptor_shows_who_is_late(fixture: &Fixture) -> Outcome {
     let mut silent = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     silent.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
     let deadline = Instant::now() + LONG;
-    // The last word is a rejection; then it is over.
+    // The last message is a rejection, followed by the end.
     while !matches!(silent.read(&mut [0; 4096]), Ok(0)) {
         assert!(Instant::now() < deadline, "it is kept for ever");
         if is_readable_raw(listener.as_raw_fd(), Duration::from_millis(20)) {
@@ -446,7 +450,8 @@ fn a_listener_s_descriptor_shows_who_is_late(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// More clients than it minds at a time, who say nothing: until one has had its chance there is nothing that a call could do.
+/// More silent clients than the listener handles at a time: until one times out no call can make
+/// progress.
 fn a_full_listener_is_shown_when_there_is_room(fixture: &Fixture) -> Outcome {
     if fixture.is_by_cm() {
         test_harness::skip!("who comes by the connection manager begins with what he has to say");
@@ -462,7 +467,7 @@ fn a_full_listener_is_shown_when_there_is_room(fixture: &Fixture) -> Outcome {
         }
     }
     assert!(calls <= 20, "{calls} calls for nothing in {:?}", began.elapsed());
-    // Who has something to say comes in nevertheless.
+    // A client that sends data is accepted nevertheless.
     thread::scope(|scope| {
         let client = scope.spawn(|| fixture.builder().connect(addr).unwrap());
         let deadline = Instant::now() + LONG;
@@ -515,7 +520,8 @@ fn a_listener_waits_no_longer_than_its_timeout(fixture: &Fixture) -> Outcome {
     assert!(time_is_up(&listener.accept().unwrap_err()));
     assert!(before.elapsed() >= limit);
     assert!(time_is_up(&listener.incoming().next().unwrap().unwrap_err()));
-    // Whoever is in the middle of a handshake when time is up is not lost, however often it is.
+    // A client whose handshake is in progress when the timeout expires is not lost, however often
+    // that happens.
     listener.set_accept_timeout(Some(Duration::from_micros(50))).unwrap();
     thread::scope(|scope| {
         let connecting = scope.spawn(|| fixture.builder().connect(addr).unwrap());
@@ -526,14 +532,14 @@ fn a_listener_waits_no_longer_than_its_timeout(fixture: &Fixture) -> Outcome {
                 Err(error) => assert!(time_is_up(&error) && Instant::now() < deadline, "{error}"),
             }
         };
-        // The timeout is the listener's.
+        // The timeout belongs to the listener.
         assert_eq!(server.read_timeout().unwrap(), None);
         greet(&mut connecting.join().unwrap(), &mut server);
     });
     Ok(())
 }
 
-/// Something happens all the time, and never a connection.
+/// Events arrive all the time, but never a connection.
 fn silent_clients_do_not_block_accept(fixture: &Fixture) -> Outcome {
     let (mut listener, addr) = fixture.listener();
     listener.set_accept_timeout(Some(Duration::from_millis(100))).unwrap();

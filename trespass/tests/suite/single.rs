@@ -1,4 +1,4 @@
-//! I7: one thread is enough, for both ends, for a listener and its clients, and for a worker.
+//! I7: one thread suffices for both ends, for a listener and its clients, and for a worker.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsFd;
@@ -21,7 +21,7 @@ fn a_lent_block_is_waited_for(fixture: &Fixture) -> Outcome {
     let (mut client, mut server) = fixture.packets();
     assert_eq!(client.device().is_some(), client.transport() == Transport::Rdma);
     assert!(client.next_completion().unwrap().is_none(), "nothing is lent");
-    // One frame, and what the peer reads out of the block.
+    // One frame, and a message that the peer reads out of the block.
     for len in [100, 200_000] {
         let reader = std::thread::spawn(move || {
             let received = server.recv_buf().unwrap().len();
@@ -36,13 +36,13 @@ fn a_lent_block_is_waited_for(fixture: &Fixture) -> Outcome {
         (server, received) = reader.join().unwrap();
         assert_eq!(received, len);
     }
-    // What can never be sent comes back all the same, and the waiting ends.
+    // Blocks that can never be sent return all the same, and the wait ends.
     drop(server);
     let block = client.buffer(200_000).unwrap();
     if client.send_buf(block, 200_000).is_ok() {
         assert!(client.next_completion().unwrap().is_some());
     }
-    // So do all of several, and none twice; what is refused is not lent.
+    // All of several blocks return exactly once; a refused block is not lent.
     let (mut client, server) = fixture.packets();
     let mut blocks: Vec<_> =
         [10, 200_000, 8000].into_iter().map(|len| (client.buffer(len).unwrap(), len)).collect();
@@ -56,7 +56,8 @@ fn a_lent_block_is_waited_for(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// Of the listener until the connection has one of its own; of a connection that fails, too; and nothing of it is left to the next.
+/// An event carries the listener's tag until the connection gets another one, also if the
+/// connection fails; the next connection inherits nothing of it.
 fn events_have_the_programs_tag(fixture: &Fixture) -> Outcome {
     let mut worker = Worker::new(&fixture.builder().build().unwrap()).unwrap();
     let listener = worker.listen(fixture.anywhere(), Kind::Stream).unwrap();
@@ -82,7 +83,8 @@ fn events_have_the_programs_tag(fixture: &Fixture) -> Outcome {
                     connected = true;
                 }
                 Event::Ready { tag, key, .. } => {
-                    // What was told together with the connection has the tag that it had then.
+                    // An event that was reported together with the connection carries the tag that
+                    // it had then.
                     assert!((tag == 9 || tag == 7) && Some(key) == accepted, "{tag} {key:?}");
                     ready = tag == 9;
                 }
@@ -118,7 +120,7 @@ fn a_pool_of_the_programs_own_serves_all(fixture: &Fixture) -> Outcome {
     assert!(*client.pool() == pool && *server.pool() == pool);
     let worker = Worker::new(&fixture.builder().pool(pool.clone()).build().unwrap()).unwrap();
     assert!(*worker.pool() == pool);
-    // A block of one is one of all.
+    // A connection of the worker accepts a block of any other.
     let mut block = worker.buffer(50_000).unwrap();
     block.bytes_mut()[..50_000].copy_from_slice(&bytes(1, 50_000));
     client.send_buf(block, 50_000).unwrap();
@@ -163,10 +165,11 @@ fn i7_both_ends_on_one_thread(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// As good as for ever.
+/// Practically unlimited.
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Neither in a poll that does not wait nor in one that does; and a program that waits for its descriptor is woken.
+/// This holds for a poll that does not wait and for one that does; and the descriptor wakes a
+/// waiting program.
 fn a_worker_that_spins_waits_no_longer_than_it_is_told(fixture: &Fixture) -> Outcome {
     let mut worker = Worker::new(&fixture.builder().worker_spin(HOUR).build().unwrap()).unwrap();
     let (client, mut server) = fixture.packets();
@@ -186,9 +189,9 @@ fn a_worker_that_spins_waits_no_longer_than_it_is_told(fixture: &Fixture) -> Out
     Ok(())
 }
 
-/// A program that waits for the descriptor of `worker` hears of what `peer` sends.
+/// The worker's descriptor wakes a program when `peer` sends.
 fn wakes_by_its_descriptor(worker: &mut Worker, peer: &mut SeqPacket) {
-    // Whoever asks for it is told to look once.
+    // The program must make one call after it asks for the descriptor.
     let _ = worker.as_fd();
     let mut events = Vec::new();
     worker.poll(&mut events, Some(Duration::ZERO)).unwrap();
@@ -204,12 +207,13 @@ fn i7_a_worker_serves_many_connections(fixture: &Fixture) -> Outcome {
     a_worker_serves_many_connections(fixture, Duration::ZERO)
 }
 
-/// The system's events are not forgotten over looking for completions: clients come, whose handshakes go on.
+/// Polling for completions does not starve system events: new clients complete their handshakes.
 fn i7_a_worker_that_spins_serves_many_connections(fixture: &Fixture) -> Outcome {
     a_worker_serves_many_connections(fixture, HOUR)
 }
 
-/// Echoes what comes on every connection that its listener gets, and has its own clients send through each of them.
+/// Echoes on every accepted connection, and has clients in the same worker send through each of
+/// them.
 fn a_worker_serves_many_connections(fixture: &Fixture, spin: Duration) -> Outcome {
     const CLIENTS: usize = 50;
     const ROUNDS: usize = 20;
@@ -262,7 +266,7 @@ fn a_worker_serves_many_connections(fixture: &Fixture, spin: Duration) -> Outcom
 
 fn a_worker_adopts_a_stream(fixture: &Fixture) -> Outcome {
     let (mut client, mut server) = fixture.streams();
-    // What is here already, and what is still on its way, both go with the stream.
+    // Data that has arrived and data that is still in flight both move with the stream.
     client.write_all(b"before").unwrap();
     let mut first = [0; 1];
     server.read_exact(&mut first).unwrap();

@@ -1,5 +1,5 @@
-//! What a listener and a client get from those who mean no good, where connections begin with the connection manager: raw identifiers and
-//! queue pairs that say what they like.
+//! A listener and a client against malicious peers that start with the connection manager: raw
+//! identifiers and queue pairs that send anything.
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -28,7 +28,7 @@ pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
         where_no_device_leads_is_told);
 }
 
-/// Bytes of a message that begins as every one does, with so many units of 8 bytes in its fixed part.
+/// The bytes of a message with a valid beginning, and `units` units of 8 bytes in its fixed part.
 fn message(kind: u8, major: u8, units: u8, body: &[u8]) -> Vec<u8> {
     let mut bytes = b"TRSP".to_vec();
     let total = (16 + body.len()) as u32;
@@ -42,7 +42,8 @@ fn message(kind: u8, major: u8, units: u8, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// What goes with a request (role 1) or an answer (role 2) for a stream: slots of 8 KiB, 64 of them, and a HELLO of so many bytes.
+/// The private data of a request (role 1) or an answer (role 2) for a stream: 64 slots of 8 KiB,
+/// and a HELLO of `hello` bytes.
 fn hail(major: u8, role: u8, conn_id: [u8; 8], hello: u16) -> Vec<u8> {
     let mut body = vec![3, 0, 0, 0, 0, 0, 0, 0];
     body.extend_from_slice(&conn_id);
@@ -52,7 +53,7 @@ fn hail(major: u8, role: u8, conn_id: [u8; 8], hello: u16) -> Vec<u8> {
     message(5, major, 6, &body)
 }
 
-/// A queue pair, and what it needs.
+/// A queue pair and its resources.
 struct RawQueuePair {
     qp: GenericQueuePair,
     _cq: GenericCompletionQueue,
@@ -75,7 +76,7 @@ impl RawQueuePair {
 
 type RawConnection = (RawQueuePair, rdmacm::Connection);
 
-/// Asks for a connection with this data.
+/// Requests a connection with this private data.
 fn ask(addr: SocketAddr, data: &[u8]) -> Result<RawConnection, SynchronousError> {
     let mut connector = Connector::resolve(addr, LONG)?;
     connector.set_timeout(Some(LONG));
@@ -84,7 +85,7 @@ fn ask(addr: SocketAddr, data: &[u8]) -> Result<RawConnection, SynchronousError>
     Ok((raw, connection))
 }
 
-/// Accepts the next who asks, with data made of his.
+/// Accepts the next request; `answer` makes the private data from the client's.
 fn accept(listener: &rdmacm::Listener, answer: impl FnOnce(&[u8]) -> Vec<u8>) -> RawConnection {
     let request = listener.get_request_timeout(LONG).unwrap().expect("a request");
     let answer = answer(request.private_data());
@@ -93,19 +94,19 @@ fn accept(listener: &rdmacm::Listener, answer: impl FnOnce(&[u8]) -> Vec<u8>) ->
     (raw, connection.unwrap())
 }
 
-/// Accepts one stream while somebody else does something.
+/// Accepts one stream while `other` runs.
 fn serving<T: Send>(fixture: &Fixture, listener: &mut Listener, other: impl FnOnce() -> T + Send) -> T {
     let addr = listener.local_addr().unwrap();
     thread::scope(|scope| {
         let other = scope.spawn(other);
         let client = scope.spawn(|| {
-            // Behind whoever comes first.
+            // After the other client.
             thread::sleep(Duration::from_millis(30));
             fixture.builder().connect(addr).unwrap()
         });
         let (mut server, _) = listener.accept().unwrap();
         greet(&mut client.join().unwrap(), &mut server);
-        // The listener works while it accepts.
+        // The listener makes progress while it accepts.
         listener.set_nonblocking(true).unwrap();
         let deadline = Instant::now() + LONG;
         while !other.is_finished() {
@@ -118,7 +119,7 @@ fn serving<T: Send>(fixture: &Fixture, listener: &mut Listener, other: impl FnOn
     })
 }
 
-/// The words that a rejection had with it.
+/// The private data of a rejection.
 fn words(refused: Result<RawConnection, SynchronousError>) -> Vec<u8> {
     match refused.map(drop) {
         Err(SynchronousError::Event(EventError::Rejected { private_data, .. })) => private_data,
@@ -126,7 +127,7 @@ fn words(refused: Result<RawConnection, SynchronousError>) -> Vec<u8> {
     }
 }
 
-/// The reason in a REJECT, and its text.
+/// The reason code of a REJECT, and its text.
 fn reject(words: &[u8]) -> (u16, String) {
     assert_eq!(&words[..5], b"TRSP\x02", "{words:02x?}");
     let len = usize::from(u16::from_le_bytes([words[22], words[23]]));
@@ -134,7 +135,7 @@ fn reject(words: &[u8]) -> (u16, String) {
     (u16::from_le_bytes([words[16], words[17]]), text)
 }
 
-/// How a connection failed.
+/// The cause of a failed connection.
 fn failure(error: &io::Error) -> &ConnectError {
     error.get_ref().and_then(|inner| inner.downcast_ref()).unwrap_or_else(|| panic!("{error:?}"))
 }
@@ -145,7 +146,7 @@ fn garbage_with_a_request_costs_a_listener_nothing(fixture: &Fixture) -> Outcome
     for round in 0..12 {
         let mut random = random(round);
         let mut data = match round % 3 {
-            // Anything, and nothing.
+            // Any bytes, or none.
             0 => bytes(round, below(&mut random, 57)),
             1 => good[..below(&mut random, good.len())].to_vec(),
             _ => good.clone(),
@@ -164,14 +165,14 @@ fn garbage_with_a_request_costs_a_listener_nothing(fixture: &Fixture) -> Outcome
     Ok(())
 }
 
-/// The newer one reads why, in words that every version has.
+/// A newer client reads the reason, in a form that every version understands.
 fn another_version_is_told_so(fixture: &Fixture) -> Outcome {
     let (mut listener, addr) = fixture.listener();
     let told = serving(fixture, &mut listener, || words(ask(addr, &hail(2, 1, [7; 8], 64))));
     let (reason, text) = reject(&told);
     assert_eq!(reason, 1);
     assert_eq!(text, "it speaks version 1.0 of the protocol, and you 2.0; update the older one");
-    // And this one of a newer one's.
+    // This version reads a newer one's rejection, too.
     let (there, addr) = stranger(fixture);
     let error = thread::scope(|scope| {
         scope.spawn(|| {
@@ -192,7 +193,8 @@ fn another_version_is_told_so(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// Who has made itself known, and sends no HELLO, is disconnected when its time is over; meanwhile others come in.
+/// A client that sends the CM private data but no HELLO is disconnected when its time is over;
+/// other clients still connect.
 fn silent_clients_are_dropped_at_the_deadline(fixture: &Fixture) -> Outcome {
     let deadline = Duration::from_millis(300);
     let mut listener = fixture
@@ -214,7 +216,7 @@ fn silent_clients_are_dropped_at_the_deadline(fixture: &Fixture) -> Outcome {
 
 fn the_silent_do_not_keep_others_out(fixture: &Fixture) -> Outcome {
     let (mut listener, addr) = fixture.listener();
-    // More than a listener minds at a time; they have made themselves known, and stay.
+    // More clients than a listener handles at a time; they have sent their private data, and stay.
     let silent = serving(fixture, &mut listener, || {
         (0..200).map(|_| ask(addr, &hail(1, 1, [7; 8], 64)).unwrap()).collect::<Vec<_>>()
     });
@@ -228,7 +230,7 @@ fn the_silent_do_not_keep_others_out(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// The HELLO that such a HAIL is of.
+/// The HELLO that matches such private data.
 fn hello(conn_id: [u8; 8]) -> Vec<u8> {
     let mut body = vec![3, 0, 0, 0, 0, 0, 0, 0];
     body.extend_from_slice(&conn_id);
@@ -241,8 +243,8 @@ fn hello(conn_id: [u8; 8]) -> Vec<u8> {
     message(1, 1, 8, &body)
 }
 
-/// All that a handshake needs is there, and the client is gone before the listener has looked: a connection that is accepted then is
-/// over, which its first call tells.
+/// The handshake is complete, but the client leaves before the listener has looked: an accepted
+/// connection has then ended, which its first call reports.
 fn a_disconnect_right_after_hello_is_noticed(fixture: &Fixture) -> Outcome {
     let (mut listener, addr) = fixture.listener();
     listener.set_nonblocking(true).unwrap();
@@ -254,7 +256,7 @@ fn a_disconnect_right_after_hello_is_noticed(fixture: &Fixture) -> Outcome {
             let context = connector.get_device_context().unwrap();
             let mut raw = raw(&context);
             connector.prepare(&mut raw.qp).unwrap();
-            // For the listener's HELLO, which nobody looks at.
+            // A receive for the listener's HELLO, which this client does not read.
             let pool = raw.qp.control().pd().create_pool_builder().setup_slices(8192, 1).build().unwrap();
             let mut receives = pool.attach_recv(raw.qp.start_post_recv()).unwrap();
             receives.construct_wr(1).setup_slice(pool.take().unwrap());
@@ -268,7 +270,7 @@ fn a_disconnect_right_after_hello_is_noticed(fixture: &Fixture) -> Outcome {
             raw.say(&hello([7; 8]));
             drop(connection);
             connected.send(()).unwrap();
-            // The queue pair and its memory stay as long as they are written to.
+            // The queue pair and its memory stay while the peer may write to them.
             goes.recv().unwrap();
         });
         let deadline = Instant::now() + LONG;
@@ -278,7 +280,8 @@ fn a_disconnect_right_after_hello_is_noticed(fixture: &Fixture) -> Outcome {
         }
         go.send(()).unwrap();
         is_connected.recv().unwrap();
-        // A device that works when it is polled may not have sent it before its client was gone: then there is no connection.
+        // A device that works when it is polled may not have sent the message before its client
+        // left: then no connection arises.
         let until = Instant::now() + Duration::from_secs(1);
         let accepted = loop {
             match listener.accept() {
@@ -301,7 +304,7 @@ fn a_disconnect_right_after_hello_is_noticed(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// Shorter, longer, something else, nothing at all: each costs its own connection.
+/// Too short, too long, another message, or nothing: each costs only its connection.
 fn a_hello_that_is_none_ends_that_connection(fixture: &Fixture) -> Outcome {
     let (mut listener, addr) = fixture.listener();
     let says: [Vec<u8>; 6] =
@@ -316,7 +319,7 @@ fn a_hello_that_is_none_ends_that_connection(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// A listener of the connection manager's that is none of this crate's.
+/// A listener of the connection manager that does not speak this crate's protocol.
 fn stranger(fixture: &Fixture) -> (rdmacm::Listener, SocketAddr) {
     let listener = rdmacm::Listener::bind(fixture.anywhere(), 8).unwrap();
     let addr = listener.local_addr().and_then(|addr| addr.ip()).unwrap();
@@ -332,7 +335,7 @@ fn a_server_of_something_else_is_told_so(fixture: &Fixture) -> Outcome {
         ),
         (vec![], |e| matches!(e, HandshakeError::OtherProtocol(_) | HandshakeError::Malformed(_))),
         (hail(2, 2, [7; 8], 64), |e| matches!(e, HandshakeError::Version { major: 2, .. })),
-        // Of another attempt.
+        // Private data of another attempt.
         (
             hail(1, 2, [7; 8], 64),
             |e| matches!(e, HandshakeError::Malformed(text) if text.ends_with("came where it must not")),
@@ -345,7 +348,7 @@ fn a_server_of_something_else_is_told_so(fixture: &Fixture) -> Outcome {
                 let request = listener.get_request_timeout(LONG).unwrap().expect("a request");
                 let mut raw = raw(&request.get_device_context().unwrap());
                 let mut parameter = ConnectionParameter::new();
-                // The client hangs up instead of going on, which may be seen before or after.
+                // The client disconnects instead of going on, before or after the accept.
                 let _ = request.accept(&mut raw.qp, parameter.setup_private_data(&answer));
             });
             fixture.builder().connect(addr).unwrap_err()
@@ -357,10 +360,11 @@ fn a_server_of_something_else_is_told_so(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// It does not answer the request, or it does and says no HELLO: the client's time is bounded in either case.
+/// The server does not answer the request, or it answers and sends no HELLO: the client's time is
+/// bounded in either case.
 fn a_server_that_does_not_answer_is_given_up(fixture: &Fixture) -> Outcome {
     let deadline = Duration::from_millis(300);
-    // The stranger has posted no receive, for which a device would give up sooner.
+    // The foreign server has posted no receive, for which a device would give up sooner.
     let impatient = || {
         let builder = fixture.builder().rnr_retry(7);
         builder.probe_timeout(deadline / 2).handshake_deadline(deadline)
@@ -399,23 +403,25 @@ fn a_rejection_in_words_is_told(fixture: &Fixture) -> Outcome {
         panic!("{error:?}")
     };
     assert_eq!(*reason, RejectReason::Kind);
-    // Without words: nobody listens there.
+    // The rejection has no private data, because nothing listens there.
     drop(listener);
     let error = fixture.builder().connect(addr).unwrap_err();
     assert!(matches!(failure(&error), ConnectError::RdmaCm { .. }), "{error:?}");
     assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
     assert!(error.to_string().contains(&addr.to_string()), "{error}");
-    // And what cannot be is refused when it is built.
+    // The builder refuses impossible combinations.
     let builder = Builder::new().bootstrap(Bootstrap::RdmaCm).policy(Policy::TcpOnly);
     assert_eq!(builder.connect(addr).unwrap_err().kind(), ErrorKind::InvalidInput);
     Ok(())
 }
 
-/// Descriptors but for memory's, and of a software device queue pairs, completion queues and identifiers.
+/// The numbers of descriptors other than memory's, and of a software device's queue pairs,
+/// completion queues and identifiers.
 fn held() -> (usize, u32, u32, u32) {
     let descriptors = std::fs::read_dir("/proc/self/fd").unwrap();
     let links = descriptors.filter_map(|entry| std::fs::read_link(entry.unwrap().path()).ok());
-    // Those of memory are the pool's, which is the process's: it grows with what is open at a time.
+    // Memory's descriptors belong to the process's pool, which grows with the number of open
+    // connections.
     let descriptors = links.filter(|link| !link.starts_with("/memfd:sideway (deleted)")).count();
     let Some(statistics) = soft::statistics() else { return (descriptors, 0, 0, 0) };
     let queue_pairs = statistics.queue_pairs.iter().map(|pairs| pairs.count).sum();
@@ -432,7 +438,7 @@ fn nothing_is_left_of_connections_and_of_strangers(fixture: &Fixture) -> Outcome
                 .handshake_deadline(Duration::from_millis(50))
         };
         serving(fixture, &mut listener, || {
-            // One of each: refused, hung up, silent, of another kind.
+            // One attempt of each kind: refused, disconnected, silent, and foreign.
             words(ask(addr, b"nonsense"));
             drop(ask(addr, &hail(1, 1, [7; 8], 64)).unwrap());
             let (mut raw, connection) = ask(addr, &hail(1, 1, [7; 8], 64)).unwrap();
@@ -446,7 +452,8 @@ fn nothing_is_left_of_connections_and_of_strangers(fixture: &Fixture) -> Outcome
         fixture.builder().connect(addr).unwrap_err();
     };
     once();
-    // The device's own thread closes what it has asked others by when it finds that they are gone.
+    // The device's thread closes its connections to other processes when it finds that they have
+    // ended.
     let nap = || thread::sleep(Duration::from_millis(5));
     let before = (0..40).map(|_| (nap(), held()).1).min().unwrap();
     for _ in 0..10 {
@@ -460,7 +467,7 @@ fn nothing_is_left_of_connections_and_of_strangers(fixture: &Fixture) -> Outcome
     Ok(())
 }
 
-/// Rules for the messages of the software device's connection manager, until this is dropped.
+/// Rules for the CM messages of the software device, removed when this is dropped.
 struct FaultRules;
 
 impl FaultRules {
@@ -483,7 +490,7 @@ fn lost_and_repeated_connection_requests_are_survived(fixture: &Fixture) -> Outc
     for rule in [
         "drop cm=req nth=1",
         "drop cm=rep nth=1",
-        // The client's last word: what comes over the queue pair shows that it was said.
+        // The client's last CM message: data over the queue pair proves that it was sent.
         "drop cm=rtu",
         "delay=20ms cm=rtu",
         "duplicate=2 cm=req,rep,rtu,dreq",
@@ -497,7 +504,8 @@ fn lost_and_repeated_connection_requests_are_survived(fixture: &Fixture) -> Outc
     Ok(())
 }
 
-/// There is nothing to fall back to, so what would be a reason for TCP is an error, and the listener goes on.
+/// The connection has no TCP fallback, so a reason to fall back is an error instead, and the
+/// listener keeps working.
 fn device_failures_are_reported(fixture: &Fixture) -> Outcome {
     if !fixture.is_soft() {
         test_harness::skip!("the device is not one that fails when it is told to");
@@ -531,7 +539,7 @@ fn device_failures_are_reported(fixture: &Fixture) -> Outcome {
         assert_eq!((reason.side(), reason.cause()), (Side::Local, cause), "{rule}");
         serving(fixture, &mut listener, || ());
     }
-    // The second to bring up its queue pair is the server, which says so.
+    // The second side to bring up its queue pair is the server, which reports the failure.
     let error = refused("errno=EINVAL call=modify_qp nth=2", &mut listener);
     let ConnectError::Handshake { source: HandshakeError::Rejected { reason, text, .. }, .. } =
         failure(&error)
@@ -544,7 +552,7 @@ fn device_failures_are_reported(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// Another queue pair has another number.
+/// A retry uses a queue pair with another number.
 fn a_number_that_the_peer_remembers_is_not_used(fixture: &Fixture) -> Outcome {
     if !fixture.is_soft() {
         test_harness::skip!("the device is not one that rejects requests when it is told to");
@@ -553,7 +561,7 @@ fn a_number_that_the_peer_remembers_is_not_used(fixture: &Fixture) -> Outcome {
     let (mut client, mut server) = fixture.streams();
     greet(&mut client, &mut server);
     drop((rules, client, server));
-    // Not for ever.
+    // The client gives up in bounded time.
     let _rules = FaultRules::set("reject=10 cm=req");
     let (_listener, addr) = fixture.listener();
     let error = fixture.builder().connect(addr).unwrap_err();
@@ -562,7 +570,7 @@ fn a_number_that_the_peer_remembers_is_not_used(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// Of the system's devices none has an address of the loopback.
+/// None of the system's devices has a loopback address.
 fn where_no_device_leads_is_told(fixture: &Fixture) -> Outcome {
     if fixture.is_soft() {
         test_harness::skip!(

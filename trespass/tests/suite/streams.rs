@@ -1,4 +1,4 @@
-//! Bytes: I4, I6, the halves, and what is written in pieces.
+//! Byte streams: invariants I4 and I6, half-closing, and vectored writes.
 
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::Shutdown;
@@ -28,7 +28,7 @@ fn bytes_go_both_ways(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// Sends pieces of random sizes while it reads others, pausing now and then.
+/// Sends pieces of random sizes while it reads others, with random pauses.
 fn exchange(mut stream: Stream, seed: u64, out: &[u8], len: usize) -> Vec<u8> {
     let mut random = random(seed);
     let (mut sent, mut got) = (0, Vec::with_capacity(len));
@@ -60,7 +60,7 @@ fn exchange(mut stream: Stream, seed: u64, out: &[u8], len: usize) -> Vec<u8> {
         }
     }
     stream.set_nonblocking(false).unwrap();
-    // Whoever is done first stays until the other is.
+    // The side that finishes first waits for the other.
     stream.shutdown(Shutdown::Write).unwrap();
     assert_eq!(stream.read(&mut buffer).unwrap(), 0);
     got
@@ -108,7 +108,7 @@ fn i4_a_vectored_write_is_its_pieces_in_a_row(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// Writes until it would have to wait.
+/// Writes until a write would block.
 fn fill(stream: &mut Stream) -> usize {
     stream.set_nonblocking(true).unwrap();
     let total = fill_without_waiting(stream);
@@ -116,7 +116,8 @@ fn fill(stream: &mut Stream) -> usize {
     total
 }
 
-/// Writes until it is refused, also when the device has had time for what it was given: that makes room once more.
+/// Writes until a write is refused, and again after the device has processed its requests, which
+/// frees space once more.
 pub(crate) fn fill_without_waiting(stream: &mut Stream) -> usize {
     let mut total = 0;
     loop {
@@ -129,7 +130,7 @@ pub(crate) fn fill_without_waiting(stream: &mut Stream) -> usize {
     }
 }
 
-/// How much a stream that does not wait takes now.
+/// The number of bytes that a non-blocking stream accepts now.
 pub(crate) fn write_until_refused(stream: &mut Stream) -> usize {
     let (piece, mut total) = (vec![0x5a; 100_000], 0);
     loop {
@@ -144,7 +145,7 @@ pub(crate) fn write_until_refused(stream: &mut Stream) -> usize {
     }
 }
 
-/// What a writer was allowed to leave in its own memory goes on its way while the other end reads.
+/// Sends data that the writer keeps in its memory, while the other end reads.
 fn flush_and_read(from: &mut Stream, to: &mut Stream, len: usize) -> Vec<u8> {
     thread::scope(|scope| {
         scope.spawn(|| from.flush().unwrap());
@@ -154,7 +155,8 @@ fn flush_and_read(from: &mut Stream, to: &mut Stream, len: usize) -> Vec<u8> {
 
 fn i6_two_blocked_writers_resume_when_either_reads(fixture: &Fixture) -> Outcome {
     let (mut client, mut server) = fixture.streams();
-    // Until neither takes more from the other: each turn of one may make room at the other.
+    // Until neither takes more from the other, because each step of one may free space at the
+    // other.
     let (mut to_server, mut to_client) = (0, 0);
     loop {
         let (there, back) = (fill(&mut client), fill(&mut server));
@@ -180,7 +182,7 @@ fn a_peer_that_does_not_read_stops_the_writer(fixture: &Fixture) -> Outcome {
     let (mut client, mut server) = fixture.streams();
     let total = fill(&mut client);
     assert!(total > 0);
-    // What it holds is bounded: both quotas, and what the system's sockets hold.
+    // The amount is bounded by both quotas and by the operating system's socket buffers.
     assert!(total < 64 << 20, "{total} bytes were taken for a peer that does not read");
     assert!(flush_and_read(&mut client, &mut server, total) == vec![0x5a; total]);
     greet(&mut client, &mut server);
@@ -213,7 +215,7 @@ fn reading_is_over_after_shutdown_read(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// What std calls it when time is up.
+/// Whether an error is the one that std gives for a timeout.
 pub(crate) fn time_is_up(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
@@ -240,7 +242,7 @@ fn a_write_waits_no_longer_than_its_timeout(fixture: &Fixture) -> Outcome {
     let before = Instant::now();
     assert!(time_is_up(&client.write(&[0x5a; 100_000]).unwrap_err()));
     assert!(before.elapsed() >= limit);
-    // What it had taken by then is not lost, and may go on the way later.
+    // Data that was accepted before is not lost, and may be sent later.
     client.set_write_timeout(Some(LONG)).unwrap();
     client.shutdown(Shutdown::Write).unwrap();
     let mut rest = Vec::new();
@@ -252,7 +254,8 @@ fn a_write_waits_no_longer_than_its_timeout(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// As long as nobody has read them they are where they were filled, and nothing else of the pool is.
+/// Until they are read, the bytes stay in the block that the program filled, and nothing else of
+/// the pool is in use.
 fn buffers_of_the_pool_go_without_a_copy(fixture: &Fixture) -> Outcome {
     let (mut client, mut server) =
         fixture.streams_of(of_a_pool_of_its_own(fixture), of_a_pool_of_its_own(fixture));
@@ -276,7 +279,7 @@ fn buffers_of_the_pool_go_without_a_copy(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// Nobody else takes anything of it.
+/// A builder with a private pool.
 fn of_a_pool_of_its_own(fixture: &Fixture) -> Builder {
     let builder = fixture.builder();
     let config = builder.clone().build().unwrap();
@@ -291,13 +294,13 @@ fn a_cork_holds_back_small_writes(fixture: &Fixture) -> Outcome {
     client.set_cork(true).unwrap();
     let began = Instant::now();
     (0..100).for_each(|_| client.write_all(b"ten bytes.").unwrap());
-    // Time is the only other thing that lets them go.
+    // Only the cork's timeout could have flushed them in between.
     let held = frames(&client) == before;
     assert!(held || began.elapsed() >= Duration::from_millis(200));
     client.set_cork(false).unwrap();
     assert_eq!(read_exactly(&mut server, 1000), b"ten bytes.".repeat(100));
     assert!(!held || frames(&client) == before + 1);
-    // A flush, and time.
+    // A flush sends them, and so does the timeout.
     client.set_cork(true).unwrap();
     client.write_all(b"flushed").unwrap();
     client.flush().unwrap();
@@ -307,7 +310,7 @@ fn a_cork_holds_back_small_writes(fixture: &Fixture) -> Outcome {
     assert!(time_is_up(&client.read(&mut [0; 1]).unwrap_err()), "a call that waits lets it go");
     server.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     assert_eq!(read_exactly(&mut server, 4), b"late");
-    // What is full is not held back, and the end lets all go.
+    // A full frame is not held back, and closing flushes all.
     let long = bytes(5, 100_003);
     client.write_all(&long).unwrap();
     client.shutdown(Shutdown::Write).unwrap();
@@ -361,7 +364,7 @@ fn received_blocks_can_be_kept(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// Not from when the connection last had something to do.
+/// The timeout does not count from the connection's last activity.
 fn a_cork_counts_from_what_it_holds(fixture: &Fixture) -> Outcome {
     let (mut client, _server) = fixture.streams();
     let deadline = Instant::now() + LONG;
@@ -372,7 +375,7 @@ fn a_cork_counts_from_what_it_holds(fixture: &Fixture) -> Outcome {
         client.write_all(b"held").unwrap();
         client.readiness().unwrap();
         let held = client.stats().frames_sent == sent;
-        // Only what happened within the time says anything.
+        // Only an exchange within the timeout proves anything.
         if written.elapsed() < Duration::from_millis(200) {
             assert!(held, "it went at once");
             return Ok(());
@@ -393,7 +396,7 @@ fn counters_count(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// Frames of one call go with one doorbell, or one write of the system.
+/// The frames of one call share one doorbell, or one write of the system.
 fn calls_post_before_they_return(fixture: &Fixture) -> Outcome {
     if fixture.shares_receives() {
         test_harness::skip!(

@@ -6,7 +6,7 @@ use sideway::ibverbs::connect::LocalPath;
 use sideway::ibverbs::device::DeviceList;
 use sideway::provider::ProviderChoice;
 
-/// The IPv4 address that a device of the system has.
+/// The IPv4 address of one of the system's devices.
 pub(crate) fn address() -> Result<IpAddr, String> {
     let provider = ProviderChoice::System.select().map_err(|error| error.to_string())?.provider();
     let devices = DeviceList::from_provider(provider).map_err(|error| error.to_string())?;

@@ -1,8 +1,9 @@
-//! Random traffic both ways over one connection, until both ends have everything or the connection breaks.
+//! Random traffic in both directions over one connection, until both ends have everything or the
+//! connection breaks.
 //!
-//! An end takes what comes apart byte for byte while it comes: what was delivered is at each moment the beginning of what was sent. It
-//! sleeps on the connection's descriptor alone, so a wake-up that is lost is one that ends the case. Whatever was lent must
-//! come back, once.
+//! Each end verifies every byte on arrival: delivered data is at each moment a prefix of the data
+//! sent. An end sleeps on the connection's descriptor alone, so that a lost wake-up ends the case.
+//! Every lent block must return exactly once.
 
 use std::collections::HashSet;
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
@@ -18,13 +19,13 @@ use trespass::{Completion, Readiness, SeqPacket, Stream, Ticket};
 
 use super::fixture::{below, random};
 
-/// What one end sends.
+/// The data that one end sends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TrafficPlan {
     pub(crate) seed: u64,
-    /// Messages, or writes of a stream.
+    /// The number of messages, or of writes to a stream.
     pub(crate) count: usize,
-    /// No message is longer.
+    /// The size of the longest message.
     pub(crate) most: usize,
 }
 
@@ -37,37 +38,37 @@ impl TrafficPlan {
         bytes
     }
 
-    /// All of it in a row.
+    /// All messages concatenated.
     fn stream(&self) -> Vec<u8> {
         (0..self.count).flat_map(|at| self.message(at)).collect()
     }
 }
 
-/// How it ended for one end.
+/// The outcome for one end.
 #[derive(Debug)]
 pub(crate) struct TrafficResult<E> {
-    /// It was closed.
+    /// The end was closed.
     pub(crate) _end: PhantomData<E>,
-    /// Nothing: all was said and heard.
+    /// `None` if all data was sent and received.
     pub(crate) error: Option<io::Error>,
-    /// What had come: messages, or bytes.
+    /// The number of messages or bytes received.
     pub(crate) got: usize,
-    /// Blocks that were lent, and came back.
+    /// The number of lent blocks that returned.
     pub(crate) lent: usize,
 }
 
-/// How long things may take.
+/// Time limits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WaitLimits {
-    /// Everything.
+    /// The limit of the whole exchange.
     pub(crate) limit: Duration,
-    /// A sleep that nothing ends: then the calls are made all the same. They notice a peer that is silent, which no descriptor tells of. Where
-    /// this is the limit, all wake-ups have to come.
+    /// The limit of one sleep, after which the end makes its calls anyway. Calls notice a silent
+    /// peer, which no descriptor reports. If this equals the limit, every wake-up must arrive.
     pub(crate) nap: Duration,
 }
 
 impl WaitLimits {
-    /// Sleeps until a call may find something.
+    /// Sleeps until a call may make progress.
     fn sleep(self, end: &impl AsFd, begin: Instant, what: &dyn Fn() -> String) {
         let mut fds = [PollFd::new(end, PollFlags::IN)];
         let timeout = Timespec::try_from(self.nap).expect("a time");
@@ -82,7 +83,7 @@ struct TrafficPeer {
     into: TrafficPlan,
     sent: usize,
     got: usize,
-    /// The message that is sent next, if it was refused before.
+    /// The next message, if it was refused before.
     next: Option<Vec<u8>>,
     lent: HashSet<Ticket>,
     came_back: usize,
@@ -91,7 +92,7 @@ struct TrafficPeer {
 }
 
 impl TrafficPeer {
-    /// Goes on until every call would have to wait. Whether all was said and heard.
+    /// Runs until every call would block. Returns whether all data was sent and received.
     fn go_on(&mut self) -> io::Result<bool> {
         self.give()?;
         self.take()?;
@@ -119,7 +120,7 @@ impl TrafficPeer {
         Ok(())
     }
 
-    /// In each of the three ways in turn.
+    /// Sends in each of the three ways in turn.
     fn give_one(&mut self, message: &[u8]) -> io::Result<()> {
         match self.sent % 3 {
             0 => self.end.send(message),
@@ -193,7 +194,7 @@ impl TrafficPeer {
             self.back(&completion);
         }
         assert!(self.lent.is_empty(), "{:?} never came back", self.lent);
-        // What is written may still be here: closing waits until it is on its way.
+        // Written data may still be in the buffers; closing waits until it has been sent.
         self.end.set_linger(Some(patience.limit)).unwrap();
         TrafficResult { _end: closed(self.end), error, got: self.got, lent: self.came_back }
     }
@@ -212,7 +213,7 @@ pub(crate) fn messages(
     talker.run(patience)
 }
 
-/// The same of a stream, in pieces of random sizes.
+/// Bytes of a stream, written and read in pieces of random sizes.
 pub(crate) fn bytes(
     mut end: Stream,
     out: TrafficPlan,
@@ -267,13 +268,13 @@ pub(crate) fn bytes(
     TrafficResult { _end: closed(end), error, got, lent: 0 }
 }
 
-/// Where bytes are others than those that were sent, and where those were to be that came there.
+/// Where received bytes differ from those sent, and at which offset the received ones were sent.
 fn difference(came: &[u8], sent: &[u8]) -> String {
     const KEY: usize = 32;
     let mut runs: Vec<(usize, usize)> = Vec::new();
     for at in (0..came.len().min(sent.len())).filter(|&at| came[at] != sent[at]) {
         match runs.last_mut() {
-            // One byte in 256 is the same by chance.
+            // One byte in 256 is equal by chance.
             Some((_, end)) if at < *end + 8 => *end = at + 1,
             _ => runs.push((at, at + 1)),
         }
@@ -289,7 +290,7 @@ fn difference(came: &[u8], sent: &[u8]) -> String {
     runs.iter().map(tell).collect()
 }
 
-/// Both ends of a connection at once, in threads of their own.
+/// Runs both ends of a connection at once, each in a thread.
 pub(crate) fn both<E: Send, O: Send>(
     [client, server]: [E; 2],
     [to_server, to_client]: [TrafficPlan; 2],
@@ -307,7 +308,7 @@ fn closed<E>(end: E) -> PhantomData<E> {
     PhantomData
 }
 
-/// Whether this is how a connection that has failed says so.
+/// Whether this is an error of a failed connection.
 pub(crate) fn is_failure(error: &io::Error) -> bool {
     use ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, InvalidData, Other, TimedOut};
     matches!(error.kind(), ConnectionReset | BrokenPipe | ConnectionAborted | TimedOut | InvalidData | Other)

@@ -1,9 +1,10 @@
-//! States and types, and what a change of state needs.
+//! Queue pair states and types, and the tables of attributes that each change of state requires and
+//! allows.
 
 use rdma_mummy_sys::types::{ibv_qp_state as S, ibv_qp_type as T};
 
-/// In C all of a driver's own types are one, `IBV_QPT_DRIVER`. What makes them is what tells them apart; here, it is the
-/// bits above those of C.
+/// A number for a driver-specific type, in the bits above those of C. C has one value for all of
+/// them, `IBV_QPT_DRIVER`, and tells them apart by the function that makes them.
 const fn of_driver(number: u32) -> u32 {
     number << 16 | T::IBV_QPT_DRIVER.0
 }
@@ -13,21 +14,21 @@ use super::QueuePairAttributeMask as M;
 c_enum! {
     /// The state of a queue pair (`ibv_qp_state`).
     pub struct QueuePairState(u32) {
-        /// Just made, or reset.
+        /// New, or reset.
         Reset = S::IBV_QPS_RESET.0,
         /// Receives can be posted.
         Init = S::IBV_QPS_INIT.0,
-        /// Requests are answered.
+        /// The pair processes incoming packets.
         ReadyToReceive = S::IBV_QPS_RTR.0,
-        /// Fully working.
+        /// Fully operational.
         ReadyToSend = S::IBV_QPS_RTS.0,
-        /// Sending stops after what is under way.
+        /// The send queue stops after the requests in progress.
         SendQueueDrained = S::IBV_QPS_SQD.0,
-        /// Sending stopped after an error (UC and UD).
+        /// The send queue stopped after an error (UC and UD).
         SendQueueError = S::IBV_QPS_SQE.0,
-        /// Everything posted is flushed.
+        /// All posted requests are flushed.
         Error = S::IBV_QPS_ERR.0,
-        /// Not known.
+        /// The state is not known.
         Unknown = S::IBV_QPS_UNKNOWN.0,
     }
 }
@@ -35,7 +36,7 @@ c_enum! {
 c_enum! {
     /// The type of a queue pair (`ibv_qp_type`).
     pub struct QueuePairType(u32) {
-        /// Connected; everything arrives, in order, or the pair fails.
+        /// Connected; delivers every message in order, or the pair fails.
         ReliableConnection = T::IBV_QPT_RC.0,
         /// Connected; a message may be lost.
         UnreliableConnection = T::IBV_QPT_UC.0,
@@ -43,13 +44,17 @@ c_enum! {
         UnreliableDatagram = T::IBV_QPT_UD.0,
         /// The sending end of an extended reliable connection ([`xrc`](crate::ibverbs::xrc)).
         XrcSend = T::IBV_QPT_XRC_SEND.0,
-        /// Its receiving end, which is made as an [`XrcTarget`](super::XrcTarget).
+        /// The receiving end of an extended reliable connection, made as an
+        /// [`XrcTarget`](super::XrcTarget).
         XrcReceive = T::IBV_QPT_XRC_RECV.0,
-        /// Ethernet frames, which this crate leaves out: making one is an [`Unsupported`](crate::ibverbs::Unsupported).
+        /// Raw Ethernet frames. This crate does not support them: making such a pair returns
+        /// [`Unsupported`](crate::ibverbs::Unsupported).
         RawPacket = T::IBV_QPT_RAW_PACKET.0,
-        /// mlx5's dynamically connected initiator (in C: `IBV_QPT_DRIVER`), made by the feature `mlx5`.
+        /// mlx5's dynamically connected initiator (in C: `IBV_QPT_DRIVER`), made by the feature
+        /// `mlx5`.
         DcInitiator = of_driver(1),
-        /// mlx5's dynamically connected target (in C: `IBV_QPT_DRIVER`), made by the feature `mlx5`.
+        /// mlx5's dynamically connected target (in C: `IBV_QPT_DRIVER`), made by the feature
+        /// `mlx5`.
         DcTarget = of_driver(2),
         /// EFA's scalable reliable datagrams (in C: `IBV_QPT_DRIVER`), made by the feature `efa`.
         ScalableReliableDatagram = of_driver(3),
@@ -57,17 +62,17 @@ c_enum! {
 }
 
 impl QueuePairType {
-    /// The type that C knows.
+    /// The value of this type in C.
     pub(super) const fn raw_c(self) -> u32 {
         self.raw() & 0xffff
     }
 
-    /// Whether it is a driver's own, which `ibv_create_qp` does not make.
+    /// Whether it is a driver-specific type, which `ibv_create_qp` does not make.
     pub(super) fn is_of_driver(self) -> bool {
         self.raw_c() == T::IBV_QPT_DRIVER.0
     }
 
-    /// Whether each of its requests names an address (`ibv_wr_set_ud_addr`).
+    /// Whether each of its send requests needs an address (`ibv_wr_set_ud_addr`).
     pub(super) fn is_datagram(self) -> bool {
         self == Self::UnreliableDatagram || (cfg!(feature = "efa") && self == Self::ScalableReliableDatagram)
     }
@@ -75,14 +80,14 @@ impl QueuePairType {
 
 display_as_debug!(QueuePairState, QueuePairType);
 
-/// What a change of state needs and allows, besides the state itself.
+/// The attributes that a change of state requires and allows, in addition to the state itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Transition {
     pub(super) required: M,
     pub(super) optional: M,
 }
 
-/// A union that can be written in a table.
+/// The union of masks, usable in a constant table.
 const fn all(masks: &[M]) -> M {
     let mut bits = 0;
     let mut n = 0;
@@ -122,18 +127,18 @@ const RC_IN_SQD: M = all(&[
     M::MinResponderNotReadyTimer,
 ]);
 
-/// Of an extended reliable connection the sending end has what a reliable pair has as a requester, the receiving end what it has
-/// as a responder (annex A14).
+/// In an extended reliable connection, the sending end has a reliable pair's attributes as a
+/// requester, and the receiving end those as a responder (annex A14).
 const XRC_SEND_IN_SQD: M =
     all(&[UC_IN_SQD, M::Port, M::Timeout, M::RetryCount, M::ResponderNotReadyRetryCount, M::MaxReadAtomic]);
 const XRC_RECEIVE_TO_RTS: M = all(&[M::Timeout, M::SendQueuePacketSequenceNumber]);
 const XRC_RECEIVE_IN_SQD: M =
     all(&[UC_IN_SQD, M::Port, M::Timeout, M::MaxDestinationReadAtomic, M::MinResponderNotReadyTimer]);
 
-/// What the InfiniBand specification (10.3.1, and the modifiers of 11.2.5.2) asks for when a queue pair of
-/// type `qp_type` goes from `current` to `next`; `None` if it cannot.
+/// The attributes for a queue pair of type `qp_type` that goes from `current` to `next`; `None` if
+/// it cannot. They come from the InfiniBand specification (10.3.1, and the modifiers of 11.2.5.2).
 ///
-/// Looked up after a failure only, so that nothing is paid for it on success.
+/// It is consulted only after a failure, so that success costs nothing.
 pub(super) fn transition(
     qp_type: QueuePairType,
     current: QueuePairState,
@@ -173,7 +178,7 @@ pub(super) fn transition(
             ([NONE; 5], [RC_IN_SQD, UC_IN_SQD, datagram, XRC_SEND_IN_SQD, XRC_RECEIVE_IN_SQD])
         }
         (Q::SendQueueError, Q::ReadyToSend) => {
-            // Reliable pairs have no such state.
+            // Reliable pairs do not have the state SQE.
             let unreliable = all(&[M::CurrentState, M::AccessFlags]);
             ([NONE; 5], [NONE, unreliable, UD_IN_RTS, NONE, NONE])
         }
@@ -190,7 +195,7 @@ pub(super) fn transition(
     Some(Transition { required: required[column], optional: optional[column] })
 }
 
-/// The same of drivers' own types, as Linux's drivers have it.
+/// The same for driver-specific types, following Linux's drivers.
 #[cfg(any(feature = "mlx5", feature = "efa"))]
 fn of_drivers(qp_type: QueuePairType, current: QueuePairState, next: QueuePairState) -> Option<Transition> {
     use QueuePairState as Q;
