@@ -1,4 +1,4 @@
-//! Memory blocks that hold frames, as the protocol sees them.
+//! The memory of frames as the protocol sees it: blocks, and the sources of blocks.
 
 /// A piece of memory with one owner at a time. Several owners may share a block that is only sent;
 /// no one writes to it then.

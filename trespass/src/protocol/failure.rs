@@ -1,6 +1,5 @@
-//! Errors: protocol violations by the peer, reasons why a connection's failure, and reasons why the
-//! call
-//! of a call.
+//! The protocol's errors: violations by the peer, the cause of a connection's failure, and the
+//! refusal of a call.
 
 use std::time::Duration;
 

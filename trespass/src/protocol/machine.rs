@@ -1,5 +1,5 @@
-//! The state machine of one connection, with of calls of the program and of the driver.
-//! [`transmitting`] handles arriving frames, and [`transmitting`] chooses the next frame to send.
+//! The protocol's state machine of one connection: the calls of the program and of the transport.
+//! [`receiving`] takes frames in, [`transmitting`] chooses what goes out next.
 
 mod receiving;
 mod transmitting;

@@ -1,4 +1,4 @@
-//! The sans-I/O protocol of one connection with its framing, credits, rendezvous, keepalive end.
+//! The sans-I/O protocol of one connection: framing, credits, rendezvous, keepalive and closing.
 //!
 //! A driver owns the link. After every call of the program and every batch of completions it takes
 //! one *turn*, in this order:

@@ -1,5 +1,4 @@
-//! Gather that are sent together that one frame or one source carries, and blocks that are spread over
-//! several
+//! Gather lists of blocks that one frame or one source carries, and shared blocks that several
 //! frames carry.
 
 use std::mem;

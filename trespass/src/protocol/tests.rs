@@ -1,4 +1,4 @@
-//! Tests of two of the protocol: two connections that exchange their frames directly.
+//! Tests of the protocol: two connections that exchange their frames directly.
 
 mod close;
 mod cork;

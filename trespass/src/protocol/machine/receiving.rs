@@ -1,4 +1,4 @@
-//! Arriving frames, and the state machine: them.
+//! The receiving half of the state machine: posted receives, and frames that arrive.
 
 use std::ops::Range;
 
