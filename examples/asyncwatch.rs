@@ -1,5 +1,4 @@
-//! Prints what a device says without being asked: `ibv_asyncwatch`, with its
-//! flags and lines.
+//! Prints the asynchronous events of a device: `ibv_asyncwatch`, with its flags and lines.
 //!
 //! ```text
 //! $ cargo run --example asyncwatch
@@ -7,8 +6,8 @@
 //!   event_type IBV_EVENT_PORT_ERR (10), port 1
 //! ```
 //!
-//! It goes on until it is interrupted, or the device is gone. A software device
-//! says something if it is told to:
+//! It runs until it is interrupted or the device is gone. A software device generates an event if a
+//! fault rule asks for it:
 //!
 //! ```text
 //! $ SOFT_RNIC_FAULTS='port_down=1s call=open_device' cargo run --example asyncwatch
@@ -18,16 +17,15 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::process::ExitCode;
 
 use clap::Parser;
-use rdma_examples::devices;
+use rdma_examples::devices::DeviceArg;
 use rdma_examples::program::{self, Failure, note, say};
 use sideway::ibverbs::event::{AsyncElement, AsyncEvent, AsyncEventType};
 
 /// Prints the asynchronous events of a device.
 #[derive(Parser)]
 struct Arguments {
-    /// The device [default: the first]
-    #[arg(short = 'd', long = "ib-dev", value_name = "DEV")]
-    ib_dev: Option<String>,
+    #[command(flatten)]
+    device: DeviceArg,
 }
 
 fn main() -> ExitCode {
@@ -36,14 +34,13 @@ fn main() -> ExitCode {
 
 fn asyncwatch() -> Result<(), Failure> {
     let arguments: Arguments = program::arguments()?;
-    let list = devices::list()?;
-    let context = devices::one(&list, arguments.ib_dev.as_deref())?.open()?;
+    let context = arguments.device.open()?;
     let events = context.async_events()?;
     say(format_args!("{}: async event FD {}", context.name(), events.as_fd().as_raw_fd()))?;
     loop {
         let event = events.wait().map_err(Failure::work)?;
         say(line(&event))?;
-        // What C cannot say: it has the port's number only.
+        // The C program prints the port's number only.
         if !matches!(event.element(), AsyncElement::Port(_) | AsyncElement::Device) {
             note(format_args!("{}: {:?}", event.event_type(), event.element()));
         }
@@ -59,7 +56,7 @@ fn line(event: &AsyncEvent) -> String {
     format!("  event_type {} ({}), port {port}", name(kind), kind.raw())
 }
 
-/// C's names, of those that C's program knows.
+/// The names of the events that the C program knows.
 fn name(kind: AsyncEventType) -> &'static str {
     match kind {
         AsyncEventType::DeviceFatal => "IBV_EVENT_DEVICE_FATAL",

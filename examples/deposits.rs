@@ -1,74 +1,75 @@
-//! What the workers of the example `worker` are given to do, and whether they did it: deposits.
+//! The workload of the example `worker`: deposits to accounts, and a check of the results.
 
 use std::sync::mpsc::{self, Sender};
 use std::time::Duration;
 
-use crate::mailbox::Slot;
 use crate::program::Failure;
+use crate::waking_channel::WakingSender;
 
-/// How many accounts there are.
+/// The number of accounts.
 pub const ACCOUNTS: u64 = 64;
 
-/// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// The time limit of an answer.
+const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 
-/// What comes in a worker's mailbox.
+/// A message to a worker.
 #[derive(Debug)]
-pub enum Letter {
-    /// Something to do.
+pub enum Task {
+    /// A deposit to make.
     Deposit(Deposit),
-    /// There is nothing left to do.
+    /// The worker must end.
     Stop,
 }
 
-/// A deposit, and who waits for the answer.
+/// A deposit, and the channel for its answer.
 #[derive(Debug)]
 pub struct Deposit {
     /// The account's number, below [`ACCOUNTS`].
     pub account: u64,
-    /// How much.
+    /// The amount to add.
     pub amount: u64,
-    /// Where the answer goes.
+    /// The channel for the answer.
     pub answer: Sender<Answer>,
 }
 
-/// What became of one.
+/// The result of a deposit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Answer {
     /// The account's number.
     pub account: u64,
-    /// What is in it now.
+    /// The balance after the deposit.
     pub balance: u64,
 }
 
-/// Makes deposits with all workers in turn, and waits for the answers.
+/// Sends deposits to all workers in turn, and waits for the answers.
 ///
 /// # Errors
 ///
-/// One is missing.
-pub fn make(producer: u64, deposits: u64, slots: &[Slot<Letter>]) -> Result<Vec<Answer>, Failure> {
+/// An answer is missing.
+pub fn make(producer: u64, deposits: u64, senders: &[WakingSender<Task>]) -> Result<Vec<Answer>, Failure> {
     let (answer, answers) = mpsc::channel();
     for n in 0..deposits {
         let deposit = Deposit { account: (producer + 7 * n) % ACCOUNTS, amount: 1, answer: answer.clone() };
-        if !slots[(producer + n) as usize % slots.len()].send(Letter::Deposit(deposit)) {
+        if !senders[(producer + n) as usize % senders.len()].send(Task::Deposit(deposit)) {
             return Err(Failure::work("a worker has ended"));
         }
     }
-    // So that there is nobody left who could answer when all workers have ended.
+    // The channel must disconnect when all workers have ended.
     drop(answer);
     (0..deposits)
         .map(|n| {
-            let answer = answers.recv_timeout(PATIENCE);
+            let answer = answers.recv_timeout(ANSWER_LIMIT);
             answer.map_err(|why| Failure::work(format_args!("no answer after {n} of {deposits}: {why}")))
         })
         .collect()
 }
 
-/// As each deposit is of 1, the balances of an account are 1, 2, 3, to the number of its deposits, each once.
+/// Checks the answers. Each deposit is 1, so that the balances of an account must be 1, 2, 3, and
+/// so on, each once.
 ///
 /// # Errors
 ///
-/// They are not.
+/// A deposit was lost or made twice.
 pub fn check(mut answers: Vec<Answer>) -> Result<(), Failure> {
     answers.sort_unstable();
     for of_one in answers.chunk_by(|a, b| a.account == b.account) {

@@ -1,32 +1,31 @@
-//! What the programs in this folder share, so that each of them shows only
-//! what it is about.
+//! The parts that the programs in this folder share, so that each program shows only its subject.
 //!
-//! | module | has |
+//! | module | contents |
 //! | --- | --- |
 //! | [`program`] | arguments, output and exit codes |
 //! | [`devices`] | finding and opening devices |
-//! | [`table`] | the table of `show_gids` |
+//! | [`text_table`] | the table of `show_gids` |
 //! | [`devinfo`] | the lines of `ibv_devinfo` |
-//! | [`pingdata`] | what `rping` says and sends |
-//! | [`pingpong`] | what both ping-pong programs need besides verbs |
-//! | [`callers`] | the clients of `many_clients` |
-//! | [`cm_steps`] | the steps of making and ending connections, which `cmtime` times |
-//! | [`crew`] | queue pairs that are connected to themselves, for programs about completions |
-//! | [`deposits`] | what the workers of `worker` have to do |
-//! | [`hub`] | what many connections of one thread share |
-//! | [`mailbox`] | a channel of the standard library whose receiver can sleep for other things as well |
-//! | [`reactor`] | epoll over events of the connection manager and completions |
+//! | [`rping_data`] | the messages and texts of `rping` |
+//! | [`pingpong`] | the ping-pong programs |
+//! | [`client_load`] | the clients of `many_clients` |
+//! | [`shared_queues`] | the queues and the memory that many connections of one thread share |
+//! | [`reactor`] | epoll over connection manager events and completions |
+//! | [`cm_steps`] | the steps of connecting and disconnecting, which `cmtime` times |
+//! | [`loopback`] | queue pairs connected to themselves, for programs about completions |
+//! | [`deposits`] | the workload of `worker` |
+//! | [`waking_channel`] | a standard channel whose receiver can also sleep on a file descriptor |
 
-pub mod callers;
+pub mod client_load;
 pub mod cm_steps;
-pub mod crew;
 pub mod deposits;
 pub mod devices;
 pub mod devinfo;
-pub mod hub;
-pub mod mailbox;
-pub mod pingdata;
+pub mod loopback;
 pub mod pingpong;
 pub mod program;
 pub mod reactor;
-pub mod table;
+pub mod rping_data;
+pub mod shared_queues;
+pub mod text_table;
+pub mod waking_channel;

@@ -1,52 +1,56 @@
-//! A server that takes a thousand clients at a time, on one thread: with epoll.
+//! A server for a thousand clients at the same time, on one thread with epoll.
 //!
 //! ```text
 //! $ cargo run --example many_clients -- -n 1000               # on one side
 //! 1000 clients came, 1000 at a time at most: 1000 messages in, 1000 out, in 402 wake-ups; 0 rejected, 0 lost
+//!
 //! $ cargo run --example many_clients -- 127.0.0.1 -n 1000     # on the other
 //! 1000 clients connected, asked, were answered and hung up
 //! ```
 //!
-//! epoll watches two descriptors, whatever the number of clients: the event channel of the connection manager, where clients come and
-//! go, and the channel of the one completion queue that all connections have. The identifier's context says which queue pair is
-//! meant, the completion's number says which client it was.
+//! epoll watches two descriptors, whatever the number of clients. One is the event channel of the
+//! connection manager, which reports new and closed connections. The other is the completion
+//! channel of the one completion queue that all connections share. An identifier's context gives
+//! its queue pair, and a completion's queue pair number gives its client.
 //!
-//! Who is one too many is rejected, and told why. With an address the program is as many clients.
+//! A client beyond the limit is rejected with a reason. With an address the program is that many
+//! clients.
 #![forbid(unsafe_code)]
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
 
 use clap::Parser;
-use rdma_examples::hub::{Completion, Hub, Message};
 use rdma_examples::program::{self, Failure, note, say};
-use rdma_examples::{callers, devices, reactor};
+use rdma_examples::shared_queues::{ClientMessage, MessageCompletion, SharedQueues};
+use rdma_examples::{client_load, devices, reactor};
 use sideway::ibverbs::queue_pair::{QueuePair, QueuePairAttribute, QueuePairState};
 use sideway::rdmacm::{ConnectionParameter, Event, EventChannel, EventType, Identifier, PortSpace};
 
-/// Serves many clients on one thread; or is many clients.
+/// Serves many clients on one thread, or runs many clients.
 #[derive(Parser)]
 struct Arguments {
-    /// The server's name or address; without it this side is the server
+    /// The server's name or address; without it this side is the server.
     host: Option<String>,
 
-    /// The server's port
+    /// The server's port.
     #[arg(short, long, default_value_t = 7471)]
     port: u16,
 
-    /// The address to listen at
+    /// The address to listen at.
     #[arg(short, long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::UNSPECIFIED))]
     bind: IpAddr,
 
-    /// The number of clients; the server ends when so many have gone [default: 1000; of a server, no end]
+    /// The number of clients; the server ends when this many have disconnected [default: 1000 for
+    /// clients, unlimited for a server]
     #[arg(short = 'n', long, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     clients: Option<u32>,
 
-    /// How many clients the server takes at a time
+    /// The number of clients that the server accepts at the same time.
     #[arg(short, long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     most: u32,
 
-    /// How many clients connect at a time
+    /// The number of clients that connect at the same time.
     #[arg(short, long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
     window: u32,
 }
@@ -60,37 +64,43 @@ fn many_clients() -> Result<(), Failure> {
     let channel = EventChannel::from_provider(devices::provider()?)?;
     if let Some(host) = &arguments.host {
         let server = devices::resolve(host, arguments.port)?;
-        return callers::call(&channel, server, arguments.clients.unwrap_or(1000), arguments.window);
+        return client_load::run_clients(
+            &channel,
+            server,
+            arguments.clients.unwrap_or(1000),
+            arguments.window,
+        );
     }
     let listener = channel.create_id(PortSpace::Tcp)?;
     listener.bind_addr(SocketAddr::new(arguments.bind, arguments.port))?;
-    // Those who wait for an answer: it comes soon.
+    // The backlog of requests; the server answers them soon.
     listener.listen(1024)?;
     note(format_args!("listening at {}", SocketAddr::new(arguments.bind, arguments.port)));
-    let mut server = Server { most: arguments.most, hub: None, counts: Counts::default() };
+    let mut server =
+        ManyClientsServer { most: arguments.most, queues: None, counts: ServerCounts::default() };
     server.serve(&channel, arguments.clients)?;
     say(server.counts.line())
 }
 
-struct Server {
+struct ManyClientsServer {
     most: u32,
-    /// What the connections share, on the device that the first client came by.
-    hub: Option<Hub<Guest>>,
-    counts: Counts,
+    /// The shared queues, on the device of the first client.
+    queues: Option<SharedQueues<ClientState>>,
+    counts: ServerCounts,
 }
 
-/// What a queue pair has besides.
-struct Guest {
+/// The server's data for a connection.
+struct ClientState {
     id: Identifier,
-    /// It has hung up; what is on its way to it still has to complete.
+    /// The client has disconnected, but some requests have not completed yet.
     is_leaving: bool,
 }
 
-/// The context of a guest's identifier: the number of its queue pair.
-struct Number(u32);
+/// The context of a client's identifier: the number of its queue pair.
+struct QpNumber(u32);
 
 #[derive(Default)]
-struct Counts {
+struct ServerCounts {
     came: u64,
     gone: u64,
     most: usize,
@@ -101,7 +111,7 @@ struct Counts {
     lost: u64,
 }
 
-impl Counts {
+impl ServerCounts {
     fn line(&self) -> String {
         let Self { came, most, messages_in, messages_out, wake_ups, rejected, lost, .. } = self;
         format!(
@@ -111,22 +121,22 @@ impl Counts {
     }
 }
 
-impl Server {
-    /// Serves until so many have gone, or for ever.
+impl ManyClientsServer {
+    /// Serves until this number of clients have disconnected; `None` serves forever.
     fn serve(&mut self, channel: &EventChannel, clients: Option<u32>) -> Result<(), Failure> {
         let reactor = reactor::Reactor::new(channel)?;
         while clients.is_none_or(|clients| self.counts.gone < u64::from(clients)) {
             let ready = reactor.wait(None)?;
             self.counts.wake_ups += 1;
             if ready.messages {
-                self.messages()?;
+                self.handle_messages()?;
             }
             if ready.connections {
                 while let Some(event) = channel.try_get_cm_event().map_err(Failure::work)? {
-                    let had_hub = self.hub.is_some();
-                    self.connection(event)?;
-                    if let (Some(hub), false) = (&self.hub, had_hub) {
-                        reactor.add_messages(hub)?;
+                    let had_queues = self.queues.is_some();
+                    self.handle_event(event)?;
+                    if let (Some(queues), false) = (&self.queues, had_queues) {
+                        reactor.add_messages(queues)?;
                     }
                 }
             }
@@ -134,20 +144,20 @@ impl Server {
         Ok(())
     }
 
-    /// Somebody comes, or goes.
-    fn connection(&mut self, event: Event) -> Result<(), Failure> {
+    /// Handles a connection manager event.
+    fn handle_event(&mut self, event: Event) -> Result<(), Failure> {
         match event.event_type() {
             EventType::ConnectRequest => self.request(event.into_cm_id()),
             EventType::Disconnected => {
-                // The answer to the client's; the server is the one that hears of it.
+                // Disconnects the server's side as well; only the server gets this event.
                 let _ = event.cm_id().disconnect();
-                self.leave(event.cm_id())
+                self.handle_departure(event.cm_id())
             }
             _ => match event.error() {
                 Some(error) => {
                     note(format_args!("a client is lost: {error}"));
                     self.counts.lost += 1;
-                    self.leave(event.cm_id())
+                    self.handle_departure(event.cm_id())
                 }
                 None => Ok(()),
             },
@@ -156,22 +166,22 @@ impl Server {
 
     fn request(&mut self, id: Identifier) -> Result<(), Failure> {
         let context = id.get_device_context()?;
-        if self.hub.is_none() {
-            self.hub = Some(Hub::new(&context, self.most)?);
+        if self.queues.is_none() {
+            self.queues = Some(SharedQueues::new(&context, self.most)?);
         }
-        let Some(hub) = &mut self.hub else { return Ok(()) };
+        let Some(queues) = &mut self.queues else { return Ok(()) };
         let refusal = match () {
-            () if hub.members.len() >= self.most as usize => Some("no more clients"),
-            () if *hub.context() != context => Some("this server is on another device"),
+            () if queues.connections.len() >= self.most as usize => Some("no more clients"),
+            () if *queues.context() != context => Some("this server is on another device"),
             () => None,
         };
         if let Some(refusal) = refusal {
             self.counts.rejected += 1;
-            // If the client has gone by itself there is nobody to tell.
+            // The client may have exited already.
             let _ = id.reject(refusal.as_bytes());
             return Ok(());
         }
-        let mut qp = hub.create_qp()?;
+        let mut qp = queues.create_qp()?;
         id.modify_qp(&mut qp, QueuePairState::Init)?;
         id.modify_qp(&mut qp, QueuePairState::ReadyToReceive)?;
         id.modify_qp(&mut qp, QueuePairState::ReadyToSend)?;
@@ -180,52 +190,60 @@ impl Server {
             self.counts.lost += 1;
             return Ok(());
         }
-        let number = hub.add(qp, Guest { id: id.clone(), is_leaving: false });
-        id.setup_context(Number(number));
+        let number = queues.add(qp, ClientState { id: id.clone(), is_leaving: false });
+        id.setup_context(QpNumber(number));
         self.counts.came += 1;
-        self.counts.most = self.counts.most.max(hub.members.len());
+        self.counts.most = self.counts.most.max(queues.connections.len());
         Ok(())
     }
 
-    /// A client is gone: so is its queue pair, when nothing is on its way any more.
-    fn leave(&mut self, id: &Identifier) -> Result<(), Failure> {
-        let (Some(hub), Some(number)) = (&mut self.hub, id.get_context::<Number>()) else { return Ok(()) };
-        let Some(member) = hub.members.get_mut(number.0) else { return Ok(()) };
-        member.rest.is_leaving = true;
-        member.qp.modify(QueuePairAttribute::new().setup_state(QueuePairState::Error))?;
-        // What it has taken of the shared receive queue comes back by its completions, which would go with the queue pair.
-        self.messages()?;
-        self.dismiss(number.0);
+    /// Handles the end of a connection. Its queue pair is destroyed when its sends have completed.
+    fn handle_departure(&mut self, id: &Identifier) -> Result<(), Failure> {
+        let (Some(queues), Some(number)) = (&mut self.queues, id.get_context::<QpNumber>()) else {
+            return Ok(());
+        };
+        let Some(connected) = queues.connections.get_mut(number.0) else { return Ok(()) };
+        connected.data.is_leaving = true;
+        connected.qp.modify(QueuePairAttribute::new().setup_state(QueuePairState::Error))?;
+        // Receives that the queue pair took from the shared receive queue return with their
+        // completions, which the destruction of the queue pair would discard.
+        self.handle_messages()?;
+        self.remove_if_idle(number.0);
         Ok(())
     }
 
-    fn dismiss(&mut self, number: u32) {
-        let Some(hub) = &mut self.hub else { return };
-        if hub.members.get(number).is_some_and(|member| member.rest.is_leaving && member.sending == 0) {
-            let gone = hub.members.remove(number);
+    fn remove_if_idle(&mut self, number: u32) {
+        let Some(queues) = &mut self.queues else { return };
+        if queues
+            .connections
+            .get(number)
+            .is_some_and(|connected| connected.data.is_leaving && connected.sending == 0)
+        {
+            let gone = queues.connections.remove(number);
             self.counts.gone += 1;
-            // Queue pair first, then the identifier.
-            drop(gone.map(|member| (member.qp, member.rest.id)));
+            // The queue pair must be dropped before its identifier.
+            drop(gone.map(|connected| (connected.qp, connected.data.id)));
         }
     }
 
-    /// Messages came in, and are answered; or went out.
-    fn messages(&mut self) -> Result<(), Failure> {
-        let Some(hub) = &mut self.hub else { return Ok(()) };
-        for (number, completion) in hub.wake()? {
-            let Some(hub) = &mut self.hub else { return Ok(()) };
+    /// Answers received messages, and counts sent ones.
+    fn handle_messages(&mut self) -> Result<(), Failure> {
+        let Some(queues) = &mut self.queues else { return Ok(()) };
+        for (number, completion) in queues.take_completions()? {
+            let Some(queues) = &mut self.queues else { return Ok(()) };
             match completion {
-                Completion::Received(message) => {
+                MessageCompletion::Received(message) => {
                     self.counts.messages_in += 1;
-                    let is_there = hub.members.get(number).is_some_and(|member| !member.rest.is_leaving);
+                    let is_there =
+                        queues.connections.get(number).is_some_and(|connected| !connected.data.is_leaving);
                     if is_there {
-                        hub.send(number, Message { count: self.counts.messages_in, ..message })?;
+                        queues.send(number, ClientMessage { count: self.counts.messages_in, ..message })?;
                     }
                 }
-                Completion::Sent => self.counts.messages_out += 1,
-                Completion::Flushed => {}
+                MessageCompletion::Sent => self.counts.messages_out += 1,
+                MessageCompletion::Flushed => {}
             }
-            self.dismiss(number);
+            self.remove_if_idle(number);
         }
         Ok(())
     }

@@ -1,4 +1,5 @@
-//! Reads and writes in a peer that the connection manager led to. Either side can be rdma-core's `rping`.
+//! Reads and writes the memory of a peer that the connection manager connected to. Either side can
+//! be rdma-core's `rping`.
 //!
 //! ```text
 //! $ cargo run --example rping -- -s -v                            # on one side
@@ -7,11 +8,13 @@
 //! ...
 //! ```
 //!
-//! The client says where its text is; the server reads it there, and says so. The client says where an answer may go; the server
-//! writes the same text there, and says so.
+//! The client sends the address of its text, and the server reads the text and confirms it. Then
+//! the client sends the address of a second buffer. The server writes the same text there and
+//! confirms it.
 //!
-//! Connections come from [`Listener`] and [`Connector`]. Then each side sleeps until something completes or the peer hangs up: both are
-//! descriptors. None of this is unsafe: buffers are slices of pools, those that the peer may read and write among them.
+//! [`Listener`] and [`Connector`] open the connections. Each side sleeps until a request completes
+//! or the peer disconnects, because both have a descriptor. The program needs no `unsafe`: all
+//! buffers are slices of pools, including those that the peer may access.
 #![forbid(unsafe_code)]
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -21,9 +24,9 @@ use std::time::Duration;
 
 use clap::Parser;
 use rdma_examples::devices;
-use rdma_examples::pingdata::{Place, read_text, text};
 use rdma_examples::pingpong::{RECEIVE, SEND, report};
 use rdma_examples::program::{self, Failure, note, say};
+use rdma_examples::rping_data::{RemoteBuffer, read_text, text};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use sideway::Provider;
@@ -37,62 +40,63 @@ use sideway::rdmacm::{
     Listener, PortSpace,
 };
 
-/// Reads and writes in a peer that the connection manager led to. Either side can be rdma-core's rping.
+/// Reads and writes the memory of a peer, connected by the connection manager. Either side can be
+/// rdma-core's rping.
 #[derive(Clone, Parser)]
 struct Arguments {
-    /// Be the server
+    /// Be the server.
     #[arg(short, long, required_unless_present = "client", conflicts_with = "client")]
     server: bool,
 
-    /// Be the client
+    /// Be the client.
     #[arg(short, long, requires = "address")]
     client: bool,
 
-    /// The address to listen at, or the server's name or address
+    /// The address to listen at, or the server's name or address.
     #[arg(short, long)]
     address: Option<String>,
 
-    /// The client's own address
+    /// The client's own address.
     #[arg(short = 'I', long, value_name = "ADDRESS", conflicts_with = "server")]
     source: Option<IpAddr>,
 
-    /// The server's port
+    /// The server's port.
     #[arg(short, long, default_value_t = 7174)]
     port: u16,
 
-    /// The number of pings; 0 is no end
+    /// The number of pings; 0 never ends.
     #[arg(short = 'C', long, default_value_t = 0)]
     count: u64,
 
-    /// The size of a ping, in bytes; a server reads no more than it has room for
+    /// The size of a ping, in bytes; a server refuses longer pings.
     #[arg(short = 'S', long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(26..=65535))]
     size: u32,
 
-    /// Say what was sent, and what was read
+    /// Print the sent and the received text.
     #[arg(short, long)]
     verbose: bool,
 
-    /// Check what comes back
+    /// Check the returned text.
     #[arg(short = 'V', long)]
     validate: bool,
 
-    /// Serve many clients, one after the other and at a time, until killed
+    /// Serve many clients, also at the same time, until killed.
     #[arg(short = 'P', long, conflicts_with = "client")]
     persistent: bool,
 
-    /// Say what happens
+    /// Print each step.
     #[arg(short, long)]
     debug: bool,
 
-    /// Make queue pairs without the connection manager, which is done anyway
+    /// Create queue pairs without the connection manager; always the case.
     #[arg(short)]
     q: bool,
 }
 
-/// How long an address or a route may take to be found.
+/// The time limit for resolving an address or a route.
 const RESOLUTION: Duration = Duration::from_secs(2);
 
-/// How much of a side's may be outstanding: C's number.
+/// The depth of the send queue, as in the C program.
 const DEPTH: u32 = 16;
 
 /// The `wr_id` of reads and writes in the peer's memory.
@@ -114,7 +118,7 @@ fn serve(arguments: &Arguments, provider: Provider) -> Result<(), Failure> {
     let id = identifier(provider)?;
     id.bind_addr(address)?;
     let listener = Listener::with_id(id, 3)?;
-    arguments.tell(format_args!("listening at {address}"));
+    arguments.debug_note(format_args!("listening at {address}"));
     if !arguments.persistent {
         return serve_one(arguments, listener.get_request().map_err(Failure::work)?);
     }
@@ -129,18 +133,18 @@ fn serve(arguments: &Arguments, provider: Provider) -> Result<(), Failure> {
 }
 
 fn serve_one(arguments: &Arguments, request: ConnectionRequest) -> Result<(), Failure> {
-    arguments.tell(format_args!("wants to connect: {:?}", request.id()));
-    let mut line = Line::new(&request.get_device_context()?)?;
-    request.prepare(&mut line.qp)?;
-    line.receive()?;
-    let connection = request.accept(&mut line.qp, &ConnectionParameter::new()).map_err(Failure::work)?;
-    arguments.tell("connected");
-    let mut room = Room::new(&line, arguments.size)?;
-    while let Some(again) = line.answer(arguments, &connection, room)? {
-        room = again;
+    arguments.debug_note(format_args!("wants to connect: {:?}", request.id()));
+    let mut qp = PingQp::new(&request.get_device_context()?)?;
+    request.prepare(&mut qp.inner)?;
+    qp.receive()?;
+    let connection = request.accept(&mut qp.inner, &ConnectionParameter::new()).map_err(Failure::work)?;
+    arguments.debug_note("connected");
+    let mut buffer = PingBuffer::new(&qp, arguments.size)?;
+    while let Some(again) = qp.answer(arguments, &connection, buffer)? {
+        buffer = again;
     }
     note("server DISCONNECT EVENT...");
-    // The answer to the client's; if that has gone altogether, there is nobody to answer.
+    // Answers the client's disconnect. The client may have exited already.
     let _ = connection.id().disconnect();
     Ok(())
 }
@@ -150,26 +154,27 @@ fn ping(arguments: &Arguments, provider: Provider) -> Result<(), Failure> {
     let server = devices::resolve(name, arguments.port)?;
     let source = arguments.source.map(|source| (source, 0).into());
     let connector = Connector::with_id(identifier(provider)?, source, server, RESOLUTION)?;
-    arguments.tell(format_args!("{server} is resolved: {:?}", connector.id()));
-    let mut line = Line::new(&connector.get_device_context()?)?;
-    connector.prepare(&mut line.qp)?;
-    line.receive()?;
-    // Before the connection: the server may use it as soon as it knows of it.
-    let (mut source, sink) = (Room::new(&line, arguments.size)?, Room::new(&line, arguments.size)?);
-    let connection = connector.connect(&mut line.qp, &ConnectionParameter::new()).map_err(Failure::work)?;
-    arguments.tell("connected");
+    arguments.debug_note(format_args!("{server} is resolved: {:?}", connector.id()));
+    let mut qp = PingQp::new(&connector.get_device_context()?)?;
+    connector.prepare(&mut qp.inner)?;
+    qp.receive()?;
+    // Created before the connection, because the server may use the buffers as soon as it is
+    // connected.
+    let (mut source, sink) = (PingBuffer::new(&qp, arguments.size)?, PingBuffer::new(&qp, arguments.size)?);
+    let connection = connector.connect(&mut qp.inner, &ConnectionParameter::new()).map_err(Failure::work)?;
+    arguments.debug_note("connected");
     let pings = if arguments.count == 0 { u64::MAX } else { arguments.count };
     for number in 0..pings {
         let sent = text(number, arguments.size as usize);
         source.slice.copy_from_slice(0, &sent)?;
-        for room in [&source, &sink] {
-            line.send(room.place(arguments.size))?;
-            match line.wait(&connection, &room.pool)? {
-                Done::Received(_) => {}
-                Done::HungUp => {
+        for buffer in [&source, &sink] {
+            qp.send(buffer.remote(arguments.size))?;
+            match qp.wait(&connection, &buffer.pool)? {
+                PeerAction::Received(_) => {}
+                PeerAction::HungUp => {
                     return Err(Failure::work(format_args!("the server hung up in ping {number}")));
                 }
-                Done::InPeer(_) => return Err(unexpected("a read or write")),
+                PeerAction::InPeer(_) => return Err(unexpected("a read or write")),
             }
         }
         let came_back = read_text(&sink.slice)?;
@@ -190,50 +195,50 @@ fn identifier(provider: Provider) -> Result<Identifier, Failure> {
 }
 
 impl Arguments {
-    fn tell(&self, line: impl std::fmt::Display) {
+    fn debug_note(&self, line: impl std::fmt::Display) {
         if self.debug {
             note(line);
         }
     }
 }
 
-/// A buffer for what is read and written, in memory that the peer may read and write as well.
-struct Room {
+/// A buffer that the peer may read and write.
+struct PingBuffer {
     pool: Pool,
     slice: Slice,
 }
 
-impl Room {
-    fn new(line: &Line, size: u32) -> Result<Self, Failure> {
+impl PingBuffer {
+    fn new(qp: &PingQp, size: u32) -> Result<Self, Failure> {
         let access = AccessFlags::LocalWrite | AccessFlags::RemoteRead | AccessFlags::RemoteWrite;
-        let mut builder = line.qp.control().pd().create_pool_builder();
+        let mut builder = qp.inner.control().pd().create_pool_builder();
         let pool = builder.setup_access(access).setup_slices(size as usize, 1).build()?;
         let slice = pool.take().ok_or_else(|| Failure::setup("a new pool is empty"))?;
         Ok(Self { pool, slice })
     }
 
-    /// What the peer is told of it.
-    fn place(&self, size: u32) -> Place {
-        Place { addr: self.slice.addr(), rkey: self.pool.rkey(), size }
+    /// Its address, which is sent to the peer.
+    fn remote(&self, size: u32) -> RemoteBuffer {
+        RemoteBuffer { addr: self.slice.addr(), rkey: self.pool.rkey(), size }
     }
 }
 
-/// What was waited for.
-enum Done {
-    Received(Place),
+/// The event that ended a wait.
+enum PeerAction {
+    Received(RemoteBuffer),
     InPeer(Slice),
     HungUp,
 }
 
-/// A queue pair and what belongs to it.
-struct Line {
-    qp: GenericQueuePair,
+/// A queue pair with its completion queue and message buffers.
+struct PingQp {
+    inner: GenericQueuePair,
     cq: GenericCompletionQueue,
     channel: CompletionChannel,
     messages: Pool,
 }
 
-impl Line {
+impl PingQp {
     fn new(context: &DeviceContext) -> Result<Self, Failure> {
         let pd = context.alloc_pd()?;
         let channel = context.create_comp_channel()?;
@@ -241,50 +246,51 @@ impl Line {
             context.create_cq_builder().setup_cqe(DEPTH * 2).setup_comp_channel(&channel).build_generic()?;
         let mut builder = pd.create_qp_builder();
         builder.setup_send_cq(&cq).setup_recv_cq(&cq).setup_max_send_wr(DEPTH).setup_max_recv_wr(2);
-        let messages = pd.create_pool_builder().setup_slices(Place::BYTES, DEPTH as usize).build()?;
-        Ok(Self { qp: builder.build_generic()?, cq, channel, messages })
+        let messages = pd.create_pool_builder().setup_slices(RemoteBuffer::BYTES, DEPTH as usize).build()?;
+        Ok(Self { inner: builder.build_generic()?, cq, channel, messages })
     }
 
     fn take(&self) -> Result<Slice, Failure> {
-        self.messages.take().ok_or_else(|| Failure::work("no slice is free, though they were counted"))
+        self.messages.take().ok_or_else(|| Failure::work("no slice is free"))
     }
 
     fn receive(&mut self) -> Result<(), Failure> {
         let slice = self.take()?;
-        let mut list = self.messages.attach_recv(self.qp.start_post_recv())?;
+        let mut list = self.messages.attach_recv(self.inner.start_post_recv())?;
         list.construct_wr(RECEIVE).setup_slice(slice);
         list.post().map_err(Failure::work)
     }
 
-    fn send(&mut self, place: Place) -> Result<(), Failure> {
+    fn send(&mut self, remote: RemoteBuffer) -> Result<(), Failure> {
         let mut slice = self.take()?;
-        slice.copy_from_slice(0, &place.to_bytes())?;
-        let mut list = self.messages.attach(self.qp.start_post_send())?;
+        slice.copy_from_slice(0, &remote.to_bytes())?;
+        let mut list = self.messages.attach(self.inner.start_post_send())?;
         list.construct_wr(SEND, WorkRequestFlags::Signaled).setup_send().setup_slice(slice);
         list.post().map_err(Failure::work)
     }
 
-    /// One ping of the client's: reads its text, and writes it where it wants it. False if it has hung up.
+    /// Answers one ping: reads the client's text, and writes it to the client's second buffer.
+    /// `None` if the client has disconnected.
     fn answer(
         &mut self,
         arguments: &Arguments,
         connection: &Connection,
-        room: Room,
-    ) -> Result<Option<Room>, Failure> {
-        let Room { pool, mut slice } = room;
+        buffer: PingBuffer,
+    ) -> Result<Option<PingBuffer>, Failure> {
+        let PingBuffer { pool, mut slice } = buffer;
         let source = match self.wait(connection, &pool)? {
-            Done::Received(place) => place,
-            Done::HungUp => return Ok(None),
-            Done::InPeer(_) => return Err(unexpected("a read or write")),
+            PeerAction::Received(remote) => remote,
+            PeerAction::HungUp => return Ok(None),
+            PeerAction::InPeer(_) => return Err(unexpected("a read or write")),
         };
         if source.size > arguments.size {
             return Err(Failure::work(format_args!(
-                "the client's pings have {} bytes, and there is room for {} (-S)",
+                "the client's pings have {} bytes; the limit is {} (-S)",
                 source.size, arguments.size
             )));
         }
         slice.set_len(source.size as usize)?;
-        let mut list = pool.attach(self.qp.start_post_send())?;
+        let mut list = pool.attach(self.inner.start_post_send())?;
         let read = list.construct_wr(IN_PEER, WorkRequestFlags::Signaled);
         read.setup_read(source.rkey, source.addr).setup_slice(slice);
         list.post().map_err(Failure::work)?;
@@ -293,37 +299,37 @@ impl Line {
         if arguments.verbose {
             say(format_args!("server ping data: {}", String::from_utf8_lossy(&text)))?;
         }
-        self.send(Place::default())?;
+        self.send(RemoteBuffer::default())?;
 
-        let Done::Received(sink) = self.wait(connection, &pool)? else {
+        let PeerAction::Received(sink) = self.wait(connection, &pool)? else {
             return Err(unexpected("the end of the connection"));
         };
-        // With the zero, if there is one.
+        // Including the final zero byte, if the text has one.
         slice.set_len((text.len() + 1).min(source.size as usize).min(sink.size as usize))?;
-        let mut list = pool.attach(self.qp.start_post_send())?;
+        let mut list = pool.attach(self.inner.start_post_send())?;
         let write = list.construct_wr(IN_PEER, WorkRequestFlags::Signaled);
         write.setup_write(sink.rkey, sink.addr).setup_slice(slice);
         list.post().map_err(Failure::work)?;
         let slice = self.wait_in_peer(connection, &pool)?;
-        self.send(Place::default())?;
-        Ok(Some(Room { pool, slice }))
+        self.send(RemoteBuffer::default())?;
+        Ok(Some(PingBuffer { pool, slice }))
     }
 
     fn wait_in_peer(&mut self, connection: &Connection, pool: &Pool) -> Result<Slice, Failure> {
         match self.wait(connection, pool)? {
-            Done::InPeer(slice) => Ok(slice),
-            Done::Received(_) => Err(unexpected("a message")),
-            Done::HungUp => Err(unexpected("the end of the connection")),
+            PeerAction::InPeer(slice) => Ok(slice),
+            PeerAction::Received(_) => Err(unexpected("a message")),
+            PeerAction::HungUp => Err(unexpected("the end of the connection")),
         }
     }
 
-    /// Sleeps until the peer has sent something, a read or write in its memory is done, or it has hung up.
-    fn wait(&mut self, connection: &Connection, room: &Pool) -> Result<Done, Failure> {
+    /// Sleeps until a message arrives, a read or write completes, or the peer disconnects.
+    fn wait(&mut self, connection: &Connection, buffer: &Pool) -> Result<PeerAction, Failure> {
         let events = connection.id().event_channel();
         loop {
-            // Armed, so that what completes after this look makes an event.
-            if let Some(done) = self.poll(room)? {
-                if let Done::Received(_) = done {
+            // This arms the queue, so that later completions cause an event.
+            if let Some(done) = self.poll(buffer)? {
+                if let PeerAction::Received(_) = done {
                     self.receive()?;
                 }
                 return Ok(done);
@@ -336,7 +342,7 @@ impl Line {
             self.channel.try_next().map_err(Failure::work)?;
             while let Some(event) = events.try_get_cm_event().map_err(Failure::work)? {
                 match (event.event_type(), event.error()) {
-                    (EventType::Disconnected, _) => return Ok(Done::HungUp),
+                    (EventType::Disconnected, _) => return Ok(PeerAction::HungUp),
                     (_, Some(error)) => return Err(Failure::work(error)),
                     (_, None) => {}
                 }
@@ -344,27 +350,27 @@ impl Line {
         }
     }
 
-    /// What has completed, if anything has that is waited for.
-    fn poll(&mut self, room: &Pool) -> Result<Option<Done>, Failure> {
+    /// Takes completions until one ends the wait; `None` if none does.
+    fn poll(&mut self, buffer: &Pool) -> Result<Option<PeerAction>, Failure> {
         let mut poller = self.cq.arm(Notify::Any).map_err(Failure::work)?;
         while let Some(wc) = poller.next() {
             if wc.status() != WorkCompletionStatus::Success {
                 return Err(report::failed(&wc));
             }
-            if let Some(returned) = room.reclaim(&wc) {
-                return Ok(Some(Done::InPeer(returned.slice)));
+            if let Some(returned) = buffer.reclaim(&wc) {
+                return Ok(Some(PeerAction::InPeer(returned.slice)));
             }
             let returned = self.messages.reclaim(&wc).ok_or_else(|| report::unknown(wc.wr_id()))?;
             if returned.wr_id == RECEIVE {
-                let mut bytes = [0; Place::BYTES];
-                if returned.byte_len != Some(Place::BYTES as u32) {
+                let mut bytes = [0; RemoteBuffer::BYTES];
+                if returned.byte_len != Some(RemoteBuffer::BYTES as u32) {
                     return Err(Failure::work(format_args!(
-                        "a message of {:?} bytes came",
+                        "received a message of {:?} bytes",
                         returned.byte_len
                     )));
                 }
                 returned.slice.copy_to_slice(0, &mut bytes)?;
-                return Ok(Some(Done::Received(Place::from_bytes(bytes))));
+                return Ok(Some(PeerAction::Received(RemoteBuffer::from_bytes(bytes))));
             }
         }
         poller.finish().map_err(Failure::work)?;
@@ -373,5 +379,5 @@ impl Line {
 }
 
 fn unexpected(what: &str) -> Failure {
-    Failure::work(format_args!("{what} came in the middle of a ping"))
+    Failure::work(format_args!("unexpected during a ping: {what}"))
 }

@@ -1,5 +1,5 @@
-//! Lists the GIDs of all ports: the addresses that RoCE connections go by, and
-//! the indices to name them by (`-g`, `-x`, `sgid_index`).
+//! Lists the GIDs of all ports. RoCE addresses peers by GID, and programs name a GID by its index
+//! (`-g`, `-x`, `sgid_index`).
 //!
 //! ```text
 //! $ cargo run --example show_gids
@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use rdma_examples::program::{self, Failure};
-use rdma_examples::{devices, table::Table};
+use rdma_examples::{devices, text_table::TextTable};
 use sideway::ibverbs::address::GidEntry;
 
 /// Lists the GIDs of all ports.
@@ -29,7 +29,7 @@ fn main() -> ExitCode {
 
 fn show_gids() -> Result<(), Failure> {
     let arguments: Arguments = program::arguments()?;
-    let mut table = Table::new(["Dev", "Port", "Index", "GID", "IPv4", "Ver", "Netdev"]);
+    let mut table = TextTable::new(["Dev", "Port", "Index", "GID", "IPv4", "Ver", "Netdev"]);
     let list = devices::list()?;
     for device in devices::all(&list, arguments.ib_dev.as_deref())? {
         let context = device.open()?;
@@ -49,7 +49,8 @@ fn row(device: String, entry: &GidEntry) -> [String; 7] {
         gid.to_string(),
         gid.to_ipv4_mapped().map_or_else(String::new, |address| address.to_string()),
         entry.gid_type().to_string(),
-        // An InfiniBand port has none, and one in another network namespace has no name here.
+        // An InfiniBand port has none, and one of another network namespace has no name in this
+        // one.
         entry.netdev_name().unwrap_or_default(),
     ]
 }

@@ -1,4 +1,4 @@
-//! When work completed, by the device's clock.
+//! The completion times of requests, by the device's clock.
 //!
 //! ```text
 //! $ cargo run --example timestamps -- -n 2
@@ -8,17 +8,17 @@
 //!       29382019482711 |                   - |   1795275592.401938475 s    |   1795275592.401938480 s
 //! ```
 //!
-//! A completion carries ticks of the device's clock, which a [`ClockConverter`]
-//! turns into time, and where the device can, the time of day itself.
+//! A completion has a timestamp in ticks of the device's clock, which a [`ClockConverter`] converts
+//! to time. Some devices also report the time of day.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
 
 use clap::Parser;
-use rdma_examples::crew::Worker;
-use rdma_examples::devices;
+use rdma_examples::devices::DeviceArg;
+use rdma_examples::loopback::LoopbackQp;
 use rdma_examples::program::{self, Failure, say};
-use rdma_examples::table::Table;
+use rdma_examples::text_table::TextTable;
 use sideway::ibverbs::clock::ClockConverter;
 use sideway::ibverbs::completion::{
     CreateCompletionQueueError, GenericCompletionQueue, WorkCompletionFields,
@@ -28,17 +28,16 @@ use sideway::ibverbs::connect::LocalPath;
 /// Shows the timestamps of completions.
 #[derive(Parser)]
 struct Arguments {
-    /// The device [default: the first]
-    #[arg(short = 'd', long = "ib-dev", value_name = "DEV")]
-    ib_dev: Option<String>,
+    #[command(flatten)]
+    device: DeviceArg,
 
-    /// The number of writes
+    /// The number of writes.
     #[arg(short = 'n', long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     writes: u64,
 }
 
-/// How long a write may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// The time limit of a write.
+const IDLE_LIMIT: Duration = Duration::from_secs(30);
 
 fn main() -> ExitCode {
     program::run(timestamps)
@@ -46,15 +45,15 @@ fn main() -> ExitCode {
 
 fn timestamps() -> Result<(), Failure> {
     let arguments: Arguments = program::arguments()?;
-    let list = devices::list()?;
-    let context = devices::one(&list, arguments.ib_dev.as_deref())?.open()?;
+    let context = arguments.device.open()?;
     let clock = ClockConverter::new(&context)?;
     let (pd, path) = (context.alloc_pd()?, LocalPath::choose(&context, 1, None)?);
 
     let ticks = WorkCompletionFields::STANDARD | WorkCompletionFields::CompletionTimestamp;
     let both = ticks | WorkCompletionFields::CompletionTimestampWallclock;
     let mut builder = context.create_cq_builder();
-    // A generic queue would do without timestamps rather than fail, so the device is asked first.
+    // A generic queue without timestamps would be created where they are not supported, so that the
+    // program asks for them with an extended queue first.
     let fields = match builder.setup_wc_flags(both).build_ex() {
         Ok(_) => both,
         Err(CreateCompletionQueueError::Unsupported(_)) => {
@@ -63,7 +62,7 @@ fn timestamps() -> Result<(), Failure> {
         }
         Err(error) => return Err(error.into()),
     };
-    let mut worker = Worker::new(&pd, &path, builder.setup_wc_flags(fields))?;
+    let mut qp = LoopbackQp::new(&pd, &path, builder.setup_wc_flags(fields))?;
 
     say(format_args!(
         "{}: a clock of {} kHz, read to within {:?}",
@@ -71,11 +70,11 @@ fn timestamps() -> Result<(), Failure> {
         clock.khz(),
         clock.uncertainty()
     ))?;
-    let mut table = Table::new(["ticks", "since the last", "time by ticks", "by the device"]);
+    let mut table = TextTable::new(["ticks", "since the last", "time by ticks", "by the device"]);
     let mut last = None;
     for wr_id in 0..arguments.writes {
-        worker.write(wr_id)?;
-        let (ticks, wallclock) = stamps(&mut worker.cq)?;
+        qp.write(wr_id)?;
+        let (ticks, wallclock) = stamps(&mut qp.cq)?;
         table.push([
             ticks.to_string(),
             last.map_or_else(String::new, |last| format!("{:?}", clock.elapsed(last, ticks))),
@@ -89,14 +88,14 @@ fn timestamps() -> Result<(), Failure> {
     say(table)
 }
 
-/// The next completion's.
+/// The timestamps of the next completion.
 fn stamps(cq: &mut GenericCompletionQueue) -> Result<(u64, Option<u64>), Failure> {
     let start = Instant::now();
-    while start.elapsed() < PATIENCE {
+    while start.elapsed() < IDLE_LIMIT {
         let mut poller = cq.start_poll().map_err(Failure::work)?;
         if let Some(wc) = poller.next() {
             let ticks =
-                wc.completion_timestamp().ok_or_else(|| Failure::work("a completion without time"))?;
+                wc.completion_timestamp().ok_or_else(|| Failure::work("a completion without a timestamp"))?;
             return Ok((ticks, wc.completion_timestamp_wallclock()));
         }
         poller.finish().map_err(Failure::work)?;

@@ -1,17 +1,20 @@
-//! One thread a processor: each has its own completion queue, queue pairs and memory, and nothing is locked.
+//! A thread for each processor, with separate completion queue, queue pairs and memory, and without
+//! locks.
 //!
 //! ```text
 //! $ cargo run --example worker
 //! 2 workers keep 64 accounts: 3 producers made 1000 deposits each, and each was answered right; workers slept 31 times
 //! ```
 //!
-//! Each [`Worker`] keeps some of the accounts. The rest of the program, a few producers here, gives a deposit to any worker by a
-//! channel; that one asks the keeper of the account by a message over the queue pair between them, and sends its answer, the new
-//! balance, back by a channel. Between itself and itself it has a queue pair as well, so that there is no other case.
+//! Each [`AccountWorker`] owns some of the accounts. A producer thread sends a deposit to any
+//! worker through a channel. That worker forwards the deposit to the account's owner, as a message
+//! over the queue pair between them, and sends the new balance back through a channel. A worker
+//! also has a queue pair to itself, so that its own accounts are no special case.
 //!
-//! A worker polls. When there was nothing to do for a while it sleeps, until a completion or a letter comes.
+//! A worker polls. After a number of polls without work it sleeps until a completion or a task
+//! arrives.
 //!
-//! None of this is unsafe: the messages are slices of a pool.
+//! The program needs no `unsafe`: the messages are slices of a pool.
 #![forbid(unsafe_code)]
 
 use std::collections::{HashMap, VecDeque};
@@ -20,11 +23,11 @@ use std::process::ExitCode;
 use std::thread;
 
 use clap::Parser;
-use rdma_examples::deposits::{self, ACCOUNTS, Answer, Deposit, Letter};
-use rdma_examples::devices;
-use rdma_examples::mailbox::{Mailbox, mailbox};
+use rdma_examples::deposits::{self, ACCOUNTS, Answer, Deposit, Task};
+use rdma_examples::devices::DeviceArg;
 use rdma_examples::pingpong::{RECEIVE, SEND, first_psn, report, start_poll};
 use rdma_examples::program::{self, Failure, note, say};
+use rdma_examples::waking_channel::{self, WakingReceiver};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use sideway::ibverbs::completion::{
     CompletionChannel, GenericCompletionQueue, GenericWorkCompletion, WorkCompletionStatus,
@@ -36,33 +39,34 @@ use sideway::ibverbs::queue_pair::{
 };
 use sideway::memory::{Pool, Slice};
 
-/// Keeps accounts with one thread a processor.
+/// Keeps accounts with one thread for each processor.
 #[derive(Parser)]
 struct Arguments {
-    /// The device [default: the first]
-    #[arg(short = 'd', long = "ib-dev", value_name = "DEV")]
-    ib_dev: Option<String>,
+    #[command(flatten)]
+    device: DeviceArg,
 
-    /// The number of workers [default: one a processor, but not more than 8]
+    /// The number of workers [default: one for each processor, at most 8]
     #[arg(short, long, value_parser = clap::value_parser!(u32).range(1..=64))]
     workers: Option<u32>,
 
-    /// The number of threads that make deposits
+    /// The number of threads that make deposits.
     #[arg(short, long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=1000))]
     producers: u64,
 
-    /// The number of deposits of each
+    /// The number of deposits by each of these threads.
     #[arg(short = 'n', long, default_value_t = 1000)]
     deposits: u64,
 }
 
-/// How many questions to a keeper may be without an answer: it has a receive for each, and we have one for each answer.
+/// The largest number of unanswered requests to a worker. The receiver has a receive posted for
+/// each request, and the sender one for each answer.
 const WINDOW: usize = 16;
 
-/// How many messages a queue pair takes in each direction: a window of questions, and of answers to the other side's.
+/// The number of messages on a queue pair in each direction: a window of requests and one of
+/// answers.
 const DEPTH: usize = 2 * WINDOW;
 
-/// How often a worker looks before it sleeps.
+/// The number of polls before a worker sleeps.
 const SPINS: u32 = 2000;
 
 fn main() -> ExitCode {
@@ -73,40 +77,39 @@ fn worker() -> Result<(), Failure> {
     let arguments: Arguments = program::arguments()?;
     let processors = processors()?;
     let workers = arguments.workers.map_or(processors.len().min(8), |workers| workers as usize);
-    let list = devices::list()?;
-    let context = devices::one(&list, arguments.ib_dev.as_deref())?.open()?;
+    let context = arguments.device.open()?;
     let path = LocalPath::choose(&context, 1, None)?;
     note(format_args!("{}, port {}: {}", context.name(), path.port_num(), path.reason()));
 
     let pd = context.alloc_pd()?;
-    let mut made = (0..workers).map(|_| Worker::new(&pd, workers)).collect::<Result<Vec<_>, _>>()?;
-    introduce(&mut made, &path)?;
+    let mut made = (0..workers).map(|_| AccountWorker::new(&pd, workers)).collect::<Result<Vec<_>, _>>()?;
+    connect_all(&mut made, &path)?;
 
-    let (mut slots, mut mailboxes) = (Vec::new(), Vec::new());
+    let (mut senders, mut receivers) = (Vec::new(), Vec::new());
     for _ in 0..workers {
-        let (slot, mailbox) = mailbox()?;
-        slots.push(slot);
-        mailboxes.push(mailbox);
+        let (sender, receiver) = waking_channel::channel()?;
+        senders.push(sender);
+        receivers.push(receiver);
     }
     let (kept, made) = thread::scope(|scope| {
         let mut running = Vec::new();
-        for (index, (worker, mailbox)) in made.into_iter().zip(mailboxes).enumerate() {
+        for (index, (worker, receiver)) in made.into_iter().zip(receivers).enumerate() {
             let processor = processors[index % processors.len()];
-            running.push(scope.spawn(move || worker.run(mailbox, processor)));
+            running.push(scope.spawn(move || worker.run(receiver, processor)));
         }
         let producers: Vec<_> = (0..arguments.producers)
-            .map(|n| (n, slots.clone()))
-            .map(|(n, slots)| scope.spawn(move || deposits::make(n, arguments.deposits, &slots)))
+            .map(|n| (n, senders.clone()))
+            .map(|(n, senders)| scope.spawn(move || deposits::make(n, arguments.deposits, &senders)))
             .collect();
         let answers: Vec<_> = producers.into_iter().map(|producer| producer.join()).collect();
-        for slot in slots {
-            slot.send(Letter::Stop);
+        for sender in senders {
+            sender.send(Task::Stop);
         }
         let kept: Vec<_> = running.into_iter().map(|worker| worker.join()).collect();
         (kept, answers)
     });
 
-    // A worker that failed is why there are answers missing, and not the other way round.
+    // A failed worker causes missing answers, so that its error is reported first.
     let mut sleeps = 0;
     for result in kept {
         sleeps += result.map_err(|_| Failure::work("a worker panicked"))??;
@@ -123,15 +126,15 @@ fn worker() -> Result<(), Failure> {
     ))
 }
 
-/// Those that this process may run on.
+/// The processors that this process may use.
 fn processors() -> Result<Vec<usize>, Failure> {
     let allowed = sched_getaffinity(None)?;
     Ok((0..CpuSet::MAX_CPU).filter(|processor| allowed.is_set(*processor)).collect())
 }
 
-/// Connects every worker with every one, itself among them.
-fn introduce(workers: &mut [Worker], path: &LocalPath) -> Result<(), Failure> {
-    let endpoint = |pair: &Pair| Endpoint::new(&pair.qp, path, first_psn());
+/// Connects every worker with every worker, including itself.
+fn connect_all(workers: &mut [AccountWorker], path: &LocalPath) -> Result<(), Failure> {
+    let endpoint = |pair: &PeerQp| Endpoint::new(&pair.qp, path, first_psn());
     let endpoints: Vec<Vec<_>> =
         workers.iter().map(|worker| worker.unconnected.iter().map(endpoint).collect()).collect();
     for (here, worker) in workers.iter_mut().enumerate() {
@@ -143,16 +146,16 @@ fn introduce(workers: &mut [Worker], path: &LocalPath) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What one thread has, before and while it runs. All of it is its own.
-struct Worker {
+/// The objects of one thread, which shares none of them.
+struct AccountWorker {
     cq: GenericCompletionQueue,
     channel: CompletionChannel,
     pd: ProtectionDomain,
     /// By the number of the other worker.
-    unconnected: Vec<Pair>,
+    unconnected: Vec<PeerQp>,
 }
 
-impl Worker {
+impl AccountWorker {
     fn new(pd: &ProtectionDomain, workers: usize) -> Result<Self, Failure> {
         let channel = pd.context().create_comp_channel()?;
         let completions = u32::try_from(2 * DEPTH * workers)?;
@@ -161,70 +164,73 @@ impl Worker {
         let depth = u32::try_from(DEPTH)?;
         let mut builder = pd.create_qp_builder();
         builder.setup_send_cq(&cq).setup_recv_cq(&cq).setup_max_send_wr(depth).setup_max_recv_wr(depth);
-        let pair = |_| Ok(Pair::new(builder.build_generic()?));
+        let pair = |_| Ok(PeerQp::new(builder.build_generic()?));
         let unconnected = (0..workers).map(pair).collect::<Result<_, Failure>>()?;
         Ok(Self { cq, channel, pd: pd.clone(), unconnected })
     }
 
-    /// Works until it is told to stop; how often it slept.
-    fn run(self, mut letters: Mailbox<Letter>, processor: usize) -> Result<u64, Failure> {
+    /// Works until it gets the stop task. Returns how often it slept.
+    fn run(self, mut tasks: WakingReceiver<Task>, processor: usize) -> Result<u64, Failure> {
         let mut only = CpuSet::new();
         only.set(processor);
         sched_setaffinity(None, &only)?;
         let Self { mut cq, mut channel, pd, unconnected } = self;
-        // Here, so that the memory is near the processor that uses it.
-        let mut desk = Desk::new(&pd, unconnected)?;
+        // Created on this thread, so that the memory is near its processor.
+        let mut state = WorkerState::new(&pd, unconnected)?;
         let (mut idle, mut sleeps) = (0, 0);
         loop {
-            let found = poll(&mut cq, false, &mut desk)?;
-            let mut letter = letters.take();
-            idle = if found || letter.is_some() { 0 } else { idle + 1 };
+            let found = poll(&mut cq, false, &mut state)?;
+            let mut task = tasks.take();
+            idle = if found || task.is_some() { 0 } else { idle + 1 };
             if idle > SPINS {
-                // Armed before the last look, so that what comes after it makes an event.
-                if !poll(&mut cq, true, &mut desk)? {
-                    letter = letters.sleep(channel.as_fd())?;
+                // Armed before the last poll, so that later completions cause an event.
+                if !poll(&mut cq, true, &mut state)? {
+                    task = tasks.sleep(channel.as_fd())?;
                     channel.try_next().map_err(Failure::work)?;
                     sleeps += 1;
                 }
                 idle = 0;
             }
-            match letter {
-                Some(Letter::Deposit(deposit)) => desk.ask(deposit)?,
-                Some(Letter::Stop) => return Ok(sleeps),
+            match task {
+                Some(Task::Deposit(deposit)) => state.forward(deposit)?,
+                Some(Task::Stop) => return Ok(sleeps),
                 None => std::hint::spin_loop(),
             }
         }
     }
 }
 
-/// Sees to everything that has completed; false if nothing has.
-fn poll(cq: &mut GenericCompletionQueue, arms: bool, desk: &mut Desk) -> Result<bool, Failure> {
+/// Handles all completions; false if none was found.
+fn poll(cq: &mut GenericCompletionQueue, arms: bool, state: &mut WorkerState) -> Result<bool, Failure> {
     let mut poller = start_poll(cq, arms)?;
     let mut any = false;
     while let Some(wc) = poller.next() {
-        desk.completed(&wc)?;
+        state.completed(&wc)?;
         any = true;
     }
     poller.finish().map_err(Failure::work)?;
     Ok(any)
 }
 
-/// Everything that a worker works on.
-struct Desk {
-    /// By the number that completions have.
-    pairs: QueuePairTable<Pair>,
-    /// These numbers, by the other worker's.
+/// The state that a running worker changes.
+struct WorkerState {
+    /// By queue pair number, as in completions.
+    pairs: QueuePairTable<PeerQp>,
+    /// Queue pair numbers, by the number of the other worker.
     numbers: Vec<u32>,
     pool: Pool,
-    /// The balances of the accounts that this worker keeps.
+    /// The balances of the accounts that this worker owns.
     balances: HashMap<u64, u64>,
 }
 
-impl Desk {
-    fn new(pd: &ProtectionDomain, unconnected: Vec<Pair>) -> Result<Self, Failure> {
+impl WorkerState {
+    fn new(pd: &ProtectionDomain, unconnected: Vec<PeerQp>) -> Result<Self, Failure> {
         let slices = 2 * DEPTH * unconnected.len();
-        let pool =
-            pd.create_pool_builder().setup_slices(Message::BYTES, slices).build().map_err(Failure::work)?;
+        let pool = pd
+            .create_pool_builder()
+            .setup_slices(PeerMessage::BYTES, slices)
+            .build()
+            .map_err(Failure::work)?;
         let (mut pairs, mut numbers) = (QueuePairTable::new(), Vec::new());
         for mut pair in unconnected {
             for _ in 0..DEPTH {
@@ -236,10 +242,10 @@ impl Desk {
         Ok(Self { pairs, numbers, pool, balances: HashMap::new() })
     }
 
-    /// Asks the keeper of the account for a deposit.
-    fn ask(&mut self, deposit: Deposit) -> Result<(), Failure> {
-        let keeper = deposit.account as usize % self.numbers.len();
-        let pair = find(&mut self.pairs, self.numbers[keeper])?;
+    /// Forwards a deposit to the account's owner.
+    fn forward(&mut self, deposit: Deposit) -> Result<(), Failure> {
+        let owner = deposit.account as usize % self.numbers.len();
+        let pair = find(&mut self.pairs, self.numbers[owner])?;
         pair.questions.push_back(deposit);
         pair.send_what_waits(&self.pool)
     }
@@ -253,41 +259,41 @@ impl Desk {
         if returned.wr_id == SEND {
             pair.sending -= 1;
         } else {
-            let message = Message::read(&returned.slice)?;
-            // Before the answer, for which the other side may send the next question.
+            let message = PeerMessage::read(&returned.slice)?;
+            // Before the answer, which allows the peer to send its next request.
             pair.receive(&self.pool, returned.slice)?;
             if message.is_answer {
                 pair.answered(message)?;
             } else {
                 let balance = self.balances.entry(message.account).or_default();
                 *balance += message.amount;
-                pair.answers.push_back(Message { is_answer: true, amount: *balance, ..message });
+                pair.answers.push_back(PeerMessage { is_answer: true, amount: *balance, ..message });
             }
         }
         pair.send_what_waits(&self.pool)
     }
 }
 
-fn find(pairs: &mut QueuePairTable<Pair>, number: u32) -> Result<&mut Pair, Failure> {
+fn find(pairs: &mut QueuePairTable<PeerQp>, number: u32) -> Result<&mut PeerQp, Failure> {
     pairs.get_mut(number).ok_or_else(|| Failure::work(format_args!("unknown queue pair {number:#08x}")))
 }
 
 fn take(pool: &Pool) -> Result<Slice, Failure> {
-    pool.take().ok_or_else(|| Failure::work("no slice is free, though they were counted"))
+    pool.take().ok_or_else(|| Failure::work("no slice is free"))
 }
 
-/// The way to another worker, and what is to go there.
-struct Pair {
+/// The queue pair to another worker, with the messages that wait for it.
+struct PeerQp {
     qp: GenericQueuePair,
     sending: usize,
-    /// To be asked, when an earlier question has been answered.
+    /// Requests that wait until an earlier one is answered.
     questions: VecDeque<Deposit>,
-    /// Asked. Answers come in the same order, as messages do.
+    /// Sent requests. Answers arrive in the same order, because messages do.
     asked: VecDeque<Deposit>,
-    answers: VecDeque<Message>,
+    answers: VecDeque<PeerMessage>,
 }
 
-impl Pair {
+impl PeerQp {
     fn new(qp: GenericQueuePair) -> Self {
         let (questions, asked, answers) = Default::default();
         Self { qp, sending: 0, questions, asked, answers }
@@ -299,7 +305,8 @@ impl Pair {
         list.post().map_err(Failure::work)
     }
 
-    /// Sends as much as the queue has room for, and of questions no more than the other side has receives.
+    /// Sends as many messages as the queue has room for, and as many requests as the peer has
+    /// receives.
     fn send_what_waits(&mut self, pool: &Pool) -> Result<(), Failure> {
         while self.sending < DEPTH {
             let message = if let Some(answer) = self.answers.pop_front() {
@@ -309,7 +316,7 @@ impl Pair {
             {
                 let Deposit { account, amount, .. } = deposit;
                 self.asked.push_back(deposit);
-                Message { is_answer: false, account, amount }
+                PeerMessage { is_answer: false, account, amount }
             } else {
                 break;
             };
@@ -323,28 +330,28 @@ impl Pair {
         Ok(())
     }
 
-    /// Passes an answer on to who made the deposit.
-    fn answered(&mut self, message: Message) -> Result<(), Failure> {
+    /// Passes an answer on to the producer of the deposit.
+    fn answered(&mut self, message: PeerMessage) -> Result<(), Failure> {
         let Some(deposit) = self.asked.pop_front().filter(|deposit| deposit.account == message.account)
         else {
-            return Err(Failure::work("an answer to what nobody asked"));
+            return Err(Failure::work("an answer without a request"));
         };
-        // If nobody waits for it any more, it is not the worker's business.
+        // The producer may have given up.
         let _ = deposit.answer.send(Answer { account: message.account, balance: message.amount });
         Ok(())
     }
 }
 
-/// What goes between two workers.
+/// A message between two workers.
 #[derive(Clone, Copy)]
-struct Message {
+struct PeerMessage {
     is_answer: bool,
     account: u64,
-    /// Of the deposit; in an answer the balance.
+    /// In a request the amount, in an answer the balance.
     amount: u64,
 }
 
-impl Message {
+impl PeerMessage {
     const BYTES: usize = 24;
 
     fn read(slice: &Slice) -> Result<Self, Failure> {

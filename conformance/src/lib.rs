@@ -1,31 +1,64 @@
-//! The conformance suite: one set of cases at the level of the C verbs, for many devices.
+//! The conformance suite: one set of cases at the level of the C verbs, run on several devices.
 //!
-//! A case says what the verbs promise. The oracle is SoftRoCE, the kernel's software device: its answers
-//! decide, in an old and a new release, and where it cannot judge, because it lacks something or is known
-//! to be wrong, the case cites what it follows, and is a counted skip there: the manual page, or the InfiniBand
-//! Architecture Specification, volume 1 ("IBTA"). That is not free to read, and its releases number sections differently,
-//! so it is cited by chapter (9: transport layer, 10: software transport interface, 11: software transport verbs) and topic;
-//! with a section's number only where public sources (the kernel's comments and patches, the RoCE v2 annex) have it, too.
-//! `docs/soft-rnic-conformance.md` lists every difference, and the suite holds it to what the cases say (`page`).
+//! The oracle is SoftRoCE, the kernel's software device, in an old and a new release: a case
+//! expects what SoftRoCE answers. Where SoftRoCE lacks a verb or is known to be wrong, the case is
+//! skipped there and counted as skipped. Such a case cites its authority: the manual page or the
+//! InfiniBand Architecture Specification, volume 1 ("IBTA").
 //!
-//! | test target | runs on |
+//! The specification is not free to read, and its releases number sections differently. It is
+//! therefore cited by chapter (9: transport layer, 10: software transport interface, 11: software
+//! transport verbs) and topic. A section number is given only where public sources repeat it: the
+//! kernel's comments and patches, or the RoCE v2 annex.
+//!
+//! `docs/soft-rnic-conformance.md` lists every difference, and [`page`] checks that list against
+//! the cases.
+//!
+//! The test program has three parts. Each runs in a separate process, because a process has one
+//! software device. `CONFORMANCE_SUITE` names the only part to run, and so does a filter that
+//! begins with its name: `cargo test -p conformance -- soft_inline::ud`.
+//!
+//! | part | runs on |
 //! | --- | --- |
 //! | `system` | the system's device, skipped without one; `cargo xtask softroce --suite` runs it in virtual machines |
-//! | `soft_inline`, `soft_deferred` | the software device in its two modes; the feature `soft` switches them on |
+//! | `soft_inline`, `soft_deferred` | the software device in its two modes; the feature `soft` enables them |
 //!
-//! `CONFORMANCE_DEVICE` names the device to use; `SIDEWAY_TEST_REQUIRE_DEVICE=1` makes a missing one a failure.
-//! `--include-ignored` also runs what SoftRoCE is known to fail, to see whether it still does.
+//! `CONFORMANCE_DEVICE` names the device to use; `SIDEWAY_TEST_REQUIRE_DEVICE=1` makes a missing
+//! device a failure. `--include-ignored` also runs the cases that SoftRoCE is known to fail, which
+//! shows whether it still does.
 //!
-//! The module `kit` wraps the verbs so that a case needs no unsafe code and is some ten lines long.
+//! Modules depend downwards only: `runner` and `cases` use [`kit`], which wraps the verbs so that a
+//! case needs no unsafe code and about ten lines.
+
+use std::process::ExitCode;
 
 #[macro_use]
 extern crate test_harness;
 
 #[macro_use]
-mod harness;
-mod cases;
 mod kit;
+mod cases;
 mod page;
+mod runner;
 mod table;
 
-pub use harness::{Target, run};
+use kit::TestTarget;
+
+/// Names the only part of the program to run, in the process that was started with it.
+const PART: &str = "CONFORMANCE_SUITE";
+
+/// The parts of the program.
+const PARTS: &[&str] =
+    if cfg!(feature = "soft") { &["system", "soft_inline", "soft_deferred"] } else { &["system"] };
+
+/// Runs the suite over each device, each in a separate process, as the program's arguments say.
+pub fn run() -> ExitCode {
+    test_harness::run_parts(PART, PARTS, |part| {
+        let target = match part {
+            "system" => TestTarget::System,
+            "soft_inline" => TestTarget::SoftInline,
+            "soft_deferred" => TestTarget::SoftDeferred,
+            part => unreachable!("{part} is not one of the parts"),
+        };
+        runner::run(cases::all().of_part(part), target)
+    })
+}

@@ -1,4 +1,5 @@
-//! Both sides as they were before rdma-core 52: nobody agrees on anything, and a server answers until it is killed.
+//! Both sides as before rdma-core 52: they do not synchronise, and a server runs until it is
+//! killed.
 
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, channel};
@@ -9,25 +10,25 @@ use sideway::ibverbs::queue_pair::{BasicQueuePair, QueuePair, QueuePairState};
 use sideway::rdmacm::{ConnectionParameter, Event, EventType, Identifier};
 
 use super::client::{bind, create_ids, destroy_ids, is_resolved, resolve_addr, resolve_route, route};
-use super::run::{Role, Route, Run};
-use super::steps::{self, Step};
-use super::{Plan, Shared};
+use super::run::{Route, RunHandlers, StepRun};
+use super::steps::{self, CmStep};
+use super::{RunContext, StepOptions};
 use crate::program::{Failure, note, say};
 
-/// Makes and ends connections, and says how long each step took.
+/// Opens and closes connections, and prints the time of each step.
 ///
 /// # Errors
 ///
 /// A step fails.
-pub fn call(shared: &Shared, plan: Plan, route: Route) -> Result<(), Failure> {
-    let role = Role { route: Some(route), work: |_, _| Ok(()), event: handle };
-    let run = Run::new(plan, role, shared);
+pub fn run_client(context: &RunContext, options: StepOptions, route: Route) -> Result<(), Failure> {
+    let handlers = RunHandlers { route: Some(route), work: |_, _| Ok(()), event: handle };
+    let run = StepRun::new(options, handlers, context);
     go_through(&run)?;
-    let each: Vec<_> = run.members.iter().map(|member| &member.times).collect();
+    let each: Vec<_> = run.connections.iter().map(|connection| &connection.times).collect();
     say(steps::earlier_table(&run.times, &each))
 }
 
-fn go_through(run: &Run<'_>) -> Result<(), Failure> {
+fn go_through(run: &StepRun<'_>) -> Result<(), Failure> {
     say("creating id")?;
     create_ids(run)?;
     if let Some(source) = route(run)?.source {
@@ -35,101 +36,102 @@ fn go_through(run: &Run<'_>) -> Result<(), Failure> {
         bind(run, source)?;
     }
     say("resolving address")?;
-    run.times.start(Step::ResolveAddr);
-    for member in &run.members {
-        member.with_id(|id| resolve_addr(run, member, id))?;
+    run.times.start(CmStep::ResolveAddr);
+    for connection in &run.connections {
+        connection.with_id(|id| resolve_addr(run, connection, id))?;
     }
-    run.take_events_for(Step::ResolveAddr)?;
-    run.times.end(Step::ResolveAddr);
+    run.handle_events_until(CmStep::ResolveAddr)?;
+    run.times.end(CmStep::ResolveAddr);
     say("resolving route")?;
-    run.times.start(Step::ResolveRoute);
-    for member in &run.members {
-        member.with_id(|id| resolve_route(run, member, id))?;
+    run.times.start(CmStep::ResolveRoute);
+    for connection in &run.connections {
+        connection.with_id(|id| resolve_route(run, connection, id))?;
     }
-    run.take_events_for(Step::ResolveRoute)?;
-    run.times.end(Step::ResolveRoute);
-    // C has its protection domain since the addresses were resolved.
-    if let Some(first) = run.members.first() {
-        first.with_id(|id| run.shared.verbs(id).map(drop))?;
+    run.handle_events_until(CmStep::ResolveRoute)?;
+    run.times.end(CmStep::ResolveRoute);
+    // The C program allocates its protection domain when the addresses are resolved.
+    if let Some(first) = run.connections.first() {
+        first.with_id(|id| run.context.verbs(id).map(drop))?;
     }
     say("creating qp")?;
-    run.times.start(Step::CreateQp);
-    for member in &run.members {
-        let qp = member.with_id(|id| member.timed(Step::CreateQp, || create_qp(run.shared, id)))?;
-        *member.qp() = Some(qp);
+    run.times.start(CmStep::CreateQp);
+    for connection in &run.connections {
+        let qp =
+            connection.with_id(|id| connection.timed(CmStep::CreateQp, || create_qp(run.context, id)))?;
+        *connection.qp() = Some(qp);
     }
-    run.times.end(Step::CreateQp);
+    run.times.end(CmStep::CreateQp);
     say("connecting")?;
-    run.times.start(Step::Connect);
-    for member in &run.members {
-        let parameter = run.parameter(member, u8::try_from(run.plan.retries).unwrap_or(7).min(7));
-        member.times.start(Step::Connect);
-        member.with_id(|id| id.connect(&parameter).map_err(Failure::work))?;
+    run.times.start(CmStep::Connect);
+    for connection in &run.connections {
+        let parameter = run.parameter(connection, u8::try_from(run.options.retries).unwrap_or(7).min(7));
+        connection.times.start(CmStep::Connect);
+        connection.with_id(|id| id.connect(&parameter).map_err(Failure::work))?;
     }
-    run.take_events_for(Step::Connect)?;
-    run.times.end(Step::Connect);
+    run.handle_events_until(CmStep::Connect)?;
+    run.times.end(CmStep::Connect);
     say("disconnecting")?;
-    run.times.start(Step::Disconnect);
-    for member in &run.members {
-        member.times.start(Step::Disconnect);
-        member.with_id(|id| id.disconnect().map_err(Failure::work))?;
-        drop(member.qp().take());
+    run.times.start(CmStep::Disconnect);
+    for connection in &run.connections {
+        connection.times.start(CmStep::Disconnect);
+        connection.with_id(|id| id.disconnect().map_err(Failure::work))?;
+        drop(connection.qp().take());
     }
-    run.take_events_for(Step::Disconnect)?;
-    run.times.end(Step::Disconnect);
+    run.handle_events_until(CmStep::Disconnect)?;
+    run.times.end(CmStep::Disconnect);
     say("destroying id")?;
     destroy_ids(run);
     Ok(())
 }
 
-/// A queue pair that takes receives, as `rdma_create_qp` makes it.
-fn create_qp(shared: &Shared, id: &Identifier) -> Result<BasicQueuePair, Failure> {
-    let mut qp = shared.create_qp(id)?;
+/// A queue pair that can receive, as `rdma_create_qp` creates it.
+fn create_qp(context: &RunContext, id: &Identifier) -> Result<BasicQueuePair, Failure> {
+    let mut qp = context.create_qp(id)?;
     id.modify_qp(&mut qp, QueuePairState::Init)?;
     Ok(qp)
 }
 
-fn handle(run: &Run<'_>, event: &Event) -> Result<(), Failure> {
+fn handle(run: &StepRun<'_>, event: &Event) -> Result<(), Failure> {
     let id = event.cm_id();
     let number = id.user_data() as usize;
     if is_resolved(run, event, number)? {
         return Ok(());
     }
-    let Some(member) = run.members.get(number) else { return Ok(()) };
+    let Some(connection) = run.connections.get(number) else { return Ok(()) };
     let step = match event.event_type() {
         EventType::ConnectResponse => {
-            if let Some(qp) = &mut *member.qp() {
+            if let Some(qp) = &mut *connection.qp() {
                 id.modify_qp(qp, QueuePairState::ReadyToReceive)?;
                 id.modify_qp(qp, QueuePairState::ReadyToSend)?;
             }
             id.establish()?;
-            Step::Connect
+            CmStep::Connect
         }
-        EventType::Disconnected => Step::Disconnect,
+        EventType::Disconnected => CmStep::Disconnect,
         _ => return event.error().map_or(Ok(()), |error| Err(Failure::work(error))),
     };
-    member.times.end(step);
+    connection.times.end(step);
     run.done(step);
     Ok(())
 }
 
-/// The connections that are there, by the numbers of their queue pairs.
-type Guests = Mutex<HashMap<u32, (BasicQueuePair, Identifier)>>;
+/// The established connections, by the numbers of their queue pairs.
+type ConnectedClients = Mutex<HashMap<u32, (BasicQueuePair, Identifier)>>;
 
-/// Answers whoever wants to connect, until it is killed.
+/// Accepts every client until the program is killed.
 ///
 /// # Errors
 ///
-/// No events come any more.
-pub fn serve(shared: &Shared) -> Result<(), Failure> {
-    let guests = Guests::default();
+/// Reading an event fails.
+pub fn serve(context: &RunContext) -> Result<(), Failure> {
+    let clients = ConnectedClients::default();
     let (requests, to_accept) = channel();
     let (goodbyes, to_end) = channel();
     thread::scope(|scope| {
-        scope.spawn(|| accept_all(shared, &guests, to_accept));
-        scope.spawn(|| end_all(&guests, to_end));
+        scope.spawn(|| accept_all(context, &clients, to_accept));
+        scope.spawn(|| end_all(&clients, to_end));
         loop {
-            let event = match shared.channel.get_cm_event() {
+            let event = match context.channel.get_cm_event() {
                 Ok(event) => event,
                 Err(error) => return Err(Failure::work(error)),
             };
@@ -148,17 +150,17 @@ pub fn serve(shared: &Shared) -> Result<(), Failure> {
     })
 }
 
-fn accept_all(shared: &Shared, guests: &Guests, requests: Receiver<Identifier>) {
+fn accept_all(context: &RunContext, clients: &ConnectedClients, requests: Receiver<Identifier>) {
     let accept = |id: &Identifier| -> Result<(), Failure> {
-        let mut qp = create_qp(shared, id)?;
+        let mut qp = create_qp(context, id)?;
         id.modify_qp(&mut qp, QueuePairState::ReadyToReceive)?;
         id.modify_qp(&mut qp, QueuePairState::ReadyToSend)?;
         let number = qp.qp_number();
         let mut parameter = ConnectionParameter::new();
         parameter.setup_queue_pair(qp.control());
         id.setup_user_data(number.into());
-        // Before the answer, after which the client may hang up.
-        guests.lock().unwrap_or_else(PoisonError::into_inner).insert(number, (qp, id.clone()));
+        // Before the accept, because the client may disconnect right after it.
+        clients.lock().unwrap_or_else(PoisonError::into_inner).insert(number, (qp, id.clone()));
         Ok(id.accept(&parameter)?)
     };
     for id in requests {
@@ -168,12 +170,12 @@ fn accept_all(shared: &Shared, guests: &Guests, requests: Receiver<Identifier>) 
     }
 }
 
-fn end_all(guests: &Guests, goodbyes: Receiver<Identifier>) {
+fn end_all(clients: &ConnectedClients, goodbyes: Receiver<Identifier>) {
     for id in goodbyes {
-        // The client may have gone before it is answered.
+        // The client may have exited before it gets the answer.
         let _ = id.disconnect();
         let number = id.user_data() as u32;
-        let gone = guests.lock().unwrap_or_else(PoisonError::into_inner).remove(&number);
+        let gone = clients.lock().unwrap_or_else(PoisonError::into_inner).remove(&number);
         drop(gone);
     }
 }

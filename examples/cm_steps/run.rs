@@ -1,6 +1,7 @@
-//! Connections that are made together, step by step.
+//! Connections that are opened together, step by step.
 //!
-//! As in C, one thread goes through the steps, another takes the events, and others do the work.
+//! As in the C program, one thread performs the steps, another handles the events, and worker
+//! threads do the work of each connection.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -17,54 +18,55 @@ use sideway::ibverbs::protection_domain::ProtectionDomain;
 use sideway::ibverbs::queue_pair::{BasicQueuePair, QueuePair, QueuePairAttribute, QueuePairState};
 use sideway::rdmacm::{ConnectionParameter, Event, EventChannel, Identifier};
 
-use super::steps::{Step, Times};
+use super::steps::{CmStep, Times};
 use crate::program::Failure;
 
-/// What a run is about.
+/// The parameters of a run.
 #[derive(Clone, Copy, Debug)]
-pub struct Plan {
-    /// How many connections.
+pub struct StepOptions {
+    /// The number of connections.
     pub connections: u32,
-    /// How many threads do the work.
+    /// The number of worker threads.
     pub threads: u32,
-    /// How long an address or a route may take to be found.
+    /// The time limit for resolving an address or a route.
     pub timeout: Duration,
-    /// How often to look for an address or a route again.
+    /// The number of retries of a failed resolution.
     pub retries: u32,
-    /// Connections without queue pairs: the number that the first pretends to have.
+    /// For connections without queue pairs: the queue pair number that the first one reports to the
+    /// peer.
     pub pretended: Option<u32>,
 }
 
-/// Where a client's connections go.
+/// The source and destination of a client's connections.
 #[derive(Clone, Copy, Debug)]
 pub struct Route {
     /// The address to bind to.
     pub source: Option<SocketAddr>,
-    /// The server.
+    /// The server's address.
     pub server: SocketAddr,
 }
 
-/// What a side does.
+/// The behaviour of one side.
 #[derive(Clone, Copy)]
-pub(super) struct Role {
-    /// Where it connects to; `None` of a server.
+pub(super) struct RunHandlers {
+    /// The destination; `None` for a server.
     pub(super) route: Option<Route>,
-    /// Something that is to be done for a connection.
-    pub(super) work: fn(&Run<'_>, Job) -> Result<(), Failure>,
-    /// Something has happened to one.
-    pub(super) event: fn(&Run<'_>, &Event) -> Result<(), Failure>,
+    /// Runs a job on a worker thread.
+    pub(super) work: fn(&StepRun<'_>, StepJob) -> Result<(), Failure>,
+    /// Handles an event.
+    pub(super) event: fn(&StepRun<'_>, &Event) -> Result<(), Failure>,
 }
 
-/// A connection, perhaps not yet.
+/// A connection in any state.
 #[derive(Default)]
-pub struct Member {
+pub struct PendingConnection {
     id: Mutex<Option<Identifier>>,
     qp: Mutex<Option<BasicQueuePair>>,
     pub(super) times: Times,
     pub(super) attempts: AtomicU32,
 }
 
-impl Member {
+impl PendingConnection {
     pub(super) fn id(&self) -> MutexGuard<'_, Option<Identifier>> {
         self.id.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -73,7 +75,7 @@ impl Member {
         self.qp.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Its identifier.
+    /// Calls `work` with its identifier.
     pub(super) fn with_id<T>(
         &self,
         work: impl FnOnce(&Identifier) -> Result<T, Failure>,
@@ -84,8 +86,8 @@ impl Member {
         }
     }
 
-    /// Does a step, and takes its time.
-    pub(super) fn timed<T>(&self, step: Step, work: impl FnOnce() -> T) -> T {
+    /// Performs a step and records its time.
+    pub(super) fn timed<T>(&self, step: CmStep, work: impl FnOnce() -> T) -> T {
         self.times.start(step);
         let result = work();
         self.times.end(step);
@@ -93,21 +95,21 @@ impl Member {
     }
 }
 
-/// What all runs have in common.
-pub struct Shared {
-    /// Where events come from.
+/// The objects that all runs share.
+pub struct RunContext {
+    /// The event channel.
     pub channel: EventChannel,
     verbs: OnceLock<(ProtectionDomain, GenericCompletionQueue)>,
     opening: Mutex<()>,
 }
 
-impl Shared {
-    /// With nothing made of a device yet.
+impl RunContext {
+    /// A context without verbs objects.
     pub fn new(channel: EventChannel) -> Self {
         Self { channel, verbs: OnceLock::new(), opening: Mutex::new(()) }
     }
 
-    /// What all connections share of the device, made with the first of them.
+    /// The protection domain and completion queue of all connections, created on first use.
     pub(super) fn verbs(
         &self,
         id: &Identifier,
@@ -124,7 +126,7 @@ impl Shared {
         Ok(self.verbs.get_or_init(|| verbs))
     }
 
-    /// A queue pair of an identifier's device.
+    /// Creates a queue pair on the identifier's device.
     pub(super) fn create_qp(&self, id: &Identifier) -> Result<BasicQueuePair, Failure> {
         let (pd, cq) = self.verbs(id)?;
         let mut builder = pd.create_qp_builder();
@@ -133,84 +135,84 @@ impl Shared {
     }
 }
 
-/// What the connections share that are made together.
-pub struct Run<'shared> {
-    /// What it is about.
-    pub plan: Plan,
-    pub(super) shared: &'shared Shared,
-    pub(super) role: Role,
-    pub(super) members: Vec<Member>,
-    /// Of all connections together.
+/// A run: connections that perform each step together.
+pub struct StepRun<'shared> {
+    /// Its parameters.
+    pub options: StepOptions,
+    pub(super) context: &'shared RunContext,
+    pub(super) handlers: RunHandlers,
+    pub(super) connections: Vec<PendingConnection>,
+    /// The times of all connections together.
     pub(super) times: Times,
-    /// How many connections are done with a step.
-    completed: [AtomicU32; Step::COUNT],
+    /// The number of connections that have completed each step.
+    completed: [AtomicU32; CmStep::COUNT],
     pub(super) requests: AtomicUsize,
     pub(super) hung_up: AtomicU32,
     next_pretended: AtomicU32,
-    jobs: Jobs,
+    jobs: JobQueue,
     failed: AtomicBool,
     failure: Mutex<Option<Failure>>,
 }
 
-impl<'shared> Run<'shared> {
-    /// So many connections, of which there is nothing yet.
-    pub(super) fn new(plan: Plan, role: Role, shared: &'shared Shared) -> Self {
+impl<'shared> StepRun<'shared> {
+    /// A run with unconnected connections.
+    pub(super) fn new(options: StepOptions, handlers: RunHandlers, context: &'shared RunContext) -> Self {
         Self {
-            plan,
-            shared,
-            role,
-            members: (0..plan.connections).map(|_| Member::default()).collect(),
+            options,
+            context,
+            handlers,
+            connections: (0..options.connections).map(|_| PendingConnection::default()).collect(),
             times: Times::default(),
             completed: Default::default(),
             requests: AtomicUsize::new(0),
             hung_up: AtomicU32::new(0),
-            next_pretended: AtomicU32::new(plan.pretended.unwrap_or_default()),
-            jobs: Jobs::default(),
+            next_pretended: AtomicU32::new(options.pretended.unwrap_or_default()),
+            jobs: JobQueue::default(),
             failed: AtomicBool::new(false),
             failure: Mutex::new(None),
         }
     }
 
-    /// Goes through the steps, beside the threads that take the events and do the work.
+    /// Performs the steps, while other threads handle the events and run the jobs.
     ///
     /// # Errors
     ///
-    /// What fails first in any of them.
+    /// The first failure in any of the threads.
     pub(super) fn go(&self, steps: impl FnOnce() -> Result<(), Failure>) -> Result<(), Failure> {
         let end = eventfd(0, EventfdFlags::CLOEXEC)?;
-        // What a thread needs to begin is no part of any step.
-        let started = Barrier::new(self.plan.threads as usize + 2);
+        // Starting the threads must not count as part of a step.
+        let started = Barrier::new(self.options.threads as usize + 2);
         thread::scope(|scope| {
-            for _ in 0..self.plan.threads {
+            for _ in 0..self.options.threads {
                 scope.spawn(|| {
                     started.wait();
                     while let Some(job) = self.jobs.take() {
-                        self.note((self.role.work)(self, job));
+                        self.note((self.handlers.work)(self, job));
                     }
                 });
             }
             scope.spawn(|| {
                 started.wait();
-                self.note(self.take_events(&end));
+                self.note(self.handle_events(&end));
             });
             started.wait();
             let result = steps();
             self.note(result);
             self.jobs.end();
-            // It counts to one, which always fits.
+            // The counter becomes 1, which always succeeds.
             let _ = rustix::io::write(&end, &1u64.to_ne_bytes());
         });
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).take().map_or(Ok(()), Err)
     }
 
-    /// Takes the events of all connections, until it is told to end.
-    fn take_events(&self, end: &OwnedFd) -> Result<(), Failure> {
-        let channel = &self.shared.channel;
+    /// Handles the events of all connections until `end` is readable.
+    fn handle_events(&self, end: &OwnedFd) -> Result<(), Failure> {
+        let channel = &self.context.channel;
         loop {
-            // An event stays where it was put: it is as large as two cache lines.
+            // The event is handled in place, because it is as large as two cache lines.
             match channel.try_get_cm_event() {
                 Ok(Some(event)) => {
-                    (self.role.event)(self, &event)?;
+                    (self.handlers.event)(self, &event)?;
                     continue;
                 }
                 Ok(None) => {}
@@ -225,7 +227,7 @@ impl<'shared> Run<'shared> {
         }
     }
 
-    /// Remembers the first failure.
+    /// Keeps the first failure.
     #[inline]
     fn note(&self, result: Result<(), Failure>) {
         if let Err(failure) = result {
@@ -234,72 +236,77 @@ impl<'shared> Run<'shared> {
         }
     }
 
-    /// Gives the threads something to do.
-    pub fn give(&self, job: Job) {
-        self.jobs.give(job);
+    /// Queues a job for the worker threads.
+    pub fn push(&self, job: StepJob) {
+        self.jobs.push(job);
     }
 
-    /// A connection is done with a step; how many are.
-    pub fn done(&self, step: Step) -> u32 {
+    /// Records that a connection has completed a step. Returns the number of connections that have.
+    pub fn done(&self, step: CmStep) -> u32 {
         self.completed[step as usize].fetch_add(1, Ordering::AcqRel) + 1
     }
 
-    /// Gives way until all are done with a step.
+    /// Yields the processor until all connections have completed a step.
     ///
     /// # Errors
     ///
-    /// Something fails.
-    pub(super) fn wait_for(&self, step: Step) -> Result<(), Failure> {
-        while !self.all_have(step) {
+    /// Any operation fails.
+    pub(super) fn wait_for(&self, step: CmStep) -> Result<(), Failure> {
+        while !self.all_completed(step) {
             if self.failed.load(Ordering::Relaxed) {
-                // What it was is remembered already.
+                // `failure` has the reason already.
                 return Err(Failure::Finished);
             }
-            // A thread leads on: it is looked after again and again, as C does.
+            // A worker completes the step; like the C program, this thread polls for it.
             thread::yield_now();
         }
         Ok(())
     }
 
-    /// Takes events until all are done with a step, where no other thread does.
+    /// Handles events on this thread until all connections have completed a step.
     ///
     /// # Errors
     ///
-    /// Something fails.
-    pub(super) fn take_events_for(&self, step: Step) -> Result<(), Failure> {
-        while !self.all_have(step) {
-            let event = self.shared.channel.get_cm_event().map_err(Failure::work)?;
-            (self.role.event)(self, &event)?;
+    /// Any operation fails.
+    pub(super) fn handle_events_until(&self, step: CmStep) -> Result<(), Failure> {
+        while !self.all_completed(step) {
+            let event = self.context.channel.get_cm_event().map_err(Failure::work)?;
+            (self.handlers.event)(self, &event)?;
         }
         Ok(())
     }
 
-    fn all_have(&self, step: Step) -> bool {
-        self.completed[step as usize].load(Ordering::Acquire) >= self.plan.connections
+    fn all_completed(&self, step: CmStep) -> bool {
+        self.completed[step as usize].load(Ordering::Acquire) >= self.options.connections
     }
 
-    /// What the peer is told of a connection's queue pair, or of one that is only pretended.
-    pub(super) fn parameter(&self, member: &Member, retries: u8) -> ConnectionParameter {
+    /// The parameters that announce a connection's queue pair, or a queue pair number without one.
+    pub(super) fn parameter(&self, connection: &PendingConnection, retries: u8) -> ConnectionParameter {
         let mut parameter = ConnectionParameter::new();
         parameter.setup_retry_count(retries).setup_rnr_retry_count(0);
-        match &*member.qp() {
+        match &*connection.qp() {
             Some(qp) => parameter.setup_queue_pair(qp.control()),
             None => parameter.setup_qp_number(self.next_pretended.fetch_add(1, Ordering::Relaxed)),
         };
         parameter
     }
 
-    /// Brings a connection's queue pair to a state; the two halves of it are steps of their own.
-    pub(super) fn modify(&self, member: &Member, state: QueuePairState) -> Result<(), Failure> {
+    /// Changes the state of a connection's queue pair. Querying the attributes and applying them
+    /// count as separate steps.
+    pub(super) fn modify(
+        &self,
+        connection: &PendingConnection,
+        state: QueuePairState,
+    ) -> Result<(), Failure> {
         let (attr, modify) = match state {
-            QueuePairState::Init => (Step::InitQpAttr, Step::InitQp),
-            QueuePairState::ReadyToReceive => (Step::RtrQpAttr, Step::RtrQp),
-            _ => (Step::RtsQpAttr, Step::RtsQp),
+            QueuePairState::Init => (CmStep::InitQpAttr, CmStep::InitQp),
+            QueuePairState::ReadyToReceive => (CmStep::RtrQpAttr, CmStep::RtrQp),
+            _ => (CmStep::RtsQpAttr, CmStep::RtsQp),
         };
-        // They are as large as three cache lines, and stay where they are written.
+        // The attributes are written in place, because they are as large as three cache lines.
         let mut attributes = QueuePairAttribute::new();
-        member.with_id(|id| Ok(member.timed(attr, || id.init_qp_attr(state, &mut attributes))?))?;
-        member.timed(modify, || match &mut *member.qp() {
+        connection.with_id(|id| Ok(connection.timed(attr, || id.init_qp_attr(state, &mut attributes))?))?;
+        connection.timed(modify, || match &mut *connection.qp() {
             Some(qp) => qp.modify(&attributes).map_err(Failure::work),
             None => Ok(()),
         })?;
@@ -308,71 +315,71 @@ impl<'shared> Run<'shared> {
     }
 }
 
-/// Something to do for a connection of this number.
+/// A job for one connection.
 #[derive(Clone, Copy, Debug)]
-pub struct Job {
-    /// What.
-    pub task: Task,
-    /// For which connection.
-    pub member: usize,
+pub struct StepJob {
+    /// The kind of job.
+    pub task: StepTask,
+    /// The number of the connection.
+    pub connection: usize,
 }
 
-/// What the threads do.
+/// The kinds of jobs.
 #[derive(Clone, Copy, Debug)]
-pub enum Task {
-    /// Looks for the address.
+pub enum StepTask {
+    /// Resolves the address.
     ResolveAddr,
-    /// Looks for the route.
+    /// Resolves the route.
     ResolveRoute,
-    /// Makes a queue pair.
+    /// Creates a queue pair.
     CreateQp,
-    /// Brings it to `Init`.
+    /// Changes its state to `Init`.
     Init,
-    /// The peer has accepted.
+    /// Establishes the connection after the peer's accept.
     Establish,
-    /// The peer wants to connect.
+    /// Accepts the peer's request.
     Accept,
-    /// Hangs up.
+    /// Disconnects.
     Disconnect,
-    /// The peer has hung up.
+    /// Disconnects after the peer did.
     HangUp,
 }
 
-/// What is to be done, in order.
+/// The jobs that wait for a worker.
 #[derive(Default)]
-struct Jobs {
-    waiting: Mutex<Waiting>,
+struct JobQueue {
+    waiting: Mutex<QueuedJobs>,
     more: Condvar,
 }
 
 #[derive(Default)]
-struct Waiting {
-    jobs: VecDeque<Job>,
-    /// Who sleeps, and has not been woken.
+struct QueuedJobs {
+    jobs: VecDeque<StepJob>,
+    /// The number of sleeping workers that no job has woken yet.
     sleepers: u32,
     ended: bool,
 }
 
-impl Jobs {
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+impl JobQueue {
+    fn waiting(&self) -> MutexGuard<'_, QueuedJobs> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn give(&self, job: Job) {
+    fn push(&self, job: StepJob) {
         let mut waiting = self.waiting();
         waiting.jobs.push_back(job);
         let somebody_sleeps = waiting.sleepers > 0;
-        // Whoever is woken is not woken again.
+        // This worker is woken now, so that the next job wakes another one.
         waiting.sleepers -= u32::from(somebody_sleeps);
         drop(waiting);
-        // That is a system call even where nobody sleeps.
+        // A notification is a system call even if no worker sleeps.
         if somebody_sleeps {
             self.more.notify_one();
         }
     }
 
-    /// Sleeps until there is something; `None` at the end.
-    fn take(&self) -> Option<Job> {
+    /// Waits for a job; `None` at the end.
+    fn take(&self) -> Option<StepJob> {
         let mut waiting = self.waiting();
         loop {
             if let Some(job) = waiting.jobs.pop_front() {

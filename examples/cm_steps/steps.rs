@@ -1,4 +1,4 @@
-//! The steps of making and ending a connection, how long each took, and the tables of it.
+//! The steps of opening and closing a connection, their times, and the printed tables.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,8 +8,8 @@ use rustix::time::{ClockId, clock_gettime};
 /// A step, in the order of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Step {
-    /// From the identifier to the connection.
+pub enum CmStep {
+    /// From creating the identifier to the established connection.
     FullConnect,
     /// `rdma_create_id`.
     CreateId,
@@ -33,7 +33,7 @@ pub enum Step {
     RtsQpAttr,
     /// `ibv_modify_qp` to `ReadyToSend`.
     RtsQp,
-    /// From `rdma_connect` to the connection.
+    /// From `rdma_connect` to the established connection.
     Connect,
     /// `rdma_establish`.
     Establish,
@@ -45,11 +45,11 @@ pub enum Step {
     DestroyQp,
 }
 
-impl Step {
-    /// How many there are.
+impl CmStep {
+    /// The number of steps.
     pub const COUNT: usize = 17;
 
-    /// With their names in the table of rdma-core 52 and later.
+    /// The steps with their names in the table of rdma-core 52 and later.
     const NAMED: [(Self, &str); Self::COUNT] = [
         (Self::FullConnect, "full connect"),
         (Self::CreateId, "create id"),
@@ -70,7 +70,7 @@ impl Step {
         (Self::DestroyQp, "destroy qp"),
     ];
 
-    /// Those that earlier releases tell apart, with the names that they have there.
+    /// The steps in the table of earlier releases, with their names there.
     const EARLIER: [(Self, &str); 8] = [
         (Self::CreateId, "create id"),
         (Self::Bind, "bind addr"),
@@ -83,53 +83,54 @@ impl Step {
     ];
 }
 
-/// When the steps began and ended: of one connection, or of all together. Threads may share it.
+/// Start and end of each step, for one connection or for all together. Threads may share it.
 #[derive(Debug, Default)]
-pub struct Times([[AtomicU64; 2]; Step::COUNT]);
+pub struct Times([[AtomicU64; 2]; CmStep::COUNT]);
 
 impl Times {
-    /// A step begins.
-    pub fn start(&self, step: Step) {
+    /// Records the start of a step.
+    pub fn start(&self, step: CmStep) {
         self.0[step as usize][0].store(now(), Ordering::Relaxed);
     }
 
-    /// A step began when another did.
-    pub fn start_with(&self, step: Step, other: Step) {
+    /// Records that a step started together with another one.
+    pub fn start_with(&self, step: CmStep, other: CmStep) {
         self.0[step as usize][0].store(self.0[other as usize][0].load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
-    /// A step ends.
-    pub fn end(&self, step: Step) {
+    /// Records the end of a step.
+    pub fn end(&self, step: CmStep) {
         self.0[step as usize][1].store(now(), Ordering::Relaxed);
     }
 
-    /// How long a step took, in nanoseconds; `None` if it was not done.
-    pub fn took(&self, step: Step) -> Option<u64> {
+    /// The duration of a step in nanoseconds; `None` if the step was not performed.
+    pub fn took(&self, step: CmStep) -> Option<u64> {
         let [start, end] = &self.0[step as usize];
         let (start, end) = (start.load(Ordering::Relaxed), end.load(Ordering::Relaxed));
         (start != 0 && end != 0).then(|| end.saturating_sub(start))
     }
 }
 
-/// Nanoseconds since something or other, and not 0. It is read twice in each step, so as little as possible is done with it.
+/// The monotonic clock in nanoseconds, plus one so that it is never 0. Each step reads it twice, so
+/// that it must be cheap.
 fn now() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64 + 1
 }
 
-/// Of one step: how long the connections took for it, in nanoseconds.
+/// The times of one step over all connections, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Row {
-    /// Until the last was done with it.
+struct StepTimes {
+    /// Until the last connection completed it.
     total: u64,
     sum: u64,
     max: u64,
     min: u64,
 }
 
-fn row(step: Step, all: &Times, each: &[&Times]) -> Row {
+fn row(step: CmStep, all: &Times, each: &[&Times]) -> StepTimes {
     let took = || each.iter().filter_map(|times| times.took(step));
-    Row {
+    StepTimes {
         total: all.took(step).unwrap_or(0),
         sum: took().sum(),
         max: took().max().unwrap_or(0),
@@ -145,10 +146,10 @@ pub fn table(all: &Times, each: &[&Times], threads: u32, has_pairs: bool) -> Str
         "{kind}        {:>10}\nthreads        {threads:>10}\nstep             avg/iter  total(us)    us/conn    sum(us)    max(us)    min(us)",
         each.len()
     );
-    for (step, name) in Step::NAMED {
-        let Row { total, sum, max, min } = row(step, all, each);
-        // Its sum means nothing: the connections are made at the same time.
-        let sum = if step == Step::FullConnect { 0 } else { sum };
+    for (step, name) in CmStep::NAMED {
+        let StepTimes { total, sum, max, min } = row(step, all, each);
+        // Connections are opened at the same time, so that the sum of their times means nothing.
+        let sum = if step == CmStep::FullConnect { 0 } else { sum };
         let columns = [total / connections, total, sum / connections, sum, max, min].map(|ns| ns / 1000);
         let _ = write!(table, "\n{name:<13} ");
         for column in columns {
@@ -162,11 +163,11 @@ pub fn table(all: &Times, each: &[&Times], threads: u32, has_pairs: bool) -> Str
 pub fn earlier_table(all: &Times, each: &[&Times]) -> String {
     let connections = each.len().max(1) as f64;
     let mut table = String::from("step              total ms     max ms     min us  us / conn");
-    for (step, name) in Step::EARLIER {
-        if step == Step::Bind && all.took(step).is_none() {
+    for (step, name) in CmStep::EARLIER {
+        if step == CmStep::Bind && all.took(step).is_none() {
             continue;
         }
-        let Row { total, max, min, .. } = row(step, all, each);
+        let StepTimes { total, max, min, .. } = row(step, all, each);
         let us = |ns: u64| ns as f64 / 1000.;
         let _ = write!(
             table,
@@ -184,7 +185,7 @@ pub fn earlier_table(all: &Times, each: &[&Times]) -> String {
 mod tests {
     use super::*;
 
-    fn times(step: Step, start: u64, end: u64) -> Times {
+    fn times(step: CmStep, start: u64, end: u64) -> Times {
         let mut times = Times::default();
         times.0[step as usize] = [start, end].map(AtomicU64::new);
         times
@@ -193,23 +194,23 @@ mod tests {
     #[test]
     fn a_step_that_was_not_done_takes_no_time() {
         let times = Times::default();
-        assert_eq!(times.took(Step::Connect), None);
-        times.start(Step::Connect);
-        assert_eq!(times.took(Step::Connect), None);
-        times.end(Step::Connect);
-        assert!(times.took(Step::Connect).is_some());
+        assert_eq!(times.took(CmStep::Connect), None);
+        times.start(CmStep::Connect);
+        assert_eq!(times.took(CmStep::Connect), None);
+        times.end(CmStep::Connect);
+        assert!(times.took(CmStep::Connect).is_some());
     }
 
     #[test]
     fn tables_have_the_shape_of_c() {
-        let all = times(Step::Connect, 1, 30_001);
-        let each = [times(Step::Connect, 1, 10_001), times(Step::Connect, 1, 20_001)];
+        let all = times(CmStep::Connect, 1, 30_001);
+        let each = [times(CmStep::Connect, 1, 10_001), times(CmStep::Connect, 1, 20_001)];
         let each: Vec<_> = each.iter().collect();
         let table = table(&all, &each, 3, true);
         let lines: Vec<_> = table.lines().collect();
         assert_eq!(lines[0], "qp_conn                 2");
         assert_eq!(lines[1], "threads                 3");
-        assert_eq!(lines.len(), 3 + Step::COUNT);
+        assert_eq!(lines.len(), 3 + CmStep::COUNT);
         assert_eq!(
             lines[15],
             "cm connect             15         30         15         30         20         10"

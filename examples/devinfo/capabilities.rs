@@ -1,12 +1,12 @@
-//! Optional features. The irregular tabs and blank lines are C's.
+//! Optional features. The C program has the same irregular tabs and blank lines.
 
 use sideway::ibverbs::device_attr::DeviceAttr;
 use sideway::sys::types::ibv_device_attr_ex;
 
-use super::{Lines, flags};
+use super::{OutputLines, flags};
 
-/// All features, in C's order.
-pub(super) fn all(lines: &mut Lines, attr: &DeviceAttr) {
+/// All features, in the order of the C program.
+pub(super) fn all(lines: &mut OutputLines, attr: &DeviceAttr) {
     let raw = attr.raw();
     on_demand_paging(lines, raw);
     match attr.completion_timestamp_mask() {
@@ -34,7 +34,7 @@ pub(super) fn all(lines: &mut Lines, attr: &DeviceAttr) {
     }
 }
 
-fn on_demand_paging(lines: &mut Lines, raw: &ibv_device_attr_ex) {
+fn on_demand_paging(lines: &mut OutputLines, raw: &ibv_device_attr_ex) {
     lines.line("\tgeneral_odp_caps:");
     flags::all(lines, raw.odp_caps.general_caps, flags::ON_DEMAND);
     let transports = &raw.odp_caps.per_transport_caps;
@@ -52,7 +52,7 @@ fn on_demand_paging(lines: &mut Lines, raw: &ibv_device_attr_ex) {
     }
 }
 
-fn segmentation_offload(lines: &mut Lines, raw: &ibv_device_attr_ex) {
+fn segmentation_offload(lines: &mut OutputLines, raw: &ibv_device_attr_ex) {
     let caps = &raw.tso_caps;
     lines.line("\ttso_caps:");
     lines.line(&format!("\t\tmax_tso:\t\t\t{}", caps.max_tso.cast_signed()));
@@ -62,7 +62,7 @@ fn segmentation_offload(lines: &mut Lines, raw: &ibv_device_attr_ex) {
     }
 }
 
-fn receive_side_scaling(lines: &mut Lines, raw: &ibv_device_attr_ex) {
+fn receive_side_scaling(lines: &mut OutputLines, raw: &ibv_device_attr_ex) {
     let caps = &raw.rss_caps;
     lines.line("\trss_caps:");
     lines.line(&format!("\t\tmax_rwq_indirection_tables:\t\t\t{}", caps.max_rwq_indirection_tables));
@@ -75,7 +75,7 @@ fn receive_side_scaling(lines: &mut Lines, raw: &ibv_device_attr_ex) {
     }
 }
 
-fn packet_pacing(lines: &mut Lines, raw: &ibv_device_attr_ex) {
+fn packet_pacing(lines: &mut OutputLines, raw: &ibv_device_attr_ex) {
     let caps = &raw.packet_pacing_caps;
     lines.line("\tpacket_pacing_caps:");
     lines.line(&format!("\t\tqp_rate_limit_min:\t{}kbps", caps.qp_rate_limit_min));
@@ -86,7 +86,7 @@ fn packet_pacing(lines: &mut Lines, raw: &ibv_device_attr_ex) {
     }
 }
 
-fn tag_matching(lines: &mut Lines, raw: &ibv_device_attr_ex) {
+fn tag_matching(lines: &mut OutputLines, raw: &ibv_device_attr_ex) {
     let caps = &raw.tm_caps;
     if caps.max_num_tags == 0 {
         return lines.line("\ttag matching not supported");
@@ -99,7 +99,7 @@ fn tag_matching(lines: &mut Lines, raw: &ibv_device_attr_ex) {
     flags::known(lines, caps.flags, flags::TAG_MATCHING);
 }
 
-fn moderation(lines: &mut Lines, raw: &ibv_device_attr_ex) {
+fn moderation(lines: &mut OutputLines, raw: &ibv_device_attr_ex) {
     let caps = &raw.cq_mod_caps;
     if caps.max_cq_count != 0 && caps.max_cq_period != 0 {
         lines.line("\n\tcq moderation caps:");

@@ -1,9 +1,8 @@
-//! What `ibv_devinfo` prints about a device, line for line as rdma-core's
-//! program of this name has it, so that scripts can read either.
+//! The output of `ibv_devinfo` about a device, line for line like rdma-core's program, so that
+//! scripts can parse either.
 //!
-//! It is compared with the programs of rdma-core 44 and 56, so what came after
-//! them is left out: completion counters (`max_comp_cntr`, `comp_cntr_caps`;
-//! rdma-core 65) and a port's `effective_speed` (rdma-core 62).
+//! The tests compare it with rdma-core 44 and 56. Later additions are left out: completion counters
+//! (`max_comp_cntr`, `comp_cntr_caps`; rdma-core 65) and a port's `effective_speed` (rdma-core 62).
 
 mod capabilities;
 mod device;
@@ -28,7 +27,7 @@ pub fn describe(device: &Device<'_>, port: Option<u8>, verbose: bool) -> Result<
         return Err(Failure::setup(format_args!("{name} has no port {port}: its ports are 1 to {ports}")));
     }
 
-    let mut lines = Lines::default();
+    let mut lines = OutputLines::default();
     device::identity(&mut lines, device, &attr);
     if verbose {
         device::limits(&mut lines, &attr);
@@ -43,19 +42,19 @@ pub fn describe(device: &Device<'_>, port: Option<u8>, verbose: bool) -> Result<
     Ok(lines.text)
 }
 
-/// Text that grows line by line.
+/// Output that grows line by line.
 #[derive(Debug, Default)]
-struct Lines {
+struct OutputLines {
     text: String,
 }
 
-impl Lines {
+impl OutputLines {
     fn line(&mut self, line: &str) {
         self.text += line;
         self.text.push('\n');
     }
 
-    /// `label: value`, `indent` tabs deep, with tabs up to the column that values of this depth stand in.
+    /// Appends `label: value` after `indent` tabs. More tabs align the values of the same depth.
     fn field(&mut self, indent: usize, label: &str, value: impl std::fmt::Display) {
         const TAB: usize = 8;
         let values_at = if indent < 3 { 40 } else { 48 };
@@ -67,11 +66,11 @@ impl Lines {
 
 #[cfg(test)]
 mod tests {
-    use super::Lines;
+    use super::OutputLines;
 
     #[test]
     fn values_stand_below_one_another() {
-        let mut lines = Lines::default();
+        let mut lines = OutputLines::default();
         lines.field(1, "transport", "InfiniBand (0)");
         lines.field(1, "max_total_mcast_qp_attach", 7);
         lines.field(1, "max_res_rd_atom", 8);

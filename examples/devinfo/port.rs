@@ -7,12 +7,12 @@ use sideway::ibverbs::device::TransportType;
 use sideway::ibverbs::device_context::DeviceContext;
 use sideway::ibverbs::port::{LinkLayer, Mtu, PhysicalState, PortAttr, PortState};
 
-use super::Lines;
+use super::OutputLines;
 use crate::program::Failure;
 
 /// The lines about one port.
 pub(super) fn all(
-    lines: &mut Lines,
+    lines: &mut OutputLines,
     context: &DeviceContext,
     transport: TransportType,
     number: u8,
@@ -37,8 +37,8 @@ pub(super) fn all(
     Ok(())
 }
 
-/// What is always printed.
-fn state(lines: &mut Lines, attr: &PortAttr) {
+/// The lines that are always printed.
+fn state(lines: &mut OutputLines, attr: &PortAttr) {
     let state = attr.port_state();
     lines.field(3, "state", format_args!("{} ({})", state_name(state), state.raw()));
     for (label, mtu) in [("max_mtu", attr.max_mtu()), ("active_mtu", attr.active_mtu())] {
@@ -56,7 +56,7 @@ fn state(lines: &mut Lines, attr: &PortAttr) {
     lines.field(3, "link_layer", link_layer);
 }
 
-fn limits(lines: &mut Lines, attr: &PortAttr) {
+fn limits(lines: &mut OutputLines, attr: &PortAttr) {
     let raw = attr.raw();
     lines.field(3, "max_msg_sz", format_args!("{:#x}", attr.max_msg_sz()));
     lines.field(3, "port_cap_flags", format_args!("0x{:08x}", attr.port_cap_flags()));
@@ -77,9 +77,10 @@ fn limits(lines: &mut Lines, attr: &PortAttr) {
     lines.field(3, "active_speed", format_args!("{gbps} ({})", speed.raw()));
 }
 
-/// RoCE version 2 as an IP address is written, everything else with all digits; other types not at all.
-fn gid(lines: &mut Lines, entry: &GidEntry, link_layer: LinkLayer) {
-    // C takes a GID without an interface identifier for an empty entry.
+/// RoCE version 2 GIDs are printed as IP addresses, others with all digits; unknown types are left
+/// out.
+fn gid(lines: &mut OutputLines, entry: &GidEntry, link_layer: LinkLayer) {
+    // The C program takes a GID without an interface identifier for an empty entry.
     if entry.gid().raw[8..] == [0; 8] {
         return;
     }
@@ -106,7 +107,7 @@ fn mtu_name(mtu: Mtu) -> String {
     mtu.bytes().map_or_else(|| "invalid MTU".to_owned(), |bytes| bytes.to_string())
 }
 
-/// How many virtual lanes a port has, from their code.
+/// The number of virtual lanes of a port, from its code.
 fn virtual_lanes(code: u8) -> &'static str {
     match code {
         1 => "1",
@@ -118,7 +119,7 @@ fn virtual_lanes(code: u8) -> &'static str {
     }
 }
 
-/// C's own names, with its spelling.
+/// The C program's names, with its spelling.
 fn physical_state_name(state: PhysicalState) -> &'static str {
     match state {
         PhysicalState::Sleep => "SLEEP",

@@ -1,4 +1,4 @@
-//! The flags of `ibv_rc_pingpong` and its kin.
+//! The flags of rdma-core's `ibv_*_pingpong` programs.
 
 use std::time::Duration;
 
@@ -7,222 +7,210 @@ use sideway::ibverbs::device_context::DeviceContext;
 use sideway::ibverbs::port::Mtu;
 use sideway::ibverbs::queue_pair::QueuePairType;
 
-use crate::devices;
+use crate::devices::{self, DeviceArg};
 use crate::program::{Failure, note};
 
-/// What all ping-pongs are told.
+/// The arguments of every ping-pong program.
 #[derive(Clone, Debug, clap::Args)]
-struct Common {
-    /// The server's name or address; without it this side is the server
+struct CommonArgs {
+    /// The server's name or address; without it this side is the server.
     host: Option<String>,
 
-    /// The TCP port on which addresses are exchanged
+    /// The TCP port for the exchange of addresses.
     #[arg(short, long, default_value_t = 18515, value_parser = clap::value_parser!(u16).range(1..))]
     port: u16,
 
-    /// The device [default: the first]
-    #[arg(short = 'd', long = "ib-dev", value_name = "DEV")]
-    ib_dev: Option<String>,
+    #[command(flatten)]
+    device: DeviceArg,
 
-    /// The device's port
-    #[arg(short = 'i', long = "ib-port", value_name = "PORT", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..))]
+    /// The device's port.
+    #[arg(short = 'i', long = "ib-port", value_name = "PORT", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u8).range(1..))]
     ib_port: u8,
 
-    /// The number of receives to post at a time
-    #[arg(short, long, value_name = "DEPTH", default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=MAX_DEPTH))]
-    rx_depth: u32,
-
-    /// The number of exchanges
-    #[arg(short = 'n', long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
-    iters: u32,
-
-    /// The service level
+    /// The service level.
     #[arg(short = 'l', long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(..16))]
     sl: u8,
 
-    /// The index of the port's GID [default: one that can be reached from furthest]
+    /// The index in the port's GID table [default: the GID with the widest reach]
     #[arg(short, long, value_name = "INDEX")]
     gid_idx: Option<u8>,
 
-    /// Check what was received
-    #[arg(short, long)]
-    chk: bool,
-
-    /// Sleep until completions come
+    /// Sleep until a completion arrives instead of polling.
     #[arg(short, long)]
     events: bool,
 
-    /// Give up when nothing happens for so long: the peer may be dead (0: never)
+    /// Give up when nothing completes for this time, because the peer may be dead (0: never)
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     timeout: u32,
 }
 
-/// The message, and the packets that it is cut into.
+/// The number of exchanges and receives, for all programs but `xsrq_pingpong`.
 #[derive(Clone, Debug, clap::Args)]
-struct Message {
-    /// The size of the message, in bytes
+struct ExchangeArgs {
+    /// The number of receives to post at a time.
+    #[arg(short, long, value_name = "DEPTH", default_value_t = 500)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=MAX_DEPTH))]
+    rx_depth: u32,
+
+    /// The number of exchanges.
+    #[arg(short = 'n', long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
+    iters: u32,
+
+    /// Check the received data.
+    #[arg(short, long)]
+    chk: bool,
+}
+
+/// The message and the packets that the device cuts it into.
+#[derive(Clone, Debug, clap::Args)]
+struct MessageArgs {
+    /// The size of the message, in bytes.
     #[arg(short, long, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..))]
     size: u32,
 
-    /// The size of packets: 256, 512, 1024, 2048 or 4096 bytes
+    /// The path MTU: 256, 512, 1024, 2048 or 4096 bytes.
     #[arg(short, long, default_value = "1024", value_parser = mtu)]
     mtu: Mtu,
 }
 
-/// Sends a message to and fro over a reliable connection. Either side can be rdma-core's ibv_rc_pingpong.
+/// Exchanges a message over a reliable connection. Either side can be rdma-core's ibv_rc_pingpong.
 #[derive(Clone, Debug, clap::Parser)]
 pub struct Args {
     #[command(flatten)]
-    common: Common,
+    common: CommonArgs,
 
     #[command(flatten)]
-    message: Message,
+    exchange: ExchangeArgs,
 
-    /// Insist on posting with ibv_wr_*, which is done anyway where the device can
+    #[command(flatten)]
+    message: MessageArgs,
+
+    /// Insist on posting with ibv_wr_*; the default where the device supports it.
     #[arg(short = 'N', long = "new_send")]
     new_send: bool,
 
     #[command(flatten)]
-    unsupported: Unsupported,
+    unsupported: UnsupportedFlags,
 }
 
-/// Sends a message to and fro over an unreliable connection. Either side can be rdma-core's ibv_uc_pingpong.
+/// Exchanges a message over an unreliable connection. Either side can be rdma-core's
+/// ibv_uc_pingpong.
 #[derive(Clone, Debug, clap::Parser)]
 pub struct UcArgs {
     #[command(flatten)]
-    common: Common,
+    common: CommonArgs,
 
     #[command(flatten)]
-    message: Message,
+    exchange: ExchangeArgs,
+
+    #[command(flatten)]
+    message: MessageArgs,
 }
 
-/// Sends a datagram to and fro. Either side can be rdma-core's ibv_ud_pingpong.
+/// Exchanges a datagram. Either side can be rdma-core's ibv_ud_pingpong.
 #[derive(Clone, Debug, clap::Parser)]
 pub struct UdArgs {
     #[command(flatten)]
-    common: Common,
+    common: CommonArgs,
 
-    /// The size of the datagram, in bytes (C's program has the same default, whatever its help says)
+    #[command(flatten)]
+    exchange: ExchangeArgs,
+
+    /// The size of the datagram, in bytes. The C program has the same default, although its help
+    /// text names another.
     #[arg(short, long, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..))]
     size: u32,
 }
 
-/// Sends messages to and fro over many reliable connections that share a receive queue. Either side can be rdma-core's
-/// ibv_srq_pingpong.
+/// Exchanges messages over many reliable connections that share a receive queue. Either side can be
+/// rdma-core's ibv_srq_pingpong.
 #[derive(Clone, Debug, clap::Parser)]
 pub struct SrqArgs {
     #[command(flatten)]
-    common: Common,
+    common: CommonArgs,
 
     #[command(flatten)]
-    message: Message,
+    exchange: ExchangeArgs,
 
-    /// The number of queue pairs
-    #[arg(short = 'q', long = "num-qp", value_name = "NUM", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=MAX_PAIRS))]
+    #[command(flatten)]
+    message: MessageArgs,
+
+    /// The number of queue pairs.
+    #[arg(short = 'q', long = "num-qp", value_name = "NUM", default_value_t = 16)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=MAX_PAIRS))]
     num_qp: u32,
 
-    /// On-demand paging, which this program does not have
+    /// On-demand paging, which this program does not support
     #[arg(short, long, hide = true)]
     odp: bool,
 }
 
-/// Sends messages to and fro over extended reliable connections, between a server and its clients. Either side can be rdma-core's
-/// ibv_xsrq_pingpong.
+/// Exchanges messages over extended reliable connections, between a server and its clients. Either
+/// side can be rdma-core's ibv_xsrq_pingpong.
 #[derive(Clone, Debug, clap::Parser)]
 pub struct XsrqArgs {
-    /// The server's name or address; without it this side is the server
-    host: Option<String>,
+    #[command(flatten)]
+    common: CommonArgs,
 
-    /// The TCP port on which addresses are exchanged
-    #[arg(short, long, default_value_t = 18515, value_parser = clap::value_parser!(u16).range(1..))]
-    port: u16,
+    #[command(flatten)]
+    message: MessageArgs,
 
-    /// The device [default: the first]
-    #[arg(short = 'd', long = "ib-dev", value_name = "DEV")]
-    ib_dev: Option<String>,
-
-    /// The device's port
-    #[arg(short = 'i', long = "ib-port", value_name = "PORT", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..))]
-    ib_port: u8,
-
-    /// The size of the message, in bytes
-    #[arg(short, long, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..))]
-    size: u32,
-
-    /// The size of packets: 256, 512, 1024, 2048 or 4096 bytes (C's program has the same default, whatever its manual says)
-    #[arg(short, long, default_value = "1024", value_parser = mtu)]
-    mtu: Mtu,
-
-    /// The number of clients that the server waits for
+    /// The number of clients that the server waits for.
     #[arg(short, long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=MAX_CLIENTS))]
     clients: u32,
 
-    /// The number of exchanges with each client
-    #[arg(short = 'n', long = "num-tests", value_name = "ITERS", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    /// The number of exchanges with each client.
+    #[arg(short = 'n', long = "num-tests", value_name = "ITERS", default_value_t = 5)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     num_tests: u32,
-
-    /// The service level
-    #[arg(short = 'l', long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(..16))]
-    sl: u8,
-
-    /// Sleep until completions come
-    #[arg(short, long)]
-    events: bool,
-
-    /// The index of the port's GID [default: one that can be reached from furthest]
-    #[arg(short, long, value_name = "INDEX")]
-    gid_idx: Option<u8>,
-
-    /// Give up when nothing happens for so long: the peer may be dead (0: never)
-    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
-    timeout: u32,
 }
 
-/// Each of them has a connection to the server, which stays open.
+/// Each client keeps a TCP connection to the server open.
 const MAX_CLIENTS: i64 = 1000;
 
-/// C's limit.
+/// The limit of the C program.
 pub(super) const MAX_PAIRS: i64 = 256;
 
-/// So that the completion queue's length, one more, is still one that C can say.
+/// The completion queue has one entry more, and its length must still fit in a C `int`.
 const MAX_DEPTH: i64 = i32::MAX as i64 - 1;
 
-/// Flags of C's program that are understood only to be refused by name.
+/// Flags of the C program, which are parsed so that the error can name them.
 #[derive(Clone, Debug, clap::Args)]
-#[command(next_help_heading = "Flags of ibv_rc_pingpong that this program does not have")]
-struct Unsupported {
-    /// On-demand paging
+#[command(next_help_heading = "Flags of ibv_rc_pingpong that this program does not support")]
+struct UnsupportedFlags {
+    /// On-demand paging.
     #[arg(short, long)]
     odp: bool,
 
-    /// Implicit on-demand paging
+    /// Implicit on-demand paging.
     #[arg(short = 'O', long)]
     iodp: bool,
 
-    /// Prefetch for on-demand paging
+    /// Prefetch for on-demand paging.
     #[arg(short = 'P', long)]
     prefetch: bool,
 
-    /// Timestamps of completions
+    /// Timestamps of completions.
     #[arg(short, long)]
     ts: bool,
 
-    /// Device memory
+    /// Device memory.
     #[arg(short = 'j', long)]
     dm: bool,
 
-    /// Unprotected memory of confidential guests
+    /// Unprotected memory of confidential guests.
     #[arg(short = 'U', long)]
     allow_cc_unprotected: bool,
 }
 
-impl Unsupported {
+impl UnsupportedFlags {
     fn refuse(&self) -> Result<(), Failure> {
         let flags = [
             (self.odp, "-o (--odp)", "memory is always pinned"),
             (self.iodp, "-O (--iodp)", "memory is always pinned"),
             (self.prefetch, "-P (--prefetch)", "memory is always pinned"),
-            (self.ts, "-t (--ts)", "time is taken for the whole run only"),
+            (self.ts, "-t (--ts)", "only the whole run is timed"),
             (self.dm, "-j (--dm)", "the message is always in the host's memory"),
             (self.allow_cc_unprotected, "-U (--allow-cc-unprotected)", "all memory is protected"),
         ];
@@ -238,9 +226,9 @@ fn mtu(text: &str) -> Result<Mtu, String> {
     bytes.ok_or_else(|| "it must be 256, 512, 1024, 2048 or 4096".to_owned())
 }
 
-/// What to do: the arguments, as far as they can be judged without a device.
+/// The validated arguments, as far as they can be checked without a device.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct PingPongPlan {
     /// The server to connect to; `None` makes this side the server.
     pub host: Option<String>,
     /// The TCP port of the server.
@@ -249,119 +237,115 @@ pub struct Plan {
     pub ib_dev: Option<String>,
     /// The device's port.
     pub ib_port: u8,
-    /// The size of the message.
+    /// The size of the message, in bytes.
     pub size: u32,
-    /// The size of packets of a connection.
+    /// The path MTU of a connection; `None` for datagrams.
     pub mtu: Option<Mtu>,
     /// The queue pairs' type.
     pub qp_type: QueuePairType,
-    /// How many queue pairs, or clients, share a receive queue; 0 where the one has its own.
+    /// The number of queue pairs, or clients, that share a receive queue; 0 without a shared one.
     pub sharing: u32,
-    /// How many receives to post at a time.
+    /// The number of receives to post at a time.
     pub rx_depth: u32,
-    /// How often the message goes to and fro.
+    /// The number of exchanges.
     pub iters: u32,
     /// The service level.
     pub service_level: u8,
     /// The index of the local GID.
     pub gid_index: Option<u8>,
-    /// Whether to check what was received.
+    /// Whether to check the received data.
     pub check: bool,
-    /// Whether to sleep until completions come.
+    /// Whether to sleep until completions arrive.
     pub events: bool,
-    /// Whether the queue pair has to be an extended one.
+    /// Whether the queue pair must support `ibv_wr_*`.
     pub extended_only: bool,
-    /// How long nothing may happen.
+    /// How long to wait for a completion.
     pub timeout: Option<Duration>,
 }
 
-impl TryFrom<Args> for Plan {
+impl TryFrom<Args> for PingPongPlan {
     type Error = Failure;
 
     fn try_from(args: Args) -> Result<Self, Failure> {
         args.unsupported.refuse()?;
-        let plan = Self::connected(args.common, args.message, QueuePairType::ReliableConnection);
+        let qp_type = QueuePairType::ReliableConnection;
+        let plan = Self::connected(args.common, &args.exchange, &args.message, qp_type);
         Ok(Self { extended_only: args.new_send, ..plan })
     }
 }
 
-impl From<UcArgs> for Plan {
+impl From<UcArgs> for PingPongPlan {
     fn from(args: UcArgs) -> Self {
-        Self::connected(args.common, args.message, QueuePairType::UnreliableConnection)
+        Self::connected(args.common, &args.exchange, &args.message, QueuePairType::UnreliableConnection)
     }
 }
 
-impl From<UdArgs> for Plan {
+impl From<UdArgs> for PingPongPlan {
     fn from(args: UdArgs) -> Self {
-        Self::new(args.common, args.size, None, QueuePairType::UnreliableDatagram)
+        Self::new(args.common, &args.exchange, args.size, None, QueuePairType::UnreliableDatagram)
     }
 }
 
-impl TryFrom<SrqArgs> for Plan {
+impl TryFrom<SrqArgs> for PingPongPlan {
     type Error = Failure;
 
     fn try_from(args: SrqArgs) -> Result<Self, Failure> {
         if args.odp {
             return Err(Failure::setup("-o (--odp) is not supported: memory is always pinned"));
         }
-        let (depth, sharing) = (args.common.rx_depth, args.num_qp);
+        let (depth, sharing) = (args.exchange.rx_depth, args.num_qp);
         if depth < sharing {
             return Err(Failure::setup(format_args!(
-                "-r {depth}: {sharing} queue pairs (-q) need a receive each at least"
+                "-r {depth}: {sharing} queue pairs (-q) need at least one receive each"
             )));
         }
-        let plan = Self::connected(args.common, args.message, QueuePairType::ReliableConnection);
-        Ok(Self { sharing, ..plan })
+        let qp_type = QueuePairType::ReliableConnection;
+        Ok(Self { sharing, ..Self::connected(args.common, &args.exchange, &args.message, qp_type) })
     }
 }
 
-impl From<XsrqArgs> for Plan {
-    fn from(args: XsrqArgs) -> Self {
-        let XsrqArgs {
-            host, port, ib_dev, ib_port, size, mtu, num_tests, sl, events, gid_idx, timeout, ..
-        } = args;
-        let clients = if host.is_some() { 1 } else { args.clients };
-        // One is on its way in from each client at a time.
-        let (rx_depth, chk) = (2 * clients, false);
-        let common = Common {
-            host,
-            port,
-            ib_dev,
-            ib_port,
-            rx_depth,
-            iters: num_tests,
-            sl,
-            gid_idx,
-            chk,
-            events,
-            timeout,
-        };
-        Self { sharing: clients, ..Self::connected(common, Message { size, mtu }, QueuePairType::XrcSend) }
+impl From<XsrqArgs> for PingPongPlan {
+    fn from(XsrqArgs { common, message, clients, num_tests }: XsrqArgs) -> Self {
+        let clients = if common.host.is_some() { 1 } else { clients };
+        // Each client has at most one message on its way and one that is being answered.
+        let exchange = ExchangeArgs { rx_depth: 2 * clients, iters: num_tests, chk: false };
+        Self { sharing: clients, ..Self::connected(common, &exchange, &message, QueuePairType::XrcSend) }
     }
 }
 
-impl Plan {
-    fn connected(common: Common, message: Message, qp_type: QueuePairType) -> Self {
-        Self::new(common, message.size, Some(message.mtu), qp_type)
+impl PingPongPlan {
+    fn connected(
+        common: CommonArgs,
+        exchange: &ExchangeArgs,
+        message: &MessageArgs,
+        qp_type: QueuePairType,
+    ) -> Self {
+        Self::new(common, exchange, message.size, Some(message.mtu), qp_type)
     }
 
-    fn new(common: Common, size: u32, mtu: Option<Mtu>, qp_type: QueuePairType) -> Self {
-        // A long message takes its time even when all is well.
+    fn new(
+        common: CommonArgs,
+        exchange: &ExchangeArgs,
+        size: u32,
+        mtu: Option<Mtu>,
+        qp_type: QueuePairType,
+    ) -> Self {
+        // A long message needs more time even on a working connection: a second for each MiB.
         let seconds = u64::from(common.timeout) + u64::from(size >> 20);
         Self {
             host: common.host,
             port: common.port,
-            ib_dev: common.ib_dev,
+            ib_dev: common.device.ib_dev,
             ib_port: common.ib_port,
             size,
             mtu,
             qp_type,
             sharing: 0,
-            rx_depth: common.rx_depth,
-            iters: common.iters,
+            rx_depth: exchange.rx_depth,
+            iters: exchange.iters,
             service_level: common.sl,
             gid_index: common.gid_idx,
-            check: common.chk,
+            check: exchange.chk,
             events: common.events,
             extended_only: false,
             timeout: (common.timeout > 0).then(|| Duration::from_secs(seconds)),
@@ -369,12 +353,12 @@ impl Plan {
     }
 }
 
-impl Plan {
-    /// Opens the device, chooses port and address, and says which and why.
+impl PingPongPlan {
+    /// Opens the device, chooses port and address, and prints the choice with its reason.
     ///
     /// # Errors
     ///
-    /// There is no such device, port or address, or it cannot do what is planned.
+    /// The device, port or address does not exist, or does not support the plan.
     pub fn open(&self) -> Result<(DeviceContext, LocalPath), Failure> {
         let list = devices::list()?;
         let context = devices::one(&list, self.ib_dev.as_deref())?.open()?;
@@ -384,7 +368,7 @@ impl Plan {
         Ok((context, path))
     }
 
-    /// Compares the plan with what device and port can do.
+    /// Compares the plan with the limits of device and port.
     ///
     /// # Errors
     ///
@@ -392,7 +376,7 @@ impl Plan {
     fn check(&self, context: &DeviceContext, path: &LocalPath) -> Result<(), Failure> {
         let (name, port) = (context.name(), path.port_num());
         let device = context.query_device()?;
-        // Everything that is received completes in one queue, together with one send of each queue pair.
+        // One queue takes the completions of all receives, and of one send for each queue pair.
         let sends = i32::try_from(self.sharing.max(1))?;
         let receives = if self.sharing > 0 { device.max_srq_wr() } else { device.max_qp_wr() };
         let queues = [("receive", receives), ("completion", device.max_cqe().saturating_sub(sends))];
@@ -414,7 +398,7 @@ impl Plan {
         let Some(mtu) = self.mtu else {
             return match path.mtu().bytes() {
                 Some(most) if self.size > most => Err(Failure::setup(format_args!(
-                    "-s {}: a datagram is one packet, and those of port {port} of {name} have at most {most} bytes",
+                    "-s {}: a datagram is one packet, of at most {most} bytes on port {port} of {name}",
                     self.size
                 ))),
                 _ => Ok(()),
@@ -435,7 +419,7 @@ mod tests {
     use super::*;
     use crate::program;
 
-    fn plan(arguments: &str) -> Result<Plan, Failure> {
+    fn plan(arguments: &str) -> Result<PingPongPlan, Failure> {
         program::parse::<Args>(["rc_pingpong"].into_iter().chain(arguments.split_whitespace()))?.try_into()
     }
 
@@ -484,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_refused_by_name() {
+    fn unsupported_flags_are_refused_by_name() {
         for flag in ["-o", "-O", "-P", "-t", "-j", "-U", "--allow-cc-unprotected"] {
             let reason = refusal(flag);
             assert!(reason.contains(flag) && reason.contains(" is not supported: "), "{flag}: {reason}");
@@ -502,26 +486,26 @@ mod tests {
         fn parse<A: clap::Parser>(arguments: &str) -> Result<A, Failure> {
             program::parse(["pingpong"].into_iter().chain(arguments.split_whitespace()))
         }
-        let plan = Plan::from(parse::<UdArgs>("").unwrap());
+        let plan = PingPongPlan::from(parse::<UdArgs>("").unwrap());
         assert_eq!((plan.size, plan.mtu, plan.qp_type), (1024, None, QueuePairType::UnreliableDatagram));
         assert!(matches!(parse::<UdArgs>("-m 256"), Err(Failure::Setup(reason)) if reason.contains("'-m'")));
-        let plan = Plan::from(parse::<UcArgs>("-m 256").unwrap());
+        let plan = PingPongPlan::from(parse::<UcArgs>("-m 256").unwrap());
         assert_eq!((plan.mtu, plan.qp_type), (Some(Mtu::Mtu256), QueuePairType::UnreliableConnection));
-        let plan = Plan::try_from(parse::<SrqArgs>("-q 3 -r 3").unwrap()).unwrap();
+        let plan = PingPongPlan::try_from(parse::<SrqArgs>("-q 3 -r 3").unwrap()).unwrap();
         assert_eq!((plan.sharing, plan.rx_depth), (3, 3));
-        assert_eq!(Plan::try_from(parse::<SrqArgs>("").unwrap()).unwrap().sharing, 16);
+        assert_eq!(PingPongPlan::try_from(parse::<SrqArgs>("").unwrap()).unwrap().sharing, 16);
         for (arguments, words) in [("-r 15", "-r 15: 16 queue pairs"), ("-o", "-o (--odp) is not supported")]
         {
-            let refused = Plan::try_from(parse::<SrqArgs>(arguments).unwrap());
+            let refused = PingPongPlan::try_from(parse::<SrqArgs>(arguments).unwrap());
             assert!(matches!(refused, Err(Failure::Setup(reason)) if reason.starts_with(words)));
         }
         assert!(parse::<SrqArgs>("-q 257").is_err());
-        let plan = Plan::from(parse::<XsrqArgs>("").unwrap());
+        let plan = PingPongPlan::from(parse::<XsrqArgs>("").unwrap());
         assert_eq!((plan.size, plan.mtu, plan.iters), (4096, Some(Mtu::Mtu1024), 5));
         assert_eq!((plan.sharing, plan.rx_depth), (1, 2));
-        let plan = Plan::from(parse::<XsrqArgs>("-c 3 -n 7").unwrap());
+        let plan = PingPongPlan::from(parse::<XsrqArgs>("-c 3 -n 7").unwrap());
         assert_eq!((plan.sharing, plan.rx_depth, plan.iters), (3, 6, 7));
-        assert_eq!(Plan::from(parse::<XsrqArgs>("-c 3 server").unwrap()).sharing, 1);
+        assert_eq!(PingPongPlan::from(parse::<XsrqArgs>("-c 3 server").unwrap()).sharing, 1);
         assert!(parse::<XsrqArgs>("-c 0").is_err());
     }
 }

@@ -1,31 +1,33 @@
-//! The ping-pong programs: [`game`] between two queue pairs, [`crowd`] between many that share a receive queue, [`ring`] between a
-//! server and its clients over extended reliable connections; and what they
-//! need besides verbs: arguments, the exchange of addresses, the memory that goes to and fro, and whose turn it is.
+//! The ping-pong programs, compatible with rdma-core's `ibv_*_pingpong` on either side.
 //!
-//! All of it is such that either side can be rdma-core's `ibv_rc_pingpong` and its kin.
+//! [`single`] runs between two queue pairs, [`srq`] between many that share a receive queue, and
+//! [`xrc`] between a server and its clients over extended reliable connections. They share the
+//! arguments, the exchange of addresses, the message buffers and the order of turns.
 
 pub mod args;
-pub mod ball;
-pub mod crowd;
+pub mod buffers;
 pub mod exchange;
-pub mod game;
-pub mod rally;
 pub mod report;
-pub mod ring;
+pub mod single;
+pub mod srq;
+pub mod turns;
 pub mod wire;
+pub mod xrc;
 
-pub use args::{Args, Plan, SrqArgs, UcArgs, UdArgs, XsrqArgs};
-pub use ball::Ball;
-pub use rally::{Patience, Rally, Receives, start_poll};
+pub use args::{Args, PingPongPlan, SrqArgs, UcArgs, UdArgs, XsrqArgs};
+pub use buffers::PingPongBuffers;
+pub use turns::{IdleTimeout, ReceiveRefill, Turns, start_poll};
 
-/// The `wr_id` of receives, C's.
+/// The `wr_id` of receives, as in the C programs.
 pub const RECEIVE: u64 = 1;
 
-/// The `wr_id` of sends, C's.
+/// The `wr_id` of sends, as in the C programs.
 pub const SEND: u64 = 2;
 
-/// A packet sequence number to begin with: 24 bits that no earlier connection is likely to have begun with,
-/// so that a packet of that one which is still on its way is not taken for one of this.
+/// A random 24-bit initial packet sequence number.
+///
+/// An earlier connection probably began with another number, so that a late packet of it is not
+/// accepted on the new connection.
 pub fn first_psn() -> u32 {
     use std::hash::{BuildHasher, Hasher, RandomState};
     // The standard library's seed of hash maps is as random as this needs to be.

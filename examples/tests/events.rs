@@ -1,8 +1,6 @@
-//! The programs that sleep until something happens, over software devices of their own.
+//! The programs that sleep until an event occurs, each over a separate software device.
 
-mod common;
-
-use common::{Running, example, run_with};
+use crate::common::{RunningProgram, example, run_with};
 
 const SOFT: (&str, &str) = ("SIDEWAY_PROVIDER", "soft");
 
@@ -10,7 +8,7 @@ const SOFT: (&str, &str) = ("SIDEWAY_PROVIDER", "soft");
 fn asyncwatch_prints_the_lines_of_c() {
     let faults = ("SOFT_RNIC_FAULTS", "port_down=20ms call=open_device");
     let mut running =
-        Running::start(&example("asyncwatch").unwrap(), &["-d", "soft0"], &[SOFT, faults]).unwrap();
+        RunningProgram::start(&example("asyncwatch").unwrap(), &["-d", "soft0"], &[SOFT, faults]).unwrap();
     running.wait_for("told of the port", |stdout| stdout.contains("PORT_ACTIVE")).unwrap();
     running.kill();
     let stdout = running.finish().unwrap().stdout;

@@ -1,9 +1,9 @@
-//! The programs over an RDMA device, with and against their originals in C
-//! (Debian: ibverbs-utils).
+//! The programs over an RDMA device, alone and together with the C programs of Debian's
+//! ibverbs-utils.
 //!
-//! Where there is no device, or no such program, the tests that need it are
-//! ignored, and it is said why; with `SIDEWAY_TEST_REQUIRE_DEVICE=1` they fail.
-//! `cargo xtask softroce --suite` runs them over SoftRoCE.
+//! A test whose device or C program is missing is ignored, with the reason; with
+//! `SIDEWAY_TEST_REQUIRE_DEVICE=1` it fails. `cargo xtask softroce --suite` runs them over
+//! SoftRoCE.
 
 mod common;
 #[path = "interop/connections.rs"]
@@ -12,12 +12,12 @@ mod connections;
 mod listing;
 #[path = "interop/ping_pong.rs"]
 mod ping_pong;
-#[path = "interop/place.rs"]
-mod place;
 #[path = "interop/refusals.rs"]
 mod refusals;
 #[path = "../../sideway/tests/support/suite.rs"]
 mod suite;
+#[path = "interop/test_device.rs"]
+mod test_device;
 #[path = "interop/xsrq.rs"]
 mod xsrq;
 
@@ -26,17 +26,17 @@ use std::sync::Arc;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
-use place::Place;
+use test_device::TestDevice;
 
-/// What a test needs besides a device.
+/// The requirements of a test, in addition to a device.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Needs {
     Nothing,
-    /// A program of ibverbs-utils, or of rdmacm-utils.
+    /// A program of ibverbs-utils or rdmacm-utils.
     C(&'static str),
     /// Extended reliable connections.
     Xrc,
-    /// The same, and a program of ibverbs-utils.
+    /// Extended reliable connections, and a program of ibverbs-utils.
     XrcAndC(&'static str),
     /// The kernel's files about the device.
     Kernel,
@@ -50,41 +50,41 @@ impl Needs {
     }
 }
 
-struct Test {
+struct InteropTest {
     name: String,
     needs: Needs,
-    run: Box<Run>,
+    run: Box<TestFn>,
 }
 
-type Run = dyn Fn(&Place) -> Result<(), String> + Send;
+type TestFn = dyn Fn(&TestDevice) -> Result<(), String> + Send;
 
-impl Test {
+impl InteropTest {
     fn new(
         name: impl Into<String>,
         needs: Needs,
-        run: impl Fn(&Place) -> Result<(), String> + Send + 'static,
+        run: impl Fn(&TestDevice) -> Result<(), String> + Send + 'static,
     ) -> Self {
         Self { name: name.into(), needs, run: Box::new(run) }
     }
 
-    /// Why it cannot run here.
-    fn obstacle(&self, place: Option<&Place>) -> Option<String> {
+    /// The reason why it cannot run here.
+    fn obstacle(&self, dut: Option<&TestDevice>) -> Option<String> {
         match self.needs {
-            Needs::Xrc | Needs::XrcAndC(_) if place.is_some_and(|place| !place.has_xrc) => {
+            Needs::Xrc | Needs::XrcAndC(_) if dut.is_some_and(|dut| !dut.has_xrc) => {
                 Some("the device has no extended reliable connections".to_owned())
             }
-            Needs::C(_) | Needs::XrcAndC(_) if place.is_some_and(|place| place.is_own) => {
+            Needs::C(_) | Needs::XrcAndC(_) if dut.is_some_and(|dut| dut.is_own) => {
                 Some("C programs do not see a software device of this process".to_owned())
             }
-            Needs::Kernel if place.is_some_and(|place| place.is_soft) => {
+            Needs::Kernel if dut.is_some_and(|dut| dut.is_soft) => {
                 Some("the kernel does not know a software device".to_owned())
             }
             Needs::C(program) | Needs::XrcAndC(program) if common::c_program(program).is_none() => {
                 let package = if program.starts_with("ibv_") { "ibverbs-utils" } else { "rdmacm-utils" };
-                Some(format!("there is no `{program}` in C on the PATH (Debian: {package})"))
+                Some(format!("the C program `{program}` is not on the PATH (Debian: {package})"))
             }
-            Needs::Guest if place.is_some_and(|place| !place.is_guest) => {
-                Some("it needs the known network of `cargo xtask softroce`".to_owned())
+            Needs::Guest if dut.is_some_and(|dut| !dut.is_guest) => {
+                Some("the test needs the known network of `cargo xtask softroce`".to_owned())
             }
             _ => None,
         }
@@ -97,12 +97,12 @@ fn main() -> ExitCode {
 
 fn run() -> ExitCode {
     let mut arguments = Arguments::from_args();
-    // Busy polling processes side by side only hinder one another.
+    // Busy-polling processes that run at the same time slow each other down.
     arguments.test_threads = Some(1);
     let required = test_harness::device_is_required();
 
-    let place = Place::find().map(Arc::new);
-    if let (Err(reason), false) = (&place, arguments.list) {
+    let dut = TestDevice::find().map(Arc::new);
+    if let (Err(reason), false) = (&dut, arguments.list) {
         let fate = if required { "fail" } else { "are ignored" };
         println!("the device tests {fate}: {reason}");
     }
@@ -112,32 +112,33 @@ fn run() -> ExitCode {
     xsrq::add(&mut tests);
     refusals::add(&mut tests);
     connections::add(&mut tests);
-    let trials = tests.into_iter().map(|test| trial(test, &place, required)).collect();
+    let trials = tests.into_iter().map(|test| trial(test, &dut, required)).collect();
 
-    test_harness::conclude(&arguments, &libtest_mimic::run(&arguments, trials), required)
+    test_harness::print_summary(&arguments, &libtest_mimic::run(&arguments, trials), required)
 }
 
-fn trial(test: Test, place: &Result<Arc<Place>, String>, required: bool) -> Trial {
-    let obstacle = test.obstacle(place.as_deref().ok());
-    if let (Some(obstacle), Ok(_)) = (&obstacle, place) {
+fn trial(test: InteropTest, dut: &Result<Arc<TestDevice>, String>, required: bool) -> Trial {
+    let obstacle = test.obstacle(dut.as_deref().ok());
+    if let (Some(obstacle), Ok(_)) = (&obstacle, dut) {
         println!("{}: {obstacle}", test.name);
     }
     let ignored = match &obstacle {
-        // The known network cannot be demanded of any other place, nor C programs and the kernel of software.
+        // The known network exists in the guest only.
         Some(_) if test.needs == Needs::Guest => true,
-        // Nor what the device does not have.
-        Some(_) if place.as_ref().is_ok_and(|place| !place.has_xrc && test.needs.is_xrc()) => true,
-        Some(_) if place.as_ref().is_ok_and(|place| place.is_soft) => true,
+        // A device may lack extended reliable connections, and a software device is unknown to the
+        // kernel and to C programs.
+        Some(_) if dut.as_ref().is_ok_and(|dut| !dut.has_xrc && test.needs.is_xrc()) => true,
+        Some(_) if dut.as_ref().is_ok_and(|dut| dut.is_soft) => true,
         Some(_) => !required,
-        None => place.is_err() && !required,
+        None => dut.is_err() && !required,
     };
-    let place = place.clone();
+    let dut = dut.clone();
     Trial::test(test.name, move || {
-        let place = place?;
+        let dut = dut?;
         if let Some(obstacle) = obstacle {
             return Err(Failed::from(obstacle));
         }
-        (test.run)(&place).map_err(Failed::from)
+        (test.run)(&dut).map_err(Failed::from)
     })
     .with_ignored_flag(ignored)
 }

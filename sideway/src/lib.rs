@@ -1,10 +1,9 @@
 //! A zero-cost wrapper of modern RDMA verbs.
 //!
-//! `sideway` is for programs that drive RDMA hardware themselves: it keeps the
-//! control path pleasant and the data path as close to `ibv_wr_*` and
-//! `ibv_start_poll` as C is. The library that talks to the device
-//! (rdma-core's libibverbs) is loaded at run time, so that a program starts on
-//! a machine without it and says what is missing.
+//! `sideway` is for programs that use RDMA hardware directly. Its control path is convenient, and
+//! its data path is as close to `ibv_wr_*` and `ibv_start_poll` as in C. The device's library
+//! (rdma-core's libibverbs) is loaded at run time. So a program starts on a machine without it, and
+//! reports what is missing.
 //!
 //! ```no_run
 //! use sideway::ibverbs::device::DeviceList;
@@ -16,7 +15,8 @@
 //! let context = devices.first()?.open()?;
 //! let pd = context.alloc_pd()?;
 //! let mut cq = context.create_cq_builder().setup_cqe(128).build_generic()?;
-//! let mut qp = pd.create_qp_builder().setup_send_cq(&cq).setup_recv_cq(&cq).build_generic()?;
+//! let mut builder = pd.create_qp_builder();
+//! let mut qp = builder.setup_send_cq(&cq).setup_recv_cq(&cq).build_generic()?;
 //!
 //! let mut buffer = vec![0u8; 4096];
 //! // SAFETY: `buffer` outlives the region, and nothing looks at it while the device may write.
@@ -37,43 +37,50 @@
 //! # }
 //! ```
 //!
-//! The [`guide`] begins with a program that runs on any Linux machine, has a chapter for each thing that comes after it, and
-//! a table that leads from every verb of C to its place here.
+//! The [`guide`] starts with a program that runs on any Linux machine, and has a chapter for each
+//! further topic. A table lists the counterpart of every C verb.
 //!
-//! # Add it
+//! # Installation
 //!
-//! `cargo add sideway --path CLONE/sideway`, or `--git URL`; never the bare name, which belongs to another
-//! project on the public registry.
+//! Use `cargo add sideway --path CLONE/sideway`, or `--git URL`. Do not use the bare name, which
+//! belongs to another project on the public registry.
 //!
 //! # Without a NIC
 //!
-//! With the feature `soft`, the same program runs over `soft0`, a software device in this process that needs
-//! neither NIC, root, kernel module nor rdma-core: [`provider`] says how it is chosen.
+//! With the feature `soft`, the same program runs over `soft0`, a software device in this process.
+//! It needs no NIC, root, kernel module or rdma-core. [`provider`] describes how a program chooses
+//! it.
 //!
 //! # Direct verbs
 //!
-//! What a vendor's own library adds is in plug-ins, each behind a feature: `mlx5` (dynamically connected transport, memory
-//! keys over many regions, copies by the device, dma-buf through the data-direct engine, compressed completions) and `efa` (scalable reliable datagrams). A library or a device that
-//! is not there says so. Without these features nothing of them is compiled.
+//! Vendor-specific extensions are in modules, each behind a feature:
 //!
-//! # What is safe
+//! - `mlx5`: dynamically connected transport, memory keys over many regions, copies by the device,
+//!   dma-buf through the data-direct engine, and compressed completions;
+//! - `efa`: scalable reliable datagrams.
+//!
+//! A missing library or device is an error that names it. Without the features, none of this is
+//! compiled.
+//!
+//! # Safety
 //!
 //! No sequence of safe calls is undefined behaviour, whatever the device returns. Registering
 //! memory ([`reg_mr`](ibverbs::protection_domain::ProtectionDomain::reg_mr)) and giving a raw
-//! address to the device (`setup_sge`) are `unsafe`, because nothing at no cost could keep the
-//! memory alive and unobserved until the device is done with it. At little cost a [pool](memory#slices)
-//! does: its slices are posted, and come back with their completions, without `unsafe`.
+//! address to the device (`setup_sge`) are `unsafe`. The reason is that keeping the memory alive
+//! and unobserved until the device is done with it cannot be ensured at no cost. A
+//! [pool](memory#slices) ensures it at little cost: its slices are posted, and come back with their
+//! completions, without `unsafe`.
 //!
 //! # Handles
 //!
-//! A handle owns what it stands for and keeps alive what that depends on; handles can be dropped
-//! in any order and moved between threads. Completion queues and queue pairs are driven through
-//! `&mut`, so that there is one poller a queue and one list of work requests being built at a
-//! time, with no check at run time.
+//! A handle owns its object and keeps alive the objects that this one depends on. Handles can be
+//! dropped in any order and moved between threads. Polling and posting need `&mut`, so that the
+//! compiler ensures one poller and one list of work requests at a time for each queue.
 //!
-//! # What it does not do
+//! # Limits
 //!
-//! It spawns no thread, allocates nothing to post or to poll, and has no async in it.
+//! This crate spawns no threads, allocates nothing when it posts or polls, and contains no async
+//! code.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![warn(clippy::missing_errors_doc, clippy::missing_panics_doc)]

@@ -1,9 +1,8 @@
-//! Values that come from C.
+//! Wrapper types for C enumerations and flags.
 //!
-//! A device or a newer library may return a value that this crate has never
-//! heard of. A Rust `enum` that held it would be undefined behaviour, so every
-//! C enumeration is an integer with named constants; the names are spelled as
-//! an enum's variants would be, and can be matched on.
+//! A device or a newer library may return a value that this crate does not know, which a Rust
+//! `enum` could not hold without undefined behaviour. So every C enumeration is an integer with
+//! named constants. The names are spelled like an enum's variants, and can be matched on.
 
 macro_rules! c_enum {
     (
@@ -21,13 +20,13 @@ macro_rules! c_enum {
         impl $Name {
             $($(#[$vmeta])* pub const $Variant: Self = Self($value as $repr);)*
 
-            /// The value as C has it.
+            /// The value in C.
             #[inline]
             pub const fn raw(self) -> $repr {
                 self.0
             }
 
-            /// A value that came from C, known or not.
+            /// The value from C, known or unknown.
             #[inline]
             pub const fn from_raw(raw: $repr) -> Self {
                 Self(raw)
@@ -54,12 +53,12 @@ macro_rules! c_enum {
     };
 }
 
-/// `Display` as `Debug`: the constant's name.
+/// Implements `Display` like `Debug`: the constant's name.
 macro_rules! display_as_debug {
     ($($Name:ty),* $(,)?) => {$(
         impl core::fmt::Display for $Name {
             fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-                // `pad` honours the width of a table's column.
+                // `pad` respects the width of a table's column.
                 f.pad(&format!("{self:?}"))
             }
         }
@@ -80,7 +79,7 @@ macro_rules! c_flags {
             #[repr(transparent)]
             pub struct $Name: $repr {
                 $($(#[$($vmeta)*])* #[allow(non_upper_case_globals)] const $Flag = $value as $repr;)*
-                /// Bits that this crate has no name for are kept.
+                /// Bits without a name in this crate are kept.
                 const _ = !0;
             }
         }

@@ -1,18 +1,21 @@
-//! Which provider a program gets: the one choice that there is.
+//! Provider selection: the system's RDMA libraries or the software device.
 //!
-//! | `SIDEWAY_PROVIDER` | [`ProviderChoice`] | the devices |
+//! | `SIDEWAY_PROVIDER` | [`ProviderChoice`] | devices |
 //! | --- | --- | --- |
-//! | `system` | [`System`](ProviderChoice::System) | those of rdma-core's libraries, or of the libraries in the folder that `RDMA_MUMMY_LIB_DIR` names |
-//! | `soft` | [`Soft`](ProviderChoice::Soft) | `soft0` and its like, software devices in this process |
-//! | `auto` | [`Auto`](ProviderChoice::Auto) | the system's if its library is there and lists any, else the software devices |
+//! | `system` | [`System`](ProviderChoice::System) | rdma-core's; `RDMA_MUMMY_LIB_DIR` selects another folder of libraries |
+//! | `soft` | [`Soft`](ProviderChoice::Soft) | `soft0` and further software devices in this process |
+//! | `auto` | [`Auto`](ProviderChoice::Auto) | the system's if its library lists any, otherwise the software devices |
 //!
-//! The software devices are in a build with the feature `soft`; without it, `soft` is an error that says so, and
-//! `auto` is one where the system has no device.
+//! The software devices need the feature `soft`. Without it, `soft` is an error, and so is `auto`
+//! if the system has no device.
 //!
-//! What counts, in this order: the provider that a program gives
-//! ([`DeviceList::from_provider`](crate::ibverbs::device::DeviceList::from_provider), or [`set_default_provider`]
-//! for all that name none); the environment variable; the program's own default, which is `system` unless it
-//! chooses another one:
+//! The first of these determines the provider:
+//!
+//! 1. the provider that a program passes to
+//!    [`DeviceList::from_provider`](crate::ibverbs::device::DeviceList::from_provider), or to
+//!    [`set_default_provider`] for all calls without a provider;
+//! 2. the environment variable;
+//! 3. the program's default, which is `system` unless it chooses another one:
 //!
 //! ```no_run
 //! use sideway::ibverbs::device::DeviceList;
@@ -29,7 +32,7 @@
 //! # }
 //! ```
 //!
-//! A process may use several providers side by side, each with device lists and contexts of its own.
+//! A process may use several providers at a time, each with separate device lists and contexts.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -40,29 +43,30 @@ use rdma_mummy_sys::{LoadError, Provider};
 use crate::error::{Error, ErrorKind};
 use crate::ibverbs::device::DeviceList;
 
-/// The environment variable that chooses the provider: `system`, `soft` or `auto`.
+/// The environment variable that selects the provider: `system`, `soft` or `auto`.
 pub const PROVIDER_VARIABLE: &str = "SIDEWAY_PROVIDER";
 
-/// Which devices a program works with.
+/// The devices that a program works with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ProviderChoice {
-    /// Those of the system's libraries.
+    /// The devices of the system's libraries.
     #[default]
     System,
-    /// Software devices in this process: needs the feature `soft`.
+    /// The software devices in this process; needs the feature `soft`.
     Soft,
-    /// The system's devices if it lists any, else the software ones.
+    /// The system's devices if it lists any, otherwise the software devices.
     ///
-    /// The system is asked each time. A library that is there but cannot be used (too old, or it cannot list
-    /// devices) is an error, not a reason to go on in software; and a device whose ports are down is a device.
+    /// The system is queried each time. A library that exists but cannot be used (too old, or
+    /// unable to list devices) is an error, and does not select the software devices. A device
+    /// whose ports are down counts as a device.
     Auto,
 }
 
 impl ProviderChoice {
     const ALL: [Self; 3] = [Self::System, Self::Soft, Self::Auto];
 
-    /// The name that the environment variable has for it.
+    /// Its name in the environment variable.
     pub const fn name(self) -> &'static str {
         match self {
             Self::System => "system",
@@ -71,11 +75,11 @@ impl ProviderChoice {
         }
     }
 
-    /// What `SIDEWAY_PROVIDER` says; `None` where it is not set, or empty.
+    /// The choice in `SIDEWAY_PROVIDER`; `None` if it is not set, or empty.
     ///
     /// # Errors
     ///
-    /// It says something else than the three names.
+    /// Fails if its value is not one of the three names.
     pub fn from_environment() -> Result<Option<Self>, ProviderError> {
         std::env::var_os(PROVIDER_VARIABLE).map_or(Ok(None), |value| Self::parse(&value))
     }
@@ -92,8 +96,8 @@ impl ProviderChoice {
     ///
     /// # Errors
     ///
-    /// The library cannot be loaded, this build has no software device, or the system does not say whether it
-    /// has devices.
+    /// Fails if the library cannot be loaded, if this build has no software device, or if the
+    /// system cannot list its devices.
     pub fn select(self) -> Result<Selection, ProviderError> {
         match self {
             Self::System => Ok(Selection::plain(Provider::open()?)),
@@ -103,7 +107,8 @@ impl ProviderChoice {
     }
 }
 
-/// A provider that was found, and why it is not the system's if that was asked first.
+/// The selected provider and, if [`Auto`](ProviderChoice::Auto) selected the software devices, the
+/// reason.
 #[derive(Debug)]
 pub struct Selection {
     provider: Provider,
@@ -115,14 +120,16 @@ impl Selection {
         Self { provider, fallback: None }
     }
 
-    /// The provider.
+    /// The provider that was selected.
     pub fn provider(&self) -> Provider {
         self.provider
     }
 
-    /// Why [`Auto`](ProviderChoice::Auto) went on in software; `None` where nothing was replaced.
+    /// The reason why [`Auto`](ProviderChoice::Auto) selected the software devices; `None` in other
+    /// cases.
     ///
-    /// A program tells its user, who would otherwise take figures of a software device for hardware's.
+    /// A program should show it to its user, who might otherwise take results of a software device
+    /// for those of hardware.
     pub fn fallback(&self) -> Option<&NoSystemDevice> {
         self.fallback.as_ref()
     }
@@ -182,7 +189,7 @@ pub enum ProviderError {
     List(#[source] Error),
 }
 
-/// The software devices, where this build has them.
+/// The software devices, if this build has them.
 fn soft_provider() -> Option<Provider> {
     #[cfg(feature = "soft")]
     return Some(soft_rnic::provider());
@@ -213,12 +220,13 @@ fn auto(system: Result<Provider, LoadError>, soft: Option<Provider>) -> Result<S
 
 static DEFAULT: Mutex<Option<Provider>> = Mutex::new(None);
 
-/// The provider that [`DeviceList::new`](crate::ibverbs::device::DeviceList::new) uses: the one that
-/// [`set_default_provider`] set, else the one that `SIDEWAY_PROVIDER` chooses, else the system's.
+/// The provider that [`DeviceList::new`](crate::ibverbs::device::DeviceList::new) uses. It is the
+/// one set by [`set_default_provider`], otherwise the one selected by `SIDEWAY_PROVIDER`, otherwise
+/// the system's.
 ///
 /// # Errors
 ///
-/// As [`ProviderChoice::from_environment`] and [`ProviderChoice::select`].
+/// Fails as [`ProviderChoice::from_environment`] and [`ProviderChoice::select`] do.
 pub fn default_provider() -> Result<Provider, ProviderError> {
     if let Some(provider) = *DEFAULT.lock().unwrap_or_else(PoisonError::into_inner) {
         return Ok(provider);
@@ -244,26 +252,26 @@ mod tests {
 
     use super::*;
 
-    /// A list with as many entries as there are, and a null: only its length is looked at.
+    /// A list of one null device; the code under test only reads the length.
     unsafe extern "C" fn one_device(num: *mut c_int) -> *mut *mut ibv_device {
-        // SAFETY: the caller gives a place for the count.
+        // SAFETY: the caller's pointer is valid for the count.
         unsafe { num.write(1) };
         Box::into_raw(Box::new([ptr::null_mut::<ibv_device>(); 2])).cast()
     }
 
     unsafe extern "C" fn free_one(list: *mut *mut ibv_device) {
-        // SAFETY: made by `one_device`.
+        // SAFETY: `one_device` made the list, and it is freed once.
         drop(unsafe { Box::from_raw(list.cast::<[*mut ibv_device; 2]>()) });
     }
 
     unsafe extern "C" fn no_device(num: *mut c_int) -> *mut *mut ibv_device {
-        // SAFETY: the caller gives a place for the count.
+        // SAFETY: the caller's pointer is valid for the count.
         unsafe { num.write(0) };
         Box::into_raw(Box::new([ptr::null_mut::<ibv_device>(); 2])).cast()
     }
 
     fn fails(error: c_int) -> *mut *mut ibv_device {
-        // SAFETY: the location is this thread's own errno.
+        // SAFETY: the location is this thread's errno.
         unsafe { *libc::__errno_location() = error };
         ptr::null_mut()
     }
@@ -281,7 +289,7 @@ mod tests {
     fn provider(name: &'static str, list: Lister) -> Provider {
         let table =
             || Verbs { ibv_get_device_list: list, ibv_free_device_list: free_one, ..Verbs::unsupported() };
-        // SAFETY: the two functions keep their contracts, and the others refuse.
+        // SAFETY: the two functions keep their contracts, and all others return errors.
         unsafe { Provider::from_tables(name, table(), None) }
     }
 

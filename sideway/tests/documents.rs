@@ -1,5 +1,6 @@
 //! What the documents say is there is there: the table of C's verbs in `docs/migrating.md` has every function of libibverbs and
-//! librdmacm and leads to items that exist, and the feature tables of `README.md` and the invariants of `ARCHITECTURE.md` name tests that exist.
+//! librdmacm and leads to items that exist, and the tables of `docs/comparison.md` and the invariants of
+//! `docs/internals/trespass-invariants.md` name tests that exist.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -30,7 +31,7 @@ fn rows<'a>(document: &'a str, heading: &str) -> Vec<Vec<&'a str>> {
 
 /// Every path of the public API, without the crate's name: `ibverbs::queue_pair::QueuePairBuilder::build`.
 fn public_items() -> BTreeSet<String> {
-    let listing = read("docs/api/sideway.txt");
+    let listing = read("docs/generated/api/sideway.txt");
     let mut items = BTreeSet::new();
     for line in listing.lines().filter(|line| line.contains("pub ")) {
         // The generic parameters of a type come before the name of its method.
@@ -117,7 +118,10 @@ fn every_path_of_the_migration_notes_exists() {
             missing.extend(paths.into_iter().filter(|path| !items.contains(*path)));
         }
     }
-    assert!(missing.is_empty(), "docs/migrating.md names what docs/api/sideway.txt lacks: {missing:#?}");
+    assert!(
+        missing.is_empty(),
+        "docs/migrating.md names what docs/generated/api/sideway.txt lacks: {missing:#?}"
+    );
     assert!(checked > 100, "only {checked} paths were found");
 }
 
@@ -258,10 +262,10 @@ fn exists(test: &str) -> bool {
 
 #[test]
 fn every_row_of_the_feature_tables_names_tests_that_exist() {
-    let readme = read("README.md");
-    for (table, least) in [("## Beside other crates", 15), ("## Beside other sockets", 25)] {
+    let comparison = read("docs/comparison.md");
+    for (table, least) in [("## Verbs wrappers", 15), ("## Messaging libraries", 25)] {
         let mut count = 0;
-        for row in rows(&readme, table).into_iter().skip(2) {
+        for row in rows(&comparison, table).into_iter().skip(2) {
             let [what, ours, .., shown] = row[..] else { panic!("a row is too short: {row:?}") };
             let tests: Vec<_> = code(shown).collect();
             let claims = !ours.starts_with("not yet") && !ours.starts_with("no");
@@ -281,8 +285,8 @@ fn every_row_of_the_feature_tables_names_tests_that_exist() {
 
 #[test]
 fn every_invariant_of_trespass_is_shown_by_tests_that_exist() {
-    let document = read("ARCHITECTURE.md");
-    let table = rows(&document, "### trespass: the invariants");
+    let document = read("docs/internals/trespass-invariants.md");
+    let table = rows(&document, "## The invariants");
     for (row, number) in table.into_iter().skip(2).zip(1..) {
         let [name, what, simulated, beyond] = row[..] else { panic!("a row has no four cells: {row:?}") };
         assert_eq!(name, format!("I{number}"), "they are numbered in a row");
@@ -300,7 +304,7 @@ fn every_invariant_of_trespass_is_shown_by_tests_that_exist() {
             assert!(mentions(case), "{name} does not name {case}");
         }
     }
-    assert_eq!(rows(&document, "### trespass: the invariants").len(), 2 + 20);
+    assert_eq!(rows(&document, "## The invariants").len(), 2 + 20);
 }
 
 /// The tests of trespass's simulators.

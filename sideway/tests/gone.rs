@@ -1,7 +1,6 @@
 //! A device that goes away while it is used: errors with its name, and no hang.
 //!
 //! In a process of its own, as the device is gone for all of it.
-#![cfg(feature = "soft")]
 
 use std::thread;
 use std::time::Duration;
@@ -17,6 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 #[test]
 fn whoever_waits_or_asks_hears_that_the_device_is_gone() {
+    alone!(whoever_waits_or_asks_hears_that_the_device_is_gone);
     let list = DeviceList::from_provider(ProviderChoice::Soft.select().unwrap().provider()).unwrap();
     let context = list.first().unwrap().open().unwrap();
     let object = format!("device {}", context.name());

@@ -2,13 +2,11 @@
 //! `unsafe` block or an unwrapped `Option`; and its two errors are told as they were shown. Runs over a device
 //! that is not there.
 
-#[macro_use]
-#[path = "support/mod.rs"]
-mod support;
-
 use std::error::Error;
 use std::thread;
 
+use crate::support::fake::{Fake, Lies};
+use crate::support::flavour::{CqFlavour, QpFlavour};
 use sideway::ibverbs::AccessFlags;
 use sideway::ibverbs::address::{AddressHandleAttribute, Gid};
 use sideway::ibverbs::completion::{ExtendedCompletionQueue, GenericCompletionQueue};
@@ -18,11 +16,9 @@ use sideway::ibverbs::queue_pair::{
     ExtendedQueuePair, GenericQueuePair, PostSendGuard, QueuePair, QueuePairAttribute, QueuePairState,
     WorkRequestFlags,
 };
-use support::fake::{Fake, Lies};
-use support::flavour::{CqFlavour, QpFlavour};
 
 /// The announcement's `WorkerContext`; its `...` stands for the memory.
-#[allow(missing_docs)]
+#[allow(missing_docs, unreachable_pub, reason = "as it was announced")]
 pub struct WorkerContext {
     pub queue_pairs: Vec<GenericQueuePair>,
     pub send_completion_queue: GenericCompletionQueue,

@@ -14,14 +14,12 @@
 //! 11. private data that is only pointed to
 //! 12. memory given to the device by safe code
 
-#[macro_use]
-#[path = "support/mod.rs"]
-mod support;
-
 use std::io::Write;
 use std::process::Command;
 use std::sync::atomic::Ordering::Relaxed;
 
+use crate::support::fake::Fake;
+use crate::support::flavour::{CqFlavour, QpFlavour};
 use sideway::ibverbs::completion::{
     ExtendedPoller, ExtendedWorkCompletion, GenericCompletionQueue, GenericPoller, GenericWorkCompletion,
     WorkCompletionFields,
@@ -33,8 +31,6 @@ use sideway::ibverbs::queue_pair::{
     SendOperationFlags, WorkRequestFlags, WorkRequestHandle,
 };
 use sideway::memory::{Pool, Returned, Slice, Slices};
-use support::fake::Fake;
-use support::flavour::{CqFlavour, QpFlavour};
 
 /// The compiler's words change from release to release; these are the words of this one.
 const COMPILER: &str = "rustc 1.95.";

@@ -2,7 +2,6 @@
 //!
 //! There is no such hardware here. So what is really loaded is only asked whose the device is, which is what decides whether
 //! anything else is ever called.
-#![cfg(all(feature = "soft", feature = "mlx5", feature = "efa"))]
 
 use std::io::Write;
 

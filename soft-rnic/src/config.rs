@@ -386,7 +386,7 @@ impl Config {
             "SOFT_RNIC_FABRIC",
             plain && fabric.len() <= 32,
             fabric,
-            &"at most 32 letters, digits, '-', '_' and '.'",
+            &"at most 32 messages, digits, '-', '_' and '.'",
         )?;
         let most = Limits::default();
         macro_rules! check_limits {
@@ -503,7 +503,7 @@ mod tests {
             ("SOFT_RNIC_REVOKE_MS", "3600001", "a number from 0 to 3600000"),
             ("SOFT_RNIC_PATH", "direct", "auto or vm or call"),
             ("SOFT_RNIC_SHM", "yes", "0 or 1"),
-            ("SOFT_RNIC_FABRIC", "a/b", "at most 32 letters, digits, '-', '_' and '.'"),
+            ("SOFT_RNIC_FABRIC", "a/b", "at most 32 messages, digits, '-', '_' and '.'"),
             ("SOFT_RNIC_LIMITS", "max_sge=x", "a number for max_sge, not \"x\""),
             ("SOFT_RNIC_LIMITS", "max_qp_wr=65537", "max_qp_wr of at most 65536, not 65537"),
             ("SOFT_RNIC_SEED", "1.5", "a number from 0 to 18446744073709551615"),

@@ -78,7 +78,7 @@ pub use config::{Config, ConfigError, Faults, Limits, MAX_DEVICES, MAX_PORTS, Mo
 use rdma_mummy_sys::Provider;
 
 use crate::objects::rnic::Rnic;
-use crate::objects::setup::Setup;
+use crate::objects::setup::ProcessSetup;
 
 /// The provider that has the software devices, and no others.
 ///
@@ -98,7 +98,7 @@ pub fn provider() -> Provider {
 ///
 /// A variable has a value that it cannot have. Once the devices have been listed nothing is wrong.
 pub fn check_configuration() -> Result<(), ConfigError> {
-    Setup::get().map(drop)
+    ProcessSetup::get().map(drop)
 }
 
 /// What this process has open, and which paths its payload has taken; `None` if no software device is open.
@@ -129,6 +129,6 @@ pub enum SetupError {
 ///
 /// [`SetupError`]: the configuration is wrong, or the process has another already.
 pub fn provider_with(config: Config) -> Result<Provider, SetupError> {
-    let setup = Setup::with(config.clone())?;
+    let setup = ProcessSetup::with(config.clone())?;
     if setup.config == config { Ok(provider()) } else { Err(SetupError::Done) }
 }

@@ -8,7 +8,7 @@ pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, fence};
 pub(crate) use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
 /// A full fence right behind a read-modify-write of this thread, on whatever atomic. On x86-64 that was one already: the
-/// compiler has only to keep the order (docs/soft-rnic-ordering.md).
+/// compiler has only to keep the order (docs/internals/soft-rnic-ordering.md).
 #[inline]
 pub(crate) fn fence_after_change() {
     if cfg!(all(target_arch = "x86_64", not(any(loom, miri)))) {

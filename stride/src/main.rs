@@ -1,24 +1,24 @@
-//! `stride-perf`: bandwidth and latency of RDMA, as perftest defines them.
+//! `stride-perf`: measures bandwidth and latency of RDMA by perftest's definitions.
 
 use std::io::ErrorKind;
 use std::process::ExitCode;
 
-use stride::cli::{self, Command, Usage};
+use stride::cli::{self, StrideCommand, Usage};
 use stride::error::Error;
 use stride::interrupt::Interrupted;
 use stride::memory::avoid_scatter;
-use stride::plan::Plan;
+use stride::plan::RunPlan;
 use stride::report::Output;
 use stride::{session, suite};
 
-/// What every error exits with.
+/// The exit status of every error.
 const FAILURE: u8 = 2;
 
 fn main() -> ExitCode {
     let failure = match cli::command(std::env::args_os()) {
         Ok(command) => match run(command) {
             Ok(code) => return ExitCode::from(code),
-            // Whoever reads the table has seen enough of it: no failure.
+            // The reader closed the pipe, which is not a failure.
             Err(Error::Output(error)) if error.kind() == ErrorKind::BrokenPipe => return ExitCode::SUCCESS,
             Err(error) => {
                 eprintln!("stride-perf: {}", error.one_line());
@@ -36,25 +36,25 @@ fn main() -> ExitCode {
     ExitCode::from(FAILURE)
 }
 
-/// What the process exits with.
+/// Runs the command and returns the exit status.
 #[allow(unsafe_code, reason = "the environment, while there is one thread")]
-fn run(command: Command) -> Result<u8, Error> {
+fn run(command: StrideCommand) -> Result<u8, Error> {
     let words = std::env::args_os().collect();
     match command {
-        Command::Test(cli) => {
+        StrideCommand::Test(cli) => {
             let args = cli.output.clone();
-            let plan = Plan::new(*cli)?;
-            // SAFETY: `main` has called this, and no thread has been made.
+            let plan = RunPlan::new(*cli)?;
+            // SAFETY: `main` calls this function before it creates any thread.
             unsafe { avoid_scatter(plan.local.buffer) };
             let output = Output::of_run(&args, &plan, words)?;
             session::to_the_end(output, |output| session::run(&plan, output))
         }
-        Command::Ping(args, files) => {
+        StrideCommand::Ping(args, files) => {
             session::to_the_end(Output::standard(), |output| session::ping(&args, &files, output))
         }
-        Command::Suite(args, files) => suite::run(&args, &files),
-        Command::Serve(args, files) => {
-            // SAFETY: as above.
+        StrideCommand::Suite(args, files) => suite::run(&args, &files),
+        StrideCommand::Serve(args, files) => {
+            // SAFETY: `main` calls this function before it creates any thread.
             unsafe { avoid_scatter(args.memory.kind()) };
             let output = Output::of_server(&files, words)?;
             session::to_the_end(output, |output| session::serve(&(*args).into(), output))

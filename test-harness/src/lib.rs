@@ -1,7 +1,11 @@
-//! Suites of cases over a device that may not be there.
+//! Test suites that run over an RDMA device.
 //!
-//! A case is a function that takes what it runs on, its rig, and fails by a panic; one that this rig cannot run says why
-//! and is counted as ignored. Without a rig all cases are ignored, or fail where [`REQUIRE`] says so.
+//! A case is a function of the test device `D`. It fails by a panic. A case that the device cannot
+//! run returns [`Skip`] with the reason and is counted as ignored. Without a device every case is
+//! ignored, or fails if [`REQUIRE`] is set.
+
+mod alone;
+mod parts;
 
 use std::cell::RefCell;
 use std::process::ExitCode;
@@ -13,26 +17,29 @@ use std::time::Duration;
 pub use libtest_mimic::{Arguments, Conclusion};
 use libtest_mimic::{Completion, Failed, Trial};
 
-/// Where this is set, a missing device is a failure.
+pub use alone::is_alone;
+pub use parts::run_parts;
+
+/// The environment variable that makes a missing device a failure.
 pub const REQUIRE: &str = "SIDEWAY_TEST_REQUIRE_DEVICE";
 
-/// As of a test program that panics.
+/// The exit code of a Rust test program whose tests fail.
 const FAILURE: u8 = 101;
 
-/// Why a rig cannot run a case.
+/// The reason why the device cannot run a case.
 #[derive(Debug)]
 pub struct Skip(pub String);
 
-/// What comes of a case.
+/// The result of a case that did not fail: it ran, or it was skipped.
 pub type Outcome = Result<(), Skip>;
 
-/// Leaves a case that this rig cannot run.
+/// Returns from a case that the device cannot run, with the formatted reason.
 #[macro_export]
 macro_rules! skip {
     ($($reason:tt)*) => { return Err($crate::Skip(format!($($reason)*))) };
 }
 
-/// Adds functions as cases of a suite; the names are theirs, with the module's.
+/// Adds functions to a suite as cases named `module::function`.
 #[macro_export]
 macro_rules! cases {
     ($suite:ident: $($function:ident),* $(,)?) => {
@@ -40,24 +47,25 @@ macro_rules! cases {
     };
 }
 
-/// A case's name and what it does.
-type Case<R> = (String, fn(&R) -> Outcome);
+/// A case's name and its function.
+type NamedCase<D> = (String, fn(&D) -> Outcome);
 
-/// What came of a case that did not fail.
+/// The result of one case that did not fail.
 #[derive(Clone, Debug)]
-pub struct Told {
-    /// Its name.
+pub struct CaseReport {
+    /// The case's name, with its flavours in brackets.
     pub name: String,
-    /// Why it was skipped, if it was.
+    /// The reason, if the case was skipped.
     pub skipped: Option<String>,
-    /// What it [remarked](remark), in the order in which it did, each once.
-    pub remarks: Vec<String>,
+    /// The case's [notes](note), in order and without duplicates.
+    pub notes: Vec<String>,
 }
 
-/// Bytes of one seed, from any place on (`SplitMix64`).
+/// Fills `bytes` with the pseudo-random sequence of a seed, from byte `at` of the sequence on
+/// (`SplitMix64`).
 ///
-/// It is here because this crate is optimized where the tests themselves are not: they compare megabytes with what it makes, in emulated
-/// machines as well.
+/// This crate is compiled with optimization and the test programs are not, so the generator stands
+/// here: tests compare megabytes with it, some of them in emulated machines.
 pub fn fill(seed: u64, at: usize, bytes: &mut [u8]) {
     let word = |at: usize| {
         let mut x = seed.wrapping_add((at as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
@@ -74,7 +82,7 @@ pub fn fill(seed: u64, at: usize, bytes: &mut [u8]) {
     }
 }
 
-/// The first bytes of one seed.
+/// The first `len` bytes of the pseudo-random sequence of a seed (see [`fill`]).
 #[must_use]
 pub fn bytes(seed: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
@@ -83,77 +91,90 @@ pub fn bytes(seed: u64, len: usize) -> Vec<u8> {
 }
 
 thread_local! {
-    /// Of the case that this thread runs.
-    static REMARKS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+    /// The notes of the case that this thread runs.
+    static NOTES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Says something about the case that this thread runs, for whoever reads what it [told](Told).
-pub fn remark(words: String) {
-    REMARKS.with_borrow_mut(|remarks| {
-        if !remarks.contains(&words) {
-            remarks.push(words);
+/// Adds a note to the [report](CaseReport) of the case that this thread runs.
+pub fn note(text: String) {
+    NOTES.with_borrow_mut(|notes| {
+        if !notes.contains(&text) {
+            notes.push(text);
         }
     });
 }
 
-type Results = Arc<Mutex<Vec<Told>>>;
+type Reports = Arc<Mutex<Vec<CaseReport>>>;
 
-/// Cases, in the order in which they run.
-pub struct Suite<R> {
-    cases: Vec<Case<R>>,
+/// Cases over a test device `D`, in the order in which they run.
+pub struct Suite<D> {
+    /// Stands before the name of each case in the list of results.
+    part: &'static str,
+    cases: Vec<NamedCase<D>>,
 }
 
-impl<R> Default for Suite<R> {
+impl<D> Default for Suite<D> {
     fn default() -> Self {
-        Self { cases: Vec::new() }
+        Self { part: "", cases: Vec::new() }
     }
 }
 
 /// How a suite is run.
 #[derive(Clone, Copy, Debug)]
-pub struct Terms<'a> {
-    /// Whether a missing rig is a failure.
+pub struct RunOptions<'a> {
+    /// Whether a missing device is a failure.
     pub required: bool,
-    /// How long a case may take. Everything in a case that waits has a shorter limit of its own.
+    /// The time limit of a case. The program ends when a case exceeds it, so that each wait inside
+    /// a case needs a shorter limit.
     pub limit: Duration,
-    /// How to get a rig where there is none.
+    /// How to get a device; printed when none is found.
     pub advice: &'a str,
 }
 
-impl<R: Clone + Send + 'static> Suite<R> {
-    /// Adds a case; its flavours, if it has any, are shown behind its name.
-    pub fn add(&mut self, module: &str, name: &str, flavours: &str, case: fn(&R) -> Outcome) {
+impl<D: Clone + Send + 'static> Suite<D> {
+    /// Names the part of a program that this suite is (see [`run_parts`]): `PART::` stands before
+    /// the name of each case.
+    #[must_use]
+    pub fn of_part(self, part: &'static str) -> Self {
+        Self { part, ..self }
+    }
+
+    /// Adds a case. Its flavours, unless empty, are appended to its name in brackets.
+    pub fn add(&mut self, module: &str, name: &str, flavours: &str, case: fn(&D) -> Outcome) {
         let module = module.rsplit("::").next().unwrap_or_default();
         let flavours = if flavours.is_empty() { String::new() } else { format!("[{flavours}]") };
         self.cases.push((format!("{module}::{name}{flavours}"), case));
     }
 
-    /// Runs the cases that the arguments choose.
-    pub fn run(self, arguments: &Arguments, rig: &Result<R, String>, terms: Terms<'_>) -> ExitCode {
-        self.run_and_tell(arguments, rig, terms).0
+    /// Runs the cases that the arguments select.
+    pub fn run(self, arguments: &Arguments, device: &Result<D, String>, options: RunOptions<'_>) -> ExitCode {
+        self.run_and_report(arguments, device, options).0
     }
 
-    /// Runs the cases that the arguments choose; what came of each is told if all of them were chosen and none failed.
-    pub fn run_and_tell(
+    /// Runs the cases that the arguments select. Returns the reports only if all cases were
+    /// selected and none failed.
+    pub fn run_and_report(
         self,
         arguments: &Arguments,
-        rig: &Result<R, String>,
-        terms: Terms<'_>,
-    ) -> (ExitCode, Option<Vec<Told>>) {
-        if let (Err(reason), false) = (rig, arguments.list) {
-            println!("{} device tests have nothing to run on: {reason}. {}", self.cases.len(), terms.advice);
+        device: &Result<D, String>,
+        options: RunOptions<'_>,
+    ) -> (ExitCode, Option<Vec<CaseReport>>) {
+        if let (Err(reason), false) = (device, arguments.list) {
+            println!("{} device tests have no device: {reason}. {}", self.cases.len(), options.advice);
         }
-        let results = Results::default();
-        let trials = self.cases.into_iter().map(|case| trial(case, rig.clone(), terms, &results)).collect();
+        let reports = Reports::default();
+        let part = self.part;
+        let trials =
+            self.cases.into_iter().map(|case| trial(part, case, device.clone(), options, &reports)).collect();
         let conclusion = libtest_mimic::run(arguments, trials);
-        let all = rig.is_ok() && !arguments.list && wants_all(arguments) && !conclusion.has_failed();
-        let told = std::mem::take(&mut *results.lock().expect("no case fails while it holds this"));
-        (conclude(arguments, &conclusion, terms.required), all.then_some(told))
+        let all = device.is_ok() && !arguments.list && selects_all(arguments) && !conclusion.has_failed();
+        let reports = std::mem::take(&mut *reports.lock().expect("no case panics while it holds the lock"));
+        (print_summary(arguments, &conclusion, options.required), all.then_some(reports))
     }
 }
 
-/// The program's arguments. Cases run one after the other if nothing else is said: several would only wait for the same
-/// processors.
+/// The program's arguments. The default is one test thread, because cases that run at the same time
+/// would compete for the same processors.
 #[must_use]
 pub fn arguments() -> Arguments {
     let mut arguments = Arguments::from_args();
@@ -167,53 +188,57 @@ pub fn device_is_required() -> bool {
     std::env::var_os(REQUIRE).is_some_and(|value| value != "0" && !value.is_empty())
 }
 
-fn wants_all(arguments: &Arguments) -> bool {
+fn selects_all(arguments: &Arguments) -> bool {
     arguments.filter.is_none() && arguments.skip.is_empty()
 }
 
-/// Says what came of a suite, in the line that `cargo xtask softroce --suite` sums up.
+/// Prints the line of counts that `cargo xtask softroce --suite` adds up, and returns the exit
+/// code.
 #[must_use]
-pub fn conclude(arguments: &Arguments, conclusion: &Conclusion, required: bool) -> ExitCode {
+pub fn print_summary(arguments: &Arguments, conclusion: &Conclusion, required: bool) -> ExitCode {
     if arguments.list {
         return ExitCode::SUCCESS;
     }
     let (failed, skipped) = (conclusion.num_failed, conclusion.num_ignored);
     let ran = conclusion.num_passed + failed;
     println!("device tests: {ran} ran, {skipped} skipped, {failed} failed");
-    let nothing = ran == 0 && wants_all(arguments) && required;
+    let nothing = ran == 0 && selects_all(arguments) && required;
     if nothing {
-        println!("no device test ran, and there must be some");
+        println!("no device test ran, although a device is required");
     }
     if failed == 0 && !nothing { ExitCode::SUCCESS } else { ExitCode::from(FAILURE) }
 }
 
-fn trial<R: Send + 'static>(
-    (name, case): Case<R>,
-    rig: Result<R, String>,
-    terms: Terms<'_>,
-    results: &Results,
+fn trial<D: Send + 'static>(
+    part: &str,
+    (name, case): NamedCase<D>,
+    device: Result<D, String>,
+    options: RunOptions<'_>,
+    reports: &Reports,
 ) -> Trial {
-    let limit = terms.limit;
-    match rig {
-        Ok(rig) => {
-            let results = results.clone();
-            Trial::ignorable_test(name.clone(), move || {
-                let watchdog = Watchdog::start(name.clone(), limit);
-                REMARKS.take();
-                let outcome = case(&rig);
+    let limit = options.limit;
+    let is_named = part.is_empty() || name.strip_prefix(part).is_some_and(|rest| rest.starts_with("::"));
+    let title = if is_named { name.clone() } else { format!("{part}::{name}") };
+    match device {
+        Ok(device) => {
+            let reports = reports.clone();
+            Trial::ignorable_test(title.clone(), move || {
+                let watchdog = Watchdog::start(title, limit);
+                NOTES.take();
+                let outcome = case(&device);
                 drop(watchdog);
                 let skipped = outcome.err().map(|Skip(reason)| reason);
-                let result = Told { name, skipped: skipped.clone(), remarks: REMARKS.take() };
-                results.lock().expect("no case fails while it holds this").push(result);
+                let report = CaseReport { name, skipped: skipped.clone(), notes: NOTES.take() };
+                reports.lock().expect("no case panics while it holds the lock").push(report);
                 Ok(skipped.map_or(Completion::Completed, Completion::ignored_with))
             })
         }
-        Err(reason) if terms.required => Trial::test(name, move || Err(Failed::from(reason))),
-        Err(_) => Trial::ignorable_test(name, || Ok(Completion::ignored_with("no device"))),
+        Err(reason) if options.required => Trial::test(title, move || Err(Failed::from(reason))),
+        Err(_) => Trial::ignorable_test(title, || Ok(Completion::ignored_with("no device"))),
     }
 }
 
-/// Ends the whole program if a case does not end, which nothing else could.
+/// Ends the whole program if a case exceeds its time limit: a thread cannot be stopped otherwise.
 struct Watchdog {
     _alive: mpsc::Sender<()>,
 }

@@ -1,7 +1,9 @@
-//! A program that was built without the feature `rdma` and one that was built with it talk to each other, whichever of them listens.
+//! A program built without the feature `rdma` and one built with it talk to each other, whichever
+//! of them listens.
 //!
-//! This is the one with it, over a software device by which RDMA works. The other is made here, as a user makes it: a package of its own
-//! that wants trespass without its default features, of the versions that the workspace has, so that nothing has to be fetched.
+//! This test program has the feature, and a software device over which RDMA works. It builds the
+//! other as a user would: a separate package that depends on trespass without default features,
+//! with the workspace's versions, so that cargo fetches nothing.
 
 #[path = "both_builds/peer.rs"]
 mod peer;
@@ -16,7 +18,7 @@ use std::thread;
 
 use trespass::{Builder, Listener, Policy};
 
-/// Its manifest.
+/// The manifest of the package without RDMA.
 fn manifest(here: &Path) -> String {
     format!(
         "[package]\nname = \"peer\"\nversion = \"0.0.0\"\nedition = \"2024\"\n\n\
@@ -27,7 +29,7 @@ fn manifest(here: &Path) -> String {
     )
 }
 
-/// The program without RDMA, built once a run.
+/// The path of the program without RDMA, which is built once per run.
 fn program() -> &'static Path {
     static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| {
         let here = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -38,7 +40,7 @@ fn program() -> &'static Path {
         fs::copy(here.join("../Cargo.lock"), folder.join("Cargo.lock")).unwrap();
         let mut cargo = Command::new(env!("CARGO"));
         cargo.args(["build", "--quiet", "--offline", "--target-dir"]).arg(&target).current_dir(&folder);
-        // It is to run here, whatever else is built for.
+        // The program must run on this host, even if the tests are built for another target.
         let output = cargo.env_remove("CARGO_BUILD_TARGET").output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         target.join("debug/peer")
@@ -46,7 +48,7 @@ fn program() -> &'static Path {
     &PROGRAM
 }
 
-/// That program, at work; it is killed at the latest when it is dropped.
+/// The running program, which is killed when this is dropped.
 struct Plain {
     child: Child,
     lines: BufReader<ChildStdout>,
@@ -63,7 +65,7 @@ impl Plain {
         Self { child, lines }
     }
 
-    /// The next line that it says.
+    /// The next line of its output.
     fn line(&mut self) -> String {
         let mut line = String::new();
         self.lines.read_line(&mut line).unwrap();
@@ -83,7 +85,7 @@ impl Drop for Plain {
     }
 }
 
-/// With RDMA, and a device over which it works.
+/// A builder with RDMA, and a device over which it works.
 fn builder() -> Builder {
     static DEVICE: LazyLock<()> = LazyLock::new(|| {
         let config = sideway::soft::Config::from_env().expect("a valid environment");
@@ -126,9 +128,9 @@ fn one_without_rdma_connects_to_one_with_it() {
     }
 }
 
-/// And the listener goes on.
+/// The listener keeps working afterwards.
 #[test]
-fn who_requires_rdma_of_a_listener_without_it_is_told_why() {
+fn a_client_that_requires_rdma_gets_the_listener_s_reason() {
     let mut plain = Plain::start(&["listen", "bytes"]);
     let addr = plain.addr();
     let error = peer::use_server(builder().policy(Policy::RequireRdma), "bytes", addr).unwrap_err();
@@ -140,7 +142,7 @@ fn who_requires_rdma_of_a_listener_without_it_is_told_why() {
     assert_eq!(plain.line(), ITS_OWN);
 }
 
-/// Whoever has RDMA comes in.
+/// A client with RDMA still connects.
 #[test]
 fn a_listener_that_requires_rdma_tells_one_without_it_why() {
     let (mut listener, addr) = listener(builder().policy(Policy::RequireRdma));

@@ -1,4 +1,5 @@
-//! One process with several devices: each carries its connections, with memory that is registered with it.
+//! One process with several devices: each carries its connections, whose memory is registered with
+//! that device.
 
 use std::io::{Read, Write};
 use std::sync::Once;
@@ -8,10 +9,10 @@ use std::time::Duration;
 use sideway::soft;
 use trespass::{Block, Builder, Policy, Stream, Transport};
 
-/// Longer than anything takes that works.
+/// A limit far above the duration of any working call.
 const LONG: Duration = Duration::from_secs(60);
 
-/// Over this device, or not at all.
+/// A builder that requires RDMA over this device.
 fn over(device: &str) -> Builder {
     static DEVICES: Once = Once::new();
     DEVICES.call_once(|| {
@@ -42,7 +43,7 @@ fn bytes(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 7 + at / 251) as u8).collect()
 }
 
-/// Short ones, and what the other end READs.
+/// Short messages, and one that the peer fetches by RDMA READ.
 fn say(from: &mut Stream, to: &mut Stream) {
     for len in [1, 5000, 300_000] {
         let mut got = vec![0; len];
@@ -57,6 +58,7 @@ fn say(from: &mut Stream, to: &mut Stream) {
 #[test]
 #[cfg_attr(miri, ignore = "opens sockets")]
 fn each_device_carries_its_connections() {
+    alone!(each_device_carries_its_connections);
     for (here, there) in [("soft0", "soft0"), ("soft1", "soft1"), ("soft0", "soft1"), ("soft1", "soft0")] {
         let (mut client, mut server) = connected(over(here), over(there));
         assert_eq!((client.device(), server.device()), (Some(here), Some(there)));
@@ -66,16 +68,18 @@ fn each_device_carries_its_connections() {
     }
 }
 
-/// Fills a block, and what of it goes.
+/// Fills a block; returns it with the number of bytes to send.
 fn filled(mut block: Block, len: usize) -> (Block, usize) {
     block.bytes_mut()[..len].copy_from_slice(&bytes(len));
     (block, len)
 }
 
-/// Its keys are good for nobody else: it is copied, and comes back as itself.
+/// The block's keys belong to another device, so its bytes are copied, and the block itself returns
+/// to the caller.
 #[test]
 #[cfg_attr(miri, ignore = "opens sockets")]
 fn a_block_of_another_device_goes_by_a_copy() {
+    alone!(a_block_of_another_device_goes_by_a_copy);
     let (mut client, mut server) = connected(over("soft0"), over("soft0"));
     let (elsewhere, _other_end) = connected(over("soft1"), over("soft1"));
     let (own, foreign) = (client.pool().clone(), elsewhere.pool().clone());

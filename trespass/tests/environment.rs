@@ -1,14 +1,14 @@
-//! What a process's environment does to the configurations that it builds. Each case is a process of its own, since an environment is
-//! one process's.
+//! The effect of environment variables on configurations. Each case runs in a child process,
+//! because the environment belongs to the whole process.
 
 use std::process::Command;
 
 use trespass::Builder;
 
-/// What a process says that builds a configuration with these variables set.
+/// The output of a process that builds a configuration with these variables set.
 fn built_with(variables: &[(&str, &str)]) -> String {
     let mut command = Command::new(std::env::current_exe().expect("this test's program"));
-    command.args(["--ignored", "--exact", "build_and_tell", "--nocapture"]);
+    command.args(["--ignored", "--exact", "environment::build_and_tell", "--nocapture"]);
     for name in ["TRESPASS_DEV", "TRESPASS_GID_INDEX", "TRESPASS_TRANSPORT", "TRESPASS_LOG"] {
         command.env_remove(name);
     }
@@ -19,7 +19,7 @@ fn built_with(variables: &[(&str, &str)]) -> String {
     answer.unwrap_or_else(|| panic!("no answer: {text}"))
 }
 
-/// The other process's part.
+/// The child process's part.
 #[test]
 #[ignore = "run by the other tests, in an environment of their choice"]
 fn build_and_tell() {

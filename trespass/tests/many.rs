@@ -1,5 +1,6 @@
-//! Very many connections at once, between two processes over soft0, whose workers share receives: each carries data, costs little, and
-//! leaves nothing behind. One frame without a receive would end its connection (`rnr_retry` 0).
+//! Thousands of connections at once, between two processes over soft0, whose workers share
+//! receives: each carries data, uses little memory, and leaves nothing behind. One frame without a
+//! receive would end its connection (`rnr_retry` 0).
 
 use std::io::{BufRead, BufReader, ErrorKind, Lines};
 use std::net::SocketAddr;
@@ -10,13 +11,13 @@ use std::time::{Duration, Instant};
 use sideway::soft;
 use trespass::{Builder, Config, Event, Key, Kind, Policy, Transport, Worker};
 
-/// How many connections the other process is to serve, as the last of its rounds.
+/// The number of connections that the child process serves in its last round.
 const CONNECTIONS: &str = "TRESPASS_MANY";
-/// Longer than anything takes that works.
+/// A limit far above the duration of any working call.
 const LONG: Duration = Duration::from_secs(300);
-/// Handshakes under way at a time.
+/// Handshakes in progress at a time.
 const AT_ONCE: usize = 256;
-/// What an idle connection may cost: bytes of the pool.
+/// Bytes of the pool that an idle connection may use.
 const IDLE: usize = 32 << 10;
 
 fn config(connections: usize) -> Config {
@@ -33,17 +34,17 @@ fn config(connections: usize) -> Config {
     builder.build().expect("a valid configuration")
 }
 
-/// What a process has.
+/// The resources of a process.
 #[derive(Debug, PartialEq, Eq)]
-struct Has {
+struct OpenConnections {
     queue_pairs: u32,
     completion_queues: u32,
     shared_receive_queues: u32,
-    /// Files and sockets, without those of the pool's memory: the pool stays.
+    /// Files and sockets, without those of the pool's memory, because the pool stays.
     descriptors: usize,
 }
 
-impl Has {
+impl OpenConnections {
     fn now() -> Self {
         let statistics = soft::statistics().expect("a device is open");
         Self {
@@ -55,13 +56,14 @@ impl Has {
     }
 }
 
-/// Sees that an open connection costs no more than it may, and that all of them share what they should.
-fn see_that_they_are_cheap(worker: &Worker, connections: usize, before: &Has) {
-    let (pool, has) = (worker.pool().stats(), Has::now());
+/// Checks that an open connection uses no more than its limit, and that all connections share the
+/// receive queues.
+fn see_that_they_are_cheap(worker: &Worker, connections: usize, before: &OpenConnections) {
+    let (pool, has) = (worker.pool().stats(), OpenConnections::now());
     let (used, registered) = (pool.in_use / connections, pool.registered / connections);
     eprintln!("{connections} connections: {used} bytes in use each, {registered} registered; {has:?}");
     assert!(used <= IDLE, "{pool:?}");
-    // Where there are few, a pool's first chunks, of 2 MiB, are a part of it.
+    // With few connections, the pool's first chunks of 2 MiB dominate.
     let first_chunks = if connections < 1000 { 4 << 20 } else { 0 };
     assert!(pool.registered <= connections * IDLE + first_chunks, "{pool:?}");
     assert_eq!(has.queue_pairs, connections as u32);
@@ -69,15 +71,16 @@ fn see_that_they_are_cheap(worker: &Worker, connections: usize, before: &Has) {
     assert!(has.descriptors <= before.descriptors + connections + 8, "a socket each: {has:?}");
 }
 
-/// Sees that what a worker has had is gone with it, and its regions are the pool's.
-fn see_that_nothing_is_left(worker: Worker, before: Option<&Has>) -> Has {
+/// Checks that dropping a worker releases all of its resources, and that only the pool's regions
+/// remain.
+fn see_that_nothing_is_left(worker: Worker, before: Option<&OpenConnections>) -> OpenConnections {
     let pool = worker.pool().clone();
     drop(worker);
     pool.flush();
     let stats = pool.stats();
     assert_eq!(stats.in_use, 0, "{stats:?}");
     assert_eq!(soft::statistics().expect("a device").regions.bytes, stats.registered as u64);
-    let has = Has::now();
+    let has = OpenConnections::now();
     if let Some(before) = before {
         assert_eq!(&has, before, "{:#?}", descriptors());
     }
@@ -85,7 +88,7 @@ fn see_that_nothing_is_left(worker: Worker, before: Option<&Has>) -> Has {
     has
 }
 
-/// What the descriptors of this process are.
+/// The targets of this process's descriptors.
 fn descriptors() -> Vec<String> {
     let open = std::fs::read_dir("/proc/self/fd").expect("Linux");
     let what = open.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
@@ -98,8 +101,8 @@ fn message(connection: usize) -> [u8; 64] {
     message
 }
 
-/// Echoes until so many connections have come, and gone.
-fn serve(connections: usize, config: &Config, before: Option<&Has>) -> Has {
+/// Echoes until `connections` clients have come and gone.
+fn serve(connections: usize, config: &Config, before: Option<&OpenConnections>) -> OpenConnections {
     let mut worker = Worker::new(config).unwrap();
     let listener = worker.listen("127.0.0.1:0", Kind::SeqPacket).unwrap();
     println!("\nlistening {}", worker.local_addr(listener).unwrap());
@@ -137,34 +140,34 @@ fn serve(connections: usize, config: &Config, before: Option<&Has>) -> Has {
     see_that_nothing_is_left(worker, before)
 }
 
-/// The other process.
+/// The child process's part.
 #[test]
 #[ignore = "run by the other tests, as the other process"]
 fn serve_many() {
     let connections = std::env::var(CONNECTIONS).expect("who runs this says how many").parse().unwrap();
     let config = config(connections);
-    // The first round makes what stays: the device, and what leads to the other process.
+    // The first round creates what stays: the device, and the channel to the other process.
     let before = serve(1, &config, None);
     serve(connections, &config, Some(&before));
     println!("\nnothing is left");
 }
 
-struct Other {
+struct OtherProcess {
     process: Child,
     words: Lines<BufReader<ChildStdout>>,
 }
 
-impl Other {
+impl OtherProcess {
     fn start(connections: usize) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--ignored", "--exact", "serve_many", "--nocapture"]);
+        command.args(["--ignored", "--exact", "many::serve_many", "--nocapture"]);
         let mut process =
             command.env(CONNECTIONS, connections.to_string()).stdout(Stdio::piped()).spawn().unwrap();
         let words = BufReader::new(process.stdout.take().unwrap()).lines();
         Self { process, words }
     }
 
-    /// The rest of the line that begins so.
+    /// Reads the next line; returns the rest of it after `begin`.
     fn says(&mut self, begin: &str) -> String {
         let mut said = String::new();
         for line in self.words.by_ref() {
@@ -178,15 +181,20 @@ impl Other {
     }
 }
 
-impl Drop for Other {
+impl Drop for OtherProcess {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// Connects so many times, sends through each while all are open, and closes.
-fn connect(connections: usize, addr: SocketAddr, config: &Config, before: Option<&Has>) -> Has {
+/// Opens `connections` connections, sends through each while all are open, and closes them.
+fn connect(
+    connections: usize,
+    addr: SocketAddr,
+    config: &Config,
+    before: Option<&OpenConnections>,
+) -> OpenConnections {
     let mut worker = Worker::new(config).unwrap();
     let (mut keys, mut connected) = (Vec::<Key>::new(), 0);
     let (mut events, mut buffer, deadline) = (Vec::new(), [0; 256], Instant::now() + LONG);
@@ -235,8 +243,8 @@ fn connect(connections: usize, addr: SocketAddr, config: &Config, before: Option
 
 fn many(connections: usize) {
     let config = config(connections);
-    let mut other = Other::start(connections);
-    let addr = |other: &mut Other| other.says("listening ").parse().unwrap();
+    let mut other = OtherProcess::start(connections);
+    let addr = |other: &mut OtherProcess| other.says("listening ").parse().unwrap();
     let first = addr(&mut other);
     let before = connect(1, first, &config, None);
     let second = addr(&mut other);
@@ -247,11 +255,13 @@ fn many(connections: usize) {
 
 #[test]
 fn two_hundred_connections_at_once() {
+    alone!(two_hundred_connections_at_once);
     many(200);
 }
 
 #[test]
 #[ignore = "takes 10,100 descriptors in each of two processes: `.ci/run scale`"]
 fn ten_thousand_connections_at_once() {
+    alone!(ten_thousand_connections_at_once);
     many(10_000);
 }

@@ -1,6 +1,6 @@
-//! A pool's memory and a device: who can reach which blocks, with which keys. Over soft0, both ends in this process.
+//! A pool's memory and a device: who can reach which blocks, with which keys. Over soft0, both ends in this process; each test is
+//! alone in its process, because faults and the count of mappings are the whole process's.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use sideway::ProviderChoice;
@@ -17,12 +17,6 @@ use trespass::pool::{Block, HugePages, Pool, PoolConfig, PoolError};
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
-/// Faults, and the count of mappings, are the whole process's.
-fn alone() -> MutexGuard<'static, ()> {
-    static ONE: Mutex<()> = Mutex::new(());
-    ONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 fn device() -> DeviceContext {
     let provider = ProviderChoice::Soft.select().unwrap().provider();
     DeviceList::from_provider(provider).unwrap().first().unwrap().open().unwrap()
@@ -35,13 +29,13 @@ fn config(prewarm: usize, max: usize) -> PoolConfig {
 }
 
 /// Two queue pairs that are connected.
-struct Link {
+struct ConnectedPair {
     cq: GenericCompletionQueue,
     here: GenericQueuePair,
     there: GenericQueuePair,
 }
 
-impl Link {
+impl ConnectedPair {
     fn new(here: &ProtectionDomain, there: &ProtectionDomain) -> Self {
         let context = here.context();
         let path = LocalPath::choose(context, 1, None).unwrap();
@@ -51,7 +45,7 @@ impl Link {
         };
         let (mut here, mut there) = (pair(here), pair(there));
         let ends = (Endpoint::new(&here, &path, 1), Endpoint::new(&there, &path, 2));
-        // The queue pair allows whatever a region could.
+        // The queue pair allows everything that a region could allow.
         let access_flags = AccessFlags::LocalWrite | AccessFlags::RemoteRead | AccessFlags::RemoteWrite;
         let options = ConnectOptions { access_flags, ..ConnectOptions::default() };
         connect(&mut here, &path, &ends.0, &ends.1, &options).unwrap();
@@ -71,11 +65,11 @@ impl Link {
         done
     }
 
-    /// READs `len` bytes that the peer has.
+    /// READs `len` bytes of the peer's memory.
     fn read(&mut self, into: &mut Block, from: *mut u8, rkey: u32, len: usize) -> WorkCompletionStatus {
         let mut guard = self.here.start_post_send();
         let read = guard.construct_wr(1, WorkRequestFlags::Signaled).setup_read(rkey, from.addr() as u64);
-        // SAFETY: the block is borrowed until the READ has completed, and has so many bytes.
+        // SAFETY: the block is borrowed until the READ has completed, and has `len` bytes.
         unsafe { read.setup_sge(into.lkey().unwrap(), into.as_ptr() as u64, len as u32) };
         guard.post().unwrap();
         self.wait(1)[0].1
@@ -91,7 +85,7 @@ impl Link {
         guard.post().unwrap();
         let mut guard = self.here.start_post_send();
         let send = guard.construct_wr(1, WorkRequestFlags::Signaled).setup_send();
-        // SAFETY: as above.
+        // SAFETY: `from` is borrowed until the SEND has completed, and has so many bytes.
         unsafe { send.setup_sge(from.lkey().unwrap(), from.as_ptr() as u64, from.len() as u32) };
         guard.post().unwrap();
         assert!(self.wait(2).iter().all(|(_, status)| *status == WorkCompletionStatus::Success));
@@ -108,13 +102,13 @@ fn is_all(block: &Block, len: usize, of: u8) -> bool {
 
 #[test]
 fn slots_are_sent_and_received_and_staged_blocks_read() {
-    let _alone = alone();
+    alone!(slots_are_sent_and_received_and_staged_blocks_read);
     let context = device();
     let (here, there) = (context.alloc_pd().unwrap(), context.alloc_pd().unwrap());
     let config = config(4 * MIB, 32 * MIB);
     let (mine, theirs) =
         (Pool::with_domain(&config, &here).unwrap(), Pool::with_domain(&config, &there).unwrap());
-    let mut link = Link::new(&here, &there);
+    let mut link = ConnectedPair::new(&here, &there);
     for n in 1..=20 {
         let (mut from, mut into) = (mine.take(1).unwrap(), theirs.take(1).unwrap());
         fill(&mut from, n);
@@ -127,7 +121,7 @@ fn slots_are_sent_and_received_and_staged_blocks_read() {
         let status = link.read(&mut into, from.as_ptr(), from.rkey().unwrap(), size);
         assert_eq!(status, WorkCompletionStatus::Success);
         assert!(is_all(&into, size, n as u8 + 50));
-        // A slot is read into as well.
+        // A slot can be the destination of a READ, too.
         let mut slot = mine.take(1).unwrap();
         let status = link.read(&mut slot, from.as_ptr(), from.rkey().unwrap(), 8 * KIB);
         assert_eq!((status, is_all(&slot, 8 * KIB, n as u8 + 50)), (WorkCompletionStatus::Success, true));
@@ -137,7 +131,7 @@ fn slots_are_sent_and_received_and_staged_blocks_read() {
 
 #[test]
 fn no_peer_reads_a_slot() {
-    let _alone = alone();
+    alone!(no_peer_reads_a_slot);
     let context = device();
     let (here, there) = (context.alloc_pd().unwrap(), context.alloc_pd().unwrap());
     let (mine, theirs) = (
@@ -147,9 +141,9 @@ fn no_peer_reads_a_slot() {
     let (mut secret, staged) = (theirs.take(1).unwrap(), theirs.take_staged(1).unwrap());
     fill(&mut secret, 77);
     assert_eq!(secret.rkey(), None);
-    // With what could be the slots' key, and with the key that the peer was told.
+    // The key that the slots may have, and the key that the peer was told.
     for key in [secret.lkey().unwrap(), staged.rkey().unwrap()] {
-        let mut link = Link::new(&here, &there);
+        let mut link = ConnectedPair::new(&here, &there);
         let mut into = mine.take_staged(1).unwrap();
         fill(&mut into, 1);
         let status = link.read(&mut into, secret.as_ptr(), key, 8);
@@ -157,7 +151,7 @@ fn no_peer_reads_a_slot() {
         assert!(is_all(&into, 64 * KIB, 1));
     }
     // Nor does it write what it may read.
-    let mut link = Link::new(&here, &there);
+    let mut link = ConnectedPair::new(&here, &there);
     let from = mine.take(1).unwrap();
     let mut guard = link.here.start_post_send();
     let to = staged.as_ptr() as u64;
@@ -170,7 +164,7 @@ fn no_peer_reads_a_slot() {
 
 #[test]
 fn memory_that_becomes_slots_is_not_readable_any_more() {
-    let _alone = alone();
+    alone!(memory_that_becomes_slots_is_not_readable_any_more);
     let context = device();
     let (here, there) = (context.alloc_pd().unwrap(), context.alloc_pd().unwrap());
     let mine = Pool::with_domain(&config(0, 8 * MIB), &here).unwrap();
@@ -179,21 +173,24 @@ fn memory_that_becomes_slots_is_not_readable_any_more() {
     let keys: Vec<_> = staged.iter().map(|block| block.rkey().unwrap()).collect();
     let mut into = mine.take(1).unwrap();
     let from = staged[0].as_ptr();
-    assert_eq!(Link::new(&here, &there).read(&mut into, from, keys[0], 8), WorkCompletionStatus::Success);
+    assert_eq!(
+        ConnectedPair::new(&here, &there).read(&mut into, from, keys[0], 8),
+        WorkCompletionStatus::Success
+    );
     drop(staged);
     let slots: Vec<_> = std::iter::from_fn(|| theirs.take(1)).collect();
     assert_eq!(slots.len() * 8 * KIB, 6 * MIB);
     assert_eq!(theirs.stats().registered, 8 * MIB);
     let was_staged = slots.iter().find(|slot| slot.as_ptr() == from).expect("it is slots now");
     for key in keys.into_iter().chain(was_staged.lkey()) {
-        let status = Link::new(&here, &there).read(&mut into, from, key, 8);
+        let status = ConnectedPair::new(&here, &there).read(&mut into, from, key, 8);
         assert_eq!(status, WorkCompletionStatus::RemoteAccessError, "{key:#x}");
     }
 }
 
 #[test]
 fn a_domain_may_come_later() {
-    let _alone = alone();
+    alone!(a_domain_may_come_later);
     let context = device();
     let (here, there) = (context.alloc_pd().unwrap(), context.alloc_pd().unwrap());
     let pool = Pool::new(&config(0, 64 * MIB)).unwrap();
@@ -209,10 +206,10 @@ fn a_domain_may_come_later() {
     assert!(matches!(error, PoolError::OtherDomain), "{error}");
     assert!(is_all(&slot, 8 * KIB, 3) && is_all(&staged, 64 * KIB, 4));
     assert!(slot.lkey().is_some() && slot.rkey().is_none());
-    // What comes later has keys from the start.
+    // Memory that is added later is registered at once.
     let later: Vec<_> = (0..100).map(|_| pool.take(256 * KIB).unwrap()).collect();
     assert!(later.iter().all(|block| block.lkey().is_some() && block.rkey().is_some()));
-    let mut link = Link::new(&here, &here);
+    let mut link = ConnectedPair::new(&here, &here);
     let mut into = pool.take(1).unwrap();
     link.send(&slot, &mut into);
     assert!(is_all(&into, 8 * KIB, 3));
@@ -229,15 +226,15 @@ fn with_fault<R>(rule: &str, run: impl FnOnce() -> R) -> R {
 }
 
 #[test]
-fn what_the_device_does_not_register_is_as_it_was() {
-    let _alone = alone();
+fn a_failed_registration_leaves_the_pool_unchanged() {
+    alone!(a_failed_registration_leaves_the_pool_unchanged);
     let context = device();
     let pd = context.alloc_pd().unwrap();
     let error = with_fault("errno=ENOMEM call=reg_mr", || {
         Pool::with_domain(&config(4 * MIB, 64 * MIB), &pd).unwrap_err()
     });
     assert!(matches!(error, PoolError::Register { bytes: 0x20_0000, .. }), "{error}");
-    // The second of two chunks fails: neither has keys.
+    // Registration of the second of two chunks fails, so neither has keys.
     let pool = Pool::new(&config(4 * MIB, 64 * MIB)).unwrap();
     let (slot, staged) = (pool.take(1).unwrap(), pool.take_staged(1).unwrap());
     with_fault("errno=ENOMEM call=reg_mr nth=2", || pool.register(&pd)).unwrap_err();
@@ -245,7 +242,7 @@ fn what_the_device_does_not_register_is_as_it_was() {
     assert!(pool.domain().is_none());
     pool.register(&pd).unwrap();
     assert!(slot.lkey().is_some() && staged.rkey().is_some());
-    // A pool that cannot grow is empty, and is not asked to again at once.
+    // A pool that cannot grow is empty, and does not retry the registration at once.
     let slots = with_fault("errno=ENOMEM call=reg_mr", || {
         let slots: Vec<_> = std::iter::from_fn(|| pool.take(1)).collect();
         assert!(pool.take(1).is_none() && pool.take(1).is_none());
@@ -260,8 +257,8 @@ fn what_the_device_does_not_register_is_as_it_was() {
 }
 
 #[test]
-fn what_the_device_does_not_let_go_of_is_not_freed() {
-    let _alone = alone();
+fn memory_that_stays_registered_is_not_freed() {
+    alone!(memory_that_stays_registered_is_not_freed);
     let context = device();
     let pd = context.alloc_pd().unwrap();
     let before = mappings();
@@ -271,7 +268,7 @@ fn what_the_device_does_not_let_go_of_is_not_freed() {
     assert_eq!(mappings(), before + 1);
 }
 
-/// How many chunks of memory there are.
+/// The number of memory chunks.
 fn mappings() -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     maps.lines().filter(|line| line.contains("/memfd:sideway")).count()
@@ -279,7 +276,7 @@ fn mappings() -> usize {
 
 #[test]
 fn a_pool_leaves_nothing_behind() {
-    let _alone = alone();
+    alone!(a_pool_leaves_nothing_behind);
     let context = device();
     let before = mappings();
     for _ in 0..50 {
@@ -289,7 +286,7 @@ fn a_pool_leaves_nothing_behind() {
         let staged = pool.take(MIB).unwrap();
         assert!(mappings() > before + 2);
         drop(pool);
-        // What is idle is gone, what is out is not.
+        // Idle memory is released, blocks in use are not.
         assert!(mappings() > before);
         std::thread::spawn(move || drop((slots, staged))).join().unwrap();
         assert_eq!(mappings(), before);
@@ -298,13 +295,13 @@ fn a_pool_leaves_nothing_behind() {
 
 #[test]
 fn huge_pages_are_taken_as_is_said() {
-    let _alone = alone();
+    alone!(huge_pages_are_taken_as_is_said);
     let context = device();
     let pd = context.alloc_pd().unwrap();
     let free = std::fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages");
     let free: usize = free.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0);
     let mut config = config(4 * MIB, 64 * MIB);
-    // Whatever the system has, it is ordinary pages for this device, and a pool in any case.
+    // The device uses ordinary pages, whatever the system offers, and the pool works in any case.
     config.huge_pages = HugePages::Wanted;
     assert!(Pool::with_domain(&config, &pd).unwrap().take(1).is_some());
     assert!(Pool::new(&config).unwrap().take(1).is_some());
@@ -317,7 +314,7 @@ fn huge_pages_are_taken_as_is_said() {
 
 #[test]
 fn borrowed_bytes_are_read_for_the_time_of_a_call() {
-    let _alone = alone();
+    alone!(borrowed_bytes_are_read_for_the_time_of_a_call);
     let context = device();
     let (here, there) = (context.alloc_pd().unwrap(), context.alloc_pd().unwrap());
     let mine = Pool::with_domain(&config(0, 32 * MIB), &here).unwrap();
@@ -325,19 +322,19 @@ fn borrowed_bytes_are_read_for_the_time_of_a_call() {
     let bytes: Vec<u8> = (0..MIB).map(|n| (n % 251) as u8).collect();
     assert!(matches!(theirs.expose(&bytes, |_| ()), Err(PoolError::NoDomain)));
     theirs.register(&there).unwrap();
-    let mut link = Link::new(&here, &there);
+    let mut link = ConnectedPair::new(&here, &there);
     let mut into = mine.take(MIB).unwrap();
     let from = bytes.as_ptr().cast_mut();
-    // A device that is busy is asked again.
+    // Deregistration is retried while the device is busy.
     let (key, status) = with_fault("errno=EBUSY call=dereg_mr nth=1", || {
         theirs.expose(&bytes, |key| (key, link.read(&mut into, from, key, MIB))).unwrap()
     });
     assert_eq!(status, WorkCompletionStatus::Success);
     assert!(into.bytes() == bytes);
     assert_eq!(link.read(&mut into, from, key, 1), WorkCompletionStatus::RemoteAccessError);
-    // Read-only memory, too.
+    // Read-only memory works, too.
     static CONSTANT: [u8; 10_000] = [9; 10_000];
-    let mut link = Link::new(&here, &there);
+    let mut link = ConnectedPair::new(&here, &there);
     let from = CONSTANT.as_ptr().cast_mut();
     let status = theirs.expose(&CONSTANT, |key| link.read(&mut into, from, key, CONSTANT.len())).unwrap();
     assert_eq!((status, is_all(&into, CONSTANT.len(), 9)), (WorkCompletionStatus::Success, true));

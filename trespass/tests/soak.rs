@@ -1,12 +1,13 @@
-//! Two processes that talk over soft0 by connections of random sizes, both ways, are killed at random moments and start anew. What was
-//! delivered is at each moment the beginning of what was sent, and of connections that came to their end both sides have the other's hash; whoever
-//! survives hears of the end of all that it had with the dead, in time, and has nothing left of it.
+//! Two processes exchange data over soft0 by connections of random sizes, are killed at random
+//! moments, and restart. At each moment the data delivered is a prefix of the data sent. For
+//! connections that end normally both sides compare hashes. The survivor of a kill learns in
+//! bounded time that its connections ended, and nothing of them remains.
 //!
-//!     TRESPASS_SOAK_SECONDS=600 cargo test -p trespass --test soak -- --ignored --nocapture as_long_as_is_asked_for
+//!     TRESPASS_SOAK_SECONDS=600 cargo test -p trespass --test main -- --ignored --nocapture as_long_as_is_asked_for
 
 #[allow(dead_code, reason = "cases of other suites use the rest")]
-#[path = "suite/rig.rs"]
-mod rig;
+#[path = "suite/fixture.rs"]
+mod fixture;
 #[allow(dead_code, reason = "the suite over faults uses the rest")]
 #[path = "suite/traffic.rs"]
 mod traffic;
@@ -27,17 +28,18 @@ use sideway::soft;
 use test_harness::fill;
 use trespass::{Builder, Listener, SeqPacket, Stream, Transport};
 
-use rig::{Rig, Target, below, random};
+use fixture::{Fixture, Target, below, random};
 use traffic::is_failure;
 
-/// What a process of the soak is to do: `serve STREAMS MESSAGES`, two ports, or `call` the same, and a seed.
+/// The task of a child process: `serve STREAMS MESSAGES` with two ports, or `call` with the same
+/// and a seed.
 const PART: &str = "TRESPASS_SOAK_PART";
-/// What each line of such a process begins with. It may follow words of the harness.
+/// The prefix of each line that a child process prints. Text of the harness may precede it.
 const TOLD: &str = "told: ";
-/// Threads of the calling process, half of which send messages.
+/// Threads of the calling process; half of them send messages.
 const CALLERS: u64 = 4;
-/// How long anything takes at most: a connection, a part of one, an end.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// The limit for a connection, a part of one, or an end.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 #[test]
 fn ten_seconds_of_kills_and_reconnects() {
@@ -51,19 +53,19 @@ fn as_long_as_is_asked_for() {
     soak(Duration::from_secs(seconds));
 }
 
-/// What the processes that were killed, and those that were not, have told.
+/// The counts that the processes reported, killed or not.
 #[derive(Debug, Default)]
-struct Sum {
-    /// Connections that came to their end, and those that broke.
+struct Totals {
+    /// Connections that ended normally, and those that broke.
     whole: AtomicU64,
     broken: AtomicU64,
-    /// What was received, and compared.
+    /// Bytes received and compared.
     bytes: AtomicU64,
 }
 
 fn soak(time: Duration) {
     let seed = std::env::var("TRESPASS_SOAK_SEED").map_or(1, |text| text.parse().expect("a number"));
-    let (mut random, sum, until) = (random(seed), &Sum::default(), Instant::now() + time);
+    let (mut random, sum, until) = (random(seed), &Totals::default(), Instant::now() + time);
     thread::scope(|scope| {
         let start = |part: String| Process::start(scope, part, sum);
         let mut server = start("serve 0 0".to_owned());
@@ -83,7 +85,7 @@ fn soak(time: Duration) {
                 caller = start(format!("call {ports} {}", random.next_u64() >> 1));
             }
         }
-        // The last ones go on until each has something to show.
+        // The last processes run until each has something to report.
         caller.end();
         server.end();
         let [whole, broken, bytes] =
@@ -98,7 +100,7 @@ fn soak(time: Duration) {
     });
 }
 
-/// A process of the soak, seen from outside.
+/// A child process, as its parent sees it.
 struct Process {
     child: Child,
     stdin: Option<ChildStdin>,
@@ -106,9 +108,9 @@ struct Process {
 }
 
 impl Process {
-    fn start<'scope>(scope: &'scope thread::Scope<'scope, '_>, part: String, sum: &'scope Sum) -> Self {
+    fn start<'scope>(scope: &'scope thread::Scope<'scope, '_>, part: String, sum: &'scope Totals) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--ignored", "--exact", "part_of_a_process", "--nocapture"])
+            .args(["--ignored", "--exact", "soak::part_of_a_process", "--nocapture"])
             .env(PART, &part)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -116,13 +118,13 @@ impl Process {
             .unwrap();
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take().unwrap());
         let (tell, ports) = channel();
-        // Ends with the process.
+        // The thread ends with the process.
         scope.spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
                 let Some((_, told)) = line.split_once(TOLD) else { continue };
                 let (what, rest) = told.split_once(' ').expect("a word, and more");
                 match what {
-                    // Who asked may not be waiting any more.
+                    // The receiver may have stopped waiting.
                     "ports" => drop(tell.send(rest.to_owned())),
                     "whole" | "broken" => {
                         let count = if what == "whole" { &sum.whole } else { &sum.broken };
@@ -137,20 +139,20 @@ impl Process {
     }
 
     fn ports(&self) -> String {
-        self.ports.recv_timeout(PATIENCE).expect("it listens")
+        self.ports.recv_timeout(TIMEOUT).expect("it listens")
     }
 
-    /// SIGKILL, in the midst of whatever it does.
+    /// Sends SIGKILL, in the midst of whatever the process does.
     fn kill(&mut self) {
         assert_eq!(self.child.try_wait().unwrap(), None, "a process has ended by itself");
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// Has it come to an end, in which it counts what it has left.
+    /// Ends the process normally; it counts its remaining resources.
     fn end(&mut self) {
         drop(self.stdin.take());
-        let until = Instant::now() + 3 * PATIENCE;
+        let until = Instant::now() + 3 * TIMEOUT;
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return assert!(status.success(), "{status}");
@@ -168,7 +170,7 @@ impl Drop for Process {
     }
 }
 
-// Within a process of the soak.
+// The functions below run in a child process.
 
 static ENDS: AtomicBool = AtomicBool::new(false);
 
@@ -204,28 +206,31 @@ fn part_of_a_process() {
 }
 
 fn builder() -> Builder {
-    // What a process that was killed had bound is free at once; a server that starts anew finds it so in time.
-    Rig::new(Target::Soft, Ipv4Addr::LOCALHOST.into()).builder().bind_patience(PATIENCE).backlog(128)
+    // The kernel frees the ports of a killed process at once, so a restarted server can bind them
+    // in time.
+    Fixture::new(Target::Soft, Ipv4Addr::LOCALHOST.into()).builder().bind_patience(TIMEOUT).backlog(128)
 }
 
-/// Whether anybody came with a stream.
+/// Serves both ports; returns whether any client connected with a stream.
 fn serve(streams: SocketAddr, messages: SocketAddr) -> bool {
     let [streams, messages] = [streams, messages].map(|addr| builder().bind(addr).unwrap());
     let port = |listener: &Listener| listener.local_addr().unwrap().port();
     say(&format!("ports {} {}", port(&streams), port(&messages)));
     let pool = thread::scope(|scope| {
-        scope.spawn(|| accept(messages, |listener| listener.accept_seq_packet().map(|end| End::from(end.0))));
-        accept(streams, |listener| listener.accept().map(|end| End::from(end.0)))
+        scope.spawn(|| {
+            accept(messages, |listener| listener.accept_seq_packet().map(|end| SoakEnd::from(end.0)))
+        });
+        accept(streams, |listener| listener.accept().map(|end| SoakEnd::from(end.0)))
     });
-    // Who was started shortly before the end has perhaps met nobody.
+    // A process that started shortly before the end may have met no peer.
     assert_eq!(pool.as_ref().map_or(0, |pool| pool.stats().in_use), 0, "blocks are left");
     pool.is_some()
 }
 
-/// Accepts until it is told to end, and serves everybody to the end.
+/// Accepts until it is told to end, and serves every client to the end.
 fn accept(
     mut listener: Listener,
-    accept: impl Fn(&mut Listener) -> io::Result<End>,
+    accept: impl Fn(&mut Listener) -> io::Result<SoakEnd>,
 ) -> Option<trespass::Pool> {
     let (mut serving, mut pool) = (Vec::<JoinHandle<()>>::new(), None);
     listener.set_accept_timeout(Some(Duration::from_millis(50))).unwrap();
@@ -245,8 +250,8 @@ fn accept(
     pool
 }
 
-/// The server's part of a connection: the client says first what is to come, and what it wants.
-fn answer(mut end: End) {
+/// The server's part of a connection: the client first announces its data and its request.
+fn answer(mut end: SoakEnd) {
     let mut hello = [0; 24];
     let mut got = 0;
     let outcome = loop {
@@ -266,7 +271,7 @@ fn answer(mut end: End) {
                 [0, 8, 16].map(|at| u64::from_le_bytes(hello[at..at + 8].try_into().expect("eight bytes")));
             report(talk(&mut end, [seed + 1, seed], [to_client, to_server]));
         }
-        // Killed before it has said anything.
+        // The client was killed before it sent anything.
         Err(error) => {
             assert!(is_failure(&error), "{error}");
             say("broken 0");
@@ -298,15 +303,15 @@ fn call_again_and_again(
     let (mut pool, mut found) = (None, Instant::now());
     while !ENDS.load(Ordering::Relaxed) || pool.is_none() {
         let connected = if is_stream {
-            builder().connect(addr).map(End::from)
+            builder().connect(addr).map(SoakEnd::from)
         } else {
-            builder().connect_seq_packet(addr).map(End::from)
+            builder().connect_seq_packet(addr).map(SoakEnd::from)
         };
         let mut end = match connected {
             Ok(end) => end,
-            // The server starts anew, or ends in the middle of a handshake.
+            // The server restarts, or ends in the middle of a handshake.
             Err(error) => {
-                assert!(found.elapsed() < PATIENCE, "no server for {PATIENCE:?}: {error}");
+                assert!(found.elapsed() < TIMEOUT, "no server for {TIMEOUT:?}: {error}");
                 thread::sleep(Duration::from_millis(5));
                 continue;
             }
@@ -317,7 +322,7 @@ fn call_again_and_again(
             [random.next_u64() >> 1, below(&mut random, most) as u64, below(&mut random, most) as u64];
         let hello: Vec<u8> =
             [seed, to_server, to_client].iter().flat_map(|word| word.to_le_bytes()).collect();
-        // A connection takes so little at once, or is broken.
+        // A new connection accepts so few bytes at once; an error means that it broke.
         match end.write(&hello) {
             Ok(count) => {
                 assert_eq!(count, hello.len());
@@ -341,12 +346,12 @@ fn report((got, outcome): (u64, io::Result<()>)) {
 }
 
 /// One end of either kind. Calls do not wait.
-enum End {
+enum SoakEnd {
     Bytes(Stream),
     Messages(SeqPacket, Vec<u8>),
 }
 
-impl From<Stream> for End {
+impl From<Stream> for SoakEnd {
     fn from(stream: Stream) -> Self {
         assert_eq!(stream.transport(), Transport::Rdma);
         stream.set_nonblocking(true).unwrap();
@@ -354,7 +359,7 @@ impl From<Stream> for End {
     }
 }
 
-impl From<SeqPacket> for End {
+impl From<SeqPacket> for SoakEnd {
     fn from(packets: SeqPacket) -> Self {
         assert_eq!(packets.transport(), Transport::Rdma);
         packets.set_nonblocking(true).unwrap();
@@ -362,10 +367,10 @@ impl From<SeqPacket> for End {
     }
 }
 
-/// Of a message, or a write.
+/// The longest message or write.
 const LONGEST: usize = 300_000;
 
-impl End {
+impl SoakEnd {
     fn pool(&self) -> trespass::Pool {
         match self {
             Self::Bytes(stream) => stream.pool().clone(),
@@ -380,7 +385,7 @@ impl End {
         }
     }
 
-    /// Of messages: one, which fits by what its sender was told. Nothing: the end.
+    /// Reads one message, which fits because its sender announced its size. No bytes mean the end.
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Bytes(stream) => stream.read(bytes),
@@ -402,22 +407,24 @@ impl End {
         }
     }
 
-    /// Until a call may find something. The system tells of the end of the other process, too.
+    /// Sleeps until a call may make progress. The operating system also reports the end of the
+    /// other process.
     fn sleep(&self) {
         let fd = match self {
             Self::Bytes(stream) => stream.as_fd(),
             Self::Messages(packets, _) => packets.as_fd(),
         };
-        let timeout = Timespec::try_from(PATIENCE).expect("a time");
+        let timeout = Timespec::try_from(TIMEOUT).expect("a time");
         let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
         let ready = poll(&mut fds, Some(&timeout)).expect("it can be polled");
-        assert!(ready == 1, "asleep for {PATIENCE:?}");
+        assert!(ready == 1, "asleep for {TIMEOUT:?}");
     }
 }
 
-/// Sends the bytes of one seed with their hash behind them, and receives those of the other, at once. What was received, and how it ended.
-fn talk(end: &mut End, [out, into]: [u64; 2], [to_send, to_get]: [u64; 2]) -> (u64, io::Result<()>) {
-    let mut talk = Talk {
+/// Sends the data of one seed followed by its hash, and receives the data of the other at the same
+/// time. Returns the received bytes and the outcome.
+fn talk(end: &mut SoakEnd, [out, into]: [u64; 2], [to_send, to_get]: [u64; 2]) -> (u64, io::Result<()>) {
+    let mut talk = Conversation {
         random: random(out),
         out: Direction::new(out, to_send),
         into: Direction::new(into, to_get),
@@ -436,7 +443,7 @@ fn talk(end: &mut End, [out, into]: [u64; 2], [to_send, to_get]: [u64; 2]) -> (u
     }
 }
 
-/// Bytes of a seed, and behind them the hash of all of them.
+/// The bytes of a seed, followed by their hash.
 struct Direction {
     seed: u64,
     len: u64,
@@ -459,7 +466,7 @@ impl Direction {
         (self.len + HASH - self.at) as usize
     }
 
-    /// What comes next. It moves on by [`Self::took`].
+    /// Fills `bytes` with the next bytes; [`Self::took`] advances.
     fn next(&self, bytes: &mut [u8]) {
         let of_seed = bytes.len().min((self.len.saturating_sub(self.at)) as usize);
         let (bytes, of_hash) = bytes.split_at_mut(of_seed);
@@ -472,7 +479,7 @@ impl Direction {
         }
     }
 
-    /// These went, or came.
+    /// Advances past bytes that were sent or received.
     fn took(&mut self, bytes: &[u8]) {
         let of_seed = bytes.len().min((self.len.saturating_sub(self.at)) as usize);
         self.hash.update(&bytes[..of_seed]);
@@ -480,11 +487,11 @@ impl Direction {
     }
 }
 
-struct Talk {
+struct Conversation {
     random: ChaCha8Rng,
     out: Direction,
     into: Direction,
-    /// What goes next, if it was refused before.
+    /// The next piece, if it was refused before.
     piece: Vec<u8>,
     buffer: Vec<u8>,
     expected: Vec<u8>,
@@ -492,9 +499,9 @@ struct Talk {
     has_ended: bool,
 }
 
-impl Talk {
-    /// Goes on until every call would have to wait. Whether all was said and heard.
-    fn go_on(&mut self, end: &mut End) -> io::Result<bool> {
+impl Conversation {
+    /// Runs until every call would block. Returns whether all data was sent and received.
+    fn go_on(&mut self, end: &mut SoakEnd) -> io::Result<bool> {
         while !self.out.is_over() {
             if self.piece.is_empty() {
                 let most = [50, 9000, 70_000, LONGEST][below(&mut self.random, 4)];

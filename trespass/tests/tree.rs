@@ -1,4 +1,4 @@
-//! Without the feature `rdma` nothing of RDMA is in the tree.
+//! Without the feature `rdma` the dependency tree contains no RDMA crate.
 
 use std::process::Command;
 
@@ -27,7 +27,7 @@ fn tree(flags: &[&str]) -> Vec<String> {
     text.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
 }
 
-/// For this host, whose crates are all there; the same is asked for others where they are fetched.
+/// For this host, whose crates are downloaded; CI checks other targets where their crates are.
 #[test]
 fn without_the_feature_rdma_nothing_of_rdma_is_there() {
     const OF_RDMA: [&str; 3] = ["sideway", "rdma-mummy-sys", "soft-rnic"];
@@ -36,7 +36,7 @@ fn without_the_feature_rdma_nothing_of_rdma_is_there() {
     for name in OF_RDMA {
         assert!(!names.iter().any(|found| found == name), "{name} in {names:?}");
     }
-    // And with it they are found, by the same way of looking.
+    // With the feature the same check finds them.
     let names = tree(&[]);
     for name in &OF_RDMA[..2] {
         assert!(names.iter().any(|found| found == name), "no {name} in {names:?}");

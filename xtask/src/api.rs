@@ -1,7 +1,8 @@
-//! `cargo xtask api`: what the crates offer, as committed listings, and whether that still has what it had.
+//! `cargo xtask api`: lists the public API of the crates in committed files, and checks that
+//! nothing of the baseline is missing.
 //!
-//! Both are read from rustdoc's JSON. Its format changes with the compiler, so the compiler is named here beside the two
-//! tools that read what it writes.
+//! Both tools read rustdoc's JSON, whose format changes with the compiler. Therefore the compiler
+//! is pinned here beside the two tools.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,32 +12,40 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::soft_libs::target_folder;
 
-/// Its rustdoc writes the format that both tools below read.
+/// The toolchain whose rustdoc writes the format that both tools read.
 const TOOLCHAIN: &str = "1.95.0";
 const PUBLIC_API: Tool = Tool { package: "cargo-public-api", version: "0.52.0", options: &[] };
-/// Without a client for the registry's index: what it compares is given to it.
+/// Built without a registry client, because it gets both versions as files.
 const SEMVER_CHECKS: Tool =
     Tool { package: "cargo-semver-checks", version: "0.51.0", options: &["--no-default-features"] };
 
-/// The packages that are listed. rdma-mummy-sys is not: it is generated, and `cargo xtask bindings --check` holds it to
-/// the headers.
-const PACKAGES: [&str; 2] = ["sideway", "soft-rnic"];
+/// The listed packages. rdma-mummy-sys is not among them, because it is generated and `cargo xtask
+/// bindings --check` compares it with the headers.
+const PACKAGES: [&str; 3] = ["sideway", "soft-rnic", "trespass"];
 
-/// Implemented by the compiler for nearly everything, and of no use to anybody here.
-const LEFT_OUT: [&str; 5] = [
-    "core::marker::Freeze for ",
-    "core::marker::Unpin for ",
-    "core::marker::UnsafeUnpin for ",
-    "core::panic::unwind_safe::RefUnwindSafe for ",
-    "core::panic::unwind_safe::UnwindSafe for ",
+/// Leaves out implementations without information: of blanket and auto traits, and by `derive`.
+const OMITTED: &str = "--omit=blanket-impls,auto-trait-impls,auto-derived-impls";
+
+/// The traits that `bitflags!` implements for every flag type.
+const FLAG_TRAITS: [&str; 10] = [
+    "bitflags::",
+    "core::fmt::Binary",
+    "core::fmt::LowerHex",
+    "core::fmt::Octal",
+    "core::fmt::UpperHex",
+    "core::iter::traits::collect::Extend",
+    "core::iter::traits::collect::FromIterator",
+    "core::iter::traits::collect::IntoIterator",
+    "core::ops::arith::Sub",
+    "core::ops::bit::",
 ];
 
-const BASELINE: &str = "docs/api/baseline";
+const BASELINE: &str = "docs/generated/api/baseline";
 
-/// How `cargo xtask api` was asked to work.
+/// The arguments of `cargo xtask api`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Write nothing: fail if a listing is not as it should be, or something is gone that was in the baseline
+    /// Write nothing: fail if a listing is out of date or an item of the baseline is missing
     #[arg(long)]
     check: bool,
     /// Install the compiler and the tools if they are missing
@@ -62,7 +71,7 @@ impl Tool {
             return Ok(());
         }
         let mut command = Command::new("cargo");
-        // They read a few megabytes: they need not be as fast as they can be.
+        // The tools read a few megabytes, so that a quick build matters more than their speed.
         command.envs([("CARGO_PROFILE_RELEASE_LTO", "off"), ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1")]);
         command.args(["install", "--locked", self.package, "--version", self.version]).args(self.options);
         ensure!(install, "{} {} is not installed: {command:?}", self.package, self.version);
@@ -70,7 +79,6 @@ impl Tool {
     }
 }
 
-/// Runs the chore.
 pub(crate) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     if args.install {
         succeed(Command::new("rustup").args(["toolchain", "install", TOOLCHAIN, "--profile", "minimal"]))?;
@@ -80,13 +88,14 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     let mut different = Vec::new();
     for package in PACKAGES {
         let json = rustdoc(root, &folder, package, "now")?;
-        let (committed, listing) = (root.join(format!("docs/api/{package}.txt")), listing(package, &json)?);
+        let (committed, listing) =
+            (root.join(format!("docs/generated/api/{package}.txt")), listing(package, &json)?);
         if !args.check {
             fs::write(&committed, listing)?;
         } else if fs::read_to_string(&committed).unwrap_or_default() != listing {
             let fresh = folder.join(format!("{package}.txt"));
             fs::write(&fresh, listing)?;
-            // It fails because the files differ.
+            // The command fails because the files differ; that is expected.
             Command::new("git")
                 .args(["--no-pager", "diff", "--no-index"])
                 .args([committed, fresh])
@@ -95,9 +104,9 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         }
     }
     if !different.is_empty() {
-        // Not an error of the chore, which would come with a backtrace.
+        // An error value would print a backtrace.
         eprintln!(
-            "api: the public API of {} is not as docs/api says: if that is meant, `cargo xtask api` writes it anew",
+            "api: the public API of {} differs from docs/generated/api: if that is intended, run `cargo xtask api`",
             different.join(" and ")
         );
         return Ok(ExitCode::FAILURE);
@@ -109,12 +118,12 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Fails if something is gone, or has changed, that programs of the baseline may use.
+/// Fails if an item that programs of the baseline may use is missing or has changed.
 fn compare(root: &Path, folder: &Path) -> Result<ExitCode> {
     let Some(revision) = baseline(root)? else { return Ok(ExitCode::SUCCESS) };
     let sources = folder.join("baseline");
     let archive = folder.join("baseline.tar");
-    // Files that the baseline does not have would be of another one.
+    // Files that the baseline lacks would belong to another revision.
     if sources.exists() {
         fs::remove_dir_all(&sources)?;
     }
@@ -139,7 +148,8 @@ fn compare(root: &Path, folder: &Path) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The revision that the file names, unless it is neither in the clone nor to be had: that is a skip, which is said.
+/// The revision that the file names. If it is neither in the clone nor available, prints that the
+/// check is skipped.
 fn baseline(root: &Path) -> Result<Option<String>> {
     let text = fs::read_to_string(root.join(BASELINE)).with_context(|| format!("cannot read {BASELINE}"))?;
     let revision = text.lines().find(|line| !line.starts_with('#')).unwrap_or_default().trim().to_owned();
@@ -153,7 +163,7 @@ fn baseline(root: &Path) -> Result<Option<String>> {
         let object = format!("{revision}^{{commit}}");
         Ok::<_, anyhow::Error>(git(root).args(["cat-file", "-e", &object]).output()?.status.success())
     };
-    // A clone may be shallow, as that of a CI service.
+    // A clone of a CI service may be shallow.
     if !is_there()? {
         git(root).args(["fetch", "--depth=1", "origin", &revision]).status()?;
     }
@@ -167,39 +177,68 @@ fn baseline(root: &Path) -> Result<Option<String>> {
     Ok(Some(revision))
 }
 
-/// What the public API consists of, item by item.
+/// The public API of a package, with one item in each line.
 fn listing(package: &str, json: &Path) -> Result<String> {
     let output = Command::new(PUBLIC_API.package)
-        .args(["public-api", "--color=never", "--omit=blanket-impls,auto-derived-impls", "--rustdoc-json"])
+        .args(["public-api", "--color=never", OMITTED, "--rustdoc-json"])
         .arg(json)
         .output()?;
     if !output.status.success() {
         bail!("cargo public-api failed: {}", String::from_utf8_lossy(&output.stderr));
     }
+    let items = String::from_utf8(output.stdout)?;
     let mut text = format!(
         "// The public API of {package}, with all features. Made by `cargo xtask api`; not edited.\n"
     );
-    for line in String::from_utf8(output.stdout)?.lines() {
-        if !(line.starts_with("impl") && LEFT_OUT.iter().any(|left_out| line.contains(left_out))) {
-            text.push_str(line);
-            text.push('\n');
-        }
+    for line in without_flag_traits(&items) {
+        text.push_str(line);
+        text.push('\n');
     }
     // An empty listing would never differ from another one.
     ensure!(text.contains("\npub fn "), "cargo public-api lists nothing of {package}");
     Ok(text)
 }
 
-/// Where the documentation of a package as data is kept.
+/// The lines of a listing, except the implementations by `bitflags!` and their members.
+fn without_flag_traits(items: &str) -> Vec<&str> {
+    let mut kept = Vec::new();
+    // The type whose omitted implementation the current line may belong to.
+    let mut omitted = None;
+    for line in items.lines() {
+        if let Some((implemented, target)) = implementation(line) {
+            let is_flag_type =
+                items.lines().any(|line| implementation(line) == Some(("bitflags::traits::Flags", target)));
+            let is_omitted = is_flag_type && FLAG_TRAITS.iter().any(|prefix| implemented.starts_with(prefix));
+            omitted = is_omitted.then_some(target);
+        } else if line.starts_with("impl") {
+            omitted = None;
+        }
+        match omitted {
+            Some(target) if line.starts_with("impl") || line.contains(&format!(" {target}::")) => {}
+            _ => {
+                omitted = None;
+                kept.push(line);
+            }
+        }
+    }
+    kept
+}
+
+/// Trait and type of a line `impl Trait for Type`.
+fn implementation(line: &str) -> Option<(&str, &str)> {
+    line.strip_prefix("impl ")?.split_once(" for ")
+}
+
+/// The path of a package's rustdoc JSON.
 fn json(folder: &Path, package: &str, when: &str) -> PathBuf {
     folder.join(format!("{package}-{when}.json"))
 }
 
-/// Has rustdoc write it.
+/// Runs rustdoc.
 fn rustdoc(root: &Path, folder: &Path, package: &str, when: &str) -> Result<PathBuf> {
     let name = package.replace('-', "_");
     let mut command = cargo();
-    // This crate alone may use what is not stable: libraries would look for it and use it, too.
+    // Only this crate gets unstable features: libraries would detect and use them, too.
     command.env("RUSTC_BOOTSTRAP", &name);
     command.env("RUSTDOCFLAGS", "-Z unstable-options --output-format json --cap-lints allow");
     command.args(["rustdoc", "--quiet", "--locked", "--lib", "--all-features", "--package", package]);
@@ -210,7 +249,7 @@ fn rustdoc(root: &Path, folder: &Path, package: &str, when: &str) -> Result<Path
     Ok(path)
 }
 
-/// The one of the toolchain that was named.
+/// Cargo of the pinned toolchain.
 fn cargo() -> Command {
     let mut command = Command::new("rustup");
     command.args(["run", TOOLCHAIN, "cargo"]);
@@ -227,4 +266,30 @@ fn succeed(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("cannot run {command:?}"))?;
     ensure!(status.success(), "{command:?} failed ({status})");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::without_flag_traits;
+
+    #[test]
+    fn omits_what_bitflags_implements() {
+        let items = "pub struct a::Flags(_)\n\
+                     impl a::Flags\n\
+                     pub fn a::Flags::bits(&self) -> u32\n\
+                     impl bitflags::traits::Flags for a::Flags\n\
+                     pub type a::Flags::Bits = u32\n\
+                     impl core::ops::bit::Not for a::Flags\n\
+                     pub fn a::Flags::not(self) -> Self\n\
+                     impl core::fmt::Display for a::Flags\n\
+                     pub fn a::Flags::fmt(&self)\n\
+                     pub struct a::Other(_)\n\
+                     impl core::ops::bit::Not for a::Other\n\
+                     pub fn a::Other::not(self) -> Self";
+        let kept = without_flag_traits(items);
+        assert_eq!(kept.len(), 8, "{kept:#?}");
+        assert!(kept.contains(&"impl core::fmt::Display for a::Flags"));
+        assert!(kept.contains(&"pub fn a::Other::not(self) -> Self"));
+        assert!(!kept.iter().any(|line| line.contains("bitflags")));
+    }
 }

@@ -1,9 +1,10 @@
-//! The chores of the project, as `cargo xtask <CHORE>`.
+//! The project's development commands, as `cargo xtask <COMMAND>`.
 
 mod api;
 mod bench;
 mod c_lib;
 mod parity;
+mod prose;
 mod soft_libs;
 mod softroce;
 
@@ -13,19 +14,20 @@ use std::process::{Command, ExitCode};
 use clap::{Parser, Subcommand};
 
 #[derive(Parser)]
-#[command(name = "cargo xtask", about = "The chores of the project")]
+#[command(name = "cargo xtask", about = "The project's development commands")]
 struct Cli {
     #[command(subcommand)]
-    chore: Chore,
+    command: XtaskCommand,
 }
 
 #[derive(Subcommand)]
-enum Chore {
-    /// List what the crates offer (docs/api), or check that, and that nothing is gone
+enum XtaskCommand {
+    /// List the public API of the crates (docs/generated/api), or check the lists against the
+    /// baseline
     Api(api::Args),
-    /// Measure speed, as ratios within one interleaved run
+    /// Measure performance, as ratios within one interleaved run
     Bench(bench::Args),
-    /// Make the generated bindings of rdma-mummy-sys again
+    /// Regenerate the bindings of rdma-mummy-sys
     #[command(disable_help_flag = true)]
     Bindings {
         /// See `cargo xtask bindings --help`
@@ -34,8 +36,9 @@ enum Chore {
     },
     /// Build and install the C companion of rdma-mummy-sys
     CLib(c_lib::Args),
-    /// Make docs/stride-parity.md of stride/perftest-flags.toml, or check it
+    /// Generate docs/generated/stride-parity.md from stride/perftest-flags.toml, or check it
     Parity(parity::Args),
+    Prose(prose::Args),
     /// Build the software device as libibverbs.so.1, for C programs
     SoftLibs(soft_libs::Args),
     Softroce(softroce::Args),
@@ -43,18 +46,19 @@ enum Chore {
 
 fn main() -> anyhow::Result<ExitCode> {
     let root = root();
-    match Cli::parse().chore {
-        Chore::Api(args) => api::run(&root, &args),
-        Chore::Bench(args) => bench::run(&root, &args),
-        Chore::Bindings { arguments } => bindings(&root, &arguments),
-        Chore::CLib(args) => c_lib::run(&root, &args),
-        Chore::Parity(args) => parity::run(&root, &args),
-        Chore::SoftLibs(args) => soft_libs::run(&root, &args),
-        Chore::Softroce(args) => softroce::run(&root, &args),
+    match Cli::parse().command {
+        XtaskCommand::Api(args) => api::run(&root, &args),
+        XtaskCommand::Bench(args) => bench::run(&root, &args),
+        XtaskCommand::Bindings { arguments } => bindings(&root, &arguments),
+        XtaskCommand::CLib(args) => c_lib::run(&root, &args),
+        XtaskCommand::Parity(args) => parity::run(&root, &args),
+        XtaskCommand::Prose(args) => prose::run(&root, &args),
+        XtaskCommand::SoftLibs(args) => soft_libs::run(&root, &args),
+        XtaskCommand::Softroce(args) => softroce::run(&root, &args),
     }
 }
 
-/// Compiles and runs the generator, which is a program of its own: see there.
+/// Compiles and runs the generator, which is a separate program; it says why.
 fn bindings(root: &Path, arguments: &[String]) -> anyhow::Result<ExitCode> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(cargo)

@@ -1,5 +1,5 @@
-//! Attributes of a queue pair beside those of the way up: alternate path, migration, rate, capacity (`man ibv_modify_qp`; IBTA
-//! 11.2.5.2, modify queue pair).
+//! Attributes of a queue pair other than those of the usual transitions: alternate path, migration,
+//! rate, capacity (`man ibv_modify_qp`; IBTA 11.2.5.2, modify queue pair).
 
 use libc::{EINVAL, EOPNOTSUPP};
 use rdma_mummy_sys::types::ibv_device_cap_flags as Cap;
@@ -8,8 +8,7 @@ use rdma_mummy_sys::types::ibv_qp_attr_mask as Mask;
 use rdma_mummy_sys::types::ibv_qp_state as State;
 use rdma_mummy_sys::types::ibv_qp_type as Type;
 
-use crate::harness::{Outcome, Rig, SoftRoce, Suite};
-use crate::kit::{Change, Node, ah_attr, node_in};
+use crate::kit::{Node, Outcome, QpChange, SoftRoce, Suite, TestDevice, ah_attr, node_in};
 
 pub(crate) fn cases(suite: &mut Suite) {
     cases!(suite:
@@ -26,17 +25,17 @@ pub(crate) fn cases(suite: &mut Suite) {
     );
 }
 
-fn at_work(rig: &Rig, qp_type: Type) -> Node {
-    node_in(rig, qp_type, State::IBV_QPS_RTS)
+fn at_work(dut: &TestDevice, qp_type: Type) -> Node {
+    node_in(dut, qp_type, State::IBV_QPS_RTS)
 }
 
-/// Attributes that change nothing but themselves.
-fn change() -> Change {
-    Change::to(State::IBV_QPS_RTS)
+/// A change without a state transition.
+fn change() -> QpChange {
+    QpChange::to(State::IBV_QPS_RTS)
 }
 
-/// To the node itself, by the way that it is connected by.
-fn alternate(node: &Node) -> Change {
+/// An alternate path equal to the primary one.
+fn alternate(node: &Node) -> QpChange {
     change().with(Mask::IBV_QP_ALT_PATH, |attr| {
         attr.alt_ah_attr = ah_attr(&node.device, node.gid.0);
         attr.alt_port_num = 1;
@@ -45,7 +44,7 @@ fn alternate(node: &Node) -> Change {
     })
 }
 
-fn is_refused(node: &Node, what: &str, change: Change, errors: &[i32]) {
+fn is_refused(node: &Node, what: &str, change: QpChange, errors: &[i32]) {
     let error = node.qp.modify(change);
     assert!(errors.contains(&error), "{what}: {error}");
     assert_eq!(node.qp.state(), State::IBV_QPS_RTS, "{what}");
@@ -56,11 +55,11 @@ fn migrates(node: &Node) -> bool {
     node.device.query().unwrap().device_cap_flags & Cap::IBV_DEVICE_AUTO_PATH_MIG.0 != 0
 }
 
-/// Without it, and on Ethernet, there are no alternate paths.
-fn an_alternate_path_is_taken_where_paths_migrate(rig: &Rig) -> Outcome {
-    rig.not_softroce("says that it migrates paths, and its kernel takes none on Ethernet")?;
+/// A device without path migration, and every Ethernet port, has no alternate paths.
+fn an_alternate_path_is_taken_where_paths_migrate(dut: &TestDevice) -> Outcome {
+    dut.not_softroce("says that it migrates paths, and its kernel takes none on Ethernet")?;
     for qp_type in [Type::IBV_QPT_RC, Type::IBV_QPT_UC] {
-        let node = at_work(rig, qp_type);
+        let node = at_work(dut, qp_type);
         if !migrates(&node) {
             is_refused(&node, "an alternate path", alternate(&node), &[EINVAL, EOPNOTSUPP]);
             continue;
@@ -73,17 +72,17 @@ fn an_alternate_path_is_taken_where_paths_migrate(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn an_alternate_path_is_an_attribute_of_connections(rig: &Rig) -> Outcome {
-    let node = at_work(rig, Type::IBV_QPT_UD);
+fn an_alternate_path_is_an_attribute_of_connections(dut: &TestDevice) -> Outcome {
+    let node = at_work(dut, Type::IBV_QPT_UD);
     is_refused(&node, "a datagram pair's path", alternate(&node), &[EINVAL, EOPNOTSUPP]);
     Ok(())
 }
 
-fn a_path_is_armed_where_the_device_can_migrate(rig: &Rig) -> Outcome {
-    rig.not_softroce("takes any migration state, and migrates nothing")?;
-    let node = at_work(rig, Type::IBV_QPT_RC);
+fn a_path_is_armed_where_the_device_can_migrate(dut: &TestDevice) -> Outcome {
+    dut.not_softroce("takes any migration state, and migrates nothing")?;
+    let node = at_work(dut, Type::IBV_QPT_RC);
     if migrates(&node) {
-        skip!("{} migrates paths", rig.name);
+        skip!("{} migrates paths", dut.name);
     }
     for state in [Migration::IBV_MIG_REARM, Migration::IBV_MIG_ARMED, Migration(7)] {
         let arm = change().with(Mask::IBV_QP_PATH_MIG_STATE, |attr| attr.path_mig_state = state);
@@ -92,8 +91,8 @@ fn a_path_is_armed_where_the_device_can_migrate(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_path_that_has_migrated_stays_so(rig: &Rig) -> Outcome {
-    let node = at_work(rig, Type::IBV_QPT_RC);
+fn a_path_that_has_migrated_stays_so(dut: &TestDevice) -> Outcome {
+    let node = at_work(dut, Type::IBV_QPT_RC);
     let migrated = Migration::IBV_MIG_MIGRATED;
     let stay = change().with(Mask::IBV_QP_PATH_MIG_STATE, |attr| attr.path_mig_state = migrated);
     assert_eq!(node.qp.modify(stay), 0);
@@ -102,10 +101,10 @@ fn a_path_that_has_migrated_stays_so(rig: &Rig) -> Outcome {
 }
 
 /// `packet_pacing_caps` of the extended attributes.
-fn a_rate_is_limited_where_the_device_can(rig: &Rig) -> Outcome {
-    let node = at_work(rig, Type::IBV_QPT_RC);
+fn a_rate_is_limited_where_the_device_can(dut: &TestDevice) -> Outcome {
+    let node = at_work(dut, Type::IBV_QPT_RC);
     if node.device.query_ex(None).is_ok_and(|attr| attr.packet_pacing_caps.qp_rate_limit_max != 0) {
-        skip!("{} limits rates", rig.name);
+        skip!("{} limits rates", dut.name);
     }
     let limit = change().with(Mask::IBV_QP_RATE_LIMIT, |attr| attr.rate_limit = 1000);
     is_refused(&node, "a rate", limit, &[EINVAL, EOPNOTSUPP]);
@@ -113,10 +112,10 @@ fn a_rate_is_limited_where_the_device_can(rig: &Rig) -> Outcome {
 }
 
 /// `IBV_DEVICE_RESIZE_MAX_WR`.
-fn a_pair_is_resized_where_the_device_can(rig: &Rig) -> Outcome {
-    let node = at_work(rig, Type::IBV_QPT_RC);
+fn a_pair_is_resized_where_the_device_can(dut: &TestDevice) -> Outcome {
+    let node = at_work(dut, Type::IBV_QPT_RC);
     if node.device.query().unwrap().device_cap_flags & Cap::IBV_DEVICE_RESIZE_MAX_WR.0 != 0 {
-        skip!("{} resizes pairs", rig.name);
+        skip!("{} resizes pairs", dut.name);
     }
     let more = change().with(Mask::IBV_QP_CAP, |attr| {
         attr.cap = node.qp.granted();
@@ -130,11 +129,11 @@ fn a_pair_is_resized_where_the_device_can(rig: &Rig) -> Outcome {
 }
 
 /// IBTA, the table of transitions: SQD to SQD.
-fn a_drained_pair_takes_another_path_and_other_timers(rig: &Rig) -> Outcome {
-    rig.not_on(SoftRoce::New, "says of a pair that nothing was sent through that it drains")?;
-    let node = at_work(rig, Type::IBV_QPT_RC);
+fn a_drained_pair_takes_another_path_and_other_timers(dut: &TestDevice) -> Outcome {
+    dut.not_on(SoftRoce::New, "says of a pair that nothing was sent through that it drains")?;
+    let node = at_work(dut, Type::IBV_QPT_RC);
     node.go(State::IBV_QPS_SQD);
-    let changed = Change::to(State::IBV_QPS_SQD)
+    let changed = QpChange::to(State::IBV_QPS_SQD)
         .with(Mask::IBV_QP_AV, |attr| attr.ah_attr = ah_attr(&node.device, node.gid.0))
         .with(Mask::IBV_QP_TIMEOUT, |attr| attr.timeout = 15)
         .with(Mask::IBV_QP_RETRY_CNT, |attr| attr.retry_cnt = 3)
@@ -149,26 +148,26 @@ fn a_drained_pair_takes_another_path_and_other_timers(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_drained_pair_says_so(rig: &Rig) -> Outcome {
-    rig.not_on(SoftRoce::New, "says of a pair that nothing was sent through that it drains")?;
-    let node = at_work(rig, Type::IBV_QPT_RC);
+fn a_drained_pair_says_so(dut: &TestDevice) -> Outcome {
+    dut.not_on(SoftRoce::New, "says of a pair that nothing was sent through that it drains")?;
+    let node = at_work(dut, Type::IBV_QPT_RC);
     node.go(State::IBV_QPS_SQD);
     let (attr, _) = node.qp.query(Mask::IBV_QP_STATE.0).unwrap();
     assert_eq!((attr.qp_state, attr.sq_draining), (State::IBV_QPS_SQD, 0));
     Ok(())
 }
 
-fn the_key_of_a_datagram_pair_is_changed_at_work(rig: &Rig) -> Outcome {
-    let node = at_work(rig, Type::IBV_QPT_UD);
+fn the_key_of_a_datagram_pair_is_changed_at_work(dut: &TestDevice) -> Outcome {
+    let node = at_work(dut, Type::IBV_QPT_UD);
     assert_eq!(node.qp.modify(change().with(Mask::IBV_QP_QKEY, |attr| attr.qkey = 0x55)), 0);
     assert_eq!(node.qp.query(Mask::IBV_QP_QKEY.0).unwrap().0.qkey, 0x55);
-    let connected = at_work(rig, Type::IBV_QPT_RC);
+    let connected = at_work(dut, Type::IBV_QPT_RC);
     is_refused(&connected, "a key", change().with(Mask::IBV_QP_QKEY, |attr| attr.qkey = 1), &[EINVAL]);
     Ok(())
 }
 
-fn unknown_attributes_are_refused(rig: &Rig) -> Outcome {
-    let node = at_work(rig, Type::IBV_QPT_RC);
+fn unknown_attributes_are_refused(dut: &TestDevice) -> Outcome {
+    let node = at_work(dut, Type::IBV_QPT_RC);
     is_refused(&node, "bit 30", change().with(Mask(1 << 30), |_| {}), &[EINVAL, EOPNOTSUPP]);
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! Completion channels: what arms a queue, when an event comes, and moderation (`man ibv_get_cq_event`,
-//! `man ibv_req_notify_cq`, `man ibv_modify_cq`).
+//! Completion channels: arming, the time of events, and moderation (`man ibv_get_cq_event`, `man
+//! ibv_req_notify_cq`, `man ibv_modify_cq`).
 
 use std::collections::HashSet;
 use std::thread;
@@ -8,8 +8,10 @@ use std::time::{Duration, Instant};
 use libc::{EAGAIN, EBUSY, EINVAL, EOPNOTSUPP};
 
 use super::completion::{MOMENT, ex, fill, ids, with_queue_of};
-use crate::harness::{Outcome, Rig, SoftRoce, Suite};
-use crate::kit::{Channel, Cq, CqInit, Device, Flavour, Node, Options, PATIENCE, Wr};
+use crate::kit::{
+    CompChannel, Cq, CqInit, Device, Flavour, Node, NodeOptions, Outcome, SoftRoce, Suite, TestDevice,
+    WAIT_LIMIT, Wr,
+};
 
 pub(crate) fn cases(suite: &mut Suite) {
     both!(suite:
@@ -37,21 +39,21 @@ pub(crate) fn cases(suite: &mut Suite) {
     );
 }
 
-/// Two nodes, the second one's receives on a queue with this channel.
-fn with_channel(rig: &Rig, flavour: Flavour) -> (Node, Node, Channel) {
-    let (first, second) = (rig.open(), rig.open());
+/// Two nodes; the receives of the second complete on a queue with this channel.
+fn with_channel(dut: &TestDevice, flavour: Flavour) -> (Node, Node, CompChannel) {
+    let (first, second) = (dut.open(), dut.open());
     let channel = second.channel();
     let init = CqInit { channel: Some(&channel), context: 0x77, ex: ex(flavour), ..CqInit::default() };
     let cq = Cq::new(&second, &init).unwrap();
-    let options = Options::rc(flavour);
+    let options = NodeOptions::rc(flavour);
     let (a, b) = (Node::new(&first, &options), Node::with_queues(&second, &options, None, Some(&cq)));
     a.connect(&b.peer());
     b.connect(&a.peer());
     (a, b, channel)
 }
 
-fn an_event_comes_with_the_next_completion(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (a, b, channel) = with_channel(rig, flavour);
+fn an_event_comes_with_the_next_completion(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (a, b, channel) = with_channel(dut, flavour);
     for round in 0..5 {
         assert_eq!(b.recv_cq.arm(false), 0);
         b.recv(round, 0, 64);
@@ -64,12 +66,12 @@ fn an_event_comes_with_the_next_completion(rig: &Rig, flavour: Flavour) -> Outco
     Ok(())
 }
 
-fn events_are_for_what_is_armed(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (a, b, channel) = with_channel(rig, flavour);
+fn events_are_for_what_is_armed(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (a, b, channel) = with_channel(dut, flavour);
     for id in 0..4 {
         b.recv(id, 0, 64);
     }
-    // Not armed, then armed for one.
+    // The queue is not armed here, and is then armed for one completion.
     a.done(Wr::send(0).sge(a.mr.at(0, 8)));
     b.recv_cq.ok();
     assert!(!channel.is_ready(MOMENT));
@@ -84,8 +86,8 @@ fn events_are_for_what_is_armed(rig: &Rig, flavour: Flavour) -> Outcome {
     Ok(())
 }
 
-fn only_solicited_completions_fire_a_solicited_arm(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (a, b, channel) = with_channel(rig, flavour);
+fn only_solicited_completions_fire_a_solicited_arm(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (a, b, channel) = with_channel(dut, flavour);
     for id in 0..3 {
         b.recv(id, 0, 64);
     }
@@ -105,9 +107,9 @@ fn only_solicited_completions_fire_a_solicited_arm(rig: &Rig, flavour: Flavour) 
 
 const NO_MODERATION: &str = "has no ibv_modify_cq";
 
-fn moderation_is_accepted(rig: &Rig) -> Outcome {
-    rig.not_softroce(NO_MODERATION)?;
-    let device = rig.open();
+fn moderation_is_accepted(dut: &TestDevice) -> Outcome {
+    dut.not_softroce(NO_MODERATION)?;
+    let device = dut.open();
     let (node, cq) = with_queue_of(&device, 20);
     let most = device.query_ex(None).unwrap().cq_mod_caps;
     assert!(most.max_cq_count >= 1 && most.max_cq_period >= 1);
@@ -118,21 +120,21 @@ fn moderation_is_accepted(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// A queue of a channel, moderated, for the receives of a node that is connected to itself.
-fn moderated(device: &Device, count: u16, period: u16) -> (Node, Cq, Channel) {
+/// A moderated queue with a channel, for the receives of a node that is connected to itself.
+fn moderated(device: &Device, count: u16, period: u16) -> (Node, Cq, CompChannel) {
     let channel = device.channel();
     let cq = Cq::of(device, 64, Flavour::Classic, Some(&channel));
-    let node = Node::with_queues(device, &Options::rc(Flavour::Classic), None, Some(&cq));
+    let node = Node::with_queues(device, &NodeOptions::rc(Flavour::Classic), None, Some(&cq));
     node.connect(&node.peer());
     assert_eq!(cq.moderate(count, period), 0);
     assert_eq!(cq.arm(false), 0);
     (node, cq, channel)
 }
 
-/// `man ibv_modify_cq`: `cq_period` is how long an event waits for more completions.
-fn a_moderated_queue_fires_for_fewer_completions_in_time(rig: &Rig) -> Outcome {
-    rig.not_softroce(NO_MODERATION)?;
-    let (node, cq, channel) = moderated(&rig.open(), 16, 1000);
+/// `man ibv_modify_cq`: an event waits up to `cq_period` for more completions.
+fn a_moderated_queue_fires_for_fewer_completions_in_time(dut: &TestDevice) -> Outcome {
+    dut.not_softroce(NO_MODERATION)?;
+    let (node, cq, channel) = moderated(&dut.open(), 16, 1000);
     fill(&node, 1);
     assert_eq!(channel.event().0, cq.address());
     cq.ack(1);
@@ -140,16 +142,17 @@ fn a_moderated_queue_fires_for_fewer_completions_in_time(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// `man ibv_modify_cq`: `cq_count` is the number of completions for an event. The period is as long as it can be.
-fn a_moderated_queue_fires_for_as_many_completions(rig: &Rig) -> Outcome {
-    rig.not_softroce(NO_MODERATION)?;
-    let (node, cq, channel) = moderated(&rig.open(), 4, u16::MAX);
+/// `man ibv_modify_cq`: an event waits for `cq_count` completions. The period here is the longest
+/// one.
+fn a_moderated_queue_fires_for_as_many_completions(dut: &TestDevice) -> Outcome {
+    dut.not_softroce(NO_MODERATION)?;
+    let (node, cq, channel) = moderated(&dut.open(), 4, u16::MAX);
     let begun = Instant::now();
     for id in 0..4 {
         node.recv(id, 0, 64);
         node.done(Wr::send(id).sge(node.mr.at(0, 8)));
         if channel.is_ready(Duration::ZERO) && id < 3 {
-            // This machine was very slow; or the device does not count.
+            // Either this machine was very slow, or the device does not count.
             assert!(begun.elapsed() >= Duration::from_micros(u16::MAX.into()), "an event for {}", id + 1);
         }
     }
@@ -160,10 +163,10 @@ fn a_moderated_queue_fires_for_as_many_completions(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// The end of moderation.
-fn a_queue_that_is_not_moderated_any_more_fires_for_each(rig: &Rig) -> Outcome {
-    rig.not_softroce(NO_MODERATION)?;
-    let (node, cq, channel) = moderated(&rig.open(), u16::MAX, u16::MAX);
+/// Zero values end the moderation.
+fn a_queue_that_is_not_moderated_any_more_fires_for_each(dut: &TestDevice) -> Outcome {
+    dut.not_softroce(NO_MODERATION)?;
+    let (node, cq, channel) = moderated(&dut.open(), u16::MAX, u16::MAX);
     assert_eq!(cq.moderate(0, 0), 0);
     fill(&node, 1);
     assert_eq!(channel.event().0, cq.address());
@@ -171,22 +174,22 @@ fn a_queue_that_is_not_moderated_any_more_fires_for_each(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// `man ibv_modify_cq`: a bit of `attr_mask` that is none of `ibv_cq_attr_mask`.
-fn an_unknown_change_of_a_queue_is_refused(rig: &Rig) -> Outcome {
-    rig.not_softroce(NO_MODERATION)?;
-    let cq = rig.open().cq(4);
+/// `man ibv_modify_cq`: `attr_mask` has a bit that `ibv_cq_attr_mask` does not define.
+fn an_unknown_change_of_a_queue_is_refused(dut: &TestDevice) -> Outcome {
+    dut.not_softroce(NO_MODERATION)?;
+    let cq = dut.open().cq(4);
     assert!([EINVAL, EOPNOTSUPP].contains(&cq.modify(1 << 9, 1, 1)));
     Ok(())
 }
 
-/// `man ibv_get_cq_event`: the events of one queue are not another's affair.
-fn a_queue_goes_while_another_of_its_channel_fires(rig: &Rig) -> Outcome {
-    let device = rig.open();
+/// `man ibv_get_cq_event`: unacknowledged events of one queue do not delay the end of another.
+fn a_queue_goes_while_another_of_its_channel_fires(dut: &TestDevice) -> Outcome {
+    let device = dut.open();
     let channel = device.channel();
     let node = |context| {
         let init = CqInit { channel: Some(&channel), context, ..CqInit::default() };
         let cq = Cq::new(&device, &init).unwrap();
-        let node = Node::with_queues(&device, &Options::rc(Flavour::Classic), None, Some(&cq));
+        let node = Node::with_queues(&device, &NodeOptions::rc(Flavour::Classic), None, Some(&cq));
         node.connect(&node.peer());
         assert_eq!(cq.arm(false), 0);
         fill(&node, 1);
@@ -201,8 +204,8 @@ fn a_queue_goes_while_another_of_its_channel_fires(rig: &Rig) -> Outcome {
 }
 
 /// `man ibv_get_cq_event`: several events in one call of `ibv_ack_cq_events`.
-fn acknowledgements_may_be_put_off(rig: &Rig) -> Outcome {
-    let (a, b, channel) = with_channel(rig, Flavour::Classic);
+fn acknowledgements_may_be_put_off(dut: &TestDevice) -> Outcome {
+    let (a, b, channel) = with_channel(dut, Flavour::Classic);
     for id in 0..5 {
         b.recv(id, 0, 64);
         assert_eq!(b.recv_cq.arm(false), 0);
@@ -215,8 +218,8 @@ fn acknowledgements_may_be_put_off(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_channel_of_a_queue_is_busy(rig: &Rig) -> Outcome {
-    let device = rig.open();
+fn a_channel_of_a_queue_is_busy(dut: &TestDevice) -> Outcome {
+    let device = dut.open();
     let channel = device.channel();
     let cq = Cq::of(&device, 16, Flavour::Classic, Some(&channel));
     assert_eq!(channel.destroy(), EBUSY);
@@ -225,14 +228,14 @@ fn a_channel_of_a_queue_is_busy(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_channel_serves_many_queues(rig: &Rig) -> Outcome {
-    let device = rig.open();
+fn a_channel_serves_many_queues(dut: &TestDevice) -> Outcome {
+    let device = dut.open();
     let channel = device.channel();
     let nodes: Vec<_> = (0..4)
         .map(|context| {
             let cq =
                 Cq::new(&device, &CqInit { channel: Some(&channel), context, ..CqInit::default() }).unwrap();
-            let node = Node::with_queues(&device, &Options::rc(Flavour::Classic), None, Some(&cq));
+            let node = Node::with_queues(&device, &NodeOptions::rc(Flavour::Classic), None, Some(&cq));
             node.connect(&node.peer());
             assert_eq!(cq.arm(false), 0);
             node
@@ -251,15 +254,15 @@ fn a_channel_serves_many_queues(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_channel_can_be_polled_without_waiting(rig: &Rig) -> Outcome {
-    let (a, b, channel) = with_channel(rig, Flavour::Classic);
+fn a_channel_can_be_polled_without_waiting(dut: &TestDevice) -> Outcome {
+    let (a, b, channel) = with_channel(dut, Flavour::Classic);
     channel.set_nonblocking();
     assert_eq!(channel.event_now(), Err(EAGAIN));
     assert_eq!(b.recv_cq.arm(false), 0);
     b.recv(1, 0, 64);
     assert_eq!(channel.event_now(), Err(EAGAIN));
     a.done(Wr::send(2).sge(a.mr.at(0, 8)));
-    assert!(channel.is_ready(PATIENCE));
+    assert!(channel.is_ready(WAIT_LIMIT));
     assert_eq!(channel.event_now(), Ok((b.recv_cq.address(), 0x77)));
     b.recv_cq.ack(1);
     assert_eq!(channel.event_now(), Err(EAGAIN));
@@ -267,8 +270,8 @@ fn a_channel_can_be_polled_without_waiting(rig: &Rig) -> Outcome {
 }
 
 /// `man ibv_get_cq_event`: destroying a queue waits until all its events are acknowledged.
-fn events_count_until_they_are_acknowledged(rig: &Rig) -> Outcome {
-    let (a, b, channel) = with_channel(rig, Flavour::Classic);
+fn events_count_until_they_are_acknowledged(dut: &TestDevice) -> Outcome {
+    let (a, b, channel) = with_channel(dut, Flavour::Classic);
     for id in 0..3 {
         assert_eq!(b.recv_cq.arm(false), 0);
         b.recv(id, 0, 64);
@@ -288,12 +291,12 @@ fn events_count_until_they_are_acknowledged(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn an_event_that_was_not_taken_goes_with_its_queue(rig: &Rig) -> Outcome {
-    let (a, b, channel) = with_channel(rig, Flavour::Classic);
+fn an_event_that_was_not_taken_goes_with_its_queue(dut: &TestDevice) -> Outcome {
+    let (a, b, channel) = with_channel(dut, Flavour::Classic);
     assert_eq!(b.recv_cq.arm(false), 0);
     b.recv(1, 0, 64);
     a.done(Wr::send(2).sge(a.mr.at(0, 8)));
-    assert!(channel.is_ready(PATIENCE));
+    assert!(channel.is_ready(WAIT_LIMIT));
     assert_eq!(b.qp.destroy(), 0);
     assert_eq!(b.recv_cq.destroy(), 0);
     channel.set_nonblocking();
@@ -302,12 +305,12 @@ fn an_event_that_was_not_taken_goes_with_its_queue(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_thread_waits_for_an_event(rig: &Rig) -> Outcome {
-    let (a, b, channel) = with_channel(rig, Flavour::Classic);
+fn a_thread_waits_for_an_event(dut: &TestDevice) -> Outcome {
+    let (a, b, channel) = with_channel(dut, Flavour::Classic);
     assert_eq!(b.recv_cq.arm(false), 0);
     b.recv(1, 0, 64);
     thread::scope(|scope| {
-        // Nobody polls here: the device has to make progress by itself.
+        // No thread polls here, so that the device must make progress by itself.
         let waiter = scope.spawn(|| channel.event());
         thread::sleep(MOMENT);
         assert!(!waiter.is_finished());
@@ -318,12 +321,12 @@ fn a_thread_waits_for_an_event(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn an_arm_twice_is_one_event(rig: &Rig) -> Outcome {
-    let (a, b, channel) = with_channel(rig, Flavour::Classic);
+fn an_arm_twice_is_one_event(dut: &TestDevice) -> Outcome {
+    let (a, b, channel) = with_channel(dut, Flavour::Classic);
     assert_eq!((b.recv_cq.arm(true), b.recv_cq.arm(false), b.recv_cq.arm(true)), (0, 0, 0));
     b.recv(1, 0, 64);
-    // Not solicited: an arm for any completion is not taken back by one for solicited ones (IBTA chapter 11, request
-    // completion notification).
+    // Not solicited: arming for solicited completions does not cancel arming for any completion
+    // (IBTA chapter 11, request completion notification).
     a.done(Wr::send(2).sge(a.mr.at(0, 8)));
     channel.event();
     b.recv_cq.ack(1);
@@ -331,12 +334,13 @@ fn an_arm_twice_is_one_event(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// `man ibv_req_notify_cq`: what is in the queue already causes no event; hence the advice to poll after arming.
-fn a_completion_that_is_there_fires_no_arm(rig: &Rig) -> Outcome {
-    let (a, b, channel) = with_channel(rig, Flavour::Classic);
+/// `man ibv_req_notify_cq`: completions that are already in the queue cause no event. Therefore a
+/// program polls after arming.
+fn a_completion_that_is_there_fires_no_arm(dut: &TestDevice) -> Outcome {
+    let (a, b, channel) = with_channel(dut, Flavour::Classic);
     b.recv(1, 0, 64);
     a.done(Wr::send(2).sge(a.mr.at(0, 8)));
-    // The sender's completion came after the receiver's.
+    // The sender's completion is later than the receiver's.
     assert_eq!(b.recv_cq.arm(false), 0);
     assert!(!channel.is_ready(MOMENT));
     assert_eq!(b.recv_cq.ok().id, 1);
@@ -344,9 +348,9 @@ fn a_completion_that_is_there_fires_no_arm(rig: &Rig) -> Outcome {
 }
 
 /// `man ibv_req_notify_cq`: a completion with an error counts as solicited.
-fn a_failed_request_fires_a_solicited_arm(rig: &Rig) -> Outcome {
-    rig.not_on(SoftRoce::New, "counts no failed completion as a solicited one")?;
-    let (_a, b, channel) = with_channel(rig, Flavour::Classic);
+fn a_failed_request_fires_a_solicited_arm(dut: &TestDevice) -> Outcome {
+    dut.not_on(SoftRoce::New, "counts no failed completion as a solicited one")?;
+    let (_a, b, channel) = with_channel(dut, Flavour::Classic);
     b.recv(1, 0, 64);
     assert_eq!(b.recv_cq.arm(true), 0);
     b.go(rdma_mummy_sys::types::ibv_qp_state::IBV_QPS_ERR);

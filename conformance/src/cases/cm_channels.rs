@@ -1,12 +1,12 @@
-//! Event channels of the connection manager (`man rdma_create_event_channel`, `man rdma_get_cm_event`, `man rdma_migrate_id`).
+//! Event channels of the connection manager (`man rdma_create_event_channel`, `man
+//! rdma_get_cm_event`, `man rdma_migrate_id`).
 
 use std::thread;
 use std::time::Duration;
 
 use libc::{EAGAIN, EINVAL};
 
-use crate::harness::{Outcome, Rig, Suite};
-use crate::kit::{Kind, Site, Space};
+use crate::kit::{CmDevice, Kind, Outcome, Space, Suite, TestDevice};
 
 pub(crate) fn cases(suite: &mut Suite) {
     cases!(suite:
@@ -32,66 +32,68 @@ pub(crate) fn cases(suite: &mut Suite) {
     );
 }
 
-/// How long something is given that must not happen.
+/// How long to wait for an event that must not come.
 const A_WHILE: Duration = Duration::from_millis(200);
 
-fn channels_have_descriptors_of_their_own(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    let (a, b) = (site.channel(), site.channel());
+fn channels_have_descriptors_of_their_own(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
+    let (a, b) = (cm_device.channel(), cm_device.channel());
     assert!(a.fd() >= 0 && b.fd() >= 0 && a.fd() != b.fd(), "{} {}", a.fd(), b.fd());
     Ok(())
 }
 
-fn a_channel_without_events_is_not_readable(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    let side = site.bound(Space::RDMA_PS_TCP);
-    assert!(side.channel.is_quiet(), "binding is no event");
+fn a_channel_without_events_is_not_readable(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
+    let end = cm_device.bound(Space::RDMA_PS_TCP);
+    assert!(end.channel.is_quiet(), "binding is no event");
     Ok(())
 }
 
-fn an_event_makes_its_channel_readable_until_it_is_taken(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    let (side, other) = (site.side(Space::RDMA_PS_TCP), site.side(Space::RDMA_PS_TCP));
-    side.id.resolve_addr(None, site.at(4791), 2000).unwrap();
-    assert!(side.channel.is_ready(Duration::from_secs(4)));
-    assert!(!side.channel.is_quiet(), "asking the descriptor takes nothing");
-    let event = side.channel.event();
-    assert!(side.channel.is_quiet() && other.channel.is_quiet(), "taken, although not acknowledged");
+fn an_event_makes_its_channel_readable_until_it_is_taken(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
+    let (end, other) = (cm_device.create_id(Space::RDMA_PS_TCP), cm_device.create_id(Space::RDMA_PS_TCP));
+    end.id.resolve_addr(None, cm_device.at(4791), 2000).unwrap();
+    assert!(end.channel.is_ready(Duration::from_secs(4)));
+    assert!(!end.channel.is_quiet(), "asking the descriptor takes nothing");
+    let event = end.channel.event();
+    assert!(end.channel.is_quiet() && other.channel.is_quiet(), "taken, although not acknowledged");
     assert_eq!(event.kind(), Kind::RDMA_CM_EVENT_ADDR_RESOLVED);
     Ok(())
 }
 
-/// "The default synchronous behavior of this routine can be changed by modifying the file descriptor."
-fn a_channel_can_be_asked_without_waiting(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    let side = site.side(Space::RDMA_PS_TCP);
-    side.channel.set_nonblocking();
-    assert_eq!(side.channel.take().err(), Some(EAGAIN));
-    side.id.resolve_addr(None, site.at(4791), 2000).unwrap();
-    side.channel.expect_good(Kind::RDMA_CM_EVENT_ADDR_RESOLVED);
-    assert_eq!(side.channel.take().err(), Some(EAGAIN));
+/// "The default synchronous behavior of this routine can be changed by modifying the file
+/// descriptor."
+fn a_channel_can_be_asked_without_waiting(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
+    let end = cm_device.create_id(Space::RDMA_PS_TCP);
+    end.channel.set_nonblocking();
+    assert_eq!(end.channel.take().err(), Some(EAGAIN));
+    end.id.resolve_addr(None, cm_device.at(4791), 2000).unwrap();
+    end.channel.expect_good(Kind::RDMA_CM_EVENT_ADDR_RESOLVED);
+    assert_eq!(end.channel.take().err(), Some(EAGAIN));
     Ok(())
 }
 
-fn a_thread_waits_for_an_event(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    let side = site.side(Space::RDMA_PS_TCP);
-    let channel = side.channel.clone();
-    let waiter = thread::spawn(move || channel.take().map(|event| event.seen().kind));
+fn a_thread_waits_for_an_event(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
+    let end = cm_device.create_id(Space::RDMA_PS_TCP);
+    let channel = end.channel.clone();
+    let waiter = thread::spawn(move || channel.take().map(|event| event.copy_and_ack().kind));
     thread::sleep(Duration::from_millis(50));
     assert!(!waiter.is_finished());
-    side.id.resolve_addr(None, site.at(4791), 2000).unwrap();
+    end.id.resolve_addr(None, cm_device.at(4791), 2000).unwrap();
     assert_eq!(waiter.join().unwrap(), Ok(Kind::RDMA_CM_EVENT_ADDR_RESOLVED));
     Ok(())
 }
 
-fn events_come_in_their_order(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    let channel = site.channel();
+fn events_come_in_their_order(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
+    let channel = cm_device.channel();
     let ids: Vec<_> = (0..4).map(|_| channel.id(Space::RDMA_PS_TCP, 0).unwrap()).collect();
     for id in &ids {
-        id.resolve_addr(None, site.at(4791), 2000).unwrap();
-        // Each is resolved before the next is begun, as only events that have come have an order.
+        id.resolve_addr(None, cm_device.at(4791), 2000).unwrap();
+        // Each address is resolved before the next call, because only delivered events have an
+        // order.
         assert!(channel.expect_good(Kind::RDMA_CM_EVENT_ADDR_RESOLVED).is_for(id));
     }
     for id in &ids {
@@ -105,12 +107,12 @@ fn events_come_in_their_order(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_channel_serves_many_identifiers(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    let channel = site.channel();
+fn a_channel_serves_many_identifiers(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
+    let channel = cm_device.channel();
     let ids: Vec<_> = (1..=8).map(|n| channel.id(Space::RDMA_PS_TCP, n).unwrap()).collect();
     for id in &ids {
-        id.resolve_addr(None, site.at(4791), 2000).unwrap();
+        id.resolve_addr(None, cm_device.at(4791), 2000).unwrap();
     }
     let mut seen: Vec<_> =
         ids.iter().map(|_| channel.expect_good(Kind::RDMA_CM_EVENT_ADDR_RESOLVED).id).collect();
@@ -121,10 +123,10 @@ fn a_channel_serves_many_identifiers(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn an_identifier_tells_what_it_was_made_of(rig: &Rig) -> Outcome {
+fn an_identifier_tells_what_it_was_made_of(dut: &TestDevice) -> Outcome {
     use rdma_mummy_sys::types::ibv_qp_type as Type;
-    let site = Site::of(rig)?;
-    let channel = site.channel();
+    let cm_device = CmDevice::of(dut)?;
+    let channel = cm_device.channel();
     for (space, qp_type) in [(Space::RDMA_PS_TCP, Type::IBV_QPT_RC), (Space::RDMA_PS_UDP, Type::IBV_QPT_UD)] {
         let id = channel.id(space, 0x1234_5678).unwrap();
         assert_eq!((id.context(), id.kind()), (0x1234_5678, (space, qp_type, 0)));
@@ -133,46 +135,46 @@ fn an_identifier_tells_what_it_was_made_of(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn an_identifier_of_an_unknown_port_space_is_refused(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
+fn an_identifier_of_an_unknown_port_space_is_refused(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
     for space in [0, 3, 0x0111 + 1, u32::MAX] {
-        assert_eq!(site.channel().id(Space(space), 0).err(), Some(EINVAL), "{space:#x}");
+        assert_eq!(cm_device.channel().id(Space(space), 0).err(), Some(EINVAL), "{space:#x}");
     }
     Ok(())
 }
 
-fn an_identifier_moves_to_another_channel(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    let side = site.side(Space::RDMA_PS_TCP);
-    let other = site.channel();
-    side.id.migrate(Some(&other)).unwrap();
-    assert!(side.id.is_of(&other));
-    side.id.resolve_addr(None, site.at(4791), 2000).unwrap();
-    assert!(other.expect_good(Kind::RDMA_CM_EVENT_ADDR_RESOLVED).is_for(&side.id));
-    assert!(side.channel.is_quiet());
+fn an_identifier_moves_to_another_channel(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
+    let end = cm_device.create_id(Space::RDMA_PS_TCP);
+    let other = cm_device.channel();
+    end.id.migrate(Some(&other)).unwrap();
+    assert!(end.id.is_of(&other));
+    end.id.resolve_addr(None, cm_device.at(4791), 2000).unwrap();
+    assert!(other.expect_good(Kind::RDMA_CM_EVENT_ADDR_RESOLVED).is_for(&end.id));
+    assert!(end.channel.is_quiet());
     Ok(())
 }
 
 /// "... and moves any pending events associated with the rdma_cm_id to the new channel."
-fn waiting_events_move_along(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    let side = site.side(Space::RDMA_PS_TCP);
-    let other = site.channel();
-    side.id.resolve_addr(None, site.at(4791), 2000).unwrap();
-    assert!(side.channel.is_ready(Duration::from_secs(4)));
-    side.id.migrate(Some(&other)).unwrap();
-    assert!(other.expect_good(Kind::RDMA_CM_EVENT_ADDR_RESOLVED).is_for(&side.id));
-    assert!(side.channel.is_quiet());
+fn waiting_events_move_along(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
+    let end = cm_device.create_id(Space::RDMA_PS_TCP);
+    let other = cm_device.channel();
+    end.id.resolve_addr(None, cm_device.at(4791), 2000).unwrap();
+    assert!(end.channel.is_ready(Duration::from_secs(4)));
+    end.id.migrate(Some(&other)).unwrap();
+    assert!(other.expect_good(Kind::RDMA_CM_EVENT_ADDR_RESOLVED).is_for(&end.id));
+    assert!(end.channel.is_quiet());
     Ok(())
 }
 
 /// "This call will block while there are any unacknowledged events on the current event channel."
-fn moving_waits_for_acknowledgements(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    let side = site.side(Space::RDMA_PS_TCP);
-    side.id.resolve_addr(None, site.at(4791), 2000).unwrap();
-    let event = side.channel.event();
-    let (id, other) = (side.id.clone(), site.channel());
+fn moving_waits_for_acknowledgements(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
+    let end = cm_device.create_id(Space::RDMA_PS_TCP);
+    end.id.resolve_addr(None, cm_device.at(4791), 2000).unwrap();
+    let event = end.channel.event();
+    let (id, other) = (end.id.clone(), cm_device.channel());
     let mover = thread::spawn(move || id.migrate(Some(&other)));
     thread::sleep(A_WHILE);
     assert!(!mover.is_finished(), "an event is not acknowledged");
@@ -182,12 +184,12 @@ fn moving_waits_for_acknowledgements(rig: &Rig) -> Outcome {
 }
 
 /// "Destruction of an rdma_cm_id will block until related events have been acknowledged."
-fn destroying_waits_for_acknowledgements(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    let side = site.side(Space::RDMA_PS_TCP);
-    side.id.resolve_addr(None, site.at(4791), 2000).unwrap();
-    let event = side.channel.event();
-    let id = side.id.clone();
+fn destroying_waits_for_acknowledgements(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
+    let end = cm_device.create_id(Space::RDMA_PS_TCP);
+    end.id.resolve_addr(None, cm_device.at(4791), 2000).unwrap();
+    let event = end.channel.event();
+    let id = end.id.clone();
     let destroyer = thread::spawn(move || id.destroy());
     thread::sleep(A_WHILE);
     assert!(!destroyer.is_finished(), "an event is not acknowledged");
@@ -196,35 +198,35 @@ fn destroying_waits_for_acknowledgements(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn events_of_others_may_wait_while_one_is_destroyed(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    let channel = site.channel();
+fn events_of_others_may_wait_while_one_is_destroyed(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
+    let channel = cm_device.channel();
     let (one, other) =
         (channel.id(Space::RDMA_PS_TCP, 0).unwrap(), channel.id(Space::RDMA_PS_TCP, 0).unwrap());
-    one.resolve_addr(None, site.at(4791), 2000).unwrap();
+    one.resolve_addr(None, cm_device.at(4791), 2000).unwrap();
     let event = channel.event();
     assert_eq!(other.destroy(), Ok(()));
     drop(event);
     Ok(())
 }
 
-fn events_that_were_not_taken_go_with_their_identifier(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    let side = site.side(Space::RDMA_PS_TCP);
-    side.id.resolve_addr(None, site.at(4791), 2000).unwrap();
-    assert!(side.channel.is_ready(Duration::from_secs(4)));
-    assert_eq!(side.id.destroy(), Ok(()));
-    side.channel.set_nonblocking();
-    assert_eq!(side.channel.take().err(), Some(EAGAIN));
+fn events_that_were_not_taken_go_with_their_identifier(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
+    let end = cm_device.create_id(Space::RDMA_PS_TCP);
+    end.id.resolve_addr(None, cm_device.at(4791), 2000).unwrap();
+    assert!(end.channel.is_ready(Duration::from_secs(4)));
+    assert_eq!(end.id.destroy(), Ok(()));
+    end.channel.set_nonblocking();
+    assert_eq!(end.channel.take().err(), Some(EAGAIN));
     Ok(())
 }
 
-fn events_are_acknowledged_in_any_order(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    let channel = site.channel();
+fn events_are_acknowledged_in_any_order(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
+    let channel = cm_device.channel();
     let ids: Vec<_> = (0..3).map(|_| channel.id(Space::RDMA_PS_TCP, 0).unwrap()).collect();
     for id in &ids {
-        id.resolve_addr(None, site.at(4791), 2000).unwrap();
+        id.resolve_addr(None, cm_device.at(4791), 2000).unwrap();
     }
     let mut events: Vec<_> = ids.iter().map(|_| channel.event()).collect();
     for _ in &ids {
@@ -236,14 +238,14 @@ fn events_are_acknowledged_in_any_order(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn acknowledging_no_event_is_refused(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    assert_eq!(site.cm.acknowledge_nothing(), Err(EINVAL));
+fn acknowledging_no_event_is_refused(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
+    assert_eq!(cm_device.cm.acknowledge_nothing(), Err(EINVAL));
     Ok(())
 }
 
-fn events_have_names(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
+fn events_have_names(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
     for (kind, name) in [
         (Kind::RDMA_CM_EVENT_ADDR_RESOLVED, "RDMA_CM_EVENT_ADDR_RESOLVED"),
         (Kind::RDMA_CM_EVENT_CONNECT_REQUEST, "RDMA_CM_EVENT_CONNECT_REQUEST"),
@@ -252,14 +254,14 @@ fn events_have_names(rig: &Rig) -> Outcome {
         (Kind::RDMA_CM_EVENT_TIMEWAIT_EXIT, "RDMA_CM_EVENT_TIMEWAIT_EXIT"),
         (Kind(99), "UNKNOWN EVENT"),
     ] {
-        assert_eq!(site.cm.event_name(kind), name);
+        assert_eq!(cm_device.cm.event_name(kind), name);
     }
     Ok(())
 }
 
-fn many_identifiers_are_made(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    let channel = site.channel();
+fn many_identifiers_are_made(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
+    let channel = cm_device.channel();
     for _ in 0..3 {
         let ids: Vec<_> = (0..500).map(|_| channel.id(Space::RDMA_PS_TCP, 0).unwrap()).collect();
         let mut addresses: Vec<_> = ids.iter().map(|id| id.address()).collect();

@@ -1,12 +1,15 @@
-//! Connections (`man rdma_connect`, `man rdma_accept`, `man rdma_establish`, `man rdma_init_qp_attr`).
+//! Connections (`man rdma_connect`, `man rdma_accept`, `man rdma_establish`, `man
+//! rdma_init_qp_attr`).
 
 use libc::EINVAL;
 use rdma_mummy_sys::types::ibv_event_type;
 use rdma_mummy_sys::types::ibv_qp_attr_mask as Mask;
 use rdma_mummy_sys::types::ibv_qp_state as State;
 
-use crate::harness::{Outcome, Rig, Suite};
-use crate::kit::{Change, CmId, Kind, Node, Options, Param, Request, Side, Site, Space, Wr, pattern};
+use crate::kit::{
+    CmDevice, CmId, ConnectRequest, IdWithChannel, Kind, Node, NodeOptions, Outcome, Param, QpChange, Space,
+    Suite, TestDevice, Wr, pattern,
+};
 
 pub(crate) fn cases(suite: &mut Suite) {
     cases!(suite:
@@ -29,7 +32,7 @@ pub(crate) fn cases(suite: &mut Suite) {
         a_pair_of_the_program_s_own_meets_one_of_the_library_s,
         a_connection_is_established_once,
         the_library_establishes_with_its_own_pair,
-        who_has_not_asked_does_not_establish,
+        an_identifier_that_did_not_connect_cannot_establish,
         an_early_message_establishes,
         two_devices_connect,
         an_ipv6_connection_carries_data,
@@ -40,21 +43,21 @@ pub(crate) fn cases(suite: &mut Suite) {
 
 const TCP: Space = Space::RDMA_PS_TCP;
 
-/// How many bytes of a request's private data are the program's: the message has 92 (IBTA chapter 12), and 36 of them tell the
-/// addresses (annex A11, RDMA IP CM service).
+/// The private data that a program can put into a request. The message has 92 bytes (IBTA chapter
+/// 12), 36 of which carry the addresses (annex A11, RDMA IP CM service).
 const REQUEST: usize = 56;
 
-/// The private data of an answer (IBTA chapter 12, the message REP).
+/// The private data of a reply (IBTA chapter 12, the message REP).
 const ANSWER: usize = 196;
 
-/// IBTA chapter 12, reasons of rejections: the program on the other side said no.
+/// IBTA chapter 12, reasons of rejections: rejected by the consumer.
 const BY_THE_CONSUMER: i32 = 28;
 
-/// IBTA chapter 12, reasons of rejections: a connection that is another's.
+/// IBTA chapter 12, reasons of rejections: stale connection.
 const STALE: i32 = 10;
 
-fn options() -> Options {
-    Site::options()
+fn options() -> NodeOptions {
+    CmDevice::options()
 }
 
 fn padded(bytes: &[u8], len: usize) -> Vec<u8> {
@@ -63,8 +66,8 @@ fn padded(bytes: &[u8], len: usize) -> Vec<u8> {
     bytes
 }
 
-/// A connection whose queue pairs are nobody's.
-fn established(request: &Request) {
+/// Establishes a connection without real queue pairs.
+fn established(request: &ConnectRequest) {
     request.server.accept(Some(&Param::nowhere())).unwrap();
     request.client.channel.expect_good(Kind::RDMA_CM_EVENT_CONNECT_RESPONSE);
     request.client.id.establish().unwrap();
@@ -72,17 +75,18 @@ fn established(request: &Request) {
     assert!(seen.is_for(&request.server));
 }
 
-/// Moves a pair of the program's own as far as the identifier knows.
+/// Changes the states of a pair that the identifier does not know, with the identifier's
+/// attributes.
 fn move_by_hand(id: &CmId, node: &Node) {
     for state in [State::IBV_QPS_INIT, State::IBV_QPS_RTR, State::IBV_QPS_RTS] {
         let (attr, mask) = id.qp_attr(state).unwrap();
         assert_eq!(attr.qp_state, state);
-        assert_eq!(node.qp.modify(Change { attr, mask }), 0, "{state:?}");
+        assert_eq!(node.qp.modify(QpChange { attr, mask }), 0, "{state:?}");
     }
 }
 
-fn the_parameters_of_a_request_arrive(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
+fn the_parameters_of_a_request_arrive(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
     let param = Param {
         responder_resources: 3,
         initiator_depth: 2,
@@ -92,19 +96,19 @@ fn the_parameters_of_a_request_arrive(rig: &Rig) -> Outcome {
         srq: 1,
         ..Param::nowhere()
     };
-    let request = site.request(TCP, &param);
+    let request = cm_device.request(TCP, &param);
     let conn = &request.seen.conn;
-    // What one side may read the other has to answer.
+    // The reads that one side may start are the reads that the other must answer.
     assert_eq!((conn.responder_resources, conn.initiator_depth), (2, 3), "{conn:?}");
     assert_eq!((conn.retry_count, conn.rnr_retry_count, conn.flow_control), (5, 6, 1), "{conn:?}");
     assert_eq!((conn.srq, conn.qp_num), (1, param.qp_num), "{conn:?}");
     Ok(())
 }
 
-fn the_parameters_of_an_answer_arrive(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
+fn the_parameters_of_an_answer_arrive(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
     let param = Param { responder_resources: 4, initiator_depth: 4, ..Param::nowhere() };
-    let request = site.request(TCP, &param);
+    let request = cm_device.request(TCP, &param);
     let answer = Param {
         responder_resources: 3,
         initiator_depth: 2,
@@ -123,21 +127,23 @@ fn the_parameters_of_an_answer_arrive(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// "The length of the private data provided by the user is limited to 56 bytes for RDMA_PS_TCP"; they arrive padded.
-fn private_data_of_a_request_arrive(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
+/// "The length of the private data provided by the user is limited to 56 bytes for RDMA_PS_TCP";
+/// they arrive padded.
+fn private_data_of_a_request_arrive(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
     for len in [0, 1, 17, REQUEST - 1, REQUEST] {
-        let request = site.request(TCP, &Param::nowhere().with(&pattern(7, len)));
+        let request = cm_device.request(TCP, &Param::nowhere().with(&pattern(7, len)));
         assert_eq!(request.seen.private_data, padded(&pattern(7, len), REQUEST), "{len} bytes");
     }
     Ok(())
 }
 
-/// `man rdma_accept`: "The length of the private data provided by the user is limited to 196 bytes for RDMA_PS_TCP."
-fn private_data_of_an_answer_arrive(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
+/// `man rdma_accept`: "The length of the private data provided by the user is limited to 196 bytes
+/// for RDMA_PS_TCP."
+fn private_data_of_an_answer_arrive(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
     for len in [0, 1, 100, ANSWER] {
-        let request = site.request(TCP, &Param::nowhere());
+        let request = cm_device.request(TCP, &Param::nowhere());
         request.server.accept(Some(&Param::nowhere().with(&pattern(9, len)))).unwrap();
         let seen = request.client.channel.expect_good(Kind::RDMA_CM_EVENT_CONNECT_RESPONSE);
         assert_eq!(seen.private_data, padded(&pattern(9, len), ANSWER), "{len} bytes");
@@ -145,24 +151,24 @@ fn private_data_of_an_answer_arrive(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn too_much_private_data_of_a_request_is_refused(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    let listener = site.listener(TCP);
-    let client = site.resolved(TCP, site.at(listener.id.src_port()));
+fn too_much_private_data_of_a_request_is_refused(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
+    let listener = cm_device.listener(TCP);
+    let client = cm_device.resolved(TCP, cm_device.at(listener.id.src_port()));
     for len in [REQUEST + 1, 220, 255] {
         assert_eq!(client.id.connect(Some(&Param::nowhere().with(&pattern(1, len)))), Err(EINVAL), "{len}");
     }
     assert!(listener.channel.is_quiet());
-    // It may still connect.
+    // The client may still connect.
     client.id.connect(Some(&Param::nowhere())).unwrap();
     listener.channel.expect_good(Kind::RDMA_CM_EVENT_CONNECT_REQUEST);
     Ok(())
 }
 
-/// The kernel rejects a request whose answer it cannot send.
-fn too_much_private_data_of_an_answer_rejects_it(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    let request = site.request(TCP, &Param::nowhere());
+/// The kernel rejects a request if it cannot send the reply.
+fn too_much_private_data_of_an_answer_rejects_it(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
+    let request = cm_device.request(TCP, &Param::nowhere());
     assert_eq!(request.server.accept(Some(&Param::nowhere().with(&pattern(1, ANSWER + 1)))), Err(EINVAL));
     let seen = request.client.channel.expect(Kind::RDMA_CM_EVENT_REJECTED);
     assert_eq!(seen.status, BY_THE_CONSUMER, "{seen:?}");
@@ -170,9 +176,9 @@ fn too_much_private_data_of_an_answer_rejects_it(rig: &Rig) -> Outcome {
 }
 
 /// "This value must be less than or equal to the local RDMA device attribute max_qp_rd_atom."
-fn more_reads_than_the_device_has_are_refused(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    let attr = rig.open().query().unwrap();
+fn more_reads_than_the_device_has_are_refused(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
+    let attr = dut.open().query().unwrap();
     let (Ok(responder), Ok(initiator)) =
         (u8::try_from(attr.max_qp_rd_atom + 1), u8::try_from(attr.max_qp_init_rd_atom + 1))
     else {
@@ -181,7 +187,7 @@ fn more_reads_than_the_device_has_are_refused(rig: &Rig) -> Outcome {
     if responder == 255 || initiator == 255 {
         skip!("the device has no limit that a parameter could exceed");
     }
-    let client = site.resolved(TCP, site.at(7471));
+    let client = cm_device.resolved(TCP, cm_device.at(7471));
     let too_many = [
         Param { responder_resources: responder, ..Param::nowhere() },
         Param { initiator_depth: initiator, ..Param::nowhere() },
@@ -189,22 +195,22 @@ fn more_reads_than_the_device_has_are_refused(rig: &Rig) -> Outcome {
     for param in &too_many {
         assert_eq!(client.id.connect(Some(param)), Err(EINVAL), "{param:?}");
     }
-    let request = site.request(TCP, &Param::nowhere());
+    let request = cm_device.request(TCP, &Param::nowhere());
     for param in &too_many {
         assert_eq!(request.server.accept(Some(param)), Err(EINVAL), "{param:?}");
     }
-    // Neither was sent.
+    // Neither request was sent.
     established(&request);
     Ok(())
 }
 
 /// RDMA_MAX_RESP_RES and RDMA_MAX_INIT_DEPTH of `rdma_cma.h`.
-fn the_greatest_depths_are_the_device_s(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    let attr = rig.open().query().unwrap();
+fn the_greatest_depths_are_the_device_s(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
+    let attr = dut.open().query().unwrap();
     let limit = |value: i32| u8::try_from(value).unwrap_or(u8::MAX);
     let param = Param { responder_resources: 255, initiator_depth: 255, ..Param::nowhere() };
-    let request = site.request(TCP, &param);
+    let request = cm_device.request(TCP, &param);
     let conn = &request.seen.conn;
     assert_eq!(
         (conn.responder_resources, conn.initiator_depth),
@@ -214,18 +220,19 @@ fn the_greatest_depths_are_the_device_s(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_connection_needs_a_queue_pair_or_parameters(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    let client = site.resolved(TCP, site.at(7471));
+fn a_connection_needs_a_queue_pair_or_parameters(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
+    let client = cm_device.resolved(TCP, cm_device.at(7471));
     assert_eq!(client.id.connect(None), Err(EINVAL));
     Ok(())
 }
 
-/// `man rdma_accept`: "If the conn_param parameter is NULL, the values reported in the connection request event are used."
-fn a_connection_without_parameters_has_the_library_s(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    let listener = site.listener(TCP);
-    let client = site.resolved(TCP, site.at(listener.id.src_port()));
+/// `man rdma_accept`: "If the conn_param parameter is NULL, the values reported in the connection
+/// request event are used."
+fn a_connection_without_parameters_has_the_library_s(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
+    let listener = cm_device.listener(TCP);
+    let client = cm_device.resolved(TCP, cm_device.at(listener.id.src_port()));
     let client_node = client.id.node(&options());
     client.id.connect(None).unwrap();
     let seen = listener.channel.expect_good(Kind::RDMA_CM_EVENT_CONNECT_REQUEST);
@@ -245,9 +252,9 @@ fn a_connection_without_parameters_has_the_library_s(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_request_is_made_once(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    let request = site.request(TCP, &Param::nowhere());
+fn a_request_is_made_once(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
+    let request = cm_device.request(TCP, &Param::nowhere());
     assert_eq!(request.client.id.connect(Some(&Param::nowhere())), Err(EINVAL), "asked");
     established(&request);
     assert_eq!(request.client.id.connect(Some(&Param::nowhere())), Err(EINVAL), "connected");
@@ -255,17 +262,17 @@ fn a_request_is_made_once(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn an_answer_is_given_once(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    let request = site.request(TCP, &Param::nowhere());
+fn an_answer_is_given_once(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
+    let request = cm_device.request(TCP, &Param::nowhere());
     established(&request);
     assert_eq!(request.server.accept(Some(&Param::nowhere())), Err(EINVAL));
     Ok(())
 }
 
-fn both_sides_are_told_of_the_connection(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    let pair = site.pair(&options());
+fn both_sides_are_told_of_the_connection(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
+    let pair = cm_device.pair(&options());
     assert!(pair.client_seen.is_for(&pair.client.id) && pair.server_seen.is_for(&pair.server));
     assert_eq!((pair.client_seen.listener, pair.server_seen.listener), (0, 0));
     assert_eq!(pair.client_seen.conn.qp_num, pair.server_node.qp.num());
@@ -274,12 +281,12 @@ fn both_sides_are_told_of_the_connection(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn data_flow_between_pairs_that_the_library_moved(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    let pair = site.pair(&options());
+fn data_flow_between_pairs_that_the_library_moved(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
+    let pair = cm_device.pair(&options());
     pair.talks();
     let (a, b) = (&pair.client_node, &pair.server_node);
-    // One read at a time was agreed, both ways.
+    // Both sides agreed on one outstanding read in each direction.
     for (from, to) in [(a, b), (b, a)] {
         to.mr.buf.set(4096, &pattern(5, 64));
         from.done(Wr::read(1, to.mr.remote(4096)).sge(from.mr.at(8192, 64)));
@@ -288,10 +295,10 @@ fn data_flow_between_pairs_that_the_library_moved(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn the_library_moves_its_pairs_through_their_states(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    let listener = site.listener(TCP);
-    let client = site.resolved(TCP, site.at(listener.id.src_port()));
+fn the_library_moves_its_pairs_through_their_states(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
+    let listener = cm_device.listener(TCP);
+    let client = cm_device.resolved(TCP, cm_device.at(listener.id.src_port()));
     let client_node = client.id.node(&options());
     assert_eq!(client_node.qp.state(), State::IBV_QPS_INIT, "made");
     client.id.connect(Some(&Param::of(0))).unwrap();
@@ -310,12 +317,13 @@ fn the_library_moves_its_pairs_through_their_states(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// "If a QP has not been created on the rdma_cm_id, this function should be called by the active side to complete the
-/// connection, after getting connect response event. This will trigger a connection established event on the passive side."
-fn a_pair_of_the_program_s_own_is_moved_by_hand(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    let listener = site.listener(TCP);
-    let client = site.resolved(TCP, site.at(listener.id.src_port()));
+/// "If a QP has not been created on the rdma_cm_id, this function should be called by the active
+/// side to complete the connection, after getting connect response event. This will trigger a
+/// connection established event on the passive side."
+fn a_pair_of_the_program_s_own_is_moved_by_hand(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
+    let listener = cm_device.listener(TCP);
+    let client = cm_device.resolved(TCP, cm_device.at(listener.id.src_port()));
     let a = client.id.own_node(&options());
     client.id.connect(Some(&Param::of(a.qp.num()))).unwrap();
     let server = listener.channel.expect_good(Kind::RDMA_CM_EVENT_CONNECT_REQUEST).request();
@@ -338,10 +346,10 @@ fn a_pair_of_the_program_s_own_is_moved_by_hand(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_pair_of_the_program_s_own_meets_one_of_the_library_s(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    let listener = site.listener(TCP);
-    let client = site.resolved(TCP, site.at(listener.id.src_port()));
+fn a_pair_of_the_program_s_own_meets_one_of_the_library_s(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
+    let listener = cm_device.listener(TCP);
+    let client = cm_device.resolved(TCP, cm_device.at(listener.id.src_port()));
     let a = client.id.node(&options());
     client.id.connect(Some(&Param::of(0))).unwrap();
     let server = listener.channel.expect_good(Kind::RDMA_CM_EVENT_CONNECT_REQUEST).request();
@@ -356,9 +364,9 @@ fn a_pair_of_the_program_s_own_meets_one_of_the_library_s(rig: &Rig) -> Outcome 
     Ok(())
 }
 
-fn a_connection_is_established_once(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    let request = site.request(TCP, &Param::nowhere());
+fn a_connection_is_established_once(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
+    let request = cm_device.request(TCP, &Param::nowhere());
     established(&request);
     assert_eq!(request.client.id.establish(), Err(EINVAL));
     assert_eq!(request.server.establish(), Err(EINVAL), "the passive side");
@@ -367,27 +375,29 @@ fn a_connection_is_established_once(rig: &Rig) -> Outcome {
 }
 
 /// "This function should not be used on an rdma_cm_id on which a QP has been created."
-fn the_library_establishes_with_its_own_pair(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    let pair = site.pair(&options());
+fn the_library_establishes_with_its_own_pair(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
+    let pair = cm_device.pair(&options());
     assert_eq!(pair.client.id.establish(), Err(EINVAL));
     pair.talks();
     Ok(())
 }
 
-/// (Who has asked and was not answered had better not try: the kernel sends a rejection and waits out its own request.)
-fn who_has_not_asked_does_not_establish(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    assert_eq!(site.resolved(TCP, site.at(7471)).id.establish(), Err(EINVAL), "resolved");
-    assert_eq!(site.listener(TCP).id.establish(), Err(EINVAL), "listening");
+/// An identifier with an unanswered request is not tried here: the kernel would send a rejection
+/// and wait for its request to time out.
+fn an_identifier_that_did_not_connect_cannot_establish(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
+    assert_eq!(cm_device.resolved(TCP, cm_device.at(7471)).id.establish(), Err(EINVAL), "resolved");
+    assert_eq!(cm_device.listener(TCP).id.establish(), Err(EINVAL), "listening");
     Ok(())
 }
 
-/// `man rdma_notify`: "This routine forces the connection into an established state ... Calling this routine ensures the delivery
-/// of the RDMA_CM_EVENT_ESTABLISHED event", and EISCONN says that it is in that state.
-fn an_early_message_establishes(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    let request = site.request(TCP, &Param::nowhere());
+/// `man rdma_notify`: "This routine forces the connection into an established state ... Calling
+/// this routine ensures the delivery of the RDMA_CM_EVENT_ESTABLISHED event". EISCONN means that
+/// the connection is in that state already.
+fn an_early_message_establishes(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
+    let request = cm_device.request(TCP, &Param::nowhere());
     request.server.accept(Some(&Param::nowhere())).unwrap();
     request.client.channel.expect_good(Kind::RDMA_CM_EVENT_CONNECT_RESPONSE);
     request.server.notify(ibv_event_type::IBV_EVENT_COMM_EST).unwrap();
@@ -399,28 +409,28 @@ fn an_early_message_establishes(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn two_devices_connect(rig: &Rig) -> Outcome {
-    let (site, peer) = (Site::of(rig)?, Site::of_peer(rig)?);
+fn two_devices_connect(dut: &TestDevice) -> Outcome {
+    let (cm_device, peer) = (CmDevice::of(dut)?, CmDevice::of_peer(dut)?);
     let listener = peer.listener(TCP);
-    let client = site.bound(TCP);
+    let client = cm_device.bound(TCP);
     client.resolve(peer.at(listener.id.src_port()));
     let node = client.id.node(&options());
     client.id.connect(Some(&Param::of(0))).unwrap();
     let seen = listener.channel.expect_good(Kind::RDMA_CM_EVENT_CONNECT_REQUEST);
-    let pair = Request::of(seen, client, listener).accepted(node, &options(), &Param::of(0));
-    assert_eq!(pair.client.id.device().name(), site.device);
+    let pair = ConnectRequest::of(seen, client, listener).accepted(node, &options(), &Param::of(0));
+    assert_eq!(pair.client.id.device().name(), cm_device.device);
     assert_eq!(pair.server.device().name(), peer.device);
     pair.talks();
     Ok(())
 }
 
-fn an_ipv6_connection_carries_data(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    let Some(address) = site.ipv6(rig) else { skip!("the device has no IPv6 address") };
-    let listener = site.side(TCP);
+fn an_ipv6_connection_carries_data(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
+    let Some(address) = cm_device.ipv6(dut) else { skip!("the device has no IPv6 address") };
+    let listener = cm_device.create_id(TCP);
     listener.id.bind(address).unwrap();
     listener.id.listen(1).unwrap();
-    let client = site.side(TCP);
+    let client = cm_device.create_id(TCP);
     client.id.bind(address).unwrap();
     let mut to = address;
     to.set_port(listener.id.src_port());
@@ -429,18 +439,18 @@ fn an_ipv6_connection_carries_data(rig: &Rig) -> Outcome {
     client.id.connect(Some(&Param::of(0).with(&pattern(1, 56)))).unwrap();
     let seen = listener.channel.expect_good(Kind::RDMA_CM_EVENT_CONNECT_REQUEST);
     assert_eq!(seen.private_data, pattern(1, 56));
-    let pair = Request::of(seen, client, listener).accepted(node, &options(), &Param::of(0));
+    let pair = ConnectRequest::of(seen, client, listener).accepted(node, &options(), &Param::of(0));
     assert_eq!(pair.server.peer_addr().map(|address| address.ip()), Some(address.ip()));
     pair.talks();
     Ok(())
 }
 
-fn one_thread_connects_to_itself_many_times(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    let listener = site.listener(TCP);
-    let mut sides: Vec<(Side, CmId)> = Vec::new();
+fn one_thread_connects_to_itself_many_times(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
+    let listener = cm_device.listener(TCP);
+    let mut sides: Vec<(IdWithChannel, CmId)> = Vec::new();
     for n in 0..20 {
-        let client = site.resolved(TCP, site.at(listener.id.src_port()));
+        let client = cm_device.resolved(TCP, cm_device.at(listener.id.src_port()));
         let (question, answer) = (Param::nowhere().with(&[n]), Param::nowhere());
         client.id.connect(Some(&question)).unwrap();
         let seen = listener.channel.expect_good(Kind::RDMA_CM_EVENT_CONNECT_REQUEST);
@@ -456,12 +466,13 @@ fn one_thread_connects_to_itself_many_times(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// IBTA chapter 12, stale connections: a request from a queue pair that belongs to another connection is rejected.
-fn a_queue_pair_of_another_connection_is_stale(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
+/// IBTA chapter 12, stale connections: a request from a queue pair that belongs to another
+/// connection is rejected.
+fn a_queue_pair_of_another_connection_is_stale(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
     let param = Param::nowhere();
-    let request = site.request(TCP, &param);
-    let other = site.resolved(TCP, site.at(request.listener.id.src_port()));
+    let request = cm_device.request(TCP, &param);
+    let other = cm_device.resolved(TCP, cm_device.at(request.listener.id.src_port()));
     other.id.connect(Some(&param)).unwrap();
     let seen = other.channel.expect(Kind::RDMA_CM_EVENT_REJECTED);
     assert_eq!(seen.status, STALE, "{seen:?}");

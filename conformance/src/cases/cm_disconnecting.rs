@@ -6,8 +6,10 @@ use libc::EINVAL;
 use rdma_mummy_sys::types::ibv_qp_state as State;
 use rdma_mummy_sys::types::ibv_wc_status as Status;
 
-use crate::harness::{Outcome, Rig, Suite};
-use crate::kit::{CmChannel, CmId, Kind, Node, Pair, Param, Recv, Seen, Site, Space, Wr};
+use crate::kit::{
+    CmChannel, CmDevice, CmId, ConnectedPair, EventCopy, Kind, Node, Outcome, Param, Recv, Space, Suite,
+    TestDevice, Wr,
+};
 
 pub(crate) fn cases(suite: &mut Suite) {
     cases!(suite:
@@ -18,7 +20,7 @@ pub(crate) fn cases(suite: &mut Suite) {
         the_other_side_s_pair_is_its_own,
         a_pair_of_the_program_s_own_is_left_alone,
         a_side_that_is_disconnected_may_say_so_again,
-        who_is_not_connected_does_not_disconnect,
+        an_unconnected_identifier_cannot_disconnect,
         a_side_that_is_destroyed_disconnects_the_other,
         a_passive_side_that_is_destroyed_disconnects_the_other,
         a_connection_outlives_its_listener,
@@ -34,22 +36,22 @@ pub(crate) fn cases(suite: &mut Suite) {
 
 const TCP: Space = Space::RDMA_PS_TCP;
 
-/// How long a connection may linger: the kernel waits for packets that are still under way.
+/// How long a connection may stay in TIMEWAIT, while the kernel waits for late packets.
 const LINGER: Duration = Duration::from_secs(20);
 
-fn pair(rig: &Rig) -> Result<Pair, crate::harness::Skip> {
-    Ok(Site::of(rig)?.pair(&Site::options()))
+fn pair(dut: &TestDevice) -> Result<ConnectedPair, crate::kit::Skip> {
+    Ok(CmDevice::of(dut)?.pair(&CmDevice::options()))
 }
 
-/// The next event that is not the end of a wait.
-fn disconnected(channel: &CmChannel, id: &CmId) -> Seen {
+/// The next event other than TIMEWAIT_EXIT.
+fn disconnected(channel: &CmChannel, id: &CmId) -> EventCopy {
     let seen = channel.expect(Kind::RDMA_CM_EVENT_DISCONNECTED);
     assert!(seen.is_for(id));
     assert_eq!(seen.status, 0, "{seen:?}");
     seen
 }
 
-/// One side ends the connection, the other follows.
+/// Disconnects one side first, then the other.
 fn end(first: (&CmId, &CmChannel), second: (&CmId, &CmChannel)) {
     first.0.disconnect().unwrap();
     disconnected(second.1, second.0);
@@ -61,17 +63,18 @@ fn in_error(node: &Node) {
     assert_eq!(node.qp.state(), State::IBV_QPS_ERR);
 }
 
-/// "After successfully disconnecting, an RDMA_CM_EVENT_DISCONNECTED event will be generated on both sides of the connection."
-fn the_active_side_disconnects(rig: &Rig) -> Outcome {
-    let pair = pair(rig)?;
+/// "After successfully disconnecting, an RDMA_CM_EVENT_DISCONNECTED event will be generated on both
+/// sides of the connection."
+fn the_active_side_disconnects(dut: &TestDevice) -> Outcome {
+    let pair = pair(dut)?;
     end((&pair.client.id, &pair.client.channel), (&pair.server, &pair.listener.channel));
     in_error(&pair.client_node);
     in_error(&pair.server_node);
     Ok(())
 }
 
-fn the_passive_side_disconnects(rig: &Rig) -> Outcome {
-    let pair = pair(rig)?;
+fn the_passive_side_disconnects(dut: &TestDevice) -> Outcome {
+    let pair = pair(dut)?;
     end((&pair.server, &pair.listener.channel), (&pair.client.id, &pair.client.channel));
     in_error(&pair.client_node);
     in_error(&pair.server_node);
@@ -79,8 +82,8 @@ fn the_passive_side_disconnects(rig: &Rig) -> Outcome {
 }
 
 /// "This routine should be called by both the client and server side of a connection."
-fn both_sides_disconnect_at_once(rig: &Rig) -> Outcome {
-    let pair = pair(rig)?;
+fn both_sides_disconnect_at_once(dut: &TestDevice) -> Outcome {
+    let pair = pair(dut)?;
     pair.client.id.disconnect().unwrap();
     pair.server.disconnect().unwrap();
     disconnected(&pair.client.channel, &pair.client.id);
@@ -88,9 +91,10 @@ fn both_sides_disconnect_at_once(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// "... transitions any associated QP to the error state, which will flush any posted work requests to the completion queue."
-fn disconnecting_flushes_what_is_outstanding(rig: &Rig) -> Outcome {
-    let pair = pair(rig)?;
+/// "... transitions any associated QP to the error state, which will flush any posted work requests
+/// to the completion queue."
+fn disconnecting_flushes_what_is_outstanding(dut: &TestDevice) -> Outcome {
+    let pair = pair(dut)?;
     let node = &pair.client_node;
     for id in 0..3 {
         node.qp.recv(Recv::new(id).sge(node.mr.at(0, 8)));
@@ -106,9 +110,9 @@ fn disconnecting_flushes_what_is_outstanding(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// The event alone moves nothing: the program disconnects when it is ready to.
-fn the_other_side_s_pair_is_its_own(rig: &Rig) -> Outcome {
-    let pair = pair(rig)?;
+/// The event does not change the pair's state: the program disconnects when it is ready to.
+fn the_other_side_s_pair_is_its_own(dut: &TestDevice) -> Outcome {
+    let pair = pair(dut)?;
     pair.client.id.disconnect().unwrap();
     disconnected(&pair.listener.channel, &pair.server);
     assert_eq!(pair.server_node.qp.state(), State::IBV_QPS_RTS);
@@ -117,10 +121,10 @@ fn the_other_side_s_pair_is_its_own(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_pair_of_the_program_s_own_is_left_alone(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    let request = site.request(TCP, &Param::nowhere());
-    let node = request.server.own_node(&Site::options());
+fn a_pair_of_the_program_s_own_is_left_alone(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
+    let request = cm_device.request(TCP, &Param::nowhere());
+    let node = request.server.own_node(&CmDevice::options());
     node.init();
     request.server.accept(Some(&Param::of(node.qp.num()))).unwrap();
     request.client.channel.expect_good(Kind::RDMA_CM_EVENT_CONNECT_RESPONSE);
@@ -131,23 +135,23 @@ fn a_pair_of_the_program_s_own_is_left_alone(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_side_that_is_disconnected_may_say_so_again(rig: &Rig) -> Outcome {
-    let pair = pair(rig)?;
+fn a_side_that_is_disconnected_may_say_so_again(dut: &TestDevice) -> Outcome {
+    let pair = pair(dut)?;
     end((&pair.client.id, &pair.client.channel), (&pair.server, &pair.listener.channel));
     assert_eq!((pair.client.id.disconnect(), pair.server.disconnect()), (Ok(()), Ok(())));
     Ok(())
 }
 
-fn who_is_not_connected_does_not_disconnect(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    assert_eq!(site.side(TCP).id.disconnect(), Err(EINVAL), "new");
-    assert_eq!(site.bound(TCP).id.disconnect(), Err(EINVAL), "bound");
-    assert_eq!(site.resolved(TCP, site.at(7471)).id.disconnect(), Err(EINVAL), "resolved");
+fn an_unconnected_identifier_cannot_disconnect(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
+    assert_eq!(cm_device.create_id(TCP).id.disconnect(), Err(EINVAL), "new");
+    assert_eq!(cm_device.bound(TCP).id.disconnect(), Err(EINVAL), "bound");
+    assert_eq!(cm_device.resolved(TCP, cm_device.at(7471)).id.disconnect(), Err(EINVAL), "resolved");
     Ok(())
 }
 
-fn a_side_that_is_destroyed_disconnects_the_other(rig: &Rig) -> Outcome {
-    let Pair { client_node, server, client, listener, server_node, .. } = pair(rig)?;
+fn a_side_that_is_destroyed_disconnects_the_other(dut: &TestDevice) -> Outcome {
+    let ConnectedPair { client_node, server, client, listener, server_node, .. } = pair(dut)?;
     drop(client_node);
     client.id.destroy().unwrap();
     disconnected(&listener.channel, &server);
@@ -157,8 +161,8 @@ fn a_side_that_is_destroyed_disconnects_the_other(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_passive_side_that_is_destroyed_disconnects_the_other(rig: &Rig) -> Outcome {
-    let Pair { client_node, server, client, server_node, .. } = pair(rig)?;
+fn a_passive_side_that_is_destroyed_disconnects_the_other(dut: &TestDevice) -> Outcome {
+    let ConnectedPair { client_node, server, client, server_node, .. } = pair(dut)?;
     drop(server_node);
     server.destroy().unwrap();
     disconnected(&client.channel, &client.id);
@@ -167,16 +171,16 @@ fn a_passive_side_that_is_destroyed_disconnects_the_other(rig: &Rig) -> Outcome 
     Ok(())
 }
 
-fn a_connection_outlives_its_listener(rig: &Rig) -> Outcome {
-    let pair = pair(rig)?;
+fn a_connection_outlives_its_listener(dut: &TestDevice) -> Outcome {
+    let pair = pair(dut)?;
     pair.listener.id.destroy().unwrap();
     pair.talks();
     end((&pair.client.id, &pair.client.channel), (&pair.server, &pair.listener.channel));
     Ok(())
 }
 
-fn both_sides_may_go_at_once(rig: &Rig) -> Outcome {
-    let pair = pair(rig)?;
+fn both_sides_may_go_at_once(dut: &TestDevice) -> Outcome {
+    let pair = pair(dut)?;
     let (client, server) = (pair.client.id.clone(), pair.server.clone());
     let channels = [pair.client.channel.clone(), pair.listener.channel.clone()];
     drop((pair.client_node, pair.server_node));
@@ -187,10 +191,10 @@ fn both_sides_may_go_at_once(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// `man rdma_get_cm_event`: RDMA_CM_EVENT_TIMEWAIT_EXIT: "The QP associated with a connection has exited its timewait state and
-/// is now ready to be re-used."
-fn the_time_of_waiting_ends(rig: &Rig) -> Outcome {
-    let pair = pair(rig)?;
+/// `man rdma_get_cm_event`: RDMA_CM_EVENT_TIMEWAIT_EXIT: "The QP associated with a connection has
+/// exited its timewait state and is now ready to be re-used."
+fn the_time_of_waiting_ends(dut: &TestDevice) -> Outcome {
+    let pair = pair(dut)?;
     end((&pair.client.id, &pair.client.channel), (&pair.server, &pair.listener.channel));
     for (channel, id) in [(&pair.client.channel, &pair.client.id), (&pair.listener.channel, &pair.server)] {
         let seen = channel.expect_within(LINGER, Kind::RDMA_CM_EVENT_TIMEWAIT_EXIT);
@@ -200,10 +204,10 @@ fn the_time_of_waiting_ends(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn the_end_of_the_wait_is_not_waited_for(rig: &Rig) -> Outcome {
-    let pair = pair(rig)?;
+fn the_end_of_the_wait_is_not_waited_for(dut: &TestDevice) -> Outcome {
+    let pair = pair(dut)?;
     end((&pair.client.id, &pair.client.channel), (&pair.server, &pair.listener.channel));
-    let Pair { client_node, server_node, client, server, listener, .. } = pair;
+    let ConnectedPair { client_node, server_node, client, server, listener, .. } = pair;
     drop((client_node, server_node));
     client.id.destroy().unwrap();
     server.destroy().unwrap();
@@ -215,12 +219,12 @@ fn the_end_of_the_wait_is_not_waited_for(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_request_that_was_withdrawn_is_not_accepted(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    let request = site.request(TCP, &Param::nowhere());
+fn a_request_that_was_withdrawn_is_not_accepted(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
+    let request = cm_device.request(TCP, &Param::nowhere());
     request.client.id.destroy().unwrap();
-    // What comes after the withdrawal has arrived.
-    let other = site.resolved(TCP, site.at(request.listener.id.src_port()));
+    // The next event proves that the withdrawal has arrived before.
+    let other = cm_device.resolved(TCP, cm_device.at(request.listener.id.src_port()));
     other.id.connect(Some(&Param::nowhere())).unwrap();
     let seen = request.listener.channel.expect_good(Kind::RDMA_CM_EVENT_CONNECT_REQUEST);
     assert_eq!(request.server.accept(Some(&Param::nowhere())), Err(EINVAL));
@@ -229,9 +233,9 @@ fn a_request_that_was_withdrawn_is_not_accepted(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_connection_that_was_not_established_ends_with_its_identifier(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    let request = site.request(TCP, &Param::nowhere());
+fn a_connection_that_was_not_established_ends_with_its_identifier(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
+    let request = cm_device.request(TCP, &Param::nowhere());
     request.server.accept(Some(&Param::nowhere())).unwrap();
     request.client.channel.expect_good(Kind::RDMA_CM_EVENT_CONNECT_RESPONSE);
     request.client.id.destroy().unwrap();
@@ -241,11 +245,12 @@ fn a_connection_that_was_not_established_ends_with_its_identifier(rig: &Rig) -> 
     Ok(())
 }
 
-/// IBTA chapter 12, reasons of rejections: the program on the other side said no, or ended its identifier.
+/// IBTA chapter 12, reasons of rejections: rejected by the consumer, which includes a destroyed
+/// identifier.
 const BY_THE_CONSUMER: i32 = 28;
 
-fn the_events_of_one_end_do_not_come_twice(rig: &Rig) -> Outcome {
-    let pair = pair(rig)?;
+fn the_events_of_one_end_do_not_come_twice(dut: &TestDevice) -> Outcome {
+    let pair = pair(dut)?;
     end((&pair.client.id, &pair.client.channel), (&pair.server, &pair.listener.channel));
     for channel in [&pair.client.channel, &pair.listener.channel] {
         channel.expect_within(LINGER, Kind::RDMA_CM_EVENT_TIMEWAIT_EXIT);
@@ -254,16 +259,16 @@ fn the_events_of_one_end_do_not_come_twice(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_port_connects_again_and_again(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    let listener = site.listener(TCP);
+fn a_port_connects_again_and_again(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
+    let listener = cm_device.listener(TCP);
     for _ in 0..10 {
-        let client = site.bound(TCP);
-        client.resolve(site.at(listener.id.src_port()));
-        let node = client.id.node(&Site::options());
+        let client = cm_device.bound(TCP);
+        client.resolve(cm_device.at(listener.id.src_port()));
+        let node = client.id.node(&CmDevice::options());
         client.id.connect(Some(&Param::of(0))).unwrap();
         let server = listener.channel.expect_good(Kind::RDMA_CM_EVENT_CONNECT_REQUEST).request();
-        let server_node = server.node(&Site::options());
+        let server_node = server.node(&CmDevice::options());
         server.accept(Some(&Param::of(0))).unwrap();
         client.channel.expect_good(Kind::RDMA_CM_EVENT_ESTABLISHED);
         listener.channel.expect_good(Kind::RDMA_CM_EVENT_ESTABLISHED);

@@ -1,4 +1,5 @@
-//! Synchronous identifiers (`man rdma_create_id`, `man rdma_create_ep`, `man rdma_get_request`), and devices (`man rdma_get_devices`).
+//! Synchronous identifiers (`man rdma_create_id`, `man rdma_create_ep`, `man rdma_get_request`),
+//! and devices (`man rdma_get_devices`).
 
 use std::process::Command;
 use std::thread;
@@ -8,9 +9,9 @@ use rdma_mummy_sys::types::RAI_PASSIVE;
 use rdma_mummy_sys::types::ibv_qp_state as State;
 use rdma_mummy_sys::types::ibv_qp_type as Type;
 
-use crate::harness::{Outcome, Rig, Suite, Target};
 use crate::kit::{
-    CmId, Cq, Device, Flavour, Hints, Info, Kind, Node, Param, QpInit, Site, Space, Wr, pattern,
+    CmDevice, CmId, Cq, Device, Flavour, Hints, Info, Kind, Node, Outcome, Param, QpInit, Space, Suite,
+    TestDevice, TestTarget, Wr, pattern,
 };
 
 pub(crate) fn cases(suite: &mut Suite) {
@@ -33,29 +34,29 @@ pub(crate) fn cases(suite: &mut Suite) {
 
 const TCP: Space = Space::RDMA_PS_TCP;
 
-/// What makes the software device's GUID zero.
+/// The fault that makes the software device's node GUID zero.
 const NO_GUID: (&str, &str) = ("SOFT_RNIC_FAULTS", "node_guid=0");
 
-/// Where to listen, with a port that the library chooses.
-fn passive(site: &Site, space: Space) -> Info {
+/// An address to listen at, with a port that the library chooses.
+fn passive(cm_device: &CmDevice, space: Space) -> Info {
     let hints = Hints { flags: RAI_PASSIVE, space: Some(space), ..Hints::default() };
-    site.cm.info(Some(&site.ip.to_string()), Some("0"), Some(&hints)).unwrap()
+    cm_device.cm.info(Some(&cm_device.ip.to_string()), Some("0"), Some(&hints)).unwrap()
 }
 
-/// Where to connect to.
-fn active(site: &Site, space: Space, port: u16) -> Info {
+/// An address to connect to.
+fn active(cm_device: &CmDevice, space: Space, port: u16) -> Info {
     let hints = Hints { space: Some(space), ..Hints::default() };
-    site.cm.info(Some(&site.ip.to_string()), Some(&port.to_string()), Some(&hints)).unwrap()
+    cm_device.cm.info(Some(&cm_device.ip.to_string()), Some(&port.to_string()), Some(&hints)).unwrap()
 }
 
-/// A synchronous listener of an endpoint.
-fn listener(site: &Site, space: Space, init: Option<&QpInit>) -> CmId {
-    let id = site.cm.endpoint(&passive(site, space), None, init).unwrap();
+/// A synchronous listener created by `rdma_create_ep`.
+fn listener(cm_device: &CmDevice, space: Space, init: Option<&QpInit>) -> CmId {
+    let id = cm_device.cm.endpoint(&passive(cm_device, space), None, init).unwrap();
     id.listen(4).unwrap();
     id
 }
 
-/// A pair whose queues the library makes.
+/// Attributes of a pair whose completion queues the library creates.
 fn init(device: &Device, qp_type: Type) -> QpInit {
     let cq = Cq::of(device, 1, Flavour::Classic, None);
     let mut init = QpInit::new(qp_type, &cq, &cq);
@@ -63,14 +64,14 @@ fn init(device: &Device, qp_type: Type) -> QpInit {
     init
 }
 
-/// "While operating synchronously, calls that result in an event will block until the operation completes. The event will be
-/// returned to the user through the rdma_cm_id structure."
-fn a_synchronous_identifier_waits_for_its_results(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    let id = site.cm.synchronous_id(TCP).unwrap();
+/// "While operating synchronously, calls that result in an event will block until the operation
+/// completes. The event will be returned to the user through the rdma_cm_id structure."
+fn a_synchronous_identifier_waits_for_its_results(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
+    let id = cm_device.cm.synchronous_id(TCP).unwrap();
     assert!(id.event().is_none());
-    id.resolve_addr(None, site.at(7471), 2000).unwrap();
-    assert_eq!(id.device().name(), site.device);
+    id.resolve_addr(None, cm_device.at(7471), 2000).unwrap();
+    assert_eq!(id.device().name(), cm_device.device);
     let event = id.event().expect("the event is in the identifier");
     assert_eq!((event.kind, event.status), (Kind::RDMA_CM_EVENT_ADDR_RESOLVED, 0));
     id.resolve_route(2000).unwrap();
@@ -78,33 +79,34 @@ fn a_synchronous_identifier_waits_for_its_results(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_synchronous_failure_is_an_error_number(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    let Some(nobody) = site.nobody() else { skip!("the device has no IPv4 address") };
-    let id = site.cm.synchronous_id(TCP).unwrap();
-    let error = id.resolve_addr(Some(site.at(0)), nobody, 200).unwrap_err();
+fn a_synchronous_failure_is_an_error_number(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
+    let Some(nobody) = cm_device.nobody() else { skip!("the device has no IPv4 address") };
+    let id = cm_device.cm.synchronous_id(TCP).unwrap();
+    let error = id.resolve_addr(Some(cm_device.at(0)), nobody, 200).unwrap_err();
     assert!([libc::ETIMEDOUT, libc::EHOSTUNREACH, libc::ENETUNREACH].contains(&error), "{error}");
     assert_eq!(id.event().unwrap().kind, Kind::RDMA_CM_EVENT_ADDR_ERROR);
     Ok(())
 }
 
-fn a_synchronous_rejection_is_a_refusal(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    let bound = site.bound(TCP);
-    let id = site.cm.synchronous_id(TCP).unwrap();
-    id.resolve_addr(None, site.at(bound.id.src_port()), 2000).unwrap();
+fn a_synchronous_rejection_is_a_refusal(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
+    let bound = cm_device.bound(TCP);
+    let id = cm_device.cm.synchronous_id(TCP).unwrap();
+    id.resolve_addr(None, cm_device.at(bound.id.src_port()), 2000).unwrap();
     id.resolve_route(2000).unwrap();
     assert_eq!(id.connect(Some(&Param::nowhere())), Err(ECONNREFUSED));
     assert_eq!(id.event().unwrap().kind, Kind::RDMA_CM_EVENT_REJECTED);
     Ok(())
 }
 
-/// "Users that wish asynchronous operation must migrate the rdma_cm_id to a user created event channel."
-fn a_synchronous_identifier_becomes_asynchronous(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    let id = site.cm.synchronous_id(TCP).unwrap();
-    id.resolve_addr(None, site.at(7471), 2000).unwrap();
-    let channel = site.channel();
+/// "Users that wish asynchronous operation must migrate the rdma_cm_id to a user created event
+/// channel."
+fn a_synchronous_identifier_becomes_asynchronous(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
+    let id = cm_device.cm.synchronous_id(TCP).unwrap();
+    id.resolve_addr(None, cm_device.at(7471), 2000).unwrap();
+    let channel = cm_device.channel();
     id.migrate(Some(&channel)).unwrap();
     assert!(id.event().is_none() && id.is_of(&channel));
     id.resolve_route(2000).unwrap();
@@ -112,23 +114,23 @@ fn a_synchronous_identifier_becomes_asynchronous(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// `man rdma_migrate_id`: "If the channel parameter is NULL, the specified rdma_cm_id will be placed into synchronous operation
-/// mode."
-fn an_asynchronous_identifier_becomes_synchronous(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    let side = site.side(TCP);
-    side.id.migrate(None).unwrap();
-    side.id.resolve_addr(None, site.at(7471), 2000).unwrap();
-    assert!(side.id.has_verbs() && side.channel.is_quiet());
-    assert_eq!(side.id.event().unwrap().kind, Kind::RDMA_CM_EVENT_ADDR_RESOLVED);
-    assert_eq!(side.id.migrate(None), Err(EINVAL), "it is synchronous");
+/// `man rdma_migrate_id`: "If the channel parameter is NULL, the specified rdma_cm_id will be
+/// placed into synchronous operation mode."
+fn an_asynchronous_identifier_becomes_synchronous(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
+    let end = cm_device.create_id(TCP);
+    end.id.migrate(None).unwrap();
+    end.id.resolve_addr(None, cm_device.at(7471), 2000).unwrap();
+    assert!(end.id.has_verbs() && end.channel.is_quiet());
+    assert_eq!(end.id.event().unwrap().kind, Kind::RDMA_CM_EVENT_ADDR_RESOLVED);
+    assert_eq!(end.id.migrate(None), Err(EINVAL), "it is synchronous");
     Ok(())
 }
 
 /// `man rdma_get_request`: "... the listening rdma_cm_id must be synchronous."
-fn only_synchronous_listeners_are_asked_for_requests(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    assert_eq!(site.listener(TCP).id.get_request().err(), Some(EINVAL));
+fn only_synchronous_listeners_are_asked_for_requests(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
+    assert_eq!(cm_device.listener(TCP).id.get_request().err(), Some(EINVAL));
     Ok(())
 }
 
@@ -139,23 +141,23 @@ fn sends(from: &Node, to: &Node, seed: u8) {
     assert_eq!(to.mr.buf.get(0, 100), pattern(seed, 100));
 }
 
-fn two_endpoints_connect_and_talk(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    let listener = listener(&site, TCP, None);
+fn two_endpoints_connect_and_talk(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
+    let listener = listener(&cm_device, TCP, None);
     let port = listener.src_port();
     let server = thread::spawn(move || {
         let id = listener.get_request().unwrap();
         let event = id.event().expect("the request is in the new identifier");
         assert_eq!(event.kind, Kind::RDMA_CM_EVENT_CONNECT_REQUEST);
         assert_eq!(event.private_data[..3], [1, 2, 3]);
-        let node = id.node(&Site::options());
+        let node = id.node(&CmDevice::options());
         node.recv(1, 0, 256);
         id.accept(Some(&Param::of(0).with(&[4]))).unwrap();
         assert_eq!(id.event().unwrap().kind, Kind::RDMA_CM_EVENT_ESTABLISHED);
         (node, id, listener)
     });
-    let client = site.cm.endpoint(&active(&site, TCP, port), None, None).unwrap();
-    let node = client.node(&Site::options());
+    let client = cm_device.cm.endpoint(&active(&cm_device, TCP, port), None, None).unwrap();
+    let node = client.node(&CmDevice::options());
     node.recv(1, 0, 256);
     client.connect(Some(&Param::of(0).with(&[1, 2, 3]))).unwrap();
     let event = client.event().expect("the answer is in the identifier");
@@ -163,7 +165,7 @@ fn two_endpoints_connect_and_talk(rig: &Rig) -> Outcome {
     let (server_node, server, _listener) = server.join().unwrap();
     sends(&node, &server_node, 1);
     sends(&server_node, &node, 2);
-    // Each waits for the other.
+    // Each disconnect waits for the other.
     let other = thread::spawn(move || server.disconnect());
     client.disconnect().unwrap();
     assert_eq!(client.event().unwrap().kind, Kind::RDMA_CM_EVENT_DISCONNECTED);
@@ -172,25 +174,26 @@ fn two_endpoints_connect_and_talk(rig: &Rig) -> Outcome {
 }
 
 /// "rdma_create_ep will automatically create a QP on the rdma_cm_id if qp_init_attr is not NULL."
-fn an_endpoint_has_its_queue_pair(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    let init = init(&rig.open(), Type::IBV_QPT_RC);
-    let id = site.cm.endpoint(&active(&site, TCP, 7471), None, Some(&init)).unwrap();
+fn an_endpoint_has_its_queue_pair(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
+    let init = init(&dut.open(), Type::IBV_QPT_RC);
+    let id = cm_device.cm.endpoint(&active(&cm_device, TCP, 7471), None, Some(&init)).unwrap();
     assert!(id.has_qp() && id.has_queues() && id.has_verbs() && id.path().is_some());
     assert_eq!((id.dst_port(), id.kind().1), (7471, Type::IBV_QPT_RC));
-    let without = site.cm.endpoint(&active(&site, TCP, 7471), None, None).unwrap();
+    let without = cm_device.cm.endpoint(&active(&cm_device, TCP, 7471), None, None).unwrap();
     assert!(!without.has_qp() && without.path().is_some());
     Ok(())
 }
 
-/// "When a new connection request is retrieved by calling rdma_get_request, the rdma_cm_id associated with the new connection will
-/// automatically be associated with a QP using the pd and qp_init_attr parameters."
-fn a_listening_endpoint_makes_pairs_for_its_requests(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    let init = init(&rig.open(), Type::IBV_QPT_RC);
-    let listener = listener(&site, TCP, Some(&init));
-    let client = site.resolved(TCP, site.at(listener.src_port()));
-    let node = client.id.node(&Site::options());
+/// "When a new connection request is retrieved by calling rdma_get_request, the rdma_cm_id
+/// associated with the new connection will automatically be associated with a QP using the pd and
+/// qp_init_attr parameters."
+fn a_listening_endpoint_makes_pairs_for_its_requests(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
+    let init = init(&dut.open(), Type::IBV_QPT_RC);
+    let listener = listener(&cm_device, TCP, Some(&init));
+    let client = cm_device.resolved(TCP, cm_device.at(listener.src_port()));
+    let node = client.id.node(&CmDevice::options());
     client.id.connect(Some(&Param::of(0))).unwrap();
     let server = listener.get_request().unwrap();
     assert!(server.has_qp() && server.has_queues());
@@ -205,28 +208,28 @@ fn a_listening_endpoint_makes_pairs_for_its_requests(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn an_endpoint_that_leads_nowhere_is_not_made(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    let Some(nobody) = site.nobody() else { skip!("the device has no IPv4 address") };
-    let hints = Hints { space: Some(TCP), source: Some(site.at(0)), ..Hints::default() };
-    let info = site.cm.info(Some(&nobody.ip().to_string()), Some("7471"), Some(&hints)).unwrap();
-    let error = site.cm.endpoint(&info, None, None).unwrap_err();
+fn an_endpoint_that_leads_nowhere_is_not_made(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
+    let Some(nobody) = cm_device.nobody() else { skip!("the device has no IPv4 address") };
+    let hints = Hints { space: Some(TCP), source: Some(cm_device.at(0)), ..Hints::default() };
+    let info = cm_device.cm.info(Some(&nobody.ip().to_string()), Some("7471"), Some(&hints)).unwrap();
+    let error = cm_device.cm.endpoint(&info, None, None).unwrap_err();
     assert!([libc::ETIMEDOUT, libc::EHOSTUNREACH, libc::ENETUNREACH].contains(&error), "{error}");
     Ok(())
 }
 
-fn a_datagram_endpoint_finds_the_other(rig: &Rig) -> Outcome {
+fn a_datagram_endpoint_finds_the_other(dut: &TestDevice) -> Outcome {
     const UDP: Space = Space::RDMA_PS_UDP;
-    let site = Site::of(rig)?;
-    let init = init(&rig.open(), Type::IBV_QPT_UD);
-    let listener = listener(&site, UDP, Some(&init));
+    let cm_device = CmDevice::of(dut)?;
+    let init = init(&dut.open(), Type::IBV_QPT_UD);
+    let listener = listener(&cm_device, UDP, Some(&init));
     let port = listener.src_port();
     let server = thread::spawn(move || {
         let id = listener.get_request().unwrap();
         id.accept(None).unwrap();
         (id.qp_num(), id, listener)
     });
-    let client = site.cm.endpoint(&active(&site, UDP, port), None, Some(&init)).unwrap();
+    let client = cm_device.cm.endpoint(&active(&cm_device, UDP, port), None, Some(&init)).unwrap();
     client.connect(None).unwrap();
     let event = client.event().unwrap();
     let (number, ..) = server.join().unwrap();
@@ -235,36 +238,36 @@ fn a_datagram_endpoint_finds_the_other(rig: &Rig) -> Outcome {
 }
 
 /// "Returns an array of all available RDMA devices."
-fn the_list_has_the_device(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    let names = site.cm.devices().unwrap();
-    let mut expected: Vec<_> = Device::listed(rig.provider).into_iter().map(|device| device.name).collect();
+fn the_list_has_the_device(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
+    let names = cm_device.cm.devices().unwrap();
+    let mut expected: Vec<_> = Device::listed(dut.provider).into_iter().map(|device| device.name).collect();
     let mut sorted = names.clone();
     sorted.sort_unstable();
     expected.sort_unstable();
     assert_eq!(sorted, expected);
-    assert_eq!(site.cm.devices().unwrap(), names, "the same twice");
+    assert_eq!(cm_device.cm.devices().unwrap(), names, "the same twice");
     Ok(())
 }
 
-/// librdmacm finds the device of an identifier by its GUID, and takes zero to mean that there is none: the identifier has no context,
-/// whether the event says so (new releases) or not (old ones).
-fn an_identifier_of_a_device_without_a_guid_has_no_context(rig: &Rig) -> Outcome {
-    if rig.target == Target::System {
+/// librdmacm finds an identifier's device by its GUID, and zero means no device. The identifier
+/// then has no context, with (new releases) or without (old ones) an error in the event.
+fn an_identifier_of_a_device_without_a_guid_has_no_context(dut: &TestDevice) -> Outcome {
+    if dut.target == TestTarget::System {
         skip!("the device has a GUID");
     }
-    let site = Site::of(rig)?;
+    let cm_device = CmDevice::of(dut)?;
     if std::env::var(NO_GUID.0).is_ok_and(|faults| faults == NO_GUID.1) {
-        let side = site.side(TCP);
-        side.id.resolve_addr(None, site.at(7471), 2000).unwrap();
-        let seen = side.channel.event().seen();
+        let end = cm_device.create_id(TCP);
+        end.id.resolve_addr(None, cm_device.at(7471), 2000).unwrap();
+        let seen = end.channel.event().copy_and_ack();
         let expected = [Kind::RDMA_CM_EVENT_ADDR_ERROR, Kind::RDMA_CM_EVENT_ADDR_RESOLVED];
-        assert!(expected.contains(&seen.kind) && !side.id.has_verbs(), "{seen:?}");
-        let bound = site.bound(TCP);
+        assert!(expected.contains(&seen.kind) && !end.id.has_verbs(), "{seen:?}");
+        let bound = cm_device.bound(TCP);
         assert!(!bound.id.has_verbs() && bound.id.src_port() != 0);
         return Ok(());
     }
-    // The GUID is the process's: another one has zero.
+    // The GUID belongs to the process, so that a second process has the zero GUID.
     let name = "cm_endpoints::an_identifier_of_a_device_without_a_guid_has_no_context";
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", name])

@@ -1,12 +1,14 @@
-//! Queue pairs of identifiers (`man rdma_create_qp`, `man rdma_init_qp_attr`, `man rdma_create_srq`).
+//! Queue pairs of identifiers (`man rdma_create_qp`, `man rdma_init_qp_attr`, `man
+//! rdma_create_srq`).
 
 use libc::EINVAL;
 use rdma_mummy_sys::types::ibv_qp_attr_mask as Mask;
 use rdma_mummy_sys::types::ibv_qp_state as State;
 use rdma_mummy_sys::types::{ibv_access_flags, ibv_qp_type};
 
-use crate::harness::{Outcome, Rig, Suite};
-use crate::kit::{Cq, Flavour, Kind, Options, Param, QpInit, Site, Space};
+use crate::kit::{
+    CmDevice, Cq, Flavour, Kind, NodeOptions, Outcome, Param, QpInit, Space, Suite, TestDevice,
+};
 
 pub(crate) fn cases(suite: &mut Suite) {
     cases!(suite:
@@ -26,29 +28,29 @@ pub(crate) fn cases(suite: &mut Suite) {
 
 const TCP: Space = Space::RDMA_PS_TCP;
 
-fn options() -> Options {
-    Site::options()
+fn options() -> NodeOptions {
+    CmDevice::options()
 }
 
-fn attributes_of_init_are_there_with_a_device(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    let side = site.bound(TCP);
-    let (attr, mask) = side.id.qp_attr(State::IBV_QPS_INIT).unwrap();
+fn attributes_of_init_are_there_with_a_device(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
+    let end = cm_device.bound(TCP);
+    let (attr, mask) = end.id.qp_attr(State::IBV_QPS_INIT).unwrap();
     let expected =
         Mask::IBV_QP_STATE.0 | Mask::IBV_QP_PKEY_INDEX.0 | Mask::IBV_QP_PORT.0 | Mask::IBV_QP_ACCESS_FLAGS.0;
     assert_eq!((mask, attr.port_num, attr.pkey_index), (expected, 1, 0));
-    let side = site.bound(Space::RDMA_PS_UDP);
-    let (attr, mask) = side.id.qp_attr(State::IBV_QPS_INIT).unwrap();
+    let end = cm_device.bound(Space::RDMA_PS_UDP);
+    let (attr, mask) = end.id.qp_attr(State::IBV_QPS_INIT).unwrap();
     let expected =
         Mask::IBV_QP_STATE.0 | Mask::IBV_QP_PKEY_INDEX.0 | Mask::IBV_QP_PORT.0 | Mask::IBV_QP_QKEY.0;
     assert_eq!((mask, attr.port_num, attr.qkey), (expected, 1, rdma_mummy_sys::types::RDMA_UDP_QKEY));
     Ok(())
 }
 
-fn attributes_of_later_states_come_with_the_answer(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
+fn attributes_of_later_states_come_with_the_answer(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
     let param = Param { responder_resources: 2, initiator_depth: 1, retry_count: 5, ..Param::nowhere() };
-    let request = site.request(TCP, &param);
+    let request = cm_device.request(TCP, &param);
     let client = &request.client.id;
     assert_eq!(client.qp_attr(State::IBV_QPS_RTR).err(), Some(EINVAL), "nobody has answered");
     let answer = Param { responder_resources: 1, initiator_depth: 2, rnr_retry_count: 6, ..Param::nowhere() };
@@ -64,8 +66,8 @@ fn attributes_of_later_states_come_with_the_answer(rig: &Rig) -> Outcome {
         | Mask::IBV_QP_MIN_RNR_TIMER.0;
     assert_eq!(mask, rtr);
     assert_eq!((attr.dest_qp_num, attr.max_dest_rd_atomic, attr.min_rnr_timer), (answer.qp_num, 2, 0));
-    assert_eq!((attr.path_mtu, attr.ah_attr.is_global), (rig.open().port().unwrap().active_mtu, 1));
-    assert_eq!(crate::kit::raw_gid(&attr.ah_attr.grh.dgid), site.gid);
+    assert_eq!((attr.path_mtu, attr.ah_attr.is_global), (dut.open().port().unwrap().active_mtu, 1));
+    assert_eq!(crate::kit::raw_gid(&attr.ah_attr.grh.dgid), cm_device.gid);
     let (attr, mask) = client.qp_attr(State::IBV_QPS_RTS).unwrap();
     let rts = Mask::IBV_QP_STATE.0
         | Mask::IBV_QP_SQ_PSN.0
@@ -79,16 +81,16 @@ fn attributes_of_later_states_come_with_the_answer(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn attributes_of_a_request_s_own_side(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
+fn attributes_of_a_request_s_own_side(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
     let param = Param { responder_resources: 2, initiator_depth: 1, ..Param::nowhere() };
-    let request = site.request(TCP, &param);
+    let request = cm_device.request(TCP, &param);
     let (init, _) = request.server.qp_attr(State::IBV_QPS_INIT).unwrap();
     assert_ne!(init.qp_access_flags & ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0, 0);
-    // What the request says, before anything was accepted.
+    // The attributes of the request, before anything was accepted.
     let (rtr, _) = request.server.qp_attr(State::IBV_QPS_RTR).unwrap();
     assert_eq!((rtr.dest_qp_num, rtr.ah_attr.port_num), (param.qp_num, 1));
-    // Both sides count from the numbers that they told each other.
+    // Each side starts at the packet sequence number that it sent to the other.
     request.server.accept(Some(&Param::nowhere())).unwrap();
     request.client.channel.expect_good(Kind::RDMA_CM_EVENT_CONNECT_RESPONSE);
     let (server_rts, _) = request.server.qp_attr(State::IBV_QPS_RTS).unwrap();
@@ -98,103 +100,106 @@ fn attributes_of_a_request_s_own_side(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn attributes_without_a_device_are_refused(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    let side = site.side(TCP);
-    assert_eq!(side.id.qp_attr(State::IBV_QPS_INIT).err(), Some(EINVAL));
-    let bound = site.bound(TCP);
+fn attributes_without_a_device_are_refused(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
+    let end = cm_device.create_id(TCP);
+    assert_eq!(end.id.qp_attr(State::IBV_QPS_INIT).err(), Some(EINVAL));
+    let bound = cm_device.bound(TCP);
     assert_eq!(bound.id.qp_attr(State(99)).err(), Some(EINVAL), "no such state");
     Ok(())
 }
 
-/// `man rdma_create_qp`: "QPs allocated to an rdma_cm_id are automatically transitioned by the librdmacm through their states."
-fn a_pair_is_made_in_init(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    let side = site.bound(TCP);
-    let node = side.id.node(&options());
-    assert_eq!((node.qp.state(), side.id.qp_num()), (State::IBV_QPS_INIT, node.qp.num()));
-    let datagrams = site.bound(Space::RDMA_PS_UDP);
-    let node = datagrams.id.node(&Options::ud(Flavour::Classic));
+/// `man rdma_create_qp`: "QPs allocated to an rdma_cm_id are automatically transitioned by the
+/// librdmacm through their states."
+fn a_pair_is_made_in_init(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
+    let end = cm_device.bound(TCP);
+    let node = end.id.node(&options());
+    assert_eq!((node.qp.state(), end.id.qp_num()), (State::IBV_QPS_INIT, node.qp.num()));
+    let datagrams = cm_device.bound(Space::RDMA_PS_UDP);
+    let node = datagrams.id.node(&NodeOptions::ud(Flavour::Classic));
     assert_eq!(node.qp.state(), State::IBV_QPS_RTS);
     drop(node);
     assert!(!datagrams.id.has_qp());
     Ok(())
 }
 
-fn an_identifier_has_one_pair(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    let side = site.bound(TCP);
-    let node = side.id.node(&options());
+fn an_identifier_has_one_pair(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
+    let end = cm_device.bound(TCP);
+    let node = end.id.node(&options());
     let init = QpInit::new(ibv_qp_type::IBV_QPT_RC, &node.send_cq, &node.recv_cq);
-    assert_eq!(side.id.create_qp(Some(&node.pd), &init, false).err(), Some(EINVAL));
+    assert_eq!(end.id.create_qp(Some(&node.pd), &init, false).err(), Some(EINVAL));
     let (pd, device) = (node.pd.clone(), node.device.clone());
     drop((init, node));
-    // Another, when it is gone.
+    // A new queue pair may be created when the old one is gone.
     let cq = Cq::of(&device, 4, Flavour::Classic, None);
     let init = QpInit::new(ibv_qp_type::IBV_QPT_RC, &cq, &cq);
-    side.id.create_qp(Some(&pd), &init, false).unwrap();
+    end.id.create_qp(Some(&pd), &init, false).unwrap();
     Ok(())
 }
 
-fn a_pair_needs_a_device_s_own_domain(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    let side = site.bound(TCP);
-    let (device, other) = (side.id.device(), rig.open());
+fn a_pair_needs_a_device_s_own_domain(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
+    let end = cm_device.bound(TCP);
+    let (device, other) = (end.id.device(), dut.open());
     let cq = Cq::of(&device, 4, Flavour::Classic, None);
     let init = QpInit::new(ibv_qp_type::IBV_QPT_RC, &cq, &cq);
-    assert_eq!(side.id.create_qp(Some(&other.pd()), &init, false).err(), Some(EINVAL));
-    // Without a domain it is the library's own.
-    side.id.create_qp(None, &init, false).unwrap();
+    assert_eq!(end.id.create_qp(Some(&other.pd()), &init, false).err(), Some(EINVAL));
+    // Without a domain the library uses its own.
+    end.id.create_qp(None, &init, false).unwrap();
     Ok(())
 }
 
-fn a_pair_is_made_by_extended_attributes(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    let side = site.bound(TCP);
-    let device = side.id.device();
+fn a_pair_is_made_by_extended_attributes(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
+    let end = cm_device.bound(TCP);
+    let device = end.id.device();
     let cq = Cq::of(&device, 4, Flavour::Classic, None);
     let init = QpInit::new(ibv_qp_type::IBV_QPT_RC, &cq, &cq);
     for pd in [None, Some(device.pd())] {
-        let qp = side.id.create_qp(pd.as_ref(), &init, true).unwrap();
+        let qp = end.id.create_qp(pd.as_ref(), &init, true).unwrap();
         assert_eq!(qp.state(), State::IBV_QPS_INIT);
         assert!(qp.granted().max_send_wr >= 16, "what was granted is told");
     }
     Ok(())
 }
 
-/// `man rdma_create_qp`: "Any send or receive completion queues not specified ... will be allocated."
-fn the_library_makes_queues_of_its_own(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    let side = site.bound(TCP);
-    let cq = Cq::of(&side.id.device(), 4, Flavour::Classic, None);
+/// `man rdma_create_qp`: "Any send or receive completion queues not specified ... will be
+/// allocated."
+fn the_library_makes_queues_of_its_own(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
+    let end = cm_device.bound(TCP);
+    let cq = Cq::of(&end.id.device(), 4, Flavour::Classic, None);
     let mut init = QpInit::new(ibv_qp_type::IBV_QPT_RC, &cq, &cq);
     (init.send_cq, init.recv_cq) = (None, None);
-    let qp = side.id.create_qp(None, &init, false).unwrap();
-    assert!(side.id.has_queues());
+    let qp = end.id.create_qp(None, &init, false).unwrap();
+    assert!(end.id.has_queues());
     drop(qp);
-    assert!(!side.id.has_queues(), "they go with the pair");
+    assert!(!end.id.has_queues(), "they go with the pair");
     Ok(())
 }
 
-/// `man rdma_create_srq`: "Allocate a shared receive queue associated with the specified rdma_cm_id."
-fn a_shared_receive_queue_belongs_to_an_identifier(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    let side = site.bound(TCP);
-    let device = side.id.device();
+/// `man rdma_create_srq`: "Allocate a shared receive queue associated with the specified
+/// rdma_cm_id."
+fn a_shared_receive_queue_belongs_to_an_identifier(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
+    let end = cm_device.bound(TCP);
+    let device = end.id.device();
     for pd in [None, Some(device.pd())] {
-        let srq = side.id.create_srq(pd.as_ref(), 8).unwrap();
+        let srq = end.id.create_srq(pd.as_ref(), 8).unwrap();
         assert!(srq.granted().max_wr >= 8);
         let cq = Cq::of(&device, 4, Flavour::Classic, None);
         let init = QpInit::new(ibv_qp_type::IBV_QPT_RC, &cq, &cq);
-        let qp = side.id.create_qp(pd.as_ref(), &init, false).unwrap();
+        let qp = end.id.create_qp(pd.as_ref(), &init, false).unwrap();
         drop(qp);
         drop(srq);
     }
     Ok(())
 }
 
-fn a_shared_receive_queue_needs_a_type(rig: &Rig) -> Outcome {
-    let site = Site::of(rig)?;
-    assert_eq!(site.bound(TCP).id.srq_without_type(0), EINVAL);
+fn a_shared_receive_queue_needs_a_type(dut: &TestDevice) -> Outcome {
+    let cm_device = CmDevice::of(dut)?;
+    assert_eq!(cm_device.bound(TCP).id.srq_without_type(0), EINVAL);
     Ok(())
 }

@@ -5,8 +5,10 @@ use rdma_mummy_sys::types::ibv_access_flags as Access;
 use rdma_mummy_sys::types::ibv_dm_mask;
 use rdma_mummy_sys::types::ibv_wc_status as Status;
 
-use crate::harness::{Outcome, Rig, Skip, Suite};
-use crate::kit::{Device, Dm, EVERYTHING, Flavour, Node, Options, Recv, Wr, pair, pattern};
+use crate::kit::{
+    Device, Dm, EVERYTHING, Flavour, Node, NodeOptions, Outcome, Recv, Skip, Suite, TestDevice, Wr, pair,
+    pattern,
+};
 
 pub(crate) fn cases(suite: &mut Suite) {
     cases!(suite:
@@ -34,19 +36,19 @@ pub(crate) fn cases(suite: &mut Suite) {
 
 const ZERO_BASED: u32 = Access::IBV_ACCESS_ZERO_BASED.0;
 
-/// Memory on the device, where it has any.
-fn dm(rig: &Rig, device: &Device, length: usize) -> Result<Dm, Skip> {
+/// Allocates device memory, where the device has any.
+fn dm(dut: &TestDevice, device: &Device, length: usize) -> Result<Dm, Skip> {
     match Dm::new(device, length, 0) {
         Ok(dm) => Ok(dm),
-        Err(EOPNOTSUPP) => skip!("{} has no device memory", rig.name),
+        Err(EOPNOTSUPP) => skip!("{} has no device memory", dut.name),
         Err(error) => panic!("error {error}"),
     }
 }
 
-/// "In order to perform a write/read memory access to an allocated device memory, a user could use the ibv_memcpy_to_dm
-/// and ibv_memcpy_from_dm calls respectively."
-fn bytes_are_copied_in_and_out(rig: &Rig) -> Outcome {
-    let dm = dm(rig, &rig.open(), 6000)?;
+/// "In order to perform a write/read memory access to an allocated device memory, a user could use
+/// the ibv_memcpy_to_dm and ibv_memcpy_from_dm calls respectively."
+fn bytes_are_copied_in_and_out(dut: &TestDevice) -> Outcome {
+    let dm = dm(dut, &dut.open(), 6000)?;
     assert_eq!(dm.write(0, &pattern(1, 6000)), 0);
     assert_eq!(dm.read(0, 6000).unwrap(), pattern(1, 6000));
     assert_eq!(dm.write(4093, &[7; 10]), 0);
@@ -55,8 +57,8 @@ fn bytes_are_copied_in_and_out(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn copies_out_of_bounds_are_refused(rig: &Rig) -> Outcome {
-    let dm = dm(rig, &rig.open(), 256)?;
+fn copies_out_of_bounds_are_refused(dut: &TestDevice) -> Outcome {
+    let dm = dm(dut, &dut.open(), 256)?;
     assert_eq!(dm.write(0, &[1; 256]), 0);
     for (offset, len) in [(0, 257), (256, 1), (255, 2), (u64::MAX, 1), (u64::MAX - 7, 16), (1 << 40, 8)] {
         assert_ne!(dm.write(offset, &vec![2; len]), 0, "{offset}, {len}");
@@ -66,22 +68,23 @@ fn copies_out_of_bounds_are_refused(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// "the user may specify the device memory start address alignment using the log_align_req parameter"
-fn an_alignment_is_granted_or_refused(rig: &Rig) -> Outcome {
-    let device = rig.open();
-    drop(dm(rig, &device, 64)?);
-    // What atomics need.
+/// "the user may specify the device memory start address alignment using the log_align_req
+/// parameter"
+fn an_alignment_is_granted_or_refused(dut: &TestDevice) -> Outcome {
+    let device = dut.open();
+    drop(dm(dut, &device, 64)?);
+    // The alignment that atomics need.
     Dm::new(&device, 64, 3).unwrap();
     assert!(Dm::new(&device, 64, 63).is_err());
     assert!(Dm::new(&device, 64, u32::MAX).is_err());
     Ok(())
 }
 
-/// "ibv_alloc_dm() may fail if device has no more free device memory left, where the maximum amount of allocated memory is
-/// provided by the max_dm_size attribute".
-fn more_than_the_device_has_is_refused(rig: &Rig) -> Outcome {
-    let device = rig.open();
-    drop(dm(rig, &device, 64)?);
+/// "ibv_alloc_dm() may fail if device has no more free device memory left, where the maximum amount
+/// of allocated memory is provided by the max_dm_size attribute".
+fn more_than_the_device_has_is_refused(dut: &TestDevice) -> Outcome {
+    let device = dut.open();
+    drop(dm(dut, &device, 64)?);
     let most = device.query_ex(None).unwrap().max_dm_size;
     assert!(most >= 64);
     assert!(Dm::new(&device, most as usize + 1, 0).is_err());
@@ -94,35 +97,35 @@ fn more_than_the_device_has_is_refused(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn unknown_attributes_of_device_memory_are_refused(rig: &Rig) -> Outcome {
-    let device = rig.open();
-    drop(dm(rig, &device, 64)?);
+fn unknown_attributes_of_device_memory_are_refused(dut: &TestDevice) -> Outcome {
+    let device = dut.open();
+    drop(dm(dut, &device, 64)?);
     let error = Dm::with_mask(&device, 64, 0, 1 << 30).err();
     assert!([Some(EINVAL), Some(EOPNOTSUPP)].contains(&error), "{error:?}");
     Ok(())
 }
 
-fn memory_that_was_freed_can_be_had_again(rig: &Rig) -> Outcome {
-    let device = rig.open();
+fn memory_that_was_freed_can_be_had_again(dut: &TestDevice) -> Outcome {
+    let device = dut.open();
     for _ in 0..100 {
-        assert_eq!(dm(rig, &device, 4096)?.free(), 0);
+        assert_eq!(dm(dut, &device, 4096)?.free(), 0);
     }
     Ok(())
 }
 
 /// "For this type of registration, user must set the IBV_ACCESS_ZERO_BASED flag."
-fn a_region_of_device_memory_is_zero_based(rig: &Rig) -> Outcome {
-    let device = rig.open();
-    let (pd, dm) = (device.pd(), dm(rig, &device, 4096)?);
+fn a_region_of_device_memory_is_zero_based(dut: &TestDevice) -> Outcome {
+    let device = dut.open();
+    let (pd, dm) = (device.pd(), dm(dut, &device, 4096)?);
     assert!(pd.reg_dm(&dm, 0, 4096, EVERYTHING).is_err());
     let region = pd.reg_dm(&dm, 0, 4096, EVERYTHING | ZERO_BASED).unwrap();
     assert_eq!(region.fields().length, 4096);
     Ok(())
 }
 
-fn a_region_has_to_lie_within_the_memory(rig: &Rig) -> Outcome {
-    let device = rig.open();
-    let (pd, dm) = (device.pd(), dm(rig, &device, 256)?);
+fn a_region_has_to_lie_within_the_memory(dut: &TestDevice) -> Outcome {
+    let device = dut.open();
+    let (pd, dm) = (device.pd(), dm(dut, &device, 256)?);
     for (offset, len) in [(0, 257), (64, 256), (256, 64), (u64::MAX, 64), (0, usize::MAX)] {
         assert!(pd.reg_dm(&dm, offset, len, EVERYTHING | ZERO_BASED).is_err(), "{offset}, {len}");
     }
@@ -130,10 +133,11 @@ fn a_region_has_to_lie_within_the_memory(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// "any reference to it (specifically in sge) is done with a byte offset from the beginning of the region"
-fn peers_reach_device_memory_by_offsets(rig: &Rig) -> Outcome {
-    let (a, b) = pair(rig, &Options::rc(Flavour::Classic));
-    let dm = dm(rig, &b.device, 8192)?;
+/// "any reference to it (specifically in sge) is done with a byte offset from the beginning of the
+/// region"
+fn peers_reach_device_memory_by_offsets(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair(dut, &NodeOptions::rc(Flavour::Classic));
+    let dm = dm(dut, &b.device, 8192)?;
     let region = b.pd.reg_dm(&dm, 1024, 7168, EVERYTHING | ZERO_BASED).unwrap();
     a.mr.buf.set(0, &pattern(3, 5000));
     a.done(Wr::write(1, region.remote(100)).sge(a.mr.at(0, 5000)));
@@ -144,9 +148,9 @@ fn peers_reach_device_memory_by_offsets(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn device_memory_is_local_memory(rig: &Rig) -> Outcome {
-    let (a, b) = pair(rig, &Options::rc(Flavour::Classic));
-    let (source, sink) = (dm(rig, &a.device, 8192)?, dm(rig, &b.device, 8192)?);
+fn device_memory_is_local_memory(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair(dut, &NodeOptions::rc(Flavour::Classic));
+    let (source, sink) = (dm(dut, &a.device, 8192)?, dm(dut, &b.device, 8192)?);
     let from = a.pd.reg_dm(&source, 0, 8192, EVERYTHING | ZERO_BASED).unwrap();
     let to = b.pd.reg_dm(&sink, 0, 8192, EVERYTHING | ZERO_BASED).unwrap();
     assert_eq!(source.write(0, &pattern(4, 8192)), 0);
@@ -162,9 +166,9 @@ fn device_memory_is_local_memory(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn device_memory_takes_part_in_lists(rig: &Rig) -> Outcome {
-    let (a, b) = pair(rig, &Options::rc(Flavour::Classic));
-    let dm = dm(rig, &a.device, 256)?;
+fn device_memory_takes_part_in_lists(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair(dut, &NodeOptions::rc(Flavour::Classic));
+    let dm = dm(dut, &a.device, 256)?;
     let region = a.pd.reg_dm(&dm, 0, 256, EVERYTHING | ZERO_BASED).unwrap();
     assert_eq!(dm.write(0, &[2; 256]), 0);
     a.mr.buf.set(0, &[1; 600]);
@@ -174,10 +178,10 @@ fn device_memory_takes_part_in_lists(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_registered_part_is_all_that_is_reached(rig: &Rig) -> Outcome {
+fn a_registered_part_is_all_that_is_reached(dut: &TestDevice) -> Outcome {
     for (offset, len) in [(128, 1), (127, 2), (u64::MAX, 1)] {
-        let (a, b) = pair(rig, &Options::rc(Flavour::Classic));
-        let dm = dm(rig, &b.device, 4096)?;
+        let (a, b) = pair(dut, &NodeOptions::rc(Flavour::Classic));
+        let dm = dm(dut, &b.device, 4096)?;
         let region = b.pd.reg_dm(&dm, 256, 128, EVERYTHING | ZERO_BASED).unwrap();
         a.done(Wr::write(1, region.remote(127)).sge(a.mr.at(0, 1)));
         let status = a.fails(Wr::write(2, region.remote(offset)).sge(a.mr.at(0, len)));
@@ -186,10 +190,11 @@ fn a_registered_part_is_all_that_is_reached(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// "Address alignment may be required in cases where RDMA atomic operations will be performed using the device memory."
-fn atomics_reach_device_memory(rig: &Rig) -> Outcome {
-    let (a, b) = pair(rig, &Options::rc(Flavour::Classic));
-    drop(dm(rig, &b.device, 64)?);
+/// "Address alignment may be required in cases where RDMA atomic operations will be performed using
+/// the device memory."
+fn atomics_reach_device_memory(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair(dut, &NodeOptions::rc(Flavour::Classic));
+    drop(dm(dut, &b.device, 64)?);
     let dm = Dm::new(&b.device, 64, 3).unwrap();
     let region = b.pd.reg_dm(&dm, 0, 64, EVERYTHING | ZERO_BASED).unwrap();
     assert_eq!(dm.write(0, &[0; 64]), 0);
@@ -202,10 +207,11 @@ fn atomics_reach_device_memory(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// "ibv_free_dm() may fail if any other resources (such as an MR) is still associated with the DM being freed."
-fn device_memory_with_a_region_is_busy(rig: &Rig) -> Outcome {
-    let device = rig.open();
-    let (pd, dm) = (device.pd(), dm(rig, &device, 4096)?);
+/// "ibv_free_dm() may fail if any other resources (such as an MR) is still associated with the DM
+/// being freed."
+fn device_memory_with_a_region_is_busy(dut: &TestDevice) -> Outcome {
+    let device = dut.open();
+    let (pd, dm) = (device.pd(), dm(dut, &device, 4096)?);
     let region = pd.reg_dm(&dm, 0, 64, EVERYTHING | ZERO_BASED).unwrap();
     assert_eq!(dm.free(), EBUSY);
     assert_eq!(region.dereg(), 0);
@@ -214,10 +220,11 @@ fn device_memory_with_a_region_is_busy(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// Such a region has neither address nor pages for `ibv_rereg_mr` to change; it is as it was.
-fn a_region_of_device_memory_cannot_be_changed(rig: &Rig) -> Outcome {
-    let (a, b) = pair(rig, &Options::rc(Flavour::Classic));
-    let dm = dm(rig, &b.device, 4096)?;
+/// Such a region has neither address nor pages that `ibv_rereg_mr` could change; it stays as it
+/// was.
+fn a_region_of_device_memory_cannot_be_changed(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair(dut, &NodeOptions::rc(Flavour::Classic));
+    let dm = dm(dut, &b.device, 4096)?;
     let region = b.pd.reg_dm(&dm, 0, 64, EVERYTHING | ZERO_BASED).unwrap();
     assert_ne!(region.rereg_access(EVERYTHING), 0);
     a.done(Wr::write(1, region.remote(0)).sge(a.mr.at(0, 8)));
@@ -225,25 +232,25 @@ fn a_region_of_device_memory_cannot_be_changed(rig: &Rig) -> Outcome {
 }
 
 /// "The output dm contains the handle which could be used by user to import this device memory."
-fn imported(rig: &Rig) -> Result<(Device, Device, Dm), Skip> {
-    let device = rig.open();
-    let dm = dm(rig, &device, 4096)?;
+fn imported(dut: &TestDevice) -> Result<(Device, Device, Dm), Skip> {
+    let device = dut.open();
+    let dm = dm(dut, &device, 4096)?;
     match device.import_own() {
         Ok(imported) => Ok((device, imported, dm)),
-        Err(EOPNOTSUPP) => skip!("{} cannot be imported", rig.name),
+        Err(EOPNOTSUPP) => skip!("{} cannot be imported", dut.name),
         Err(error) => panic!("error {error}"),
     }
 }
 
-fn device_memory_is_imported(rig: &Rig) -> Outcome {
-    let (_device, imported, dm) = imported(rig)?;
+fn device_memory_is_imported(dut: &TestDevice) -> Outcome {
+    let (_device, imported, dm) = imported(dut)?;
     let (handle, mask) = dm.handle();
     assert_ne!(mask & ibv_dm_mask::IBV_DM_MASK_HANDLE.0, 0);
     let again = Dm::import(&imported, handle).unwrap();
     assert_eq!(again.handle().0, handle);
     assert_eq!(dm.write(8, &[1; 8]), 0);
     assert_eq!(again.read(8, 8).unwrap(), [1; 8]);
-    let node = Node::new(&imported, &Options::rc(Flavour::Classic));
+    let node = Node::new(&imported, &NodeOptions::rc(Flavour::Classic));
     node.connect(&node.peer());
     let region = node.pd.reg_dm(&again, 0, 64, EVERYTHING | ZERO_BASED).unwrap();
     node.mr.buf.set(0, &[2; 8]);
@@ -253,9 +260,10 @@ fn device_memory_is_imported(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// "the second one way cleanup what ever is needed/opposite of the import without calling the kernel"
-fn unimported_device_memory_lives_on(rig: &Rig) -> Outcome {
-    let (_device, imported, dm) = imported(rig)?;
+/// "the second one way cleanup what ever is needed/opposite of the import without calling the
+/// kernel"
+fn unimported_device_memory_lives_on(dut: &TestDevice) -> Outcome {
+    let (_device, imported, dm) = imported(dut)?;
     drop(Dm::import(&imported, dm.handle().0).unwrap());
     assert_eq!(dm.write(0, &[1; 8]), 0);
     assert_eq!(dm.free(), 0);
@@ -263,22 +271,22 @@ fn unimported_device_memory_lives_on(rig: &Rig) -> Outcome {
 }
 
 /// "Once the DM usage has been ended ibv_free_dm() or ibv_unimport_dm() should be called."
-fn device_memory_can_be_freed_by_whoever_imported_it(rig: &Rig) -> Outcome {
-    let (_device, imported, dm) = imported(rig)?;
+fn device_memory_can_be_freed_by_whoever_imported_it(dut: &TestDevice) -> Outcome {
+    let (_device, imported, dm) = imported(dut)?;
     let handle = dm.handle().0;
     let again = Dm::import(&imported, handle).unwrap();
     assert_eq!(again.free(), 0);
     assert!(Dm::import(&imported, handle).is_err(), "it is gone");
-    // The original may do nothing but unimport it.
+    // The original handle may only be unimported.
     dm.unimport();
     Ok(())
 }
 
-fn a_number_of_no_device_memory_is_refused(rig: &Rig) -> Outcome {
-    let (device, imported, dm) = imported(rig)?;
+fn a_number_of_no_device_memory_is_refused(dut: &TestDevice) -> Outcome {
+    let (device, imported, dm) = imported(dut)?;
     assert!(Dm::import(&imported, 0x7fff_ffff).is_err());
     let handle = dm.handle().0;
-    assert!(Dm::import(&rig.open(), handle).is_err(), "it is another context's");
+    assert!(Dm::import(&dut.open(), handle).is_err(), "it is another context's");
     assert_eq!(dm.free(), 0);
     assert!(Dm::import(&device, handle).is_err(), "it was freed");
     Ok(())

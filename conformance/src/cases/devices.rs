@@ -1,4 +1,4 @@
-//! The device list, contexts, and what they can be asked.
+//! The device list, contexts and their queries.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -6,8 +6,10 @@ use std::time::Duration;
 use libc::{EAGAIN, EINVAL};
 use rdma_mummy_sys::types::*;
 
-use crate::harness::{Outcome, Rig, Suite};
-use crate::kit::{Device, Flavour, Node, Options, devices, event_name, lists_without_count, status_name};
+use crate::kit::{
+    Device, Flavour, Node, NodeOptions, Outcome, Suite, TestDevice, devices, event_name, lists_without_count,
+    status_name,
+};
 
 pub(crate) fn cases(suite: &mut Suite) {
     cases!(suite:
@@ -47,50 +49,50 @@ pub(crate) fn cases(suite: &mut Suite) {
     );
 }
 
-fn the_list_has_the_device_with_its_name_and_type(rig: &Rig) -> Outcome {
-    let listed = Device::listed(rig.provider);
-    let device = listed.iter().find(|device| device.name == rig.name).unwrap();
+fn the_list_has_the_device_with_its_name_and_type(dut: &TestDevice) -> Outcome {
+    let listed = Device::listed(dut.provider);
+    let device = listed.iter().find(|device| device.name == dut.name).unwrap();
     assert_eq!(device.node_type, ibv_node_type::IBV_NODE_CA);
     assert_eq!(device.transport_type, ibv_transport_type::IBV_TRANSPORT_IB);
     Ok(())
 }
 
-fn the_list_is_the_same_twice(rig: &Rig) -> Outcome {
-    assert_eq!(Device::listed(rig.provider), Device::listed(rig.provider));
+fn the_list_is_the_same_twice(dut: &TestDevice) -> Outcome {
+    assert_eq!(Device::listed(dut.provider), Device::listed(dut.provider));
     Ok(())
 }
 
 /// `man ibv_get_device_list`: the count may be null.
-fn the_list_comes_without_its_length(rig: &Rig) -> Outcome {
-    assert!(lists_without_count(rig.provider));
+fn the_list_comes_without_its_length(dut: &TestDevice) -> Outcome {
+    assert!(lists_without_count(dut.provider));
     Ok(())
 }
 
-fn a_device_that_is_not_there_is_not_opened(rig: &Rig) -> Outcome {
-    assert_eq!(Device::open(rig.provider, "nosuch0").err(), Some(libc::ENODEV));
+fn a_device_that_is_not_there_is_not_opened(dut: &TestDevice) -> Outcome {
+    assert_eq!(Device::open(dut.provider, "nosuch0").err(), Some(libc::ENODEV));
     Ok(())
 }
 
-/// `man ibv_wc_status_str`: a string for every status, and one for what is none.
-fn statuses_have_names(rig: &Rig) -> Outcome {
-    let name = |status| status_name(rig.provider, ibv_wc_status(status));
+/// `man ibv_wc_status_str`: a name for every status, and one for unknown values.
+fn statuses_have_names(dut: &TestDevice) -> Outcome {
+    let name = |status| status_name(dut.provider, ibv_wc_status(status));
     let names: HashSet<_> = (0..=ibv_wc_status::IBV_WC_TM_RNDV_INCOMPLETE.0).map(name).collect();
     assert_eq!(names.len(), ibv_wc_status::IBV_WC_TM_RNDV_INCOMPLETE.0 as usize + 1, "{names:?}");
     assert!(!name(1000).is_empty() && !names.contains(&name(1000)));
     Ok(())
 }
 
-/// `man ibv_event_type_str`: likewise.
-fn events_have_names(rig: &Rig) -> Outcome {
-    let name = |event| event_name(rig.provider, ibv_event_type(event));
+/// `man ibv_event_type_str`: a name for every event, and one for unknown values.
+fn events_have_names(dut: &TestDevice) -> Outcome {
+    let name = |event| event_name(dut.provider, ibv_event_type(event));
     let names: HashSet<_> = (0..=ibv_event_type::IBV_EVENT_WQ_FATAL.0).map(name).collect();
     assert_eq!(names.len(), ibv_event_type::IBV_EVENT_WQ_FATAL.0 as usize + 1, "{names:?}");
     assert!(!name(1000).is_empty());
     Ok(())
 }
 
-fn names_guids_and_indices_are_unique(rig: &Rig) -> Outcome {
-    let listed = Device::listed(rig.provider);
+fn names_guids_and_indices_are_unique(dut: &TestDevice) -> Outcome {
+    let listed = Device::listed(dut.provider);
     let names: HashSet<_> = listed.iter().map(|device| &device.name).collect();
     let guids: HashSet<_> = listed.iter().map(|device| device.guid).collect();
     let indices: HashSet<_> = listed.iter().map(|device| device.index).collect();
@@ -98,8 +100,8 @@ fn names_guids_and_indices_are_unique(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_device_opens_many_times(rig: &Rig) -> Outcome {
-    let contexts: Vec<_> = (0..8).map(|_| rig.open()).collect();
+fn a_device_opens_many_times(dut: &TestDevice) -> Outcome {
+    let contexts: Vec<_> = (0..8).map(|_| dut.open()).collect();
     for context in &contexts {
         assert_eq!(context.query().unwrap().phys_port_cnt, contexts[0].query().unwrap().phys_port_cnt);
     }
@@ -107,24 +109,24 @@ fn a_device_opens_many_times(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_context_outlives_the_list(rig: &Rig) -> Outcome {
-    let context = rig.open();
+fn a_context_outlives_the_list(dut: &TestDevice) -> Outcome {
+    let context = dut.open();
     for _ in 0..3 {
-        assert!(devices(rig.provider).unwrap().contains(&rig.name));
+        assert!(devices(dut.provider).unwrap().contains(&dut.name));
     }
-    assert_eq!(context.of_context().0, rig.name);
+    assert_eq!(context.of_context().0, dut.name);
     Ok(())
 }
 
-fn the_context_names_its_device(rig: &Rig) -> Outcome {
-    let (name, vectors) = rig.open().of_context();
-    assert_eq!(name, rig.name);
+fn the_context_names_its_device(dut: &TestDevice) -> Outcome {
+    let (name, vectors) = dut.open().of_context();
+    assert_eq!(name, dut.name);
     assert!(vectors >= 1, "{vectors} completion vectors");
     Ok(())
 }
 
-fn the_attributes_are_sane(rig: &Rig) -> Outcome {
-    let attr = rig.open().query().unwrap();
+fn the_attributes_are_sane(dut: &TestDevice) -> Outcome {
+    let attr = dut.open().query().unwrap();
     assert!(attr.phys_port_cnt >= 1);
     for (name, value) in [
         ("max_qp", attr.max_qp),
@@ -150,8 +152,8 @@ fn the_attributes_are_sane(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn the_extended_attributes_begin_with_the_classic_ones(rig: &Rig) -> Outcome {
-    let device = rig.open();
+fn the_extended_attributes_begin_with_the_classic_ones(dut: &TestDevice) -> Outcome {
+    let device = dut.open();
     let (classic, extended) = (device.query().unwrap(), device.query_ex(None).unwrap());
     let same = |attr: &ibv_device_attr| {
         (
@@ -164,20 +166,20 @@ fn the_extended_attributes_begin_with_the_classic_ones(rig: &Rig) -> Outcome {
         )
     };
     assert_eq!(same(&classic), same(&extended.orig_attr));
-    let listed = Device::listed(rig.provider);
-    let guid = listed.iter().find(|device| device.name == rig.name).unwrap().guid;
+    let listed = Device::listed(dut.provider);
+    let guid = listed.iter().find(|device| device.name == dut.name).unwrap().guid;
     assert_eq!(u64::from_be(classic.node_guid), guid);
     Ok(())
 }
 
-fn an_unknown_comp_mask_of_the_extended_query_is_refused(rig: &Rig) -> Outcome {
-    assert_eq!(rig.open().query_ex(Some(0)).map(drop), Ok(()));
-    assert_eq!(rig.open().query_ex(Some(1)).err(), Some(EINVAL));
+fn an_unknown_comp_mask_of_the_extended_query_is_refused(dut: &TestDevice) -> Outcome {
+    assert_eq!(dut.open().query_ex(Some(0)).map(drop), Ok(()));
+    assert_eq!(dut.open().query_ex(Some(1)).err(), Some(EINVAL));
     Ok(())
 }
 
-fn the_port_is_active_ethernet(rig: &Rig) -> Outcome {
-    let port = rig.open().port().unwrap();
+fn the_port_is_active_ethernet(dut: &TestDevice) -> Outcome {
+    let port = dut.open().port().unwrap();
     assert_eq!(port.state, ibv_port_state::IBV_PORT_ACTIVE);
     assert_eq!(u32::from(port.link_layer), IBV_LINK_LAYER_ETHERNET);
     assert!(port.active_mtu.0 >= ibv_mtu::IBV_MTU_1024.0 && port.active_mtu.0 <= port.max_mtu.0);
@@ -188,16 +190,16 @@ fn the_port_is_active_ethernet(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_port_that_is_not_there_is_refused(rig: &Rig) -> Outcome {
-    let device = rig.open();
+fn a_port_that_is_not_there_is_refused(dut: &TestDevice) -> Outcome {
+    let device = dut.open();
     let ports = device.query().unwrap().phys_port_cnt;
     assert_eq!(device.port_at(0).err(), Some(EINVAL));
     assert_eq!(device.port_at(ports + 1).err(), Some(EINVAL));
     Ok(())
 }
 
-fn every_port_answers(rig: &Rig) -> Outcome {
-    let device = rig.open();
+fn every_port_answers(dut: &TestDevice) -> Outcome {
+    let device = dut.open();
     for port in 1..=device.query().unwrap().phys_port_cnt {
         let attr = device.port_at(port).unwrap();
         assert!(attr.gid_tbl_len >= 1 && attr.pkey_tbl_len >= 1);
@@ -207,13 +209,13 @@ fn every_port_answers(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn the_old_port_query_writes_no_more_than_it_may(rig: &Rig) -> Outcome {
-    assert!(rig.open().port_is_short());
+fn the_old_port_query_writes_no_more_than_it_may(dut: &TestDevice) -> Outcome {
+    assert!(dut.open().port_is_short());
     Ok(())
 }
 
-fn gids_are_there_and_differ(rig: &Rig) -> Outcome {
-    let device = rig.open();
+fn gids_are_there_and_differ(dut: &TestDevice) -> Outcome {
+    let device = dut.open();
     let len = device.port().unwrap().gid_tbl_len;
     let gids: Vec<_> = (0..len).filter_map(|n| device.gid(1, n).ok()).filter(|gid| *gid != [0; 16]).collect();
     assert!(!gids.is_empty());
@@ -221,8 +223,8 @@ fn gids_are_there_and_differ(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_gid_index_beyond_the_table_is_refused(rig: &Rig) -> Outcome {
-    let device = rig.open();
+fn a_gid_index_beyond_the_table_is_refused(dut: &TestDevice) -> Outcome {
+    let device = dut.open();
     let len = device.port().unwrap().gid_tbl_len;
     assert!(device.gid(1, len).is_err());
     assert!(device.gid(1, -1).is_err());
@@ -231,8 +233,8 @@ fn a_gid_index_beyond_the_table_is_refused(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn the_gid_entry_agrees_with_the_gid(rig: &Rig) -> Outcome {
-    let device = rig.open();
+fn the_gid_entry_agrees_with_the_gid(dut: &TestDevice) -> Outcome {
+    let device = dut.open();
     let (gid, index) = device.find_gid().unwrap();
     let entry = device.gid_ex(1, index.into(), 0).unwrap();
     assert_eq!(crate::kit::gid_of(&entry), gid);
@@ -241,8 +243,8 @@ fn the_gid_entry_agrees_with_the_gid(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn gid_entries_with_unknown_flags_are_refused(rig: &Rig) -> Outcome {
-    let device = rig.open();
+fn gid_entries_with_unknown_flags_are_refused(dut: &TestDevice) -> Outcome {
+    let device = dut.open();
     assert_eq!(device.gid_ex(1, 0, 1).err(), Some(EINVAL));
     assert!(device.gid_table(8, 1).is_err());
     assert!(device.gid_ex(0, 0, 0).is_err());
@@ -250,8 +252,8 @@ fn gid_entries_with_unknown_flags_are_refused(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn the_gid_table_has_every_gid_that_is_set(rig: &Rig) -> Outcome {
-    let device = rig.open();
+fn the_gid_table_has_every_gid_that_is_set(dut: &TestDevice) -> Outcome {
+    let device = dut.open();
     let entries = device.gid_table(1024, 0).unwrap();
     let len = device.port().unwrap().gid_tbl_len;
     for index in 0..len {
@@ -265,21 +267,21 @@ fn the_gid_table_has_every_gid_that_is_set(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_gid_table_without_room_is_refused(rig: &Rig) -> Outcome {
-    let device = rig.open();
+fn a_gid_table_without_room_is_refused(dut: &TestDevice) -> Outcome {
+    let device = dut.open();
     assert!(device.gid_table(0, 0).is_err());
     Ok(())
 }
 
-fn the_default_partition_key_is_there(rig: &Rig) -> Outcome {
-    let device = rig.open();
+fn the_default_partition_key_is_there(dut: &TestDevice) -> Outcome {
+    let device = dut.open();
     assert_eq!(device.pkey(1, 0), Ok(0xffff));
     assert_eq!(device.pkey_index(1, 0xffff), Ok(0));
     Ok(())
 }
 
-fn a_partition_key_index_beyond_the_table_is_refused(rig: &Rig) -> Outcome {
-    let device = rig.open();
+fn a_partition_key_index_beyond_the_table_is_refused(dut: &TestDevice) -> Outcome {
+    let device = dut.open();
     let len = i32::from(device.port().unwrap().pkey_tbl_len);
     assert!(device.pkey(1, len).is_err());
     assert!(device.pkey(1, -1).is_err());
@@ -287,27 +289,28 @@ fn a_partition_key_index_beyond_the_table_is_refused(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn an_unknown_partition_key_has_no_index(rig: &Rig) -> Outcome {
-    assert!(rig.open().pkey_index(1, 0x1234).is_err());
+fn an_unknown_partition_key_has_no_index(dut: &TestDevice) -> Outcome {
+    assert!(dut.open().pkey_index(1, 0x1234).is_err());
     Ok(())
 }
 
-fn no_event_is_waiting(rig: &Rig) -> Outcome {
-    let device = rig.open();
+fn no_event_is_waiting(dut: &TestDevice) -> Outcome {
+    let device = dut.open();
     assert!(device.event(Duration::ZERO).is_none());
     assert_eq!(device.event_now().map(drop), Err(EAGAIN));
     Ok(())
 }
 
-fn two_devices_have_gids_of_their_own(rig: &Rig) -> Outcome {
-    let (first, second) = (rig.open(), rig.open_peer()?);
+fn two_devices_have_gids_of_their_own(dut: &TestDevice) -> Outcome {
+    let (first, second) = (dut.open(), dut.open_peer()?);
     assert_ne!(first.find_gid().unwrap().0, second.find_gid().unwrap().0);
     Ok(())
 }
 
-/// `man ibv_query_device_ex`: the struct grows at its end, and its size is what the program was compiled with.
-fn the_extended_query_writes_no_more_than_it_is_given(rig: &Rig) -> Outcome {
-    let device = rig.open();
+/// `man ibv_query_device_ex`: the struct grows at its end, and the program passes the size that it
+/// was compiled with.
+fn the_extended_query_writes_no_more_than_it_is_given(dut: &TestDevice) -> Outcome {
+    let device = dut.open();
     let classic = size_of::<ibv_device_attr>();
     for size in [classic + 8, size_of::<ibv_device_attr_ex>() - 8, size_of::<ibv_device_attr_ex>() + 64] {
         let written = device.query_ex_bytes(size).unwrap();
@@ -317,9 +320,9 @@ fn the_extended_query_writes_no_more_than_it_is_given(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn the_extended_attributes_count_the_ports(rig: &Rig) -> Outcome {
-    let attr = rig.open().query_ex(None).unwrap();
-    // Libraries that are older than the field leave it as it was.
+fn the_extended_attributes_count_the_ports(dut: &TestDevice) -> Outcome {
+    let attr = dut.open().query_ex(None).unwrap();
+    // Libraries that are older than the field leave it unchanged.
     if attr.phys_port_cnt_ex == 0 {
         skip!("the library does not report phys_port_cnt_ex");
     }
@@ -327,9 +330,10 @@ fn the_extended_attributes_count_the_ports(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// `ibv_query_port_speed` (rdma-core 62): lanes times speed, in units of 100 Mb/s, as `ibv_devinfo` prints it.
-fn the_speed_of_a_port_agrees_with_its_lanes(rig: &Rig) -> Outcome {
-    let device = rig.open();
+/// `ibv_query_port_speed` (rdma-core 62): lanes times speed, in units of 100 Mb/s, as `ibv_devinfo`
+/// prints it.
+fn the_speed_of_a_port_agrees_with_its_lanes(dut: &TestDevice) -> Outcome {
+    let device = dut.open();
     let speed = match device.port_speed(1) {
         Ok(speed) => speed,
         Err(libc::EOPNOTSUPP) => skip!("the library has no ibv_query_port_speed"),
@@ -343,7 +347,7 @@ fn the_speed_of_a_port_agrees_with_its_lanes(rig: &Rig) -> Outcome {
         8 => 12,
         other => 2 * u64::from(other == 16),
     };
-    // 25 Gb/s a lane: the only speed that the software device has.
+    // 25 Gb/s for each lane: the only speed of the software device.
     if port.active_speed == 32 {
         assert_eq!(speed, lanes * 250);
     } else {
@@ -354,15 +358,15 @@ fn the_speed_of_a_port_agrees_with_its_lanes(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// Whether the device says that it steers flows.
+/// Whether the device supports flow steering.
 fn steers(device: &Device) -> bool {
     let flag = ibv_device_cap_flags::IBV_DEVICE_MANAGED_FLOW_STEERING.0;
     device.query().unwrap().device_cap_flags & flag != 0
 }
 
 /// `man ibv_create_flow`, note 1: only for devices with `IBV_DEVICE_MANAGED_FLOW_STEERING`.
-fn a_device_without_flow_steering_has_no_flows(rig: &Rig) -> Outcome {
-    let node = Node::new(&rig.open(), &Options::ud(Flavour::Classic));
+fn a_device_without_flow_steering_has_no_flows(dut: &TestDevice) -> Outcome {
+    let node = Node::new(&dut.open(), &NodeOptions::ud(Flavour::Classic));
     if steers(&node.device) {
         skip!("the device steers flows");
     }
@@ -372,8 +376,8 @@ fn a_device_without_flow_steering_has_no_flows(rig: &Rig) -> Outcome {
 }
 
 /// `man ibv_create_counters`: `EOPNOTSUPP`, or `ENOSYS` from old libraries.
-fn a_device_without_flow_steering_has_no_counters(rig: &Rig) -> Outcome {
-    let device = rig.open();
+fn a_device_without_flow_steering_has_no_counters(dut: &TestDevice) -> Outcome {
+    let device = dut.open();
     if steers(&device) {
         skip!("the device steers flows, which have counters");
     }

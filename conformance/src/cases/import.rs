@@ -1,13 +1,12 @@
-//! Importing a device, domains and regions (`man ibv_import_device`, `man ibv_import_pd`, `man ibv_import_mr`). SoftRoCE's
-//! libraries have no importing provider.
+//! Importing a device, domains and regions (`man ibv_import_device`, `man ibv_import_pd`, `man
+//! ibv_import_mr`). The provider of SoftRoCE supports none of it.
 
 use libc::{EBADF, EBUSY, EINVAL, EOPNOTSUPP};
 use rdma_mummy_sys::types::*;
 
-use crate::harness::{Outcome, Rig, Skip, Suite};
 use crate::kit::{
-    Buf, Device, EVERYTHING, Flavour, ImportedMr, Node, Options, Wr, close, duplicate, other_descriptor,
-    pair, pattern,
+    Buf, Device, EVERYTHING, Flavour, ImportedMr, Node, NodeOptions, Outcome, Skip, Suite, TestDevice, Wr,
+    close, duplicate, other_descriptor, pair, pattern,
 };
 
 pub(crate) fn cases(suite: &mut Suite) {
@@ -20,7 +19,7 @@ pub(crate) fn cases(suite: &mut Suite) {
         the_original_may_be_closed_first,
         an_imported_context_makes_objects_of_its_own,
         a_domain_is_imported,
-        what_is_made_in_an_imported_domain_meets_the_rest,
+        an_imported_domain_works_with_the_original,
         an_unimported_domain_lives_on,
         a_domain_that_another_uses_is_busy,
         a_domain_can_be_freed_by_whoever_imported_it,
@@ -34,18 +33,18 @@ pub(crate) fn cases(suite: &mut Suite) {
     );
 }
 
-/// A context, and another one of its descriptor, where the device has that.
-fn imported(rig: &Rig) -> Result<(Device, Device), Skip> {
-    let device = rig.open();
+/// A context and an import of its descriptor, where the device supports that.
+fn imported(dut: &TestDevice) -> Result<(Device, Device), Skip> {
+    let device = dut.open();
     match device.import_own() {
         Ok(imported) => Ok((device, imported)),
-        Err(EOPNOTSUPP) => skip!("{} cannot be imported", rig.name),
+        Err(EOPNOTSUPP) => skip!("{} cannot be imported", dut.name),
         Err(error) => panic!("error {error}"),
     }
 }
 
-fn a_device_is_imported_by_its_descriptor(rig: &Rig) -> Outcome {
-    let (device, imported) = imported(rig)?;
+fn a_device_is_imported_by_its_descriptor(dut: &TestDevice) -> Outcome {
+    let (device, imported) = imported(dut)?;
     assert_eq!(device.of_context(), imported.of_context());
     assert_ne!(device.command_fd(), imported.command_fd());
     assert_eq!(device.query().unwrap().node_guid, imported.query().unwrap().node_guid);
@@ -54,10 +53,10 @@ fn a_device_is_imported_by_its_descriptor(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_device_is_imported_many_times(rig: &Rig) -> Outcome {
-    let (device, first) = imported(rig)?;
+fn a_device_is_imported_many_times(dut: &TestDevice) -> Outcome {
+    let (device, first) = imported(dut)?;
     let others: Vec<_> = (0..5).map(|_| device.import_own().unwrap()).collect();
-    // By the descriptor of an imported one, too.
+    // The descriptor of an imported context works, too.
     let again = first.import_own().unwrap();
     assert!(others.iter().all(|context| context.close() == 0));
     assert_eq!(again.close(), 0);
@@ -65,9 +64,9 @@ fn a_device_is_imported_many_times(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// What the function has not taken is still the caller's.
-fn a_failed_import_leaves_the_descriptor(rig: &Rig) -> Outcome {
-    let (device, _imported) = imported(rig)?;
+/// A failed import does not take ownership of the descriptor.
+fn a_failed_import_leaves_the_descriptor(dut: &TestDevice) -> Outcome {
+    let (device, _imported) = imported(dut)?;
     let descriptor = other_descriptor();
     assert!(device.import(descriptor).is_err());
     let copy = duplicate(descriptor);
@@ -77,8 +76,8 @@ fn a_failed_import_leaves_the_descriptor(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_descriptor_of_no_device_is_refused(rig: &Rig) -> Outcome {
-    let (device, _imported) = imported(rig)?;
+fn a_descriptor_of_no_device_is_refused(dut: &TestDevice) -> Outcome {
+    let (device, _imported) = imported(dut)?;
     let descriptor = other_descriptor();
     assert_eq!(device.import(descriptor).err(), Some(EINVAL));
     close(descriptor);
@@ -87,18 +86,18 @@ fn a_descriptor_of_no_device_is_refused(rig: &Rig) -> Outcome {
 }
 
 /// `man ibv_import_device`: `ibv_close_device` cleans up, "including closing the command FD".
-fn closing_an_imported_context_closes_its_descriptor(rig: &Rig) -> Outcome {
-    let (_device, imported) = imported(rig)?;
+fn closing_an_imported_context_closes_its_descriptor(dut: &TestDevice) -> Outcome {
+    let (_device, imported) = imported(dut)?;
     let descriptor = imported.command_fd();
     assert_eq!(imported.close(), 0);
     assert!(duplicate(descriptor) < 0, "it is closed");
     Ok(())
 }
 
-/// The descriptors are equal: what they stand for lives as long as the last of them.
-fn the_original_may_be_closed_first(rig: &Rig) -> Outcome {
-    let (device, imported) = imported(rig)?;
-    let node = Node::new(&imported, &Options::rc(Flavour::Classic));
+/// Both descriptors are equal: the device file stays open until the last of them is closed.
+fn the_original_may_be_closed_first(dut: &TestDevice) -> Outcome {
+    let (device, imported) = imported(dut)?;
+    let node = Node::new(&imported, &NodeOptions::rc(Flavour::Classic));
     assert_eq!(device.close(), 0);
     node.connect(&node.peer());
     node.mr.buf.set(0, &pattern(2, 64));
@@ -107,11 +106,11 @@ fn the_original_may_be_closed_first(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn an_imported_context_makes_objects_of_its_own(rig: &Rig) -> Outcome {
-    let (device, imported) = imported(rig)?;
+fn an_imported_context_makes_objects_of_its_own(dut: &TestDevice) -> Outcome {
+    let (device, imported) = imported(dut)?;
     let (a, b) = (
-        Node::new(&device, &Options::rc(Flavour::Classic)),
-        Node::new(&imported, &Options::rc(Flavour::Classic)),
+        Node::new(&device, &NodeOptions::rc(Flavour::Classic)),
+        Node::new(&imported, &NodeOptions::rc(Flavour::Classic)),
     );
     assert!(b.pd.is_of(&imported) && !b.pd.is_of(&device));
     a.connect(&b.peer());
@@ -124,29 +123,29 @@ fn an_imported_context_makes_objects_of_its_own(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_domain_is_imported(rig: &Rig) -> Outcome {
-    let (device, imported) = imported(rig)?;
+fn a_domain_is_imported(dut: &TestDevice) -> Outcome {
+    let (device, imported) = imported(dut)?;
     let pd = device.pd();
     let again = imported.import_pd(pd.handle()).unwrap();
     assert_eq!(again.handle(), pd.handle());
     assert!(again.is_of(&imported));
-    // In the same context, too.
+    // The domain can be imported into its own context, too.
     assert!(device.import_pd(pd.handle()).unwrap().is_of(&device));
     Ok(())
 }
 
 /// "The returned ibv_pd can be used in all verbs that get a protection domain."
-fn what_is_made_in_an_imported_domain_meets_the_rest(rig: &Rig) -> Outcome {
-    let (device, imported) = imported(rig)?;
+fn an_imported_domain_works_with_the_original(dut: &TestDevice) -> Outcome {
+    let (device, imported) = imported(dut)?;
     let pd = device.pd();
     let again = imported.import_pd(pd.handle()).unwrap();
-    let a = Node::within(&device, &pd, &Options::rc(Flavour::Classic));
-    let b = Node::within(&imported, &again, &Options::rc(Flavour::Extended));
+    let a = Node::within(&device, &pd, &NodeOptions::rc(Flavour::Classic));
+    let b = Node::within(&imported, &again, &NodeOptions::rc(Flavour::Extended));
     a.connect(&b.peer());
     b.connect(&a.peer());
     let mr = again.reg(&Buf::new(4096), EVERYTHING).unwrap();
     mr.buf.set(0, &pattern(6, 200));
-    // The key of one pointer's region, in requests of the other's pair.
+    // The key of a region from one handle is used by the pair of the other.
     a.done(Wr::write(1, b.mr.remote(0)).sge(mr.at(0, 200)));
     assert_eq!(b.mr.buf.get(0, 200), pattern(6, 200));
     b.done(Wr::read(2, mr.remote(0)).sge(b.mr.at(1000, 200)));
@@ -155,8 +154,8 @@ fn what_is_made_in_an_imported_domain_meets_the_rest(rig: &Rig) -> Outcome {
 }
 
 /// `ibv_unimport_pd` cleans up "without calling the kernel".
-fn an_unimported_domain_lives_on(rig: &Rig) -> Outcome {
-    let (device, imported) = imported(rig)?;
+fn an_unimported_domain_lives_on(dut: &TestDevice) -> Outcome {
+    let (device, imported) = imported(dut)?;
     let pd = device.pd();
     drop(imported.import_pd(pd.handle()).unwrap());
     let mr = pd.reg(&Buf::new(4096), EVERYTHING).unwrap();
@@ -166,8 +165,8 @@ fn an_unimported_domain_lives_on(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_domain_that_another_uses_is_busy(rig: &Rig) -> Outcome {
-    let (device, imported) = imported(rig)?;
+fn a_domain_that_another_uses_is_busy(dut: &TestDevice) -> Outcome {
+    let (device, imported) = imported(dut)?;
     let pd = device.pd();
     let again = imported.import_pd(pd.handle()).unwrap();
     let mr = again.reg(&Buf::new(4096), EVERYTHING).unwrap();
@@ -179,22 +178,22 @@ fn a_domain_that_another_uses_is_busy(rig: &Rig) -> Outcome {
 }
 
 /// "Once the PD usage has been ended ibv_dealloc_pd() or ibv_unimport_pd() should be called."
-fn a_domain_can_be_freed_by_whoever_imported_it(rig: &Rig) -> Outcome {
-    let (device, imported) = imported(rig)?;
+fn a_domain_can_be_freed_by_whoever_imported_it(dut: &TestDevice) -> Outcome {
+    let (device, imported) = imported(dut)?;
     let pd = device.pd();
     let (first, second) =
         (imported.import_pd(pd.handle()).unwrap(), imported.import_pd(pd.handle()).unwrap());
     assert_eq!(first.dealloc(), 0);
     assert!(imported.import_pd(pd.handle()).is_err(), "it is gone");
-    // The others may do nothing but unimport it, as `second` does at its end.
+    // The other handles may only be unimported, as the drop of `second` does.
     drop(second);
     assert_ne!(pd.dealloc(), 0, "it is freed once");
     pd.forget();
     Ok(())
 }
 
-fn a_number_of_no_domain_is_refused(rig: &Rig) -> Outcome {
-    let (device, imported) = imported(rig)?;
+fn a_number_of_no_domain_is_refused(dut: &TestDevice) -> Outcome {
+    let (device, imported) = imported(dut)?;
     assert!(imported.import_pd(0x7fff_ffff).is_err());
     let number = device.pd().handle();
     assert!(imported.import_pd(number).is_err(), "it was freed");
@@ -202,18 +201,18 @@ fn a_number_of_no_domain_is_refused(rig: &Rig) -> Outcome {
 }
 
 /// "The input pd_handle value must be a valid kernel handle for a PD object in the given context."
-fn a_domain_of_another_context_is_not_found(rig: &Rig) -> Outcome {
-    let (device, _imported) = imported(rig)?;
-    let other = rig.open();
+fn a_domain_of_another_context_is_not_found(dut: &TestDevice) -> Outcome {
+    let (device, _imported) = imported(dut)?;
+    let other = dut.open();
     let pd = device.pd();
-    // The number may be another domain's there: that of `other`, if it has one.
+    // The handle may name another domain there: one of `other`, if it has any.
     assert!(other.import_pd(pd.handle()).is_err());
     Ok(())
 }
 
 /// "The addr field in the imported MR is not applicable, NULL value is expected."
-fn a_region_is_imported_without_its_address(rig: &Rig) -> Outcome {
-    let (device, imported) = imported(rig)?;
+fn a_region_is_imported_without_its_address(dut: &TestDevice) -> Outcome {
+    let (device, imported) = imported(dut)?;
     let pd = device.pd();
     let mr = pd.reg(&Buf::new(8192), EVERYTHING).unwrap();
     let again = imported.import_pd(pd.handle()).unwrap();
@@ -227,13 +226,13 @@ fn a_region_is_imported_without_its_address(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn an_imported_region_is_good_for_requests(rig: &Rig) -> Outcome {
-    let (device, imported) = imported(rig)?;
+fn an_imported_region_is_good_for_requests(dut: &TestDevice) -> Outcome {
+    let (device, imported) = imported(dut)?;
     let pd = device.pd();
     let mr = pd.reg(&Buf::new(8192), EVERYTHING).unwrap();
     let again = imported.import_pd(pd.handle()).unwrap();
     let region = ImportedMr::new(&again, mr.fields().handle).unwrap();
-    let node = Node::within(&imported, &again, &Options::rc(Flavour::Classic));
+    let node = Node::within(&imported, &again, &NodeOptions::rc(Flavour::Classic));
     node.connect(&node.peer());
     mr.buf.set(0, &pattern(5, 500));
     node.done(Wr::write(1, node.mr.remote(0)).sge(region.at(&mr, 0, 500)));
@@ -242,31 +241,31 @@ fn an_imported_region_is_good_for_requests(rig: &Rig) -> Outcome {
 }
 
 /// "Once the MR usage has been ended ibv_dereg_mr() or ibv_unimport_mr() should be called."
-fn a_region_can_be_deregistered_by_whoever_imported_it(rig: &Rig) -> Outcome {
-    let (device, imported) = imported(rig)?;
-    let (a, b) = pair(rig, &Options::rc(Flavour::Classic).impatient());
-    let node = Node::new(&device, &Options::rc(Flavour::Classic));
+fn a_region_can_be_deregistered_by_whoever_imported_it(dut: &TestDevice) -> Outcome {
+    let (device, imported) = imported(dut)?;
+    let (a, b) = pair(dut, &NodeOptions::rc(Flavour::Classic).impatient());
+    let node = Node::new(&device, &NodeOptions::rc(Flavour::Classic));
     let again = imported.import_pd(node.pd.handle()).unwrap();
     let mr = node.pd.reg(&Buf::new(4096), EVERYTHING).unwrap();
     let remote = mr.remote(0);
     let region = ImportedMr::new(&again, mr.fields().handle).unwrap();
     assert_eq!(region.dereg(), 0);
     assert!(ImportedMr::new(&again, mr.fields().handle).is_err(), "it is gone");
-    // Its key opens nothing any more.
+    // Its key is invalid now.
     let status = a.fails(Wr::write(1, remote).sge(a.mr.at(0, 8)));
     assert!(
         [ibv_wc_status::IBV_WC_REM_ACCESS_ERR, ibv_wc_status::IBV_WC_REM_INV_REQ_ERR].contains(&status),
         "{status:?}"
     );
     drop(b);
-    // The original may do nothing but unimport it.
+    // The original handle may only be unimported.
     mr.unimport();
     Ok(())
 }
 
-fn an_unimported_region_lives_on(rig: &Rig) -> Outcome {
-    let (device, imported) = imported(rig)?;
-    let node = Node::new(&device, &Options::rc(Flavour::Classic));
+fn an_unimported_region_lives_on(dut: &TestDevice) -> Outcome {
+    let (device, imported) = imported(dut)?;
+    let node = Node::new(&device, &NodeOptions::rc(Flavour::Classic));
     node.connect(&node.peer());
     let again = imported.import_pd(node.pd.handle()).unwrap();
     let mr = node.pd.reg(&Buf::new(4096), EVERYTHING).unwrap();
@@ -277,8 +276,8 @@ fn an_unimported_region_lives_on(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_number_of_no_region_is_refused(rig: &Rig) -> Outcome {
-    let (device, imported) = imported(rig)?;
+fn a_number_of_no_region_is_refused(dut: &TestDevice) -> Outcome {
+    let (device, imported) = imported(dut)?;
     let pd = device.pd();
     let again = imported.import_pd(pd.handle()).unwrap();
     assert!(ImportedMr::new(&again, 0x7fff_ffff).is_err());

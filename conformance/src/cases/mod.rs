@@ -1,7 +1,6 @@
 //! The cases, by area.
 #![deny(unsafe_code)]
 
-mod absent;
 mod attributes;
 mod channels;
 mod cm_addresses;
@@ -38,27 +37,28 @@ mod states;
 mod transitions;
 mod uc;
 mod ud;
+mod unsupported;
 mod windows;
 mod xrc;
 mod xrc_objects;
 
-use crate::harness::Suite;
+use crate::kit::Suite;
 
-/// Why SoftRoCE's extended pairs run no case with a list.
+/// Why extended pairs of SoftRoCE skip cases with a scatter/gather list.
 const LIST_REASON: &str = "takes every entry of ibv_wr_set_sge_list to be as long as the first";
 
-/// Why SoftRoCE's extended pairs run no case with inline data.
+/// Why extended pairs of SoftRoCE skip cases with inline data.
 const INLINE_REASON: &str = "does not tell the kernel that a request of ibv_wr_set_inline_data is inline";
 
-/// Why SoftRoCE runs no case about local memory.
+/// Why SoftRoCE skips cases about local memory.
 const LOCAL_REASON: &str =
     "reports a local queue pair operation error, or a flush, for local memory that a request may not use";
 
-/// All of them, in the order in which they run.
+/// All cases, in the order in which they run.
 pub(crate) fn all() -> Suite {
     let mut suite = Suite::default();
     devices::cases(&mut suite);
-    absent::cases(&mut suite);
+    unsupported::cases(&mut suite);
     domains::cases(&mut suite);
     memory::cases(&mut suite);
     completion::cases(&mut suite);

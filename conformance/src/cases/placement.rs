@@ -1,5 +1,5 @@
-//! Atomic write and flush (`man ibv_wr_post`: `ibv_wr_atomic_write`, `ibv_wr_flush`; `man ibv_reg_mr`; IBTA, annex on memory
-//! placement extensions).
+//! Atomic write and flush (`man ibv_wr_post`: `ibv_wr_atomic_write`, `ibv_wr_flush`; `man
+//! ibv_reg_mr`; IBTA, annex on memory placement extensions).
 
 use libc::{EINVAL, EOPNOTSUPP};
 use rdma_mummy_sys::types::ibv_access_flags as Access;
@@ -9,10 +9,12 @@ use rdma_mummy_sys::types::ibv_selectivity_level as Level;
 use rdma_mummy_sys::types::ibv_wc_opcode as WcOpcode;
 use rdma_mummy_sys::types::ibv_wc_status as Status;
 
-use crate::harness::{Outcome, Rig, Skip, Suite};
-use crate::kit::{Buf, EVERYTHING, Flavour, Node, Options, Remote, Wr, pair, pattern};
+use crate::kit::{
+    Buf, EVERYTHING, Flavour, Node, NodeOptions, Outcome, RemoteAddr, Skip, Suite, TestDevice, Wr, pair,
+    pattern,
+};
 
-/// The kernel's numbers (`ib_user_verbs.h`): no header of libibverbs has them.
+/// The kernel's values (`ib_user_verbs.h`), which no header of libibverbs has.
 const HAS_GLOBAL_FLUSH: u64 = 1 << 38;
 const HAS_PERSISTENT_FLUSH: u64 = 1 << 39;
 const HAS_ATOMIC_WRITE: u64 = 1 << 40;
@@ -22,7 +24,7 @@ const RANGE: u32 = Level::IBV_FLUSH_RANGE.0;
 const REGION: u32 = Level::IBV_FLUSH_MR.0;
 const MAY_FLUSH: u32 = Access::IBV_ACCESS_FLUSH_GLOBAL.0;
 
-/// Why SoftRoCE runs no case with a classic atomic write.
+/// Why SoftRoCE skips cases with a classic atomic write.
 const CLASSIC: &str = "does not hand the address of a classic atomic write on to the kernel";
 
 pub(crate) fn cases(suite: &mut Suite) {
@@ -47,40 +49,40 @@ pub(crate) fn cases(suite: &mut Suite) {
     );
 }
 
-fn capabilities(rig: &Rig) -> u64 {
-    rig.open().query_ex(None).map_or(0, |attr| attr.device_cap_flags_ex)
+fn capabilities(dut: &TestDevice) -> u64 {
+    dut.open().query_ex(None).map_or(0, |attr| attr.device_cap_flags_ex)
 }
 
-fn has(rig: &Rig, capability: u64, what: &str) -> Outcome {
-    if capabilities(rig) & capability == 0 {
-        skip!("{} has no {what}", rig.name);
+fn has(dut: &TestDevice, capability: u64, what: &str) -> Outcome {
+    if capabilities(dut) & capability == 0 {
+        skip!("{} has no {what}", dut.name);
     }
     Ok(())
 }
 
-fn writers(rig: &Rig, flavour: Flavour) -> Result<Options, Skip> {
-    has(rig, HAS_ATOMIC_WRITE, "atomic write")?;
-    Ok(Options::rc(flavour).set(|options| options.more_ops = Ops::IBV_QP_EX_WITH_ATOMIC_WRITE))
+fn writers(dut: &TestDevice, flavour: Flavour) -> Result<NodeOptions, Skip> {
+    has(dut, HAS_ATOMIC_WRITE, "atomic write")?;
+    Ok(NodeOptions::rc(flavour).set(|options| options.more_ops = Ops::IBV_QP_EX_WITH_ATOMIC_WRITE))
 }
 
-/// The value lies in the requester's memory, too, where a classic pair takes it from.
-fn atomic_write(a: &Node, id: u64, to: Remote, value: u64) -> Wr {
+/// The value is in the requester's memory, too, from where a classic pair takes it.
+fn atomic_write(a: &Node, id: u64, to: RemoteAddr, value: u64) -> Wr {
     a.mr.buf.set_u64(0, value);
     let request = Wr::atomic_write(id, to, value);
     if a.options.flavour == Flavour::Classic { request.sge(a.mr.at(0, 8)) } else { request }
 }
 
-fn an_atomic_write_stores_eight_bytes(rig: &Rig, flavour: Flavour) -> Outcome {
+fn an_atomic_write_stores_eight_bytes(dut: &TestDevice, flavour: Flavour) -> Outcome {
     if flavour == Flavour::Classic {
-        rig.not_softroce(CLASSIC)?;
+        dut.not_softroce(CLASSIC)?;
     }
-    let (a, b) = pair(rig, &writers(rig, flavour)?);
+    let (a, b) = pair(dut, &writers(dut, flavour)?);
     b.mr.buf.set(4096, &[0xee; 24]);
     let wc = a.done(atomic_write(&a, 1, b.mr.remote(4104), 0x0123_4567_89ab_cdef));
     assert_eq!(wc.opcode, WcOpcode::IBV_WC_ATOMIC_WRITE);
     assert_eq!(b.mr.buf.get_u64(4104), 0x0123_4567_89ab_cdef);
     assert_eq!((b.mr.buf.get(4096, 8), b.mr.buf.get(4112, 8)), (vec![0xee; 8], vec![0xee; 8]));
-    // What was written before it is there, and what is written after it comes later.
+    // Data written before the atomic write has arrived, and data written after it comes later.
     a.mr.buf.set(64, &pattern(1, 3000));
     a.qp.post(&[Wr::write(2, b.mr.remote(8192)).sge(a.mr.at(64, 3000)).quiet(), {
         atomic_write(&a, 3, b.mr.remote(4104), 7)
@@ -93,11 +95,11 @@ fn an_atomic_write_stores_eight_bytes(rig: &Rig, flavour: Flavour) -> Outcome {
 }
 
 /// "The remote address must be 8-byte aligned" (IBTA, atomic write).
-fn a_misaligned_atomic_write_is_refused(rig: &Rig, flavour: Flavour) -> Outcome {
+fn a_misaligned_atomic_write_is_refused(dut: &TestDevice, flavour: Flavour) -> Outcome {
     if flavour == Flavour::Classic {
-        rig.not_softroce(CLASSIC)?;
+        dut.not_softroce(CLASSIC)?;
     }
-    let (a, b) = pair(rig, &writers(rig, flavour)?);
+    let (a, b) = pair(dut, &writers(dut, flavour)?);
     match a.qp.post(&[atomic_write(&a, 1, b.mr.remote(4), 1)]) {
         Ok(()) => assert_eq!(a.send_cq.one().status, Status::IBV_WC_REM_INV_REQ_ERR),
         Err((error, _)) => assert_eq!(error, EINVAL),
@@ -106,35 +108,35 @@ fn a_misaligned_atomic_write_is_refused(rig: &Rig, flavour: Flavour) -> Outcome 
     Ok(())
 }
 
-fn an_atomic_write_needs_the_permission_to_write(rig: &Rig, flavour: Flavour) -> Outcome {
+fn an_atomic_write_needs_the_permission_to_write(dut: &TestDevice, flavour: Flavour) -> Outcome {
     let all_but = EVERYTHING & !Access::IBV_ACCESS_REMOTE_WRITE.0;
-    let (a, b) = pair(rig, &writers(rig, flavour)?.set(|options| options.region = all_but));
+    let (a, b) = pair(dut, &writers(dut, flavour)?.set(|options| options.region = all_but));
     let status = a.fails(atomic_write(&a, 1, b.mr.remote(0), 1));
     assert_eq!(status, Status::IBV_WC_REM_ACCESS_ERR);
     assert_eq!(b.mr.buf.get_u64(0), 0);
     Ok(())
 }
 
-fn an_atomic_write_ends_with_the_region(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (a, b) = pair(rig, &writers(rig, flavour)?);
+fn an_atomic_write_ends_with_the_region(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (a, b) = pair(dut, &writers(dut, flavour)?);
     let status = a.fails(atomic_write(&a, 1, b.mr.remote(b.mr.len()), 1));
     assert_eq!(status, Status::IBV_WC_REM_ACCESS_ERR);
     Ok(())
 }
 
-/// It takes a place among the reads and atomics that the responder answers (IBTA, atomic write).
-fn a_pair_that_answers_no_reads_answers_no_atomic_write(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (a, b) = pair(rig, &writers(rig, flavour)?.set(|options| options.dest_rd_atomic = 0));
+/// It needs one of the responder's resources for reads and atomics (IBTA, atomic write).
+fn a_pair_that_answers_no_reads_answers_no_atomic_write(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (a, b) = pair(dut, &writers(dut, flavour)?.set(|options| options.dest_rd_atomic = 0));
     let status = a.fails(atomic_write(&a, 1, b.mr.remote(0), 1));
     assert_eq!(status, Status::IBV_WC_REM_INV_REQ_ERR);
     Ok(())
 }
 
 /// Its length is eight bytes.
-fn an_atomic_write_of_another_length_is_refused(rig: &Rig) -> Outcome {
-    rig.not_softroce(CLASSIC)?;
+fn an_atomic_write_of_another_length_is_refused(dut: &TestDevice) -> Outcome {
+    dut.not_softroce(CLASSIC)?;
     for len in [0, 4, 16] {
-        let (a, b) = pair(rig, &writers(rig, Flavour::Classic)?);
+        let (a, b) = pair(dut, &writers(dut, Flavour::Classic)?);
         match a.qp.post(&[Wr::atomic_write(1, b.mr.remote(0), 1).sge(a.mr.at(0, len))]) {
             Ok(()) => assert_eq!(a.send_cq.one().status, Status::IBV_WC_LOC_LEN_ERR),
             Err((error, _)) => assert_eq!(error, EINVAL),
@@ -143,15 +145,15 @@ fn an_atomic_write_of_another_length_is_refused(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn an_atomic_write_is_never_seen_in_part(rig: &Rig) -> Outcome {
-    let (a, b) = pair(rig, &writers(rig, Flavour::Extended)?);
+fn an_atomic_write_is_never_seen_in_part(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair(dut, &writers(dut, Flavour::Extended)?);
     let values = [u64::MAX, 0x0101_0101_0101_0101];
     b.mr.buf.set_u64(0, values[0]);
     let reader = {
-        let (c, d) = pair(rig, &Options::rc(Flavour::Classic));
+        let (c, d) = pair(dut, &NodeOptions::rc(Flavour::Classic));
         std::thread::scope(|scope| {
             let seen = scope.spawn(|| {
-                // By a third node, so that nothing orders it against the writes.
+                // A third node reads, so that nothing orders its reads against the writes.
                 let mut seen = Vec::new();
                 for round in 0..200 {
                     seen.push(b.mr.buf.atomic_u64(0));
@@ -169,18 +171,18 @@ fn an_atomic_write_is_never_seen_in_part(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn flushers(rig: &Rig) -> Result<Options, Skip> {
-    has(rig, HAS_GLOBAL_FLUSH, "flush")?;
-    Ok(Options::rc(Flavour::Extended).set(|options| {
+fn flushers(dut: &TestDevice) -> Result<NodeOptions, Skip> {
+    has(dut, HAS_GLOBAL_FLUSH, "flush")?;
+    Ok(NodeOptions::rc(Flavour::Extended).set(|options| {
         options.more_ops = Ops::IBV_QP_EX_WITH_FLUSH;
         options.region |= MAY_FLUSH;
         options.access |= MAY_FLUSH;
     }))
 }
 
-/// "Global visibility": what was written is seen by all.
-fn a_range_is_flushed(rig: &Rig) -> Outcome {
-    let (a, b) = pair(rig, &flushers(rig)?);
+/// "Global visibility": every reader sees the data that was written.
+fn a_range_is_flushed(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair(dut, &flushers(dut)?);
     a.mr.buf.set(0, &pattern(2, 5000));
     let write = Wr::write(1, b.mr.remote(100)).sge(a.mr.at(0, 5000)).quiet();
     a.qp.post(&[write, Wr::flush(2, b.mr.remote(100), 5000, GLOBAL, RANGE)]).unwrap();
@@ -190,41 +192,41 @@ fn a_range_is_flushed(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// Of a whole region the length does not matter.
-fn a_region_is_flushed(rig: &Rig) -> Outcome {
-    let (a, b) = pair(rig, &flushers(rig)?);
+/// The length is ignored if the whole region is flushed.
+fn a_region_is_flushed(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair(dut, &flushers(dut)?);
     a.done(Wr::write(1, b.mr.remote(0)).sge(a.mr.at(0, 64)));
     a.done(Wr::flush(2, b.mr.remote(0), 0, GLOBAL, REGION));
     a.done(Wr::flush(3, b.mr.remote(64), 1 << 30, GLOBAL, REGION));
     Ok(())
 }
 
-fn a_flush_needs_the_regions_permission(rig: &Rig) -> Outcome {
-    let (a, b) = pair(rig, &flushers(rig)?.set(|options| options.region = EVERYTHING));
+fn a_flush_needs_the_regions_permission(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair(dut, &flushers(dut)?.set(|options| options.region = EVERYTHING));
     let status = a.fails(Wr::flush(1, b.mr.remote(0), 64, GLOBAL, RANGE));
     assert_eq!(status, Status::IBV_WC_REM_ACCESS_ERR);
     Ok(())
 }
 
-fn a_flush_needs_the_pairs_permission(rig: &Rig) -> Outcome {
-    let (a, b) = pair(rig, &flushers(rig)?.set(|options| options.access = EVERYTHING));
+fn a_flush_needs_the_pairs_permission(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair(dut, &flushers(dut)?.set(|options| options.access = EVERYTHING));
     let status = a.fails(Wr::flush(1, b.mr.remote(0), 64, GLOBAL, RANGE));
     assert!([Status::IBV_WC_REM_ACCESS_ERR, Status::IBV_WC_REM_INV_REQ_ERR].contains(&status), "{status:?}");
     Ok(())
 }
 
-fn a_flush_ends_with_the_region(rig: &Rig) -> Outcome {
-    let (a, b) = pair(rig, &flushers(rig)?);
+fn a_flush_ends_with_the_region(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair(dut, &flushers(dut)?);
     let status = a.fails(Wr::flush(1, b.mr.remote(64), b.mr.len() as u64, GLOBAL, RANGE));
     assert_eq!(status, Status::IBV_WC_REM_ACCESS_ERR);
     Ok(())
 }
 
-/// A placement type and a selectivity level that there are not.
-fn a_flush_of_another_kind_is_refused(rig: &Rig) -> Outcome {
-    rig.not_softroce("takes any placement type and selectivity level")?;
+/// An undefined placement type and an undefined selectivity level.
+fn a_flush_of_another_kind_is_refused(dut: &TestDevice) -> Outcome {
+    dut.not_softroce("takes any placement type and selectivity level")?;
     for (placement, level) in [(0, RANGE), (GLOBAL, 9)] {
-        let (a, b) = pair(rig, &flushers(rig)?);
+        let (a, b) = pair(dut, &flushers(dut)?);
         match a.qp.post(&[Wr::flush(1, b.mr.remote(0), 64, placement, level)]) {
             Ok(()) => assert_eq!(a.send_cq.one().status, Status::IBV_WC_REM_INV_REQ_ERR),
             Err((error, _)) => assert_eq!(error, EINVAL),
@@ -233,21 +235,21 @@ fn a_flush_of_another_kind_is_refused(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// `struct ibv_send_wr` has no place for what a flush is.
-fn a_flush_has_no_classic_request(rig: &Rig) -> Outcome {
-    rig.not_softroce("posts a classic flush of nothing")?;
-    let options = flushers(rig)?.set(|options| options.flavour = Flavour::Classic);
-    let (a, b) = pair(rig, &options);
+/// `struct ibv_send_wr` has no fields for a flush.
+fn a_flush_has_no_classic_request(dut: &TestDevice) -> Outcome {
+    dut.not_softroce("posts a classic flush of nothing")?;
+    let options = flushers(dut)?.set(|options| options.flavour = Flavour::Classic);
+    let (a, b) = pair(dut, &options);
     assert_eq!(a.qp.post(&[Wr::flush(1, b.mr.remote(0), 64, GLOBAL, RANGE)]), Err((EINVAL, 0)));
     Ok(())
 }
 
-/// Nobody is promised that what was flushed outlives the power, who does not have it from the device.
-fn persistence_that_is_not_there_is_not_granted(rig: &Rig) -> Outcome {
-    if capabilities(rig) & HAS_PERSISTENT_FLUSH != 0 {
-        skip!("{} has persistent memory", rig.name);
+/// A device without persistent memory must not promise that flushed data survives a power failure.
+fn persistence_that_is_not_there_is_not_granted(dut: &TestDevice) -> Outcome {
+    if capabilities(dut) & HAS_PERSISTENT_FLUSH != 0 {
+        skip!("{} has persistent memory", dut.name);
     }
-    let pd = rig.open().pd();
+    let pd = dut.open().pd();
     let access = EVERYTHING | Access::IBV_ACCESS_FLUSH_PERSISTENT.0;
     let error = pd.reg(&Buf::new(4096), access).err();
     assert!([Some(EINVAL), Some(EOPNOTSUPP)].contains(&error), "{error:?}");

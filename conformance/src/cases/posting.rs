@@ -1,12 +1,11 @@
-//! Posting: what a call refuses, and what it says about it.
+//! Posting: refused requests, and the reported errors.
 
 use libc::{EINVAL, ENOMEM, ENOSPC};
 use rdma_mummy_sys::types::ibv_qp_state as State;
 use rdma_mummy_sys::types::ibv_wc_status as Status;
 use rdma_mummy_sys::types::ibv_wr_opcode as Opcode;
 
-use crate::harness::{Outcome, Rig, Suite};
-use crate::kit::{Flavour, Options, Recv, Wr, pair, pattern};
+use crate::kit::{Flavour, NodeOptions, Outcome, Recv, Suite, TestDevice, Wr, pair, pattern};
 
 pub(crate) fn cases(suite: &mut Suite) {
     both!(suite:
@@ -30,18 +29,19 @@ pub(crate) fn cases(suite: &mut Suite) {
     );
 }
 
-fn small(flavour: Flavour) -> Options {
-    Options::rc(flavour).set(|options| (options.cap.max_send_wr, options.cap.max_recv_wr) = (4, 4))
+fn small(flavour: Flavour) -> NodeOptions {
+    NodeOptions::rc(flavour).set(|options| (options.cap.max_send_wr, options.cap.max_recv_wr) = (4, 4))
 }
 
-/// `man ibv_post_send` names no numbers; every provider says `ENOMEM`, and `ENOSPC` is SoftRoCE's in a batch.
+/// `man ibv_post_send` names no error numbers. Every provider returns `ENOMEM`, and SoftRoCE
+/// `ENOSPC` in a batch.
 fn is_full(error: i32) -> bool {
     [ENOMEM, ENOSPC].contains(&error)
 }
 
-/// Nobody receives, so nothing completes while the queue fills.
-fn a_full_send_queue_refuses_and_recovers(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (a, b) = pair(rig, &small(flavour));
+/// The peer posts no receive, so that nothing completes while the queue fills.
+fn a_full_send_queue_refuses_and_recovers(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (a, b) = pair(dut, &small(flavour));
     let room = a.qp.granted().max_send_wr as u64;
     let mut posted = 0;
     let error = loop {
@@ -64,8 +64,8 @@ fn a_full_send_queue_refuses_and_recovers(rig: &Rig, flavour: Flavour) -> Outcom
     Ok(())
 }
 
-fn a_full_receive_queue_refuses_and_recovers(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (a, b) = pair(rig, &small(flavour));
+fn a_full_receive_queue_refuses_and_recovers(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (a, b) = pair(dut, &small(flavour));
     let room = b.qp.granted().max_recv_wr as u64;
     let mut posted = 0;
     let error = loop {
@@ -85,8 +85,8 @@ fn a_full_receive_queue_refuses_and_recovers(rig: &Rig, flavour: Flavour) -> Out
     Ok(())
 }
 
-fn a_list_that_does_not_fit_is_posted_up_to_there(rig: &Rig) -> Outcome {
-    let (a, b) = pair(rig, &small(Flavour::Classic));
+fn a_list_that_does_not_fit_is_posted_up_to_there(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair(dut, &small(Flavour::Classic));
     let requests: Vec<_> = (0..2000).map(|id| Wr::send(id).sge(a.mr.at(0, 8))).collect();
     let (error, index) = a.qp.post(&requests).unwrap_err();
     assert!(is_full(error) && index >= a.qp.granted().max_send_wr as usize, "{error} at {index}");
@@ -101,9 +101,9 @@ fn a_list_that_does_not_fit_is_posted_up_to_there(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// `man ibv_post_send`: what comes before the request that is refused is posted, and nothing behind it.
-fn a_bad_request_in_a_list_is_named(rig: &Rig) -> Outcome {
-    let (a, b) = pair(rig, &Options::rc(Flavour::Classic));
+/// `man ibv_post_send`: the requests before the refused one are posted, and those after it are not.
+fn a_bad_request_in_a_list_is_named(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair(dut, &NodeOptions::rc(Flavour::Classic));
     a.mr.buf.set(0, &pattern(1, 64));
     let entries = a.qp.granted().max_send_sge as usize + 1;
     let good = |id: u64| Wr::write(id, b.mr.remote(id as usize * 8)).sge(a.mr.at(id as usize * 8, 8));
@@ -118,8 +118,8 @@ fn a_bad_request_in_a_list_is_named(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_bad_receive_in_a_list_is_named(rig: &Rig) -> Outcome {
-    let (a, b) = pair(rig, &Options::rc(Flavour::Classic));
+fn a_bad_receive_in_a_list_is_named(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair(dut, &NodeOptions::rc(Flavour::Classic));
     let entries = b.qp.granted().max_recv_sge as usize + 1;
     let good = |id| Recv::new(id).sge(b.mr.at(0, 64));
     let bad = Recv::new(2).list(&vec![b.mr.at(0, 1); entries]);
@@ -133,8 +133,8 @@ fn a_bad_receive_in_a_list_is_named(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn too_many_entries_of_a_send_are_refused(rig: &Rig) -> Outcome {
-    let (a, b) = pair(rig, &Options::rc(Flavour::Classic));
+fn too_many_entries_of_a_send_are_refused(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair(dut, &NodeOptions::rc(Flavour::Classic));
     let most = a.qp.granted().max_send_sge as usize;
     for entries in [most + 1, most + 100] {
         let (error, index) = a.qp.post(&[Wr::send(1).list(&vec![a.mr.at(0, 1); entries])]).unwrap_err();
@@ -144,8 +144,8 @@ fn too_many_entries_of_a_send_are_refused(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn too_many_entries_of_a_receive_are_refused(rig: &Rig) -> Outcome {
-    let (_a, b) = pair(rig, &Options::rc(Flavour::Classic));
+fn too_many_entries_of_a_receive_are_refused(dut: &TestDevice) -> Outcome {
+    let (_a, b) = pair(dut, &NodeOptions::rc(Flavour::Classic));
     let most = b.qp.granted().max_recv_sge as usize;
     for entries in [most + 1, most + 100] {
         let refused = b.qp.recv_list(&[Recv::new(1).list(&vec![b.mr.at(0, 1); entries])]).unwrap_err();
@@ -155,8 +155,9 @@ fn too_many_entries_of_a_receive_are_refused(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn too_much_inline_data_is_refused(rig: &Rig) -> Outcome {
-    let (a, b) = pair(rig, &Options::rc(Flavour::Classic).set(|options| options.cap.max_inline_data = 16));
+fn too_much_inline_data_is_refused(dut: &TestDevice) -> Outcome {
+    let (a, b) =
+        pair(dut, &NodeOptions::rc(Flavour::Classic).set(|options| options.cap.max_inline_data = 16));
     let most = a.qp.granted().max_inline_data as usize;
     for len in [most + 1, most + 4096] {
         let (error, index) = a.qp.post(&[Wr::write(1, b.mr.remote(0)).inline(&vec![1; len])]).unwrap_err();
@@ -166,19 +167,20 @@ fn too_much_inline_data_is_refused(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// `man ibv_post_send`: inline is for sends and writes.
-fn inline_data_of_a_read_is_refused(rig: &Rig) -> Outcome {
-    rig.not_softroce("posts it, and writes what it reads into its own queue")?;
-    let (a, b) = pair(rig, &Options::rc(Flavour::Classic).set(|options| options.cap.max_inline_data = 16));
+/// `man ibv_post_send`: inline data is allowed for sends and writes only.
+fn inline_data_of_a_read_is_refused(dut: &TestDevice) -> Outcome {
+    dut.not_softroce("posts it, and writes what it reads into its own queue")?;
+    let (a, b) =
+        pair(dut, &NodeOptions::rc(Flavour::Classic).set(|options| options.cap.max_inline_data = 16));
     for wr in [Wr::read(1, b.mr.remote(0)), Wr::fetch_add(1, b.mr.remote(0), 1)] {
         assert_eq!(a.qp.post(&[wr.inline(&[0; 8])]), Err((EINVAL, 0)));
     }
     Ok(())
 }
 
-fn an_unknown_operation_is_refused(rig: &Rig) -> Outcome {
-    rig.not_softroce("posts operations that it does not know")?;
-    let (a, b) = pair(rig, &Options::rc(Flavour::Classic));
+fn an_unknown_operation_is_refused(dut: &TestDevice) -> Outcome {
+    dut.not_softroce("posts operations that it does not know")?;
+    let (a, b) = pair(dut, &NodeOptions::rc(Flavour::Classic));
     for number in [77, 1000] {
         let (error, index) = a.qp.post(&[Wr::new(1, Opcode(number)).sge(a.mr.at(0, 8))]).unwrap_err();
         assert_eq!((error, index), (EINVAL, 0), "operation {number}");
@@ -187,9 +189,9 @@ fn an_unknown_operation_is_refused(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// `man ibv_wr_post`: after an error of `ibv_wr_complete` no request of the batch is posted.
-fn an_extended_batch_that_does_not_fit_is_refused(rig: &Rig) -> Outcome {
-    let (a, b) = pair(rig, &small(Flavour::Extended));
+/// `man ibv_wr_post`: if `ibv_wr_complete` fails, no request of the batch is posted.
+fn an_extended_batch_that_does_not_fit_is_refused(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair(dut, &small(Flavour::Extended));
     let requests: Vec<_> = (0..2000).map(|id| Wr::write(id, b.mr.remote(0)).sge(a.mr.at(0, 8))).collect();
     a.mr.buf.set(0, &[1; 8]);
     let (error, _) = a.qp.post(&requests).unwrap_err();
@@ -200,9 +202,10 @@ fn an_extended_batch_that_does_not_fit_is_refused(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn an_extended_batch_with_too_much_inline_data_is_refused(rig: &Rig) -> Outcome {
-    rig.not_softroce("queues nothing more after a batch with too much inline data")?;
-    let (a, b) = pair(rig, &Options::rc(Flavour::Extended).set(|options| options.cap.max_inline_data = 16));
+fn an_extended_batch_with_too_much_inline_data_is_refused(dut: &TestDevice) -> Outcome {
+    dut.not_softroce("queues nothing more after a batch with too much inline data")?;
+    let (a, b) =
+        pair(dut, &NodeOptions::rc(Flavour::Extended).set(|options| options.cap.max_inline_data = 16));
     let most = a.qp.granted().max_inline_data as usize;
     let good = Wr::write(1, b.mr.remote(0)).inline(&[1; 8]);
     let bad = Wr::write(2, b.mr.remote(0)).inline(&vec![1; most + 1]);
@@ -214,16 +217,16 @@ fn an_extended_batch_with_too_much_inline_data_is_refused(rig: &Rig) -> Outcome 
     Ok(())
 }
 
-fn an_empty_list_is_fine(rig: &Rig) -> Outcome {
-    let (a, b) = pair(rig, &Options::rc(Flavour::Classic));
+fn an_empty_list_is_fine(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair(dut, &NodeOptions::rc(Flavour::Classic));
     a.done(Wr::write(1, b.mr.remote(0)).list(&[]));
     a.done(Wr::write(2, b.mr.remote(0)).list(&[a.mr.at(0, 0), a.mr.at(8, 0)]));
     assert_eq!(a.qp.state(), State::IBV_QPS_RTS);
     Ok(())
 }
 
-fn completions_give_places_back(rig: &Rig) -> Outcome {
-    let (a, b) = pair(rig, &small(Flavour::Classic));
+fn completions_give_places_back(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair(dut, &small(Flavour::Classic));
     let room = a.qp.granted().max_send_wr as u64;
     for round in 0..20 {
         for id in 0..room {
@@ -235,9 +238,10 @@ fn completions_give_places_back(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// IBTA 10.7.3.1, completion control: the completion of a signaled request frees the unsignaled ones before it.
-fn unsignaled_requests_give_their_places_back_late(rig: &Rig) -> Outcome {
-    let (a, b) = pair(rig, &small(Flavour::Classic));
+/// IBTA 10.7.3.1, completion control: the completion of a signaled request frees the unsignaled
+/// ones before it.
+fn unsignaled_requests_give_their_places_back_late(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair(dut, &small(Flavour::Classic));
     for round in 0..50 {
         for id in 0..3 {
             a.post(Wr::write(id, b.mr.remote(0)).sge(a.mr.at(0, 8)).quiet());

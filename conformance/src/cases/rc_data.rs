@@ -1,4 +1,4 @@
-//! Reliable connections: what arrives.
+//! Reliable connections: data transfer.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -9,9 +9,10 @@ use rdma_mummy_sys::types::ibv_wc_opcode as Opcode;
 use rdma_mummy_sys::types::ibv_wc_status as Status;
 
 use crate::cases::{INLINE_REASON, LIST_REASON};
-use crate::harness::{Outcome, Rig, Suite};
-use crate::kit::PATIENCE;
-use crate::kit::{Buf, Flavour, Node, Options, Place, Recv, Wr, pair, pair_at, pattern, until};
+use crate::kit::{
+    Buf, Flavour, Node, NodeOptions, PeerLocation, Recv, Wr, pair, pair_at, pattern, poll_until,
+};
+use crate::kit::{Outcome, Suite, TestDevice, WAIT_LIMIT};
 
 pub(crate) fn cases(suite: &mut Suite) {
     both!(suite:
@@ -45,7 +46,7 @@ pub(crate) fn cases(suite: &mut Suite) {
         every_mtu_carries_messages_of_many_packets,
         sequence_numbers_wrap_around,
         a_message_of_eight_mebibytes_arrives,
-        what_was_written_is_there_when_a_later_send_arrives,
+        a_write_is_visible_when_a_later_send_arrives,
         a_read_sees_the_write_before_it,
         the_last_byte_of_a_write_comes_last,
         atomics_of_two_pairs_do_not_get_lost,
@@ -56,14 +57,14 @@ pub(crate) fn cases(suite: &mut Suite) {
     );
 }
 
-fn a_send_arrives(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (a, b) = pair(rig, &Options::rc(flavour));
+fn a_send_arrives(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (a, b) = pair(dut, &NodeOptions::rc(flavour));
     sends(&a, &b);
     sends(&b, &a);
     Ok(())
 }
 
-/// Sends a message and checks all that its two completions tell.
+/// Sends a message and checks all fields of both completions.
 fn sends(a: &Node, b: &Node) {
     let data = pattern(3, 3000);
     a.mr.buf.set(0, &data);
@@ -78,8 +79,8 @@ fn sends(a: &Node, b: &Node) {
     assert!(a.send_cq.is_empty() && b.recv_cq.is_empty());
 }
 
-fn a_send_carries_its_immediate_data(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (a, b) = pair(rig, &Options::rc(flavour));
+fn a_send_carries_its_immediate_data(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (a, b) = pair(dut, &NodeOptions::rc(flavour));
     b.recv(1, 0, 64);
     a.done(Wr::send_imm(2, 0x0102_0304).sge(a.mr.at(0, 16)));
     let wc = b.recv_cq.ok();
@@ -88,18 +89,19 @@ fn a_send_carries_its_immediate_data(rig: &Rig, flavour: Flavour) -> Outcome {
     Ok(())
 }
 
-/// `man ibv_poll_cq`: `IBV_WC_GRH` says that a header of 40 bytes is in the buffer, on datagram pairs alone.
-fn a_connection_reports_no_global_header(rig: &Rig, flavour: Flavour) -> Outcome {
-    rig.not_softroce("sets IBV_WC_GRH on connections, whose buffers have no header")?;
-    let (a, b) = pair(rig, &Options::rc(flavour));
+/// `man ibv_poll_cq`: `IBV_WC_GRH` announces a header of 40 bytes in the buffer, for datagram pairs
+/// only.
+fn a_connection_reports_no_global_header(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    dut.not_softroce("sets IBV_WC_GRH on connections, whose buffers have no header")?;
+    let (a, b) = pair(dut, &NodeOptions::rc(flavour));
     b.recv(1, 0, 64);
     a.done(Wr::send(2).sge(a.mr.at(0, 16)));
     assert!(!b.recv_cq.ok().has(WcFlags::IBV_WC_GRH));
     Ok(())
 }
 
-fn an_empty_send_arrives(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (a, b) = pair(rig, &Options::rc(flavour));
+fn an_empty_send_arrives(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (a, b) = pair(dut, &NodeOptions::rc(flavour));
     b.qp.recv(Recv::new(1));
     b.recv(2, 0, 64);
     a.done(Wr::send(3));
@@ -110,8 +112,8 @@ fn an_empty_send_arrives(rig: &Rig, flavour: Flavour) -> Outcome {
     Ok(())
 }
 
-fn a_send_may_be_shorter_than_its_receive(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (a, b) = pair(rig, &Options::rc(flavour));
+fn a_send_may_be_shorter_than_its_receive(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (a, b) = pair(dut, &NodeOptions::rc(flavour));
     b.mr.buf.set(0, &[0xee; 200]);
     a.mr.buf.set(0, &pattern(1, 100));
     b.recv(1, 0, 200);
@@ -122,13 +124,13 @@ fn a_send_may_be_shorter_than_its_receive(rig: &Rig, flavour: Flavour) -> Outcom
     Ok(())
 }
 
-/// From none to the most entries that the pair has, on both sides.
-fn a_list_is_gathered_and_scattered(rig: &Rig, flavour: Flavour) -> Outcome {
-    rig.not_softroce_extended(flavour, LIST_REASON)?;
-    let (a, b) = pair(rig, &Options::rc(flavour));
+/// From zero to the largest number of entries that the pair allows, on both sides.
+fn a_list_is_gathered_and_scattered(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    dut.not_softroce_extended(flavour, LIST_REASON)?;
+    let (a, b) = pair(dut, &NodeOptions::rc(flavour));
     a.mr.buf.set(0, &pattern(5, 8192));
     for entries in 0..=4 {
-        // Lengths that differ, an empty one among them, out of order.
+        // Different lengths, one of them zero, out of order.
         let list: Vec<_> = (0..entries).map(|n| a.mr.at((4 - n) * 1000, [300, 0, 7, 512][n])).collect();
         let expected: Vec<u8> =
             (0..entries).flat_map(|n| a.mr.buf.get((4 - n) * 1000, [300, 0, 7, 512][n])).collect();
@@ -150,8 +152,8 @@ fn a_list_is_gathered_and_scattered(rig: &Rig, flavour: Flavour) -> Outcome {
     Ok(())
 }
 
-fn a_receive_scatters_over_its_list(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (a, b) = pair(rig, &Options::rc(flavour));
+fn a_receive_scatters_over_its_list(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (a, b) = pair(dut, &NodeOptions::rc(flavour));
     let data = pattern(9, 4000);
     a.mr.buf.set(0, &data);
     b.qp.recv(Recv::new(1).list(&[
@@ -170,14 +172,14 @@ fn a_receive_scatters_over_its_list(rig: &Rig, flavour: Flavour) -> Outcome {
     Ok(())
 }
 
-fn inline_data_is_taken_at_once(rig: &Rig, flavour: Flavour) -> Outcome {
-    rig.not_softroce_extended(flavour, INLINE_REASON)?;
-    let (a, b) = pair(rig, &Options::rc(flavour).set(|options| options.cap.max_inline_data = 64));
+fn inline_data_is_taken_at_once(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    dut.not_softroce_extended(flavour, INLINE_REASON)?;
+    let (a, b) = pair(dut, &NodeOptions::rc(flavour).set(|options| options.cap.max_inline_data = 64));
     let limit = a.qp.granted().max_inline_data as usize;
     assert!(limit >= 64, "{limit} bytes of inline data");
     for len in [0, 1, 63, 64, limit] {
         b.recv(1, 0, 4096);
-        // The bytes are gone when the call returns; they are in no region.
+        // The bytes are in no region, and are freed when the call returns.
         a.done(Wr::send(2).inline(&pattern(len as u8, len)));
         assert_eq!(b.recv_cq.ok().len as usize, len);
         assert_eq!(b.mr.buf.get(0, len), pattern(len as u8, len));
@@ -187,8 +189,8 @@ fn inline_data_is_taken_at_once(rig: &Rig, flavour: Flavour) -> Outcome {
     Ok(())
 }
 
-fn a_write_arrives_and_takes_no_receive(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (a, b) = pair(rig, &Options::rc(flavour));
+fn a_write_arrives_and_takes_no_receive(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (a, b) = pair(dut, &NodeOptions::rc(flavour));
     a.mr.buf.set(0, &pattern(1, 5000));
     b.recv(1, 0, 64);
     let wc = a.done(Wr::write(2, b.mr.remote(100)).sge(a.mr.at(0, 5000)));
@@ -200,8 +202,8 @@ fn a_write_arrives_and_takes_no_receive(rig: &Rig, flavour: Flavour) -> Outcome 
     Ok(())
 }
 
-fn a_write_with_immediate_data_takes_a_receive(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (a, b) = pair(rig, &Options::rc(flavour));
+fn a_write_with_immediate_data_takes_a_receive(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (a, b) = pair(dut, &NodeOptions::rc(flavour));
     a.mr.buf.set(0, &pattern(4, 2500));
     b.mr.buf.set(0, &[0xee; 64]);
     b.recv(1, 0, 64);
@@ -212,15 +214,15 @@ fn a_write_with_immediate_data_takes_a_receive(rig: &Rig, flavour: Flavour) -> O
     assert_eq!((wc.len, sent.opcode), (2500, Opcode::IBV_WC_RDMA_WRITE));
     assert_eq!(b.mr.buf.get(100, 2500), pattern(4, 2500));
     assert_eq!(b.mr.buf.get(0, 64), [0xee; 64], "the receive's own memory is not touched");
-    // A receive without memory is enough for it.
+    // A receive without memory suffices.
     b.qp.recv(Recv::new(3));
     a.done(Wr::write_imm(4, b.mr.remote(0), 5));
     assert_eq!(b.recv_cq.ok().id, 3);
     Ok(())
 }
 
-fn an_empty_write_changes_nothing(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (a, b) = pair(rig, &Options::rc(flavour));
+fn an_empty_write_changes_nothing(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (a, b) = pair(dut, &NodeOptions::rc(flavour));
     b.mr.buf.set(0, &[0xee; 64]);
     a.done(Wr::write(1, b.mr.remote(0)));
     a.done(Wr::write(2, b.mr.remote(0)).sge(a.mr.at(0, 0)));
@@ -228,8 +230,8 @@ fn an_empty_write_changes_nothing(rig: &Rig, flavour: Flavour) -> Outcome {
     Ok(())
 }
 
-fn a_read_fetches(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (a, b) = pair(rig, &Options::rc(flavour));
+fn a_read_fetches(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (a, b) = pair(dut, &NodeOptions::rc(flavour));
     b.mr.buf.set(10, &pattern(8, 5000));
     let wc = a.done(Wr::read(1, b.mr.remote(10)).sge(a.mr.at(20, 5000)));
     assert_eq!((wc.opcode, wc.len), (Opcode::IBV_WC_RDMA_READ, 5000));
@@ -238,8 +240,8 @@ fn a_read_fetches(rig: &Rig, flavour: Flavour) -> Outcome {
     Ok(())
 }
 
-fn an_empty_read_fetches_nothing(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (a, b) = pair(rig, &Options::rc(flavour));
+fn an_empty_read_fetches_nothing(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (a, b) = pair(dut, &NodeOptions::rc(flavour));
     b.mr.buf.set(0, &[0xee; 64]);
     a.done(Wr::read(1, b.mr.remote(0)));
     a.done(Wr::read(2, b.mr.remote(0)).sge(a.mr.at(0, 0)));
@@ -247,9 +249,9 @@ fn an_empty_read_fetches_nothing(rig: &Rig, flavour: Flavour) -> Outcome {
     Ok(())
 }
 
-fn a_read_scatters_over_its_list(rig: &Rig, flavour: Flavour) -> Outcome {
-    rig.not_softroce_extended(flavour, LIST_REASON)?;
-    let (a, b) = pair(rig, &Options::rc(flavour));
+fn a_read_scatters_over_its_list(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    dut.not_softroce_extended(flavour, LIST_REASON)?;
+    let (a, b) = pair(dut, &NodeOptions::rc(flavour));
     let data = pattern(2, 3000);
     b.mr.buf.set(0, &data);
     a.done(Wr::read(1, b.mr.remote(0)).list(&[a.mr.at(8000, 1), a.mr.at(0, 1999), a.mr.at(4000, 1000)]));
@@ -259,8 +261,8 @@ fn a_read_scatters_over_its_list(rig: &Rig, flavour: Flavour) -> Outcome {
     Ok(())
 }
 
-fn compare_and_swap_swaps_only_where_equal(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (a, b) = pair(rig, &Options::rc(flavour));
+fn compare_and_swap_swaps_only_where_equal(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (a, b) = pair(dut, &NodeOptions::rc(flavour));
     b.mr.buf.set_u64(64, 0x1111_2222_3333_4444);
     let swap = |id, compare, value| {
         let wc = a.done(Wr::cmp_swp(id, b.mr.remote(64), compare, value).sge(a.mr.at(8, 8)));
@@ -274,8 +276,8 @@ fn compare_and_swap_swaps_only_where_equal(rig: &Rig, flavour: Flavour) -> Outco
     Ok(())
 }
 
-fn fetch_and_add_adds_and_wraps(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (a, b) = pair(rig, &Options::rc(flavour));
+fn fetch_and_add_adds_and_wraps(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (a, b) = pair(dut, &NodeOptions::rc(flavour));
     b.mr.buf.set_u64(0, 40);
     let add = |id, value| {
         let wc = a.done(Wr::fetch_add(id, b.mr.remote(0), value).sge(a.mr.at(0, 8)));
@@ -288,8 +290,8 @@ fn fetch_and_add_adds_and_wraps(rig: &Rig, flavour: Flavour) -> Outcome {
     Ok(())
 }
 
-fn only_signaled_requests_complete(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (a, b) = pair(rig, &Options::rc(flavour));
+fn only_signaled_requests_complete(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (a, b) = pair(dut, &NodeOptions::rc(flavour));
     let write = |id: u64| Wr::write(id, b.mr.remote(0)).sge(a.mr.at(0, 8));
     for id in 0..20 {
         a.post(write(id).quiet());
@@ -299,8 +301,8 @@ fn only_signaled_requests_complete(rig: &Rig, flavour: Flavour) -> Outcome {
     Ok(())
 }
 
-fn every_request_completes_where_all_are_signaled(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (a, b) = pair(rig, &Options::rc(flavour).set(|options| options.sig_all = true));
+fn every_request_completes_where_all_are_signaled(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (a, b) = pair(dut, &NodeOptions::rc(flavour).set(|options| options.sig_all = true));
     for id in 0..20 {
         a.post(Wr::write(id, b.mr.remote(0)).sge(a.mr.at(0, 8)).quiet());
     }
@@ -309,8 +311,8 @@ fn every_request_completes_where_all_are_signaled(rig: &Rig, flavour: Flavour) -
     Ok(())
 }
 
-fn a_list_of_requests_completes_in_order(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (a, b) = pair(rig, &Options::rc(flavour));
+fn a_list_of_requests_completes_in_order(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (a, b) = pair(dut, &NodeOptions::rc(flavour));
     let receives: Vec<_> = (0..8).map(|id| Recv::new(id).sge(b.mr.at(id as usize * 64, 64))).collect();
     b.qp.recv_list(&receives).unwrap();
     a.mr.buf.set(0, &pattern(1, 512));
@@ -324,9 +326,9 @@ fn a_list_of_requests_completes_in_order(rig: &Rig, flavour: Flavour) -> Outcome
     Ok(())
 }
 
-/// IBTA 10.8.3.3: a fenced request is not begun before earlier reads and atomics are complete.
-fn a_fenced_send_waits_for_its_read(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (a, b) = pair(rig, &Options::rc(flavour));
+/// IBTA 10.8.3.3: a fenced request starts only after earlier reads and atomics are complete.
+fn a_fenced_send_waits_for_its_read(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (a, b) = pair(dut, &NodeOptions::rc(flavour));
     for round in 0..10 {
         b.mr.buf.set(0, &pattern(round, 4000));
         b.recv(1, 8192, 4000);
@@ -340,9 +342,11 @@ fn a_fenced_send_waits_for_its_read(rig: &Rig, flavour: Flavour) -> Outcome {
     Ok(())
 }
 
-fn more_reads_than_may_be_outstanding_complete(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (a, b) =
-        pair(rig, &Options::rc(flavour).set(|options| (options.rd_atomic, options.dest_rd_atomic) = (1, 1)));
+fn more_reads_than_may_be_outstanding_complete(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (a, b) = pair(
+        dut,
+        &NodeOptions::rc(flavour).set(|options| (options.rd_atomic, options.dest_rd_atomic) = (1, 1)),
+    );
     b.mr.buf.set(0, &pattern(6, 24 * 100));
     for n in 0..24_usize {
         a.post(Wr::read(n as u64, b.mr.remote(n * 100)).sge(a.mr.at(n * 100, 100)));
@@ -353,11 +357,11 @@ fn more_reads_than_may_be_outstanding_complete(rig: &Rig, flavour: Flavour) -> O
     Ok(())
 }
 
-fn a_small_queue_carries_many_messages(rig: &Rig, flavour: Flavour) -> Outcome {
-    let options = Options::rc(flavour).set(|options| {
+fn a_small_queue_carries_many_messages(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let options = NodeOptions::rc(flavour).set(|options| {
         (options.cap.max_send_wr, options.cap.max_recv_wr, options.cqe) = (2, 2, 4);
     });
-    let (a, b) = pair(rig, &options);
+    let (a, b) = pair(dut, &options);
     for n in 0..200_u64 {
         b.recv(n, 0, 8);
         a.mr.buf.set_u64(0, n);
@@ -368,15 +372,15 @@ fn a_small_queue_carries_many_messages(rig: &Rig, flavour: Flavour) -> Outcome {
     Ok(())
 }
 
-fn one_context_talks_to_itself(rig: &Rig) -> Outcome {
-    let (a, b) = pair_at(rig, Place::SameContext, &Options::rc(Flavour::Classic))?;
+fn one_context_talks_to_itself(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair_at(dut, PeerLocation::SameContext, &NodeOptions::rc(Flavour::Classic))?;
     sends(&a, &b);
     sends(&b, &a);
     Ok(())
 }
 
-fn two_devices_talk(rig: &Rig) -> Outcome {
-    let (a, b) = pair_at(rig, Place::OtherDevice, &Options::rc(Flavour::Classic))?;
+fn two_devices_talk(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair_at(dut, PeerLocation::OtherDevice, &NodeOptions::rc(Flavour::Classic))?;
     sends(&a, &b);
     sends(&b, &a);
     a.mr.buf.set(0, &pattern(1, 3000));
@@ -388,8 +392,8 @@ fn two_devices_talk(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_pair_talks_to_itself(rig: &Rig) -> Outcome {
-    let node = Node::new(&rig.open(), &Options::rc(Flavour::Classic));
+fn a_pair_talks_to_itself(dut: &TestDevice) -> Outcome {
+    let node = Node::new(&dut.open(), &NodeOptions::rc(Flavour::Classic));
     node.connect(&node.peer());
     node.mr.buf.set(0, &pattern(1, 2000));
     node.recv(1, 4096, 2000);
@@ -400,13 +404,13 @@ fn a_pair_talks_to_itself(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn every_mtu_carries_messages_of_many_packets(rig: &Rig) -> Outcome {
-    let most = rig.open().port().unwrap().active_mtu;
+fn every_mtu_carries_messages_of_many_packets(dut: &TestDevice) -> Outcome {
+    let most = dut.open().port().unwrap().active_mtu;
     for mtu in [Mtu::IBV_MTU_256, Mtu::IBV_MTU_512, Mtu::IBV_MTU_1024, Mtu::IBV_MTU_2048, Mtu::IBV_MTU_4096] {
         if mtu.0 > most.0 {
             continue;
         }
-        let (a, b) = pair(rig, &Options::rc(Flavour::Classic).set(|options| options.mtu = mtu));
+        let (a, b) = pair(dut, &NodeOptions::rc(Flavour::Classic).set(|options| options.mtu = mtu));
         let bytes = 128 << mtu.0;
         for len in [1, bytes - 1, bytes, bytes + 1, 3 * bytes, 3 * bytes + 5] {
             a.mr.buf.set(0, &pattern(7, len));
@@ -422,8 +426,8 @@ fn every_mtu_carries_messages_of_many_packets(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn sequence_numbers_wrap_around(rig: &Rig) -> Outcome {
-    let (a, b) = pair(rig, &Options::rc(Flavour::Classic).set(|options| options.psn = 0x00ff_fffd));
+fn sequence_numbers_wrap_around(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair(dut, &NodeOptions::rc(Flavour::Classic).set(|options| options.psn = 0x00ff_fffd));
     for n in 0..8_u8 {
         a.mr.buf.set(0, &pattern(n, 2500));
         b.recv(1, 0, 2500);
@@ -434,9 +438,9 @@ fn sequence_numbers_wrap_around(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_message_of_eight_mebibytes_arrives(rig: &Rig) -> Outcome {
-    let len = (rig.open().port().unwrap().max_msg_sz as usize).min(8 << 20);
-    let (a, b) = pair(rig, &Options::rc(Flavour::Classic).set(|options| options.bytes = len));
+fn a_message_of_eight_mebibytes_arrives(dut: &TestDevice) -> Outcome {
+    let len = (dut.open().port().unwrap().max_msg_sz as usize).min(8 << 20);
+    let (a, b) = pair(dut, &NodeOptions::rc(Flavour::Classic).set(|options| options.bytes = len));
     let ends = [0, len / 2, len - 64];
     for (n, offset) in ends.into_iter().enumerate() {
         a.mr.buf.set(offset, &pattern(n as u8, 64));
@@ -452,8 +456,8 @@ fn a_message_of_eight_mebibytes_arrives(rig: &Rig) -> Outcome {
 }
 
 /// IBTA 10.8.3.3, the ordering of work requests: requests of one queue are executed in their order.
-fn what_was_written_is_there_when_a_later_send_arrives(rig: &Rig) -> Outcome {
-    let (a, b) = pair(rig, &Options::rc(Flavour::Classic));
+fn a_write_is_visible_when_a_later_send_arrives(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair(dut, &NodeOptions::rc(Flavour::Classic));
     for round in 0..40 {
         a.mr.buf.set(0, &pattern(round, 3000));
         b.recv(1, 16384, 8);
@@ -465,8 +469,8 @@ fn what_was_written_is_there_when_a_later_send_arrives(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_read_sees_the_write_before_it(rig: &Rig) -> Outcome {
-    let (a, b) = pair(rig, &Options::rc(Flavour::Classic));
+fn a_read_sees_the_write_before_it(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair(dut, &NodeOptions::rc(Flavour::Classic));
     for round in 0..40 {
         a.mr.buf.set(0, &pattern(round, 3000));
         let write = Wr::write(1, b.mr.remote(0)).sge(a.mr.at(0, 3000)).quiet();
@@ -477,14 +481,15 @@ fn a_read_sees_the_write_before_it(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// No specification promises this, but every RoCE and InfiniBand device keeps it, and programs rely on it.
-fn the_last_byte_of_a_write_comes_last(rig: &Rig) -> Outcome {
-    let (a, b) = pair(rig, &Options::rc(Flavour::Classic));
+/// No specification promises this. But every RoCE and InfiniBand device does it, and programs rely
+/// on it.
+fn the_last_byte_of_a_write_comes_last(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair(dut, &NodeOptions::rc(Flavour::Classic));
     for round in 1..=50_u8 {
         a.mr.buf.set(0, &[round; 4001]);
         a.post(Wr::write(1, b.mr.remote(3)).sge(a.mr.at(0, 4001)));
-        let seen = until(PATIENCE, || {
-            // A deferred device makes progress where somebody polls.
+        let seen = poll_until(WAIT_LIMIT, || {
+            // A deferred device makes progress while a program polls.
             let _ = a.send_cq.poll(1);
             (b.mr.buf.get(4003, 1) == [round]).then(|| b.mr.buf.get(3, 4001))
         });
@@ -493,10 +498,10 @@ fn the_last_byte_of_a_write_comes_last(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn atomics_of_two_pairs_do_not_get_lost(rig: &Rig) -> Outcome {
+fn atomics_of_two_pairs_do_not_get_lost(dut: &TestDevice) -> Outcome {
     const ROUNDS: u64 = 200;
-    let options = Options::rc(Flavour::Classic);
-    let nodes: Vec<_> = (0..2).map(|_| pair(rig, &options)).collect();
+    let options = NodeOptions::rc(Flavour::Classic);
+    let nodes: Vec<_> = (0..2).map(|_| pair(dut, &options)).collect();
     // Both targets are one buffer, registered in two domains.
     let shared = Buf::new(4096);
     let regions: Vec<_> =
@@ -514,15 +519,15 @@ fn atomics_of_two_pairs_do_not_get_lost(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn two_threads_talk_both_ways(rig: &Rig) -> Outcome {
+fn two_threads_talk_both_ways(dut: &TestDevice) -> Outcome {
     const MESSAGES: u64 = 300;
-    let (a, b) = pair(rig, &Options::rc(Flavour::Classic));
+    let (a, b) = pair(dut, &NodeOptions::rc(Flavour::Classic));
     let talk = |me: &Node| {
         for id in 0..16 {
             me.recv(id, 1024 + id as usize * 8, 8);
         }
         let (mut sent, mut done, mut received) = (0, 0, 0);
-        let finished = until(PATIENCE * 2, || {
+        let finished = poll_until(WAIT_LIMIT * 2, || {
             if sent < MESSAGES && sent - done < 8 {
                 me.mr.buf.set_u64(sent as usize % 8 * 8, sent);
                 me.post(Wr::send(sent).sge(me.mr.at(sent as usize % 8 * 8, 8)));
@@ -550,8 +555,8 @@ fn two_threads_talk_both_ways(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn two_pairs_share_their_queues(rig: &Rig) -> Outcome {
-    let (device, options) = (rig.open(), Options::rc(Flavour::Classic));
+fn two_pairs_share_their_queues(dut: &TestDevice) -> Outcome {
+    let (device, options) = (dut.open(), NodeOptions::rc(Flavour::Classic));
     let cq = device.cq(128);
     let receivers: Vec<_> = (0..2).map(|_| Node::with_queues(&device, &options, None, Some(&cq))).collect();
     let senders: Vec<_> = (0..2).map(|_| Node::new(&device, &options)).collect();
@@ -569,8 +574,8 @@ fn two_pairs_share_their_queues(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_request_changes_memory_only_where_it_says(rig: &Rig) -> Outcome {
-    let (a, b) = pair(rig, &Options::rc(Flavour::Classic));
+fn a_request_changes_memory_only_where_it_says(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair(dut, &NodeOptions::rc(Flavour::Classic));
     a.mr.buf.set(0, &[0x55; 70]);
     for (offset, len) in [(1, 1), (7, 9), (63, 65), (4095, 2), (4096, 64), (4001, 8)] {
         b.mr.buf.set(0, &[0xee; 8192]);
@@ -582,8 +587,8 @@ fn a_request_changes_memory_only_where_it_says(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn dropped_batches_are_not_posted(rig: &Rig) -> Outcome {
-    let (a, b) = pair(rig, &Options::rc(Flavour::Extended));
+fn dropped_batches_are_not_posted(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair(dut, &NodeOptions::rc(Flavour::Extended));
     a.mr.buf.set(0, &[1; 8]);
     a.qp.post_and_abort(&[Wr::write(1, b.mr.remote(0)).sge(a.mr.at(0, 8))]);
     assert_eq!(a.done(Wr::write(2, b.mr.remote(64)).sge(a.mr.at(0, 8))).id, 2);

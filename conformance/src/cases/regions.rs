@@ -1,4 +1,4 @@
-//! Regions of other kinds: with addresses of their own, null, on demand, of a file's memory.
+//! Special regions: with chosen addresses, null, on-demand, of a file's memory.
 
 use libc::{EBADF, EFAULT, EINVAL, ENOENT, EOPNOTSUPP, EPERM};
 use rdma_mummy_sys::types::{
@@ -8,10 +8,9 @@ use rdma_mummy_sys::types::{
     ibv_odp_transport_cap_bits as OdpBits, ibv_rereg_mr_flags as Rereg, ibv_wc_status as Status,
 };
 
-use crate::harness::{Outcome, Rig, Skip, SoftRoce, Suite, Target};
 use crate::kit::{
-    Buf, BufferFile, Device, EVERYTHING, Flavour, Node, Options, Pd, Recv, Region, Remote, Sge, Wr,
-    other_descriptor, pair, pattern,
+    Buf, BufferFile, Device, EVERYTHING, Flavour, Node, NodeOptions, Outcome, Pd, Recv, RemoteAddr, Sge,
+    Skip, SoftRoce, SpecialMr, Suite, TestDevice, TestTarget, Wr, other_descriptor, pair, pattern,
 };
 
 pub(crate) fn cases(suite: &mut Suite) {
@@ -23,9 +22,9 @@ pub(crate) fn cases(suite: &mut Suite) {
         memory_that_may_not_be_written_is_registered_for_reading,
         a_change_to_memory_that_is_not_there_fails,
         a_null_region_has_the_greatest_length,
-        what_a_null_region_sends_is_zero,
-        what_a_null_region_receives_is_dropped,
-        what_is_read_into_a_null_region_is_dropped,
+        a_null_region_sends_zeros,
+        a_null_region_drops_received_bytes,
+        a_null_region_drops_read_bytes,
         the_rest_of_a_list_is_not_dropped,
         peers_do_not_reach_a_null_region,
         a_null_region_belongs_to_its_domain,
@@ -44,14 +43,14 @@ pub(crate) fn cases(suite: &mut Suite) {
         a_file_is_registered_within_its_bounds,
         a_file_keeps_its_page_offset,
         a_region_of_a_file_has_few_permissions,
-        what_is_no_file_of_memory_is_refused,
+        a_descriptor_without_memory_is_refused,
         a_region_keeps_its_file,
     );
 }
 
 /// `man ibv_reg_mr`: "the virtual base address of the MR when accessed through a lkey or rkey".
-fn local_entries_name_a_region_by_its_own_addresses(rig: &Rig) -> Outcome {
-    let (a, b) = pair(rig, &Options::rc(Flavour::Classic));
+fn local_entries_name_a_region_by_its_own_addresses(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair(dut, &NodeOptions::rc(Flavour::Classic));
     let iova = 0x5000_0000;
     let mr = a.pd.reg_iova(&a.mr.buf, iova, EVERYTHING).unwrap();
     let at = |offset, length| Sge { addr: iova + offset, length, lkey: mr.lkey() };
@@ -68,39 +67,40 @@ fn local_entries_name_a_region_by_its_own_addresses(rig: &Rig) -> Outcome {
 }
 
 /// `man ibv_reg_mr`: "Specifying 0 for hca_va has the same effect as IBV_ACCESS_ZERO_BASED."
-fn a_region_may_begin_at_zero(rig: &Rig) -> Outcome {
-    let (a, b) = pair(rig, &Options::rc(Flavour::Classic));
+fn a_region_may_begin_at_zero(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair(dut, &NodeOptions::rc(Flavour::Classic));
     let mr = b.pd.reg_iova(&b.mr.buf, 0, EVERYTHING).unwrap();
     a.mr.buf.set(0, &[3; 64]);
-    a.done(Wr::write(1, Remote { addr: 100, rkey: mr.rkey() }).sge(a.mr.at(0, 64)));
+    a.done(Wr::write(1, RemoteAddr { addr: 100, rkey: mr.rkey() }).sge(a.mr.at(0, 64)));
     assert_eq!(b.mr.buf.get(99, 66), [vec![0], vec![3; 64], vec![0]].concat());
     Ok(())
 }
 
-/// `man ibv_reg_mr`: "Use byte offset from beginning of MR to access this MR, instead of a pointer address".
-fn a_zero_based_region_is_reached_by_offsets(rig: &Rig) -> Outcome {
-    rig.not_softroce("ignores IBV_ACCESS_ZERO_BASED, or refuses it")?;
-    let (a, b) = pair(rig, &Options::rc(Flavour::Classic));
+/// `man ibv_reg_mr`: "Use byte offset from beginning of MR to access this MR, instead of a pointer
+/// address".
+fn a_zero_based_region_is_reached_by_offsets(dut: &TestDevice) -> Outcome {
+    dut.not_softroce("ignores IBV_ACCESS_ZERO_BASED, or refuses it")?;
+    let (a, b) = pair(dut, &NodeOptions::rc(Flavour::Classic));
     let access = EVERYTHING | Access::IBV_ACCESS_ZERO_BASED.0;
     let mr = b.pd.reg_range(&b.mr.buf, 1000, 500, access).unwrap();
     a.mr.buf.set(0, &[3; 64]);
-    a.done(Wr::write(1, Remote { addr: 436, rkey: mr.rkey() }).sge(a.mr.at(0, 64)));
+    a.done(Wr::write(1, RemoteAddr { addr: 436, rkey: mr.rkey() }).sge(a.mr.at(0, 64)));
     assert_eq!(b.mr.buf.get(1435, 66), [vec![0], vec![3; 64], vec![0]].concat());
     Ok(())
 }
 
-/// "Local read access is always enabled for the MR": so the memory has to be readable.
-fn memory_that_may_not_be_read_is_refused(rig: &Rig) -> Outcome {
-    rig.not_on(SoftRoce::Old, "forces its way to memory that may not be read")?;
-    let pd = rig.open().pd();
+/// "Local read access is always enabled for the MR": therefore the memory must be readable.
+fn memory_that_may_not_be_read_is_refused(dut: &TestDevice) -> Outcome {
+    dut.not_on(SoftRoce::Old, "forces its way to memory that may not be read")?;
+    let pd = dut.open().pd();
     for access in [0, Access::IBV_ACCESS_REMOTE_READ.0, EVERYTHING] {
         assert_eq!(pd.reg_mapped(libc::PROT_NONE, access), Err(EFAULT), "access {access:#x}");
     }
     Ok(())
 }
 
-fn memory_that_may_not_be_written_is_registered_for_reading(rig: &Rig) -> Outcome {
-    let pd = rig.open().pd();
+fn memory_that_may_not_be_written_is_registered_for_reading(dut: &TestDevice) -> Outcome {
+    let pd = dut.open().pd();
     assert_eq!(pd.reg_mapped(libc::PROT_READ, 0), Ok(()));
     assert_eq!(pd.reg_mapped(libc::PROT_READ, Access::IBV_ACCESS_REMOTE_READ.0), Ok(()));
     assert_eq!(pd.reg_mapped(libc::PROT_READ, Access::IBV_ACCESS_LOCAL_WRITE.0), Err(EFAULT));
@@ -110,8 +110,8 @@ fn memory_that_may_not_be_written_is_registered_for_reading(rig: &Rig) -> Outcom
 }
 
 /// `man ibv_rereg_mr`: "Even on a failure, the user still needs to call ibv_dereg_mr on this MR."
-fn a_change_to_memory_that_is_not_there_fails(rig: &Rig) -> Outcome {
-    let (_a, mut b) = pair(rig, &Options::rc(Flavour::Classic));
+fn a_change_to_memory_that_is_not_there_fails(dut: &TestDevice) -> Outcome {
+    let (_a, mut b) = pair(dut, &NodeOptions::rc(Flavour::Classic));
     let flags = Rereg::IBV_REREG_MR_CHANGE_TRANSLATION.0;
     assert_ne!(b.mr.rereg_nowhere(flags, 0x1000, 4096), 0);
     assert_ne!(b.mr.rereg_nowhere(flags, u64::MAX - 4095, 8192), 0);
@@ -120,18 +120,18 @@ fn a_change_to_memory_that_is_not_there_fails(rig: &Rig) -> Outcome {
 }
 
 /// A null region, where the device has one (`man ibv_alloc_null_mr`).
-fn null(rig: &Rig, pd: &Pd) -> Result<Region, Skip> {
+fn null(dut: &TestDevice, pd: &Pd) -> Result<SpecialMr, Skip> {
     match pd.null_region() {
         Ok(region) => Ok(region),
-        Err(EOPNOTSUPP) => skip!("{} has no null region", rig.name),
+        Err(EOPNOTSUPP) => skip!("{} has no null region", dut.name),
         Err(error) => panic!("error {error}"),
     }
 }
 
 /// "It has the maximum length and only the lkey is valid".
-fn a_null_region_has_the_greatest_length(rig: &Rig) -> Outcome {
-    let (a, b) = pair(rig, &Options::rc(Flavour::Classic));
-    let null = null(rig, &a.pd)?;
+fn a_null_region_has_the_greatest_length(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair(dut, &NodeOptions::rc(Flavour::Classic));
+    let null = null(dut, &a.pd)?;
     assert_eq!(null.fields().length, usize::MAX);
     for addr in [0, 1, u64::MAX / 2, u64::MAX - 64] {
         a.done(Wr::write(1, b.mr.remote(0)).sge(null.at(addr, 64)));
@@ -140,9 +140,9 @@ fn a_null_region_has_the_greatest_length(rig: &Rig) -> Outcome {
 }
 
 /// "always returns 0 on read"
-fn what_a_null_region_sends_is_zero(rig: &Rig) -> Outcome {
-    let (a, b) = pair(rig, &Options::rc(Flavour::Classic));
-    let null = null(rig, &a.pd)?;
+fn a_null_region_sends_zeros(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair(dut, &NodeOptions::rc(Flavour::Classic));
+    let null = null(dut, &a.pd)?;
     for len in [1_u32, 64, 300, 40_000] {
         b.mr.buf.set(0, &vec![1; len as usize + 1]);
         a.done(Wr::write(1, b.mr.remote(0)).sge(null.at(0, len)));
@@ -157,25 +157,25 @@ fn what_a_null_region_sends_is_zero(rig: &Rig) -> Outcome {
 }
 
 /// "discards all data written to it"
-fn what_a_null_region_receives_is_dropped(rig: &Rig) -> Outcome {
-    let (a, b) = pair(rig, &Options::rc(Flavour::Classic));
-    let null = null(rig, &b.pd)?;
+fn a_null_region_drops_received_bytes(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair(dut, &NodeOptions::rc(Flavour::Classic));
+    let null = null(dut, &b.pd)?;
     a.mr.buf.set(0, &pattern(1, 60_000));
     for len in [1, 64, 300, 60_000] {
         b.qp.recv(Recv::new(1).sge(null.at(0x1234, 1 << 20)));
         a.done(Wr::send_imm(2, 0x77).sge(a.mr.at(0, len)));
         let wc = b.recv_cq.ok();
         assert_eq!((wc.len as usize, wc.imm), (len, 0x77));
-        // And what it returns is zero as ever.
+        // A read from the null region still returns zeros.
         b.done(Wr::write(3, a.mr.remote(60_000)).sge(null.at(0x1234, 64)));
         assert_eq!(a.mr.buf.get(60_000, 64), [0; 64]);
     }
     Ok(())
 }
 
-fn what_is_read_into_a_null_region_is_dropped(rig: &Rig) -> Outcome {
-    let (a, b) = pair(rig, &Options::rc(Flavour::Classic));
-    let null = null(rig, &a.pd)?;
+fn a_null_region_drops_read_bytes(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair(dut, &NodeOptions::rc(Flavour::Classic));
+    let null = null(dut, &a.pd)?;
     b.mr.buf.set(0, &pattern(1, 50_000));
     a.done(Wr::read(1, b.mr.remote(0)).sge(null.at(0, 50_000)));
     a.done(Wr::fetch_add(2, b.mr.remote(0), 1).sge(null.at(8, 8)));
@@ -185,10 +185,11 @@ fn what_is_read_into_a_null_region_is_dropped(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// "by using a scatter/gather list in commands if applications do not intend to access the data, or need data to be 0 filled"
-fn the_rest_of_a_list_is_not_dropped(rig: &Rig) -> Outcome {
-    let (a, b) = pair(rig, &Options::rc(Flavour::Classic));
-    let (ours, theirs) = (null(rig, &a.pd)?, null(rig, &b.pd)?);
+/// "by using a scatter/gather list in commands if applications do not intend to access the data, or
+/// need data to be 0 filled"
+fn the_rest_of_a_list_is_not_dropped(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair(dut, &NodeOptions::rc(Flavour::Classic));
+    let (ours, theirs) = (null(dut, &a.pd)?, null(dut, &b.pd)?);
     for part in [20_u32, 2000] {
         let n = part as usize;
         let message = pattern(2, 3 * n);
@@ -211,30 +212,30 @@ fn the_rest_of_a_list_is_not_dropped(rig: &Rig) -> Outcome {
 }
 
 /// "the MR is not exposed as an rkey"
-fn peers_do_not_reach_a_null_region(rig: &Rig) -> Outcome {
-    let remote = |b: &Node| Ok::<_, Skip>((null(rig, &b.pd)?, b.pd.clone()));
+fn peers_do_not_reach_a_null_region(dut: &TestDevice) -> Outcome {
+    let remote = |b: &Node| Ok::<_, Skip>((null(dut, &b.pd)?, b.pd.clone()));
     for write in [true, false] {
-        let (a, b) = pair(rig, &Options::rc(Flavour::Classic));
+        let (a, b) = pair(dut, &NodeOptions::rc(Flavour::Classic));
         let (null, _pd) = remote(&b)?;
-        let place = Remote { addr: 0, rkey: null.fields().lkey };
+        let place = RemoteAddr { addr: 0, rkey: null.fields().lkey };
         let wr = if write { Wr::write(1, place) } else { Wr::read(1, place) };
         assert_eq!(a.fails(wr.sge(a.mr.at(0, 8))), Status::IBV_WC_REM_ACCESS_ERR);
     }
     Ok(())
 }
 
-fn a_null_region_belongs_to_its_domain(rig: &Rig) -> Outcome {
-    let (a, b) = pair(rig, &Options::rc(Flavour::Classic));
-    let null = null(rig, &a.device.pd())?;
+fn a_null_region_belongs_to_its_domain(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair(dut, &NodeOptions::rc(Flavour::Classic));
+    let null = null(dut, &a.device.pd())?;
     let status = a.fails(Wr::write(1, b.mr.remote(0)).sge(null.at(0, 64)));
     assert_eq!(status, Status::IBV_WC_LOC_PROT_ERR);
     Ok(())
 }
 
 /// "The use of ibv_rereg_mr() or ibv_bind_mw() with this MR is invalid."
-fn a_null_region_cannot_be_changed(rig: &Rig) -> Outcome {
-    let (a, b) = pair(rig, &Options::rc(Flavour::Classic));
-    let null = null(rig, &a.pd)?;
+fn a_null_region_cannot_be_changed(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair(dut, &NodeOptions::rc(Flavour::Classic));
+    let null = null(dut, &a.pd)?;
     assert_ne!(null.rereg_access(EVERYTHING), 0);
     a.done(Wr::write(1, b.mr.remote(0)).sge(null.at(0, 64)));
     Ok(())
@@ -247,26 +248,26 @@ fn general_caps(device: &Device) -> u64 {
     device.query_ex(None).map_or(0, |attr| attr.odp_caps.general_caps)
 }
 
-/// That the device pages on demand.
-fn on_demand(rig: &Rig) -> Outcome {
-    if general_caps(&rig.open()) & u64::from(OdpCaps::IBV_ODP_SUPPORT.0) == 0 {
-        skip!("{} does not page on demand", rig.name);
+/// Skips the case if the device does not support on-demand paging.
+fn on_demand(dut: &TestDevice) -> Outcome {
+    if general_caps(&dut.open()) & u64::from(OdpCaps::IBV_ODP_SUPPORT.0) == 0 {
+        skip!("{} does not page on demand", dut.name);
     }
     Ok(())
 }
 
-/// What the attributes say is so (`man ibv_query_device_ex`, `man ibv_reg_mr`).
-fn paging_on_demand_is_there_or_refused(rig: &Rig) -> Outcome {
-    let device = rig.open();
+/// The attributes are true (`man ibv_query_device_ex`, `man ibv_reg_mr`).
+fn paging_on_demand_is_there_or_refused(dut: &TestDevice) -> Outcome {
+    let device = dut.open();
     let made = device.pd().reg(&Buf::new(8192), WITHOUT_ATOMICS | ON_DEMAND);
     let there = general_caps(&device) & u64::from(OdpCaps::IBV_ODP_SUPPORT.0) != 0;
     assert_eq!(made.is_ok(), there, "{:?}", made.err());
     Ok(())
 }
 
-fn a_region_on_demand_takes_part_in_everything(rig: &Rig) -> Outcome {
-    on_demand(rig)?;
-    let (a, b) = pair(rig, &Options::rc(Flavour::Classic));
+fn a_region_on_demand_takes_part_in_everything(dut: &TestDevice) -> Outcome {
+    on_demand(dut)?;
+    let (a, b) = pair(dut, &NodeOptions::rc(Flavour::Classic));
     let caps = a.device.query_ex(None).unwrap().odp_caps.per_transport_caps.rc_odp_caps;
     let has = |bit: OdpBits| caps & bit.0 != 0;
     let ours = a.pd.reg(&Buf::new(1 << 16), WITHOUT_ATOMICS | ON_DEMAND).unwrap();
@@ -296,9 +297,10 @@ fn a_region_on_demand_takes_part_in_everything(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// "To create an implicit ODP MR, IBV_ACCESS_ON_DEMAND should be set, addr should be 0 and length should be SIZE_MAX."
-fn all_of_the_address_space_is_one_region_or_refused(rig: &Rig) -> Outcome {
-    let device = rig.open();
+/// "To create an implicit ODP MR, IBV_ACCESS_ON_DEMAND should be set, addr should be 0 and length
+/// should be SIZE_MAX."
+fn all_of_the_address_space_is_one_region_or_refused(dut: &TestDevice) -> Outcome {
+    let device = dut.open();
     let made = device.pd().reg_everything(WITHOUT_ATOMICS | ON_DEMAND);
     let there = general_caps(&device) & u64::from(OdpCaps::IBV_ODP_SUPPORT_IMPLICIT.0) != 0;
     let Ok(region) = made else {
@@ -310,10 +312,11 @@ fn all_of_the_address_space_is_one_region_or_refused(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// `man ibv_advise_mr`: "all the lkeys of all the scatter gather elements (SGEs) must be associated with ODP MRs".
-fn a_region_on_demand_is_prefetched(rig: &Rig) -> Outcome {
-    on_demand(rig)?;
-    let pd = rig.open().pd();
+/// `man ibv_advise_mr`: "all the lkeys of all the scatter gather elements (SGEs) must be associated
+/// with ODP MRs".
+fn a_region_on_demand_is_prefetched(dut: &TestDevice) -> Outcome {
+    on_demand(dut)?;
+    let pd = dut.open().pd();
     let regions = [(); 3].map(|()| pd.reg(&Buf::new(1 << 16), WITHOUT_ATOMICS | ON_DEMAND).unwrap());
     regions[0].buf.set(5000, &[5; 100]);
     let list: Vec<_> = regions.iter().map(|mr| mr.at(4096, 10_000)).collect();
@@ -327,21 +330,22 @@ fn a_region_on_demand_is_prefetched(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// EPERM: "The advice is IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE but the specified MR in the scatter gather list is not registered
-/// as writable access."
-fn a_prefetch_for_writing_needs_the_permission(rig: &Rig) -> Outcome {
-    on_demand(rig)?;
-    let pd = rig.open().pd();
+/// EPERM: "The advice is IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE but the specified MR in the scatter
+/// gather list is not registered as writable access."
+fn a_prefetch_for_writing_needs_the_permission(dut: &TestDevice) -> Outcome {
+    on_demand(dut)?;
+    let pd = dut.open().pd();
     let mr = pd.reg(&Buf::new(8192), ON_DEMAND | Access::IBV_ACCESS_REMOTE_READ.0).unwrap();
     assert_eq!(pd.advise(PREFETCH, 0, &[mr.at(0, 8192)]), 0);
     assert_eq!(pd.advise(PREFETCH_WRITE, IBV_ADVISE_MR_FLAG_FLUSH.0, &[mr.at(0, 8192)]), EPERM);
     Ok(())
 }
 
-/// EFAULT: "when the range requested is out of the MR bounds"; ENOENT, or EFAULT: "the lkeys ... invalid".
-fn a_prefetch_out_of_bounds_is_refused(rig: &Rig) -> Outcome {
-    on_demand(rig)?;
-    let pd = rig.open().pd();
+/// EFAULT: "when the range requested is out of the MR bounds"; ENOENT, or EFAULT: "the lkeys ...
+/// invalid".
+fn a_prefetch_out_of_bounds_is_refused(dut: &TestDevice) -> Outcome {
+    on_demand(dut)?;
+    let pd = dut.open().pd();
     let mr = pd.reg(&Buf::new(8192), WITHOUT_ATOMICS | ON_DEMAND).unwrap();
     let flush = IBV_ADVISE_MR_FLAG_FLUSH.0;
     for sge in [mr.at(8192, 1), mr.at(0, 8193), Sge { addr: mr.addr(0) - 1, ..mr.at(0, 8) }] {
@@ -354,53 +358,55 @@ fn a_prefetch_out_of_bounds_is_refused(rig: &Rig) -> Outcome {
 }
 
 /// EPERM: "Referencing a valid lkey outside the caller's security scope."
-fn a_prefetch_of_another_domain_is_refused(rig: &Rig) -> Outcome {
-    on_demand(rig)?;
-    let device = rig.open();
+fn a_prefetch_of_another_domain_is_refused(dut: &TestDevice) -> Outcome {
+    on_demand(dut)?;
+    let device = dut.open();
     let mr = device.pd().reg(&Buf::new(8192), WITHOUT_ATOMICS | ON_DEMAND).unwrap();
     assert_eq!(device.pd().advise(PREFETCH, IBV_ADVISE_MR_FLAG_FLUSH.0, &[mr.at(0, 64)]), EPERM);
     Ok(())
 }
 
-fn a_prefetch_of_pinned_memory_is_refused(rig: &Rig) -> Outcome {
-    on_demand(rig)?;
-    let pd = rig.open().pd();
+fn a_prefetch_of_pinned_memory_is_refused(dut: &TestDevice) -> Outcome {
+    on_demand(dut)?;
+    let pd = dut.open().pd();
     let mr = pd.reg(&Buf::new(8192), EVERYTHING).unwrap();
     assert_ne!(pd.advise(PREFETCH, IBV_ADVISE_MR_FLAG_FLUSH.0, &[mr.at(0, 64)]), 0);
     Ok(())
 }
 
 /// ENOTSUP: "The advise operation isn't supported." EINVAL: "The flags are invalid."
-fn unknown_advice_is_refused(rig: &Rig) -> Outcome {
-    on_demand(rig)?;
-    let pd = rig.open().pd();
+fn unknown_advice_is_refused(dut: &TestDevice) -> Outcome {
+    on_demand(dut)?;
+    let pd = dut.open().pd();
     let mr = pd.reg(&Buf::new(8192), WITHOUT_ATOMICS | ON_DEMAND).unwrap();
     assert_eq!(pd.advise(Advice(77), 0, &[mr.at(0, 64)]), EOPNOTSUPP);
     assert_eq!(pd.advise(PREFETCH, 1 << 20, &[mr.at(0, 64)]), EINVAL);
     Ok(())
 }
 
-/// A file that the device can register: a real dma-buf where the system makes any; a file in memory is one to the software device.
-fn file(rig: &Rig, pd: &Pd, len: u64) -> Result<BufferFile, Skip> {
+/// A file that the device can register: a real dma-buf, where the system makes any. The software
+/// device accepts a memory file.
+fn file(dut: &TestDevice, pd: &Pd, len: u64) -> Result<BufferFile, Skip> {
     let file = match BufferFile::dma(len) {
         Some(file) => file,
-        None if rig.target == Target::System => skip!("the system makes no dma-bufs (/dev/udmabuf)"),
+        None if dut.target == TestTarget::System => skip!("the system makes no dma-bufs (/dev/udmabuf)"),
         None => BufferFile::memory(len, true),
     };
     match pd.reg_dmabuf(file.descriptor(), 0, len as usize, 0, EVERYTHING) {
         Ok(_) => Ok(file),
-        Err(EOPNOTSUPP) => skip!("{} registers no dma-bufs", rig.name),
+        Err(EOPNOTSUPP) => skip!("{} registers no dma-bufs", dut.name),
         Err(error) => panic!("error {error}"),
     }
 }
 
 const FILE: u64 = 8 * 4096;
 
-/// `man ibv_reg_mr`: "The MR starts at offset of the dma-buf and its size is length. ... The argument iova specifies the virtual
-/// base address of the MR when accessed through a lkey or rkey."
-fn part_of_a_file_is_reached_by_chosen_addresses(rig: &Rig) -> Outcome {
-    let (a, b) = pair(rig, &Options::rc(Flavour::Classic));
-    let file = file(rig, &b.pd, FILE)?;
+/// `man ibv_reg_mr`: "The MR starts at offset of the dma-buf and its size is length. ... The
+/// argument iova specifies the virtual base address of the MR when accessed through a lkey or
+/// rkey."
+fn part_of_a_file_is_reached_by_chosen_addresses(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair(dut, &NodeOptions::rc(Flavour::Classic));
+    let file = file(dut, &b.pd, FILE)?;
     let iova = 0x7000_0000_0000 + 100;
     let region = b.pd.reg_dmabuf(file.descriptor(), 4196, 9000, iova, EVERYTHING).unwrap();
     assert_eq!(region.fields().length, 9000);
@@ -416,9 +422,9 @@ fn part_of_a_file_is_reached_by_chosen_addresses(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_file_is_local_memory(rig: &Rig) -> Outcome {
-    let (a, b) = pair(rig, &Options::rc(Flavour::Classic));
-    let file = file(rig, &a.pd, FILE)?;
+fn a_file_is_local_memory(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair(dut, &NodeOptions::rc(Flavour::Classic));
+    let file = file(dut, &a.pd, FILE)?;
     let region = a.pd.reg_dmabuf(file.descriptor(), 0, FILE as usize, 0, EVERYTHING).unwrap();
     file.set(5000, &pattern(1, 6000));
     a.done(Wr::write(1, b.mr.remote(0)).sge(region.at(5000, 6000)));
@@ -432,9 +438,9 @@ fn a_file_is_local_memory(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_file_is_registered_within_its_bounds(rig: &Rig) -> Outcome {
-    let pd = rig.open().pd();
-    let file = file(rig, &pd, FILE)?;
+fn a_file_is_registered_within_its_bounds(dut: &TestDevice) -> Outcome {
+    let pd = dut.open().pd();
+    let file = file(dut, &pd, FILE)?;
     let bounds =
         [(0, FILE + 1), (FILE, 4096), (FILE - 4096, 4097), (u64::MAX - 4095, 4096), (0, u64::MAX), (0, 0)];
     for (offset, len) in bounds {
@@ -445,9 +451,9 @@ fn a_file_is_registered_within_its_bounds(rig: &Rig) -> Outcome {
 }
 
 /// "It must have the same page offset as offset."
-fn a_file_keeps_its_page_offset(rig: &Rig) -> Outcome {
-    let pd = rig.open().pd();
-    let file = file(rig, &pd, FILE)?;
+fn a_file_keeps_its_page_offset(dut: &TestDevice) -> Outcome {
+    let pd = dut.open().pd();
+    let file = file(dut, &pd, FILE)?;
     let error = pd.reg_dmabuf(file.descriptor(), 100, 4096, 0x1000_0000, EVERYTHING).err();
     assert_eq!(error, Some(EINVAL));
     pd.reg_dmabuf(file.descriptor(), 100, 4096, 0x1000_0064, EVERYTHING).unwrap();
@@ -455,9 +461,9 @@ fn a_file_keeps_its_page_offset(rig: &Rig) -> Outcome {
 }
 
 /// "only the following flags are supported"
-fn a_region_of_a_file_has_few_permissions(rig: &Rig) -> Outcome {
-    let pd = rig.open().pd();
-    let file = file(rig, &pd, FILE)?;
+fn a_region_of_a_file_has_few_permissions(dut: &TestDevice) -> Outcome {
+    let pd = dut.open().pd();
+    let file = file(dut, &pd, FILE)?;
     let register = |access| pd.reg_dmabuf(file.descriptor(), 0, 4096, 0, access);
     register(EVERYTHING | Access::IBV_ACCESS_RELAXED_ORDERING.0).unwrap();
     register(0).unwrap();
@@ -469,10 +475,10 @@ fn a_region_of_a_file_has_few_permissions(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// What can shrink under the device is not registered, nor what has no memory.
-fn what_is_no_file_of_memory_is_refused(rig: &Rig) -> Outcome {
-    let pd = rig.open().pd();
-    drop(file(rig, &pd, FILE)?);
+/// Memory that could shrink is not registered, and a file without memory is not, either.
+fn a_descriptor_without_memory_is_refused(dut: &TestDevice) -> Outcome {
+    let pd = dut.open().pd();
+    drop(file(dut, &pd, FILE)?);
     let register = |descriptor| pd.reg_dmabuf(descriptor, 0, 4096, 0, EVERYTHING).err();
     assert_eq!(register(-1), Some(EBADF));
     let null = other_descriptor();
@@ -483,9 +489,9 @@ fn what_is_no_file_of_memory_is_refused(rig: &Rig) -> Outcome {
 }
 
 /// The descriptor may be closed once the memory is registered.
-fn a_region_keeps_its_file(rig: &Rig) -> Outcome {
-    let (a, b) = pair(rig, &Options::rc(Flavour::Classic));
-    let file = file(rig, &b.pd, FILE)?;
+fn a_region_keeps_its_file(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair(dut, &NodeOptions::rc(Flavour::Classic));
+    let file = file(dut, &b.pd, FILE)?;
     let region = b.pd.reg_dmabuf(file.descriptor(), 0, 4096, 0, EVERYTHING).unwrap();
     drop(file);
     a.mr.buf.set(0, &[4; 100]);

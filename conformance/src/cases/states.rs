@@ -1,12 +1,11 @@
-//! Queue pairs: what they do, and do not, in each of their states.
+//! Queue pairs: behaviour in each state.
 
 use libc::EINVAL;
 use rdma_mummy_sys::types::ibv_qp_attr_mask as Mask;
 use rdma_mummy_sys::types::ibv_qp_state as State;
 use rdma_mummy_sys::types::ibv_qp_type as Type;
 
-use crate::harness::{Outcome, Rig, Suite};
-use crate::kit::{Change, Flavour, Options, Recv, Wr, node, node_in, pair};
+use crate::kit::{Flavour, NodeOptions, Outcome, QpChange, Recv, Suite, TestDevice, Wr, node, node_in, pair};
 
 pub(crate) fn cases(suite: &mut Suite) {
     cases!(suite:
@@ -22,9 +21,10 @@ pub(crate) fn cases(suite: &mut Suite) {
     );
 }
 
-/// IBTA chapter 10, queue pair states, ready to receive: a pair in RTR receives, and needs not go further.
-fn a_pair_goes_up_without_sending(rig: &Rig) -> Outcome {
-    let (a, b) = (node(rig, Type::IBV_QPT_RC), node(rig, Type::IBV_QPT_RC));
+/// IBTA chapter 10, queue pair states, ready to receive: a pair in RTR receives, and may stay
+/// there.
+fn a_pair_goes_up_without_sending(dut: &TestDevice) -> Outcome {
+    let (a, b) = (node(dut, Type::IBV_QPT_RC), node(dut, Type::IBV_QPT_RC));
     a.connect(&b.peer());
     b.init();
     b.rtr(&a.peer());
@@ -36,9 +36,10 @@ fn a_pair_goes_up_without_sending(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// IBTA chapter 10, queue pair states, send queue drain: SQD finishes what was begun, and RTS goes on.
-fn a_pair_drains_and_goes_on(rig: &Rig) -> Outcome {
-    let (a, b) = pair(rig, &Options::rc(Flavour::Classic));
+/// IBTA chapter 10, queue pair states, send queue drain: SQD finishes started requests, and RTS
+/// continues.
+fn a_pair_drains_and_goes_on(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair(dut, &NodeOptions::rc(Flavour::Classic));
     a.done(Wr::write(1, b.mr.remote(0)).sge(a.mr.at(0, 8)));
     a.go(State::IBV_QPS_SQD);
     a.drained();
@@ -51,11 +52,11 @@ fn a_pair_drains_and_goes_on(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_pair_drained_takes_new_attributes(rig: &Rig) -> Outcome {
-    let (a, b) = pair(rig, &Options::rc(Flavour::Classic));
+fn a_pair_drained_takes_new_attributes(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair(dut, &NodeOptions::rc(Flavour::Classic));
     a.go(State::IBV_QPS_SQD);
     a.drained();
-    let change = Change::to(State::IBV_QPS_SQD)
+    let change = QpChange::to(State::IBV_QPS_SQD)
         .with(Mask::IBV_QP_RETRY_CNT, |attr| attr.retry_cnt = 2)
         .with(Mask::IBV_QP_TIMEOUT, |attr| attr.timeout = 18);
     assert_eq!(a.qp.modify(change), 0);
@@ -67,10 +68,11 @@ fn a_pair_drained_takes_new_attributes(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// IBTA chapter 10, queue pair states, send queue drain: requests posted in SQD are queued and not begun.
-fn requests_posted_while_drained_wait(rig: &Rig) -> Outcome {
-    rig.not_softroce("does not take up the requests that were posted in SQD")?;
-    let (a, b) = pair(rig, &Options::rc(Flavour::Classic));
+/// IBTA chapter 10, queue pair states, send queue drain: requests posted in SQD are queued and not
+/// started.
+fn requests_posted_while_drained_wait(dut: &TestDevice) -> Outcome {
+    dut.not_softroce("does not take up the requests that were posted in SQD")?;
+    let (a, b) = pair(dut, &NodeOptions::rc(Flavour::Classic));
     a.go(State::IBV_QPS_SQD);
     a.drained();
     a.mr.buf.set(0, &[1; 8]);
@@ -84,9 +86,9 @@ fn requests_posted_while_drained_wait(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// IBTA chapter 10, queue pair states, reset: it forgets all requests, without completions.
-fn reset_forgets_what_was_posted(rig: &Rig) -> Outcome {
-    let (a, b) = pair(rig, &Options::rc(Flavour::Classic));
+/// IBTA chapter 10, queue pair states, reset: all requests are discarded without completions.
+fn reset_forgets_what_was_posted(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair(dut, &NodeOptions::rc(Flavour::Classic));
     b.recv(1, 0, 64);
     b.go(State::IBV_QPS_RESET);
     b.connect(&a.peer());
@@ -97,43 +99,44 @@ fn reset_forgets_what_was_posted(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// The refusal of a request that a pair does not take in its state; SoftRoCE does not say which it was.
-fn refusal(rig: &Rig) -> Result<(), (i32, usize)> {
-    Err((EINVAL, rig.expects(0, usize::MAX)))
+/// The error for a request that the pair's state does not allow; SoftRoCE does not report its
+/// index.
+fn refusal(dut: &TestDevice) -> Result<(), (i32, usize)> {
+    Err((EINVAL, dut.expects(0, usize::MAX)))
 }
 
 /// `man ibv_post_send`; IBTA 11.4.1.1, post send request: an immediate error.
-fn a_pair_in_reset_takes_no_requests(rig: &Rig) -> Outcome {
-    let node = node(rig, Type::IBV_QPT_RC);
-    assert_eq!(node.qp.post(&[Wr::send(1).sge(node.mr.at(0, 8))]), refusal(rig));
+fn a_pair_in_reset_takes_no_requests(dut: &TestDevice) -> Outcome {
+    let node = node(dut, Type::IBV_QPT_RC);
+    assert_eq!(node.qp.post(&[Wr::send(1).sge(node.mr.at(0, 8))]), refusal(dut));
     assert!(node.send_cq.is_empty());
     Ok(())
 }
 
 /// `man ibv_post_recv`; IBTA 11.4.1.2, post receive request: an immediate error.
-fn a_pair_in_reset_takes_no_receives(rig: &Rig) -> Outcome {
-    let node = node(rig, Type::IBV_QPT_RC);
-    assert_eq!(node.qp.recv_list(&[Recv::new(1)]), refusal(rig));
+fn a_pair_in_reset_takes_no_receives(dut: &TestDevice) -> Outcome {
+    let node = node(dut, Type::IBV_QPT_RC);
+    assert_eq!(node.qp.recv_list(&[Recv::new(1)]), refusal(dut));
     assert!(node.recv_cq.is_empty());
     Ok(())
 }
 
-fn a_pair_in_init_takes_receives_only(rig: &Rig) -> Outcome {
-    let node = node_in(rig, Type::IBV_QPT_RC, State::IBV_QPS_INIT);
+fn a_pair_in_init_takes_receives_only(dut: &TestDevice) -> Outcome {
+    let node = node_in(dut, Type::IBV_QPT_RC, State::IBV_QPS_INIT);
     node.recv(1, 0, 64);
     assert!(node.recv_cq.is_empty());
     node.rtr(&node.peer());
     node.rts();
     node.done(Wr::send(2).sge(node.mr.at(0, 8)));
     assert_eq!(node.recv_cq.ok().id, 1);
-    let node = node_in(rig, Type::IBV_QPT_RC, State::IBV_QPS_INIT);
-    assert_eq!(node.qp.post(&[Wr::send(1).sge(node.mr.at(0, 8))]), refusal(rig));
+    let node = node_in(dut, Type::IBV_QPT_RC, State::IBV_QPS_INIT);
+    assert_eq!(node.qp.post(&[Wr::send(1).sge(node.mr.at(0, 8))]), refusal(dut));
     Ok(())
 }
 
-fn a_pair_in_rtr_receives_but_does_not_send(rig: &Rig) -> Outcome {
-    let node = node_in(rig, Type::IBV_QPT_RC, State::IBV_QPS_RTR);
-    assert_eq!(node.qp.post(&[Wr::send(1).sge(node.mr.at(0, 8))]), refusal(rig));
+fn a_pair_in_rtr_receives_but_does_not_send(dut: &TestDevice) -> Outcome {
+    let node = node_in(dut, Type::IBV_QPT_RC, State::IBV_QPS_RTR);
+    assert_eq!(node.qp.post(&[Wr::send(1).sge(node.mr.at(0, 8))]), refusal(dut));
     node.recv(1, 0, 64);
     assert!(node.recv_cq.is_empty());
     Ok(())

@@ -1,4 +1,4 @@
-//! Unreliable connections: what arrives, and what is lost in silence.
+//! Unreliable connections: delivery, and silent loss.
 
 use libc::EINVAL;
 use rdma_mummy_sys::types::ibv_access_flags as Access;
@@ -9,9 +9,9 @@ use rdma_mummy_sys::types::ibv_wc_opcode as Opcode;
 use rdma_mummy_sys::types::ibv_wc_status as Status;
 
 use crate::cases::LOCAL_REASON;
-use crate::harness::{Outcome, Rig, Suite};
 use crate::kit::{
-    Flavour, Node, Options, PATIENCE, Place, Remote, Sge, Wr, pair, pair_at, pattern, unlike_pair, until,
+    Flavour, Node, NodeOptions, Outcome, PeerLocation, RemoteAddr, Sge, Suite, TestDevice, WAIT_LIMIT, Wr,
+    pair, pair_at, pattern, poll_until, unlike_pair,
 };
 
 pub(crate) fn cases(suite: &mut Suite) {
@@ -36,16 +36,16 @@ pub(crate) fn cases(suite: &mut Suite) {
         reads_and_atomics_are_refused,
         a_peer_that_is_gone_is_not_missed,
         a_peer_in_reset_is_not_missed,
-        what_is_outstanding_is_flushed,
+        outstanding_requests_are_flushed,
         many_sends_keep_their_order,
     );
 }
 
-fn classic() -> Options {
-    Options::uc(Flavour::Classic)
+fn classic() -> NodeOptions {
+    NodeOptions::uc(Flavour::Classic)
 }
 
-/// Shows that the pair works, and that what was lost left no trace: this arrives next.
+/// Shows that the pair works and that the lost request left no trace: this message arrives next.
 fn still_works(a: &Node, b: &Node) {
     a.mr.buf.set(60000, &[0x42; 8]);
     b.recv(4242, 60000, 64);
@@ -57,8 +57,8 @@ fn still_works(a: &Node, b: &Node) {
     assert!(b.recv_cq.is_empty());
 }
 
-fn a_send_arrives(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (a, b) = pair(rig, &Options::uc(flavour));
+fn a_send_arrives(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (a, b) = pair(dut, &NodeOptions::uc(flavour));
     a.mr.buf.set(0, &pattern(1, 500));
     b.recv(1, 0, 600);
     let sent = a.done(Wr::send(2).sge(a.mr.at(0, 500)));
@@ -69,8 +69,8 @@ fn a_send_arrives(rig: &Rig, flavour: Flavour) -> Outcome {
     Ok(())
 }
 
-fn a_send_of_many_packets_arrives(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (a, b) = pair(rig, &Options::uc(flavour));
+fn a_send_of_many_packets_arrives(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (a, b) = pair(dut, &NodeOptions::uc(flavour));
     a.mr.buf.set(0, &pattern(1, 20000));
     b.recv(1, 0, 20000);
     a.done(Wr::send(2).sge(a.mr.at(0, 20000)));
@@ -79,8 +79,8 @@ fn a_send_of_many_packets_arrives(rig: &Rig, flavour: Flavour) -> Outcome {
     Ok(())
 }
 
-fn immediate_data_arrives(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (a, b) = pair(rig, &Options::uc(flavour));
+fn immediate_data_arrives(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (a, b) = pair(dut, &NodeOptions::uc(flavour));
     b.recv(1, 0, 64);
     a.done(Wr::send_imm(2, 0xdead_beef));
     let wc = b.recv_cq.ok();
@@ -89,20 +89,20 @@ fn immediate_data_arrives(rig: &Rig, flavour: Flavour) -> Outcome {
     Ok(())
 }
 
-fn a_write_arrives(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (a, b) = pair(rig, &Options::uc(flavour));
+fn a_write_arrives(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (a, b) = pair(dut, &NodeOptions::uc(flavour));
     a.mr.buf.set(0, &pattern(6, 3000));
     let wc = a.done(Wr::write(1, b.mr.remote(100)).sge(a.mr.at(0, 3000)));
     assert_eq!(wc.opcode, Opcode::IBV_WC_RDMA_WRITE);
-    // The sender's completion says nothing about the receiver.
-    let arrived = until(PATIENCE, || (b.mr.buf.get(100, 3000) == pattern(6, 3000)).then_some(()));
+    // The sender's completion does not mean that the data has arrived.
+    let arrived = poll_until(WAIT_LIMIT, || (b.mr.buf.get(100, 3000) == pattern(6, 3000)).then_some(()));
     assert!(arrived.is_some());
     still_works(&a, &b);
     Ok(())
 }
 
-fn a_write_with_immediate_data_arrives(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (a, b) = pair(rig, &Options::uc(flavour));
+fn a_write_with_immediate_data_arrives(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (a, b) = pair(dut, &NodeOptions::uc(flavour));
     a.mr.buf.set(0, &pattern(6, 3000));
     b.recv(1, 50000, 64);
     a.done(Wr::write_imm(2, b.mr.remote(100), 77).sge(a.mr.at(0, 3000)));
@@ -113,27 +113,28 @@ fn a_write_with_immediate_data_arrives(rig: &Rig, flavour: Flavour) -> Outcome {
 }
 
 /// IBTA chapter 9, unreliable connections: without a receive the message is dropped.
-fn a_send_without_receive_is_lost(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (a, b) = pair(rig, &Options::uc(flavour));
+fn a_send_without_receive_is_lost(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (a, b) = pair(dut, &NodeOptions::uc(flavour));
     a.done(Wr::send(1).sge(a.mr.at(0, 3000)));
     std::thread::sleep(std::time::Duration::from_millis(100));
     still_works(&a, &b);
     Ok(())
 }
 
-/// IBTA chapter 9, unreliable connections: the responder drops the request, whatever is wrong with its key.
-fn a_write_with_a_wrong_key_is_lost(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (a, b) = pair(rig, &Options::uc(flavour));
+/// IBTA chapter 9, unreliable connections: the responder drops the request, whichever part of the
+/// key is wrong.
+fn a_write_with_a_wrong_key_is_lost(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (a, b) = pair(dut, &NodeOptions::uc(flavour));
     a.mr.buf.set(0, &[1; 64]);
-    a.done(Wr::write(1, Remote { rkey: b.mr.rkey() ^ 0x5a, ..b.mr.remote(0) }).sge(a.mr.at(0, 64)));
+    a.done(Wr::write(1, RemoteAddr { rkey: b.mr.rkey() ^ 0x5a, ..b.mr.remote(0) }).sge(a.mr.at(0, 64)));
     still_works(&a, &b);
     assert_eq!(b.mr.buf.get(0, 64), [0; 64]);
     Ok(())
 }
 
-fn a_write_without_permission_is_lost(rig: &Rig, flavour: Flavour) -> Outcome {
-    let options = Options::uc(flavour).set(|options| options.region = Access::IBV_ACCESS_LOCAL_WRITE.0);
-    let (a, b) = pair(rig, &options);
+fn a_write_without_permission_is_lost(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let options = NodeOptions::uc(flavour).set(|options| options.region = Access::IBV_ACCESS_LOCAL_WRITE.0);
+    let (a, b) = pair(dut, &options);
     a.mr.buf.set(0, &[1; 64]);
     a.done(Wr::write(1, b.mr.remote(0)).sge(a.mr.at(0, 64)));
     still_works(&a, &b);
@@ -141,28 +142,29 @@ fn a_write_without_permission_is_lost(rig: &Rig, flavour: Flavour) -> Outcome {
     Ok(())
 }
 
-fn a_wrong_local_key_is_a_local_protection_error(rig: &Rig, flavour: Flavour) -> Outcome {
-    rig.not_softroce(LOCAL_REASON)?;
-    let (a, b) = pair(rig, &Options::uc(flavour));
+fn a_wrong_local_key_is_a_local_protection_error(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    dut.not_softroce(LOCAL_REASON)?;
+    let (a, b) = pair(dut, &NodeOptions::uc(flavour));
     a.post(Wr::write(1, b.mr.remote(0)).sge(Sge { lkey: a.mr.lkey() ^ 0x5a5a, ..a.mr.at(0, 8) }));
     assert_eq!(a.send_cq.one().status, Status::IBV_WC_LOC_PROT_ERR);
     Ok(())
 }
 
-fn two_devices_talk(rig: &Rig) -> Outcome {
-    let (a, b) = pair_at(rig, Place::OtherDevice, &classic())?;
+fn two_devices_talk(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair_at(dut, PeerLocation::OtherDevice, &classic())?;
     still_works(&a, &b);
     still_works(&b, &a);
     Ok(())
 }
 
-/// IBTA chapter 9, unreliable connections: the responder drops what does not fit and waits for the next message.
-fn a_send_longer_than_its_receive_is_lost(rig: &Rig) -> Outcome {
-    rig.not_softroce("completes the receive with a length error and puts the pair into the error state")?;
-    let (a, b) = pair(rig, &classic());
+/// IBTA chapter 9, unreliable connections: the responder drops a message that does not fit, and
+/// waits for the next one.
+fn a_send_longer_than_its_receive_is_lost(dut: &TestDevice) -> Outcome {
+    dut.not_softroce("completes the receive with a length error and puts the pair into the error state")?;
+    let (a, b) = pair(dut, &classic());
     b.recv(1, 0, 63);
     a.done(Wr::send(2).sge(a.mr.at(0, 64)));
-    // Whether the receive is used up by that is the device's choice, but never with a success.
+    // The device may use up the receive, but never completes it with success.
     b.recv(4242, 60000, 64);
     a.done(Wr::send(3).sge(a.mr.at(60000, 8)));
     let wc = b.recv_cq.wait(1).remove(0);
@@ -171,10 +173,10 @@ fn a_send_longer_than_its_receive_is_lost(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// IBTA chapter 9, unreliable connections: as on reliable ones, but nobody is told.
-fn packets_of_another_size_are_lost(rig: &Rig) -> Outcome {
+/// IBTA chapter 9, unreliable connections: as on reliable ones, but without a notification.
+fn packets_of_another_size_are_lost(dut: &TestDevice) -> Outcome {
     let of = |mtu| classic().set(|options| options.mtu = mtu);
-    let (a, b) = unlike_pair(rig, [&of(Mtu::IBV_MTU_256), &of(Mtu::IBV_MTU_1024)]);
+    let (a, b) = unlike_pair(dut, [&of(Mtu::IBV_MTU_256), &of(Mtu::IBV_MTU_1024)]);
     a.mr.buf.set(0, &pattern(1, 5000));
     a.done(Wr::write(1, b.mr.remote(0)).sge(a.mr.at(0, 5000)));
     still_works(&a, &b);
@@ -182,16 +184,16 @@ fn packets_of_another_size_are_lost(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_write_with_immediate_data_without_receive_is_lost(rig: &Rig) -> Outcome {
-    let (a, b) = pair(rig, &classic());
+fn a_write_with_immediate_data_without_receive_is_lost(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair(dut, &classic());
     a.done(Wr::write_imm(1, b.mr.remote(0), 5).sge(a.mr.at(0, 64)));
     std::thread::sleep(std::time::Duration::from_millis(100));
     still_works(&a, &b);
     Ok(())
 }
 
-fn a_write_beyond_its_region_is_lost(rig: &Rig) -> Outcome {
-    let (a, b) = pair(rig, &classic());
+fn a_write_beyond_its_region_is_lost(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair(dut, &classic());
     a.mr.buf.set(0, &[1; 8192]);
     a.done(Wr::write(1, b.mr.remote(b.mr.len() - 4096)).sge(a.mr.at(0, 8192)));
     b.recv(1, 0, 64);
@@ -201,8 +203,8 @@ fn a_write_beyond_its_region_is_lost(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_pair_without_the_permission_loses_writes(rig: &Rig) -> Outcome {
-    let (a, b) = pair(rig, &classic().set(|options| options.access = Access::IBV_ACCESS_LOCAL_WRITE.0));
+fn a_pair_without_the_permission_loses_writes(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair(dut, &classic().set(|options| options.access = Access::IBV_ACCESS_LOCAL_WRITE.0));
     a.mr.buf.set(0, &[1; 64]);
     a.done(Wr::write(1, b.mr.remote(0)).sge(a.mr.at(0, 64)));
     still_works(&a, &b);
@@ -210,10 +212,10 @@ fn a_pair_without_the_permission_loses_writes(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// `man ibv_post_send`, the table of operations: an unreliable connection has neither.
-fn reads_and_atomics_are_refused(rig: &Rig) -> Outcome {
-    rig.not_softroce("posts requests that the type of the pair does not have")?;
-    let (a, b) = pair(rig, &classic());
+/// `man ibv_post_send`, the table of operations: an unreliable connection supports neither.
+fn reads_and_atomics_are_refused(dut: &TestDevice) -> Outcome {
+    dut.not_softroce("posts requests that the type of the pair does not have")?;
+    let (a, b) = pair(dut, &classic());
     let remote = b.mr.remote(0);
     for wr in [Wr::read(1, remote), Wr::fetch_add(1, remote, 1), Wr::cmp_swp(1, remote, 0, 1)] {
         assert_eq!(a.qp.post(&[wr.sge(a.mr.at(0, 8))]), Err((EINVAL, 0)));
@@ -222,8 +224,8 @@ fn reads_and_atomics_are_refused(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_peer_that_is_gone_is_not_missed(rig: &Rig) -> Outcome {
-    let (a, b) = pair(rig, &classic());
+fn a_peer_that_is_gone_is_not_missed(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair(dut, &classic());
     drop(b);
     for id in 0..5 {
         a.done(Wr::send(id).sge(a.mr.at(0, 3000)));
@@ -232,8 +234,8 @@ fn a_peer_that_is_gone_is_not_missed(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_peer_in_reset_is_not_missed(rig: &Rig) -> Outcome {
-    let (a, b) = pair(rig, &classic());
+fn a_peer_in_reset_is_not_missed(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair(dut, &classic());
     b.go(State::IBV_QPS_RESET);
     a.mr.buf.set(0, &[1; 8]);
     a.done(Wr::write(1, b.mr.remote(0)).sge(a.mr.at(0, 8)));
@@ -241,11 +243,11 @@ fn a_peer_in_reset_is_not_missed(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn what_is_outstanding_is_flushed(rig: &Rig) -> Outcome {
-    rig.not_softroce(
+fn outstanding_requests_are_flushed(dut: &TestDevice) -> Outcome {
+    dut.not_softroce(
         "keeps a receive that is posted in the error state, unless its task happens to run once more",
     )?;
-    let (a, _b) = pair(rig, &classic());
+    let (a, _b) = pair(dut, &classic());
     a.recv(1, 0, 64);
     a.go(State::IBV_QPS_ERR);
     a.recv(2, 0, 64);
@@ -257,8 +259,8 @@ fn what_is_outstanding_is_flushed(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn many_sends_keep_their_order(rig: &Rig) -> Outcome {
-    let (a, b) = pair(rig, &classic());
+fn many_sends_keep_their_order(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair(dut, &classic());
     for n in 0..100_u64 {
         b.recv(n, 0, 64);
         a.mr.buf.set_u64(0, n);

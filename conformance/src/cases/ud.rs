@@ -1,4 +1,4 @@
-//! Datagrams, and the address handles that they need.
+//! Datagrams and address handles.
 
 use libc::{EINVAL, ENODATA};
 use rdma_mummy_sys::types::ibv_qp_state as State;
@@ -7,12 +7,12 @@ use rdma_mummy_sys::types::ibv_wc_opcode as Opcode;
 use rdma_mummy_sys::types::ibv_wc_status as Status;
 
 use crate::cases::{INLINE_REASON, LIST_REASON, LOCAL_REASON};
-use crate::harness::{Outcome, Rig, SoftRoce, Suite};
 use crate::kit::{
-    Ah, Change, Flavour, Node, Options, Place, QKEY, Recv, Sge, Wr, ah_attr, pair, pair_at, pattern,
+    Ah, Flavour, Node, NodeOptions, Outcome, PeerLocation, QKEY, QpChange, Recv, Sge, SoftRoce, Suite,
+    TestDevice, Wr, ah_attr, pair, pair_at, pattern,
 };
 
-/// What lies before the message in each receive's memory.
+/// The bytes before the message in each receive's memory.
 const GRH: usize = 40;
 
 pub(crate) fn cases(suite: &mut Suite) {
@@ -52,24 +52,24 @@ pub(crate) fn cases(suite: &mut Suite) {
     );
 }
 
-fn classic() -> Options {
-    Options::ud(Flavour::Classic)
+fn classic() -> NodeOptions {
+    NodeOptions::ud(Flavour::Classic)
 }
 
 impl Node {
-    /// A datagram for another node.
+    /// Addresses a request to another node.
     fn datagram(&self, to: &Self, wr: Wr) -> Wr {
         wr.to(&self.ah(to), to.qp.num(), QKEY)
     }
 
-    /// Takes the next datagram: its message.
+    /// Takes the next datagram, and returns its receive's number and the message.
     fn next(&self, offset: usize) -> (u64, Vec<u8>) {
         let wc = self.recv_cq.ok();
         assert!(wc.len as usize >= GRH, "{wc:?}");
         (wc.id, self.mr.buf.get(offset + GRH, wc.len as usize - GRH))
     }
 
-    /// Shows that nothing has arrived, by what is sent now: it does.
+    /// Shows that nothing else has arrived: a datagram sent now is the next to arrive.
     fn gets_next(&self, from: &Self) {
         from.mr.buf.set(0, &[0x42; 8]);
         self.recv(4242, 32768, 256);
@@ -77,8 +77,8 @@ impl Node {
     }
 }
 
-fn a_datagram_arrives_behind_its_header(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (a, b) = pair(rig, &Options::ud(flavour));
+fn a_datagram_arrives_behind_its_header(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (a, b) = pair(dut, &NodeOptions::ud(flavour));
     a.mr.buf.set(0, &pattern(1, 200));
     b.recv(5, 1000, 400);
     let sent = a.done(a.datagram(&b, Wr::send(6).sge(a.mr.at(0, 200))));
@@ -92,8 +92,8 @@ fn a_datagram_arrives_behind_its_header(rig: &Rig, flavour: Flavour) -> Outcome 
     Ok(())
 }
 
-fn a_datagram_carries_its_immediate_data(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (a, b) = pair(rig, &Options::ud(flavour));
+fn a_datagram_carries_its_immediate_data(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (a, b) = pair(dut, &NodeOptions::ud(flavour));
     b.recv(1, 0, 100);
     a.done(a.datagram(&b, Wr::send_imm(2, 0x0102_0304).sge(a.mr.at(0, 8))));
     let wc = b.recv_cq.ok();
@@ -102,26 +102,26 @@ fn a_datagram_carries_its_immediate_data(rig: &Rig, flavour: Flavour) -> Outcome
     Ok(())
 }
 
-fn an_empty_datagram_arrives(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (a, b) = pair(rig, &Options::ud(flavour));
+fn an_empty_datagram_arrives(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (a, b) = pair(dut, &NodeOptions::ud(flavour));
     b.recv(1, 0, GRH);
     a.done(a.datagram(&b, Wr::send(2)));
     assert_eq!(b.recv_cq.ok().len as usize, GRH);
     Ok(())
 }
 
-fn inline_datagrams_arrive(rig: &Rig, flavour: Flavour) -> Outcome {
-    rig.not_softroce_extended(flavour, INLINE_REASON)?;
-    let (a, b) = pair(rig, &Options::ud(flavour).set(|options| options.cap.max_inline_data = 64));
+fn inline_datagrams_arrive(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    dut.not_softroce_extended(flavour, INLINE_REASON)?;
+    let (a, b) = pair(dut, &NodeOptions::ud(flavour).set(|options| options.cap.max_inline_data = 64));
     b.recv(1, 0, 200);
     a.done(a.datagram(&b, Wr::send(2).inline(&pattern(9, 64))));
     assert_eq!(b.next(0), (1, pattern(9, 64)));
     Ok(())
 }
 
-fn a_datagram_is_gathered_and_scattered(rig: &Rig, flavour: Flavour) -> Outcome {
-    rig.not_softroce_extended(flavour, LIST_REASON)?;
-    let (a, b) = pair(rig, &Options::ud(flavour));
+fn a_datagram_is_gathered_and_scattered(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    dut.not_softroce_extended(flavour, LIST_REASON)?;
+    let (a, b) = pair(dut, &NodeOptions::ud(flavour));
     a.mr.buf.set(0, &pattern(3, 600));
     b.qp.recv(Recv::new(1).list(&[b.mr.at(0, 10), b.mr.at(100, 50), b.mr.at(4096, 1000)]));
     a.done(a.datagram(&b, Wr::send(2).list(&[a.mr.at(300, 100), a.mr.at(0, 200)])));
@@ -133,8 +133,8 @@ fn a_datagram_is_gathered_and_scattered(rig: &Rig, flavour: Flavour) -> Outcome 
 }
 
 /// IBTA chapter 9, packet validation: a datagram with another Q_Key is dropped.
-fn a_datagram_with_another_key_is_dropped(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (a, b) = pair(rig, &Options::ud(flavour));
+fn a_datagram_with_another_key_is_dropped(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (a, b) = pair(dut, &NodeOptions::ud(flavour));
     b.recv(1, 0, 100);
     a.done(Wr::send(2).sge(a.mr.at(0, 8)).to(&a.ah(&b), b.qp.num(), QKEY ^ 1));
     b.gets_next(&a);
@@ -145,10 +145,10 @@ fn a_datagram_with_another_key_is_dropped(rig: &Rig, flavour: Flavour) -> Outcom
     Ok(())
 }
 
-fn a_datagram_without_receive_is_dropped(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (a, b) = pair(rig, &Options::ud(flavour));
+fn a_datagram_without_receive_is_dropped(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (a, b) = pair(dut, &NodeOptions::ud(flavour));
     a.done(a.datagram(&b, Wr::send(2).sge(a.mr.at(0, 100))));
-    // The drop is the receiver's, so give it the time to do it before a receive is there.
+    // The receiver drops the datagram, so that it needs time for it before a receive is posted.
     std::thread::sleep(std::time::Duration::from_millis(100));
     b.gets_next(&a);
     assert_eq!(b.next(32768), (4242, vec![0x42; 8]));
@@ -157,17 +157,17 @@ fn a_datagram_without_receive_is_dropped(rig: &Rig, flavour: Flavour) -> Outcome
 }
 
 /// IBTA chapter 11, completion return status, as on connections.
-fn a_bad_local_key_is_a_local_protection_error(rig: &Rig, flavour: Flavour) -> Outcome {
-    rig.not_softroce(LOCAL_REASON)?;
-    let (a, b) = pair(rig, &Options::ud(flavour));
+fn a_bad_local_key_is_a_local_protection_error(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    dut.not_softroce(LOCAL_REASON)?;
+    let (a, b) = pair(dut, &NodeOptions::ud(flavour));
     let bad = Sge { lkey: a.mr.lkey() ^ 0x5a5a, ..a.mr.at(0, 8) };
     a.post(a.datagram(&b, Wr::send(1).sge(bad)));
     assert_eq!(a.send_cq.one().status, Status::IBV_WC_LOC_PROT_ERR);
     Ok(())
 }
 
-fn two_devices_exchange_datagrams(rig: &Rig) -> Outcome {
-    let (a, b) = pair_at(rig, Place::OtherDevice, &classic())?;
+fn two_devices_exchange_datagrams(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair_at(dut, PeerLocation::OtherDevice, &classic())?;
     for (from, to) in [(&a, &b), (&b, &a)] {
         from.mr.buf.set(0, &pattern(7, 300));
         to.recv(1, 4096, 400);
@@ -177,8 +177,8 @@ fn two_devices_exchange_datagrams(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn one_pair_sends_to_many(rig: &Rig) -> Outcome {
-    let device = rig.open();
+fn one_pair_sends_to_many(dut: &TestDevice) -> Outcome {
+    let device = dut.open();
     let nodes: Vec<_> = (0..4).map(|_| Node::new(&device, &classic())).collect();
     for node in &nodes {
         node.connect(&node.peer());
@@ -193,8 +193,8 @@ fn one_pair_sends_to_many(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_pair_sends_to_itself(rig: &Rig) -> Outcome {
-    let node = Node::new(&rig.open(), &classic());
+fn a_pair_sends_to_itself(dut: &TestDevice) -> Outcome {
+    let node = Node::new(&dut.open(), &classic());
     node.connect(&node.peer());
     node.gets_next(&node);
     assert_eq!(node.next(32768), (4242, vec![0x42; 8]));
@@ -202,8 +202,8 @@ fn a_pair_sends_to_itself(rig: &Rig) -> Outcome {
 }
 
 /// IBTA annex A17.4.5.2 (RoCE v2): an IPv4 header lies in the last 20 of the 40 bytes.
-fn the_header_names_both_sides(rig: &Rig) -> Outcome {
-    let (a, b) = pair(rig, &classic());
+fn the_header_names_both_sides(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair(dut, &classic());
     b.gets_next(&a);
     b.recv_cq.ok();
     let header = b.mr.buf.get(32768, GRH);
@@ -218,10 +218,11 @@ fn the_header_names_both_sides(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// IBTA 3.5.3, keys: a request whose Q_Key has its high bit set goes with that of the sender's pair.
-fn a_key_with_the_high_bit_is_the_sender_s_own(rig: &Rig) -> Outcome {
-    rig.not_softroce("sends a Q_Key with the high bit as it is")?;
-    let (a, b) = pair(rig, &classic());
+/// IBTA 3.5.3, keys: if the Q_Key of a request has its high bit set, the datagram carries the Q_Key
+/// of the sender's pair.
+fn a_key_with_the_high_bit_is_the_sender_s_own(dut: &TestDevice) -> Outcome {
+    dut.not_softroce("sends a Q_Key with the high bit as it is")?;
+    let (a, b) = pair(dut, &classic());
     b.recv(1, 0, 100);
     a.mr.buf.set(0, &[3; 8]);
     a.done(Wr::send(2).sge(a.mr.at(0, 8)).to(&a.ah(&b), b.qp.num(), 0x8000_0000));
@@ -229,23 +230,23 @@ fn a_key_with_the_high_bit_is_the_sender_s_own(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_datagram_to_nobody_is_dropped(rig: &Rig) -> Outcome {
-    let (a, b) = pair(rig, &classic());
+fn a_datagram_to_nobody_is_dropped(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair(dut, &classic());
     a.done(Wr::send(1).sge(a.mr.at(0, 8)).to(&a.ah(&b), b.qp.num() ^ 0x0080_0000, QKEY));
     assert_eq!(a.qp.state(), State::IBV_QPS_RTS);
     Ok(())
 }
 
-fn a_datagram_to_a_pair_in_reset_is_dropped(rig: &Rig) -> Outcome {
-    let (a, b) = pair(rig, &classic());
+fn a_datagram_to_a_pair_in_reset_is_dropped(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair(dut, &classic());
     b.go(State::IBV_QPS_RESET);
     a.done(a.datagram(&b, Wr::send(1).sge(a.mr.at(0, 8))));
     assert_eq!(a.qp.state(), State::IBV_QPS_RTS);
     Ok(())
 }
 
-fn a_datagram_of_the_mtu_arrives(rig: &Rig) -> Outcome {
-    let (a, b) = pair(rig, &classic());
+fn a_datagram_of_the_mtu_arrives(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair(dut, &classic());
     let mtu = 128 << a.device.port().unwrap().active_mtu.0;
     a.mr.buf.set(0, &pattern(8, mtu));
     b.recv(1, 0, mtu + GRH);
@@ -254,10 +255,11 @@ fn a_datagram_of_the_mtu_arrives(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// IBTA chapter 11, completion return status: a datagram longer than the port's MTU is a local length error.
-fn a_datagram_beyond_the_mtu_is_refused(rig: &Rig) -> Outcome {
-    rig.not_softroce("drops a datagram beyond the MTU and completes it with success")?;
-    let (a, b) = pair(rig, &classic());
+/// IBTA chapter 11, completion return status: a datagram longer than the port's MTU is a local
+/// length error.
+fn a_datagram_beyond_the_mtu_is_refused(dut: &TestDevice) -> Outcome {
+    dut.not_softroce("drops a datagram beyond the MTU and completes it with success")?;
+    let (a, b) = pair(dut, &classic());
     let mtu = 128 << a.device.port().unwrap().active_mtu.0;
     b.recv(1, 0, 2 * mtu + GRH);
     match a.qp.post(&[a.datagram(&b, Wr::send(2).sge(a.mr.at(0, mtu + 1)))]) {
@@ -268,16 +270,17 @@ fn a_datagram_beyond_the_mtu_is_refused(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// IBTA chapter 9, unreliable datagrams: the responder of an unreliable service drops the message, and its pair goes
-/// on.
-fn a_receive_that_is_too_short_gets_nothing(rig: &Rig) -> Outcome {
-    rig.not_on(SoftRoce::Old, "ends a pair with an error where a datagram does not fit")?;
-    let (a, b) = pair(rig, &classic());
+/// IBTA chapter 9, unreliable datagrams: the responder of an unreliable service drops the message,
+/// and its pair continues.
+fn a_receive_that_is_too_short_gets_nothing(dut: &TestDevice) -> Outcome {
+    dut.not_on(SoftRoce::Old, "ends a pair with an error where a datagram does not fit")?;
+    let (a, b) = pair(dut, &classic());
     b.recv(1, 0, GRH + 7);
     b.recv(2, 1000, 200);
     a.done(a.datagram(&b, Wr::send(3).sge(a.mr.at(0, 8))));
     a.done(a.datagram(&b, Wr::send(4)));
-    // Hardware completes the receive with a length error; others drop the datagram and keep the receive.
+    // Hardware completes the receive with a length error. Other devices drop the datagram and keep
+    // the receive.
     let mut wc = b.recv_cq.one();
     if wc.status != Status::IBV_WC_SUCCESS {
         assert_eq!((wc.id, wc.status), (1, Status::IBV_WC_LOC_LEN_ERR));
@@ -287,9 +290,9 @@ fn a_receive_that_is_too_short_gets_nothing(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn one_sided_requests_are_refused(rig: &Rig) -> Outcome {
-    rig.not_softroce("posts requests that the type of the pair does not have")?;
-    let (a, b) = pair(rig, &classic());
+fn one_sided_requests_are_refused(dut: &TestDevice) -> Outcome {
+    dut.not_softroce("posts requests that the type of the pair does not have")?;
+    let (a, b) = pair(dut, &classic());
     let remote = b.mr.remote(0);
     for wr in [Wr::write(1, remote), Wr::read(1, remote), Wr::fetch_add(1, remote, 1)] {
         assert_eq!(a.qp.post(&[wr.sge(a.mr.at(0, 8))]), Err((EINVAL, 0)));
@@ -298,8 +301,8 @@ fn one_sided_requests_are_refused(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn datagrams_keep_their_order(rig: &Rig) -> Outcome {
-    let (a, b) = pair(rig, &classic());
+fn datagrams_keep_their_order(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair(dut, &classic());
     for id in 0..20 {
         b.recv(id, id as usize * 128, 128);
     }
@@ -314,8 +317,8 @@ fn datagrams_keep_their_order(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn an_answer_goes_by_the_handle_of_the_completion(rig: &Rig) -> Outcome {
-    let (a, b) = pair(rig, &classic());
+fn an_answer_goes_by_the_handle_of_the_completion(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair(dut, &classic());
     b.recv(1, 0, 100);
     a.recv(2, 0, 100);
     a.done(a.datagram(&b, Wr::send(3).sge(a.mr.at(200, 8))));
@@ -327,8 +330,8 @@ fn an_answer_goes_by_the_handle_of_the_completion(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn the_attributes_of_the_completion_lead_back(rig: &Rig) -> Outcome {
-    let (a, b) = pair(rig, &classic());
+fn the_attributes_of_the_completion_lead_back(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair(dut, &classic());
     b.gets_next(&a);
     let wc = b.recv_cq.ok();
     let attr = b.device.ah_attr_of(&wc, &b.mr.buf, 32768).unwrap();
@@ -339,17 +342,17 @@ fn the_attributes_of_the_completion_lead_back(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// A RoCE port has no other way to say where a packet goes (IBTA annex A16, RoCE).
-fn an_address_handle_without_global_route_is_refused(rig: &Rig) -> Outcome {
-    let device = rig.open();
+/// A RoCE port addresses packets by GID only (IBTA annex A16, RoCE).
+fn an_address_handle_without_global_route_is_refused(dut: &TestDevice) -> Outcome {
+    let device = dut.open();
     let attr = ah_attr(&device, device.find_gid().unwrap().0);
     let made = Ah::new(&device.pd(), rdma_mummy_sys::types::ibv_ah_attr { is_global: 0, ..attr });
     assert_eq!(made.err(), Some(EINVAL));
     Ok(())
 }
 
-fn an_address_handle_of_a_port_that_is_not_there_is_refused(rig: &Rig) -> Outcome {
-    let device = rig.open();
+fn an_address_handle_of_a_port_that_is_not_there_is_refused(dut: &TestDevice) -> Outcome {
+    let device = dut.open();
     let attr = ah_attr(&device, device.find_gid().unwrap().0);
     for port_num in [0, device.query().unwrap().phys_port_cnt + 1] {
         let made = Ah::new(&device.pd(), rdma_mummy_sys::types::ibv_ah_attr { port_num, ..attr });
@@ -358,8 +361,8 @@ fn an_address_handle_of_a_port_that_is_not_there_is_refused(rig: &Rig) -> Outcom
     Ok(())
 }
 
-fn an_address_handle_with_a_bad_gid_index_is_refused(rig: &Rig) -> Outcome {
-    let device = rig.open();
+fn an_address_handle_with_a_bad_gid_index_is_refused(dut: &TestDevice) -> Outcome {
+    let device = dut.open();
     let mut attr = ah_attr(&device, device.find_gid().unwrap().0);
     attr.grh.sgid_index = 255;
     let error = Ah::new(&device.pd(), attr).err();
@@ -367,16 +370,16 @@ fn an_address_handle_with_a_bad_gid_index_is_refused(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn many_address_handles_are_made(rig: &Rig) -> Outcome {
-    let device = rig.open();
+fn many_address_handles_are_made(dut: &TestDevice) -> Outcome {
+    let device = dut.open();
     let (pd, attr) = (device.pd(), ah_attr(&device, device.find_gid().unwrap().0));
     let handles: Vec<_> = (0..200).map(|_| Ah::new(&pd, attr).unwrap()).collect();
     assert!(handles.iter().all(|ah| ah.destroy() == 0));
     Ok(())
 }
 
-fn a_pair_goes_on_after_what_it_dropped(rig: &Rig) -> Outcome {
-    let (a, b) = pair(rig, &classic());
+fn a_pair_goes_on_after_what_it_dropped(dut: &TestDevice) -> Outcome {
+    let (a, b) = pair(dut, &classic());
     for _ in 0..20 {
         a.done(Wr::send(2).sge(a.mr.at(0, 8)).to(&a.ah(&b), b.qp.num(), QKEY ^ 1));
     }
@@ -385,11 +388,11 @@ fn a_pair_goes_on_after_what_it_dropped(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// IBTA chapter 10, queue pair states, send queue error: an error of a request puts an unreliable pair into SQE;
-/// sending is flushed, receiving goes on.
-fn a_failed_datagram_leaves_the_send_queue_in_error(rig: &Rig) -> Outcome {
-    rig.not_softroce("goes to the error state instead of SQE")?;
-    let (a, b) = pair(rig, &classic());
+/// IBTA chapter 10, queue pair states, send queue error: an error of a request moves an unreliable
+/// pair to SQE. Sends are flushed, and receiving continues.
+fn a_failed_datagram_leaves_the_send_queue_in_error(dut: &TestDevice) -> Outcome {
+    dut.not_softroce("goes to the error state instead of SQE")?;
+    let (a, b) = pair(dut, &classic());
     let read_beyond = a.mr.at(a.mr.len() - 4, 8);
     a.post(a.datagram(&b, Wr::send(1).sge(read_beyond)));
     assert_eq!(a.send_cq.one().status, Status::IBV_WC_LOC_PROT_ERR);
@@ -403,14 +406,14 @@ fn a_failed_datagram_leaves_the_send_queue_in_error(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// As above: SQE leads to RTS, RESET and ERR.
-fn a_send_queue_in_error_leads_to_three_states(rig: &Rig) -> Outcome {
-    rig.not_softroce("goes to the error state instead of SQE")?;
+/// IBTA chapter 10, queue pair states, send queue error: SQE leads to RTS, RESET and ERR.
+fn a_send_queue_in_error_leads_to_three_states(dut: &TestDevice) -> Outcome {
+    dut.not_softroce("goes to the error state instead of SQE")?;
     for state in [State::IBV_QPS_RTS, State::IBV_QPS_RESET, State::IBV_QPS_ERR] {
-        let (a, b) = pair(rig, &classic());
+        let (a, b) = pair(dut, &classic());
         a.post(a.datagram(&b, Wr::send(1).sge(a.mr.at(a.mr.len() - 4, 8))));
         assert!(a.qp.reaches(State::IBV_QPS_SQE));
-        let others = [a.to_init(), a.to_rtr(&b.peer()), Change::to(State::IBV_QPS_SQD)];
+        let others = [a.to_init(), a.to_rtr(&b.peer()), QpChange::to(State::IBV_QPS_SQD)];
         for change in others {
             assert_eq!(a.qp.modify(change), EINVAL);
             assert_eq!(a.qp.state(), State::IBV_QPS_SQE);
@@ -422,9 +425,9 @@ fn a_send_queue_in_error_leads_to_three_states(rig: &Rig) -> Outcome {
 }
 
 /// IBTA 10.2.3 (C10-10): a handle of another protection domain fails the call, or the request.
-fn an_address_handle_of_another_domain_is_refused(rig: &Rig) -> Outcome {
-    rig.not_on(SoftRoce::New, "reports a flush for an address handle of another domain")?;
-    let (a, b) = pair(rig, &classic());
+fn an_address_handle_of_another_domain_is_refused(dut: &TestDevice) -> Outcome {
+    dut.not_on(SoftRoce::New, "reports a flush for an address handle of another domain")?;
+    let (a, b) = pair(dut, &classic());
     let foreign = Ah::new(&a.device.pd(), ah_attr(&a.device, b.gid.0)).unwrap();
     b.recv(1, 0, 64 + GRH);
     match a.qp.post(&[Wr::send(2).sge(a.mr.at(0, 8)).to(&foreign, b.qp.num(), QKEY)]) {

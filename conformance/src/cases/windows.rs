@@ -1,5 +1,5 @@
-//! Memory windows: made, bound, bound anew, and what they allow (`man ibv_alloc_mw`, `man ibv_bind_mw`, `man ibv_post_send`,
-//! `man ibv_wr_post`; IBTA chapter 10, memory windows).
+//! Memory windows: allocation, binding, rebinding, and permissions (`man ibv_alloc_mw`, `man
+//! ibv_bind_mw`, `man ibv_post_send`, `man ibv_wr_post`; IBTA chapter 10, memory windows).
 
 use libc::{EBUSY, EINVAL, EPERM};
 use rdma_mummy_sys::types::ibv_access_flags as Access;
@@ -10,9 +10,9 @@ use rdma_mummy_sys::types::ibv_qp_state as State;
 use rdma_mummy_sys::types::ibv_wc_opcode as WcOpcode;
 use rdma_mummy_sys::types::ibv_wc_status as Status;
 
-use crate::harness::{Outcome, Rig, Skip, SoftRoce, Suite};
 use crate::kit::{
-    Buf, EVERYTHING, Flavour, Mw, Node, Options, Part, Place, Remote, Wr, next_key, pair, pair_at, pattern,
+    BindRange, Buf, EVERYTHING, Flavour, Mw, Node, NodeOptions, Outcome, PeerLocation, RemoteAddr, Skip,
+    SoftRoce, Suite, TestDevice, Wr, next_key, pair, pair_at, pattern,
 };
 
 pub(super) const ONE: Type = Type::IBV_MW_TYPE_1;
@@ -62,26 +62,26 @@ pub(crate) fn cases(suite: &mut Suite) {
         a_bound_window_of_type_2_is_not_bound_again,
         a_window_of_type_2_is_not_bound_to_nothing,
         a_window_of_type_2_is_good_for_its_own_pair_only,
-        what_is_sent_behind_a_binding_finds_it,
+        a_send_after_a_binding_sees_it,
     );
 }
 
-/// Skips the case where the device has no windows of the type.
-fn has(rig: &Rig, mw_type: Type) -> Outcome {
-    let flags = rig.open().query().unwrap().device_cap_flags;
+/// Skips the case if the device does not support windows of the type.
+fn has(dut: &TestDevice, mw_type: Type) -> Outcome {
+    let flags = dut.open().query().unwrap().device_cap_flags;
     let wanted = if mw_type == ONE {
         Cap::IBV_DEVICE_MEM_WINDOW.0
     } else {
         Cap::IBV_DEVICE_MEM_WINDOW_TYPE_2A.0 | Cap::IBV_DEVICE_MEM_WINDOW_TYPE_2B.0
     };
     if flags & wanted == 0 {
-        skip!("{} has no memory windows of this type", rig.name);
+        skip!("{} has no memory windows of this type", dut.name);
     }
     Ok(())
 }
 
-fn options(flavour: Flavour) -> Options {
-    Options::rc(flavour).set(|options| {
+fn options(flavour: Flavour) -> NodeOptions {
+    NodeOptions::rc(flavour).set(|options| {
         options.region = EVERYTHING | BINDS;
         options.more_ops = Ops(Ops::IBV_QP_EX_WITH_BIND_MW.0
             | Ops::IBV_QP_EX_WITH_LOCAL_INV.0
@@ -89,66 +89,66 @@ fn options(flavour: Flavour) -> Options {
     })
 }
 
-/// A pair, of whose second the windows are.
-pub(super) fn nodes(rig: &Rig, mw_type: Type, flavour: Flavour) -> Result<(Node, Node), Skip> {
-    has(rig, mw_type)?;
-    Ok(pair(rig, &options(flavour)))
+/// Two connected nodes; the windows belong to the second.
+pub(super) fn nodes(dut: &TestDevice, mw_type: Type, flavour: Flavour) -> Result<(Node, Node), Skip> {
+    has(dut, mw_type)?;
+    Ok(pair(dut, &options(flavour)))
 }
 
 /// Binds a new window of type 1.
-pub(super) fn bound_one(node: &Node, part: &Part) -> Mw {
+pub(super) fn bound_one(node: &Node, part: &BindRange) -> Mw {
     let mw = Mw::new(&node.pd, ONE).unwrap();
     bind_one(node, &mw, part);
     mw
 }
 
-fn bind_one(node: &Node, mw: &Mw, part: &Part) {
+fn bind_one(node: &Node, mw: &Mw, part: &BindRange) {
     assert_eq!(mw.bind(&node.qp, 77, part), 0);
     let wc = node.send_cq.ok();
     assert_eq!((wc.id, wc.opcode), (77, WcOpcode::IBV_WC_BIND_MW));
 }
 
 /// Binds a window of type 2 under its next key.
-pub(super) fn bind_two(node: &Node, mw: &Mw, part: &Part) {
+pub(super) fn bind_two(node: &Node, mw: &Mw, part: &BindRange) {
     let rkey = next_key(mw.rkey());
     let wc = node.done(Wr::bind(78, mw, rkey, part));
     assert_eq!(wc.opcode, WcOpcode::IBV_WC_BIND_MW);
     mw.set_rkey(rkey);
 }
 
-pub(super) fn bound_two(node: &Node, part: &Part) -> Mw {
+pub(super) fn bound_two(node: &Node, part: &BindRange) -> Mw {
     let mw = Mw::new(&node.pd, TWO).unwrap();
     bind_two(node, &mw, part);
     mw
 }
 
-/// A place in the second node's memory, by a window's key.
-pub(super) fn through(mw: &Mw, node: &Node, offset: usize) -> Remote {
-    Remote { addr: node.mr.addr(offset), rkey: mw.rkey() }
+/// An address in the second node's memory, with a window's key.
+pub(super) fn through(mw: &Mw, node: &Node, offset: usize) -> RemoteAddr {
+    RemoteAddr { addr: node.mr.addr(offset), rkey: mw.rkey() }
 }
 
-/// The first node writes by a window into the second, and it arrives.
-pub(super) fn writes(a: &Node, b: &Node, to: Remote, offset: usize, seed: u8) {
+/// The first node writes through a window into the second, and the data arrives.
+pub(super) fn writes(a: &Node, b: &Node, to: RemoteAddr, offset: usize, seed: u8) {
     a.mr.buf.set(0, &pattern(seed, 64));
     a.done(Wr::write(1, to).sge(a.mr.at(0, 64)));
     assert_eq!(b.mr.buf.get(offset, 64), pattern(seed, 64));
 }
 
-/// The key does not lead there, and nothing is written.
-pub(super) fn is_refused(a: &Node, b: &Node, to: Remote, offset: usize) {
+/// The key does not permit the access, and nothing is written.
+pub(super) fn is_refused(a: &Node, b: &Node, to: RemoteAddr, offset: usize) {
     let before = b.mr.buf.get(offset, 64);
     a.mr.buf.set(0, &pattern(0xb1, 64));
     assert_eq!(a.fails(Wr::write(9, to).sge(a.mr.at(0, 64))), Status::IBV_WC_REM_ACCESS_ERR);
     assert_eq!(b.mr.buf.get(offset, 64), before);
 }
 
-/// What a request about a window of this side fails with: a later SoftRoCE says of everything local that it was flushed.
-pub(super) fn local(rig: &Rig, right: Status) -> Status {
-    rig.expects_of(SoftRoce::New, right, Status::IBV_WC_WR_FLUSH_ERR)
+/// The status of a local window error: the new SoftRoCE reports a flush for each local error.
+pub(super) fn local(dut: &TestDevice, right: Status) -> Status {
+    dut.expects_of(SoftRoce::New, right, Status::IBV_WC_WR_FLUSH_ERR)
 }
 
-/// A type 1 binding does not come to be: refused in the call, or by the completion.
-fn bind_one_fails(node: &Node, part: &Part) {
+/// Binding a window of type 1 fails, in the call or with the completion.
+fn bind_one_fails(node: &Node, part: &BindRange) {
     let mw = Mw::new(&node.pd, ONE).unwrap();
     if mw.bind(&node.qp, 5, part) == 0 {
         let wc = node.send_cq.one();
@@ -156,16 +156,16 @@ fn bind_one_fails(node: &Node, part: &Part) {
     }
 }
 
-fn bind_two_fails(rig: &Rig, node: &Node, mw: &Mw, part: &Part) {
+fn bind_two_fails(dut: &TestDevice, node: &Node, mw: &Mw, part: &BindRange) {
     let status = node.fails(Wr::bind(5, mw, next_key(mw.rkey()), part));
-    assert_eq!(status, local(rig, Status::IBV_WC_MW_BIND_ERR));
+    assert_eq!(status, local(dut, Status::IBV_WC_MW_BIND_ERR));
 }
 
 /// `man ibv_alloc_mw`: a window of the domain, with a key.
-fn a_window_tells_what_it_is(rig: &Rig) -> Outcome {
-    has(rig, ONE)?;
-    has(rig, TWO)?;
-    let pd = rig.open().pd();
+fn a_window_tells_what_it_is(dut: &TestDevice) -> Outcome {
+    has(dut, ONE)?;
+    has(dut, TWO)?;
+    let pd = dut.open().pd();
     let (one, two) = (Mw::new(&pd, ONE).unwrap(), Mw::new(&pd, TWO).unwrap());
     assert_eq!((one.mw_type(), two.mw_type()), (ONE, TWO));
     assert_ne!(one.rkey() >> 8, two.rkey() >> 8);
@@ -173,17 +173,17 @@ fn a_window_tells_what_it_is(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn an_unknown_type_of_window_is_refused(rig: &Rig) -> Outcome {
-    has(rig, ONE)?;
-    let pd = rig.open().pd();
+fn an_unknown_type_of_window_is_refused(dut: &TestDevice) -> Outcome {
+    has(dut, ONE)?;
+    let pd = dut.open().pd();
     assert_eq!(Mw::new(&pd, Type(3)).err(), Some(EINVAL));
     assert_eq!(Mw::new(&pd, Type(0)).err(), Some(EINVAL));
     Ok(())
 }
 
-fn a_domain_with_a_window_is_busy(rig: &Rig) -> Outcome {
-    has(rig, ONE)?;
-    let pd = rig.open().pd();
+fn a_domain_with_a_window_is_busy(dut: &TestDevice) -> Outcome {
+    has(dut, ONE)?;
+    let pd = dut.open().pd();
     let mw = Mw::new(&pd, ONE).unwrap();
     assert_eq!(pd.dealloc(), EBUSY);
     assert_eq!(mw.dealloc(), 0);
@@ -191,12 +191,12 @@ fn a_domain_with_a_window_is_busy(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// `man ibv_bind_mw`: "The R_Key of the MW is changed", and a completion says that the window is bound.
-fn a_window_of_type_1_is_bound(rig: &Rig) -> Outcome {
-    let (a, b) = nodes(rig, ONE, Flavour::Classic)?;
+/// `man ibv_bind_mw`: "The R_Key of the MW is changed", and a completion reports the binding.
+fn a_window_of_type_1_is_bound(dut: &TestDevice) -> Outcome {
+    let (a, b) = nodes(dut, ONE, Flavour::Classic)?;
     let mw = Mw::new(&b.pd, ONE).unwrap();
     let before = mw.rkey();
-    bind_one(&b, &mw, &Part::of(&b.mr, 4096, 4096, READ | WRITE));
+    bind_one(&b, &mw, &BindRange::of(&b.mr, 4096, 4096, READ | WRITE));
     assert_ne!(mw.rkey(), before);
     assert_eq!(mw.rkey() >> 8, before >> 8);
     writes(&a, &b, through(&mw, &b, 4096), 4096, 1);
@@ -205,72 +205,72 @@ fn a_window_of_type_1_is_bound(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_window_of_type_1_is_bound_within_a_context(rig: &Rig) -> Outcome {
-    has(rig, ONE)?;
-    let (a, b) = pair_at(rig, Place::SameContext, &options(Flavour::Classic))?;
-    let mw = bound_one(&b, &Part::of(&b.mr, 0, 4096, WRITE));
+fn a_window_of_type_1_is_bound_within_a_context(dut: &TestDevice) -> Outcome {
+    has(dut, ONE)?;
+    let (a, b) = pair_at(dut, PeerLocation::SameContext, &options(Flavour::Classic))?;
+    let mw = bound_one(&b, &BindRange::of(&b.mr, 0, 4096, WRITE));
     writes(&a, &b, through(&mw, &b, 100), 100, 3);
     Ok(())
 }
 
 /// "The previous R_Key is invalidated."
-fn a_window_that_is_bound_anew_has_another_key(rig: &Rig) -> Outcome {
-    let (a, b) = nodes(rig, ONE, Flavour::Classic)?;
-    let mw = bound_one(&b, &Part::of(&b.mr, 0, 4096, WRITE));
+fn a_window_that_is_bound_anew_has_another_key(dut: &TestDevice) -> Outcome {
+    let (a, b) = nodes(dut, ONE, Flavour::Classic)?;
+    let mw = bound_one(&b, &BindRange::of(&b.mr, 0, 4096, WRITE));
     let old = through(&mw, &b, 0);
     writes(&a, &b, old, 0, 4);
-    bind_one(&b, &mw, &Part::of(&b.mr, 0, 8192, WRITE));
+    bind_one(&b, &mw, &BindRange::of(&b.mr, 0, 8192, WRITE));
     assert_ne!(mw.rkey(), old.rkey);
     writes(&a, &b, through(&mw, &b, 4096), 4096, 5);
     is_refused(&a, &b, old, 0);
     Ok(())
 }
 
-/// "A zero length unbinds the window", after which the region is nobody's.
-fn a_window_of_type_1_is_unbound(rig: &Rig) -> Outcome {
-    let (a, b) = nodes(rig, ONE, Flavour::Classic)?;
+/// "A zero length unbinds the window", and the region is free again.
+fn a_window_of_type_1_is_unbound(dut: &TestDevice) -> Outcome {
+    let (a, b) = nodes(dut, ONE, Flavour::Classic)?;
     let other = b.pd.reg(&Buf::new(4096), EVERYTHING | BINDS).unwrap();
-    let mw = bound_one(&b, &Part::of(&other, 0, 4096, WRITE));
-    let old = Remote { addr: other.addr(0), rkey: mw.rkey() };
+    let mw = bound_one(&b, &BindRange::of(&other, 0, 4096, WRITE));
+    let old = RemoteAddr { addr: other.addr(0), rkey: mw.rkey() };
     a.done(Wr::write(1, old).sge(a.mr.at(0, 64)));
-    bind_one(&b, &mw, &Part::of(&other, 0, 0, 0));
+    bind_one(&b, &mw, &BindRange::of(&other, 0, 0, 0));
     assert_eq!(other.dereg(), 0);
     assert_eq!(a.fails(Wr::write(2, old).sge(a.mr.at(0, 64))), Status::IBV_WC_REM_ACCESS_ERR);
     Ok(())
 }
 
-/// `ibv_bind_mw` itself lets a region be null that has no length.
-fn a_window_is_unbound_without_a_region(rig: &Rig) -> Outcome {
-    rig.not_softroce("reads the region of a window that is unbound, and crashes where there is none")?;
-    let (a, b) = nodes(rig, ONE, Flavour::Classic)?;
-    let mw = bound_one(&b, &Part::of(&b.mr, 0, 4096, WRITE));
+/// `ibv_bind_mw` itself accepts a null region if the length is zero.
+fn a_window_is_unbound_without_a_region(dut: &TestDevice) -> Outcome {
+    dut.not_softroce("reads the region of a window that is unbound, and crashes where there is none")?;
+    let (a, b) = nodes(dut, ONE, Flavour::Classic)?;
+    let mw = bound_one(&b, &BindRange::of(&b.mr, 0, 4096, WRITE));
     let old = through(&mw, &b, 0);
-    bind_one(&b, &mw, &Part::none());
+    bind_one(&b, &mw, &BindRange::none());
     is_refused(&a, &b, old, 0);
     Ok(())
 }
 
 /// IBTA o10-36.2.2: a window of type 1 has virtual addresses.
-fn a_window_of_type_1_cannot_be_zero_based(rig: &Rig) -> Outcome {
-    let (_a, b) = nodes(rig, ONE, Flavour::Classic)?;
-    bind_one_fails(&b, &Part::of(&b.mr, 0, 4096, WRITE | ZERO_BASED));
+fn a_window_of_type_1_cannot_be_zero_based(dut: &TestDevice) -> Outcome {
+    let (_a, b) = nodes(dut, ONE, Flavour::Classic)?;
+    bind_one_fails(&b, &BindRange::of(&b.mr, 0, 4096, WRITE | ZERO_BASED));
     Ok(())
 }
 
-/// `EPERM` where domains differ (`ibv_bind_mw` itself looks).
-fn a_window_of_type_1_is_bound_to_regions_of_its_domain(rig: &Rig) -> Outcome {
-    let (_a, b) = nodes(rig, ONE, Flavour::Classic)?;
+/// `EPERM` if the domains differ; `ibv_bind_mw` itself checks that.
+fn a_window_of_type_1_is_bound_to_regions_of_its_domain(dut: &TestDevice) -> Outcome {
+    let (_a, b) = nodes(dut, ONE, Flavour::Classic)?;
     let other = b.device.pd();
     let mr = other.reg(&Buf::new(4096), EVERYTHING | BINDS).unwrap();
     let mw = Mw::new(&b.pd, ONE).unwrap();
-    assert_eq!(mw.bind(&b.qp, 1, &Part::of(&mr, 0, 4096, WRITE)), EPERM);
+    assert_eq!(mw.bind(&b.qp, 1, &BindRange::of(&mr, 0, 4096, WRITE)), EPERM);
     Ok(())
 }
 
 /// A window of type 1 belongs to a domain, whichever pair bound it.
-fn a_window_of_type_1_is_good_for_every_pair_of_its_domain(rig: &Rig) -> Outcome {
-    let (a, b) = nodes(rig, ONE, Flavour::Classic)?;
-    let mw = bound_one(&b, &Part::of(&b.mr, 0, 4096, WRITE));
+fn a_window_of_type_1_is_good_for_every_pair_of_its_domain(dut: &TestDevice) -> Outcome {
+    let (a, b) = nodes(dut, ONE, Flavour::Classic)?;
+    let mw = bound_one(&b, &BindRange::of(&b.mr, 0, 4096, WRITE));
     let (c, d) = (Node::new(&a.device, &a.options), Node::within(&b.device, &b.pd, &b.options));
     c.connect(&d.peer());
     d.connect(&c.peer());
@@ -279,21 +279,21 @@ fn a_window_of_type_1_is_good_for_every_pair_of_its_domain(rig: &Rig) -> Outcome
 }
 
 /// `man ibv_bind_mw`: type 1; the others are bound by work requests.
-fn a_window_of_type_2_is_not_bound_by_the_call(rig: &Rig) -> Outcome {
-    let (_a, b) = nodes(rig, TWO, Flavour::Classic)?;
+fn a_window_of_type_2_is_not_bound_by_the_call(dut: &TestDevice) -> Outcome {
+    let (_a, b) = nodes(dut, TWO, Flavour::Classic)?;
     let mw = Mw::new(&b.pd, TWO).unwrap();
-    assert_eq!(mw.bind(&b.qp, 1, &Part::of(&b.mr, 0, 4096, WRITE)), EINVAL);
+    assert_eq!(mw.bind(&b.qp, 1, &BindRange::of(&b.mr, 0, 4096, WRITE)), EINVAL);
     Ok(())
 }
 
 /// `man ibv_dereg_mr`: it "fails if any memory window is still bound to this MR".
-fn a_region_with_a_bound_window_is_busy(rig: &Rig) -> Outcome {
-    let (a, b) = nodes(rig, ONE, Flavour::Classic)?;
+fn a_region_with_a_bound_window_is_busy(dut: &TestDevice) -> Outcome {
+    let (a, b) = nodes(dut, ONE, Flavour::Classic)?;
     let mr = b.pd.reg(&Buf::new(4096), EVERYTHING | BINDS).unwrap();
-    let mw = bound_one(&b, &Part::of(&mr, 0, 4096, WRITE));
-    assert_eq!(mr.dereg(), rig.expects(EBUSY, EINVAL));
-    // And it works on.
-    a.done(Wr::write(1, Remote { addr: mr.addr(0), rkey: mw.rkey() }).sge(a.mr.at(0, 64)));
+    let mw = bound_one(&b, &BindRange::of(&mr, 0, 4096, WRITE));
+    assert_eq!(mr.dereg(), dut.expects(EBUSY, EINVAL));
+    // The region still works.
+    a.done(Wr::write(1, RemoteAddr { addr: mr.addr(0), rkey: mw.rkey() }).sge(a.mr.at(0, 64)));
     a.done(Wr::write(2, mr.remote(0)).sge(a.mr.at(0, 64)));
     assert_eq!(mw.dealloc(), 0);
     assert_eq!(mr.dereg(), 0);
@@ -301,9 +301,9 @@ fn a_region_with_a_bound_window_is_busy(rig: &Rig) -> Outcome {
 }
 
 /// `man ibv_dealloc_mw`: of a bound window, too.
-fn a_deallocated_windows_key_is_dead(rig: &Rig) -> Outcome {
-    let (a, b) = nodes(rig, ONE, Flavour::Classic)?;
-    let mw = bound_one(&b, &Part::of(&b.mr, 0, 4096, WRITE));
+fn a_deallocated_windows_key_is_dead(dut: &TestDevice) -> Outcome {
+    let (a, b) = nodes(dut, ONE, Flavour::Classic)?;
+    let mw = bound_one(&b, &BindRange::of(&b.mr, 0, 4096, WRITE));
     let key = through(&mw, &b, 0);
     writes(&a, &b, key, 0, 7);
     assert_eq!(mw.dealloc(), 0);
@@ -312,20 +312,20 @@ fn a_deallocated_windows_key_is_dead(rig: &Rig) -> Outcome {
 }
 
 /// A window has a remote key and no local one (IBTA chapter 10, memory windows).
-fn a_windows_key_is_no_local_key(rig: &Rig) -> Outcome {
-    rig.not_softroce(crate::cases::LOCAL_REASON)?;
-    let (a, b) = nodes(rig, ONE, Flavour::Classic)?;
-    let mw = bound_one(&b, &Part::of(&b.mr, 0, 4096, READ | WRITE));
+fn a_windows_key_is_no_local_key(dut: &TestDevice) -> Outcome {
+    dut.not_softroce(crate::cases::LOCAL_REASON)?;
+    let (a, b) = nodes(dut, ONE, Flavour::Classic)?;
+    let mw = bound_one(&b, &BindRange::of(&b.mr, 0, 4096, READ | WRITE));
     a.recv(1, 0, 64);
     let sge = crate::kit::Sge { lkey: mw.rkey(), ..b.mr.at(0, 64) };
     assert_eq!(b.fails(Wr::send(2).sge(sge)), Status::IBV_WC_LOC_PROT_ERR);
     Ok(())
 }
 
-fn two_windows_of_a_region_have_their_own_permissions(rig: &Rig) -> Outcome {
-    let (a, b) = nodes(rig, ONE, Flavour::Classic)?;
-    let reads = bound_one(&b, &Part::of(&b.mr, 0, 8192, READ));
-    let both = bound_one(&b, &Part::of(&b.mr, 4096, 8192, WRITE));
+fn two_windows_of_a_region_have_their_own_permissions(dut: &TestDevice) -> Outcome {
+    let (a, b) = nodes(dut, ONE, Flavour::Classic)?;
+    let reads = bound_one(&b, &BindRange::of(&b.mr, 0, 8192, READ));
+    let both = bound_one(&b, &BindRange::of(&b.mr, 4096, 8192, WRITE));
     writes(&a, &b, through(&both, &b, 4096), 4096, 8);
     a.done(Wr::read(2, through(&reads, &b, 4096)).sge(a.mr.at(512, 64)));
     assert_eq!(a.mr.buf.get(512, 64), pattern(8, 64));
@@ -333,10 +333,11 @@ fn two_windows_of_a_region_have_their_own_permissions(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// What binds a window is done with it: only its own end, or another binding, ends a window of type 1.
-fn a_window_outlives_the_reset_of_its_pair(rig: &Rig) -> Outcome {
-    let (a, b) = nodes(rig, ONE, Flavour::Classic)?;
-    let mw = bound_one(&b, &Part::of(&b.mr, 0, 4096, WRITE));
+/// The binding pair is needed for the bind only: a window of type 1 stays bound until it is
+/// deallocated or rebound.
+fn a_window_outlives_the_reset_of_its_pair(dut: &TestDevice) -> Outcome {
+    let (a, b) = nodes(dut, ONE, Flavour::Classic)?;
+    let mw = bound_one(&b, &BindRange::of(&b.mr, 0, 4096, WRITE));
     for node in [&a, &b] {
         node.go(State::IBV_QPS_RESET);
     }
@@ -346,12 +347,12 @@ fn a_window_outlives_the_reset_of_its_pair(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// IBTA chapter 10, type 2 windows: bound to a pair, and of no use without it.
-fn a_window_of_type_2_loses_its_pair(rig: &Rig) -> Outcome {
-    rig.not_softroce("waits for the windows of a pair that is destroyed")?;
-    let (_a, b) = nodes(rig, TWO, Flavour::Classic)?;
+/// IBTA chapter 10, type 2 windows: they are bound to a pair and cannot be used without it.
+fn a_window_of_type_2_loses_its_pair(dut: &TestDevice) -> Outcome {
+    dut.not_softroce("waits for the windows of a pair that is destroyed")?;
+    let (_a, b) = nodes(dut, TWO, Flavour::Classic)?;
     let mr = b.pd.reg(&Buf::new(4096), EVERYTHING | BINDS).unwrap();
-    let mw = bound_two(&b, &Part::of(&mr, 0, 4096, WRITE));
+    let mw = bound_two(&b, &BindRange::of(&mr, 0, 4096, WRITE));
     assert_eq!(mr.dereg(), EBUSY);
     assert_eq!(b.qp.destroy(), 0);
     assert_eq!(mr.dereg(), 0);
@@ -360,23 +361,23 @@ fn a_window_of_type_2_loses_its_pair(rig: &Rig) -> Outcome {
 }
 
 /// `man ibv_wr_post`: the program chooses the key.
-fn a_window_of_type_2_is_bound(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (a, b) = nodes(rig, TWO, flavour)?;
-    let mw = bound_two(&b, &Part::of(&b.mr, 4096, 4096, READ | WRITE));
+fn a_window_of_type_2_is_bound(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (a, b) = nodes(dut, TWO, flavour)?;
+    let mw = bound_two(&b, &BindRange::of(&b.mr, 4096, 4096, READ | WRITE));
     writes(&a, &b, through(&mw, &b, 4096), 4096, 11);
     a.done(Wr::read(2, through(&mw, &b, 4096)).sge(a.mr.at(512, 64)));
     assert_eq!(a.mr.buf.get(512, 64), pattern(11, 64));
-    // The key that it was made with is none.
-    let made_with = Remote { rkey: mw.rkey().wrapping_sub(1), ..through(&mw, &b, 4096) };
+    // The key from the allocation is not valid.
+    let made_with = RemoteAddr { rkey: mw.rkey().wrapping_sub(1), ..through(&mw, &b, 4096) };
     is_refused(&a, &b, made_with, 4096);
     Ok(())
 }
 
-fn a_window_ends_where_it_was_bound_to(rig: &Rig, flavour: Flavour) -> Outcome {
-    rig.not_softroce("holds an access by a window to the bounds of its region, not to its own")?;
+fn a_window_ends_where_it_was_bound_to(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    dut.not_softroce("holds an access by a window to the bounds of its region, not to its own")?;
     for (offset, inside) in [(4096, true), (8192 - 64, true), (4095, false), (8192 - 63, false), (0, false)] {
-        let (a, b) = nodes(rig, TWO, flavour)?;
-        let mw = bound_two(&b, &Part::of(&b.mr, 4096, 4096, WRITE));
+        let (a, b) = nodes(dut, TWO, flavour)?;
+        let mw = bound_two(&b, &BindRange::of(&b.mr, 4096, 4096, WRITE));
         let to = through(&mw, &b, offset);
         if inside {
             writes(&a, &b, to, offset, 12);
@@ -384,17 +385,17 @@ fn a_window_ends_where_it_was_bound_to(rig: &Rig, flavour: Flavour) -> Outcome {
             is_refused(&a, &b, to, offset);
         }
     }
-    let (a, b) = nodes(rig, TWO, flavour)?;
-    let mw = bound_two(&b, &Part::of(&b.mr, 4096, 4096, WRITE | ZERO_BASED));
-    is_refused(&a, &b, Remote { addr: 4033, rkey: mw.rkey() }, 8192 - 64);
+    let (a, b) = nodes(dut, TWO, flavour)?;
+    let mw = bound_two(&b, &BindRange::of(&b.mr, 4096, 4096, WRITE | ZERO_BASED));
+    is_refused(&a, &b, RemoteAddr { addr: 4033, rkey: mw.rkey() }, 8192 - 64);
     Ok(())
 }
 
-fn a_window_allows_no_more_than_it_says(rig: &Rig, flavour: Flavour) -> Outcome {
+fn a_window_allows_no_more_than_it_says(dut: &TestDevice, flavour: Flavour) -> Outcome {
     for access in [WRITE, READ, ATOMIC] {
         for tried in [WRITE, READ, ATOMIC].into_iter().filter(|tried| *tried != access) {
-            let (a, b) = nodes(rig, TWO, flavour)?;
-            let mw = bound_two(&b, &Part::of(&b.mr, 0, 4096, access));
+            let (a, b) = nodes(dut, TWO, flavour)?;
+            let mw = bound_two(&b, &BindRange::of(&b.mr, 0, 4096, access));
             let to = through(&mw, &b, 0);
             let request = match tried {
                 WRITE => Wr::write(1, to).sge(a.mr.at(0, 8)),
@@ -407,19 +408,20 @@ fn a_window_allows_no_more_than_it_says(rig: &Rig, flavour: Flavour) -> Outcome 
     Ok(())
 }
 
-/// A window's permissions are its own: the region has to allow the device to write, and windows (IBTA C10-73, C10-74).
-fn a_window_allows_what_its_region_does_not(rig: &Rig, flavour: Flavour) -> Outcome {
-    has(rig, TWO)?;
-    let (a, b) = pair(rig, &options(flavour).set(|options| options.region = LOCAL_WRITE | BINDS));
-    let mw = bound_two(&b, &Part::of(&b.mr, 0, 4096, READ | WRITE));
+/// A window has its own permissions, but the region must allow local writes and binding (IBTA
+/// C10-73, C10-74).
+fn a_window_allows_what_its_region_does_not(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    has(dut, TWO)?;
+    let (a, b) = pair(dut, &options(flavour).set(|options| options.region = LOCAL_WRITE | BINDS));
+    let mw = bound_two(&b, &BindRange::of(&b.mr, 0, 4096, READ | WRITE));
     writes(&a, &b, through(&mw, &b, 0), 0, 13);
     is_refused(&a, &b, b.mr.remote(0), 0);
     Ok(())
 }
 
-fn atomics_go_through_a_window(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (a, b) = nodes(rig, TWO, flavour)?;
-    let mw = bound_two(&b, &Part::of(&b.mr, 4096, 64, ATOMIC));
+fn atomics_go_through_a_window(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (a, b) = nodes(dut, TWO, flavour)?;
+    let mw = bound_two(&b, &BindRange::of(&b.mr, 4096, 64, ATOMIC));
     b.mr.buf.set_u64(4096, 40);
     let to = through(&mw, &b, 4096);
     a.done(Wr::fetch_add(1, to, 2).sge(a.mr.at(0, 8)));
@@ -429,10 +431,10 @@ fn atomics_go_through_a_window(rig: &Rig, flavour: Flavour) -> Outcome {
     Ok(())
 }
 
-fn a_long_message_goes_through_a_window(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (a, b) = nodes(rig, TWO, flavour)?;
+fn a_long_message_goes_through_a_window(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (a, b) = nodes(dut, TWO, flavour)?;
     let len = b.mr.len() - 4097;
-    let mw = bound_two(&b, &Part::of(&b.mr, 4097, len, READ | WRITE));
+    let mw = bound_two(&b, &BindRange::of(&b.mr, 4097, len, READ | WRITE));
     a.mr.buf.set(0, &pattern(14, len));
     a.done(Wr::write(1, through(&mw, &b, 4097)).sge(a.mr.at(0, len)));
     assert_eq!(b.mr.buf.get(4097, len), pattern(14, len));
@@ -442,9 +444,9 @@ fn a_long_message_goes_through_a_window(rig: &Rig, flavour: Flavour) -> Outcome 
     Ok(())
 }
 
-fn a_write_with_immediate_data_goes_through_a_window(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (a, b) = nodes(rig, TWO, flavour)?;
-    let mw = bound_two(&b, &Part::of(&b.mr, 0, 4096, WRITE));
+fn a_write_with_immediate_data_goes_through_a_window(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (a, b) = nodes(dut, TWO, flavour)?;
+    let mw = bound_two(&b, &BindRange::of(&b.mr, 0, 4096, WRITE));
     b.recv(3, 8192, 64);
     a.mr.buf.set(0, &pattern(15, 300));
     a.done(Wr::write_imm(1, through(&mw, &b, 0), 0x1234).sge(a.mr.at(0, 300)));
@@ -454,33 +456,34 @@ fn a_write_with_immediate_data_goes_through_a_window(rig: &Rig, flavour: Flavour
     Ok(())
 }
 
-/// `man ibv_bind_mw`, `IBV_ACCESS_ZERO_BASED`: "the address set will be the offset from the base of the MW".
-fn a_zero_based_window_begins_at_zero(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (a, b) = nodes(rig, TWO, flavour)?;
-    let mw = bound_two(&b, &Part::of(&b.mr, 4096, 4096, WRITE | ZERO_BASED));
-    writes(&a, &b, Remote { addr: 0, rkey: mw.rkey() }, 4096, 16);
-    writes(&a, &b, Remote { addr: 4032, rkey: mw.rkey() }, 8192 - 64, 17);
+/// `man ibv_bind_mw`, `IBV_ACCESS_ZERO_BASED`: "the address set will be the offset from the base of
+/// the MW".
+fn a_zero_based_window_begins_at_zero(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (a, b) = nodes(dut, TWO, flavour)?;
+    let mw = bound_two(&b, &BindRange::of(&b.mr, 4096, 4096, WRITE | ZERO_BASED));
+    writes(&a, &b, RemoteAddr { addr: 0, rkey: mw.rkey() }, 4096, 16);
+    writes(&a, &b, RemoteAddr { addr: 4032, rkey: mw.rkey() }, 8192 - 64, 17);
     Ok(())
 }
 
 /// IBTA C10-73; `man ibv_reg_mr`, `IBV_ACCESS_MW_BIND`.
-fn a_region_that_allows_no_windows_has_none(rig: &Rig, flavour: Flavour) -> Outcome {
-    has(rig, TWO)?;
-    let (_a, b) = pair(rig, &options(flavour).set(|options| options.region = EVERYTHING));
-    bind_two_fails(rig, &b, &Mw::new(&b.pd, TWO).unwrap(), &Part::of(&b.mr, 0, 4096, READ));
+fn a_region_that_allows_no_windows_has_none(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    has(dut, TWO)?;
+    let (_a, b) = pair(dut, &options(flavour).set(|options| options.region = EVERYTHING));
+    bind_two_fails(dut, &b, &Mw::new(&b.pd, TWO).unwrap(), &BindRange::of(&b.mr, 0, 4096, READ));
     Ok(())
 }
 
 /// IBTA C10-74.
-fn a_window_that_writes_needs_a_region_that_may(rig: &Rig, flavour: Flavour) -> Outcome {
-    has(rig, TWO)?;
+fn a_window_that_writes_needs_a_region_that_may(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    has(dut, TWO)?;
     for access in [WRITE, ATOMIC] {
-        let (_a, b) = pair(rig, &options(flavour).set(|options| options.region = READ | BINDS));
-        bind_two_fails(rig, &b, &Mw::new(&b.pd, TWO).unwrap(), &Part::of(&b.mr, 0, 4096, access));
+        let (_a, b) = pair(dut, &options(flavour).set(|options| options.region = READ | BINDS));
+        bind_two_fails(dut, &b, &Mw::new(&b.pd, TWO).unwrap(), &BindRange::of(&b.mr, 0, 4096, access));
     }
-    let (a, b) = pair(rig, &options(flavour).set(|options| options.region = BINDS));
-    let mw = bound_two(&b, &Part::of(&b.mr, 0, 4096, READ));
-    // Not that node's memory: its region cannot be written to.
+    let (a, b) = pair(dut, &options(flavour).set(|options| options.region = BINDS));
+    let mw = bound_two(&b, &BindRange::of(&b.mr, 0, 4096, READ));
+    // The node's default region is writable; this one is not writable for peers.
     let mr = a.pd.reg(&Buf::new(4096), LOCAL_WRITE).unwrap();
     b.mr.buf.set(0, &pattern(18, 64));
     a.done(Wr::read(1, through(&mw, &b, 0)).sge(mr.at(0, 64)));
@@ -488,58 +491,58 @@ fn a_window_that_writes_needs_a_region_that_may(rig: &Rig, flavour: Flavour) -> 
     Ok(())
 }
 
-/// IBTA C10-75.
-fn a_window_beyond_its_region_is_not_bound(rig: &Rig, flavour: Flavour) -> Outcome {
-    has(rig, TWO)?;
+/// IBTA C10-75: a window must lie within its region.
+fn a_window_beyond_its_region_is_not_bound(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    has(dut, TWO)?;
     for (offset, more) in [(0, 1), (1, 0)] {
-        let (_a, b) = pair(rig, &options(flavour));
-        let part = Part::of(&b.mr, offset, b.mr.len() + more, WRITE);
-        bind_two_fails(rig, &b, &Mw::new(&b.pd, TWO).unwrap(), &part);
+        let (_a, b) = pair(dut, &options(flavour));
+        let part = BindRange::of(&b.mr, offset, b.mr.len() + more, WRITE);
+        bind_two_fails(dut, &b, &Mw::new(&b.pd, TWO).unwrap(), &part);
     }
-    let (_a, b) = pair(rig, &options(flavour));
-    let part = Part::of(&b.mr, 0, 4096, WRITE).from(b.mr.addr(0) - 1);
-    bind_two_fails(rig, &b, &Mw::new(&b.pd, TWO).unwrap(), &part);
+    let (_a, b) = pair(dut, &options(flavour));
+    let part = BindRange::of(&b.mr, 0, 4096, WRITE).from(b.mr.addr(0) - 1);
+    bind_two_fails(dut, &b, &Mw::new(&b.pd, TWO).unwrap(), &part);
     Ok(())
 }
 
 /// IBTA C10-72: window and pair have one domain.
-fn a_window_of_another_domain_is_not_bound(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (_a, b) = nodes(rig, TWO, flavour)?;
+fn a_window_of_another_domain_is_not_bound(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (_a, b) = nodes(dut, TWO, flavour)?;
     let other = b.device.pd();
     let mr = other.reg(&Buf::new(4096), EVERYTHING | BINDS).unwrap();
-    bind_two_fails(rig, &b, &Mw::new(&other, TWO).unwrap(), &Part::of(&mr, 0, 4096, WRITE));
+    bind_two_fails(dut, &b, &Mw::new(&other, TWO).unwrap(), &BindRange::of(&mr, 0, 4096, WRITE));
     Ok(())
 }
 
-fn a_region_of_another_domain_is_not_bound_to(rig: &Rig, flavour: Flavour) -> Outcome {
-    rig.not_softroce("binds windows of type 2 to regions of any domain")?;
-    let (_a, b) = nodes(rig, TWO, flavour)?;
+fn a_region_of_another_domain_is_not_bound_to(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    dut.not_softroce("binds windows of type 2 to regions of any domain")?;
+    let (_a, b) = nodes(dut, TWO, flavour)?;
     let other = b.device.pd();
     let mr = other.reg(&Buf::new(4096), EVERYTHING | BINDS).unwrap();
-    bind_two_fails(rig, &b, &Mw::new(&b.pd, TWO).unwrap(), &Part::of(&mr, 0, 4096, WRITE));
+    bind_two_fails(dut, &b, &Mw::new(&b.pd, TWO).unwrap(), &BindRange::of(&mr, 0, 4096, WRITE));
     Ok(())
 }
 
 /// IBTA o10-37.2.30: a window of type 2 is bound when it is free.
-fn a_bound_window_of_type_2_is_not_bound_again(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (_a, b) = nodes(rig, TWO, flavour)?;
-    let part = Part::of(&b.mr, 0, 4096, WRITE);
+fn a_bound_window_of_type_2_is_not_bound_again(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (_a, b) = nodes(dut, TWO, flavour)?;
+    let part = BindRange::of(&b.mr, 0, 4096, WRITE);
     let mw = bound_two(&b, &part);
-    bind_two_fails(rig, &b, &mw, &part);
+    bind_two_fails(dut, &b, &mw, &part);
     Ok(())
 }
 
-/// IBTA o10-37.2.40.
-fn a_window_of_type_2_is_not_bound_to_nothing(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (_a, b) = nodes(rig, TWO, flavour)?;
-    bind_two_fails(rig, &b, &Mw::new(&b.pd, TWO).unwrap(), &Part::of(&b.mr, 0, 0, WRITE));
+/// IBTA o10-37.2.40: a window of type 2 needs a range above zero.
+fn a_window_of_type_2_is_not_bound_to_nothing(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (_a, b) = nodes(dut, TWO, flavour)?;
+    bind_two_fails(dut, &b, &Mw::new(&b.pd, TWO).unwrap(), &BindRange::of(&b.mr, 0, 0, WRITE));
     Ok(())
 }
 
-/// IBTA chapter 10: an access by a window of type 2 has to come through the pair that it is bound to.
-fn a_window_of_type_2_is_good_for_its_own_pair_only(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (a, b) = nodes(rig, TWO, flavour)?;
-    let mw = bound_two(&b, &Part::of(&b.mr, 0, 4096, WRITE));
+/// IBTA chapter 10: an access through a window of type 2 must use the pair to which it is bound.
+fn a_window_of_type_2_is_good_for_its_own_pair_only(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (a, b) = nodes(dut, TWO, flavour)?;
+    let mw = bound_two(&b, &BindRange::of(&b.mr, 0, 4096, WRITE));
     let (c, d) = (Node::new(&a.device, &a.options), Node::within(&b.device, &b.pd, &b.options));
     c.connect(&d.peer());
     d.connect(&c.peer());
@@ -548,16 +551,16 @@ fn a_window_of_type_2_is_good_for_its_own_pair_only(rig: &Rig, flavour: Flavour)
     Ok(())
 }
 
-/// IBTA chapter 10, ordering: a binding is done before the requests behind it begin.
-fn what_is_sent_behind_a_binding_finds_it(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (a, b) = nodes(rig, TWO, flavour)?;
+/// IBTA chapter 10, ordering: a bind is complete before the requests posted after it start.
+fn a_send_after_a_binding_sees_it(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (a, b) = nodes(dut, TWO, flavour)?;
     let mw = Mw::new(&b.pd, TWO).unwrap();
     let rkey = next_key(mw.rkey());
     a.recv(5, 1024, 64);
-    let part = Part::of(&b.mr, 0, 4096, WRITE);
+    let part = BindRange::of(&b.mr, 0, 4096, WRITE);
     b.qp.post(&[Wr::bind(1, &mw, rkey, &part).quiet(), Wr::send(2).sge(b.mr.at(8192, 64))]).unwrap();
     assert_eq!(a.recv_cq.ok().id, 5);
-    writes(&a, &b, Remote { addr: b.mr.addr(0), rkey }, 0, 24);
+    writes(&a, &b, RemoteAddr { addr: b.mr.addr(0), rkey }, 0, 24);
     assert_eq!(b.send_cq.ok().id, 2);
     Ok(())
 }

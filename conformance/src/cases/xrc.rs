@@ -1,5 +1,6 @@
-//! Extended reliable connections: messages from initiators to shared receive queues, which a number names (`man ibv_wr_post`; IBTA
-//! annex A14, extended reliable connected transport service). No SoftRoCE has them, so each case here skips by the capability.
+//! Extended reliable connections: initiators send messages to shared receive queues, which a number
+//! names (`man ibv_wr_post`; IBTA annex A14, extended reliable connected transport service).
+//! SoftRoCE does not support them, so that each case skips by the capability.
 
 use std::time::Duration;
 
@@ -14,10 +15,9 @@ use rdma_mummy_sys::types::ibv_wc_flags as WcFlags;
 use rdma_mummy_sys::types::ibv_wc_opcode as Opcode;
 use rdma_mummy_sys::types::ibv_wc_status as Status;
 
-use crate::harness::{Outcome, Rig, Skip, Suite};
 use crate::kit::{
-    Buf, Change, Cq, Device, EVERYTHING, Flavour, Inode, Mr, Options, PATIENCE, Pd, Qp, QpInit, Recv, Srq,
-    SrqInit, Wc, Wr, Xrcd, ah_attr, pattern, until,
+    Buf, Cq, Device, EVERYTHING, Flavour, Inode, Mr, NodeOptions, Outcome, Pd, Qp, QpChange, QpInit, Recv,
+    Skip, Srq, SrqInit, Suite, TestDevice, WAIT_LIMIT, Wc, Wr, Xrcd, ah_attr, pattern, poll_until,
 };
 
 pub(crate) fn cases(suite: &mut Suite) {
@@ -42,24 +42,24 @@ pub(crate) fn cases(suite: &mut Suite) {
     );
 }
 
-/// A context of a device that has all of this.
-pub(super) fn device(rig: &Rig) -> Result<Device, Skip> {
-    let device = rig.open();
+/// A context of a device that supports all of this.
+pub(super) fn device(dut: &TestDevice) -> Result<Device, Skip> {
+    let device = dut.open();
     if device.query().unwrap().device_cap_flags & DeviceCap::IBV_DEVICE_XRC.0 == 0 {
-        skip!("{} has no extended reliable connections", rig.name);
+        skip!("{} has no extended reliable connections", dut.name);
     }
     Ok(device)
 }
 
-/// A shared receive queue with what belongs to it.
-pub(super) struct Receiver {
+/// A shared receive queue with its completion queue and memory.
+pub(super) struct XrcReceiver {
     pub(super) srq: Srq,
     pub(super) number: u32,
     pub(super) cq: Cq,
     pub(super) mr: Mr,
 }
 
-impl Receiver {
+impl XrcReceiver {
     pub(super) fn new(device: &Device, xrcd: &Xrcd, flavour: Flavour) -> Self {
         let (pd, cq) = (device.pd(), Cq::of(device, 64, flavour, None));
         let srq = Srq::extended(device, init(&pd, xrcd, &cq)).unwrap();
@@ -77,19 +77,19 @@ pub(super) fn init<'a>(pd: &'a Pd, xrcd: &'a Xrcd, cq: &'a Cq) -> SrqInit<'a> {
     SrqInit { srq_type, pd: Some(pd), xrcd: Some(xrcd), cq: Some(cq), max_wr: 16, max_sge: 2, comp_mask: 0 }
 }
 
-/// Two ends of a connection; the initiator's queue and memory.
-pub(super) struct Connection {
+/// Both ends of a connection, with the initiator's completion queue and memory.
+pub(super) struct XrcConnection {
     pub(super) initiator: Qp,
     pub(super) target: Qp,
     cq: Cq,
     pub(super) mr: Mr,
     device: Device,
-    options: Options,
+    options: NodeOptions,
 }
 
-impl Connection {
-    /// From an initiator of one context to a target in a domain.
-    pub(super) fn new(device: &Device, target: Qp, options: &Options) -> Self {
+impl XrcConnection {
+    /// Connects an initiator of one context to a target in a domain.
+    pub(super) fn new(device: &Device, target: Qp, options: &NodeOptions) -> Self {
         let (pd, cq) = (device.pd(), Cq::of(device, 64, options.flavour, None));
         let init = QpInit {
             qp_type: Type::IBV_QPT_XRC_SEND,
@@ -112,16 +112,16 @@ impl Connection {
         self
     }
 
-    pub(super) fn to_init(&self) -> Change {
-        Change::to(State::IBV_QPS_INIT)
+    pub(super) fn to_init(&self) -> QpChange {
+        QpChange::to(State::IBV_QPS_INIT)
             .with(Mask::IBV_QP_PKEY_INDEX, |_| {})
             .with(Mask::IBV_QP_PORT, |attr| attr.port_num = 1)
             .with(Mask::IBV_QP_ACCESS_FLAGS, |attr| attr.qp_access_flags = EVERYTHING)
     }
 
-    pub(super) fn to_rtr(&self, qp: &Qp, to: u32) -> Change {
+    pub(super) fn to_rtr(&self, qp: &Qp, to: u32) -> QpChange {
         let gid = self.device.find_gid().unwrap().0;
-        let change = Change::to(State::IBV_QPS_RTR)
+        let change = QpChange::to(State::IBV_QPS_RTR)
             .with(Mask::IBV_QP_AV, |attr| attr.ah_attr = ah_attr(&self.device, gid))
             .with(Mask::IBV_QP_PATH_MTU, |attr| attr.path_mtu = self.options.mtu)
             .with(Mask::IBV_QP_DEST_QPN, |attr| attr.dest_qp_num = to)
@@ -134,8 +134,8 @@ impl Connection {
             .with(Mask::IBV_QP_MIN_RNR_TIMER, |attr| attr.min_rnr_timer = self.options.min_rnr_timer)
     }
 
-    pub(super) fn to_rts(&self, qp: &Qp) -> Change {
-        let change = Change::to(State::IBV_QPS_RTS)
+    pub(super) fn to_rts(&self, qp: &Qp) -> QpChange {
+        let change = QpChange::to(State::IBV_QPS_RTS)
             .with(Mask::IBV_QP_TIMEOUT, |attr| attr.timeout = self.options.timeout)
             .with(Mask::IBV_QP_SQ_PSN, |attr| attr.sq_psn = self.options.psn);
         if qp.address() != self.initiator.address() {
@@ -147,17 +147,18 @@ impl Connection {
             .with(Mask::IBV_QP_MAX_QP_RD_ATOMIC, |attr| attr.max_rd_atomic = 4)
     }
 
-    fn post(&self, request: Wr, receiver: &Receiver) {
+    fn post(&self, request: Wr, receiver: &XrcReceiver) {
         self.initiator.post(&[request.srqn(receiver.number)]).unwrap();
     }
 
     /// Posts one request and waits for its success.
-    pub(super) fn done(&self, request: Wr, receiver: &Receiver) -> Wc {
+    pub(super) fn done(&self, request: Wr, receiver: &XrcReceiver) -> Wc {
         self.post(request, receiver);
         self.cq.ok()
     }
 
-    /// Posts one request and waits for its failure, with which both ends fail unless only the initiator knows of it.
+    /// Posts one request and waits for its failure. Both ends fail unless only the initiator
+    /// detects the error.
     pub(super) fn fails(&self, request: Wr, number: u32, both: bool) -> Status {
         self.initiator.post(&[request.srqn(number)]).unwrap();
         let wc = self.cq.one();
@@ -170,21 +171,24 @@ impl Connection {
     }
 }
 
-/// A receiver and a connection to its domain, on one device with a context each.
-pub(super) fn connected(rig: &Rig, options: &Options) -> Result<(Xrcd, Receiver, Connection), Skip> {
-    let (own, other) = (device(rig)?, device(rig)?);
+/// A receiver and a connection to its domain, on one device, each with its own context.
+pub(super) fn connected(
+    dut: &TestDevice,
+    options: &NodeOptions,
+) -> Result<(Xrcd, XrcReceiver, XrcConnection), Skip> {
+    let (own, other) = (device(dut)?, device(dut)?);
     let xrcd = Xrcd::private(&own).unwrap();
-    let receiver = Receiver::new(&own, &xrcd, options.flavour);
-    let connection = Connection::new(&other, Qp::target(&xrcd).unwrap(), options).connect();
+    let receiver = XrcReceiver::new(&own, &xrcd, options.flavour);
+    let connection = XrcConnection::new(&other, Qp::target(&xrcd).unwrap(), options).connect();
     Ok((xrcd, receiver, connection))
 }
 
-pub(super) fn options(flavour: Flavour) -> Options {
-    Options::new(Type::IBV_QPT_XRC_SEND, flavour)
+pub(super) fn options(flavour: Flavour) -> NodeOptions {
+    NodeOptions::new(Type::IBV_QPT_XRC_SEND, flavour)
 }
 
-fn a_send_takes_a_receive_of_the_queue(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (_xrcd, receiver, connection) = connected(rig, &options(flavour))?;
+fn a_send_takes_a_receive_of_the_queue(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (_xrcd, receiver, connection) = connected(dut, &options(flavour))?;
     connection.mr.buf.set(0, &pattern(1, 64));
     receiver.recv(7, 100, 80);
     connection.done(Wr::send(8).sge(connection.mr.at(0, 64)), &receiver);
@@ -196,8 +200,8 @@ fn a_send_takes_a_receive_of_the_queue(rig: &Rig, flavour: Flavour) -> Outcome {
     Ok(())
 }
 
-fn immediate_data_comes_along(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (_xrcd, receiver, connection) = connected(rig, &options(flavour))?;
+fn immediate_data_comes_along(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (_xrcd, receiver, connection) = connected(dut, &options(flavour))?;
     receiver.recv(1, 0, 64);
     connection.done(Wr::send_imm(2, 0x0102_0304).sge(connection.mr.at(0, 8)), &receiver);
     let wc = receiver.cq.ok();
@@ -206,8 +210,8 @@ fn immediate_data_comes_along(rig: &Rig, flavour: Flavour) -> Outcome {
     Ok(())
 }
 
-fn a_write_with_immediate_data_takes_a_receive(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (_xrcd, receiver, connection) = connected(rig, &options(flavour))?;
+fn a_write_with_immediate_data_takes_a_receive(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (_xrcd, receiver, connection) = connected(dut, &options(flavour))?;
     connection.mr.buf.set(0, &pattern(2, 32));
     receiver.recv(1, 0, 64);
     let write = Wr::write_imm(2, receiver.mr.remote(4096), 9).sge(connection.mr.at(0, 32));
@@ -219,8 +223,8 @@ fn a_write_with_immediate_data_takes_a_receive(rig: &Rig, flavour: Flavour) -> O
     Ok(())
 }
 
-fn long_messages_come_whole(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (_xrcd, receiver, connection) = connected(rig, &options(flavour))?;
+fn long_messages_come_whole(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (_xrcd, receiver, connection) = connected(dut, &options(flavour))?;
     for (id, len) in [0, 1, 256, 257, 5000, 60_000].into_iter().enumerate() {
         connection.mr.buf.set(0, &pattern(id as u8, len));
         receiver.recv(id as u64, 0, 1 << 16);
@@ -232,12 +236,13 @@ fn long_messages_come_whole(rig: &Rig, flavour: Flavour) -> Outcome {
     Ok(())
 }
 
-/// IBTA annex A14: each request names the queue, so one connection reaches every queue of the domain.
-fn the_number_says_which_queue(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (own, other) = (device(rig)?, device(rig)?);
+/// IBTA annex A14: each request names the queue, so that one connection reaches every queue of the
+/// domain.
+fn the_number_says_which_queue(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (own, other) = (device(dut)?, device(dut)?);
     let xrcd = Xrcd::private(&own).unwrap();
-    let receivers: Vec<_> = (0..3).map(|_| Receiver::new(&own, &xrcd, flavour)).collect();
-    let connection = Connection::new(&other, Qp::target(&xrcd).unwrap(), &options(flavour)).connect();
+    let receivers: Vec<_> = (0..3).map(|_| XrcReceiver::new(&own, &xrcd, flavour)).collect();
+    let connection = XrcConnection::new(&other, Qp::target(&xrcd).unwrap(), &options(flavour)).connect();
     for (n, receiver) in receivers.iter().enumerate() {
         receiver.recv(n as u64, 0, 64);
         receiver.recv(10 + n as u64, 0, 64);
@@ -253,12 +258,12 @@ fn the_number_says_which_queue(rig: &Rig, flavour: Flavour) -> Outcome {
     Ok(())
 }
 
-fn the_completion_says_which_connection(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (own, other) = (device(rig)?, device(rig)?);
+fn the_completion_says_which_connection(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (own, other) = (device(dut)?, device(dut)?);
     let xrcd = Xrcd::private(&own).unwrap();
-    let receiver = Receiver::new(&own, &xrcd, flavour);
+    let receiver = XrcReceiver::new(&own, &xrcd, flavour);
     let connections =
-        [(); 2].map(|()| Connection::new(&other, Qp::target(&xrcd).unwrap(), &options(flavour)).connect());
+        [(); 2].map(|()| XrcConnection::new(&other, Qp::target(&xrcd).unwrap(), &options(flavour)).connect());
     for round in 0..10 {
         let connection = &connections[round % 2];
         receiver.recv(round as u64, 0, 64);
@@ -269,23 +274,23 @@ fn the_completion_says_which_connection(rig: &Rig, flavour: Flavour) -> Outcome 
     Ok(())
 }
 
-/// Target and queue are of two contexts, which have the domain in common.
-fn queue_and_pair_meet_by_the_file(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (first, second, third, file) = (device(rig)?, device(rig)?, device(rig)?, Inode::new());
+/// Target and queue belong to two contexts, which share the domain.
+fn queue_and_pair_meet_by_the_file(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (first, second, third, file) = (device(dut)?, device(dut)?, device(dut)?, Inode::new());
     let made = Xrcd::open(&first, file.fd(), O_CREAT).unwrap();
     let opened = Xrcd::open(&second, file.again().fd(), 0).unwrap();
-    let receiver = Receiver::new(&second, &opened, flavour);
-    let connection = Connection::new(&third, Qp::target(&made).unwrap(), &options(flavour)).connect();
+    let receiver = XrcReceiver::new(&second, &opened, flavour);
+    let connection = XrcConnection::new(&third, Qp::target(&made).unwrap(), &options(flavour)).connect();
     receiver.recv(1, 0, 64);
     connection.done(Wr::send(2).sge(connection.mr.at(0, 8)), &receiver);
     assert_eq!(receiver.cq.ok().qp_num, connection.target.num());
     Ok(())
 }
 
-/// IBTA annex A14: the protection domain of a request is that of the queue which it names. The table of opcodes of `man
-/// ibv_post_send` has all of these for XRC pairs.
-fn reads_writes_and_atomics_use_the_queues_domain(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (_xrcd, receiver, connection) = connected(rig, &options(flavour))?;
+/// IBTA annex A14: a request uses the protection domain of the queue that it names. The table of
+/// opcodes in `man ibv_post_send` lists all of these for XRC pairs.
+fn reads_writes_and_atomics_use_the_queues_domain(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (_xrcd, receiver, connection) = connected(dut, &options(flavour))?;
     let (own, remote) = (&connection.mr, &receiver.mr);
     own.buf.set(0, &pattern(3, 5000));
     connection.done(Wr::write(1, remote.remote(0)).sge(own.at(0, 5000)), &receiver);
@@ -297,24 +302,25 @@ fn reads_writes_and_atomics_use_the_queues_domain(rig: &Rig, flavour: Flavour) -
     assert_eq!((own.buf.get_u64(0), remote.buf.get_u64(8192)), (5, 8));
     connection.done(Wr::cmp_swp(4, remote.remote(8192), 8, 20).sge(own.at(0, 8)), &receiver);
     assert_eq!((own.buf.get_u64(0), remote.buf.get_u64(8192)), (8, 20));
-    // None of them takes a receive.
+    // None of these operations takes a receive.
     assert!(receiver.cq.is_empty());
     Ok(())
 }
 
-fn memory_of_another_domain_is_refused(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (own, other) = (device(rig)?, device(rig)?);
+fn memory_of_another_domain_is_refused(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (own, other) = (device(dut)?, device(dut)?);
     let xrcd = Xrcd::private(&own).unwrap();
-    let [named, owner] = [(); 2].map(|()| Receiver::new(&own, &xrcd, flavour));
-    let connection = Connection::new(&other, Qp::target(&xrcd).unwrap(), &options(flavour)).connect();
+    let [named, owner] = [(); 2].map(|()| XrcReceiver::new(&own, &xrcd, flavour));
+    let connection = XrcConnection::new(&other, Qp::target(&xrcd).unwrap(), &options(flavour)).connect();
     let write = Wr::write(1, owner.mr.remote(0)).sge(connection.mr.at(0, 8));
     assert_eq!(connection.fails(write, named.number, true), Status::IBV_WC_REM_ACCESS_ERR);
     Ok(())
 }
 
-/// IBTA annex A14: an XRC header that names no queue is answered as a violation of access, and the target fails.
-fn a_wrong_number_fails_the_connection(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (_xrcd, receiver, connection) = connected(rig, &options(flavour))?;
+/// IBTA annex A14: an XRC header with an unknown queue number is an access violation, and the
+/// target fails.
+fn a_wrong_number_fails_the_connection(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (_xrcd, receiver, connection) = connected(dut, &options(flavour))?;
     receiver.recv(1, 0, 64);
     let nobody = receiver.number ^ 0x1000;
     let status = connection.fails(Wr::send(2).sge(connection.mr.at(0, 8)), nobody, true);
@@ -323,12 +329,12 @@ fn a_wrong_number_fails_the_connection(rig: &Rig, flavour: Flavour) -> Outcome {
     Ok(())
 }
 
-/// Likewise a queue that is not of the target's domain.
-fn a_queue_of_another_domain_fails_the_connection(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (own, other) = (device(rig)?, device(rig)?);
+/// IBTA annex A14: so is a queue outside the target's domain.
+fn a_queue_of_another_domain_fails_the_connection(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (own, other) = (device(dut)?, device(dut)?);
     let [here, there] = [(); 2].map(|()| Xrcd::private(&own).unwrap());
-    let receiver = Receiver::new(&own, &there, flavour);
-    let connection = Connection::new(&other, Qp::target(&here).unwrap(), &options(flavour)).connect();
+    let receiver = XrcReceiver::new(&own, &there, flavour);
+    let connection = XrcConnection::new(&other, Qp::target(&here).unwrap(), &options(flavour)).connect();
     receiver.recv(1, 0, 64);
     let status = connection.fails(Wr::send(2).sge(connection.mr.at(0, 8)), receiver.number, true);
     assert_eq!(status, Status::IBV_WC_REM_ACCESS_ERR);
@@ -336,8 +342,8 @@ fn a_queue_of_another_domain_fails_the_connection(rig: &Rig, flavour: Flavour) -
     Ok(())
 }
 
-fn a_destroyed_queue_fails_the_connection(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (_xrcd, receiver, connection) = connected(rig, &options(flavour))?;
+fn a_destroyed_queue_fails_the_connection(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (_xrcd, receiver, connection) = connected(dut, &options(flavour))?;
     receiver.recv(1, 0, 64);
     connection.done(Wr::send(2).sge(connection.mr.at(0, 8)), &receiver);
     assert_eq!(receiver.srq.destroy(), 0);
@@ -346,17 +352,17 @@ fn a_destroyed_queue_fails_the_connection(rig: &Rig, flavour: Flavour) -> Outcom
     Ok(())
 }
 
-fn an_empty_queue_means_not_ready(rig: &Rig, flavour: Flavour) -> Outcome {
+fn an_empty_queue_means_not_ready(dut: &TestDevice, flavour: Flavour) -> Outcome {
     let (_xrcd, receiver, connection) =
-        connected(rig, &options(flavour).set(|options| options.rnr_retry = 1))?;
+        connected(dut, &options(flavour).set(|options| options.rnr_retry = 1))?;
     let status = connection.fails(Wr::send(1).sge(connection.mr.at(0, 8)), receiver.number, false);
     assert_eq!(status, Status::IBV_WC_RNR_RETRY_EXC_ERR);
     assert_eq!(connection.target.state(), State::IBV_QPS_RTS, "to be not ready is no error of the target");
     Ok(())
 }
 
-fn a_late_receive_is_found(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (_xrcd, receiver, connection) = connected(rig, &options(flavour))?;
+fn a_late_receive_is_found(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (_xrcd, receiver, connection) = connected(dut, &options(flavour))?;
     connection.post(Wr::send(1).sge(connection.mr.at(0, 8)), &receiver);
     std::thread::sleep(Duration::from_millis(20));
     assert!(connection.cq.is_empty());
@@ -365,14 +371,14 @@ fn a_late_receive_is_found(rig: &Rig, flavour: Flavour) -> Outcome {
     Ok(())
 }
 
-/// IBTA annex A14 and chapter 9, responder's error behaviour: the receive ends with an error, and so does the connection; the
-/// shared queue goes on.
-fn a_message_too_long_fails_its_connection_only(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (own, other) = (device(rig)?, device(rig)?);
+/// IBTA annex A14 and chapter 9, responder's error behaviour: the receive ends with an error, and
+/// so does the connection. The shared queue continues.
+fn a_message_too_long_fails_its_connection_only(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (own, other) = (device(dut)?, device(dut)?);
     let xrcd = Xrcd::private(&own).unwrap();
-    let receiver = Receiver::new(&own, &xrcd, flavour);
+    let receiver = XrcReceiver::new(&own, &xrcd, flavour);
     let [bad, good] =
-        [(); 2].map(|()| Connection::new(&other, Qp::target(&xrcd).unwrap(), &options(flavour)).connect());
+        [(); 2].map(|()| XrcConnection::new(&other, Qp::target(&xrcd).unwrap(), &options(flavour)).connect());
     receiver.recv(1, 0, 16);
     receiver.recv(2, 0, 64);
     let status = bad.fails(Wr::send(3).sge(bad.mr.at(0, 64)), receiver.number, true);
@@ -386,19 +392,19 @@ fn a_message_too_long_fails_its_connection_only(rig: &Rig, flavour: Flavour) -> 
     Ok(())
 }
 
-fn the_limit_is_announced(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (own, other) = (device(rig)?, device(rig)?);
+fn the_limit_is_announced(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (own, other) = (device(dut)?, device(dut)?);
     let xrcd = Xrcd::private(&own).unwrap();
-    let receiver = Receiver::new(&own, &xrcd, flavour);
-    let connection = Connection::new(&other, Qp::target(&xrcd).unwrap(), &options(flavour)).connect();
+    let receiver = XrcReceiver::new(&own, &xrcd, flavour);
+    let connection = XrcConnection::new(&other, Qp::target(&xrcd).unwrap(), &options(flavour)).connect();
     (0..4).for_each(|id| receiver.recv(id, 0, 64));
     assert_eq!(receiver.srq.set_limit(3), 0);
     for _ in 0..2 {
         connection.done(Wr::send(1).sge(connection.mr.at(0, 8)), &receiver);
     }
     let about = loop {
-        let event = own.event(PATIENCE).expect("an event");
-        // That the connection is there may be told, too.
+        let event = own.event(WAIT_LIMIT).expect("an event");
+        // A device may also report that the connection is established.
         if event.kind() != EventType::IBV_EVENT_COMM_EST {
             break (event.kind(), event.element());
         }
@@ -407,14 +413,15 @@ fn the_limit_is_announced(rig: &Rig, flavour: Flavour) -> Outcome {
     Ok(())
 }
 
-/// `man ibv_create_srq_ex`: destroying fails while a pair is associated with a queue; a target is associated with a domain.
-fn a_queue_goes_while_connections_live(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (xrcd, receiver, connection) = connected(rig, &options(flavour))?;
+/// `man ibv_create_srq_ex`: destroying fails while a pair is associated with a queue; a target is
+/// associated with a domain.
+fn a_queue_goes_while_connections_live(dut: &TestDevice, flavour: Flavour) -> Outcome {
+    let (xrcd, receiver, connection) = connected(dut, &options(flavour))?;
     receiver.recv(1, 0, 64);
     assert_eq!(receiver.srq.destroy(), 0);
-    let next = Receiver::new(xrcd.device(), &xrcd, flavour);
+    let next = XrcReceiver::new(xrcd.device(), &xrcd, flavour);
     next.recv(2, 0, 64);
     connection.done(Wr::send(3).sge(connection.mr.at(0, 8)), &next);
-    assert!(until(PATIENCE, || next.cq.poll(1).first().map(|wc| assert_eq!(wc.id, 2))).is_some());
+    assert!(poll_until(WAIT_LIMIT, || next.cq.poll(1).first().map(|wc| assert_eq!(wc.id, 2))).is_some());
     Ok(())
 }

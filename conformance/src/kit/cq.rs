@@ -7,10 +7,10 @@ use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::{cq_ex_op, verbs};
 
 use super::event::{readable, set_nonblocking};
-use super::raw::{PATIENCE, Raw, errno, until};
+use super::handle::{RawHandle, WAIT_LIMIT, errno, poll_until};
 use super::{Device, Flavour};
 
-/// What every release's extended queues can tell.
+/// The fields that the extended queues of every release report.
 pub(crate) const STANDARD: u64 = ibv_create_cq_wc_flags::IBV_WC_EX_WITH_BYTE_LEN.0 as u64
     | ibv_create_cq_wc_flags::IBV_WC_EX_WITH_IMM.0 as u64
     | ibv_create_cq_wc_flags::IBV_WC_EX_WITH_QP_NUM.0 as u64
@@ -21,62 +21,65 @@ pub(crate) const STANDARD: u64 = ibv_create_cq_wc_flags::IBV_WC_EX_WITH_BYTE_LEN
 
 /// A completion channel.
 #[derive(Clone, Debug)]
-pub(crate) struct Channel(Arc<ChannelInner>);
+pub(crate) struct CompChannel(Arc<ChannelInner>);
 
 #[derive(Debug)]
 struct ChannelInner {
-    raw: Raw<ibv_comp_channel>,
+    raw: RawHandle<ibv_comp_channel>,
     device: Device,
 }
 
 impl Drop for ChannelInner {
     fn drop(&mut self) {
-        // SAFETY: it lives, and no queue that uses it does: those hold a reference to it.
+        // SAFETY: `RawHandle` checks that the channel lives. No queue that uses it does, because
+        // each holds a reference to it.
         self.raw.drop(|channel| unsafe { (self.device.lib().ibv_destroy_comp_channel)(channel) });
     }
 }
 
-impl Channel {
+impl CompChannel {
     pub(crate) fn new(device: &Device) -> Result<Self, i32> {
-        // SAFETY: the context lives.
+        // SAFETY: `RawHandle` checks that the context lives.
         let channel = unsafe { (device.lib().ibv_create_comp_channel)(device.raw()) };
         Ok(Self(Arc::new(ChannelInner {
-            raw: Raw::new("a completion channel", channel)?,
+            raw: RawHandle::new("a completion channel", channel)?,
             device: device.clone(),
         })))
     }
 
     pub(crate) fn destroy(&self) -> i32 {
-        // SAFETY: it lives; the library refuses while a queue uses it.
+        // SAFETY: `RawHandle` checks that the channel lives. The library refuses while a queue uses
+        // it.
         self.0.raw.end(|channel| unsafe { (self.0.device.lib().ibv_destroy_comp_channel)(channel) })
     }
 
     pub(crate) fn fd(&self) -> i32 {
-        // SAFETY: it lives and has this field in every release.
+        // SAFETY: `RawHandle` checks that the queue lives. It has this field in every release.
         unsafe { (*self.0.raw.get()).fd }
     }
 
-    /// Whether an event comes in time.
-    pub(crate) fn is_ready(&self, patience: Duration) -> bool {
-        readable(self.fd(), patience)
+    /// Whether an event arrives within the limit.
+    pub(crate) fn is_ready(&self, limit: Duration) -> bool {
+        readable(self.fd(), limit)
     }
 
-    /// Makes [`Channel::event_now`] possible.
+    /// Makes [`event_now`](Self::event_now) return at once.
     pub(crate) fn set_nonblocking(&self) {
         set_nonblocking(self.fd());
     }
 
-    /// Waits for an event: the queue's address and its context. It is not acknowledged.
+    /// Waits for an event and returns the queue's address and context. The event stays
+    /// unacknowledged.
     pub(crate) fn event(&self) -> (usize, usize) {
-        assert!(self.is_ready(PATIENCE), "no completion event came");
+        assert!(self.is_ready(WAIT_LIMIT), "no completion event came");
         self.event_now().unwrap()
     }
 
-    /// The next event, or the error number; waits for one unless the channel does not block.
+    /// The next event, or the error number; waits for one unless the channel is non-blocking.
     pub(crate) fn event_now(&self) -> Result<(usize, usize), i32> {
         let (mut cq, mut context) = (std::ptr::null_mut(), std::ptr::null_mut());
         let lib = self.0.device.lib();
-        // SAFETY: the channel lives, the results are this function's own.
+        // SAFETY: `RawHandle` checks that the channel lives, the results are local variables.
         if unsafe { (lib.ibv_get_cq_event)(self.0.raw.get(), &raw mut cq, &raw mut context) } != 0 {
             return Err(errno());
         }
@@ -84,17 +87,17 @@ impl Channel {
     }
 }
 
-/// How a completion queue is made.
+/// The attributes of a new completion queue.
 #[derive(Clone, Debug)]
 pub(crate) struct CqInit<'a> {
     pub(crate) cqe: i32,
-    pub(crate) channel: Option<&'a Channel>,
-    /// The number that its events carry.
+    pub(crate) channel: Option<&'a CompChannel>,
+    /// The context that its events carry.
     pub(crate) context: usize,
     pub(crate) vector: i32,
-    /// The `wc_flags` of an extended queue; a classic one has none.
+    /// The `wc_flags` of an extended queue; `None` creates a classic one.
     pub(crate) ex: Option<u64>,
-    /// `ibv_create_cq_attr_flags` of an extended queue; without any, the attribute is left out.
+    /// `ibv_create_cq_attr_flags` of an extended queue; 0 leaves the attribute out.
     pub(crate) flags: u32,
 }
 
@@ -110,16 +113,17 @@ pub(crate) struct Cq(Arc<CqInner>);
 
 #[derive(Debug)]
 struct CqInner {
-    raw: Raw<ibv_cq>,
+    raw: RawHandle<ibv_cq>,
     wc_flags: Option<u64>,
     polling: Mutex<()>,
-    _channel: Option<Channel>,
+    _channel: Option<CompChannel>,
     device: Device,
 }
 
 impl Drop for CqInner {
     fn drop(&mut self) {
-        // SAFETY: it lives, and no queue that uses it does: those hold a reference to it.
+        // SAFETY: `RawHandle` checks that the queue lives. No queue pair that uses it does, because
+        // each holds a reference to it.
         self.raw.drop(|cq| unsafe { (self.device.lib().ibv_destroy_cq)(cq) });
     }
 }
@@ -129,7 +133,7 @@ impl Cq {
         let channel = init.channel.map_or(std::ptr::null_mut(), |channel| channel.0.raw.get());
         let context = std::ptr::without_provenance_mut(init.context);
         let cq = match init.ex {
-            // SAFETY: context and channel live.
+            // SAFETY: `RawHandle` checks that context and channel live.
             None => unsafe {
                 (device.lib().ibv_create_cq)(device.raw(), init.cqe, context, channel, init.vector)
             },
@@ -146,12 +150,13 @@ impl Cq {
                     attr.comp_mask = ibv_cq_init_attr_mask::IBV_CQ_INIT_ATTR_MASK_FLAGS.0;
                     attr.flags = init.flags;
                 }
-                // SAFETY: context and channel live, the attributes are this function's own.
+                // SAFETY: `RawHandle` checks that context and channel live, the attributes are
+                // local variables.
                 unsafe { verbs::ibv_create_cq_ex(device.raw(), &raw mut attr).cast() }
             }
         };
         Ok(Self(Arc::new(CqInner {
-            raw: Raw::new("a completion queue", cq)?,
+            raw: RawHandle::new("a completion queue", cq)?,
             wc_flags: init.ex,
             polling: Mutex::new(()),
             _channel: init.channel.cloned(),
@@ -159,8 +164,8 @@ impl Cq {
         })))
     }
 
-    /// A queue of this flavour.
-    pub(crate) fn of(device: &Device, cqe: i32, flavour: Flavour, channel: Option<&Channel>) -> Self {
+    /// Creates a queue of this flavour.
+    pub(crate) fn of(device: &Device, cqe: i32, flavour: Flavour, channel: Option<&CompChannel>) -> Self {
         let ex = (flavour == Flavour::Extended).then_some(STANDARD);
         Self::new(device, &CqInit { cqe, channel, ex, ..CqInit::default() }).unwrap()
     }
@@ -173,24 +178,25 @@ impl Cq {
         self.raw().addr()
     }
 
-    /// How many completions it has room for.
+    /// Its capacity.
     pub(crate) fn cqe(&self) -> i32 {
-        // SAFETY: it lives and has this field in every release.
+        // SAFETY: `RawHandle` checks that the queue lives. It has this field in every release.
         unsafe { (*self.raw()).cqe }
     }
 
     pub(crate) fn destroy(&self) -> i32 {
-        // SAFETY: it lives; the library refuses while a queue pair uses it.
+        // SAFETY: `RawHandle` checks that the queue lives. The library refuses while a queue pair
+        // uses it.
         self.0.raw.end(|cq| unsafe { (self.0.device.lib().ibv_destroy_cq)(cq) })
     }
 
-    /// Leaves the queue to the end of its context.
+    /// Gives up ownership: closing the context destroys the queue.
     pub(crate) fn forget(&self) {
         self.0.raw.forget();
     }
 
     pub(crate) fn resize(&self, cqe: i32) -> i32 {
-        // SAFETY: it lives.
+        // SAFETY: `RawHandle` checks that the queue lives.
         unsafe { (self.0.device.lib().ibv_resize_cq)(self.raw(), cqe) }
     }
 
@@ -198,28 +204,28 @@ impl Cq {
         self.modify(ibv_cq_attr_mask::IBV_CQ_ATTR_MODERATE.0, count, period)
     }
 
-    /// Changes what this mask says.
+    /// Changes the attributes in this mask.
     pub(crate) fn modify(&self, attr_mask: u32, count: u16, period: u16) -> i32 {
         let mut attr = ibv_modify_cq_attr {
             attr_mask,
             moderate: ibv_moderate_cq { cq_count: count, cq_period: period },
         };
-        // SAFETY: it lives, the attributes are this function's own.
+        // SAFETY: `RawHandle` checks that the queue lives, the attributes are local variables.
         unsafe { verbs::ibv_modify_cq(self.raw(), &raw mut attr) }
     }
 
-    /// Asks for an event: of the next completion, or the next solicited one.
+    /// Requests an event for the next completion, or for the next solicited one.
     pub(crate) fn arm(&self, solicited_only: bool) -> i32 {
-        // SAFETY: it lives, and every context has the operation.
+        // SAFETY: `RawHandle` checks that the queue lives; every context has the operation.
         unsafe { verbs::ibv_req_notify_cq(self.raw(), solicited_only.into()) }
     }
 
     pub(crate) fn ack(&self, events: u32) {
-        // SAFETY: it lives.
+        // SAFETY: `RawHandle` checks that the queue lives.
         unsafe { (self.0.device.lib().ibv_ack_cq_events)(self.raw(), events) };
     }
 
-    /// Takes up to `max` completions that are there.
+    /// Takes up to `max` completions.
     pub(crate) fn poll(&self, max: usize) -> Vec<Wc> {
         let _lock = self.lock();
         match self.0.wc_flags {
@@ -234,7 +240,8 @@ impl Cq {
 
     fn poll_classic(&self, max: usize) -> Result<Vec<Wc>, i32> {
         let mut batch = vec![ibv_wc::default(); max];
-        // SAFETY: it lives and has no open poll (locked); there is room for `max` completions.
+        // SAFETY: `RawHandle` checks that the queue lives. No poll is open, because this function
+        // holds the lock. The buffer has room for `max` completions.
         let count = unsafe { verbs::ibv_poll_cq(self.raw(), max as i32, batch.as_mut_ptr()) };
         if count < 0 {
             return Err(count);
@@ -243,18 +250,18 @@ impl Cq {
         Ok(batch.iter().map(Wc::from_classic).collect())
     }
 
-    /// One completion a poll: an old SoftRoCE loses count where the next one is asked for.
+    /// Polls one completion at a time, because an old SoftRoCE loses count after `ibv_next_poll`.
     fn poll_one(&self) -> Option<Wc> {
         let cq = self.raw().cast::<ibv_cq_ex>();
         let mut attr = ibv_poll_cq_attr::default();
-        // SAFETY: an extended queue with no open poll (locked).
+        // SAFETY: an extended queue. No poll is open, because this function holds the lock.
         match unsafe { verbs::ibv_start_poll(cq, &raw mut attr) } {
             0 => {}
             libc::ENOENT => return None,
             error => panic!("ibv_start_poll: error {error}"),
         }
         let wc = self.read();
-        // SAFETY: the poll is open.
+        // SAFETY: `ibv_start_poll` above opened the poll.
         unsafe { verbs::ibv_end_poll(cq) };
         Some(wc)
     }
@@ -266,44 +273,46 @@ impl Cq {
         let cq = self.raw().cast::<ibv_cq_ex>();
         let mut attr = ibv_poll_cq_attr::default();
         let mut completions = Vec::new();
-        // SAFETY: an extended queue with no open poll (locked).
+        // SAFETY: an extended queue. No poll is open, because this function holds the lock.
         if unsafe { verbs::ibv_start_poll(cq, &raw mut attr) } != 0 {
             return completions;
         }
         completions.push(self.read());
-        // SAFETY: the poll is open.
+        // SAFETY: `ibv_start_poll` above opened the poll.
         while completions.len() < max && unsafe { verbs::ibv_next_poll(cq) } == 0 {
             completions.push(self.read());
         }
-        // SAFETY: the poll is open.
+        // SAFETY: `ibv_start_poll` above opened the poll.
         unsafe { verbs::ibv_end_poll(cq) };
         completions
     }
 
-    /// What `ibv_start_poll` says to a `comp_mask` that it does not know.
+    /// The result of `ibv_start_poll` with this unknown `comp_mask`.
     pub(crate) fn start_poll_with(&self, comp_mask: u32) -> i32 {
         let _lock = self.lock();
         let cq = self.raw().cast::<ibv_cq_ex>();
         let mut attr = ibv_poll_cq_attr { comp_mask };
-        // SAFETY: an extended queue with no open poll (locked).
+        // SAFETY: an extended queue. No poll is open, because this function holds the lock.
         let result = unsafe { verbs::ibv_start_poll(cq, &raw mut attr) };
         if result == 0 {
-            // SAFETY: the poll is open.
+            // SAFETY: `ibv_start_poll` above opened the poll.
             unsafe { verbs::ibv_end_poll(cq) };
         }
         result
     }
 
-    /// Reads the completion that an open poll is at, by the readers that the queue was made with.
+    /// Reads the current completion of an open poll with the readers that the queue was created
+    /// for.
     fn read(&self) -> Wc {
         use ibv_create_cq_wc_flags as With;
         let cq = self.raw().cast::<ibv_cq_ex>();
         let wc_flags = self.0.wc_flags.unwrap_or_default();
         let has = |flag: With| wc_flags & u64::from(flag.0) != 0;
-        // SAFETY: an extended queue that lives; these two fields are in every release.
+        // SAFETY: a live extended queue; these two fields are in every release.
         let (id, status) = unsafe { ((&raw const (*cq).wr_id).read(), (&raw const (*cq).status).read()) };
         let mut wc = Wc { id, status, ..Wc::default() };
-        // SAFETY: a completion is there to read, by readers that the queue was made with.
+        // SAFETY: the caller has an open poll with a completion. The queue was created for these
+        // readers.
         unsafe {
             wc.vendor_err = verbs::ibv_wc_read_vendor_err(cq);
             if has(With::IBV_WC_EX_WITH_QP_NUM) {
@@ -319,7 +328,8 @@ impl Cq {
         if status != ibv_wc_status::IBV_WC_SUCCESS {
             return wc;
         }
-        // SAFETY: a successful completion is there to read, by readers that the queue was made with.
+        // SAFETY: the caller has an open poll with a successful completion. The queue was created
+        // for these readers.
         unsafe {
             wc.opcode = verbs::ibv_wc_read_opcode(cq);
             wc.flags = verbs::ibv_wc_read_wc_flags(cq);
@@ -350,7 +360,7 @@ impl Cq {
     /// Waits for this many completions.
     pub(crate) fn wait(&self, count: usize) -> Vec<Wc> {
         let mut all = Vec::new();
-        let done = until(PATIENCE, || {
+        let done = poll_until(WAIT_LIMIT, || {
             all.extend(self.poll(count - all.len()));
             (all.len() >= count).then_some(())
         });
@@ -370,7 +380,7 @@ impl Cq {
         wc
     }
 
-    /// Fails if there is a completion.
+    /// Whether the queue is empty; panics with the completion if it is not.
     pub(crate) fn is_empty(&self) -> bool {
         let found = self.poll(1);
         if !found.is_empty() {
@@ -380,7 +390,7 @@ impl Cq {
     }
 }
 
-/// A completion. After an error only number, status, queue pair and vendor's word count.
+/// A completion. After an error only `id`, `status`, `qp_num` and the vendor error are valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Wc {
     pub(crate) id: u64,
@@ -389,7 +399,7 @@ pub(crate) struct Wc {
     pub(crate) vendor_err: u32,
     pub(crate) len: u32,
     pub(crate) imm: u32,
-    /// The key that the message has invalidated.
+    /// The key that the message invalidated.
     pub(crate) invalidated: Option<u32>,
     pub(crate) qp_num: u32,
     pub(crate) src_qp: u32,
@@ -415,10 +425,10 @@ impl Wc {
             opcode: wc.opcode,
             vendor_err: wc.vendor_err,
             len: wc.byte_len,
-            // SAFETY: both fields of the union are numbers of this size.
+            // SAFETY: both fields of the union are 32-bit numbers.
             imm: u32::from_be(unsafe { wc.__bindgen_anon_1.imm_data }),
             invalidated: (wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_INV.0 != 0)
-                // SAFETY: likewise.
+                // SAFETY: both fields of the union are 32-bit numbers.
                 .then_some(unsafe { wc.__bindgen_anon_1.invalidated_rkey }),
             qp_num: wc.qp_num,
             src_qp: wc.src_qp,
@@ -431,7 +441,7 @@ impl Wc {
         }
     }
 
-    /// As the classic verbs have it.
+    /// The completion in the form of the classic verbs.
     pub(super) fn classic(&self) -> ibv_wc {
         let mut wc = ibv_wc {
             wr_id: self.id,

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::verbs;
 
-use super::raw::Raw;
-use super::{Device, Remote, Sge, Td, Wc};
+use super::handle::RawHandle;
+use super::{Device, RemoteAddr, Sge, Td, Wc};
 
 /// All permissions.
 pub(crate) const ALL: u32 = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0
@@ -15,12 +15,12 @@ pub(crate) const ALL: u32 = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0
     | ibv_access_flags::IBV_ACCESS_REMOTE_READ.0
     | ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0;
 
-/// Bytes that tell where they come from.
+/// Bytes that depend on seed and position, so that a case can tell where they came from.
 pub(crate) fn pattern(seed: u8, len: usize) -> Vec<u8> {
     (0..len).map(|n| (n as u8).wrapping_mul(31).wrapping_add((n >> 8) as u8).wrapping_add(seed)).collect()
 }
 
-/// Memory that a device may write to at any time: no reference to its bytes is ever made.
+/// Memory that a device may write at any time. Nothing ever makes a reference to its bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct Buf(Arc<Allocation>);
 
@@ -30,23 +30,24 @@ struct Allocation {
     layout: Layout,
 }
 
-// SAFETY: memory of its own, touched through raw pointers only.
+// SAFETY: the allocation belongs to this value, which accesses it through raw pointers only.
 unsafe impl Send for Allocation {}
-// SAFETY: likewise; the bytes are copied, and a race of copies is a wrong value at worst, as with a device.
+// SAFETY: the bytes are copied with volatile accesses through raw pointers. A race yields a wrong
+// value at worst, as it does with a device.
 unsafe impl Sync for Allocation {}
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout.
+        // SAFETY: `new` allocated the memory with this layout.
         unsafe { dealloc(self.start, self.layout) };
     }
 }
 
 impl Buf {
-    /// Zeroed memory at the beginning of a page.
+    /// Allocates zeroed, page-aligned memory.
     pub(crate) fn new(bytes: usize) -> Self {
         let layout = Layout::from_size_align(bytes.max(1), 4096).unwrap();
-        // SAFETY: the layout is not empty.
+        // SAFETY: the layout has a size above zero.
         let start = unsafe { alloc_zeroed(layout) };
         if start.is_null() {
             handle_alloc_error(layout);
@@ -65,14 +66,16 @@ impl Buf {
     pub(crate) fn set(&self, offset: usize, bytes: &[u8]) {
         assert!(offset + bytes.len() <= self.len());
         for (n, byte) in bytes.iter().enumerate() {
-            // SAFETY: within the memory (just checked); volatile, as a device may read.
+            // SAFETY: within the memory (checked above). The access is volatile, because a device
+            // may read.
             unsafe { self.0.start.add(offset + n).write_volatile(*byte) };
         }
     }
 
     pub(crate) fn get(&self, offset: usize, len: usize) -> Vec<u8> {
         assert!(offset + len <= self.len());
-        // SAFETY: within the memory (just checked); volatile, as a device may have written.
+        // SAFETY: within the memory (checked above). The access is volatile, because a device may
+        // write.
         (0..len).map(|n| unsafe { self.0.start.add(offset + n).read_volatile() }).collect()
     }
 
@@ -84,11 +87,12 @@ impl Buf {
         u64::from_ne_bytes(self.get(offset, 8).try_into().unwrap())
     }
 
-    /// Eight bytes, read at once.
+    /// Eight bytes, read atomically.
     pub(crate) fn atomic_u64(&self, offset: usize) -> u64 {
         assert!(offset + 8 <= self.len() && offset.is_multiple_of(8));
-        // SAFETY: within the memory (just checked) and aligned, as it begins at a page; a device that writes it is no part of
-        // the language's memory model, and one in this process does so atomically.
+        // SAFETY: within the memory (checked above), and aligned because the memory begins at a
+        // page. A hardware device is outside the language's memory model; a device in this process
+        // writes atomically.
         unsafe { std::sync::atomic::AtomicU64::from_ptr(self.pointer(offset).cast()) }
             .load(std::sync::atomic::Ordering::Relaxed)
     }
@@ -104,17 +108,18 @@ pub(crate) struct Pd(Arc<PdInner>);
 
 #[derive(Debug)]
 struct PdInner {
-    raw: Raw<ibv_pd>,
+    raw: RawHandle<ibv_pd>,
     device: Device,
-    /// It is another's pointer to the domain: the domain stays.
+    /// Whether it is an imported handle, whose drop leaves the domain alone.
     imported: bool,
-    /// What a parent domain consists of.
+    /// The parts of a parent domain.
     _parts: (Option<Pd>, Option<Td>),
 }
 
 impl Drop for PdInner {
     fn drop(&mut self) {
-        // SAFETY: it lives, and nothing that was made with it does: those hold a reference to it.
+        // SAFETY: `RawHandle` checks that the domain lives. No object that was made with it does,
+        // because each holds a reference to it.
         self.raw.drop(|pd| unsafe {
             if self.imported {
                 self.device.lib().ibv_unimport_pd().unwrap()(pd);
@@ -127,39 +132,39 @@ impl Drop for PdInner {
 
 impl Pd {
     pub(crate) fn new(device: &Device) -> Result<Self, i32> {
-        // SAFETY: the context lives.
+        // SAFETY: `RawHandle` checks that the context lives.
         let pd = unsafe { (device.lib().ibv_alloc_pd)(device.raw()) };
         Self::of(device, pd, None, None)
     }
 
-    /// Takes over a domain that the library has just made of these parts.
+    /// Takes over a parent domain that the library has just made of these parts.
     pub(super) fn of(
         device: &Device,
         pd: *mut ibv_pd,
         parent: Option<Self>,
         td: Option<Td>,
     ) -> Result<Self, i32> {
-        let raw = Raw::new("a protection domain", pd)?;
+        let raw = RawHandle::new("a protection domain", pd)?;
         let inner = PdInner { raw, device: device.clone(), imported: false, _parts: (parent, td) };
         Ok(Self(Arc::new(inner)))
     }
 
-    /// Takes over a domain that was imported.
+    /// Takes over an imported domain.
     pub(super) fn imported(device: &Device, pd: *mut ibv_pd) -> Result<Self, i32> {
-        let raw = Raw::new("an imported protection domain", pd)?;
+        let raw = RawHandle::new("an imported protection domain", pd)?;
         let inner = PdInner { raw, device: device.clone(), imported: true, _parts: (None, None) };
         Ok(Self(Arc::new(inner)))
     }
 
-    /// The number by which others import it.
+    /// The handle by which other contexts import it.
     pub(crate) fn handle(&self) -> u32 {
-        // SAFETY: it lives and has this field in every release.
+        // SAFETY: `RawHandle` checks that the object lives. It has this field in every release.
         unsafe { (*self.raw()).handle }
     }
 
-    /// Whose pointer it is.
+    /// Whether its `context` field names this device's context.
     pub(crate) fn is_of(&self, device: &Device) -> bool {
-        // SAFETY: it lives and has this field in every release.
+        // SAFETY: `RawHandle` checks that the object lives. It has this field in every release.
         unsafe { (*self.raw()).context == device.raw() }
     }
 
@@ -172,11 +177,12 @@ impl Pd {
     }
 
     pub(crate) fn dealloc(&self) -> i32 {
-        // SAFETY: it lives; the library refuses while something depends on it.
+        // SAFETY: `RawHandle` checks that the domain lives. The library refuses while something
+        // uses it.
         self.0.raw.end(|pd| unsafe { (self.device().lib().ibv_dealloc_pd)(pd) })
     }
 
-    /// Leaves the domain to the end of its context.
+    /// Gives up ownership: closing the context destroys the domain.
     pub(crate) fn forget(&self) {
         self.0.raw.forget();
     }
@@ -190,32 +196,34 @@ impl Pd {
     pub(crate) fn reg_range(&self, buf: &Buf, offset: usize, len: usize, access: u32) -> Result<Mr, i32> {
         assert!(offset + len <= buf.len());
         let lib = self.device().lib();
-        // SAFETY: the domain lives, the region holds the memory.
+        // SAFETY: `RawHandle` checks that the domain lives. The region holds the memory.
         let mr =
             unsafe { verbs::ibv_reg_mr(lib, self.raw(), buf.pointer(offset).cast(), len, access as i32) };
-        let raw = Arc::new(Raw::new("a memory region", mr)?);
+        let raw = Arc::new(RawHandle::new("a memory region", mr)?);
         Ok(Mr { raw, offset, len, buf: buf.clone(), pd: self.clone() })
     }
 
-    /// Registers a whole buffer for peers to address from `iova`.
+    /// Registers a whole buffer, which peers address from `iova`.
     pub(crate) fn reg_iova(&self, buf: &Buf, iova: u64, access: u32) -> Result<Mr, i32> {
         let lib = self.device().lib();
-        // SAFETY: the domain lives, the region holds the memory.
+        // SAFETY: `RawHandle` checks that the domain lives. The region holds the memory.
         let mr = unsafe {
             verbs::ibv_reg_mr_iova(lib, self.raw(), buf.pointer(0).cast(), buf.len(), iova, access as i32)
         };
-        let raw = Arc::new(Raw::new("a memory region", mr)?);
+        let raw = Arc::new(RawHandle::new("a memory region", mr)?);
         Ok(Mr { raw, offset: 0, len: buf.len(), buf: buf.clone(), pd: self.clone() })
     }
 
-    /// Tries to register memory that is not there; a device that takes it has to give it back.
+    /// Tries to register memory that does not exist. If the device accepts, the region is
+    /// deregistered again.
     pub(crate) fn reg_nowhere(&self, addr: u64, len: usize) -> Result<(), i32> {
         let lib = self.device().lib();
         let pointer = std::ptr::without_provenance_mut(addr as usize);
-        // SAFETY: the domain lives; nobody is told the keys, so the device never uses the addresses.
+        // SAFETY: `RawHandle` checks that the domain lives. Nothing uses the region's keys, so that
+        // the device never accesses the addresses.
         let mr = unsafe { verbs::ibv_reg_mr(lib, self.raw(), pointer, len, 1) };
-        let raw = Raw::new("a memory region", mr)?;
-        // SAFETY: it was just made.
+        let raw = RawHandle::new("a memory region", mr)?;
+        // SAFETY: the call above created the region.
         raw.end(|mr| unsafe { (lib.ibv_dereg_mr)(mr) });
         Ok(())
     }
@@ -224,8 +232,8 @@ impl Pd {
 /// A memory region with its memory.
 #[derive(Debug)]
 pub(crate) struct Mr {
-    /// Shared with requests that name the region.
-    raw: Arc<Raw<ibv_mr>>,
+    /// Shared with the requests that name the region.
+    raw: Arc<RawHandle<ibv_mr>>,
     offset: usize,
     len: usize,
     pub(crate) buf: Buf,
@@ -234,22 +242,23 @@ pub(crate) struct Mr {
 
 impl Drop for Mr {
     fn drop(&mut self) {
-        // SAFETY: it lives.
-        Raw::drop(&self.raw, |mr| unsafe { (self.pd.device().lib().ibv_dereg_mr)(mr) });
+        // SAFETY: `RawHandle` checks that the object lives.
+        RawHandle::drop(&self.raw, |mr| unsafe { (self.pd.device().lib().ibv_dereg_mr)(mr) });
     }
 }
 
 impl Mr {
-    /// What the library says about the region.
+    /// The C struct of the region.
     pub(crate) fn fields(&self) -> ibv_mr {
-        // SAFETY: the region lives, and no release's struct is shorter.
+        // SAFETY: `RawHandle` checks that the region lives. The struct has these fields in every
+        // release.
         unsafe { self.raw.get().read() }
     }
 
-    /// Another has deregistered the region: gives up this pointer to it.
+    /// Gives up the pointer to a region that another context has deregistered.
     pub(crate) fn unimport(&self) {
         self.raw.end(|mr| unsafe {
-            // SAFETY: it lives.
+            // SAFETY: `RawHandle` checks that the object lives.
             self.pd.device().lib().ibv_unimport_mr().unwrap()(mr);
             0
         });
@@ -272,17 +281,17 @@ impl Mr {
         self.buf.addr() + (self.offset + offset) as u64
     }
 
-    /// Part of the region, or beyond it, for a request.
+    /// A range of the region for a request; it may lie beyond the region's end.
     pub(crate) fn at(&self, offset: usize, len: usize) -> Sge {
         Sge { addr: self.addr(offset), length: len as u32, lkey: self.lkey() }
     }
 
-    /// A place in the region, for a peer.
-    pub(crate) fn remote(&self, offset: usize) -> Remote {
-        Remote { addr: self.addr(offset), rkey: self.rkey() }
+    /// An address in the region for a peer.
+    pub(crate) fn remote(&self, offset: usize) -> RemoteAddr {
+        RemoteAddr { addr: self.addr(offset), rkey: self.rkey() }
     }
 
-    pub(super) fn shared(&self) -> Arc<Raw<ibv_mr>> {
+    pub(super) fn shared(&self) -> Arc<RawHandle<ibv_mr>> {
         Arc::clone(&self.raw)
     }
 
@@ -291,21 +300,23 @@ impl Mr {
     }
 
     pub(crate) fn dereg(&self) -> i32 {
-        // SAFETY: it lives; the library refuses while something depends on it.
+        // SAFETY: `RawHandle` checks that the region lives. The library refuses while something
+        // uses it.
         self.raw.end(|mr| unsafe { (self.pd.device().lib().ibv_dereg_mr)(mr) })
     }
 
-    /// Leaves the region to the end of its context.
+    /// Gives up ownership: closing the context destroys the region.
     pub(crate) fn forget(&self) {
         self.raw.forget();
     }
 
-    /// Changes what the flags name; the new memory and domain are held from then on.
+    /// Changes what the flags name. On success the region holds the new memory and domain.
     pub(crate) fn rereg(&mut self, flags: u32, pd: Option<&Pd>, buf: Option<&Buf>, access: u32) -> i32 {
         let lib = self.pd.device().lib();
         let (pointer, len) = buf.map_or((std::ptr::null_mut(), 0), |buf| (buf.pointer(0).cast(), buf.len()));
         let raw_pd = pd.map_or(std::ptr::null_mut(), Pd::raw);
-        // SAFETY: region and domain live; the memory is held below.
+        // SAFETY: `RawHandle` checks that region and domain live. The region holds the new memory
+        // afterwards.
         let result =
             unsafe { (lib.ibv_rereg_mr)(self.raw.get(), flags as i32, raw_pd, pointer, len, access as i32) };
         if result == 0 {
@@ -321,11 +332,12 @@ impl Mr {
 }
 
 impl Mr {
-    /// Tries to change the memory to one that is not there.
+    /// Tries to change the memory to addresses that do not exist.
     pub(crate) fn rereg_nowhere(&mut self, flags: u32, addr: u64, len: usize) -> i32 {
         let pointer = std::ptr::without_provenance_mut(addr as usize);
         let pd = std::ptr::null_mut();
-        // SAFETY: the region lives; the device refuses what is not there, and is told no request.
+        // SAFETY: `RawHandle` checks that the region lives. The device refuses the addresses, and
+        // no request uses the region afterwards.
         unsafe { (self.pd.device().lib().ibv_rereg_mr)(self.raw.get(), flags as i32, pd, pointer, len, 0) }
     }
 }
@@ -336,31 +348,32 @@ pub(crate) struct Ah(Arc<AhInner>);
 
 #[derive(Debug)]
 struct AhInner {
-    raw: Raw<ibv_ah>,
+    raw: RawHandle<ibv_ah>,
     pd: Pd,
 }
 
 impl Drop for AhInner {
     fn drop(&mut self) {
-        // SAFETY: it lives.
+        // SAFETY: `RawHandle` checks that the object lives.
         self.raw.drop(|ah| unsafe { (self.pd.device().lib().ibv_destroy_ah)(ah) });
     }
 }
 
 impl Ah {
     pub(crate) fn new(pd: &Pd, mut attr: ibv_ah_attr) -> Result<Self, i32> {
-        // SAFETY: the domain lives, the attributes are this function's own.
+        // SAFETY: `RawHandle` checks that the domain lives, the attributes are local variables.
         let ah = unsafe { (pd.device().lib().ibv_create_ah)(pd.raw(), &raw mut attr) };
-        Ok(Self(Arc::new(AhInner { raw: Raw::new("an address handle", ah)?, pd: pd.clone() })))
+        Ok(Self(Arc::new(AhInner { raw: RawHandle::new("an address handle", ah)?, pd: pd.clone() })))
     }
 
-    /// For the sender of a datagram, whose GRH lies in the buffer at the offset.
+    /// An address handle for the sender of a datagram whose GRH lies at `offset` in the buffer.
     pub(crate) fn from_wc(pd: &Pd, wc: &Wc, buf: &Buf, offset: usize, port: u8) -> Result<Self, i32> {
         let (mut wc, mut grh) = (wc.classic(), grh(buf, offset));
         let lib = pd.device().lib();
-        // SAFETY: the domain lives, completion and header are this function's own.
+        // SAFETY: `RawHandle` checks that the domain lives; completion and header are local
+        // variables.
         let ah = unsafe { (lib.ibv_create_ah_from_wc)(pd.raw(), &raw mut wc, &raw mut grh, port) };
-        Ok(Self(Arc::new(AhInner { raw: Raw::new("an address handle", ah)?, pd: pd.clone() })))
+        Ok(Self(Arc::new(AhInner { raw: RawHandle::new("an address handle", ah)?, pd: pd.clone() })))
     }
 
     pub(super) fn raw(&self) -> *mut ibv_ah {
@@ -368,14 +381,14 @@ impl Ah {
     }
 
     pub(crate) fn destroy(&self) -> i32 {
-        // SAFETY: it lives.
+        // SAFETY: `RawHandle` checks that the object lives.
         self.0.raw.end(|ah| unsafe { (self.0.pd.device().lib().ibv_destroy_ah)(ah) })
     }
 }
 
-/// The header that lies in the buffer at the offset.
+/// The GRH at `offset` in the buffer.
 pub(super) fn grh(buf: &Buf, offset: usize) -> ibv_grh {
     let bytes = buf.get(offset, size_of::<ibv_grh>());
-    // SAFETY: as many bytes as the header has, and any bytes are one.
+    // SAFETY: the slice has the header's length, and any bytes are a valid header.
     unsafe { bytes.as_ptr().cast::<ibv_grh>().read_unaligned() }
 }

@@ -1,51 +1,62 @@
-//! The verbs, safe to use in a case: objects with owners, waits with deadlines, completions as values.
+//! The verbs, safe to use in a case: objects with owners, waits with deadlines, completions as
+//! values.
 //!
 //! # Safety
 //!
-//! This is the only module of the crate with unsafe code. Its rests on three things:
+//! This is the only module of the crate with unsafe code. It rests on three rules:
 //!
-//! - An object is destroyed once: `Raw` hands its pointer out only while the object lives, and whoever
-//!   depends on it holds a counted reference to it.
-//! - The device touches memory only by a key, and a [`Mr`] holds its [`Buf`], whose bytes are never referred to,
-//!   only copied. A request may name any address: the device has to refuse it by its key. That is what
-//!   a provider promises; a device that does not is what the suite is to find.
-//! - Verbs are thread-safe (`man 7 ibverbs`), except for what needs a lock of the caller's: the extended
-//!   posting and polling, which are locked here by [`Qp`] and [`Cq`].
+//! - An object is destroyed once. `RawHandle` returns its pointer only while the object lives, and
+//!   each dependent object holds a counted reference to it.
+//! - The device accesses memory only through a key, and a [`Mr`] holds its [`Buf`], whose bytes are
+//!   copied and never borrowed. A request may name any address, because the device must refuse it
+//!   by its key. Every provider promises that; the suite finds those that do not.
+//! - Verbs are thread-safe (`man 7 ibverbs`), except extended posting and polling. [`Qp`] and
+//!   [`Cq`] lock these.
 
-mod absent;
+#[macro_use]
+mod test_device;
+
 mod cm;
 mod cq;
 mod device;
 mod domain;
 mod event;
+mod handle;
 mod memory;
 mod node;
 mod qp;
-mod raw;
-mod region;
+mod special_region;
 mod srq;
 mod state;
+mod unsupported;
 mod window;
 mod wr;
 mod xrc;
 
-pub(crate) use absent::{is_absent, operation_name, port_state_name, rate};
-pub(crate) use cm::{Cm, CmChannel, CmId, Hints, Info, Kind, Pair, Param, Request, Seen, Side, Site, Space};
-pub(crate) use cq::{Channel, Cq, CqInit, STANDARD, Wc};
+pub(crate) use test_device::TestTarget;
+
+pub(crate) use cm::{
+    Cm, CmChannel, CmDevice, CmId, ConnectRequest, ConnectedPair, EventCopy, Hints, IdWithChannel, Info,
+    Kind, Param, Space,
+};
+pub(crate) use cq::{CompChannel, Cq, CqInit, STANDARD, Wc};
 pub(crate) use device::{Device, devices, event_name, lists_without_count, set_variable, status_name};
-pub(crate) use domain::{ImportedMr, Parent, Td, close, duplicate, other_descriptor};
-pub(crate) use event::Event;
+pub(crate) use domain::{ImportedMr, ParentDomain, Td, close, duplicate, other_descriptor};
+pub(crate) use event::AsyncEvent;
+pub(crate) use handle::{WAIT_LIMIT, poll_until};
 pub(crate) use memory::{Ah, Buf, Mr, Pd, pattern};
 pub(crate) use node::{
-    EVERYTHING, Node, Options, Peer, Place, QKEY, ah_attr, gid_of, pair, pair_at, raw_gid, unlike_pair,
+    EVERYTHING, Node, NodeOptions, PeerLocation, QKEY, QpAddress, ah_attr, gid_of, pair, pair_at, raw_gid,
+    unlike_pair,
 };
-pub(crate) use qp::{Change, Qp, QpInit};
-pub(crate) use raw::{PATIENCE, until};
-pub(crate) use region::{BufferFile, Dm, Region};
+pub(crate) use qp::{Qp, QpChange, QpInit};
+pub(crate) use special_region::{BufferFile, Dm, SpecialMr};
 pub(crate) use srq::{Srq, SrqInit};
 pub(crate) use state::{STATES, TYPES, node, node_in};
-pub(crate) use window::{Mw, Part, next_key};
-pub(crate) use wr::{Recv, Remote, Sge, Wr};
+pub(crate) use test_device::{Outcome, Skip, SoftRoce, Suite, TestDevice};
+pub(crate) use unsupported::{is_absent, operation_name, port_state_name, rate};
+pub(crate) use window::{BindRange, Mw, next_key};
+pub(crate) use wr::{Recv, RemoteAddr, Sge, Wr};
 pub(crate) use xrc::{Inode, Xrcd};
 
 /// Classic posting and polling, or extended.

@@ -1,47 +1,47 @@
-//! One side of a connection, and two of them.
+//! A queue pair with its queues and memory, and pairs of them.
 
 use rdma_mummy_sys::types::*;
 
 use super::memory::ALL;
-use super::{Ah, Buf, Change, Cq, Device, Flavour, Mr, Pd, Qp, QpInit, Recv, Srq, Wc, Wr};
-use crate::harness::{Rig, Skip};
+use super::{Ah, Buf, Cq, Device, Flavour, Mr, Pd, Qp, QpChange, QpInit, Recv, Srq, Wc, Wr};
+use super::{Skip, TestDevice};
 
-/// The access flags of memory and pairs that allow everything.
+/// The access flags that allow everything, for memory and queue pairs.
 pub(crate) const EVERYTHING: u32 = ALL;
 
-/// The key that datagram pairs are made with.
+/// The Q_Key of datagram queue pairs.
 pub(crate) const QKEY: u32 = 0x1122_3344;
 
-/// How two nodes are made and connected.
+/// How two nodes are created and connected.
 #[derive(Clone, Debug)]
-pub(crate) struct Options {
+pub(crate) struct NodeOptions {
     pub(crate) qp_type: ibv_qp_type,
     pub(crate) flavour: Flavour,
     pub(crate) cap: ibv_qp_cap,
     pub(crate) sig_all: bool,
     pub(crate) cqe: i32,
     pub(crate) bytes: usize,
-    /// Permissions of the memory.
+    /// Access flags of the memory region.
     pub(crate) region: u32,
-    /// Permissions of the pair.
+    /// Access flags of the queue pair.
     pub(crate) access: u32,
     pub(crate) mtu: ibv_mtu,
     pub(crate) timeout: u8,
     pub(crate) retry_cnt: u8,
     pub(crate) rnr_retry: u8,
     pub(crate) min_rnr_timer: u8,
-    /// Reads and atomics outstanding, as requester and as responder.
+    /// Outstanding reads and atomics as requester; the next field is the same as responder.
     pub(crate) rd_atomic: u8,
     pub(crate) dest_rd_atomic: u8,
     pub(crate) psn: u32,
     pub(crate) qkey: u32,
-    /// Operations of an extended pair beside the usual ones of its type.
+    /// Operations of an extended pair in addition to the usual ones of its type.
     pub(crate) more_ops: ibv_qp_create_send_ops_flags,
     /// `ibv_qp_create_flags`
     pub(crate) create_flags: u32,
 }
 
-impl Options {
+impl NodeOptions {
     pub(crate) fn new(qp_type: ibv_qp_type, flavour: Flavour) -> Self {
         Self {
             qp_type,
@@ -59,7 +59,7 @@ impl Options {
             region: ALL,
             access: ALL,
             mtu: ibv_mtu::IBV_MTU_1024,
-            // 0.27 s; SoftRoCE in an emulated machine is slow.
+            // 0.27 s, because SoftRoCE in an emulated machine is slow.
             timeout: 16,
             retry_cnt: 7,
             rnr_retry: 7,
@@ -86,7 +86,7 @@ impl Options {
         Self::new(ibv_qp_type::IBV_QPT_UD, flavour)
     }
 
-    /// A short way to [`ibv_wc_status::IBV_WC_RETRY_EXC_ERR`].
+    /// Shortens the time until [`ibv_wc_status::IBV_WC_RETRY_EXC_ERR`].
     pub(crate) fn impatient(mut self) -> Self {
         (self.timeout, self.retry_cnt) = (14, 1);
         self
@@ -98,23 +98,23 @@ impl Options {
     }
 }
 
-/// What one side has to know of the other.
+/// The address of a queue pair, which the peer needs to connect to it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Peer {
+pub(crate) struct QpAddress {
     pub(crate) qpn: u32,
     pub(crate) psn: u32,
     pub(crate) gid: [u8; 16],
 }
 
-/// Where the second node is.
+/// The location of the second node.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Place {
+pub(crate) enum PeerLocation {
     SameContext,
     OtherContext,
     OtherDevice,
 }
 
-/// A queue pair with its queues and its memory.
+/// A queue pair with its completion queues and its memory.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) qp: Qp,
@@ -124,10 +124,10 @@ pub(crate) struct Node {
     pub(crate) pd: Pd,
     pub(crate) device: Device,
     pub(crate) gid: ([u8; 16], u8),
-    pub(crate) options: Options,
+    pub(crate) options: NodeOptions,
 }
 
-/// Attributes that lead to a peer.
+/// The attributes of a path to this GID.
 pub(crate) fn ah_attr(device: &Device, to: [u8; 16]) -> ibv_ah_attr {
     let mut attr = ibv_ah_attr { is_global: 1, port_num: 1, ..Default::default() };
     attr.grh = ibv_global_route {
@@ -140,20 +140,20 @@ pub(crate) fn ah_attr(device: &Device, to: [u8; 16]) -> ibv_ah_attr {
 }
 
 impl Node {
-    /// A node in RESET.
-    pub(crate) fn new(device: &Device, options: &Options) -> Self {
+    /// Creates a node in RESET.
+    pub(crate) fn new(device: &Device, options: &NodeOptions) -> Self {
         Self::with_queues(device, options, None, None)
     }
 
-    /// A node in RESET in this domain.
-    pub(crate) fn within(device: &Device, pd: &Pd, options: &Options) -> Self {
+    /// Creates a node in RESET in this domain.
+    pub(crate) fn within(device: &Device, pd: &Pd, options: &NodeOptions) -> Self {
         Self::build(device, pd.clone(), options, None, None)
     }
 
-    /// A node in RESET that takes its receive requests from a shared queue of this domain.
+    /// Creates a node in RESET; it takes its receive requests from a shared queue, if one is given.
     pub(crate) fn with_queues(
         device: &Device,
-        options: &Options,
+        options: &NodeOptions,
         shared: Option<(&Pd, &Srq)>,
         recv_cq: Option<&Cq>,
     ) -> Self {
@@ -161,15 +161,21 @@ impl Node {
         Self::build(device, pd, options, shared.map(|(_, srq)| srq), recv_cq)
     }
 
-    fn build(device: &Device, pd: Pd, options: &Options, srq: Option<&Srq>, recv_cq: Option<&Cq>) -> Self {
+    fn build(
+        device: &Device,
+        pd: Pd,
+        options: &NodeOptions,
+        srq: Option<&Srq>,
+        recv_cq: Option<&Cq>,
+    ) -> Self {
         Self::made(device, pd, options, srq, recv_cq, Qp::new)
     }
 
-    /// A node whose pair this function makes.
+    /// Creates a node whose queue pair `make` creates.
     pub(super) fn made(
         device: &Device,
         pd: Pd,
-        options: &Options,
+        options: &NodeOptions,
         srq: Option<&Srq>,
         recv_cq: Option<&Cq>,
         make: impl FnOnce(&Pd, &QpInit) -> Result<Qp, i32>,
@@ -195,27 +201,27 @@ impl Node {
         Self { qp, send_cq, recv_cq, mr, pd, device: device.clone(), gid, options: options.clone() }
     }
 
-    /// What the other side has to know.
-    pub(crate) fn peer(&self) -> Peer {
-        Peer { qpn: self.qp.num(), psn: self.options.psn, gid: self.gid.0 }
+    /// The address that the peer needs.
+    pub(crate) fn peer(&self) -> QpAddress {
+        QpAddress { qpn: self.qp.num(), psn: self.options.psn, gid: self.gid.0 }
     }
 
-    pub(crate) fn to_init(&self) -> Change {
-        let change = Change::to(ibv_qp_state::IBV_QPS_INIT)
+    pub(crate) fn to_init(&self) -> QpChange {
+        let change = QpChange::to(ibv_qp_state::IBV_QPS_INIT)
             .with(ibv_qp_attr_mask::IBV_QP_PKEY_INDEX, |attr| attr.pkey_index = 0)
             .with(ibv_qp_attr_mask::IBV_QP_PORT, |attr| attr.port_num = 1);
         if self.options.qp_type == ibv_qp_type::IBV_QPT_UD {
             return change.with(ibv_qp_attr_mask::IBV_QP_QKEY, |attr| attr.qkey = self.options.qkey);
         }
-        // An unreliable connection allows writes and nothing else.
+        // An unreliable connection permits remote writes only.
         let allowed = if self.options.qp_type == ibv_qp_type::IBV_QPT_UC { 3 } else { u32::MAX };
         change.with(ibv_qp_attr_mask::IBV_QP_ACCESS_FLAGS, |attr| {
             attr.qp_access_flags = self.options.access & allowed;
         })
     }
 
-    pub(crate) fn to_rtr(&self, peer: &Peer) -> Change {
-        let change = Change::to(ibv_qp_state::IBV_QPS_RTR);
+    pub(crate) fn to_rtr(&self, peer: &QpAddress) -> QpChange {
+        let change = QpChange::to(ibv_qp_state::IBV_QPS_RTR);
         if self.options.qp_type == ibv_qp_type::IBV_QPT_UD {
             return change;
         }
@@ -236,8 +242,8 @@ impl Node {
             })
     }
 
-    pub(crate) fn to_rts(&self) -> Change {
-        let change = Change::to(ibv_qp_state::IBV_QPS_RTS)
+    pub(crate) fn to_rts(&self) -> QpChange {
+        let change = QpChange::to(ibv_qp_state::IBV_QPS_RTS)
             .with(ibv_qp_attr_mask::IBV_QP_SQ_PSN, |attr| attr.sq_psn = self.options.psn);
         if self.options.qp_type != ibv_qp_type::IBV_QPT_RC {
             return change;
@@ -255,8 +261,8 @@ impl Node {
         assert_eq!(self.qp.modify(self.to_init()), 0, "RESET to INIT");
     }
 
-    /// From INIT on.
-    pub(crate) fn rtr(&self, peer: &Peer) {
+    /// Changes INIT to RTR.
+    pub(crate) fn rtr(&self, peer: &QpAddress) {
         assert_eq!(self.qp.modify(self.to_rtr(peer)), 0, "INIT to RTR");
     }
 
@@ -264,16 +270,16 @@ impl Node {
         assert_eq!(self.qp.modify(self.to_rts()), 0, "RTR to RTS");
     }
 
-    /// From RESET to RTS.
-    pub(crate) fn connect(&self, peer: &Peer) {
+    /// Changes RESET to RTS.
+    pub(crate) fn connect(&self, peer: &QpAddress) {
         self.init();
         self.rtr(peer);
         self.rts();
     }
 
-    /// To ERR, or to RESET.
+    /// Changes the state without further attributes, for example to ERR or RESET.
     pub(crate) fn go(&self, state: ibv_qp_state) {
-        assert_eq!(self.qp.modify(Change::to(state)), 0, "to {state:?}");
+        assert_eq!(self.qp.modify(QpChange::to(state)), 0, "to {state:?}");
     }
 
     /// Posts one request.
@@ -307,36 +313,40 @@ impl Node {
         self.qp.recv(Recv::new(id).sge(self.mr.at(offset, len)));
     }
 
-    /// An address handle for a node.
+    /// Creates an address handle for a node.
     pub(crate) fn ah(&self, to: &Self) -> Ah {
         Ah::new(&self.pd, ah_attr(&self.device, to.gid.0)).unwrap()
     }
 }
 
-/// Two connected nodes, on one device with a context each.
-pub(crate) fn pair(rig: &Rig, options: &Options) -> (Node, Node) {
-    pair_at(rig, Place::OtherContext, options).unwrap_or_else(|Skip(reason)| panic!("{reason}"))
+/// Two connected nodes on one device, each with its own context.
+pub(crate) fn pair(dut: &TestDevice, options: &NodeOptions) -> (Node, Node) {
+    pair_at(dut, PeerLocation::OtherContext, options).unwrap_or_else(|Skip(reason)| panic!("{reason}"))
 }
 
 /// Two connected nodes.
-pub(crate) fn pair_at(rig: &Rig, place: Place, options: &Options) -> Result<(Node, Node), Skip> {
-    let first = rig.open();
+pub(crate) fn pair_at(
+    dut: &TestDevice,
+    place: PeerLocation,
+    options: &NodeOptions,
+) -> Result<(Node, Node), Skip> {
+    let first = dut.open();
     let second = match place {
-        Place::SameContext => first.clone(),
-        Place::OtherContext => rig.open(),
-        Place::OtherDevice => rig.open_peer()?,
+        PeerLocation::SameContext => first.clone(),
+        PeerLocation::OtherContext => dut.open(),
+        PeerLocation::OtherDevice => dut.open_peer()?,
     };
     Ok(connected([&first, &second], [options, options]))
 }
 
-/// Two connected nodes that are not made alike.
-pub(crate) fn unlike_pair(rig: &Rig, options: [&Options; 2]) -> (Node, Node) {
-    connected([&rig.open(), &rig.open()], options)
+/// Two connected nodes with different options.
+pub(crate) fn unlike_pair(dut: &TestDevice, options: [&NodeOptions; 2]) -> (Node, Node) {
+    connected([&dut.open(), &dut.open()], options)
 }
 
-fn connected(devices: [&Device; 2], options: [&Options; 2]) -> (Node, Node) {
+fn connected(devices: [&Device; 2], options: [&NodeOptions; 2]) -> (Node, Node) {
     let a = Node::new(devices[0], options[0]);
-    let b = Node::new(devices[1], &Options { psn: options[1].psn ^ 0x0054_3210, ..options[1].clone() });
+    let b = Node::new(devices[1], &NodeOptions { psn: options[1].psn ^ 0x0054_3210, ..options[1].clone() });
     a.connect(&b.peer());
     b.connect(&a.peer());
     (a, b)
@@ -344,12 +354,12 @@ fn connected(devices: [&Device; 2], options: [&Options; 2]) -> (Node, Node) {
 
 /// The bytes of an entry's GID.
 pub(crate) fn gid_of(entry: &ibv_gid_entry) -> [u8; 16] {
-    // SAFETY: any bytes are a GID.
+    // SAFETY: any bytes are a valid GID.
     unsafe { entry.gid.raw }
 }
 
 /// The bytes of a GID.
 pub(crate) fn raw_gid(gid: &ibv_gid) -> [u8; 16] {
-    // SAFETY: any bytes are a GID.
+    // SAFETY: any bytes are a valid GID.
     unsafe { gid.raw }
 }

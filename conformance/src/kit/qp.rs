@@ -1,15 +1,15 @@
-//! Queue pairs: made, changed, asked, posted to.
+//! Queue pairs: creation, state changes, queries, posting.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::verbs;
 
-use super::raw::{PATIENCE, Raw, until};
-use super::wr::{Data, index};
+use super::handle::{RawHandle, WAIT_LIMIT, poll_until};
+use super::wr::{WrData, index};
 use super::{Ah, CmId, Cq, Device, Flavour, Pd, Recv, Srq, Wr, Xrcd};
 
-/// The operations that extended pairs of a type can be asked for here.
+/// The operations that an extended pair of this type is created with.
 fn operations(qp_type: ibv_qp_type, more: ibv_qp_create_send_ops_flags) -> u64 {
     use ibv_qp_create_send_ops_flags as Ops;
     let send = Ops::IBV_QP_EX_WITH_SEND.0 | Ops::IBV_QP_EX_WITH_SEND_WITH_IMM.0;
@@ -26,21 +26,21 @@ fn operations(qp_type: ibv_qp_type, more: ibv_qp_create_send_ops_flags) -> u64 {
     )
 }
 
-/// How a queue pair is made.
+/// The attributes of a new queue pair.
 #[derive(Clone, Debug)]
 pub(crate) struct QpInit {
     pub(crate) qp_type: ibv_qp_type,
     pub(crate) send_cq: Option<Cq>,
     pub(crate) recv_cq: Option<Cq>,
     pub(crate) srq: Option<Srq>,
-    /// Of a target pair, which has no other domain and no queues.
+    /// Of a target pair only, which has no other domain and no queues.
     pub(crate) xrcd: Option<Xrcd>,
     pub(crate) cap: ibv_qp_cap,
     pub(crate) sig_all: bool,
     pub(crate) flavour: Flavour,
-    /// The `send_ops_flags` of an extended pair, unless all that its type has.
+    /// The `send_ops_flags` of an extended pair; `None` stands for all operations of its type.
     pub(crate) ops: Option<u64>,
-    /// Operations beside the usual ones of its type.
+    /// Operations in addition to the usual ones of its type.
     pub(crate) more_ops: ibv_qp_create_send_ops_flags,
     /// `ibv_qp_create_flags`
     pub(crate) create_flags: u32,
@@ -77,16 +77,17 @@ pub(crate) struct Qp(Arc<QpInner>);
 
 #[derive(Debug)]
 struct QpInner {
-    raw: Raw<ibv_qp>,
+    raw: RawHandle<ibv_qp>,
     granted: ibv_qp_cap,
     flavour: Flavour,
     posting: Mutex<()>,
-    /// A handle has to live until the requests that use it are done (`man ibv_post_send`).
+    /// Address handles must live until the requests that use them are complete (`man
+    /// ibv_post_send`).
     handles: Mutex<Vec<Ah>>,
     device: Device,
     _domains: (Option<Pd>, Option<Xrcd>),
     _queues: (Option<Cq>, Option<Cq>, Option<Srq>),
-    /// Of a pair that librdmacm has made, and destroys.
+    /// Set for a pair that librdmacm created and destroys.
     of_cm: Option<CmId>,
 }
 
@@ -100,34 +101,34 @@ impl QpInner {
     fn destroy(&self, qp: *mut ibv_qp) -> i32 {
         match &self.of_cm {
             Some(id) => id.destroy_qp(),
-            // SAFETY: it lives: `Raw` calls this once.
+            // SAFETY: `RawHandle` calls this once, with a live pair.
             None => unsafe { (self.device.lib().ibv_destroy_qp)(qp) },
         }
     }
 }
 
-/// Attributes to change, and which.
+/// The attributes of a change, with their mask.
 #[derive(Clone, Copy)]
-pub(crate) struct Change {
+pub(crate) struct QpChange {
     pub(crate) attr: ibv_qp_attr,
     pub(crate) mask: u32,
 }
 
-impl Change {
-    /// Nothing but a state.
+impl QpChange {
+    /// Changes the state only.
     pub(crate) fn to(state: ibv_qp_state) -> Self {
         let attr = ibv_qp_attr { qp_state: state, ..Default::default() };
         Self { attr, mask: ibv_qp_attr_mask::IBV_QP_STATE.0 }
     }
 
-    /// One more attribute.
+    /// Adds an attribute.
     pub(crate) fn with(mut self, mask: ibv_qp_attr_mask, set: impl FnOnce(&mut ibv_qp_attr)) -> Self {
         set(&mut self.attr);
         self.mask |= mask.0;
         self
     }
 
-    /// One attribute less.
+    /// Removes an attribute.
     pub(crate) fn without(mut self, mask: ibv_qp_attr_mask) -> Self {
         self.mask &= !mask.0;
         self
@@ -139,7 +140,7 @@ impl Qp {
         Self::make(pd.device(), Some(pd), init)
     }
 
-    /// The receiving end of an XRC connection.
+    /// Creates the receiving end of an XRC connection.
     pub(crate) fn target(xrcd: &Xrcd) -> Result<Self, i32> {
         Self::make(
             xrcd.device(),
@@ -187,10 +188,11 @@ impl Qp {
             attr.comp_mask |= ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_CREATE_FLAGS.0;
             attr.create_flags = init.create_flags;
         }
-        // SAFETY: context, domains and queues live, the attributes are this function's own.
+        // SAFETY: `RawHandle` checks that context, domains and queues live, the attributes are
+        // local variables.
         let qp = unsafe { verbs::ibv_create_qp_ex(device.lib(), device.raw(), &raw mut attr) };
         Ok(Self(Arc::new(QpInner {
-            raw: Raw::new("a queue pair", qp)?,
+            raw: RawHandle::new("a queue pair", qp)?,
             granted: attr.cap,
             flavour: init.flavour,
             posting: Mutex::new(()),
@@ -202,7 +204,7 @@ impl Qp {
         })))
     }
 
-    /// Takes over a pair that librdmacm has just made for an identifier.
+    /// Takes over a pair that librdmacm has just created for an identifier.
     pub(super) fn of_cm(
         id: &CmId,
         device: &Device,
@@ -212,7 +214,7 @@ impl Qp {
         init: &QpInit,
     ) -> Result<Self, i32> {
         Ok(Self(Arc::new(QpInner {
-            raw: Raw::new("a queue pair of an identifier", qp)?,
+            raw: RawHandle::new("a queue pair of an identifier", qp)?,
             granted,
             flavour: Flavour::Classic,
             posting: Mutex::new(()),
@@ -224,7 +226,7 @@ impl Qp {
         })))
     }
 
-    /// Another handle of a target pair (`ibv_open_qp`).
+    /// Opens another handle of a target pair (`ibv_open_qp`).
     pub(crate) fn open(xrcd: &Xrcd, qp_num: u32, qp_type: ibv_qp_type) -> Result<Self, i32> {
         use ibv_qp_open_attr_mask as Mask;
         let mut attr = ibv_qp_open_attr {
@@ -237,10 +239,11 @@ impl Qp {
             ..Default::default()
         };
         let device = xrcd.device();
-        // SAFETY: context and domain live, the attributes are this function's own.
+        // SAFETY: `RawHandle` checks that context and domain live, the attributes are local
+        // variables.
         let qp = unsafe { verbs::ibv_open_qp(device.raw(), &raw mut attr) };
         Ok(Self(Arc::new(QpInner {
-            raw: Raw::new("an opened queue pair", qp)?,
+            raw: RawHandle::new("an opened queue pair", qp)?,
             granted: ibv_qp_cap::default(),
             flavour: Flavour::Classic,
             posting: Mutex::new(()),
@@ -264,19 +267,19 @@ impl Qp {
         self.raw().addr()
     }
 
-    /// What the device made of the wishes.
+    /// The capacities that the device granted.
     pub(crate) fn granted(&self) -> ibv_qp_cap {
         self.0.granted
     }
 
     pub(crate) fn num(&self) -> u32 {
-        // SAFETY: it lives and has this field in every release.
+        // SAFETY: `RawHandle` checks that the pair lives. It has this field in every release.
         unsafe { (*self.raw()).qp_num }
     }
 
-    /// The state that the library remembers.
+    /// The state in the library's struct.
     pub(crate) fn cached_state(&self) -> ibv_qp_state {
-        // SAFETY: it lives and has this field in every release.
+        // SAFETY: `RawHandle` checks that the pair lives. It has this field in every release.
         unsafe { (*self.raw()).state }
     }
 
@@ -284,39 +287,39 @@ impl Qp {
         self.0.raw.end(|qp| self.0.destroy(qp))
     }
 
-    /// Leaves the pair to the end of its context.
+    /// Gives up ownership: closing the context destroys the pair.
     pub(crate) fn forget(&self) {
         self.0.raw.forget();
     }
 
-    pub(crate) fn modify(&self, mut change: Change) -> i32 {
+    pub(crate) fn modify(&self, mut change: QpChange) -> i32 {
         let lib = self.0.device.lib();
-        // SAFETY: it lives, the attributes are this function's own.
+        // SAFETY: `RawHandle` checks that the pair lives, the attributes are local variables.
         unsafe { (lib.ibv_modify_qp)(self.raw(), &raw mut change.attr, change.mask as i32) }
     }
 
     pub(crate) fn query(&self, mask: u32) -> Result<(ibv_qp_attr, ibv_qp_init_attr), i32> {
         let (mut attr, mut init) = (ibv_qp_attr::default(), ibv_qp_init_attr::default());
         let lib = self.0.device.lib();
-        // SAFETY: it lives, the attributes are this function's own.
+        // SAFETY: `RawHandle` checks that the pair lives, the attributes are local variables.
         match unsafe { (lib.ibv_query_qp)(self.raw(), &raw mut attr, mask as i32, &raw mut init) } {
             0 => Ok((attr, init)),
             error => Err(error),
         }
     }
 
-    /// The state that the device says.
+    /// The state that the device reports.
     pub(crate) fn state(&self) -> ibv_qp_state {
         self.query(ibv_qp_attr_mask::IBV_QP_STATE.0).unwrap().0.qp_state
     }
 
     /// Waits for a state.
     pub(crate) fn reaches(&self, state: ibv_qp_state) -> bool {
-        until(PATIENCE, || (self.state() == state).then_some(())).is_some()
+        poll_until(WAIT_LIMIT, || (self.state() == state).then_some(())).is_some()
     }
 
-    /// Posts requests in one list, in the pair's own flavour; where one is refused, the error number and which
-    /// (none in an extended pair).
+    /// Posts requests in one list, in the pair's own flavour. The error has the error number and
+    /// the index of the refused request (none for an extended pair).
     pub(crate) fn post(&self, requests: &[Wr]) -> Result<(), (i32, usize)> {
         let handles = requests.iter().filter_map(|request| request.to.as_ref()).map(|(ah, ..)| ah.clone());
         self.0.handles.lock().unwrap_or_else(PoisonError::into_inner).extend(handles);
@@ -331,64 +334,69 @@ impl Qp {
         self.recv_list(&[request]).unwrap();
     }
 
-    /// Posts receive requests; where one is refused, the error number and which.
+    /// Posts receive requests. The error has the error number and the index of the refused request.
     pub(crate) fn recv_list(&self, requests: &[Recv]) -> Result<(), (i32, usize)> {
-        // SAFETY: it lives, and every context has the operation; the list lives during the call.
+        // SAFETY: `RawHandle` checks that the pair lives, and every context has the operation.
+        // `Recv::post` keeps the list alive during the call.
         Recv::post(requests, |first, bad| unsafe { verbs::ibv_post_recv(self.raw(), first, bad) })
     }
 
-    /// Posts by `ibv_post_send`.
+    /// Posts with `ibv_post_send`.
     fn post_classic(&self, requests: &[Wr]) -> Result<(), (i32, usize)> {
         let mut lists: Vec<Vec<ibv_sge>> = requests.iter().map(list).collect();
         let mut chain: Vec<ibv_send_wr> = requests.iter().zip(&mut lists).map(classic).collect();
         let first = chain.as_mut_ptr();
         for n in 1..chain.len() {
-            // SAFETY: both are elements of the vector, which is not touched until the call has ended.
+            // SAFETY: both pointers are to elements of the vector, which nothing else accesses
+            // until the call returns.
             unsafe { (*first.add(n - 1)).next = first.add(n) };
         }
         let mut bad = std::ptr::null_mut();
-        // SAFETY: it lives, and every context has the operation; lists and inline data live during the call.
+        // SAFETY: `RawHandle` checks that the pair lives, and every context has the operation. The
+        // lists and inline data outlive the call.
         match unsafe { verbs::ibv_post_send(self.raw(), first, &raw mut bad) } {
             0 => Ok(()),
             error => Err((error, index(first, bad))),
         }
     }
 
-    /// Posts by `ibv_wr_*`.
+    /// Posts with `ibv_wr_*`.
     fn post_extended(&self, requests: &[Wr]) -> Result<(), (i32, usize)> {
         let _lock = self.0.posting.lock().unwrap_or_else(PoisonError::into_inner);
         let qp = self.extended();
-        // SAFETY: an extended pair with no open batch (locked).
+        // SAFETY: an extended pair. No batch is open, because this function holds the lock.
         unsafe { verbs::ibv_wr_start(qp) };
         for request in requests {
-            // SAFETY: the batch is open, and the pair was made with these operations.
+            // SAFETY: `ibv_wr_start` above opened the batch, and the pair was created with these
+            // operations.
             unsafe { build(qp, request) };
         }
-        // SAFETY: the batch is open, every request is complete.
+        // SAFETY: `ibv_wr_start` above opened the batch, and every request in it is complete.
         match unsafe { verbs::ibv_wr_complete(qp) } {
             0 => Ok(()),
             error => Err((error, usize::MAX)),
         }
     }
 
-    /// Builds requests and drops them.
+    /// Builds requests and aborts the batch.
     pub(crate) fn post_and_abort(&self, requests: &[Wr]) {
         let _lock = self.0.posting.lock().unwrap_or_else(PoisonError::into_inner);
         let qp = self.extended();
-        // SAFETY: an extended pair with no open batch (locked).
+        // SAFETY: an extended pair. No batch is open, because this function holds the lock.
         unsafe { verbs::ibv_wr_start(qp) };
         for request in requests {
-            // SAFETY: the batch is open, and the pair was made with these operations.
+            // SAFETY: `ibv_wr_start` above opened the batch, and the pair was created with these
+            // operations.
             unsafe { build(qp, request) };
         }
-        // SAFETY: the batch is open.
+        // SAFETY: `ibv_wr_start` above opened the batch.
         unsafe { verbs::ibv_wr_abort(qp) };
     }
 
     fn extended(&self) -> *mut ibv_qp_ex {
         assert_eq!(self.0.flavour, Flavour::Extended);
         let convert = self.0.device.lib().ibv_qp_to_qp_ex().unwrap();
-        // SAFETY: it lives.
+        // SAFETY: `RawHandle` checks that the pair lives.
         let qp = unsafe { convert(self.raw()) };
         assert!(!qp.is_null(), "a pair with send_ops_flags is an extended one");
         qp
@@ -397,16 +405,16 @@ impl Qp {
     /// Whether the library has an extended interface for the pair.
     pub(crate) fn is_extended(&self) -> bool {
         let convert = self.0.device.lib().ibv_qp_to_qp_ex().unwrap();
-        // SAFETY: it lives.
+        // SAFETY: `RawHandle` checks that the pair lives.
         !unsafe { convert(self.raw()) }.is_null()
     }
 }
 
-/// The entries of a request; inline data is one entry without a key.
+/// The scatter/gather list of a request; inline data becomes one entry without a key.
 fn list(request: &Wr) -> Vec<ibv_sge> {
     match &request.data {
-        Data::List(list) => list.iter().map(|sge| sge.raw()).collect(),
-        Data::Inline(bytes) => {
+        WrData::List(list) => list.iter().map(|sge| sge.raw()).collect(),
+        WrData::Inline(bytes) => {
             vec![ibv_sge {
                 addr: bytes.as_ptr().expose_provenance() as u64,
                 length: bytes.len() as u32,
@@ -426,7 +434,7 @@ fn classic((request, list): (&Wr, &mut Vec<ibv_sge>)) -> ibv_send_wr {
         ..Default::default()
     };
     wr.__bindgen_anon_1.imm_data = match request.opcode {
-        // A key, which is no immediate data.
+        // This field carries the key instead of immediate data.
         ibv_wr_opcode::IBV_WR_LOCAL_INV | ibv_wr_opcode::IBV_WR_SEND_WITH_INV => request.imm,
         _ => request.imm.to_be(),
     };
@@ -467,11 +475,11 @@ fn classic((request, list): (&Wr, &mut Vec<ibv_sge>)) -> ibv_send_wr {
 ///
 /// # Safety
 ///
-/// - `qp` is a live extended pair with an open batch, made with the request's operation.
+/// - `qp` is a live extended pair with an open batch, and was created with the request's operation.
 unsafe fn build(qp: *mut ibv_qp_ex, request: &Wr) {
     let (remote, operands) = (request.remote, request.operands);
-    // SAFETY: the caller's promise; the two fields are in every release, and entries and bytes live during the
-    // calls, which copy them.
+    // SAFETY: the pair is live and its batch open (`# Safety`). The two fields are in every
+    // release. The calls copy the entries and the inline bytes, which outlive them.
     unsafe {
         (&raw mut (*qp).wr_id).write(request.id);
         (&raw mut (*qp).wr_flags).write(request.flags & !ibv_send_flags::IBV_SEND_INLINE.0);
@@ -508,14 +516,14 @@ unsafe fn build(qp: *mut ibv_qp_ex, request: &Wr) {
             other => panic!("extended pairs have no {other:?} here"),
         }
         match &request.data {
-            Data::List(list) if list.len() == 1 => {
+            WrData::List(list) if list.len() == 1 => {
                 verbs::ibv_wr_set_sge(qp, list[0].lkey, list[0].addr, list[0].length);
             }
-            Data::List(_) => {
+            WrData::List(_) => {
                 let list = list(request);
                 verbs::ibv_wr_set_sge_list(qp, list.len(), list.as_ptr());
             }
-            Data::Inline(bytes) => {
+            WrData::Inline(bytes) => {
                 verbs::ibv_wr_set_inline_data(qp, bytes.as_ptr().cast_mut().cast(), bytes.len());
             }
         }

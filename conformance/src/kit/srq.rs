@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::verbs;
 
-use super::raw::Raw;
+use super::handle::RawHandle;
 use super::{CmId, Cq, Device, Pd, Recv, Xrcd};
 
 /// A shared receive queue.
@@ -14,16 +14,16 @@ pub(crate) struct Srq(Arc<SrqInner>);
 
 #[derive(Debug)]
 struct SrqInner {
-    raw: Raw<ibv_srq>,
+    raw: RawHandle<ibv_srq>,
     granted: ibv_srq_attr,
     device: Device,
     _pd: Option<Pd>,
     _xrc: (Option<Xrcd>, Option<Cq>),
-    /// Of a queue that librdmacm has made, and destroys.
+    /// Set for a queue that librdmacm created and destroys.
     of_cm: Option<CmId>,
 }
 
-/// How a queue is asked for by `ibv_create_srq_ex`.
+/// The attributes of a queue that `ibv_create_srq_ex` creates.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SrqInit<'a> {
     pub(crate) srq_type: Option<ibv_srq_type>,
@@ -32,7 +32,7 @@ pub(crate) struct SrqInit<'a> {
     pub(crate) cq: Option<&'a Cq>,
     pub(crate) max_wr: u32,
     pub(crate) max_sge: u32,
-    /// Beyond what the other fields say.
+    /// Bits in addition to those of the other fields.
     pub(crate) comp_mask: u32,
 }
 
@@ -40,7 +40,8 @@ impl Drop for SrqInner {
     fn drop(&mut self) {
         self.raw.drop(|srq| match &self.of_cm {
             Some(id) => id.destroy_srq(),
-            // SAFETY: it lives, and no queue pair that uses it does: those hold a reference to it.
+            // SAFETY: `RawHandle` checks that the queue lives. No queue pair that uses it does,
+            // because each holds a reference to it.
             None => unsafe { (self.device.lib().ibv_destroy_srq)(srq) },
         });
     }
@@ -50,9 +51,9 @@ impl Srq {
     pub(crate) fn new(pd: &Pd, max_wr: u32, max_sge: u32) -> Result<Self, i32> {
         let mut init =
             ibv_srq_init_attr { attr: ibv_srq_attr { max_wr, max_sge, srq_limit: 0 }, ..Default::default() };
-        // SAFETY: the domain lives, the attributes are this function's own.
+        // SAFETY: `RawHandle` checks that the domain lives, the attributes are local variables.
         let srq = unsafe { (pd.device().lib().ibv_create_srq)(pd.raw(), &raw mut init) };
-        let raw = Raw::new("a shared receive queue", srq)?;
+        let raw = RawHandle::new("a shared receive queue", srq)?;
         Ok(Self(Arc::new(SrqInner {
             raw,
             granted: init.attr,
@@ -63,7 +64,7 @@ impl Srq {
         })))
     }
 
-    /// Takes over a queue that librdmacm has just made for an identifier.
+    /// Takes over a queue that librdmacm has just created for an identifier.
     pub(super) fn of_cm(
         id: &CmId,
         device: &Device,
@@ -72,7 +73,7 @@ impl Srq {
         pd: Option<Pd>,
     ) -> Result<Self, i32> {
         Ok(Self(Arc::new(SrqInner {
-            raw: Raw::new("a shared receive queue of an identifier", srq)?,
+            raw: RawHandle::new("a shared receive queue of an identifier", srq)?,
             granted,
             device: device.clone(),
             _pd: pd,
@@ -81,7 +82,7 @@ impl Srq {
         })))
     }
 
-    /// By `ibv_create_srq_ex`.
+    /// Creates a queue with `ibv_create_srq_ex`.
     pub(crate) fn extended(device: &Device, init: SrqInit<'_>) -> Result<Self, i32> {
         use ibv_srq_init_attr_mask as Mask;
         let bit = |there: bool, bit: Mask| if there { bit.0 } else { 0 };
@@ -98,10 +99,11 @@ impl Srq {
             cq: init.cq.map_or(std::ptr::null_mut(), Cq::raw),
             ..Default::default()
         };
-        // SAFETY: context, domains and queue live, the attributes are this function's own.
+        // SAFETY: `RawHandle` checks that context, domains and queue live, the attributes are local
+        // variables.
         let srq = unsafe { verbs::ibv_create_srq_ex(device.lib(), device.raw(), &raw mut attr) };
         Ok(Self(Arc::new(SrqInner {
-            raw: Raw::new("a shared receive queue", srq)?,
+            raw: RawHandle::new("a shared receive queue", srq)?,
             granted: attr.attr,
             device: device.clone(),
             _pd: init.pd.cloned(),
@@ -113,14 +115,14 @@ impl Srq {
     /// The number by which peers name an XRC queue, or the error number.
     pub(crate) fn number(&self) -> Result<u32, i32> {
         let mut number = 0;
-        // SAFETY: it lives, the result is this function's own.
+        // SAFETY: `RawHandle` checks that the queue lives, the result is a local variable.
         match unsafe { verbs::ibv_get_srq_num(self.raw(), &raw mut number) } {
             0 => Ok(number),
             error => Err(error),
         }
     }
 
-    /// What the device made of the wishes.
+    /// The capacities that the device granted.
     pub(crate) fn granted(&self) -> ibv_srq_attr {
         self.0.granted
     }
@@ -134,32 +136,34 @@ impl Srq {
     }
 
     pub(crate) fn destroy(&self) -> i32 {
-        // SAFETY: it lives; the library refuses while a queue pair uses it.
+        // SAFETY: `RawHandle` checks that the queue lives. The library refuses while a queue pair
+        // uses it.
         self.0.raw.end(|srq| unsafe { (self.0.device.lib().ibv_destroy_srq)(srq) })
     }
 
     pub(crate) fn modify(&self, mut attr: ibv_srq_attr, mask: u32) -> i32 {
-        // SAFETY: it lives, the attributes are this function's own.
+        // SAFETY: `RawHandle` checks that the queue lives, the attributes are local variables.
         unsafe { (self.0.device.lib().ibv_modify_srq)(self.raw(), &raw mut attr, mask as i32) }
     }
 
-    /// Asks for an event when fewer requests than this are left.
+    /// Requests an event when fewer requests than this are left.
     pub(crate) fn set_limit(&self, srq_limit: u32) -> i32 {
         self.modify(ibv_srq_attr { srq_limit, ..Default::default() }, ibv_srq_attr_mask::IBV_SRQ_LIMIT.0)
     }
 
     pub(crate) fn query(&self) -> Result<ibv_srq_attr, i32> {
         let mut attr = ibv_srq_attr::default();
-        // SAFETY: it lives, the attributes are this function's own.
+        // SAFETY: `RawHandle` checks that the queue lives, the attributes are local variables.
         match unsafe { (self.0.device.lib().ibv_query_srq)(self.raw(), &raw mut attr) } {
             0 => Ok(attr),
             error => Err(error),
         }
     }
 
-    /// Posts requests; where one is refused, the error number and which.
+    /// Posts requests. The error has the error number and the index of the refused request.
     pub(crate) fn recv(&self, requests: &[Recv]) -> Result<(), (i32, usize)> {
-        // SAFETY: it lives, and every context has the operation; the list lives during the call.
+        // SAFETY: `RawHandle` checks that the queue lives, and every context has the operation.
+        // `Recv::post` keeps the list alive during the call.
         Recv::post(requests, |first, bad| unsafe { verbs::ibv_post_srq_recv(self.raw(), first, bad) })
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::verbs;
 
-use super::raw::Raw;
+use super::handle::RawHandle;
 use super::{Mr, Pd, Qp};
 
 /// A memory window.
@@ -14,38 +14,38 @@ pub(crate) struct Mw(Arc<MwInner>);
 
 #[derive(Debug)]
 struct MwInner {
-    raw: Raw<ibv_mw>,
+    raw: RawHandle<ibv_mw>,
     _pd: Pd,
 }
 
 impl Drop for MwInner {
     fn drop(&mut self) {
-        // SAFETY: it lives.
+        // SAFETY: `RawHandle` checks that the window lives.
         self.raw.drop(|mw| unsafe { verbs::ibv_dealloc_mw(mw) });
     }
 }
 
-/// The key with the next value of the part that the program chooses.
+/// The key whose low byte, which the program chooses, has the next value.
 pub(crate) fn next_key(rkey: u32) -> u32 {
     verbs::ibv_inc_rkey(rkey)
 }
 
-/// A part of a region for a window, or none.
+/// A range of a region to bind a window to, or none.
 #[derive(Clone, Debug)]
-pub(crate) struct Part {
-    mr: Option<Arc<Raw<ibv_mr>>>,
+pub(crate) struct BindRange {
+    mr: Option<Arc<RawHandle<ibv_mr>>>,
     addr: u64,
     length: u64,
     access: u32,
 }
 
-impl Part {
-    /// `len` bytes of a region, or beyond it.
+impl BindRange {
+    /// `len` bytes of a region; they may lie beyond its end.
     pub(crate) fn of(mr: &Mr, offset: usize, len: usize, access: u32) -> Self {
         Self { mr: Some(mr.shared()), addr: mr.addr(offset), length: len as u64, access }
     }
 
-    /// The same from another address on.
+    /// The same range at another address.
     pub(crate) fn from(self, addr: u64) -> Self {
         Self { addr, ..self }
     }
@@ -66,8 +66,8 @@ impl Part {
 
 impl Mw {
     pub(crate) fn new(pd: &Pd, mw_type: ibv_mw_type) -> Result<Self, i32> {
-        // SAFETY: the domain lives.
-        let raw = Raw::new("a memory window", unsafe { verbs::ibv_alloc_mw(pd.raw(), mw_type) })?;
+        // SAFETY: `RawHandle` checks that the domain lives.
+        let raw = RawHandle::new("a memory window", unsafe { verbs::ibv_alloc_mw(pd.raw(), mw_type) })?;
         Ok(Self(Arc::new(MwInner { raw, _pd: pd.clone() })))
     }
 
@@ -75,33 +75,35 @@ impl Mw {
         self.0.raw.get()
     }
 
-    /// The key as the library has it.
+    /// The key in the library's struct.
     pub(crate) fn rkey(&self) -> u32 {
-        // SAFETY: it lives and has this field in every release.
+        // SAFETY: `RawHandle` checks that the window lives. It has this field in every release.
         unsafe { (*self.raw()).rkey }
     }
 
-    /// Tells the library which key a posted request has given the window: SoftRoCE's next one names the window by it.
+    /// Stores the key that a posted bind has given the window. SoftRoCE's next bind names the
+    /// window by the stored key.
     pub(crate) fn set_rkey(&self, rkey: u32) {
-        // SAFETY: it lives, and the program may write the field; nobody else does at this moment.
+        // SAFETY: `RawHandle` checks that the window lives. The program may write this field, and
+        // only this thread does at the moment.
         unsafe { (*self.raw()).rkey = rkey };
     }
 
     pub(crate) fn mw_type(&self) -> ibv_mw_type {
-        // SAFETY: it lives and has this field in every release.
+        // SAFETY: `RawHandle` checks that the window lives. It has this field in every release.
         unsafe { (*self.raw()).type_ }
     }
 
     pub(crate) fn dealloc(&self) -> i32 {
-        // SAFETY: it lives; the device stops using it, or refuses.
+        // SAFETY: `RawHandle` checks that the window lives. The device stops using it, or refuses.
         self.0.raw.end(|mw| unsafe { verbs::ibv_dealloc_mw(mw) })
     }
 
     /// `ibv_bind_mw`, signaled.
-    pub(crate) fn bind(&self, qp: &Qp, id: u64, part: &Part) -> i32 {
+    pub(crate) fn bind(&self, qp: &Qp, id: u64, part: &BindRange) -> i32 {
         let send_flags = ibv_send_flags::IBV_SEND_SIGNALED.0;
         let mut bind = ibv_mw_bind { wr_id: id, send_flags, bind_info: part.info() };
-        // SAFETY: pair, window and region live.
+        // SAFETY: `RawHandle` checks that pair, window and region live.
         unsafe { verbs::ibv_bind_mw(qp.raw(), self.raw(), &raw mut bind) }
     }
 }

@@ -2,9 +2,9 @@
 
 use rdma_mummy_sys::types::*;
 
-use super::{Ah, Mw, Part};
+use super::{Ah, BindRange, Mw};
 
-/// Part of local memory.
+/// A range of local memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sge {
     pub(crate) addr: u64,
@@ -18,35 +18,35 @@ impl Sge {
     }
 }
 
-/// A place in a peer's memory.
+/// An address in a peer's memory.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Remote {
+pub(crate) struct RemoteAddr {
     pub(crate) addr: u64,
     pub(crate) rkey: u32,
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Data {
+pub(super) enum WrData {
     List(Vec<Sge>),
     Inline(Vec<u8>),
 }
 
-/// A request to send.
+/// A send request.
 #[derive(Clone, Debug)]
 pub(crate) struct Wr {
     pub(super) id: u64,
     pub(super) opcode: ibv_wr_opcode,
-    pub(super) remote: Remote,
+    pub(super) remote: RemoteAddr,
     pub(super) imm: u32,
-    /// What atomics take: the value to compare with or to add, and the one to swap in.
+    /// The operands of atomics: the compare or add value, and the swap value.
     pub(super) operands: (u64, u64),
     pub(super) flags: u32,
-    pub(super) data: Data,
+    pub(super) data: WrData,
     pub(super) to: Option<(Ah, u32, u32)>,
-    /// The shared receive queue at the other end of an XRC pair.
+    /// The shared receive queue at the peer of an XRC pair.
     pub(super) srqn: Option<u32>,
-    /// What is bound to what, under which key.
-    pub(super) bind: Option<(Mw, u32, Part)>,
+    /// The window of a bind, its new key, and the range.
+    pub(super) bind: Option<(Mw, u32, BindRange)>,
 }
 
 impl Wr {
@@ -55,11 +55,11 @@ impl Wr {
         Self {
             id,
             opcode,
-            remote: Remote { addr: 0, rkey: 0 },
+            remote: RemoteAddr { addr: 0, rkey: 0 },
             imm: 0,
             operands: (0, 0),
             flags: ibv_send_flags::IBV_SEND_SIGNALED.0,
-            data: Data::List(Vec::new()),
+            data: WrData::List(Vec::new()),
             to: None,
             srqn: None,
             bind: None,
@@ -74,28 +74,28 @@ impl Wr {
         Self { imm, ..Self::new(id, ibv_wr_opcode::IBV_WR_SEND_WITH_IMM) }
     }
 
-    pub(crate) fn write(id: u64, remote: Remote) -> Self {
+    pub(crate) fn write(id: u64, remote: RemoteAddr) -> Self {
         Self { remote, ..Self::new(id, ibv_wr_opcode::IBV_WR_RDMA_WRITE) }
     }
 
-    pub(crate) fn write_imm(id: u64, remote: Remote, imm: u32) -> Self {
+    pub(crate) fn write_imm(id: u64, remote: RemoteAddr, imm: u32) -> Self {
         Self { remote, imm, ..Self::new(id, ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM) }
     }
 
-    pub(crate) fn read(id: u64, remote: Remote) -> Self {
+    pub(crate) fn read(id: u64, remote: RemoteAddr) -> Self {
         Self { remote, ..Self::new(id, ibv_wr_opcode::IBV_WR_RDMA_READ) }
     }
 
-    pub(crate) fn cmp_swp(id: u64, remote: Remote, compare: u64, swap: u64) -> Self {
+    pub(crate) fn cmp_swp(id: u64, remote: RemoteAddr, compare: u64, swap: u64) -> Self {
         Self { remote, operands: (compare, swap), ..Self::new(id, ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP) }
     }
 
-    pub(crate) fn fetch_add(id: u64, remote: Remote, add: u64) -> Self {
+    pub(crate) fn fetch_add(id: u64, remote: RemoteAddr, add: u64) -> Self {
         Self { remote, operands: (add, 0), ..Self::new(id, ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD) }
     }
 
     /// Binds a window of type 2.
-    pub(crate) fn bind(id: u64, mw: &Mw, rkey: u32, part: &Part) -> Self {
+    pub(crate) fn bind(id: u64, mw: &Mw, rkey: u32, part: &BindRange) -> Self {
         let bind = Some((mw.clone(), rkey, part.clone()));
         Self { bind, ..Self::new(id, ibv_wr_opcode::IBV_WR_BIND_MW) }
     }
@@ -108,21 +108,22 @@ impl Wr {
         Self { imm: rkey, ..Self::new(id, ibv_wr_opcode::IBV_WR_SEND_WITH_INV) }
     }
 
-    /// An extended pair takes the value as it is; a classic one wants it in an entry as well, or inline.
-    pub(crate) fn atomic_write(id: u64, remote: Remote, value: u64) -> Self {
+    /// An extended pair takes the value itself; a classic one needs it in a scatter/gather entry,
+    /// or inline.
+    pub(crate) fn atomic_write(id: u64, remote: RemoteAddr, value: u64) -> Self {
         Self { remote, operands: (value, 0), ..Self::new(id, ibv_wr_opcode::IBV_WR_ATOMIC_WRITE) }
     }
 
-    pub(crate) fn flush(id: u64, remote: Remote, len: u64, placement: u32, level: u32) -> Self {
+    pub(crate) fn flush(id: u64, remote: RemoteAddr, len: u64, placement: u32, level: u32) -> Self {
         let operands = (len, u64::from(placement) | u64::from(level) << 8);
         Self { remote, operands, ..Self::new(id, ibv_wr_opcode::IBV_WR_FLUSH) }
     }
 
-    /// One more part of local memory.
+    /// Appends a range of local memory.
     pub(crate) fn sge(mut self, sge: Sge) -> Self {
         match &mut self.data {
-            Data::List(list) => list.push(sge),
-            Data::Inline(_) => panic!("this request has inline data"),
+            WrData::List(list) => list.push(sge),
+            WrData::Inline(_) => panic!("this request has inline data"),
         }
         self
     }
@@ -132,24 +133,24 @@ impl Wr {
     }
 
     pub(crate) fn inline(mut self, bytes: &[u8]) -> Self {
-        self.data = Data::Inline(bytes.to_vec());
+        self.data = WrData::Inline(bytes.to_vec());
         self.flags |= ibv_send_flags::IBV_SEND_INLINE.0;
         self
     }
 
-    /// Where a datagram goes to.
+    /// The destination of a datagram.
     pub(crate) fn to(mut self, ah: &Ah, qpn: u32, qkey: u32) -> Self {
         self.to = Some((ah.clone(), qpn, qkey));
         self
     }
 
-    /// Which shared receive queue a request of an XRC pair is for.
+    /// The shared receive queue that a request of an XRC pair is for.
     pub(crate) fn srqn(mut self, srqn: u32) -> Self {
         self.srqn = Some(srqn);
         self
     }
 
-    /// No completion if all goes well.
+    /// Generates no completion on success.
     pub(crate) fn quiet(mut self) -> Self {
         self.flags &= !ibv_send_flags::IBV_SEND_SIGNALED.0;
         self
@@ -166,7 +167,7 @@ impl Wr {
     }
 }
 
-/// A request to receive.
+/// A receive request.
 #[derive(Clone, Debug)]
 pub(crate) struct Recv {
     pub(super) id: u64,
@@ -187,7 +188,8 @@ impl Recv {
         list.iter().fold(self, |recv, sge| recv.sge(*sge))
     }
 
-    /// Calls with the requests as a linked list, and turns the first one that was refused into its index.
+    /// Calls with the requests as a linked list, and converts the first refused request to its
+    /// index.
     pub(super) fn post(
         requests: &[Self],
         call: impl FnOnce(*mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> i32,
@@ -206,7 +208,8 @@ impl Recv {
             .collect();
         let first = chain.as_mut_ptr();
         for n in 1..chain.len() {
-            // SAFETY: both are elements of the vector, which is not touched until the call has ended.
+            // SAFETY: both pointers are to elements of the vector, which nothing else accesses
+            // until the call returns.
             unsafe { (*first.add(n - 1)).next = first.add(n) };
         }
         let mut bad = std::ptr::null_mut();
@@ -217,7 +220,7 @@ impl Recv {
     }
 }
 
-/// Which element of an array a pointer means.
+/// The index of an array element that a pointer points to.
 pub(super) fn index<T>(first: *mut T, element: *mut T) -> usize {
     if element.is_null() { usize::MAX } else { (element.addr() - first.addr()) / size_of::<T>() }
 }

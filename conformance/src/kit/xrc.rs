@@ -1,4 +1,4 @@
-//! XRC domains, and the files that they belong to.
+//! XRC domains and their files.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd};
@@ -8,27 +8,28 @@ use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::verbs;
 
 use super::Device;
-use super::raw::Raw;
+use super::handle::RawHandle;
 
-/// A domain.
+/// An XRC domain.
 #[derive(Clone, Debug)]
 pub(crate) struct Xrcd(Arc<XrcdInner>);
 
 #[derive(Debug)]
 struct XrcdInner {
-    raw: Raw<ibv_xrcd>,
+    raw: RawHandle<ibv_xrcd>,
     device: Device,
 }
 
 impl Drop for XrcdInner {
     fn drop(&mut self) {
-        // SAFETY: it lives, and nothing that was made with it does: those hold a reference to it.
+        // SAFETY: `RawHandle` checks that the domain lives. No object that was made with it does,
+        // because each holds a reference to it.
         self.raw.drop(|xrcd| unsafe { verbs::ibv_close_xrcd(xrcd) });
     }
 }
 
 impl Xrcd {
-    /// A domain of no file.
+    /// A domain without a file.
     pub(crate) fn private(device: &Device) -> Result<Self, i32> {
         Self::open(device, -1, libc::O_CREAT)
     }
@@ -38,12 +39,12 @@ impl Xrcd {
         Self::with(device, Mask::IBV_XRCD_INIT_ATTR_FD.0 | Mask::IBV_XRCD_INIT_ATTR_OFLAGS.0, fd, oflags)
     }
 
-    /// With this `comp_mask`.
+    /// Opens a domain with this `comp_mask`.
     pub(crate) fn with(device: &Device, comp_mask: u32, fd: i32, oflags: i32) -> Result<Self, i32> {
         let mut attr = ibv_xrcd_init_attr { comp_mask, fd, oflags };
-        // SAFETY: the context lives, the attributes are this function's own.
+        // SAFETY: `RawHandle` checks that the context lives, the attributes are local variables.
         let xrcd = unsafe { verbs::ibv_open_xrcd(device.raw(), &raw mut attr) };
-        Ok(Self(Arc::new(XrcdInner { raw: Raw::new("an XRC domain", xrcd)?, device: device.clone() })))
+        Ok(Self(Arc::new(XrcdInner { raw: RawHandle::new("an XRC domain", xrcd)?, device: device.clone() })))
     }
 
     pub(crate) fn device(&self) -> &Device {
@@ -55,18 +56,20 @@ impl Xrcd {
     }
 
     pub(crate) fn close(&self) -> i32 {
-        // SAFETY: it lives; the library refuses while something uses it.
+        // SAFETY: `RawHandle` checks that the domain lives. The library refuses while something
+        // uses it.
         self.0.raw.end(|xrcd| unsafe { verbs::ibv_close_xrcd(xrcd) })
     }
 }
 
-/// A file of nobody else's, without a name.
+/// An anonymous file.
 #[derive(Debug)]
 pub(crate) struct Inode(File);
 
 impl Inode {
     pub(crate) fn new() -> Self {
-        // SAFETY: a name that is a string; the descriptor that comes back is nobody else's.
+        // SAFETY: the name is a string that ends with a zero byte. The new descriptor belongs to
+        // the `File`.
         let file = unsafe {
             let fd = libc::memfd_create(c"conformance".as_ptr(), libc::MFD_CLOEXEC);
             assert!(fd >= 0, "a file in memory");
@@ -75,7 +78,7 @@ impl Inode {
         Self(file)
     }
 
-    /// The same file, opened once more.
+    /// Opens the same file once more.
     pub(crate) fn again(&self) -> Self {
         Self(File::open(format!("/proc/self/fd/{}", self.fd())).expect("the file can be opened"))
     }

@@ -1,4 +1,4 @@
-//! `show_gids` against the kernel's own files, `ibv_devinfo` against C's.
+//! `show_gids` compared with the kernel's files, and `ibv_devinfo` compared with the C program.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,14 +7,15 @@ use std::path::Path;
 use sideway::ibverbs::device::DeviceList;
 
 use crate::common::{example, on_path, run};
-use crate::place::Place;
-use crate::{Needs, Test};
+use crate::test_device::TestDevice;
+use crate::{InteropTest, Needs};
 
-pub(crate) fn add(tests: &mut Vec<Test>) {
-    tests.push(Test::new("show_gids::is_what_the_kernel_shows", Needs::Kernel, |_| compare_gids(None)));
-    tests.push(Test::new("show_gids::of_one_device", Needs::Kernel, |place| compare_gids(Some(place))));
-    tests.push(Test::new("show_gids::is_what_the_library_says", Needs::Nothing, |_| library_gids()));
-    tests.push(Test::new("ibv_devinfo::has_every_device_once", Needs::Nothing, |_| every_device()));
+pub(crate) fn add(tests: &mut Vec<InteropTest>) {
+    tests
+        .push(InteropTest::new("show_gids::is_what_the_kernel_shows", Needs::Kernel, |_| compare_gids(None)));
+    tests.push(InteropTest::new("show_gids::of_one_device", Needs::Kernel, |dut| compare_gids(Some(dut))));
+    tests.push(InteropTest::new("show_gids::is_what_the_library_says", Needs::Nothing, |_| library_gids()));
+    tests.push(InteropTest::new("ibv_devinfo::has_every_device_once", Needs::Nothing, |_| every_device()));
     for (name, flags) in [
         ("ibv_devinfo::all_devices", &[][..]),
         ("ibv_devinfo::all_attributes", &["-v"]),
@@ -22,33 +23,33 @@ pub(crate) fn add(tests: &mut Vec<Test>) {
         ("ibv_devinfo::one_port_with_all_attributes", &["-i", "1", "-v"]),
         ("ibv_devinfo::names", &["-l"]),
     ] {
-        tests.push(Test::new(name, Needs::C("ibv_devinfo"), |_| compare_devinfo(flags)));
+        tests.push(InteropTest::new(name, Needs::C("ibv_devinfo"), |_| compare_devinfo(flags)));
         if !flags.contains(&"-l") {
             let name = format!("{name}_of_one_device");
-            tests.push(Test::new(name, Needs::C("ibv_devinfo"), move |place| {
-                compare_devinfo(&[flags, &["-d", &place.device]].concat())
+            tests.push(InteropTest::new(name, Needs::C("ibv_devinfo"), move |dut| {
+                compare_devinfo(&[flags, &["-d", &dut.device]].concat())
             }));
         }
     }
 }
 
-/// Device, port, index, GID, version, network interface: what the table has, and the kernel.
-type Row = [String; 6];
+/// Device, port, index, GID, version, network interface, from the table and from the kernel.
+type ListingRow = [String; 6];
 
-fn compare_gids(only: Option<&Place>) -> Result<(), String> {
-    let device = only.map(|place| place.device.as_str());
+fn compare_gids(only: Option<&TestDevice>) -> Result<(), String> {
+    let device = only.map(|dut| dut.device.as_str());
     let expected = kernel_gids(device).map_err(|error| error.to_string())?;
     compare_table(&shown_gids(device)?, &expected)
 }
 
-fn compare_table(rows: &BTreeSet<Row>, expected: &BTreeSet<Row>) -> Result<(), String> {
+fn compare_table(rows: &BTreeSet<ListingRow>, expected: &BTreeSet<ListingRow>) -> Result<(), String> {
     if rows == expected && !rows.is_empty() {
         return Ok(());
     }
-    Err(format!("there is\n{expected:#?}\nand the table has\n{rows:#?}"))
+    Err(format!("expected\n{expected:#?}\nbut the table has\n{rows:#?}"))
 }
 
-/// The table against what this process is told, which is another one.
+/// Compares the table with the library's answers in this process.
 fn library_gids() -> Result<(), String> {
     let mut rows = BTreeSet::new();
     for device in DeviceList::new().map_err(|error| error.to_string())?.iter() {
@@ -78,8 +79,8 @@ fn every_device() -> Result<(), String> {
     if names == listed && names == shown { Ok(()) } else { Err(format!("{names:?}, {listed:?}, {shown:?}")) }
 }
 
-/// The rows that `show_gids` prints, found to be well-formed.
-fn shown_gids(device: Option<&str>) -> Result<BTreeSet<Row>, String> {
+/// The rows that `show_gids` prints, after a check of their format.
+fn shown_gids(device: Option<&str>) -> Result<BTreeSet<ListingRow>, String> {
     let arguments = device.map_or(vec![], |device| vec!["-d", device]);
     let text = run(&example("show_gids")?, &arguments)?.ok()?;
     let mut rows = BTreeSet::new();
@@ -93,7 +94,7 @@ fn shown_gids(device: Option<&str>) -> Result<BTreeSet<Row>, String> {
     for line in lines {
         let bars = |line: &str, bar| line.match_indices(bar).map(|(at, _)| at).collect::<Vec<_>>();
         if bars(line, '|') != bars(rule, '+') {
-            return Err(format!("columns are not below one another:\n{text}"));
+            return Err(format!("columns are not aligned:\n{text}"));
         }
         let cells: Vec<String> = line.split('|').map(|cell| cell.trim().to_owned()).collect();
         let [device, port, index, gid, ipv4, version, netdev] =
@@ -110,7 +111,7 @@ fn check_ipv4(gid: &str, ipv4: &str) -> Result<(), String> {
     if ipv4 == expected { Ok(()) } else { Err(format!("the IPv4 address of {gid} is not `{ipv4}`")) }
 }
 
-fn kernel_gids(only: Option<&str>) -> std::io::Result<BTreeSet<Row>> {
+fn kernel_gids(only: Option<&str>) -> std::io::Result<BTreeSet<ListingRow>> {
     let names = |folder: &Path| -> std::io::Result<Vec<String>> {
         fs::read_dir(folder)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
     };
@@ -142,7 +143,7 @@ fn kernel_gids(only: Option<&str>) -> std::io::Result<BTreeSet<Row>> {
     Ok(rows)
 }
 
-/// Lines that newer releases of C's program have, and ours does not.
+/// Lines of newer C programs that the example does not print.
 const ONLY_IN_C: [&str; 4] = ["max_comp_cntr:", "comp_cntr_caps:", "QP_ATTACH_", "effective_speed:"];
 
 fn compare_devinfo(flags: &[&str]) -> Result<(), String> {

@@ -1,30 +1,30 @@
-//! The ping-pong programs against one another and against C's.
+//! The ping-pong programs, with each other and with the C programs.
 
 use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
-use crate::common::{Output, Running, example, on_path};
-use crate::place::{Place, is_listening};
-use crate::{Needs, Test};
+use crate::common::{Output, RunningProgram, example, on_path};
+use crate::test_device::{TestDevice, is_listening};
+use crate::{InteropTest, Needs};
 
-/// Who plays one of the sides.
+/// The program on one side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Player {
+enum PingPongProgram {
     C,
     Rust,
     Split,
-    /// Ours of another kind, and C's twin of it.
+    /// An example of another kind; with `C` on the other side its C counterpart.
     Kin(&'static str),
     Twin(&'static str),
 }
 
 const C_PROGRAM: &str = "ibv_rc_pingpong";
 
-/// Ours whose output has C's four lines, and their twins.
+/// The examples whose output has the C program's four lines, and their counterparts.
 const KIN: [(&str, &str); 2] = [("uc_pingpong", "ibv_uc_pingpong"), ("ud_pingpong", "ibv_ud_pingpong")];
 
-impl Player {
+impl PingPongProgram {
     fn name(self) -> &'static str {
         match self {
             Self::C => "c",
@@ -43,25 +43,25 @@ impl Player {
     }
 }
 
-/// All that have one of ours in them.
-const PAIRS: [(Player, Player); 8] = [
-    (Player::C, Player::Rust),
-    (Player::Rust, Player::C),
-    (Player::C, Player::Split),
-    (Player::Split, Player::C),
-    (Player::Rust, Player::Rust),
-    (Player::Rust, Player::Split),
-    (Player::Split, Player::Rust),
-    (Player::Split, Player::Split),
+/// All combinations with at least one example of this package.
+const PAIRS: [(PingPongProgram, PingPongProgram); 8] = [
+    (PingPongProgram::C, PingPongProgram::Rust),
+    (PingPongProgram::Rust, PingPongProgram::C),
+    (PingPongProgram::C, PingPongProgram::Split),
+    (PingPongProgram::Split, PingPongProgram::C),
+    (PingPongProgram::Rust, PingPongProgram::Rust),
+    (PingPongProgram::Rust, PingPongProgram::Split),
+    (PingPongProgram::Split, PingPongProgram::Rust),
+    (PingPongProgram::Split, PingPongProgram::Split),
 ];
 
-pub(crate) fn add(tests: &mut Vec<Test>) {
+pub(crate) fn add(tests: &mut Vec<InteropTest>) {
     for (server, client) in PAIRS {
-        let against_c = [server, client].contains(&Player::C);
+        let against_c = [server, client].contains(&PingPongProgram::C);
         let needs = if against_c { Needs::C(C_PROGRAM) } else { Needs::Nothing };
         let mut add = |name: &str, flags: &'static [&'static str]| {
             let name = format!("{}_serves_{}::{name}", server.name(), client.name());
-            tests.push(Test::new(name, needs, move |place| play(place, server, client, flags)));
+            tests.push(InteropTest::new(name, needs, move |dut| play(dut, server, client, flags)));
         };
         add("1_byte", &["-s", "1", "-n", "20", "-c"]);
         add("4096_bytes", &["-s", "4096", "-n", "20", "-c"]);
@@ -81,57 +81,58 @@ pub(crate) fn add(tests: &mut Vec<Test>) {
         add("ibv_wr", &["-s", "2048", "-n", "10", "-N", "-c"]);
     }
     for (ours, twin) in KIN {
-        let (kin, c) = (Player::Kin(ours), Player::Twin(twin));
+        let (kin, c) = (PingPongProgram::Kin(ours), PingPongProgram::Twin(twin));
         for (server, client) in [(kin, c), (c, kin), (kin, kin)] {
             let needs = if server == client { Needs::Nothing } else { Needs::C(twin) };
             let mut add = |name: &str, flags: &'static [&'static str]| {
                 let name = format!("{}_serves_{}::{name}", server.name(), client.name());
-                tests.push(Test::new(name, needs, move |place| play(place, server, client, flags)));
+                tests.push(InteropTest::new(name, needs, move |dut| play(dut, server, client, flags)));
             };
             add("1_byte", &["-s", "1", "-n", "20", "-c"]);
             add("1024_bytes", &["-s", "1024", "-n", "20", "-c"]);
             add("asleep", &["-s", "64", "-n", "200", "-e", "-c"]);
         }
     }
-    for ours in [Player::Rust, Player::Split] {
+    for ours in [PingPongProgram::Rust, PingPongProgram::Split] {
         let name = ours.name();
         let c = Needs::C(C_PROGRAM);
-        tests.push(Test::new(format!("{name}::chooses_a_gid"), Needs::Nothing, move |place| {
-            choose_a_gid(place, ours)
+        tests.push(InteropTest::new(format!("{name}::chooses_a_gid"), Needs::Nothing, move |dut| {
+            choose_a_gid(dut, ours)
         }));
-        tests.push(Test::new(format!("{name}::notices_what_was_not_marked"), c, move |place| {
-            play_unmarked(place, ours)
+        tests.push(InteropTest::new(format!("{name}::notices_what_was_not_marked"), c, move |dut| {
+            play_unmarked(dut, ours)
         }));
-        for dies in [Player::C, ours] {
-            let needs = if dies == Player::C { c } else { Needs::Nothing };
-            let whose = if dies == Player::C { "c" } else { "its" };
-            tests.push(Test::new(format!("{name}::survives_{whose}_client"), needs, move |place| {
-                lose_the_peer(place, ours, dies, true)
+        for dies in [PingPongProgram::C, ours] {
+            let needs = if dies == PingPongProgram::C { c } else { Needs::Nothing };
+            let whose = if dies == PingPongProgram::C { "c" } else { "its" };
+            tests.push(InteropTest::new(format!("{name}::survives_{whose}_client"), needs, move |dut| {
+                lose_the_peer(dut, ours, dies, true)
             }));
-            tests.push(Test::new(format!("{name}::survives_{whose}_server"), needs, move |place| {
-                lose_the_peer(place, dies, ours, false)
+            tests.push(InteropTest::new(format!("{name}::survives_{whose}_server"), needs, move |dut| {
+                lose_the_peer(dut, dies, ours, false)
             }));
         }
     }
 }
 
-/// A server that listens, and its client.
+/// Starts a server, waits until it listens, and starts its client.
 fn start(
-    place: &Place,
-    (server, server_flags): (Player, &[&str]),
-    (client, client_flags): (Player, &[&str]),
-) -> Result<(Running, Running), String> {
-    let port = place.tcp_port()?;
+    dut: &TestDevice,
+    (server, server_flags): (PingPongProgram, &[&str]),
+    (client, client_flags): (PingPongProgram, &[&str]),
+) -> Result<(RunningProgram, RunningProgram), String> {
+    let port = dut.tcp_port()?;
     let port_text = port.to_string();
-    let common = ["-d", place.device.as_str(), "-p", port_text.as_str()];
-    let mut server = Running::start(&server.program()?, &[&common, server_flags].concat(), &[])?;
+    let common = ["-d", dut.device.as_str(), "-p", port_text.as_str()];
+    let mut server = RunningProgram::start(&server.program()?, &[&common, server_flags].concat(), &[])?;
     server.wait_for("listened", |_| is_listening(port))?;
-    let client = Running::start(&client.program()?, &[&common, client_flags, &["127.0.0.1"]].concat(), &[])?;
+    let client =
+        RunningProgram::start(&client.program()?, &[&common, client_flags, &["127.0.0.1"]].concat(), &[])?;
     Ok((server, client))
 }
 
-/// Both sides' stdout, if both ended well.
-fn finish((server, client): (Running, Running)) -> Result<(String, String), String> {
+/// The stdout of both sides, if both succeeded.
+fn finish((server, client): (RunningProgram, RunningProgram)) -> Result<(String, String), String> {
     let client = client.finish()?;
     if client.code != Some(0) {
         return Err(format!("the client failed: {client}\nand its server: {}", kill(server)));
@@ -139,43 +140,50 @@ fn finish((server, client): (Running, Running)) -> Result<(String, String), Stri
     Ok((server.finish()?.ok()?, client.stdout))
 }
 
-fn kill(mut running: Running) -> String {
+fn kill(mut running: RunningProgram) -> String {
     running.kill();
     running.finish().map_or_else(|error| error, |output| output.to_string())
 }
 
-fn play(place: &Place, server: Player, client: Player, flags: &[&str]) -> Result<(), String> {
-    let flags = [&["-g", place.gid_index.as_str()], flags].concat();
-    let (server, client) = finish(start(place, (server, &flags), (client, &flags))?)?;
+fn play(
+    dut: &TestDevice,
+    server: PingPongProgram,
+    client: PingPongProgram,
+    flags: &[&str],
+) -> Result<(), String> {
+    let flags = [&["-g", dut.gid_index.as_str()], flags].concat();
+    let (server, client) = finish(start(dut, (server, &flags), (client, &flags))?)?;
     check(&server, &client, &flags)
 }
 
-/// Whether both sides say what they should, in C's words.
+/// Checks that both sides print the C program's lines.
 fn check(server: &str, client: &str, flags: &[&str]) -> Result<(), String> {
     let number = |flag: &str, default: u64| -> u64 {
         let at = flags.iter().position(|given| *given == flag);
         at.and_then(|at| flags.get(at + 1)?.parse().ok()).unwrap_or(default)
     };
     let (size, iters) = (number("-s", 4096), number("-n", 1000));
-    let failed = |what: &str| Err(format!("{what}; the server said\n{server}and the client\n{client}"));
+    let failed = |what: &str| Err(format!("{what}; the server printed\n{server}and the client\n{client}"));
     // `ibv_ud_pingpong` has a colon in one of its lines.
     let (server, client) = (&server.replace(": GID", ", GID"), &client.replace(": GID", ", GID"));
     for text in [server, client] {
         let lines: Vec<&str> = text.lines().collect();
-        let [local, remote, bytes, each] = lines[..] else { return failed("there are not four lines") };
+        let [local, remote, bytes, each] = lines[..] else {
+            return failed("the output does not have four lines");
+        };
         if !is_address(local, "  local address:  ") || !is_address(remote, "  remote address: ") {
-            return failed("an address is of another form");
+            return failed("an address has another format");
         }
         let bytes_begin = format!("{} bytes in ", size * iters * 2);
         if !is_measure(bytes, &bytes_begin, "Mbit/sec")
             || !is_measure(each, &format!("{iters} iters in "), "usec/iter")
         {
-            return failed("the speed is of another form");
+            return failed("the speed has another format");
         }
     }
     let address = |text: &str, line: usize| text.lines().nth(line).map(|line| line[18..].to_owned());
     if address(server, 0) != address(client, 1) || address(server, 1) != address(client, 0) {
-        return failed("they do not agree on who they are");
+        return failed("they print different addresses");
     }
     Ok(())
 }
@@ -206,21 +214,22 @@ fn is_measure(line: &str, begin: &str, unit: &str) -> bool {
     two_places(seconds) && speed.is_some_and(two_places)
 }
 
-/// Without `-g`, which C's program cannot do without on Ethernet.
-fn choose_a_gid(place: &Place, player: Player) -> Result<(), String> {
+/// Without `-g`, which the C program needs on Ethernet.
+fn choose_a_gid(dut: &TestDevice, player: PingPongProgram) -> Result<(), String> {
     let flags = ["-n", "5", "-s", "64"];
-    let (server, client) = finish(start(place, (player, &flags), (player, &flags))?)?;
-    let gid = format!("GID {}", std::net::Ipv6Addr::from(place.gid));
+    let (server, client) = finish(start(dut, (player, &flags), (player, &flags))?)?;
+    let gid = format!("GID {}", std::net::Ipv6Addr::from(dut.gid));
     if !server.contains(&gid) {
-        return Err(format!("{gid} was to be chosen:\n{server}"));
+        return Err(format!("the server did not choose {gid}:\n{server}"));
     }
     check(&server, &client, &flags)
 }
 
-/// The server checks, and the client did not mark.
-fn play_unmarked(place: &Place, server: Player) -> Result<(), String> {
-    let flags = ["-g", place.gid_index.as_str(), "-n", "5", "-s", "9000"];
-    let (server, client) = start(place, (server, &[&flags[..], &["-c"]].concat()), (Player::C, &flags))?;
+/// The server checks the data, but the client did not mark it.
+fn play_unmarked(dut: &TestDevice, server: PingPongProgram) -> Result<(), String> {
+    let flags = ["-g", dut.gid_index.as_str(), "-n", "5", "-s", "9000"];
+    let (server, client) =
+        start(dut, (server, &[&flags[..], &["-c"]].concat()), (PingPongProgram::C, &flags))?;
     client.finish()?.ok()?;
     let server = server.finish()?;
     let complaints: Vec<&str> = server.stdout.lines().filter(|line| line.starts_with("invalid")).collect();
@@ -233,13 +242,18 @@ fn page_size() -> usize {
     rustix::param::page_size()
 }
 
-/// One side is killed in the middle of it; the other one has to end, and to say why.
-fn lose_the_peer(place: &Place, server: Player, client: Player, client_dies: bool) -> Result<(), String> {
-    let gid = ["-g", place.gid_index.as_str()];
+/// One side is killed during the exchange; the other must end with an error.
+fn lose_the_peer(
+    dut: &TestDevice,
+    server: PingPongProgram,
+    client: PingPongProgram,
+    client_dies: bool,
+) -> Result<(), String> {
+    let gid = ["-g", dut.gid_index.as_str()];
     let endless = [&gid[..], &["-s", "64", "-n", "100000000"]].concat();
     let ours = [&endless[..], &["--timeout", "3"]].concat();
     let flags = |survives: bool| if survives { &ours[..] } else { &endless[..] };
-    let (server, client) = start(place, (server, flags(client_dies)), (client, flags(!client_dies)))?;
+    let (server, client) = start(dut, (server, flags(client_dies)), (client, flags(!client_dies)))?;
     let (mut dies, mut survives) = if client_dies { (client, server) } else { (server, client) };
     survives.wait_for("connected", |stdout| stdout.contains("remote address"))?;
     thread::sleep(Duration::from_millis(300));

@@ -8,31 +8,31 @@ use std::collections::VecDeque;
 use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::{Verbs, rdmacm};
 
-use crate::fake::*;
-use crate::word::*;
+use super::fake::*;
+use super::word::*;
 
-/// An identifier with everything that a connected one has.
-struct Connected {
-    context: Context,
-    qp: Held<ibv_qp>,
-    srq: Held<ibv_srq>,
-    send_cq: Held<ibv_cq>,
-    recv_cq: Held<ibv_cq>,
+/// An identifier with all objects of a connected one.
+struct ConnectedId {
+    context: FakeContext,
+    qp: HeldObject<ibv_qp>,
+    srq: HeldObject<ibv_srq>,
+    send_cq: HeldObject<ibv_cq>,
+    recv_cq: HeldObject<ibv_cq>,
     id: Fake<rdma_cm_id>,
 }
 
-impl Connected {
+impl ConnectedId {
     fn new(release: Release) -> Self {
-        let context = Context::shorter_by(release.verbs_context);
+        let context = FakeContext::shorter_by(release.verbs_context);
         let id = Fake::new();
         let (qp, srq) = (ibv_qp::on(&context), ibv_srq::on(&context));
         let (send_cq, recv_cq) = (ibv_cq::on(&context), ibv_cq::on(&context));
-        set!(id, rdma_cm_id, pd = Word::sample(50));
+        set!(id, rdma_cm_id, pd = AbiWord::sample(50));
         set!(id, rdma_cm_id, qp = qp.ptr);
         set!(id, rdma_cm_id, send_cq = send_cq.ptr);
         set!(id, rdma_cm_id, recv_cq = recv_cq.ptr);
-        set!(id, rdma_cm_id, send_cq_channel = Word::sample(51));
-        set!(id, rdma_cm_id, recv_cq_channel = Word::sample(52));
+        set!(id, rdma_cm_id, send_cq_channel = AbiWord::sample(51));
+        set!(id, rdma_cm_id, recv_cq_channel = AbiWord::sample(52));
         set!(context.0, verbs_context, context.ops.post_send = Some(post_send));
         set!(context.0, verbs_context, context.ops.post_recv = Some(post_recv));
         set!(context.0, verbs_context, context.ops.post_srq_recv = Some(post_srq_recv));
@@ -43,7 +43,7 @@ impl Connected {
 }
 
 thread_local! {
-    /// What the operations return, in the order of the calls; 0 when it is used up.
+    /// The return values of the operations, in the order of the calls; 0 afterwards.
     static RESULTS: RefCell<VecDeque<c_int>> = const { RefCell::new(VecDeque::new()) };
 }
 
@@ -55,25 +55,26 @@ fn will_return(results: &[c_int]) {
     RESULTS.with_borrow_mut(|queue| *queue = results.iter().copied().collect());
 }
 
-/// The pieces of a request, as numbers.
+/// The entries of a request, as numbers.
 ///
 /// # Safety
 ///
-/// `list` points to `n` pieces.
+/// `list` points to `n` entries.
 unsafe fn pieces(list: *const ibv_sge, n: c_int) -> Vec<u64> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the list has this many entries (`# Safety`).
     let each = (0..n as usize).map(|at| unsafe { list.add(at).read() });
     each.flat_map(|piece| [piece.addr, piece.length.word(), piece.lkey.word()]).collect()
 }
 
 unsafe extern "C" fn post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
     assert!(!bad.is_null());
-    // SAFETY: the request is live and initialised, down to the members that its operation does not use.
+    // SAFETY: the request is live and initialised, including the members that its operation does
+    // not use.
     let (request, list) = unsafe { (*wr, pieces((*wr).sg_list, (*wr).num_sge)) };
     assert!(request.next.is_null());
     let mut words = vec![qp.word(), request.wr_id, u64::from(request.opcode.0), request.send_flags.word()];
-    // SAFETY: every member of the union is initialised, as the function under test zeroes what it does not
-    // set.
+    // SAFETY: every member of the union is initialised, because the function under test zeroes
+    // those that it does not set.
     unsafe {
         let ud = request.wr.ud;
         words.extend([ud.ah.word(), ud.remote_qpn.word(), ud.remote_qkey.word()]);
@@ -107,7 +108,7 @@ unsafe fn record_recv(
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
     assert!(!bad.is_null());
-    // SAFETY: the caller's promise.
+    // SAFETY: the request is live and initialised (`# Safety`).
     let (request, list) = unsafe { (*wr, pieces((*wr).sg_list, (*wr).num_sge)) };
     assert!(request.next.is_null());
     record(operation, [vec![queue, request.wr_id], list].concat());
@@ -124,7 +125,7 @@ unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited: c_int) -> c_int {
     next_result()
 }
 
-/// Says that the event is of the completion queue that the channel was made for in [`Connected`].
+/// Returns an event of the completion queue that the channel was made for in [`ConnectedId`].
 unsafe extern "C" fn get_cq_event(
     channel: *mut ibv_comp_channel,
     cq: *mut *mut ibv_cq,
@@ -161,12 +162,12 @@ unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
 }
 
 const WR_ID: u64 = 0x77_000;
-/// Where the pieces lie, in a region of 0x100 bytes at `START`.
+/// The address of the entries, in a region of 0x100 bytes.
 const START: u64 = 0x10_000;
 const LKEY: u32 = 0x1234;
 
 fn context() -> *mut c_void {
-    Word::sample(0x77)
+    AbiWord::sample(0x77)
 }
 
 fn region() -> Fake<ibv_mr> {
@@ -181,25 +182,26 @@ fn piece(n: u64) -> ibv_sge {
     ibv_sge { addr: START + n, length: 8, lkey: LKEY }
 }
 
-/// The numbers of the destination of an RDMA request, as the datagram's of the same union.
+/// The destination of an RDMA request as numbers, read as the datagram's member of the union.
 fn remote(addr: u64, rkey: u32) -> [u64; 3] {
     [addr, rkey.word(), 0]
 }
 
-/// Runs a posting function in each release, once with success and once with an error of the device.
+/// Calls a posting function in each release, once with success and once with an error of the
+/// device.
 fn check_post(
     operation: &'static str,
-    expected: &dyn Fn(&Connected) -> Vec<u64>,
+    expected: &dyn Fn(&ConnectedId) -> Vec<u64>,
     post: &dyn Fn(*mut rdma_cm_id) -> c_int,
 ) {
     for release in RELEASES {
-        let connected = Connected::new(release);
+        let connected = ConnectedId::new(release);
         check_post_on(&connected, operation, &expected(&connected), post);
     }
 }
 
 fn check_post_on(
-    connected: &Connected,
+    connected: &ConnectedId,
     operation: &'static str,
     expected: &[u64],
     post: &dyn Fn(*mut rdma_cm_id) -> c_int,
@@ -213,7 +215,11 @@ fn check_post_on(
     }
 }
 
-fn sent(opcode: ibv_wr_opcode, destination: [u64; 3], pieces: &[ibv_sge]) -> impl Fn(&Connected) -> Vec<u64> {
+fn sent(
+    opcode: ibv_wr_opcode,
+    destination: [u64; 3],
+    pieces: &[ibv_sge],
+) -> impl Fn(&ConnectedId) -> Vec<u64> {
     let list: Vec<u64> =
         pieces.iter().flat_map(|piece| [piece.addr, piece.length.word(), piece.lkey.word()]).collect();
     move |connected| {
@@ -229,24 +235,24 @@ const NOWHERE: [u64; 3] = [0; 3];
 /// A peer's address whose upper half is the datagram's second word, so that a mix-up would show.
 const PEER: u64 = 0x1_2345_6789;
 
-/// What [`wait`] does at each step, for a completion that comes while it sleeps.
+/// Checks each step of [`wait`], for a completion that arrives during the sleep.
 fn check_wait(
     function: unsafe fn(&Verbs, *mut rdma_cm_id, *mut ibv_wc) -> c_int,
-    cq_of: fn(&Connected) -> *mut ibv_cq,
+    cq_of: fn(&ConnectedId) -> *mut ibv_cq,
     channel: u64,
 ) {
     let lib = table();
     let wc = <*mut ibv_wc>::sample(9);
     let channel = <*mut ibv_comp_channel>::sample(channel).word();
     for release in RELEASES {
-        let connected = Connected::new(release);
+        let connected = ConnectedId::new(release);
         let cq = cq_of(&connected);
         EVENT_CQ.set(cq);
         let poll = ("poll_cq", vec![cq.word(), 1, wc.word()]);
         let arm = ("req_notify_cq", vec![cq.word(), 0]);
         let sleep = ("ibv_get_cq_event", vec![channel]);
         let acknowledge = ("ibv_ack_cq_events", vec![cq.word(), 1]);
-        // Results of the steps, what is returned, `errno`, and the steps.
+        // Results of the steps, the returned value, `errno`, and the steps.
         let scripts = [
             (vec![1], 1, 0, vec![&poll]),
             (vec![-5], -1, -5, vec![&poll]),
@@ -258,7 +264,7 @@ fn check_wait(
         for (results, returned, error, steps) in scripts {
             will_return(&results);
             clear_errno();
-            // SAFETY: the identifier is live and has everything.
+            // SAFETY: the identifier is live and has all objects of a connected one.
             assert_eq!(unsafe { function(&lib, connected.id.ptr(), wc) }, returned, "{results:?}");
             assert_eq!(errno(), error, "{results:?}");
             let done: Vec<_> = calls().into_iter().map(|call| (call.operation, call.arguments)).collect();
@@ -268,17 +274,17 @@ fn check_wait(
     }
 }
 
-/// Runs a function that registers memory.
+/// Calls a function that registers memory.
 fn check_register(
     function: unsafe fn(&Verbs, *mut rdma_cm_id, *mut c_void, usize) -> *mut ibv_mr,
     access: u64,
 ) {
     for release in RELEASES {
-        let connected = Connected::new(release);
-        let addr = Word::sample(3);
+        let connected = ConnectedId::new(release);
+        let addr = AbiWord::sample(3);
         // SAFETY: the identifier is live, the memory is not used.
         let mr = unsafe { function(&table(), connected.id.ptr(), addr, 4) };
-        assert_eq!(mr, Word::sample(RESULT));
+        assert_eq!(mr, AbiWord::sample(RESULT));
         assert_called("ibv_reg_mr", &[<*mut ibv_pd>::sample(50).word(), addr.word(), 4, access]);
     }
 }
@@ -327,11 +333,11 @@ tests! {
     }
 
     fn rdma_dereg_mr() {
-        let mr = Word::sample(1);
+        let mr = AbiWord::sample(1);
         for (result, returned, error) in [(0, 0, 0), (libc::EBUSY, -1, libc::EBUSY)] {
             will_return(&[result]);
             clear_errno();
-            // SAFETY: the region is only handed on.
+            // SAFETY: the recorder does not access the region.
             assert_eq!(unsafe { rdmacm::rdma_dereg_mr(&table(), mr) }, returned);
             assert_eq!(errno(), error);
             assert_called("ibv_dereg_mr", &[mr.word()]);
@@ -345,7 +351,7 @@ tests! {
         // SAFETY: the identifier is live, and the pieces are.
         let post = |id| unsafe { rdmacm::rdma_post_recvv(id, context(), list, 2) };
         for release in RELEASES {
-            let connected = Connected::new(release);
+            let connected = ConnectedId::new(release);
             let expected = [&[connected.qp.ptr.word()], &words[..]].concat();
             check_post_on(&connected, "post_recv", &expected, &post);
             set!(connected.id, rdma_cm_id, srq = connected.srq.ptr);
@@ -387,10 +393,10 @@ tests! {
 
     fn rdma_post_recv() {
         let mr = region();
-        let expected = |connected: &Connected| vec![connected.qp.ptr.word(), WR_ID, START, 0x100, LKEY.word()];
+        let expected = |connected: &ConnectedId| vec![connected.qp.ptr.word(), WR_ID, START, 0x100, LKEY.word()];
         check_post("post_recv", &expected, &|id| {
             // SAFETY: identifier and region are live, and the piece is the whole region.
-            unsafe { rdmacm::rdma_post_recv(id, context(), Word::sample(0x10), 0x100, mr.ptr()) }
+            unsafe { rdmacm::rdma_post_recv(id, context(), AbiWord::sample(0x10), 0x100, mr.ptr()) }
         });
     }
 
@@ -399,7 +405,7 @@ tests! {
         for (mr, lkey) in [(mr.ptr(), LKEY), (core::ptr::null_mut(), 0)] {
             check_post("post_send", &sent(SEND, NOWHERE, &[ibv_sge { lkey, ..piece(0) }]), &|id| {
                 // SAFETY: identifier and region are live.
-                unsafe { rdmacm::rdma_post_send(id, context(), Word::sample(0x10), 8, mr, 2) }
+                unsafe { rdmacm::rdma_post_send(id, context(), AbiWord::sample(0x10), 8, mr, 2) }
             });
         }
     }
@@ -408,7 +414,7 @@ tests! {
         let mr = region();
         check_post("post_send", &sent(READ, remote(PEER, 0x55), &[piece(0)]), &|id| {
             // SAFETY: identifier and region are live.
-            unsafe { rdmacm::rdma_post_read(id, context(), Word::sample(0x10), 8, mr.ptr(), 2, PEER, 0x55) }
+            unsafe { rdmacm::rdma_post_read(id, context(), AbiWord::sample(0x10), 8, mr.ptr(), 2, PEER, 0x55) }
         });
     }
 
@@ -417,7 +423,7 @@ tests! {
         for (mr, lkey) in [(mr.ptr(), LKEY), (core::ptr::null_mut(), 0)] {
             check_post("post_send", &sent(WRITE, remote(PEER, 0x55), &[ibv_sge { lkey, ..piece(0) }]), &|id| {
                 // SAFETY: identifier and region are live.
-                unsafe { rdmacm::rdma_post_write(id, context(), Word::sample(0x10), 8, mr, 2, PEER, 0x55) }
+                unsafe { rdmacm::rdma_post_write(id, context(), AbiWord::sample(0x10), 8, mr, 2, PEER, 0x55) }
             });
         }
     }
@@ -429,7 +435,7 @@ tests! {
         for (mr, lkey) in [(mr.ptr(), LKEY), (core::ptr::null_mut(), 0)] {
             check_post("post_send", &sent(SEND, destination, &[ibv_sge { lkey, ..piece(0) }]), &|id| {
                 // SAFETY: identifier and region are live; the address handle is only handed on.
-                unsafe { rdmacm::rdma_post_ud_send(id, context(), Word::sample(0x10), 8, mr, 2, ah, 0x66) }
+                unsafe { rdmacm::rdma_post_ud_send(id, context(), AbiWord::sample(0x10), 8, mr, 2, ah, 0x66) }
             });
         }
     }

@@ -4,8 +4,8 @@ use core::ffi::c_int;
 
 use rdma_mummy_sys::types::*;
 
-use crate::fake::*;
-use crate::word::*;
+use super::fake::*;
+use super::word::*;
 
 struct_cases! {
     QP_CASES, efadv_qp of efadv, shorter by |release| release.efadv_qp;

@@ -4,8 +4,8 @@ use core::ffi::c_int;
 
 use rdma_mummy_sys::types::*;
 
-use crate::fake::*;
-use crate::word::*;
+use super::fake::*;
+use super::word::*;
 
 context_cases! {
     ibv_create_flow(qp: ibv_qp, flow: *mut ibv_flow_attr) -> *mut ibv_flow = ibv_create_flow;

@@ -5,8 +5,8 @@ use core::ffi::{c_int, c_uint, c_void};
 use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::{Verbs, verbs};
 
-use crate::fake::*;
-use crate::word::*;
+use super::fake::*;
+use super::word::*;
 
 context_cases! {
     ibv_advise_mr(pd: ibv_pd, advice: ib_uverbs_advise_mr_advice, flags: u32, list: *mut ibv_sge, n: u32)
@@ -23,7 +23,7 @@ struct_cases! {
     ibv_memcpy_to_dm(offset: u64, from: *const c_void, length: usize) -> c_int = memcpy_to_dm;
 }
 
-/// A table in which every way to register memory is recorded; `None` where a release lacks it.
+/// A table that records every way to register memory; `None` if a release lacks it.
 fn table(iova: bool, iova2: bool) -> Verbs {
     let reg_mr_iova = recorder!(ibv_reg_mr_iova(
         pd: *mut ibv_pd, addr: *mut c_void, length: usize, iova: u64, access: c_int,
@@ -54,11 +54,11 @@ tests! {
         };
         let (new, old) = (table(true, true), table(false, false));
         for lib in [&new, &old] {
-            assert_eq!(call(lib, PLAIN), Word::sample(RESULT));
+            assert_eq!(call(lib, PLAIN), AbiWord::sample(RESULT));
             assert_called("ibv_reg_mr", &[pd.word(), addr.word(), 3, PLAIN.word()]);
         }
         for access in [RELAXED, 1 << 20, 1 << 29] {
-            assert_eq!(call(&new, access), Word::sample(RESULT));
+            assert_eq!(call(&new, access), AbiWord::sample(RESULT));
             assert_called("ibv_reg_mr_iova2", &[pd.word(), addr.word(), 3, addr.word(), access.word()]);
             assert!(call(&old, access).is_unsupported());
             assert_eq!(calls(), []);
@@ -78,14 +78,14 @@ tests! {
         };
         let (new, middle, old) = (table(true, true), table(true, false), table(false, false));
         for lib in [&new, &middle] {
-            assert_eq!(call(lib, 4, PLAIN), Word::sample(RESULT));
+            assert_eq!(call(lib, 4, PLAIN), AbiWord::sample(RESULT));
             assert_called("ibv_reg_mr_iova", &[pd.word(), addr.word(), 3, 4, PLAIN.word()]);
         }
         assert!(call(&old, 4, PLAIN).is_unsupported());
-        assert_eq!(call(&old, addr.word(), PLAIN), Word::sample(RESULT));
+        assert_eq!(call(&old, addr.word(), PLAIN), AbiWord::sample(RESULT));
         assert_called("ibv_reg_mr", &[pd.word(), addr.word(), 3, PLAIN.word()]);
 
-        assert_eq!(call(&new, 4, RELAXED), Word::sample(RESULT));
+        assert_eq!(call(&new, 4, RELAXED), AbiWord::sample(RESULT));
         assert_called("ibv_reg_mr_iova2", &[pd.word(), addr.word(), 3, 4, RELAXED.word()]);
         for lib in [&middle, &old] {
             assert!(call(lib, addr.word(), RELAXED).is_unsupported());
@@ -95,7 +95,7 @@ tests! {
 
     fn ibv_alloc_mw() {
         for release in RELEASES {
-            let context = Context::shorter_by(release.verbs_context);
+            let context = FakeContext::shorter_by(release.verbs_context);
             let pd = ibv_pd::on(&context);
             // SAFETY: the protection domain is live.
             let call = || unsafe {
@@ -105,14 +105,14 @@ tests! {
             assert!(call().is_unsupported());
             let operation = recorder!(alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> *mut ibv_mw);
             set!(context.0, verbs_context, context.ops.alloc_mw = Some(operation));
-            assert_eq!(call(), Word::sample(RESULT));
+            assert_eq!(call(), AbiWord::sample(RESULT));
             assert_called("alloc_mw", &[pd.ptr.word(), 2]);
         }
     }
 
     fn ibv_dealloc_mw() {
         for release in RELEASES {
-            let context = Context::shorter_by(release.verbs_context);
+            let context = FakeContext::shorter_by(release.verbs_context);
             let mw = ibv_mw::on(&context);
             // SAFETY: the window is live.
             let call = || unsafe { verbs::ibv_dealloc_mw(mw.ptr) };
@@ -130,7 +130,7 @@ tests! {
         let mr = Fake::<ibv_mr>::new();
         set!(mr, ibv_mr, pd = mine);
         for release in RELEASES {
-            let context = Context::shorter_by(release.verbs_context);
+            let context = FakeContext::shorter_by(release.verbs_context);
             let mw = ibv_mw::on(&context);
             let window = mw.fake.as_ref().expect("its own memory");
             set!(window, ibv_mw, type_ = ibv_mw_type::IBV_MW_TYPE_1);
@@ -177,7 +177,7 @@ tests! {
             to: *mut c_void, dm: *mut ibv_dm, offset: u64, length: usize,
         ) -> c_int);
         set!(dm, ibv_dm, memcpy_from_dm = Some(operation));
-        let to = Word::sample(1);
+        let to = AbiWord::sample(1);
         // SAFETY: the memory is live and has the operation, which uses no argument.
         assert_eq!(unsafe { verbs::ibv_memcpy_from_dm(to, dm.ptr(), 2, 3) }, RESULT as c_int);
         assert_called("memcpy_from_dm", &[to.word(), dm.ptr().word(), 2, 3]);

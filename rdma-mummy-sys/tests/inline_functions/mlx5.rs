@@ -5,8 +5,8 @@ use core::ffi::{c_int, c_void};
 use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::{Mlx5dv, mlx5dv};
 
-use crate::fake::*;
-use crate::word::*;
+use super::fake::*;
+use super::word::*;
 
 struct_cases! {
     QP_CASES, mlx5dv_qp_ex of mlx5dv, shorter by |release| release.mlx5dv_qp_ex;
@@ -28,14 +28,14 @@ struct_cases! {
     mlx5dv_wr_raw_wqe(wqe: *const c_void) = wr_raw_wqe;
 }
 
-/// A command of four words, aligned for nothing.
+/// A command of four words without alignment.
 #[repr(C, packed)]
-struct Command {
+struct DevxCommand {
     _before: u8,
     bytes: [u8; 16],
 }
 
-impl Command {
+impl DevxCommand {
     fn full() -> Self {
         Self { _before: 0, bytes: [0xff; 16] }
     }
@@ -45,11 +45,11 @@ impl Command {
     }
 }
 
-/// What the C header's functions leave of a command of ones after the fields of [`fill`].
+/// A command of ones after the C header's functions have set the fields of [`fill`].
 const FILLED: [u8; 16] =
     [0xeb, 0xff, 0xff, 0xff, 0x12, 0x34, 0x56, 0x78, 0, 0, 0x0f, 0xff, 0xff, 0xbc, 0xff, 0xff];
 
-fn fill(command: &mut Command) {
+fn fill(command: &mut DevxCommand) {
     for (value, offset, size) in
         [(0x5, 3, 4), (0x12345678, 32, 32), (0xfff, 64 + 20, 12), (0, 64, 20), (0xabc, 96 + 8, 8)]
     {
@@ -60,7 +60,7 @@ fn fill(command: &mut Command) {
 
 tests! {
     fn mlx5dv_mkey_check() {
-        let (mkey, info) = (Word::sample(1), Word::sample(2));
+        let (mkey, info) = (AbiWord::sample(1), AbiWord::sample(2));
         // SAFETY: no argument is used.
         let call = |lib: &Mlx5dv| unsafe { mlx5dv::mlx5dv_mkey_check(lib, mkey, info) };
         assert!(call(&Mlx5dv::unsupported()).is_unsupported());
@@ -72,7 +72,7 @@ tests! {
     }
 
     fn mlx5dv_create_flow() {
-        let (matcher, value, actions) = (Word::sample(1), Word::sample(2), Word::sample(4));
+        let (matcher, value, actions) = (AbiWord::sample(1), AbiWord::sample(2), AbiWord::sample(4));
         // SAFETY: no argument is used.
         let call = |lib: &Mlx5dv| unsafe {
             clear_errno();
@@ -84,12 +84,12 @@ tests! {
             actions: *mut mlx5dv_flow_action_attr, size: usize,
         ) -> *mut ibv_flow);
         let lib = Mlx5dv { __mlx5dv_create_flow: Some(create), ..Mlx5dv::unsupported() };
-        assert_eq!(call(&lib), Word::sample(RESULT));
+        assert_eq!(call(&lib), AbiWord::sample(RESULT));
         assert_called("__mlx5dv_create_flow", &[matcher.word(), value.word(), 3, actions.word(), 24]);
     }
 
     fn mlx5dv_query_port() {
-        let (context, info) = (Word::sample(1), Word::sample(3));
+        let (context, info) = (AbiWord::sample(1), AbiWord::sample(3));
         // SAFETY: no argument is used.
         let call = |lib: &Mlx5dv| unsafe { mlx5dv::mlx5dv_query_port(lib, context, 2, info) };
         assert!(call(&Mlx5dv::unsupported()).is_unsupported());
@@ -126,7 +126,7 @@ tests! {
             mlx5dv_clock_info { nsec, last_cycles, frac, mult, shift, mask }
         };
         let stamps = [500, 600, 400, 0x10, 0x8000, 0xffff, 0];
-        // What the C header's function gives for these stamps.
+        // The results of the C header's function for these timestamps.
         let expected = [
             (
                 clock(1_000_000, 500, 7, 1 << 21, 21, 0xffff),
@@ -156,13 +156,13 @@ tests! {
     }
 
     fn devx_set() {
-        let mut command = Command::full();
+        let mut command = DevxCommand::full();
         fill(&mut command);
         assert_eq!({ command.bytes }, FILLED);
     }
 
     fn devx_get() {
-        let mut command = Command { _before: 0, bytes: FILLED };
+        let mut command = DevxCommand { _before: 0, bytes: FILLED };
         for (value, offset, size) in [(0x5, 3, 4), (0x12345678, 32, 32), (0xbc, 96 + 8, 8), (0xe, 0, 4)] {
             // SAFETY: the fields lie within the command.
             assert_eq!(unsafe { mlx5dv::devx_get(command.ptr(), offset, size) }, value);
@@ -170,7 +170,7 @@ tests! {
     }
 
     fn devx_set64() {
-        let mut command = Command { _before: 0, bytes: FILLED };
+        let mut command = DevxCommand { _before: 0, bytes: FILLED };
         // SAFETY: the field lies within the command.
         unsafe { mlx5dv::devx_set64(command.ptr(), 0x0102_0304_0506_0708, 64) };
         let mut expected = FILLED;
@@ -179,7 +179,7 @@ tests! {
     }
 
     fn devx_get64() {
-        let mut command = Command { _before: 0, bytes: FILLED };
+        let mut command = DevxCommand { _before: 0, bytes: FILLED };
         // SAFETY: the field lies within the command.
         assert_eq!(unsafe { mlx5dv::devx_get64(command.ptr(), 0) }, 0xebff_ffff_1234_5678);
     }

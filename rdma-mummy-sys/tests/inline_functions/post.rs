@@ -5,8 +5,8 @@ use core::ffi::{c_int, c_void};
 use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::{qp_ex_op, verbs};
 
-use crate::fake::*;
-use crate::word::*;
+use super::fake::*;
+use super::word::*;
 
 struct_cases! {
     QP_CASES, ibv_qp_ex of verbs, shorter by |release| release.qp_ex;
@@ -47,7 +47,7 @@ tests! {
             wq: *mut ibv_wq, wr: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr,
         ) -> c_int);
         set!(fake, ibv_wq, post_recv = Some(operation));
-        let (wr, bad) = (Word::sample(1), Word::sample(2));
+        let (wr, bad) = (AbiWord::sample(1), AbiWord::sample(2));
         // SAFETY: the work queue is live and has the operation, which uses no argument.
         assert_eq!(unsafe { verbs::ibv_post_wq_recv(fake.ptr(), wr, bad) }, RESULT as c_int);
         assert_called("post_recv", &[fake.ptr().word(), wr.word(), bad.word()]);
@@ -55,13 +55,13 @@ tests! {
 
     fn ibv_post_srq_ops() {
         let op = <*mut ibv_ops_wr>::sample(1);
-        let call = |context: &Context, bad: *mut *mut ibv_ops_wr| {
+        let call = |context: &FakeContext, bad: *mut *mut ibv_ops_wr| {
             let srq = ibv_srq::on(context);
             // SAFETY: the queue is live, and `bad` is valid for writing.
             (unsafe { verbs::ibv_post_srq_ops(srq.ptr, op, bad) }, srq.ptr.word())
         };
         for release in RELEASES {
-            let context = Context::shorter_by(release.verbs_context);
+            let context = FakeContext::shorter_by(release.verbs_context);
             let mut bad = core::ptr::null_mut();
             assert!(call(&context, &raw mut bad).0.is_unsupported());
             assert_eq!(bad, op, "the first operation was not posted");
@@ -76,14 +76,14 @@ tests! {
             assert_called("post_srq_ops", &[srq, op.word(), (&raw mut bad).word()]);
             assert!(bad.is_null(), "left to the operation");
         }
-        let context = Context::shorter_by(core::mem::offset_of!(verbs_context, post_srq_ops) + 8);
+        let context = FakeContext::shorter_by(core::mem::offset_of!(verbs_context, post_srq_ops) + 8);
         let mut bad = core::ptr::null_mut();
         assert!(call(&context, &raw mut bad).0.is_unsupported());
         assert_eq!(bad, op);
     }
 }
 
-/// What `qp_ex_op!` finds of `wr_send`, `wr_atomic_write` and `wr_flush`.
+/// The results of `qp_ex_op!` for `wr_send`, `wr_atomic_write` and `wr_flush`.
 fn found(fake: &Fake<ibv_qp_ex>, send_ops: u64) -> [bool; 3] {
     let qp = fake.ptr();
     // SAFETY: the queue pair is live, and long enough for the flags.
@@ -129,7 +129,7 @@ fn an_operation_is_looked_for_only_where_the_flags_say_it_is() {
     assert_eq!(found(&new, send), [true, false, false]);
     assert_eq!(found(&new, send | atomic_write), [true, true, false]);
     assert_eq!(found(&new, flush), [true, true, true]);
-    // An operation that is empty is none, although the flags say that the struct has it.
+    // A null operation is none, although the flags say that the struct has its field.
     assert_eq!(found(&Fake::new(), send | flush | atomic_write), [false; 3]);
 }
 
@@ -138,6 +138,7 @@ fn an_operation_is_looked_for_only_where_the_flags_say_it_is() {
 #[should_panic(expected = "this ibv_qp_ex has no wr_send")]
 fn a_missing_operation_is_named_in_a_debug_build() {
     let fake = Fake::<ibv_qp_ex>::new();
-    // SAFETY: none; the promise is broken on purpose, and the debug build's check comes before the call.
+    // SAFETY: none. The rule is broken on purpose, and the debug build's check comes before the
+    // call.
     unsafe { verbs::ibv_wr_send(fake.ptr()) };
 }

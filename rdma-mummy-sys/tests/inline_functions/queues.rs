@@ -1,4 +1,4 @@
-//! Making and changing queues, and the domains that they are made in.
+//! Creation and changes of queues and domains.
 
 use core::ffi::{c_int, c_void};
 use std::cell::Cell;
@@ -6,8 +6,8 @@ use std::cell::Cell;
 use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::{Verbs, verbs};
 
-use crate::fake::*;
-use crate::word::*;
+use super::fake::*;
+use super::word::*;
 
 context_cases! {
     ibv_create_cq_ex(context: ibv_context, attr: *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex = create_cq_ex;
@@ -52,7 +52,7 @@ tests! {
         let pd = <*mut ibv_pd>::sample(7);
         let only_pd = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD.0;
         for release in RELEASES {
-            let context = Context::shorter_by(release.verbs_context);
+            let context = FakeContext::shorter_by(release.verbs_context);
             let mut attr = ibv_qp_init_attr_ex { pd, ..Default::default() };
             let attr = &raw mut attr;
             // SAFETY: context and attributes are live in every call.
@@ -61,7 +61,7 @@ tests! {
                 (*attr).comp_mask = mask;
                 verbs::ibv_create_qp_ex(&lib, context.ptr(), attr)
             };
-            // A protection domain alone is the classic function's, whatever the context has.
+            // A protection domain alone is left to the classic function, whatever the context has.
             assert_eq!(call(only_pd), <*mut ibv_qp>::sample(RESULT));
             assert_called("ibv_create_qp", &[pd.word(), attr.word()]);
             for mask in [0, only_pd | 1 << 6, 1 << 6] {
@@ -91,10 +91,10 @@ tests! {
         let with_xrcd = ibv_srq_init_attr_mask::IBV_SRQ_INIT_ATTR_XRCD.0;
         let (basic, xrc) = (ibv_srq_type::IBV_SRQT_BASIC, ibv_srq_type::IBV_SRQT_XRC);
         let tm = ibv_srq_type::IBV_SRQT_TM;
-        // Mask, type, and whether the classic function makes this queue.
+        // Mask, type, and whether the classic function creates this queue.
         let asked = [
             (with_pd, basic, true),
-            // The type does not count where the mask does not name it.
+            // The type is ignored if the mask does not name it.
             (with_pd, xrc, true),
             (with_pd | with_type, basic, true),
             (with_pd | with_type, xrc, false),
@@ -106,7 +106,7 @@ tests! {
             (with_pd | 1 << 31, basic, false),
         ];
         for release in RELEASES {
-            let context = Context::shorter_by(release.verbs_context);
+            let context = FakeContext::shorter_by(release.verbs_context);
             let mut attr = ibv_srq_init_attr_ex {
                 srq_context: core::ptr::null_mut(),
                 attr: ibv_srq_attr { max_wr: 0, max_sge: 0, srq_limit: 0 },
@@ -151,7 +151,7 @@ tests! {
 
     fn ibv_create_wq() {
         for release in RELEASES {
-            let context = Context::shorter_by(release.verbs_context);
+            let context = FakeContext::shorter_by(release.verbs_context);
             let wq_context = <*mut c_void>::sample(5);
             let mut attr = ibv_wq_init_attr {
                 wq_context,
@@ -172,7 +172,7 @@ tests! {
             assert!(call().is_unsupported());
             set!(context.0, verbs_context, create_wq = Some(create_wq));
 
-            // What the driver's failure leaves is handed on, and nothing is initialised.
+            // The driver's failure is returned, and nothing is initialised.
             NEW_WQ.set(core::ptr::null_mut());
             assert!(call().is_null());
             assert_called("create_wq", &[context.ptr().word(), attr.word()]);
@@ -194,8 +194,8 @@ tests! {
                 assert_eq!(libc::pthread_mutex_destroy(mutex), 0);
             }
         }
-        // A library that is too old to have the operation.
-        let context = Context::shorter_by(core::mem::offset_of!(verbs_context, create_wq) + 8);
+        // A library older than the operation.
+        let context = FakeContext::shorter_by(core::mem::offset_of!(verbs_context, create_wq) + 8);
         clear_errno();
         // SAFETY: the context is live; without the operation the attributes are not read.
         assert!(unsafe { verbs::ibv_create_wq(context.ptr(), core::ptr::null_mut()) }.is_unsupported());

@@ -1,4 +1,4 @@
-//! Arguments and results as plain numbers, so that one recorder can hold those of every function.
+//! Arguments and results as numbers, so that one recorder type can hold those of every function.
 
 use core::ffi::c_int;
 use core::fmt::Debug;
@@ -6,21 +6,21 @@ use core::fmt::Debug;
 use rdma_mummy_sys::types::*;
 
 /// A type that a C function takes or returns.
-pub(crate) trait Word: Copy {
-    /// The n-th example: each n gives another one.
+pub(crate) trait AbiWord: Copy {
+    /// The n-th example, different for each n.
     fn sample(n: u64) -> Self;
 
     /// The value as a number.
     fn word(self) -> u64;
 }
 
-/// What an `Option` of an operation looks like when it fails for want of one.
-pub(crate) trait Refusal: Word + Debug {
-    /// Whether this is what a function returns that is not supported, `errno` included where it counts.
+/// The return value of a function that is not supported.
+pub(crate) trait ErrorReturn: AbiWord + Debug {
+    /// Whether the value means "not supported", including `errno` if it counts.
     fn is_unsupported(self) -> bool;
 }
 
-impl Word for () {
+impl AbiWord for () {
     fn sample(_: u64) -> Self {}
 
     fn word(self) -> u64 {
@@ -30,7 +30,7 @@ impl Word for () {
 
 macro_rules! integers {
     ($($ty:ty)*) => {$(
-        impl Word for $ty {
+        impl AbiWord for $ty {
             fn sample(n: u64) -> Self {
                 n as $ty
             }
@@ -44,7 +44,7 @@ macro_rules! integers {
 
 integers! { u8 u16 u32 u64 usize i32 isize }
 
-impl Word for bool {
+impl AbiWord for bool {
     fn sample(n: u64) -> Self {
         n % 2 == 1
     }
@@ -56,7 +56,7 @@ impl Word for bool {
 
 macro_rules! newtypes {
     ($($ty:ident)*) => {$(
-        impl Word for $ty {
+        impl AbiWord for $ty {
             fn sample(n: u64) -> Self {
                 $ty(n as u32)
             }
@@ -70,12 +70,12 @@ macro_rules! newtypes {
 
 newtypes! { ib_uverbs_advise_mr_advice ibv_mw_type ibv_wc_opcode }
 
-/// Addresses far from anything that is allocated; nobody may read there.
+/// Addresses far from all allocations, which nothing may read.
 fn address(n: u64) -> usize {
     n as usize * 0x1000
 }
 
-impl<T> Word for *mut T {
+impl<T> AbiWord for *mut T {
     fn sample(n: u64) -> Self {
         core::ptr::without_provenance_mut(address(n))
     }
@@ -85,7 +85,7 @@ impl<T> Word for *mut T {
     }
 }
 
-impl<T> Word for *const T {
+impl<T> AbiWord for *const T {
     fn sample(n: u64) -> Self {
         core::ptr::without_provenance(address(n))
     }
@@ -95,13 +95,13 @@ impl<T> Word for *const T {
     }
 }
 
-impl Refusal for c_int {
+impl ErrorReturn for c_int {
     fn is_unsupported(self) -> bool {
         self == libc::EOPNOTSUPP
     }
 }
 
-impl<T> Refusal for *mut T {
+impl<T> ErrorReturn for *mut T {
     fn is_unsupported(self) -> bool {
         self.is_null() && errno() == libc::EOPNOTSUPP
     }
@@ -109,12 +109,12 @@ impl<T> Refusal for *mut T {
 
 /// This thread's `errno`.
 pub(crate) fn errno() -> c_int {
-    // SAFETY: the location is this thread's own.
+    // SAFETY: the location is this thread's `errno`.
     unsafe { *libc::__errno_location() }
 }
 
-/// Sets this thread's `errno` to something that no function under test leaves there.
+/// Sets this thread's `errno` to a value that no function under test leaves.
 pub(crate) fn clear_errno() {
-    // SAFETY: the location is this thread's own.
+    // SAFETY: the location is this thread's `errno`.
     unsafe { *libc::__errno_location() = 0 };
 }

@@ -1,14 +1,16 @@
-//! Completion queues that tell what only EFA's completions have.
+//! Completion queues with EFA's own completion fields.
 //!
 //! # Safety
 //!
-//! What the unsafe code here relies on, and where it comes from:
+//! The unsafe code in this module relies on these invariants:
 //!
-//! - `efa` is what `efadv_cq_from_ibv_cq_ex` made of the queue, which [`CompletionReader`] keeps alive.
-//! - The operations of `fields` are not null: [`CompletionQueueBuilder::build_ex`] looks. Only a library that knows a field
-//!   makes a queue with it, and its struct is long enough for it then.
-//! - The cursor of the queue is on a completion while an [`ExtendedWorkCompletion`] of it exists, and nobody else polls it. A
-//!   completion is of this queue if its pointer is this queue's, as no other has its address while it lives.
+//! - `efa` is the result of `efadv_cq_from_ibv_cq_ex` for the queue, which [`CompletionReader`]
+//!   keeps alive.
+//! - The operations of `fields` are not null: [`CompletionQueueBuilder::build_ex`] checks them. A
+//!   library makes a queue only with fields that it knows, so its struct is long enough for them.
+//! - The queue's cursor is on a completion while an [`ExtendedWorkCompletion`] of it exists, and
+//!   nobody else polls it. A completion belongs to this queue if its pointer is this queue's,
+//!   because no other queue has the same address while this one lives.
 
 use std::io;
 use std::mem::offset_of;
@@ -28,16 +30,16 @@ use crate::ibverbs::completion::{
 };
 
 c_flags! {
-    /// What completions tell besides (`EFADV_WC_EX_WITH_*`).
+    /// Optional fields of EFA's completions (`EFADV_WC_EX_WITH_*`).
     pub struct CompletionFields(u64) {
-        /// The GID of a sender that the device knows no address handle of.
+        /// The GID of a sender for which the device has no address handle.
         Sgid = EFADV_WC_EX_WITH_SGID,
-        /// Whether the completion took no receive.
+        /// Whether the completion consumed no receive.
         IsUnsolicited = EFADV_WC_EX_WITH_IS_UNSOLICITED,
     }
 }
 
-/// Describes a completion queue with EFA's fields. The same description makes any number of them.
+/// Describes a completion queue with EFA's fields. One builder can make any number of them.
 #[derive(Clone, Debug)]
 pub struct CompletionQueueBuilder {
     direct: DirectVerbs,
@@ -46,7 +48,7 @@ pub struct CompletionQueueBuilder {
 }
 
 impl DirectVerbs {
-    /// Begins to add EFA's fields to the description of a completion queue, of which a copy is taken.
+    /// Returns a builder that adds EFA's fields to a copy of a completion queue's description.
     pub fn create_cq_builder(
         &self,
         description: &completion::CompletionQueueBuilder,
@@ -57,18 +59,18 @@ impl DirectVerbs {
 }
 
 impl CompletionQueueBuilder {
-    /// The fields that completions have besides.
+    /// Sets the additional fields of completions.
     pub fn setup_efa_fields(&mut self, fields: CompletionFields) -> &mut Self {
         self.fields = fields;
         self
     }
 
-    /// Makes the queue (`efadv_create_cq`), and what reads EFA's fields of its completions.
+    /// Makes the queue (`efadv_create_cq`), and the reader for EFA's fields of its completions.
     ///
     /// # Errors
     ///
-    /// The device has no such fields, or the library is too old ([`Unsupported`]); or what
-    /// [`build_ex`](completion::CompletionQueueBuilder::build_ex) says.
+    /// Fails as [`Unsupported`] if the device has no such fields, or if the library is too old.
+    /// Also fails as [`build_ex`](completion::CompletionQueueBuilder::build_ex) does.
     ///
     /// # References
     ///
@@ -86,7 +88,8 @@ impl CompletionQueueBuilder {
         let of_ex = self.direct.as_raw().efadv_cq_from_ibv_cq_ex().map_err(missing)?;
         let mut own = efadv_cq_init_attr { wc_flags: self.fields.bits(), ..Default::default() };
         let create = |attr: &mut _| {
-            // SAFETY: the context is open and EFA's, both attributes are initialised, and the second has the size that is said.
+            // SAFETY: the context is open and belongs to EFA. Both attributes are initialised, and
+            // the second has the size that is passed.
             let cq =
                 unsafe { create(context.as_raw().as_ptr(), attr, &raw mut own, size_of_val(&own) as u32) };
             NonNull::new(cq).ok_or_else(|| {
@@ -97,9 +100,10 @@ impl CompletionQueueBuilder {
                 self.description.error(source).of_direct("efadv_create_cq", format!("{:?}", self.fields))
             })
         };
-        // SAFETY: the queue is made of the attributes as they are, in the context of the description.
+        // SAFETY: `create` makes a queue of exactly the attributes that it gets, in the
+        // description's context.
         let cq: ExtendedCompletionQueue = unsafe { self.description.build_ex_by(create)? };
-        // SAFETY: the queue lives and is an extended one of EFA's.
+        // SAFETY: the queue is alive, and an extended one of EFA.
         let efa = NonNull::new(unsafe { of_ex(cq.as_raw().as_ptr().cast()) });
         let efa = efa.ok_or_else(|| incomplete("efadv_cq_from_ibv_cq_ex"))?;
         let reader = CompletionReader { efa, fields: self.fields, queue: cq.shared() };
@@ -108,9 +112,10 @@ impl CompletionQueueBuilder {
     }
 }
 
-/// Reads EFA's own fields of the completions of one queue.
+/// Reads EFA's own fields from the completions of one queue.
 ///
-/// It keeps the queue's memory, and nothing of its polling: the queue itself may go.
+/// It keeps the queue's memory alive, but takes no part in polling, so the queue's handle may be
+/// dropped.
 #[derive(Debug)]
 pub struct CompletionReader {
     efa: NonNull<efadv_cq>,
@@ -118,36 +123,37 @@ pub struct CompletionReader {
     queue: completion::Shared,
 }
 
-// SAFETY: `efa` is only used with a completion of the queue at hand, which stays on the thread that polls.
+// SAFETY: `efa` is used only with a completion of the queue at hand, which stays on the thread that
+// polls.
 unsafe impl Send for CompletionReader {}
-// SAFETY: `efa` is only used with a completion of the queue at hand, which stays on the thread that
+// SAFETY: `efa` is used only with a completion of the queue at hand, which stays on the thread that
 // polls.
 unsafe impl Sync for CompletionReader {}
 
 impl CompletionReader {
-    /// That the operations are there.
+    /// Checks that the operations exist.
     fn check(&self) -> Result<(), CreateCompletionQueueError> {
         let efa = self.efa.as_ptr();
         if self.fields.contains(CompletionFields::Sgid) {
-            // SAFETY: the struct has the field (head of this file).
+            // SAFETY: the struct has the field, because the queue was made with it (module head).
             let read = unsafe { field::read(efa, offset_of!(efadv_cq, wc_read_sgid), |cq| &cq.wc_read_sgid) };
             read.ok_or_else(|| incomplete("wc_read_sgid"))?;
         }
         if self.fields.contains(CompletionFields::IsUnsolicited) {
             let place = offset_of!(efadv_cq, wc_is_unsolicited);
-            // SAFETY: the struct has the field (head of this file).
+            // SAFETY: the struct has the field, because the queue was made with it (module head).
             let read = unsafe { field::read(efa, place, |cq| &cq.wc_is_unsolicited) };
             read.ok_or_else(|| incomplete("wc_is_unsolicited"))?;
         }
         Ok(())
     }
 
-    /// The fields that it reads.
+    /// The fields that it can read.
     pub fn fields(&self) -> CompletionFields {
         self.fields
     }
 
-    /// Whether a completion is one of the queue's, with this field, and has succeeded.
+    /// Whether a completion belongs to the queue, has this field, and was successful.
     #[inline]
     fn has(&self, wc: &ExtendedWorkCompletion<'_>, field: CompletionFields) -> bool {
         self.fields.contains(field)
@@ -155,27 +161,31 @@ impl CompletionReader {
             && wc.status() == WorkCompletionStatus::Success
     }
 
-    /// The GID of the sender, if the device knows no address handle of it (`efadv_wc_read_sgid`); `None` also for a completion
-    /// that failed or is another queue's, and if the queue was not made with [`CompletionFields::Sgid`].
+    /// The sender's GID, if the device has no address handle for it (`efadv_wc_read_sgid`). `None`
+    /// also for a completion that failed or belongs to another queue, and if the queue was made
+    /// without [`CompletionFields::Sgid`].
     #[inline]
     pub fn sgid(&self, wc: &ExtendedWorkCompletion<'_>) -> Option<Gid> {
         if !self.has(wc, CompletionFields::Sgid) {
             return None;
         }
         let mut gid = ibv_gid::default();
-        // SAFETY: the cursor is on a completion of this queue and the reader is there (head of this file).
+        // SAFETY: the cursor is on a completion of this queue, and `check` verified the reader
+        // (module head).
         let result = unsafe { efadv::efadv_wc_read_sgid(self.efa.as_ptr(), &raw mut gid) };
         (result == 0).then(|| Gid::from(gid))
     }
 
-    /// Whether the completion took no receive (`efadv_wc_is_unsolicited`); `None` for one that failed or is another queue's, and
-    /// if the queue was not made with [`CompletionFields::IsUnsolicited`].
+    /// Whether the completion consumed no receive (`efadv_wc_is_unsolicited`). `None` for a
+    /// completion that failed or belongs to another queue, and if the queue was made without
+    /// [`CompletionFields::IsUnsolicited`].
     #[inline]
     pub fn is_unsolicited(&self, wc: &ExtendedWorkCompletion<'_>) -> Option<bool> {
         if !self.has(wc, CompletionFields::IsUnsolicited) {
             return None;
         }
-        // SAFETY: the cursor is on a completion of this queue and the reader is there (head of this file).
+        // SAFETY: the cursor is on a completion of this queue, and `check` verified the reader
+        // (module head).
         Some(unsafe { efadv::efadv_wc_is_unsolicited(self.efa.as_ptr()) })
     }
 }

@@ -1,4 +1,4 @@
-//! Whether a device is EFA's, and what it can do then.
+//! Detection of EFA devices, and their attributes.
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ use crate::ibverbs::{Unsupported, check};
 
 /// The direct verbs of an open EFA device.
 ///
-/// A handle: clones stand for the same context, and keep it open.
+/// Clones refer to the same context, and keep it open.
 #[derive(Clone)]
 pub struct DirectVerbs {
     context: DeviceContext,
@@ -25,11 +25,13 @@ pub struct DirectVerbs {
 }
 
 impl DirectVerbs {
-    /// Those of a device, if it is EFA's: the only ones that `efadv_query_device` answers for. The first call loads `libefa.so.1`.
+    /// The direct verbs of a device, if it is EFA's: `efadv_query_device` answers only for these.
+    /// The first call loads `libefa.so.1`.
     ///
     /// # Errors
     ///
-    /// The library is missing or too old, or belongs to another libibverbs; the device is not EFA's, or does not answer.
+    /// Fails if the library is missing or too old, or belongs to another libibverbs. Also fails if
+    /// the device is not EFA's, or does not answer.
     ///
     /// # References
     ///
@@ -42,8 +44,8 @@ impl DirectVerbs {
         let query = lib.efadv_query_device();
         let query = query.map_err(|symbol| Unsupported::missing(context, WHAT, symbol))?;
         let mut raw = efadv_device_attr::default();
-        // SAFETY: the context is open, of the libibverbs that the library works on, as the provider has seen to; `raw` is a
-        // valid place of the size that is said.
+        // SAFETY: the context is open. The provider checked that it belongs to the libibverbs that
+        // the library uses. `raw` has the size that is passed.
         let result =
             check(unsafe { query(context.as_raw().as_ptr(), &raw mut raw, size_of_val(&raw) as u32) });
         result.map_err(|source| {
@@ -52,17 +54,17 @@ impl DirectVerbs {
         Ok(Self { context: context.clone(), lib, attributes: DeviceAttributes(raw) })
     }
 
-    /// The device.
+    /// The device's context.
     pub fn context(&self) -> &DeviceContext {
         &self.context
     }
 
-    /// The functions of the library, for what is not wrapped here.
+    /// The library's functions, for calls that this crate does not wrap.
     pub fn as_raw(&self) -> &'static Efadv {
         self.lib
     }
 
-    /// What the device said of itself (`efadv_query_device`), when it was asked whether it is EFA's.
+    /// The device's attributes (`efadv_query_device`), as read when this was made.
     pub fn query_device(&self) -> &DeviceAttributes {
         &self.attributes
     }
@@ -75,17 +77,19 @@ impl fmt::Debug for DirectVerbs {
 }
 
 c_flags! {
-    /// What a device can do (`device_caps`).
+    /// Optional features of a device (`device_caps`).
     pub struct Capabilities(u32) {
         /// RDMA READ.
         RdmaRead = EFADV_DEVICE_ATTR_CAPS_RDMA_READ,
-        /// How often an SRD pair tries again where its peer has no receive can be set.
+        /// The RNR retry count of an SRD pair can be set.
         RnrRetry = EFADV_DEVICE_ATTR_CAPS_RNR_RETRY,
-        /// Completions can tell the GID of an unknown sender ([`CompletionFields`](super::CompletionFields)).
+        /// Completions can contain the GID of an unknown sender
+        /// ([`CompletionFields`](super::CompletionFields)).
         CqWithSgid = EFADV_DEVICE_ATTR_CAPS_CQ_WITH_SGID,
         /// RDMA WRITE.
         RdmaWrite = EFADV_DEVICE_ATTR_CAPS_RDMA_WRITE,
-        /// WRITEs with immediate data can take no receive ([`SrdFlags`](super::SrdFlags)).
+        /// WRITEs with immediate data can complete without a receive
+        /// ([`SrdFlags`](super::SrdFlags)).
         UnsolicitedWriteReceive = EFADV_DEVICE_ATTR_CAPS_UNSOLICITED_WRITE_RECV,
         /// Completion queues can lie in a dma-buf.
         CqInDmabuf = EFADV_DEVICE_ATTR_CAPS_CQ_WITH_EXT_MEM_DMABUF,
@@ -94,42 +98,43 @@ c_flags! {
     }
 }
 
-/// What an EFA device says of itself (`efadv_device_attr`). What its library is too old to know of is 0.
+/// Attributes of an EFA device (`efadv_device_attr`). Attributes that an older library does not
+/// know are 0.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceAttributes(efadv_device_attr);
 
 impl DeviceAttributes {
-    /// Work requests in a send queue, at most.
+    /// The maximum number of work requests in a send queue.
     pub fn max_sq_wr(&self) -> u32 {
         self.0.max_sq_wr
     }
 
-    /// Work requests in a receive queue, at most.
+    /// The maximum number of work requests in a receive queue.
     pub fn max_rq_wr(&self) -> u32 {
         self.0.max_rq_wr
     }
 
-    /// Scatter/gather entries of a send, at most.
+    /// The maximum number of scatter/gather entries of a send.
     pub fn max_sq_sge(&self) -> u16 {
         self.0.max_sq_sge
     }
 
-    /// Scatter/gather entries of a receive, at most.
+    /// The maximum number of scatter/gather entries of a receive.
     pub fn max_rq_sge(&self) -> u16 {
         self.0.max_rq_sge
     }
 
-    /// Bytes of inline data, at most.
+    /// The maximum length of inline data in bytes.
     pub fn inline_buf_size(&self) -> u16 {
         self.0.inline_buf_size_ex.max(self.0.inline_buf_size)
     }
 
-    /// Bytes of a READ or WRITE, at most.
+    /// The maximum length of a READ or WRITE in bytes.
     pub fn max_rdma_size(&self) -> u32 {
         self.0.max_rdma_size
     }
 
-    /// What it can do.
+    /// The optional features that it supports.
     pub fn capabilities(&self) -> Capabilities {
         Capabilities::from_bits_retain(self.0.device_caps)
     }

@@ -1,14 +1,16 @@
 //! Direct verbs of Amazon's Elastic Fabric Adapter (feature `efa`).
 //!
-//! What is here, on top of libibverbs:
+//! It adds to libibverbs:
 //!
-//! - **Scalable reliable datagrams** (SRD): [queue pairs](SrdBuilder) without connections, whose messages arrive reliably and in
-//!   any order, with RDMA where the device has it.
-//! - [**Completion queues**](DirectVerbs::create_cq_builder) that tell the GID of an unknown sender.
-//! - What the device says of [itself](DirectVerbs::query_device), of an [address handle](DirectVerbs::query_ah) and of a
-//!   [memory region](DirectVerbs::query_mr).
+//! - **Scalable reliable datagrams** (SRD): [queue pairs](SrdBuilder) without connections, whose
+//!   messages arrive reliably and in any order, with RDMA if the device supports it.
+//! - [**Completion queues**](DirectVerbs::create_cq_builder) that report the GID of an unknown
+//!   sender.
+//! - EFA's attributes of the [device](DirectVerbs::query_device), of an [address
+//!   handle](DirectVerbs::query_ah) and of a [memory region](DirectVerbs::query_mr).
 //!
-//! [`DirectVerbs::of`] is where to begin. It refuses a device that is not EFA's, and names the library if that is missing.
+//! [`DirectVerbs::of`] is the entry point. It fails for a device that is not EFA's, and names the
+//! library if that is missing.
 //!
 //! ```no_run
 //! use sideway::efa::DirectVerbs;
@@ -18,13 +20,15 @@
 //! use sideway::ibverbs::queue_pair::{PostSendGuard, QueuePair, WorkRequestFlags};
 //!
 //! # fn send(
-//! #     pd: &ProtectionDomain, cq: &GenericCompletionQueue, peer: &AddressHandle, number: u32, key: u32, rkey: u32, remote: u64,
+//! #     pd: &ProtectionDomain, cq: &GenericCompletionQueue, peer: &AddressHandle, number: u32,
+//! #     key: u32, rkey: u32, remote: u64,
 //! # ) -> Result<(), Box<dyn std::error::Error>> {
 //! let efa = DirectVerbs::of(pd.context())?;
 //! let mut description = pd.create_qp_builder();
 //! description.setup_send_cq(cq).setup_recv_cq(cq).setup_max_send_wr(64);
 //! let mut qp = efa.create_srd_builder(&description).build()?;
-//! // ... INIT, RTR, RTS: as a datagram pair ...
+//! // ... INIT, RTR, RTS, like a datagram pair ...
+//!
 //! let mut guard = qp.start_post_send();
 //! let request = guard.construct_wr(1, WorkRequestFlags::Signaled);
 //! request.setup_srd_address(peer, number, key).setup_write(rkey, remote);

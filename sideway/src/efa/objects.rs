@@ -1,4 +1,4 @@
-//! What the device says of address handles and memory regions.
+//! EFA's attributes of address handles and memory regions.
 
 use rdma_mummy_sys::types::{
     EFADV_MR_ATTR_VALIDITY_RDMA_READ_IC_ID, EFADV_MR_ATTR_VALIDITY_RDMA_RECV_IC_ID,
@@ -11,23 +11,25 @@ use crate::ibverbs::address_handle::AddressHandle;
 use crate::ibverbs::memory_region::MemoryRegion;
 use crate::ibverbs::{Unsupported, check};
 
-/// By which physical interconnect the device reaches a memory region (`efadv_mr_attr`); `None` where it does not say.
+/// The physical interconnects by which the device reaches a memory region (`efadv_mr_attr`); `None`
+/// if it does not report one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InterconnectIds {
-    /// For receives into it.
+    /// The interconnect for receives into it.
     pub recv: Option<u16>,
-    /// For READs into it.
+    /// The interconnect for READs into it.
     pub rdma_read: Option<u16>,
-    /// For peers' WRITEs to it.
+    /// The interconnect for peers' WRITEs to it.
     pub rdma_recv: Option<u16>,
 }
 
 impl DirectVerbs {
-    /// The device's own number of an address handle (`efadv_query_ah`).
+    /// The device's number of an address handle (`efadv_query_ah`).
     ///
     /// # Errors
     ///
-    /// The handle is another context's, or the library is too old ([`Unsupported`]), or does not answer.
+    /// Fails if the handle belongs to another context, if the library is too old ([`Unsupported`]),
+    /// or if it does not answer.
     ///
     /// # References
     ///
@@ -43,17 +45,19 @@ impl DirectVerbs {
         let query = self.as_raw().efadv_query_ah();
         let query = query.map_err(|symbol| Unsupported::missing(self.context(), WHAT, symbol))?;
         let mut attr = efadv_ah_attr::default();
-        // SAFETY: the handle lives and is EFA's; `attr` is a valid place of the size that is said.
+        // SAFETY: the borrow keeps the handle alive, which belongs to EFA; `attr` has the size that
+        // is passed.
         let result = unsafe { query(ah.as_raw().as_ptr(), &raw mut attr, size_of_val(&attr) as u32) };
         check(result).map_err(|source| Error::of_device(self.context(), "efadv_query_ah", WHAT, source))?;
         Ok(attr.ahn)
     }
 
-    /// By which interconnects the device reaches a memory region (`efadv_query_mr`).
+    /// The interconnects by which the device reaches a memory region (`efadv_query_mr`).
     ///
     /// # Errors
     ///
-    /// The region is another context's, or the library is too old ([`Unsupported`]), or does not answer.
+    /// Fails if the region belongs to another context, if the library is too old ([`Unsupported`]),
+    /// or if it does not answer.
     ///
     /// # References
     ///
@@ -69,7 +73,8 @@ impl DirectVerbs {
         let query = self.as_raw().efadv_query_mr();
         let query = query.map_err(|symbol| Unsupported::missing(self.context(), WHAT, symbol))?;
         let mut attr = efadv_mr_attr::default();
-        // SAFETY: the region lives and is EFA's; `attr` is a valid place of the size that is said.
+        // SAFETY: the borrow keeps the region alive, which belongs to EFA; `attr` has the size that
+        // is passed.
         let result = unsafe { query(mr.as_raw().as_ptr(), &raw mut attr, size_of_val(&attr) as u32) };
         check(result).map_err(|source| Error::of_device(self.context(), "efadv_query_mr", WHAT, source))?;
         let told = |mask, id| (u32::from(attr.ic_id_validity) & mask != 0).then_some(id);

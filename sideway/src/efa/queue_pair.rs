@@ -1,4 +1,4 @@
-//! Queue pairs of scalable reliable datagrams.
+//! Queue pairs for scalable reliable datagrams (SRD).
 
 use std::io;
 use std::ptr::NonNull;
@@ -18,19 +18,20 @@ use crate::ibverbs::queue_pair::{
 c_flags! {
     /// Options of an SRD pair (`EFADV_QP_FLAGS_*`).
     pub struct SrdFlags(u16) {
-        /// A peer's WRITE with immediate data completes without taking a receive.
+        /// A peer's WRITE with immediate data completes without consuming a receive.
         UnsolicitedWriteReceive = EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV,
         /// WRITEs may have inline data.
         InlineWrite = EFADV_QP_FLAGS_INLINE_WRITE,
     }
 }
 
-/// Describes an SRD pair. The same description makes any number of them.
+/// Describes an SRD pair. One builder can make any number of them.
 ///
-/// Such a pair has no peer: each of its requests says [where it goes](queue_pair::WorkRequestHandle::setup_srd_address). Every
-/// message arrives once, or its request fails; messages may overtake each other. It is brought up like a datagram pair, with a
-/// `setup_qkey`; on the way to RTS `setup_rnr_retry` says how often it tries where a peer has no receive, if
-/// [the device can](Capabilities::RnrRetry).
+/// An SRD pair has no peer: each of its requests has a
+/// [destination](queue_pair::WorkRequestHandle::setup_srd_address). Every message arrives once, or
+/// its request fails; messages may overtake each other. The pair is brought up like a datagram
+/// pair, with a `setup_qkey`. On the way to RTS, `setup_rnr_retry` sets the number of retries while
+/// a peer has no receive posted, if [the device supports it](Capabilities::RnrRetry).
 #[derive(Clone, Debug)]
 pub struct SrdBuilder {
     direct: DirectVerbs,
@@ -40,7 +41,7 @@ pub struct SrdBuilder {
 }
 
 impl DirectVerbs {
-    /// Begins to describe an SRD pair. The type in the description, of which a copy is taken, makes no difference.
+    /// Returns a builder for an SRD pair from a copy of a description, whose type is ignored.
     pub fn create_srd_builder(&self, description: &QueuePairBuilder) -> SrdBuilder {
         let mut description = description.clone();
         description.setup_qp_type(QueuePairType::ReliableConnection);
@@ -49,19 +50,19 @@ impl DirectVerbs {
 }
 
 impl SrdBuilder {
-    /// The options.
+    /// Sets the options.
     pub fn setup_flags(&mut self, flags: SrdFlags) -> &mut Self {
         self.flags = flags;
         self
     }
 
-    /// The service level; 0, the default, is the device's own.
+    /// Sets the service level; 0, the default, leaves it to the device.
     pub fn setup_service_level(&mut self, sl: u8) -> &mut Self {
         self.sl = sl;
         self
     }
 
-    /// What the description asks for, or all that the device has.
+    /// The operations of the description, or all that the device supports.
     fn operations(&self, asked: Option<SendOperationFlags>) -> SendOperationFlags {
         let capabilities = self.direct.query_device().capabilities();
         asked.unwrap_or_else(|| {
@@ -76,14 +77,16 @@ impl SrdBuilder {
         })
     }
 
-    /// Makes the pair for `ibv_wr_*` (`efadv_create_qp_ex`). Unless the description names
-    /// [operations](QueuePairBuilder::setup_send_ops_flags), it has all that the device has. Only sends have inline data, and
-    /// WRITEs with [`SrdFlags::InlineWrite`].
+    /// Makes the pair for `ibv_wr_*` (`efadv_create_qp_ex`).
+    ///
+    /// Unless the description sets [operations](QueuePairBuilder::setup_send_ops_flags), the pair
+    /// has all that the device supports. Only sends can have inline data, and WRITEs with
+    /// [`SrdFlags::InlineWrite`].
     ///
     /// # Errors
     ///
-    /// The device does not have the options or operations, or the library is too old ([`Unsupported`]); or what
-    /// [`build_ex`](QueuePairBuilder::build_ex) says.
+    /// Fails as [`Unsupported`] if the device lacks the options or operations, or if the library is
+    /// too old. Also fails as [`build_ex`](QueuePairBuilder::build_ex) does.
     ///
     /// # References
     ///
@@ -105,8 +108,9 @@ impl SrdBuilder {
             ..Default::default()
         };
         let create = |attr: &mut ibv_qp_init_attr_ex| {
-            // SAFETY: the context is open and EFA's; both attributes are initialised, the second has the size that is said,
-            // and what the first points to lives and is of this context, as `build_ex_by` sees to.
+            // SAFETY: the context is open and belongs to EFA. Both attributes are initialised, and
+            // the second has the size that is passed. `build_ex_by` passes live objects of this
+            // context in the first.
             let qp =
                 unsafe { create(context.as_raw().as_ptr(), attr, &raw mut own, size_of_val(&own) as u32) };
             NonNull::new(qp).ok_or_else(|| {
@@ -118,12 +122,13 @@ impl SrdBuilder {
             })
         };
         let qp_type = QueuePairType::ScalableReliableDatagram;
-        // SAFETY: the pair is an SRD one, and made of the attributes as they are, in the context of the description. Its
-        // requests have an address, like all datagrams'.
+        // SAFETY: `create` makes an SRD pair of exactly the attributes that it gets, in the
+        // description's context. Its requests need only an address, like all datagrams.
         let mut pair: ExtendedQueuePair =
             unsafe { self.description.build_ex_by(qp_type, operations, create)? };
         if !self.flags.contains(SrdFlags::InlineWrite) {
-            // Some libraries take the bytes for what the device is to read and write.
+            // Some libraries would take the inline bytes for the memory that the device reads or
+            // writes.
             pair.split().0.forbid_inline(WRITES);
         }
         Ok(pair)

@@ -1,6 +1,6 @@
 #![doc = include_str!("guide.md")]
 
-/// Choosing a provider: the system's devices, or software ones.
+/// Choosing a provider: the system's devices, or software devices.
 #[doc = include_str!("providers.md")]
 pub mod providers {}
 
@@ -16,7 +16,7 @@ pub mod connections {}
 #[doc = include_str!("posting.md")]
 pub mod posting {}
 
-/// Polling completions, and sleeping until there are any.
+/// Polling completions, and sleeping until some arrive.
 #[doc = include_str!("polling.md")]
 pub mod polling {}
 
@@ -24,23 +24,24 @@ pub mod polling {}
 #[doc = include_str!("datagrams.md")]
 pub mod datagrams {}
 
-/// Shared receive queues: one queue of buffers, many queue pairs; and extended reliable connections.
+/// Shared receive queues: one queue of buffers, many queue pairs; and extended reliable
+/// connections.
 #[doc = include_str!("sharing.md")]
 pub mod sharing {}
 
-/// Memory, and what is unsafe about it.
+/// Memory: registration, and the reasons for `unsafe`.
 #[doc = include_str!("memory.md")]
 pub mod memory {}
 
-/// Errors: three kinds, and what to do about each.
+/// Errors: the three kinds, and how to handle each.
 #[doc = include_str!("errors.md")]
 pub mod errors {}
 
-/// Threads: who may use what, and how to drive both sides of a queue pair at once.
+/// Threads: sharing objects, and using both halves of a queue pair at once.
 #[doc = include_str!("threads.md")]
 pub mod threads {}
 
-/// Timestamps: when a message completed.
+/// Timestamps: the time at which a message completed.
 #[doc = include_str!("time.md")]
 pub mod time {}
 
@@ -48,10 +49,10 @@ pub mod time {}
 #[doc = include_str!("testing.md")]
 pub mod testing {}
 
-/// The layer below, for what is not wrapped.
+/// The raw bindings, for functions that this crate does not wrap.
 #[doc = include_str!("below.md")]
 pub mod below {}
 
-/// From other crates, and from C.
+/// Migrating from other crates, and from C.
 #[doc = include_str!("../../../docs/migrating.md")]
 pub mod migrating {}

@@ -20,25 +20,25 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// A global identifier: the address of a port, in the form of an IPv6 address (`ibv_gid`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Gid {
-    /// In network byte order.
+    /// The 16 bytes in network byte order.
     pub raw: [u8; 16],
 }
 
 impl Gid {
-    /// The GID that is not there: all zero.
+    /// The all-zero GID, which marks an empty entry of a GID table.
     pub const ZERO: Self = Self { raw: [0; 16] };
 
-    /// Whether an entry of the GID table is empty.
+    /// Whether all bytes are zero, as in an empty entry of the GID table.
     pub fn is_zero(&self) -> bool {
         self.raw == [0; 16]
     }
 
-    /// Whether it is link-local (`fe80::/10`): good on one Ethernet segment only, and not routed.
+    /// Whether it is link-local (`fe80::/10`): valid on one Ethernet segment only, and not routed.
     pub fn is_unicast_link_local(&self) -> bool {
         self.raw[0] == 0xfe && self.raw[1] & 0xc0 == 0x80
     }
 
-    /// The IPv4 address that the GID stands for (`::ffff:a.b.c.d`).
+    /// The IPv4 address, if the GID is an IPv4-mapped address (`::ffff:a.b.c.d`).
     pub fn to_ipv4_mapped(&self) -> Option<Ipv4Addr> {
         Ipv6Addr::from(self.raw).to_ipv4_mapped()
     }
@@ -58,7 +58,8 @@ impl From<Gid> for Ipv6Addr {
 
 impl From<ibv_gid> for Gid {
     fn from(gid: ibv_gid) -> Self {
-        // SAFETY: any 16 bytes are a GID, and a value that was copied is initialised.
+        // SAFETY: every union member is 16 plain bytes, any value of which is a GID, and the value
+        // was copied whole, so it is initialised.
         Self { raw: unsafe { gid.raw } }
     }
 }
@@ -70,7 +71,7 @@ impl From<Gid> for ibv_gid {
 }
 
 impl fmt::Display for Gid {
-    /// All eight groups with all four digits, as diagnostic tools print GIDs.
+    /// Prints all eight groups with four digits each, as diagnostic tools print GIDs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (n, group) in Ipv6Addr::from(self.raw).segments().iter().enumerate() {
             let separator = if n == 0 { "" } else { ":" };
@@ -102,7 +103,7 @@ impl<'de> Deserialize<'de> for Gid {
 }
 
 c_enum! {
-    /// What a GID is an address of.
+    /// The network protocol that a GID belongs to.
     pub struct GidType(u32) {
         /// InfiniBand.
         InfiniBand = 0,
@@ -155,39 +156,40 @@ impl GidEntry {
         Self { gid, gid_index, port_num: u32::from(port_num), gid_type, ndev_ifindex: ifindex }
     }
 
-    /// The address.
+    /// The GID itself.
     pub fn gid(&self) -> Gid {
         self.gid
     }
 
-    /// Its place in the table, to be used as `sgid_index`.
+    /// The entry's index in its port's table, for use as `sgid_index`.
     pub fn gid_index(&self) -> u32 {
         self.gid_index
     }
 
-    /// The port whose table it is in.
+    /// The port whose table has this entry, counted from 1.
     pub fn port_num(&self) -> u32 {
         self.port_num
     }
 
-    /// What it is an address of.
+    /// The network protocol of the GID. On RoCE it selects version 1 or 2.
     pub fn gid_type(&self) -> GidType {
         self.gid_type
     }
 
-    /// The index of the network interface that it comes from; 0 if there is none.
+    /// The index of the network interface behind the GID; 0 if there is none, as on InfiniBand.
     pub fn ndev_ifindex(&self) -> u32 {
         self.ndev_ifindex
     }
 
-    /// The name of the network interface that it comes from.
+    /// The name of the network interface behind the GID.
     ///
     /// # Errors
     ///
-    /// There is none, or it is gone, or it is in another network namespace.
+    /// Fails if the GID has no interface, or if that interface was removed or is in another network
+    /// namespace.
     pub fn netdev_name(&self) -> io::Result<String> {
         let mut name = [0 as libc::c_char; libc::IF_NAMESIZE];
-        // SAFETY: `name` has the room that the function asks for.
+        // SAFETY: `name` has `IF_NAMESIZE` bytes, which `if_indextoname` requires.
         let found = unsafe { libc::if_indextoname(self.ndev_ifindex, name.as_mut_ptr()) };
         if found.is_null() {
             return Err(io::Error::last_os_error());
@@ -198,8 +200,8 @@ impl GidEntry {
     }
 }
 
-/// Where packets go (`ibv_ah_attr`): the address vector of a connected queue pair, or what an
-/// [address handle](super::address_handle) is made of.
+/// An address vector (`ibv_ah_attr`): the destination of a connected queue pair, or of an [address
+/// handle](super::address_handle).
 #[derive(Clone, Copy)]
 pub struct AddressHandleAttribute {
     attr: ibv_ah_attr,
@@ -212,7 +214,7 @@ impl Default for AddressHandleAttribute {
 }
 
 impl AddressHandleAttribute {
-    /// An address with every field zero: local, LID 0, port 0.
+    /// An address with every field zero: no global routing header, LID 0, port 0.
     pub fn new() -> Self {
         Self { attr: ibv_ah_attr::default() }
     }
@@ -221,70 +223,71 @@ impl AddressHandleAttribute {
         Self { attr }
     }
 
-    /// The C struct.
+    /// The C struct, for verbs that this crate does not wrap.
     pub fn raw(&self) -> &ibv_ah_attr {
         &self.attr
     }
 
-    /// The destination's LID (InfiniBand).
+    /// Sets the destination's LID (InfiniBand).
     pub fn setup_dest_lid(&mut self, dest_lid: u16) -> &mut Self {
         self.attr.dlid = dest_lid;
         self
     }
 
-    /// The service level, 0 to 15.
+    /// Sets the service level, 0 to 15.
     pub fn setup_service_level(&mut self, sl: u8) -> &mut Self {
         self.attr.sl = sl;
         self
     }
 
-    /// The low bits of the source LID.
+    /// Sets the low bits of the source LID, for ports with several LIDs (LMC).
     pub fn setup_source_path_bits(&mut self, src_path_bits: u8) -> &mut Self {
         self.attr.src_path_bits = src_path_bits;
         self
     }
 
-    /// The highest rate of packets (`ibv_rate`); 0 is the port's own.
+    /// Limits the packet rate (`ibv_rate`); 0 means the port's full rate.
     pub fn setup_static_rate(&mut self, static_rate: u8) -> &mut Self {
         self.attr.static_rate = static_rate;
         self
     }
 
-    /// The local port that packets leave from.
+    /// Sets the local port that packets leave from.
     pub fn setup_port(&mut self, port_num: u8) -> &mut Self {
         self.attr.port_num = port_num;
         self
     }
 
-    /// The destination's GID, which makes packets carry a global routing header. RoCE always needs it.
+    /// Sets the destination's GID. Packets then carry a global routing header, which RoCE always
+    /// needs.
     pub fn setup_grh_dest_gid(&mut self, gid: &Gid) -> &mut Self {
         self.attr.is_global = 1;
         self.attr.grh.dgid = (*gid).into();
         self
     }
 
-    /// The index, in the local port's table, of the GID that packets come from.
+    /// Sets the index of the source GID in the local port's table.
     pub fn setup_grh_src_gid_index(&mut self, index: u8) -> &mut Self {
         self.attr.is_global = 1;
         self.attr.grh.sgid_index = index;
         self
     }
 
-    /// How many routers packets may pass.
+    /// Sets the number of routers that packets may pass.
     pub fn setup_grh_hop_limit(&mut self, hop_limit: u8) -> &mut Self {
         self.attr.is_global = 1;
         self.attr.grh.hop_limit = hop_limit;
         self
     }
 
-    /// The traffic class; on RoCE version 2 the IP type of service.
+    /// Sets the traffic class. On RoCE version 2 it becomes the IP type of service.
     pub fn setup_grh_traffic_class(&mut self, traffic_class: u8) -> &mut Self {
         self.attr.is_global = 1;
         self.attr.grh.traffic_class = traffic_class;
         self
     }
 
-    /// The flow label.
+    /// Sets the flow label, 20 bits, of the global routing header.
     pub fn setup_grh_flow_label(&mut self, flow_label: u32) -> &mut Self {
         self.attr.is_global = 1;
         self.attr.grh.flow_label = flow_label;
@@ -301,7 +304,7 @@ impl AddressHandleAttribute {
         (self.attr.is_global != 0).then_some(self.attr.grh.sgid_index)
     }
 
-    /// How many routers packets may pass, if they carry a global routing header.
+    /// The number of routers that packets may pass, if they carry a global routing header.
     pub fn grh_hop_limit(&self) -> Option<u8> {
         (self.attr.is_global != 0).then_some(self.attr.grh.hop_limit)
     }
@@ -316,17 +319,17 @@ impl AddressHandleAttribute {
         (self.attr.is_global != 0).then_some(self.attr.grh.flow_label)
     }
 
-    /// The service level.
+    /// The service level, 0 to 15.
     pub fn service_level(&self) -> u8 {
         self.attr.sl
     }
 
-    /// The destination's LID.
+    /// The destination's LID; 0 on RoCE.
     pub fn dest_lid(&self) -> u16 {
         self.attr.dlid
     }
 
-    /// The local port.
+    /// The local port that packets leave from.
     pub fn port(&self) -> u8 {
         self.attr.port_num
     }

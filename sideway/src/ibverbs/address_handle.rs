@@ -1,12 +1,12 @@
-//! Address handles: where the datagrams of an unreliable datagram queue pair go.
+//! Address handles: destinations for the datagrams of unreliable datagram (UD) queue pairs.
 //!
-//! A connected pair has one address; a datagram pair names one with each send
-//! ([`setup_ud_address`](super::queue_pair::WorkRequestHandle::setup_ud_address)). It is made from
-//! [attributes](ProtectionDomain::create_ah), or, to answer, from the completion of a datagram that came in
-//! ([`create_ah_from_wc`](ProtectionDomain::create_ah_from_wc)).
+//! A connected queue pair has one destination; a datagram queue pair names one with each send
+//! ([`setup_ud_address`](super::queue_pair::WorkRequestHandle::setup_ud_address)). An address
+//! handle is made from [attributes](ProtectionDomain::create_ah). To answer a datagram, make it
+//! from the completion of the receive ([`create_ah_from_wc`](ProtectionDomain::create_ah_from_wc)).
 //!
-//! The first [`GlobalRoutingHeader::LEN`] bytes of what a datagram pair receives are not the message's: they are where the
-//! [global routing header](GlobalRoutingHeader) goes, if there is one.
+//! The first [`GlobalRoutingHeader::LEN`] bytes of each receive buffer are not part of the message.
+//! The device puts the [global routing header](GlobalRoutingHeader) there, if the packet has one.
 //!
 //! ```
 //! # #[cfg(feature = "soft")]
@@ -19,9 +19,11 @@
 //! let context = list.first()?.open()?;
 //! let path = LocalPath::choose(&context, 1, None)?;
 //! let pd = context.alloc_pd()?;
-//! // To oneself: a peer would have told its GID.
+//! // This example sends to itself; otherwise the peer sends its GID beforehand.
 //! let mut attr = AddressHandleAttribute::new();
-//! attr.setup_port(1).setup_grh_dest_gid(&path.gid().unwrap()).setup_grh_src_gid_index(path.gid_index().unwrap());
+//! attr.setup_port(1)
+//!     .setup_grh_dest_gid(&path.gid().unwrap())
+//!     .setup_grh_src_gid_index(path.gid_index().unwrap());
 //! let ah = pd.create_ah(&attr)?;
 //! ah.close()?;
 //! # Ok(())
@@ -49,31 +51,36 @@ use crate::error::{ConsumeError, Error, ErrorKind};
 
 /// An address handle (`ibv_ah`).
 ///
-/// # When it may go
+/// # When to drop it
 ///
-/// A list that names it borrows it until the list is posted. After that it is the device that counts: some copy the address
-/// when a send is posted (mlx5, hns, soft0), others look it up in the handle's own object when they send (SoftRoCE, EFA,
-/// irdma). Of one that is gone by then, the send fails, or goes wherever the object leads now. So keep a handle until the
-/// sends that name it have completed. It is never a matter of memory safety.
+/// A work request list that names the handle borrows it until the list is posted. After that, it
+/// depends on the device. Some devices copy the address when a send is posted (mlx5, hns, soft0).
+/// Others read the handle's own object when they send (SoftRoCE, EFA, irdma): if the handle is gone
+/// by then, the send fails, or goes to wherever the object leads now. So keep a handle until the
+/// sends that name it have completed. Dropping it early is never a matter of memory safety.
 pub struct AddressHandle {
     ah: NonNull<ibv_ah>,
     pd: ProtectionDomain,
 }
 
-// SAFETY: a handle is only read once it is made, and destroyed by its one owner.
+// SAFETY: `ibv_create_ah` fills the object, after which it is only read, and this type is its only
+// owner, which destroys it once.
 unsafe impl Send for AddressHandle {}
-// SAFETY: a handle is only read once it is made, and destroyed by its one owner.
+// SAFETY: no method changes the object through `&self`, and libibverbs allows posts that name it
+// from several threads.
 unsafe impl Sync for AddressHandle {}
 
 impl ProtectionDomain {
-    /// Makes an address handle (`ibv_create_ah`), for the datagram queue pairs of this domain.
+    /// Makes an address handle (`ibv_create_ah`) for the datagram queue pairs of this domain.
     ///
-    /// It may look for a route to the destination, which takes as long as address resolution does.
+    /// The kernel may look up a route to the destination, which takes as long as address resolution
+    /// takes.
     ///
     /// # Errors
     ///
-    /// The attributes name a port or GID index that is not there, or no GID on RoCE (`EINVAL`); there is no route; or the device
-    /// has no datagrams ([`Unsupported`]).
+    /// Fails with `EINVAL` if the port or GID index does not exist, or if the destination has no
+    /// GID on RoCE. Also fails if no route leads to the destination, or if the device does not
+    /// support datagrams ([`Unsupported`]).
     ///
     /// # References
     ///
@@ -81,19 +88,21 @@ impl ProtectionDomain {
     pub fn create_ah(&self, attr: &AddressHandleAttribute) -> Result<AddressHandle, Error> {
         let mut raw = *attr.raw();
         let create = self.context().provider().verbs().ibv_create_ah;
-        // SAFETY: the domain lives, and the attributes are this function's own copy.
+        // SAFETY: `self` keeps the domain alive, and the attributes are this function's own copy.
         match NonNull::new(unsafe { create(self.as_raw().as_ptr(), &raw mut raw) }) {
             Some(ah) => Ok(AddressHandle { ah, pd: self.clone() }),
             None => Err(self.create_ah_error(*attr, io::Error::last_os_error())),
         }
     }
 
-    /// Makes an address handle to whoever sent a datagram (`ibv_create_ah_from_wc`, by its two halves:
-    /// [`init_ah_from_wc`](DeviceContext::init_ah_from_wc) and [`create_ah`](Self::create_ah)).
+    /// Makes an address handle to the sender of a received datagram (`ibv_create_ah_from_wc`).
+    ///
+    /// It calls the two halves of that function:
+    /// [`init_ah_from_wc`](DeviceContext::init_ah_from_wc) and [`create_ah`](Self::create_ah).
     ///
     /// # Errors
     ///
-    /// As those of both halves.
+    /// Fails as these two functions do.
     ///
     /// # References
     ///
@@ -133,14 +142,16 @@ impl ProtectionDomain {
 const INIT_AH: &str = "ibv_init_ah_from_wc";
 
 impl DeviceContext {
-    /// The address of whoever sent a datagram that was received at `port_num` (`ibv_init_ah_from_wc`).
+    /// The address of the sender of a datagram that was received at `port_num`
+    /// (`ibv_init_ah_from_wc`).
     ///
-    /// `grh` is the header that came with it, copied out of the receive's memory; on InfiniBand there may be none.
+    /// `grh` is the header that came with the datagram, copied out of the receive buffer. On
+    /// InfiniBand the datagram may have none.
     ///
     /// # Errors
     ///
-    /// The completion is not that of a datagram, or came with a header and none was given; or the header's destination is no
-    /// GID of the port.
+    /// Fails if the completion is not of a received datagram, or if the datagram had a header and
+    /// `grh` is `None`. Also fails if the header's destination is not a GID of the port.
     ///
     /// # References
     ///
@@ -172,7 +183,8 @@ impl DeviceContext {
         let mut wc = origin.to_raw();
         let mut attr = ibv_ah_attr::default();
         let init = self.provider().verbs().ibv_init_ah_from_wc;
-        // SAFETY: the context is open, and the completion, the header and the attributes are this function's own.
+        // SAFETY: `self` keeps the context open, and the completion, the header and the attributes
+        // are this function's own.
         let result =
             unsafe { init(self.as_raw().as_ptr(), port_num, &raw mut wc, &raw mut header, &raw mut attr) };
         match super::check(result) {
@@ -186,32 +198,36 @@ impl DeviceContext {
 }
 
 impl AddressHandle {
-    /// The domain that it belongs to.
+    /// The protection domain that it belongs to.
     pub fn pd(&self) -> &ProtectionDomain {
         &self.pd
     }
 
-    /// The C object. Using it is as unsafe as in C, and it must not be destroyed.
+    /// The C object, for verbs that this crate does not wrap. Using it is as unsafe as in C; do not
+    /// destroy it.
     #[inline]
     pub fn as_raw(&self) -> NonNull<ibv_ah> {
         self.ah
     }
 
-    /// Destroys it now (`ibv_destroy_ah`), and says how that went, which a drop only logs.
+    /// Destroys the handle now (`ibv_destroy_ah`), and returns the error that a drop would only
+    /// log.
     ///
     /// # Errors
     ///
-    /// The device did not let go of it. The handle comes back with the error.
+    /// Fails if the device did not release the handle, which comes back with the error.
     ///
     /// # References
     ///
     /// `man ibv_create_ah`
     pub fn close(self) -> Result<(), ConsumeError<Self>> {
         let handle = ManuallyDrop::new(self);
-        // SAFETY: the handle lives, and is taken apart below only if this succeeded.
+        // SAFETY: the handle is alive because `self` owns it, and it is taken apart below only if
+        // this call succeeded.
         match unsafe { handle.destroy() } {
             Ok(()) => {
-                // SAFETY: the handle's own drop does not run, so this is the only one of the domain's.
+                // SAFETY: `handle` is `ManuallyDrop`, so its own drop does not run, and this is the
+                // only read of the domain.
                 drop(unsafe { ptr::read(&raw const handle.pd) });
                 Ok(())
             }
@@ -224,19 +240,20 @@ impl AddressHandle {
 
     /// # Safety
     ///
-    /// The handle lives; if this succeeds it does not any more.
+    /// The handle must be alive. If this succeeds, the handle is dead and must not be used again.
     unsafe fn destroy(&self) -> io::Result<()> {
-        // SAFETY: the caller says that the handle lives.
+        // SAFETY: the caller guarantees that the handle is alive.
         super::check(unsafe { (self.pd.context().provider().verbs().ibv_destroy_ah)(self.ah.as_ptr()) })
     }
 }
 
 impl Drop for AddressHandle {
     fn drop(&mut self) {
-        // SAFETY: the handle lives until here.
+        // SAFETY: `self` owned the handle until here, and nothing uses it after the drop.
         if let Err(error) = unsafe { self.destroy() } {
             log::error!("ibv_destroy_ah failed for {:p}: {error}", self.ah);
-            // The handle is still there, so what it depends on has to stay.
+            // The library still has the handle, so the domain that it depends on must stay alive
+            // too.
             std::mem::forget(self.pd.clone());
         }
     }
@@ -248,10 +265,11 @@ impl fmt::Debug for AddressHandle {
     }
 }
 
-/// What a completion says of the sender of a datagram.
+/// What a completion says about the sender of a datagram.
 ///
-/// Each kind of completion makes one. An [extended queue](super::completion::ExtendedCompletionQueue) has to be made with the
-/// fields `Slid`, `Sl` and `DlidPathBits` for the way back on InfiniBand; RoCE needs none of them.
+/// Every kind of completion converts into it. For replies on InfiniBand, create an [extended
+/// queue](super::completion::ExtendedCompletionQueue) with the fields `Slid`, `Sl` and
+/// `DlidPathBits`. RoCE needs none of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatagramOrigin {
     succeeded: bool,
@@ -268,7 +286,8 @@ impl DatagramOrigin {
         self.flags.contains(WorkCompletionFlags::Grh)
     }
 
-    /// The number of the sender's queue pair; `None` if the queue was not made with this field.
+    /// The number of the sender's queue pair; `None` if the completion queue was created without
+    /// this field.
     pub fn src_qp(&self) -> Option<u32> {
         self.src_qp
     }
@@ -277,7 +296,7 @@ impl DatagramOrigin {
         ibv_wc {
             wc_flags: self.flags.bits(),
             src_qp: self.src_qp.unwrap_or(0),
-            // LIDs have 16 bits, but for those of Omni-Path, which C's field does not hold either.
+            // LIDs have 16 bits, except those of Omni-Path, which do not fit into C's field either.
             slid: self.slid.unwrap_or(0) as u16,
             sl: self.sl.unwrap_or(0),
             dlid_path_bits: self.dlid_path_bits.unwrap_or(0),
@@ -305,45 +324,48 @@ macro_rules! origin_of {
 
 origin_of!(BasicWorkCompletion, ExtendedWorkCompletion, GenericWorkCompletion);
 
-/// The global routing header of a datagram (`ibv_grh`), as it lies before the message in the receive's memory: a value, copied
-/// out of memory that a device writes to.
+/// The global routing header of a datagram (`ibv_grh`), which precedes the message in the receive
+/// buffer.
 ///
-/// On RoCE it is the packet's own IP header: of IPv6 all 40 bytes, of IPv4 the last 20, with nothing of meaning before it.
+/// This is a copy, taken out of memory that a device writes to. On RoCE the 40 bytes are the
+/// packet's own IP header. IPv6 fills all of them; IPv4 fills the last 20, and the bytes before it
+/// have no meaning.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct GlobalRoutingHeader {
     bytes: [u8; Self::LEN],
 }
 
 impl GlobalRoutingHeader {
-    /// How long it is. That much of each of a datagram pair's receives is not the message's, header or none.
+    /// The length of the header in bytes. Each receive buffer of a datagram queue pair starts with
+    /// this much room, whether or not a header came.
     pub const LEN: usize = size_of::<ibv_grh>();
 
-    /// A header that was copied out of the receive's memory.
+    /// A header whose bytes were already copied out of the receive buffer.
     pub const fn from_bytes(bytes: [u8; Self::LEN]) -> Self {
         Self { bytes }
     }
 
-    /// Copies a header out of the memory of a receive.
+    /// Copies a header out of a receive buffer.
     ///
     /// # Safety
     ///
-    /// - [`LEN`](Self::LEN) bytes from `start` on are readable, and initialised.
-    /// - The receive has completed, and the memory is not given to the device again meanwhile.
+    /// - [`LEN`](Self::LEN) bytes from `start` on are readable and initialised.
+    /// - The receive has completed, and the device does not get the memory again before this
+    ///   returns.
     pub unsafe fn read(start: *const u8) -> Self {
-        // SAFETY: the caller guarantees (`# Safety`) that `LEN` bytes from `start` on are readable,
-        // and initialised; the receive has completed, and the memory is not given to the device again
-        // meanwhile; volatile, as a device has written.
+        // SAFETY: the caller guarantees `LEN` readable, initialised bytes. The reads are volatile
+        // because a device wrote the memory.
         Self { bytes: std::array::from_fn(|n| unsafe { start.add(n).read_volatile() }) }
     }
 
-    /// As it came.
+    /// The 40 bytes, unchanged.
     pub const fn bytes(&self) -> &[u8; Self::LEN] {
         &self.bytes
     }
 
     fn to_raw(self) -> ibv_grh {
         const { assert!(size_of::<ibv_grh>() == Self::LEN) };
-        // SAFETY: the header is plain data of this size, of which any bytes are a value.
+        // SAFETY: `ibv_grh` is plain data of this size, for which all byte values are valid.
         unsafe { ptr::read_unaligned((&raw const self.bytes).cast()) }
     }
 
@@ -351,8 +373,9 @@ impl GlobalRoutingHeader {
         std::array::from_fn(|n| self.bytes[at + n])
     }
 
-    /// The IPv4 header in the second half, by its checksum, as the first half may be anything. SoftRoCE leaves the checksum
-    /// to a network card that there is none of: then it is 0, and a UDP header that is in no IPv6 header has to do.
+    /// The IPv4 header in the second half, if there is one. Its checksum identifies it, because the
+    /// first half may hold anything. SoftRoCE leaves the checksum to a network card, and without
+    /// one it is 0. Then a UDP header is enough, unless the first byte starts an IPv6 header.
     fn ipv4(&self) -> Option<[u8; 20]> {
         const UDP: u8 = 17;
         let header: [u8; 20] = self.byte_range(20);
@@ -367,12 +390,12 @@ impl GlobalRoutingHeader {
         self.ipv4().is_some()
     }
 
-    /// The sender's GID; of an IPv4 header that which stands for the address.
+    /// The sender's GID; for an IPv4 header, the GID that maps the IPv4 address.
     pub fn sgid(&self) -> Gid {
         self.gid(12, 8)
     }
 
-    /// The destination's GID: one of the receiver's, or a group's.
+    /// The destination's GID: one of the receiver's GIDs, or a multicast group.
     pub fn dgid(&self) -> Gid {
         self.gid(16, 24)
     }
@@ -387,7 +410,7 @@ impl GlobalRoutingHeader {
         }
     }
 
-    /// The traffic class; of an IPv4 header the type of service.
+    /// The traffic class; for an IPv4 header, the type of service.
     pub fn traffic_class(&self) -> u8 {
         match self.ipv4() {
             Some(header) => header[1],
@@ -395,12 +418,12 @@ impl GlobalRoutingHeader {
         }
     }
 
-    /// The flow label; an IPv4 header has none, which is 0.
+    /// The flow label; 0 for an IPv4 header, which has none.
     pub fn flow_label(&self) -> u32 {
         if self.is_ipv4() { 0 } else { u32::from_be_bytes(self.byte_range(0)) & 0xf_ffff }
     }
 
-    /// How many routers the packet might still have passed.
+    /// The number of routers that the packet could still have passed.
     pub fn hop_limit(&self) -> u8 {
         self.ipv4().map_or(self.bytes[7], |header| header[8])
     }
@@ -459,7 +482,8 @@ mod tests {
         let mut unchecked = IPV4;
         unchecked[10..12].fill(0);
         assert_eq!(header(20, &unchecked).sgid(), "::ffff:10.77.0.1".parse().unwrap());
-        // Of another protocol, or as the bytes of addresses of IPv6, it is none.
+        // A header of another protocol, or the same bytes as part of IPv6 addresses, is not an IPv4
+        // header.
         let mut other = unchecked;
         other[9] = 6;
         assert!(!header(20, &other).is_ipv4());
@@ -478,7 +502,7 @@ mod tests {
         let grh = GlobalRoutingHeader::from_bytes(bytes);
         assert_eq!((grh.sgid(), grh.dgid()), ("::1".parse().unwrap(), "::2".parse().unwrap()));
         assert_eq!((grh.traffic_class(), grh.flow_label(), grh.hop_limit()), (0x12, 0x12345, 3));
-        // SAFETY: the bytes are this test's own.
+        // SAFETY: `bytes` is a local array of `LEN` bytes.
         assert_eq!(unsafe { GlobalRoutingHeader::read(bytes.as_ptr()) }, grh);
         let raw = grh.to_raw();
         assert_eq!((raw.hop_limit, Gid::from(raw.dgid)), (3, grh.dgid()));

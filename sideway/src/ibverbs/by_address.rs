@@ -1,4 +1,4 @@
-//! The device, the port and the GID that stand for an address of this host.
+//! Lookup of the device, port and GID that belong to an IP address of this host.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
@@ -11,12 +11,14 @@ use super::device_context::DeviceContext;
 use super::port::{LinkLayer, PortAttr, PortState};
 
 impl DeviceList {
-    /// Opens the device of which a port has the address `local`, such as a socket is told by
-    /// [`local_addr`](std::net::TcpStream::local_addr): what the system's routes chose for TCP is then what RDMA uses. The
-    /// socket's port number means nothing here. [`LocalPath::reason`] says what was found.
+    /// Opens the device that has a port with the address `local`.
     ///
-    /// On Ethernet the address is one of the port's GIDs, of which RoCE version 2 comes first. On InfiniBand it is that of an IPoIB
-    /// interface of the port.
+    /// Pass a socket's [`local_addr`](std::net::TcpStream::local_addr) so that RDMA uses the path
+    /// that the system's routes chose for TCP. The socket's port number has no meaning here.
+    /// [`LocalPath::reason`] explains the choice.
+    ///
+    /// On Ethernet the address is one of the port's GIDs; RoCE version 2 is preferred. On
+    /// InfiniBand it belongs to an IPoIB interface of the port.
     ///
     /// ```
     /// # #[cfg(feature = "soft")] {
@@ -31,8 +33,9 @@ impl DeviceList {
     ///
     /// # Errors
     ///
-    /// No port has the address, or none of those that have it is active. The error says which interface has the address, and on
-    /// which there are devices: the usual reason is an address on a bridge or a bond above the device's own interface.
+    /// Fails if no active port has the address. The error names the interface that has the address,
+    /// and the interfaces that have devices. The usual reason is an address on a bridge or a bond
+    /// above the device's own interface.
     pub fn open_by_address(&self, local: SocketAddr) -> Result<(DeviceContext, LocalPath), ChoosePathError> {
         let wanted = AddressQuery::of(local)?;
         if self.is_empty() {
@@ -41,7 +44,8 @@ impl DeviceList {
         let (mut best, mut seen): (Option<PortMatch>, _) = (None, Vec::new());
         for device in self.iter() {
             let name = device.name();
-            // One that does not answer is named, if no other is fit.
+            // A device that does not answer is named in the error, if no other device has the
+            // address.
             let found = device
                 .open()
                 .map_err(|error| error.to_string())
@@ -65,19 +69,19 @@ impl DeviceList {
     }
 }
 
-/// What is looked for.
+/// The address to look for, and the forms in which GID tables may show it.
 struct AddressQuery {
     ip: IpAddr,
-    /// The index of the interface that a link-local address is one of; 0 if it is not known.
+    /// The interface index of a link-local address; 0 if it is not known.
     scope: u32,
     gid: Gid,
     interface: Option<Interface>,
 }
 
-/// An interface of this host.
+/// The interface of this host that has the address.
 struct Interface {
     name: String,
-    /// The port's own GID, which the last 16 bytes of an IPoIB interface's hardware address are.
+    /// The port's own GID: the last 16 bytes of an IPoIB interface's hardware address.
     port_gid: Option<Gid>,
 }
 
@@ -100,13 +104,14 @@ impl AddressQuery {
         Ok(Self { ip, scope, gid, interface })
     }
 
-    /// Whether an entry of a GID table is the address.
+    /// Whether an entry of a GID table is the address itself (Ethernet).
     fn is(&self, entry: &GidEntry) -> bool {
         let ifindex = entry.ndev_ifindex();
         entry.gid() == self.gid && (self.scope == 0 || ifindex == 0 || ifindex == self.scope)
     }
 
-    /// Whether an entry of a GID table is the port below the interface that has the address.
+    /// Whether an entry of a GID table belongs to the port below the IPoIB interface that has the
+    /// address.
     fn is_below(&self, entry: &GidEntry) -> bool {
         self.interface.as_ref().and_then(|interface| interface.port_gid) == Some(entry.gid())
     }
@@ -124,7 +129,7 @@ fn port_gid(interface: &str) -> Option<Gid> {
     parse_port_gid(text.trim())
 }
 
-/// Of a hardware address as sysfs prints it; an IPoIB interface's has 20 bytes.
+/// Parses a hardware address as sysfs prints it. Only an IPoIB interface's address has 20 bytes.
 fn parse_port_gid(text: &str) -> Option<Gid> {
     let bytes: Vec<u8> =
         text.split(':').map(|byte| u8::from_str_radix(byte, 16)).collect::<Result<_, _>>().ok()?;
@@ -143,7 +148,8 @@ struct PortMatch {
 }
 
 impl PortMatch {
-    /// The best port of a device; what the device has else goes into `seen`.
+    /// The best port of a device that has the address. The interfaces of its other ports are added
+    /// to `seen`.
     fn among(
         context: DeviceContext,
         wanted: &AddressQuery,
@@ -183,7 +189,8 @@ impl PortMatch {
             return Err(ChoosePathError::PortNotActive { device, port_num, state });
         }
         let path = if port.link_layer() == LinkLayer::InfiniBand {
-            // Within the subnet the LID is enough; a port that wants a global header is given GID 0, as everywhere.
+            // Within the subnet the LID is enough. If the port requires a global routing header, it
+            // gets GID 0, the default everywhere in this crate.
             LocalPath::choose(&context, port_num, None)?
         } else {
             LocalPath::of(port_num, &port, Some(entry), wanted.describe())

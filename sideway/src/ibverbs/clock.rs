@@ -1,8 +1,9 @@
-//! The device's clock, and what its ticks are in time.
+//! The device's hardware clock, and the conversion of its ticks into time.
 //!
-//! Completions can carry the moment when the work completed, in ticks of the device
-//! ([`CompletionTimestamp`](super::completion::WorkCompletionFields::CompletionTimestamp)). A [`ClockConverter`] turns
-//! ticks into time. Where the device can, a completion carries the time of day itself
+//! Completions can carry the time at which the work completed, in ticks of the device
+//! ([`CompletionTimestamp`](super::completion::WorkCompletionFields::CompletionTimestamp)). A
+//! [`ClockConverter`] turns ticks into time. If the device supports it, a completion carries the
+//! time of day itself
 //! ([`CompletionTimestampWallclock`](super::completion::WorkCompletionFields::CompletionTimestampWallclock)).
 //!
 //! ```
@@ -34,12 +35,14 @@ use crate::error::Error;
 const VERB: &str = "ibv_query_rt_values_ex";
 
 impl DeviceContext {
-    /// The device's clock, in its ticks (`ibv_query_rt_values_ex`), of which a completion's timestamp may have fewer
-    /// bits ([`completion_timestamp_mask`](super::device_attr::DeviceAttr::completion_timestamp_mask)).
+    /// Reads the device's clock, in ticks (`ibv_query_rt_values_ex`).
+    ///
+    /// The timestamp of a completion may have fewer bits
+    /// ([`completion_timestamp_mask`](super::device_attr::DeviceAttr::completion_timestamp_mask)).
     ///
     /// # Errors
     ///
-    /// The device has no clock that can be read.
+    /// Fails if the device has no clock, or none that can be read.
     ///
     /// # References
     ///
@@ -47,12 +50,12 @@ impl DeviceContext {
     pub fn query_raw_clock(&self) -> Result<u64, Error> {
         const RAW_CLOCK: u32 = ibv_values_mask::IBV_VALUES_MASK_RAW_CLOCK.0;
         let mut values = ibv_values_ex { comp_mask: RAW_CLOCK, ..ibv_values_ex::default() };
-        // SAFETY: the context is open, and `values` is initialised.
+        // SAFETY: `self` keeps the context open, and `values` is initialised.
         let result = unsafe { verbs::ibv_query_rt_values_ex(self.as_raw().as_ptr(), &raw mut values) };
         let unsupported = || Unsupported::new(self, VERB, "clock that can be read").into();
         match check(result) {
             Ok(()) if values.comp_mask & RAW_CLOCK == 0 => Err(unsupported()),
-            // Devices put the ticks into the nanoseconds and leave the seconds alone.
+            // Devices put the ticks into the nanoseconds and leave the seconds at zero.
             Ok(()) => Ok((values.raw_clock.tv_sec as u64)
                 .wrapping_mul(1_000_000_000)
                 .wrapping_add(values.raw_clock.tv_nsec as u64)),
@@ -62,31 +65,31 @@ impl DeviceContext {
     }
 }
 
-/// Turns ticks of a device's clock into time.
+/// Converts ticks of a device's clock into time.
 ///
-/// Clocks drift apart: the conversion to the time of day is as good as the frequency that the device states and as the
-/// last [`synchronise`](Self::synchronise). Differences only depend on the frequency.
+/// Clocks drift apart: the time of day is as accurate as the device's stated frequency and the last
+/// [`synchronise`](Self::synchronise). Differences depend on the frequency only.
 #[derive(Clone, Debug)]
 pub struct ClockConverter {
     context: DeviceContext,
-    /// Ticks in a millisecond.
+    /// Ticks in a millisecond, as the device states them.
     khz: u64,
     mask: u64,
-    /// A moment by both clocks.
+    /// The device's clock at `time`.
     ticks: u64,
     time: SystemTime,
     uncertainty: Duration,
 }
 
 impl ClockConverter {
-    /// How often a moment is looked for that both clocks agree on.
+    /// The number of attempts to read both clocks; the one that took the least time counts.
     const TRIES: usize = 8;
 
-    /// Reads the frequency (`hca_core_clock`), and both clocks.
+    /// Reads the frequency (`hca_core_clock`) and both clocks.
     ///
     /// # Errors
     ///
-    /// The device does not state its frequency, or has no clock that can be read.
+    /// Fails if the device does not state its frequency, or has no clock that can be read.
     pub fn new(context: &DeviceContext) -> Result<Self, Error> {
         let attr = context.query_device()?;
         if attr.hca_core_clock() == 0 {
@@ -108,11 +111,11 @@ impl ClockConverter {
         Ok(converter)
     }
 
-    /// Reads both clocks again, as drift demands.
+    /// Reads both clocks again, to correct for drift since the last call.
     ///
     /// # Errors
     ///
-    /// As [`query_raw_clock`](DeviceContext::query_raw_clock).
+    /// Fails as [`query_raw_clock`](DeviceContext::query_raw_clock) does.
     pub fn synchronise(&mut self) -> Result<(), Error> {
         let mut best = Duration::MAX;
         for _ in 0..Self::TRIES {
@@ -127,23 +130,25 @@ impl ClockConverter {
         Ok(())
     }
 
-    /// Ticks in a millisecond.
+    /// The clock's frequency in kHz, that is, ticks in a millisecond.
     pub fn khz(&self) -> u64 {
         self.khz
     }
 
-    /// How far the two clocks may have been apart when they were read.
+    /// The largest possible offset between the two readings of the last
+    /// [`synchronise`](Self::synchronise).
     pub fn uncertainty(&self) -> Duration {
         self.uncertainty
     }
 
-    /// The time from one timestamp to a later one; the counter may have begun anew between them, once.
+    /// The time from one timestamp to a later one. The counter may have wrapped around between
+    /// them, once.
     pub fn elapsed(&self, earlier: u64, later: u64) -> Duration {
         self.duration(later.wrapping_sub(earlier) & self.mask)
     }
 
-    /// The time of day at a timestamp that is less than half of the counter's period away from the last
-    /// [`synchronise`](Self::synchronise).
+    /// The time of day at a timestamp. It must be less than half of the counter's period away from
+    /// the last [`synchronise`](Self::synchronise).
     pub fn system_time(&self, timestamp: u64) -> SystemTime {
         let since = timestamp.wrapping_sub(self.ticks) & self.mask;
         let until = self.ticks.wrapping_sub(timestamp) & self.mask;

@@ -1,11 +1,11 @@
-//! Completion counters: numbers that a device counts up instead of writing completions (rdma-core 65, EFA).
+//! Completion counters: the device counts completions instead of writing them (rdma-core 65, EFA).
 //!
-//! A counter counts requests, or bytes, of the operations of the queue pairs that it is
-//! [attached](CompletionCounter::attach) to, those that succeeded and those that failed apart from each other. It can be set,
-//! so that a program waits for one number for many queue pairs.
+//! A counter is [attached](CompletionCounter::attach) to queue pairs. It counts requests or bytes
+//! of the chosen operations, and counts successes and failures separately. It can be set, so that a
+//! program waits for one number for many queue pairs.
 //!
-//! Of no device that this crate was run on: the table of functions is tested, the counting is not. SoftRoCE and the software
-//! device answer [`Unsupported`].
+//! No device that this crate was run on has completion counters. The table of functions is tested,
+//! the counting is not. SoftRoCE and the software device return [`Unsupported`].
 
 use std::fmt;
 use std::io;
@@ -26,7 +26,7 @@ use crate::error::Error;
 const WHAT: &str = "completion counters";
 
 c_enum! {
-    /// What is counted (`ibv_comp_cntr_type`).
+    /// The unit that a counter counts in (`ibv_comp_cntr_type`).
     pub struct CompletionCounterType(u32) {
         /// Requests.
         WorkRequests = ibv_comp_cntr_type::IBV_COMP_CNTR_TYPE_WRS.0,
@@ -38,39 +38,39 @@ c_enum! {
 display_as_debug!(CompletionCounterType);
 
 c_flags! {
-    /// Whose completions are counted (`ibv_qp_attach_comp_cntr_op`).
+    /// The operations whose completions are counted (`ibv_qp_attach_comp_cntr_op`).
     pub struct CompletionCounterOperations(u32) {
-        /// Of sends.
+        /// Sends.
         Send = Op::IBV_QP_ATTACH_COMP_CNTR_OP_SEND.0,
-        /// Of receives.
+        /// Receives.
         Recv = Op::IBV_QP_ATTACH_COMP_CNTR_OP_RECV.0,
-        /// Of RDMA READs.
+        /// RDMA READs of the local side.
         RdmaRead = Op::IBV_QP_ATTACH_COMP_CNTR_OP_RDMA_READ.0,
-        /// Of a peer's RDMA READs.
+        /// The peer's RDMA READs.
         RemoteRdmaRead = Op::IBV_QP_ATTACH_COMP_CNTR_OP_REMOTE_RDMA_READ.0,
-        /// Of RDMA WRITEs.
+        /// RDMA WRITEs of the local side.
         RdmaWrite = Op::IBV_QP_ATTACH_COMP_CNTR_OP_RDMA_WRITE.0,
-        /// Of a peer's RDMA WRITEs.
+        /// The peer's RDMA WRITEs.
         RemoteRdmaWrite = Op::IBV_QP_ATTACH_COMP_CNTR_OP_REMOTE_RDMA_WRITE.0,
     }
 }
 
-/// What completion counters a device has (`ibv_comp_cntr_caps`).
+/// A device's support for completion counters (`ibv_comp_cntr_caps`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CompletionCounterCapabilities {
-    /// The highest number that a counter holds.
+    /// The largest value that a counter can hold.
     pub max_value: u64,
-    /// How many counters there can be.
+    /// The maximum number of counters.
     pub max_counters: u32,
-    /// What can be counted.
+    /// The operations whose completions the device can count.
     pub supported_operations: CompletionCounterOperations,
 }
 
 /// A completion counter (`ibv_comp_cntr`).
 ///
-/// A handle: clones stand for the same counter, which goes (`ibv_destroy_comp_cntr`) when the last handle and the last queue
-/// pair that it counts are gone.
+/// Clones refer to the same counter. It is destroyed (`ibv_destroy_comp_cntr`) when the last handle
+/// and the last queue pair that it counts are dropped.
 #[derive(Clone)]
 pub struct CompletionCounter(Arc<Inner>);
 
@@ -79,17 +79,18 @@ struct Inner {
     context: DeviceContext,
 }
 
-// SAFETY: verbs on one counter may be called from any thread, several at a time.
+// SAFETY: libibverbs allows verbs on one counter from several threads at a time.
 unsafe impl Send for Inner {}
-// SAFETY: verbs on one counter may be called from any thread, several at a time.
+// SAFETY: libibverbs allows verbs on one counter from several threads at a time.
 unsafe impl Sync for Inner {}
 
-/// Calls a function of a counter that the library may lack.
+/// Calls a counter function that the library may lack.
 macro_rules! call {
     ($self:ident, $function:ident, $($argument:expr),*) => {{
         let context = $self.context();
         match context.provider().verbs().$function() {
-            // SAFETY: the counter lives, and every place is valid.
+            // SAFETY: `self` keeps the counter alive, and every pointer argument refers to a local
+            // variable.
             Ok(function) => outcome(context, stringify!($function), unsafe {
                 function($self.0.counter.as_ptr(), $($argument),*)
             }),
@@ -103,14 +104,14 @@ fn outcome(context: &DeviceContext, verb: &'static str, result: i32) -> Result<(
 }
 
 impl DeviceContext {
-    /// What completion counters the device has (`ibv_query_comp_cntr_caps`).
+    /// Queries the device's support for completion counters (`ibv_query_comp_cntr_caps`).
     ///
     /// # Errors
     ///
-    /// It has none ([`Unsupported`]), or does not answer.
+    /// Fails if the device has no counters ([`Unsupported`]), or does not answer.
     pub fn query_completion_counter_caps(&self) -> Result<CompletionCounterCapabilities, Error> {
         let mut caps = ibv_comp_cntr_caps::default();
-        // SAFETY: the context is open and `caps` is a valid place.
+        // SAFETY: `self` keeps the context open, and `caps` is a local variable.
         let result = unsafe {
             verbs::ibv_query_comp_cntr_caps(self.provider().verbs(), self.as_raw().as_ptr(), &raw mut caps)
         };
@@ -123,18 +124,19 @@ impl DeviceContext {
         })
     }
 
-    /// A completion counter (`ibv_create_comp_cntr`).
+    /// Makes a completion counter (`ibv_create_comp_cntr`).
     ///
     /// # Errors
     ///
-    /// The device has none ([`Unsupported`]), not of this type, or no more of them.
+    /// Fails if the device has no counters, or not of this type ([`Unsupported`]), or no more of
+    /// them.
     pub fn create_completion_counter(&self, of: CompletionCounterType) -> Result<CompletionCounter, Error> {
         const VERB: &str = "ibv_create_comp_cntr";
         let missing = |symbol: MissingSymbol| Unsupported::missing(self, WHAT, symbol);
         let create = self.provider().verbs().ibv_create_comp_cntr().map_err(missing)?;
         let mut attr =
             ibv_comp_cntr_init_attr { comp_mask: 0, type_: ibv_comp_cntr_type(of.raw()), flags: 0 };
-        // SAFETY: the context is open and the attributes are valid.
+        // SAFETY: `self` keeps the context open, and the attributes are initialised.
         let counter = unsafe { create(self.as_raw().as_ptr(), &raw mut attr) };
         match NonNull::new(counter) {
             Some(counter) => Ok(CompletionCounter(Arc::new(Inner { counter, context: self.clone() }))),
@@ -144,70 +146,71 @@ impl DeviceContext {
 }
 
 impl CompletionCounter {
-    /// How many succeeded (`ibv_read_comp_cntr`).
+    /// Reads the number of successes (`ibv_read_comp_cntr`).
     ///
     /// # Errors
     ///
-    /// The device does not answer.
+    /// Fails if the device does not answer.
     pub fn read(&self) -> Result<u64, Error> {
         let mut value = 0;
         call!(self, ibv_read_comp_cntr, &raw mut value)?;
         Ok(value)
     }
 
-    /// How many failed (`ibv_read_err_comp_cntr`).
+    /// Reads the number of failures (`ibv_read_err_comp_cntr`).
     ///
     /// # Errors
     ///
-    /// The device does not answer.
+    /// Fails if the device does not answer.
     pub fn read_errors(&self) -> Result<u64, Error> {
         let mut value = 0;
         call!(self, ibv_read_err_comp_cntr, &raw mut value)?;
         Ok(value)
     }
 
-    /// From now on so many have succeeded (`ibv_set_comp_cntr`).
+    /// Sets the number of successes to `value` (`ibv_set_comp_cntr`).
     ///
     /// # Errors
     ///
-    /// The device does not hold such a number.
+    /// Fails if the value exceeds what the counter can hold.
     pub fn set(&self, value: u64) -> Result<(), Error> {
         call!(self, ibv_set_comp_cntr, value)
     }
 
-    /// From now on so many have failed (`ibv_set_err_comp_cntr`).
+    /// Sets the number of failures to `value` (`ibv_set_err_comp_cntr`).
     ///
     /// # Errors
     ///
-    /// The device does not hold such a number.
+    /// Fails if the value exceeds what the counter can hold.
     pub fn set_errors(&self, value: u64) -> Result<(), Error> {
         call!(self, ibv_set_err_comp_cntr, value)
     }
 
-    /// So many more have succeeded (`ibv_inc_comp_cntr`).
+    /// Adds `amount` to the number of successes (`ibv_inc_comp_cntr`).
     ///
     /// # Errors
     ///
-    /// The device does not hold such a number.
+    /// Fails if the sum exceeds what the counter can hold.
     pub fn increment(&self, amount: u64) -> Result<(), Error> {
         call!(self, ibv_inc_comp_cntr, amount)
     }
 
-    /// So many more have failed (`ibv_inc_err_comp_cntr`).
+    /// Adds `amount` to the number of failures (`ibv_inc_err_comp_cntr`).
     ///
     /// # Errors
     ///
-    /// The device does not hold such a number.
+    /// Fails if the sum exceeds what the counter can hold.
     pub fn increment_errors(&self, amount: u64) -> Result<(), Error> {
         call!(self, ibv_inc_err_comp_cntr, amount)
     }
 
-    /// Counts completions of a queue pair (`ibv_qp_attach_comp_cntr`), for as long as the pair is there. The pair keeps the
-    /// counter alive from then on.
+    /// Counts the completions of a queue pair (`ibv_qp_attach_comp_cntr`) until the pair is
+    /// destroyed. From then on, the pair keeps the counter alive.
     ///
     /// # Errors
     ///
-    /// The device does not count these operations, the pair is in a state in which none is attached, or of another context.
+    /// Fails if the device does not count these operations, if the pair's state does not allow it,
+    /// or if the pair belongs to another context.
     pub fn attach(
         &self,
         queue_pair: &QueuePairControl,
@@ -225,25 +228,27 @@ impl CompletionCounter {
         let attach = context.provider().verbs().ibv_qp_attach_comp_cntr().map_err(missing)?;
         let mut attr = ibv_qp_attach_comp_cntr_attr { comp_mask: 0, op_mask: operations.bits() };
         let counter = self.0.counter.as_ptr();
-        // SAFETY: queue pair and counter live, and the attributes are valid.
+        // SAFETY: the borrows keep the queue pair and the counter alive, and the attributes are
+        // initialised.
         let result = unsafe { attach(queue_pair.as_raw().as_ptr(), counter, &raw mut attr) };
         outcome(context, VERB, result)?;
         queue_pair.keep_counter(self);
         Ok(())
     }
 
-    /// The context that it was made from.
+    /// The device context in which it was made.
     pub fn context(&self) -> &DeviceContext {
         &self.0.context
     }
 
-    /// The C object. Using it is as unsafe as in C, and it must not be destroyed.
+    /// The C object, for verbs that this crate does not wrap. Using it is as unsafe as in C; do not
+    /// destroy it.
     pub fn as_raw(&self) -> NonNull<ibv_comp_cntr> {
         self.0.counter
     }
 }
 
-/// Counters that a queue pair keeps alive: those that count it.
+/// The counters attached to a queue pair, which keeps them alive.
 #[derive(Default)]
 pub(crate) struct AttachedCounters(Mutex<Vec<CompletionCounter>>);
 
@@ -262,13 +267,15 @@ impl fmt::Debug for CompletionCounter {
 impl Drop for Inner {
     fn drop(&mut self) {
         let destroyed = match self.context.provider().verbs().ibv_destroy_comp_cntr() {
-            // SAFETY: the counter lives, and every queue pair that it counts held this `Inner` and is gone.
+            // SAFETY: the counter is alive until here. Every queue pair that it counts held this
+            // `Inner` and is gone.
             Ok(destroy) => check(unsafe { destroy(self.counter.as_ptr()) }),
             Err(symbol) => Err(io::Error::other(symbol)),
         };
         if let Err(error) = destroyed {
             log::error!("ibv_destroy_comp_cntr failed: {error}");
-            // The counter is still there, so what it depends on has to stay.
+            // The library still has the counter, so the context that it depends on must stay alive
+            // too.
             std::mem::forget(self.context.clone());
         }
     }

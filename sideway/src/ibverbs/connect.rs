@@ -1,17 +1,18 @@
-//! Connecting two queue pairs: what both sides have to know of one another,
-//! and how it is applied.
+//! Connecting two queue pairs: the endpoint data that both sides exchange, and the state changes up
+//! to ready-to-send.
 //!
-//! 1. [`LocalPath::choose`] picks the port's address: the LID on InfiniBand, a
-//!    GID on RoCE, and says why.
-//! 2. Both sides send their [`Endpoint`] to the other, by whatever means.
-//! 3. [`connect`] brings the queue pair up to ready-to-send, with the smaller
-//!    of both MTUs, and with a global routing header where one is needed.
+//! 1. [`LocalPath::choose`] chooses the port's address, the LID on InfiniBand or a GID on RoCE, and
+//!    gives the reason.
+//! 2. Each side sends its [`Endpoint`] to the other, by any means.
+//! 3. [`connect`] brings the queue pair up to ready-to-send, with the smaller of both MTUs, and
+//!    with a global routing header if needed.
 //!
-//! Of an [extended reliable connection](super::xrc) the sending end is brought up by [`connect`], the receiving one by
-//! [`connect_xrc_target`].
+//! In an [extended reliable connection](super::xrc), [`connect`] brings up the sending end, and
+//! [`connect_xrc_target`] the receiving end.
 //!
-//! A datagram pair is not connected: [`activate_ud`] brings it up by itself, and what the peer's endpoint says becomes an
-//! [address handle](super::address_handle): [`LocalPath::address_to`].
+//! A datagram queue pair is not connected: [`activate_ud`] brings it up alone.
+//! [`LocalPath::address_to`] makes the address of an [address handle](super::address_handle) from
+//! the peer's endpoint.
 //!
 //! ```
 //! # #[cfg(feature = "soft")]
@@ -27,7 +28,7 @@
 //! let mut builder = context.alloc_pd()?.create_qp_builder();
 //! builder.setup_send_cq(&cq).setup_recv_cq(&cq);
 //! let (mut here, mut there) = (builder.build_generic()?, builder.build_generic()?);
-//! // Each side sends its own to the other.
+//! // Each side sends its own endpoint to the other.
 //! let (ours, theirs) = (Endpoint::new(&here, &path, 0x10), Endpoint::new(&there, &path, 0x20));
 //! let connection = connect(&mut here, &path, &ours, &theirs, &ConnectOptions::default())?;
 //! connect(&mut there, &path, &theirs, &ours, &ConnectOptions::default())?;
@@ -51,16 +52,17 @@ use super::queue_pair::{
 
 pub use super::local_path::{ChoosePathError, LocalPath};
 
-/// What one side tells the other. The Q_Key, which a datagram pair needs beside it, is the program's to agree on.
+/// The data that one side sends to the other. A datagram queue pair also needs a Q_Key, on which
+/// the programs agree themselves.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Endpoint {
-    /// The queue pair's number.
+    /// The queue pair number.
     pub qp_number: u32,
-    /// The first packet sequence number that it sends, 24 bits.
+    /// The sequence number of its first packet, 24 bits.
     pub packet_seq_num: u32,
     /// The port's LID; 0 on Ethernet.
     pub lid: u16,
-    /// The port's GID, if it has one that was chosen.
+    /// The port's GID, if one was chosen.
     pub gid: Option<Gid>,
     /// The port's MTU, in bytes.
     pub mtu: u32,
@@ -69,12 +71,12 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// The local side, to be sent to the peer.
+    /// The local endpoint, to be sent to the peer.
     pub fn new(qp: &impl QueuePair, path: &LocalPath, packet_seq_num: u32) -> Self {
         Self::of(qp.qp_number(), path, packet_seq_num)
     }
 
-    /// The receiving end of an extended reliable connection, to be sent to the side that has the initiator.
+    /// The receiving end of an extended reliable connection, to be sent to the initiator's side.
     pub fn of_xrc_target(target: &XrcTarget, path: &LocalPath, packet_seq_num: u32) -> Self {
         Self::of(target.qp_number(), path, packet_seq_num)
     }
@@ -92,12 +94,12 @@ impl Endpoint {
 }
 
 impl LocalPath {
-    /// The address of a peer, to make an [address handle](super::address_handle) of: by GID on Ethernet, across subnets, and
-    /// where a port asks for it; by LID otherwise.
+    /// The address of a peer, for an [address handle](super::address_handle). It uses the GID on
+    /// Ethernet, across subnets, and if a port requires it; otherwise the LID.
     ///
     /// # Errors
     ///
-    /// The two sides do not fit together: [`ConnectError`] says why.
+    /// Fails if the two sides do not fit together: [`ConnectError`] gives the reason.
     pub fn address_to(
         &self,
         remote: &Endpoint,
@@ -107,32 +109,33 @@ impl LocalPath {
     }
 }
 
-/// How a connection behaves. The defaults are perftest's.
+/// The attributes of a connection. The defaults are the same as perftest's.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectOptions {
-    /// What the peer may do to memory.
+    /// What the peer may do to local memory.
     pub access_flags: AccessFlags,
     /// The index of the partition key.
     pub pkey_index: u16,
-    /// The largest packet; by default the smaller of both ports' MTUs.
+    /// The path MTU; by default the smaller of both ports' MTUs.
     pub mtu: Option<Mtu>,
-    /// How many READs and atomics this side may have under way.
+    /// The maximum number of outstanding READs and atomics of this side.
     pub max_read_atomic: u8,
-    /// How many READs and atomics of the peer are answered at a time.
+    /// The maximum number of the peer's READs and atomics that are served at a time.
     pub max_dest_read_atomic: u8,
-    /// How long to wait for an acknowledgement: 4.096 us x 2^n.
+    /// The acknowledgement timeout: 4.096 us x 2^n; 0 means no timeout.
     pub timeout: u8,
-    /// How often to send again without acknowledgement.
+    /// The number of retries without acknowledgement, 0 to 7.
     pub retry_cnt: u8,
-    /// How often to send again when no receive is posted; 7 is for ever.
+    /// The number of retries while the peer has no receive posted; 7 means no limit.
     pub rnr_retry: u8,
-    /// How long the peer waits when no receive is posted.
+    /// How long the peer waits before a retry while no receive is posted here, as a code of
+    /// `ibv_qp_attr`.
     pub min_rnr_timer: u8,
-    /// The service level.
+    /// The service level, 0 to 15.
     pub service_level: u8,
     /// The traffic class of the global routing header.
     pub traffic_class: u8,
-    /// How many routers packets may pass.
+    /// The number of routers that packets may pass.
     pub hop_limit: u8,
 }
 
@@ -155,14 +158,14 @@ impl Default for ConnectOptions {
     }
 }
 
-/// How a queue pair was connected.
+/// The result of [`connect`]: the MTU and the addressing that it chose.
 #[derive(Clone, Debug)]
 pub struct Connection {
-    /// The largest packet.
+    /// The path MTU.
     pub mtu: Mtu,
     /// Whether packets carry a global routing header.
     pub is_global: bool,
-    /// Why, in words.
+    /// The reason for the addressing, in words.
     pub reason: String,
 }
 
@@ -216,13 +219,15 @@ fn layer(ethernet: bool) -> &'static str {
     if ethernet { "Ethernet" } else { "InfiniBand" }
 }
 
-/// Brings a queue pair (RC, UC, or the sending end of an extended reliable connection) from reset to ready-to-send, connected to `remote`.
+/// Brings a queue pair from reset to ready-to-send, connected to `remote`. The pair is RC, UC, or
+/// the sending end of an extended reliable connection.
 ///
-/// `local` is what the peer was told, `path` what it was made from.
+/// `local` is the endpoint that the peer received, `path` the path that it was made from.
 ///
 /// # Errors
 ///
-/// The two sides do not fit together, or a step on the way up failed: [`ConnectError`] says which.
+/// Fails if the two sides do not fit together, or if a state change failed: [`ConnectError`] gives
+/// the reason.
 pub fn connect(
     qp: &mut impl QueuePair,
     path: &LocalPath,
@@ -238,13 +243,14 @@ pub fn connect(
     go_up(qp_type, |attr| qp.modify(attr), path, local, remote, options)
 }
 
-/// Brings the receiving end of an extended reliable connection from reset to ready-to-send, connected to the initiator at `remote`.
+/// Brings the receiving end of an extended reliable connection from reset to ready-to-send,
+/// connected to the initiator at `remote`.
 ///
-/// `local` is what the peer was told of the target, `path` what it was made from.
+/// `local` is the target's endpoint that the peer received, `path` the path that it was made from.
 ///
 /// # Errors
 ///
-/// As [`connect`].
+/// Fails as [`connect`] does.
 pub fn connect_xrc_target(
     target: &mut XrcTarget,
     path: &LocalPath,
@@ -255,8 +261,8 @@ pub fn connect_xrc_target(
     go_up(QueuePairType::XrcReceive, |attr| target.modify(attr), path, local, remote, options)
 }
 
-/// The steps from reset to ready-to-send: a reliable pair has attributes of a responder and of a requester, the ends of an extended
-/// reliable connection of one each.
+/// The state changes from reset to ready-to-send. An RC pair has the attributes of a responder and
+/// of a requester; each end of an extended reliable connection has one of the two.
 fn go_up(
     qp_type: QueuePairType,
     mut modify: impl FnMut(&QueuePairAttribute) -> Result<(), ModifyQueuePairError>,
@@ -309,12 +315,15 @@ fn go_up(
     Ok(Connection { mtu, is_global, reason })
 }
 
-/// Brings a datagram queue pair (UD) from reset to ready-to-send: it takes datagrams that come with `qkey`, and numbers what it
-/// sends from `packet_seq_num` on. Of the options it needs the partition key only.
+/// Brings a UD queue pair from reset to ready-to-send.
+///
+/// It accepts datagrams that carry `qkey`, and numbers its own packets from `packet_seq_num` on. Of
+/// the options it uses the partition key only.
 ///
 /// # Errors
 ///
-/// The pair is of another type, or a step on the way up failed: [`ConnectError`] says which.
+/// Fails if the pair is of another type, or if a state change failed: [`ConnectError`] gives the
+/// reason.
 pub fn activate_ud(
     qp: &mut impl QueuePair,
     path: &LocalPath,
@@ -337,8 +346,8 @@ pub fn activate_ud(
     step(QueuePairState::ReadyToSend, to_send.setup_sq_psn(packet_seq_num & 0x00ff_ffff))
 }
 
-/// The address vector to the peer: by GID on Ethernet, across subnets, and where a port asks for it; by LID
-/// otherwise.
+/// The address vector to the peer. It uses the GID on Ethernet, across subnets, and if a port
+/// requires it; otherwise the LID.
 fn address(
     path: &LocalPath,
     remote: &Endpoint,

@@ -1,11 +1,12 @@
-//! Counters: how many packets and bytes a flow has seen.
+//! Flow counters: the number of packets and bytes that match a flow.
 //!
-//! A [`Counters`] object is an array of numbers. What each of them counts is [said](Counters::attach_point) before the object
-//! becomes an action of a flow ([`FlowSpec::Count`](super::flow::FlowSpec::Count)), or for a flow that is there
-//! already ([`attach_point_flow`](Counters::attach_point_flow)).
+//! A [`Counters`] object is an array of numbers. [`attach_point`](Counters::attach_point) defines
+//! what an element counts before the object becomes an action of a flow
+//! ([`FlowSpec::Count`](super::flow::FlowSpec::Count)).
+//! [`attach_point_flow`](Counters::attach_point_flow) does so for a flow that already exists.
 //!
-//! Only devices that steer flows have them; mlx5 is the one that is known. SoftRoCE and the software device answer
-//! [`Unsupported`].
+//! Only devices that steer flows have counters; mlx5 is the only known one. SoftRoCE and the
+//! software device return [`Unsupported`].
 
 use std::fmt;
 use std::io;
@@ -23,11 +24,11 @@ use super::device_context::DeviceContext;
 use super::flow::Flow;
 use crate::error::Error;
 
-/// What is counted at a point, for messages.
+/// The missing feature's name in errors.
 const WHAT: &str = "counters";
 
 c_enum! {
-    /// What is counted (`ibv_counter_description`).
+    /// The unit that a counter counts in (`ibv_counter_description`).
     pub struct CounterDescription(u32) {
         /// Packets.
         Packets = ibv_counter_description::IBV_COUNTER_PACKETS.0,
@@ -41,15 +42,15 @@ display_as_debug!(CounterDescription);
 c_flags! {
     /// How counters are read (`ibv_read_counters_flags`).
     pub struct ReadCountersFlags(u32) {
-        /// What the driver read last will do, if it keeps that.
+        /// The driver may return the values that it read last, if it caches them.
         PreferCached = ibv_read_counters_flags::IBV_READ_COUNTERS_ATTR_PREFER_CACHED.0,
     }
 }
 
 /// A set of counters (`ibv_counters`).
 ///
-/// A handle: clones stand for the same set, which goes (`ibv_destroy_counters`) when the last handle and the last flow
-/// that counts into it are gone.
+/// Clones refer to the same set. It is destroyed (`ibv_destroy_counters`) when the last handle and
+/// the last flow that counts into it are dropped.
 #[derive(Clone)]
 pub struct Counters(Arc<Inner>);
 
@@ -58,24 +59,24 @@ struct Inner {
     context: DeviceContext,
 }
 
-// SAFETY: verbs on one set of counters may be called from any thread, several at a time.
+// SAFETY: libibverbs allows verbs on one set of counters from several threads at a time.
 unsafe impl Send for Inner {}
-// SAFETY: verbs on one set of counters may be called from any thread, several at a time.
+// SAFETY: libibverbs allows verbs on one set of counters from several threads at a time.
 unsafe impl Sync for Inner {}
 
 impl DeviceContext {
-    /// A set of counters that count nothing yet (`ibv_create_counters`).
+    /// Makes a set of counters, which count nothing yet (`ibv_create_counters`).
     ///
     /// # Errors
     ///
-    /// The device has none ([`Unsupported`]), or no more of them.
+    /// Fails if the device does not support them ([`Unsupported`]), or has no more of them.
     ///
     /// # References
     ///
     /// `man ibv_create_counters`
     pub fn create_counters(&self) -> Result<Counters, Error> {
         let mut attr = ibv_counters_init_attr { comp_mask: 0 };
-        // SAFETY: the context is open and the attributes are valid.
+        // SAFETY: the context is kept open, and the attributes are initialised.
         let counters = unsafe { verbs::ibv_create_counters(self.as_raw().as_ptr(), &raw mut attr) };
         match NonNull::new(counters) {
             Some(counters) => Ok(Counters(Arc::new(Inner { counters, context: self.clone() }))),
@@ -87,12 +88,13 @@ impl DeviceContext {
 const VERB: &str = "ibv_attach_counters_point_flow";
 
 impl Counters {
-    /// The counter at `index` is of this, of whichever flows are created with the set (`ibv_attach_counters_point_flow`
-    /// without a flow).
+    /// Makes the counter at `index` count `what`, for all flows that are later created with the set
+    /// (`ibv_attach_counters_point_flow` without a flow).
     ///
     /// # Errors
     ///
-    /// The device does not count this ([`Unsupported`]), the index is too high, or a flow has the set already.
+    /// Fails if the device cannot count this ([`Unsupported`]), if the index is too high, or if a
+    /// flow already uses the set.
     ///
     /// # References
     ///
@@ -101,11 +103,12 @@ impl Counters {
         self.attach(what, index, std::ptr::null_mut())
     }
 
-    /// The counter at `index` is of this, of a flow that is there.
+    /// Makes the counter at `index` count `what`, for a flow that already exists.
     ///
     /// # Errors
     ///
-    /// As [`attach_point`](Self::attach_point), or the flow is of another context.
+    /// Fails as [`attach_point`](Self::attach_point) does, and if the flow belongs to another
+    /// context.
     pub fn attach_point_flow(&self, what: CounterDescription, index: u32, flow: &Flow) -> Result<(), Error> {
         if flow.queue_pair().context() != self.context() {
             return Err(Error::other_context(VERB, "the flow is of another context than the counters"));
@@ -122,7 +125,8 @@ impl Counters {
         let counter_desc = ibv_counter_description(what.raw());
         let mut attr = ibv_counter_attach_attr { counter_desc, index, comp_mask: 0 };
         let counters = self.0.counters.as_ptr();
-        // SAFETY: counters and flow live, and the attributes are valid.
+        // SAFETY: `self` keeps the counters alive and the borrow the flow (or it is null), and the
+        // attributes are initialised.
         let result = check(unsafe { verbs::ibv_attach_counters_point_flow(counters, &raw mut attr, flow) });
         result.map_err(|source| {
             Error::of_device(self.context(), VERB, format!("counter of {what}"), source)
@@ -131,11 +135,12 @@ impl Counters {
         })
     }
 
-    /// Reads the first so many counters (`ibv_read_counters`).
+    /// Reads the first `values.len()` counters (`ibv_read_counters`).
     ///
     /// # Errors
     ///
-    /// The set counts nothing yet, has not so many counters, or the device does not answer.
+    /// Fails if the set counts nothing yet, if it has fewer counters, or if the device does not
+    /// answer.
     ///
     /// # References
     ///
@@ -147,25 +152,26 @@ impl Counters {
         let ncounters =
             u32::try_from(count).map_err(|_| error(io::Error::from_raw_os_error(libc::EINVAL)))?;
         let counters = self.0.counters.as_ptr();
-        // SAFETY: the counters live, and there is room for so many values.
+        // SAFETY: `self` keeps the counters alive, and `values` has room for `ncounters` values.
         let result =
             unsafe { verbs::ibv_read_counters(counters, values.as_mut_ptr(), ncounters, flags.bits()) };
         check(result).map_err(error)
     }
 
-    /// The context that the set was made from.
+    /// The device context in which the set was made.
     pub fn context(&self) -> &DeviceContext {
         &self.0.context
     }
 
-    /// The C object. Using it is as unsafe as in C, and it must not be destroyed.
+    /// The C object, for verbs that this crate does not wrap. Using it is as unsafe as in C; do not
+    /// destroy it.
     pub fn as_raw(&self) -> NonNull<ibv_counters> {
         self.0.counters
     }
 }
 
 impl PartialEq for Counters {
-    /// The same set.
+    /// Whether both refer to the same set.
     fn eq(&self, other: &Self) -> bool {
         self.0.counters == other.0.counters
     }
@@ -181,10 +187,12 @@ impl fmt::Debug for Counters {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // SAFETY: the counters live, and every flow that counts into them held this `Inner` and is gone.
+        // SAFETY: the counters are alive until here. Every flow that counts into them held this
+        // `Inner` and is gone.
         if let Err(error) = check(unsafe { verbs::ibv_destroy_counters(self.counters.as_ptr()) }) {
             log::error!("ibv_destroy_counters failed: {error}");
-            // The counters are still there, so what they depend on has to stay.
+            // The library still has the counters, so the context that they depend on must stay
+            // alive too.
             std::mem::forget(self.context.clone());
         }
     }

@@ -1,4 +1,5 @@
-//! Whether the bytes of a message arrive in order.
+//! Write order: whether the bytes of a message appear in memory in order
+//! (`ibv_query_qp_data_in_order`).
 
 use rdma_mummy_sys::types::{
     ibv_query_qp_data_in_order_caps as Caps, ibv_query_qp_data_in_order_flags as Flags, ibv_wr_opcode,
@@ -8,33 +9,37 @@ use super::Unsupported;
 use super::queue_pair::{QueuePairControl, WorkRequestOperationType};
 
 c_flags! {
-    /// What a device promises of the order of a message's bytes (`ibv_query_qp_data_in_order_caps`).
+    /// What a device guarantees about the order of a message's bytes
+    /// (`ibv_query_qp_data_in_order_caps`).
     pub struct DataInOrder(u32) {
-        /// All bytes of a message are written in order: once the last one is there, all are.
+        /// All bytes of a message are written in order: when the last byte is visible, all are.
         WholeMessage = Caps::IBV_QUERY_QP_DATA_IN_ORDER_WHOLE_MSG.0,
-        /// Blocks of 128 bytes, at multiples of that, are written in order.
+        /// Within each aligned block of 128 bytes, the bytes are written in order.
         Aligned128Bytes = Caps::IBV_QUERY_QP_DATA_IN_ORDER_ALIGNED_128_BYTES.0,
     }
 }
 
 c_flags! {
-    /// Whom the question is put to (`ibv_query_qp_data_in_order_flags`).
+    /// The components that the guarantee must cover (`ibv_query_qp_data_in_order_flags`).
     pub struct DataInOrderQuery(u32) {
-        /// The device alone, whatever this host's processors make of it: for memory that is not this host's.
+        /// The device only, without this host's processors. Use it for memory that is not this
+        /// host's.
         DeviceOnly = Flags::IBV_QUERY_QP_DATA_IN_ORDER_DEVICE_ONLY.0,
     }
 }
 
 impl QueuePairControl {
-    /// What can be relied upon of the order in which the bytes of one message appear in this host's memory
-    /// (`ibv_query_qp_data_in_order`): of a READ that this pair posts, of a WRITE or SEND that comes to it. With
-    /// [`DataInOrder::WholeMessage`] a program may wait for the last byte instead of a completion.
+    /// Queries the order in which the bytes of one message appear in this host's memory
+    /// (`ibv_query_qp_data_in_order`).
     ///
-    /// Nothing is said of the order of two messages. A library that does not know a flag promises nothing.
+    /// This applies to READs that the pair posts, and to WRITEs and SENDs that it receives. With
+    /// [`DataInOrder::WholeMessage`], a program may wait for the last byte instead of a completion.
+    /// The result says nothing about the order of two messages. A library that does not know a flag
+    /// guarantees nothing.
     ///
     /// # Errors
     ///
-    /// The library is older than rdma-core 36 ([`Unsupported`]).
+    /// Fails if the library is older than rdma-core 36 ([`Unsupported`]).
     ///
     /// # References
     ///
@@ -51,14 +56,14 @@ impl QueuePairControl {
         let _control = self.lock();
         let ask = |flags| {
             let operation = ibv_wr_opcode(operation.raw());
-            // SAFETY: the queue pair lives, and its control is locked.
+            // SAFETY: `self` keeps the queue pair alive, and its control is locked.
             let answer = unsafe { function(self.as_raw().as_ptr(), operation, flags) };
-            // The page knows no failure; a library that has one promises nothing.
+            // The manual page documents no failure; a negative answer counts as no guarantee.
             u32::try_from(answer).unwrap_or(0)
         };
         let mut found = ask(query.bits() | ALL);
         if found == 0 && query.is_empty() && ask(0) == 1 {
-            // The library is older than the flags: 1 is the whole message.
+            // A library older than the flags returns 1 for the whole message.
             found = DataInOrder::WholeMessage.bits();
         }
         Ok(DataInOrder::from_bits_retain(found))

@@ -1,4 +1,4 @@
-//! The list of devices.
+//! Device discovery: the list of RDMA devices, their names, GUIDs and types.
 //!
 //! ```
 //! # #[cfg(feature = "soft")]
@@ -31,7 +31,8 @@ pub use super::types::{Guid, TransportType};
 use crate::error::{Error, ErrorKind};
 use crate::provider::default_provider;
 
-/// The RDMA devices of a provider (`ibv_get_device_list`; `ibv_free_device_list` when it is dropped).
+/// The RDMA devices of a provider (`ibv_get_device_list`). Dropping the list frees it
+/// (`ibv_free_device_list`).
 #[derive(Debug)]
 pub struct DeviceList {
     provider: Provider,
@@ -39,16 +40,17 @@ pub struct DeviceList {
     len: usize,
 }
 
-// SAFETY: the list is immutable, and libibverbs guards its devices with locks of its own.
+// SAFETY: the list is immutable, and libibverbs protects its devices with its own locks.
 unsafe impl Send for DeviceList {}
-// SAFETY: the list is immutable, and libibverbs guards its devices with locks of its own.
+// SAFETY: the list is immutable, and libibverbs protects its devices with its own locks.
 unsafe impl Sync for DeviceList {}
 
-/// Another way out, where this build has it.
+/// A hint in errors to try the software device, if this build contains it.
 const OR_SOFT: &str =
     if cfg!(feature = "soft") { ", or choose software devices by SIDEWAY_PROVIDER=soft" } else { "" };
 
-/// A software device knows what is wrong with its configuration, for which an error number has no word.
+/// Adds the software device's own message about its configuration, which an error number cannot
+/// express.
 fn explained(provider: Provider, error: io::Error) -> io::Error {
     #[cfg(feature = "soft")]
     if provider == soft_rnic::provider()
@@ -92,28 +94,28 @@ impl fmt::Display for DeviceNames<'_> {
 const LIST: &str = "ibv_get_device_list";
 
 impl DeviceList {
-    /// The devices of the [default provider](crate::default_provider).
+    /// Lists the devices of the [default provider](crate::default_provider).
     ///
     /// # Errors
     ///
-    /// The library is missing, or it cannot list devices. That there is no device is not an error.
+    /// Fails if the library is missing or cannot list devices. An empty list is not an error.
     pub fn new() -> Result<Self, Error> {
         let provider = default_provider();
         Self::from_provider(provider.map_err(|error| Error::caused(LIST, ErrorKind::Library, error))?)
     }
 
-    /// The devices of `provider` (`ibv_get_device_list`).
+    /// Lists the devices of `provider` (`ibv_get_device_list`).
     ///
     /// # Errors
     ///
-    /// The library cannot list devices.
+    /// Fails if the library cannot list devices.
     ///
     /// # References
     ///
     /// `man ibv_get_device_list`
     pub fn from_provider(provider: Provider) -> Result<Self, Error> {
         let mut len = 0;
-        // SAFETY: `len` is a valid place for the count.
+        // SAFETY: `len` is a local variable.
         let devices = unsafe { verbs::ibv_get_device_list(provider.verbs(), &raw mut len) };
         match NonNull::new(devices) {
             Some(devices) => Ok(Self { provider, devices, len: usize::try_from(len).unwrap_or(0) }),
@@ -130,22 +132,22 @@ impl DeviceList {
         }
     }
 
-    /// How many devices there are.
+    /// The number of devices.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there is none.
+    /// Whether the list has no device.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The device at `index`.
+    /// The device at `index`, if the list is that long.
     pub fn get(&self, index: usize) -> Option<Device<'_>> {
         if index >= self.len {
             return None;
         }
-        // SAFETY: the list has `len` entries and `index` is below that.
+        // SAFETY: the list has `len` entries, and `index` is below `len`.
         let device = NonNull::new(unsafe { *self.devices.as_ptr().add(index) })?;
         Some(Device { device, provider: self.provider, list: PhantomData })
     }
@@ -159,7 +161,7 @@ impl DeviceList {
     ///
     /// # Errors
     ///
-    /// There is none.
+    /// Fails if the list is empty.
     pub fn first(&self) -> Result<Device<'_>, FindDeviceError> {
         self.get(0).ok_or(FindDeviceError::NoDevice)
     }
@@ -168,7 +170,7 @@ impl DeviceList {
     ///
     /// # Errors
     ///
-    /// There is none of this name; the error lists those there are.
+    /// Fails if no device has this name; the error lists the names of all devices.
     pub fn find(&self, name: &str) -> Result<Device<'_>, FindDeviceError> {
         if self.is_empty() {
             return Err(FindDeviceError::NoDevice);
@@ -182,13 +184,13 @@ impl DeviceList {
 
 impl Drop for DeviceList {
     fn drop(&mut self) {
-        // SAFETY: the list came from `ibv_get_device_list` of this provider and is freed once; a `Device`
-        // borrows the list, and an open context keeps its device alive by itself.
+        // SAFETY: the list came from this provider's `ibv_get_device_list` and is freed only here.
+        // A `Device` borrows the list, and an open context keeps its device alive.
         unsafe { (self.provider.verbs().ibv_free_device_list)(self.devices.as_ptr()) };
     }
 }
 
-/// A device in a [`DeviceList`].
+/// A device of a [`DeviceList`].
 #[derive(Clone, Copy)]
 pub struct Device<'list> {
     device: NonNull<ibv_device>,
@@ -196,9 +198,10 @@ pub struct Device<'list> {
     list: PhantomData<&'list DeviceList>,
 }
 
-// SAFETY: a device of a list that lives is only read, and libibverbs locks what it shares.
+// SAFETY: the list, which `self` borrows, keeps the device alive. It is only read, and libibverbs
+// locks the parts that it shares.
 unsafe impl Send for Device<'_> {}
-// SAFETY: a device of a list that lives is only read, and libibverbs locks what it shares.
+// SAFETY: `&self` only reads the device, and libibverbs locks the parts that it shares.
 unsafe impl Sync for Device<'_> {}
 
 impl Device<'_> {
@@ -208,7 +211,7 @@ impl Device<'_> {
     ///
     /// `man ibv_get_device_name`
     pub fn name(&self) -> String {
-        // SAFETY: the device belongs to a list that lives.
+        // SAFETY: `self` belongs to a device list, which keeps the device alive.
         unsafe { device_name(self.provider, self.device) }
     }
 
@@ -218,31 +221,34 @@ impl Device<'_> {
     ///
     /// `man ibv_get_device_guid`
     pub fn guid(&self) -> Guid {
-        // SAFETY: the device belongs to a list that lives.
+        // SAFETY: `self` belongs to a device list, which keeps the device alive.
         Guid::from_be(unsafe { (self.provider.verbs().ibv_get_device_guid)(self.device.as_ptr()) })
     }
 
-    /// The kernel's number of the device, which does not change as long as it is there (`ibv_get_device_index`); `None` where
-    /// the kernel, or the library (before rdma-core 30), does not say.
+    /// The kernel's index of the device, which stays the same while the device exists
+    /// (`ibv_get_device_index`). `None` if the kernel, or a library before rdma-core 30, does not
+    /// report it.
     ///
     /// # References
     ///
     /// `man ibv_get_device_index`
     pub fn index(&self) -> Option<u32> {
         let index = self.provider.verbs().ibv_get_device_index().ok()?;
-        // SAFETY: the device belongs to a list that lives.
+        // SAFETY: `self` belongs to a device list, which keeps the device alive.
         u32::try_from(unsafe { index(self.device.as_ptr()) }).ok()
     }
 
-    /// The transport that the device speaks.
+    /// The transport protocol of the device.
     pub fn transport_type(&self) -> TransportType {
-        // SAFETY: the device belongs to a list that lives; the field is in every release's struct.
+        // SAFETY: `self` belongs to a device list, which keeps the device alive; every release's
+        // struct has this field.
         TransportType::from_raw(unsafe { (*self.device.as_ptr()).transport_type }.0)
     }
 
-    /// What kind of node the device is.
+    /// The kind of node that the device is.
     pub fn node_type(&self) -> NodeType {
-        // SAFETY: the device belongs to a list that lives; the field is in every release's struct.
+        // SAFETY: `self` belongs to a device list, which keeps the device alive; every release's
+        // struct has this field.
         NodeType::from_raw(unsafe { (*self.device.as_ptr()).node_type }.0)
     }
 
@@ -250,28 +256,28 @@ impl Device<'_> {
     ///
     /// # Errors
     ///
-    /// The device cannot be opened, for want of rights for instance.
+    /// Fails if the device cannot be opened, for example without permission for its device file.
     ///
     /// # References
     ///
     /// `man ibv_open_device`
     pub fn open(&self) -> Result<DeviceContext, Error> {
-        // SAFETY: the device belongs to a list that lives.
+        // SAFETY: `self` belongs to a device list, which keeps the device alive.
         let context = unsafe { (self.provider.verbs().ibv_open_device)(self.device.as_ptr()) };
         let context = NonNull::new(context).ok_or_else(|| {
             let source = io::Error::last_os_error();
             let remedy = about_rights(&source);
             Error::os("ibv_open_device", source).of(format!("device {}", self.name())).remedy(remedy)
         })?;
-        // SAFETY: the context was opened just now with this provider, and nothing else owns it.
+        // SAFETY: this provider opened the context just now, and nothing else owns it.
         Ok(unsafe { DeviceContext::from_raw(context, self.provider) })
     }
 }
 
-/// What the plug-ins of direct verbs need of a device.
+/// Access for the direct-verbs modules.
 #[cfg(feature = "mlx5")]
 impl Device<'_> {
-    /// The device of C, which lives as long as this, and whose it is.
+    /// The C device, which lives as long as `self`, and its provider.
     pub(crate) fn parts(&self) -> (NonNull<ibv_device>, Provider) {
         (self.device, self.provider)
     }

@@ -1,7 +1,8 @@
-//! What a device can do.
+//! Device attributes: limits and optional features of a device.
 //!
-//! [`DeviceContext::query_device`](super::device_context::DeviceContext::query_device) asks for all that the library knows. An
-//! older library knows less, and what it does not know reads as absent: 0, no flag, no capability.
+//! [`DeviceContext::query_device`](super::device_context::DeviceContext::query_device) queries all
+//! attributes that the library knows. Attributes that an older library does not know read as
+//! absent: 0, no flag, no capability.
 //!
 //! ```
 //! # #[cfg(feature = "soft")]
@@ -33,11 +34,12 @@ use super::types::{Guid, QueuePairType};
 use crate::error::Error;
 
 impl DeviceContext {
-    /// What the device can do (`ibv_query_device_ex`, or what an old library has instead).
+    /// Queries limits and features of the device (`ibv_query_device_ex`, or its predecessor in an
+    /// old library).
     ///
     /// # Errors
     ///
-    /// The device does not answer.
+    /// Fails if the device does not answer.
     ///
     /// # References
     ///
@@ -56,14 +58,14 @@ impl DeviceContext {
 
 /// The attributes of a device (`ibv_device_attr_ex`).
 ///
-/// The getters have the C fields' names; a limit is as the device reports it.
+/// The getters have the names of the C fields. Limits are as the device reports them.
 #[derive(Clone, Copy)]
 pub struct DeviceAttr {
     attr: ibv_device_attr_ex,
 }
 
 impl DeviceAttr {
-    /// The C struct.
+    /// The C struct, for fields that have no getter.
     pub fn raw(&self) -> &ibv_device_attr_ex {
         &self.attr
     }
@@ -80,27 +82,29 @@ impl DeviceAttr {
         Guid::from_be(self.attr.orig_attr.node_guid)
     }
 
-    /// The GUID of the system that the node is part of.
+    /// The GUID of the system that contains the node.
     pub fn sys_image_guid(&self) -> Guid {
         Guid::from_be(self.attr.orig_attr.sys_image_guid)
     }
 
-    /// What atomics are atomic to.
+    /// The scope within which atomics are atomic.
     pub fn atomic_cap(&self) -> AtomicCapability {
         AtomicCapability::from_raw(self.attr.orig_attr.atomic_cap.0)
     }
 
-    /// Optional features (`ibv_device_cap_flags`), one bit each, in the extended form where the library has it.
+    /// Optional features (`ibv_device_cap_flags`), one bit each; the extended form, if the library
+    /// supports it.
     pub fn device_cap_flags(&self) -> u64 {
         u64::from(self.attr.orig_attr.device_cap_flags) | self.attr.device_cap_flags_ex
     }
 
-    /// The same, by name.
+    /// The bits of [`device_cap_flags`](Self::device_cap_flags), by name.
     pub fn capability_flags(&self) -> DeviceCapabilityFlags {
         DeviceCapabilityFlags::from_bits_retain(self.device_cap_flags())
     }
 
-    /// What can be registered without being pinned (`odp_caps`, `xrc_odp_caps`).
+    /// On-demand paging: the operations that work on memory that is not pinned (`odp_caps`,
+    /// `xrc_odp_caps`).
     pub fn odp_caps(&self) -> OnDemandPagingCapabilities {
         let caps = &self.attr.odp_caps;
         let transport = OnDemandPagingTransport::from_bits_retain;
@@ -113,7 +117,8 @@ impl DeviceAttr {
         }
     }
 
-    /// Segmentation offload of datagram and raw packet queue pairs (`tso_caps`), which this crate does not wrap.
+    /// Segmentation offload of datagram and raw packet queue pairs (`tso_caps`), which this crate
+    /// does not wrap.
     pub fn tso_caps(&self) -> SegmentationOffloadCapabilities {
         let caps = &self.attr.tso_caps;
         let supported_qpts = QueuePairTypes(caps.supported_qpts);
@@ -132,7 +137,7 @@ impl DeviceAttr {
         }
     }
 
-    /// How many receive work queues there can be, which this crate does not wrap.
+    /// The maximum number of receive work queues, which this crate does not wrap.
     pub fn max_wq_type_rq(&self) -> u32 {
         self.attr.max_wq_type_rq
     }
@@ -147,7 +152,7 @@ impl DeviceAttr {
         }
     }
 
-    /// What raw packet queue pairs can do, which this crate does not wrap.
+    /// Features of raw packet queue pairs, which this crate does not wrap.
     pub fn raw_packet_caps(&self) -> RawPacketCapabilities {
         RawPacketCapabilities::from_bits_retain(self.attr.raw_packet_caps)
     }
@@ -164,12 +169,13 @@ impl DeviceAttr {
         }
     }
 
-    /// Moderation of completion queues: the largest count, and the longest period in microseconds; 0 if there is none.
+    /// Moderation of completion queues: the largest count, and the longest period in microseconds;
+    /// 0 without moderation.
     pub fn cq_mod_caps(&self) -> (u16, u16) {
         (self.attr.cq_mod_caps.max_cq_count, self.attr.cq_mod_caps.max_cq_period)
     }
 
-    /// Atomics on the bus (`pci_atomic_caps`).
+    /// Atomics on the bus (`pci_atomic_caps`): the operand sizes of each operation.
     pub fn pci_atomic_caps(&self) -> PciAtomicCapabilities {
         let caps = &self.attr.pci_atomic_caps;
         PciAtomicCapabilities {
@@ -179,8 +185,8 @@ impl DeviceAttr {
         }
     }
 
-    /// How many ports there are, of devices with more than 255, too (from rdma-core 34 on; else as
-    /// [`phys_port_cnt`](Self::phys_port_cnt)).
+    /// The number of physical ports, also for devices with more than 255. Libraries before
+    /// rdma-core 34 report only [`phys_port_cnt`](Self::phys_port_cnt).
     pub fn phys_port_cnt_ex(&self) -> u32 {
         match self.attr.phys_port_cnt_ex {
             0 => self.phys_port_cnt().into(),
@@ -188,27 +194,27 @@ impl DeviceAttr {
         }
     }
 
-    /// The bits of a completion timestamp that count; 0 if there are no timestamps.
+    /// The valid bits of a completion timestamp; 0 if the device has no timestamps.
     pub fn completion_timestamp_mask(&self) -> u64 {
         self.attr.completion_timestamp_mask
     }
 
-    /// The frequency of the device's clock, in kHz; 0 if it does not say.
+    /// The frequency of the device's clock, in kHz; 0 if the device does not state it.
     pub fn hca_core_clock(&self) -> u64 {
         self.attr.hca_core_clock
     }
 
-    /// How much memory of its own the device has, in bytes.
+    /// The size of the device's own memory, in bytes.
     pub fn max_dm_size(&self) -> u64 {
         self.attr.max_dm_size
     }
 
-    /// The largest memory region, in bytes.
+    /// The size of the largest memory region, in bytes.
     pub fn max_mr_size(&self) -> u64 {
         self.attr.orig_attr.max_mr_size
     }
 
-    /// The page sizes that memory regions may have, one bit each.
+    /// The supported page sizes of memory regions, one bit for each power of two.
     pub fn page_size_cap(&self) -> u64 {
         self.attr.orig_attr.page_size_cap
     }
@@ -228,152 +234,153 @@ impl DeviceAttr {
         self.attr.orig_attr.hw_ver
     }
 
-    /// How many queue pairs there can be.
+    /// The maximum number of queue pairs.
     pub fn max_qp(&self) -> i32 {
         self.attr.orig_attr.max_qp
     }
 
-    /// How many work requests one queue of a queue pair can hold.
+    /// The maximum number of work requests in one queue of a queue pair.
     pub fn max_qp_wr(&self) -> i32 {
         self.attr.orig_attr.max_qp_wr
     }
 
-    /// How many scatter/gather entries a work request can have.
+    /// The maximum number of scatter/gather entries that a work request can have.
     pub fn max_sge(&self) -> i32 {
         self.attr.orig_attr.max_sge
     }
 
-    /// How many scatter/gather entries an RDMA READ can have.
+    /// The maximum number of scatter/gather entries that an RDMA READ can have.
     pub fn max_sge_rd(&self) -> i32 {
         self.attr.orig_attr.max_sge_rd
     }
 
-    /// How many completion queues there can be.
+    /// The maximum number of completion queues.
     pub fn max_cq(&self) -> i32 {
         self.attr.orig_attr.max_cq
     }
 
-    /// How many entries a completion queue can have.
+    /// The maximum number of entries that a completion queue can have.
     pub fn max_cqe(&self) -> i32 {
         self.attr.orig_attr.max_cqe
     }
 
-    /// How many memory regions there can be.
+    /// The maximum number of memory regions.
     pub fn max_mr(&self) -> i32 {
         self.attr.orig_attr.max_mr
     }
 
-    /// How many protection domains there can be.
+    /// The maximum number of protection domains.
     pub fn max_pd(&self) -> i32 {
         self.attr.orig_attr.max_pd
     }
 
-    /// How many RDMA READs and atomics a queue pair can answer at a time.
+    /// The maximum number of RDMA READs and atomics that a queue pair can serve at a time.
     pub fn max_qp_rd_atom(&self) -> i32 {
         self.attr.orig_attr.max_qp_rd_atom
     }
 
-    /// How many RDMA READs and atomics an end-to-end context can answer at a time.
+    /// The maximum number of RDMA READs and atomics that an end-to-end context can serve at a time.
     pub fn max_ee_rd_atom(&self) -> i32 {
         self.attr.orig_attr.max_ee_rd_atom
     }
 
-    /// How many RDMA READs and atomics the device can answer at a time.
+    /// The maximum number of RDMA READs and atomics that the device can serve at a time.
     pub fn max_res_rd_atom(&self) -> i32 {
         self.attr.orig_attr.max_res_rd_atom
     }
 
-    /// How many RDMA READs and atomics a queue pair can have under way.
+    /// The maximum number of RDMA READs and atomics that a queue pair can have outstanding.
     pub fn max_qp_init_rd_atom(&self) -> i32 {
         self.attr.orig_attr.max_qp_init_rd_atom
     }
 
-    /// How many RDMA READs and atomics an end-to-end context can have under way.
+    /// The maximum number of RDMA READs and atomics that an end-to-end context can have
+    /// outstanding.
     pub fn max_ee_init_rd_atom(&self) -> i32 {
         self.attr.orig_attr.max_ee_init_rd_atom
     }
 
-    /// How many end-to-end contexts there can be.
+    /// The maximum number of end-to-end contexts.
     pub fn max_ee(&self) -> i32 {
         self.attr.orig_attr.max_ee
     }
 
-    /// How many reliable datagram domains there can be.
+    /// The maximum number of reliable datagram domains.
     pub fn max_rdd(&self) -> i32 {
         self.attr.orig_attr.max_rdd
     }
 
-    /// How many memory windows there can be.
+    /// The maximum number of memory windows.
     pub fn max_mw(&self) -> i32 {
         self.attr.orig_attr.max_mw
     }
 
-    /// How many raw IPv6 queue pairs there can be.
+    /// The maximum number of raw IPv6 queue pairs.
     pub fn max_raw_ipv6_qp(&self) -> i32 {
         self.attr.orig_attr.max_raw_ipv6_qp
     }
 
-    /// How many raw Ethertype queue pairs there can be.
+    /// The maximum number of raw Ethertype queue pairs.
     pub fn max_raw_ethy_qp(&self) -> i32 {
         self.attr.orig_attr.max_raw_ethy_qp
     }
 
-    /// How many multicast groups there can be.
+    /// The maximum number of multicast groups.
     pub fn max_mcast_grp(&self) -> i32 {
         self.attr.orig_attr.max_mcast_grp
     }
 
-    /// How many queue pairs can join one multicast group.
+    /// The maximum number of queue pairs in one multicast group.
     pub fn max_mcast_qp_attach(&self) -> i32 {
         self.attr.orig_attr.max_mcast_qp_attach
     }
 
-    /// How many queue pairs can be in multicast groups.
+    /// The maximum number of queue pair memberships in all multicast groups.
     pub fn max_total_mcast_qp_attach(&self) -> i32 {
         self.attr.orig_attr.max_total_mcast_qp_attach
     }
 
-    /// How many address handles there can be.
+    /// The maximum number of address handles.
     pub fn max_ah(&self) -> i32 {
         self.attr.orig_attr.max_ah
     }
 
-    /// How many fast memory regions there can be.
+    /// The maximum number of fast memory regions.
     pub fn max_fmr(&self) -> i32 {
         self.attr.orig_attr.max_fmr
     }
 
-    /// How often a fast memory region can be mapped anew.
+    /// The maximum number of times that a fast memory region can be remapped.
     pub fn max_map_per_fmr(&self) -> i32 {
         self.attr.orig_attr.max_map_per_fmr
     }
 
-    /// How many shared receive queues there can be.
+    /// The maximum number of shared receive queues.
     pub fn max_srq(&self) -> i32 {
         self.attr.orig_attr.max_srq
     }
 
-    /// How many work requests a shared receive queue can hold.
+    /// The maximum number of work requests that a shared receive queue can hold.
     pub fn max_srq_wr(&self) -> i32 {
         self.attr.orig_attr.max_srq_wr
     }
 
-    /// How many scatter/gather entries a shared receive request can have.
+    /// The maximum number of scatter/gather entries that a shared receive request can have.
     pub fn max_srq_sge(&self) -> i32 {
         self.attr.orig_attr.max_srq_sge
     }
 
-    /// How many partition keys there can be.
+    /// The maximum number of partition keys.
     pub fn max_pkeys(&self) -> u16 {
         self.attr.orig_attr.max_pkeys
     }
 
-    /// How long the device may take to acknowledge, as an exponent (4.096 us x 2^n).
+    /// The longest time that the device takes to acknowledge, as an exponent (4.096 us x 2^n).
     pub fn local_ca_ack_delay(&self) -> u8 {
         self.attr.orig_attr.local_ca_ack_delay
     }
 
-    /// How many ports there are.
+    /// The number of physical ports, at most 255.
     pub fn phys_port_cnt(&self) -> u8 {
         self.attr.orig_attr.phys_port_cnt
     }
@@ -386,13 +393,13 @@ impl fmt::Debug for DeviceAttr {
 }
 
 c_enum! {
-    /// What atomics are atomic to (`ibv_atomic_cap`).
+    /// The scope within which atomics are atomic (`ibv_atomic_cap`).
     pub struct AtomicCapability(u32) {
-        /// There are no atomics.
+        /// The device has no atomics.
         None = 0,
-        /// Other operations of this device.
+        /// Atomic with respect to other operations of this device.
         Hca = 1,
-        /// Other operations of this device, and the processors.
+        /// Atomic with respect to other operations of this device and to the processors.
         Glob = 2,
     }
 }
@@ -400,63 +407,66 @@ c_enum! {
 display_as_debug!(AtomicCapability);
 
 c_flags! {
-    /// Optional features of a device (`ibv_device_cap_flags`, and those of the extended attributes).
+    /// Optional features of a device (`ibv_device_cap_flags`, and the flags of the extended
+    /// attributes).
     pub struct DeviceCapabilityFlags(u64) {
-        /// The size of a queue can be changed after it was made.
+        /// The size of a queue can be changed after its creation.
         ResizeMaxWr = C::IBV_DEVICE_RESIZE_MAX_WR.0,
-        /// Packets with a wrong partition key are counted.
+        /// The device counts packets with a wrong partition key.
         BadPkeyCounter = C::IBV_DEVICE_BAD_PKEY_CNTR.0,
-        /// Packets with a wrong Q_Key are counted.
+        /// The device counts packets with a wrong Q_Key.
         BadQkeyCounter = C::IBV_DEVICE_BAD_QKEY_CNTR.0,
         /// Raw packets can be multicast.
         RawMulticast = C::IBV_DEVICE_RAW_MULTI.0,
-        /// Connections can move to an alternate path by themselves.
+        /// Connections can migrate to an alternate path automatically.
         AutomaticPathMigration = C::IBV_DEVICE_AUTO_PATH_MIG.0,
         /// A queue pair's port can be changed in the state SQD.
         ChangePhysicalPort = C::IBV_DEVICE_CHANGE_PHY_PORT.0,
-        /// The port of an address vector is enforced.
+        /// The device enforces the port of a datagram's address vector.
         UdAddressVectorPortEnforce = C::IBV_DEVICE_UD_AV_PORT_ENFORCE.0,
-        /// `ibv_modify_qp` takes the current state.
+        /// `ibv_modify_qp` accepts the assumed current state (`IBV_QP_CUR_STATE`).
         CurrentQpStateModify = C::IBV_DEVICE_CURR_QP_STATE_MOD.0,
         /// Ports can be shut down.
         ShutdownPort = C::IBV_DEVICE_SHUTDOWN_PORT.0,
-        /// Ports tell the type of their initialisation.
+        /// Ports report the type of their initialisation.
         InitType = C::IBV_DEVICE_INIT_TYPE.0,
-        /// There are events of ports that become active.
+        /// The device sends an event when a port becomes active.
         PortActiveEvent = C::IBV_DEVICE_PORT_ACTIVE_EVENT.0,
-        /// The GUID of the system is known.
+        /// The device reports the GUID of the system.
         SystemImageGuid = C::IBV_DEVICE_SYS_IMAGE_GUID.0,
-        /// Responders tell requesters that they are not ready.
+        /// Responders send an RNR NAK if no receive is posted.
         RcRnrNakGeneration = C::IBV_DEVICE_RC_RNR_NAK_GEN.0,
         /// Shared receive queues can be resized.
         SrqResize = C::IBV_DEVICE_SRQ_RESIZE.0,
-        /// A completion queue can be asked for an event after so many completions.
+        /// A completion queue can delay its event until a given number of completions.
         NNotifyCq = C::IBV_DEVICE_N_NOTIFY_CQ.0,
-        /// There are memory windows.
+        /// The device has memory windows.
         MemoryWindow = C::IBV_DEVICE_MEM_WINDOW.0,
-        /// Datagrams' checksums are made and checked by the device.
+        /// The device computes and checks the checksums of datagrams.
         UdIpChecksum = C::IBV_DEVICE_UD_IP_CSUM.0,
-        /// There are XRC queue pairs.
+        /// The device has XRC queue pairs.
         Xrc = C::IBV_DEVICE_XRC.0,
-        /// Local invalidate, send with invalidate, and what belongs to them.
+        /// Memory management extensions: local invalidate, send with invalidate, and related
+        /// operations.
         MemoryManagementExtensions = C::IBV_DEVICE_MEM_MGT_EXTENSIONS.0,
         /// Memory windows of type 2A.
         MemoryWindowType2A = C::IBV_DEVICE_MEM_WINDOW_TYPE_2A.0,
         /// Memory windows of type 2B.
         MemoryWindowType2B = C::IBV_DEVICE_MEM_WINDOW_TYPE_2B.0,
-        /// As `UdIpChecksum`, of connections.
+        /// The device computes and checks the checksums of connections' packets.
         RcIpChecksum = C::IBV_DEVICE_RC_IP_CSUM.0,
-        /// As `UdIpChecksum`, of raw packets.
+        /// The device computes and checks the checksums of raw packets.
         RawIpChecksum = C::IBV_DEVICE_RAW_IP_CSUM.0,
-        /// Flows are steered.
+        /// The device can steer flows.
         ManagedFlowSteering = C::IBV_DEVICE_MANAGED_FLOW_STEERING.0,
         /// The frame check sequence of raw packets can be received.
         RawScatterFcs = IBV_DEVICE_RAW_SCATTER_FCS,
-        /// Writes on the bus can be padded to whole cache lines.
+        /// The device can pad its writes on the bus to whole cache lines.
         PciWriteEndPadding = IBV_DEVICE_PCI_WRITE_END_PADDING,
-        /// In a confidential guest, the device's memory accesses are bounced.
+        /// In a confidential guest, the device's memory accesses go through bounce buffers.
         ConfidentialDmaBounce = IBV_DEVICE_CC_DMA_BOUNCE,
-        /// Flush to global visibility (the kernel's `IB_UVERBS_DEVICE_FLUSH_GLOBAL`, as the next two).
+        /// Flush to global visibility (the kernel's `IB_UVERBS_DEVICE_FLUSH_GLOBAL`; the next two
+        /// are kernel flags as well).
         FlushGlobal = 1_u64 << 38,
         /// Flush to persistence.
         FlushPersistent = 1_u64 << 39,
@@ -468,19 +478,19 @@ c_flags! {
 c_flags! {
     /// On-demand paging in general (`ibv_odp_general_caps`).
     pub struct OnDemandPagingGeneral(u64) {
-        /// There is any.
+        /// The device supports on-demand paging.
         Support = G::IBV_ODP_SUPPORT.0,
-        /// All of the address space can be registered at once.
+        /// The whole address space can be registered as one implicit region.
         SupportImplicit = G::IBV_ODP_SUPPORT_IMPLICIT.0,
     }
 }
 
 c_flags! {
-    /// Operations on memory that is not pinned (`ibv_odp_transport_cap_bits`).
+    /// Operations that work on memory that is not pinned (`ibv_odp_transport_cap_bits`).
     pub struct OnDemandPagingTransport(u32) {
         /// SEND.
         Send = T::IBV_ODP_SUPPORT_SEND.0,
-        /// Receiving.
+        /// Receive.
         Recv = T::IBV_ODP_SUPPORT_RECV.0,
         /// RDMA WRITE.
         Write = T::IBV_ODP_SUPPORT_WRITE.0,
@@ -488,7 +498,7 @@ c_flags! {
         Read = T::IBV_ODP_SUPPORT_READ.0,
         /// Atomics.
         Atomic = T::IBV_ODP_SUPPORT_ATOMIC.0,
-        /// Receiving by way of a shared receive queue.
+        /// Receive through a shared receive queue.
         SrqRecv = T::IBV_ODP_SUPPORT_SRQ_RECV.0,
         /// Flush.
         Flush = T::IBV_ODP_SUPPORT_FLUSH.0,
@@ -497,33 +507,33 @@ c_flags! {
     }
 }
 
-/// On-demand paging (`ibv_odp_caps`).
+/// On-demand paging of each transport (`ibv_odp_caps`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OnDemandPagingCapabilities {
-    /// Whether there is any.
+    /// General support.
     pub general: OnDemandPagingGeneral,
-    /// Of reliable connections.
+    /// Operations on reliable connections.
     pub rc: OnDemandPagingTransport,
-    /// Of unreliable connections.
+    /// Operations on unreliable connections.
     pub uc: OnDemandPagingTransport,
-    /// Of datagrams.
+    /// Operations with datagrams.
     pub ud: OnDemandPagingTransport,
-    /// Of XRC.
+    /// Operations on extended reliable connections.
     pub xrc: OnDemandPagingTransport,
 }
 
-/// A set of types of queue pairs, as devices give it.
+/// A set of queue pair types, as devices report it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueuePairTypes(u32);
 
 impl QueuePairTypes {
-    /// Whether a type is in it.
+    /// Whether the set contains a type.
     pub const fn contains(self, qp_type: QueuePairType) -> bool {
         qp_type.raw() < u32::BITS && self.0 & 1 << qp_type.raw() != 0
     }
 
-    /// One bit for each type, at the place of the type's number.
+    /// The set as bits: bit `n` stands for the type with the number `n`.
     pub const fn bits(self) -> u32 {
         self.0
     }
@@ -533,14 +543,14 @@ impl QueuePairTypes {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SegmentationOffloadCapabilities {
-    /// The longest payload that is segmented, in bytes; 0 if none is.
+    /// The longest payload that the device can segment, in bytes; 0 without support.
     pub max_tso: u32,
-    /// Queue pairs that do it.
+    /// The supported queue pair types.
     pub supported_qpts: QueuePairTypes,
 }
 
 c_flags! {
-    /// Fields that received packets are spread by (`ibv_rx_hash_fields`).
+    /// Packet fields that the receive hash can cover (`ibv_rx_hash_fields`).
     pub struct ReceiveHashFields(u64) {
         /// The sender's IPv4 address.
         SrcIpv4 = H::IBV_RX_HASH_SRC_IPV4.0,
@@ -558,15 +568,15 @@ c_flags! {
         SrcPortUdp = H::IBV_RX_HASH_SRC_PORT_UDP.0,
         /// The receiver's UDP port.
         DstPortUdp = H::IBV_RX_HASH_DST_PORT_UDP.0,
-        /// The index of IPsec's parameters.
+        /// The security parameter index of IPsec.
         IpsecSpi = H::IBV_RX_HASH_IPSEC_SPI.0,
-        /// The fields of the packet within a tunnel.
+        /// The fields of the inner packet of a tunnel.
         Inner = H::IBV_RX_HASH_INNER.0,
     }
 }
 
 c_flags! {
-    /// Functions by which received packets are spread (`ibv_rx_hash_function_flags`).
+    /// Functions that hash received packets (`ibv_rx_hash_function_flags`).
     pub struct ReceiveHashFunctions(u8) {
         /// Toeplitz.
         Toeplitz = F::IBV_RX_HASH_FUNC_TOEPLITZ.0,
@@ -577,19 +587,19 @@ c_flags! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReceiveSideScalingCapabilities {
-    /// Queue pairs that do it.
+    /// The supported queue pair types.
     pub supported_qpts: QueuePairTypes,
-    /// How many tables of work queues there can be.
+    /// The maximum number of tables of work queues.
     pub max_rwq_indirection_tables: u32,
-    /// How many entries such a table can have.
+    /// The maximum number of entries of such a table.
     pub max_rwq_indirection_table_size: u32,
-    /// Fields to spread by.
+    /// The fields that the hash can cover.
     pub rx_hash_fields: ReceiveHashFields,
-    /// Functions to spread by.
+    /// The supported hash functions.
     pub rx_hash_functions: ReceiveHashFunctions,
 }
 
-/// Packet pacing (`ibv_packet_pacing_caps`), in kb/s; all 0 if there is none.
+/// Packet pacing (`ibv_packet_pacing_caps`), in kb/s; all 0 without support.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PacketPacingCapabilities {
@@ -597,50 +607,50 @@ pub struct PacketPacingCapabilities {
     pub qp_rate_limit_min: u32,
     /// The highest rate.
     pub qp_rate_limit_max: u32,
-    /// Queue pairs that can be paced.
+    /// The supported queue pair types.
     pub supported_qpts: QueuePairTypes,
 }
 
 c_flags! {
-    /// Raw packets (`ibv_raw_packet_caps`).
+    /// Features of raw packet queue pairs (`ibv_raw_packet_caps`).
     pub struct RawPacketCapabilities(u32) {
-        /// VLAN tags can be taken off.
+        /// The device can remove VLAN tags.
         CvlanStripping = R::IBV_RAW_PACKET_CAP_CVLAN_STRIPPING.0,
         /// The frame check sequence can be received.
         ScatterFcs = R::IBV_RAW_PACKET_CAP_SCATTER_FCS.0,
-        /// Checksums are made and checked by the device.
+        /// The device computes and checks checksums.
         IpChecksum = R::IBV_RAW_PACKET_CAP_IP_CSUM.0,
-        /// Packets without a receive can wait.
+        /// Packets can wait until a receive is posted.
         DelayDrop = R::IBV_RAW_PACKET_CAP_DELAY_DROP.0,
     }
 }
 
 c_flags! {
-    /// Tag matching (`ibv_tm_cap_flags`).
+    /// Queue pair types with tag matching (`ibv_tm_cap_flags`).
     pub struct TagMatchingFlags(u32) {
-        /// On reliable connections.
+        /// Reliable connections.
         ReliableConnection = M::IBV_TM_CAP_RC.0,
     }
 }
 
-/// Tag matching (`ibv_tm_caps`); all 0 if there is none.
+/// Limits of tag matching (`ibv_tm_caps`); all 0 without support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TagMatchingCapabilities {
-    /// The longest header of a rendezvous, in bytes.
+    /// The longest header of a rendezvous message, in bytes.
     pub max_rndv_hdr_size: u32,
-    /// How many tags a list can have.
+    /// The maximum number of tags that a list can have.
     pub max_num_tags: u32,
-    /// Where it is done.
+    /// The queue pair types with tag matching.
     pub flags: TagMatchingFlags,
-    /// How many operations can be outstanding.
+    /// The maximum number of outstanding operations.
     pub max_ops: u32,
-    /// How many entries an operation can have.
+    /// The maximum number of entries that an operation can have.
     pub max_sge: u32,
 }
 
 c_flags! {
-    /// Sizes of atomics on the bus (`ibv_pci_atomic_op_size`).
+    /// Operand sizes of atomics on the bus (`ibv_pci_atomic_op_size`).
     pub struct PciAtomicSizes(u16) {
         /// Four bytes.
         Bytes4 = P::IBV_PCI_ATOMIC_OPERATION_4_BYTE_SIZE_SUP.0,
@@ -651,7 +661,7 @@ c_flags! {
     }
 }
 
-/// Atomics on the bus (`ibv_pci_atomic_caps`).
+/// Operand sizes of each atomic operation on the bus (`ibv_pci_atomic_caps`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PciAtomicCapabilities {

@@ -1,4 +1,4 @@
-//! An open device.
+//! Device contexts: an open device, from which all other objects are made.
 //!
 //! ```
 //! # #[cfg(feature = "soft")]
@@ -36,8 +36,8 @@ use crate::error::Error;
 
 /// An open device (`ibv_context`).
 ///
-/// A handle: clones stand for the same context, which is closed (`ibv_close_device`) when the last handle and the last
-/// object made from it are gone.
+/// Clones refer to the same context. It is closed (`ibv_close_device`) when the last handle and the
+/// last object made from it are dropped.
 #[derive(Clone)]
 pub struct DeviceContext(Arc<Inner>);
 
@@ -45,14 +45,15 @@ struct Inner {
     context: NonNull<ibv_context>,
     provider: Provider,
     quirks: Quirks,
-    /// What keeps the context open where another library opened it, and closes it.
+    /// If another library opened the context: the object that keeps it open, and closes it.
     keeper: Option<ContextOwner>,
 }
 
-/// Something that keeps a context open. A panic elsewhere cannot leave it half done.
+/// An object that keeps a context open. The unwind-safety bounds keep [`DeviceContext`]
+/// unwind-safe.
 pub(crate) type ContextOwner = Arc<dyn Any + Send + Sync + UnwindSafe + RefUnwindSafe>;
 
-/// A context that closes when everybody else is done with it.
+/// A weak handle: it does not keep the context open.
 #[derive(Clone, Default)]
 pub(crate) struct WeakDeviceContext(Weak<Inner>);
 
@@ -62,42 +63,44 @@ impl WeakDeviceContext {
     }
 }
 
-// SAFETY: verbs on one context may be called from any thread, several at a time.
+// SAFETY: libibverbs allows verbs on one context from several threads at a time.
 unsafe impl Send for Inner {}
-// SAFETY: verbs on one context may be called from any thread, several at a time.
+// SAFETY: libibverbs allows verbs on one context from several threads at a time.
 unsafe impl Sync for Inner {}
 
 impl DeviceContext {
-    /// Takes over an open context.
+    /// Takes ownership of an open context.
     ///
     /// # Safety
     ///
-    /// `context` was opened with the functions of `provider`, nothing else closes it, and it stays open
-    /// until this handle closes it.
+    /// `context` was opened with the functions of `provider`. Nothing else closes it, and it stays
+    /// open until this handle closes it.
     pub unsafe fn from_raw(context: NonNull<ibv_context>, provider: Provider) -> Self {
-        // SAFETY: the caller guarantees (`# Safety`) that `context` was opened with the functions
-        // of `provider`, nothing else closes it, and it stays open until this handle closes it.
+        // SAFETY: the caller guarantees an open context of `provider` that stays open until this
+        // handle closes it.
         unsafe { Self::new(context, provider, None) }
     }
 
-    /// A context that is another's to close.
+    /// Uses a context that another owner closes.
     ///
     /// # Safety
     ///
-    /// `context` was opened with the functions of `provider`, and stays open as long as `keeper` lives.
+    /// `context` was opened with the functions of `provider`, and stays open as long as `keeper`
+    /// lives.
     pub(crate) unsafe fn kept_open(
         context: NonNull<ibv_context>,
         provider: Provider,
         keeper: ContextOwner,
     ) -> Self {
-        // SAFETY: the caller guarantees (`# Safety`) that `context` was opened with the functions
-        // of `provider`, and stays open as long as `keeper` lives.
+        // SAFETY: the caller guarantees an open context of `provider` that stays open as long as
+        // `keeper` lives.
         unsafe { Self::new(context, provider, Some(keeper)) }
     }
 
     /// # Safety
     ///
-    /// `context` was opened with the functions of `provider`, and stays open as long as `keeper` lives, or until this closes it.
+    /// `context` was opened with the functions of `provider`. It stays open as long as `keeper`
+    /// lives or, without one, until this handle closes it.
     unsafe fn new(context: NonNull<ibv_context>, provider: Provider, keeper: Option<ContextOwner>) -> Self {
         // SAFETY: the caller gives an open context of this provider.
         let quirks = unsafe { Quirks::of(context, provider) };
@@ -108,12 +111,13 @@ impl DeviceContext {
         WeakDeviceContext(Arc::downgrade(&self.0))
     }
 
-    /// The C object. Using it is as unsafe as in C, and it must not be closed.
+    /// The C object, for verbs that this crate does not wrap. Using it is as unsafe as in C; do not
+    /// close it.
     pub fn as_raw(&self) -> NonNull<ibv_context> {
         self.0.context
     }
 
-    /// The libraries that this context, and everything made from it, belongs to.
+    /// The libraries that this context and everything made from it use.
     pub fn provider(&self) -> Provider {
         self.0.provider
     }
@@ -122,18 +126,21 @@ impl DeviceContext {
         self.0.quirks
     }
 
-    /// The device's name.
+    /// The device's name, such as `mlx5_0`.
     pub fn name(&self) -> String {
-        // SAFETY: the context is open, so its device lives; the field is in every release's struct.
+        // SAFETY: the context is open, so its device is alive; every release's struct has this
+        // field.
         unsafe {
             NonNull::new((*self.0.context.as_ptr()).device)
                 .map_or_else(String::new, |device| device_name(self.0.provider, device))
         }
     }
 
-    /// The transport that the device speaks, as [`Device::transport_type`](crate::ibverbs::device::Device::transport_type).
+    /// The transport protocol of the device, as in
+    /// [`Device::transport_type`](crate::ibverbs::device::Device::transport_type).
     pub fn transport_type(&self) -> TransportType {
-        // SAFETY: the context is open, so its device lives; the field is in every release's struct.
+        // SAFETY: the context is open, so its device is alive; every release's struct has this
+        // field.
         unsafe {
             NonNull::new((*self.0.context.as_ptr()).device).map_or(TransportType::Unspecified, |device| {
                 TransportType::from_raw((*device.as_ptr()).transport_type.0)
@@ -141,23 +148,23 @@ impl DeviceContext {
         }
     }
 
-    /// Whether this is a software device of soft-rnic, in this process or by way of its libibverbs: its devices
-    /// are named `soft0`, `soft1` and so on, so that nobody takes them for another's.
+    /// Whether this is a software device of soft-rnic, in this process or through its libibverbs.
+    /// Only its devices are named `soft0`, `soft1` and so on.
     pub fn is_soft(&self) -> bool {
         is_soft(&self.name())
     }
 
     /// The node GUID (`ibv_get_device_guid`).
     pub fn guid(&self) -> Guid {
-        // SAFETY: the context is open, so its device lives.
+        // SAFETY: the context is open, so its device is alive.
         Guid::from_be(unsafe {
             (self.0.provider.verbs().ibv_get_device_guid)((*self.0.context.as_ptr()).device)
         })
     }
 
-    /// How many completion vectors (interrupts) a completion queue can choose from.
+    /// The number of completion vectors (interrupts) from which a completion queue can choose.
     pub fn num_comp_vectors(&self) -> i32 {
-        // SAFETY: the context is open; the field is in every release's struct.
+        // SAFETY: the context is open, and every release's struct has this field.
         unsafe { (*self.0.context.as_ptr()).num_comp_vectors }
     }
 }
@@ -169,7 +176,7 @@ impl fmt::Debug for DeviceContext {
 }
 
 impl PartialEq for DeviceContext {
-    /// The same open context, not merely the same device.
+    /// Whether both are the same open context; two contexts of one device differ.
     fn eq(&self, other: &Self) -> bool {
         self.0.context == other.0.context
     }
@@ -182,7 +189,8 @@ impl Drop for Inner {
         if self.keeper.is_some() {
             return;
         }
-        // SAFETY: the context is open and this one's, and everything made from it held this `Inner` and is gone.
+        // SAFETY: the context is open until here and belongs to this object. Everything made from
+        // it held this `Inner` and is gone.
         let result = unsafe { (self.provider.verbs().ibv_close_device)(self.context.as_ptr()) };
         if let Err(error) = check(result) {
             log::error!("ibv_close_device failed: {error}");
@@ -194,16 +202,17 @@ impl Drop for Inner {
 ///
 /// # Safety
 ///
-/// `device` is a device of `provider` that has not been freed.
+/// `device` must be a device of `provider` that has not been freed.
 pub(crate) unsafe fn device_name(provider: Provider, device: NonNull<ibv_device>) -> String {
-    // SAFETY: the caller says that the device lives; the name is a C string inside of it.
+    // SAFETY: the caller guarantees that the device is alive; its name is a C string inside its
+    // struct.
     unsafe {
         let name = (provider.verbs().ibv_get_device_name)(device.as_ptr());
         if name.is_null() { String::new() } else { CStr::from_ptr(name).to_string_lossy().into_owned() }
     }
 }
 
-/// Whether a device of this name is a software one.
+/// Whether `name` is the name of a software device.
 pub(crate) fn is_soft(name: &str) -> bool {
     name.starts_with("soft")
 }

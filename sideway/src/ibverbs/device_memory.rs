@@ -1,8 +1,9 @@
-//! Memory on the device.
+//! Device memory: memory on the NIC itself (`ibv_alloc_dm`).
 //!
-//! Some devices have a little memory of their own, which requests reach without crossing the bus. A program copies bytes
-//! [to](DeviceMemory::memcpy_to_dm) and [from](DeviceMemory::memcpy_from_dm) it, and [registers](ProtectionDomain::reg_dm_mr) parts of it for
-//! requests, which name its bytes by their offset.
+//! Some devices have a small memory, which requests reach without crossing the bus. A program
+//! copies bytes [to](DeviceMemory::memcpy_to_dm) and [from](DeviceMemory::memcpy_from_dm) it. Parts
+//! of it can be [registered](ProtectionDomain::reg_dm_mr) for requests, which address the bytes by
+//! their offset.
 //!
 //! ```
 //! # #[cfg(feature = "soft")] {
@@ -13,7 +14,8 @@
 //! let context = devices.first()?.open()?;
 //! let memory = context.alloc_dm(4096, 3)?;
 //! memory.memcpy_to_dm(64, b"counter")?;
-//! let region = context.alloc_pd()?.reg_dm_mr(&memory, 64, 1024, AccessFlags::LocalWrite | AccessFlags::RemoteRead)?;
+//! let access = AccessFlags::LocalWrite | AccessFlags::RemoteRead;
+//! let region = context.alloc_pd()?.reg_dm_mr(&memory, 64, 1024, access)?;
 //! println!("a peer reads it with the key {:#x} from address {} on", region.rkey(), region.iova());
 //!
 //! let mut bytes = [0; 7];
@@ -39,8 +41,8 @@ use crate::error::{Error, ErrorKind};
 
 /// Memory on the device (`ibv_dm`).
 ///
-/// A handle: clones stand for the same memory, which is freed (`ibv_free_dm`) when the last handle and the last region of it are
-/// gone.
+/// Clones refer to the same memory. It is freed (`ibv_free_dm`) when the last handle and the last
+/// region of it are dropped.
 #[derive(Clone)]
 pub struct DeviceMemory(Arc<Inner>);
 
@@ -48,34 +50,36 @@ struct Inner {
     dm: NonNull<ibv_dm>,
     length: usize,
     context: DeviceContext,
-    /// It is another's.
+    /// Whether the memory belongs to another owner, so that a drop only unimports it.
     imported: bool,
 }
 
-// SAFETY: the functions of the memory may be called from any thread; what two of them write to the same bytes at the same time is
-// some mixture, as with any memory that a device may write to. No reference is made to it.
+// SAFETY: libibverbs allows the memory's functions from any thread. Two concurrent writes to the
+// same bytes leave a mixture, as in any memory that a device writes to. No Rust reference to the
+// memory is ever made.
 unsafe impl Send for Inner {}
-// SAFETY: the functions of the memory may be called from any thread; what two of them write to the
-// same bytes at the same time is some mixture, as with any memory that a device may write to. No
-// reference is made to it.
+// SAFETY: libibverbs allows the memory's functions from several threads, and no Rust reference to
+// the memory is ever made.
 unsafe impl Sync for Inner {}
 
 const WHAT: &str = "device memory";
 
 impl DeviceContext {
-    /// Allocates memory on the device (`ibv_alloc_dm`): `length` bytes, at a multiple of `1 << log_align_req`, which atomics need (3).
+    /// Allocates `length` bytes of device memory (`ibv_alloc_dm`), aligned to `1 << log_align_req`.
+    /// Atomics need 3.
     ///
     /// # Errors
     ///
-    /// The device has none ([`Unsupported`]), not so much left of it
-    /// ([`max_dm_size`](super::device_attr::DeviceAttr::max_dm_size) is all that there is), or not so aligned.
+    /// Fails if the device has no memory ([`Unsupported`]), less than `length` bytes of it left
+    /// ([`max_dm_size`](super::device_attr::DeviceAttr::max_dm_size) is the total), or none with
+    /// this alignment.
     ///
     /// # References
     ///
     /// `man ibv_alloc_dm`
     pub fn alloc_dm(&self, length: usize, log_align_req: u32) -> Result<DeviceMemory, Error> {
         let mut attr = ibv_alloc_dm_attr { length, log_align_req, comp_mask: 0 };
-        // SAFETY: the context is open, and the attributes are valid.
+        // SAFETY: `self` keeps the context open, and the attributes are initialised.
         let dm = unsafe { verbs::ibv_alloc_dm(self.as_raw().as_ptr(), &raw mut attr) };
         match NonNull::new(dm) {
             Some(dm) => {
@@ -89,18 +93,19 @@ impl DeviceContext {
         }
     }
 
-    /// Memory on the device by its [handle](DeviceMemory::handle) (`ibv_import_dm`). Dropping it unimports it
-    /// (`ibv_unimport_dm`); the memory is its owner's.
+    /// Imports device memory by its [handle](DeviceMemory::handle) (`ibv_import_dm`). Dropping the
+    /// import unimports it (`ibv_unimport_dm`); the memory stays with its owner.
     ///
     /// # Safety
     ///
-    /// - The memory has `length` bytes: libraries do not tell, and not all of them check.
-    /// - It is not freed as long as the imported one, or a region of it, is there; whoever owns it, here or in another
-    ///   process, has to see to that.
+    /// - The memory has `length` bytes. Libraries do not report the length, and not all of them
+    ///   check it.
+    /// - The owner, here or in another process, does not free the memory while the import, or a
+    ///   region of it, exists.
     ///
     /// # Errors
     ///
-    /// There is no such memory, or the library or device cannot import ([`Unsupported`]).
+    /// Fails if no such memory exists, or if the library or device cannot import ([`Unsupported`]).
     ///
     /// # References
     ///
@@ -109,7 +114,7 @@ impl DeviceContext {
         const WHAT: &str = "import of device memory";
         let lib = self.provider().verbs();
         let import = lib.ibv_import_dm().map_err(|symbol| Unsupported::missing(self, WHAT, symbol))?;
-        // SAFETY: the context is open.
+        // SAFETY: `self` keeps the context open.
         match NonNull::new(unsafe { import(self.as_raw().as_ptr(), handle) }) {
             Some(dm) => {
                 let inner = Inner { dm, length, context: self.clone(), imported: true };
@@ -122,49 +127,53 @@ impl DeviceContext {
 }
 
 impl DeviceMemory {
-    /// How many bytes it has.
+    /// The length in bytes.
     #[expect(clippy::len_without_is_empty, reason = "no device has empty memory")]
     pub fn len(&self) -> usize {
         self.0.length
     }
 
-    /// Whether it has so many bytes there.
+    /// Whether the memory has `length` bytes from `offset` on.
     pub(crate) fn has(&self, offset: u64, length: usize) -> bool {
         offset.checked_add(length as u64).is_some_and(|end| end <= self.0.length as u64)
     }
 
-    /// Copies bytes to the memory, from `offset` on (`ibv_memcpy_to_dm`).
+    /// Copies bytes into the memory, from `offset` on (`ibv_memcpy_to_dm`).
     ///
     /// # Errors
     ///
-    /// They do not fit there, or the device says no: some want offset and length to be multiples of 4.
+    /// Fails if the bytes do not fit, or if the device refuses. Some devices require offset and
+    /// length to be multiples of 4.
     pub fn memcpy_to_dm(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
         const VERB: &str = "ibv_memcpy_to_dm";
         self.check(VERB, offset, bytes.len())?;
         let dm = self.as_raw().as_ptr();
-        // SAFETY: the memory lives; the field is in every release's struct.
+        // SAFETY: `self` keeps the memory alive, and every release's struct has this field.
         if unsafe { (*dm).memcpy_to_dm }.is_none() {
             return Err(Unsupported::new(self.context(), VERB, WHAT).into());
         }
-        // SAFETY: the memory lives and has so many bytes there, its operation was just checked, and the bytes are readable.
+        // SAFETY: `self` keeps the memory alive, and it has these bytes, as `has` checked. The
+        // operation exists, and `bytes` is readable.
         let result = unsafe { verbs::ibv_memcpy_to_dm(dm, offset, bytes.as_ptr().cast(), bytes.len()) };
         check(result).map_err(|source| self.error(VERB, offset, bytes.len(), source))
     }
 
-    /// Copies bytes of the memory, from `offset` on (`ibv_memcpy_from_dm`).
+    /// Copies bytes out of the memory, from `offset` on (`ibv_memcpy_from_dm`).
     ///
     /// # Errors
     ///
-    /// There are not so many there, or the device says no, as for [`memcpy_to_dm`](Self::memcpy_to_dm).
+    /// Fails if the memory has fewer bytes, or if the device refuses, as for
+    /// [`memcpy_to_dm`](Self::memcpy_to_dm).
     pub fn memcpy_from_dm(&self, bytes: &mut [u8], offset: u64) -> Result<(), Error> {
         const VERB: &str = "ibv_memcpy_from_dm";
         self.check(VERB, offset, bytes.len())?;
         let dm = self.as_raw().as_ptr();
-        // SAFETY: the memory lives; the field is in every release's struct.
+        // SAFETY: `self` keeps the memory alive, and every release's struct has this field.
         if unsafe { (*dm).memcpy_from_dm }.is_none() {
             return Err(Unsupported::new(self.context(), VERB, WHAT).into());
         }
-        // SAFETY: the memory lives and has so many bytes there, its operation was just checked, and the bytes are writable.
+        // SAFETY: `self` keeps the memory alive, and it has these bytes, as `has` checked. The
+        // operation exists, and `bytes` is writable.
         let result = unsafe { verbs::ibv_memcpy_from_dm(bytes.as_mut_ptr().cast(), dm, offset, bytes.len()) };
         check(result).map_err(|source| self.error(VERB, offset, bytes.len(), source))
     }
@@ -184,34 +193,38 @@ impl DeviceMemory {
         Error::of_device(self.context(), verb, WHAT, source).with("offset", offset).with("length", length)
     }
 
-    /// The number by which others [import](DeviceContext::import_dm) it (`ibv_dm::handle`); `None` where the library tells none.
+    /// The number by which others [import](DeviceContext::import_dm) the memory (`ibv_dm::handle`);
+    /// `None` if the library has none.
     pub fn handle(&self) -> Option<u32> {
         let dm = self.as_raw().as_ptr();
-        // SAFETY: the memory lives; the mask is in every release's struct, and says whether the handle is.
+        // SAFETY: `self` keeps the memory alive. Every release's struct has `comp_mask`, which says
+        // whether `handle` exists.
         unsafe {
             let there = (*dm).comp_mask & ibv_dm_mask::IBV_DM_MASK_HANDLE.0 != 0;
             there.then(|| (*dm).handle)
         }
     }
 
-    /// Whether it was [imported](DeviceContext::import_dm): dropping it leaves the memory to its owner.
+    /// Whether it was [imported](DeviceContext::import_dm), so that dropping it leaves the memory
+    /// to its owner.
     pub fn is_imported(&self) -> bool {
         self.0.imported
     }
 
-    /// The context that it was allocated in.
+    /// The device context in which it was allocated.
     pub fn context(&self) -> &DeviceContext {
         &self.0.context
     }
 
-    /// The C object. Using it is as unsafe as in C, and it must not be freed.
+    /// The C object, for verbs that this crate does not wrap. Using it is as unsafe as in C; do not
+    /// free it.
     pub fn as_raw(&self) -> NonNull<ibv_dm> {
         self.0.dm
     }
 }
 
 impl PartialEq for DeviceMemory {
-    /// The same memory, by the same pointer.
+    /// Whether both refer to the same memory, by its pointer.
     fn eq(&self, other: &Self) -> bool {
         self.0.dm == other.0.dm
     }
@@ -233,16 +246,18 @@ impl Drop for Inner {
         let dm = self.dm.as_ptr();
         if self.imported {
             match self.context.provider().verbs().ibv_unimport_dm() {
-                // SAFETY: it was imported, and every region of it held this `Inner` and is gone.
+                // SAFETY: the memory was imported. Every region of it held this `Inner` and is
+                // gone.
                 Ok(unimport) => unsafe { unimport(dm) },
                 Err(error) => log::error!("imported device memory stays: {error}"),
             }
             return;
         }
-        // SAFETY: the memory lives, and every region of it held this `Inner` and is gone.
+        // SAFETY: the memory is alive until here. Every region of it held this `Inner` and is gone.
         if let Err(error) = check(unsafe { verbs::ibv_free_dm(dm) }) {
             log::error!("ibv_free_dm failed, {} bytes of device memory stay: {error}", self.length);
-            // The memory is still there, so what it depends on has to stay.
+            // The library still has the memory, so the context that it depends on must stay alive
+            // too.
             std::mem::forget(self.context.clone());
         }
     }

@@ -1,7 +1,9 @@
-//! Exporting memory as a dma-buf: device memory, and memory that the provider has allocated, for another device, or another process.
+//! Export as dma-buf: gives device memory or provider-allocated memory to another device or
+//! process.
 //!
-//! Who has the descriptor can register it ([`reg_dmabuf_mr`](super::protection_domain::ProtectionDomain::reg_dmabuf_mr)) or pass it on. The
-//! memory stays as long as the descriptor, or what was made of it, is open.
+//! The owner of the descriptor can register it
+//! ([`reg_dmabuf_mr`](super::protection_domain::ProtectionDomain::reg_dmabuf_mr)) or pass it on.
+//! The memory stays allocated while the descriptor, or anything made from it, is open.
 
 use std::ffi::c_int;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -13,11 +15,12 @@ use super::provider_buffer::ProviderBuffer;
 use crate::error::Error;
 
 impl DeviceMemory {
-    /// A dma-buf of all of the memory (`ibv_dm_export_dmabuf_fd`).
+    /// Exports all of the memory as a dma-buf (`ibv_dm_export_dmabuf_fd`).
     ///
     /// # Errors
     ///
-    /// The device exports none, or the library is older than rdma-core 62 ([`Unsupported`]); or it fails.
+    /// Fails if the device cannot export, or if the library is older than rdma-core 62
+    /// ([`Unsupported`]).
     ///
     /// # References
     ///
@@ -26,19 +29,20 @@ impl DeviceMemory {
         const WHAT: &str = "dma-bufs of device memory";
         let export = self.context().provider().verbs().ibv_dm_export_dmabuf_fd();
         let export = export.map_err(|symbol| Unsupported::missing(self.context(), WHAT, symbol))?;
-        // SAFETY: the memory lives.
+        // SAFETY: `self` keeps the memory alive.
         let fd = unsafe { export(self.as_raw().as_ptr()) };
-        // SAFETY: the library made it just now, for the caller to close.
+        // SAFETY: the library made the descriptor just now, and the caller closes it.
         unsafe { owned(self.context(), fd, "ibv_dm_export_dmabuf_fd", WHAT) }
     }
 }
 
 impl ProviderBuffer {
-    /// A dma-buf of all of the memory (`ibv_export_buf_dmabuf_fd`).
+    /// Exports all of the memory as a dma-buf (`ibv_export_buf_dmabuf_fd`).
     ///
     /// # Errors
     ///
-    /// The memory is of no dma-buf, or the library is older than rdma-core 65 ([`Unsupported`]); or it fails.
+    /// Fails if the memory does not belong to a dma-buf, or if the library is older than rdma-core
+    /// 65 ([`Unsupported`]).
     ///
     /// # References
     ///
@@ -48,16 +52,16 @@ impl ProviderBuffer {
         let context = self.pd().context();
         let export = context.provider().verbs().ibv_export_buf_dmabuf_fd();
         let export = export.map_err(|symbol| Unsupported::missing(context, WHAT, symbol))?;
-        // SAFETY: the memory lives.
+        // SAFETY: `self` keeps the memory alive.
         let fd = unsafe { export(self.as_raw().as_ptr()) };
-        // SAFETY: the memory lives.
+        // SAFETY: the library made the descriptor just now, and the caller closes it.
         unsafe { owned(context, fd, "ibv_export_buf_dmabuf_fd", WHAT) }
     }
 }
 
 /// # Safety
 ///
-/// The descriptor, if it is one, belongs to the caller.
+/// `fd`, unless negative, must be an open descriptor that the caller owns.
 unsafe fn owned(
     context: &DeviceContext,
     fd: c_int,
@@ -65,8 +69,7 @@ unsafe fn owned(
     what: &'static str,
 ) -> Result<OwnedFd, Error> {
     if fd >= 0 {
-        // SAFETY: the caller guarantees (`# Safety`) that the descriptor, if it is one, belongs to
-        // the caller.
+        // SAFETY: the caller guarantees an open descriptor that it owns.
         return Ok(unsafe { OwnedFd::from_raw_fd(fd) });
     }
     let source = super::os_error(fd);

@@ -1,8 +1,8 @@
-//! DMA handles: what the device tells the bus when it accesses memory.
+//! DMA handles: hints that the device gives to the bus when it accesses memory.
 //!
-//! On PCIe these are processing hints (TPH): near which processor the data will be used, and what kind of memory it is in, so that what
-//! arrives may go to that processor's cache. A handle is made once, and takes effect on the regions that are
-//! [registered](super::memory_region::MemoryRegionBuilder::setup_dma_handle) with it.
+//! On PCIe these are processing hints (TPH): the processor that will use the data, and the kind of
+//! memory. Incoming data can then go into that processor's cache. A handle affects the regions that
+//! are [registered](super::memory_region::MemoryRegionBuilder::setup_dma_handle) with it.
 //!
 //! ```
 //! # #[cfg(feature = "soft")]
@@ -14,7 +14,7 @@
 //! let context = list.first()?.open()?;
 //! match context.alloc_dmah(DmaHandleAttribute::new().setup_cpu_id(3)) {
 //!     Ok(handle) => println!("{handle:?}"),
-//!     // As this one, which has no bus.
+//!     // The software device has no bus.
 //!     Err(Error::Unsupported(why)) => println!("{why}"),
 //!     Err(error) => return Err(error.into()),
 //! }
@@ -40,7 +40,7 @@ use crate::error::Error;
 const WHAT: &str = "DMA handles";
 
 c_enum! {
-    /// What kind of memory the hints are about (`ibv_tph_mem_type`).
+    /// The kind of memory that the hints describe (`ibv_tph_mem_type`).
     pub struct TphMemoryType(u8) {
         /// Volatile memory.
         Volatile = Memory::IBV_TPH_MEM_TYPE_VM.0,
@@ -51,31 +51,32 @@ c_enum! {
 
 display_as_debug!(TphMemoryType);
 
-/// What a DMA handle says (`ibv_dmah_init_attr`). What is not set up is left to the device.
+/// The attributes of a DMA handle (`ibv_dmah_init_attr`). The device chooses those that are not
+/// set.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DmaHandleAttribute(ibv_dmah_init_attr);
 
 impl DmaHandleAttribute {
-    /// Nothing is said yet.
+    /// Attributes of which none is set.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The processor that the data is for, by the system's number.
+    /// Sets the processor that will use the data, by the system's number.
     pub fn setup_cpu_id(&mut self, cpu_id: u32) -> &mut Self {
         self.0.comp_mask |= Mask::IBV_DMAH_INIT_ATTR_MASK_CPU_ID.0;
         self.0.cpu_id = cpu_id;
         self
     }
 
-    /// The processing hint, as the bus has it (`ph`): 0 to 3.
+    /// Sets the processing hint of the bus (`ph`): 0 to 3.
     pub fn setup_processing_hint(&mut self, ph: u8) -> &mut Self {
         self.0.comp_mask |= Mask::IBV_DMAH_INIT_ATTR_MASK_PH.0;
         self.0.ph = ph;
         self
     }
 
-    /// What kind of memory it is.
+    /// Sets the kind of memory.
     pub fn setup_tph_mem_type(&mut self, tph_mem_type: TphMemoryType) -> &mut Self {
         self.0.comp_mask |= Mask::IBV_DMAH_INIT_ATTR_MASK_TPH_MEM_TYPE.0;
         self.0.tph_mem_type = tph_mem_type.raw();
@@ -85,8 +86,8 @@ impl DmaHandleAttribute {
 
 /// A DMA handle (`ibv_dmah`).
 ///
-/// A handle: clones stand for the same one, which goes (`ibv_dealloc_dmah`) when the last of them and the last region that was registered
-/// with it are gone.
+/// Clones refer to the same handle. It is freed (`ibv_dealloc_dmah`) when the last clone and the
+/// last region registered with it are dropped.
 #[derive(Clone)]
 pub struct DmaHandle(Arc<Inner>);
 
@@ -95,17 +96,20 @@ struct Inner {
     context: DeviceContext,
 }
 
-// SAFETY: a DMA handle is only named when regions are registered.
+// SAFETY: the handle is immutable, and the only verbs that use it, registrations, are thread-safe
+// in libibverbs.
 unsafe impl Send for Inner {}
-// SAFETY: a DMA handle is only named when regions are registered.
+// SAFETY: the handle is immutable, and the only verbs that use it, registrations, are thread-safe
+// in libibverbs.
 unsafe impl Sync for Inner {}
 
 impl DeviceContext {
-    /// A DMA handle (`ibv_alloc_dmah`).
+    /// Allocates a DMA handle (`ibv_alloc_dmah`).
     ///
     /// # Errors
     ///
-    /// The device has none, or the library is older than rdma-core 59 ([`Unsupported`]); or it does not take this one.
+    /// Fails if the device has none, or if the library is older than rdma-core 59
+    /// ([`Unsupported`]). Also fails if the device rejects the attributes.
     ///
     /// # References
     ///
@@ -114,7 +118,7 @@ impl DeviceContext {
         let alloc = self.provider().verbs().ibv_alloc_dmah();
         let alloc = alloc.map_err(|symbol| Unsupported::missing(self, WHAT, symbol))?;
         let mut attr = attribute.0;
-        // SAFETY: the context is open and the attributes are valid.
+        // SAFETY: the context is kept open, and the attributes are initialised.
         let dmah = unsafe { alloc(self.as_raw().as_ptr(), &raw mut attr) };
         match NonNull::new(dmah) {
             Some(dmah) => Ok(DmaHandle(Arc::new(Inner { dmah, context: self.clone() }))),
@@ -125,12 +129,13 @@ impl DeviceContext {
 }
 
 impl DmaHandle {
-    /// The context that it was made from.
+    /// The device context in which it was made.
     pub fn context(&self) -> &DeviceContext {
         &self.0.context
     }
 
-    /// The C object. Using it is as unsafe as in C, and it must not be freed.
+    /// The C object, for verbs that this crate does not wrap. Using it is as unsafe as in C; do not
+    /// free it.
     pub fn as_raw(&self) -> NonNull<ibv_dmah> {
         self.0.dmah
     }
@@ -145,13 +150,15 @@ impl fmt::Debug for DmaHandle {
 impl Drop for Inner {
     fn drop(&mut self) {
         let ended = match self.context.provider().verbs().ibv_dealloc_dmah() {
-            // SAFETY: the handle lives, and every region with it held this `Inner` and is gone.
+            // SAFETY: the handle is alive until here. Every region registered with it held this
+            // `Inner` and is gone.
             Ok(dealloc) => check(unsafe { dealloc(self.dmah.as_ptr()) }),
             Err(symbol) => Err(io::Error::other(symbol)),
         };
         if let Err(error) = ended {
             log::error!("ibv_dealloc_dmah failed: {error}");
-            // It is still there, so what it depends on has to stay.
+            // The library still has the handle, so the context that it depends on must stay alive
+            // too.
             std::mem::forget(self.context.clone());
         }
     }

@@ -1,8 +1,10 @@
-//! Enhanced connection establishment (ECE): what two ends of one vendor agree on beyond the specification.
+//! Enhanced connection establishment (ECE): vendor-specific options that both ends of a connection
+//! agree on.
 //!
-//! Before the queue pairs are connected, one end tells its [options](QueuePairControl::query_ece) to the other, which
-//! [sets](QueuePairControl::set_ece) them on its own pair; what it accepted goes back, and is set at the first end. From then on
-//! both ends have the same options, which take effect as the pairs are modified towards ready-to-send.
+//! Before the queue pairs are connected, one end sends its [options](QueuePairControl::query_ece)
+//! to the other. That end [sets](QueuePairControl::set_ece) them on its own pair, and sends back
+//! the accepted ones, which the first end sets. Then both ends have the same options, which take
+//! effect as the pairs are modified towards ready-to-send.
 //!
 //! ```
 //! # #[cfg(feature = "soft")]
@@ -31,21 +33,22 @@ use super::queue_pair::QueuePairControl;
 use super::{Unsupported, check};
 use crate::error::Error;
 
-/// Options of a vendor (`ibv_ece`). They mean nothing to another vendor's device.
+/// Options of a vendor (`ibv_ece`). They have no meaning for another vendor's device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ece {
-    /// The vendor's identifier on the network.
+    /// The vendor ID that is exchanged between both ends.
     pub vendor_id: u32,
-    /// The vendor's own bits.
+    /// Vendor-specific bits.
     pub options: u32,
 }
 
 impl QueuePairControl {
-    /// The options that the pair has (`ibv_query_ece`): at first those that its device supports.
+    /// Queries the pair's options (`ibv_query_ece`). At first these are all that its device
+    /// supports.
     ///
     /// # Errors
     ///
-    /// The device has no options ([`Unsupported`]), or does not answer.
+    /// Fails if the device has no options ([`Unsupported`]), or does not answer.
     ///
     /// # References
     ///
@@ -56,7 +59,8 @@ impl QueuePairControl {
         let query = query.map_err(|symbol| Unsupported::missing(self.context(), WHAT, symbol))?;
         let mut ece = ibv_ece::default();
         let _control = self.lock();
-        // SAFETY: the queue pair lives, its control is locked, and `ece` is a valid place.
+        // SAFETY: `self` keeps the queue pair alive, its control is locked, and `ece` is a local
+        // variable.
         let result = check(unsafe { query(self.as_raw().as_ptr(), &raw mut ece) });
         result.map_err(|source| {
             Error::of_device(self.context(), "ibv_query_ece", WHAT, source).of_queue_pair(self.qp_number())
@@ -64,11 +68,12 @@ impl QueuePairControl {
         Ok(Ece { vendor_id: ece.vendor_id, options: ece.options })
     }
 
-    /// Wishes for these options, and says which of them were accepted (`ibv_set_ece`).
+    /// Requests options, and returns those that the device accepted (`ibv_set_ece`).
     ///
     /// # Errors
     ///
-    /// The device has no options ([`Unsupported`]), or these are not its vendor's, or make no sense to it in this state.
+    /// Fails if the device has no options ([`Unsupported`]). Also fails if the options are of
+    /// another vendor, or if they are not allowed in the pair's state.
     ///
     /// # References
     ///
@@ -79,7 +84,8 @@ impl QueuePairControl {
         let set = set.map_err(|symbol| Unsupported::missing(self.context(), WHAT, symbol))?;
         let mut ece = ibv_ece { vendor_id: wanted.vendor_id, options: wanted.options, comp_mask: 0 };
         let _control = self.lock();
-        // SAFETY: the queue pair lives, its control is locked, and `ece` is valid.
+        // SAFETY: `self` keeps the queue pair alive, its control is locked, and `ece` is
+        // initialised.
         let result = check(unsafe { set(self.as_raw().as_ptr(), &raw mut ece) });
         result.map_err(|source| {
             Error::of_device(self.context(), "ibv_set_ece", WHAT, source)

@@ -1,8 +1,10 @@
-//! Asynchronous events: what a device says without being asked (`ibv_get_async_event`).
+//! Asynchronous events: failures and changes that a device reports on its own initiative
+//! (`ibv_get_async_event`).
 //!
-//! A queue pair that failed, a completion queue that overran, a port that went down, a device that is gone. An event
-//! here is a value: what it is about is copied out, and it is acknowledged (`ibv_ack_async_event`) before the program sees
-//! it, so that nothing waits for an event that is still being looked at: objects can be dropped at any time.
+//! Examples are a queue pair that failed, a completion queue that overran, a port that went down,
+//! and a device that was removed. An event is a plain value here. The crate copies the affected
+//! object's id, and acknowledges the event (`ibv_ack_async_event`) before the program sees it. So
+//! no destructor waits for an acknowledgement, and objects can be dropped at any time.
 //!
 //! ```
 //! # #[cfg(feature = "soft")]
@@ -42,29 +44,31 @@ use super::srq::SharedReceiveQueueId;
 use crate::error::Error;
 
 c_enum! {
-    /// What happened (`ibv_event_type`). A type that this crate has never heard of is passed through.
+    /// The type of an event (`ibv_event_type`). Types that this crate does not know are passed
+    /// through.
     pub struct AsyncEventType(u32) {
-        /// A completion queue is of no use any more: it overran.
+        /// A completion queue overran and is unusable.
         CompletionQueueError = E::IBV_EVENT_CQ_ERR.0,
         /// A queue pair failed and is in the error state.
         QueuePairFatal = E::IBV_EVENT_QP_FATAL.0,
         /// A peer's request to a queue pair was invalid; it is in the error state.
         QueuePairRequestError = E::IBV_EVENT_QP_REQ_ERR.0,
-        /// A peer's request was not allowed to touch local memory; the queue pair is in the error state.
+        /// A peer's request violated the access rights of local memory; the queue pair is in the
+        /// error state.
         QueuePairAccessError = E::IBV_EVENT_QP_ACCESS_ERR.0,
-        /// The first message came to a queue pair that is ready to receive and not yet to send.
+        /// A queue pair that can receive but not yet send got its first message.
         CommunicationEstablished = E::IBV_EVENT_COMM_EST.0,
-        /// The send queue, whose draining was asked for, is drained.
+        /// The send queue is drained, after the program asked for it.
         SendQueueDrained = E::IBV_EVENT_SQ_DRAINED.0,
-        /// The connection goes by its alternate path now.
+        /// The connection now uses its alternate path.
         PathMigrated = E::IBV_EVENT_PATH_MIG.0,
-        /// The connection could not go over to its alternate path.
+        /// The connection could not move to its alternate path.
         PathMigrationError = E::IBV_EVENT_PATH_MIG_ERR.0,
-        /// The device is gone, or of no use until it is reset.
+        /// The device is gone, or unusable until a reset.
         DeviceFatal = E::IBV_EVENT_DEVICE_FATAL.0,
-        /// A port has a link now.
+        /// A port's link came up.
         PortActive = E::IBV_EVENT_PORT_ACTIVE.0,
-        /// A port has lost its link.
+        /// A port's link went down.
         PortError = E::IBV_EVENT_PORT_ERR.0,
         /// A port's LID has changed.
         LidChange = E::IBV_EVENT_LID_CHANGE.0,
@@ -76,22 +80,23 @@ c_enum! {
         SharedReceiveQueueError = E::IBV_EVENT_SRQ_ERR.0,
         /// A shared receive queue holds fewer requests than its limit.
         SharedReceiveQueueLimitReached = E::IBV_EVENT_SRQ_LIMIT_REACHED.0,
-        /// A queue pair in the error state takes no more requests from its shared receive queue.
+        /// A queue pair in the error state will take no more requests from its shared receive
+        /// queue.
         QueuePairLastWqeReached = E::IBV_EVENT_QP_LAST_WQE_REACHED.0,
-        /// The subnet manager asks for subscriptions to be made again.
+        /// The subnet manager asks clients to renew their subscriptions.
         ClientReregister = E::IBV_EVENT_CLIENT_REREGISTER.0,
         /// A port's table of GIDs has changed.
         GidChange = E::IBV_EVENT_GID_CHANGE.0,
         /// A work queue failed.
         WorkQueueFatal = E::IBV_EVENT_WQ_FATAL.0,
-        /// The speed of a port has changed, without its link being lost.
+        /// The speed of a port changed while its link stayed up.
         DeviceSpeedChange = E::IBV_EVENT_DEVICE_SPEED_CHANGE.0,
     }
 }
 display_as_debug!(AsyncEventType);
 
 impl AsyncEventType {
-    /// Which member of the C union its event has.
+    /// The member of the C union that is set for this type.
     fn kind(self) -> ElementKind {
         match self {
             Self::CompletionQueueError => ElementKind::CompletionQueue,
@@ -114,7 +119,7 @@ impl AsyncEventType {
             | Self::SubnetManagerChange
             | Self::ClientReregister
             | Self::GidChange => ElementKind::Port,
-            // The manual page names no port for the change of speed.
+            // The manual page names no port for a change of speed.
             Self::DeviceFatal | Self::DeviceSpeedChange => ElementKind::Device,
             _ => ElementKind::Unknown,
         }
@@ -131,7 +136,7 @@ enum ElementKind {
     Unknown,
 }
 
-/// What an event is about.
+/// The object that an event is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum AsyncElement {
@@ -139,25 +144,25 @@ pub enum AsyncElement {
     CompletionQueue(CompletionQueueId),
     /// A queue pair.
     QueuePair {
-        /// Its number.
+        /// The queue pair number.
         qp_num: u32,
     },
     /// A shared receive queue ([`SharedReceiveQueue::id`](super::srq::SharedReceiveQueue::id)).
     SharedReceiveQueue(SharedReceiveQueueId),
     /// A work queue.
     WorkQueue {
-        /// Its number.
+        /// The work queue number.
         wq_num: u32,
     },
-    /// A port.
+    /// A port, counted from 1.
     Port(u8),
     /// The device.
     Device,
-    /// Whatever an event of an unknown type is about.
+    /// The event's type is unknown, and so is its object.
     Unknown,
 }
 
-/// Something that happened; it is acknowledged already.
+/// An event, already acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AsyncEvent {
     event_type: AsyncEventType,
@@ -165,23 +170,24 @@ pub struct AsyncEvent {
 }
 
 impl AsyncEvent {
-    /// What happened.
+    /// The type of the event.
     pub fn event_type(&self) -> AsyncEventType {
         self.event_type
     }
 
-    /// What it happened to.
+    /// The object that the event is about.
     pub fn element(&self) -> AsyncElement {
         self.element
     }
 
     /// # Safety
     ///
-    /// The event was got from the library and is not acknowledged: the object of its type lives.
+    /// The library returned the event, and it is not acknowledged yet, so that the object that it
+    /// names is alive.
     unsafe fn copy(raw: &ibv_async_event) -> Self {
         let event_type = AsyncEventType::from_raw(raw.event_type.0);
-        // SAFETY: the type says which member is set, and the object lives (the caller guarantees
-        // it, `# Safety`); the fields are in every release's structs.
+        // SAFETY: the event's type says which member is set. The caller guarantees that the event
+        // is not acknowledged, so the object is alive. Every release's structs have these fields.
         let element = unsafe {
             match event_type.kind() {
                 ElementKind::CompletionQueue => AsyncElement::CompletionQueue(CompletionQueueId::of_context(
@@ -196,7 +202,7 @@ impl AsyncEvent {
                 ElementKind::WorkQueue => {
                     AsyncElement::WorkQueue { wq_num: (&raw const (*raw.element.wq).wq_num).read() }
                 }
-                // Ports are numbered in a byte.
+                // Port numbers fit into one byte.
                 ElementKind::Port => AsyncElement::Port(raw.element.port_num as u8),
                 ElementKind::Device => AsyncElement::Device,
                 ElementKind::Unknown => AsyncElement::Unknown,
@@ -208,22 +214,23 @@ impl AsyncEvent {
 
 /// The asynchronous events of a context.
 ///
-/// Each event is given out once, to whoever asks first. It may be used from several threads at a time. The context's
-/// descriptor for events is made non-blocking.
+/// Each event is delivered once, to the first caller that takes it. Several threads may use this at
+/// a time. The context's event descriptor is made non-blocking.
 #[derive(Clone, Debug)]
 pub struct AsyncEvents {
     context: DeviceContext,
 }
 
 impl DeviceContext {
-    /// The context's asynchronous events.
+    /// Returns the context's asynchronous events.
     ///
     /// # Errors
     ///
-    /// The library has no descriptor for them.
+    /// Fails if the library has no descriptor for them.
     pub fn async_events(&self) -> Result<AsyncEvents, Error> {
         let events = AsyncEvents { context: self.clone() };
-        // So that a wait can end by a timeout, and two that wait for one event do not both get stuck in a read.
+        // Non-blocking, so that a wait can end by a timeout, and so that only one of two waiting
+        // threads takes an event while the other does not block in a read.
         let made = match events.descriptor() {
             Some(fd) => readiness::set_nonblocking(fd, true),
             None => Err(io::Error::from_raw_os_error(libc::EBADF)),
@@ -234,21 +241,22 @@ impl DeviceContext {
 }
 
 impl AsyncEvents {
-    /// The context whose events they are.
+    /// The context to which the events belong.
     pub fn context(&self) -> &DeviceContext {
         &self.context
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        // SAFETY: the context is open, and so is its descriptor; the field is in every release's struct.
+        // SAFETY: `self` keeps the context and so its descriptor open; every release's struct has
+        // this field.
         unsafe { readiness::descriptor((*self.context.as_raw().as_ptr()).async_fd) }
     }
 
-    /// Takes an event if there is one (`ibv_get_async_event`), without sleeping.
+    /// Takes an event if one is pending (`ibv_get_async_event`), without sleeping.
     ///
     /// # Errors
     ///
-    /// The device is gone, and its last event taken.
+    /// Fails if the device is gone and its last event was taken.
     ///
     /// # References
     ///
@@ -257,10 +265,11 @@ impl AsyncEvents {
         let verbs = self.context.provider().verbs();
         loop {
             let mut raw = ibv_async_event::default();
-            // SAFETY: the context is open, and the event is this function's own.
+            // SAFETY: `self` keeps the context open, and the event is a local variable.
             let result = unsafe { (verbs.ibv_get_async_event)(self.context.as_raw().as_ptr(), &raw mut raw) };
             if result == 0 {
-                // SAFETY: the event is one that was got just now; it is acknowledged once, and not used after that.
+                // SAFETY: the library returned the event just now. It is acknowledged once, and not
+                // used after that.
                 let event = unsafe {
                     let event = AsyncEvent::copy(&raw);
                     (verbs.ibv_ack_async_event)(&raw mut raw);
@@ -280,33 +289,34 @@ impl AsyncEvents {
         }
     }
 
-    /// Sleeps until there is an event, and takes it.
+    /// Sleeps until an event comes, and takes it.
     ///
     /// # Errors
     ///
-    /// As [`try_next`](Self::try_next).
+    /// Fails as [`try_next`](Self::try_next) does.
     pub fn wait(&self) -> Result<AsyncEvent, Error> {
         loop {
-            // Without a deadline there is an event or an error.
+            // A wait without a deadline ends only with an event or an error.
             if let Some(event) = self.wait_until(Deadline::NEVER)? {
                 return Ok(event);
             }
         }
     }
 
-    /// Sleeps until there is an event, at most so long, and takes it; `None` if the time is over. Signals do not end
-    /// it.
+    /// Sleeps until an event comes or `timeout` is over, and takes the event. Returns `None` after
+    /// the timeout. Signals do not end the wait.
     ///
     /// # Errors
     ///
-    /// As [`try_next`](Self::try_next).
+    /// Fails as [`try_next`](Self::try_next) does.
     pub fn wait_timeout(&self, timeout: Duration) -> Result<Option<AsyncEvent>, Error> {
         self.wait_until(Deadline::after(timeout))
     }
 
     fn wait_until(&self, deadline: Deadline) -> Result<Option<AsyncEvent>, Error> {
         loop {
-            // Before the sleep: a device that is gone has nothing more to announce.
+            // Tried before the sleep because a device that is gone does not make the descriptor
+            // readable any more.
             if let Some(event) = self.try_next()? {
                 return Ok(Some(event));
             }
@@ -319,7 +329,7 @@ impl AsyncEvents {
 }
 
 impl AsFd for AsyncEvents {
-    /// Readable while there are events. Do not read it, only ask.
+    /// Readable while events are pending. Only poll this descriptor; do not read it.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.descriptor().expect("`async_events` has seen that there is one, and it never changes")
     }

@@ -1,23 +1,29 @@
-//! Flow steering: which packets of the wire a queue pair gets.
+//! Flow steering: rules that direct packets from the wire to a queue pair.
 //!
-//! A [`FlowAttribute`] describes packets layer by layer, with a value and a mask for each, and what is done with them; as long as
-//! the [`Flow`] that is [made](QueuePairControl::create_flow) of it is there, the queue pair gets the packets.
+//! A [`FlowAttribute`] describes packets layer by layer, with a value and a mask for each, and the
+//! actions for them. While the [`Flow`] that is [made](QueuePairControl::create_flow) from it
+//! exists, the queue pair gets the packets.
 //!
-//! It is for datagram and raw packet queue pairs of devices that say
-//! [`ManagedFlowSteering`](super::device_attr::DeviceCapabilityFlags::ManagedFlowSteering), and needs rights
-//! (`CAP_NET_RAW`). SoftRoCE and the software device have no packets to steer, and answer [`Unsupported`]. ESP offload
-//! (`ibv_create_flow_action_esp`) is not wrapped.
+//! It is for datagram and raw packet queue pairs of devices with
+//! [`ManagedFlowSteering`](super::device_attr::DeviceCapabilityFlags::ManagedFlowSteering), and
+//! needs the capability `CAP_NET_RAW`. SoftRoCE and the software device steer no packets, and
+//! return [`Unsupported`]. ESP offload (`ibv_create_flow_action_esp`) is not wrapped.
 //!
 //! ```no_run
 //! use sideway::ibverbs::flow::{EthernetFilter, FlowAttribute, FlowSpec, Match, PortFilter};
-//! # fn example(control: sideway::ibverbs::queue_pair::QueuePairControl) -> Result<(), Box<dyn std::error::Error>> {
+//! # use sideway::ibverbs::queue_pair::QueuePairControl;
+//! # fn example(control: QueuePairControl) -> Result<(), Box<dyn std::error::Error>> {
 //! // UDP packets to port 4791 of this Ethernet address.
-//! let mac = EthernetFilter { dst_mac: [0x66, 0x11, 0x22, 0x33, 0x44, 0x55], ..EthernetFilter::default() };
+//! let dst_mac = [0x66, 0x11, 0x22, 0x33, 0x44, 0x55];
+//! let mac = EthernetFilter { dst_mac, ..EthernetFilter::default() };
 //! let mask = EthernetFilter { dst_mac: [0xff; 6], ..EthernetFilter::default() };
+//!
 //! let port = PortFilter { dst_port: 4791, src_port: 0 };
 //! let port_mask = PortFilter { dst_port: 0xffff, src_port: 0 };
+//!
 //! let mut attr = FlowAttribute::new(1);
-//! attr.add(FlowSpec::Ethernet(Match::new(mac, mask))).add(FlowSpec::Udp(Match::new(port, port_mask)));
+//! attr.add(FlowSpec::Ethernet(Match::new(mac, mask)))
+//!     .add(FlowSpec::Udp(Match::new(port, port_mask)));
 //! let flow = control.create_flow(&attr)?;
 //! # Ok(())
 //! # }
@@ -39,13 +45,13 @@ use crate::error::{ConsumeError, Error, ErrorKind};
 c_enum! {
     /// The kind of a rule (`ibv_flow_attr_type`).
     pub struct FlowType(u32) {
-        /// As its specifications say.
+        /// Packets that match the rule's layers.
         Normal = ibv_flow_attr_type::IBV_FLOW_ATTR_NORMAL.0,
-        /// Everything that no other rule takes.
+        /// All packets that match no other rule.
         AllDefault = ibv_flow_attr_type::IBV_FLOW_ATTR_ALL_DEFAULT.0,
-        /// All multicast packets that no other rule takes.
+        /// All multicast packets that match no other rule.
         MulticastDefault = ibv_flow_attr_type::IBV_FLOW_ATTR_MC_DEFAULT.0,
-        /// Everything that the port sees.
+        /// All packets that the port sees.
         Sniffer = ibv_flow_attr_type::IBV_FLOW_ATTR_SNIFFER.0,
     }
 }
@@ -53,33 +59,33 @@ c_enum! {
 display_as_debug!(FlowType);
 
 c_flags! {
-    /// How a rule works (`ibv_flow_flags`).
+    /// Options of a rule (`ibv_flow_flags`).
     pub struct FlowFlags(u32) {
-        /// Rules of lower priority see the packets, too.
+        /// Rules of lower priority get the packets too.
         DontTrap = ibv_flow_flags::IBV_FLOW_ATTR_FLAGS_DONT_TRAP.0,
-        /// The rule is about packets that are sent.
+        /// The rule applies to packets that are sent.
         Egress = ibv_flow_flags::IBV_FLOW_ATTR_FLAGS_EGRESS.0,
     }
 }
 
-/// What a layer of a packet has to be: bits of the value count where the mask has them.
+/// A match on one layer of a packet: the value's bits that are set in the mask must be equal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Match<F> {
-    /// The bits.
+    /// The bits to compare with.
     pub value: F,
-    /// Which of them count. Most devices want all bits of a field, or none.
+    /// The bits that are compared. Most devices accept all bits of a field, or none.
     pub mask: F,
-    /// It is about the headers within a tunnel (`IBV_FLOW_SPEC_INNER`).
+    /// Whether the layer is inside a tunnel (`IBV_FLOW_SPEC_INNER`).
     pub inner: bool,
 }
 
 impl<F> Match<F> {
-    /// A layer of the packet itself.
+    /// A layer of the outer packet.
     pub const fn new(value: F, mask: F) -> Self {
         Self { value, mask, inner: false }
     }
 
-    /// A layer of what a tunnel carries.
+    /// A layer of the packet inside a tunnel.
     pub const fn inner(value: F, mask: F) -> Self {
         Self { value, mask, inner: true }
     }
@@ -88,11 +94,11 @@ impl<F> Match<F> {
 /// The Ethernet header (`ibv_flow_eth_filter`). Numbers are in host byte order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EthernetFilter {
-    /// The receiver.
+    /// The destination address.
     pub dst_mac: [u8; 6],
-    /// The sender.
+    /// The source address.
     pub src_mac: [u8; 6],
-    /// The type after the last VLAN tag.
+    /// The Ethertype after the last VLAN tag.
     pub ether_type: u16,
     /// The VLAN tag.
     pub vlan_tag: u16,
@@ -101,18 +107,18 @@ pub struct EthernetFilter {
 /// The IPv4 header (`ibv_flow_ipv4_filter`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ipv4Filter {
-    /// The sender.
+    /// The source address.
     pub src_ip: [u8; 4],
-    /// The receiver.
+    /// The destination address.
     pub dst_ip: [u8; 4],
 }
 
 /// The IPv4 header with more of its fields (`ibv_flow_ipv4_ext_filter`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ipv4ExtFilter {
-    /// The sender.
+    /// The source address.
     pub src_ip: [u8; 4],
-    /// The receiver.
+    /// The destination address.
     pub dst_ip: [u8; 4],
     /// The protocol.
     pub proto: u8,
@@ -120,16 +126,16 @@ pub struct Ipv4ExtFilter {
     pub tos: u8,
     /// The time to live.
     pub ttl: u8,
-    /// The flags of fragments.
+    /// The fragmentation flags.
     pub flags: u8,
 }
 
 /// The IPv6 header (`ibv_flow_ipv6_filter`). Numbers are in host byte order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ipv6Filter {
-    /// The sender.
+    /// The source address.
     pub src_ip: [u8; 16],
-    /// The receiver.
+    /// The destination address.
     pub dst_ip: [u8; 16],
     /// The flow label.
     pub flow_label: u32,
@@ -144,16 +150,16 @@ pub struct Ipv6Filter {
 /// The ports of TCP or UDP (`ibv_flow_tcp_udp_filter`), in host byte order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortFilter {
-    /// The receiver's.
+    /// The destination port.
     pub dst_port: u16,
-    /// The sender's.
+    /// The source port.
     pub src_port: u16,
 }
 
 /// The header of VXLAN (`ibv_flow_tunnel_filter`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TunnelFilter {
-    /// The tunnel's number, in host byte order.
+    /// The tunnel ID (VNI), in host byte order.
     pub tunnel_id: u32,
 }
 
@@ -162,7 +168,7 @@ pub struct TunnelFilter {
 pub struct GreFilter {
     /// The flags and the version: C, K, S and the bits after them.
     pub c_ks_res0_ver: u16,
-    /// The protocol that is carried.
+    /// The protocol of the payload.
     pub protocol: u16,
     /// The key.
     pub key: u32,
@@ -178,13 +184,13 @@ pub struct MplsFilter {
 /// The header of ESP (`ibv_flow_esp_filter`), in host byte order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EspFilter {
-    /// The security parameters' index.
+    /// The security parameter index.
     pub spi: u32,
     /// The sequence number.
     pub seq: u32,
 }
 
-/// One part of a rule: a layer, or what is done with its packets (`ibv_flow_spec_*`).
+/// One part of a rule: a layer to match, or an action for the packets (`ibv_flow_spec_*`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FlowSpec {
@@ -204,19 +210,19 @@ pub enum FlowSpec {
     VxlanTunnel(Match<TunnelFilter>),
     /// GRE.
     Gre(Match<GreFilter>),
-    /// MPLS, which has to be given where it stands in the packet.
+    /// MPLS; its position among the parts is its position in the packet.
     Mpls(Match<MplsFilter>),
     /// ESP.
     Esp(Match<EspFilter>),
-    /// The packets get a tag, which completions tell.
+    /// Action: the packets get a tag, which completions report.
     Tag(u32),
-    /// The packets are dropped.
+    /// Action: the packets are dropped.
     Drop,
-    /// The packets are counted.
+    /// Action: the packets are counted.
     Count(Counters),
 }
 
-/// A rule (`ibv_flow_attr` and what follows it).
+/// A rule (`ibv_flow_attr` and the specifications after it).
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct FlowAttribute {
@@ -228,36 +234,36 @@ pub struct FlowAttribute {
 }
 
 impl FlowAttribute {
-    /// A normal rule of the highest priority, about all packets of a port.
+    /// A normal rule of the highest priority, which matches all packets of a port.
     pub fn new(port: u8) -> Self {
         Self { flow_type: FlowType::Normal, priority: 0, port, flags: FlowFlags::empty(), specs: Vec::new() }
     }
 
-    /// The kind of the rule.
+    /// Sets the kind of the rule.
     pub fn setup_type(&mut self, flow_type: FlowType) -> &mut Self {
         self.flow_type = flow_type;
         self
     }
 
-    /// Of two rules that a packet fits, the one with the lower number has it.
+    /// Sets the priority: if a packet matches two rules, the one with the lower number applies.
     pub fn setup_priority(&mut self, priority: u16) -> &mut Self {
         self.priority = priority;
         self
     }
 
-    /// How the rule works.
+    /// Sets the rule's options.
     pub fn setup_flags(&mut self, flags: FlowFlags) -> &mut Self {
         self.flags = flags;
         self
     }
 
-    /// One part more.
+    /// Adds a layer or an action.
     pub fn add(&mut self, spec: FlowSpec) -> &mut Self {
         self.specs.push(spec);
         self
     }
 
-    /// The bytes that C takes; `None` if they, or the parts, are more than can be said.
+    /// The rule as C structs; `None` if the size or the number of parts does not fit the C fields.
     fn encode(&self) -> Option<Encoded> {
         let mut bytes = Encoded::new(size_of::<ibv_flow_attr>());
         self.specs.iter().for_each(|spec| spec.encode(&mut bytes));
@@ -279,7 +285,7 @@ impl FlowAttribute {
     }
 }
 
-/// Structs that follow one another without gaps, aligned where they begin; zero where nothing was written.
+/// C structs packed without gaps into an aligned buffer; bytes that nothing wrote are zero.
 struct Encoded {
     words: Vec<u64>,
     len: usize,
@@ -292,7 +298,7 @@ impl Encoded {
         new
     }
 
-    /// Room for a struct: where it begins.
+    /// Appends zeroed room for a struct, and returns its offset.
     fn append(&mut self, len: usize) -> usize {
         let begin = self.len;
         self.len += len;
@@ -300,16 +306,17 @@ impl Encoded {
         begin
     }
 
-    /// Writes a field of the struct that begins there.
+    /// Writes a field of the struct that starts at offset `begin`.
     fn put<T: Copy>(&mut self, begin: usize, offset: usize, value: T) {
         let at = begin + offset;
         assert!(at + size_of::<T>() <= self.len);
-        // SAFETY: within the words, as was just checked; the place may be unaligned.
+        // SAFETY: the assertion above keeps the write within the words; `write_unaligned` needs no
+        // alignment.
         unsafe { self.words.as_mut_ptr().byte_add(at).cast::<T>().write_unaligned(value) };
     }
 }
 
-/// Writes the parts of a layer that value and mask have in common.
+/// Writes the fields of a layer, for the value and for the mask.
 macro_rules! layer {
     ($bytes:ident, $Spec:ident, $Filter:ident, $type:ident, $layer:expr, |$filter:ident| { $($field:ident: $value:expr,)* }) => {{
         let layer = $layer;
@@ -414,7 +421,7 @@ impl FlowSpec {
 }
 
 impl Encoded {
-    /// A struct that begins with its type and size, as all of them do.
+    /// Appends an action, which starts with its type and size as all of them do.
     fn action(&mut self, spec_type: ibv_flow_spec_type, size: usize) -> usize {
         let begin = self.append(size);
         self.put(begin, offset_of!(ibv_flow_spec_action_drop, type_), spec_type.0);
@@ -424,12 +431,14 @@ impl Encoded {
 }
 
 impl QueuePairControl {
-    /// Has the packets of a rule go to the queue pair, until the flow is closed or dropped (`ibv_create_flow`).
+    /// Directs the packets that match a rule to the queue pair, until the flow is closed or dropped
+    /// (`ibv_create_flow`).
     ///
     /// # Errors
     ///
-    /// The device steers no flows ([`Unsupported`]); the rule makes no sense to it, or to the type of the queue pair (`EINVAL`);
-    /// the process may not (`EPERM`); there are too many rules.
+    /// Fails if the device cannot steer flows ([`Unsupported`]). Fails with `EINVAL` if the device
+    /// or the queue pair's type does not allow the rule, and with `EPERM` without the capability.
+    /// Also fails if the device has no room for more rules.
     ///
     /// # References
     ///
@@ -447,7 +456,8 @@ impl QueuePairControl {
             Error::not_called("ibv_create_flow", ErrorKind::LimitExceeded, reason)
                 .with("specs", attr.specs.len())
         })?;
-        // SAFETY: the queue pair lives; the attributes are as long as they say, and what they point to lives.
+        // SAFETY: `self` keeps the queue pair alive, the encoded attributes have the size that they
+        // state, and the counters in them live in `attr`.
         let flow =
             unsafe { verbs::ibv_create_flow(self.as_raw().as_ptr(), encoded.words.as_mut_ptr().cast()) };
         match NonNull::new(flow) {
@@ -457,7 +467,7 @@ impl QueuePairControl {
             }
             None => {
                 let source = io::Error::last_os_error();
-                // The manual has a number of its own for "not supported".
+                // The manual page has a separate error number for "not supported".
                 let unsupported =
                     Unsupported::is_meant_by(&source) || source.raw_os_error() == Some(libc::ENXIO);
                 Err(if unsupported {
@@ -473,7 +483,8 @@ impl QueuePairControl {
     }
 }
 
-/// That packets of a rule go to a queue pair (`ibv_flow`). Dropping it ends that.
+/// A rule in effect: packets that match it go to a queue pair (`ibv_flow`). Dropping it removes the
+/// rule.
 ///
 /// It keeps the queue pair and the rule's counters alive.
 pub struct Flow {
@@ -482,9 +493,9 @@ pub struct Flow {
     counters: Vec<Counters>,
 }
 
-// SAFETY: verbs on one flow may be called from any thread.
+// SAFETY: libibverbs allows verbs on one flow from any thread.
 unsafe impl Send for Flow {}
-// SAFETY: verbs on one flow may be called from any thread.
+// SAFETY: `&self` only reads the pointer.
 unsafe impl Sync for Flow {}
 
 impl Flow {
@@ -498,27 +509,29 @@ impl Flow {
         &self.counters
     }
 
-    /// The C object. Using it is as unsafe as in C, and it must not be destroyed.
+    /// The C object, for verbs that this crate does not wrap. Using it is as unsafe as in C; do not
+    /// destroy it.
     pub fn as_raw(&self) -> NonNull<ibv_flow> {
         self.flow
     }
 
-    /// Ends the rule now (`ibv_destroy_flow`), and says how that went, which a drop only logs.
+    /// Removes the rule now (`ibv_destroy_flow`), and returns the error that a drop would only log.
     ///
     /// # Errors
     ///
-    /// The device did not end it. The flow comes back with the error.
+    /// Fails if the device did not remove the rule. The flow comes back with the error.
     ///
     /// # References
     ///
     /// `man ibv_create_flow`
     pub fn close(self) -> Result<(), ConsumeError<Self>> {
         let mut flow = ManuallyDrop::new(self);
-        // SAFETY: the flow lives, and is taken apart below only if this succeeded.
+        // SAFETY: `flow` owns the rule, and is taken apart below only if this call succeeded.
         match check(unsafe { verbs::ibv_destroy_flow(flow.flow.as_ptr()) }) {
             Ok(()) => {
                 let counters = std::mem::take(&mut flow.counters);
-                // SAFETY: the flow's own drop does not run, so this is the only one of the control.
+                // SAFETY: `flow` is `ManuallyDrop`, so its own drop does not run, and this is the
+                // only read of the control.
                 drop((unsafe { core::ptr::read(&raw const flow.control) }, counters));
                 Ok(())
             }
@@ -533,10 +546,11 @@ impl Flow {
 
 impl Drop for Flow {
     fn drop(&mut self) {
-        // SAFETY: the flow lives until here.
+        // SAFETY: `self` owned the rule until here, and nothing uses it after the drop.
         if let Err(error) = check(unsafe { verbs::ibv_destroy_flow(self.flow.as_ptr()) }) {
             log::error!("ibv_destroy_flow failed for queue pair {:#x}: {error}", self.control.qp_number());
-            // The flow is still there, so what it depends on has to stay.
+            // The library still has the flow, so the objects that it depends on must stay alive
+            // too.
             std::mem::forget((self.control.clone(), std::mem::take(&mut self.counters)));
         }
     }

@@ -1,13 +1,15 @@
-//! Programs that fork (`ibv_fork_init`).
+//! Fork safety: registered memory in programs that fork (`ibv_fork_init`).
 //!
-//! Memory that a device writes to must stay the same pages. A fork makes the parent's pages copy-on-write: the first of parent
-//! and child that writes gets a copy, and the device may be left with the other's. Since Linux 5.12 the kernel copies pinned
-//! pages for the child when it forks, so that nothing has to be done ([`ForkStatus::Unneeded`]). On older kernels
-//! [`fork_init`], before any memory is registered, has the library take registered memory out of children
-//! (`MADV_DONTFORK`), which costs a system call for each registration; memory that shares a page with registered memory is then
-//! missing in the child, too.
+//! A device keeps writing to the pages that were registered. A fork makes the parent's pages
+//! copy-on-write: whichever process writes first gets a copy, and the device may be left with the
+//! other's page. Since Linux 5.12 the kernel copies pinned pages for the child, so that nothing
+//! needs to be done ([`ForkStatus::Unneeded`]).
 //!
-//! With any kernel, a child has no part in the devices that its parent has opened: their objects are not to be used there.
+//! On older kernels, call [`fork_init`] before any memory is registered. The library then excludes
+//! registered memory from children (`MADV_DONTFORK`), which costs one system call for each
+//! registration. Other memory in the same pages is missing in the child too.
+//!
+//! With any kernel, a child must not use the devices that its parent opened, nor their objects.
 //!
 //! ```
 //! # #[cfg(feature = "soft")]
@@ -33,23 +35,24 @@ use crate::error::Error;
 c_enum! {
     /// Whether forks are safe (`ibv_fork_status`).
     pub struct ForkStatus(u32) {
-        /// A child that writes to registered memory, or a parent after the fork, may disturb transfers.
+        /// Not safe: writes of the child, or of the parent after the fork, may disturb transfers.
         Disabled = ibv_fork_status::IBV_FORK_DISABLED.0,
-        /// Registered memory is not in children.
+        /// Safe: registered memory is excluded from children.
         Enabled = ibv_fork_status::IBV_FORK_ENABLED.0,
-        /// The kernel sees to it.
+        /// Safe: the kernel copies pinned pages for children.
         Unneeded = ibv_fork_status::IBV_FORK_UNNEEDED.0,
     }
 }
 
 display_as_debug!(ForkStatus);
 
-/// Makes forks safe on kernels before 5.12 (`ibv_fork_init`). `RDMAV_FORK_SAFE` in the environment does the same. On newer
-/// kernels it does nothing that is not done already.
+/// Makes forks safe on kernels before 5.12 (`ibv_fork_init`). The environment variable
+/// `RDMAV_FORK_SAFE` has the same effect. On newer kernels it changes nothing.
 ///
 /// # Errors
 ///
-/// `EINVAL`: memory has been registered before. `ENOSYS`: the kernel has no `MADV_DONTFORK`.
+/// Fails with `EINVAL` if memory has already been registered, and with `ENOSYS` if the kernel has
+/// no `MADV_DONTFORK`.
 ///
 /// # References
 ///
@@ -65,13 +68,13 @@ pub fn fork_init(provider: Provider) -> Result<(), Error> {
 ///
 /// # Errors
 ///
-/// The library is older than rdma-core 35 and cannot say.
+/// Fails if the library is older than rdma-core 35, which lacks the function.
 ///
 /// # References
 ///
 /// `man ibv_is_fork_initialized`
 pub fn is_fork_initialized(provider: Provider) -> Result<ForkStatus, MissingSymbol> {
     let ask = provider.verbs().ibv_is_fork_initialized()?;
-    // SAFETY: the function has no arguments.
+    // SAFETY: the function has no arguments, and only reads the library's state.
     Ok(ForkStatus::from_raw(unsafe { ask() }.0))
 }

@@ -11,11 +11,11 @@ use super::{check, sysfs};
 use crate::error::Error;
 
 impl DeviceContext {
-    /// One entry of a port's GID table, without its type (`ibv_query_gid`).
+    /// Queries one entry of a port's GID table, without its type (`ibv_query_gid`).
     ///
     /// # Errors
     ///
-    /// There is no such port or index.
+    /// Fails if the port or the index does not exist.
     ///
     /// # References
     ///
@@ -25,7 +25,7 @@ impl DeviceContext {
         let index =
             i32::try_from(gid_index).map_err(|_| error(io::Error::from_raw_os_error(libc::EINVAL)))?;
         let mut gid = ibv_gid::default();
-        // SAFETY: the context is open and `gid` is a valid place.
+        // SAFETY: `self` keeps the context open, and `gid` is a local variable.
         let result = unsafe {
             (self.provider().verbs().ibv_query_gid)(self.as_raw().as_ptr(), port_num, index, &raw mut gid)
         };
@@ -33,12 +33,12 @@ impl DeviceContext {
         Ok(Gid::from(gid))
     }
 
-    /// One entry of a port's GID table, with type and network device (`ibv_query_gid_ex`, or sysfs where
-    /// the library does not have it).
+    /// Queries one entry of a port's GID table, with type and network device. Uses
+    /// `ibv_query_gid_ex`, or sysfs if the library lacks it.
     ///
     /// # Errors
     ///
-    /// There is no such port, or no entry at this index.
+    /// Fails if the port does not exist, or if the table has no entry at this index.
     ///
     /// # References
     ///
@@ -46,7 +46,7 @@ impl DeviceContext {
     pub fn query_gid_ex(&self, port_num: u8, gid_index: u32) -> Result<GidEntry, Error> {
         let error = |source| no_gid("ibv_query_gid_ex", port_num, gid_index, source);
         let mut entry = ibv_gid_entry::default();
-        // SAFETY: the context is open and `entry` is a valid place.
+        // SAFETY: `self` keeps the context open, and `entry` is a local variable.
         let result = unsafe {
             verbs::ibv_query_gid_ex(
                 self.provider().verbs(),
@@ -64,12 +64,12 @@ impl DeviceContext {
         }
     }
 
-    /// The GID tables of all ports, without their empty entries (`ibv_query_gid_table`, or sysfs where the
-    /// library does not have it).
+    /// Queries the GID tables of all ports, without their empty entries. Uses
+    /// `ibv_query_gid_table`, or sysfs if the library lacks it.
     ///
     /// # Errors
     ///
-    /// The tables cannot be read.
+    /// Fails if the tables cannot be read.
     ///
     /// # References
     ///
@@ -79,11 +79,12 @@ impl DeviceContext {
         let ports = self.query_device()?.phys_port_cnt();
         let mut room = 0;
         for port in 1..=ports {
-            // No table is longer than its 16-bit indices reach; a device that says so is not believed.
+            // Indices have 16 bits, so a table cannot be longer; a larger length from the device is
+            // cut off.
             room += usize::try_from(self.query_port(port)?.gid_tbl_len().clamp(0, 1 << 16)).unwrap_or(0);
         }
         let mut entries = vec![ibv_gid_entry::default(); room];
-        // SAFETY: the context is open and `entries` has room for as many entries as is said.
+        // SAFETY: `self` keeps the context open, and `entries` has the length that is passed.
         let count = unsafe {
             verbs::ibv_query_gid_table(
                 self.provider().verbs(),

@@ -1,13 +1,18 @@
-//! Importing: contexts, protection domains and memory regions that another part of the program, or another process, has made.
+//! Import of contexts, protection domains and memory regions that another part of the program, or
+//! another process, made.
 //!
-//! A context is known by its *command descriptor*, which can be duplicated or sent to another process (`SCM_RIGHTS`). A
-//! context that is [imported](DeviceContext::import) by a duplicate stands for the same thing in the driver: objects of one are
-//! reached from the other by their *handles*. An imported object is another pointer to the same object; dropping it gives up
-//! the pointer, not the object. Its owner may destroy the object meanwhile, which nothing here can prevent: that is why
-//! importing objects is unsafe, while importing a context is not.
+//! A context is identified by its *command descriptor*, which can be duplicated or sent to another
+//! process (`SCM_RIGHTS`). A context that is [imported](DeviceContext::import) by a duplicate is
+//! the same context in the driver. So objects of one context can be imported into the other by
+//! their *handles*.
 //!
-//! The software device imports what this process has opened. What another process registers is that process's memory, which
-//! cannot be this one's local memory, so a descriptor from there is refused as [`Unsupported`].
+//! An imported object is another pointer to the same object. Dropping it gives up the pointer, not
+//! the object. This crate cannot prevent the owner from destroying the object too early, so
+//! importing objects is unsafe. Importing a context is safe.
+//!
+//! The software device imports only contexts of the same process. Memory that another process
+//! registered cannot be local memory here, so that descriptors from other processes are refused as
+//! [`Unsupported`].
 //!
 //! ```
 //! # #[cfg(feature = "soft")] {
@@ -19,7 +24,7 @@
 //!
 //! let descriptor = context.command_fd().ok_or("no descriptor")?.try_clone_to_owned()?;
 //! let imported = DeviceContext::import(context.provider(), descriptor)?;
-//! // SAFETY: `pd` outlives the imported one.
+//! // SAFETY: `pd` outlives the import.
 //! let same_pd = unsafe { imported.import_pd(pd.handle())? };
 //! assert_eq!(same_pd.handle(), pd.handle());
 //! # drop(same_pd);
@@ -42,21 +47,23 @@ use super::protection_domain::ProtectionDomain;
 use crate::error::{ConsumeError, Error};
 
 impl DeviceContext {
-    /// The descriptor that stands for the context in the driver (`ibv_context::cmd_fd`), to be duplicated for whoever is to
-    /// [import](Self::import) the context. `None` if there is none.
+    /// The descriptor that identifies the context in the driver (`ibv_context::cmd_fd`); `None` if
+    /// it has none. Duplicate it to [import](Self::import) the context elsewhere.
     pub fn command_fd(&self) -> Option<BorrowedFd<'_>> {
-        // SAFETY: the context is open; the field is in every release's struct.
+        // SAFETY: `self` keeps the context open, and every release's struct has this field.
         let fd = unsafe { (*self.as_raw().as_ptr()).cmd_fd };
-        // SAFETY: the library keeps it open as long as the context, which is as long as the borrow.
+        // SAFETY: the library keeps the descriptor open as long as the context, which outlives the
+        // borrow.
         (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) })
     }
 
-    /// A context of a command descriptor (`ibv_import_device`), which belongs to it from then on.
+    /// Opens a context by its command descriptor (`ibv_import_device`), and takes ownership of the
+    /// descriptor.
     ///
     /// # Errors
     ///
-    /// The descriptor is not of a device of this provider (it comes back with the error), or the library or device cannot
-    /// import ([`Unsupported`]).
+    /// Fails if the descriptor does not belong to a device of this provider, and returns it with
+    /// the error. Also fails if the library or device cannot import ([`Unsupported`]).
     ///
     /// # References
     ///
@@ -69,12 +76,13 @@ impl DeviceContext {
                 return Err(ConsumeError { object: descriptor, error });
             }
         };
-        // SAFETY: the descriptor is open. The library owns it if this succeeds, and leaves it alone if not.
+        // SAFETY: the descriptor is open. The library owns it if this succeeds, and leaves it alone
+        // otherwise.
         let context = unsafe { import(descriptor.as_raw_fd()) };
         match NonNull::new(context) {
             Some(context) => {
                 let _ = descriptor.into_raw_fd();
-                // SAFETY: the context was made just now with this provider, and nothing else owns it.
+                // SAFETY: this provider made the context just now, and nothing else owns it.
                 Ok(unsafe { Self::from_raw(context, provider) })
             }
             None => {
@@ -86,17 +94,18 @@ impl DeviceContext {
         }
     }
 
-    /// A protection domain of this context by its [handle](ProtectionDomain::handle) (`ibv_import_pd`). Dropping it unimports
-    /// it (`ibv_unimport_pd`); the domain is its owner's.
+    /// Imports a protection domain of this context by its [handle](ProtectionDomain::handle)
+    /// (`ibv_import_pd`). Dropping the import unimports it (`ibv_unimport_pd`); the domain stays
+    /// with its owner.
     ///
     /// # Safety
     ///
-    /// - The domain is not deallocated as long as the imported one, or anything that was made in it, is there; whoever owns
-    ///   it, here or in another process, has to see to that.
+    /// - The owner, here or in another process, does not deallocate the domain while the import, or
+    ///   anything made in it, exists.
     ///
     /// # Errors
     ///
-    /// There is no such domain, or the library or device cannot import ([`Unsupported`]).
+    /// Fails if no such domain exists, or if the library or device cannot import ([`Unsupported`]).
     ///
     /// # References
     ///
@@ -105,9 +114,10 @@ impl DeviceContext {
         const WHAT: &str = "import of protection domains";
         let lib = self.provider().verbs();
         let import = lib.ibv_import_pd().map_err(|symbol| Unsupported::missing(self, WHAT, symbol))?;
-        // SAFETY: the context is open.
+        // SAFETY: `self` keeps the context open.
         match NonNull::new(unsafe { import(self.as_raw().as_ptr(), handle) }) {
-            // SAFETY: it was imported just now; the caller answers for the domain.
+            // SAFETY: the domain was imported just now, and the caller guarantees that its owner
+            // keeps it.
             Some(pd) => Ok(unsafe { ProtectionDomain::imported(pd, self) }),
             None => Err(Error::of_device(self, "ibv_import_pd", WHAT, io::Error::last_os_error())
                 .with("handle", handle)),
@@ -116,17 +126,18 @@ impl DeviceContext {
 }
 
 impl ProtectionDomain {
-    /// A memory region of the domain's context by its [handle](MemoryRegion::handle) (`ibv_import_mr`). Dropping it
-    /// unimports it (`ibv_unimport_mr`); the region is its owner's.
+    /// Imports a memory region of the domain's context by its [handle](MemoryRegion::handle)
+    /// (`ibv_import_mr`). Dropping the import unimports it (`ibv_unimport_mr`); the region stays
+    /// with its owner.
     ///
     /// # Safety
     ///
-    /// - The region is not deregistered as long as the imported one is there; whoever owns it, here or in another process,
-    ///   has to see to that. What [`reg_mr`](Self::reg_mr) asks for goes for its memory.
+    /// - The owner, here or in another process, does not deregister the region while the import
+    ///   exists. The contract of [`reg_mr`](Self::reg_mr) applies to its memory.
     ///
     /// # Errors
     ///
-    /// There is no such region, or the library or device cannot import ([`Unsupported`]).
+    /// Fails if no such region exists, or if the library or device cannot import ([`Unsupported`]).
     ///
     /// # References
     ///
@@ -136,7 +147,7 @@ impl ProtectionDomain {
         let context = self.context();
         let lib = context.provider().verbs();
         let import = lib.ibv_import_mr().map_err(|symbol| Unsupported::missing(context, WHAT, symbol))?;
-        // SAFETY: the domain lives.
+        // SAFETY: `self` keeps the domain alive.
         match NonNull::new(unsafe { import(self.as_raw().as_ptr(), handle) }) {
             Some(mr) => Ok(ImportedMemoryRegion { mr, pd: self.clone() }),
             None => Err(Error::of_device(context, "ibv_import_mr", WHAT, io::Error::last_os_error())
@@ -146,27 +157,29 @@ impl ProtectionDomain {
 }
 
 impl MemoryRegion {
-    /// The number by which others [import](ProtectionDomain::import_mr) the region (`ibv_mr::handle`).
+    /// The number by which others [import](ProtectionDomain::import_mr) the region
+    /// (`ibv_mr::handle`).
     pub fn handle(&self) -> u32 {
-        // SAFETY: the region lives; the field is in every release's struct.
+        // SAFETY: `self` keeps the region alive, and every release's struct has this field.
         unsafe { (*self.as_raw().as_ptr()).handle }
     }
 }
 
-/// A memory region that another pointer registers and deregisters. Its address is not known here.
+/// A memory region that its owner registers and deregisters. Its address is not known here.
 pub struct ImportedMemoryRegion {
     mr: NonNull<ibv_mr>,
     pd: ProtectionDomain,
 }
 
-// SAFETY: a region is a pair of keys.
+// SAFETY: the object is only read, and verbs that use it are thread-safe in libibverbs.
 unsafe impl Send for ImportedMemoryRegion {}
-// SAFETY: a region is a pair of keys.
+// SAFETY: the object is only read, and verbs that use it are thread-safe in libibverbs.
 unsafe impl Sync for ImportedMemoryRegion {}
 
 impl ImportedMemoryRegion {
     fn fields(&self) -> &ibv_mr {
-        // SAFETY: the object lives, no release's struct is shorter, and nobody writes to it.
+        // SAFETY: the caller of `import_mr` guarantees that the region is alive. No release's
+        // struct is shorter, and nobody writes to it.
         unsafe { self.mr.as_ref() }
     }
 
@@ -180,7 +193,7 @@ impl ImportedMemoryRegion {
         self.fields().rkey
     }
 
-    /// How long the region is, in bytes, as far as the library knows.
+    /// The region's length in bytes, if the library knows it.
     pub fn region_len(&self) -> usize {
         self.fields().length
     }
@@ -190,12 +203,13 @@ impl ImportedMemoryRegion {
         self.fields().handle
     }
 
-    /// The domain by which it was imported.
+    /// The protection domain through which it was imported.
     pub fn pd(&self) -> &ProtectionDomain {
         &self.pd
     }
 
-    /// The C object. Using it is as unsafe as in C, and it must not be deregistered.
+    /// The C object, for verbs that this crate does not wrap. Using it is as unsafe as in C; do not
+    /// deregister it.
     pub fn as_raw(&self) -> NonNull<ibv_mr> {
         self.mr
     }
@@ -214,7 +228,7 @@ impl fmt::Debug for ImportedMemoryRegion {
 impl Drop for ImportedMemoryRegion {
     fn drop(&mut self) {
         match self.pd.context().provider().verbs().ibv_unimport_mr() {
-            // SAFETY: it was imported, and is given up once.
+            // SAFETY: the region was imported, and this is the only place that unimports it.
             Ok(unimport) => unsafe { unimport(self.mr.as_ptr()) },
             Err(error) => log::error!("an imported memory region stays: {error}"),
         }

@@ -1,4 +1,4 @@
-//! The local port, and the address that it is used under.
+//! The local port and the choice of its address: GID index or LID.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -8,7 +8,7 @@ use super::device_context::{DeviceContext, is_soft};
 use super::port::{LinkLayer, Mtu, PortAttr, PortState};
 use crate::error::Error;
 
-/// The local port and the address that it is used under.
+/// A local port and the address (GID or LID) under which peers reach it.
 #[derive(Clone, Debug)]
 pub struct LocalPath {
     pub(super) port_num: u8,
@@ -22,15 +22,17 @@ pub struct LocalPath {
 }
 
 impl LocalPath {
-    /// Chooses the address of a port: the GID at `gid_index` where one is given, else what usually works.
+    /// Chooses the address of a port: the GID at `gid_index` if given, otherwise the one that
+    /// usually works.
     ///
-    /// On Ethernet that is a RoCE version 2 GID that stands for an IPv4 address, else one of a routable IPv6
-    /// address, else a link-local one, version 1 last. On InfiniBand it is the LID, with GID 0 where the port
-    /// asks for global routing headers.
+    /// On Ethernet it prefers RoCE version 2, then a GID of an IPv4 address, then a routable IPv6
+    /// address, then a link-local one. Version 1 comes last. On InfiniBand it is the LID, with GID
+    /// 0 if the port requires global routing headers.
     ///
     /// # Errors
     ///
-    /// The port is not there or not active, or the GID index is out of range or empty.
+    /// Fails if the port does not exist or is not active, or if the GID index is out of range or
+    /// empty.
     pub fn choose(
         context: &DeviceContext,
         port_num: u8,
@@ -84,7 +86,7 @@ impl LocalPath {
         }
     }
 
-    /// The port, from 1.
+    /// The port number, from 1.
     pub fn port_num(&self) -> u8 {
         self.port_num
     }
@@ -99,22 +101,22 @@ impl LocalPath {
         self.mtu
     }
 
-    /// What the port is plugged into.
+    /// The link layer: InfiniBand or Ethernet.
     pub fn link_layer(&self) -> LinkLayer {
         self.link_layer
     }
 
-    /// The index of the GID that is used, if one is.
+    /// The index of the chosen GID, if any.
     pub fn gid_index(&self) -> Option<u8> {
         self.gid_index
     }
 
-    /// The GID that is used, if one is.
+    /// The chosen GID, if any.
     pub fn gid(&self) -> Option<Gid> {
         self.gid
     }
 
-    /// Why this address, in words.
+    /// The reason for the choice, in words.
     pub fn reason(&self) -> &str {
         &self.reason
     }
@@ -163,14 +165,15 @@ fn best_gid(
     Ok((Some(*best), format!("{version}, {kind}")))
 }
 
-/// The better a GID, the more it can reach.
+/// Ranks a GID by how far its packets can travel; more is better.
 fn merit(entry: &GidEntry) -> (bool, u8) {
     let scope = match entry.gid() {
         gid if gid.to_ipv4_mapped().is_some() => 2,
         gid if gid.is_unicast_link_local() => 0,
         _ => 1,
     };
-    // A routable address on version 1 reaches no further than a link-local one on version 2.
+    // The version comes first: a routable address on version 1 reaches no further than a link-local
+    // one on version 2.
     (entry.gid_type() == GidType::RoceV2, scope)
 }
 
@@ -261,13 +264,13 @@ pub enum ChoosePathError {
     Query(#[from] Error),
 }
 
-/// What helps a port that is not active: of hardware, of a software device.
+/// Remedies for a port that is not active: for hardware, and for a software device.
 const PORT_REMEDIES: [&str; 2] = [
     "bring its network interface up (`ip link set DEV up`) or check the cable and the subnet manager",
     "a fault rule took it down (`port_down`, see SOFT_RNIC_FAULTS)",
 ];
 
-/// The same for one without an address.
+/// Remedies for a port without a GID: for hardware, and for a software device.
 const GID_REMEDIES: [&str; 2] = [
     "give its network interface an address (`ip addr add`)",
     "a fault rule took them away (`no_gids`, see SOFT_RNIC_FAULTS)",

@@ -1,23 +1,25 @@
-//! Memory regions: memory that a device may reach, under a key.
+//! Memory regions: memory that a device may access, identified by a key.
 //!
-//! # Whose memory
+//! # Memory and its owner
 //!
-//! | memory | registered by | who keeps it there |
+//! | memory | registered by | kept allocated by |
 //! | --- | --- | --- |
-//! | that the registration owns | [`reg_buffer`] | [`RegisteredBuffer`](crate::memory::RegisteredBuffer): safe |
-//! | that is borrowed for a while | [`reg_mr_scoped`] | a closure, at whose end the registration has ended: safe |
+//! | owned by the registration | [`reg_buffer`] | [`RegisteredBuffer`](crate::memory::RegisteredBuffer): safe |
+//! | borrowed for one call | [`reg_mr_scoped`] | the borrow, because the registration ends with the closure: safe |
 //! | at a raw address | [`reg_mr`], [`reg_mr_iova`] | the caller: unsafe |
-//! | all of the address space, on demand | [`reg_mr_implicit`] | the caller: unsafe |
-//! | a dma-buf's | [`reg_dmabuf_mr`] | the kernel: safe |
+//! | the whole address space, on demand | [`reg_mr_implicit`] | the caller: unsafe |
+//! | of a dma-buf | [`reg_dmabuf_mr`] | the kernel: safe |
 //! | on the device | [`reg_dm_mr`] | the [`DeviceMemory`] itself: safe |
-//! | that the provider allocated | [`ProviderBuffer::reg_buf_mr`] | the [`ProviderBuffer`] itself: safe |
-//! | none | [`alloc_null_mr`] | nobody: safe |
+//! | allocated by the provider | [`ProviderBuffer::reg_buf_mr`] | the [`ProviderBuffer`] itself: safe |
+//! | none | [`alloc_null_mr`] | not needed: safe |
 //!
-//! What else can be said of some of them, how the device is to access them above all, is said to a [`MemoryRegionBuilder`].
+//! A [`MemoryRegionBuilder`] takes further options of some of them, such as how the device accesses
+//! the memory.
 //!
-//! There is no registration with the lifetime of a borrow: a value that borrows can be leaked ([`std::mem::forget`]), the
-//! borrow would end all the same, and the device would go on writing to what has become somebody else's memory. So what is
-//! borrowed is registered for the time of a call.
+//! A registration cannot have the lifetime of a borrow, because a value that borrows can be leaked
+//! ([`std::mem::forget`]). The borrow would end nevertheless, and the device would continue to
+//! write to memory that belongs to someone else. So borrowed memory is registered only for the
+//! duration of a call.
 //!
 //! ```
 //! # #[cfg(feature = "soft")] {
@@ -31,19 +33,20 @@
 //!     // ... requests, and waiting for them ...
 //!     region.lkey()
 //! })?;
-//! println!("{key:#x} is no key any more, and the bytes are ours again: {}", bytes[0]);
+//! println!("the key {key:#x} is invalid now, and the bytes can be used again: {}", bytes[0]);
 //!
-//! // Bytes that nobody wants, or zeroes from nowhere: no memory at all.
+//! // A region without memory: discards what is written and reads as zero.
 //! let null = pd.alloc_null_mr()?;
 //! println!("{:#x} is the key of {null:?}", null.lkey());
 //! # }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # Names for a byte
+//! # Addresses
 //!
-//! Requests name a byte of a region by a key and an address. The address of the first byte is [`iova`](MemoryRegion::iova): that in
-//! this process's address space, unless the region was registered with another one.
+//! Requests identify a byte of a region by a key and an address. The address of the first byte is
+//! [`iova`](MemoryRegion::iova). It is the address in this process, unless the region was
+//! registered with another one.
 //!
 //! [`reg_buffer`]: ProtectionDomain::reg_buffer
 //! [`reg_mr_scoped`]: ProtectionDomain::reg_mr_scoped
@@ -84,13 +87,13 @@ use crate::error::{ConsumeError, Error};
 
 /// Memory that is registered with a device (`ibv_mr`).
 ///
-/// Dropping it deregisters the memory. It does not own the memory: see
-/// [`reg_mr`](ProtectionDomain::reg_mr) for what its owner promises.
+/// Dropping it deregisters the memory. It does not own the memory:
+/// [`reg_mr`](ProtectionDomain::reg_mr) states what the owner must guarantee.
 pub struct MemoryRegion {
     mr: NonNull<ibv_mr>,
     ptr: *mut u8,
     len: usize,
-    /// Of the first byte, unless the region is zero-based.
+    /// The address of the first byte in requests; 0 if the region is zero-based.
     iova: u64,
     access: AccessFlags,
     lkey: u32,
@@ -100,23 +103,23 @@ pub struct MemoryRegion {
     keeps: KeptAlive,
 }
 
-/// What a region keeps alive besides its domain.
+/// Objects, other than its domain, that a region keeps alive.
 #[derive(Clone, Default)]
 struct KeptAlive {
-    /// Where the memory is, if that is on the device.
+    /// The device memory that was registered, if any.
     dm: Option<DeviceMemory>,
-    /// Where it is, if the provider has allocated it.
+    /// The provider's memory that was registered, if any.
     buffer: Option<ProviderBuffer>,
     dma_handle: Option<DmaHandle>,
 }
 
-/// What a region's memory is.
+/// The kind of a region's memory.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum MemoryKind<'region> {
     /// Mapped in this process.
     Program,
-    /// A dma-buf's.
+    /// Memory of a dma-buf.
     DmaBuf,
     /// On the device. The region keeps it.
     Device(&'region DeviceMemory),
@@ -124,18 +127,19 @@ pub enum MemoryKind<'region> {
     Provider(&'region ProviderBuffer),
 }
 
-// SAFETY: a region is a pair of keys; the memory is only touched through raw pointers by unsafe code.
+// SAFETY: the keys and the pointer are plain values, and only unsafe code dereferences the pointer.
+// Deregistration is thread-safe in libibverbs.
 unsafe impl Send for MemoryRegion {}
-// SAFETY: a region is a pair of keys; the memory is only touched through raw pointers by unsafe
-// code.
+// SAFETY: `&self` only reads plain values.
 unsafe impl Sync for MemoryRegion {}
 
 impl MemoryRegion {
-    /// A region of a dma-buf that a plug-in of direct verbs has made.
+    /// Wraps a dma-buf region that a direct-verbs module made.
     ///
     /// # Safety
     ///
-    /// `mr` was made just now in this domain, with these attributes, and nothing else deregisters it.
+    /// `mr` was made just now in this domain, with these attributes, and nothing else deregisters
+    /// it.
     #[cfg(feature = "mlx5")]
     pub(crate) unsafe fn of_direct(
         mr: NonNull<ibv_mr>,
@@ -144,7 +148,8 @@ impl MemoryRegion {
         iova: u64,
         access: AccessFlags,
     ) -> Self {
-        // SAFETY: the caller gives a region that lives; the fields are in every release's struct.
+        // SAFETY: the caller guarantees that the region is alive; every release's struct has these
+        // fields.
         let (lkey, rkey) = unsafe { ((*mr.as_ptr()).lkey, (*mr.as_ptr()).rkey) };
         let (ptr, is_dma_buf, keeps) = (std::ptr::null_mut(), true, KeptAlive::default());
         Self { mr, ptr, len, iova, access, lkey, rkey, pd: pd.clone(), is_dma_buf, keeps }
@@ -162,24 +167,25 @@ impl MemoryRegion {
         self.rkey
     }
 
-    /// The first byte of the region, in this process's address space; null if it is not there: memory on the device, or a dma-buf's.
+    /// The first byte of the region in this process's address space. Null for memory on the device
+    /// or of a dma-buf, which this process has not mapped.
     #[inline]
     pub fn get_ptr(&self) -> *mut u8 {
         self.ptr
     }
 
-    /// The address by which requests, this side's and a peer's, name the first byte.
+    /// The address by which requests of both sides identify the first byte.
     #[inline]
     pub fn iova(&self) -> u64 {
         if self.access.contains(AccessFlags::ZeroBased) { 0 } else { self.iova }
     }
 
-    /// The permissions that it was registered with.
+    /// The permissions with which it was registered.
     pub fn access(&self) -> AccessFlags {
         self.access
     }
 
-    /// What its memory is.
+    /// The kind of its memory.
     pub fn kind(&self) -> MemoryKind<'_> {
         match &self.keeps {
             KeptAlive { dm: Some(dm), .. } => MemoryKind::Device(dm),
@@ -189,41 +195,44 @@ impl MemoryRegion {
         }
     }
 
-    /// The handle that says how its memory is accessed, if it was registered with one.
+    /// The DMA handle with which it was registered, if any.
     pub fn dma_handle(&self) -> Option<&DmaHandle> {
         self.keeps.dma_handle.as_ref()
     }
 
-    /// How long the region is, in bytes.
+    /// The length in bytes.
     #[inline]
     pub fn region_len(&self) -> usize {
         self.len
     }
 
-    /// The domain that the region belongs to.
+    /// The protection domain that the region belongs to.
     pub fn pd(&self) -> &ProtectionDomain {
         &self.pd
     }
 
-    /// The C object. Using it is as unsafe as in C, and it must not be deregistered.
+    /// The C object, for verbs that this crate does not wrap. Using it is as unsafe as in C; do not
+    /// deregister it.
     pub fn as_raw(&self) -> NonNull<ibv_mr> {
         self.mr
     }
 
-    /// Deregisters the memory now (`ibv_dereg_mr`), and says how that went, which a drop only logs.
+    /// Deregisters the memory now (`ibv_dereg_mr`), and returns the error that a drop would only
+    /// log.
     ///
     /// # Errors
     ///
-    /// The device did not let go of the memory. It stays registered, and the region comes back with the
-    /// error: the memory must not be freed.
+    /// Fails if the device did not release the memory. It stays registered, and the region comes
+    /// back with the error: the memory must not be freed.
     pub fn close(self) -> Result<(), ConsumeError<Self>> {
         let region = ManuallyDrop::new(self);
-        // SAFETY: the region lives, and is taken apart below only if this succeeded.
+        // SAFETY: `region` owns the registration, and is taken apart below only if this call
+        // succeeded.
         let result = unsafe { region.deregister() };
         match result {
             Ok(()) => {
-                // SAFETY: the region's own drop does not run, so these are the only ones of the handles of the domain and of
-                // what is kept.
+                // SAFETY: `region` is `ManuallyDrop`, so its own drop does not run, and these are
+                // the only reads of the domain and of the kept objects.
                 drop(unsafe {
                     (core::ptr::read(&raw const region.pd), core::ptr::read(&raw const region.keeps))
                 });
@@ -238,19 +247,20 @@ impl MemoryRegion {
 
     /// # Safety
     ///
-    /// The region lives; if this succeeds it does not any more.
+    /// The region must be alive. If this succeeds, the region is gone and must not be used again.
     unsafe fn deregister(&self) -> io::Result<()> {
-        // SAFETY: the caller says that the region lives.
+        // SAFETY: the caller guarantees that the region is alive.
         super::check(unsafe { (self.pd.context().provider().verbs().ibv_dereg_mr)(self.mr.as_ptr()) })
     }
 }
 
 impl Drop for MemoryRegion {
     fn drop(&mut self) {
-        // SAFETY: the region lives until here.
+        // SAFETY: `self` owned the registration until here, and nothing uses it after the drop.
         if let Err(error) = unsafe { self.deregister() } {
             log::error!("ibv_dereg_mr failed, {} bytes at {:p} stay registered: {error}", self.len, self.ptr);
-            // The region is still there, so what it depends on has to stay.
+            // The library still has the region, so the objects that it depends on must stay alive
+            // too.
             std::mem::forget((self.pd.clone(), self.keeps.clone()));
         }
     }

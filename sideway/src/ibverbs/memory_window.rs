@@ -1,22 +1,26 @@
-//! Memory windows: parts of a memory region under remote keys that come and go by work requests.
+//! Memory windows: parts of a memory region under remote keys that work requests grant and revoke.
 //!
-//! A region's key is good for as long as the region. A window is *bound* to a part of a region, with permissions of its own, and
-//! so has a key that can be taken away again without a call into the kernel: by binding the window anew (type 1), by
-//! [invalidating](super::queue_pair::WorkRequestHandle::setup_local_inv) it here, or by
-//! [the peer's doing so](super::queue_pair::WorkRequestHandle::setup_send_inv) with the message that says that it is done (type 2).
+//! A region's key is valid as long as the region. A window is *bound* to a part of a region, with
+//! separate permissions. Its key can be revoked without a call into the kernel. A window of type 1
+//! is bound again. A window of type 2 is
+//! [invalidated](super::queue_pair::WorkRequestHandle::setup_local_inv) here, or by [the
+//! peer](super::queue_pair::WorkRequestHandle::setup_send_inv) with the message that reports the
+//! end of its work.
 //!
 //! | | type 1 | type 2 |
 //! | --- | --- | --- |
-//! | is bound by | [`MemoryWindow::bind`] | [`setup_bind_mw`](super::queue_pair::WorkRequestHandle::setup_bind_mw) |
-//! | its key | is chosen by the library, another one each time | is chosen by the program, within the low eight bits |
-//! | is good for | every queue pair of the domain | the queue pair that it was bound through |
-//! | is bound again | at any time | after it was invalidated |
-//! | addresses | those of the region | those, or offsets from its beginning ([`ZeroBased`](AccessFlags::ZeroBased)) |
+//! | bound by | [`MemoryWindow::bind`] | [`setup_bind_mw`](super::queue_pair::WorkRequestHandle::setup_bind_mw) |
+//! | key chosen by | the library, a new one each time | the program, within the low eight bits |
+//! | valid for | every queue pair of the domain | the queue pair that it was bound through |
+//! | bound again | at any time | after it was invalidated |
+//! | addresses | the region's | the region's, or offsets from the window's start ([`ZeroBased`](AccessFlags::ZeroBased)) |
 //!
-//! Binding is safe, and so is telling a peer the key: what a window lets peers do to memory, whoever registered the memory with
-//! [`MemoryWindowBind`](AccessFlags::MemoryWindowBind) has allowed, and for as long as it stays registered. When an
-//! invalidation has completed, or [`close`](MemoryWindow::close) has succeeded, no peer touches the memory by that key any more.
-//! A region cannot be deregistered while a window is bound to it: close or invalidate windows first.
+//! Binding is safe, and so is sending the key to a peer. The code that registered the memory with
+//! [`MemoryWindowBind`](AccessFlags::MemoryWindowBind) has allowed everything that a window lets
+//! peers do, for as long as the memory stays registered. When an invalidation has completed, or
+//! [`close`](MemoryWindow::close) has succeeded, no peer can access the memory by that key any
+//! more. A region cannot be deregistered while a window is bound to it: close or invalidate windows
+//! first.
 //!
 //! ```
 //! # #[cfg(feature = "soft")] {
@@ -46,11 +50,12 @@
 //! # connect(&mut qp, &path, &endpoint, &endpoint, &ConnectOptions::default())?;
 //! let mut window = pd.alloc_mw(MemoryWindowType::Type2)?;
 //! let rkey = window.next_rkey();
-//! let info = MemoryWindowBindInfo::new(memory.region(), memory.as_ptr() as u64, 4096, AccessFlags::RemoteWrite);
+//! let addr = memory.as_ptr() as u64;
+//! let info = MemoryWindowBindInfo::new(memory.region(), addr, 4096, AccessFlags::RemoteWrite);
 //! let mut guard = qp.start_post_send();
 //! guard.construct_wr(1, WorkRequestFlags::Signaled).setup_bind_mw(&mut window, rkey, info);
 //! guard.post()?;
-//! // ... the peer is told `rkey`; later:
+//! // ... send `rkey` to the peer; later:
 //! let mut guard = qp.start_post_send();
 //! guard.construct_wr(2, WorkRequestFlags::Signaled).setup_local_inv(rkey);
 //! guard.post()?;
@@ -85,9 +90,9 @@ use crate::error::{ConsumeError, Error, ErrorKind};
 c_enum! {
     /// How a memory window is bound (`ibv_mw_type`); see [the table](self).
     pub struct MemoryWindowType(u32) {
-        /// By a call.
+        /// Bound by a call.
         Type1 = T::IBV_MW_TYPE_1.0,
-        /// By a work request.
+        /// Bound by a work request.
         Type2 = T::IBV_MW_TYPE_2.0,
     }
 }
@@ -96,22 +101,23 @@ display_as_debug!(MemoryWindowType);
 
 /// A memory window (`ibv_mw`).
 ///
-/// It keeps its domain; dropping it takes its memory away from peers. What it is bound to is the device's to know: a region
-/// with a bound window is not deregistered.
+/// It keeps its domain alive. Dropping it revokes the peers' access to its memory. Only the device
+/// knows what it is bound to: a region with a bound window cannot be deregistered.
 pub struct MemoryWindow {
     mw: NonNull<ibv_mw>,
     window_type: MemoryWindowType,
-    /// The key of the last binding, as far as this process knows.
+    /// The key of the last binding that this process requested.
     rkey: u32,
     pd: ProtectionDomain,
 }
 
-// SAFETY: a window is a key; its C struct is written with `&mut` only.
+// SAFETY: the C struct is written through `&mut self` only, and verbs that use it are thread-safe
+// in libibverbs.
 unsafe impl Send for MemoryWindow {}
-// SAFETY: a window is a key; its C struct is written with `&mut` only.
+// SAFETY: `&self` only reads plain values.
 unsafe impl Sync for MemoryWindow {}
 
-/// A part of a region, and what peers may do to it by a window (`ibv_mw_bind_info`).
+/// A part of a region and the peers' permissions through a window (`ibv_mw_bind_info`).
 #[derive(Clone, Copy)]
 pub struct MemoryWindowBindInfo<'region> {
     info: ibv_mw_bind_info,
@@ -119,8 +125,9 @@ pub struct MemoryWindowBindInfo<'region> {
 }
 
 impl<'region> MemoryWindowBindInfo<'region> {
-    /// `length` bytes from `addr` on, an address as the region's work requests have it. `access` may have `RemoteRead`, `RemoteWrite`,
-    /// `RemoteAtomic`, and of windows of type 2 `ZeroBased`.
+    /// `length` bytes from `addr` on, an address as work requests use it for the region. `access`
+    /// may contain `RemoteRead`, `RemoteWrite`, `RemoteAtomic` and, for windows of type 2,
+    /// `ZeroBased`.
     pub fn new(region: &'region MemoryRegion, addr: u64, length: u64, access: AccessFlags) -> Self {
         let mr = region.as_raw().as_ptr();
         let info = ibv_mw_bind_info { mr, addr, length, mw_access_flags: access.bits() };
@@ -143,17 +150,18 @@ impl fmt::Debug for MemoryWindowBindInfo<'_> {
 }
 
 impl ProtectionDomain {
-    /// A memory window (`ibv_alloc_mw`), bound to nothing.
+    /// Allocates a memory window that is not bound (`ibv_alloc_mw`).
     ///
     /// # Errors
     ///
-    /// The device has none, or none of this type ([`Unsupported`]), or no more of them.
+    /// Fails if the device has no windows, or none of this type ([`Unsupported`]), or no more of
+    /// them.
     ///
     /// # References
     ///
     /// `man ibv_alloc_mw`
     pub fn alloc_mw(&self, window_type: MemoryWindowType) -> Result<MemoryWindow, Error> {
-        // SAFETY: the domain lives.
+        // SAFETY: `self` keeps the domain alive.
         let mw = unsafe { verbs::ibv_alloc_mw(self.as_raw().as_ptr(), T(window_type.raw())) };
         let Some(mw) = NonNull::new(mw) else {
             return Err(Error::of_device(
@@ -164,7 +172,7 @@ impl ProtectionDomain {
             )
             .with("window_type", window_type));
         };
-        // SAFETY: the library returned a window; the field is in every release's struct.
+        // SAFETY: the library returned a live window, and every release's struct has this field.
         let rkey = unsafe { (*mw.as_ptr()).rkey };
         Ok(MemoryWindow { mw, window_type, rkey, pd: self.clone() })
     }
@@ -173,56 +181,65 @@ impl ProtectionDomain {
 const BIND: &str = "ibv_bind_mw";
 
 impl MemoryWindow {
-    /// The key of the last binding. Whether that has come to be, and was not invalidated since, completions say.
+    /// The key of the last binding. Completions tell whether that binding succeeded, and whether it
+    /// was invalidated since.
     pub fn rkey(&self) -> u32 {
         self.rkey
     }
 
-    /// A key for the next binding of a window of type 2: the last one, with the next value of its low eight bits (`ibv_inc_rkey`).
+    /// A key for the next binding of a window of type 2: the last key with its low eight bits
+    /// incremented (`ibv_inc_rkey`).
     pub fn next_rkey(&self) -> u32 {
         verbs::ibv_inc_rkey(self.rkey)
     }
 
-    /// Says which key the window has, where a list that was to bind it was not posted. Libraries find a window by it
-    /// (SoftRoCE's kernel refuses one that is wrong).
+    /// Corrects the window's key after a list that contained a binding was not posted. Libraries
+    /// find a window by its key, and SoftRoCE's kernel driver rejects a wrong one.
     pub fn set_rkey(&mut self, rkey: u32) {
         self.rkey = rkey;
     }
 
-    /// How it is bound.
+    /// The type, which determines how it is bound.
     pub fn window_type(&self) -> MemoryWindowType {
         self.window_type
     }
 
-    /// The domain that it belongs to.
+    /// The protection domain that it belongs to.
     pub fn pd(&self) -> &ProtectionDomain {
         &self.pd
     }
 
-    /// The C object. Using it is as unsafe as in C, and it must not be freed.
+    /// The C object, for verbs that this crate does not wrap. Using it is as unsafe as in C; do not
+    /// free it.
     pub fn as_raw(&self) -> NonNull<ibv_mw> {
         self.mw
     }
 
-    /// A work request is to bind the window under a new key: what the library reads of it.
+    /// Prepares a binding by a work request: stores the new key, and returns the struct that the
+    /// library reads.
     pub(super) fn begin_binding(&mut self, rkey: u32) -> NonNull<ibv_mw> {
-        // SAFETY: the window lives, and nobody else reads or writes the struct: `&mut`. The program may set the field.
+        // SAFETY: `self` keeps the window alive, and `&mut self` excludes other accesses to the
+        // struct. Programs may write this field.
         unsafe { (*self.mw.as_ptr()).rkey = self.rkey };
         self.rkey = rkey;
         self.mw
     }
 
-    /// Binds a window of type 1 to a part of a region (`ibv_bind_mw`), by a request in this send queue. From then on its key is
-    /// [another one](Self::rkey), which is good when the request has completed; what is posted behind it finds it bound. The key
-    /// that it had before is good for nothing then.
+    /// Binds a window of type 1 to a part of a region (`ibv_bind_mw`), by a request in this send
+    /// queue.
     ///
-    /// A region that does not allow it, or a range beyond it, fails as the request completes
-    /// ([`MemoryWindowBindError`](super::completion::WorkCompletionStatus::MemoryWindowBindError)), and the connection with it.
+    /// The window then has [another key](Self::rkey), which is valid once the request has
+    /// completed. Requests posted after it find the window bound. The previous key is invalid from
+    /// then on.
+    ///
+    /// If the region does not allow binding, or is too short, the request completes with
+    /// [`MemoryWindowBindError`](super::completion::WorkCompletionStatus::MemoryWindowBindError),
+    /// and the connection fails.
     ///
     /// # Errors
     ///
-    /// [`Error`]: the window is of type 2, or of another device or domain than queue or region; the queue is full, or
-    /// not ready to send.
+    /// Fails if the window is of type 2, or belongs to another device or domain than the queue or
+    /// the region. Also fails if the queue is full or not ready to send.
     ///
     /// # References
     ///
@@ -243,7 +260,7 @@ impl MemoryWindow {
             .with("window_type", self.window_type));
         }
         let context = self.pd.context();
-        // SAFETY: the region is borrowed; the field is in every release's struct.
+        // SAFETY: the borrow keeps the region alive, and every release's struct has this field.
         let of_region = unsafe { (*info.info.mr).context };
         if queue.control().context() != context || of_region != context.as_raw().as_ptr() {
             return Err(Error::other_context(
@@ -251,16 +268,17 @@ impl MemoryWindow {
                 "the memory window was made from another context than the queue pair or the region",
             ));
         }
-        // Ends a list whose guard was leaked: its library may hold the lock that the call takes.
+        // Ends a list whose guard was leaked, because its library may hold the lock that the call
+        // takes.
         drop(queue.start_post_send());
         let mut bind = ibv_mw_bind { wr_id, send_flags: flags.bind(), bind_info: info.info };
         let qp = queue.control().as_raw();
-        // SAFETY: pair, window and region live and are of one context (just looked at); the pair has no list under way, as its
-        // queue is borrowed mutably; nobody else reads or writes the window's struct.
+        // SAFETY: pair, window and region are alive and belong to one context, as checked above. No
+        // list of the pair is open, because its queue is borrowed mutably. `&mut self` excludes
+        // other accesses to the window's struct.
         let result = check(unsafe { verbs::ibv_bind_mw(qp.as_ptr(), self.mw.as_ptr(), &raw mut bind) });
-        // SAFETY: pair, window and region live and are of one context (just looked at); the pair
-        // has no list under way, as its queue is borrowed mutably; nobody else reads or writes the
-        // window's struct; the field is in every release's struct.
+        // SAFETY: the window is alive and not shared, for the same reasons; every release's struct
+        // has this field.
         self.rkey = unsafe { (*self.mw.as_ptr()).rkey };
         result.map_err(|source| match source.raw_os_error() {
             Some(libc::EPERM) => Error::os(BIND, source)
@@ -274,12 +292,13 @@ impl MemoryWindow {
         })
     }
 
-    /// Binds a window of type 1 to nothing, as [`bind`](Self::bind) with a length of 0 does. `region` is any of the domain's: what it
-    /// is is not used, but libraries read it (SoftRoCE's crashes without one).
+    /// Unbinds a window of type 1, as [`bind`](Self::bind) with a length of 0. `region` may be any
+    /// region of the domain. It has no effect, but libraries read it (SoftRoCE's library crashes
+    /// without one).
     ///
     /// # Errors
     ///
-    /// As [`bind`](Self::bind).
+    /// Fails as [`bind`](Self::bind) does.
     pub fn unbind(
         &mut self,
         queue: &mut impl SendQueue,
@@ -290,18 +309,20 @@ impl MemoryWindow {
         self.bind(queue, wr_id, flags, MemoryWindowBindInfo::new(region, 0, 0, AccessFlags::empty()))
     }
 
-    /// Frees the window now (`ibv_dealloc_mw`), and says how that went, which a drop only logs. When it has succeeded, no peer
-    /// touches its memory any more.
+    /// Frees the window now (`ibv_dealloc_mw`), and returns the error that a drop would only log.
+    /// After success, no peer can access its memory any more.
     ///
     /// # Errors
     ///
-    /// A peer does not let go of the memory, on the software device after a while. The window comes back.
+    /// Fails if a peer does not release the memory; the software device waits for a while first.
+    /// The window comes back.
     pub fn close(self) -> Result<(), ConsumeError<Self>> {
         let window = ManuallyDrop::new(self);
-        // SAFETY: the window lives, and is taken apart below only if this succeeded.
+        // SAFETY: `window` owns the C object, and is taken apart below only if this call succeeded.
         match check(unsafe { verbs::ibv_dealloc_mw(window.mw.as_ptr()) }) {
             Ok(()) => {
-                // SAFETY: the window's own drop does not run, so this is the only one of the domain's handle.
+                // SAFETY: `window` is `ManuallyDrop`, so its own drop does not run, and this is the
+                // only read of the domain.
                 drop(unsafe { ptr::read(&raw const window.pd) });
                 Ok(())
             }
@@ -315,10 +336,11 @@ impl MemoryWindow {
 
 impl Drop for MemoryWindow {
     fn drop(&mut self) {
-        // SAFETY: the window lives until here.
+        // SAFETY: `self` owned the window until here, and nothing uses it after the drop.
         if let Err(error) = check(unsafe { verbs::ibv_dealloc_mw(self.mw.as_ptr()) }) {
             log::error!("ibv_dealloc_mw failed for the window with key {:#x}: {error}", self.rkey);
-            // The window is still there, so what it depends on has to stay.
+            // The library still has the window, so the domain that it depends on must stay alive
+            // too.
             std::mem::forget(self.pd.clone());
         }
     }
@@ -333,14 +355,14 @@ impl fmt::Debug for MemoryWindow {
     }
 }
 
-/// What a window was to be bound to, for an error.
+/// The arguments of a failed binding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BindArguments {
     /// The first address.
     pub addr: u64,
-    /// How many bytes; 0 unbinds.
+    /// The length in bytes; 0 unbinds.
     pub length: u64,
-    /// What peers were to be allowed.
+    /// The permissions for peers.
     pub access: AccessFlags,
 }
 

@@ -49,13 +49,14 @@ pub use unsupported::Unsupported;
 
 use std::io;
 
-/// What a verb that returns an error number returned.
+/// Converts the result of a verb that returns an error number.
 #[inline]
 pub(crate) fn check(result: core::ffi::c_int) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(os_error(result)) }
 }
 
-/// An error number as verbs return it: positive, or negative from some old providers, or -1 and `errno`.
+/// Converts an error number of a verb: positive, negative from some old providers, or -1 with
+/// `errno` set.
 #[cold]
 pub(crate) fn os_error(result: core::ffi::c_int) -> io::Error {
     if result == -1 {

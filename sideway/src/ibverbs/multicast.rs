@@ -1,9 +1,10 @@
-//! Multicast groups: datagrams that go to everybody who wants them.
+//! Multicast groups: datagrams for all queue pairs of a group (`ibv_attach_mcast`).
 //!
-//! A datagram to the GID of a group and to queue pair [`MULTICAST_QP_NUMBER`] reaches each queue pair that
-//! [is in the group](QueuePairControl::attach_mcast), takes one of its receives, and has the group's GID in its header. On a
-//! network with switches the host has to join the group as well: through the subnet administrator (InfiniBand) or IGMP
-//! (RoCE), which is the connection manager's business.
+//! A datagram to the GID of a group and to queue pair [`MULTICAST_QP_NUMBER`] reaches each queue
+//! pair that [is in the group](QueuePairControl::attach_mcast). It consumes one receive of each,
+//! and has the group's GID in its header. On a network with switches the host must join the group
+//! as well, through the subnet administrator (InfiniBand) or IGMP (RoCE). The connection manager
+//! does that.
 //!
 //! ```
 //! # #[cfg(feature = "soft")]
@@ -20,7 +21,9 @@
 //! let mut builder = context.alloc_pd()?.create_qp_builder();
 //! builder.setup_send_cq(&cq).setup_recv_cq(&cq).setup_qp_type(QueuePairType::UnreliableDatagram);
 //! let mut qp = builder.build_generic()?;
-//! activate_ud(&mut qp, &LocalPath::choose(&context, 1, None)?, 0x1111_1111, 0, &ConnectOptions::default())?;
+//!
+//! let path = LocalPath::choose(&context, 1, None)?;
+//! activate_ud(&mut qp, &path, 0x1111_1111, 0, &ConnectOptions::default())?;
 //! let membership = qp.control().attach_mcast(group, 0)?;
 //! // Datagrams to the group come in, until:
 //! membership.detach()?;
@@ -42,7 +45,7 @@ use super::check;
 use super::queue_pair::QueuePairControl;
 use crate::error::{ConsumeError, Error, ErrorKind};
 
-/// The queue pair number of every group.
+/// The queue pair number to which datagrams for any group are sent.
 pub const MULTICAST_QP_NUMBER: u32 = 0xff_ffff;
 
 impl Gid {
@@ -53,14 +56,16 @@ impl Gid {
 }
 
 impl QueuePairControl {
-    /// Takes the queue pair into a group (`ibv_attach_mcast`), until what this returns is detached or dropped.
+    /// Adds the queue pair to a group (`ibv_attach_mcast`), until the membership is detached or
+    /// dropped.
     ///
-    /// `lid` is the group's local identifier on InfiniBand; on RoCE it is not looked at, and 0 will do.
+    /// `lid` is the group's LID on InfiniBand; on RoCE it is ignored and can be 0.
     ///
     /// # Errors
     ///
-    /// The pair takes no datagrams or the GID is no group's (`EINVAL`), there are too many members (`ENOMEM`), the pair is in
-    /// the group already, or the device has no multicast ([`Unsupported`]).
+    /// Fails with `EINVAL` if the pair is not a datagram pair, or if the GID is not a group's.
+    /// Fails with `ENOMEM` if the group has too many members. Also fails if the pair is already in
+    /// the group, or if the device has no multicast ([`Unsupported`]).
     ///
     /// # References
     ///
@@ -68,7 +73,8 @@ impl QueuePairControl {
     pub fn attach_mcast(&self, gid: Gid, lid: u16) -> Result<MulticastMembership, Error> {
         let qp_num = self.qp_number();
         let mut groups = self.multicast_groups();
-        // To the library it would be in the group once, and leave it with whichever came first.
+        // The library would record the pair only once, and remove it with the first of two
+        // memberships.
         if groups.contains(&(gid, lid)) {
             return Err(Error::not_called(
                 "ibv_attach_mcast",
@@ -81,7 +87,7 @@ impl QueuePairControl {
         }
         let raw = ibv_gid::from(gid);
         let attach = self.context().provider().verbs().ibv_attach_mcast;
-        // SAFETY: the queue pair lives, and the GID is valid.
+        // SAFETY: `self` keeps the queue pair alive, and the GID is a local variable.
         match check(unsafe { attach(self.as_raw().as_ptr(), &raw const raw, lid) }) {
             Ok(()) => {
                 groups.push((gid, lid));
@@ -96,9 +102,9 @@ impl QueuePairControl {
     }
 }
 
-/// That a queue pair is in a multicast group. Dropping it takes the pair out.
+/// A queue pair's membership in a multicast group. Dropping it removes the pair from the group.
 ///
-/// It keeps the pair alive: one that is in a group cannot be destroyed.
+/// It keeps the pair alive, because a pair in a group cannot be destroyed.
 #[must_use = "dropping it takes the queue pair out of the group"]
 pub struct MulticastMembership {
     control: QueuePairControl,
@@ -112,7 +118,7 @@ impl MulticastMembership {
         self.gid
     }
 
-    /// The group's local identifier, as it was given.
+    /// The group's LID, as it was given.
     pub fn lid(&self) -> u16 {
         self.lid
     }
@@ -122,11 +128,13 @@ impl MulticastMembership {
         &self.control
     }
 
-    /// Takes the pair out of the group (`ibv_detach_mcast`), and says how that went, which a drop only logs.
+    /// Removes the pair from the group (`ibv_detach_mcast`), and returns the error that a drop
+    /// would only log.
     ///
     /// # Errors
     ///
-    /// The device did not take it out: it is still in the group, and cannot be destroyed. The membership comes back with the error.
+    /// Fails if the device did not remove the pair. It is still in the group and cannot be
+    /// destroyed. The membership comes back with the error.
     ///
     /// # References
     ///
@@ -135,7 +143,8 @@ impl MulticastMembership {
         let membership = ManuallyDrop::new(self);
         match membership.leave() {
             Ok(()) => {
-                // SAFETY: the membership's own drop does not run, so this is the only one of the control.
+                // SAFETY: `membership` is `ManuallyDrop`, so its own drop does not run, and this is
+                // the only read of the control.
                 drop(unsafe { core::ptr::read(&raw const membership.control) });
                 Ok(())
             }
@@ -152,7 +161,7 @@ impl MulticastMembership {
         let mut groups = self.control.multicast_groups();
         let raw = ibv_gid::from(self.gid);
         let detach = self.control.context().provider().verbs().ibv_detach_mcast;
-        // SAFETY: the queue pair lives, and the GID is valid.
+        // SAFETY: `self` keeps the queue pair alive, and the GID is a local variable.
         check(unsafe { detach(self.control.as_raw().as_ptr(), &raw const raw, self.lid) })?;
         groups.retain(|group| *group != (self.gid, self.lid));
         Ok(())

@@ -1,8 +1,8 @@
-//! Parent domains: a protection domain with something to go with it.
+//! Parent domains: a protection domain extended by a thread domain or by memory allocators.
 //!
-//! A parent domain is "completely interchangeable" with the domain that it extends: it is a
-//! [`ProtectionDomain`] of the same memory and the same queue pairs. What it adds is a
-//! [thread domain](super::thread_domain), or allocators for the memory of queues.
+//! The manual page calls it "completely interchangeable" with the domain that it extends: it is a
+//! [`ProtectionDomain`] with the same memory and the same queue pairs. It adds a [thread
+//! domain](super::thread_domain), or allocators for the memory of queues.
 //!
 //! ```
 //! # #[cfg(feature = "soft")]
@@ -12,7 +12,7 @@
 //! # let context = list.first()?.open()?;
 //! let pd = context.alloc_pd()?;
 //! let parent = pd.create_parent_domain_builder().build()?;
-//! // As good as `pd` wherever a domain is wanted.
+//! // It can be used in place of `pd` everywhere.
 //! let cq = context.create_cq_builder().build_generic()?;
 //! let qp = parent.create_qp_builder().setup_send_cq(&cq).setup_recv_cq(&cq).build_generic()?;
 //! # drop(qp);
@@ -33,8 +33,9 @@ use super::protection_domain::ProtectionDomain;
 use super::thread_domain::ThreadDomain;
 use crate::error::Error;
 
-/// Gives a library memory for a queue (`alloc` of `ibv_parent_domain_init_attr`): zeroed, aligned, not copied on write by a
-/// fork; null for none, [`IBV_ALLOCATOR_USE_DEFAULT`](verbs::IBV_ALLOCATOR_USE_DEFAULT) for its own.
+/// Allocates memory for a library's queue (`alloc` of `ibv_parent_domain_init_attr`). The memory
+/// must be zeroed, aligned, and not copied on write by a fork. Null means failure;
+/// [`IBV_ALLOCATOR_USE_DEFAULT`](verbs::IBV_ALLOCATOR_USE_DEFAULT) selects the library's allocator.
 pub type Allocate = unsafe extern "C" fn(
     pd: *mut ibv_pd,
     pd_context: *mut c_void,
@@ -43,7 +44,7 @@ pub type Allocate = unsafe extern "C" fn(
     resource_type: u64,
 ) -> *mut c_void;
 
-/// Takes memory back (`free` of `ibv_parent_domain_init_attr`).
+/// Frees memory of an [`Allocate`] function (`free` of `ibv_parent_domain_init_attr`).
 pub type Free =
     unsafe extern "C" fn(pd: *mut ibv_pd, pd_context: *mut c_void, ptr: *mut c_void, resource_type: u64);
 
@@ -59,33 +60,37 @@ pub struct ParentDomainBuilder {
 const VERB: &str = "ibv_alloc_parent_domain";
 
 impl ProtectionDomain {
-    /// Begins to describe a parent domain of this domain.
+    /// Returns a builder for parent domains of this domain.
     pub fn create_parent_domain_builder(&self) -> ParentDomainBuilder {
         ParentDomainBuilder { pd: self.clone(), td: None, allocators: None }
     }
 }
 
 impl ParentDomainBuilder {
-    /// What is made in the parent domain belongs to this thread domain: libraries use it without locks.
+    /// Assigns all objects made in the parent domain to a thread domain, so that libraries use them
+    /// without locks.
     ///
     /// # Safety
     ///
-    /// - Of all that is made in parent domains of this thread domain (queue pairs, completion queues, shared receive queues),
-    ///   no two are used at the same time, by whatever threads: not two queue pairs that share nothing else either. Making
-    ///   and destroying them counts as using them, and so does the drop of the last handle.
+    /// - No two objects made in parent domains of this thread domain may be used at the same time,
+    ///   by any threads. This applies to queue pairs, completion queues and shared receive queues,
+    ///   even to queue pairs that share nothing else. Creation, destruction and the drop of the
+    ///   last handle count as uses.
     pub unsafe fn setup_thread_domain(&mut self, td: &ThreadDomain) -> &mut Self {
         self.td = Some(td.clone());
         self
     }
 
-    /// Memory for queues comes from the program (`IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS`, `_PD_CONTEXT`).
+    /// Lets the program allocate the memory of queues (`IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS`,
+    /// `_PD_CONTEXT`).
     ///
     /// # Safety
     ///
-    /// - `alloc` and `free` may be called with `pd_context` from any thread that makes or destroys an object in the parent
-    ///   domain, until the domain is gone, and do not unwind.
-    /// - What `alloc` returns is as `man ibv_alloc_parent_domain` says: so many bytes, zeroed, so aligned, nobody else's until
-    ///   `free` takes them back, and not copied on write by a fork.
+    /// - `alloc` and `free` may be called with `pd_context` from any thread that makes or destroys
+    ///   an object in the parent domain, until the domain is gone. They must not unwind.
+    /// - `alloc` returns memory as `man ibv_alloc_parent_domain` requires: of the requested size
+    ///   and alignment, zeroed, and not copied on write by a fork. Nobody else uses it until `free`
+    ///   takes it back.
     pub unsafe fn setup_allocators(
         &mut self,
         alloc: Allocate,
@@ -96,12 +101,13 @@ impl ParentDomainBuilder {
         self
     }
 
-    /// Makes the parent domain (`ibv_alloc_parent_domain`): a protection domain like others.
+    /// Makes the parent domain (`ibv_alloc_parent_domain`), which is used like any protection
+    /// domain.
     ///
     /// # Errors
     ///
-    /// The device has none, or not with allocators ([`Unsupported`]); the thread domain is of another context; or the device has
-    /// no more domains.
+    /// Fails if the device has no parent domains, or not with allocators ([`Unsupported`]). Also
+    /// fails if the thread domain belongs to another context, or if the device has no more domains.
     ///
     /// # References
     ///
@@ -124,10 +130,11 @@ impl ParentDomainBuilder {
                 | Mask::IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT.0;
             (attr.alloc, attr.free, attr.pd_context) = (Some(alloc), Some(free), pd_context);
         }
-        // SAFETY: context and domains live and belong together; for the allocators the builder's caller answers.
+        // SAFETY: the builder keeps context and domains alive, and they belong together, as checked
+        // above. The caller of `setup_allocators` guarantees the allocators.
         let pd = unsafe { verbs::ibv_alloc_parent_domain(context.as_raw().as_ptr(), &raw mut attr) };
         match NonNull::new(pd) {
-            // SAFETY: it was made just now, of these domains.
+            // SAFETY: the library made the domain just now, from these domains.
             Some(pd) => Ok(unsafe { ProtectionDomain::of_parts(pd, &self.pd, self.td.clone()) }),
             None => Err(self.error(io::Error::last_os_error())),
         }

@@ -1,7 +1,8 @@
-//! Partitions: which queue pairs of a network may talk to one another.
+//! Partitions: partition keys decide which queue pairs of a network may communicate.
 //!
-//! Each port has a table of partition keys, and a queue pair names one by its index (`pkey_index`). Two ends talk if their keys
-//! have the same base, and one of them is a full member.
+//! Each port has a table of partition keys, and a queue pair selects one by its index
+//! (`pkey_index`). Two ends can communicate if their keys have the same base, and at least one of
+//! them is a full member.
 //!
 //! ```
 //! # #[cfg(feature = "soft")]
@@ -11,7 +12,7 @@
 //! # let context = list.first()?.open()?;
 //! use sideway::ibverbs::partition::PartitionKey;
 //!
-//! let index = context.pkey_index(1, PartitionKey::DEFAULT)?.ok_or("the port is not in the default partition")?;
+//! let index = context.pkey_index(1, PartitionKey::DEFAULT)?.ok_or("not in the default partition")?;
 //! println!("the default partition is at index {index} of {:?}", context.query_pkey_table(1)?);
 //! # Ok(())
 //! # }
@@ -26,7 +27,7 @@ use super::device_context::DeviceContext;
 use super::{Unsupported, os_error};
 use crate::error::Error;
 
-/// A partition key: fifteen bits that name a partition, and one that says how far its holder belongs to it.
+/// A partition key: 15 bits that identify a partition, and one bit for full membership.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PartitionKey(u16);
 
@@ -34,7 +35,7 @@ impl PartitionKey {
     /// The default partition, as a full member: the only one on RoCE.
     pub const DEFAULT: Self = Self(0xffff);
 
-    /// From the number, in host byte order.
+    /// A key from its number, in host byte order.
     pub const fn new(key: u16) -> Self {
         Self(key)
     }
@@ -44,17 +45,18 @@ impl PartitionKey {
         self.0
     }
 
-    /// The partition.
+    /// The 15 bits that identify the partition.
     pub const fn base(self) -> u16 {
         self.0 & 0x7fff
     }
 
-    /// Whether its holder talks to all of the partition; a limited member talks to full members only.
+    /// Whether it is a full member, which reaches all members of the partition. A limited member
+    /// reaches full members only.
     pub const fn is_full_member(self) -> bool {
         self.0 & 0x8000 != 0
     }
 
-    /// Whether an entry of the table is empty.
+    /// Whether it is an empty entry of the table.
     pub const fn is_invalid(self) -> bool {
         self.base() == 0
     }
@@ -73,11 +75,11 @@ impl fmt::Debug for PartitionKey {
 }
 
 impl DeviceContext {
-    /// One entry of a port's table of partition keys (`ibv_query_pkey`).
+    /// Queries one entry of a port's table of partition keys (`ibv_query_pkey`).
     ///
     /// # Errors
     ///
-    /// There is no such port or index.
+    /// Fails if the port or the index does not exist.
     ///
     /// # References
     ///
@@ -85,7 +87,7 @@ impl DeviceContext {
     pub fn query_pkey(&self, port_num: u8, index: u16) -> Result<PartitionKey, Error> {
         let mut pkey = 0;
         let query = self.provider().verbs().ibv_query_pkey;
-        // SAFETY: the context is open and `pkey` is a valid place.
+        // SAFETY: `self` keeps the context open, and `pkey` is a local variable.
         match unsafe { query(self.as_raw().as_ptr(), port_num, i32::from(index), &raw mut pkey) } {
             0 => Ok(PartitionKey(u16::from_be(pkey))),
             error => Err(Error::os("ibv_query_pkey", os_error(error))
@@ -94,31 +96,33 @@ impl DeviceContext {
         }
     }
 
-    /// A port's table of partition keys, with its empty entries, so that the place of a key is its index.
+    /// Queries a port's whole table of partition keys. Empty entries are included, so that the
+    /// position of a key is its index.
     ///
     /// # Errors
     ///
-    /// There is no such port, or it does not answer.
+    /// Fails if the port does not exist, or if the device does not answer.
     pub fn query_pkey_table(&self, port_num: u8) -> Result<Vec<PartitionKey>, Error> {
         let length = self.query_port(port_num)?.pkey_tbl_len();
         (0..length).map(|index| self.query_pkey(port_num, index)).collect()
     }
 
-    /// Where in a port's table a partition key is (`ibv_get_pkey_index`, or a look at each entry where the library does not
-    /// have it); `None` if the port has no such key.
+    /// Finds a partition key in a port's table; `None` if the port has no such key. Uses
+    /// `ibv_get_pkey_index`, or queries each entry if the library lacks it.
     ///
     /// # Errors
     ///
-    /// There is no such port, or it does not answer.
+    /// Fails if the port does not exist, or if the device does not answer.
     ///
     /// # References
     ///
     /// `man ibv_get_pkey_index`
     pub fn pkey_index(&self, port_num: u8, pkey: PartitionKey) -> Result<Option<u16>, Error> {
-        // The function says -1 for a key that is not there, and for a port that is not there.
+        // The function returns -1 for a missing key and for a missing port, so the port is queried
+        // first.
         let port = self.query_port(port_num)?;
         if let Ok(find) = self.provider().verbs().ibv_get_pkey_index() {
-            // SAFETY: the context is open.
+            // SAFETY: `self` keeps the context open.
             let index = unsafe { find(self.as_raw().as_ptr(), port_num, pkey.0.to_be()) };
             if !(index < 0 && Unsupported::is_meant_by(&io::Error::last_os_error())) {
                 return Ok(u16::try_from(index).ok());

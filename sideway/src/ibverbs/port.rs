@@ -1,6 +1,7 @@
-//! The state of a port.
+//! Port attributes: state, MTU, LID, link speed and capabilities.
 //!
-//! [`DeviceContext::query_port`] asks for all that the library knows; what an older one does not know reads as 0.
+//! [`DeviceContext::query_port`] queries all attributes that the library knows. Attributes that an
+//! older library does not know read as 0.
 //!
 //! ```
 //! # #[cfg(feature = "soft")]
@@ -26,18 +27,18 @@ use super::{Unsupported, check};
 use crate::error::Error;
 
 impl DeviceContext {
-    /// The state of a port (`ibv_query_port`). Ports are numbered from 1.
+    /// Queries the state of a port (`ibv_query_port`). Ports are numbered from 1.
     ///
     /// # Errors
     ///
-    /// There is no such port, or the device does not answer.
+    /// Fails if the port does not exist, or if the device does not answer.
     ///
     /// # References
     ///
     /// `man ibv_query_port`
     pub fn query_port(&self, port_num: u8) -> Result<PortAttr, Error> {
         let mut attr = ibv_port_attr::default();
-        // SAFETY: the context is open and `attr` is a valid place.
+        // SAFETY: `self` keeps the context open, and `attr` is a local variable.
         let result = unsafe {
             verbs::ibv_query_port(self.provider().verbs(), self.as_raw().as_ptr(), port_num, &raw mut attr)
         };
@@ -59,7 +60,7 @@ impl PortAttr {
         Self { attr }
     }
 
-    /// The C struct.
+    /// The C struct, for fields that have no getter.
     pub fn raw(&self) -> &ibv_port_attr {
         &self.attr
     }
@@ -74,22 +75,22 @@ impl PortAttr {
         PhysicalState::from_raw(self.attr.phys_state)
     }
 
-    /// The largest MTU that the port can have.
+    /// The largest MTU that the port supports.
     pub fn max_mtu(&self) -> Mtu {
         Mtu::from_raw(self.attr.max_mtu.0)
     }
 
-    /// The MTU that the port has now.
+    /// The MTU in use.
     pub fn active_mtu(&self) -> Mtu {
         Mtu::from_raw(self.attr.active_mtu.0)
     }
 
-    /// The length of the GID table.
+    /// The number of entries of the GID table, including empty ones.
     pub fn gid_tbl_len(&self) -> i32 {
         self.attr.gid_tbl_len
     }
 
-    /// The length of the partition key table.
+    /// The number of entries of the partition key table.
     pub fn pkey_tbl_len(&self) -> u16 {
         self.attr.pkey_tbl_len
     }
@@ -99,22 +100,22 @@ impl PortAttr {
         self.attr.max_msg_sz
     }
 
-    /// The port's local identifier; 0 where the link layer is Ethernet.
+    /// The port's LID; 0 on Ethernet.
     pub fn lid(&self) -> u16 {
         self.attr.lid
     }
 
-    /// The subnet manager's local identifier.
+    /// The subnet manager's LID.
     pub fn sm_lid(&self) -> u16 {
         self.attr.sm_lid
     }
 
-    /// How many low bits of the LID are path bits.
+    /// The LID mask control: the number of low bits of the LID that are path bits.
     pub fn lmc(&self) -> u8 {
         self.attr.lmc
     }
 
-    /// What the port is plugged into.
+    /// The link layer: InfiniBand or Ethernet.
     pub fn link_layer(&self) -> LinkLayer {
         LinkLayer::from_raw(self.attr.link_layer)
     }
@@ -124,7 +125,8 @@ impl PortAttr {
         PortWidth::from_raw(self.attr.active_width)
     }
 
-    /// The speed of a lane (`active_speed_ex` where the library reports it, as speeds from XDR on need).
+    /// The speed of a lane. It is `active_speed_ex` if the library reports it, which speeds from
+    /// XDR on need.
     pub fn active_speed(&self) -> PortSpeed {
         let speed = u32::from(self.attr.active_speed);
         PortSpeed::from_raw(if self.attr.active_speed_ex == 0 { speed } else { self.attr.active_speed_ex })
@@ -135,32 +137,32 @@ impl PortAttr {
         self.attr.flags & 1 != 0
     }
 
-    /// Capabilities, one bit each.
+    /// Capabilities (`port_cap_flags`), one bit each.
     pub fn port_cap_flags(&self) -> u32 {
         self.attr.port_cap_flags
     }
 
-    /// The same, by name.
+    /// The bits of [`port_cap_flags`](Self::port_cap_flags), by name.
     pub fn capability_flags(&self) -> PortCapabilityFlags {
         PortCapabilityFlags::from_bits_retain(self.attr.port_cap_flags)
     }
 
-    /// Capabilities that came later (with [`PortCapabilityFlags::CapMask2`]).
+    /// Further capabilities, valid with [`PortCapabilityFlags::CapMask2`].
     pub fn capability_flags2(&self) -> PortCapabilityFlags2 {
         PortCapabilityFlags2::from_bits_retain(self.attr.port_cap_flags2)
     }
 
-    /// How many virtual lanes there are, as a code: 1, 2, 4, 8 or 15 lanes are 1 to 5.
+    /// The maximum number of virtual lanes, as a code: 1 to 5 stand for 1, 2, 4, 8 and 15 lanes.
     pub fn max_vl_num(&self) -> u8 {
         self.attr.max_vl_num
     }
 
-    /// How many packets had a wrong partition key.
+    /// The number of received packets with a wrong partition key.
     pub fn bad_pkey_cntr(&self) -> u32 {
         self.attr.bad_pkey_cntr
     }
 
-    /// How many packets had a wrong Q_Key.
+    /// The number of received packets with a wrong Q_Key.
     pub fn qkey_viol_cntr(&self) -> u32 {
         self.attr.qkey_viol_cntr
     }
@@ -170,12 +172,12 @@ impl PortAttr {
         self.attr.sm_sl
     }
 
-    /// How long a packet takes through the subnet at most, as an exponent (4.096 us x 2^n).
+    /// The maximum time of a packet through the subnet, as an exponent (4.096 us x 2^n).
     pub fn subnet_timeout(&self) -> u8 {
         self.attr.subnet_timeout
     }
 
-    /// How the subnet manager has initialised the port.
+    /// The subnet manager's reply about the type of initialisation that it performed.
     pub fn init_type_reply(&self) -> u8 {
         self.attr.init_type_reply
     }
@@ -193,9 +195,10 @@ impl fmt::Debug for PortAttr {
 }
 
 c_flags! {
-    /// What a port can do (`ibv_port_cap_flags`; InfiniBand specification, chapter 14, PortInfo).
+    /// Capabilities of a port (`ibv_port_cap_flags`; InfiniBand specification, chapter 14,
+    /// PortInfo).
     pub struct PortCapabilityFlags(u32) {
-        /// It has a subnet manager.
+        /// The port runs a subnet manager.
         SubnetManager = C::IBV_PORT_SM.0,
         /// Notices.
         Notice = C::IBV_PORT_NOTICE_SUP.0,
@@ -207,11 +210,11 @@ c_flags! {
         AutomaticMigration = C::IBV_PORT_AUTO_MIGR_SUP.0,
         /// Service levels are mapped to virtual lanes.
         SlMap = C::IBV_PORT_SL_MAP_SUP.0,
-        /// The management key is kept without power.
+        /// The management key survives a power cycle.
         MkeyNvram = C::IBV_PORT_MKEY_NVRAM.0,
-        /// Partition keys are kept without power.
+        /// Partition keys survive a power cycle.
         PkeyNvram = C::IBV_PORT_PKEY_NVRAM.0,
-        /// It has lights.
+        /// The port has LEDs that can be controlled.
         LedInfo = C::IBV_PORT_LED_INFO_SUP.0,
         /// The GUID of the system is known.
         SystemImageGuid = C::IBV_PORT_SYS_IMAGE_GUID_SUP.0,
@@ -219,7 +222,7 @@ c_flags! {
         PkeySwitchExternalPortTrap = C::IBV_PORT_PKEY_SW_EXT_PORT_TRAP_SUP.0,
         /// Extended speeds.
         ExtendedSpeeds = C::IBV_PORT_EXTENDED_SPEEDS_SUP.0,
-        /// There are more flags ([`PortCapabilityFlags2`]).
+        /// Further flags exist ([`PortCapabilityFlags2`]).
         CapMask2 = C::IBV_PORT_CAP_MASK2_SUP.0,
         /// Communication management.
         CommunicationManagement = C::IBV_PORT_CM_SUP.0,
@@ -229,7 +232,7 @@ c_flags! {
         Reinit = C::IBV_PORT_REINIT_SUP.0,
         /// Device management.
         DeviceManagement = C::IBV_PORT_DEVICE_MGMT_SUP.0,
-        /// A vendor's own management.
+        /// Vendor-specific management.
         VendorClass = C::IBV_PORT_VENDOR_CLASS_SUP.0,
         /// Notices by directed route.
         DirectedRouteNotice = C::IBV_PORT_DR_NOTICE_SUP.0,
@@ -237,9 +240,9 @@ c_flags! {
         CapMaskNotice = C::IBV_PORT_CAP_MASK_NOTICE_SUP.0,
         /// Boot management.
         BootManagement = C::IBV_PORT_BOOT_MGMT_SUP.0,
-        /// The latency of the link is known.
+        /// The round-trip latency of the link is known.
         LinkLatency = C::IBV_PORT_LINK_LATENCY_SUP.0,
-        /// Clients are registered anew when asked.
+        /// Clients renew their subscriptions when the subnet manager asks.
         ClientReregistration = C::IBV_PORT_CLIENT_REG_SUP.0,
         /// GIDs are IP addresses (RoCE).
         IpBasedGids = C::IBV_PORT_IP_BASED_GIDS.0,
@@ -247,50 +250,51 @@ c_flags! {
 }
 
 c_flags! {
-    /// What a port can do besides (`ibv_port_cap_flags2`).
+    /// Further capabilities of a port (`ibv_port_cap_flags2`).
     pub struct PortCapabilityFlags2(u16) {
         /// The node's description can be set.
         SetNodeDescription = C2::IBV_PORT_SET_NODE_DESC_SUP.0,
-        /// More is known about the port.
+        /// Extended port information is available.
         ExtendedPortInfo = C2::IBV_PORT_INFO_EXT_SUP.0,
         /// Virtual ports.
         Virtualization = C2::IBV_PORT_VIRT_SUP.0,
         /// A table of the states of a switch's ports.
         SwitchPortStateTable = C2::IBV_PORT_SWITCH_PORT_STATE_TABLE_SUP.0,
-        /// Two lanes.
+        /// A link width of two lanes.
         LinkWidth2X = C2::IBV_PORT_LINK_WIDTH_2X_SUP.0,
-        /// HDR.
+        /// The link speed HDR.
         LinkSpeedHdr = C2::IBV_PORT_LINK_SPEED_HDR_SUP.0,
-        /// NDR.
+        /// The link speed NDR.
         LinkSpeedNdr = C2::IBV_PORT_LINK_SPEED_NDR_SUP.0,
-        /// XDR.
+        /// The link speed XDR.
         LinkSpeedXdr = C2::IBV_PORT_LINK_SPEED_XDR_SUP.0,
     }
 }
 
-/// How fast a port sends, all lanes together and as things are (a bonded device's, for instance).
+/// The current speed of a port over all lanes, for example of a bonded device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EffectiveSpeed(u64);
 
 impl EffectiveSpeed {
-    /// In units of 100 Mb/s, as the library says it.
+    /// The speed in units of 100 Mb/s, as the library reports it.
     pub const fn hundreds_of_mbps(self) -> u64 {
         self.0
     }
 
-    /// In Gb/s.
+    /// The speed in Gb/s.
     pub fn gbps(self) -> f64 {
         self.0 as f64 / 10.0
     }
 }
 
 impl DeviceContext {
-    /// How fast a port sends (`ibv_query_port_speed`).
+    /// Queries the current speed of a port (`ibv_query_port_speed`).
     ///
     /// # Errors
     ///
-    /// There is no such port, or the library (before rdma-core 62) or the device does not say ([`Unsupported`]): then
-    /// [`PortAttr::active_width`] and [`PortAttr::active_speed`] are all that is known.
+    /// Fails if the port does not exist. Fails as [`Unsupported`] if the device does not report the
+    /// speed, or if the library is older than rdma-core 62. [`PortAttr::active_width`] and
+    /// [`PortAttr::active_speed`] are available in any case.
     ///
     /// # References
     ///
@@ -300,7 +304,7 @@ impl DeviceContext {
         let query = self.provider().verbs().ibv_query_port_speed();
         let query = query.map_err(|symbol| Unsupported::missing(self, WHAT, symbol))?;
         let mut speed = 0;
-        // SAFETY: the context is open and `speed` is a valid place.
+        // SAFETY: `self` keeps the context open, and `speed` is a local variable.
         let result = check(unsafe { query(self.as_raw().as_ptr(), u32::from(port_num), &raw mut speed) });
         match result {
             Ok(()) => Ok(EffectiveSpeed(speed)),
@@ -312,7 +316,7 @@ impl DeviceContext {
 }
 
 c_enum! {
-    /// A path's maximum transfer unit (`ibv_mtu`). The order of values is the order of sizes.
+    /// The maximum transfer unit of a path (`ibv_mtu`). Values are ordered by size.
     pub struct Mtu(u32) {
         /// 256 bytes.
         Mtu256 = 1,
@@ -328,7 +332,7 @@ c_enum! {
 }
 
 impl Mtu {
-    /// In bytes; `None` for a value that this crate does not know.
+    /// The size in bytes; `None` for a value that this crate does not know.
     pub const fn bytes(self) -> Option<u32> {
         match self.raw() {
             value @ 1..=5 => Some(128 << value),
@@ -336,7 +340,7 @@ impl Mtu {
         }
     }
 
-    /// The MTU of exactly this many bytes.
+    /// The MTU of exactly `bytes` bytes, if it exists.
     pub const fn from_bytes(bytes: u32) -> Option<Self> {
         match bytes {
             256 => Some(Self::Mtu256),
@@ -361,17 +365,17 @@ impl fmt::Display for Mtu {
 c_enum! {
     /// The logical state of a port (`ibv_port_state`).
     pub struct PortState(u32) {
-        /// No state change yet.
+        /// No state change.
         Nop = 0,
         /// The link is down.
         Down = 1,
-        /// The link is up; the subnet manager has not configured it.
+        /// The link is up, but the subnet manager has not configured it.
         Initialize = 2,
-        /// Configured, and not yet in use.
+        /// The port is configured, but not in use yet.
         Armed = 3,
-        /// In use.
+        /// The port is in use.
         Active = 4,
-        /// In use, with its traffic held back.
+        /// The port is in use, but its traffic is held back.
         ActiveDefer = 5,
     }
 }
@@ -379,27 +383,27 @@ c_enum! {
 c_enum! {
     /// The physical state of a link.
     pub struct PhysicalState(u8) {
-        /// Asleep.
+        /// The link sleeps.
         Sleep = 1,
-        /// Looking for a partner.
+        /// The port looks for a link partner.
         Polling = 2,
-        /// Switched off.
+        /// The port is disabled.
         Disabled = 3,
-        /// Training.
+        /// The port trains the link.
         PortConfigurationTraining = 4,
         /// The link is up.
         LinkUp = 5,
-        /// Recovering from an error.
+        /// The link recovers from an error.
         LinkErrorRecovery = 6,
-        /// Under test.
+        /// The link is under test.
         PhyTest = 7,
     }
 }
 
 c_enum! {
-    /// What a port is plugged into.
+    /// The link layer of a port.
     pub struct LinkLayer(u8) {
-        /// Not known, which means InfiniBand.
+        /// Not reported, which means InfiniBand.
         Unspecified = 0,
         /// InfiniBand.
         InfiniBand = 1,
@@ -425,7 +429,7 @@ c_enum! {
 }
 
 impl PortWidth {
-    /// How many lanes.
+    /// The number of lanes; `None` for a value that this crate does not know.
     pub const fn lanes(self) -> Option<u32> {
         match self {
             Self::Width1X => Some(1),
@@ -463,7 +467,8 @@ c_enum! {
 }
 
 impl PortSpeed {
-    /// In Gb/s, rounded as `ibv_devinfo` does; `None` for a speed that this crate does not know.
+    /// The speed in Gb/s, rounded as `ibv_devinfo` does; `None` for a speed that this crate does
+    /// not know.
     pub const fn gbps(self) -> Option<f64> {
         Some(match self {
             Self::Sdr => 2.5,

@@ -1,4 +1,4 @@
-//! Protection domains.
+//! Protection domains: the scope within which queue pairs can access memory.
 
 use std::fmt;
 use std::ptr::NonNull;
@@ -15,10 +15,10 @@ use super::thread_domain::ThreadDomain;
 use crate::error::Error;
 use crate::memory::{Buffer, RegisteredBuffer};
 
-/// A protection domain (`ibv_pd`): queue pairs reach only memory of their own domain.
+/// A protection domain (`ibv_pd`): queue pairs can access only memory of the same domain.
 ///
-/// A handle: clones stand for the same domain, which goes (`ibv_dealloc_pd`) when the last handle and the last
-/// object in it are gone.
+/// Clones refer to the same domain. It is freed (`ibv_dealloc_pd`) when the last handle and the
+/// last object in it are dropped.
 #[derive(Clone)]
 pub struct ProtectionDomain(Arc<Inner>);
 
@@ -28,29 +28,29 @@ struct Inner {
     kind: DomainKind,
 }
 
-/// Where a domain comes from.
+/// The origin of a domain, which determines how it is freed.
 enum DomainKind {
     Allocated,
-    /// A parent domain, with what it keeps alive.
+    /// A parent domain, with the objects that it keeps alive.
     Parent {
         pd: ProtectionDomain,
         td: Option<ThreadDomain>,
     },
-    /// It is another's.
+    /// Imported: another owner deallocates it.
     Imported,
 }
 
-// SAFETY: verbs on one protection domain may be called from any thread, several at a time.
+// SAFETY: libibverbs allows verbs on one protection domain from several threads at a time.
 unsafe impl Send for Inner {}
-// SAFETY: verbs on one protection domain may be called from any thread, several at a time.
+// SAFETY: libibverbs allows verbs on one protection domain from several threads at a time.
 unsafe impl Sync for Inner {}
 
 impl DeviceContext {
-    /// A protection domain (`ibv_alloc_pd`).
+    /// Allocates a protection domain (`ibv_alloc_pd`).
     ///
     /// # Errors
     ///
-    /// The device has no more of them.
+    /// Fails if the device has no more of them.
     ///
     /// # References
     ///
@@ -62,13 +62,13 @@ impl DeviceContext {
 
 impl ProtectionDomain {
     pub(crate) fn allocate(context: &DeviceContext) -> Result<Self, Error> {
-        // SAFETY: the context is open.
+        // SAFETY: `self` keeps the context open.
         let pd = unsafe { (context.provider().verbs().ibv_alloc_pd)(context.as_raw().as_ptr()) };
         let pd = NonNull::new(pd).ok_or_else(|| Error::last_os("ibv_alloc_pd"))?;
         Ok(Self(Arc::new(Inner { pd, context: context.clone(), kind: DomainKind::Allocated })))
     }
 
-    /// A parent domain.
+    /// Wraps a parent domain.
     ///
     /// # Safety
     ///
@@ -78,16 +78,17 @@ impl ProtectionDomain {
         Self(Arc::new(Inner { pd, context, kind: DomainKind::Parent { pd: of, td } }))
     }
 
-    /// An imported domain.
+    /// Wraps an imported domain.
     ///
     /// # Safety
     ///
-    /// `pd` was imported just now by this context, nothing else unimports it, and the domain outlives this.
+    /// `pd` was imported just now by this context, and nothing else unimports it. The owner's
+    /// domain outlives this.
     pub(crate) unsafe fn imported(pd: NonNull<ibv_pd>, context: &DeviceContext) -> Self {
         Self(Arc::new(Inner { pd, context: context.clone(), kind: DomainKind::Imported }))
     }
 
-    /// The domain that a parent domain extends; `None` of others.
+    /// The domain that a parent domain extends; `None` for other domains.
     pub fn extended_domain(&self) -> Option<&Self> {
         match &self.0.kind {
             DomainKind::Parent { pd, .. } => Some(pd),
@@ -103,35 +104,37 @@ impl ProtectionDomain {
         }
     }
 
-    /// Whether it was [imported](DeviceContext::import_pd): dropping it leaves the domain to its owner.
+    /// Whether it was [imported](DeviceContext::import_pd), so that dropping it leaves the domain
+    /// to its owner.
     pub fn is_imported(&self) -> bool {
         matches!(self.0.kind, DomainKind::Imported)
     }
 
     /// The number by which others [import](DeviceContext::import_pd) it (`ibv_pd::handle`).
     pub fn handle(&self) -> u32 {
-        // SAFETY: the domain lives; the field is in every release's struct.
+        // SAFETY: `self` keeps the domain alive, and every release's struct has this field.
         unsafe { (*self.0.pd.as_ptr()).handle }
     }
 
-    /// The context that it was made from.
+    /// The device context in which it was made.
     pub fn context(&self) -> &DeviceContext {
         &self.0.context
     }
 
-    /// The C object. Using it is as unsafe as in C, and it must not be freed.
+    /// The C object, for verbs that this crate does not wrap. Using it is as unsafe as in C; do not
+    /// free it.
     pub fn as_raw(&self) -> NonNull<ibv_pd> {
         self.0.pd
     }
 
-    /// Registers memory that this process owns, and owns both from then on (`ibv_reg_mr`).
+    /// Registers memory and takes ownership of it (`ibv_reg_mr`).
     ///
-    /// It is safe because the memory outlives its registration, whatever becomes of that, and no reference to
-    /// it is ever made.
+    /// It is safe because the memory outlives its registration in all cases, and no reference to it
+    /// is ever made.
     ///
     /// # Errors
     ///
-    /// As [`reg_mr`](Self::reg_mr). The memory is freed.
+    /// Fails as [`reg_mr`](Self::reg_mr) does. The memory is freed.
     pub fn reg_buffer(
         &self,
         buffer: Buffer,
@@ -140,12 +143,12 @@ impl ProtectionDomain {
         RegisteredBuffer::register(self, buffer, access)
     }
 
-    /// Begins to describe a shared receive queue.
+    /// Returns a builder for shared receive queues of this domain.
     pub fn create_srq_builder(&self) -> SharedReceiveQueueBuilder {
         SharedReceiveQueueBuilder::new(self)
     }
 
-    /// Begins to describe a queue pair.
+    /// Returns a builder for queue pairs of this domain.
     pub fn create_qp_builder(&self) -> QueuePairBuilder {
         QueuePairBuilder::new(self)
     }
@@ -162,16 +165,17 @@ impl Drop for Inner {
         let lib = self.context.provider().verbs();
         if let DomainKind::Imported = self.kind {
             match lib.ibv_unimport_pd() {
-                // SAFETY: the domain was imported, and everything in it held this `Inner` and is gone.
+                // SAFETY: the domain was imported. Everything in it held this `Inner` and is gone.
                 Ok(unimport) => unsafe { unimport(self.pd.as_ptr()) },
                 Err(error) => log::error!("an imported protection domain stays: {error}"),
             }
             return;
         }
-        // SAFETY: the domain lives, and everything in it held this `Inner` and is gone.
+        // SAFETY: the domain is alive until here. Everything in it held this `Inner` and is gone.
         if let Err(error) = super::check(unsafe { (lib.ibv_dealloc_pd)(self.pd.as_ptr()) }) {
             log::error!("ibv_dealloc_pd failed: {error}");
-            // The domain is still there, so what it depends on has to stay.
+            // The library still has the domain, so the objects that it depends on must stay alive
+            // too.
             std::mem::forget(self.context.clone());
             if let DomainKind::Parent { pd, td } = &self.kind {
                 std::mem::forget((pd.clone(), td.clone()));

@@ -1,7 +1,7 @@
-//! Memory that the device's provider allocates, as it likes it best.
+//! Provider buffers: memory that the device's provider allocates (`ibv_alloc_buf`).
 //!
-//! Most providers like any memory. One that runs where the device reaches only some of it (a confidential virtual machine, whose memory
-//! is encrypted for all but what was set aside) gives what the device reaches.
+//! Most providers accept any memory. In a confidential virtual machine the device can reach only
+//! the part that is not encrypted, and the provider allocates from that part.
 //!
 //! ```
 //! # #[cfg(feature = "soft")]
@@ -34,9 +34,10 @@ use crate::error::Error;
 
 const WHAT: &str = "memory of its provider's choice";
 
-/// Memory that the provider has allocated (`ibv_buf`).
+/// Memory that the provider allocated (`ibv_buf`).
 ///
-/// A handle: clones stand for the same memory, which is freed (`ibv_free_buf`) when the last of them and the last region of it are gone.
+/// Clones refer to the same memory. It is freed (`ibv_free_buf`) when the last clone and the last
+/// region of it are dropped.
 #[derive(Clone)]
 pub struct ProviderBuffer(Arc<Inner>);
 
@@ -47,19 +48,21 @@ struct Inner {
     pd: ProtectionDomain,
 }
 
-// SAFETY: of the memory nothing but a raw pointer is given out, and the C object is only named when regions are registered.
+// SAFETY: only a raw pointer to the memory is handed out. The C object is used for registrations
+// only, which are thread-safe in libibverbs.
 unsafe impl Send for Inner {}
-// SAFETY: of the memory nothing but a raw pointer is given out, and the C object is only named when
-// regions are registered.
+// SAFETY: only a raw pointer to the memory is handed out. The C object is used for registrations
+// only, which are thread-safe in libibverbs.
 unsafe impl Sync for Inner {}
 
 impl ProtectionDomain {
-    /// Memory that the provider allocates, for regions in this domain (`ibv_alloc_buf`).
+    /// Allocates `len` bytes of the provider's memory, for regions in this domain
+    /// (`ibv_alloc_buf`).
     ///
     /// # Errors
     ///
-    /// There is not so much, or `len` is 0; the device has no such memory, or the library is older than rdma-core 64
-    /// ([`Unsupported`]).
+    /// Fails if less memory is left, or if `len` is 0. Fails as [`Unsupported`] if the device has
+    /// no such memory, or if the library is older than rdma-core 64.
     ///
     /// # References
     ///
@@ -67,10 +70,10 @@ impl ProtectionDomain {
     pub fn alloc_buf(&self, len: usize) -> Result<ProviderBuffer, Error> {
         let (context, lib) = (self.context(), self.context().provider().verbs());
         let alloc = lib.ibv_alloc_buf().map_err(|symbol| Unsupported::missing(context, WHAT, symbol))?;
-        // Without this one it would stay for ever.
+        // Without `ibv_free_buf` the memory could never be freed.
         lib.ibv_free_buf().map_err(|symbol| Unsupported::missing(context, WHAT, symbol))?;
         let mut buf = ptr::null_mut();
-        // SAFETY: the domain lives, and there is a place for the handle.
+        // SAFETY: `self` keeps the domain alive, and `buf` is a local variable.
         let start = unsafe { alloc(self.as_raw().as_ptr(), len, &raw mut buf) };
         match (NonNull::new(start.cast()), NonNull::new(buf)) {
             (Some(start), Some(buf)) => {
@@ -85,30 +88,32 @@ impl ProtectionDomain {
 }
 
 impl ProviderBuffer {
-    /// The first byte. The pointer may be used for all of the memory, as long as a handle or a region of it lives.
+    /// The first byte. The pointer is valid for all of the memory, as long as a handle or a region
+    /// of it exists.
     #[inline]
     pub fn as_ptr(&self) -> *mut u8 {
         self.0.start.as_ptr()
     }
 
-    /// How many bytes there are.
+    /// The length in bytes.
     #[expect(clippy::len_without_is_empty, reason = "no provider allocates nothing")]
     #[inline]
     pub fn len(&self) -> usize {
         self.0.len
     }
 
-    /// The domain that it was allocated in, and its regions are in.
+    /// The protection domain in which it was allocated, and to which its regions belong.
     pub fn pd(&self) -> &ProtectionDomain {
         &self.0.pd
     }
 
-    /// The C object. Using it is as unsafe as in C, and it must not be freed.
+    /// The C object, for verbs that this crate does not wrap. Using it is as unsafe as in C; do not
+    /// free it.
     pub fn as_raw(&self) -> NonNull<ibv_buf> {
         self.0.buf
     }
 
-    /// Where `length` bytes from `offset` on are.
+    /// The address of `length` bytes from `offset` on, if the buffer has them.
     pub(super) fn range(&self, offset: usize, length: usize) -> Result<*mut u8, RegisterMemoryRegionError> {
         let buffer_len = self.len();
         match offset.checked_add(length) {
@@ -117,14 +122,16 @@ impl ProviderBuffer {
         }
     }
 
-    /// Registers `length` bytes of it from `offset` on (`ibv_reg_buf_mr`).
+    /// Registers `length` bytes of the memory, from `offset` on (`ibv_reg_buf_mr`).
     ///
-    /// It is safe: the region keeps the memory, which no Rust reference is made to. Who makes one from [`as_ptr`](Self::as_ptr) promises that
-    /// no device writes there meanwhile.
+    /// It is safe because the region keeps the memory, to which this crate makes no Rust reference.
+    /// A program that makes one from [`as_ptr`](Self::as_ptr) must guarantee that no device writes
+    /// there while the reference exists.
     ///
     /// # Errors
     ///
-    /// There are not so many bytes there, the device says no, or the library is older than rdma-core 64 ([`Unsupported`]).
+    /// Fails if the memory has fewer bytes, if the device refuses, or if the library is older than
+    /// rdma-core 64 ([`Unsupported`]).
     ///
     /// # References
     ///
@@ -139,10 +146,11 @@ impl ProviderBuffer {
         let register = pd.context().provider().verbs().ibv_reg_buf_mr();
         let register = register.map_err(|symbol| Unsupported::missing(pd.context(), WHAT, symbol))?;
         let (raw, bits) = (pd.as_raw().as_ptr(), access.bits().cast_signed());
-        // SAFETY: the domain and its buffer live, and the buffer has these bytes.
+        // SAFETY: `self` keeps the domain and its buffer alive, and `range` checked that the buffer
+        // has these bytes.
         let mr = unsafe { register(raw, self.as_raw().as_ptr(), ptr.cast(), length, bits) };
         let (iova, kind) = (ptr.addr() as u64, MemoryKind::Provider(self));
-        // SAFETY: it was made just now.
+        // SAFETY: the library made the region just now, or returned null.
         unsafe {
             MemoryRegion::of_raw(
                 pd,
@@ -155,7 +163,7 @@ impl ProviderBuffer {
 }
 
 impl PartialEq for ProviderBuffer {
-    /// The same memory.
+    /// Whether both refer to the same memory.
     fn eq(&self, other: &Self) -> bool {
         self.0.buf == other.0.buf
     }
@@ -175,9 +183,10 @@ impl fmt::Debug for ProviderBuffer {
 impl Drop for Inner {
     fn drop(&mut self) {
         match self.pd.context().provider().verbs().ibv_free_buf() {
-            // SAFETY: the memory lives, and every region of it held this `Inner` and is gone.
+            // SAFETY: the memory is alive until here. Every region of it held this `Inner` and is
+            // gone.
             Ok(free) => unsafe { free(self.buf.as_ptr()) },
-            // It was there when the memory was allocated.
+            // Not expected: `alloc_buf` checked that the function exists.
             Err(error) => log::error!("{} bytes of the provider's memory stay: {error}", self.len),
         }
     }

@@ -5,30 +5,33 @@ use std::ptr::NonNull;
 use rdma_mummy_sys::types::{ibv_context, ibv_device_attr_ex};
 use rdma_mummy_sys::{Provider, verbs};
 
-/// What is known to be wrong with a device's library.
+/// Known defects of a device's library, for which this crate has workarounds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Quirks {
-    /// SoftRoCE's `ibv_end_poll` after an `ibv_next_poll` that found the queue empty drops a completion
-    /// (rdma-core before 55): each poll must end after one completion.
+    /// SoftRoCE before rdma-core 55 drops a completion in an `ibv_end_poll` after an
+    /// `ibv_next_poll` that found the queue empty. Workaround: end each poll after one completion.
     pub(crate) end_poll_after_each: bool,
-    /// SoftRoCE's `ibv_wr_set_inline_data` copies the bytes without telling the kernel that they are there
-    /// (every rdma-core up to 65 at least), so that the message fails; mlx5's (likewise) writes them over an
-    /// outstanding request if the queue is full, where the device may take them for addresses.
-    /// `ibv_post_send` has it right in both.
+    /// Inline data through `ibv_wr_set_inline_data` is broken in every rdma-core up to at least 65.
+    ///
+    /// SoftRoCE copies the bytes without telling the kernel about them, so that the message fails.
+    /// If the queue is full, mlx5 writes them over an outstanding request, where the device may
+    /// take them for addresses. `ibv_post_send` is correct in both.
     pub(crate) no_extended_inline: bool,
-    /// SoftRoCE's `ibv_wr_set_sge_list` takes every entry to be as long as the first (every rdma-core before
-    /// mid-2026), so that fewer bytes are moved, or the message fails; `ibv_post_send` has it right.
+    /// SoftRoCE's `ibv_wr_set_sge_list` uses the first entry's length for all entries (every
+    /// rdma-core before mid-2026). Fewer bytes are moved, or the message fails. `ibv_post_send` is
+    /// correct.
     pub(crate) one_extended_entry: bool,
-    /// mlx5's `ibv_wr_*` find out that the queue is full only after they have begun to write over an outstanding request (every
-    /// rdma-core up to 65 at least); `ibv_post_send` looks first. So requests that safe code could fill the queue with are refused.
+    /// mlx5's `ibv_wr_*` detect a full queue only after they have started to overwrite an
+    /// outstanding request (every rdma-core up to at least 65). `ibv_post_send` checks first. So
+    /// this crate refuses requests with which safe code could fill the queue.
     pub(crate) overwrites_when_full: bool,
 }
 
 impl Quirks {
-    /// The vendor id that the kernel's SoftRoCE reports.
+    /// The vendor ID that the kernel's SoftRoCE reports.
     const RXE_VENDOR_ID: u32 = 0x00ff_ffff;
 
-    /// The vendor id of NVIDIA's (Mellanox') NICs.
+    /// The vendor ID of NVIDIA (Mellanox) NICs.
     const MELLANOX_VENDOR_ID: u32 = 0x02c9;
 
     const ALL: Self = Self {
@@ -43,10 +46,11 @@ impl Quirks {
     ///
     /// # Safety
     ///
-    /// `context` is an open context of `provider`.
+    /// `context` must be an open context of `provider`.
     pub(super) unsafe fn of(context: NonNull<ibv_context>, provider: Provider) -> Self {
         let mut attr = ibv_device_attr_ex::default();
-        // SAFETY: the caller gives an open context; no input is given and `attr` is a valid place.
+        // SAFETY: the caller guarantees an open context. The input is null, which the verb allows, and
+    // `attr` is a local variable.
         let result = unsafe {
             verbs::ibv_query_device_ex(provider.verbs(), context.as_ptr(), core::ptr::null(), &raw mut attr)
         };

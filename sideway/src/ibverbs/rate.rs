@@ -1,4 +1,5 @@
-//! Rates of packets, as [addresses](super::address::AddressHandleAttribute::setup_static_rate) have them.
+//! Packet rates (`ibv_rate`), for the [static
+//! rate](super::address::AddressHandleAttribute::setup_static_rate) of an address.
 
 use rdma_mummy_sys::types::ibv_rate as R;
 
@@ -13,7 +14,7 @@ c_enum! {
     /// assert_eq!(Rate::Max.mbps(), None);
     /// ```
     pub struct Rate(u8) {
-        /// The port's own.
+        /// The port's full rate.
         Max = R::IBV_RATE_MAX.0,
         /// 2.5 Gb/s.
         Gbps2_5 = R::IBV_RATE_2_5_GBPS.0,
@@ -66,8 +67,8 @@ c_enum! {
 
 display_as_debug!(Rate);
 
-/// Rates, as multiples of 2.5 Gb/s where they are one (else 0), and in Mb/s. Those that are not are of links whose code has less
-/// overhead, so that they are more than their name says.
+/// Each rate as a multiple of 2.5 Gb/s (0 if it is not one), and in Mb/s. The others belong to
+/// links with a more efficient line code, whose rates exceed their names.
 const RATES: [(Rate, u32, u32); 23] = [
     (Rate::Gbps2_5, 1, 2_500),
     (Rate::Gbps5, 2, 5_000),
@@ -95,22 +96,23 @@ const RATES: [(Rate, u32, u32); 23] = [
 ];
 
 impl Rate {
-    /// In Mb/s, overhead of the link's code included (`ibv_rate_to_mbps`); `None` of [`Max`](Self::Max) and of what this crate does not know.
+    /// The rate in Mb/s, with the line code's overhead (`ibv_rate_to_mbps`). `None` for
+    /// [`Max`](Self::Max) and for unknown values.
     pub fn mbps(self) -> Option<u32> {
         RATES.iter().find(|known| known.0 == self).map(|known| known.2)
     }
 
-    /// The rate of exactly so many Mb/s (`mbps_to_ibv_rate`).
+    /// The rate of exactly `mbps` Mb/s (`mbps_to_ibv_rate`).
     pub fn from_mbps(mbps: u32) -> Option<Self> {
         RATES.iter().find(|known| known.2 == mbps).map(|known| known.0)
     }
 
-    /// As a multiple of 2.5 Gb/s (`ibv_rate_to_mult`); `None` of what is none.
+    /// The rate as a multiple of 2.5 Gb/s (`ibv_rate_to_mult`); `None` if it is not a multiple.
     pub fn multiple(self) -> Option<u32> {
         RATES.iter().find(|known| known.0 == self && known.1 != 0).map(|known| known.1)
     }
 
-    /// The rate of so many times 2.5 Gb/s (`mult_to_ibv_rate`).
+    /// The rate of `multiple` times 2.5 Gb/s (`mult_to_ibv_rate`).
     pub fn from_multiple(multiple: u32) -> Option<Self> {
         RATES.iter().find(|known| known.1 == multiple && multiple != 0).map(|known| known.0)
     }

@@ -1,22 +1,24 @@
-//! Ethernet below an address: the station that packets of RoCE go to, and the UDP port that they come from.
+//! Ethernet addressing of RoCE packets: the destination's MAC address and VLAN, and the UDP source
+//! port.
 
 use super::address::{AddressHandleAttribute, Gid};
 use super::device_context::DeviceContext;
 use crate::error::Error;
 
-/// Where frames go.
+/// The Ethernet destination of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EthernetAddress {
-    /// The station's address.
+    /// The MAC address of the destination or the next router.
     pub mac: [u8; 6],
-    /// The virtual LAN's number, if there is one.
+    /// The VLAN ID, if the packets are tagged.
     pub vlan: Option<u16>,
 }
 
 impl DeviceContext {
-    /// Where frames to an address go (`ibv_resolve_eth_l2_from_gid`): asks the system for the station that has the destination's GID,
-    /// or the way there. Of the address its port, the source's GID index and the destination's GID are used. It may take a second or two,
-    /// in which the network is asked.
+    /// Resolves the Ethernet destination of an address (`ibv_resolve_eth_l2_from_gid`): the station
+    /// with the destination's GID, or the router on the way there. It uses the address's port,
+    /// source GID index and destination GID. It may take a second or two, because the system
+    /// queries the network.
     ///
     /// ```
     /// # #[cfg(feature = "soft")] {
@@ -35,18 +37,20 @@ impl DeviceContext {
     ///
     /// # Errors
     ///
-    /// The port has no such GID, the port is not on Ethernet, or nobody answers.
+    /// Fails if the port has no such GID, if it is not on Ethernet, or if no station answers.
     pub fn resolve_eth_l2_from_gid(
         &self,
         address: &AddressHandleAttribute,
     ) -> Result<EthernetAddress, Error> {
-        /// What is no number of a virtual LAN: libraries give it where there is none, and some nothing.
+        /// Not a valid VLAN ID. Libraries write it for untagged packets, and some write nothing, so
+        /// it is also the initial value.
         const NO_VLAN: u16 = 0xffff;
         const LAST_VLAN: u16 = 0xfff;
         let mut attr = *address.raw();
         let (mut mac, mut vlan) = ([0; 6], NO_VLAN);
         let resolve = self.provider().verbs().ibv_resolve_eth_l2_from_gid;
-        // SAFETY: the context is open, the attributes are valid, and there is room for an address and a number.
+        // SAFETY: `self` keeps the context open, the attributes are initialised, and both results
+        // are local variables of the expected size.
         let result =
             unsafe { resolve(self.as_raw().as_ptr(), &raw mut attr, mac.as_mut_ptr(), &raw mut vlan) };
         match super::check(result) {
@@ -64,8 +68,9 @@ impl DeviceContext {
     }
 }
 
-/// The UDP source port of RoCE version 2 packets with this flow label (`ibv_flow_label_to_udp_sport`): one of 0xC000 to 0xFFFF. Routers
-/// spread flows by it.
+/// The UDP source port of RoCE version 2 packets with this flow label
+/// (`ibv_flow_label_to_udp_sport`), from 0xC000 to 0xFFFF. Routers use it to spread flows over
+/// paths.
 ///
 /// ```
 /// use sideway::ibverbs::resolve::flow_label_to_udp_sport;

@@ -1,14 +1,16 @@
-//! Shared receive queues: receives that many queue pairs take, each as its messages come.
+//! Shared receive queues: one queue of receives for many queue pairs.
 //!
-//! With a receive queue of its own, a pair needs as many receives as its peer may ever send at once, however seldom it does.
-//! Pairs that [share](super::queue_pair::QueuePairBuilder::setup_srq) a queue need as many as all peers together send at
-//! once. A receive completes into the receive completion queue of the pair that took it, whose number the completion has:
-//! [`QueuePairTable`](super::queue_pair::QueuePairTable) leads from there to what the program knows of the pair.
+//! A pair with a separate receive queue needs receives for the largest burst of its peer, even if
+//! that is rare. Pairs that [share](super::queue_pair::QueuePairBuilder::setup_srq) a queue need
+//! receives for the largest burst of all peers together. A receive completes into the receive
+//! completion queue of the pair that took it, and the completion has the pair's number.
+//! [`QueuePairTable`](super::queue_pair::QueuePairTable) maps it to the program's data.
 //!
-//! A queue of an [XRC domain](super::xrc) is no pair's: it takes what peers send to its [number](SharedReceiveQueue::srqn), by
-//! any target of the domain, and completes into a queue of its own.
+//! A queue of an [XRC domain](super::xrc) belongs to no pair. It receives messages that peers send
+//! to its [number](SharedReceiveQueue::srqn), through any target of the domain, and has a separate
+//! completion queue.
 //!
-//! A queue that runs low can say so, once, by an [asynchronous event](super::event):
+//! A queue that runs low can raise one [asynchronous event](super::event):
 //! [`SharedReceiveQueueLimitReached`](super::event::AsyncEventType::SharedReceiveQueueLimitReached).
 //!
 //! ```
@@ -67,47 +69,48 @@ use crate::error::{ConsumeError, Error, ErrorKind};
 
 /// A shared receive queue (`ibv_srq`).
 ///
-/// It is posted to through `&mut`, so by one thread at a time. It lives as long as this, or a queue pair that takes receives
-/// from it, does; then it is destroyed (`ibv_destroy_srq`).
+/// Posting needs `&mut`, so one thread at a time does it. The queue is destroyed
+/// (`ibv_destroy_srq`) when this handle and all queue pairs that use it are dropped.
 ///
-/// A queue pair that goes takes its completions with it, and with them the receives that it had taken from here and that nobody has
-/// polled: their memory would be missing from then on. So before a queue pair is dropped it goes to the error state, the event
-/// [`QueuePairLastWqeReached`](super::event::AsyncEventType::QueuePairLastWqeReached) is waited for (SoftRoCE before Linux 6.12 never
-/// says it), and its completion queue is polled until it is empty.
+/// Dropping a queue pair discards its completions, and with them receives that it took from this
+/// queue and that were not polled. The program would never get their memory back. So first move the
+/// pair to the error state. Then wait for the event
+/// [`QueuePairLastWqeReached`](super::event::AsyncEventType::QueuePairLastWqeReached), which
+/// SoftRoCE before Linux 6.12 never sends. Then poll its completion queue until it is empty, and
+/// drop the pair.
 pub struct SharedReceiveQueue {
     inner: Arc<SrqInner>,
     list: ReceiveList,
 }
 
-/// The queue itself, for as long as its handle or one of its pairs needs it.
+/// The queue itself, shared by its handle and its queue pairs.
 #[derive(Debug)]
 pub(crate) struct SrqInner {
     srq: NonNull<ibv_srq>,
     id: SharedReceiveQueueId,
     pd: ProtectionDomain,
     xrc: Option<Xrc>,
-    /// It was closed.
+    /// Whether the queue was closed.
     destroyed: bool,
 }
 
-/// What a queue of an XRC domain has beside.
+/// Additional data of a queue in an XRC domain.
 #[derive(Clone, Debug)]
 struct Xrc {
     number: u32,
     _ends: XrcQueues,
 }
 
-/// The domain, and where receives complete.
+/// The XRC domain, and the completion queue for receives.
 type XrcQueues = (XrcDomain, completion::Shared);
 
-// SAFETY: posting is exclusive to the queue's handle (`&mut`); what else is done with it (attributes, creating and destroying
-// queue pairs) is thread-safe in libibverbs.
+// SAFETY: posting needs `&mut` to the queue's handle. Other uses (attributes, creating and
+// destroying queue pairs) are thread-safe in libibverbs.
 unsafe impl Send for SrqInner {}
-// SAFETY: posting is exclusive to the queue's handle (`&mut`); what else is done with it
-// (attributes, creating and destroying queue pairs) is thread-safe in libibverbs.
+// SAFETY: nobody posts through `&self`, and other verbs are thread-safe in libibverbs.
 unsafe impl Sync for SrqInner {}
 
-/// Which shared receive queue an event is about. No two queues of a process have the same, not one after the other either.
+/// Identifies a shared receive queue in events. Ids are never reused within a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SharedReceiveQueueId(u64);
 
@@ -117,12 +120,12 @@ impl SharedReceiveQueueId {
         Self(LAST.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    /// What the C object carries.
+    /// The id as the `srq_context` pointer of the C object.
     fn to_context(self) -> *mut c_void {
         core::ptr::without_provenance_mut(self.0 as usize)
     }
 
-    /// The id that a C object carries, if it was made here.
+    /// The id from a C object's `srq_context`, meaningful only if this crate made the object.
     pub(super) fn of_context(srq_context: *mut c_void) -> Self {
         Self(srq_context.addr() as u64)
     }
@@ -145,10 +148,11 @@ impl SrqInner {
         self.xrc.is_some()
     }
 
-    /// Destroys it, once. Nobody else has it.
+    /// Destroys the queue, unless that has been done. `&mut self` shows that no pair uses it.
     fn destroy(&mut self) -> io::Result<()> {
         if !self.destroyed {
-            // SAFETY: the queue lives, and its handle and every queue pair that uses it are gone, or this is the handle's own call.
+            // SAFETY: the queue is alive. Either its handle and every queue pair that uses it are
+            // gone, or the handle calls this as the last owner.
             check(unsafe { (self.context().provider().verbs().ibv_destroy_srq)(self.srq.as_ptr()) })?;
             self.destroyed = true;
         }
@@ -160,24 +164,25 @@ impl Drop for SrqInner {
     fn drop(&mut self) {
         if let Err(error) = self.destroy() {
             log::error!("ibv_destroy_srq failed: {error}");
-            // The queue is still there, so what it depends on has to stay.
+            // The library still has the queue, so the objects that it depends on must stay alive
+            // too.
             std::mem::forget((self.pd.clone(), self.xrc.clone()));
         }
     }
 }
 
-/// How much a shared receive queue holds, and when it says that it runs low (`ibv_srq_attr`).
+/// The capacity of a shared receive queue, and its limit for events (`ibv_srq_attr`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedReceiveQueueAttribute {
-    /// How many receives.
+    /// The maximum number of receives.
     pub max_wr: u32,
-    /// How many scatter/gather entries of each.
+    /// The maximum number of scatter/gather entries of a receive.
     pub max_sge: u32,
-    /// With fewer receives than this, it says so once; 0 for never.
+    /// The queue sends one event when it has fewer receives than this; 0 means never.
     pub srq_limit: u32,
 }
 
-/// Describes a shared receive queue. The same description makes any number of them.
+/// Describes a shared receive queue. One builder can make any number of them.
 #[derive(Clone, Debug)]
 pub struct SharedReceiveQueueBuilder {
     pd: ProtectionDomain,
@@ -186,35 +191,36 @@ pub struct SharedReceiveQueueBuilder {
 }
 
 impl SharedReceiveQueueBuilder {
-    /// A queue of 16 receives of one entry.
+    /// A builder for a queue of 16 receives of one entry.
     pub(super) fn new(pd: &ProtectionDomain) -> Self {
         let attr = SharedReceiveQueueAttribute { max_wr: 16, max_sge: 1, srq_limit: 0 };
         Self { pd: pd.clone(), attr, xrc: None }
     }
 
-    /// How many receives it holds at least.
+    /// Sets the minimum number of receives that the queue can hold.
     pub fn setup_max_wr(&mut self, max_wr: u32) -> &mut Self {
         self.attr.max_wr = max_wr;
         self
     }
 
-    /// How many scatter/gather entries a receive may have.
+    /// Sets the maximum number of scatter/gather entries in a receive.
     pub fn setup_max_sge(&mut self, max_sge: u32) -> &mut Self {
         self.attr.max_sge = max_sge;
         self
     }
 
-    /// It is a queue of this XRC domain (`IBV_SRQT_XRC`), whose receives complete into `cq`.
+    /// Makes it a queue of this XRC domain (`IBV_SRQT_XRC`), whose receives complete into `cq`.
     pub fn setup_xrc(&mut self, xrcd: &XrcDomain, cq: &impl CompletionQueue) -> &mut Self {
         self.xrc = Some((xrcd.clone(), cq.shared()));
         self
     }
 
-    /// Makes the queue (`ibv_create_srq`, of an XRC domain `ibv_create_srq_ex`).
+    /// Makes the queue (`ibv_create_srq`; for an XRC domain `ibv_create_srq_ex`).
     ///
     /// # Errors
     ///
-    /// The device has none ([`Unsupported`]), or not so large; or what it is made of is of another context.
+    /// Fails if the device has no such queues ([`Unsupported`]), or none of this size. Also fails
+    /// if an object that it uses belongs to another context.
     ///
     /// # References
     ///
@@ -228,16 +234,17 @@ impl SharedReceiveQueueBuilder {
             Some(ends) => self.create_xrc(id, &mut attr, ends)?,
         };
         let srq = NonNull::new(srq).ok_or_else(|| self.error(io::Error::last_os_error()))?;
-        // With its ends before its number: a queue that cannot be destroyed keeps them.
+        // The objects are stored before the number is queried, so that a queue that cannot be
+        // destroyed keeps them.
         let xrc = self.xrc.clone().map(|ends| Xrc { number: 0, _ends: ends });
         let mut inner = SrqInner { srq, id, pd: self.pd.clone(), xrc, destroyed: false };
         if let Some(Xrc { number, .. }) = &mut inner.xrc {
-            // SAFETY: the queue lives, and the result is its handle's own.
+            // SAFETY: the queue was made just now, and `number` is a field of its handle.
             check(unsafe { verbs::ibv_get_srq_num(srq.as_ptr(), number) })
                 .map_err(|source| CreateSharedReceiveQueueError::Number { source })?;
         }
         let inner = Arc::new(inner);
-        // SAFETY: the context is open; the operation is in every release's struct.
+        // SAFETY: the domain keeps the context open, and every release's struct has this operation.
         let verb = unsafe { (*self.pd.context().as_raw().as_ptr()).ops.post_srq_recv };
         let verb = verb.ok_or(CreateSharedReceiveQueueError::Incomplete { operation: "post_srq_recv" })?;
         let list = ReceiveList::of_shared(srq, verb, attr.max_wr, attr.max_sge)?;
@@ -247,13 +254,14 @@ impl SharedReceiveQueueBuilder {
     fn create(&self, id: SharedReceiveQueueId, attr: &mut ibv_srq_attr) -> *mut ibv_srq {
         let mut init = ibv_srq_init_attr { srq_context: id.to_context(), attr: *attr };
         let create = self.pd.context().provider().verbs().ibv_create_srq;
-        // SAFETY: the domain lives, and the attributes are this function's own.
+        // SAFETY: the builder keeps the domain alive, and the attributes are local variables.
         let srq = unsafe { create(self.pd.as_raw().as_ptr(), &raw mut init) };
         *attr = init.attr;
         srq
     }
 
-    /// The same, of an XRC domain. All of it must be of one context: a library takes it for its own without looking.
+    /// Makes a queue of an XRC domain. Checks that all objects belong to one context, because a
+    /// library does not.
     fn create_xrc(
         &self,
         id: SharedReceiveQueueId,
@@ -278,13 +286,14 @@ impl SharedReceiveQueueBuilder {
             ..ibv_srq_init_attr_ex::default()
         };
         let lib = context.provider().verbs();
-        // SAFETY: domains and queue live and are of this context; the rest is plain data.
+        // SAFETY: the borrows keep domains and queue alive, and all belong to this context; the
+        // rest is plain data.
         let srq = unsafe { verbs::ibv_create_srq_ex(lib, context.as_raw().as_ptr(), &raw mut init) };
         *attr = init.attr;
         Ok(srq)
     }
 
-    /// Finds the limit that was exceeded, after the fact.
+    /// Finds out which limit was exceeded, after creation failed.
     #[cold]
     fn error(&self, source: io::Error) -> CreateSharedReceiveQueueError {
         let context = self.pd.context();
@@ -318,39 +327,41 @@ impl SharedReceiveQueueBuilder {
 }
 
 impl SharedReceiveQueue {
-    /// Begins a list of work requests to receive into (`ibv_post_srq_recv`).
+    /// Starts a list of receives (`ibv_post_srq_recv`).
     #[inline]
     pub fn start_post_recv(&mut self) -> PostRecvGuard<'_> {
         self.list.start()
     }
 
-    /// By what events name it.
+    /// The id by which events name the queue.
     pub fn id(&self) -> SharedReceiveQueueId {
         self.inner.id
     }
 
-    /// The number by which peers name it (`ibv_get_srq_num`), if it is of an XRC domain: what they give to
+    /// The queue's number in an XRC domain (`ibv_get_srq_num`), if it is in one. Peers pass it to
     /// [`setup_xrc_srqn`](super::queue_pair::WorkRequestHandle::setup_xrc_srqn).
     pub fn srqn(&self) -> Option<u32> {
         self.inner.xrc.as_ref().map(|xrc| xrc.number)
     }
 
-    /// The domain that it belongs to.
+    /// The protection domain that it belongs to.
     pub fn pd(&self) -> &ProtectionDomain {
         &self.inner.pd
     }
 
-    /// The C object. Using it is as unsafe as in C, and it must not be destroyed.
+    /// The C object, for verbs that this crate does not wrap. Using it is as unsafe as in C; do not
+    /// destroy it.
     pub fn as_raw(&self) -> NonNull<ibv_srq> {
         self.inner.srq
     }
 
-    /// Destroys it now (`ibv_destroy_srq`), and says how that went, which a drop only logs.
+    /// Destroys the queue now (`ibv_destroy_srq`), and returns the error that a drop would only
+    /// log.
     ///
     /// # Errors
     ///
-    /// A queue pair that takes receives from it is still there, or the device does not let go of it. It stays, and comes back with the
-    /// error: the memory that was posted must not be freed.
+    /// Fails if a queue pair still uses it, or if the device does not release it. The queue comes
+    /// back with the error: the memory that was posted must not be freed.
     ///
     /// # References
     ///
@@ -370,11 +381,11 @@ impl SharedReceiveQueue {
         Arc::clone(&self.inner)
     }
 
-    /// What it holds, as the device says (`ibv_query_srq`).
+    /// Queries the queue's capacity and limit (`ibv_query_srq`).
     ///
     /// # Errors
     ///
-    /// The device does not answer.
+    /// Fails if the device does not answer.
     ///
     /// # References
     ///
@@ -382,20 +393,23 @@ impl SharedReceiveQueue {
     pub fn query(&self) -> Result<SharedReceiveQueueAttribute, Error> {
         let mut attr = ibv_srq_attr::default();
         let query = self.inner.context().provider().verbs().ibv_query_srq;
-        // SAFETY: the queue lives, and the attributes are this function's own.
+        // SAFETY: `self` keeps the queue alive, and the attributes are a local variable.
         check(unsafe { query(self.inner.srq.as_ptr(), &raw mut attr) })
             .map_err(|source| Error::os("ibv_query_srq", source))?;
         let ibv_srq_attr { max_wr, max_sge, srq_limit } = attr;
         Ok(SharedReceiveQueueAttribute { max_wr, max_sge, srq_limit })
     }
 
-    /// Asks for one event when it holds fewer receives than this; 0 takes that back (`ibv_modify_srq`).
+    /// Requests one event when the queue has fewer receives than this; 0 cancels the request
+    /// (`ibv_modify_srq`).
     ///
-    /// To be told again, ask again: after receives have been posted, or the event comes at once.
+    /// For another event, call it again after receives have been posted; earlier, the event would
+    /// come at once.
     ///
     /// # Errors
     ///
-    /// The limit is more than the queue holds, or the device has none ([`Unsupported`]).
+    /// Fails if the limit exceeds the queue's capacity, or if the device has no limit
+    /// ([`Unsupported`]).
     ///
     /// # References
     ///
@@ -404,19 +418,20 @@ impl SharedReceiveQueue {
         self.modify(ibv_srq_attr { srq_limit, ..ibv_srq_attr::default() }, Mask::IBV_SRQ_LIMIT)
     }
 
-    /// Makes it larger or smaller (`ibv_modify_srq`). What was posted stays.
+    /// Resizes the queue (`ibv_modify_srq`). Posted receives stay.
     ///
     /// # Errors
     ///
-    /// The device cannot ([`Unsupported`]), has not so many, or more are posted. If there is no memory for longer lists, the
-    /// queue is as large as was asked for, and its lists are as they were.
+    /// Fails if the device cannot resize it ([`Unsupported`]), if the device's limit is lower, or
+    /// if more receives are posted. If memory for longer lists is missing, the queue has the
+    /// requested size, but its lists keep the old one.
     ///
     /// # References
     ///
     /// `man ibv_modify_srq`
     pub fn resize(&mut self, max_wr: u32) -> Result<(), Error> {
         self.modify(ibv_srq_attr { max_wr, ..ibv_srq_attr::default() }, Mask::IBV_SRQ_MAX_WR)?;
-        // The device may have granted more; if it does not say, so many there are in any case.
+        // The device may have granted more. If the query fails, the requested number is certain.
         let (max_wr, max_sge) = match self.query() {
             Ok(attr) => (attr.max_wr, attr.max_sge),
             Err(_) => (max_wr, self.list.max_entries()),
@@ -435,7 +450,7 @@ impl SharedReceiveQueue {
     fn modify(&self, mut attr: ibv_srq_attr, mask: Mask) -> Result<(), Error> {
         let asked = if mask == Mask::IBV_SRQ_LIMIT { attr.srq_limit } else { attr.max_wr };
         let modify = self.inner.context().provider().verbs().ibv_modify_srq;
-        // SAFETY: the queue lives, and the attributes are this function's own.
+        // SAFETY: `self` keeps the queue alive, and the attributes are a local variable.
         let result = unsafe { modify(self.inner.srq.as_ptr(), &raw mut attr, mask.0 as c_int) };
         let (what, capability) = match mask {
             Mask::IBV_SRQ_LIMIT => ("srq_limit", "limits of shared receive queues"),
@@ -452,7 +467,7 @@ impl SharedReceiveQueue {
         })
     }
 
-    /// Whether the device says that it can. Others call it `EINVAL`.
+    /// Whether the device reports that it can resize queues. Devices that cannot return `EINVAL`.
     #[cold]
     fn may_be_resized(&self) -> bool {
         let device = self.inner.context().query_device();
@@ -473,7 +488,8 @@ pub enum CreateSharedReceiveQueueError {
     /// The device has none, or not such.
     #[error(transparent)]
     Unsupported(#[from] Unsupported),
-    /// The XRC domain or the completion queue belongs to another open device than the protection domain.
+    /// The XRC domain or the completion queue belongs to another open device than the protection
+    /// domain.
     #[error(
         "the XRC domain or the completion queue was made from another context than the protection domain"
     )]

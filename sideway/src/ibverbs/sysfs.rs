@@ -1,4 +1,4 @@
-//! The GID table as the kernel shows it, for libraries that cannot read it.
+//! The GID table from sysfs, for libraries that cannot read it.
 
 use std::fs;
 use std::io;
@@ -10,7 +10,7 @@ fn port_folder(device: &str, port: u8) -> PathBuf {
     Path::new("/sys/class/infiniband").join(device).join("ports").join(port.to_string())
 }
 
-/// One entry; `ENODATA` for an empty one, as the library has it.
+/// One entry; fails with `ENODATA` for an empty one, as the library does.
 pub(super) fn gid_entry(device: &str, port: u8, index: u32) -> io::Result<GidEntry> {
     read_entry(&port_folder(device, port), port, index)?
         .ok_or_else(|| io::Error::from_raw_os_error(libc::ENODATA))
@@ -40,7 +40,7 @@ fn read_entry(port_folder: &Path, port: u8, index: u32) -> io::Result<Option<Gid
         return Ok(None);
     }
     let attributes = port_folder.join("gid_attrs");
-    // A port that is neither InfiniBand nor RoCE has no types to read.
+    // A port that is neither InfiniBand nor RoCE has no types in sysfs.
     let gid_type = match fs::read_to_string(attributes.join("types").join(&index_name)) {
         Ok(text) if is_ethernet(port_folder) => parse_type(&text),
         _ => GidType::InfiniBand,
@@ -53,12 +53,13 @@ fn read_entry(port_folder: &Path, port: u8, index: u32) -> io::Result<Option<Gid
     Ok(Some(GidEntry::from_parts(gid, port, index, gid_type, ifindex)))
 }
 
-/// Whether the port is on Ethernet, where GIDs have a type.
+/// Whether the port's link layer is Ethernet, where GIDs have a type.
 fn is_ethernet(port_folder: &Path) -> bool {
     fs::read_to_string(port_folder.join("link_layer")).is_ok_and(|text| text.trim() == "Ethernet")
 }
 
-/// The type on Ethernet. The kernel has one name, `IB/RoCE v1`, for InfiniBand and for RoCE version 1.
+/// Parses a type on Ethernet. The kernel uses one name, `IB/RoCE v1`, for InfiniBand and for RoCE
+/// version 1.
 fn parse_type(text: &str) -> GidType {
     if text.trim() == "RoCE v2" { GidType::RoceV2 } else { GidType::RoceV1 }
 }

@@ -1,8 +1,9 @@
-//! Thread domains: a promise that lets a device's library do without locks.
+//! Thread domains: objects that one thread at a time uses, so that a device's library needs no
+//! locks.
 //!
-//! Libraries lock what several threads may use at once: doorbell pages, queues. What is made in a thread domain is used by one
-//! thread at a time, so that no lock is needed. A thread domain takes effect through a
-//! [parent domain](super::parent_domain).
+//! Libraries lock resources that several threads may use at once, such as doorbell pages and
+//! queues. One thread at a time uses the objects made in a thread domain, so that no lock is
+//! needed. A thread domain takes effect through a [parent domain](super::parent_domain).
 //!
 //! ```
 //! # #[cfg(feature = "soft")] {
@@ -12,11 +13,12 @@
 //! let pd = context.alloc_pd()?;
 //! let td = context.alloc_td()?;
 //! let mut builder = pd.create_parent_domain_builder();
-//! // SAFETY: all that is made in the parent domain stays on this thread.
+//! // SAFETY: all objects made in the parent domain stay on this thread.
 //! unsafe { builder.setup_thread_domain(&td) };
 //! let parent = builder.build()?;
 //! let cq = context.create_cq_builder().setup_cqe(16).build_generic()?;
-//! let qp = parent.create_qp_builder().setup_send_cq(&cq).setup_recv_cq(&cq).build_generic()?;
+//! let mut builder = parent.create_qp_builder();
+//! let qp = builder.setup_send_cq(&cq).setup_recv_cq(&cq).build_generic()?;
 //! # }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -35,8 +37,8 @@ use crate::error::Error;
 
 /// A thread domain (`ibv_td`).
 ///
-/// A handle: clones stand for the same domain, which goes (`ibv_dealloc_td`) when the last handle and the last parent
-/// domain with it are gone.
+/// Clones refer to the same domain. It is freed (`ibv_dealloc_td`) when the last handle and the
+/// last parent domain with it are dropped.
 #[derive(Clone)]
 pub struct ThreadDomain(Arc<Inner>);
 
@@ -45,25 +47,24 @@ struct Inner {
     context: DeviceContext,
 }
 
-// SAFETY: a thread domain is only named when other objects are made, which libraries guard by locks.
+// SAFETY: a thread domain is only used to make other objects, which is thread-safe in libibverbs.
 unsafe impl Send for Inner {}
-// SAFETY: a thread domain is only named when other objects are made, which libraries guard by
-// locks.
+// SAFETY: a thread domain is only used to make other objects, which is thread-safe in libibverbs.
 unsafe impl Sync for Inner {}
 
 impl DeviceContext {
-    /// A thread domain (`ibv_alloc_td`).
+    /// Allocates a thread domain (`ibv_alloc_td`).
     ///
     /// # Errors
     ///
-    /// The device has none ([`Unsupported`]), or no more of them.
+    /// Fails if the device does not support them ([`Unsupported`]), or has no more of them.
     ///
     /// # References
     ///
     /// `man ibv_alloc_td`
     pub fn alloc_td(&self) -> Result<ThreadDomain, Error> {
         let mut attr = ibv_td_init_attr { comp_mask: 0 };
-        // SAFETY: the context is open and the attributes are valid.
+        // SAFETY: the context is kept open, and the attributes are initialised.
         let td = unsafe { verbs::ibv_alloc_td(self.as_raw().as_ptr(), &raw mut attr) };
         match NonNull::new(td) {
             Some(td) => Ok(ThreadDomain(Arc::new(Inner { td, context: self.clone() }))),
@@ -73,19 +74,20 @@ impl DeviceContext {
 }
 
 impl ThreadDomain {
-    /// The context that it was made from.
+    /// The device context in which it was made.
     pub fn context(&self) -> &DeviceContext {
         &self.0.context
     }
 
-    /// The C object. Using it is as unsafe as in C, and it must not be freed.
+    /// The C object, for verbs that this crate does not wrap. Using it is as unsafe as in C; do not
+    /// free it.
     pub fn as_raw(&self) -> NonNull<ibv_td> {
         self.0.td
     }
 }
 
 impl PartialEq for ThreadDomain {
-    /// The same domain.
+    /// Whether both refer to the same domain.
     fn eq(&self, other: &Self) -> bool {
         self.0.td == other.0.td
     }
@@ -101,10 +103,12 @@ impl fmt::Debug for ThreadDomain {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // SAFETY: the domain lives, and every parent domain with it held this `Inner` and is gone.
+        // SAFETY: the domain is alive until here. Every parent domain with it held this `Inner` and
+        // is gone.
         if let Err(error) = check(unsafe { verbs::ibv_dealloc_td(self.td.as_ptr()) }) {
             log::error!("ibv_dealloc_td failed: {error}");
-            // The domain is still there, so what it depends on has to stay.
+            // The library still has the domain, so the objects that it depends on must stay alive
+            // too.
             std::mem::forget(self.context.clone());
         }
     }

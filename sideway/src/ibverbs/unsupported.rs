@@ -1,4 +1,4 @@
-//! What a device, or the library that drives it, does not have.
+//! The common error for features that a device or its library lacks.
 
 use std::borrow::Cow;
 use std::io;
@@ -7,25 +7,25 @@ use rdma_mummy_sys::MissingSymbol;
 
 use super::device_context::DeviceContext;
 
-/// The device, or the library that drives it, does not have what was asked for.
+/// The device, or the library that drives it, does not support the request.
 ///
-/// It is one of the errors of every operation that a device may lack, so that a program can tell "never" from
-/// "not now" in the same way everywhere. Libraries say it by `EOPNOTSUPP` or `ENOSYS`, by a null operation, or by
-/// a symbol that is not there.
+/// It is one of the errors of every operation that a device may lack, so that a program can tell
+/// "never" from "not now" in the same way everywhere. Libraries report it by `EOPNOTSUPP` or
+/// `ENOSYS`, by a null operation, or by a missing symbol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unsupported {
     /// The C function that was called, or would have been.
     pub verb: &'static str,
-    /// What there is not.
+    /// The missing capability, in words.
     pub capability: Cow<'static, str>,
-    /// The device's name; empty where it is the library alone that lacks it.
+    /// The device's name; empty if the library lacks the capability for every device.
     pub device: String,
-    /// The symbol that the library is too old to have, if that is why.
+    /// The symbol that is missing in an old library, if that is the reason.
     pub missing: Option<Box<MissingSymbol>>,
 }
 
 impl Unsupported {
-    /// The device's library said so, or has no operation for it.
+    /// The device's library reported it, or has no such operation.
     #[cold]
     pub(crate) fn new(
         context: &DeviceContext,
@@ -35,7 +35,7 @@ impl Unsupported {
         Self::of(context.name(), verb, capability)
     }
 
-    /// The same of a device that is not open.
+    /// As [`new`](Self::new), for a device that is not open.
     #[cold]
     pub(crate) fn of(device: String, verb: &'static str, capability: impl Into<Cow<'static, str>>) -> Self {
         Self { verb, capability: capability.into(), device, missing: None }
@@ -51,7 +51,7 @@ impl Unsupported {
         Self::missing_of(context.name(), capability, symbol)
     }
 
-    /// The same of a device that is not open.
+    /// As [`missing`](Self::missing), for a device that is not open.
     #[cold]
     pub(crate) fn missing_of(
         device: String,
@@ -61,20 +61,21 @@ impl Unsupported {
         Self { missing: Some(Box::new(symbol)), ..Self::of(device, symbol.name, capability) }
     }
 
-    /// The library lacks the function, whichever device it would be called for.
+    /// The library lacks the function, for every device.
     #[cold]
     pub(crate) fn of_library(capability: &'static str, symbol: MissingSymbol) -> Self {
         let (verb, capability) = (symbol.name, capability.into());
         Self { verb, capability, device: String::new(), missing: Some(Box::new(symbol)) }
     }
 
-    /// The library refused, whichever device it was called for.
+    /// The library rejected the call, for every device.
     #[cold]
     pub(crate) fn of_call(verb: &'static str, capability: &'static str) -> Self {
         Self { verb, capability: capability.into(), device: String::new(), missing: None }
     }
 
-    /// Whether an error number of a verb means that it, or what it was asked for, is not there.
+    /// Whether a verb's error number means that the verb, or the requested feature, is not
+    /// supported.
     pub(crate) fn is_meant_by(error: &io::Error) -> bool {
         // `ENOTSUP` is the same number as `EOPNOTSUPP` on Linux.
         matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS))

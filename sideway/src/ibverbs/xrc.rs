@@ -1,15 +1,19 @@
-//! XRC domains: what lets one connection reach every shared receive queue of a process, or of several.
+//! XRC domains: one connection reaches every shared receive queue of a process, or of several
+//! processes.
 //!
-//! With reliable connections, each process of a host needs one to each process of every other. An *extended reliable
-//! connection* goes from an **initiator** to a **target**, and each request on it names the shared receive queue that it is for
-//! ([`setup_xrc_srqn`](super::queue_pair::WorkRequestHandle::setup_xrc_srqn)). The target and the queues that can be reached through it
-//! have a domain in common, which processes share by a file: whoever opens the domain of the same inode has the same domain.
+//! With reliable connections, each process of a host needs a connection to each process of every
+//! other host. An *extended reliable connection* goes from an **initiator** to a **target**. Each
+//! request on it names the shared receive queue that it is for
+//! ([`setup_xrc_srqn`](super::queue_pair::WorkRequestHandle::setup_xrc_srqn)). The target and the
+//! queues that it can reach belong to the same domain. Processes share a domain by a file: all that
+//! open it with the same inode get the same domain.
 //!
-//! - The initiator is a queue pair of type [`XrcSend`](super::queue_pair::QueuePairType::XrcSend), made and driven as others; it
-//!   receives nothing.
-//! - The target is an [`XrcTarget`], which has no queues of its own.
-//! - The shared receive queues are made with [`setup_xrc`](super::srq::SharedReceiveQueueBuilder::setup_xrc). What comes completes
-//!   where the queue was told, and the completion names the target.
+//! - The initiator is a queue pair of type [`XrcSend`](super::queue_pair::QueuePairType::XrcSend),
+//!   used like other pairs, except that it receives nothing.
+//! - The target is an [`XrcTarget`], which has no queues.
+//! - The shared receive queues are made with
+//!   [`setup_xrc`](super::srq::SharedReceiveQueueBuilder::setup_xrc). Messages complete in the
+//!   queue's completion queue, and the completion has the target's number.
 //!
 //! ```
 //! # #[cfg(feature = "soft")]
@@ -67,19 +71,20 @@ use super::queue_pair::XrcTarget;
 use crate::error::Error;
 
 c_flags! {
-    /// What opening a domain does (`oflags` of `ibv_xrcd_init_attr`).
+    /// Options for opening a domain (`oflags` of `ibv_xrcd_init_attr`).
     pub struct XrcDomainFlags(u32) {
-        /// The domain is made if it is not there (`O_CREAT`).
+        /// Make the domain if it does not exist (`O_CREAT`).
         Create = libc::O_CREAT as u32,
-        /// With `Create`: it must not be there (`O_EXCL`).
+        /// With `Create`: fail if the domain exists (`O_EXCL`).
         Exclusive = libc::O_EXCL as u32,
     }
 }
 
 /// An XRC domain (`ibv_xrcd`).
 ///
-/// A handle: clones stand for the same domain, which is closed (`ibv_close_xrcd`) when the last handle, and the last target and shared
-/// receive queue that were made with it, are gone. A domain that others have open as well goes when the last of them has closed it.
+/// Clones refer to the same domain. It is closed (`ibv_close_xrcd`) when the last handle, and the
+/// last target and shared receive queue made with it, are dropped. A domain that is open elsewhere
+/// too exists until the last of its owners has closed it.
 #[derive(Clone)]
 pub struct XrcDomain(Arc<Inner>);
 
@@ -88,21 +93,23 @@ struct Inner {
     context: DeviceContext,
 }
 
-// SAFETY: a domain is only named when other objects are made, which libraries guard by locks.
+// SAFETY: a domain is only used to make other objects, which is thread-safe in libibverbs.
 unsafe impl Send for Inner {}
-// SAFETY: a domain is only named when other objects are made, which libraries guard by locks.
+// SAFETY: a domain is only used to make other objects, which is thread-safe in libibverbs.
 unsafe impl Sync for Inner {}
 
 impl DeviceContext {
-    /// Opens the XRC domain of a file, or with `None` one that nobody else can have (`ibv_open_xrcd`).
+    /// Opens the XRC domain of a file or, with `None`, a private domain (`ibv_open_xrcd`).
     ///
-    /// Which file it is does not matter, nor what is in it: processes that have the same inode open have the same domain. The
-    /// descriptor may be closed afterwards; the domain goes with those who have it open, not with the file.
+    /// The file's type and contents do not matter: processes that open the same inode get the same
+    /// domain. The descriptor may be closed afterwards. The domain exists while any process keeps
+    /// it open, independent of the file.
     ///
     /// # Errors
     ///
-    /// The device has no XRC ([`Unsupported`]). The file has no domain and the flags do not say that one is to be made, or it has
-    /// one and they say that it must not ([`ErrorKind::Os`](crate::ErrorKind::Os)).
+    /// Fails if the device has no XRC ([`Unsupported`]). Fails with [`ErrorKind::Os`](crate::ErrorKind::Os)
+    /// if the file has no domain and `Create` is not set, or if the file has a domain and
+    /// `Exclusive` is set.
     ///
     /// # References
     ///
@@ -113,7 +120,8 @@ impl DeviceContext {
             fd: file.map_or(-1, |file| file.as_raw_fd()),
             oflags: flags.bits() as c_int,
         };
-        // SAFETY: the context is open and the attributes are valid; the descriptor, if there is one, is open.
+        // SAFETY: `self` keeps the context open, the attributes are initialised, and the
+        // descriptor, if any, is open.
         let xrcd = unsafe { verbs::ibv_open_xrcd(self.as_raw().as_ptr(), &raw mut attr) };
         match NonNull::new(xrcd) {
             Some(xrcd) => Ok(XrcDomain(Arc::new(Inner { xrcd, context: self.clone() }))),
@@ -128,12 +136,13 @@ impl DeviceContext {
 }
 
 impl XrcDomain {
-    /// Makes the receiving end of an extended reliable connection (`ibv_create_qp_ex` with `IBV_QPT_XRC_RECV`). It is connected by
+    /// Makes the receiving end of an extended reliable connection (`ibv_create_qp_ex` with
+    /// `IBV_QPT_XRC_RECV`). It is connected by
     /// [`connect_xrc_target`](super::connect::connect_xrc_target).
     ///
     /// # Errors
     ///
-    /// The device has none ([`Unsupported`]), or no more of them.
+    /// Fails if the device does not support them ([`Unsupported`]), or has no more of them.
     ///
     /// # References
     ///
@@ -142,12 +151,13 @@ impl XrcDomain {
         XrcTarget::create(self)
     }
 
-    /// Opens a target of the domain that somebody has made, by its number (`ibv_open_qp`). It lives as long as somebody has it
-    /// open, and everybody hears of its events.
+    /// Opens an existing target of the domain by its number (`ibv_open_qp`). The target lives while
+    /// any handle keeps it open, and all handles get its events.
     ///
     /// # Errors
     ///
-    /// The device cannot ([`Unsupported`]), or there is no such target in the domain.
+    /// Fails if the device does not support it ([`Unsupported`]), or if the domain has no such
+    /// target.
     ///
     /// # References
     ///
@@ -156,12 +166,13 @@ impl XrcDomain {
         XrcTarget::open(self, qp_number)
     }
 
-    /// The context that it was opened in.
+    /// The device context in which it was opened.
     pub fn context(&self) -> &DeviceContext {
         &self.0.context
     }
 
-    /// The C object. Using it is as unsafe as in C, and it must not be closed.
+    /// The C object, for verbs that this crate does not wrap. Using it is as unsafe as in C; do not
+    /// close it.
     pub fn as_raw(&self) -> NonNull<ibv_xrcd> {
         self.0.xrcd
     }
@@ -169,11 +180,12 @@ impl XrcDomain {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // SAFETY: the domain is open, and all that was made with it is gone.
+        // SAFETY: the domain is open until here, and everything made with it is gone.
         let result = unsafe { verbs::ibv_close_xrcd(self.xrcd.as_ptr()) };
         if let Err(error) = check(result) {
             log::error!("ibv_close_xrcd failed: {error}");
-            // The domain is still there, so what it depends on has to stay.
+            // The library still has the domain, so the objects that it depends on must stay alive
+            // too.
             std::mem::forget(self.context.clone());
         }
     }

@@ -1,4 +1,4 @@
-//! Memory that begins at a page, of each kind.
+//! Page-aligned memory: private, shared, or on huge pages.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::fmt;
@@ -13,31 +13,33 @@ use super::node;
 use crate::error::Error;
 use crate::ibverbs::device_context::DeviceContext;
 
-/// Where memory comes from.
+/// The kind of memory, which determines how it is allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum BufferKind {
-    /// The program's allocator, as `malloc` in C.
+    /// Memory of the program's allocator, like `malloc` in C.
     Private,
-    /// A file without a name (`memfd_create`) that never shrinks, mapped shared: a peer on this host can map it,
-    /// too, if it is given the file. A forked child sees the parent's writes, and the parent the child's.
+    /// An unnamed file (`memfd_create`) that never shrinks, mapped shared. A peer on this host can
+    /// map it too, if it gets the file. A forked child sees the parent's writes, and the parent the
+    /// child's.
     Shared,
-    /// As `Shared`, in huge pages (`MFD_HUGETLB`) of so many bytes, which the system has to have set aside. A device needs
-    /// fewer entries of its translation table for them. There are never smaller pages instead.
+    /// Like `Shared`, on huge pages (`MFD_HUGETLB`) of `page_size` bytes, which the system must
+    /// have reserved. A device needs fewer translation entries for them. It never falls back to
+    /// smaller pages.
     HugePages {
-        /// What the processor has of: mostly 2 MiB, or 1 GiB.
+        /// The size of a huge page in bytes, usually 2 MiB or 1 GiB; the processor must support it.
         page_size: usize,
     },
 }
 
 impl BufferKind {
-    /// Huge pages of 2 MiB, which x86-64 has, and aarch64 with pages of 4 KiB.
+    /// Huge pages of 2 MiB, on x86-64, and on aarch64 with a page size of 4 KiB.
     pub const HUGE_2_MIB: Self = Self::HugePages { page_size: 2 << 20 };
 
     /// Huge pages of 1 GiB.
     pub const HUGE_1_GIB: Self = Self::HugePages { page_size: 1 << 30 };
 
-    /// What suits a device: shared for a software one, private for every other.
+    /// The best kind for a device: shared for a software device, private for others.
     pub fn for_device(context: &DeviceContext) -> Self {
         if context.is_soft() { Self::Shared } else { Self::Private }
     }
@@ -57,7 +59,7 @@ impl fmt::Display for KindInWords {
     }
 }
 
-/// What to do about it.
+/// The remedy for a failed allocation.
 struct Advice {
     kind: BufferKind,
     len: usize,
@@ -76,34 +78,32 @@ impl fmt::Display for Advice {
     }
 }
 
-/// Zeroed memory that begins at a page.
-///
-/// Dropping it frees it.
+/// Zeroed memory that starts at a page boundary. Dropping it frees it.
 pub struct Buffer {
     start: NonNull<u8>,
     len: usize,
     backing: Backing,
 }
 
-/// What the memory is freed with.
+/// How the memory was allocated, and so how it is freed.
 enum Backing {
     Private(Layout),
-    /// Private, but mapped: what is said of it (its node) must not stay with an allocator's pages.
+    /// Private, but mapped, so that its NUMA policy does not stick to pages of the allocator.
     Anonymous {
         mapped: usize,
     },
-    /// The file stays open as long as it is mapped: a device passes it on.
+    /// The file stays open while it is mapped, because a device passes it on.
     Shared {
         file: OwnedFd,
         mapped: usize,
-        /// Of which power of two huge pages are; 0 of pages that are not.
+        /// The huge page size as a power of two; 0 for normal pages.
         huge: u8,
     },
 }
 
-// SAFETY: the memory belongs to the buffer alone, which gives out nothing but a raw pointer to it.
+// SAFETY: the buffer is the memory's only owner, and hands out only a raw pointer to it.
 unsafe impl Send for Buffer {}
-// SAFETY: the memory belongs to the buffer alone, which gives out nothing but a raw pointer to it.
+// SAFETY: `&self` hands out only a raw pointer to the memory.
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
@@ -111,7 +111,8 @@ impl Buffer {
     ///
     /// # Errors
     ///
-    /// There is not so much memory, `len` is 0, or, for shared memory, the limit of open files is reached.
+    /// Fails if less memory is left, if `len` is 0, or, for shared memory, if the limit of open
+    /// files is reached.
     pub fn new(kind: BufferKind, len: usize) -> Result<Self, Error> {
         match kind {
             BufferKind::Private => Self::make(kind, len, "malloc", private),
@@ -119,19 +120,20 @@ impl Buffer {
         }
     }
 
-    /// Allocates `len` bytes, at least one, in the memory of one NUMA node and no other, best the device's
-    /// (`/sys/class/infiniband/NAME/device/numa_node`). All of it is there when this returns.
+    /// Allocates `len` bytes, at least one, on one NUMA node only, for example the device's
+    /// (`/sys/class/infiniband/NAME/device/numa_node`). All pages are present when this returns.
     ///
     /// # Errors
     ///
-    /// There is no such node, it has not so much memory left, or the system allows no choice; and as [`new`](Self::new).
+    /// Fails if the node does not exist or has less memory left, or if the system does not allow
+    /// the choice. Also fails as [`new`](Self::new) does.
     ///
     /// # References
     ///
     /// `man 2 mbind`
     pub fn on_node(kind: BufferKind, len: usize, node: u32) -> Result<Self, Error> {
         let buffer = Self::make(kind, len, "mmap", mapped)?;
-        // SAFETY: whole pages from `start` on are the buffer's own mapping.
+        // SAFETY: the buffer owns this mapping, which consists of whole pages.
         unsafe { node::bind(buffer.start, buffer.mapped_len(), node) }
             .map_err(|failure| node::error(failure, node, len))?;
         Ok(buffer)
@@ -147,7 +149,7 @@ impl Buffer {
         }
     }
 
-    /// How many bytes are mapped; of what the allocator gave, how many were asked for.
+    /// The size of the mapping in bytes; for allocator memory, the requested size.
     fn mapped_len(&self) -> usize {
         match self.backing {
             Backing::Private(_) => self.len,
@@ -155,20 +157,20 @@ impl Buffer {
         }
     }
 
-    /// The first byte. The pointer may be used for all of the buffer, as long as the buffer lives.
+    /// The first byte. The pointer is valid for the whole buffer, as long as the buffer exists.
     #[inline]
     pub fn as_ptr(&self) -> *mut u8 {
         self.start.as_ptr()
     }
 
-    /// How many bytes there are: never 0.
+    /// The length in bytes, never 0.
     #[expect(clippy::len_without_is_empty, reason = "no buffer is empty")]
     #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Where the memory comes from.
+    /// The kind of memory.
     pub fn kind(&self) -> BufferKind {
         match self.backing {
             Backing::Private(_) | Backing::Anonymous { .. } => BufferKind::Private,
@@ -189,10 +191,10 @@ impl Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         match &self.backing {
-            // SAFETY: allocated with this layout, and freed here only.
+            // SAFETY: the memory was allocated with this layout, and only this line frees it.
             Backing::Private(layout) => unsafe { dealloc(self.start.as_ptr(), *layout) },
             Backing::Anonymous { mapped } | Backing::Shared { mapped, .. } => {
-                // SAFETY: mapped by `mapped` with this length, and unmapped here only.
+                // SAFETY: `mapped` mapped it with this length, and only this line unmaps it.
                 if let Err(errno) = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), *mapped) } {
                     log::error!("munmap failed, {mapped} bytes at {:p} stay mapped: {errno}", self.start);
                 }
@@ -207,20 +209,20 @@ impl fmt::Debug for Buffer {
     }
 }
 
-/// Gets memory from the system. The length is not 0.
+/// Allocates memory from the system. The length is not 0.
 type Allocate = fn(BufferKind, usize) -> Result<(NonNull<u8>, Backing), Errno>;
 
 fn private(_: BufferKind, len: usize) -> Result<(NonNull<u8>, Backing), Errno> {
     let layout = Layout::from_size_align(len, page_size()).map_err(|_| Errno::NOMEM)?;
-    // SAFETY: the layout is not empty.
+    // SAFETY: the layout's size is not 0.
     let start = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(Errno::NOMEM)?;
     Ok((start, Backing::Private(layout)))
 }
 
-/// Whole pages are mapped, so that a peer maps nothing that is not the buffer's.
+/// Maps whole pages, so that a peer that maps the file gets no memory outside the buffer.
 fn mapped(kind: BufferKind, len: usize) -> Result<(NonNull<u8>, Backing), Errno> {
     let page_size = match (kind, page_size()) {
-        // The kernel would take a smaller one for its default.
+        // The kernel would replace a smaller size by its default.
         (BufferKind::HugePages { page_size: huge }, base) if huge.is_power_of_two() && huge > base => huge,
         (BufferKind::HugePages { .. }, _) => return Err(Errno::INVAL),
         (_, base) => base,
@@ -229,17 +231,18 @@ fn mapped(kind: BufferKind, len: usize) -> Result<(NonNull<u8>, Backing), Errno>
     let size = i64::try_from(mapped).map_err(|_| Errno::NOMEM)?;
     let access = ProtFlags::READ | ProtFlags::WRITE;
     let (start, backing) = if kind == BufferKind::Private {
-        // SAFETY: the system chooses the place, so nothing that was there is replaced.
+        // SAFETY: the system chooses the address, so no existing mapping is replaced.
         let start =
             unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), mapped, access, MapFlags::PRIVATE) }?;
         (start, Backing::Anonymous { mapped })
     } else {
         let file = memfd(kind)?;
         rustix::fs::ftruncate(&file, size.cast_unsigned())?;
-        // Nobody, whoever has the file, can take the pages away from under who has mapped them.
+        // The seal keeps any holder of the file from truncating it under a process that maps it.
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK)?;
-        // Huge pages that are not there are found missing now: the mapping reserves them.
-        // SAFETY: the system chooses the place, so nothing that was there is replaced.
+        // The mapping reserves the huge pages, so that missing ones are detected here.
+        //
+        // SAFETY: the system chooses the address, so no existing mapping is replaced.
         let start = unsafe { rustix::mm::mmap(ptr::null_mut(), mapped, access, MapFlags::SHARED, &file, 0) }?;
         let huge = match kind {
             BufferKind::HugePages { page_size } => page_size.trailing_zeros() as u8,
@@ -250,7 +253,7 @@ fn mapped(kind: BufferKind, len: usize) -> Result<(NonNull<u8>, Backing), Errno>
     Ok((NonNull::new(start.cast()).ok_or(Errno::NOMEM)?, backing))
 }
 
-/// A file that can be sealed and, where the kernel knows of that (6.3), not be executed.
+/// A file that can be sealed and, if the kernel supports it (6.3), cannot be executed.
 fn memfd(kind: BufferKind) -> Result<OwnedFd, Errno> {
     let mut flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     if let BufferKind::HugePages { page_size } = kind {
@@ -264,7 +267,7 @@ fn memfd(kind: BufferKind) -> Result<OwnedFd, Errno> {
 }
 
 pub(super) fn page_size() -> usize {
-    // Miri knows no auxiliary vector to ask.
+    // Miri has no auxiliary vector to read the page size from.
     if cfg!(miri) { 4096 } else { rustix::param::page_size() }
 }
 
@@ -276,7 +279,7 @@ mod tests {
     const KINDS: &[BufferKind] =
         if cfg!(miri) { &[BufferKind::Private] } else { &[BufferKind::Private, BufferKind::Shared] };
 
-    /// Whether the system has set so many huge pages of 2 MiB aside, and nobody has them.
+    /// The number of free huge pages of 2 MiB that the system has reserved.
     fn huge_pages_free() -> usize {
         std::fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages")
             .ok()
@@ -291,7 +294,7 @@ mod tests {
                 let buffer = Buffer::new(kind, len).unwrap();
                 assert_eq!((buffer.len(), buffer.kind()), (len, kind));
                 assert_eq!(buffer.as_ptr().addr() % page_size(), 0);
-                // SAFETY: within the buffer.
+                // SAFETY: the accesses are within the buffer.
                 unsafe {
                     let last = buffer.as_ptr().add(len - 1);
                     assert_eq!((buffer.as_ptr().read_volatile(), last.read_volatile()), (0, 0));
@@ -323,7 +326,7 @@ mod tests {
         assert_eq!(rustix::fs::ftruncate(file, 0), Err(Errno::PERM));
         let len = rustix::fs::fstat(file).unwrap().st_size.cast_unsigned();
         assert_eq!(len, 5000_u64.next_multiple_of(page_size() as u64));
-        // SAFETY: within the buffer.
+        // SAFETY: the write is within the buffer.
         unsafe { buffer.as_ptr().add(4999).write_volatile(7) };
         let mut seen = [0];
         rustix::io::pread(file, &mut seen, 4999).unwrap();
@@ -337,7 +340,7 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "Miri has no files without names")]
     fn shared_memory_is_given_back() {
-        // More addresses than there are.
+        // More buffers than the address space could hold if they were not freed.
         for _ in 0..5000 {
             let buffer = Buffer::new(BufferKind::Shared, 1 << 36).unwrap();
             assert_eq!(buffer.len(), 1 << 36);
@@ -352,7 +355,7 @@ mod tests {
             Ok(buffer) => {
                 assert_eq!((buffer.kind(), buffer.len()), (BufferKind::HUGE_2_MIB, LEN));
                 assert_eq!(buffer.as_ptr().addr() % (2 << 20), 0);
-                // SAFETY: within the buffer.
+                // SAFETY: the write is within the buffer.
                 unsafe { buffer.as_ptr().add(LEN - 1).write_volatile(7) };
                 assert_eq!(rustix::fs::fstat(buffer.file().unwrap()).unwrap().st_blksize, 2 << 20);
             }
@@ -384,7 +387,7 @@ mod tests {
     fn memory_of_a_node_lies_there() {
         for kind in [BufferKind::Private, BufferKind::Shared] {
             let buffer = match Buffer::on_node(kind, 10_000, 0) {
-                // A kernel without nodes, or a container that allows no choice.
+                // A kernel without NUMA, or a container that does not allow the choice.
                 Err(error) if error.verb() == "mbind" => {
                     assert_eq!((error.argument("node"), error.argument("len")), (Some("0"), Some("10000")));
                     assert!(matches!(error.errno(), Some(libc::ENOSYS | libc::EPERM)), "{error}");
@@ -396,7 +399,7 @@ mod tests {
             let start = format!("{:x} ", buffer.as_ptr().addr());
             let maps = std::fs::read_to_string("/proc/self/numa_maps").unwrap();
             let line = maps.lines().find(|line| line.trim_start_matches('0').starts_with(&start)).unwrap();
-            // All of it is there already.
+            // All pages are present.
             assert!(line.contains(" bind:0 ") && line.contains(" N0=3"), "{line}");
         }
     }

@@ -1,9 +1,10 @@
-//! How safe code reaches memory that a device, or a peer through it, may write to at any time.
+//! Safe accesses to memory that a device, or a peer through it, may write to at any time.
 //!
-//! There is never a reference to such bytes. They are moved by the C library, whose accesses the compiler knows nothing of, or
-//! by the processor's atomics; so whoever writes at the same time, a device or a software device in this very process, changes
-//! which bytes are found, and nothing else. Miri cannot see into the C library, and gets atomics byte by byte. A software device
-//! moves payload in the same ways.
+//! No reference to such bytes is ever made. They are copied by the C library, whose accesses the
+//! compiler cannot see, or accessed by atomics. So a concurrent write, by a device or by a software
+//! device in this process, changes only the values that are read. Miri cannot run the C library, so
+//! under Miri the copies use atomics, byte by byte. A software device moves payload in the same
+//! ways.
 
 use core::sync::atomic::AtomicU8;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -12,20 +13,23 @@ mod sealed {
     pub trait Sealed: Copy {
         /// # Safety
         ///
-        /// `src` is valid for reads of a word, which no reference is to but atomics; it needs no alignment.
+        /// `src` must be valid for reads of a word. No references to it may exist, except atomics.
+        /// It needs no alignment.
         unsafe fn load(src: *const u8) -> Self;
 
         /// # Safety
         ///
-        /// `dst` is valid for writes of a word, which no reference is to but atomics; it needs no alignment.
+        /// `dst` must be valid for writes of a word. No references to it may exist, except atomics.
+        /// It needs no alignment.
         unsafe fn store(self, dst: *mut u8);
     }
 }
 use sealed::Sealed;
 
-/// What a [`Slice`](super::Slice) is read and written as, in the processor's order of bytes: `u8`, `u16`, `u32`, `u64`.
+/// Integers that a [`Slice`](super::Slice) can be read and written as, in native byte order: `u8`,
+/// `u16`, `u32`, `u64`.
 ///
-/// At a multiple of its size it is one access: a load that acquires, or a store that releases.
+/// At a multiple of its size, a word is accessed at once: by an acquire load or a release store.
 pub trait Word: Sealed {}
 
 macro_rules! word {
@@ -37,13 +41,12 @@ macro_rules! word {
             unsafe fn load(src: *const u8) -> Self {
                 #[cfg(not(miri))]
                 if src.addr().is_multiple_of(size_of::<Self>()) {
-                    // SAFETY: the caller (`copy_out`) guarantees that `src` is valid for reads of a
-                    // word, and it is aligned.
+                    // SAFETY: the caller guarantees a readable word without references, and it is
+                    // aligned.
                     return unsafe { core::sync::atomic::$Atomic::from_ptr(src.cast_mut().cast()) }.load(Acquire);
                 }
                 let mut bytes = [0; size_of::<Self>()];
-                // SAFETY: the caller (`copy_out`) guarantees that `src` is valid for reads of a
-                // word.
+                // SAFETY: the caller guarantees a readable word without references.
                 unsafe { copy_out(&mut bytes, src) };
                 Self::from_ne_bytes(bytes)
             }
@@ -52,12 +55,11 @@ macro_rules! word {
             unsafe fn store(self, dst: *mut u8) {
                 #[cfg(not(miri))]
                 if dst.addr().is_multiple_of(size_of::<Self>()) {
-                    // SAFETY: the caller (`copy_in`, `fill`) guarantees that `dst` is valid for
-                    // writes of a word, and it is aligned.
+                    // SAFETY: the caller guarantees a writable word without references, and it is
+                    // aligned.
                     return unsafe { core::sync::atomic::$Atomic::from_ptr(dst.cast()) }.store(self, Release);
                 }
-                // SAFETY: the caller (`copy_in`, `fill`) guarantees that `dst` is valid for writes
-                // of a word.
+                // SAFETY: the caller guarantees a writable word without references.
                 unsafe { copy_in(dst, &self.to_ne_bytes()) };
             }
         }
@@ -71,63 +73,66 @@ word! {
     u64, AtomicU64;
 }
 
-/// Copies bytes of the program's own to where a device reaches.
+/// Copies the program's bytes into memory that a device can access.
 ///
 /// # Safety
 ///
-/// `dst` is valid for writes of as many bytes, which no reference is to but atomics.
+/// `dst` must be valid for writes of `src.len()` bytes. No references to them may exist, except
+/// atomics.
 #[inline]
 pub(super) unsafe fn copy_in(dst: *mut u8, src: &[u8]) {
     if cfg!(miri) {
         for (at, byte) in src.iter().enumerate() {
-            // SAFETY: the caller guarantees (`# Safety`) that `dst` is valid for writes of as many
-            // bytes, which no reference is to but atomics.
+            // SAFETY: the caller guarantees that the bytes are writable and have no references, and
+            // `at` is below the length.
             unsafe { AtomicU8::from_ptr(dst.add(at)) }.store(*byte, Release);
         }
         return;
     }
-    // Not memcpy: nothing says that a program has no slice of bytes, made elsewhere, over the same memory.
-    // SAFETY: the caller guarantees (`# Safety`) that `dst` is valid for writes of as many bytes,
-    // which no reference is to but atomics, and the reference is to as many bytes.
+    // `memmove` instead of `memcpy`, because the program may have made a slice over the same memory
+    // elsewhere.
+    //
+    // SAFETY: the caller guarantees that `dst` is writable for this length, and `src` is a slice of
+    // this length.
     unsafe { libc::memmove(dst.cast(), src.as_ptr().cast(), src.len()) };
 }
 
-/// Copies bytes from where a device reaches to the program's own.
+/// Copies bytes out of memory that a device can access.
 ///
 /// # Safety
 ///
-/// `src` is valid for reads of as many bytes, which no reference is to but atomics.
+/// `src` must be valid for reads of `dst.len()` bytes. No references to them may exist, except
+/// atomics.
 #[inline]
 pub(super) unsafe fn copy_out(dst: &mut [u8], src: *const u8) {
     if cfg!(miri) {
         for (at, byte) in dst.iter_mut().enumerate() {
-            // SAFETY: the caller guarantees (`# Safety`) that `src` is valid for reads of as many
-            // bytes, which no reference is to but atomics.
+            // SAFETY: the caller guarantees that the bytes are readable and have no references, and
+            // `at` is below the length.
             *byte = unsafe { AtomicU8::from_ptr(src.add(at).cast_mut()) }.load(Acquire);
         }
         return;
     }
-    // SAFETY: the caller guarantees (`# Safety`) that `src` is valid for reads of as many bytes,
-    // which no reference is to but atomics, and the reference is to as many bytes.
+    // SAFETY: the caller guarantees that `src` is readable for this length, and `dst` is a slice of
+    // this length.
     unsafe { libc::memmove(dst.as_mut_ptr().cast(), src.cast(), dst.len()) };
 }
 
-/// Sets bytes where a device reaches.
+/// Fills memory that a device can access.
 ///
 /// # Safety
 ///
-/// `dst` is valid for writes of `len` bytes, which no reference is to but atomics.
+/// `dst` must be valid for writes of `len` bytes. No references to them may exist, except atomics.
 pub(super) unsafe fn fill(dst: *mut u8, byte: u8, len: usize) {
     if cfg!(miri) {
         for at in 0..len {
-            // SAFETY: the caller guarantees (`# Safety`) that `dst` is valid for writes of `len`
-            // bytes, which no reference is to but atomics.
+            // SAFETY: the caller guarantees that the bytes are writable and have no references, and
+            // `at` is below `len`.
             unsafe { AtomicU8::from_ptr(dst.add(at)) }.store(byte, Relaxed);
         }
         return;
     }
-    // SAFETY: the caller guarantees (`# Safety`) that `dst` is valid for writes of `len` bytes,
-    // which no reference is to but atomics.
+    // SAFETY: the caller guarantees that `dst` is writable for `len` bytes.
     unsafe { libc::memset(dst.cast(), byte.into(), len) };
 }
 
@@ -142,7 +147,7 @@ mod tests {
         for at in 0..16 {
             let bytes: [u8; 16] = core::array::from_fn(|n| (n + at) as u8 + 1);
             let mut found = [0; 16];
-            // SAFETY: within the array, to which nobody has a reference meanwhile.
+            // SAFETY: the accesses are within the array, to which no reference is used at the time.
             unsafe {
                 copy_in(start.add(at), &bytes);
                 copy_out(&mut found, start.add(at));
@@ -165,7 +170,7 @@ mod tests {
 
     #[test]
     fn nothing_is_copied_from_nowhere() {
-        // SAFETY: no bytes.
+        // SAFETY: the length is 0, so nothing is accessed.
         unsafe {
             copy_in(core::ptr::dangling_mut(), &[]);
             copy_out(&mut [], core::ptr::dangling());

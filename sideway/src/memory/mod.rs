@@ -1,7 +1,8 @@
 //! Memory for messages: allocated, registered and freed in the right order.
 //!
-//! A [`Buffer`] is zeroed memory that begins at a page. [`reg_buffer`] makes it a [`RegisteredBuffer`], which ends
-//! the registration before it frees the memory, and never frees what the device did not let go of:
+//! A [`Buffer`] is zeroed, page-aligned memory. [`reg_buffer`] makes it a [`RegisteredBuffer`],
+//! which ends the registration before it frees the memory. It never frees memory that the device
+//! did not release:
 //!
 //! ```no_run
 //! use sideway::ibverbs::AccessFlags;
@@ -18,14 +19,15 @@
 //! # }
 //! ```
 //!
-//! A device, or a peer through it, may write to registered memory at any time, so nothing here makes a reference
-//! to it. What a program does with the pointer is up to its own unsafe code, or it takes slices of a pool.
+//! A device, or a peer through it, may write to registered memory at any time, so nothing here
+//! makes a reference to it. A program uses the pointer in unsafe code, or takes slices of a pool.
 //!
 //! # Slices
 //!
-//! A [`Pool`] is registered memory in slices. A [`Slice`] is taken, filled, posted, and comes back with its completion, and none of
-//! that needs `unsafe`: the pool's memory outlives whatever a device does with it, and is copied in and out, never referred to.
-//! ([`Pool`] has the reasons.)
+//! A [`Pool`] is registered memory divided into slices. A [`Slice`] is taken, filled and posted,
+//! and comes back with its completion. None of that needs `unsafe`, because the pool's memory
+//! outlives all accesses of a device, and is copied in and out without references. ([`Pool`] gives
+//! the reasons.)
 //!
 //! ```
 //! # #[cfg(feature = "soft")]
@@ -34,20 +36,23 @@
 //! use sideway::ibverbs::device::DeviceList;
 //! use sideway::ibverbs::queue_pair::{PostSendGuard, QueuePair, WorkRequestFlags};
 //!
-//! // Two queue pairs, connected with one another.
+//! // Two queue pairs, connected to each other.
 //! let list = DeviceList::from_provider(sideway::ProviderChoice::Soft.select()?.provider())?;
 //! let context = list.first()?.open()?;
 //! let pd = context.alloc_pd()?;
 //! let mut cq = context.create_cq_builder().build_generic()?;
+//!
 //! let mut builder = pd.create_qp_builder();
 //! builder.setup_send_cq(&cq).setup_recv_cq(&cq);
 //! let (mut alice, mut bob) = (builder.build_generic()?, builder.build_generic()?);
+//!
 //! let path = LocalPath::choose(&context, 1, None)?;
 //! let (here, there) = (Endpoint::new(&alice, &path, 1), Endpoint::new(&bob, &path, 2));
 //! connect(&mut alice, &path, &here, &there, &ConnectOptions::default())?;
 //! connect(&mut bob, &path, &there, &here, &ConnectOptions::default())?;
 //!
-//! // 64 slices of 4 KiB. The numbers, 1 and 2, are the program's own.
+//!
+//! // 64 slices of 4 KiB. The program chooses the request numbers, here 1 and 2.
 //! let pool = pd.create_pool_builder().setup_slices(4096, 64).build()?;
 //! let mut receives = pool.attach_recv(bob.start_post_recv())?;
 //! receives.construct_wr(1).setup_slice(pool.take().ok_or("no slice is free")?);
@@ -63,6 +68,7 @@
 //! while open > 0 {
 //!     let mut poller = cq.start_poll()?;
 //!     while let Some(wc) = poller.next() {
+//!
 //!         let returned = pool.reclaim(&wc).ok_or("it was posted with a slice of the pool")?;
 //!         println!("request {}: {}", returned.wr_id, wc.status());
 //!         if let Some(len) = returned.byte_len {
@@ -70,6 +76,7 @@
 //!             returned.slice.copy_to_slice(0, &mut text)?;
 //!             assert_eq!(text, b"hello");
 //!         }
+//!
 //!         open -= 1;
 //!         // The slice goes back to the pool here.
 //!     }
@@ -81,21 +88,24 @@
 //! # fn main() {}
 //! ```
 //!
-//! A completion that says that a request failed, or was flushed, gives its slices back as well. A list that is dropped, and what
-//! a failed `post` has not given to the device, is back at once. What will never complete, because its queue pair is gone, is
-//! given up with [`Pool::abandon`].
+//! The completion of a request that failed or was flushed returns its slices as well. Slices of a
+//! list that is dropped, and slices that a failed `post` did not pass to the device, return at
+//! once. Slices whose requests will never complete, because their queue pair is gone, are reclaimed
+//! with [`Pool::abandon`].
 //!
-//! A pool belongs to one thread: it costs no lock and no atomic operation. Threads make one each
-//! ([`PoolBuilder`] can be sent to them).
+//! A pool belongs to one thread, so that it needs no lock and no atomic operation. Each thread
+//! makes a separate pool ([`PoolBuilder`] can be sent to threads).
 //!
-//! # Which kind
+//! # Choosing the kind of memory
 //!
-//! A NIC does not care where memory comes from. A software device (soft-rnic) that moves a message between two
-//! processes copies it once and at memory speed if the receiver's memory can be mapped by the sender, which needs
-//! [`BufferKind::Shared`]; everything else goes through the kernel. [`BufferKind::for_device`] chooses so.
+//! All kinds work with a NIC. A software device (soft-rnic) moves a message between two processes
+//! in one copy at memory speed, if the sender can map the receiver's memory. That needs
+//! [`BufferKind::Shared`]; other memory is copied through the kernel. [`BufferKind::for_device`]
+//! chooses accordingly.
 //!
-//! [`BufferKind::HugePages`] spares a NIC entries of its translation table, and the processor, too. [`Buffer::on_node`] puts memory
-//! near a device. A GPU's memory is in the module `cuda` (feature `cuda`).
+//! [`BufferKind::HugePages`] saves translation entries in the NIC and in the CPU.
+//! [`Buffer::on_node`] puts memory near a device. A GPU's memory is in the module `cuda` (feature
+//! `cuda`).
 //!
 //! [`reg_buffer`]: crate::ibverbs::protection_domain::ProtectionDomain::reg_buffer
 

@@ -1,4 +1,4 @@
-//! Memory of one NUMA node (`mbind`).
+//! Placement of memory on one NUMA node (`mbind`).
 
 use std::ffi::{c_int, c_ulong};
 use std::io;
@@ -8,7 +8,7 @@ use crate::error::{Error, ErrorKind};
 use rustix::io::Errno;
 use rustix::mm::Advice;
 
-/// Which of two calls failed.
+/// The call that failed.
 pub(super) enum Failure {
     Bind(Errno),
     Populate(Errno),
@@ -41,23 +41,23 @@ fn nodes_with_memory() -> String {
         .map_or_else(|_| "unknown".to_owned(), |list| list.trim().to_owned())
 }
 
-/// Has all of a mapping lie on a node, and be there.
+/// Places all pages of a mapping on a node, and faults them in.
 ///
-/// Huge pages are reserved wherever there are some: that the node has none left would otherwise be a signal, when they are first
-/// touched.
+/// Huge pages are reserved on any node that has some. If this node has none left, the first access
+/// would otherwise raise a signal.
 ///
 /// # Safety
 ///
-/// `len` bytes from `start` on are a mapping of the caller's, of whole pages.
+/// The caller must own the mapping of `len` bytes from `start` on, which consists of whole pages.
 pub(super) unsafe fn bind(start: NonNull<u8>, len: usize, node: u32) -> Result<(), Failure> {
     const WORD: usize = c_ulong::BITS as usize;
-    // More than any kernel is built for.
+    // More nodes than any kernel supports.
     let mut nodes = [0 as c_ulong; 1024 / WORD];
     let place = nodes.get_mut(node as usize / WORD).ok_or(Failure::Bind(Errno::INVAL))?;
     *place |= 1 << (node as usize % WORD);
-    // The kernel takes one off.
+    // The kernel subtracts one from this number.
     let bits = nodes.len() * WORD + 1;
-    // SAFETY: the caller says that the pages are its own; the kernel reads the nodes only.
+    // SAFETY: the caller guarantees that it owns the pages. The kernel only reads the node mask.
     let result = unsafe {
         libc::syscall(libc::SYS_mbind, start.as_ptr(), len, libc::MPOL_BIND, nodes.as_ptr(), bits, 0 as c_int)
     };
@@ -65,9 +65,9 @@ pub(super) unsafe fn bind(start: NonNull<u8>, len: usize, node: u32) -> Result<(
         let errno = io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL);
         return Err(Failure::Bind(Errno::from_raw_os_error(errno)));
     }
-    // SAFETY: nothing is lost by touching pages that are the caller's own.
+    // SAFETY: faulting in the caller's own pages loses no data.
     match unsafe { rustix::mm::madvise(start.as_ptr().cast(), len, Advice::LinuxPopulateWrite) } {
-        // Before Linux 5.14 they come when they are touched.
+        // Kernels before Linux 5.14 fault them in at the first access.
         Ok(()) | Err(Errno::INVAL) => Ok(()),
         Err(errno) => Err(Failure::Populate(errno)),
     }

@@ -9,13 +9,13 @@ use crate::ibverbs::AccessFlags;
 use crate::ibverbs::memory_region::{MemoryRegion, RegisterMemoryRegionError};
 use crate::ibverbs::protection_domain::ProtectionDomain;
 
-/// A buffer that the device, and with its key a peer, can reach.
+/// A buffer that the device, and a peer with its key, can access.
 ///
-/// Dropping it ends the registration and frees the memory, in this order. Where the device does not let go of the
-/// memory, because a peer may still be reaching it (`EBUSY` of a software device), that is logged and the memory is
-/// leaked.
+/// Dropping it ends the registration and frees the memory, in this order. If the device does not
+/// release the memory, that is logged and the memory is leaked. A software device returns `EBUSY`
+/// while a peer may still be accessing it.
 pub struct RegisteredBuffer {
-    // Both are taken by the drop, and by `close`, which prevents the drop.
+    // The drop and `close` move both out; `close` prevents the drop.
     region: ManuallyDrop<MemoryRegion>,
     buffer: ManuallyDrop<Buffer>,
 }
@@ -26,31 +26,31 @@ impl RegisteredBuffer {
         buffer: Buffer,
         access: AccessFlags,
     ) -> Result<Self, RegisterMemoryRegionError> {
-        // SAFETY: the buffer is freed by `end` only, after the region is no more; no reference to its bytes is
-        // made in this module, and nobody else can without a promise of their own.
+        // SAFETY: only `end` frees the buffer, after the region is gone. This module makes no
+        // reference to the bytes, and other code needs `unsafe` to make one.
         let region = unsafe { pd.reg_mr(buffer.as_ptr(), buffer.len(), access) }?;
         Ok(Self { region: ManuallyDrop::new(region), buffer: ManuallyDrop::new(buffer) })
     }
 
-    /// The registration. It can be looked at, and only this buffer ends it.
+    /// The registration, for reading only. This buffer ends it.
     #[inline]
     pub fn region(&self) -> &MemoryRegion {
         &self.region
     }
 
-    /// The memory.
+    /// The memory behind the registration.
     #[inline]
     pub fn buffer(&self) -> &Buffer {
         &self.buffer
     }
 
-    /// The first byte.
+    /// The first byte. The pointer is valid as long as this buffer exists.
     #[inline]
     pub fn as_ptr(&self) -> *mut u8 {
         self.buffer.as_ptr()
     }
 
-    /// How many bytes there are: never 0.
+    /// The length in bytes, never 0.
     #[expect(clippy::len_without_is_empty, reason = "no buffer is empty")]
     #[inline]
     pub fn len(&self) -> usize {
@@ -69,15 +69,16 @@ impl RegisteredBuffer {
         self.region.rkey()
     }
 
-    /// Ends the registration now (`ibv_dereg_mr`), and gives the memory back.
+    /// Ends the registration now (`ibv_dereg_mr`), and returns the memory.
     ///
     /// # Errors
     ///
-    /// The device did not let go of the memory. Everything is as before, and comes back with the error: to try
-    /// again later, or to leak.
+    /// Fails if the device did not release the memory. The buffer comes back unchanged with the
+    /// error, to try again later or to leak.
     pub fn close(self) -> Result<Buffer, ConsumeError<Box<Self>>> {
         let mut this = ManuallyDrop::new(self);
-        // SAFETY: the drop does not run, and nothing below looks at the fields of `this` again.
+        // SAFETY: `this` is `ManuallyDrop`, so its drop does not run, and its fields are not used
+        // again.
         let (region, buffer) =
             unsafe { (ManuallyDrop::take(&mut this.region), ManuallyDrop::take(&mut this.buffer)) };
         match region.close() {
@@ -92,10 +93,10 @@ impl RegisteredBuffer {
 
 impl Drop for RegisteredBuffer {
     fn drop(&mut self) {
-        // SAFETY: this is the drop: the region is not used again.
+        // SAFETY: this runs in the drop, after which the region is not used.
         let region = unsafe { ManuallyDrop::take(&mut self.region) };
         match region.close() {
-            // SAFETY: the device has let go of the memory, and this is the drop.
+            // SAFETY: the device has released the memory, and this runs in the drop.
             Ok(()) => unsafe { ManuallyDrop::drop(&mut self.buffer) },
             Err(error) => {
                 log::error!(
@@ -104,7 +105,8 @@ impl Drop for RegisteredBuffer {
                     self.buffer.len(),
                     self.buffer.as_ptr()
                 );
-                // Not a second try, which may wait as long as the first one did.
+                // Leaked instead of dropped, because a second attempt might wait as long as the
+                // first.
                 std::mem::forget(error.object);
             }
         }

@@ -14,23 +14,23 @@ use crate::ibverbs::completion::CreateCompletionQueueError;
 use crate::ibverbs::completion::{self, ExtendedCompletionQueue};
 
 c_flags! {
-    /// Formats of compressed completions of receives (`mlx5dv_cqe_comp_res_format`).
+    /// Formats of compressed receive completions (`mlx5dv_cqe_comp_res_format`).
     pub struct CqeFormats(u32) {
-        /// With the hash of the packet.
+        /// With the packet's hash.
         Hash = R::MLX5DV_CQE_RES_FORMAT_HASH.0,
-        /// With its checksum.
+        /// With the packet's checksum.
         Checksum = R::MLX5DV_CQE_RES_FORMAT_CSUM.0,
-        /// With its checksum and the index of its stride.
+        /// With the packet's checksum and the index of its stride.
         ChecksumStrideIndex = R::MLX5DV_CQE_RES_FORMAT_CSUM_STRIDX.0,
     }
 }
 
-/// How large a completion is in its queue.
+/// The size of a completion in its queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CqeSize {
     /// 64 bytes.
     Bytes64,
-    /// 128 bytes, which has room for a message of up to 64 bytes.
+    /// 128 bytes, with room for a message of up to 64 bytes.
     Bytes128,
 }
 
@@ -43,7 +43,7 @@ impl CqeSize {
     }
 }
 
-/// Describes a completion queue with mlx5's options. The same description makes any number of them.
+/// Describes a completion queue with mlx5's options. One builder can make any number of them.
 ///
 /// Its queues are polled like any other, compressed or not.
 #[derive(Clone, Debug)]
@@ -56,7 +56,7 @@ pub struct CompletionQueueBuilder {
 }
 
 impl DirectVerbs {
-    /// Begins to add mlx5's options to the description of a completion queue, of which a copy is taken.
+    /// Returns a builder that adds mlx5's options to a copy of a completion queue's description.
     pub fn create_cq_builder(
         &self,
         description: &completion::CompletionQueueBuilder,
@@ -67,20 +67,22 @@ impl DirectVerbs {
 }
 
 impl CompletionQueueBuilder {
-    /// Lets the device make one completion of several, in one of the formats that
-    /// [it has](super::DeviceCapabilities::cqe_compression): less traffic on the bus for small messages at high rates.
+    /// Lets the device compress several completions into one, in one of the [supported
+    /// formats](super::DeviceCapabilities::cqe_compression). This reduces traffic on the bus for
+    /// small messages at high rates.
     pub fn setup_cqe_compression(&mut self, format: CqeFormats) -> &mut Self {
         self.compression = Some(format);
         self
     }
 
-    /// How large a completion is.
+    /// Sets the size of a completion.
     pub fn setup_cqe_size(&mut self, size: CqeSize) -> &mut Self {
         self.size = Some(size);
         self
     }
 
-    /// Pads completions to 128 bytes, where [the device can](super::ContextFlags::Cqe128Padding).
+    /// Pads completions to 128 bytes, if [the device supports
+    /// it](super::ContextFlags::Cqe128Padding).
     pub fn setup_cqe_padding(&mut self, padding: bool) -> &mut Self {
         self.padding = padding;
         self
@@ -107,8 +109,8 @@ impl CompletionQueueBuilder {
     ///
     /// # Errors
     ///
-    /// The device has no such options ([`Unsupported`]), or not these (`EINVAL`), or what
-    /// [`build_ex`](completion::CompletionQueueBuilder::build_ex) says.
+    /// Fails as [`Unsupported`] if the device has no such options, and with `EINVAL` if it rejects
+    /// these. Also fails as [`build_ex`](completion::CompletionQueueBuilder::build_ex) does.
     ///
     /// # References
     ///
@@ -119,13 +121,14 @@ impl CompletionQueueBuilder {
             return Err(CreateCompletionQueueError::DescriptionOfOtherContext);
         }
         let create = |attr: &mut _| {
-            // SAFETY: the context is open and mlx5's, and both attributes are initialised.
+            // SAFETY: the context is open and belongs to mlx5, and both attributes are initialised.
             let cq = unsafe {
                 (self.direct.as_raw().mlx5dv_create_cq)(context.as_raw().as_ptr(), attr, &raw mut own)
             };
             NonNull::new(cq).ok_or_else(|| self.error(io::Error::last_os_error()))
         };
-        // SAFETY: the queue is made of the attributes as they are, in the context of the description.
+        // SAFETY: `create` makes a queue of exactly the attributes that it gets, in the
+        // description's context.
         unsafe { self.description.build_ex_by(create) }
     }
 

@@ -1,8 +1,9 @@
-//! Encryption by the device: keys for it, and how a memory key uses one.
+//! Encryption by the device: data encryption keys, and their use by memory keys.
 //!
 //! # Safety
 //!
-//! `dek` of [`DataEncryptionKey`] is what `mlx5dv_dek_create` made, which only the drop and `close` destroy.
+//! `dek` of [`DataEncryptionKey`] is the result of `mlx5dv_dek_create`, and only its drop and
+//! `close` destroy it.
 
 use std::ffi::c_char;
 use std::fmt;
@@ -23,7 +24,7 @@ use crate::ibverbs::protection_domain::ProtectionDomain;
 use crate::ibverbs::{Unsupported, check};
 
 c_flags! {
-    /// What a device encrypts with (`mlx5dv_crypto_engines_caps`).
+    /// Encryption engines of a device (`mlx5dv_crypto_engines_caps`).
     pub struct CryptoEngines(u8) {
         /// AES-XTS, one block at a time.
         AesXtsSingleBlock = E::MLX5DV_CRYPTO_ENGINES_CAP_AES_XTS_SINGLE_BLOCK.0 as u8,
@@ -35,34 +36,34 @@ c_flags! {
 c_flags! {
     /// The state of a device's encryption (`mlx5dv_crypto_caps_flags`).
     pub struct CryptoFlags(u32) {
-        /// There is any.
+        /// The device supports encryption.
         Crypto = CF::MLX5DV_CRYPTO_CAPS_CRYPTO.0,
-        /// It takes wrapped keys.
+        /// The device accepts wrapped keys.
         WrappedOperational = CF::MLX5DV_CRYPTO_CAPS_WRAPPED_CRYPTO_OPERATIONAL.0,
-        /// It is about to.
+        /// The device is about to accept wrapped keys.
         WrappedGoingToCommissioning = CF::MLX5DV_CRYPTO_CAPS_WRAPPED_CRYPTO_GOING_TO_COMMISSIONING.0,
     }
 }
 
-/// What a device can encrypt (`mlx5dv_crypto_caps`).
+/// A device's support for encryption (`mlx5dv_crypto_caps`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CryptoCapabilities {
-    /// Self-tests that failed; 0 where none did.
+    /// The self-tests that failed; 0 for none.
     pub failed_selftests: u16,
-    /// Engines.
+    /// The encryption engines.
     pub engines: CryptoEngines,
-    /// Whether the engine of AES-XTS takes wrapped keys only, which are not made here.
+    /// Whether the AES-XTS engine accepts wrapped keys only, which this crate does not make.
     pub wrapped_import: bool,
-    /// How many keys there can be, as a power of two.
+    /// The maximum number of keys, as a power of two.
     pub log_max_num_deks: u8,
-    /// Its state.
+    /// The state of encryption.
     pub flags: CryptoFlags,
 }
 
-/// The bit of the engine that takes wrapped keys.
+/// The bit of the engine that accepts wrapped keys.
 pub(super) const WRAPPED: u8 = W::MLX5DV_CRYPTO_WRAPPED_IMPORT_METHOD_CAP_AES_XTS.0 as u8;
 
-/// A key of AES-XTS in plain text: both of its halves, one behind the other. It does not print.
+/// An AES-XTS key in plain text: both halves, one after the other. `Debug` does not print it.
 #[derive(Clone, Copy)]
 pub enum AesXtsKey {
     /// Two keys of 128 bits.
@@ -80,25 +81,24 @@ impl fmt::Debug for AesXtsKey {
     }
 }
 
-/// A data encryption key (`mlx5dv_dek`), which the device has.
+/// A data encryption key (`mlx5dv_dek`), stored in the device.
 pub struct DataEncryptionKey {
     dek: NonNull<mlx5dv_dek>,
     pd: ProtectionDomain,
     direct: DirectVerbs,
 }
 
-// SAFETY: a key is a number, which nobody writes; the functions about it may be called from any thread.
+// SAFETY: the object is never written, and mlx5 allows the functions for it from any thread.
 unsafe impl Send for DataEncryptionKey {}
-// SAFETY: a key is a number, which nobody writes; the functions about it may be called from any
-// thread.
+// SAFETY: the object is never written, and mlx5 allows the functions for it from any thread.
 unsafe impl Sync for DataEncryptionKey {}
 
 c_enum! {
-    /// Whether a key can be used (`mlx5dv_dek_state`).
+    /// The state of a key (`mlx5dv_dek_state`).
     pub struct DataEncryptionKeyState(u32) {
-        /// It can.
+        /// The key can be used.
         Ready = S::MLX5DV_DEK_STATE_READY.0,
-        /// It has to be made anew.
+        /// The key must be created again.
         Error = S::MLX5DV_DEK_STATE_ERROR.0,
     }
 }
@@ -106,14 +106,17 @@ c_enum! {
 display_as_debug!(DataEncryptionKeyState);
 
 impl DirectVerbs {
-    /// Gives the device a key of AES-XTS in plain text (`mlx5dv_dek_create`). With a `keytag`, whoever configures a memory key with
-    /// it has to know that, too. `opaque` is [kept with it](DataEncryptionKey::query).
+    /// Stores an AES-XTS key in plain text in the device (`mlx5dv_dek_create`). With a `keytag`, a
+    /// memory key can use the key only if its configuration has the same tag. `opaque` is [stored
+    /// with the key](DataEncryptionKey::query).
     ///
-    /// Devices that take [wrapped keys only](CryptoCapabilities::wrapped_import) refuse; log in to them by [`as_raw`](Self::as_raw).
+    /// Devices that accept [wrapped keys only](CryptoCapabilities::wrapped_import) reject it; log
+    /// in to them through [`as_raw`](Self::as_raw).
     ///
     /// # Errors
     ///
-    /// The library is too old, or the device does not encrypt ([`Unsupported`]); or it has no room, or takes no such keys.
+    /// Fails as [`Unsupported`] if the library is too old, or if the device does not encrypt. Also
+    /// fails if the device has no room, or rejects such keys.
     ///
     /// # References
     ///
@@ -131,7 +134,7 @@ impl DirectVerbs {
         }
         let missing = |symbol| Unsupported::missing(self.context(), WHAT, symbol);
         let create = self.as_raw().mlx5dv_dek_create().map_err(missing)?;
-        // Without it the key could not be destroyed.
+        // Without `mlx5dv_dek_destroy` the key could not be destroyed.
         self.as_raw().mlx5dv_dek_destroy().map_err(missing)?;
         let (key_size, bytes): (_, &[u8]) = match key {
             AesXtsKey::Bits128(bytes) => (mlx5dv_crypto_key_size::MLX5DV_CRYPTO_KEY_SIZE_128, bytes),
@@ -143,7 +146,7 @@ impl DirectVerbs {
             key_purpose: mlx5dv_crypto_key_purpose::MLX5DV_CRYPTO_KEY_PURPOSE_AES_XTS,
             pd: pd.as_raw().as_ptr(),
             opaque: opaque.map(|byte| byte as c_char),
-            // Without a login, which says that the key is in plain text.
+            // Without a login, which means that the key is in plain text.
             comp_mask: u64::from(mlx5dv_dek_init_attr_mask::MLX5DV_DEK_INIT_ATTR_CRYPTO_LOGIN.0),
             ..Default::default()
         };
@@ -151,7 +154,8 @@ impl DirectVerbs {
         for (place, byte) in attr.key.iter_mut().zip(bytes) {
             *place = *byte as c_char;
         }
-        // SAFETY: the context is open and mlx5's, the domain is its own, and the attributes are initialised.
+        // SAFETY: the context is open and belongs to mlx5, the domain belongs to the context, and
+        // the attributes are initialised.
         let dek = unsafe { create(self.context().as_raw().as_ptr(), &raw mut attr) };
         let source = io::Error::last_os_error();
         forget(&mut attr.key);
@@ -164,20 +168,21 @@ impl DirectVerbs {
 
 const WHAT: &str = "data encryption keys";
 
-/// Overwrites a key that is used no more, which a compiler would leave out if it could.
+/// Overwrites a key after use. The volatile writes keep the compiler from removing them.
 fn forget(key: &mut [c_char]) {
     for byte in key {
-        // SAFETY: it is borrowed.
+        // SAFETY: `byte` is a mutable borrow.
         unsafe { ptr::from_mut(byte).write_volatile(0) };
     }
 }
 
 impl DataEncryptionKey {
-    /// The state of the key, and what was [kept with it](DirectVerbs::create_dek) (`mlx5dv_dek_query`).
+    /// The key's state, and the value that was [stored with it](DirectVerbs::create_dek)
+    /// (`mlx5dv_dek_query`).
     ///
     /// # Errors
     ///
-    /// The library is too old ([`Unsupported`]), or the device does not answer.
+    /// Fails if the library is too old ([`Unsupported`]), or if the device does not answer.
     ///
     /// # References
     ///
@@ -186,37 +191,40 @@ impl DataEncryptionKey {
         let query = self.direct.as_raw().mlx5dv_dek_query();
         let query = query.map_err(|symbol| Unsupported::missing(self.pd.context(), WHAT, symbol))?;
         let mut attr = mlx5dv_dek_attr::default();
-        // SAFETY: the key lives, and `attr` is a valid place.
+        // SAFETY: `self` keeps the key alive, and `attr` is a local variable.
         let result = check(unsafe { query(self.dek.as_ptr(), &raw mut attr) });
         result.map_err(|source| Error::os("mlx5dv_dek_query", source))?;
         Ok((DataEncryptionKeyState::from_raw(attr.state.0), attr.opaque.map(|byte| byte as u8)))
     }
 
-    /// The domain that it belongs to.
+    /// The protection domain that it belongs to.
     pub fn pd(&self) -> &ProtectionDomain {
         &self.pd
     }
 
-    /// The C object. Using it is as unsafe as in C, and it must not be destroyed.
+    /// The C object, for verbs that this crate does not wrap. Using it is as unsafe as in C; do not
+    /// destroy it.
     pub fn as_raw(&self) -> NonNull<mlx5dv_dek> {
         self.dek
     }
 
-    /// Destroys the key now (`mlx5dv_dek_destroy`), and says how that went, which a drop only logs.
+    /// Destroys the key now (`mlx5dv_dek_destroy`), and returns the error that a drop would only
+    /// log.
     ///
     /// # Errors
     ///
-    /// The device refuses, as a memory key uses it. The key comes back.
+    /// Fails if a memory key still uses it. The key comes back.
     ///
     /// # References
     ///
     /// `man mlx5dv_dek_destroy`
     pub fn close(self) -> Result<(), ConsumeError<Self>> {
         let mut key = ManuallyDrop::new(self);
-        // SAFETY: the key lives, and is taken apart below only if this succeeded.
+        // SAFETY: `key` owns the C object, and is taken apart below only if this call succeeded.
         match unsafe { key.destroy() } {
             Ok(()) => {
-                // SAFETY: the key's own drop does not run, so these are the only ones of its handles.
+                // SAFETY: `key` is `ManuallyDrop`, so its own drop does not run, and these are the
+                // only reads of its handles.
                 drop(unsafe { (ptr::read(&raw const key.pd), ptr::read(&raw const key.direct)) });
                 Ok(())
             }
@@ -229,12 +237,12 @@ impl DataEncryptionKey {
 
     /// # Safety
     ///
-    /// The key lives; if this succeeds it does not any more.
+    /// The key must be alive. If this succeeds, the key is dead and must not be used again.
     unsafe fn destroy(&mut self) -> io::Result<()> {
         match self.direct.as_raw().mlx5dv_dek_destroy() {
-            // SAFETY: the caller says that the key lives.
+            // SAFETY: the caller guarantees that the key is alive.
             Ok(destroy) => check(unsafe { destroy(self.dek.as_ptr()) }),
-            // It was looked for when the key was made.
+            // Not expected: `create_dek` checked that the function exists.
             Err(symbol) => Err(io::Error::other(symbol)),
         }
     }
@@ -242,10 +250,10 @@ impl DataEncryptionKey {
 
 impl Drop for DataEncryptionKey {
     fn drop(&mut self) {
-        // SAFETY: the key lives until here.
+        // SAFETY: `self` owned the key until here, and nothing uses it after the drop.
         if let Err(error) = unsafe { self.destroy() } {
             log::error!("mlx5dv_dek_destroy failed, the key stays: {error}");
-            // The key is still there, so what it depends on has to stay.
+            // The library still has the key, so the objects that it depends on must stay alive too.
             std::mem::forget((self.pd.clone(), self.direct.clone()));
         }
     }
@@ -257,8 +265,9 @@ impl fmt::Debug for DataEncryptionKey {
     }
 }
 
-/// What comes first where a memory key has both (`mlx5dv_signature_crypto_order`), on the way from memory to the wire; on the way
-/// back it is the other way round.
+/// The order of signature and encryption in a memory key with both
+/// (`mlx5dv_signature_crypto_order`), on the way from memory to the wire. The opposite direction
+/// uses the reverse order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SignatureCryptoOrder {
     /// Encryption or decryption, then the signature.
@@ -267,20 +276,22 @@ pub enum SignatureCryptoOrder {
     SignatureBeforeCrypto,
 }
 
-/// How a memory key encrypts (`mlx5dv_crypto_attr`), by AES-XTS.
+/// The encryption of a memory key (`mlx5dv_crypto_attr`), by AES-XTS.
 #[derive(Clone, Copy, Debug)]
 pub struct Crypto<'key> {
-    /// The key.
+    /// The data encryption key.
     pub dek: &'key DataEncryptionKey,
-    /// Whether data are encrypted as they leave memory, and decrypted as they come in; or the other way round.
+    /// Whether data is encrypted on the way out of memory and decrypted on the way in; otherwise
+    /// the reverse.
     pub encrypt_on_tx: bool,
-    /// What comes first, if there are signatures.
+    /// The order of encryption and signature, if there are signatures.
     pub signature_order: SignatureCryptoOrder,
-    /// After how many bytes the tweak is one more. What is transferred is a multiple of it, or of 16 and not in its last 16 bytes.
+    /// The number of bytes after which the tweak is incremented. The length of a transfer must be a
+    /// multiple of it, or a multiple of 16 that does not end in the last 16 bytes of a unit.
     pub data_unit_size: BlockSize,
-    /// The tweak of the first unit, in little endian: the number of the first block, if it is one.
+    /// The tweak of the first unit, little-endian: usually the number of the first block.
     pub initial_tweak: [u8; 16],
-    /// The tag that the key was made with, if it was made with one.
+    /// The tag with which the key was made, if any.
     pub keytag: [u8; 8],
 }
 

@@ -1,4 +1,4 @@
-//! Whether a device is mlx5's, and what it can do then.
+//! Detection of mlx5 devices, and their capabilities.
 
 use std::fmt;
 use std::io;
@@ -23,7 +23,7 @@ use crate::ibverbs::{Unsupported, check};
 
 /// The direct verbs of an open mlx5 device.
 ///
-/// A handle: clones stand for the same context, and keep it open.
+/// Clones refer to the same context, and keep it open.
 #[derive(Clone)]
 pub struct DirectVerbs {
     context: DeviceContext,
@@ -31,11 +31,13 @@ pub struct DirectVerbs {
 }
 
 impl DirectVerbs {
-    /// Those of a device, if it is mlx5's (`mlx5dv_is_supported`). The first call loads `libmlx5.so.1`.
+    /// The direct verbs of a device, if it is mlx5's (`mlx5dv_is_supported`). The first call loads
+    /// `libmlx5.so.1`.
     ///
     /// # Errors
     ///
-    /// The library is missing or too old, or belongs to another libibverbs; or the device is not mlx5's.
+    /// Fails if the library is missing or too old, or belongs to another libibverbs. Also fails if
+    /// the device is not mlx5's.
     ///
     /// # References
     ///
@@ -45,21 +47,22 @@ impl DirectVerbs {
         let lib = lib.map_err(|error| no_library(context.name(), "mlx5dv_is_supported", "mlx5", error))?;
         let is_supported = lib.mlx5dv_is_supported();
         let is_supported = is_supported.map_err(|symbol| Unsupported::missing(context, WHAT, symbol))?;
-        // SAFETY: the context is open, so its device lives; the field is in every release's struct. The library works on the
-        // same libibverbs as the context, which the provider has seen to.
+        // SAFETY: the context is open, so its device is alive; every release's struct has this
+        // field. The provider checked that the library uses the same libibverbs as the context.
         if !unsafe { is_supported((*context.as_raw().as_ptr()).device) } {
             return Err(Unsupported::new(context, "mlx5dv_is_supported", WHAT).into());
         }
         Ok(Self { context: context.clone(), lib })
     }
 
-    /// Opens an mlx5 device (`mlx5dv_open_device`), with the access to it (DEVX) that [memory keys](super::MKey) and
-    /// encryption need: by the manual pages, where [`Device::open`] may do as well. The context is
-    /// [like any other](Self::context).
+    /// Opens an mlx5 device (`mlx5dv_open_device`) with the access (DEVX) that [memory
+    /// keys](super::MKey) and encryption need according to the manual pages; [`Device::open`] may
+    /// give the same access. The result has an ordinary [context](Self::context).
     ///
     /// # Errors
     ///
-    /// What [`of`](Self::of) says; or the device cannot be opened, for want of rights for instance.
+    /// Fails as [`of`](Self::of) does, or if the device cannot be opened, for example without
+    /// permission for its device file.
     ///
     /// # References
     ///
@@ -72,14 +75,15 @@ impl DirectVerbs {
         let missing = |symbol| Unsupported::missing_of(name.clone(), WHAT, symbol);
         let is_supported = lib.mlx5dv_is_supported().map_err(missing)?;
         let open = lib.mlx5dv_open_device().map_err(missing)?;
-        // SAFETY: the device belongs to a list that lives. The library works on the same libibverbs, which the provider has seen to.
+        // SAFETY: `self` belongs to a device list, which keeps the device alive. The provider
+        // checked that the library uses the same libibverbs.
         if !unsafe { is_supported(raw.as_ptr()) } {
             return Err(Unsupported::of(name, "mlx5dv_is_supported", WHAT).into());
         }
         let flags = mlx5dv_context_attr_flags::MLX5DV_CONTEXT_FLAGS_DEVX.0;
         let mut attr = mlx5dv_context_attr { flags, ..Default::default() };
-        // SAFETY: the device belongs to a list that lives. The library works on the same
-        // libibverbs, which the provider has seen to, and the attributes are initialised.
+        // SAFETY: the device is alive, and belongs to mlx5, as checked above; the attributes are
+        // initialised.
         let context = unsafe { open(raw.as_ptr(), &raw mut attr) };
         let Some(context) = NonNull::new(context) else {
             let source = io::Error::last_os_error();
@@ -88,34 +92,35 @@ impl DirectVerbs {
             }
             return Err(Error::os(VERB, source).of(format!("device {name}")));
         };
-        // SAFETY: the context was opened just now with this provider, and nothing else owns it.
+        // SAFETY: this provider opened the context just now, and nothing else owns it.
         let context = unsafe { DeviceContext::from_raw(context, provider) };
         Ok(Self { context, lib })
     }
 
-    /// The device.
+    /// The device's context.
     pub fn context(&self) -> &DeviceContext {
         &self.context
     }
 
-    /// The functions of the library, for what is not wrapped here.
+    /// The library's functions, for calls that this crate does not wrap.
     pub fn as_raw(&self) -> &'static Mlx5dv {
         self.lib
     }
 
-    /// What the device can do beyond what [`DeviceContext::query_device`] tells (`mlx5dv_query_device`).
+    /// Queries capabilities that [`DeviceContext::query_device`] does not include
+    /// (`mlx5dv_query_device`).
     ///
     /// # Errors
     ///
-    /// The device does not answer.
+    /// Fails if the device does not answer.
     ///
     /// # References
     ///
     /// `man mlx5dv_query_device`
     pub fn query_device(&self) -> Result<DeviceCapabilities, Error> {
         let mut raw = mlx5dv_context { comp_mask: ASKED, ..Default::default() };
-        // SAFETY: the context is open and mlx5's, and `raw` is a valid place; a library writes no field that it was not asked
-        // for, but those that are as old as the struct.
+        // SAFETY: the context is open and belongs to mlx5, and `raw` is a local variable. Beyond
+        // the oldest fields of the struct, a library writes only fields that `comp_mask` requests.
         let result = unsafe { (self.lib.mlx5dv_query_device)(self.context.as_raw().as_ptr(), &raw mut raw) };
         check(result).map_err(|source| {
             Error::os("mlx5dv_query_device", source).of(format!("device {}", self.context.name()))
@@ -132,7 +137,7 @@ impl fmt::Debug for DirectVerbs {
 
 const WHAT: &str = "direct verbs of mlx5";
 
-/// What is asked for. A library answers with what it knows of it.
+/// The requested fields. A library answers those that it knows.
 const ASKED: u64 = {
     let masks = [
         M::MLX5DV_CONTEXT_MASK_CQE_COMPRESION,
@@ -155,51 +160,54 @@ const ASKED: u64 = {
 };
 
 c_flags! {
-    /// What a device's queues are like (`mlx5dv_context_flags`).
+    /// Features of a device's queues (`mlx5dv_context_flags`).
     pub struct ContextFlags(u64) {
-        /// Completions are of version 1.
+        /// Completions have the format of version 1.
         CqeV1 = F::MLX5DV_CONTEXT_FLAGS_CQE_V1.0,
-        /// Requests of several packets are possible.
+        /// The device supports requests of several packets.
         MultiPacketAllowed = F::MLX5DV_CONTEXT_FLAGS_MPW_ALLOWED.0,
-        /// Enhanced requests of several packets are possible.
+        /// The device supports enhanced requests of several packets.
         EnhancedMultiPacket = F::MLX5DV_CONTEXT_FLAGS_ENHANCED_MPW.0,
-        /// Completions of 128 bytes can be compressed.
+        /// The device can compress completions of 128 bytes.
         Cqe128Compression = F::MLX5DV_CONTEXT_FLAGS_CQE_128B_COMP.0,
-        /// Completions of 128 bytes can be padded.
+        /// The device can pad completions to 128 bytes.
         Cqe128Padding = F::MLX5DV_CONTEXT_FLAGS_CQE_128B_PAD.0,
         /// Credits can count packets ([`QueuePairCreateFlags`](super::QueuePairCreateFlags)).
         PacketBasedCreditMode = F::MLX5DV_CONTEXT_FLAGS_PACKET_BASED_CREDIT_MODE.0,
-        /// Wall-clock timestamps of completions are in real time.
+        /// Wall-clock timestamps of completions use real time.
         RealTimeTimestamps = F::MLX5DV_CONTEXT_FLAGS_REAL_TIME_TS.0,
-        /// Requests can be written to the device's own pages.
+        /// Requests can be written directly to the device's pages (BlueFlame).
         BlueFlame = F::MLX5DV_CONTEXT_FLAGS_BLUEFLAME.0,
     }
 }
 
-/// What an mlx5 device can do (`mlx5dv_context`). What the library is too old to tell is `None`.
+/// Capabilities of an mlx5 device (`mlx5dv_context`). Fields that an older library does not know
+/// are `None`.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceCapabilities(mlx5dv_context);
 
-/// How completions can be compressed.
+/// Support for compressed completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CqeCompression {
-    /// How many become one at most; 0 where they cannot be compressed.
+    /// The maximum number of completions that are compressed into one; 0 without support.
     pub max_num: u32,
-    /// The formats of which [one](super::CompletionQueueBuilder::setup_cqe_compression) can be asked for.
+    /// The formats that can be [requested](super::CompletionQueueBuilder::setup_cqe_compression).
     pub formats: CqeFormats,
 }
 
-/// Streams of a [DC initiator](super::DcInitiatorBuilder::setup_streams), as powers of two: asked for, or at most.
+/// The streams of a [DC initiator](super::DcInitiatorBuilder::setup_streams), as powers of two:
+/// requested numbers, or limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DciStreams {
-    /// How many streams the device handles side by side. Requests of one stream are handled in order.
+    /// The number of streams that the device processes concurrently. It processes the requests of
+    /// one stream in order.
     pub log_num_concurrent: u8,
-    /// How many streams may fail before the initiator does.
+    /// The number of streams that may fail before the initiator fails.
     pub log_num_errored: u8,
 }
 
-/// How many receives a queue pair of each type has at most that takes them
-/// [out of order](super::QueuePairCreateFlags::OutOfOrderDataPlacement); 0 where it cannot.
+/// For each queue pair type, the maximum number of receives of a pair with [out-of-order
+/// placement](super::QueuePairCreateFlags::OutOfOrderDataPlacement); 0 without support.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)] // The types say it.
 pub struct OutOfOrderReceives {
@@ -215,19 +223,19 @@ impl DeviceCapabilities {
         (self.0.comp_mask & u64::from(mask.0) != 0).then_some(value)
     }
 
-    /// What the device's queues are like.
+    /// Features of the device's queues.
     pub fn flags(&self) -> ContextFlags {
         ContextFlags::from_bits_retain(self.0.flags)
     }
 
-    /// How completions can be compressed.
+    /// Support for compressed completions.
     pub fn cqe_compression(&self) -> Option<CqeCompression> {
         let caps = self.0.cqe_comp_caps;
         let formats = CqeFormats::from_bits_retain(caps.supported_format);
         self.told(M::MLX5DV_CONTEXT_MASK_CQE_COMPRESION, CqeCompression { max_num: caps.max_num, formats })
     }
 
-    /// Streams of a DC initiator, at most; none where both are 0.
+    /// The maximum streams of a DC initiator; both are 0 without support.
     pub fn dci_streams(&self) -> Option<DciStreams> {
         let caps = self.0.dci_streams_caps;
         let (concurrent, errored) = (caps.max_log_num_concurent, caps.max_log_num_errored);
@@ -235,27 +243,27 @@ impl DeviceCapabilities {
         self.told(M::MLX5DV_CONTEXT_MASK_DCI_STREAMS, streams)
     }
 
-    /// READs and atomics that a DC initiator may have outstanding.
+    /// The maximum number of outstanding READs and atomics of a DC initiator.
     pub fn max_dc_rd_atom(&self) -> Option<u64> {
         self.told(M::MLX5DV_CONTEXT_MASK_MAX_DC_RD_ATOM, self.0.max_dc_rd_atom)
     }
 
-    /// READs and atomics that a DC target answers at the same time.
+    /// The maximum number of READs and atomics that a DC target serves at a time.
     pub fn max_dc_init_rd_atom(&self) -> Option<u64> {
         self.told(M::MLX5DV_CONTEXT_MASK_MAX_DC_RD_ATOM, self.0.max_dc_init_rd_atom)
     }
 
-    /// What a DC pair can do with memory that is paged on demand (`ibv_odp_transport_cap_bits`).
+    /// Operations of DC pairs that work with on-demand paging (`ibv_odp_transport_cap_bits`).
     pub fn dc_odp_caps(&self) -> Option<u32> {
         self.told(M::MLX5DV_CONTEXT_MASK_DC_ODP_CAPS, self.0.dc_odp_caps)
     }
 
-    /// How many ports are bonded into one device.
+    /// The number of ports that are bonded into one device.
     pub fn num_lag_ports(&self) -> Option<u8> {
         self.told(M::MLX5DV_CONTEXT_MASK_NUM_LAG_PORTS, self.0.num_lag_ports)
     }
 
-    /// The signatures of blocks that a [memory key](super::BlockSignature) can have.
+    /// The block signatures that a [memory key](super::BlockSignature) can have.
     pub fn signatures(&self) -> Option<SignatureCapabilities> {
         let caps = self.0.sig_caps;
         let signatures = SignatureCapabilities {
@@ -267,7 +275,7 @@ impl DeviceCapabilities {
         self.told(M::MLX5DV_CONTEXT_MASK_SIGNATURE_OFFLOAD, signatures)
     }
 
-    /// What a [memory key](super::Crypto) can encrypt.
+    /// The encryption that a [memory key](super::Crypto) can have.
     pub fn crypto(&self) -> Option<CryptoCapabilities> {
         let caps = self.0.crypto_caps;
         let crypto = CryptoCapabilities {
@@ -280,18 +288,19 @@ impl DeviceCapabilities {
         self.told(M::MLX5DV_CONTEXT_MASK_CRYPTO_OFFLOAD, crypto)
     }
 
-    /// How many bytes the device [copies](crate::ibverbs::queue_pair::WorkRequestHandle::setup_memcpy) in one request, at most; 0 where
-    /// it does not.
+    /// The maximum number of bytes that the device
+    /// [copies](crate::ibverbs::queue_pair::WorkRequestHandle::setup_memcpy) in one request; 0
+    /// without support.
     pub fn max_wr_memcpy_length(&self) -> Option<usize> {
         self.told(M::MLX5DV_CONTEXT_MASK_WR_MEMCPY_LENGTH, self.0.max_wr_memcpy_length)
     }
 
-    /// After how many nanoseconds what the device says of its clock is out of date.
+    /// The time in nanoseconds after which clock information of the device is out of date.
     pub fn max_clock_info_update_nsec(&self) -> Option<u64> {
         self.told(M::MLX5DV_CONTEXT_MASK_CLOCK_INFO_UPDATE, self.0.max_clock_info_update_nsec)
     }
 
-    /// Receives out of order, at most.
+    /// The maximum numbers of receives with out-of-order placement.
     pub fn out_of_order_receives(&self) -> Option<OutOfOrderReceives> {
         let caps = self.0.ooo_recv_wrs_caps;
         let receives = OutOfOrderReceives {

@@ -1,16 +1,19 @@
-//! DC initiators: queue pairs whose every request names the target that it goes to.
+//! DC initiators: queue pairs whose requests each name their target.
 //!
 //! # Safety
 //!
-//! What the unsafe code here relies on, and where it comes from:
+//! The unsafe code in this module relies on these invariants:
 //!
-//! - `operations` is of the pair, which [`DcSendQueue`] keeps alive through its `queue`: the head of `operations.rs`.
-//! - `wr_set_dc_addr` is not null, and with `streams` neither is `wr_set_dc_addr_stream`: [`DcInitiatorBuilder::build`] looks
-//!   when it makes the pair. A library that makes a pair with streams has a struct that is long enough for the latter.
-//! - Every request that is in the list has its address: [`DcPostSendGuard`] appends none without, and sets it right after the
-//!   request's buffer. Libraries finish a request with the last of both.
-//! - The address handle of a request lives until its list is posted or aborted: `setup_dc_address` borrows it for as long as
-//!   the guard has its queue.
+//! - `operations` belongs to the pair, which [`DcSendQueue`] keeps alive through its `queue`; see
+//!   the head of `operations.rs`.
+//! - `wr_set_dc_addr` is not null, and neither is `wr_set_dc_addr_stream` with `streams`:
+//!   [`DcInitiatorBuilder::build`] checks both when it makes the pair. A library that makes a pair
+//!   with streams has a struct that is long enough for the latter.
+//! - Every request in the list has its address: [`DcPostSendGuard`] appends none without, and sets
+//!   the address right after the request's buffer. Libraries finish a request with the last of
+//!   both.
+//! - The address handle of a request lives until its list is posted or aborted: `setup_dc_address`
+//!   borrows it for as long as the guard borrows its queue.
 
 use std::io::IoSlice;
 use std::mem::offset_of;
@@ -34,12 +37,13 @@ use crate::ibverbs::queue_pair::{
 };
 use crate::ibverbs::{Unsupported, check};
 
-/// Describes a DC initiator. The same description makes any number of them.
+/// Describes a DC initiator. One builder can make any number of them.
 ///
-/// An initiator has no receives of its own, and sends, writes, reads and does atomics like a reliably connected pair; but each
-/// request says [where it goes](WorkRequestHandle::setup_dc_address). One initiator talks to one target at a time: the device
-/// connects it when a request for another one's turn comes. It is brought up as a connected pair is, without a peer: to INIT
-/// with `setup_pkey_index` and `setup_port`, to RTR with `setup_path_mtu`, to RTS with what every reliable pair needs.
+/// An initiator has no receives. It can send, write, read and do atomics like a reliably connected
+/// pair, but each request names its [target](WorkRequestHandle::setup_dc_address). An initiator is
+/// connected to one target at a time: the device reconnects it before a request to another target.
+/// It is brought up like a connected pair, without a peer: to INIT with `setup_pkey_index` and
+/// `setup_port`, to RTR with `setup_path_mtu`, to RTS with the attributes of every reliable pair.
 ///
 /// ```no_run
 /// use sideway::ibverbs::address_handle::AddressHandle;
@@ -47,10 +51,13 @@ use crate::ibverbs::{Unsupported, check};
 /// use sideway::mlx5::{DcInitiator, DirectVerbs};
 ///
 /// # fn write(
-/// #     mlx5: &DirectVerbs, description: &QueuePairBuilder, ah: &AddressHandle, dct_number: u32, key: u64, rkey: u32, remote: u64,
+/// #     mlx5: &DirectVerbs, description: &QueuePairBuilder, ah: &AddressHandle, dct_number: u32,
+/// #     key: u64, rkey: u32, remote: u64,
 /// # ) -> Result<(), Box<dyn std::error::Error>> {
 /// let mut initiator: DcInitiator = mlx5.create_dc_initiator_builder(description).build()?;
+///
 /// // ... INIT, RTR, RTS ...
+///
 /// let mut guard = initiator.start_post_send();
 /// guard
 ///     .construct_wr(1, WorkRequestFlags::Signaled)
@@ -69,8 +76,8 @@ pub struct DcInitiatorBuilder {
 }
 
 impl DirectVerbs {
-    /// Begins to describe a DC initiator. Of the description, of which a copy is taken, the type and what it says of receives
-    /// make no difference.
+    /// Returns a builder for a DC initiator from a copy of a description, whose type and receive
+    /// attributes are ignored.
     pub fn create_dc_initiator_builder(&self, description: &QueuePairBuilder) -> DcInitiatorBuilder {
         let mut description = description.clone();
         description
@@ -85,22 +92,24 @@ impl DirectVerbs {
 }
 
 impl DcInitiatorBuilder {
-    /// The options.
+    /// Sets the options.
     pub fn setup_create_flags(&mut self, flags: QueuePairCreateFlags) -> &mut Self {
         self.flags = flags;
         self
     }
 
-    /// Several streams, so that requests to one target need not wait for those to another, and one that fails does not take
-    /// the initiator along but can be [reset](DcSendQueue::reset_stream); at most what
-    /// [the device has](super::DeviceCapabilities::dci_streams).
+    /// Sets the number of streams, up to [the device's
+    /// limits](super::DeviceCapabilities::dci_streams). With several streams, requests to one
+    /// target need not wait for those to another. A request that fails then affects its stream
+    /// only, which can be [reset](DcSendQueue::reset_stream).
     pub fn setup_streams(&mut self, streams: DciStreams) -> &mut Self {
         self.streams = Some(streams);
         self
     }
 
-    /// The operations of mlx5's own that the initiator will send, besides the description's: an initiator can have
-    /// [copies](DirectOperationFlags::Memcpy) and [raw requests](DirectOperationFlags::RawWqe).
+    /// Sets the operations specific to mlx5 that the initiator will send, in addition to those of
+    /// the description. An initiator can have [copies](DirectOperationFlags::Memcpy) and [raw
+    /// requests](DirectOperationFlags::RawWqe).
     pub fn setup_direct_send_ops_flags(&mut self, operations: DirectOperationFlags) -> &mut Self {
         self.operations = operations;
         self
@@ -119,12 +128,14 @@ impl DcInitiatorBuilder {
         own
     }
 
-    /// Makes the initiator (`mlx5dv_create_qp`). It takes no inline data, as no extended pair of mlx5 does here.
+    /// Makes the initiator (`mlx5dv_create_qp`). It accepts no inline data, like all extended pairs
+    /// of mlx5 in this crate.
     ///
     /// # Errors
     ///
-    /// The device has no DC, or not these options or streams ([`Unsupported`], or `EINVAL`); the library is too old; or what
-    /// [`build_ex`](QueuePairBuilder::build_ex) says.
+    /// Fails with [`Unsupported`] or `EINVAL` if the device has no DC, or not these options or
+    /// streams. Also fails if the library is too old, and as
+    /// [`build_ex`](QueuePairBuilder::build_ex) does.
     ///
     /// # References
     ///
@@ -144,16 +155,18 @@ impl DcInitiatorBuilder {
             qp
         };
         let operations = dc_operations(self.description.described().1);
-        // SAFETY: the pair is a DC initiator, and made of the attributes as they are, in the context of the description. What
-        // its requests need besides is the address, which `DcPostSendGuard` gives them.
+        // SAFETY: `create` makes a DC initiator of exactly the attributes that it gets, in the
+        // description's context. Its requests also need an address, which `DcPostSendGuard`
+        // supplies.
         let mut pair =
             unsafe { self.description.build_ex_by(QueuePairType::DcInitiator, operations, create)? };
         pair.split().0.set_overwrites_when_full();
-        // SAFETY: the pair was made just now, with these operations.
+        // SAFETY: the library made the pair just now, with these operations.
         let operations = unsafe { Operations::of(&self.direct, &pair, self.operations, max_memcpy)? };
         let qp = operations.qp;
         let streams = self.streams.is_some();
-        // SAFETY: the pair was made just now, with these operations; the field is as old as the
+        // SAFETY: the library made the pair just now with these operations; the field is as old as
+        // the
         // function.
         let set = unsafe {
             field::read(qp.as_ptr(), offset_of!(mlx5dv_qp_ex, wr_set_dc_addr), |qp| &qp.wr_set_dc_addr)
@@ -162,8 +175,7 @@ impl DcInitiatorBuilder {
             return Err(incomplete("wr_set_dc_addr"));
         }
         let place = offset_of!(mlx5dv_qp_ex, wr_set_dc_addr_stream);
-        // SAFETY: the pair was made just now, with these operations; the field is as old as the
-        // function; a library that has made a pair with streams has the field.
+        // SAFETY: a library that made a pair with streams has the field.
         if streams && unsafe { field::read(qp.as_ptr(), place, |qp| &qp.wr_set_dc_addr_stream) }.is_none() {
             return Err(incomplete("wr_set_dc_addr_stream"));
         }
@@ -175,8 +187,8 @@ impl DcInitiatorBuilder {
     }
 }
 
-/// A DC initiator. It posts like every pair, but that each request [names its target](WorkRequestHandle::setup_dc_address); it
-/// receives nothing.
+/// A DC initiator. It posts like every pair, except that each request [names its
+/// target](WorkRequestHandle::setup_dc_address). It receives nothing.
 #[derive(Debug)]
 pub struct DcInitiator {
     send: DcSendQueue,
@@ -209,18 +221,19 @@ pub struct DcSendQueue {
     streams: bool,
 }
 
-// SAFETY: `operations` is about a part of the queue's pair, and used by the queue's one owner.
+// SAFETY: `operations` refers to the queue's pair, and only the queue's owner uses it.
 unsafe impl Send for DcSendQueue {}
-// SAFETY: `&self` does not reach it.
+// SAFETY: no method uses `operations` through `&self`.
 unsafe impl Sync for DcSendQueue {}
 
 impl DcSendQueue {
-    /// Lets a stream be used again (`mlx5dv_dci_stream_id_reset`) of which a request failed while the initiator went on: once
-    /// all that was posted in it has completed.
+    /// Resets a stream after one of its requests failed while the initiator continued
+    /// (`mlx5dv_dci_stream_id_reset`). First, all requests of the stream must have completed.
     ///
     /// # Errors
     ///
-    /// The library is too old, or the device has no streams ([`Unsupported`]); or there is no such stream.
+    /// Fails as [`Unsupported`] if the library is too old, or if the device has no streams. Also
+    /// fails if the stream does not exist.
     ///
     /// # References
     ///
@@ -234,8 +247,9 @@ impl DcSendQueue {
         let reset = self.direct.as_raw().mlx5dv_dci_stream_id_reset();
         let reset = reset.map_err(|symbol| Unsupported::missing(context, WHAT, symbol))?;
         let _control = control.lock();
-        // SAFETY: the pair lives and is a DC initiator of this library; its control is locked, and no list of it is being
-        // built: that would borrow the queue, and one that was leaked has been ended.
+        // SAFETY: `self` keeps the pair alive, which is a DC initiator of this library, and its
+        // control is locked. No list is open: a guard would borrow the queue, and a leaked one has
+        // been ended above.
         let result = check(unsafe { reset(control.as_raw().as_ptr(), stream_id) });
         result.map_err(|source| {
             Error::of_device(context, VERB, WHAT, source)
@@ -260,7 +274,7 @@ impl SendQueue for DcSendQueue {
     }
 }
 
-/// Where a request goes.
+/// The target of a request: address handle, number and key.
 #[derive(Clone, Copy, Debug)]
 struct Target {
     ah: NonNull<ibv_ah>,
@@ -269,8 +283,8 @@ struct Target {
     stream: Option<u16>,
 }
 
-/// A list of work requests that is being built for a [`DcInitiator`]. What
-/// [`ExtendedPostSendGuard`] says of lists goes for it as well.
+/// A list of work requests that is being built for a [`DcInitiator`]. The notes at
+/// [`ExtendedPostSendGuard`] apply to it too.
 #[must_use = "a list that is not posted is forgotten"]
 #[derive(Debug)]
 pub struct DcPostSendGuard<'queue> {
@@ -278,7 +292,7 @@ pub struct DcPostSendGuard<'queue> {
     own: DirectState,
     streams: bool,
     context: *mut ibv_context,
-    /// Where the request goes that is being built.
+    /// The target of the request that is being built.
     to: Option<Target>,
 }
 
@@ -290,10 +304,11 @@ impl<'queue> HasDirectState<'queue> for DcPostSendGuard<'queue> {
 }
 
 impl<'guard, 'queue> WorkRequestHandle<'guard, DcPostSendGuard<'queue>> {
-    /// Where the request goes (`mlx5dv_wr_set_dc_addr`): every request of a DC initiator needs that.
+    /// Sets the target of the request (`mlx5dv_wr_set_dc_addr`). Every request of a DC initiator
+    /// needs one.
     ///
-    /// `dct_number` and `access_key` are those of a [`DcTarget`](super::DcTarget), and the address handle leads to its port. It is
-    /// borrowed until the list is posted or forgotten.
+    /// `dct_number` and `access_key` belong to a [`DcTarget`](super::DcTarget), and the address
+    /// handle leads to its port. It is borrowed until the list is posted or dropped.
     ///
     /// # References
     ///
@@ -304,8 +319,9 @@ impl<'guard, 'queue> WorkRequestHandle<'guard, DcPostSendGuard<'queue>> {
         self
     }
 
-    /// The same, in a stream (`mlx5dv_wr_set_dc_addr_stream`): requests of one stream are handled in order. The initiator has
-    /// to be [made with streams](DcInitiatorBuilder::setup_streams).
+    /// Sets the target and a stream (`mlx5dv_wr_set_dc_addr_stream`); the device processes requests
+    /// of one stream in order. The initiator must be [made with
+    /// streams](DcInitiatorBuilder::setup_streams).
     ///
     /// # References
     ///
@@ -337,7 +353,8 @@ impl<'queue> DcPostSendGuard<'queue> {
             self.own.refused = Some(PostSendError::MissingDestination { index, operation: request.kind() });
             return;
         };
-        // SAFETY: the handle lives (head of this file); the field is in every release's struct.
+        // SAFETY: the handle is borrowed, so it is alive (module head); every release's struct has
+        // this field.
         if unsafe { (*to.ah.as_ptr()).context } != self.context {
             self.own.refused = Some(PostSendError::OtherContext { index });
             return;
@@ -351,7 +368,7 @@ impl<'queue> DcPostSendGuard<'queue> {
             return;
         }
         let (qp, ah) = (self.own.qp(), to.ah.as_ptr());
-        // SAFETY: the list is open, the request is in it and waits for its address alone (head of this file).
+        // SAFETY: the list is open, and the request in it waits for its address only (module head).
         unsafe {
             match to.stream {
                 None => mlx5dv::mlx5dv_wr_set_dc_addr(qp, ah, to.number, to.access_key),
@@ -366,14 +383,14 @@ impl<'queue> DcPostSendGuard<'queue> {
 impl PostSendGuard for DcPostSendGuard<'_> {
     #[inline]
     fn construct_wr(&mut self, wr_id: u64, flags: WorkRequestFlags) -> WorkRequestHandle<'_, Self> {
-        // That of a handle which was dropped.
+        // Clears the target of a handle that was dropped.
         self.to = None;
         WorkRequestHandle::begin(self, wr_id, flags)
     }
 
     #[inline]
     fn post(self) -> Result<(), PostSendError> {
-        // A list that is refused is dropped, and so aborted.
+        // An error drops the list, which aborts it.
         self.own.verdict(&self.list)?;
         self.list.post()
     }
@@ -394,13 +411,15 @@ impl Build for DcPostSendGuard<'_> {
 
     #[inline(always)]
     unsafe fn append_sge(&mut self, step: Step, request: SendRequest, entry: ScatterGatherEntry) {
-        // SAFETY: the caller keeps this function's contract, which is that one's.
+        // SAFETY: the caller keeps this function's contract, which is the same as the called
+        // function's.
         self.append_with(&request, |list| unsafe { list.append_sge(step, request, entry) });
     }
 
     #[inline(always)]
     unsafe fn append_sge_list(&mut self, step: Step, request: SendRequest, entries: &[ScatterGatherEntry]) {
-        // SAFETY: the caller keeps this function's contract, which is that one's.
+        // SAFETY: the caller keeps this function's contract, which is the same as the called
+        // function's.
         self.append_with(&request, |list| unsafe { list.append_sge_list(step, request, entries) });
     }
 
@@ -415,8 +434,10 @@ impl Build for DcPostSendGuard<'_> {
     }
 
     unsafe fn append_bufferless(&mut self, step: Step, request: BufferlessRequest) {
-        // Refused: an initiator has no such operation.
-        // SAFETY: the caller keeps this function's contract, which is that one's.
+        // An initiator has no such operation, so the request is refused.
+        //
+        // SAFETY: the caller keeps this function's contract, which is the same as the called
+        // function's.
         unsafe { self.list.append_bufferless(step, request) };
     }
 }

@@ -1,6 +1,6 @@
-//! Requests that configure a memory key: which memory it stands for, and what may be done to it.
+//! Requests that configure a memory key: its memory, its permissions, signatures and encryption.
 //!
-//! What the unsafe code here relies on is at the head of `operations.rs`.
+//! The invariants for the unsafe code are at the head of `operations.rs`.
 
 use rdma_mummy_sys::types::{
     ibv_sge, mlx5dv_mkey_conf_attr, mlx5dv_mkey_conf_flags as F, mlx5dv_mr_interleaved, mlx5dv_qp_ex,
@@ -14,17 +14,19 @@ use crate::ibverbs::queue_pair::{
     PostSendError, ScatterGatherEntry, SendOperationFlags, WorkRequestHandle, WorkRequestOperationType,
 };
 
-/// A step of interleaved memory (`mlx5dv_mr_interleaved`).
+/// One piece of interleaved memory (`mlx5dv_mr_interleaved`).
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub struct InterleavedEntry(mlx5dv_mr_interleaved);
 
 impl InterleavedEntry {
-    /// How many bytes an entry takes and leaves out, at most: libraries take no more bits of the number (rdma-core up to 65).
+    /// The maximum number of bytes that an entry takes and skips together: libraries use only 16
+    /// bits of the number (rdma-core up to 65).
     pub const LONGEST: u64 = u16::MAX as u64;
 
-    /// `bytes_count` bytes from `addr` on, in the region that `lkey` names; then `bytes_skip` are left out, and so on with the next
-    /// round. Both together are at most [`LONGEST`](Self::LONGEST). Making one is safe; giving it to a device is not.
+    /// `bytes_count` bytes from `addr` on, in the region with the key `lkey`; then `bytes_skip`
+    /// bytes are skipped before the next round. Their sum is at most [`LONGEST`](Self::LONGEST).
+    /// Making an entry is safe; giving it to a device is not.
     pub const fn new(lkey: u32, addr: u64, bytes_count: u32, bytes_skip: u32) -> Self {
         Self(mlx5dv_mr_interleaved { addr, bytes_count, bytes_skip, lkey })
     }
@@ -40,21 +42,21 @@ impl std::fmt::Debug for InterleavedEntry {
     }
 }
 
-/// How memory lies behind a key.
+/// The arrangement of the memory behind a key.
 #[derive(Clone, Copy, Debug)]
 enum Layout<'a> {
-    /// One piece after the other.
+    /// Pieces one after the other.
     List(&'a [ScatterGatherEntry]),
-    /// A step of each in turn, so many times.
+    /// One part of each piece in turn, `repeat_count` times.
     Interleaved { repeat_count: u32, entries: &'a [InterleavedEntry] },
 }
 
 impl Layout<'_> {
-    /// That the key has room for it, and a device can count it.
+    /// Checks that the key has enough entries, and that the device can count them.
     fn check(&self, mkey: &MKey) -> Result<(), DirectRequestError> {
         let given = match self {
             Self::List(pieces) => pieces.len(),
-            // One for what they have in common.
+            // One entry for the common header.
             Self::Interleaved { entries, .. } => entries.len() + 1,
         };
         let limit = mkey.max_entries();
@@ -72,8 +74,8 @@ impl Layout<'_> {
     }
 }
 
-/// What a key is to be (`mlx5dv_wr_mkey_configure` and what follows it). What is not set stays as it was; a new key has neither layout
-/// nor permissions.
+/// The configuration of a memory key (`mlx5dv_wr_mkey_configure` and its setters). Attributes that
+/// are not set stay unchanged. A new key has neither layout nor permissions.
 #[derive(Clone, Debug, Default)]
 pub struct MKeyConfiguration<'a> {
     reset_signature: bool,
@@ -84,31 +86,34 @@ pub struct MKeyConfiguration<'a> {
 }
 
 impl<'a> MKeyConfiguration<'a> {
-    /// One that changes nothing.
+    /// A configuration that changes nothing.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// What may be done to the memory (`mlx5dv_wr_set_mkey_access_flags`), in place of what might be before: `LocalWrite`, `RemoteRead`,
-    /// `RemoteWrite`, `RemoteAtomic`. Others are `EINVAL` when the list is posted.
+    /// Sets the permissions (`mlx5dv_wr_set_mkey_access_flags`), which replace the previous ones:
+    /// `LocalWrite`, `RemoteRead`, `RemoteWrite`, `RemoteAtomic`. With others, posting the list
+    /// fails with `EINVAL`.
     pub fn setup_access_flags(&mut self, access: AccessFlags) -> &mut Self {
         self.access = Some(access);
         self
     }
 
-    /// One piece of memory after the other (`mlx5dv_wr_set_mkey_layout_list`), in place of the layout that was before.
+    /// Sets a layout of pieces one after the other (`mlx5dv_wr_set_mkey_layout_list`), which
+    /// replaces the previous one.
     ///
-    /// A request has room for four pieces, or for more if the pair was made for inline data, of which each takes 16 bytes.
+    /// A request has room for four pieces. It has room for more if the pair was made for inline
+    /// data, at 16 bytes for each piece.
     pub fn setup_layout_list(&mut self, pieces: &'a [ScatterGatherEntry]) -> &mut Self {
         self.layout = Some(Layout::List(pieces));
         self
     }
 
-    /// A step of each piece in turn, `repeat_count` times (`mlx5dv_wr_set_mkey_layout_interleaved`), in place of the layout that was
-    /// before.
+    /// Sets an interleaved layout (`mlx5dv_wr_set_mkey_layout_interleaved`), which replaces the
+    /// previous one: one part of each piece in turn, `repeat_count` times.
     ///
-    /// A request has room for three pieces, or for more if the pair was made for inline data, of which each takes 16 bytes, and all
-    /// together 16 more.
+    /// A request has room for three pieces. It has room for more if the pair was made for inline
+    /// data, at 16 bytes for each piece and 16 bytes in common.
     pub fn setup_layout_interleaved(
         &mut self,
         repeat_count: u32,
@@ -118,23 +123,26 @@ impl<'a> MKeyConfiguration<'a> {
         self
     }
 
-    /// What is done about signatures (`mlx5dv_wr_set_mkey_sig_block`), in place of what was before. The key has to be
-    /// made [for it](MKeyFlags::BlockSignature), and the request to have room for it: 64 bytes of inline data, behind the layout,
-    /// which takes whole 64 bytes then.
+    /// Sets the block signatures (`mlx5dv_wr_set_mkey_sig_block`), which replace the previous ones.
+    /// The key must be made [for signatures](MKeyFlags::BlockSignature). The request needs room for
+    /// 64 bytes of inline data after the layout, whose size is rounded up to a multiple of 64
+    /// bytes.
     pub fn setup_sig_block(&mut self, signature: BlockSignature) -> &mut Self {
         self.signature = Some(signature);
         self
     }
 
-    /// Does no more about signatures (`MLX5DV_MKEY_CONF_FLAG_RESET_SIG_ATTR`), but for what [this sets](Self::setup_sig_block). It
-    /// has to be said behind a list that configured signatures and was not posted, or failed.
+    /// Removes all signatures (`MLX5DV_MKEY_CONF_FLAG_RESET_SIG_ATTR`), except those that
+    /// [`setup_sig_block`](Self::setup_sig_block) sets. It must be used after a list that
+    /// configured signatures and was not posted, or failed.
     pub fn setup_reset_signature(&mut self) -> &mut Self {
         self.reset_signature = true;
         self
     }
 
-    /// How data are encrypted (`mlx5dv_wr_set_mkey_crypto`), in place of what was before. The key has to be made
-    /// [for it](MKeyFlags::Crypto), and the request to have room for it, as for a signature: 64 bytes of inline data.
+    /// Sets the encryption (`mlx5dv_wr_set_mkey_crypto`), which replaces the previous one. The key
+    /// must be made [for encryption](MKeyFlags::Crypto). The request needs room for 64 bytes of
+    /// inline data, as for a signature.
     pub fn setup_crypto(&mut self, crypto: Crypto<'a>) -> &mut Self {
         self.crypto = Some(crypto);
         self
@@ -163,7 +171,7 @@ impl<'a> MKeyConfiguration<'a> {
         }
     }
 
-    /// How many setters follow.
+    /// The number of setter calls that follow.
     fn setters(&self) -> u8 {
         let there =
             [self.access.is_some(), self.layout.is_some(), self.signature.is_some(), self.crypto.is_some()];
@@ -174,15 +182,15 @@ impl<'a> MKeyConfiguration<'a> {
     ///
     /// # Safety
     ///
-    /// A list of the pair is open; it has the operations, and that about encryption if there is any here; the key lives, and nobody
-    /// else uses it; and it passed the check.
+    /// A list of the pair must be open, and the pair must have the operations, including encryption
+    /// if the configuration has any. The key must be alive and not used elsewhere, and must have
+    /// passed the check.
     unsafe fn append(&self, qp: *mut mlx5dv_qp_ex, mkey: &mut MKey) {
         let conf_flags = if self.reset_signature { F::MLX5DV_MKEY_CONF_FLAG_RESET_SIG_ATTR.0 } else { 0 };
         let mut attr = mlx5dv_mkey_conf_attr { conf_flags, comp_mask: 0 };
-        // SAFETY: the caller guarantees (`# Safety`) that a list of the pair is open; it has the
-        // operations, and that about encryption if there is any here; the key lives, and nobody else
-        // uses it; and it passed the check; as many setters follow as are announced.
-        // What they are given is read during the calls. The lengths fit, being at most `max_entries`.
+        // SAFETY: the caller guarantees an open list with these operations and a live key. The
+        // number of setter calls equals the announced number, and they only read their arguments.
+        // The lengths fit, being at most `max_entries`.
         unsafe {
             mlx5dv::mlx5dv_wr_mkey_configure(qp, mkey.as_raw().as_ptr(), self.setters(), &raw mut attr);
             if let Some(access) = self.access {
@@ -210,9 +218,9 @@ impl<'a> MKeyConfiguration<'a> {
     }
 }
 
-/// A list as C takes it, whose length was compared with a key's.
+/// A list for C. Its length was compared with the key's entries, so it fits.
 fn raw_list(pieces: &[ScatterGatherEntry]) -> (u16, *const ibv_sge) {
-    // An entry is transparent over `ibv_sge`.
+    // `ScatterGatherEntry` is transparent over `ibv_sge`.
     (pieces.len() as u16, pieces.as_ptr().cast())
 }
 
@@ -220,53 +228,70 @@ fn raw_entries(entries: &[InterleavedEntry]) -> (u16, *const mlx5dv_mr_interleav
     (entries.len() as u16, entries.as_ptr().cast())
 }
 
-/// How many places a request takes that configures a key: behind one with signatures libraries put a request for each of the domains.
+/// The number of queue places of a request that configures a key. For a key with signatures,
+/// libraries add one request for each of the two domains.
 fn places(mkey: &MKey) -> usize {
     if mkey.flags().contains(MKeyFlags::BlockSignature) { 3 } else { 1 }
 }
 
 impl<'guard, G> WorkRequestHandle<'guard, G> {
-    /// Configures a memory key (`mlx5dv_wr_mkey_configure`, and `mlx5dv_wr_set_mkey_access_flags`,
-    /// `mlx5dv_wr_set_mkey_layout_list`, `mlx5dv_wr_set_mkey_layout_interleaved`, `mlx5dv_wr_set_mkey_sig_block`,
-    /// `mlx5dv_wr_set_mkey_crypto` as far as they are asked for). What is posted behind it in the same queue finds the key so; others
-    /// have to wait for its completion ([`Driver1`](crate::ibverbs::completion::WorkCompletionOperationType::Driver1)).
+    /// Configures a memory key (`mlx5dv_wr_mkey_configure`), with the setters that the
+    /// configuration needs: `mlx5dv_wr_set_mkey_access_flags`, `mlx5dv_wr_set_mkey_layout_list`,
+    /// `mlx5dv_wr_set_mkey_layout_interleaved`, `mlx5dv_wr_set_mkey_sig_block`,
+    /// `mlx5dv_wr_set_mkey_crypto`.
     ///
-    /// Reliably connected pairs have it that were made [for it](DirectOperationFlags::MKeyConfigure). The key is borrowed until the list
-    /// is posted or forgotten: ask for its numbers before. If the list is not posted, or posting it fails, what the library thinks
-    /// of the key's signatures and encryption is not known: set or reset them the next time.
+    /// Requests posted after it in the same queue use the new configuration. Others must wait for
+    /// its completion
+    /// ([`Driver1`](crate::ibverbs::completion::WorkCompletionOperationType::Driver1)).
+    ///
+    /// It needs a reliably connected pair that was made [for
+    /// it](DirectOperationFlags::MKeyConfigure). The key is borrowed until the list is posted or
+    /// dropped, so query its numbers before. If the list is not posted, or posting fails, the
+    /// library's view of the key's signatures and encryption is unknown: set or reset them the next
+    /// time.
     ///
     /// **Not run on hardware.**
     ///
     /// # Safety
     ///
-    /// From the call of [`post`](crate::ibverbs::queue_pair::PostSendGuard::post), unless its error says that this request was not
-    /// [posted](PostSendError::posted):
+    /// The following must hold from the call of
+    /// [`post`](crate::ibverbs::queue_pair::PostSendGuard::post) on, unless its error says that
+    /// this request was not [posted](PostSendError::posted).
     ///
-    /// - As long as the key leads there (that is, until another layout, an [invalidation](Self::setup_invalidate_mkey) or a peer's has
-    ///   completed, or the key has been [destroyed](MKey::close)), and the regions are registered: all memory of the layout stays
-    ///   allocated; no Rust reference to any of it is used while the device may write to it, that is, while a request of this side
-    ///   into it is outstanding, and, if the key has `RemoteWrite` or `RemoteAtomic`, as long as any peer knows the key; and no `&mut`
-    ///   to it is used while the device may read it.
-    /// - If the key is made for signatures: nobody polls a completion queue of a pair through which memory behind it may be reached
-    ///   by a request that has not completed, as [`MKey::check`] says, while this list is built and posted, and, if the key has been
-    ///   configured with a signature, while it is destroyed.
-    /// - If encryption is set: its data encryption key lives until the memory key is destroyed, or was configured with another one
-    ///   by a list that was posted.
+    /// - All memory of the layout stays allocated, no Rust reference to it is used while the device
+    ///   may write to it, and no `&mut` while the device may read it. The device may write while a
+    ///   local request into the memory is outstanding. With `RemoteWrite` or `RemoteAtomic`, it may
+    ///   write as long as any peer knows the key.
+    /// - This applies while the key refers to the memory and the regions are registered. The key
+    ///   refers to it until another layout, an [invalidation](Self::setup_invalidate_mkey) here or
+    ///   by a peer has completed, or until the key has been [destroyed](MKey::close).
+    /// - If the key is made for signatures: some pairs have requests outstanding that may access
+    ///   memory behind the key, as [`MKey::check`] describes. Nobody polls a completion queue of
+    ///   such a pair while this list is built and posted. If the key has been configured with a
+    ///   signature, nobody polls one while the key is destroyed either.
+    /// - If encryption is set: its data encryption key lives until the memory key is destroyed, or
+    ///   until a posted list configured another one.
     ///
-    /// And the send queue has a place for the request, or three if the key is made for signatures: so many fewer than
-    /// [`max_send_wr`](crate::ibverbs::queue_pair::QueuePairCapability::max_send_wr) are outstanding.
+    /// The send queue must have a free place for the request, or three if the key is made for
+    /// signatures. That is, the number of outstanding requests plus these places must not exceed
+    /// [`max_send_wr`](crate::ibverbs::queue_pair::QueuePairCapability::max_send_wr).
     ///
-    /// A wrong key of a region, or an address outside of it, is not a matter of safety otherwise: the device refuses.
+    /// A wrong key of a region, or an address outside of it, is not a safety problem otherwise: the
+    /// device rejects it.
     ///
     /// # Errors
     ///
-    /// [`post`](crate::ibverbs::queue_pair::PostSendGuard::post) says it: a
-    /// [`DirectRequestError`], if the pair has no such requests, or the key no room, or not what is configured;
-    /// [`PostSendError::OtherContext`]; `ENOMEM`, as of a full queue, if the request has no room for the layout.
+    /// [`post`](crate::ibverbs::queue_pair::PostSendGuard::post) reports them:
+    ///
+    /// - a [`DirectRequestError`], if the pair does not support such requests, if the key has too
+    ///   few entries, or if the key was not made for the configuration;
+    /// - [`PostSendError::OtherContext`];
+    /// - `ENOMEM`, as for a full queue, if the request has no room for the layout.
     ///
     /// # References
     ///
-    /// `man mlx5dv_wr_mkey_configure`, `man mlx5dv_wr_set_mkey_sig_block`, `man mlx5dv_wr_set_mkey_crypto`
+    /// `man mlx5dv_wr_mkey_configure`, `man mlx5dv_wr_set_mkey_sig_block`, `man
+    /// mlx5dv_wr_set_mkey_crypto`
     pub unsafe fn setup_mkey_configure<'queue>(
         self,
         mkey: &'queue mut MKey,
@@ -274,8 +299,8 @@ impl<'guard, G> WorkRequestHandle<'guard, G> {
     ) where
         G: DirectGuard<'queue>,
     {
-        // SAFETY: the caller guarantees (`# Safety`) that the memory of the layout stays registered
-        // while the key leads there; the key is borrowed for as long as the guard has its queue.
+        // SAFETY: the caller keeps this function's contract. The key is borrowed for as long as the
+        // guard borrows its queue.
         unsafe {
             append(
                 DirectRequest::of(self),
@@ -287,21 +312,22 @@ impl<'guard, G> WorkRequestHandle<'guard, G> {
         }
     }
 
-    /// Lets a memory key stand for one piece of memory after the other (`mlx5dv_wr_mr_list`), and sets what may be done to it: what
-    /// [`setup_layout_list`](MKeyConfiguration::setup_layout_list) and
-    /// [`setup_access_flags`](MKeyConfiguration::setup_access_flags) do, for pairs that were made
-    /// [for this alone](DirectOperationFlags::MrList). A key that leads somewhere is to be
-    /// [invalidated](Self::setup_invalidate_mkey) before.
+    /// Configures a memory key as pieces of memory one after the other (`mlx5dv_wr_mr_list`), with
+    /// permissions. It does the same as [`setup_layout_list`](MKeyConfiguration::setup_layout_list)
+    /// and [`setup_access_flags`](MKeyConfiguration::setup_access_flags), for pairs that were made
+    /// [for this alone](DirectOperationFlags::MrList). [Invalidate](Self::setup_invalidate_mkey) a
+    /// key that already refers to memory first.
     ///
     /// **Not run on hardware.**
     ///
     /// # Safety
     ///
-    /// As [`setup_mkey_configure`](Self::setup_mkey_configure). The list itself is copied.
+    /// The contract of [`setup_mkey_configure`](Self::setup_mkey_configure) applies. The list
+    /// itself is copied.
     ///
     /// # Errors
     ///
-    /// As [`setup_mkey_configure`](Self::setup_mkey_configure).
+    /// Fails as [`setup_mkey_configure`](Self::setup_mkey_configure) does.
     ///
     /// # References
     ///
@@ -317,12 +343,14 @@ impl<'guard, G> WorkRequestHandle<'guard, G> {
         let layout = Layout::List(pieces);
         let list = |qp, mkey: &mut MKey| {
             let (count, sge) = raw_list(pieces);
-            // SAFETY: as of `MKeyConfiguration::append`, by this function's caller; C does not say that it only reads.
+            // SAFETY: this function's caller keeps the contract of `MKeyConfiguration::append`. The
+            // library only reads the list, although its C prototype is not `const`.
             unsafe {
                 mlx5dv::mlx5dv_wr_mr_list(qp, mkey.as_raw().as_ptr(), access.bits(), count, sge.cast_mut());
             }
         };
-        // SAFETY: as of `setup_mkey_configure`.
+        // SAFETY: the caller keeps this function's contract, which equals that of
+        // `setup_mkey_configure`.
         unsafe {
             append(
                 DirectRequest::of(self),
@@ -334,21 +362,23 @@ impl<'guard, G> WorkRequestHandle<'guard, G> {
         }
     }
 
-    /// Lets a memory key stand for a step of each piece in turn, `repeat_count` times (`mlx5dv_wr_mr_interleaved`), and sets what may be
-    /// done to it: what [`setup_layout_interleaved`](MKeyConfiguration::setup_layout_interleaved) and
-    /// [`setup_access_flags`](MKeyConfiguration::setup_access_flags) do, for pairs that were made
-    /// [for this alone](DirectOperationFlags::MrInterleaved). A key that leads somewhere is to be
-    /// [invalidated](Self::setup_invalidate_mkey) before.
+    /// Configures a memory key as interleaved memory (`mlx5dv_wr_mr_interleaved`), with
+    /// permissions: one part of each piece in turn, `repeat_count` times. It does the same as
+    /// [`setup_layout_interleaved`](MKeyConfiguration::setup_layout_interleaved) and
+    /// [`setup_access_flags`](MKeyConfiguration::setup_access_flags), for pairs that were made [for
+    /// this alone](DirectOperationFlags::MrInterleaved). [Invalidate](Self::setup_invalidate_mkey)
+    /// a key that already refers to memory first.
     ///
     /// **Not run on hardware.**
     ///
     /// # Safety
     ///
-    /// As [`setup_mkey_configure`](Self::setup_mkey_configure). The entries themselves are copied.
+    /// The contract of [`setup_mkey_configure`](Self::setup_mkey_configure) applies. The entries
+    /// themselves are copied.
     ///
     /// # Errors
     ///
-    /// As [`setup_mkey_configure`](Self::setup_mkey_configure).
+    /// Fails as [`setup_mkey_configure`](Self::setup_mkey_configure) does.
     ///
     /// # References
     ///
@@ -365,7 +395,8 @@ impl<'guard, G> WorkRequestHandle<'guard, G> {
         let layout = Layout::Interleaved { repeat_count, entries };
         let interleaved = |qp, mkey: &mut MKey| {
             let ((count, data), mkey) = (raw_entries(entries), mkey.as_raw().as_ptr());
-            // SAFETY: as of `MKeyConfiguration::append`, by this function's caller; C does not say that it only reads.
+            // SAFETY: this function's caller keeps the contract of `MKeyConfiguration::append`. The
+            // library only reads the entries, although its C prototype is not `const`.
             unsafe {
                 mlx5dv::mlx5dv_wr_mr_interleaved(
                     qp,
@@ -378,27 +409,29 @@ impl<'guard, G> WorkRequestHandle<'guard, G> {
             }
         };
         let operation = DirectOperationFlags::MrInterleaved;
-        // SAFETY: as of `setup_mkey_configure`.
+        // SAFETY: the caller keeps this function's contract, which equals that of
+        // `setup_mkey_configure`.
         unsafe {
             append(DirectRequest::of(self), operation, mkey, |mkey| Ok(layout.check(mkey)?), interleaved);
         }
     }
 
-    /// Takes the memory away from a memory key (`ibv_wr_local_inv`). When it has completed, nobody reaches the memory by it, and it
-    /// can be laid out anew. The pair has to be made for it
+    /// Invalidates a memory key (`ibv_wr_local_inv`). After completion, no request can access the
+    /// memory through it, and it can be configured again. The pair must be made for it
     /// ([`LocalInvalidate`](SendOperationFlags::LocalInvalidate)).
     ///
     /// **Not run on hardware.**
     ///
     /// # Safety
     ///
-    /// The send queue has a place for the request: fewer than
-    /// [`max_send_wr`](crate::ibverbs::queue_pair::QueuePairCapability::max_send_wr) are outstanding.
+    /// The send queue must have a free place for the request: fewer than
+    /// [`max_send_wr`](crate::ibverbs::queue_pair::QueuePairCapability::max_send_wr) are
+    /// outstanding.
     ///
     /// # Errors
     ///
-    /// [`post`](crate::ibverbs::queue_pair::PostSendGuard::post) says it: [`PostSendError::UnsupportedOperation`],
-    /// [`PostSendError::OtherContext`].
+    /// [`post`](crate::ibverbs::queue_pair::PostSendGuard::post) reports them:
+    /// [`PostSendError::UnsupportedOperation`], [`PostSendError::OtherContext`].
     ///
     /// # References
     ///
@@ -419,8 +452,9 @@ impl<'guard, G> WorkRequestHandle<'guard, G> {
             (true, true) => Ok(()),
         };
         let key = mkey.lkey();
-        // SAFETY: one request, whose operation exists; the caller guarantees (`# Safety`) a place
-        // in the send queue.
+        // SAFETY: one request, whose operation exists; the caller guarantees (`# free place. The closure appends a place
+        // whose
+        // the `append_with` has checked.
         unsafe { request.append_with(1, false, check, |qp| verbs::ibv_wr_local_inv(qp, key)) }
     }
 }
@@ -429,7 +463,8 @@ impl<'guard, G> WorkRequestHandle<'guard, G> {
 ///
 /// # Safety
 ///
-/// As [`WorkRequestHandle::setup_mkey_configure`], if `check` finds nothing: then `request` appends it by `operation`.
+/// The contract of [`WorkRequestHandle::setup_mkey_configure`] applies if `check` finds nothing.
+/// Then `request` must append one request by `operation`.
 unsafe fn append(
     list: DirectRequest<'_, '_>,
     operation: DirectOperationFlags,
@@ -441,7 +476,7 @@ unsafe fn append(
         true => check(mkey),
         false => Err(DirectRefusal::OtherContext),
     };
-    // SAFETY: one request, whose operation exists (head of this file); the caller guarantees
-    // (`setup_mkey_configure`) its memory and its places in the send queue.
+    // SAFETY: the closure appends one request, whose operation exists (head of this file); the caller guarantees memory and its places;
+    // `append` has checked the operation.
     unsafe { list.append(operation, places(mkey), |_| found, |qp| request(qp, mkey)) }
 }

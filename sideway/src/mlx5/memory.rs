@@ -1,4 +1,4 @@
-//! dma-bufs through the data-direct engine.
+//! Registration of dma-bufs through the data-direct engine (`mlx5dv_reg_dmabuf_mr`).
 
 use std::ffi::{c_char, c_int};
 use std::io;
@@ -15,43 +15,49 @@ use crate::ibverbs::protection_domain::ProtectionDomain;
 use crate::ibverbs::{AccessFlags, Unsupported, check};
 
 c_flags! {
-    /// How the device reaches a dma-buf (`mlx5dv_reg_dmabuf_mr`).
+    /// How the device accesses a dma-buf (`mlx5dv_reg_dmabuf_mr`).
     pub struct DmabufAccess(u32) {
-        /// By the data-direct engine that belongs to it: past the root complex, at the full speed of a GPU's link.
+        /// Access through the device's data-direct engine, which bypasses the root complex and uses
+        /// the full speed of a GPU's link.
         DataDirect = MLX5DV_REG_DMABUF_ACCESS_DATA_DIRECT.0,
     }
 }
 
-/// A part of a dma-buf, and the address that work requests have for it.
+/// A part of a dma-buf, and its address in work requests.
 #[derive(Clone, Copy, Debug)]
 pub struct DmabufRange<'fd> {
-    /// The dma-buf. The region keeps it; the descriptor itself may be closed then.
+    /// The dma-buf. The region keeps it; the descriptor may be closed afterwards.
     pub fd: BorrowedFd<'fd>,
-    /// Where in the dma-buf the range begins.
+    /// The start of the range in the dma-buf, in bytes.
     pub offset: u64,
-    /// How many bytes it has.
+    /// The length of the range in bytes.
     pub length: usize,
-    /// The address of its first byte in work requests. It lies in its page where `offset` does.
+    /// The address of the first byte in work requests. It must have the same offset within a page
+    /// as `offset`.
     pub iova: u64,
 }
 
 impl DirectVerbs {
-    /// Registers a part of a dma-buf (`mlx5dv_reg_dmabuf_mr`), with what mlx5 has beyond `ibv_reg_dmabuf_mr`.
+    /// Registers a part of a dma-buf (`mlx5dv_reg_dmabuf_mr`), with options of mlx5 that
+    /// `ibv_reg_dmabuf_mr` lacks.
     ///
-    /// Work requests name its memory by `iova`, which need not be an address of this process.
+    /// Work requests address the memory from `iova` on, which need not be an address of this
+    /// process.
     ///
     /// # Safety
     ///
-    /// What [`reg_mr`](ProtectionDomain::reg_mr) asks for goes for all memory of this process that the dma-buf is, in other
-    /// mappings of it. And: the library copies small messages from a completion to the address that the work request names,
-    /// unless the queue pair was made with [`DisableScatterToCqe`](super::QueuePairCreateFlags::DisableScatterToCqe), or with
-    /// `MLX5_SCATTER_TO_CQE=0` in the environment. So as long as the region's keys are used on others, what lies at `iova` in this
-    /// process is that memory.
+    /// - The contract of [`reg_mr`](ProtectionDomain::reg_mr) applies to all memory of this process
+    ///   that maps the same dma-buf.
+    /// - The library copies small messages from a completion to the address in the work request. It
+    ///   does not if the queue pair was made with
+    ///   [`DisableScatterToCqe`](super::QueuePairCreateFlags::DisableScatterToCqe), or with
+    ///   `MLX5_SCATTER_TO_CQE=0` in the environment. So while the region's keys are used on other
+    ///   pairs, the memory at `iova` in this process must be this memory.
     ///
     /// # Errors
     ///
-    /// The library is too old, or the device has no such engine or cannot map dma-bufs ([`Unsupported`]); or the range or the
-    /// descriptor is wrong.
+    /// Fails as [`Unsupported`] if the library is too old, or if the device has no such engine or
+    /// cannot map dma-bufs. Also fails if the range or the descriptor is wrong.
     ///
     /// # References
     ///
@@ -71,7 +77,8 @@ impl DirectVerbs {
         let register = register.map_err(|symbol| Unsupported::missing(self.context(), what(), symbol))?;
         let DmabufRange { fd, offset, length, iova } = range;
         let (flags, own) = (access.bits() as c_int, mlx5_access.bits() as c_int);
-        // SAFETY: the domain lives and is mlx5's, the descriptor is open, and the caller answers for the memory.
+        // SAFETY: the borrow keeps the domain alive, which belongs to mlx5. The descriptor is open,
+        // and the caller guarantees the memory.
         let mr = unsafe { register(pd.as_raw().as_ptr(), offset, length, iova, fd.as_raw_fd(), flags, own) };
         let Some(mr) = NonNull::new(mr) else {
             let source = io::Error::last_os_error();
@@ -82,16 +89,16 @@ impl DirectVerbs {
                 .debug("access", access)
                 .debug("mlx5_access", mlx5_access));
         };
-        // SAFETY: the region was made just now in this domain.
+        // SAFETY: the library made the region just now in this domain.
         Ok(unsafe { MemoryRegion::of_direct(mr, pd, length, iova, access) })
     }
 
-    /// Where sysfs has the data-direct engine that belongs to the device (`mlx5dv_get_data_direct_sysfs_path`); `None` if there
-    /// is none.
+    /// The sysfs path of the device's data-direct engine (`mlx5dv_get_data_direct_sysfs_path`);
+    /// `None` if it has none.
     ///
     /// # Errors
     ///
-    /// The library is too old ([`Unsupported`]), or does not answer.
+    /// Fails if the library is too old ([`Unsupported`]), or if it does not answer.
     ///
     /// # References
     ///
@@ -102,7 +109,8 @@ impl DirectVerbs {
         let get = get.map_err(|symbol| Unsupported::missing(self.context(), WHAT, symbol))?;
         let mut text = [0u8; libc::PATH_MAX as usize];
         let place: *mut c_char = text.as_mut_ptr().cast();
-        // SAFETY: the context is open and mlx5's, and there is as much room as is said.
+        // SAFETY: the context is open and belongs to mlx5, and `text` has the length that is
+        // passed.
         let result = check(unsafe { get(self.context().as_raw().as_ptr(), place, text.len()) });
         match result {
             Ok(()) => {}

@@ -1,10 +1,11 @@
-//! Memory keys: memory of several regions, behind one key.
+//! Memory keys: memory of several regions behind one key.
 //!
 //! # Safety
 //!
-//! `mkey` of [`MKey`] is what `mlx5dv_create_mkey` made, which only the drop and `close` destroy. What the library keeps behind it is
-//! written by requests that configure the key, which borrow it mutably; and by whoever polls the completion of
-//! a signature error. That is why [`MKey::check`] and the requests about keys with signatures are unsafe.
+//! `mkey` of [`MKey`] is the result of `mlx5dv_create_mkey`, and only its drop and `close` destroy
+//! it. The library's data behind it has two writers. Requests that configure the key borrow it
+//! mutably. A thread that polls the completion of a signature error also writes it. That is why
+//! [`MKey::check`] and the requests about keys with signatures are unsafe.
 
 use std::fmt;
 use std::io;
@@ -23,31 +24,34 @@ use crate::ibverbs::protection_domain::ProtectionDomain;
 use crate::ibverbs::{Unsupported, check};
 
 c_flags! {
-    /// What a memory key can be configured with (`mlx5dv_mkey_init_attr_flags`). That it is an indirect one goes without
-    /// saying: there are no others.
+    /// Features that a memory key can be configured with (`mlx5dv_mkey_init_attr_flags`). The flag
+    /// for indirect keys is always set, because the library has no other keys.
     pub struct MKeyFlags(u32) {
-        /// [Signatures](super::BlockSignature) of blocks.
+        /// Block [signatures](super::BlockSignature).
         BlockSignature = F::MLX5DV_MKEY_INIT_ATTR_FLAGS_BLOCK_SIGNATURE.0,
-        /// [Encryption](super::Crypto). Without having been configured with it such a key is good for nothing.
+        /// [Encryption](super::Crypto). Such a key cannot be used until encryption is configured.
         Crypto = F::MLX5DV_MKEY_INIT_ATTR_FLAGS_CRYPTO.0,
-        /// The low eight bits of the key can be changed, by requests in the device's own format.
+        /// Requests in the device's own format can change the low eight bits of the key.
         UpdateTag = F::MLX5DV_MKEY_INIT_ATTR_FLAGS_UPDATE_TAG.0,
-        /// A peer can take the key away, by a [SEND](crate::ibverbs::queue_pair::WorkRequestHandle::setup_send_inv).
+        /// A peer can invalidate the key with a
+        /// [SEND](crate::ibverbs::queue_pair::WorkRequestHandle::setup_send_inv).
         RemoteInvalidate = F::MLX5DV_MKEY_INIT_ATTR_FLAGS_REMOTE_INVALIDATE.0,
     }
 }
 
-/// A memory key (`mlx5dv_mkey`): one key for memory that lies in pieces, in regions of its domain.
+/// A memory key (`mlx5dv_mkey`): one key for several pieces of memory, in regions of its domain.
 ///
-/// A new key leads nowhere. A request [configures](crate::ibverbs::queue_pair::WorkRequestHandle::setup_mkey_configure) it: which
-/// memory, in which order, and what may be done to it. What is posted behind that in the same queue finds it so. Then
-/// the key stands for all of the memory, as if that were in one piece. **Addresses begin at 0**: what requests name, here and at
-/// peers, is how far into the whole a byte is.
+/// A new key refers to no memory. A request
+/// [configures](crate::ibverbs::queue_pair::WorkRequestHandle::setup_mkey_configure) it: the
+/// memory, its order, and the permissions. Requests posted after it in the same queue use the new
+/// configuration. Then the key refers to all of the memory as if it were contiguous. **Addresses
+/// begin at 0**: requests here and at peers use the offset of a byte in the whole.
 ///
-/// So queue pairs and shared receive queues whose requests name the key as their local one must not have small messages put into
-/// the completion: make pairs with [`DisableScatterToCqe`](super::QueuePairCreateFlags::DisableScatterToCqe).
+/// If requests use the key as their local key, small messages must not be put into the completion.
+/// So make their queue pairs, and the pairs of their shared receive queues, with
+/// [`DisableScatterToCqe`](super::QueuePairCreateFlags::DisableScatterToCqe).
 ///
-/// The device has to be [opened](DirectVerbs::open) for this. Dropping the key takes the memory away from peers.
+/// The device must be opened by [`DirectVerbs::open`]. Dropping the key revokes the peers' access.
 ///
 /// ```no_run
 /// use sideway::ibverbs::AccessFlags;
@@ -56,16 +60,20 @@ c_flags! {
 /// use sideway::ibverbs::queue_pair::{
 ///     PostSendGuard, QueuePair, QueuePairBuilder, ScatterGatherEntry, WorkRequestFlags,
 /// };
-/// use sideway::mlx5::{DirectOperationFlags, DirectVerbs, MKeyConfiguration, MKeyFlags, QueuePairCreateFlags};
+/// use sideway::mlx5::{
+///     DirectOperationFlags, DirectVerbs, MKeyConfiguration, MKeyFlags, QueuePairCreateFlags,
+/// };
 ///
 /// # fn configure(
-/// #     mlx5: &DirectVerbs, pd: &ProtectionDomain, description: &QueuePairBuilder, header: &MemoryRegion, body: &MemoryRegion,
+/// #     mlx5: &DirectVerbs, pd: &ProtectionDomain, description: &QueuePairBuilder,
+/// #     header: &MemoryRegion, body: &MemoryRegion,
 /// # ) -> Result<(), Box<dyn std::error::Error>> {
 /// let mut pair = mlx5
 ///     .create_qp_builder(description)
 ///     .setup_create_flags(QueuePairCreateFlags::DisableScatterToCqe)
 ///     .setup_direct_send_ops_flags(DirectOperationFlags::MKeyConfigure)
 ///     .build_direct()?;
+///
 /// // ... connect ...
 /// let mut key = mlx5.create_mkey(pd, 4, MKeyFlags::empty())?;
 /// let rkey = key.rkey();
@@ -74,14 +82,17 @@ c_flags! {
 ///     ScatterGatherEntry::new(header.lkey(), header.get_ptr() as u64, 64),
 ///     ScatterGatherEntry::new(body.lkey(), body.get_ptr() as u64, 4096),
 /// ];
+///
 /// let mut configuration = MKeyConfiguration::new();
 /// configuration.setup_access_flags(AccessFlags::RemoteRead).setup_layout_list(&pieces);
+///
 /// let mut guard = pair.start_post_send();
 /// let request = guard.construct_wr(1, WorkRequestFlags::Signaled);
-/// // SAFETY: the regions cover the pieces, nobody writes to them as long as the key lives, and the queue is empty.
+/// // SAFETY: the regions cover the pieces, nobody writes to them as long as the key lives, and the
+/// // queue is empty.
 /// unsafe { request.setup_mkey_configure(&mut key, &configuration) };
 /// guard.post()?;
-/// // A peer that is told `rkey` reads 4160 bytes from address 0 on.
+/// // A peer that knows `rkey` reads 4160 bytes from address 0 on.
 /// # let _ = rkey;
 /// # Ok(()) }
 /// ```
@@ -95,20 +106,21 @@ pub struct MKey {
     direct: DirectVerbs,
 }
 
-// SAFETY: a key is a number; what the library keeps behind it is changed with `&mut` only, but for what `check` asks about.
+// SAFETY: the keys are plain values. The library's data behind the object is changed through `&mut`
+// only, except as `check`'s contract describes.
 unsafe impl Send for MKey {}
-// SAFETY: a key is a number; what the library keeps behind it is changed with `&mut` only, but for
-// what `check` asks about; `&self` reads what does not change.
+// SAFETY: `&self` reads only data that does not change.
 unsafe impl Sync for MKey {}
 
 impl DirectVerbs {
-    /// Makes a memory key that leads nowhere yet (`mlx5dv_create_mkey`), for layouts of `max_entries` pieces: a list takes one entry
-    /// for each, interleaved memory one more.
+    /// Makes a memory key that refers to no memory yet (`mlx5dv_create_mkey`), for layouts of up to
+    /// `max_entries` entries. A list takes one entry for each piece, interleaved memory one more.
     ///
     /// # Errors
     ///
-    /// The library is too old, or the device has no such keys, or was opened without what they need
-    /// ([`Unsupported`]; see [`open`](Self::open)); or there are no more of them.
+    /// Fails as [`Unsupported`] if the library is too old, or if the device has no such keys. The
+    /// same applies if it was opened without the access for them (see [`open`](Self::open)). Also
+    /// fails if the device has no more keys.
     ///
     /// # References
     ///
@@ -126,11 +138,12 @@ impl DirectVerbs {
         let what = || format!("memory keys with {flags:?}");
         let missing = |symbol| Unsupported::missing(self.context(), what(), symbol);
         let create = self.as_raw().mlx5dv_create_mkey().map_err(missing)?;
-        // Without it the key could not be destroyed.
+        // Without `mlx5dv_destroy_mkey` the key could not be destroyed.
         self.as_raw().mlx5dv_destroy_mkey().map_err(missing)?;
         let create_flags = F::MLX5DV_MKEY_INIT_ATTR_FLAGS_INDIRECT.0 | flags.bits();
         let mut attr = mlx5dv_mkey_init_attr { pd: pd.as_raw().as_ptr(), create_flags, max_entries };
-        // SAFETY: the domain lives and is mlx5's, and the attributes are initialised.
+        // SAFETY: the borrow keeps the domain alive, which belongs to mlx5, and the attributes are
+        // initialised.
         let mkey = unsafe { create(&raw mut attr) };
         let Some(mkey) = NonNull::new(mkey) else {
             let source = io::Error::last_os_error();
@@ -139,7 +152,7 @@ impl DirectVerbs {
                 .debug("flags", flags)
                 .remedy("the device has to be opened by `mlx5::DirectVerbs::open`"));
         };
-        // SAFETY: the key was made just now; its struct is as old as the function.
+        // SAFETY: the library made the key just now; its struct is as old as the function.
         let mlx5dv_mkey { lkey, rkey } = unsafe { mkey.as_ptr().read() };
         let (pd, direct) = (pd.clone(), self.clone());
         Ok(MKey { mkey, lkey, rkey, max_entries: attr.max_entries, flags, pd, direct })
@@ -147,54 +160,58 @@ impl DirectVerbs {
 }
 
 impl MKey {
-    /// The key by which local work requests name the memory.
+    /// The key for the memory in local work requests.
     pub fn lkey(&self) -> u32 {
         self.lkey
     }
 
-    /// The key by which a peer's work requests name the memory.
+    /// The key for the memory in a peer's work requests.
     pub fn rkey(&self) -> u32 {
         self.rkey
     }
 
-    /// For how many entries there is room, which may be more than were asked for.
+    /// The maximum number of entries, which may be more than requested.
     pub fn max_entries(&self) -> u16 {
         self.max_entries
     }
 
-    /// What the key can be configured with.
+    /// The features that the key can be configured with.
     pub fn flags(&self) -> MKeyFlags {
         self.flags
     }
 
-    /// The domain that it belongs to.
+    /// The protection domain that it belongs to.
     pub fn pd(&self) -> &ProtectionDomain {
         &self.pd
     }
 
-    /// The C object. Using it is as unsafe as in C, and it must not be destroyed.
+    /// The C object, for verbs that this crate does not wrap. Using it is as unsafe as in C; do not
+    /// destroy it.
     pub fn as_raw(&self) -> NonNull<mlx5dv_mkey> {
         self.mkey
     }
 
-    /// The signature error that was found last in what went through the key, if there was one (`mlx5dv_mkey_check`). It is told
-    /// once. The key needs [`BlockSignature`](MKeyFlags::BlockSignature).
+    /// Returns the last signature error that was found in data through the key, if any, and clears
+    /// it (`mlx5dv_mkey_check`). The key needs [`BlockSignature`](MKeyFlags::BlockSignature).
     ///
-    /// Ask when the transfer has ended: when its completion has been polled, if it was one of this side; when the peer has said
-    /// so, if it was the peer's, and what the device says of it has been polled. The completion of the transfer itself tells nothing of
-    /// signatures.
+    /// Call it when the transfer has ended. For a local transfer, its completion must have been
+    /// polled. For a peer's transfer, the peer must have reported its end, and the device's
+    /// completions must have been polled. The completion of the transfer itself contains nothing
+    /// about signatures.
     ///
     /// **Not run on hardware.**
     ///
     /// # Safety
     ///
-    /// The library notes an error while a completion queue is polled, which it does not guard against this. So nobody polls in
-    /// the meantime a completion queue of a pair through which memory behind the key may be reached by a request that has not
-    /// completed: here, or at a peer who knows the key.
+    /// The library records an error while a completion queue is polled, without a lock against this
+    /// call. So during the call, nobody may poll a completion queue of certain pairs: those with
+    /// outstanding requests, here or at a peer that knows the key, that may access memory behind
+    /// the key.
     ///
     /// # Errors
     ///
-    /// The library is too old ([`Unsupported`]); or the key has no signatures, or the error is one that the library does not know.
+    /// Fails if the library is too old ([`Unsupported`]), if the key has no signatures, or if the
+    /// library does not know the error.
     ///
     /// # References
     ///
@@ -205,7 +222,8 @@ impl MKey {
         let lib = self.direct.as_raw();
         lib._mlx5dv_mkey_check().map_err(|symbol| Unsupported::missing(context, WHAT, symbol))?;
         let mut error = mlx5dv_mkey_err::default();
-        // SAFETY: the key lives, is this library's, and nobody else asks or configures (`&mut`) or notes an error (the caller).
+        // SAFETY: `self` keeps the key alive, which belongs to this library. `&mut self` excludes
+        // other checks and configurations, and the caller guarantees that no poll records an error.
         let result = check(unsafe { mlx5dv::mlx5dv_mkey_check(lib, self.mkey.as_ptr(), &raw mut error) });
         match result {
             Ok(()) => Ok(SignatureError::of(&error)),
@@ -214,22 +232,23 @@ impl MKey {
         }
     }
 
-    /// Destroys the key now (`mlx5dv_destroy_mkey`), and says how that went, which a drop only logs. When it has succeeded, nobody
-    /// reaches the memory by it.
+    /// Destroys the key now (`mlx5dv_destroy_mkey`), and returns the error that a drop would only
+    /// log. After success, no request can access the memory through it.
     ///
     /// # Errors
     ///
-    /// The library refuses. The key comes back.
+    /// Fails if the library refuses. The key comes back.
     ///
     /// # References
     ///
     /// `man mlx5dv_create_mkey`
     pub fn close(self) -> Result<(), ConsumeError<Self>> {
         let mut mkey = ManuallyDrop::new(self);
-        // SAFETY: the key lives, and is taken apart below only if this succeeded.
+        // SAFETY: `mkey` owns the C object, and is taken apart below only if this call succeeded.
         match unsafe { mkey.destroy() } {
             Ok(()) => {
-                // SAFETY: the key's own drop does not run, so these are the only ones of its handles.
+                // SAFETY: `mkey` is `ManuallyDrop`, so its own drop does not run, and these are the
+                // only reads of its handles.
                 drop(unsafe { (ptr::read(&raw const mkey.pd), ptr::read(&raw const mkey.direct)) });
                 Ok(())
             }
@@ -242,12 +261,12 @@ impl MKey {
 
     /// # Safety
     ///
-    /// The key lives; if this succeeds it does not any more.
+    /// The key must be alive. If this succeeds, the key is dead and must not be used again.
     unsafe fn destroy(&mut self) -> io::Result<()> {
         match self.direct.as_raw().mlx5dv_destroy_mkey() {
-            // SAFETY: the caller says that the key lives.
+            // SAFETY: the caller guarantees that the key is alive.
             Ok(destroy) => check(unsafe { destroy(self.mkey.as_ptr()) }),
-            // It was looked for when the key was made.
+            // Not expected: `create_mkey` checked that the function exists.
             Err(symbol) => Err(io::Error::other(symbol)),
         }
     }
@@ -255,10 +274,10 @@ impl MKey {
 
 impl Drop for MKey {
     fn drop(&mut self) {
-        // SAFETY: the key lives until here.
+        // SAFETY: `self` owned the key until here, and nothing uses it after the drop.
         if let Err(error) = unsafe { self.destroy() } {
             log::error!("mlx5dv_destroy_mkey failed, the key {:#x} stays: {error}", self.lkey);
-            // The key is still there, so what it depends on has to stay.
+            // The library still has the key, so the objects that it depends on must stay alive too.
             std::mem::forget((self.pd.clone(), self.direct.clone()));
         }
     }
@@ -276,14 +295,14 @@ impl fmt::Debug for MKey {
 }
 
 c_enum! {
-    /// Which part of a signature was wrong (`mlx5dv_mkey_err_type`). Of several in one block the first is told, in this order: guard,
-    /// application tag, reference tag.
+    /// The wrong part of a signature (`mlx5dv_mkey_err_type`). If a block has several, the first is
+    /// reported, in this order: guard, application tag, reference tag.
     pub struct SignatureErrorType(u32) {
-        /// The CRC or the checksum.
+        /// The guard: the CRC or the checksum.
         BadGuard = E::MLX5DV_MKEY_SIG_BLOCK_BAD_GUARD.0,
-        /// The reference tag, of T10-DIF.
+        /// The reference tag of T10-DIF.
         BadReferenceTag = E::MLX5DV_MKEY_SIG_BLOCK_BAD_REFTAG.0,
-        /// The application tag, of T10-DIF.
+        /// The application tag of T10-DIF.
         BadApplicationTag = E::MLX5DV_MKEY_SIG_BLOCK_BAD_APPTAG.0,
     }
 }
@@ -308,7 +327,7 @@ impl SignatureError {
         if error.err_type == E::MLX5DV_MKEY_NO_ERR {
             return None;
         }
-        // SAFETY: the union has this one member, of plain numbers, and was zeroed.
+        // SAFETY: the union has one member, of plain numbers, and was zeroed.
         let told = unsafe { error.err.sig };
         Some(Self {
             error_type: SignatureErrorType::from_raw(error.err_type.0),

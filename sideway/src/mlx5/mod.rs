@@ -1,19 +1,25 @@
-//! Direct verbs of NVIDIA's (Mellanox') NICs, which the driver mlx5 drives (feature `mlx5`).
+//! Direct verbs of NVIDIA (Mellanox) NICs with the mlx5 driver (feature `mlx5`).
 //!
-//! What is here, on top of libibverbs:
+//! It adds to libibverbs:
 //!
-//! - **Dynamically connected transport** (DC): an [initiator](DcInitiator) reaches any number of [targets](DcTarget), reliably and
-//!   with RDMA and atomics, without a queue pair for each of them. See [`DcInitiatorBuilder`] and [`DcTargetBuilder`].
-//! - [**Options of queue pairs**](DirectVerbs::create_qp_builder) of every type: [`QueuePairCreateFlags`].
-//! - [**Options of completion queues**](DirectVerbs::create_cq_builder): compressed completions, and their size.
-//! - [**Memory keys**](MKey) over pieces of several regions, in a list or interleaved, with the signatures of blocks and
-//!   encryption on the way; configured by requests of a [`DirectQueuePair`].
+//! - **Dynamically connected transport** (DC): an [initiator](DcInitiator) reaches any number of
+//!   [targets](DcTarget), reliably and with RDMA and atomics, without a queue pair for each of
+//!   them. See [`DcInitiatorBuilder`] and [`DcTargetBuilder`].
+//! - [**Options of queue pairs**](DirectVerbs::create_qp_builder) of every type:
+//!   [`QueuePairCreateFlags`].
+//! - [**Options of completion queues**](DirectVerbs::create_cq_builder): compressed completions,
+//!   and their size.
+//! - [**Memory keys**](MKey) over pieces of several regions, in a list or interleaved, with block
+//!   signatures and encryption of the transferred data. Requests of a [`DirectQueuePair`] configure
+//!   them.
 //! - [**Copies by the device**](crate::ibverbs::queue_pair::WorkRequestHandle::setup_memcpy), and
 //!   [requests in its own format](crate::ibverbs::queue_pair::WorkRequestHandle::setup_raw_wqe).
-//! - [**dma-buf through the data-direct engine**](DirectVerbs::reg_dmabuf_mr): memory of a GPU, past the root complex.
-//! - [What the device can do](DirectVerbs::query_device).
+//! - [**dma-buf through the data-direct engine**](DirectVerbs::reg_dmabuf_mr): access to GPU memory
+//!   that bypasses the root complex.
+//! - [Device capabilities](DirectVerbs::query_device).
 //!
-//! [`DirectVerbs::of`] is where to begin. It refuses a device that is not mlx5's, and names the library if that is missing:
+//! [`DirectVerbs::of`] is the entry point. It fails for a device that is not mlx5's, and names the
+//! library if that is missing:
 //!
 //! ```
 //! # #[cfg(feature = "soft")] {
@@ -23,7 +29,7 @@
 //!
 //! let devices = DeviceList::from_provider(sideway::soft::provider())?;
 //! let context = devices.first()?.open()?;
-//! // soft0 is nobody's hardware.
+//! // soft0 is a software device.
 //! assert!(matches!(DirectVerbs::of(&context), Err(Error::Library { .. })));
 //! # }
 //! # Ok::<(), Box<dyn std::error::Error>>(())

@@ -1,15 +1,20 @@
-//! Operations of mlx5's own: which ones a queue pair has, and those that need nothing but memory.
+//! Operations specific to mlx5: which ones a queue pair has, and those that need only memory.
 //!
 //! # Safety
 //!
-//! What the unsafe code here and in `layout.rs` relies on, and where it comes from:
+//! The unsafe code here and in `layout.rs` relies on these invariants:
 //!
-//! - `qp` of [`Operations`] is what `mlx5dv_qp_ex_from_ibv_qp_ex` made of the pair, which the queue keeps alive.
-//! - What `has` names is not null: [`Operations::of`] looks when the pair is made. The fields that it looks at are there, as a
-//!   library refuses to make a pair with operations that it does not know.
-//! - `wr_set_mkey_crypto` is the one that no flag tells of. It came with the keys for encryption, and a request that calls it has one.
-//! - Nobody else builds a list of the pair, and one is open: the guard wraps an `ExtendedPostSendGuard`, which is the only one.
-//! - A request is appended as a whole: an operation and, of a key's configuration, as many setters as were announced.
+//! - `qp` of [`Operations`] is the result of `mlx5dv_qp_ex_from_ibv_qp_ex` for the pair, which the
+//!   queue keeps alive.
+//! - The operations in `has` are not null: [`Operations::of`] checks them when the pair is made.
+//!   The struct has the fields that it reads, because a library refuses to make a pair with
+//!   operations that it does not know.
+//! - No flag stands for `wr_set_mkey_crypto`. It is as old as the data encryption keys, and every
+//!   request that calls it has one.
+//! - Nobody else builds a list of the pair, and one is open: the guard wraps an
+//!   `ExtendedPostSendGuard`, of which there is only one.
+//! - A request is appended as a whole: an operation and, for a key's configuration, the announced
+//!   number of setters.
 
 use std::mem::offset_of;
 use std::ptr::NonNull;
@@ -28,13 +33,13 @@ use crate::ibverbs::queue_pair::{
 };
 
 c_flags! {
-    /// The operations of mlx5's own that a queue pair can send (`mlx5dv_qp_create_send_ops_flags`).
+    /// Operations specific to mlx5 that a queue pair can send (`mlx5dv_qp_create_send_ops_flags`).
     pub struct DirectOperationFlags(u64) {
         /// [Interleaved memory behind a key](WorkRequestHandle::setup_mr_interleaved).
         MrInterleaved = F::MLX5DV_QP_EX_WITH_MR_INTERLEAVED.0,
         /// [A list of memory behind a key](WorkRequestHandle::setup_mr_list).
         MrList = F::MLX5DV_QP_EX_WITH_MR_LIST.0,
-        /// [All that a key has](WorkRequestHandle::setup_mkey_configure).
+        /// [The full configuration of a key](WorkRequestHandle::setup_mkey_configure).
         MKeyConfigure = F::MLX5DV_QP_EX_WITH_MKEY_CONFIGURE.0,
         /// [Requests in the device's own format](WorkRequestHandle::setup_raw_wqe).
         RawWqe = F::MLX5DV_QP_EX_WITH_RAW_WQE.0,
@@ -43,7 +48,7 @@ c_flags! {
     }
 }
 
-/// What a pair has of them.
+/// The mlx5 operations of a pair.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Operations {
     pub(super) qp: NonNull<mlx5dv_qp_ex>,
@@ -51,7 +56,8 @@ pub(super) struct Operations {
     max_memcpy: usize,
 }
 
-/// How many bytes the device copies in one request, or that it copies none; asked before a pair is made.
+/// The maximum number of bytes that the device copies in one request, or an error if it copies
+/// none. It is queried before a pair is made.
 pub(super) fn max_memcpy(
     direct: &DirectVerbs,
     asked: DirectOperationFlags,
@@ -68,11 +74,11 @@ pub(super) fn max_memcpy(
 }
 
 impl Operations {
-    /// Those of a pair that was made with `asked`.
+    /// The operations of a pair that was made with `asked`.
     ///
     /// # Safety
     ///
-    /// `mlx5dv_create_qp` made the pair just now, with these as its `send_ops_flags`.
+    /// `mlx5dv_create_qp` must have made the pair just now, with `asked` as its `send_ops_flags`.
     pub(super) unsafe fn of(
         direct: &DirectVerbs,
         pair: &impl QueuePair,
@@ -83,7 +89,8 @@ impl Operations {
         let of_ex = of_ex.map_err(|_| incomplete("mlx5dv_qp_ex_from_ibv_qp_ex"))?;
         let to_ex = direct.context().provider().verbs().ibv_qp_to_qp_ex();
         let to_ex = to_ex.map_err(|_| incomplete("ibv_qp_to_qp_ex"))?;
-        // SAFETY: the pair lives and is an extended one of mlx5, of which there is a struct: else it had not been made.
+        // SAFETY: the pair is alive, and an extended one of mlx5, which `mlx5dv_create_qp`
+        // guarantees.
         let qp = NonNull::new(unsafe { of_ex(to_ex(pair.control().as_raw().as_ptr())) });
         let qp = qp.ok_or_else(|| incomplete("mlx5dv_qp_ex_from_ibv_qp_ex"))?;
         macro_rules! look {
@@ -91,7 +98,8 @@ impl Operations {
                 if asked.contains(DirectOperationFlags::$flag) {
                     $(
                         let place = offset_of!(mlx5dv_qp_ex, $member);
-                        // SAFETY: the library made a pair with the operation, so that its struct has the field.
+                        // SAFETY: the library made a pair with the operation, so its struct has the
+                        // field.
                         let there = unsafe { field::read(qp.as_ptr(), place, |qp| &qp.$member) }.is_some();
                         if !there {
                             return Err(incomplete(stringify!($member)));
@@ -112,13 +120,13 @@ impl Operations {
     }
 }
 
-/// What a list has of mlx5's own requests.
+/// The state of a list with mlx5 requests.
 #[derive(Debug)]
 pub struct DirectState {
     operations: Operations,
-    /// How many places of the queue its requests take beyond one each.
+    /// The number of queue places that its requests take beyond one each.
     further: usize,
-    /// Why the list cannot be posted.
+    /// The first reason why the list cannot be posted.
     pub(super) refused: Option<PostSendError>,
 }
 
@@ -127,42 +135,45 @@ impl DirectState {
         Self { operations, further: 0, refused: None }
     }
 
-    /// What the list is built in.
+    /// The C object in which the list is built.
     #[inline(always)]
     pub(super) fn qp(&self) -> *mut mlx5dv_qp_ex {
         self.operations.qp.as_ptr()
     }
 
-    /// Why the list cannot be posted, if that is for what is known here.
+    /// Fails if the list cannot be posted for a reason recorded here.
     pub(super) fn verdict(&self, list: &ExtendedPostSendGuard<'_>) -> Result<(), PostSendError> {
         if let Some(error) = self.refused {
             return Err(error);
         }
         match list.sound() {
             Some(count) if self.further > 0 => within(list, count + self.further),
-            // A list that failed says so itself, and so does one that is too long by itself.
+            // A list that failed, or that is too long without mlx5 requests, gets its error from
+            // its own `post`.
             _ => Ok(()),
         }
     }
 }
 
-/// That so many requests fit into the queue.
+/// Checks that `requests` places fit into the queue.
 fn within(list: &ExtendedPostSendGuard<'_>, requests: usize) -> Result<(), PostSendError> {
     let limit = list.queue().control().capability().max_send_wr as usize;
     if requests <= limit { Ok(()) } else { Err(PostSendError::TooManyWorkRequests { limit }) }
 }
 
-/// What only this crate can make: a bound of a generic function reaches a sealed trait's methods, too.
+/// A token that only this crate can make. Without it, a bound of a generic function would make a
+/// sealed trait's methods callable.
 #[derive(Clone, Copy, Debug)]
 pub struct Token(());
 
-/// A list whose pair may have operations of mlx5's own.
+/// A list whose pair may have mlx5 operations.
 pub trait HasDirectState<'queue> {
     fn parts(&mut self, token: Token) -> (&mut ExtendedPostSendGuard<'queue>, &mut DirectState);
 }
 
-/// A list of a queue pair that may have [operations of mlx5's own](DirectOperationFlags): of a
-/// [`DirectQueuePair`](super::DirectQueuePair), or a [`DcInitiator`](super::DcInitiator), which has the copies and the raw requests.
+/// A list of a queue pair that may have [mlx5 operations](DirectOperationFlags): a
+/// [`DirectQueuePair`](super::DirectQueuePair), or a [`DcInitiator`](super::DcInitiator), which has
+/// copies and raw requests.
 #[diagnostic::on_unimplemented(
     message = "a list of this queue pair takes no requests of mlx5's own",
     note = "`mlx5::QueuePairBuilder::build_direct` makes a pair whose lists do"
@@ -171,9 +182,9 @@ pub trait DirectGuard<'queue>: PostSendGuard + HasDirectState<'queue> {}
 
 impl<'queue, G: PostSendGuard + HasDirectState<'queue>> DirectGuard<'queue> for G {}
 
-/// Why a request is not appended.
+/// The reason why a request is not appended.
 pub(super) enum DirectRefusal {
-    /// What it names is of another context.
+    /// An object that it refers to belongs to another context.
     OtherContext,
     Of(DirectRequestError),
 }
@@ -184,7 +195,7 @@ impl From<DirectRequestError> for DirectRefusal {
     }
 }
 
-/// A request of mlx5's own that is to be appended.
+/// An mlx5 request that is to be appended.
 pub(super) struct DirectRequest<'list, 'queue> {
     list: &'list mut ExtendedPostSendGuard<'queue>,
     own: &'list mut DirectState,
@@ -199,7 +210,7 @@ impl<'list, 'queue> DirectRequest<'list, 'queue> {
         Self { list, own, wr_id, flags }
     }
 
-    /// The context that the pair belongs to.
+    /// The context of the pair.
     pub(super) fn context(&self) -> &DeviceContext {
         self.list.queue().control().context()
     }
@@ -208,14 +219,14 @@ impl<'list, 'queue> DirectRequest<'list, 'queue> {
         self.list
     }
 
-    /// Appends the request, unless the list has failed, or the pair has no such operation, or `check` finds something, or there is
-    /// no place for it.
+    /// Appends the request. It does not if the list has failed, the pair lacks the operation,
+    /// `check` finds an error, or the queue has no place.
     ///
     /// # Safety
     ///
-    /// - If the pair has `operation` and `check` has found nothing, `append` appends one whole request, which takes at most
-    ///   `places` places.
-    /// - The queue has as many.
+    /// - If the pair has `operation` and `check` finds nothing, `append` appends one whole request,
+    ///   which takes at most `places` places.
+    /// - The queue has that many free places.
     pub(super) unsafe fn append(
         self,
         operation: DirectOperationFlags,
@@ -233,19 +244,19 @@ impl<'list, 'queue> DirectRequest<'list, 'queue> {
                 DirectRefusal::OtherContext => PostSendError::OtherContext { index },
             })
         };
-        // A library that lays memory out behind a key takes the layout for inline data. It ignores that of other requests.
+        // A library treats a layout behind a key as inline data. It ignores the flag for other
+        // requests.
         let inline = operation.intersects(LAYOUTS);
-        // SAFETY: the caller guarantees (`# Safety`) that if the pair has `operation` and `check`
-        // has found nothing, `append` appends one whole request, which takes at most `places` places;
-        // the queue has as many; an operation that is called is there.
+        // SAFETY: the caller guarantees the request and its places; the operation was checked
+        // above.
         unsafe { self.append_with(places, inline, check, |_| append(operations.qp.as_ptr())) }
     }
 
-    /// The same, by an operation of libibverbs.
+    /// The same for an operation of libibverbs.
     ///
     /// # Safety
     ///
-    /// As [`append`](Self::append).
+    /// The contract of [`append`](Self::append) applies.
     pub(super) unsafe fn append_with(
         self,
         places: usize,
@@ -260,8 +271,7 @@ impl<'list, 'queue> DirectRequest<'list, 'queue> {
             return;
         }
         own.further += places - 1;
-        // SAFETY: the caller guarantees (`# Safety` of `append`) that `append` appends one whole request of
-        // at most `places` places, and that the queue has as many.
+        // SAFETY: the caller guarantees that `append` appends one whole request.
         unsafe { list.append_by(wr_id, flags, inline, append) };
     }
 }
@@ -270,46 +280,52 @@ const LAYOUTS: DirectOperationFlags = DirectOperationFlags::MrInterleaved
     .union(DirectOperationFlags::MrList)
     .union(DirectOperationFlags::MKeyConfigure);
 
-/// The size of a place in a send queue, of which a request takes as many as it needs.
+/// The size of one place in a send queue, in bytes. A request takes one or more.
 const PLACE: usize = 64;
 
-/// The longest request that a control segment can state.
+/// The maximum length of a request, which a control segment can state.
 const LONGEST: usize = 0x3f * 16;
 
 #[repr(align(64))]
 struct Aligned([u8; LONGEST]);
 
-/// How many bytes a request in the device's own format says that it has, if it is long enough to say.
+/// The length in bytes that a request in the device's format states in its control segment, if it
+/// is long enough to have one.
 fn stated_length(wqe: &[u8]) -> Option<usize> {
-    // The second word of the control segment: the pair's number, and in its last six bits the length in units of 16 bytes.
+    // The second word of the control segment contains the pair's number and, in its last six bits,
+    // the length in units of 16 bytes.
     let word = wqe.get(4..8)?;
     Some(usize::from(word[3] & 0x3f) * 16)
 }
 
 impl<'guard, G> WorkRequestHandle<'guard, G> {
-    /// Lets the device copy `length` bytes from `src_addr` to `dest_addr`, both in registered memory of this side
-    /// (`mlx5dv_wr_memcpy`): at most [as many as it can](super::DeviceCapabilities::max_wr_memcpy_length) in one request. A request
-    /// behind it that needs the bytes at `dest_addr` has to be [fenced](WorkRequestFlags::Fence).
+    /// Lets the device copy `length` bytes from `src_addr` to `dest_addr`, both in local registered
+    /// memory (`mlx5dv_wr_memcpy`). One request copies at most
+    /// [`max_wr_memcpy_length`](super::DeviceCapabilities::max_wr_memcpy_length) bytes. A later
+    /// request that needs the copied bytes must be [fenced](WorkRequestFlags::Fence).
     ///
-    /// Reliably connected pairs and DC initiators have it, which were made
-    /// [for it](DirectOperationFlags::Memcpy); one of an initiator needs no target. It completes as
+    /// It needs a reliably connected pair or a DC initiator that was made [for
+    /// it](DirectOperationFlags::Memcpy). On an initiator, it needs no target. It completes as
     /// [`Driver3`](crate::ibverbs::completion::WorkCompletionOperationType::Driver3).
     ///
     /// **Not run on hardware.**
     ///
     /// # Safety
     ///
-    /// - From the call of [`post`](PostSendGuard::post), unless its error says that this request was not
-    ///   [posted](PostSendError::posted), until the request's completion has been polled, or that of a later request of the same queue,
-    ///   or the memory has been [deregistered](crate::ibverbs::memory_region::MemoryRegion::close): both ranges stay allocated
-    ///   and, as far as their keys are right, registered; nobody writes to either; and no Rust reference to the bytes at `dest_addr` is
-    ///   used.
-    /// - The send queue has a place for the request: fewer than
-    ///   [`max_send_wr`](crate::ibverbs::queue_pair::QueuePairCapability::max_send_wr) are outstanding.
+    /// - Both ranges stay allocated and, if their keys are valid, registered. Nobody writes to
+    ///   either, and no Rust reference to the bytes at `dest_addr` is used. This must hold from the
+    ///   call of [`post`](PostSendGuard::post) on, unless its error says that this request was not
+    ///   [posted](PostSendError::posted). It must hold until the completion of the request, or of a
+    ///   later request of the same queue, has been polled, or until the memory has been
+    ///   [deregistered](crate::ibverbs::memory_region::MemoryRegion::close).
+    /// - The send queue has a free place for the request: fewer than
+    ///   [`max_send_wr`](crate::ibverbs::queue_pair::QueuePairCapability::max_send_wr) are
+    ///   outstanding.
     ///
     /// # Errors
     ///
-    /// [`post`](PostSendGuard::post) says it: [`DirectRequestError::UnsupportedOperation`], [`DirectRequestError::MemcpyLength`].
+    /// [`post`](PostSendGuard::post) reports them: [`DirectRequestError::UnsupportedOperation`],
+    /// [`DirectRequestError::MemcpyLength`].
     ///
     /// # References
     ///
@@ -328,8 +344,8 @@ impl<'guard, G> WorkRequestHandle<'guard, G> {
             given if (1..=of.max_memcpy).contains(&given) => Ok(()),
             given => Err(DirectRefusal::Of(DirectRequestError::MemcpyLength { given, limit: of.max_memcpy })),
         };
-        // SAFETY: one request, whose operation exists (head of this file); the caller guarantees
-        // (`# Safety`) the memory and a place in the send queue.
+        // SAFETY: the closure appends one request, whose operation exists (head of this file); the caller guarantees memory (`# a
+        // free place; `append` has checked the operation (module head).
         unsafe {
             DirectRequest::of(self).append(DirectOperationFlags::Memcpy, 1, check, |qp| {
                 mlx5dv::mlx5dv_wr_memcpy(qp, dest_lkey, dest_addr, src_lkey, src_addr, length);
@@ -337,28 +353,34 @@ impl<'guard, G> WorkRequestHandle<'guard, G> {
         }
     }
 
-    /// A request in the device's own format (`mlx5dv_wr_raw_wqe`), from its control segment on. The library sets its index and its
-    /// signature; all else is the program's, the flags too: those of the handle make no difference. It is copied now.
+    /// A request in the device's own format (`mlx5dv_wr_raw_wqe`), starting with its control
+    /// segment. The library sets its index and its signature. Everything else is up to the program,
+    /// including the flags: those of the handle are ignored. The request is copied now.
     ///
-    /// Pairs of every type have it that were made [for it](DirectOperationFlags::RawWqe); the address of one that needs an address is in
-    /// the request. It completes, if its control segment says so, as
-    /// [`Driver2`](crate::ibverbs::completion::WorkCompletionOperationType::Driver2), with the handle's `wr_id`.
+    /// It needs a pair that was made [for it](DirectOperationFlags::RawWqe), of any type. If the
+    /// type needs an address, the request must contain it. If its control segment requests a
+    /// completion, it completes as
+    /// [`Driver2`](crate::ibverbs::completion::WorkCompletionOperationType::Driver2), with the
+    /// handle's `wr_id`.
     ///
     /// **Not run on hardware.**
     ///
     /// # Safety
     ///
-    /// - It is a request that the device takes from this pair, with the pair's number.
-    /// - What the contract of the same request says goes for the memory that it names, if this crate can make it
+    /// - It is a request that the device accepts from this pair, with the pair's number.
+    /// - If this crate can make the same request, the contract of that function applies to the
+    ///   memory that it names
     ///   ([`setup_sge`](crate::ibverbs::queue_pair::LocalBufferHandle::setup_sge),
-    ///   [`setup_mr_list`](WorkRequestHandle::setup_mr_list), [`setup_memcpy`](WorkRequestHandle::setup_memcpy)); and if not, until
-    ///   the device is done with it the memory stays allocated, nobody writes to it, and no Rust reference to what is written is used.
-    /// - The send queue has a place for each 64 bytes of it.
+    ///   [`setup_mr_list`](WorkRequestHandle::setup_mr_list),
+    ///   [`setup_memcpy`](WorkRequestHandle::setup_memcpy)). Otherwise, until the device is done
+    ///   with it, the memory stays allocated, nobody writes to it, and no Rust reference to bytes
+    ///   that the device writes is used.
+    /// - The send queue has a free place for each 64 bytes of it.
     ///
     /// # Errors
     ///
-    /// [`post`](PostSendGuard::post) says it: [`DirectRequestError::UnsupportedOperation`],
-    /// [`DirectRequestError::RawLength`] if it is not as long as its control segment says.
+    /// [`post`](PostSendGuard::post) reports them: [`DirectRequestError::UnsupportedOperation`], or
+    /// [`DirectRequestError::RawLength`] if the length differs from the one in the control segment.
     ///
     /// # References
     ///
@@ -372,11 +394,12 @@ impl<'guard, G> WorkRequestHandle<'guard, G> {
             stated => Err(DirectRefusal::Of(DirectRequestError::RawLength { given: wqe.len(), stated })),
         };
         let places = wqe.len().div_ceil(PLACE).max(1);
-        // SAFETY: one request, which the caller answers for; the library reads as many bytes as it says that it has, which
-        // are there; the operation is, too (head of this file).
+        // SAFETY: the closure appends one request, which the caller guarantees. The library reads
+        // the stated number of bytes, which was checked to exist, and `append` has checked the
+        // operation (module head).
         unsafe {
             DirectRequest::of(self).append(DirectOperationFlags::RawWqe, places, check, |qp| {
-                // The library reads words of it.
+                // An aligned copy, because the library reads whole words.
                 let mut aligned = Aligned([0; LONGEST]);
                 aligned.0[..wqe.len()].copy_from_slice(wqe);
                 mlx5dv::mlx5dv_wr_raw_wqe(qp, (&raw const aligned).cast());
@@ -441,7 +464,7 @@ pub enum DirectRequestError {
     NoSignature,
 }
 
-/// A length, if there is one.
+/// Displays an optional length.
 struct StatedLength(Option<usize>);
 
 impl std::fmt::Display for StatedLength {
@@ -453,6 +476,6 @@ impl std::fmt::Display for StatedLength {
     }
 }
 
-// The result of posting is no longer for it.
+// The mlx5 variants must not make the result of posting larger.
 #[cfg(target_pointer_width = "64")]
 const _: () = assert!(size_of::<PostSendError>() == 32);

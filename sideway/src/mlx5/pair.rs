@@ -1,8 +1,9 @@
-//! Queue pairs that post mlx5's own requests, between those of libibverbs.
+//! Queue pairs that can mix mlx5 requests with those of libibverbs.
 //!
 //! # Safety
 //!
-//! What the unsafe code here relies on is at the head of `operations.rs`. Requests of libibverbs go by the extended guard, unchanged.
+//! The invariants for the unsafe code are at the head of `operations.rs`. Requests of libibverbs
+//! are passed to the extended guard unchanged.
 
 use std::io::IoSlice;
 
@@ -13,11 +14,12 @@ use crate::ibverbs::queue_pair::{
     SendRequest, Step,
 };
 
-/// A queue pair with operations of mlx5's own, made by
-/// [`build_direct`](super::QueuePairBuilder::build_direct). It posts like every extended pair, and besides by
+/// A queue pair with mlx5 operations, made by
+/// [`build_direct`](super::QueuePairBuilder::build_direct). It posts like every extended pair. In
+/// addition it has
 /// [`setup_mkey_configure`](crate::ibverbs::queue_pair::WorkRequestHandle::setup_mkey_configure),
-/// [`setup_memcpy`](crate::ibverbs::queue_pair::WorkRequestHandle::setup_memcpy) and what else
-/// [it was made for](super::DirectOperationFlags).
+/// [`setup_memcpy`](crate::ibverbs::queue_pair::WorkRequestHandle::setup_memcpy), and the other
+/// operations that [it was made for](super::DirectOperationFlags).
 #[derive(Debug)]
 pub struct DirectQueuePair {
     send: DirectSendQueue,
@@ -55,9 +57,9 @@ pub struct DirectSendQueue {
     operations: Operations,
 }
 
-// SAFETY: `operations` is about the queue's pair, and used by the queue's one owner.
+// SAFETY: `operations` refers to the queue's pair, and only the queue's owner uses it.
 unsafe impl Send for DirectSendQueue {}
-// SAFETY: `&self` does not reach it.
+// SAFETY: no method uses `operations` through `&self`.
 unsafe impl Sync for DirectSendQueue {}
 
 impl SendQueue for DirectSendQueue {
@@ -74,8 +76,8 @@ impl SendQueue for DirectSendQueue {
     }
 }
 
-/// A list of work requests that is being built for a [`DirectQueuePair`]. What [`ExtendedPostSendGuard`] says of lists goes for it as
-/// well.
+/// A list of work requests that is being built for a [`DirectQueuePair`]. The notes at
+/// [`ExtendedPostSendGuard`] apply to it too.
 #[must_use = "a list that is not posted is forgotten"]
 #[derive(Debug)]
 pub struct DirectPostSendGuard<'queue> {
@@ -93,7 +95,7 @@ impl<'queue> HasDirectState<'queue> for DirectPostSendGuard<'queue> {
 impl PostSendGuard for DirectPostSendGuard<'_> {
     #[inline]
     fn post(self) -> Result<(), PostSendError> {
-        // A list that is refused is dropped, and so aborted.
+        // An error drops the list, which aborts it.
         self.own.verdict(&self.list)?;
         self.list.post()
     }
@@ -114,13 +116,15 @@ impl Build for DirectPostSendGuard<'_> {
 
     #[inline(always)]
     unsafe fn append_sge(&mut self, step: Step, request: SendRequest, entry: ScatterGatherEntry) {
-        // SAFETY: the caller keeps this function's contract, which is that one's.
+        // SAFETY: the caller keeps this function's contract, which is the same as the called
+        // function's.
         unsafe { self.list.append_sge(step, request, entry) };
     }
 
     #[inline(always)]
     unsafe fn append_sge_list(&mut self, step: Step, request: SendRequest, entries: &[ScatterGatherEntry]) {
-        // SAFETY: the caller keeps this function's contract, which is that one's.
+        // SAFETY: the caller keeps this function's contract, which is the same as the called
+        // function's.
         unsafe { self.list.append_sge_list(step, request, entries) };
     }
 
@@ -135,7 +139,8 @@ impl Build for DirectPostSendGuard<'_> {
     }
 
     unsafe fn append_bufferless(&mut self, step: Step, request: BufferlessRequest) {
-        // SAFETY: the caller keeps this function's contract, which is that one's.
+        // SAFETY: the caller keeps this function's contract, which is the same as the called
+        // function's.
         unsafe { self.list.append_bufferless(step, request) };
     }
 }

@@ -1,4 +1,4 @@
-//! Queue pairs with mlx5's own options, of libibverbs' types; and what making one of its own has in common with that.
+//! Queue pairs of libibverbs' types with mlx5's options, and code shared with DC pairs.
 
 use std::io;
 use std::ptr::NonNull;
@@ -18,23 +18,27 @@ use crate::ibverbs::queue_pair::{
 c_flags! {
     /// Options of a queue pair (`mlx5dv_qp_create_flags`).
     pub struct QueuePairCreateFlags(u32) {
-        /// Small messages are never put into the completion, from where the library copies them to the address that the work
-        /// request names. It has to be set where that address is not one of this process: memory that is registered with
-        /// another virtual address, of a dma-buf, of a device.
+        /// Never put small messages into the completion, from where the library copies them to the
+        /// address in the work request. It must be set if that address is not an address of this
+        /// process: memory that is registered with another virtual address, of a dma-buf, or of a
+        /// device.
         DisableScatterToCqe = F::MLX5DV_QP_CREATE_DISABLE_SCATTER_TO_CQE.0,
-        /// Small answers (READ, atomics) are put into the completion even where not every request has one.
+        /// Put small results (READ, atomics) into the completion, even if not every request has
+        /// one.
         AllowScatterToCqe = F::MLX5DV_QP_CREATE_ALLOW_SCATTER_TO_CQE.0,
-        /// Credits count packets instead of messages. The peer needs the same.
+        /// Credits count packets instead of messages. The peer needs the same option.
         PacketBasedCreditMode = F::MLX5DV_QP_CREATE_PACKET_BASED_CREDIT_MODE.0,
-        /// After a signature error the pair goes to [`SendQueueDrained`](queue_pair::QueuePairState::SendQueueDrained).
+        /// After a signature error, the pair goes to
+        /// [`SendQueueDrained`](queue_pair::QueuePairState::SendQueueDrained).
         SignaturePipelining = F::MLX5DV_QP_CREATE_SIG_PIPELINING.0,
-        /// Receives are taken, and messages placed, in any order; completions stay in order. The peer needs the same, and
-        /// nobody may wait for a message by looking at its memory.
+        /// Receives are consumed, and messages placed, in any order; completions stay in order. The
+        /// peer needs the same option, and no program may detect a message by polling its memory.
         OutOfOrderDataPlacement = F::MLX5DV_QP_CREATE_OOO_DP.0,
     }
 }
 
-/// Describes a queue pair of one of libibverbs' types with mlx5's options. The same description makes any number of them.
+/// Describes a queue pair of one of libibverbs' types with mlx5's options. One builder can make any
+/// number of them.
 #[derive(Clone, Debug)]
 pub struct QueuePairBuilder {
     direct: DirectVerbs,
@@ -44,7 +48,7 @@ pub struct QueuePairBuilder {
 }
 
 impl DirectVerbs {
-    /// Begins to add mlx5's options to the description of a queue pair, of which a copy is taken.
+    /// Returns a builder that adds mlx5's options to a copy of a queue pair's description.
     pub fn create_qp_builder(&self, description: &queue_pair::QueuePairBuilder) -> QueuePairBuilder {
         QueuePairBuilder {
             direct: self.clone(),
@@ -54,7 +58,7 @@ impl DirectVerbs {
         }
     }
 
-    /// What a pair is made with that has these flags and operations.
+    /// The attributes of a pair with these flags and operations.
     pub(super) fn qp_attributes(
         &self,
         flags: QueuePairCreateFlags,
@@ -81,10 +85,12 @@ impl DirectVerbs {
         options: impl FnOnce() -> String,
     ) -> Result<NonNull<ibv_qp>, CreateQueuePairError> {
         let create = self.as_raw().mlx5dv_create_qp;
-        // SAFETY: the context is open and mlx5's; both attributes are initialised, and what `attr` points to lives and is of
-        // this context: the builder, whose domain is, compared it.
+        // SAFETY: the context is open and belongs to mlx5, and both attributes are initialised.
+        // `attr` points to live objects of this context: `is_mine` compared the description's
+        // domain, and its builder the others.
         let qp = unsafe { create(self.context().as_raw().as_ptr(), attr, own) };
-        // As extended pairs of mlx5 have none; see the quirks in ARCHITECTURE.md.
+        // Extended pairs of mlx5 have no inline data in this crate; see `Quirks` in
+        // `device_context.rs`.
         attr.cap.max_inline_data = 0;
         NonNull::new(qp).ok_or_else(|| {
             let (source, options) = (io::Error::last_os_error(), options());
@@ -96,7 +102,7 @@ impl DirectVerbs {
         })
     }
 
-    /// That a description is of this context.
+    /// Checks that a description belongs to this context.
     pub(super) fn is_mine(
         &self,
         description: &queue_pair::QueuePairBuilder,
@@ -110,30 +116,34 @@ impl DirectVerbs {
 }
 
 impl QueuePairBuilder {
-    /// The options.
+    /// Sets the options.
     pub fn setup_create_flags(&mut self, flags: QueuePairCreateFlags) -> &mut Self {
         self.flags = flags;
         self
     }
 
-    /// The operations of mlx5's own that a pair of [`build_direct`](Self::build_direct) will send, besides those of the description.
-    /// Reliably connected pairs can have all of them, others requests in the device's own format alone.
+    /// Sets the mlx5 operations that a pair of [`build_direct`](Self::build_direct) will send, in
+    /// addition to those of the description. Reliably connected pairs can have all of them, other
+    /// pairs only requests in the device's own format.
     ///
-    /// How many entries the layout of a memory key can have, the description's inline data say
+    /// The description's inline data limits the number of entries in the layout of a memory key
     /// ([`setup_max_inline_data`](queue_pair::QueuePairBuilder::setup_max_inline_data)).
     pub fn setup_direct_send_ops_flags(&mut self, operations: DirectOperationFlags) -> &mut Self {
         self.operations = operations;
         self
     }
 
-    /// Makes the pair for `ibv_wr_*` (`mlx5dv_create_qp`). It takes neither inline data nor requests without a buffer, as no
-    /// extended pair of mlx5 does here; and it posts nothing of
-    /// [mlx5's own](Self::setup_direct_send_ops_flags), which is what [`build_direct`](Self::build_direct) is for.
+    /// Makes the pair for `ibv_wr_*` (`mlx5dv_create_qp`).
+    ///
+    /// It accepts neither inline data nor requests without a buffer, like all extended pairs of
+    /// mlx5 in this crate. It does not support [mlx5
+    /// operations](Self::setup_direct_send_ops_flags), for which
+    /// [`build_direct`](Self::build_direct) exists.
     ///
     /// # Errors
     ///
-    /// The device does not have the options ([`Unsupported`]), or what
-    /// [`build_ex`](queue_pair::QueuePairBuilder::build_ex) says.
+    /// Fails as [`Unsupported`] if the device lacks the options, and as
+    /// [`build_ex`](queue_pair::QueuePairBuilder::build_ex) does.
     ///
     /// # References
     ///
@@ -142,12 +152,13 @@ impl QueuePairBuilder {
         self.make(DirectOperationFlags::empty())
     }
 
-    /// Makes the same with the [operations of mlx5's own](Self::setup_direct_send_ops_flags) (`mlx5dv_create_qp`).
+    /// Makes the pair with its [mlx5 operations](Self::setup_direct_send_ops_flags)
+    /// (`mlx5dv_create_qp`).
     ///
     /// # Errors
     ///
-    /// The device does not have the options or the operations ([`Unsupported`]), or what
-    /// [`build_ex`](queue_pair::QueuePairBuilder::build_ex) says.
+    /// Fails as [`Unsupported`] if the device lacks the options or the operations, and as
+    /// [`build_ex`](queue_pair::QueuePairBuilder::build_ex) does.
     ///
     /// # References
     ///
@@ -158,7 +169,7 @@ impl QueuePairBuilder {
         of_ex.map_err(|symbol| Unsupported::missing(self.direct.context(), WHAT, symbol))?;
         let max_memcpy = operations::max_memcpy(&self.direct, self.operations)?;
         let pair = self.make(self.operations)?;
-        // SAFETY: the pair was made just now, with these operations.
+        // SAFETY: the library made the pair just now, with these operations.
         let operations = unsafe { Operations::of(&self.direct, &pair, self.operations, max_memcpy)? };
         Ok(DirectQueuePair::new(pair, operations))
     }
@@ -179,7 +190,8 @@ impl QueuePairBuilder {
                 format!("queue pairs of type {qp_type} with {:?}{besides}", self.flags)
             })
         };
-        // SAFETY: the pair is of that type, and made of the attributes as they are, in the context of the description.
+        // SAFETY: `create` makes a pair of that type with exactly the attributes that it gets, in
+        // the description's context.
         let mut pair: ExtendedQueuePair =
             unsafe { self.description.build_ex_by(qp_type, operations, create)? };
         pair.split().0.set_overwrites_when_full();
@@ -187,12 +199,12 @@ impl QueuePairBuilder {
     }
 }
 
-/// The operations of a DC initiator: those that were asked for, or all.
+/// The operations of a DC initiator: the requested ones, or all.
 pub(super) fn dc_operations(asked: Option<SendOperationFlags>) -> SendOperationFlags {
     asked.unwrap_or(SendOperationFlags::of_type(QueuePairType::DcInitiator))
 }
 
-/// The library made a pair that lacks an operation which it was made with.
+/// The error for a pair that lacks an operation with which it was made.
 pub(super) fn incomplete(operation: &'static str) -> CreateQueuePairError {
     CreateQueuePairError::Incomplete { operation }.into()
 }

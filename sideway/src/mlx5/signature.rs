@@ -1,4 +1,4 @@
-//! Signatures of blocks: what a memory key adds, takes away and checks.
+//! Block signatures: a memory key generates, strips and checks them.
 
 use std::ptr;
 
@@ -10,7 +10,7 @@ use rdma_mummy_sys::types::{
     mlx5dv_sig_t10dif_bg_type as G, mlx5dv_sig_t10dif_flags as D, mlx5dv_sig_type as T,
 };
 
-/// How many bytes a block has (`mlx5dv_block_size`), without its signature.
+/// The size of a block without its signature (`mlx5dv_block_size`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockSize {
     /// 512 bytes.
@@ -38,7 +38,7 @@ impl BlockSize {
 }
 
 c_flags! {
-    /// The sizes of blocks that a device can sign (`mlx5dv_block_size_caps`).
+    /// Block sizes that a device supports (`mlx5dv_block_size_caps`).
     pub struct BlockSizes(u64) {
         /// 512 bytes.
         Bytes512 = BC::MLX5DV_BLOCK_SIZE_CAP_512.0,
@@ -54,7 +54,7 @@ c_flags! {
 }
 
 c_flags! {
-    /// The kinds of signatures that a device has (`mlx5dv_sig_prot_caps`).
+    /// Kinds of signatures that a device supports (`mlx5dv_sig_prot_caps`).
     pub struct SignatureTypes(u32) {
         /// [`Signature::T10Dif`].
         T10Dif = P::MLX5DV_SIG_PROT_CAP_T10DIF.0,
@@ -64,7 +64,7 @@ c_flags! {
 }
 
 c_flags! {
-    /// The guards of T10-DIF that a device has (`mlx5dv_sig_t10dif_bg_caps`).
+    /// Guards of T10-DIF that a device supports (`mlx5dv_sig_t10dif_bg_caps`).
     pub struct GuardTypes(u16) {
         /// [`GuardType::Crc`].
         Crc = GC::MLX5DV_SIG_T10DIF_BG_CAP_CRC.0 as u16,
@@ -74,7 +74,7 @@ c_flags! {
 }
 
 c_flags! {
-    /// The CRCs that a device has (`mlx5dv_sig_crc_type_caps`).
+    /// CRCs that a device supports (`mlx5dv_sig_crc_type_caps`).
     pub struct CrcTypes(u16) {
         /// [`CrcType::Crc32`].
         Crc32 = CC::MLX5DV_SIG_CRC_TYPE_CAP_CRC32.0 as u16,
@@ -85,20 +85,22 @@ c_flags! {
     }
 }
 
-/// The signatures that a device has (`mlx5dv_sig_caps`); without any, all are empty.
+/// A device's support for block signatures (`mlx5dv_sig_caps`); without support, all sets are
+/// empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SignatureCapabilities {
-    /// Sizes of blocks.
+    /// The supported block sizes.
     pub block_sizes: BlockSizes,
-    /// Kinds of signatures.
+    /// The supported kinds of signatures.
     pub types: SignatureTypes,
-    /// Guards of T10-DIF.
+    /// The supported guards of T10-DIF.
     pub guards: GuardTypes,
-    /// CRCs.
+    /// The supported CRCs.
     pub crcs: CrcTypes,
 }
 
-/// What the computation of a guard or a CRC begins with. The device has these two values, in as many bits as the result has.
+/// The initial value of a guard or a CRC. The device supports these two, in the width of the
+/// result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SignatureSeed {
     /// All bits are 0.
@@ -108,64 +110,66 @@ pub enum SignatureSeed {
     Ones,
 }
 
-/// How the guard of T10-DIF is computed (`mlx5dv_sig_t10dif_bg_type`).
+/// The computation of the T10-DIF guard (`mlx5dv_sig_t10dif_bg_type`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GuardType {
-    /// The CRC that the specification has.
+    /// The CRC of the specification.
     #[default]
     Crc,
-    /// The checksum of IP in its place.
+    /// The IP checksum in place of the CRC.
     Checksum,
 }
 
 c_flags! {
     /// Options of T10-DIF (`mlx5dv_sig_t10dif_flags`).
     pub struct T10DifFlags(u16) {
-        /// The reference tag is one more with each block.
+        /// The reference tag is incremented with each block.
         ReferenceRemap = D::MLX5DV_SIG_T10DIF_FLAG_REF_REMAP.0 as u16,
-        /// The guard of a block is not checked whose application tag is 0xffff.
+        /// Blocks whose application tag is 0xffff are not checked.
         ApplicationEscape = D::MLX5DV_SIG_T10DIF_FLAG_APP_ESCAPE.0 as u16,
-        /// The same, if the reference tag is 0xffff_ffff besides.
+        /// Blocks whose application tag is 0xffff and whose reference tag is 0xffff_ffff are not
+        /// checked.
         ApplicationReferenceEscape = D::MLX5DV_SIG_T10DIF_FLAG_APP_REF_ESCAPE.0 as u16,
     }
 }
 
-/// The signature of T10-DIF (`mlx5dv_sig_t10dif`): 8 bytes behind each block. What the tags are is generated, or expected.
+/// The T10-DIF signature (`mlx5dv_sig_t10dif`): 8 bytes after each block. The tags here are
+/// generated or expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct T10Dif {
-    /// How the guard is computed.
+    /// The computation of the guard.
     pub guard: GuardType,
-    /// With what that begins.
+    /// The initial value of the guard.
     pub seed: SignatureSeed,
     /// The application tag.
     pub app_tag: u16,
-    /// The reference tag; the address of the first block to be transmitted, if it is one.
+    /// The reference tag, often the address of the first block.
     pub ref_tag: u32,
-    /// Options.
+    /// Options of T10-DIF.
     pub flags: T10DifFlags,
 }
 
-/// Which CRC (`mlx5dv_sig_crc_type`).
+/// The kind of CRC (`mlx5dv_sig_crc_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CrcType {
-    /// That of Fibre Channel, of 32 bits.
+    /// The CRC-32 of Fibre Channel.
     Crc32,
-    /// Castagnoli's, of 32 bits, which iSCSI has.
+    /// The CRC-32C (Castagnoli) of iSCSI.
     Crc32c,
-    /// That of XP10 compression, of 64 bits.
+    /// The CRC-64 of XP10 compression.
     Crc64Xp10,
 }
 
-/// A CRC behind each block (`mlx5dv_sig_crc`).
+/// A CRC after each block (`mlx5dv_sig_crc`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Crc {
-    /// Which one.
+    /// The kind of CRC.
     pub crc_type: CrcType,
-    /// With what it begins.
+    /// The initial value.
     pub seed: SignatureSeed,
 }
 
-/// What is behind each block.
+/// The signature after each block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signature {
     /// T10-DIF.
@@ -174,24 +178,25 @@ pub enum Signature {
     Crc(Crc),
 }
 
-/// The signatures in memory, or on the wire (`mlx5dv_sig_block_domain`).
+/// The signatures in memory or on the wire (`mlx5dv_sig_block_domain`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SignatureDomain {
-    /// What is behind each block.
+    /// The signature after each block.
     pub signature: Signature,
-    /// How long a block is.
+    /// The size of a block.
     pub block_size: BlockSize,
 }
 
 c_flags! {
-    /// Bytes of a signature (`mlx5dv_sig_mask`), a bit each: bit 0 is the last byte of T10-DIF (guard, application tag, reference tag); of a
-    /// CRC of 32 bits bits 4 to 7 count. Sets of single bytes are made by `from_bits_retain`.
+    /// Bytes of a signature (`mlx5dv_sig_mask`), one bit each. Bit 0 is the last byte of T10-DIF
+    /// (guard, application tag, reference tag). A CRC of 32 bits uses bits 4 to 7.
+    /// `from_bits_retain` makes sets of single bytes.
     pub struct SignatureMask(u8) {
         /// The guard of T10-DIF.
         T10DifGuard = M::MLX5DV_SIG_MASK_T10DIF_GUARD.0 as u8,
-        /// Its application tag.
+        /// The application tag of T10-DIF.
         T10DifApplicationTag = M::MLX5DV_SIG_MASK_T10DIF_APPTAG.0 as u8,
-        /// Its reference tag.
+        /// The reference tag of T10-DIF.
         T10DifReferenceTag = M::MLX5DV_SIG_MASK_T10DIF_REFTAG.0 as u8,
         /// A CRC-32.
         Crc32 = M::MLX5DV_SIG_MASK_CRC32.0 as u8,
@@ -202,24 +207,26 @@ c_flags! {
     }
 }
 
-/// What a memory key does about signatures (`mlx5dv_sig_block_attr`).
+/// The block signatures of a memory key (`mlx5dv_sig_block_attr`).
 ///
-/// It says how data look in memory, and how on the wire. What the one has and the other has not is taken away or added on the way,
-/// in either direction; what comes in is checked. Errors are found by [`MKey::check`](super::MKey::check).
+/// It describes the data in memory and on the wire. Signatures that only one of the two has are
+/// stripped or generated during the transfer, in both directions. Incoming signatures are checked;
+/// [`MKey::check`](super::MKey::check) returns errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockSignature {
-    /// The signatures in memory; `None` for data alone. One of the two has some.
+    /// The signatures in memory; `None` for data without signatures. At least one of the two must
+    /// be set.
     pub memory: Option<SignatureDomain>,
     /// The signatures on the wire.
     pub wire: Option<SignatureDomain>,
-    /// The bytes of a signature that are checked as it comes in.
+    /// The bytes of an incoming signature that are checked.
     pub check_mask: SignatureMask,
-    /// The bytes that are copied as they are instead of being computed, where both sides have the same structure; `None` for what the
-    /// library finds, which is all where both have the same signature.
+    /// The bytes that are copied instead of computed, if both sides have the same structure. With
+    /// `None` the library chooses: all bytes, if both sides have the same signature.
     pub copy_mask: Option<SignatureMask>,
 }
 
-/// A domain as C has it, and what it points to.
+/// A domain as C structs, and the data that it points to.
 struct Raw {
     dif: mlx5dv_sig_t10dif,
     crc: mlx5dv_sig_crc,
@@ -253,7 +260,7 @@ impl Raw {
         Self { dif, crc, domain: raw }
     }
 
-    /// The domain, with its pointer into this.
+    /// The domain, with its pointer into this struct set.
     fn linked(&mut self) -> *const mlx5dv_sig_block_domain {
         self.domain.sig = match self.domain.sig_type {
             T::MLX5DV_SIG_TYPE_T10DIF => Described { dif: &raw const self.dif },
@@ -273,7 +280,7 @@ impl SignatureSeed {
 }
 
 impl BlockSignature {
-    /// Calls `then` with this as C has it, which is there for as long as the call.
+    /// Calls `then` with the attributes as a C struct, which is valid during the call.
     pub(super) fn with_raw(&self, then: impl FnOnce(*const mlx5dv_sig_block_attr)) {
         let mut domains = [self.memory, self.wire].map(|domain| domain.as_ref().map(Raw::of));
         let [mem, wire] = domains.each_mut().map(|raw| raw.as_mut().map_or(ptr::null(), |raw| raw.linked()));

@@ -1,4 +1,4 @@
-//! DC targets: what initiators reach. They answer, and never post.
+//! DC targets: the passive ends of DC transport, which respond and never post.
 
 use rdma_mummy_sys::types::{
     ibv_qp_init_attr_ex, mlx5dv_dc_type, mlx5dv_qp_init_attr, mlx5dv_qp_init_attr_mask as M,
@@ -12,12 +12,13 @@ use crate::ibverbs::queue_pair::{
     QueuePairControl, QueuePairInitAttribute, QueuePairState, QueuePairType,
 };
 
-/// Describes a DC target. The same description makes any number of them.
+/// Describes a DC target. One builder can make any number of them.
 ///
-/// A target takes the messages of any number of [initiators](super::DcInitiator) that know its number and access key, into the
-/// receives of a shared receive queue. It is brought up in two steps: to INIT with `setup_pkey_index`, `setup_port` and
-/// `setup_access_flags`; to RTR with `setup_path_mtu`, `setup_min_rnr_timer` and `setup_address_vector`, from which the device
-/// takes the GID index. It stays there.
+/// A target receives the messages of any number of [initiators](super::DcInitiator) that know its
+/// number and access key. They go into the receives of a shared receive queue. The target is
+/// brought up in two steps: to INIT with `setup_pkey_index`, `setup_port` and `setup_access_flags`;
+/// to RTR with `setup_path_mtu`, `setup_min_rnr_timer` and `setup_address_vector`, from which the
+/// device takes the GID index. It stays there.
 ///
 /// ```no_run
 /// use sideway::ibverbs::queue_pair::QueuePairBuilder;
@@ -25,13 +26,14 @@ use crate::ibverbs::queue_pair::{
 /// use sideway::mlx5::DirectVerbs;
 ///
 /// # fn serve(
-/// #     mlx5: &DirectVerbs, description: &QueuePairBuilder, init: &QueuePairAttribute, rtr: &QueuePairAttribute,
+/// #     mlx5: &DirectVerbs, description: &QueuePairBuilder, init: &QueuePairAttribute,
+/// #     rtr: &QueuePairAttribute,
 /// # ) -> Result<u32, Box<dyn std::error::Error>> {
 /// // The description has a shared receive queue, and a completion queue for receives.
 /// let mut target = mlx5.create_dc_target_builder(description, 0x1234_5678).build()?;
 /// target.modify(init)?;
 /// target.modify(rtr)?;
-/// // What initiators have to be told, beside the access key and a GID.
+/// // Initiators need this number, the access key and a GID.
 /// let number = target.dct_number().expect("it is ready to receive");
 /// # Ok(number) }
 /// ```
@@ -44,8 +46,9 @@ pub struct DcTargetBuilder {
 }
 
 impl DirectVerbs {
-    /// Begins to describe a DC target with a key that initiators have to know. Of the description, of which a copy is taken,
-    /// the domain, the shared receive queue and the completion queue of receives count.
+    /// Returns a builder for a DC target with an access key that initiators must know. From a copy
+    /// of the description it uses the domain, the shared receive queue and the completion queue for
+    /// receives.
     pub fn create_dc_target_builder(
         &self,
         description: &QueuePairBuilder,
@@ -59,7 +62,7 @@ impl DirectVerbs {
 }
 
 impl DcTargetBuilder {
-    /// The options.
+    /// Sets the options.
     pub fn setup_create_flags(&mut self, flags: QueuePairCreateFlags) -> &mut Self {
         self.flags = flags;
         self
@@ -77,8 +80,9 @@ impl DcTargetBuilder {
     ///
     /// # Errors
     ///
-    /// There is no shared receive queue or no completion queue; or the device has no DC, or not these options
-    /// ([`Unsupported`](crate::ibverbs::Unsupported), or `EINVAL`).
+    /// Fails if there is no shared receive queue or no completion queue. Fails with
+    /// [`Unsupported`](crate::ibverbs::Unsupported) or `EINVAL` if the device has no DC, or not
+    /// these options.
     ///
     /// # References
     ///
@@ -93,13 +97,14 @@ impl DcTargetBuilder {
             self.direct
                 .create_qp(&self.description, attr, &mut own, || format!("DC targets with {:?}", self.flags))
         };
-        // SAFETY: the pair is a DC target, and made of the attributes as they are, in the context of the description.
+        // SAFETY: `create` makes a DC target of exactly the attributes that it gets, in the
+        // description's context.
         let control = unsafe { self.description.build_silent_by(QueuePairType::DcTarget, create)? };
         Ok(DcTarget { control, access_key: self.access_key, number: None })
     }
 }
 
-/// A DC target.
+/// A DC target: responds to initiators, and receives into a shared receive queue.
 #[derive(Debug)]
 pub struct DcTarget {
     control: QueuePairControl,
@@ -112,14 +117,15 @@ impl DcTarget {
     ///
     /// # Errors
     ///
-    /// [`ModifyQueuePairError`] says which attribute was wrong or missing.
+    /// [`ModifyQueuePairError`] names the attribute that was wrong or missing.
     pub fn modify(&mut self, attr: &QueuePairAttribute) -> Result<(), ModifyQueuePairError> {
-        // SAFETY: nobody posts to a target.
+        // SAFETY: a target has no send list, so nobody posts to it.
         unsafe { self.control.modify(attr)? };
         self.number = match attr.state() {
-            // The device makes it only now, which is when the library writes its number.
+            // The device makes the target only now, and the library writes its number.
             Some(QueuePairState::ReadyToReceive) => {
-                // SAFETY: the target lives, and only the call above writes the field, which is in every release's struct.
+                // SAFETY: `self` keeps the target alive, and only the call above writes the field,
+                // which every release's struct has.
                 Some(unsafe { (*self.control.as_raw().as_ptr()).qp_num })
             }
             Some(_) => None,
@@ -132,7 +138,7 @@ impl DcTarget {
     ///
     /// # Errors
     ///
-    /// The device does not answer.
+    /// Fails if the device does not answer.
     pub fn query(
         &self,
         mask: QueuePairAttributeMask,
@@ -140,32 +146,33 @@ impl DcTarget {
         self.control.query(mask)
     }
 
-    /// The state that the device reports.
+    /// Queries the target's state (`ibv_query_qp`).
     ///
     /// # Errors
     ///
-    /// The device does not answer.
+    /// Fails if the device does not answer.
     pub fn state(&self) -> Result<QueuePairState, Error> {
         self.control.state()
     }
 
-    /// The number by which initiators address it; `None` unless it is ready to receive. Completions of its receives have it,
-    /// too.
+    /// The number by which initiators address it; `None` until it is ready to receive. Completions
+    /// of its receives contain it too.
     pub fn dct_number(&self) -> Option<u32> {
         self.number
     }
 
-    /// The key that initiators have to know.
+    /// The access key that initiators must know.
     pub fn access_key(&self) -> u64 {
         self.access_key
     }
 
-    /// The context that it was made from.
+    /// The device context in which it was made.
     pub fn context(&self) -> &DeviceContext {
         self.control.context()
     }
 
-    /// The C object. Using it is as unsafe as in C, and it must not be destroyed.
+    /// The C object, for verbs that this crate does not wrap. Using it is as unsafe as in C; do not
+    /// destroy it.
     pub fn as_raw(&self) -> std::ptr::NonNull<rdma_mummy_sys::types::ibv_qp> {
         self.control.as_raw()
     }

@@ -1,4 +1,4 @@
-//! Addresses as the connection manager has them: of IP, of InfiniBand, or of a family that nobody has heard of.
+//! Addresses of the connection manager: IP, InfiniBand (`AF_IB`), or an unknown family.
 
 use std::fmt;
 use std::mem::offset_of;
@@ -11,10 +11,10 @@ use crate::ibverbs::address::Gid;
 /// The address family of InfiniBand (`AF_IB`).
 const AF_IB: u16 = 27;
 
-/// Bytes of an address after its family.
+/// The size of an address after its family, in bytes.
 const DATA: usize = size_of::<sockaddr_storage>() - size_of::<u16>();
 
-/// An address of one end (`struct sockaddr`).
+/// The address of one end (`struct sockaddr`).
 #[derive(Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Address {
@@ -26,18 +26,18 @@ pub enum Address {
     Unknown(UnknownAddress),
 }
 
-/// An address of InfiniBand's own (`struct sockaddr_ib`), in host byte order.
+/// A native InfiniBand address (`struct sockaddr_ib`), in host byte order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct IbAddress {
     /// The partition key.
     pub pkey: u16,
     /// Traffic class and flow label.
     pub flowinfo: u32,
-    /// The GID; all zero for any.
+    /// The GID; all zero stands for any.
     pub gid: Gid,
-    /// The service: a port space in its upper bits, and a port in its lower.
+    /// The service: a port space in the upper bits, and a port in the lower ones.
     pub service_id: u64,
-    /// Which bits of the service count.
+    /// The bits of the service that are significant.
     pub service_id_mask: u64,
     /// The scope of a link-local GID.
     pub scope_id: u64,
@@ -56,14 +56,14 @@ impl UnknownAddress {
         self.family
     }
 
-    /// What comes after the family, as C has it, with zeros behind it.
+    /// The bytes after the family, as in C, padded with zeros.
     pub fn data(&self) -> &[u8] {
         &*self.data
     }
 }
 
 impl Address {
-    /// IP address and port, if that is what it is.
+    /// The IP address and port, if it has them.
     pub fn ip(&self) -> Option<SocketAddr> {
         match self {
             Self::Inet(address) => Some(*address),
@@ -71,7 +71,8 @@ impl Address {
         }
     }
 
-    /// The port (`rdma_get_src_port`, `rdma_get_dst_port`): of InfiniBand's own addresses, the lowest 16 bits of the service.
+    /// The port (`rdma_get_src_port`, `rdma_get_dst_port`). For native InfiniBand addresses, it is
+    /// the lowest 16 bits of the service.
     pub fn port(&self) -> Option<u16> {
         match self {
             Self::Inet(address) => Some(address.port()),
@@ -130,17 +131,17 @@ impl fmt::Debug for UnknownAddress {
     }
 }
 
-/// An address that may not be there, in words.
+/// An optional address in words.
 pub(super) fn perhaps(address: &Option<Address>) -> String {
     address.as_ref().map_or_else(|| "no address".to_owned(), Address::to_string)
 }
 
-/// An address as C wants it: as much memory as any address needs, so that a library that reads more than the family says
-/// reads zeros.
+/// An address for C. It is as large as the largest address, so that a library that reads more than
+/// the family needs reads zeros.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) union RawAddress {
-    /// For its size and alignment.
+    /// Present for its size and alignment.
     _storage: sockaddr_storage,
     inet: sockaddr_in,
     inet6: sockaddr_in6,
@@ -148,7 +149,7 @@ pub(super) union RawAddress {
     bytes: [u8; size_of::<sockaddr_storage>()],
 }
 
-/// `struct sockaddr_ib`: numbers in network byte order.
+/// `struct sockaddr_ib`, with numbers in network byte order.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct SockaddrIb {
@@ -171,15 +172,16 @@ impl RawAddress {
     }
 
     fn bytes(&self) -> &[u8; size_of::<sockaddr_storage>()] {
-        // SAFETY: all of it is initialised from the beginning (`From`, `copy_storage`), and members are written in place, field by field.
+        // SAFETY: `From` and `copy_storage` initialise all bytes, and later writes go to fields in
+        // place.
         unsafe { &self.bytes }
     }
 
-    /// The address; `None` if there is none (`AF_UNSPEC`).
+    /// The address; `None` if the family is `AF_UNSPEC`.
     pub(super) fn get(&self) -> Option<Address> {
         let bytes = self.bytes();
         let family = u16::from_ne_bytes([bytes[0], bytes[1]]);
-        // SAFETY: all bytes are initialised, and any are a value of these structs.
+        // SAFETY: all bytes are initialised, and all byte values are valid for these structs.
         let (inet, inet6, ib) = unsafe { (self.inet, self.inet6, self.ib) };
         Some(match (i32::from(family), family) {
             (libc::AF_UNSPEC, _) => return None,
@@ -244,27 +246,29 @@ impl From<&Address> for RawAddress {
 ///
 /// # Safety
 ///
-/// `from` is readable for a whole `sockaddr_storage`, initialised, and nobody writes to it meanwhile.
+/// `from` must be readable for a whole `sockaddr_storage` and initialised. Nobody may write to it
+/// during the call.
 pub(super) unsafe fn copy_storage(from: *const sockaddr_storage) -> RawAddress {
-    // SAFETY: the caller guarantees (`# Safety`) that `from` is readable for a whole
-    // `sockaddr_storage`, initialised, and nobody writes to it meanwhile; any initialised bytes are an
-    // address.
+    // SAFETY: the caller guarantees that `from` is readable and initialised; all byte values are a
+    // valid address.
     RawAddress { bytes: unsafe { from.cast::<[u8; size_of::<sockaddr_storage>()]>().read() } }
 }
 
-/// Copies an address of a known length out of memory that the library owns; no more than fits.
+/// Copies an address of a known length out of memory that the library owns, cut off at the size of
+/// a `sockaddr_storage`.
 ///
 /// # Safety
 ///
-/// `from` is null, or readable for `length` bytes, initialised, and nobody writes to it meanwhile.
+/// `from` must be null, or readable for `length` bytes and initialised. Nobody may write to it
+/// during the call.
 pub(super) unsafe fn copy_bytes(from: *const sockaddr, length: usize) -> Option<Address> {
     if from.is_null() {
         return None;
     }
     let mut bytes = [0; size_of::<sockaddr_storage>()];
     let length = length.min(bytes.len());
-    // SAFETY: the caller guarantees (`# Safety`) that `from` is null, or readable for `length`
-    // bytes, initialised, and nobody writes to it meanwhile, and there is room for so many bytes.
+    // SAFETY: the caller guarantees that `from` is readable for `length` bytes, and `length` was
+    // limited to the size of `bytes`.
     unsafe { from.cast::<u8>().copy_to_nonoverlapping(bytes.as_mut_ptr(), length) };
     RawAddress { bytes }.get()
 }
@@ -309,10 +313,10 @@ mod tests {
     #[test]
     fn a_short_address_is_not_read_beyond_its_end() {
         let short = [2u8, 0, 0x12, 0x67];
-        // SAFETY: as many bytes as are said.
+        // SAFETY: the pointer and the length belong to one array.
         let address = unsafe { copy_bytes(short.as_ptr().cast(), short.len()) };
         assert_eq!(address, Some("0.0.0.0:4711".parse::<SocketAddr>().unwrap().into()));
-        // SAFETY: a null pointer is allowed.
+        // SAFETY: `copy_bytes` accepts a null pointer.
         assert_eq!(unsafe { copy_bytes(std::ptr::null(), 16) }, None);
     }
 }

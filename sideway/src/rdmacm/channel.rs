@@ -1,4 +1,4 @@
-//! Event channels: where the events of many identifiers come out.
+//! Event channels (`rdma_event_channel`): the queue of events of many identifiers.
 
 use std::fmt;
 use std::io;
@@ -22,29 +22,32 @@ use crate::provider::default_provider;
 
 /// An event channel (`rdma_event_channel`): the events of many identifiers.
 ///
-/// A handle: clones stand for the same channel, which goes (`rdma_destroy_event_channel`) with its last handle and its last
-/// identifier. It may be used from several threads at a time: each event is given out once, to whoever asks first. Its
-/// descriptor is made non-blocking.
+/// Clones refer to the same channel. It is destroyed (`rdma_destroy_event_channel`) when its last
+/// handle and its last identifier are dropped. Several threads may use it at a time: each event is
+/// delivered once, to the first caller that takes it. The channel's descriptor is made
+/// non-blocking.
 #[derive(Clone)]
 pub struct EventChannel(pub(super) Arc<ChannelInner>);
 
-/// What the channel's handles and its identifiers share: the channel itself.
+/// The channel itself, shared by its handles and its identifiers.
 pub(super) struct ChannelInner {
     channel: NonNull<rdma_event_channel>,
     provider: Provider,
     lib: &'static RdmaCm,
-    /// Held by whoever calls the library for the channel or for an identifier of it: see [`lock`](Self::lock). An identifier that was moved
-    /// away may still look at it.
+    /// Held during every call of the library for the channel or for one of its identifiers: see
+    /// [`lock`](Self::lock). An identifier that was moved away may still read it.
     library: Arc<Mutex<()>>,
-    /// No more events are given out.
+    /// Whether the channel delivers no more events.
     closed: AtomicBool,
-    /// Wakes those who sleep; made by the first of them.
+    /// An eventfd that wakes sleeping threads; the first of them makes it.
     waker: OnceLock<OwnedFd>,
 }
 
-// SAFETY: the library is only called for the channel and its identifiers under the channel's lock.
+// SAFETY: every call of the library for the channel and its identifiers runs under the channel's
+// lock.
 unsafe impl Send for ChannelInner {}
-// SAFETY: the library is only called for the channel and its identifiers under the channel's lock.
+// SAFETY: every call of the library for the channel and its identifiers runs under the channel's
+// lock.
 unsafe impl Sync for ChannelInner {}
 
 impl ChannelInner {
@@ -60,24 +63,27 @@ impl ChannelInner {
         self.lib
     }
 
-    /// Until this is dropped, nobody else takes an event, or calls the library for an identifier of this channel.
+    /// Locks the library for this channel: until the guard is dropped, no other thread takes an
+    /// event, or calls the library for an identifier of the channel.
     ///
-    /// The library writes into an identifier (its addresses, its device) both when a function is called for it and when an
-    /// event of it is taken, whoever takes it; and an event that was taken is acknowledged before the lock is given back, so that
-    /// whoever holds the lock finds none outstanding. Nothing under it sleeps: the channel is non-blocking. Destroying an
-    /// identifier does sleep until its events are acknowledged, and goes without the lock.
+    /// The library writes into an identifier (its addresses, its device) in two cases: when a
+    /// function is called for it, and when any thread takes an event of it. An event is
+    /// acknowledged before the lock is released, so that the holder of the lock finds no event
+    /// outstanding. Nothing sleeps under the lock, because the channel is non-blocking. Destroying
+    /// an identifier does sleep until its events are acknowledged, and runs without the lock.
     #[inline]
     pub(super) fn lock(&self) -> MutexGuard<'_, ()> {
         self.library.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What [`lock`](Self::lock) locks.
+    /// The mutex behind [`lock`](Self::lock).
     pub(super) fn library(&self) -> &Arc<Mutex<()>> {
         &self.library
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {
-        // SAFETY: the channel lives, so its descriptor is open; `EventChannel::create` has seen that it is one.
+        // SAFETY: `self` keeps the channel alive, so its descriptor is open; `EventChannel::create`
+        // checked that it is not negative.
         unsafe { BorrowedFd::borrow_raw((*self.channel.as_ptr()).fd) }
     }
 
@@ -85,25 +91,27 @@ impl ChannelInner {
         if self.closed.load(Ordering::Acquire) { Err(closed()) } else { Ok(()) }
     }
 
-    /// What wakes a sleeper when the channel is closed.
+    /// The eventfd that wakes a sleeping thread when the channel is closed.
     fn waker(&self) -> Result<BorrowedFd<'_>, Error> {
         let waker = match self.waker.get() {
             Some(waker) => waker,
             None => {
                 let made = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
                     .map_err(|error| Error::os("eventfd", error.into()))?;
-                // Of two who make one at once, one's is closed again.
+                // If two threads make one at once, one of the two eventfds is closed again.
                 self.waker.get_or_init(|| made)
             }
         };
-        // Either this finds the channel closed, or whoever closes it finds the bell.
+        // Pairs with the fence in `close`: either this thread sees the channel closed, or the
+        // closing thread sees the eventfd.
         fence(Ordering::SeqCst);
         self.check_open()?;
         Ok(waker.as_fd())
     }
 
-    /// Takes an event, if there is one: whose it is, and who listened; the rest is in `contents` then. `Ok(None)` is one of an identifier
-    /// whose last handle is gone.
+    /// Takes an event, if one is pending. Returns its identifier and, for a request, the listener;
+    /// the rest goes into `contents`. `Ok(None)` means that the event was consumed here, because
+    /// its identifier's last handle is gone or it left a group.
     #[inline]
     fn take(
         self: &Arc<Self>,
@@ -112,26 +120,29 @@ impl ChannelInner {
         let taken = {
             let _lock = self.lock();
             let mut raw = ptr::null_mut();
-            // SAFETY: the channel lives and is locked, and the place is this function's own.
+            // SAFETY: `self` keeps the channel alive, it is locked, and `raw` is a local variable.
             check(unsafe { (self.lib.rdma_get_cm_event)(self.channel.as_ptr(), &raw mut raw) })?;
             let raw = NonNull::new(raw).ok_or_else(|| io::Error::from_raw_os_error(libc::ENODATA))?;
-            // SAFETY: the event was got just now, and the channel is locked.
+            // SAFETY: the library returned the event just now, and the channel is locked.
             let taken = unsafe { self.translate(raw, contents) };
-            // SAFETY: this is its one acknowledgement, and it is not used after that.
+            // SAFETY: this is the event's only acknowledgement, and the event is not used after it.
             if let Err(error) = check(unsafe { (self.lib.rdma_ack_cm_event)(raw.as_ptr()) }) {
                 log::error!("rdma_ack_cm_event failed: {error}");
             }
             if let TakenEvent::Left(id, membership) = &taken {
-                // SAFETY: the identifier lives, and the channel is locked. A failure is logged; nobody waits for it.
+                // SAFETY: the identifier belongs to this channel, which is locked. A failure is
+                // logged, because no caller waits for the result.
                 let _ = unsafe { self.leave(id, membership) };
             }
             taken
         };
-        // Identifiers are dropped here at the earliest: that waits until their events are acknowledged.
+        // Identifiers must not be dropped before this point, because their drop waits until their
+        // events are acknowledged.
         match taken {
             TakenEvent::Event(id, listener) => Ok(Some((id, listener))),
             TakenEvent::Orphan(id) => {
-                // SAFETY: the library made it with the event, nobody else knows it, and the event is acknowledged.
+                // SAFETY: the library made the identifier with the event, nobody else knows it, and
+                // the event is acknowledged.
                 if let Err(error) = check(unsafe { (self.lib.rdma_destroy_id)(id) }) {
                     log::error!("rdma_destroy_id failed for a request that nobody takes: {error}");
                 }
@@ -145,11 +156,13 @@ impl ChannelInner {
     ///
     /// # Safety
     ///
-    /// The identifier is of this channel, which is locked.
+    /// The identifier must belong to this channel, and the channel must be locked.
     pub(super) unsafe fn leave(&self, id: &Identifier, membership: &Membership) -> io::Result<()> {
-        // SAFETY: the identifier lives, and its channel is locked.
+        // SAFETY: the caller guarantees that the identifier belongs to this channel, which is
+        // locked; `id` keeps it alive.
         let left = unsafe { membership.leave(self.lib, id.as_raw().as_ptr()) };
-        // A device that was taken away is such a reason, and no events come any more; but of those that wait, nobody can say.
+        // A removed device explains the failure, and no events come any more. Otherwise the events
+        // that wait may belong to the group, and nobody can tell which of them do.
         let waits = || readiness::wait(&[self.descriptor()], Deadline::after(Duration::ZERO)).unwrap_or(true);
         if left.is_err() && id.state() != IdentifierState::DeviceRemoved && waits() {
             log::error!(
@@ -161,12 +174,12 @@ impl ChannelInner {
         left
     }
 
-    /// As [`EventChannel::close`].
+    /// See [`EventChannel::close`].
     pub(super) fn close(&self) {
         self.closed.store(true, Ordering::Release);
         fence(Ordering::SeqCst);
         if let Some(waker) = self.waker.get() {
-            // The counter cannot overflow: a full one is readable, and that is all that matters.
+            // The counter cannot overflow in a harmful way: a full one is readable too.
             let _ = rustix::io::write(waker, &1u64.to_ne_bytes());
         }
     }
@@ -175,7 +188,8 @@ impl ChannelInner {
     ///
     /// # Safety
     ///
-    /// The event was got from this channel and is not acknowledged: so what it names lives. The channel is locked.
+    /// The library must have returned the event from this channel, and it must not be acknowledged
+    /// yet, so that the objects that it names are alive. The channel must be locked.
     #[inline]
     unsafe fn translate(
         self: &Arc<Self>,
@@ -183,20 +197,25 @@ impl ChannelInner {
         contents: &mut EventContents,
     ) -> TakenEvent {
         let raw = raw.as_ptr();
-        // SAFETY: the event lives, nobody writes to it, and these fields are integers and pointers.
+        // SAFETY: the caller guarantees a live event, to which nobody writes. These fields are
+        // integers and pointers.
         let (event, id, listener) = unsafe { ((*raw).event, (*raw).id, (*raw).listen_id) };
         let is_request = event == rdma_cm_event_type::RDMA_CM_EVENT_CONNECT_REQUEST && !listener.is_null();
-        // SAFETY: the identifier lives: the library destroys it only after the acknowledgement.
+        // SAFETY: the library destroys the identifier only after the acknowledgement, so it is
+        // alive.
         let Some(owner) = (unsafe { Inner::of(if is_request { listener } else { id }) }) else {
             if is_request && !id.is_null() {
-                // What it inherited from the one who listened would lead further events of it nowhere.
-                // SAFETY: the new identifier lives, and nobody else knows it.
+                // The new identifier inherited the listener's context, which must not be used for
+                // its later events.
+                //
+                // SAFETY: the new identifier is alive, and nobody else knows it.
                 unsafe { (&raw mut (*id).context).write(ptr::null_mut()) };
                 return TakenEvent::Orphan(id);
             }
             return TakenEvent::Discarded;
         };
-        // SAFETY: the event is not acknowledged, and is of this identifier, whose kind the new one inherits.
+        // SAFETY: the event is not acknowledged, and it belongs to this identifier. A new
+        // identifier has the same kind as its listener.
         unsafe { contents.copy(raw, owner.is_datagram()) };
         let owner = Identifier(owner);
         if let Some(left) = owner.note_answer(contents) {
@@ -206,39 +225,41 @@ impl ChannelInner {
             owner.note_event(contents.event_type);
             return TakenEvent::Event(owner, None);
         };
-        // SAFETY: the library made it with the event, nobody else knows it, and the channel is locked.
+        // SAFETY: the library made the identifier with the event, nobody else knows it, and the
+        // channel is locked.
         let id = unsafe { Identifier::adopt(self, new) };
         id.note_event(contents.event_type);
         TakenEvent::Event(id, Some(owner))
     }
 }
 
-/// What became of an event.
+/// The result of taking an event.
 enum TakenEvent {
-    /// Somebody's, and who listened.
+    /// An event for the program: its identifier, and the listener of a request.
     Event(Identifier, Option<Identifier>),
-    /// A request to somebody who does not listen any more: its identifier.
+    /// A request to a listener that is gone: the new identifier.
     Orphan(*mut rdma_cm_id),
-    /// Of a multicast group that its identifier is to leave now.
+    /// An answered join of a multicast group that the program has already left.
     Left(Identifier, Box<Membership>),
-    /// Of an identifier that is being destroyed.
+    /// An event of an identifier that is being destroyed.
     Discarded,
 }
 
 impl Drop for ChannelInner {
     fn drop(&mut self) {
-        // SAFETY: the channel lives, and its handles and all its identifiers, which held this, are gone.
+        // SAFETY: the channel is alive until here. Its handles and all its identifiers held this
+        // object and are gone.
         unsafe { (self.lib.rdma_destroy_event_channel)(self.channel.as_ptr()) };
     }
 }
 
 impl EventChannel {
-    /// A channel of the [default provider](default_provider) (`rdma_create_event_channel`).
+    /// Makes a channel of the [default provider](default_provider) (`rdma_create_event_channel`).
     ///
     /// # Errors
     ///
-    /// There is no provider, it has no librdmacm, or the system has no connection manager: its module `rdma_ucm` is not loaded,
-    /// or there is no RDMA device.
+    /// Fails if there is no provider, or if it has no librdmacm. Also fails if the system has no
+    /// connection manager: the kernel module `rdma_ucm` is not loaded, or no RDMA device exists.
     ///
     /// # References
     ///
@@ -248,22 +269,23 @@ impl EventChannel {
         Self::from_provider(provider.map_err(|error| Error::caused(CREATE, ErrorKind::Library, error))?)
     }
 
-    /// A channel of this provider.
+    /// Makes a channel of `provider`.
     ///
     /// # Errors
     ///
-    /// As [`new`](Self::new).
+    /// Fails as [`new`](Self::new) does.
     pub fn from_provider(provider: Provider) -> Result<Self, Error> {
         let lib =
             provider.rdmacm().map_err(|error| Error::caused(CREATE, ErrorKind::Library, error.clone()))?;
-        // SAFETY: there is no condition.
+        // SAFETY: the function has no preconditions.
         let channel = unsafe { (lib.rdma_create_event_channel)() };
         let channel = NonNull::new(channel).ok_or_else(|| no_channel(io::Error::last_os_error()))?;
         let (library, closed, waker) = (Arc::default(), AtomicBool::new(false), OnceLock::new());
         let inner = Arc::new(ChannelInner { channel, provider, lib, library, closed, waker });
-        // SAFETY: the channel lives, and has this field in every release.
+        // SAFETY: the library made the channel just now, and every release's struct has this field.
         let fd = unsafe { readiness::descriptor((*channel.as_ptr()).fd) };
-        // So that a wait can end by a timeout, and nobody sleeps while he holds the lock.
+        // Non-blocking, so that a wait can end by a timeout, and so that no thread sleeps while it
+        // holds the lock.
         let made = match fd {
             Some(fd) => readiness::set_nonblocking(fd, true),
             None => Err(io::Error::from_raw_os_error(libc::EBADF)),
@@ -272,11 +294,11 @@ impl EventChannel {
         Ok(Self(inner))
     }
 
-    /// An identifier of this channel (`rdma_create_id`).
+    /// Makes an identifier of this channel (`rdma_create_id`).
     ///
     /// # Errors
     ///
-    /// The port space is unknown, or there are too many identifiers.
+    /// Fails if the port space is unknown, or if too many identifiers exist.
     ///
     /// # References
     ///
@@ -285,41 +307,44 @@ impl EventChannel {
         Identifier::create(&self.0, port_space)
     }
 
-    /// Sleeps until there is an event, and takes it (`rdma_get_cm_event`). Signals do not end it.
+    /// Sleeps until an event comes, and takes it (`rdma_get_cm_event`). Signals do not end the
+    /// wait.
     ///
-    /// The event is acknowledged (`rdma_ack_cm_event`) before this returns. One of an identifier whose last handle is gone is
-    /// passed over, and a request to a listener that is gone is rejected.
+    /// The event is acknowledged (`rdma_ack_cm_event`) before this returns. An event of an
+    /// identifier whose last handle is gone is skipped. A request to a listener that is gone is
+    /// rejected.
     ///
     /// # Errors
     ///
-    /// The channel is [closed](Self::close), or the library refuses.
+    /// Fails if the channel is [closed](Self::close), or if the library reports an error.
     ///
     /// # References
     ///
     /// `man rdma_get_cm_event`
     pub fn get_cm_event(&self) -> Result<Event, Error> {
         loop {
-            // Without a deadline there is an event or an error.
+            // A wait without a deadline ends only with an event or an error.
             if let Some(event) = self.wait_until(Deadline::NEVER)? {
                 return Ok(event);
             }
         }
     }
 
-    /// Sleeps until there is an event, at most so long, and takes it; `None` if the time is over. Signals do not end it.
+    /// Sleeps until an event comes or `timeout` is over, and takes the event. Returns `None` after
+    /// the timeout. Signals do not end the wait.
     ///
     /// # Errors
     ///
-    /// As [`get_cm_event`](Self::get_cm_event).
+    /// Fails as [`get_cm_event`](Self::get_cm_event) does.
     pub fn get_cm_event_timeout(&self, timeout: Duration) -> Result<Option<Event>, Error> {
         self.wait_until(Deadline::after(timeout))
     }
 
-    /// Takes an event if there is one, without sleeping.
+    /// Takes an event if one is pending, without sleeping.
     ///
     /// # Errors
     ///
-    /// As [`get_cm_event`](Self::get_cm_event).
+    /// Fails as [`get_cm_event`](Self::get_cm_event) does.
     pub fn try_get_cm_event(&self) -> Result<Option<Event>, Error> {
         self.0.check_open()?;
         loop {
@@ -347,31 +372,34 @@ impl EventChannel {
         }
     }
 
-    /// Gives out no more events: whoever waits for one, or asks, is told so. Identifiers stay as they are.
+    /// Stops the delivery of events: current and later waits fail with [`GetEventError::Closed`].
+    /// Identifiers keep working.
     pub fn close(&self) {
         self.0.close();
     }
 
-    /// The libraries that the channel, and every identifier of it, belongs to.
+    /// The libraries that the channel and its identifiers use.
     pub fn provider(&self) -> Provider {
         self.0.provider
     }
 
-    /// The C object. Using it is as unsafe as in C, and it must not be destroyed.
+    /// The C object, for verbs that this crate does not wrap. Using it is as unsafe as in C; do not
+    /// destroy it.
     pub fn as_raw(&self) -> NonNull<rdma_event_channel> {
         self.0.channel
     }
 }
 
 impl AsFd for EventChannel {
-    /// Readable while there are events. Do not read it, only ask; after [`close`](Self::close) it says nothing new.
+    /// Readable while events are pending. Only poll this descriptor; do not read it. After
+    /// [`close`](Self::close) its state has no meaning.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.descriptor()
     }
 }
 
 impl PartialEq for EventChannel {
-    /// The same channel.
+    /// Whether both refer to the same channel.
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }

@@ -1,4 +1,4 @@
-//! Listening, connecting, answering and hanging up.
+//! Listening, connecting, accepting, rejecting and disconnecting.
 
 use std::io;
 
@@ -12,21 +12,22 @@ use crate::ibverbs::Unsupported;
 use crate::ibverbs::event::AsyncEventType;
 
 impl Identifier {
-    /// Waits for requests (`rdma_listen`), of which so many may be unanswered. Each is an event
-    /// [`ConnectRequest`](super::EventType::ConnectRequest) with an identifier of its own.
+    /// Listens for requests (`rdma_listen`), with at most `backlog` requests unanswered. Each
+    /// request is an event [`ConnectRequest`](super::EventType::ConnectRequest) with a new
+    /// identifier.
     ///
-    /// An identifier without an address is bound to any address, and a port that the system chooses. The system limits the number
-    /// of unanswered requests, too; 0 or less leaves it to the system.
+    /// An identifier without an address is bound to any address, and to a port that the system
+    /// chooses. The system also limits the backlog; 0 or less selects that limit.
     ///
     /// # Errors
     ///
-    /// The port is in use, or the identifier is not [bound](Self::bind_addr).
+    /// Fails if the port is in use, or if the identifier is not [bound](Self::bind_addr).
     ///
     /// # References
     ///
     /// `man rdma_listen`
     pub fn listen(&self, backlog: i32) -> Result<(), Error> {
-        // SAFETY: the identifier lives, and is called for alone.
+        // SAFETY: `call` passes a live identifier, under its channel's lock.
         let result =
             self.call(Some(IdentifierState::Listening), |lib, id| unsafe { (lib.rdma_listen)(id, backlog) });
         result.map_err(|source| {
@@ -46,15 +47,20 @@ impl Identifier {
         })
     }
 
-    /// Asks the peer for a connection (`rdma_connect`), or for the queue pair of its datagram service.
+    /// Requests a connection to the peer (`rdma_connect`), or the queue pair of its datagram
+    /// service.
     ///
-    /// An event follows: [`ConnectResponse`](super::EventType::ConnectResponse) when the peer has accepted (then bring the queue
-    /// pair to ready-to-send, and [`establish`](Self::establish)), [`Established`](super::EventType::Established) of a datagram service,
-    /// or one that says what went wrong ([`Event::error`](super::Event::error)).
+    /// One of these events follows:
+    ///
+    /// - [`ConnectResponse`](super::EventType::ConnectResponse) when the peer has accepted. Then
+    ///   bring the queue pair to ready-to-send, and call [`establish`](Self::establish).
+    /// - [`Established`](super::EventType::Established) for a datagram service.
+    /// - An event with an error ([`Event::error`](super::Event::error)).
     ///
     /// # Errors
     ///
-    /// The route is not resolved, the private data is too long, or the parameters are more than the device can do.
+    /// Fails if the route is not resolved, if the private data is too long, or if the parameters
+    /// exceed the device's limits.
     ///
     /// # References
     ///
@@ -64,7 +70,8 @@ impl Identifier {
         self.check_length("rdma_connect", message, parameter.private_data_length())?;
         let mut raw = parameter.raw();
         let result = self.call_with_device(Some(IdentifierState::Connecting), |lib, id| {
-            // SAFETY: the identifier lives, has a device, and is called for alone; the parameters and their data outlive the call.
+            // SAFETY: `call_with_device` passes a live identifier with a device, under its
+            // channel's lock. The parameters and their data outlive the call.
             unsafe { (lib.rdma_connect)(id, &raw mut raw) }
         });
         result.map_err(|error| {
@@ -81,14 +88,15 @@ impl Identifier {
 
     /// Accepts a peer's request (`rdma_accept`).
     ///
-    /// Of a connection, bring the queue pair to ready-to-send before, by [`get_qp_attr`](Self::get_qp_attr); the event
-    /// [`Established`](super::EventType::Established) follows. Of a datagram service the peer is told the queue pair's number, and no
-    /// event follows.
+    /// For a connection, first bring the queue pair to ready-to-send with
+    /// [`get_qp_attr`](Self::get_qp_attr); the event [`Established`](super::EventType::Established)
+    /// follows. For a datagram service, the peer gets the queue pair's number, and no event
+    /// follows.
     ///
     /// # Errors
     ///
-    /// The identifier is none of a request, or it is answered, or the peer has gone; the private data is too long; or the parameters are
-    /// more than the device can do.
+    /// Fails if the identifier has no unanswered request, or if the peer is gone. Also fails if the
+    /// private data is too long, or if the parameters exceed the device's limits.
     ///
     /// # References
     ///
@@ -102,7 +110,8 @@ impl Identifier {
             false => IdentifierState::Connecting,
         };
         let result = self.call_with_device(Some(then), |lib, id| {
-            // SAFETY: the identifier lives, has a device, and is called for alone; the parameters and their data outlive the call.
+            // SAFETY: `call_with_device` passes a live identifier with a device, under its
+            // channel's lock. The parameters and their data outlive the call.
             unsafe { (lib.rdma_accept)(id, &raw mut raw) }
         });
         result.map_err(|error| {
@@ -117,30 +126,34 @@ impl Identifier {
         })
     }
 
-    /// Rejects a peer's request (`rdma_reject`), or its response, and tells its program why: the event
-    /// [`Rejected`](super::EventType::Rejected) at the peer carries the data, which is 148 bytes at most on InfiniBand and RoCE.
+    /// Rejects a peer's request or response (`rdma_reject`), with a reason for its program. The
+    /// peer's event [`Rejected`](super::EventType::Rejected) carries the data, at most 148 bytes on
+    /// InfiniBand and RoCE.
     ///
     /// # Errors
     ///
-    /// There is nothing to reject, the peer has gone, or the private data is too long.
+    /// Fails if there is nothing to reject, if the peer is gone, or if the private data is too
+    /// long.
     ///
     /// # References
     ///
     /// `man rdma_reject`
     pub fn reject(&self, private_data: &[u8]) -> Result<(), Error> {
         let length = self.check_length("rdma_reject", CmMessage::Reject, private_data.len())?;
-        // SAFETY: the identifier lives, and is called for alone; the data outlives the call.
+        // SAFETY: `call` passes a live identifier, under its channel's lock; the data outlives the
+        // call.
         let result = self.call(Some(IdentifierState::Rejected), |lib, id| unsafe {
             (lib.rdma_reject)(id, private_data.as_ptr().cast(), length)
         });
         result.map_err(|source| self.reject_error("rdma_reject", private_data.len(), source))
     }
 
-    /// Rejects a peer's request because of its vendor's options (`rdma_reject_ece`): see [`ece`](crate::ibverbs::ece).
+    /// Rejects a peer's request because of its vendor's options (`rdma_reject_ece`): see
+    /// [`ece`](crate::ibverbs::ece).
     ///
     /// # Errors
     ///
-    /// As [`reject`](Self::reject), or the library is too old ([`Unsupported`]).
+    /// Fails as [`reject`](Self::reject) does, and if the library is too old ([`Unsupported`]).
     ///
     /// # References
     ///
@@ -150,7 +163,8 @@ impl Identifier {
         let reject = self.lib().rdma_reject_ece();
         let reject =
             reject.map_err(|symbol| Unsupported::of_library("rejection of vendor's options", symbol))?;
-        // SAFETY: the identifier lives, and is called for alone; the data outlives the call.
+        // SAFETY: `call` passes a live identifier, under its channel's lock; the data outlives the
+        // call.
         let result = self.call(Some(IdentifierState::Rejected), |_, id| unsafe {
             reject(id, private_data.as_ptr().cast(), length)
         });
@@ -164,12 +178,13 @@ impl Identifier {
         })
     }
 
-    /// Tells the peer that the connection is established (`rdma_establish`): after
-    /// [`ConnectResponse`](super::EventType::ConnectResponse), once the queue pair is ready to send.
+    /// Tells the peer that the connection is established (`rdma_establish`). Call it after
+    /// [`ConnectResponse`](super::EventType::ConnectResponse), when the queue pair is ready to
+    /// send.
     ///
     /// # Errors
     ///
-    /// There is no response, or the library is too old ([`Unsupported`]).
+    /// Fails if there is no response, or if the library is too old ([`Unsupported`]).
     ///
     /// # References
     ///
@@ -178,7 +193,7 @@ impl Identifier {
         let establish = self.lib().rdma_establish();
         let establish = establish
             .map_err(|symbol| Unsupported::of_library("connections of queue pairs made elsewhere", symbol))?;
-        // SAFETY: the identifier lives, and is called for alone.
+        // SAFETY: `call` passes a live identifier, under its channel's lock.
         let result = self.call(Some(IdentifierState::Connected), |_, id| unsafe { establish(id) });
         result.map_err(|source| match source.raw_os_error() {
             Some(libc::EINVAL) if self.state() != IdentifierState::Responded => {
@@ -188,21 +203,25 @@ impl Identifier {
         })
     }
 
-    /// Closes the connection (`rdma_disconnect`), or answers a peer that did: the event
-    /// [`Disconnected`](super::EventType::Disconnected) comes to the peer, and here once the peer has answered, by this or by dropping its
-    /// identifier; or after a time, with `ETIMEDOUT` as its status.
+    /// Closes the connection (`rdma_disconnect`), or answers a peer that closed it.
     ///
-    /// The queue pair is not touched: what it has outstanding ends when the program brings it to the error state.
+    /// The event [`Disconnected`](super::EventType::Disconnected) comes to the peer. It comes here
+    /// when the peer has answered, by this call or by dropping its identifier, or after a timeout
+    /// with the status `ETIMEDOUT`.
+    ///
+    /// The queue pair is not changed: its outstanding requests end when the program brings it to
+    /// the error state.
     ///
     /// # Errors
     ///
-    /// There is no connection.
+    /// Fails if there is no connection.
     ///
     /// # References
     ///
     /// `man rdma_disconnect`
     pub fn disconnect(&self) -> Result<(), Error> {
-        // SAFETY: the identifier lives, has a device, and is called for alone.
+        // SAFETY: `call_with_device` passes a live identifier with a device, under its channel's
+        // lock.
         let result = self.call_with_device(None, |lib, id| unsafe { (lib.rdma_disconnect)(id) });
         result.map_err(|error| match error {
             CallError::NoDevice(lacking) => lacking.error("rdma_disconnect"),
@@ -215,25 +234,28 @@ impl Identifier {
         })
     }
 
-    /// Tells the connection manager of an event of the queue pair (`rdma_notify`):
-    /// [`CommunicationEstablished`](AsyncEventType::CommunicationEstablished), where a message came in before the peer's last word did.
+    /// Tells the connection manager about an event of the queue pair (`rdma_notify`):
+    /// [`CommunicationEstablished`](AsyncEventType::CommunicationEstablished), if a message came
+    /// before the peer's last handshake message.
     ///
     /// # Errors
     ///
-    /// The connection is there already (`EISCONN`), which does no harm; or it is not being made.
+    /// Fails with `EISCONN` if the connection is already established, which is harmless. Also fails
+    /// if no connection is being made.
     ///
     /// # References
     ///
     /// `man rdma_notify`
     pub fn notify(&self, event: AsyncEventType) -> Result<(), Error> {
-        // SAFETY: the identifier lives, and is called for alone; any event type may be given.
+        // SAFETY: `call` passes a live identifier, under its channel's lock; the library accepts
+        // any event type.
         let result = self.call(None, |lib, id| unsafe { (lib.rdma_notify)(id, ibv_event_type(event.raw())) });
         result.map_err(|source| {
             Error::os("rdma_notify", source).with("event", event).with("state", self.state())
         })
     }
 
-    /// The length as C has it, if C can say it.
+    /// The length for C's 8-bit field, if it fits.
     fn check_length(&self, verb: &'static str, message: CmMessage, length: usize) -> Result<u8, Error> {
         u8::try_from(length).map_err(|_| {
             Error::not_called(verb, ErrorKind::PrivateDataTooLong, TOO_LONG)

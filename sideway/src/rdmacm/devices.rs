@@ -1,4 +1,4 @@
-//! The devices of the connection manager: contexts that librdmacm opened, and keeps open.
+//! Devices of the connection manager: contexts that librdmacm opened and keeps open.
 
 use std::fmt;
 use std::io;
@@ -15,12 +15,13 @@ use crate::provider::default_provider;
 
 const VERB: &str = "rdma_get_devices";
 
-/// The devices that librdmacm has open (`rdma_get_devices`), of the [default provider](default_provider). The list is freed
-/// (`rdma_free_devices`) when the last context of it has gone.
+/// The devices that librdmacm has open (`rdma_get_devices`), for the [default
+/// provider](default_provider). The list is freed (`rdma_free_devices`) when the last context from
+/// it is dropped.
 ///
 /// # Errors
 ///
-/// There is no provider, it has no librdmacm, or the library refuses.
+/// Fails if there is no provider, if it has no librdmacm, or if the library reports an error.
 ///
 /// # References
 ///
@@ -30,11 +31,11 @@ pub fn get_devices() -> Result<Vec<DeviceContext>, Error> {
     get_devices_of(provider.map_err(|error| Error::caused(VERB, ErrorKind::Library, error))?)
 }
 
-/// The same, of this provider.
+/// The same for `provider`.
 ///
 /// # Errors
 ///
-/// As [`get_devices`].
+/// Fails as [`get_devices`] does.
 pub fn get_devices_of(provider: Provider) -> Result<Vec<DeviceContext>, Error> {
     let lib = provider.rdmacm().map_err(|error| Error::caused(VERB, ErrorKind::Library, error.clone()))?;
     let mut kept = kept();
@@ -56,15 +57,18 @@ pub fn get_devices_of(provider: Provider) -> Result<Vec<DeviceContext>, Error> {
 }
 
 impl Identifier {
-    /// The device that it goes by: to make a protection domain, completion queues and a queue pair of.
+    /// The device that the identifier is bound to. Use it to make a protection domain, completion
+    /// queues and a queue pair.
     ///
-    /// librdmacm opened the context, and closes it: not this handle, nor what is made of it. While either lives the device stays open,
-    /// whether the identifier does or not (by a list of `rdma_get_devices`, which opens all devices of the machine). Identifiers of one device
-    /// have the same context, and can share domains and queues.
+    /// librdmacm opens and closes the context. The device stays open while this handle, or an
+    /// object made from it, exists, even if the identifier is gone. (This crate holds a list of
+    /// `rdma_get_devices` for that, which opens all devices of the machine.) Identifiers of one
+    /// device have the same context, so they can share domains and queues.
     ///
     /// # Errors
     ///
-    /// There is no device yet, or librdmacm names none although there is one ([`ErrorKind::NoDevice`]).
+    /// Fails if the identifier has no device yet, or if librdmacm reports none although there is
+    /// one ([`ErrorKind::NoDevice`]).
     pub fn get_device_context(&self) -> Result<DeviceContext, Error> {
         let (provider, lib) = (self.provider(), self.lib());
         let mut kept = kept();
@@ -83,11 +87,12 @@ impl Identifier {
     }
 }
 
-/// A list that keeps a context open.
+/// A device list that keeps a context open.
 struct OpenList {
     list: Weak<OwnedList>,
-    /// One of several devices stays for ever. When librdmacm (rdma-core 38 to 64 at least) frees the last list that names a device that was
-    /// taken away, it frees the device, and goes on to compare it with the rest of the list.
+    /// A list of several devices is never freed. librdmacm (rdma-core 38 to at least 64) has a
+    /// use-after-free: when the last list that names a removed device is freed, it frees the
+    /// device, and then compares it with the rest of the list.
     _for_ever: Option<Arc<OwnedList>>,
 }
 
@@ -98,7 +103,8 @@ impl OpenList {
     }
 }
 
-/// The lists that keep a context open: there are no more than contexts, as those that have gone are forgotten.
+/// The lists that keep a context open. Lists whose contexts are gone are removed, so there are
+/// never more lists than contexts.
 fn kept() -> MutexGuard<'static, Vec<OpenList>> {
     static KEPT: Mutex<Vec<OpenList>> = Mutex::new(Vec::new());
     let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
@@ -110,10 +116,10 @@ fn living(kept: &[OpenList], provider: Provider) -> Vec<Arc<OwnedList>> {
     kept.iter().filter_map(|kept| kept.list.upgrade()).filter(|list| list.provider == provider).collect()
 }
 
-/// What `rdma_get_devices` returned. While it is not freed, librdmacm keeps its devices open.
+/// The result of `rdma_get_devices`. Until it is freed, librdmacm keeps its devices open.
 ///
-/// The manual says that they stay open as long as the library is loaded. Later releases (rdma-core 38 and up) close a device that was taken
-/// away as soon as neither an identifier nor such a list refers to it.
+/// The manual page says that they stay open as long as the library is loaded. But rdma-core 38 and
+/// later close a removed device as soon as no identifier and no such list refers to it.
 struct OwnedList {
     list: NonNull<*mut ibv_context>,
     entries: Vec<ListedDevice>,
@@ -123,24 +129,25 @@ struct OwnedList {
 
 struct ListedDevice {
     context: NonNull<ibv_context>,
-    /// The handle that was made of it, if it lives: one for all, so that little is asked of the device more than once.
+    /// The handle made for this context, while it lives. It is shared, so that the device is
+    /// queried only once.
     made: Mutex<WeakDeviceContext>,
 }
 
-// SAFETY: the list is only read, and freed by its one owner.
+// SAFETY: the list is only read, and freed once, when its only owner is dropped.
 unsafe impl Send for OwnedList {}
-// SAFETY: the list is only read, and freed by its one owner.
+// SAFETY: `&self` only reads the list.
 unsafe impl Sync for OwnedList {}
 
 impl OwnedList {
     fn get(provider: Provider, lib: &'static RdmaCm) -> io::Result<Arc<Self>> {
         let mut count = 0;
-        // SAFETY: the place is this function's own.
+        // SAFETY: `count` is a local variable.
         let list = unsafe { (lib.rdma_get_devices)(&raw mut count) };
         let list = NonNull::new(list).ok_or_else(io::Error::last_os_error)?;
         let mut entries = Vec::new();
         for index in 0..usize::try_from(count).unwrap_or(0) {
-            // SAFETY: the library returned so many contexts, and a null after them.
+            // SAFETY: the library returned `count` contexts, followed by a null pointer.
             match NonNull::new(unsafe { list.add(index).read() }) {
                 Some(context) => entries.push(ListedDevice { context, made: Mutex::default() }),
                 None => break,
@@ -156,7 +163,8 @@ impl OwnedList {
     fn context(self: &Arc<Self>, entry: &ListedDevice) -> DeviceContext {
         let mut made = entry.made.lock().unwrap_or_else(PoisonError::into_inner);
         made.upgrade().unwrap_or_else(|| {
-            // SAFETY: the library has it open, and keeps it open while the list is not freed; nothing else closes it.
+            // SAFETY: librdmacm has the context open and keeps it open until the list is freed,
+            // which the kept `Arc` prevents. Nothing else closes it.
             let context =
                 unsafe { DeviceContext::kept_open(entry.context, self.provider, Arc::clone(self) as _) };
             *made = context.downgrade();
@@ -167,7 +175,8 @@ impl OwnedList {
 
 impl Drop for OwnedList {
     fn drop(&mut self) {
-        // SAFETY: it is the library's own list, and the contexts that were made of it held this.
+        // SAFETY: the library made the list. The contexts made from it held this object and are
+        // gone.
         unsafe { (self.lib.rdma_free_devices)(self.list.as_ptr()) };
     }
 }

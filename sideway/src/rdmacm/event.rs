@@ -1,4 +1,4 @@
-//! What the connection manager says: events, as values.
+//! Events of the connection manager, copied into plain values.
 
 use std::fmt;
 use std::io;
@@ -10,9 +10,10 @@ use super::identifier::Identifier;
 use crate::ibverbs::address::{AddressHandleAttribute, Gid};
 
 c_enum! {
-    /// What happened (`rdma_cm_event_type`). A type that this crate has never heard of is passed through.
+    /// The type of an event (`rdma_cm_event_type`). Types that this crate does not know are passed
+    /// through.
     pub struct EventType(u32) {
-        /// The address is resolved, and a device belongs to it.
+        /// The address is resolved, and the identifier has a device.
         AddressResolved = E::RDMA_CM_EVENT_ADDR_RESOLVED.0,
         /// The address could not be resolved.
         AddressError = E::RDMA_CM_EVENT_ADDR_ERROR.0,
@@ -20,37 +21,38 @@ c_enum! {
         RouteResolved = E::RDMA_CM_EVENT_ROUTE_RESOLVED.0,
         /// The route could not be resolved.
         RouteError = E::RDMA_CM_EVENT_ROUTE_ERROR.0,
-        /// Somebody wants to connect: the event's identifier is a new one.
+        /// A peer requests a connection: the event has a new identifier.
         ConnectRequest = E::RDMA_CM_EVENT_CONNECT_REQUEST.0,
-        /// The peer has accepted; [`establish`](Identifier::establish) once the queue pair is ready.
+        /// The peer has accepted. Call [`establish`](Identifier::establish) when the queue pair is
+        /// ready.
         ConnectResponse = E::RDMA_CM_EVENT_CONNECT_RESPONSE.0,
         /// The connection could not be made.
         ConnectError = E::RDMA_CM_EVENT_CONNECT_ERROR.0,
-        /// The peer does not answer.
+        /// The peer does not respond.
         Unreachable = E::RDMA_CM_EVENT_UNREACHABLE.0,
-        /// The peer does not want to, or nobody listens there.
+        /// The peer rejected the connection, or nobody listens at its port.
         Rejected = E::RDMA_CM_EVENT_REJECTED.0,
-        /// The connection is there; of datagrams, the peer's queue pair is known.
+        /// The connection is established; for datagrams, the peer's queue pair is known.
         Established = E::RDMA_CM_EVENT_ESTABLISHED.0,
-        /// The connection is no more.
+        /// The connection is closed.
         Disconnected = E::RDMA_CM_EVENT_DISCONNECTED.0,
-        /// The device was taken away: the identifier, and all that was made of the device, have to be dropped.
+        /// The device was removed: drop the identifier and all objects of the device.
         DeviceRemoval = E::RDMA_CM_EVENT_DEVICE_REMOVAL.0,
         /// The multicast group is joined.
         MulticastJoin = E::RDMA_CM_EVENT_MULTICAST_JOIN.0,
-        /// The multicast group could not be joined, or is gone.
+        /// The multicast group could not be joined, or no longer exists.
         MulticastError = E::RDMA_CM_EVENT_MULTICAST_ERROR.0,
         /// The network address has moved to another device.
         AddressChange = E::RDMA_CM_EVENT_ADDR_CHANGE.0,
-        /// The queue pair of a connection that was closed may be used again.
+        /// The queue pair of a closed connection may be used again.
         TimewaitExit = E::RDMA_CM_EVENT_TIMEWAIT_EXIT.0,
-        /// The addresses that were [asked for](Identifier::resolve_addrinfo) are there.
+        /// The addresses that were [requested](Identifier::resolve_addrinfo) are available.
         AddressInfoResolved = E::RDMA_CM_EVENT_ADDRINFO_RESOLVED.0,
-        /// The addresses that were asked for could not be found.
+        /// The addresses that were requested could not be found.
         AddressInfoError = E::RDMA_CM_EVENT_ADDRINFO_ERROR.0,
-        /// The program itself [wrote](Identifier::write_user_event) it.
+        /// An event that the program [wrote](Identifier::write_user_event) itself.
         User = E::RDMA_CM_EVENT_USER.0,
-        /// The library's own.
+        /// Internal to the library.
         Internal = E::RDMA_CM_EVENT_INTERNAL.0,
     }
 }
@@ -61,17 +63,17 @@ display_as_debug!(EventType);
 pub struct EventStatus(i32);
 
 impl EventStatus {
-    /// A status as C has it.
+    /// A status from its C value.
     pub const fn from_raw(raw: i32) -> Self {
         Self(raw)
     }
 
-    /// The status as C has it.
+    /// The C value of the status.
     pub const fn raw(self) -> i32 {
         self.0
     }
 
-    /// Whether nothing went wrong.
+    /// Whether the status is 0.
     pub const fn is_success(self) -> bool {
         self.0 == 0
     }
@@ -92,124 +94,129 @@ impl fmt::Display for EventStatus {
 }
 
 c_enum! {
-    /// Why a connection was rejected, on InfiniBand and RoCE (the IBTA's table of REJ reasons). Others pass through.
+    /// The reason for a rejected connection on InfiniBand and RoCE (the IBTA's table of REJ
+    /// reasons). Unknown numbers are passed through.
     pub struct RejectReason(u32) {
-        /// The peer has no queue pair left.
+        /// The peer has no queue pair available.
         NoQueuePair = 1,
-        /// It has no resources left.
+        /// The peer has no resources available.
         NoResources = 3,
-        /// An answer of this side's did not come in time.
+        /// A message of this side did not reach the peer in time.
         Timeout = 4,
-        /// The peer does not do that.
+        /// The peer does not support the request.
         UnsupportedRequest = 5,
-        /// There is no such connection any more.
+        /// The connection does not exist any more.
         InvalidCommunicationId = 6,
-        /// The connection's instance is another one.
+        /// The connection has another instance number.
         InvalidCommunicationInstance = 7,
-        /// Nobody listens at that port.
+        /// Nobody listens at the port.
         InvalidServiceId = 8,
-        /// The listener's transport is another one.
+        /// The listener uses another transport.
         InvalidTransportServiceType = 9,
         /// The peer still has a connection to the same queue pair.
         StaleConnection = 10,
-        /// The peer's port has another GID.
+        /// The peer's port has a different GID.
         PrimaryRemotePortGidRejected = 12,
-        /// The peer's port has another LID.
+        /// The peer's port has a different LID.
         PrimaryRemotePortLidRejected = 13,
-        /// The connection manager is elsewhere.
+        /// The connection manager is at another address.
         PortAndCmRedirection = 24,
-        /// The port is elsewhere.
+        /// The port is at another address.
         PortRedirection = 25,
-        /// The path's MTU is too large.
+        /// The peer does not support the path's MTU.
         InvalidPathMtu = 26,
-        /// Too few responder resources.
+        /// The peer has too few responder resources.
         InsufficientResponderResources = 27,
-        /// The peer's program has said no: [`private_data`](Event::private_data) may say more.
+        /// The peer's program rejected the connection: [`private_data`](Event::private_data) may
+        /// contain the reason.
         ConsumerReject = 28,
-        /// The retry count for a receiver that is not ready is not accepted.
+        /// The peer does not accept the RNR retry count.
         RnrRetryCountReject = 29,
-        /// The peer knows the connection's identifier already.
+        /// The peer already knows the connection's identifier.
         DuplicateLocalCommunicationId = 30,
-        /// The version of the protocol is another one.
+        /// The peer uses another version of the protocol.
         InvalidClassVersion = 31,
-        /// The flow label is not accepted.
+        /// The peer does not accept the flow label.
         InvalidFlowLabel = 32,
-        /// The vendor's options (ECE) are not accepted.
+        /// The peer does not accept the vendor's options (ECE).
         VendorOptionNotSupported = 35,
     }
 }
 display_as_debug!(RejectReason);
 
-/// Copies private data that came with an event; most events have none, and allocate nothing.
+/// Copies the private data of an event. Most events have none, and allocate nothing.
 ///
 /// # Safety
 ///
-/// `from` is null, or readable for `length` bytes.
+/// `from` must be null, or readable for `length` bytes.
 unsafe fn copy_private_data(from: *const core::ffi::c_void, length: u8) -> Box<[u8]> {
     if from.is_null() || length == 0 {
         return Box::default();
     }
-    // SAFETY: the caller guarantees (`# Safety`) that `from` is null, or readable for `length`
-    // bytes; nobody writes to it meanwhile, as it is the event's own.
+    // SAFETY: the caller guarantees that `from` is readable for `length` bytes. The memory belongs
+    // to the event, so nobody writes to it.
     unsafe { std::slice::from_raw_parts(from.cast::<u8>(), length.into()) }.into()
 }
 
-/// What the peer says of a connection (`rdma_conn_param`).
+/// The peer's parameters of a connection (`rdma_conn_param`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ConnectionInfo {
-    /// How many reads and atomics of the peer's this side may have to answer at a time.
+    /// The maximum number of the peer's READs and atomics that this side must serve at a time.
     pub responder_resources: u8,
-    /// How many reads and atomics this side may have outstanding.
+    /// The maximum number of READs and atomics that this side may have outstanding.
     pub initiator_depth: u8,
-    /// Whether the sender has flow control.
+    /// Whether the sender uses flow control.
     pub flow_control: bool,
-    /// How often to send again what was not acknowledged; only said in a request.
+    /// The number of retries without acknowledgement; set in requests only.
     pub retry_count: u8,
-    /// How often to send again to a receiver that was not ready; 7 is for ever.
+    /// The number of retries while the receiver has no receive posted; 7 means no limit.
     pub rnr_retry_count: u8,
-    /// Whether the peer's queue pair has a shared receive queue.
+    /// Whether the peer's queue pair uses a shared receive queue.
     pub srq: bool,
     /// The number of the peer's queue pair.
     pub qp_num: u32,
 }
 
-/// Where the peer's datagrams go (`rdma_ud_param`).
+/// The destination for datagrams to the peer (`rdma_ud_param`).
 #[derive(Clone, Copy, Debug)]
 pub struct DatagramInfo {
-    /// The peer's address, to [make an address handle](crate::ibverbs::protection_domain::ProtectionDomain::create_ah) of.
+    /// The peer's address, for an [address
+    /// handle](crate::ibverbs::protection_domain::ProtectionDomain::create_ah).
     pub address: AddressHandleAttribute,
     /// The number of the peer's queue pair.
     pub qp_num: u32,
-    /// The key that datagrams to it need.
+    /// The Q_Key for datagrams to it.
     pub qkey: u32,
 }
 
 /// A multicast group that was joined.
 #[derive(Clone, Copy, Debug)]
 pub struct MulticastInfo {
-    /// The group's address, to [make an address handle](crate::ibverbs::protection_domain::ProtectionDomain::create_ah) of.
+    /// The group's address, for an [address
+    /// handle](crate::ibverbs::protection_domain::ProtectionDomain::create_ah).
     pub address: AddressHandleAttribute,
-    /// The queue pair number of every group.
+    /// The queue pair number for datagrams to the group.
     pub qp_num: u32,
-    /// The key that datagrams to the group need.
+    /// The Q_Key for datagrams to the group.
     pub qkey: u32,
-    /// What was given when the group was [joined](Identifier::join_multicast).
+    /// The context that was given to [`join_multicast`](Identifier::join_multicast).
     pub context: usize,
 }
 
 impl MulticastInfo {
-    /// The group's GID, to [attach](crate::ibverbs::queue_pair::QueuePairControl::attach_mcast) the queue pair to.
+    /// The group's GID, for
+    /// [`attach_mcast`](crate::ibverbs::queue_pair::QueuePairControl::attach_mcast).
     pub fn gid(&self) -> Gid {
         self.address.grh_dest_gid().unwrap_or_default()
     }
 
-    /// The group's local identifier, likewise: 0 but on InfiniBand.
+    /// The group's LID, for the same call; 0 except on InfiniBand.
     pub fn lid(&self) -> u16 {
         self.address.dest_lid()
     }
 }
 
-/// What an event has beside its type and status.
+/// The parameters of an event, which depend on its type.
 #[derive(Clone, Copy)]
 pub(super) enum EventParameters {
     Nothing,
@@ -220,7 +227,7 @@ pub(super) enum EventParameters {
     User { argument: u64 },
 }
 
-/// The contents of an event of C's, copied out.
+/// The contents of a C event, copied out.
 pub(super) struct EventContents {
     pub(super) event_type: EventType,
     pub(super) status: EventStatus,
@@ -229,7 +236,7 @@ pub(super) struct EventContents {
 }
 
 impl EventContents {
-    /// Of no event yet.
+    /// The contents before any event was copied.
     pub(super) fn none() -> Self {
         Self {
             event_type: EventType::Internal,
@@ -239,64 +246,62 @@ impl EventContents {
         }
     }
 
-    /// Copies an event to where it stays: it is as large as two cache lines. Reads no more than its type says is there.
+    /// Copies an event in place, because the contents take two cache lines. It reads only fields
+    /// that the event's type has.
     ///
     /// # Safety
     ///
-    /// `raw` was got from the library and is not acknowledged, and is of an identifier for datagrams if `datagram`
-    /// says so.
+    /// The library must have returned `raw`, and it must not be acknowledged yet. `datagram` must
+    /// say whether its identifier is for datagrams.
     #[inline]
     pub(super) unsafe fn copy(&mut self, raw: *const rdma_cm_event, datagram: bool) {
-        // SAFETY: the event lives, and nobody writes to it: `take` holds the channel's lock. The whole union is initialised, whichever member was meant,
-        // and these are integers and pointers.
+        // SAFETY: the caller guarantees a live event, to which nobody writes. The whole union is
+        // initialised for every type, and its members are integers and pointers.
         (self.event_type, self.status) =
             unsafe { (EventType::from_raw((*raw).event.0), EventStatus((*raw).status)) };
         match self.event_type {
-            // What connections have most of.
+            // The most frequent events of connections have no parameters.
             EventType::AddressResolved | EventType::RouteResolved => return,
             EventType::ConnectRequest | EventType::ConnectResponse | EventType::Established => {
                 self.parameters = match datagram {
-                    // SAFETY: the event lives, and nobody writes to it: `take` holds the channel's lock. The whole union
-                    // is initialised, whichever member was meant, and these are integers and pointers.
+                    // SAFETY: the event is alive, and the whole union is initialised.
                     true => EventParameters::Datagram(DatagramInfo::new(unsafe { &(*raw).param.ud })),
-                    // SAFETY: the event lives, and nobody writes to it: `take` holds the channel's lock. The whole union
-                    // is initialised, whichever member was meant, and these are integers and pointers.
+                    // SAFETY: the event is alive, and the whole union is initialised.
                     false => EventParameters::Connection(ConnectionInfo::new(unsafe { &(*raw).param.conn })),
                 };
             }
             EventType::Rejected | EventType::Disconnected => {}
-            // The pointer is what the program gave to the join, whatever length stands beside it.
+            // The pointer is the token that was given to the join. The length field beside it has
+            // no meaning.
             EventType::MulticastJoin => {
-                // SAFETY: the event lives, and nobody writes to it: `take` holds the channel's lock. The whole union is
-                // initialised, whichever member was meant, and these are integers and pointers.
+                // SAFETY: the event is alive, and the whole union is initialised.
                 self.parameters = EventParameters::Multicast(MulticastInfo::new(unsafe { &(*raw).param.ud }));
                 return;
             }
             EventType::MulticastError => {
-                // SAFETY: the event lives, and nobody writes to it: `take` holds the channel's lock. The whole union is
-                // initialised, whichever member was meant, and these are integers and pointers.
+                // SAFETY: the event is alive, and the whole union is initialised.
                 let context = unsafe { (*raw).param.ud.private_data }.addr();
                 self.parameters = EventParameters::MulticastFailure { context };
                 return;
             }
             EventType::User => {
-                // SAFETY: the event lives, and nobody writes to it: `take` holds the channel's lock. The whole union is
-                // initialised, whichever member was meant, and these are integers and pointers.
+                // SAFETY: the event is alive, and the whole union is initialised.
                 self.parameters = EventParameters::User { argument: unsafe { (*raw).param.arg } };
                 return;
             }
-            // Of an unknown type nobody knows which member is meant.
+            // For an unknown type, the valid member is not known.
             _ => return,
         }
-        // SAFETY: the types that come here have private data, in both members at the same place, as many bytes as is said; the event
-        // lives.
+        // SAFETY: the event is alive. The types that reach this point have private data of the
+        // stated length, at the same offset in both members.
         self.private_data = unsafe {
             let conn = &raw const (*raw).param.conn;
             copy_private_data((*conn).private_data, (*conn).private_data_len)
         };
     }
 
-    /// What was given to the library when a multicast group was joined.
+    /// The token that was given to the library for a join, if this event belongs to a multicast
+    /// group.
     pub(super) fn multicast_context(&mut self) -> Option<&mut usize> {
         match &mut self.parameters {
             EventParameters::Multicast(multicast) => Some(&mut multicast.context),
@@ -340,9 +345,10 @@ impl MulticastInfo {
     }
 }
 
-/// Something that happened to an identifier (`rdma_cm_event`); it is acknowledged already.
+/// An event of an identifier (`rdma_cm_event`), already acknowledged.
 ///
-/// It is a value: everything in it is copied, and the identifier that it names lives as long as the event does.
+/// It is a plain value: everything in it is copied, and it keeps the identifier that it names
+/// alive.
 pub struct Event {
     pub(super) contents: EventContents,
     pub(super) id: Identifier,
@@ -350,40 +356,44 @@ pub struct Event {
 }
 
 impl Event {
-    /// What happened.
+    /// The type of the event.
     pub fn event_type(&self) -> EventType {
         self.contents.event_type
     }
 
-    /// How it went.
+    /// The status of the event.
     pub fn status(&self) -> EventStatus {
         self.contents.status
     }
 
-    /// To which identifier. Of a [`ConnectRequest`](EventType::ConnectRequest) it is a new one, and whoever wants the
-    /// connection keeps it: when its last handle is dropped, this one among them, the request is rejected.
+    /// The identifier of the event. A [`ConnectRequest`](EventType::ConnectRequest) has a new one:
+    /// keep it to accept the connection. When its last handle is dropped, including the one in the
+    /// event, the request is rejected.
     pub fn cm_id(&self) -> &Identifier {
         &self.id
     }
 
-    /// The same, with the event given up.
+    /// The identifier of the event, by value.
     pub fn into_cm_id(self) -> Identifier {
         self.id
     }
 
-    /// The identifier that listened, of a [`ConnectRequest`](EventType::ConnectRequest).
+    /// The listening identifier of a [`ConnectRequest`](EventType::ConnectRequest).
     pub fn listener_id(&self) -> Option<&Identifier> {
         self.listener.as_ref()
     }
 
-    /// The peer's private data: of a request, a response, an established connection, a rejection or a disconnection.
+    /// The peer's private data in a request, a response, an established connection, a rejection or
+    /// a disconnection.
     ///
-    /// InfiniBand and RoCE carry it in a field of fixed length, so zeros may follow what the peer gave.
+    /// InfiniBand and RoCE carry it in a field of fixed length, so zeros may follow the peer's
+    /// data.
     pub fn private_data(&self) -> &[u8] {
         &self.contents.private_data
     }
 
-    /// What the peer says of the connection: in a request, a response, and where the connection is established.
+    /// The peer's parameters of the connection: in a request, in a response, and when the
+    /// connection is established.
     pub fn connection(&self) -> Option<&ConnectionInfo> {
         match &self.contents.parameters {
             EventParameters::Connection(connection) => Some(connection),
@@ -391,7 +401,8 @@ impl Event {
         }
     }
 
-    /// Where datagrams to the peer go, of an identifier for datagrams. In a request the fields say where it came from.
+    /// The destination for datagrams to the peer, for an identifier for datagrams. In a request,
+    /// the fields describe the requester.
     pub fn datagram(&self) -> Option<&DatagramInfo> {
         match &self.contents.parameters {
             EventParameters::Datagram(datagram) => Some(datagram),
@@ -407,7 +418,8 @@ impl Event {
         }
     }
 
-    /// What was given when the multicast group was [joined](Identifier::join_multicast), also where that failed.
+    /// The context that was given to [`join_multicast`](Identifier::join_multicast), also if the
+    /// join failed.
     pub fn multicast_context(&self) -> Option<usize> {
         match &self.contents.parameters {
             EventParameters::Multicast(multicast) => Some(multicast.context),
@@ -416,7 +428,7 @@ impl Event {
         }
     }
 
-    /// What the program [wrote](Identifier::write_user_event), of an event of its own.
+    /// The argument of an event that the program [wrote](Identifier::write_user_event) itself.
     pub fn user_argument(&self) -> Option<u64> {
         match &self.contents.parameters {
             EventParameters::User { argument } => Some(*argument),
@@ -424,13 +436,14 @@ impl Event {
         }
     }
 
-    /// Why the peer rejected the connection, if the transport says it by a number of its own (InfiniBand, RoCE).
+    /// The reason for a rejected connection, if the transport reports it as a number (InfiniBand,
+    /// RoCE).
     pub fn reject_reason(&self) -> Option<RejectReason> {
         let rejected = self.event_type() == EventType::Rejected;
         u32::try_from(self.status().raw()).ok().filter(|_| rejected).map(RejectReason::from_raw)
     }
 
-    /// What went wrong, if the event says so: by its type, or by its status.
+    /// The error that the event reports, by its type or by its status.
     pub fn error(&self) -> Option<EventError> {
         let status = self.status();
         let local = || self.id.local_addr();
@@ -563,7 +576,7 @@ pub enum EventError {
     },
 }
 
-/// Where from, if that is known.
+/// The source address in words, or a placeholder.
 fn from(source: &Option<Address>) -> String {
     source.as_ref().map_or_else(String::new, |source| format!(" from {source}"))
 }

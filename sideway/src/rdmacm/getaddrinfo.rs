@@ -1,4 +1,4 @@
-//! Addresses by name.
+//! Name resolution to RDMA addresses (`rdma_getaddrinfo`).
 
 use std::ffi::{CStr, CString, c_int};
 use std::io;
@@ -17,24 +17,25 @@ use crate::ibverbs::queue_pair::QueuePairType;
 use crate::provider::default_provider;
 
 c_flags! {
-    /// How names are looked up (`RAI_*`).
+    /// Options of a name lookup (`RAI_*`).
     pub struct AddressInfoFlags(u32) {
-        /// The addresses are to listen at.
+        /// The addresses are for listening.
         Passive = RAI_PASSIVE,
-        /// The name is a number: nobody is asked.
+        /// The name is a numeric address, so that no name server is queried.
         NumericHost = RAI_NUMERICHOST,
-        /// Routes are not looked for.
+        /// Do not look up routes.
         NoRoute = RAI_NOROUTE,
-        /// Addresses of the hints' family only.
+        /// Return addresses of the hints' family only.
         Family = RAI_FAMILY,
-        /// By the subnet's administrator; only of [`resolve_addrinfo`](Identifier::resolve_addrinfo).
+        /// Query the subnet administrator; only for
+        /// [`resolve_addrinfo`](Identifier::resolve_addrinfo).
         SubnetAdministrator = RAI_SA,
-        /// By name servers; only of [`resolve_addrinfo`](Identifier::resolve_addrinfo).
+        /// Query name servers; only for [`resolve_addrinfo`](Identifier::resolve_addrinfo).
         Dns = RAI_DNS,
     }
 }
 
-/// What is looked for (the hints of `rdma_getaddrinfo`).
+/// Restrictions of a lookup (the hints of `rdma_getaddrinfo`).
 #[derive(Clone, Debug)]
 pub struct AddressInfoHints {
     flags: AddressInfoFlags,
@@ -52,50 +53,51 @@ impl Default for AddressInfoHints {
 }
 
 impl AddressInfoHints {
-    /// No hint.
+    /// Hints without any restriction.
     pub fn new() -> Self {
         let flags = AddressInfoFlags::empty();
         Self { flags, family: 0, qp_type: None, port_space: None, source: None, destination: None }
     }
 
-    /// How to look.
+    /// Sets the options of the lookup.
     pub fn setup_flags(&mut self, flags: AddressInfoFlags) -> &mut Self {
         self.flags |= flags;
         self
     }
 
-    /// The family of the addresses, as C has it (`AF_INET`, `AF_INET6`, `AF_IB`).
+    /// Sets the family of the addresses, by its C value (`AF_INET`, `AF_INET6`, `AF_IB`).
     pub fn setup_family(&mut self, family: i32) -> &mut Self {
         self.family = family;
         self.setup_flags(AddressInfoFlags::Family)
     }
 
-    /// The type of the queue pair.
+    /// Sets the type of the queue pair.
     pub fn setup_qp_type(&mut self, qp_type: QueuePairType) -> &mut Self {
         self.qp_type = Some(qp_type);
         self
     }
 
-    /// What ports are numbered in.
+    /// Sets the port space.
     pub fn setup_port_space(&mut self, port_space: PortSpace) -> &mut Self {
         self.port_space = Some(port_space);
         self
     }
 
-    /// The local address to connect from.
+    /// Sets the local address to connect from.
     pub fn setup_source(&mut self, source: impl Into<Address>) -> &mut Self {
         self.source = Some(source.into());
         self
     }
 
-    /// The peer's address, in place of a name.
+    /// Sets the peer's address, in place of a name.
     pub fn setup_destination(&mut self, destination: impl Into<Address>) -> &mut Self {
         self.destination = Some(destination.into());
         self
     }
 }
 
-/// An address that was found (`rdma_addrinfo`): a copy; the library's own is freed (`rdma_freeaddrinfo`).
+/// An address from a lookup (`rdma_addrinfo`). It is a copy; the library's list is freed
+/// (`rdma_freeaddrinfo`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddressInfo {
     flags: AddressInfoFlags,
@@ -111,32 +113,32 @@ pub struct AddressInfo {
 }
 
 impl AddressInfo {
-    /// How it was looked for.
+    /// The options of the lookup.
     pub fn flags(&self) -> AddressInfoFlags {
         self.flags
     }
 
-    /// The family of the addresses, as C has it.
+    /// The family of the addresses, by its C value.
     pub fn family(&self) -> i32 {
         self.family
     }
 
-    /// The type of the queue pair that serves it.
+    /// The type of queue pair for this address.
     pub fn qp_type(&self) -> QueuePairType {
         self.qp_type
     }
 
-    /// What its port is numbered in.
+    /// The port space of the address.
     pub fn port_space(&self) -> PortSpace {
         self.port_space
     }
 
-    /// The local address: what to bind to, or to connect from.
+    /// The local address, to bind to or to connect from.
     pub fn source(&self) -> Option<&Address> {
         self.source.as_ref()
     }
 
-    /// The peer's address: what to resolve.
+    /// The peer's address, to resolve.
     pub fn destination(&self) -> Option<&Address> {
         self.destination.as_ref()
     }
@@ -151,24 +153,26 @@ impl AddressInfo {
         self.destination_name.as_deref()
     }
 
-    /// What is to come first in the private data of a connection to this address; mostly nothing.
+    /// Data that must come first in the private data of a connection to this address; usually
+    /// empty.
     pub fn connect_data(&self) -> &[u8] {
         &self.connect_data
     }
 
-    /// The route, as `RDMA_OPTION_IB_PATH` takes it ([`set_option`](Identifier::set_option)); mostly none.
+    /// The route, in the form that `RDMA_OPTION_IB_PATH` takes
+    /// ([`set_option`](Identifier::set_option)); usually empty.
     pub fn route(&self) -> &[u8] {
         &self.route
     }
 
     /// # Safety
     ///
-    /// The library returned `raw`, and has not freed it.
+    /// The library must have returned `raw`, and it must not be freed yet.
     unsafe fn copy(raw: NonNull<rdma_addrinfo>) -> Self {
-        // SAFETY: the caller guarantees (`# Safety`) that the library returned `raw`, and has not
-        // freed it; the struct is plain data.
+        // SAFETY: the caller guarantees that `raw` is alive; the struct is plain data.
         let info = unsafe { raw.read() };
-        // SAFETY: the library says how long the addresses and the data are, and ends the names with a zero.
+        // SAFETY: the library sets the lengths of the addresses and the data, and terminates the
+        // names with a zero byte.
         unsafe {
             Self {
                 flags: AddressInfoFlags::from_bits_retain(info.ai_flags as u32),
@@ -187,18 +191,19 @@ impl AddressInfo {
 
     /// # Safety
     ///
-    /// The library returned `list`, or it is null; it is freed by this, with what it returned it.
+    /// `list` must be null or returned by the library. This function frees it with all its
+    /// elements.
     unsafe fn take_list(lib: &RdmaCm, list: *mut rdma_addrinfo) -> Vec<Self> {
         let mut found = Vec::new();
         let mut next = NonNull::new(list);
         while let Some(raw) = next {
-            // SAFETY: the list is not freed yet.
+            // SAFETY: the list is freed only after this loop.
             found.push(unsafe { Self::copy(raw) });
-            // SAFETY: the list is not freed yet.
+            // SAFETY: the list is freed only after this loop.
             next = NonNull::new(unsafe { (&raw const (*raw.as_ptr()).ai_next).read() });
         }
         if !list.is_null() {
-            // SAFETY: it is freed once, and not used afterwards.
+            // SAFETY: the list is freed once, and not used afterwards.
             unsafe { (lib.rdma_freeaddrinfo)(list) };
         }
         found
@@ -207,25 +212,24 @@ impl AddressInfo {
 
 /// # Safety
 ///
-/// `from` is null, or a string.
+/// `from` must be null, or a zero-terminated string.
 unsafe fn name(from: *const core::ffi::c_char) -> Option<CString> {
-    // SAFETY: the caller guarantees (`# Safety`) that `from` is null, or a string.
+    // SAFETY: the caller guarantees a zero-terminated string.
     (!from.is_null()).then(|| unsafe { CStr::from_ptr(from) }.to_owned())
 }
 
 /// # Safety
 ///
-/// `from` is null, or readable for `length` bytes.
+/// `from` must be null, or readable for `length` bytes.
 unsafe fn data(from: *const u8, length: usize) -> Vec<u8> {
     if from.is_null() || length == 0 {
         return Vec::new();
     }
-    // SAFETY: the caller guarantees (`# Safety`) that `from` is null, or readable for `length`
-    // bytes.
+    // SAFETY: the caller guarantees that `from` is readable for `length` bytes.
     unsafe { core::slice::from_raw_parts(from, length) }.to_vec()
 }
 
-/// What C is asked, and what it points to.
+/// The arguments of a lookup for C, with the memory that they point to.
 struct RawQuery {
     node: Option<CString>,
     service: Option<CString>,
@@ -256,8 +260,9 @@ impl RawQuery {
             },
         });
         let Self { source, destination, raw, .. } = &mut *question;
-        // Not as long as their families say: the library copies so much, and reads an address of IPv6 from the copy of any that it does not
-        // take for one of IPv4, which it decides by the family of the hints or of what it found.
+        // The full size instead of the family's. The library copies this many bytes. It may read an
+        // IPv6 address from the copy of another family, because it decides by the family of the
+        // hints or of the result.
         let length = size_of::<RawAddress>() as libc::socklen_t;
         if let Some(from) = source {
             (raw.ai_src_addr, raw.ai_src_len) = (from.as_mut_ptr(), length);
@@ -277,13 +282,14 @@ impl RawQuery {
     }
 }
 
-/// Looks for the addresses of a name and a service (`rdma_getaddrinfo`), with the [default provider](default_provider). It may ask name
-/// servers, and sleep meanwhile.
+/// Looks up the addresses of a name and a service (`rdma_getaddrinfo`), with the [default
+/// provider](default_provider). It may query name servers, so it may sleep.
 ///
 /// # Errors
 ///
-/// There is no provider, it has no librdmacm, or nothing was found; or the [subnet administrator](AddressInfoFlags::SubnetAdministrator) is
-/// to be asked, which takes an [identifier](Identifier::resolve_addrinfo) ([`Unsupported`]).
+/// Fails if there is no provider, if it has no librdmacm, or if nothing was found. The [subnet
+/// administrator](AddressInfoFlags::SubnetAdministrator) is [`Unsupported`] here, because its
+/// lookup needs an [identifier](Identifier::resolve_addrinfo).
 ///
 /// # References
 ///
@@ -298,11 +304,11 @@ pub fn getaddrinfo(
     getaddrinfo_of(provider, node, service, hints)
 }
 
-/// The same, of this provider.
+/// The same with `provider`.
 ///
 /// # Errors
 ///
-/// As [`getaddrinfo`].
+/// Fails as [`getaddrinfo`] does.
 pub fn getaddrinfo_of(
     provider: Provider,
     node: Option<&str>,
@@ -311,20 +317,24 @@ pub fn getaddrinfo_of(
 ) -> Result<Vec<AddressInfo>, Error> {
     let lib = provider.rdmacm().map_err(|error| Error::caused(VERB, ErrorKind::Library, error.clone()))?;
     if hints.flags.contains(AddressInfoFlags::SubnetAdministrator) {
-        // Those releases that do it read the list of devices while others change it, and acknowledge an event that did not come.
+        // The releases that support it have two defects: they read the device list while other
+        // threads change it, and they acknowledge an event that did not come.
         return Err(Unsupported::of_call("rdma_getaddrinfo", "the subnet administrator's addresses").into());
     }
     let question = RawQuery::new(node, service, hints)?;
     let mut list = ptr::null_mut();
-    // What it returned says too little: -1 is an error number's, and one of `getaddrinfo`'s.
-    // SAFETY: the location is this thread's own errno.
+    // The result -1 is ambiguous: it stands for an error number, and it is a code of `getaddrinfo`.
+    // So errno must be 0 before.
+    //
+    // SAFETY: the location is this thread's errno.
     unsafe { *libc::__errno_location() = 0 };
-    // SAFETY: names, hints and what they point to outlive the call, and the place is this function's own.
+    // SAFETY: the names, the hints and the memory that they point to outlive the call, and `list`
+    // is a local variable.
     let result = unsafe {
         (lib.rdma_getaddrinfo)(question.node(), question.service(), &raw const question.raw, &raw mut list)
     };
     if result == 0 {
-        // SAFETY: the library returned it just now.
+        // SAFETY: the library returned the list just now.
         return Ok(unsafe { AddressInfo::take_list(lib, list) });
     }
     let error = io::Error::last_os_error();
@@ -339,22 +349,24 @@ pub fn getaddrinfo_of(
     .of(looked_for(node, service)))
 }
 
-/// What `getaddrinfo`'s code means.
+/// The text for a code of `getaddrinfo`.
 fn reason(code: c_int) -> String {
-    // SAFETY: there is no condition; the string is static.
+    // SAFETY: the function accepts any code and returns a static string.
     let text = unsafe { libc::gai_strerror(code) };
-    // SAFETY: there is no condition; the string is static.
+    // SAFETY: the string is static, and zero-terminated.
     unsafe { name(text) }.map_or_else(String::new, |text| text.to_string_lossy().into_owned())
 }
 
 impl Identifier {
-    /// Looks for the addresses of a name and a service without sleeping (`rdma_resolve_addrinfo`). The event
-    /// [`AddressInfoResolved`](super::EventType::AddressInfoResolved) or [`AddressInfoError`](super::EventType::AddressInfoError) follows;
-    /// then [ask](Self::query_addrinfo).
+    /// Starts a lookup of the addresses of a name and a service, without sleeping
+    /// (`rdma_resolve_addrinfo`). The event
+    /// [`AddressInfoResolved`](super::EventType::AddressInfoResolved) or
+    /// [`AddressInfoError`](super::EventType::AddressInfoError) follows. Then call
+    /// [`query_addrinfo`](Self::query_addrinfo).
     ///
     /// # Errors
     ///
-    /// The library is too old ([`Unsupported`]), or refuses.
+    /// Fails if the library is too old ([`Unsupported`]) or rejects the request.
     ///
     /// # References
     ///
@@ -369,18 +381,19 @@ impl Identifier {
         let resolve =
             resolve.map_err(|symbol| Unsupported::of_library("resolution of names by events", symbol))?;
         let question = RawQuery::new(node, service, hints)?;
-        // SAFETY: the identifier lives, and is called for alone; names, hints and what they point to outlive the call.
+        // SAFETY: `call` passes a live identifier, under its channel's lock. The names, the hints
+        // and the memory that they point to outlive the call.
         let result = self.call(None, |_, id| unsafe {
             resolve(id, question.node(), question.service(), &raw const question.raw)
         });
         result.map_err(|source| Error::os("rdma_resolve_addrinfo", source).of(looked_for(node, service)))
     }
 
-    /// The addresses that were [asked for](Self::resolve_addrinfo) (`rdma_query_addrinfo`).
+    /// Returns the result of [`resolve_addrinfo`](Self::resolve_addrinfo) (`rdma_query_addrinfo`).
     ///
     /// # Errors
     ///
-    /// They are not there, or the library is too old ([`Unsupported`]).
+    /// Fails if there is no result yet, or if the library is too old ([`Unsupported`]).
     ///
     /// # References
     ///
@@ -391,19 +404,20 @@ impl Identifier {
         let query =
             query.map_err(|symbol| Unsupported::of_library("resolution of names by events", symbol))?;
         let mut list = ptr::null_mut();
-        // SAFETY: the identifier lives, and is called for alone; the place is this function's own.
+        // SAFETY: `call` passes a live identifier, under its channel's lock; `list` is a local
+        // variable.
         let result = self.call(None, |_, id| unsafe { query(id, &raw mut list) });
         result.map_err(|source| Error::os("rdma_query_addrinfo", source))?;
-        // SAFETY: the library returned it just now.
+        // SAFETY: the library returned the list just now.
         Ok(unsafe { AddressInfo::take_list(lib, list) })
     }
 
-    /// Writes an event of the program's own (`rdma_write_cm_event`, of the type [`User`](super::EventType::User)) to the identifier's
-    /// channel, to wake whoever waits there.
+    /// Writes an event of type [`User`](super::EventType::User) to the identifier's channel, to
+    /// wake a thread that waits there (`rdma_write_cm_event`).
     ///
     /// # Errors
     ///
-    /// The library is too old ([`Unsupported`]), or refuses.
+    /// Fails if the library is too old ([`Unsupported`]) or rejects the request.
     ///
     /// # References
     ///
@@ -413,8 +427,9 @@ impl Identifier {
         let write = self.lib().rdma_write_cm_event();
         let write = write.map_err(|symbol| Unsupported::of_library("events of the program's own", symbol))?;
         let event = rdma_cm_event_type::RDMA_CM_EVENT_USER;
-        // No other type: whoever takes the event trusts it.
-        // SAFETY: the identifier lives, and is called for alone.
+        // Other types are not allowed, because the thread that takes the event trusts its contents.
+        //
+        // SAFETY: `call` passes a live identifier, under its channel's lock.
         let result = self.call(None, |_, id| unsafe { write(id, event, status, argument) });
         result.map_err(|source| {
             Error::os("rdma_write_cm_event", source)

@@ -1,4 +1,5 @@
-//! Identifiers: what a connection, a listener or a datagram service is to the connection manager.
+//! Identifiers (`rdma_cm_id`): the connection manager's object for a connection, a listener or a
+//! datagram service.
 
 use std::any::Any;
 use std::fmt;
@@ -21,25 +22,26 @@ use crate::ibverbs::address::Gid;
 use crate::ibverbs::check;
 
 c_enum! {
-    /// What ports are numbered in, and what kind of queue pairs is served (`rdma_port_space`). Others pass through.
+    /// The port space, which also determines the type of queue pairs (`rdma_port_space`). Unknown
+    /// values are passed through.
     pub struct PortSpace(u32) {
-        /// Datagrams, with the queue key and partition of IP over InfiniBand: for multicast.
+        /// Datagrams with the Q_Key and partition of IP over InfiniBand, for multicast.
         IpOverInfiniBand = P::RDMA_PS_IPOIB.0,
         /// Reliable connections.
         Tcp = P::RDMA_PS_TCP.0,
         /// Datagrams.
         Udp = P::RDMA_PS_UDP.0,
-        /// InfiniBand's own services.
+        /// Native InfiniBand services.
         Ib = P::RDMA_PS_IB.0,
     }
 }
 display_as_debug!(PortSpace);
 
-/// How far an identifier has come, as far as its events have been taken: what errors speak of.
+/// The progress of an identifier, according to the events that were taken. Errors report it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum IdentifierState {
-    /// It was made, and nothing else.
+    /// New.
     Idle,
     /// It has a local address.
     Bound,
@@ -53,26 +55,26 @@ pub enum IdentifierState {
     ResolvingRoute,
     /// The route is resolved.
     RouteResolved,
-    /// It was made by a request, which is not answered.
+    /// It belongs to a request that is not answered yet.
     Requested,
-    /// The connection is being made.
+    /// The connection is being established.
     Connecting,
-    /// The peer has accepted, and the connection is to be [established](Identifier::establish).
+    /// The peer has accepted; the connection must be [established](Identifier::establish).
     Responded,
-    /// The connection is there, or the datagram service.
+    /// The connection or the datagram service is established.
     Connected,
-    /// The connection was rejected, here or there.
+    /// This side or the peer rejected the connection.
     Rejected,
-    /// The connection was not made.
+    /// The connection could not be established.
     Failed,
-    /// The connection is no more.
+    /// The connection is closed.
     Disconnected,
-    /// The device was taken away.
+    /// The device was removed.
     DeviceRemoved,
 }
 
 impl IdentifierState {
-    /// All of them, in order.
+    /// All states, ordered by their numbers.
     const ALL: [Self; 15] = [
         Self::Idle,
         Self::Bound,
@@ -92,7 +94,7 @@ impl IdentifierState {
     ];
 }
 
-// What was stored as a number comes back as the same state.
+// Checks that the conversion to a number and back yields the same state.
 const _: () = {
     let mut index = 0;
     while index < IdentifierState::ALL.len() {
@@ -123,29 +125,32 @@ impl fmt::Display for IdentifierState {
     }
 }
 
-/// An identifier (`rdma_cm_id`): of a connection, of a listener, or of a datagram service.
+/// An identifier (`rdma_cm_id`) of a connection, a listener or a datagram service.
 ///
-/// A handle: clones stand for the same identifier, which goes (`rdma_destroy_id`) with its last handle. That ends whatever it
-/// was doing: a connection is closed, a request that was not answered is rejected, a listener listens no more. Events that
-/// were taken hold handles; events that were not are forgotten, and requests among them are rejected.
+/// Clones refer to the same identifier. Dropping its last handle destroys it (`rdma_destroy_id`)
+/// and ends its activity: a connection is closed, an unanswered request is rejected, a listener
+/// stops. Events that were taken hold handles. Events that were not taken are discarded, and
+/// requests among them are rejected.
 ///
-/// It may be used from any thread. Dropping the last handle never waits for the program: events are acknowledged as they are
-/// taken.
+/// Any thread may use it. Dropping the last handle never waits for the program, because events are
+/// acknowledged when they are taken.
 #[derive(Clone)]
 pub struct Identifier(pub(super) Arc<Inner>);
 
-/// The identifier, and what is known of it. C's `context` is a weak reference to this, given back once the identifier is destroyed.
+/// The identifier and its Rust data. The C `context` is a weak reference to this, which is released
+/// after the identifier is destroyed.
 pub(super) struct Inner {
     id: NonNull<rdma_cm_id>,
     lib: &'static RdmaCm,
     port_space: PortSpace,
     datagram: bool,
-    /// How far it has come, an [`IdentifierState`]: written under the channel's lock, and read by whoever likes.
+    /// The [`IdentifierState`], written under the channel's lock, and read without it.
     state: AtomicU8,
-    /// The library has freed what events that wait may lead to: they stay where nobody takes them.
+    /// Whether leaving a group failed, so that pending events may point to memory that the library
+    /// has freed. Its channel delivers no more events.
     stranded: AtomicBool,
-    /// The lock of its channel, which those take who call the library for the identifier, and need no more of the channel. It lives: the
-    /// channel has it, and of channels that the identifier was moved from, [`RareFields`].
+    /// The mutex of its channel, for calls that need nothing else of the channel. The pointer is
+    /// valid: the channel keeps its mutex alive, and [`RareFields`] keeps those of former channels.
     library: AtomicPtr<Mutex<()>>,
     /// Locked before the channel's own lock.
     channel: Mutex<Arc<ChannelInner>>,
@@ -153,28 +158,32 @@ pub(super) struct Inner {
     user_data: AtomicU64,
 }
 
-// With both counts, small enough for the lists that glibc keeps without merging: programs make and drop identifiers by the thousand.
+// With both reference counts, small enough for malloc's bins without coalescing, because programs
+// make and drop identifiers by the thousand.
 const _: () = assert!(size_of::<Inner>() + 2 * size_of::<usize>() <= 88);
 
-// SAFETY: the library is called for an identifier under its channel's lock, and its C struct is read under it.
+// SAFETY: calls of the library for an identifier, and reads of its C struct, run under its
+// channel's lock.
 unsafe impl Send for Inner {}
-// SAFETY: the library is called for an identifier under its channel's lock, and its C struct is
-// read under it.
+// SAFETY: calls of the library for an identifier, and reads of its C struct, run under its
+// channel's lock.
 unsafe impl Sync for Inner {}
 
-/// What few identifiers have: the others are as small as can be.
+/// Data that few identifiers have, allocated on demand to keep the others small.
 #[derive(Default)]
 pub(super) struct RareFields {
-    /// The multicast groups that were joined and not left: the library frees them only then.
+    /// The multicast groups that were joined and not left. Their memory must stay until the library
+    /// has freed its memberships.
     #[allow(clippy::vec_box, reason = "their addresses are their names")]
     pub(super) groups: Vec<Box<Membership>>,
-    /// The locks of the channels that it was moved from: somebody may be about to take one.
+    /// The mutexes of the channels that it was moved from, because a thread may be about to lock
+    /// one.
     former: Vec<Arc<Mutex<()>>>,
     user_context: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 impl RareFields {
-    /// It is moved from the channel with this lock, perhaps once more.
+    /// Keeps the mutex of a channel that the identifier leaves, unless it is already kept.
     fn keep(&mut self, library: &Arc<Mutex<()>>) {
         if !self.former.iter().any(|known| Arc::ptr_eq(known, library)) {
             self.former.push(Arc::clone(library));
@@ -185,10 +194,11 @@ impl RareFields {
 impl Inner {
     /// # Safety
     ///
-    /// `id` was made just now, with the library of this channel, nobody else knows it, and the channel is locked or no event
-    /// of it can have come.
+    /// `id` was made just now with this channel's library, and nobody else knows it. The channel is
+    /// locked, or no event of the identifier can have come yet.
     unsafe fn new(channel: &Arc<ChannelInner>, id: NonNull<rdma_cm_id>) -> Arc<Self> {
-        // SAFETY: the identifier lives, and nobody writes to it; the fields are in every release's struct.
+        // SAFETY: the caller guarantees that the identifier is alive and nobody else uses it; every
+        // release's struct has these fields.
         let (space, qp_type) = unsafe { ((*id.as_ptr()).ps, (*id.as_ptr()).qp_type) };
         let inner = Arc::new(Self {
             id,
@@ -203,26 +213,27 @@ impl Inner {
             user_data: AtomicU64::new(0),
         });
         let own = Weak::into_raw(Arc::downgrade(&inner));
-        // SAFETY: the identifier lives, and nobody writes to it; the fields are in every release's
-        // struct; nobody else knows the identifier.
+        // SAFETY: the identifier is alive, and nobody else knows it.
         unsafe { (&raw mut (*id.as_ptr()).context).write(own.cast_mut().cast()) };
         inner
     }
 
-    /// Whose identifier it is; `None` if its last handle is gone, or it never had one.
+    /// The owner of an identifier; `None` if its last handle is gone, or if it never had one.
     ///
     /// # Safety
     ///
-    /// `id` is null, or an identifier that lives and was made by [`new`](Self::new), or inherited the context of one that was:
-    /// then the latter lives.
+    /// `id` must be null, or a live identifier whose context is set. Either [`new`](Self::new) set
+    /// it, or the identifier inherited the context of another one, which must be alive.
     pub(super) unsafe fn of(id: *mut rdma_cm_id) -> Option<Arc<Self>> {
         let id = NonNull::new(id)?;
-        // SAFETY: the identifier lives; its context is written before anybody else knows of it.
+        // SAFETY: the caller guarantees that the identifier is alive; its context was written
+        // before anybody else knew it.
         let own = unsafe { (&raw const (*id.as_ptr()).context).read() };
         if own.is_null() {
             return None;
         }
-        // SAFETY: the reference was made by `new`, and is given back only once the identifier is destroyed; this does not.
+        // SAFETY: `new` made the weak reference, and only the end of the identifier releases it.
+        // `ManuallyDrop` keeps this copy from releasing it.
         let own = ManuallyDrop::new(unsafe { Weak::from_raw(own.cast_const().cast::<Self>()) });
         own.upgrade().filter(|inner| inner.id == id)
     }
@@ -235,26 +246,28 @@ impl Inner {
         self.further.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// It has come so far; its channel is locked.
+    /// Sets the state. The caller holds the channel's lock.
     fn set_state(&self, state: IdentifierState) {
         self.state.store(state as u8, Relaxed);
     }
 
-    /// No event of it can be taken any more; its channel is locked.
+    /// Records that pending events must not be taken any more. The caller holds the channel's lock.
     pub(super) fn strand(&self) {
         self.stranded.store(true, Relaxed);
     }
 
-    /// Reads C's struct, which the library may write into whenever it is called for the identifier, or an event of it is taken.
+    /// Reads the C struct under the lock. The library may write into the struct during calls for
+    /// the identifier and when an event of it is taken.
     fn read<T>(&self, what: impl FnOnce(Fields) -> T) -> T {
         let _lock = self.lock();
-        // SAFETY: the identifier lives, and its channel is locked until this returns.
+        // SAFETY: `self` keeps the identifier alive, and its channel is locked until this returns.
         what(unsafe { self.fields() })
     }
 
     /// # Safety
     ///
-    /// Nobody writes to the identifier while this is used: its channel is locked.
+    /// The channel must be locked while the result is used, so that nobody writes to the
+    /// identifier.
     unsafe fn fields(&self) -> Fields {
         Fields(self.id)
     }
@@ -264,9 +277,11 @@ impl Inner {
     pub(super) fn lock(&self) -> MutexGuard<'_, ()> {
         loop {
             let library = self.library.load(Acquire);
-            // SAFETY: the lock is that of `channel`, or among the `former`, which are only given up with the identifier.
+            // SAFETY: the mutex belongs to `channel` or is among the `former` ones, which live as
+            // long as the identifier.
             let lock = unsafe { &*library }.lock().unwrap_or_else(PoisonError::into_inner);
-            // Whoever moves the identifier has both locks meanwhile.
+            // `migrate` holds the locks of both channels, so the pointer cannot change while this
+            // lock is held.
             if self.library.load(Relaxed) == library {
                 return lock;
             }
@@ -279,37 +294,38 @@ impl Inner {
     }
 }
 
-/// C's struct, while nobody writes to it. The fields are in every release's struct, and initialised.
+/// The C struct, while nobody writes to it. Every release's struct has the fields, and they are
+/// initialised.
 struct Fields(NonNull<rdma_cm_id>);
 
 impl Fields {
     fn verbs(&self) -> Option<NonNull<ibv_context>> {
-        // SAFETY: the identifier lives and nobody writes to it: its channel is locked where
-        // `Inner::fields` makes this.
+        // SAFETY: the caller of `Inner::fields` guarantees a live identifier, to which nobody
+        // writes.
         NonNull::new(unsafe { (&raw const (*self.0.as_ptr()).verbs).read() })
     }
 
     fn port_num(&self) -> u8 {
-        // SAFETY: the identifier lives and nobody writes to it: its channel is locked where
-        // `Inner::fields` makes this.
+        // SAFETY: the caller of `Inner::fields` guarantees a live identifier, to which nobody
+        // writes.
         unsafe { (&raw const (*self.0.as_ptr()).port_num).read() }
     }
 
     fn local(&self) -> Option<Address> {
-        // SAFETY: the identifier lives and nobody writes to it: its channel is locked where
-        // `Inner::fields` makes this.
+        // SAFETY: the caller of `Inner::fields` guarantees a live identifier, to which nobody
+        // writes.
         unsafe { copy_storage((&raw const (*self.0.as_ptr()).route.addr.__bindgen_anon_1).cast()) }.get()
     }
 
     fn peer(&self) -> Option<Address> {
-        // SAFETY: the identifier lives and nobody writes to it: its channel is locked where
-        // `Inner::fields` makes this.
+        // SAFETY: the caller of `Inner::fields` guarantees a live identifier, to which nobody
+        // writes.
         unsafe { copy_storage((&raw const (*self.0.as_ptr()).route.addr.__bindgen_anon_2).cast()) }.get()
     }
 
     fn infiniband(&self) -> rdma_ib_addr {
-        // SAFETY: the identifier lives and nobody writes to it: its channel is locked where
-        // `Inner::fields` makes this; any initialised bytes are such an address.
+        // SAFETY: the caller of `Inner::fields` guarantees a live identifier, to which nobody
+        // writes; all initialised bytes are a valid address.
         unsafe { (&raw const (*self.0.as_ptr()).route.addr.addr.ibaddr).read() }
     }
 }
@@ -320,20 +336,22 @@ impl Drop for Inner {
         let further = self.further.get_mut().unwrap_or_else(PoisonError::into_inner);
         let groups = further.as_mut().map(|further| std::mem::take(&mut further.groups)).unwrap_or_default();
         let channel = self.channel.get_mut().unwrap_or_else(PoisonError::into_inner);
-        // Between leaving a group and the identifier's end nobody takes an event, which might lead to what leaving has freed. With
-        // the lock, no event is outstanding.
+        // From leaving a group to the destruction, nobody may take an event, because it might point
+        // to memory that leaving has freed. While the lock is held, no event is outstanding.
         let lock = (!groups.is_empty()).then(|| channel.lock());
         let mut stranded = false;
         for membership in &groups {
-            // SAFETY: the identifier lives, and its channel is locked.
+            // SAFETY: the identifier is alive, and its channel is locked.
             stranded |= unsafe { membership.leave(lib, id) }.is_err();
         }
-        // SAFETY: the identifier lives, and nobody writes there after `new`.
+        // SAFETY: the identifier is alive, and nobody writes the field after `new`.
         let own = unsafe { (&raw const (*id).context).read() };
-        // Whoever has taken an event of it acknowledges it before anything else, so this does not wait for long.
-        // SAFETY: the identifier lives, and its last handle is gone.
+        // A thread that has taken an event of it acknowledges the event before anything else, so
+        // the wait is short.
+        //
+        // SAFETY: the identifier is alive, and its last handle is gone.
         match check(unsafe { (lib.rdma_destroy_id)(id) }) {
-            // SAFETY: it is the reference that `new` made; no event names the identifier any more.
+            // SAFETY: `new` made this reference, and no event names the identifier any more.
             Ok(()) => drop(unsafe { Weak::from_raw(own.cast_const().cast::<Self>()) }),
             Err(error) => {
                 log::error!("rdma_destroy_id failed: {error}");
@@ -341,7 +359,8 @@ impl Drop for Inner {
                     channel.close();
                 }
                 drop(lock);
-                // The identifier is still there, so what it depends on has to stay, and what it points to.
+                // The library still has the identifier, so the channel that it depends on, and the
+                // memory that it points to, must stay alive too.
                 std::mem::forget(Arc::clone(channel));
             }
         }
@@ -352,7 +371,7 @@ impl Identifier {
     pub(super) fn create(channel: &Arc<ChannelInner>, port_space: PortSpace) -> Result<Self, Error> {
         let mut id = ptr::null_mut();
         let _lock = channel.lock();
-        // SAFETY: the channel lives and is locked, and the place is this function's own.
+        // SAFETY: the channel is alive and locked, and the result is a local variable.
         let result = check(unsafe {
             (channel.lib().rdma_create_id)(
                 channel.as_raw().as_ptr(),
@@ -364,25 +383,24 @@ impl Identifier {
         let made =
             result.and_then(|()| NonNull::new(id).ok_or_else(|| io::Error::from_raw_os_error(libc::ENODATA)));
         let id = made.map_err(|source| Error::os("rdma_create_id", source).with("port_space", port_space))?;
-        // SAFETY: it was made just now, and no event of it can have come.
+        // SAFETY: the library made the identifier just now, and no event of it can have come.
         Ok(Self(unsafe { Inner::new(channel, id) }))
     }
 
-    /// Takes over an identifier that came with an event.
+    /// Takes ownership of an identifier that came with an event.
     ///
     /// # Safety
     ///
     /// The library made it with the event, nobody else knows it, and the channel is locked.
     pub(super) unsafe fn adopt(channel: &Arc<ChannelInner>, id: NonNull<rdma_cm_id>) -> Self {
-        // SAFETY: the caller guarantees (`# Safety`) that the library made it with the event,
-        // nobody else knows it, and the channel is locked.
+        // SAFETY: the caller guarantees a new identifier of this channel, which is locked.
         Self(unsafe { Inner::new(channel, id) })
     }
 
-    /// An event of it was taken; its channel is locked.
+    /// Updates the state for an event that was taken. The caller holds the channel's lock.
     pub(super) fn note_event(&self, event_type: EventType) {
         use IdentifierState as S;
-        // SAFETY: its channel is locked.
+        // SAFETY: the caller holds the channel's lock.
         let fields = unsafe { self.0.fields() };
         let state = match event_type {
             EventType::AddressResolved => S::AddressResolved,
@@ -403,9 +421,10 @@ impl Identifier {
         self.0.set_state(state);
     }
 
-    /// Calls the library for the identifier, alone; if that succeeds, the identifier is in this state then.
+    /// Calls the library for the identifier under its channel's lock, and sets the state after
+    /// success.
     ///
-    /// The function gets the library and the identifier, which lives; it must not wait for an event.
+    /// The function gets the library and the live identifier. It must not wait for an event.
     pub(super) fn call(
         &self,
         then: Option<IdentifierState>,
@@ -415,15 +434,15 @@ impl Identifier {
         self.locked(then, function)
     }
 
-    /// As [`call`](Self::call), for functions that need the identifier's device, and of which some releases of librdmacm look at it
-    /// without asking whether there is one.
+    /// As [`call`](Self::call), for functions that need the identifier's device. Some releases of
+    /// librdmacm dereference the device without checking that there is one.
     pub(super) fn call_with_device(
         &self,
         then: Option<IdentifierState>,
         function: impl FnOnce(&RdmaCm, *mut rdma_cm_id) -> core::ffi::c_int,
     ) -> Result<(), CallError> {
         let _lock = self.0.lock();
-        // SAFETY: its channel is locked.
+        // SAFETY: `lock` holds the channel's lock.
         self.device_in(&unsafe { self.0.fields() }).map_err(CallError::NoDevice)?;
         self.locked(then, function).map_err(CallError::Rdmacm)
     }
@@ -440,11 +459,12 @@ impl Identifier {
         Ok(())
     }
 
-    /// Moves the identifier to another channel (`rdma_migrate_id`): events that were not taken come there.
+    /// Moves the identifier to another channel (`rdma_migrate_id`), which then gets its pending
+    /// events.
     ///
     /// # Errors
     ///
-    /// The channel is another provider's, or the library refuses.
+    /// Fails if the channel belongs to another provider, or if the library reports an error.
     ///
     /// # References
     ///
@@ -465,15 +485,18 @@ impl Identifier {
             return Ok(());
         }
         let left = {
-            // Two that change places would each wait for the other's.
+            // Locked in the order of their addresses, so that two opposite moves cannot deadlock.
             let (first, second) = match Arc::as_ptr(&mine) < Arc::as_ptr(&channel.0) {
                 true => (&*mine, &channel.0),
                 false => (&channel.0, &*mine),
             };
             let (_first, _second) = (first.lock(), second.lock());
             let migrate = mine.lib().rdma_migrate_id;
-            // Both channels are locked, so no event is outstanding, and this does not wait for one.
-            // SAFETY: identifier and channel live, are of one library, and both channels are locked.
+            // Both channels are locked, so no event is outstanding, and the call does not wait for
+            // one.
+            //
+            // SAFETY: identifier and channel are alive and use one library, and both channels are
+            // locked.
             let result = unsafe { migrate(self.0.id.as_ptr(), channel.0.as_raw().as_ptr()) };
             check(result).map_err(|source| Error::os("rdma_migrate_id", source))?;
             self.0.further().get_or_insert_default().keep(mine.library());
@@ -482,12 +505,12 @@ impl Identifier {
         };
         let left = std::mem::replace(&mut *mine, left);
         drop(mine);
-        // Perhaps the last reference: without a lock.
+        // Possibly the last reference, so it is dropped without a lock.
         drop(left);
         Ok(())
     }
 
-    /// The channel that its events come from.
+    /// The channel that delivers its events.
     pub fn event_channel(&self) -> EventChannel {
         EventChannel(Arc::clone(&self.0.channel()))
     }
@@ -496,69 +519,71 @@ impl Identifier {
         self.0.lib
     }
 
-    /// The libraries that it belongs to.
+    /// The libraries that it uses.
     pub fn provider(&self) -> Provider {
         self.0.channel().provider()
     }
 
-    /// What its ports are numbered in.
+    /// The port space.
     pub fn port_space(&self) -> PortSpace {
         self.0.port_space
     }
 
-    /// How far it has come, as far as its events have been taken.
+    /// The progress, according to the events that were taken.
     pub fn state(&self) -> IdentifierState {
-        // No other number is ever stored.
+        // Only valid numbers are ever stored.
         IdentifierState::ALL
             .get(usize::from(self.0.state.load(Relaxed)))
             .copied()
             .unwrap_or(IdentifierState::Idle)
     }
 
-    /// Gives it a number of the program's, as a rule where it has more about it: [`user_data`](Self::user_data) of the identifier in an event
-    /// tells it. That is C's `context` where it need not be a pointer, and costs nothing.
+    /// Stores a number for the program, usually an index into its own table.
+    /// [`user_data`](Self::user_data) of the identifier in an event returns it. It takes the place
+    /// of C's `context` without a pointer, and costs nothing.
     pub fn setup_user_data(&self, user_data: u64) {
         self.0.user_data.store(user_data, Relaxed);
     }
 
-    /// The number that the program gave it last; 0 if it gave none. An identifier that came with a request has none.
+    /// The number that the program stored last, or 0. The identifier of a request starts with 0.
     pub fn user_data(&self) -> u64 {
         self.0.user_data.load(Relaxed)
     }
 
-    /// Gives it a value of the program's, in place of the one that it had.
+    /// Stores a value for the program, in place of the previous one.
     pub fn setup_context<C: Any + Send + Sync>(&self, context: C) {
         let context: Arc<dyn Any + Send + Sync> = Arc::new(context);
-        // What it had is dropped without the lock: it may have a handle of this identifier in it.
+        // The previous value is dropped without the lock, because it may contain a handle of this
+        // identifier.
         let had = self.0.further().get_or_insert_default().user_context.replace(context);
         drop(had);
     }
 
-    /// The value that the program gave it, if it has one of this type.
+    /// The value that the program stored, if it has this type.
     pub fn get_context<C: Any + Send + Sync>(&self) -> Option<Arc<C>> {
         let context = self.0.further().as_ref()?.user_context.clone();
         context?.downcast().ok()
     }
 
-    /// Takes away the value that the program gave it.
+    /// Removes the value that the program stored.
     ///
-    /// A value that holds a handle of the identifier keeps it alive until then.
+    /// A value that holds a handle of the identifier keeps the identifier alive until then.
     pub fn clear_context(&self) {
         let had = self.0.further().as_mut().and_then(|further| further.user_context.take());
         drop(had);
     }
 
-    /// The local address (`rdma_get_local_addr`); `None` before it has one.
+    /// The local address (`rdma_get_local_addr`); `None` until it is bound.
     pub fn local_addr(&self) -> Option<Address> {
         self.0.read(|fields| fields.local())
     }
 
-    /// The peer's address (`rdma_get_peer_addr`); `None` before it has one.
+    /// The peer's address (`rdma_get_peer_addr`); `None` until it is known.
     pub fn peer_addr(&self) -> Option<Address> {
         self.0.read(|fields| fields.peer())
     }
 
-    /// The local port (`rdma_get_src_port`): one that the system chose, if it was bound to port 0.
+    /// The local port (`rdma_get_src_port`). If it was bound to port 0, the system has chosen one.
     pub fn local_port(&self) -> Option<u16> {
         self.local_addr()?.port()
     }
@@ -568,12 +593,12 @@ impl Identifier {
         self.peer_addr()?.port()
     }
 
-    /// The number of the device's port; `None` before there is a device.
+    /// The number of the device's port; `None` until it has a device.
     pub fn port(&self) -> Option<u8> {
         self.0.read(|fields| fields.verbs().map(|_| fields.port_num()))
     }
 
-    /// The local GID, once there is a device (`rdma_ib_addr::sgid`).
+    /// The local GID, once it has a device (`rdma_ib_addr::sgid`).
     pub fn local_gid(&self) -> Option<Gid> {
         Some(self.0.read(|fields| fields.infiniband().sgid.into())).filter(|gid: &Gid| !gid.is_zero())
     }
@@ -583,18 +608,19 @@ impl Identifier {
         Some(self.0.read(|fields| fields.infiniband().dgid.into())).filter(|gid: &Gid| !gid.is_zero())
     }
 
-    /// The partition key, once there is a device (`rdma_ib_addr::pkey`).
+    /// The partition key, once it has a device (`rdma_ib_addr::pkey`).
     pub fn partition_key(&self) -> Option<u16> {
         Some(u16::from_be(self.0.read(|fields| fields.infiniband().pkey))).filter(|pkey| *pkey != 0)
     }
 
-    /// The C object. Using it is as unsafe as in C: it must not be destroyed, its `context` is this crate's, and a queue pair that
-    /// `rdma_create_qp` makes is the caller's to destroy.
+    /// The C object, for functions that this crate does not wrap. Using it is as unsafe as in C. Do
+    /// not destroy it, and do not change its `context`. The caller must destroy a queue pair that
+    /// `rdma_create_qp` makes.
     pub fn as_raw(&self) -> NonNull<rdma_cm_id> {
         self.0.id
     }
 
-    /// Its device's context.
+    /// The context of its device.
     pub(super) fn device(&self) -> Result<NonNull<ibv_context>, NoDevice> {
         self.0.read(|fields| self.device_in(&fields))
     }
@@ -603,7 +629,7 @@ impl Identifier {
         fields.verbs().ok_or_else(|| self.no_device(fields))
     }
 
-    /// Why it has no device.
+    /// The reason why it has no device.
     #[cold]
     fn no_device(&self, fields: &Fields) -> NoDevice {
         use IdentifierState as S;
@@ -621,7 +647,7 @@ impl Identifier {
 pub(super) struct NoDevice {
     local: Option<Address>,
     state: IdentifierState,
-    /// The library reported success, and named no device: it finds a device by its node GUID, and takes 0
+    /// Whether both refer to the library reported success, and named no device: it finds a device by its node GUID, and takes 0
     /// for none.
     lacks_guid: bool,
 }
@@ -637,7 +663,8 @@ impl NoDevice {
             true => (
                 "librdmacm gave the identifier no device, because the device's node GUID is 0, which librdmacm \
                  takes for none",
-                "give the device a GUID (`rdma dev`, the driver's settings; SoftRoCE takes it from the network \
+                "give the device a GUID (`rdma dev`, the driver's settings; SoftRoCE takes
+    /// it from the network \
                  interface's MAC address, so use one that has one), or open the device by its name",
             ),
         };

@@ -1,11 +1,14 @@
 //! librdmacm, the connection manager: connections by IP address and port.
 //!
-//! An [`EventChannel`] says what happens; an [`Identifier`] is a connection, a listener or a datagram service. Whoever connects resolves an
-//! address (which finds the device), then a route, then [connects](Identifier::connect); whoever listens gets an event with a new
-//! identifier for each request, and [accepts](Identifier::accept) or [rejects](Identifier::reject) it. Queue pairs are made by the
-//! builders of [`ibverbs`](crate::ibverbs), of the identifier's [device](Identifier::get_device_context), and brought to their states
-//! by what the identifier [knows](Identifier::modify_qp). For programs that rather wait than handle events there are [`Connector`] and
-//! [`Listener`].
+//! An [`EventChannel`] delivers events. An [`Identifier`] is a connection, a listener or a datagram
+//! service. The active side resolves an address (which finds the device), then a route, then
+//! [connects](Identifier::connect). A listener gets an event with a new identifier for each
+//! request, and [accepts](Identifier::accept) or [rejects](Identifier::reject) it.
+//!
+//! The builders of [`ibverbs`](crate::ibverbs) make queue pairs on the identifier's
+//! [device](Identifier::get_device_context). The identifier [supplies](Identifier::modify_qp) the
+//! attributes for their state changes. [`Connector`] and [`Listener`] are for programs that prefer
+//! blocking calls to events.
 //!
 //! ```
 //! # #[cfg(feature = "soft")]
@@ -22,7 +25,7 @@
 //!     Ok(context.alloc_pd()?.create_qp_builder().setup_send_cq(&cq).setup_recv_cq(&cq).build_generic()?)
 //! }
 //!
-//! // Both sides in one thread, on one channel.
+//! // Both sides run in one thread, on one channel.
 //! let channel = EventChannel::from_provider(sideway::ProviderChoice::Soft.select()?.provider())?;
 //! let listener = channel.create_id(PortSpace::Tcp)?;
 //! listener.bind_addr((Ipv4Addr::LOCALHOST, 0))?;
@@ -32,12 +35,14 @@
 //! client.resolve_addr(None, (Ipv4Addr::LOCALHOST, listener.local_port().unwrap_or(0)), timeout)?;
 //!
 //! let (mut clients, mut servers, mut server) = (None, None, None);
+//!
 //! loop {
 //!     let event = channel.get_cm_event()?;
 //!     if let Some(error) = event.error() {
 //!         return Err(error.into());
 //!     }
 //!     let (id, mut parameter) = (event.cm_id(), ConnectionParameter::new());
+//!
 //!     match event.event_type() {
 //!         EventType::AddressResolved => id.resolve_route(timeout)?,
 //!         EventType::RouteResolved => {
@@ -45,16 +50,19 @@
 //!             id.modify_qp(qp, QueuePairState::Init)?;
 //!             id.connect(parameter.setup_queue_pair(qp.control()).setup_private_data(b"hello"))?;
 //!         }
+//!
 //!         EventType::ConnectRequest => {
-//!             println!("somebody says {:?}", event.private_data());
+//!             println!("a peer sent {:?}", event.private_data());
 //!             let qp = servers.insert(make(&id.get_device_context()?)?);
-//!             for state in [QueuePairState::Init, QueuePairState::ReadyToReceive, QueuePairState::ReadyToSend] {
+//!             use QueuePairState as State;
+//!             for state in [State::Init, State::ReadyToReceive, State::ReadyToSend] {
 //!                 id.modify_qp(qp, state)?;
 //!             }
 //!             id.accept(parameter.setup_queue_pair(qp.control()))?;
-//!             // Without a handle the connection would be closed.
+//!             // Dropping the last handle would close the connection.
 //!             server = Some(id.clone());
 //!         }
+//!
 //!         EventType::ConnectResponse => {
 //!             let qp = clients.as_mut().ok_or("no queue pair")?;
 //!             id.modify_qp(qp, QueuePairState::ReadyToReceive)?;
@@ -74,23 +82,32 @@
 //!
 //! # Events and identifiers
 //!
-//! In C an event has to be acknowledged, and an identifier cannot be destroyed while one of its events is not: a program that destroys
-//! it with an event in hand waits for itself. Here an [`Event`] is a value: everything in it is copied, and it is acknowledged before it is
-//! given out. So identifiers can be dropped at any time, also while other threads take events. The last handle's end is the
-//! identifier's: its events that nobody took are forgotten, its requests that nobody took are rejected, as is a request whose event is dropped.
+//! In C a program must acknowledge each event, and an identifier cannot be destroyed while one of
+//! its events is not acknowledged. A program that destroys it with an event in hand deadlocks. Here
+//! an [`Event`] is a plain value: everything in it is copied, and it is acknowledged before the
+//! program gets it. So identifiers can be dropped at any time, also while other threads take
+//! events.
+//!
+//! Dropping the last handle destroys the identifier. Its pending events are discarded, and its
+//! pending requests are rejected, as is a request whose event is dropped.
 //!
 //! # Queue pairs
 //!
-//! There is no `rdma_create_qp`. A queue pair that it makes is C's to destroy (`rdma_destroy_qp`), before the identifier but after the last
-//! completion; whoever holds a handle of it would hold one of something that another owns; and `rdma_get_cm_event` would change its state
-//! while it is being posted to, in whichever thread takes events. So queue pairs are made by
-//! [the builder](crate::ibverbs::queue_pair::QueuePairBuilder), have one owner, and change their state when the program says so; `rdma_connect`
-//! and `rdma_accept` are told the number, and `rdma_establish` does the rest. That needs rdma-core 23 or newer.
+//! This crate does not wrap `rdma_create_qp`, for two reasons. C would own the queue pair and
+//! destroy it (`rdma_destroy_qp`), before the identifier but after the last completion, so that a
+//! Rust handle would refer to an object with another owner. And `rdma_get_cm_event` would change
+//! its state in any thread that takes events, while another thread posts to it.
+//!
+//! Instead, [the builder](crate::ibverbs::queue_pair::QueuePairBuilder) makes queue pairs. They
+//! have one owner, and change their state only when the program requests it. `rdma_connect` and
+//! `rdma_accept` get the queue pair's number, and `rdma_establish` completes the handshake. That
+//! needs rdma-core 23 or newer.
 //!
 //! # Threads
 //!
-//! Everything can be shared between threads. Calls for identifiers of one channel, and the taking of its events, go one after the other, because
-//! librdmacm writes into identifiers in both; none of them sleeps. Channels do not wait for one another.
+//! All types can be shared between threads. Calls for identifiers of one channel, and the taking of
+//! its events, are serialised, because librdmacm writes into identifiers in both. None of them
+//! sleeps under the lock. Channels are independent of one another.
 
 mod address;
 mod channel;

@@ -1,4 +1,4 @@
-//! Multicast groups, by their network addresses.
+//! Multicast groups, joined by network address (`rdma_join_multicast`).
 
 use std::io;
 use std::ptr;
@@ -17,11 +17,11 @@ use crate::ibverbs::check;
 const JOIN: &str = "rdma_join_multicast_ex";
 
 c_enum! {
-    /// As what a group is joined (`rdma_cm_mc_join_flags`).
+    /// The type of membership in a group (`rdma_cm_mc_join_flags`).
     pub struct JoinFlags(u32) {
-        /// To send to the group, and to receive what is sent to it.
+        /// Send to the group, and receive from it.
         FullMember = F::RDMA_MC_JOIN_FLAG_FULLMEMBER.0,
-        /// To send to the group only.
+        /// Send to the group only.
         SendOnlyFullMember = F::RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER.0,
     }
 }
@@ -29,51 +29,56 @@ display_as_debug!(JoinFlags);
 
 /// A multicast group that was joined, and that the library was not asked to leave.
 ///
-/// The library has a membership of its own, which its events lead to, and which it frees when the group is left, whatever becomes of
-/// that. So a group is not left before its join is answered; and where the library cannot leave, and events wait that may be
-/// the group's, none of them is taken any more.
+/// The library has a membership object too. Its events point to that object, and leaving the group
+/// frees it, even if leaving fails. So a group is not left before its join is answered. If the
+/// library cannot leave, and pending events may belong to the group, none of them is taken any
+/// more.
 pub(super) struct Membership {
     group: Address,
-    /// What the program gave. The library is given this structure's address, so that its events say which group they are of: programs
-    /// may give the same to many.
+    /// The program's context. The library gets the address of this structure instead, so that
+    /// events identify the group, because programs may use one context for many groups.
     context: usize,
-    /// An event of it was taken.
+    /// Whether an event of the group was taken.
     answered: bool,
-    /// The program has left it, as far as it knows.
+    /// Whether the program has left the group, while the join is not answered yet.
     leaving: bool,
 }
 
 impl Membership {
-    /// What events of the group have for a context, while it is in this place.
+    /// The context that the library gets for the group: the address of this structure, which must
+    /// not move.
     fn token(&self) -> usize {
         ptr::from_ref(self).addr()
     }
 
     /// # Safety
     ///
-    /// The identifier lives, and its channel is locked.
+    /// The identifier must be alive, and its channel locked.
     pub(super) unsafe fn leave(&self, lib: &RdmaCm, id: *mut rdma_cm_id) -> io::Result<()> {
         let mut raw = RawAddress::from(&self.group);
-        // Events are acknowledged under the lock, so this does not wait for one.
-        // SAFETY: the caller guarantees (`# Safety`) that the identifier lives, and its channel is
-        // locked; the address outlives the call.
+        // Events are acknowledged under the lock, so the call does not wait for one.
+        //
+        // SAFETY: the caller guarantees a live identifier with its channel locked; the address
+        // outlives the call.
         let left = check(unsafe { (lib.rdma_leave_multicast)(id, raw.as_mut_ptr()) });
         left.inspect_err(|error| log::warn!("rdma_leave_multicast failed for {}: {error}", self.group))
     }
 }
 
 impl Identifier {
-    /// Joins a multicast group (`rdma_join_multicast`, `rdma_join_multicast_ex`) with an identifier for datagrams that has a device. The event
-    /// [`MulticastJoin`](super::EventType::MulticastJoin) or [`MulticastError`](super::EventType::MulticastError) follows, with this
-    /// `context`.
+    /// Joins a multicast group (`rdma_join_multicast`, `rdma_join_multicast_ex`). The identifier
+    /// must be for datagrams and have a device. The event
+    /// [`MulticastJoin`](super::EventType::MulticastJoin) or
+    /// [`MulticastError`](super::EventType::MulticastError) follows, with this `context`.
     ///
-    /// The queue pair is the program's to [attach](crate::ibverbs::queue_pair::QueuePairControl::attach_mcast), with what the event says. The
-    /// group is left when the identifier goes, or by [`leave_multicast`](Self::leave_multicast).
+    /// The program must [attach](crate::ibverbs::queue_pair::QueuePairControl::attach_mcast) the
+    /// queue pair, with the event's data. The group is left when the identifier is dropped, or by
+    /// [`leave_multicast`](Self::leave_multicast).
     ///
     /// # Errors
     ///
-    /// The identifier has no device, is in the group already or still leaving it, or serves no datagrams; or the system cannot join as
-    /// asked.
+    /// Fails if the identifier has no device, is in the group already, is still leaving it, or is
+    /// not for datagrams. Also fails if the system does not support the requested membership.
     ///
     /// # References
     ///
@@ -105,7 +110,7 @@ impl Identifier {
             }
             None => {}
         }
-        // Boxed: its address is its name.
+        // Boxed, because its address identifies it.
         let membership =
             Box::new(Membership { group: group.clone(), context, answered: false, leaving: false });
         let mut raw = RawAddress::from(&group);
@@ -114,11 +119,12 @@ impl Identifier {
             join_flags: flags.raw(),
             addr: raw.as_mut_ptr(),
         };
-        // It comes back in the event as the pointer that it went as, and nobody follows it.
+        // The event returns the pointer unchanged, and nobody dereferences it.
         let token = ptr::without_provenance_mut(membership.token());
-        // Noted before the event can be there, under the lock.
+        // Recorded under the lock, before the event can come.
         let result = self.call_with_device(None, |lib, id| {
-            // SAFETY: the identifier lives, has a device, and is called for alone; the address outlives the call.
+            // SAFETY: `call_with_device` passes a live identifier with a device, under its
+            // channel's lock; the address outlives the call.
             let result = unsafe { (lib.rdma_join_multicast_ex)(id, &raw mut attr, token) };
             if result == 0 {
                 self.0.further().get_or_insert_default().groups.push(membership);
@@ -137,14 +143,15 @@ impl Identifier {
         })
     }
 
-    /// Leaves a multicast group (`rdma_leave_multicast`). Events of it that were not taken are forgotten.
+    /// Leaves a multicast group (`rdma_leave_multicast`). Its pending events are discarded.
     ///
-    /// A join that is not answered cannot be undone: then the group is left when its event comes to the channel and somebody asks for one,
-    /// who does not get it, or when the identifier goes. Until then it cannot be joined again.
+    /// A join that is not answered cannot be undone. Then the group is left when its event arrives
+    /// and a thread takes events from the channel (which skips this event), or when the identifier
+    /// is dropped. Until then it cannot be joined again.
     ///
     /// # Errors
     ///
-    /// The identifier is not in the group.
+    /// Fails if the identifier is not in the group.
     ///
     /// # References
     ///
@@ -166,7 +173,8 @@ impl Identifier {
             let groups = &mut further.get_or_insert_default().groups;
             let known = groups.iter().position(|known| known.group == *group && !known.leaving);
             match known {
-                // Nothing of that name is asked of the library: it compares as many bytes as it likes.
+                // The library is not asked about unknown groups, because it may compare more bytes
+                // than the address has.
                 None => return Err(io::Error::from_raw_os_error(libc::EADDRNOTAVAIL)),
                 Some(index) if groups[index].answered => groups.swap_remove(index),
                 Some(index) => {
@@ -175,7 +183,7 @@ impl Identifier {
                 }
             }
         };
-        // SAFETY: the identifier lives, and its channel is locked.
+        // SAFETY: the channel is the identifier's own, and it is locked.
         unsafe { channel.leave(self, &left) }
     }
 
@@ -186,13 +194,14 @@ impl Identifier {
         groups.filter(|known| !known.leaving).map(|known| known.group.clone()).collect()
     }
 
-    /// An event of a multicast group was taken: what the program has for its context; or the membership, if the program has left the
-    /// group in the meantime. The event is not the program's then.
+    /// Records the event of a multicast group, and puts the program's context into `contents`.
+    /// Returns the membership if the program has already left the group; then the program does not
+    /// get the event.
     pub(super) fn note_answer(&self, contents: &mut EventContents) -> Option<Box<Membership>> {
         let context = contents.multicast_context()?;
         let mut further = self.0.further();
         let groups = &mut further.as_mut()?.groups;
-        // One that this crate did not join has what its owner gave.
+        // A group that this crate did not join has another owner's context.
         let index = groups.iter().position(|known| known.token() == *context)?;
         let known = &mut groups[index];
         (known.answered, *context) = (true, known.context);

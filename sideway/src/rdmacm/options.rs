@@ -1,4 +1,4 @@
-//! Options of an identifier.
+//! Options of an identifier (`rdma_set_option`).
 
 use rdma_mummy_sys::RdmaCm;
 use rdma_mummy_sys::types::{
@@ -11,12 +11,12 @@ use crate::error::{Error, ErrorKind};
 use crate::ibverbs::Unsupported;
 
 impl Identifier {
-    /// The type of service of the connection's packets (`RDMA_OPTION_ID_TOS`): traffic class, or service level of InfiniBand. Before the
-    /// route is resolved.
+    /// Sets the type of service of the connection's packets (`RDMA_OPTION_ID_TOS`): the traffic
+    /// class, or the service level on InfiniBand. It must be set before the route is resolved.
     ///
     /// # Errors
     ///
-    /// It is too late, or the system does not know the option.
+    /// Fails if it is too late, or if the system does not know the option.
     ///
     /// # References
     ///
@@ -25,11 +25,12 @@ impl Identifier {
         self.set_id_option(RDMA_OPTION_ID_TOS, &[type_of_service])
     }
 
-    /// Whether others may be bound to the same address (`RDMA_OPTION_ID_REUSEADDR`). Before it is bound.
+    /// Sets whether others may be bound to the same address (`RDMA_OPTION_ID_REUSEADDR`). It must
+    /// be set before binding.
     ///
     /// # Errors
     ///
-    /// As [`set_type_of_service`](Self::set_type_of_service).
+    /// Fails as [`set_type_of_service`](Self::set_type_of_service) does.
     ///
     /// # References
     ///
@@ -38,11 +39,12 @@ impl Identifier {
         self.set_id_option(RDMA_OPTION_ID_REUSEADDR, &i32::from(reuse).to_ne_bytes())
     }
 
-    /// Whether an identifier that is bound to any IPv6 address takes only IPv6 (`RDMA_OPTION_ID_AFONLY`). Before it is bound.
+    /// Sets whether an identifier that is bound to any IPv6 address accepts only IPv6
+    /// (`RDMA_OPTION_ID_AFONLY`). It must be set before binding.
     ///
     /// # Errors
     ///
-    /// As [`set_type_of_service`](Self::set_type_of_service).
+    /// Fails as [`set_type_of_service`](Self::set_type_of_service) does.
     ///
     /// # References
     ///
@@ -51,12 +53,13 @@ impl Identifier {
         self.set_id_option(RDMA_OPTION_ID_AFONLY, &i32::from(only).to_ne_bytes())
     }
 
-    /// How long the queue pair waits for an acknowledgement (`RDMA_OPTION_ID_ACK_TIMEOUT`): 4.096 us times two to the power of this, 0 to
-    /// 31; 0 is for ever. Before it connects or accepts.
+    /// Sets the queue pair's acknowledgement timeout (`RDMA_OPTION_ID_ACK_TIMEOUT`): 4.096 us x
+    /// 2^`exponent`, up to 31; 0 means no timeout. It must be set before connecting or accepting.
     ///
     /// # Errors
     ///
-    /// As [`set_type_of_service`](Self::set_type_of_service); and the exponent is too large.
+    /// Fails as [`set_type_of_service`](Self::set_type_of_service) does, and if the exponent is too
+    /// large.
     ///
     /// # References
     ///
@@ -69,27 +72,29 @@ impl Identifier {
         self.set_option(RDMA_OPTION_ID as i32, name as i32, value)
     }
 
-    /// Any option (`rdma_set_option`), by its level, name and value as C has them.
+    /// Sets any option (`rdma_set_option`), by its level, name and value in C.
     ///
     /// # Errors
     ///
-    /// The system does not know the option (`ENOSYS`), or not this value, or it is too late for it. Those of InfiniBand
-    /// (`RDMA_OPTION_IB`) need a device: a path that is set is a resolved route, and librdmacm looks at the device when the event of that is
-    /// taken, without asking whether there is one.
+    /// Fails with `ENOSYS` if the system does not know the option. Also fails if the value is not
+    /// allowed, or if it is too late. Options of InfiniBand (`RDMA_OPTION_IB`) need a device. The
+    /// reason is that setting a path resolves the route, and librdmacm dereferences the device when
+    /// it takes that event.
     ///
     /// # References
     ///
     /// `man rdma_set_option`
     pub fn set_option(&self, level: i32, name: i32, value: &[u8]) -> Result<(), Error> {
         let state = self.state();
-        // C takes a pointer that it may write through, and the kernel one that is aligned for an `int`.
+        // C takes a mutable pointer, and the kernel requires the alignment of an `int`.
         let mut copy = vec![0u64; value.len().div_ceil(8).max(1)];
         for (to, from) in copy.iter_mut().zip(value.chunks(8)) {
             let mut bytes = [0; 8];
             bytes[..from.len()].copy_from_slice(from);
             *to = u64::from_ne_bytes(bytes);
         }
-        // SAFETY: the identifier lives, and is called for alone; the value is that long, and outlives the call.
+        // SAFETY: `call` passes a live identifier, under its channel's lock. The value has this
+        // length, and outlives the call.
         let mut set = |lib: &RdmaCm, id| unsafe {
             (lib.rdma_set_option)(id, level, name, copy.as_mut_ptr().cast(), value.len())
         };

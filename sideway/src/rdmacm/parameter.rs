@@ -1,4 +1,4 @@
-//! What one end tells the other of a connection.
+//! Connection parameters: the values that one end sends when it connects or accepts.
 
 use std::fmt;
 
@@ -7,9 +7,9 @@ use rdma_mummy_sys::types::{RDMA_MAX_INIT_DEPTH, rdma_conn_param};
 use super::identifier::PortSpace;
 use crate::ibverbs::queue_pair::QueuePairControl;
 
-/// What one end tells the other when it connects or accepts (`rdma_conn_param`).
+/// The parameters that one end sends when it connects or accepts (`rdma_conn_param`).
 ///
-/// It starts with one read or atomic at a time in each direction, and as many retries as there can be.
+/// By default, one READ or atomic at a time in each direction, and the maximum number of retries.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct ConnectionParameter {
     private_data: Data,
@@ -22,7 +22,7 @@ pub struct ConnectionParameter {
     qp_num: u32,
 }
 
-/// Private data to send: a copy of what fits, and how much there was.
+/// Private data to send: a copy of the bytes that fit, and the full length.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Data {
     length: usize,
@@ -36,14 +36,15 @@ impl Default for ConnectionParameter {
 }
 
 impl ConnectionParameter {
-    /// As many reads and atomics as the device can do (`RDMA_MAX_RESP_RES`, `RDMA_MAX_INIT_DEPTH`).
+    /// Requests the maximum number of READs and atomics of the device (`RDMA_MAX_RESP_RES`,
+    /// `RDMA_MAX_INIT_DEPTH`).
     pub const DEVICE_MAXIMUM: u8 = RDMA_MAX_INIT_DEPTH as u8;
 
-    /// The longest private data that C can say (not what a connection can carry: see
-    /// [`setup_private_data`](Self::setup_private_data)).
+    /// The longest private data that C can express. A connection carries less: see
+    /// [`setup_private_data`](Self::setup_private_data).
     pub const MAX_PRIVATE_DATA: usize = u8::MAX as usize;
 
-    /// For a queue pair that is still to be named.
+    /// Default parameters, without a queue pair.
     pub fn new() -> Self {
         Self {
             private_data: Data { length: 0, bytes: [0; u8::MAX as usize] },
@@ -57,27 +58,28 @@ impl ConnectionParameter {
         }
     }
 
-    /// The queue pair of this end: its number, and whether it has a shared receive queue.
+    /// Sets the queue pair of this end: its number, and whether it uses a shared receive queue.
     pub fn setup_queue_pair(&mut self, queue_pair: &QueuePairControl) -> &mut Self {
         self.setup_qp_number(queue_pair.qp_number()).setup_srq(queue_pair.srq().is_some())
     }
 
-    /// The number of this end's queue pair.
+    /// Sets the number of this end's queue pair.
     pub fn setup_qp_number(&mut self, qp_num: u32) -> &mut Self {
         self.qp_num = qp_num;
         self
     }
 
-    /// Whether this end's queue pair has a shared receive queue.
+    /// Sets whether this end's queue pair uses a shared receive queue.
     pub fn setup_srq(&mut self, srq: bool) -> &mut Self {
         self.srq = srq;
         self
     }
 
-    /// Data for the peer's program, which is copied.
+    /// Sets data for the peer's program, which is copied.
     ///
-    /// On InfiniBand and RoCE a request of a connection carries 56 bytes, of a datagram service 180, their answers 196 and 136. Data
-    /// that is too long is an error of [`connect`](super::Identifier::connect) and [`accept`](super::Identifier::accept).
+    /// On InfiniBand and RoCE, a request of a connection carries 56 bytes, and one of a datagram
+    /// service 180. Their responses carry 196 and 136 bytes. If the data is too long,
+    /// [`connect`](super::Identifier::connect) and [`accept`](super::Identifier::accept) fail.
     pub fn setup_private_data(&mut self, data: &[u8]) -> &mut Self {
         let fits = data.len().min(Self::MAX_PRIVATE_DATA);
         self.private_data.length = data.len();
@@ -85,47 +87,48 @@ impl ConnectionParameter {
         self
     }
 
-    /// How many reads and atomics of the peer's this end answers at a time.
+    /// Sets how many of the peer's READs and atomics this end serves at a time.
     pub fn setup_responder_resources(&mut self, responder_resources: u8) -> &mut Self {
         self.responder_resources = responder_resources;
         self
     }
 
-    /// How many reads and atomics this end has outstanding.
+    /// Sets the maximum number of outstanding READs and atomics of this end.
     pub fn setup_initiator_depth(&mut self, initiator_depth: u8) -> &mut Self {
         self.initiator_depth = initiator_depth;
         self
     }
 
-    /// Whether this end has flow control, which the peer is told.
+    /// Sets whether this end uses flow control; the peer is informed.
     pub fn setup_flow_control(&mut self, flow_control: bool) -> &mut Self {
         self.flow_control = flow_control;
         self
     }
 
-    /// How often to send again what was not acknowledged: 0 to 7.
+    /// Sets the number of retries without acknowledgement: 0 to 7.
     pub fn setup_retry_count(&mut self, retry_count: u8) -> &mut Self {
         self.retry_count = retry_count;
         self
     }
 
-    /// How often the peer sends again while this end is not ready to receive: 0 to 6, or 7 for ever.
+    /// Sets how often the peer retries while this end has no receive posted: 0 to 6, or 7 without
+    /// limit.
     pub fn setup_rnr_retry_count(&mut self, rnr_retry_count: u8) -> &mut Self {
         self.rnr_retry_count = rnr_retry_count;
         self
     }
 
-    /// The private data, as far as C can say it.
+    /// The private data, cut off at the length that C can express.
     pub fn private_data(&self) -> &[u8] {
         &self.private_data.bytes[..self.private_data.length.min(Self::MAX_PRIVATE_DATA)]
     }
 
-    /// How long the private data is that was given.
+    /// The full length of the private data that was given.
     pub(super) fn private_data_length(&self) -> usize {
         self.private_data.length
     }
 
-    /// As C has it. The data is this value's: the result must not outlive it.
+    /// The C struct. It points to this value's data, so it must not outlive `self`.
     pub(super) fn raw(&self) -> rdma_conn_param {
         let data = self.private_data();
         rdma_conn_param {
@@ -157,7 +160,7 @@ impl fmt::Debug for ConnectionParameter {
     }
 }
 
-/// Which message carries private data.
+/// The message that carries private data.
 #[derive(Clone, Copy)]
 pub(super) enum CmMessage {
     Request,
@@ -165,10 +168,10 @@ pub(super) enum CmMessage {
     Reject,
 }
 
-/// How many bytes of a program's private data a message carries on InfiniBand and RoCE: the message's own field, less what the
-/// connection manager writes there itself.
+/// The maximum length of a program's private data in a message on InfiniBand and RoCE: the
+/// message's field, less the bytes that the connection manager writes there itself.
 pub(super) fn private_data_limit(message: CmMessage, port_space: PortSpace, datagram: bool) -> usize {
-    // IP addresses and ports; services of InfiniBand's own have none.
+    // The header contains IP addresses and ports; native InfiniBand services have none.
     let header = if port_space == PortSpace::Ib { 0 } else { 36 };
     match (message, datagram) {
         (CmMessage::Request, false) => 92 - header,

@@ -1,4 +1,4 @@
-//! The attributes of an identifier's queue pair, and the options of its vendor.
+//! Attributes of an identifier's queue pair, and vendor options (ECE).
 
 use std::io;
 
@@ -13,18 +13,20 @@ use crate::ibverbs::queue_pair::{
     QueuePairType,
 };
 
-/// Bits of the mask that are the kernel's own, which some kernels let through, and `ibv_modify_qp` refuses.
+/// Mask bits that only the kernel uses. Some kernels return them, and `ibv_modify_qp` rejects them.
 const KERNELS_OWN: u32 = ibv_qp_attr_mask::IBV_QP_RATE_LIMIT.0 - (ibv_qp_attr_mask::IBV_QP_DEST_QPN.0 << 1);
 
 const _: () = assert!(KERNELS_OWN == 0x01e0_0000);
 
 impl Identifier {
-    /// The attributes that bring the identifier's queue pair to a state (`rdma_init_qp_attr`): `Init` once there is a device; `ReadyToReceive`
-    /// and `ReadyToSend` with a request, or with the peer's response.
+    /// The attributes that bring the identifier's queue pair to a state (`rdma_init_qp_attr`). They
+    /// are available for `Init` once the identifier has a device; for `ReadyToReceive` and
+    /// `ReadyToSend` with a request or the peer's response.
     ///
     /// # Errors
     ///
-    /// The identifier has not come that far, or the library is too old ([`Unsupported`]).
+    /// Fails if the identifier has not come that far, or if the library is too old
+    /// ([`Unsupported`]).
     ///
     /// # References
     ///
@@ -35,12 +37,13 @@ impl Identifier {
         Ok(attribute)
     }
 
-    /// As [`get_qp_attr`](Self::get_qp_attr), into attributes that are there: for those who make many connections, as attributes are as
-    /// large as three cache lines. What they were before is forgotten, also where this fails.
+    /// As [`get_qp_attr`](Self::get_qp_attr), but into existing attributes. Attributes take three
+    /// cache lines, so this helps programs that make many connections. The previous contents are
+    /// lost, even if this fails.
     ///
     /// # Errors
     ///
-    /// As [`get_qp_attr`](Self::get_qp_attr).
+    /// Fails as [`get_qp_attr`](Self::get_qp_attr) does.
     ///
     /// # References
     ///
@@ -56,7 +59,8 @@ impl Identifier {
         attribute.attr.qp_state = ibv_qp_state(state.raw());
         let mut mask = 0;
         let got = self.call_with_device(None, |_, id| {
-            // SAFETY: the identifier lives, has a device, and is called for alone; both places are the caller's and this function's own.
+            // SAFETY: `call_with_device` passes a live identifier with a device, under its
+            // channel's lock. The attributes belong to the caller, and `mask` is a local variable.
             unsafe { init(id, &raw mut attribute.attr, &raw mut mask) }
         });
         if let Err(error) = got {
@@ -66,7 +70,7 @@ impl Identifier {
         Ok(())
     }
 
-    /// Why there are no attributes.
+    /// The error for missing attributes.
     #[cold]
     fn no_attribute(&self, state: QueuePairState, error: CallError) -> Error {
         match error {
@@ -77,15 +81,16 @@ impl Identifier {
         }
     }
 
-    /// Brings a queue pair to a state, with [the attributes](Self::get_qp_attr) that the identifier has for it.
+    /// Brings a queue pair to a state, with the identifier's [attributes](Self::get_qp_attr).
     ///
-    /// Before `ReadyToReceive` it is brought to `Init` once more, as librdmacm does: what the peer may do in this side's memory is agreed upon
-    /// with the request and its answer, so that before them the attributes allow it nothing. Of a datagram pair, the states after `Init` need
-    /// nothing of the identifier's.
+    /// Before `ReadyToReceive` it brings the pair to `Init` once more, as librdmacm does. The
+    /// reason is that the request and its response determine the peer's access to local memory, so
+    /// that earlier attributes allow none. For a datagram pair, the states after `Init` need no
+    /// attributes of the identifier.
     ///
     /// # Errors
     ///
-    /// There are no attributes for the state, or the pair does not take them.
+    /// Fails if the identifier has no attributes for the state, or if the pair rejects them.
     pub fn modify_qp<Q: QueuePair>(
         &self,
         qp: &mut Q,
@@ -108,12 +113,13 @@ impl Identifier {
         qp.modify(&attr)
     }
 
-    /// The vendor's options to tell the peer (`rdma_set_local_ece`), before connecting or accepting: see [`ece`](crate::ibverbs::ece).
-    /// An answer is of the vendor whom the request named, whatever is said here.
+    /// Sets the vendor options to send to the peer (`rdma_set_local_ece`), before connecting or
+    /// accepting: see [`ece`](crate::ibverbs::ece). A response always has the vendor of the
+    /// request, whatever is set here.
     ///
     /// # Errors
     ///
-    /// The library is too old ([`Unsupported`]), or refuses.
+    /// Fails if the library is too old ([`Unsupported`]) or rejects the request.
     ///
     /// # References
     ///
@@ -122,17 +128,18 @@ impl Identifier {
         let set = self.lib().rdma_set_local_ece();
         let set = set.map_err(|symbol| Unsupported::of_library(ECE, symbol))?;
         let mut raw = ibv_ece { vendor_id: ece.vendor_id, options: ece.options, comp_mask: 0 };
-        // SAFETY: the identifier lives, and is called for alone; the options outlive the call.
+        // SAFETY: `call` passes a live identifier, under its channel's lock; the options outlive
+        // the call.
         let result = self.call(None, |_, id| unsafe { set(id, &raw mut raw) });
         result.map_err(|source| self.ece_error("rdma_set_local_ece", source))
     }
 
-    /// The vendor's options that the peer told (`rdma_get_remote_ece`), with its request or its response: see [`ece`](crate::ibverbs::ece).
-    /// All zero if it told none.
+    /// The vendor options of the peer's request or response (`rdma_get_remote_ece`): see
+    /// [`ece`](crate::ibverbs::ece). All zero if it sent none.
     ///
     /// # Errors
     ///
-    /// The library is too old ([`Unsupported`]), or refuses.
+    /// Fails if the library is too old ([`Unsupported`]) or rejects the request.
     ///
     /// # References
     ///
@@ -141,7 +148,8 @@ impl Identifier {
         let get = self.lib().rdma_get_remote_ece();
         let get = get.map_err(|symbol| Unsupported::of_library(ECE, symbol))?;
         let mut raw = ibv_ece::default();
-        // SAFETY: the identifier lives, and is called for alone; the place is this function's own.
+        // SAFETY: `call` passes a live identifier, under its channel's lock; the result is a local
+        // variable.
         let result = self.call(None, |_, id| unsafe { get(id, &raw mut raw) });
         result.map_err(|source| self.ece_error("rdma_get_remote_ece", source))?;
         Ok(Ece { vendor_id: raw.vendor_id, options: raw.options })

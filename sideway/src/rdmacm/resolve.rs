@@ -1,4 +1,4 @@
-//! Addresses and routes.
+//! Binding, and resolution of addresses and routes.
 
 use std::io;
 use std::ptr;
@@ -9,12 +9,13 @@ use super::identifier::{CallError, Identifier, IdentifierState, wrong_state};
 use crate::error::{Error, ErrorKind};
 
 impl Identifier {
-    /// Gives it a local address (`rdma_bind_addr`), and the device that the address belongs to. Of any address (`0.0.0.0`, `[::]`) there
-    /// is none; and for port 0 the system chooses one ([`local_port`](Self::local_port)).
+    /// Binds to a local address (`rdma_bind_addr`), and to the device that the address belongs to.
+    /// With any address (`0.0.0.0`, `[::]`) there is no device. For port 0 the system chooses a
+    /// port ([`local_port`](Self::local_port)).
     ///
     /// # Errors
     ///
-    /// The address is no RDMA device's, or the port is in use.
+    /// Fails if the address does not belong to an RDMA device, or if the port is in use.
     ///
     /// # References
     ///
@@ -22,7 +23,8 @@ impl Identifier {
     pub fn bind_addr(&self, address: impl Into<Address>) -> Result<(), Error> {
         let address = address.into();
         let mut raw = RawAddress::from(&address);
-        // SAFETY: the identifier lives, and is called for alone; the address outlives the call.
+        // SAFETY: `call` passes a live identifier, under its channel's lock; the address outlives
+        // the call.
         let result = self.call(Some(IdentifierState::Bound), |lib, id| unsafe {
             (lib.rdma_bind_addr)(id, raw.as_mut_ptr())
         });
@@ -43,14 +45,17 @@ impl Identifier {
         })
     }
 
-    /// Looks for the device that leads to an address (`rdma_resolve_addr`), for as long as this. The event
-    /// [`AddressResolved`](super::EventType::AddressResolved) or [`AddressError`](super::EventType::AddressError) follows.
+    /// Starts the resolution of an address to a device (`rdma_resolve_addr`), for at most
+    /// `timeout`. The event [`AddressResolved`](super::EventType::AddressResolved) or
+    /// [`AddressError`](super::EventType::AddressError) follows.
     ///
-    /// An identifier that is not bound is bound to `source`, or to the address that the system's routes choose.
+    /// An identifier that is not bound is bound to `source`, or to the address that the system's
+    /// routes select.
     ///
     /// # Errors
     ///
-    /// `source` is no RDMA device's address, or an address is of a family that the library does not know.
+    /// Fails if `source` does not belong to an RDMA device, or if the library does not know the
+    /// family of an address.
     ///
     /// # References
     ///
@@ -66,7 +71,8 @@ impl Identifier {
         let mut raw_destination = RawAddress::from(&destination);
         let result = self.call(Some(IdentifierState::ResolvingAddress), |lib, id| {
             let from = raw_source.as_mut().map_or(ptr::null_mut(), RawAddress::as_mut_ptr);
-            // SAFETY: the identifier lives, and is called for alone; the addresses outlive the call.
+            // SAFETY: `call` passes a live identifier, under its channel's lock; the addresses
+            // outlive the call.
             unsafe { (lib.rdma_resolve_addr)(id, from, raw_destination.as_mut_ptr(), milliseconds(timeout)) }
         });
         result.map_err(|error| {
@@ -88,19 +94,21 @@ impl Identifier {
         })
     }
 
-    /// Looks for a route to the address that was resolved (`rdma_resolve_route`), for as long as this. The event
-    /// [`RouteResolved`](super::EventType::RouteResolved) or [`RouteError`](super::EventType::RouteError) follows.
+    /// Starts the resolution of a route to the resolved address (`rdma_resolve_route`), for at most
+    /// `timeout`. The event [`RouteResolved`](super::EventType::RouteResolved) or
+    /// [`RouteError`](super::EventType::RouteError) follows.
     ///
     /// # Errors
     ///
-    /// The address is not resolved.
+    /// Fails if the address is not resolved.
     ///
     /// # References
     ///
     /// `man rdma_resolve_route`
     pub fn resolve_route(&self, timeout: Duration) -> Result<(), Error> {
         let result = self.call_with_device(Some(IdentifierState::ResolvingRoute), |lib, id| {
-            // SAFETY: the identifier lives, has a device, and is called for alone.
+            // SAFETY: `call_with_device` passes a live identifier with a device, under its
+            // channel's lock.
             unsafe { (lib.rdma_resolve_route)(id, milliseconds(timeout)) }
         });
         result.map_err(|error| match error {

@@ -1,4 +1,4 @@
-//! Connections without events: whoever calls sleeps until it is done.
+//! Blocking connections without event handling: each call sleeps until it is done.
 
 use std::time::{Duration, Instant};
 
@@ -13,9 +13,10 @@ use crate::error::Error;
 use crate::ibverbs::device_context::DeviceContext;
 use crate::ibverbs::queue_pair::{ModifyQueuePairError, QueuePair, QueuePairState, QueuePairType};
 
-/// The active side of a connection, without events: an identifier with a route, on a channel of its own.
+/// The active side of a connection, without events: an identifier with a route, on a separate
+/// channel.
 ///
-/// A queue pair of [its device](Self::get_device_context) makes it a [`Connection`].
+/// Connecting a queue pair of [its device](Self::get_device_context) makes it a [`Connection`].
 #[derive(Debug)]
 pub struct Connector {
     id: Identifier,
@@ -23,20 +24,21 @@ pub struct Connector {
 }
 
 impl Connector {
-    /// Looks for address and route of a peer that listens for connections, with the default provider; each of the two may take so long.
+    /// Resolves address and route of a listening peer, with the default provider. Each of the two
+    /// may take up to `timeout`.
     ///
     /// # Errors
     ///
-    /// There is no connection manager, no address or no route.
+    /// Fails if there is no connection manager, no address or no route.
     pub fn resolve(destination: impl Into<Address>, timeout: Duration) -> Result<Self, ConnectError> {
         Self::of_channel(EventChannel::new()?, destination.into(), timeout)
     }
 
-    /// The same with this provider.
+    /// The same with `provider`.
     ///
     /// # Errors
     ///
-    /// As [`resolve`](Self::resolve).
+    /// Fails as [`resolve`](Self::resolve) does.
     pub fn resolve_of(
         provider: Provider,
         destination: impl Into<Address>,
@@ -53,11 +55,12 @@ impl Connector {
         Self::with_id(channel.create_id(PortSpace::Tcp)?, None, destination, timeout)
     }
 
-    /// The same with an identifier of the program's: of another port space, bound, or with options. It is moved to a channel of its own.
+    /// The same with the program's own identifier: for another port space, bound, or with options.
+    /// It is moved to a separate channel.
     ///
     /// # Errors
     ///
-    /// As [`resolve`](Self::resolve).
+    /// Fails as [`resolve`](Self::resolve) does.
     pub fn with_id(
         id: Identifier,
         source: Option<Address>,
@@ -72,13 +75,14 @@ impl Connector {
         Ok(Self { id, limit: None })
     }
 
-    /// How long [`connect`](Self::connect) waits for the peer's answer; without a limit as long as the connection manager does.
+    /// Sets how long [`connect`](Self::connect) waits for the peer's response. Without a limit, the
+    /// connection manager's timeout applies.
     pub fn set_timeout(&mut self, limit: Option<Duration>) -> &mut Self {
         self.limit = limit;
         self
     }
 
-    /// The identifier.
+    /// The identifier, for options and addresses.
     pub fn id(&self) -> &Identifier {
         &self.id
     }
@@ -87,25 +91,28 @@ impl Connector {
     ///
     /// # Errors
     ///
-    /// As [`Identifier::get_device_context`].
+    /// Fails as [`Identifier::get_device_context`] does.
     pub fn get_device_context(&self) -> Result<DeviceContext, Error> {
         self.id.get_device_context()
     }
 
-    /// Brings a new queue pair to the state in which it takes receives. [`connect`](Self::connect) does so, too.
+    /// Brings a new queue pair to the state in which it accepts receives.
+    /// [`connect`](Self::connect) also does this.
     ///
     /// # Errors
     ///
-    /// As [`Identifier::modify_qp`].
+    /// Fails as [`Identifier::modify_qp`] does.
     pub fn prepare<Q: QueuePair>(&self, qp: &mut Q) -> Result<(), ModifyQueuePairError> {
         self.id.modify_qp(qp, QueuePairState::Init)
     }
 
-    /// Connects, and brings the queue pair to ready-to-send; or asks for the peer's datagram service. `parameter` needs no queue pair.
+    /// Connects, and brings the queue pair to ready-to-send; or requests the peer's datagram
+    /// service. `parameter` needs no queue pair.
     ///
     /// # Errors
     ///
-    /// The peer rejects, or does not answer ([`ConnectError::Event`]); or one of the steps fails.
+    /// Fails if the peer rejects or does not respond ([`ConnectError::Event`]), or if one of
+    /// the steps fails.
     pub fn connect<Q: QueuePair>(
         self,
         qp: &mut Q,
@@ -126,27 +133,29 @@ impl Connector {
     }
 }
 
-/// The passive side, without events: an identifier that listens, on a channel of its own.
+/// The passive side, without events: a listening identifier on a separate channel.
 #[derive(Debug)]
 pub struct Listener {
     id: Identifier,
 }
 
 impl Listener {
-    /// Listens for connections at an address, with the default provider; so many may be unanswered.
+    /// Listens for connections at an address, with the default provider and at most `backlog`
+    /// unanswered requests.
     ///
     /// # Errors
     ///
-    /// There is no connection manager, the address is no RDMA device's, or the port is in use.
+    /// Fails if there is no connection manager, if the address does not belong to an RDMA device,
+    /// or if the port is in use.
     pub fn bind(address: impl Into<Address>, backlog: i32) -> Result<Self, ConnectError> {
         Self::of_channel(EventChannel::new()?, address.into(), backlog)
     }
 
-    /// The same with this provider.
+    /// The same with `provider`.
     ///
     /// # Errors
     ///
-    /// As [`bind`](Self::bind).
+    /// Fails as [`bind`](Self::bind) does.
     pub fn bind_of(
         provider: Provider,
         address: impl Into<Address>,
@@ -161,33 +170,34 @@ impl Listener {
         Self::with_id(id, backlog)
     }
 
-    /// The same with an identifier of the program's, which is bound: of another port space, or with options. It is moved to a channel of
-    /// its own.
+    /// The same with the program's own identifier, which is bound: for another port space, or with
+    /// options. It is moved to a separate channel.
     ///
     /// # Errors
     ///
-    /// The port is in use.
+    /// Fails if the port is in use.
     pub fn with_id(id: Identifier, backlog: i32) -> Result<Self, ConnectError> {
         alone(&id)?;
         id.listen(backlog)?;
         Ok(Self { id })
     }
 
-    /// The identifier. [Closing](EventChannel::close) its channel wakes whoever waits for a request.
+    /// The identifier. [Closing](EventChannel::close) its channel wakes threads that wait for a
+    /// request.
     pub fn id(&self) -> &Identifier {
         &self.id
     }
 
-    /// Where it listens.
+    /// The address at which it listens.
     pub fn local_addr(&self) -> Option<Address> {
         self.id.local_addr()
     }
 
-    /// Sleeps until somebody wants to connect (as `rdma_get_request`).
+    /// Sleeps until a peer requests a connection (like `rdma_get_request`).
     ///
     /// # Errors
     ///
-    /// The channel is closed, or no channel can be made for the request.
+    /// Fails if the channel is closed, or if no channel can be made for the request.
     pub fn get_request(&self) -> Result<ConnectionRequest, ConnectError> {
         let channel = self.id.event_channel();
         loop {
@@ -197,11 +207,11 @@ impl Listener {
         }
     }
 
-    /// Sleeps until somebody wants to connect, at most so long; `None` if the time is over.
+    /// Sleeps until a peer requests a connection or `timeout` is over; `None` after the timeout.
     ///
     /// # Errors
     ///
-    /// As [`get_request`](Self::get_request).
+    /// Fails as [`get_request`](Self::get_request) does.
     pub fn get_request_timeout(&self, timeout: Duration) -> Result<Option<ConnectionRequest>, ConnectError> {
         let channel = self.id.event_channel();
         let end = Instant::now().checked_add(timeout);
@@ -215,7 +225,7 @@ impl Listener {
     }
 }
 
-/// Somebody who wants to connect. Dropping it rejects the request.
+/// A peer's request for a connection. Dropping it rejects the request.
 #[derive(Debug)]
 #[must_use = "dropping it rejects the request"]
 pub struct ConnectionRequest {
@@ -224,7 +234,7 @@ pub struct ConnectionRequest {
 }
 
 impl ConnectionRequest {
-    /// `None` if the event is none of a request.
+    /// The request of an event; `None` if the event is of another type.
     fn new(event: Event) -> Result<Option<Self>, ConnectError> {
         if event.event_type() != EventType::ConnectRequest {
             return match event.error() {
@@ -236,7 +246,8 @@ impl ConnectionRequest {
         Ok(Some(Self { event, limit: None }))
     }
 
-    /// How long [`accept`](Self::accept) waits for the peer's last word; without a limit as long as the connection manager does.
+    /// Sets how long [`accept`](Self::accept) waits for the peer's final message. Without a limit,
+    /// the connection manager's timeout applies.
     pub fn set_timeout(&mut self, limit: Option<Duration>) -> &mut Self {
         self.limit = limit;
         self
@@ -247,44 +258,46 @@ impl ConnectionRequest {
         self.event.cm_id()
     }
 
-    /// The peer's private data; zeros may follow.
+    /// The peer's private data; zeros may follow it.
     pub fn private_data(&self) -> &[u8] {
         self.event.private_data()
     }
 
-    /// What the peer says of the connection.
+    /// The peer's parameters of the connection.
     pub fn connection(&self) -> Option<&ConnectionInfo> {
         self.event.connection()
     }
 
-    /// Where the request for a datagram service came from.
+    /// The address of a request for a datagram service.
     pub fn datagram(&self) -> Option<&DatagramInfo> {
         self.event.datagram()
     }
 
-    /// The device that it came to.
+    /// The device that received the request.
     ///
     /// # Errors
     ///
-    /// As [`Identifier::get_device_context`].
+    /// Fails as [`Identifier::get_device_context`] does.
     pub fn get_device_context(&self) -> Result<DeviceContext, Error> {
         self.id().get_device_context()
     }
 
-    /// Brings a new queue pair to the state in which it takes receives. [`accept`](Self::accept) does so, too.
+    /// Brings a new queue pair to the state in which it accepts receives. [`accept`](Self::accept)
+    /// also does this.
     ///
     /// # Errors
     ///
-    /// As [`Identifier::modify_qp`].
+    /// Fails as [`Identifier::modify_qp`] does.
     pub fn prepare<Q: QueuePair>(&self, qp: &mut Q) -> Result<(), ModifyQueuePairError> {
         self.id().modify_qp(qp, QueuePairState::Init)
     }
 
-    /// Accepts, with the queue pair ready to send; or tells the peer the datagram queue pair. `parameter` needs no queue pair.
+    /// Accepts, with the queue pair ready to send; or sends the datagram queue pair's number to the
+    /// peer. `parameter` needs no queue pair.
     ///
     /// # Errors
     ///
-    /// The peer has gone, or one of the steps fails.
+    /// Fails if the peer is gone, or if one of the steps fails.
     pub fn accept<Q: QueuePair>(
         self,
         qp: &mut Q,
@@ -304,17 +317,17 @@ impl ConnectionRequest {
         Ok(Connection::new(id.clone(), &self.event))
     }
 
-    /// Rejects, and tells the peer's program why.
+    /// Rejects the request, with a reason for the peer's program.
     ///
     /// # Errors
     ///
-    /// As [`Identifier::reject`].
+    /// Fails as [`Identifier::reject`] does.
     pub fn reject(self, private_data: &[u8]) -> Result<(), Error> {
         self.id().reject(private_data)
     }
 }
 
-/// A connection that is there, or a datagram service that is known. Dropping it hangs up.
+/// An established connection, or a known datagram service. Dropping it disconnects.
 #[derive(Debug)]
 pub struct Connection {
     id: Identifier,
@@ -330,41 +343,46 @@ impl Connection {
         Self { id, limit: None, private_data: event.private_data().to_vec(), connection, datagram }
     }
 
-    /// The identifier.
+    /// The identifier, for addresses and events.
     pub fn id(&self) -> &Identifier {
         &self.id
     }
 
-    /// The peer's private data; zeros may follow.
+    /// The peer's private data; zeros may follow it.
     pub fn private_data(&self) -> &[u8] {
         &self.private_data
     }
 
-    /// What the peer said of the connection.
+    /// The peer's parameters of the connection.
     pub fn connection(&self) -> Option<&ConnectionInfo> {
         self.connection.as_ref()
     }
 
-    /// Where datagrams to the peer go.
+    /// The destination for datagrams to the peer.
     pub fn datagram(&self) -> Option<&DatagramInfo> {
         self.datagram.as_ref()
     }
 
-    /// How long [`disconnect`](Self::disconnect) waits for the peer's answer; without a limit as long as the connection manager does.
+    /// Sets how long [`disconnect`](Self::disconnect) waits for the peer's response. Without a
+    /// limit, the connection manager's timeout applies.
     pub fn set_timeout(&mut self, limit: Option<Duration>) -> &mut Self {
         self.limit = limit;
         self
     }
 
-    /// Closes the connection, and sleeps until the peer has answered, or the connection manager waits no longer for that. The queue
-    /// pair is not touched: see [`Identifier::disconnect`]. If the peer has hung up before, or it is a datagram service, there is nothing
-    /// to close. It does not matter who takes the event that says that the connection is no more: this, or the program itself.
+    /// Closes the connection, and sleeps until the peer has responded, or until the connection
+    /// manager stops waiting for that.
+    ///
+    /// The queue pair is not changed: see [`Identifier::disconnect`]. If the peer disconnected
+    /// before, or for a datagram service, there is nothing to close. The program itself may take
+    /// the event that reports the end of the connection.
     ///
     /// # Errors
     ///
-    /// The channel is closed, the device was taken away, or the [limit](Self::set_timeout) was reached.
+    /// Fails if the channel is closed, if the device was removed, or if the
+    /// [limit](Self::set_timeout) was reached.
     pub fn disconnect(self) -> Result<(), ConnectError> {
-        // Without a connection some systems take the call, and no event follows.
+        // Without a connection, some systems accept the call, but no event follows.
         if self.has_ended()? || self.datagram.is_some() {
             return Ok(());
         }
@@ -375,23 +393,24 @@ impl Connection {
         }
     }
 
-    /// Sleeps until the peer has hung up, at most so long, and answers it; false if the time is over.
+    /// Sleeps until the peer has disconnected or `timeout` is over, and responds to it; false after
+    /// the timeout.
     ///
     /// # Errors
     ///
-    /// The channel is closed, or the device was taken away.
+    /// Fails if the channel is closed, or if the device was removed.
     pub fn wait_disconnected(&self, timeout: Duration) -> Result<bool, ConnectError> {
         if !self.wait_ended(Some(timeout))? {
             return Ok(false);
         }
-        // So that the peer need not wait. It may have gone altogether.
+        // Spares the peer its timeout. An error is only logged, because the peer may be gone.
         if let Err(error) = self.id.disconnect() {
             log::debug!("no answer to a peer that hung up: {error}");
         }
         Ok(true)
     }
 
-    /// Whether the connection is no more, as far as its events have been taken.
+    /// Whether the connection has ended, according to the events that were taken.
     fn has_ended(&self) -> Result<bool, ConnectError> {
         match self.id.state() {
             IdentifierState::DeviceRemoved => {
@@ -401,11 +420,13 @@ impl Connection {
         }
     }
 
-    /// Sleeps until the connection is no more, whether the peer answered or not; false if the time is over.
+    /// Sleeps until the connection has ended, even if the peer did not respond; false after the
+    /// limit.
     fn wait_ended(&self, limit: Option<Duration>) -> Result<bool, ConnectError> {
         let end = limit.and_then(|limit| Instant::now().checked_add(limit));
         loop {
-            // Events change the state, whoever takes them, and from whichever channel.
+            // An event changes the state in any thread and on any channel that takes it, so the
+            // state is checked in intervals.
             if self.has_ended()? {
                 return Ok(true);
             }
@@ -422,16 +443,17 @@ impl Connection {
     }
 }
 
-/// How long a wait may miss what another thread has taken.
+/// The interval at which a wait checks for events that another thread has taken.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
-/// Moves an identifier to a channel of its own, so that whatever comes there is for it.
+/// Moves an identifier to a new channel, so that all events there belong to it.
 fn alone(id: &Identifier) -> Result<(), ConnectError> {
     let channel = EventChannel::from_provider(id.provider())?;
     Ok(id.migrate(&channel)?)
 }
 
-/// Waits for an event of an identifier that is alone on its channel; others that mean no failure are passed over.
+/// Waits for an event of an identifier that is alone on its channel. Skips other events, unless
+/// they report a failure.
 fn expect(id: &Identifier, wanted: EventType, limit: Option<Duration>) -> Result<Event, ConnectError> {
     let channel = id.event_channel();
     let end = limit.and_then(|limit| Instant::now().checked_add(limit));
@@ -459,7 +481,8 @@ fn is_datagram<Q: QueuePair>(qp: &Q) -> bool {
     qp.qp_type() == QueuePairType::UnreliableDatagram
 }
 
-/// Brings a queue pair that is new to the state in which it takes receives; one for datagrams goes all the way.
+/// Brings a new queue pair to the state in which it accepts receives; a datagram pair goes to
+/// ready-to-send.
 fn make_ready<Q: QueuePair>(id: &Identifier, qp: &mut Q) -> Result<(), ConnectError> {
     if qp.state()? == QueuePairState::Reset {
         id.modify_qp(qp, QueuePairState::Init)?;

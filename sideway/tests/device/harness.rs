@@ -7,7 +7,7 @@ use sideway::ibverbs::connect::LocalPath;
 use sideway::ibverbs::device::DeviceList;
 use sideway::ibverbs::device_context::DeviceContext;
 use sideway::ibverbs::port::PortState;
-use test_harness::Terms;
+use test_harness::RunOptions;
 pub(crate) use test_harness::{Outcome, Skip};
 
 /// Names the device to use.
@@ -68,7 +68,7 @@ macro_rules! matrix {
 }
 
 pub(crate) fn run(suite: Suite) -> ExitCode {
-    let terms = Terms {
+    let terms = RunOptions {
         required: test_harness::device_is_required(),
         limit: CASE_LIMIT,
         advice: "`cargo xtask softroce --suite` runs them in a virtual machine with SoftRoCE.",

@@ -76,13 +76,13 @@ macro_rules! assert_fails {
     ($errno:expr, $verb:literal, $error:expr, $Unsupported:path) => {
         match $error {
             $Unsupported(sideway::ibverbs::Unsupported { verb, ref device, .. })
-                if $crate::control::is_unsupported($errno) =>
+                if $crate::fake::control::is_unsupported($errno) =>
             {
                 assert_eq!((verb, device.as_str()), ($verb, "fake0"));
             }
             error => {
-                assert!(!$crate::control::is_unsupported($errno), "{error}");
-                $crate::control::assert_says(&error, $errno);
+                assert!(!$crate::fake::control::is_unsupported($errno), "{error}");
+                $crate::fake::control::assert_says(&error, $errno);
             }
         }
     };

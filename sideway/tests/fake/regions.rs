@@ -394,7 +394,7 @@ fn borrowed_memory_that_the_device_keeps_ends_the_process() {
         return;
     }
     for errno in [libc::EBUSY, libc::EIO] {
-        let name = "regions::borrowed_memory_that_the_device_keeps_ends_the_process";
+        let name = "fake::regions::borrowed_memory_that_the_device_keeps_ends_the_process";
         let output = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", name, "--nocapture"])
             .env(CHILD, errno.to_string())

@@ -1,12 +1,13 @@
-//! Exporting the functions of a table by their C names.
+//! A macro that exports a table's functions under their C names.
 
 use core::ffi::c_int;
 
 use rdma_mummy_sys::types::ibv_fork_status;
 
-/// Defines a C function for each entry of a table, whose name begins with the prefix: a required one is called as it is,
-/// an optional one that the table lacks fails with `EOPNOTSUPP`, and so does one that is refused. The value before its
-/// arrow is what it then returns if it returns an `int`.
+/// Defines a C function for each entry of a table, with the prefix before its name. A required
+/// entry is called directly; an optional entry that the table lacks, and a refused one, fail with
+/// `EOPNOTSUPP`. The value before the arrow is what the function then returns if it returns an
+/// `int`.
 macro_rules! exports {
     (
         $table:path, $prefix:literal;
@@ -17,7 +18,8 @@ macro_rules! exports {
         $(
             #[unsafe(export_name = concat!($prefix, stringify!($name)))]
             unsafe extern "C" fn $name($($arg: $ty),*) $(-> $ret)? {
-                // SAFETY: the caller keeps what the library asks for this function, and the table's asks for no more.
+                // SAFETY: the caller meets the C function's conditions, and the table's entry has
+                // the same ones.
                 unsafe { ($table.$name)($($arg),*) }
             }
         )*
@@ -25,63 +27,64 @@ macro_rules! exports {
             #[unsafe(export_name = concat!($prefix, stringify!($oname)))]
             unsafe extern "C" fn $oname($($oarg: $oty),*) $(-> $oret)? {
                 match $table.$oname {
-                    // SAFETY: as above.
+                    // SAFETY: the caller keeps what the library asks for this function, and the
+                    // table's asks for no more.
                     Some(function) => unsafe { function($($oarg),*) },
-                    None => $crate::export::Refusal::refuse($failure),
+                    None => $crate::export::FailureValue::refuse($failure),
                 }
             }
         )*
         $(
             #[unsafe(export_name = concat!($prefix, stringify!($rname)))]
             extern "C" fn $rname($(_: $rty),*) $(-> $rret)? {
-                $crate::export::Refusal::refuse($rfailure)
+                $crate::export::FailureValue::refuse($rfailure)
             }
         )*
     };
 }
 
-/// What a function returns that does nothing but fail.
-pub(crate) trait Refusal {
+/// The return value of a function that always fails.
+pub(crate) trait FailureValue {
     /// Sets `errno` to `EOPNOTSUPP`; an `int` function returns `failure`.
     fn refuse(failure: c_int) -> Self;
 }
 
-impl Refusal for () {
+impl FailureValue for () {
     fn refuse(_: c_int) {
         set_errno(libc::EOPNOTSUPP);
     }
 }
 
-impl Refusal for c_int {
+impl FailureValue for c_int {
     fn refuse(failure: c_int) -> Self {
         set_errno(libc::EOPNOTSUPP);
         failure
     }
 }
 
-impl Refusal for isize {
+impl FailureValue for isize {
     fn refuse(_: c_int) -> Self {
         set_errno(libc::EOPNOTSUPP);
         -(libc::EOPNOTSUPP as isize)
     }
 }
 
-impl Refusal for ibv_fork_status {
+impl FailureValue for ibv_fork_status {
     fn refuse(_: c_int) -> Self {
         set_errno(libc::EOPNOTSUPP);
         Self::IBV_FORK_DISABLED
     }
 }
 
-impl<T> Refusal for *mut T {
+impl<T> FailureValue for *mut T {
     fn refuse(_: c_int) -> Self {
         set_errno(libc::EOPNOTSUPP);
         core::ptr::null_mut()
     }
 }
 
-/// Sets this thread's `errno`.
+/// Sets the calling thread's `errno`.
 pub(crate) fn set_errno(error: c_int) {
-    // SAFETY: the location is this thread's own errno, valid for its life.
+    // SAFETY: the location is the calling thread's `errno`, valid while the thread lives.
     unsafe { *libc::__errno_location() = error };
 }

@@ -1,4 +1,4 @@
-//! Where the device's `libibverbs.so.1` is.
+//! Finds the folder of the device's `libibverbs.so.1`.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -8,15 +8,16 @@ use anyhow::{Result, bail};
 /// The shared object that programs of libibverbs load.
 pub(crate) const SONAME: &str = "libibverbs.so.1";
 
-/// The folder with the library: the one that was named, else the first that has it of those that go with this
-/// program.
+/// The folder with the library: the named one, or the first that contains it among those that
+/// belong to this program.
 pub(crate) fn folder(named: Option<&Path>) -> Result<PathBuf> {
     let candidates = match named {
         Some(folder) => vec![std::path::absolute(folder)?],
         None => candidates(&env::current_exe()?.canonicalize()?),
     };
     if let Some(folder) = candidates.iter().find(|folder| folder.join(SONAME).is_file()) {
-        // The loader takes the variable apart at colons and semicolons, with no way to escape them.
+        // The loader splits the variable at colons and semicolons, and offers no way to escape
+        // them.
         if folder.as_os_str().as_encoded_bytes().iter().any(|byte| b":;".contains(byte)) {
             bail!("{} has a colon or semicolon, which LD_LIBRARY_PATH cannot hold", folder.display());
         }
@@ -29,8 +30,8 @@ pub(crate) fn folder(named: Option<&Path>) -> Result<PathBuf> {
     )
 }
 
-/// Beside the program, installed with it, or in the target folder of the workspace. Never `../lib` itself, which
-/// may be the system's own.
+/// Beside the program, installed with it, or in the workspace's target folder. Never `../lib`
+/// itself, which may be the system's.
 fn candidates(program: &Path) -> Vec<PathBuf> {
     let Some(folder) = program.parent() else { return Vec::new() };
     let mut candidates = vec![folder.to_owned()];

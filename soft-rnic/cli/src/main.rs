@@ -1,4 +1,4 @@
-//! `soft-rnic`: the software RDMA device of `soft-rnic`, for programs that were not made for it.
+//! `soft-rnic`: runs programs over the software RDMA device, and shows its state.
 
 mod library;
 mod run;
@@ -19,14 +19,14 @@ struct Cli {
     command: Command,
 }
 
-/// A subcommand each; every one has a module of its name.
+/// The subcommands; each has a module with its name.
 #[derive(Subcommand)]
 enum Command {
-    Run(run::Args),
-    Status(status::Args),
+    Run(run::RunArgs),
+    Status(status::StatusArgs),
 }
 
-/// This program's own failure, which few programs that it runs end with.
+/// This program's failure, an exit status that few of the programs that it runs use.
 const FAILURE: u8 = 125;
 
 fn main() -> ExitCode {

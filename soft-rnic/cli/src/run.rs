@@ -1,4 +1,4 @@
-//! `soft-rnic run -- PROGRAM ARGUMENTS`: a program over the software device.
+//! `soft-rnic run -- PROGRAM ARGUMENTS`: runs a program over the software device.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -12,40 +12,40 @@ use soft_rnic::{MAX_DEVICES, MAX_PORTS};
 
 use crate::library;
 
-/// What the dynamic loader searches before the system's folders.
+/// The folders that the dynamic loader searches before the system's.
 const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 
 /// Run a program of libibverbs over the software device
 ///
-/// The program takes this process's place: its exit status and the signals sent to it are its own. An option that
-/// is not given leaves its environment variable as it is.
+/// The program replaces this process, so that its exit status and its signals are the program's. An
+/// option that is not given leaves its environment variable as it is.
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct RunArgs {
     /// The folder with the device's libibverbs.so.1
     #[arg(long, value_name = "DIR", env = "SOFT_RNIC_LIB_DIR")]
     lib_dir: Option<PathBuf>,
-    /// How many devices there are (SOFT_RNIC_DEVICES)
+    /// Number of devices (SOFT_RNIC_DEVICES)
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u8).range(1..=i64::from(MAX_DEVICES)))]
     devices: Option<u8>,
-    /// How many ports each device has (SOFT_RNIC_PORTS)
+    /// Number of ports of each device (SOFT_RNIC_PORTS)
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u8).range(1..=i64::from(MAX_PORTS)))]
     ports: Option<u8>,
-    /// When work is done: as it is posted, or later, as hardware does it (SOFT_RNIC_MODE)
+    /// Execute work when it is posted (inline), or later like hardware (deferred) (SOFT_RNIC_MODE)
     #[arg(long)]
     mode: Option<Mode>,
-    /// What goes wrong: a list of rules, or @FILE (SOFT_RNIC_FAULTS)
+    /// Faults to inject: a list of rules, or @FILE (SOFT_RNIC_FAULTS)
     #[arg(long, value_name = "RULES")]
     faults: Option<OsString>,
-    /// What the faults' chance begins with (SOFT_RNIC_SEED)
+    /// Seed of the faults' random choices (SOFT_RNIC_SEED)
     #[arg(long, value_name = "NUMBER")]
     seed: Option<u64>,
-    /// Which limits are lowered, as in max_sge=1 (SOFT_RNIC_LIMITS)
+    /// Limits to lower, such as max_sge=1 (SOFT_RNIC_LIMITS)
     #[arg(long, value_name = "LIST")]
     limits: Option<OsString>,
-    /// Whom it can reach: the processes of the same name (SOFT_RNIC_FABRIC)
+    /// Name of the fabric: only processes with the same name can connect (SOFT_RNIC_FABRIC)
     #[arg(long, value_name = "NAME")]
     fabric: Option<OsString>,
-    /// The program, and its arguments
+    /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
 }
@@ -56,12 +56,12 @@ enum Mode {
     Deferred,
 }
 
-/// Puts the program in this process's place; returns only if it cannot be started.
-pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+/// Replaces this process by the program; returns only if the program cannot be started.
+pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     let folder = library::folder(args.lib_dir.as_deref())?;
     let error = command(args, &folder, env::var_os(LIBRARY_PATH).as_deref()).exec();
     let program = args.program[0].display();
-    // As a shell has it.
+    // The exit statuses that shells use.
     let (code, advice) = match error.kind() {
         ErrorKind::NotFound => (127, ": is it installed, and in PATH?"),
         _ => (126, ""),
@@ -70,7 +70,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::from(code))
 }
 
-fn command(args: &Args, folder: &Path, library_path: Option<&OsStr>) -> Command {
+fn command(args: &RunArgs, folder: &Path, library_path: Option<&OsStr>) -> Command {
     let mut command = Command::new(&args.program[0]);
     command.args(&args.program[1..]).env(LIBRARY_PATH, prepended(folder, library_path));
     let mode = args.mode.map(|mode| match mode {
@@ -91,7 +91,7 @@ fn command(args: &Args, folder: &Path, library_path: Option<&OsStr>) -> Command 
     command
 }
 
-/// The folder, before what was searched already. An empty part would mean the working directory.
+/// Prepends the folder to the existing search path. An empty part would mean the working directory.
 fn prepended(folder: &Path, library_path: Option<&OsStr>) -> OsString {
     let mut path = folder.as_os_str().to_owned();
     if let Some(others) = library_path.filter(|others| !others.is_empty()) {
@@ -112,7 +112,7 @@ mod tests {
     #[derive(Parser)]
     struct Cli {
         #[command(flatten)]
-        args: Args,
+        args: RunArgs,
     }
 
     fn started(line: &[&str], library_path: Option<&str>) -> (Vec<String>, BTreeMap<String, String>) {

@@ -1,4 +1,5 @@
-//! `soft-rnic status`: which processes have a software device open, and which paths their payload takes.
+//! `soft-rnic status`: shows the processes that have a software device open, and the paths of their
+//! payload.
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
@@ -11,15 +12,15 @@ use soft_rnic::status::{self, Moved, NoAnswer, Peer, Process, Statistics, Traffi
 
 /// Show the processes that use software devices: their objects, and the paths between them
 ///
-/// Shown are processes of this user and this network namespace that have made a queue pair on a device that is still
-/// open. What a process sends, and what it reads, is counted in that process; a short message, which lies in the slot of its
-/// receive, counts as `slot`.
+/// Lists processes of this user and this network namespace that have created a queue pair on a
+/// device that is still open. Each process counts the messages that it sends and reads. A short
+/// message, which travels in the slot of its receive, counts as `slot`.
 #[derive(clap::Args)]
-pub(crate) struct Args {
-    /// The fabric to look at; the default one has no name (SOFT_RNIC_FABRIC)
+pub(crate) struct StatusArgs {
+    /// Name of the fabric to show; the default one has no name (SOFT_RNIC_FABRIC)
     #[arg(long, value_name = "NAME", env = "SOFT_RNIC_FABRIC", default_value = "", hide_env_values = true)]
     fabric: String,
-    /// Look at every fabric
+    /// Show every fabric
     #[arg(long)]
     all_fabrics: bool,
     /// Print JSON
@@ -27,29 +28,30 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// A process, and what the system says of it.
-struct Row {
+/// A process and its statistics.
+struct StatusRow {
     process: Process,
     command: Option<String>,
 }
 
-/// Prints what there is. That there is nothing is no failure.
-pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+/// Prints the processes. An empty list is not a failure.
+pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode> {
     let fabric = (!args.all_fabrics).then_some(args.fabric.as_str());
     let mut processes = status::processes(fabric).context("cannot look for processes")?;
     processes.sort_by(|a, b| (&a.fabric, a.pid).cmp(&(&b.fabric, b.pid)));
-    let rows = processes.into_iter().map(|process| Row { command: process.pid.and_then(command), process });
-    let rows: Vec<Row> = rows.collect();
+    let rows =
+        processes.into_iter().map(|process| StatusRow { command: process.pid.and_then(command), process });
+    let rows: Vec<StatusRow> = rows.collect();
     let text = if args.json { format!("{:#}\n", json(&rows)) } else { table(&rows, fabric) };
     match io::stdout().lock().write_all(text.as_bytes()) {
-        // A pager that was left.
+        // The user closed the pager.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
         other => other?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// A process's command line, if it can be read.
+/// A process's command line, if it is readable.
 fn command(pid: u32) -> Option<String> {
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let words: Vec<_> = line.split(|byte| *byte == 0).map(String::from_utf8_lossy).collect();
@@ -57,7 +59,7 @@ fn command(pid: u32) -> Option<String> {
     (!line.trim().is_empty()).then(|| line.trim().to_owned())
 }
 
-fn table(rows: &[Row], fabric: Option<&str>) -> String {
+fn table(rows: &[StatusRow], fabric: Option<&str>) -> String {
     if rows.is_empty() {
         let of = match fabric {
             None => "of any fabric".to_owned(),
@@ -67,7 +69,7 @@ fn table(rows: &[Row], fabric: Option<&str>) -> String {
         return format!("no process {of} has a queue pair on a software device\n");
     }
     let mut text = String::new();
-    for Row { process, command } in rows {
+    for StatusRow { process, command } in rows {
         let pid = process.pid.map_or_else(|| "?".to_owned(), |pid| pid.to_string());
         let command = printable(command.as_deref().unwrap_or("?"));
         let fabric = match process.fabric.as_str() {
@@ -85,7 +87,7 @@ fn table(rows: &[Row], fabric: Option<&str>) -> String {
     text
 }
 
-/// Of the connection manager.
+/// The counts of connection manager identifiers.
 fn identifiers(statistics: &Statistics) -> String {
     let all = &statistics.identifiers;
     format!("{} ({} listening, {} connected)", all.count, all.listening, all.connected)
@@ -167,7 +169,8 @@ fn size(bytes: u64) -> String {
     format!("{value:.digits$} {}", UNITS[unit])
 }
 
-/// Anybody chooses the words of a command line: nothing of them is for the terminal to obey.
+/// Replaces control characters, because any process chooses its command line and must not control
+/// the terminal.
 fn printable(words: &str) -> String {
     const LONGEST: usize = 100;
     let plain: String = words.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
@@ -177,8 +180,8 @@ fn printable(words: &str) -> String {
     }
 }
 
-fn json(rows: &[Row]) -> Value {
-    let processes = rows.iter().map(|Row { process, command }| {
+fn json(rows: &[StatusRow]) -> Value {
+    let processes = rows.iter().map(|StatusRow { process, command }| {
         let mut object = json!({ "pid": process.pid, "command": command, "fabric": process.fabric });
         match &process.answer {
             Ok(statistics) => object["statistics"] = json_of(statistics),

@@ -1,4 +1,4 @@
-//! `soft-rnic status` of this very process.
+//! `soft-rnic status` of the test process itself.
 
 use std::process::{Command, Output};
 use std::ptr;
@@ -31,8 +31,8 @@ fn a_process_is_shown_with_what_it_has() {
     let provider = soft_rnic::provider_with(config).expect("the first configuration");
     let lib = provider.verbs();
     assert!(words(&status(&["--fabric", &fabric])).contains(&format!("no process of fabric {fabric}")));
-    // SAFETY: each object lives until it is given back at the end, in the reverse order; the attributes live during the
-    // calls.
+    // SAFETY: each object lives until it is destroyed at the end, in the reverse order; the
+    // attributes live during the calls.
     unsafe {
         let list = (lib.ibv_get_device_list)(ptr::null_mut());
         assert!(!list.is_null());

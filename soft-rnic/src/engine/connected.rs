@@ -1,43 +1,37 @@
-//! Requests of connected queue pairs: SEND, RDMA WRITE, RDMA READ and atomics, to the one peer.
+//! Requests of connected queue pairs (RC, UC, XRC): connects, dispatches by opcode, handles errors.
+//!
+//! Each operation has a file: [`write`](super::write), [`read`](super::read), [`send`](super::send),
+//! [`atomic`](super::atomic), [`flush`](super::flush).
 
 use std::sync::Arc;
 
-use rdma_mummy_sys::types::{
-    ibv_access_flags, ibv_placement_type, ibv_qp_state, ibv_qp_type, ibv_selectivity_level, ibv_wc_status,
-    ibv_wr_opcode,
-};
+use rdma_mummy_sys::types::{ibv_qp_state, ibv_qp_type, ibv_wc_status, ibv_wr_opcode};
 
-use super::call::{Left, Operation, atomic_by_asking};
-use super::gather::Gathered;
-use super::peer::NoPeer;
-use super::transfer::{Direction, Place, Remote};
-use super::{After, Broken, Marks, Outcome, Way};
-use crate::faults::Step;
-use crate::faults::injected::reach;
-use crate::node::PathTaken;
-use crate::platform::copy;
-use crate::queue_pair::lane::Held;
-use crate::queue_pair::post::{VALUE_GIVEN, brings_back, is_of_window};
-use crate::queue_pair::send_queue::{Posted, Request};
+use super::gather::GatherList;
+use super::peer::PeerUnavailable;
+use super::rpc::AbandonedRecv;
+use super::{CopyError, Deferred, Hazards, TransferCtx, WrOutcome};
+use crate::queue_pair::post::{brings_back, is_of_window};
+use crate::queue_pair::send_queue::PostedSend;
+use crate::queue_pair::transfer_slot_mutex::TransferSlotMutexGuard;
 use crate::queue_pair::{Qp, Sending};
-use crate::shared::entry::{domain, notice};
-use crate::shared::gate::Pass;
-use crate::shared::mark::{Mark, settle};
+use crate::shared::entry::notice;
+use crate::shared::generation::GenerationSnapshot;
 
 /// The longest message (`max_msg_sz`).
 pub(crate) const MAX_MESSAGE: u64 = 1 << 30;
 
 /// How the responder refuses a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refused {
+pub(crate) enum Nak {
     /// It may not be done: a key, its bounds or a permission is wrong.
-    Access,
+    RemoteAccess,
     /// It makes no sense.
-    Invalid,
+    InvalidRequest,
     /// It cannot be done there.
-    Operation,
+    RemoteOperation,
     /// It names no shared receive queue that it may name.
-    Number,
+    InvalidSrq,
     /// It would invalidate what it may not.
     Invalidation,
 }
@@ -45,404 +39,200 @@ pub(crate) enum Refused {
 impl Qp {
     pub(crate) fn execute_connected(
         self: &Arc<Self>,
-        sending: &mut Held<'_, Sending>,
-        posted: &Posted<'_>,
-        after: &mut After,
-    ) -> Outcome {
+        sending: &mut TransferSlotMutexGuard<'_, Sending>,
+        posted: &PostedSend<'_>,
+        deferred: &mut Deferred,
+    ) -> WrOutcome {
         let request = posted.request;
         if is_of_window(request.opcode) {
-            return self.execute_of_window(sending, posted);
+            return self.execute_window_request(sending, posted);
         }
         let reads = brings_back(request.opcode);
         if request.length > MAX_MESSAGE {
-            return Outcome::Failed(ibv_wc_status::IBV_WC_LOC_LEN_ERR);
+            return WrOutcome::Failed(ibv_wc_status::IBV_WC_LOC_LEN_ERR);
         }
         if let Some(outcome) = self.check_requester(sending, posted) {
             return outcome;
         }
-        let lane = sending.lane();
-        let local = self.rnic.node().local_mark(lane);
-        let mut gathered = Gathered::default();
-        if let Err(status) = self.gather(posted, reads, local, &mut gathered) {
+        let transfer_slot = sending.transfer_slot();
+        let local = self.rnic.node().local_hazard(transfer_slot);
+        let mut gather_list = GatherList::default();
+        if let Err(status) = self.gather(posted, reads, local, &mut gather_list) {
             local.clear();
-            return Outcome::Failed(status);
+            return WrOutcome::Failed(status);
         }
         let outcome = match self.connect_peer(sending) {
             Ok(()) if self.qp_type == ibv_qp_type::IBV_QPT_XRC_SEND => {
-                self.transfer_by_number(sending, posted, &gathered, after)
+                self.execute_xrc(sending, posted, &gather_list, deferred)
             }
-            Ok(()) => self.transfer(sending, posted, &gathered, after),
+            Ok(()) => self.execute_on_peer(sending, posted, &gather_list, deferred),
             // An unreliable connection does not know whether anybody listens.
-            Err(NoPeer::Silent) if self.qp_type == ibv_qp_type::IBV_QPT_UC => Outcome::Done,
-            Err(NoPeer::Silent) => self.no_answer(sending),
-            Err(NoPeer::Closed) => self.closed(sending),
-            Err(NoPeer::Busy) => self.left_behind(sending),
-            Err(NoPeer::Pending) => self.soon(sending),
+            Err(PeerUnavailable::NoAnswer) if self.qp_type == ibv_qp_type::IBV_QPT_UC => WrOutcome::Done,
+            Err(PeerUnavailable::NoAnswer) => self.retry_unacknowledged(sending),
+            Err(PeerUnavailable::Unreadable) => self.retry_peer_closed(sending),
+            Err(PeerUnavailable::OwnerBusy) => self.retry_abandoned(sending),
+            Err(PeerUnavailable::Connecting) => self.retry_soon(sending),
         };
         local.clear();
-        if outcome == Outcome::Done {
+        if outcome == WrOutcome::Done {
             sending.advance_psn(request.length);
         }
         outcome
     }
 
     /// What the requester's own limits say.
-    fn check_requester(&self, sending: &Sending, posted: &Posted<'_>) -> Option<Outcome> {
+    fn check_requester(&self, sending: &Sending, posted: &PostedSend<'_>) -> Option<WrOutcome> {
         use ibv_wr_opcode as O;
         let opcode = posted.request.opcode;
         let answered = brings_back(opcode) || matches!(opcode, O::IBV_WR_ATOMIC_WRITE | O::IBV_WR_FLUSH);
         let atomic = answered && !matches!(opcode, O::IBV_WR_RDMA_READ | O::IBV_WR_FLUSH);
         if answered && (sending.attributes.max_rd_atomic == 0 || self.qp_type == ibv_qp_type::IBV_QPT_UC) {
-            return Some(Outcome::Failed(ibv_wc_status::IBV_WC_LOC_QP_OP_ERR));
+            return Some(WrOutcome::Failed(ibv_wc_status::IBV_WC_LOC_QP_OP_ERR));
         }
         if atomic && self.context.device().traits.no_atomics {
-            return Some(Outcome::Failed(ibv_wc_status::IBV_WC_LOC_QP_OP_ERR));
+            return Some(WrOutcome::Failed(ibv_wc_status::IBV_WC_LOC_QP_OP_ERR));
         }
         if atomic && posted.request.length != 8 {
-            return Some(Outcome::Failed(ibv_wc_status::IBV_WC_LOC_LEN_ERR));
+            return Some(WrOutcome::Failed(ibv_wc_status::IBV_WC_LOC_LEN_ERR));
         }
         None
     }
 
     #[inline]
-    fn transfer(
+    fn execute_on_peer(
         self: &Arc<Self>,
-        sending: &mut Held<'_, Sending>,
-        posted: &Posted<'_>,
-        gathered: &Gathered<'_>,
-        after: &mut After,
-    ) -> Outcome {
+        sending: &mut TransferSlotMutexGuard<'_, Sending>,
+        posted: &PostedSend<'_>,
+        gather_list: &GatherList<'_>,
+        deferred: &mut Deferred,
+    ) -> WrOutcome {
         let ticket = sending.ticket;
-        let (state, lane) = sending.parts();
+        let (state, transfer_slot) = sending.parts();
         let peer = state.peer.as_ref().expect("it was just connected");
-        let (local, remote) = (self.rnic.node().local_mark(lane.index()), peer.link.mark(lane.index()));
-        let marks = Marks { local, remote };
-        let result = self.attempt(
-            posted,
-            Way { rnic: &self.rnic, peer, gathered, marks: &marks, lane, ticket },
-            after,
+        let (local, remote) = (
+            self.rnic.node().local_hazard(transfer_slot.index()),
+            peer.process.hazard_slot(transfer_slot.index()),
         );
-        drop(marks);
+        let hazards = Hazards { local, remote };
+        let result = self.dispatch(
+            posted,
+            TransferCtx { rnic: &self.rnic, peer, gather_list, hazards: &hazards, transfer_slot, ticket },
+            deferred,
+        );
+        drop(hazards);
         match result {
             Ok(outcome) if peer.established => outcome,
             Ok(outcome) => {
-                self.tell_established(sending, after);
+                self.notify_established(sending, deferred);
                 outcome
             }
-            Err(stop) => self.stopped(sending, stop, after),
+            Err(error) => self.handle_error(sending, error, deferred),
         }
     }
 
     #[inline]
-    pub(super) fn attempt(
+    pub(super) fn dispatch(
         self: &Arc<Self>,
-        posted: &Posted<'_>,
-        way: Way<'_>,
-        after: &mut After,
-    ) -> Result<Outcome, Stop> {
-        if posted.request.length > way.peer.longest
+        posted: &PostedSend<'_>,
+        ctx: TransferCtx<'_>,
+        deferred: &mut Deferred,
+    ) -> Result<WrOutcome, TransferError> {
+        if posted.request.length > ctx.peer.longest
             && posted.request.opcode != ibv_wr_opcode::IBV_WR_RDMA_READ
         {
-            return Err(Stop::Refused(Refused::Invalid));
+            return Err(TransferError::Nak(Nak::InvalidRequest));
         }
         match posted.request.opcode {
-            ibv_wr_opcode::IBV_WR_RDMA_WRITE => self.write(posted, way).map(|()| Outcome::Done),
-            ibv_wr_opcode::IBV_WR_RDMA_READ => self.read(posted, way).map(|()| Outcome::Done),
+            ibv_wr_opcode::IBV_WR_RDMA_WRITE => self.write(posted, ctx).map(|()| WrOutcome::Done),
+            ibv_wr_opcode::IBV_WR_RDMA_READ => self.read(posted, ctx).map(|()| WrOutcome::Done),
             ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP | ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD => {
-                self.atomic(posted, way).map(|()| Outcome::Done)
+                self.atomic(posted, ctx).map(|()| WrOutcome::Done)
             }
-            ibv_wr_opcode::IBV_WR_ATOMIC_WRITE => self.atomic_write(posted, way).map(|()| Outcome::Done),
-            ibv_wr_opcode::IBV_WR_FLUSH => self.flush(posted, way).map(|()| Outcome::Done),
-            _ => self.deliver(posted, way, after),
+            ibv_wr_opcode::IBV_WR_ATOMIC_WRITE => self.atomic_write(posted, ctx).map(|()| WrOutcome::Done),
+            ibv_wr_opcode::IBV_WR_FLUSH => self.flush(posted, ctx).map(|()| WrOutcome::Done),
+            _ => self.send(posted, ctx, deferred),
         }
     }
 
-    fn no_receive(&self, sending: &mut Sending) -> Outcome {
+    fn retry_no_receive(&self, sending: &mut Sending) -> WrOutcome {
         if self.qp_type == ibv_qp_type::IBV_QPT_UC {
-            return Outcome::Done;
+            return WrOutcome::Done;
         }
-        let timer = sending.peer.as_ref().map_or(0, |peer| peer.card.min_rnr_timer);
-        self.receiver_not_ready(sending, timer)
+        let timer = sending.peer.as_ref().map_or(0, |peer| peer.descriptor.min_rnr_timer);
+        self.retry_rnr(sending, timer)
     }
 
     /// The responder notices the first message before it is ready to send itself.
     #[cold]
-    fn tell_established(&self, sending: &mut Sending, after: &mut After) {
+    fn notify_established(&self, sending: &mut Sending, deferred: &mut Deferred) {
         let Some(peer) = &mut sending.peer else { return };
         peer.established = true;
         if peer.state() == ibv_qp_state::IBV_QPS_RTR {
-            peer.leave_notice(self.number.index as usize, notice::ESTABLISHED, after);
+            peer.leave_notice(self.number.index as usize, notice::ESTABLISHED, deferred);
         }
     }
 
     #[cold]
-    pub(super) fn stopped(&self, sending: &mut Sending, stop: Stop, after: &mut After) -> Outcome {
+    pub(super) fn handle_error(
+        &self,
+        sending: &mut Sending,
+        error: TransferError,
+        deferred: &mut Deferred,
+    ) -> WrOutcome {
         let reliable = self.is_reliable();
-        match stop {
-            Stop::Local(status) => Outcome::Failed(status),
-            Stop::Refused(_) | Stop::Broken(Broken::Address) if !reliable => Outcome::Done,
-            Stop::Refused(refused) => {
-                let (bits, status) = match refused {
-                    Refused::Access => (notice::ACCESS_ERROR, ibv_wc_status::IBV_WC_REM_ACCESS_ERR),
-                    Refused::Invalid => (notice::REQUEST_ERROR, ibv_wc_status::IBV_WC_REM_INV_REQ_ERR),
-                    Refused::Operation | Refused::Invalidation => {
+        match error {
+            TransferError::Local(status) => WrOutcome::Failed(status),
+            TransferError::Nak(_) | TransferError::Copy(CopyError::BadAddress) if !reliable => {
+                WrOutcome::Done
+            }
+            TransferError::Nak(nak) => {
+                let (bits, status) = match nak {
+                    Nak::RemoteAccess => (notice::ACCESS_ERROR, ibv_wc_status::IBV_WC_REM_ACCESS_ERR),
+                    Nak::InvalidRequest => (notice::REQUEST_ERROR, ibv_wc_status::IBV_WC_REM_INV_REQ_ERR),
+                    Nak::RemoteOperation | Nak::Invalidation => {
                         (notice::RECEIVE_ERROR, ibv_wc_status::IBV_WC_REM_OP_ERR)
                     }
-                    Refused::Number => (notice::REQUEST_ERROR, ibv_wc_status::IBV_WC_REM_ACCESS_ERR),
+                    Nak::InvalidSrq => (notice::REQUEST_ERROR, ibv_wc_status::IBV_WC_REM_ACCESS_ERR),
                 };
                 if let Some(peer) = &sending.peer {
-                    peer.leave_notice(self.number.index as usize, bits, after);
+                    peer.leave_notice(self.number.index as usize, bits, deferred);
                 }
-                Outcome::Failed(status)
+                WrOutcome::Failed(status)
             }
-            Stop::Broken(Broken::Address) => Outcome::Failed(ibv_wc_status::IBV_WC_REM_OP_ERR),
-            Stop::Changed | Stop::Broken(Broken::Path) => self.soon(sending),
-            Stop::Broken(Broken::Late) => self.late(sending, reliable),
-            Stop::Broken(Broken::Begun) => {
+            TransferError::Copy(CopyError::BadAddress) => WrOutcome::Failed(ibv_wc_status::IBV_WC_REM_OP_ERR),
+            TransferError::Stale | TransferError::Copy(CopyError::PathLost) => self.retry_soon(sending),
+            TransferError::Copy(CopyError::OwnerPending) => self.retry_owner_pending(sending, reliable),
+            TransferError::Copy(CopyError::OwnerBusy) => {
                 let ticket = sending.ticket;
                 if let Some(peer) = &mut sending.peer
-                    && let Some(left) = Left::find(&peer.link, self.number.index as usize, ticket)
+                    && let Some(abandoned) =
+                        AbandonedRecv::find(&peer.process, self.number.index as usize, ticket)
                 {
                     // No message takes a later receive before this one is back.
-                    peer.pass = Pass::NONE;
-                    sending.left = Some(left);
+                    peer.snapshot = GenerationSnapshot::NONE;
+                    sending.abandoned = Some(abandoned);
                 }
-                self.left_behind(sending)
+                self.retry_abandoned(sending)
             }
-            Stop::Broken(Broken::Gone) => {
+            TransferError::Copy(CopyError::PeerGone) => {
                 if let Some(peer) = &sending.peer {
-                    peer.link.suspect();
+                    peer.process.suspect();
                 }
-                if reliable { self.no_answer(sending) } else { Outcome::Done }
+                if reliable { self.retry_unacknowledged(sending) } else { WrOutcome::Done }
             }
-            Stop::NoReceive => self.no_receive(sending),
+            TransferError::NoReceivePosted => self.retry_no_receive(sending),
         }
-    }
-
-    /// The payload of an RDMA WRITE with immediate data.
-    pub(crate) fn write_for(&self, posted: &Posted<'_>, way: Way<'_>) -> Result<bool, Stop> {
-        self.write(posted, way).map(|()| false)
-    }
-
-    fn write(&self, posted: &Posted<'_>, way: Way<'_>) -> Result<(), Stop> {
-        let request = posted.request;
-        if request.length == 0 {
-            return Self::nothing(way);
-        }
-        let remote = self.remote(posted, way, ibv_access_flags::IBV_ACCESS_REMOTE_WRITE)?;
-        // SAFETY: the marks are settled and all gates hold, as `remote` has checked.
-        unsafe { self.carry(way, Direction::Write, &[remote]) }.map_err(Stop::Broken)
-    }
-
-    fn read(&self, posted: &Posted<'_>, way: Way<'_>) -> Result<(), Stop> {
-        let peer = way.peer;
-        let request = posted.request;
-        if peer.card.max_dest_rd_atomic == 0 {
-            return Err(Stop::Refused(Refused::Invalid));
-        }
-        if request.length == 0 {
-            return Self::nothing(way);
-        }
-        let remote = self.remote(posted, way, ibv_access_flags::IBV_ACCESS_REMOTE_READ)?;
-        // SAFETY: as in `write`; the local pieces' keys allow writing.
-        unsafe { self.carry(way, Direction::Read, &[remote]) }.map_err(Stop::Broken)
-    }
-
-    fn atomic(&self, posted: &Posted<'_>, way: Way<'_>) -> Result<(), Stop> {
-        let peer = way.peer;
-        let request = posted.request;
-        if peer.card.max_dest_rd_atomic == 0 || !request.remote_addr.is_multiple_of(8) {
-            return Err(Stop::Refused(Refused::Invalid));
-        }
-        let remote = self.remote(posted, way, ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC)?;
-        reach(Step::BeforeCopy);
-        let swaps = request.opcode == ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP;
-        let [first, second] = request.operands;
-        let (before, path) = match remote.place {
-            Place::Here(at) if at.addr().is_multiple_of(8) => {
-                // SAFETY: eight bytes of the region, aligned, the marks are settled and the gates hold.
-                let before = unsafe {
-                    if swaps {
-                        copy::compare_and_swap(at.cast(), first, second)
-                    } else {
-                        copy::fetch_and_add(at.cast(), first)
-                    }
-                };
-                (before, way.mapped())
-            }
-            Place::Here(_) => return Err(Stop::Refused(Refused::Invalid)),
-            // The kernel has no such operation: the owner does it, and so all of them are atomic to each other.
-            _ => {
-                let operation = if swaps { Operation::CompareSwap } else { Operation::FetchAdd };
-                let before = atomic_by_asking(way, &remote, operation, request.operands);
-                (before.map_err(Stop::Broken)?, PathTaken::Call)
-            }
-        };
-        way.count(path, 8);
-        let mut before = before.to_ne_bytes();
-        let from = (&raw mut before).cast::<u8>();
-        let mut offset = 0;
-        for piece in &way.gathered.pieces {
-            // SAFETY: local pieces of eight bytes in all, whose keys allow writing; the marks are settled.
-            unsafe { copy::copy(piece.at, from.wrapping_add(offset), piece.len.min(8 - offset)) };
-            offset += piece.len.min(8 - offset);
-        }
-        Ok(())
-    }
-
-    /// Eight bytes that nobody sees half of.
-    fn atomic_write(&self, posted: &Posted<'_>, way: Way<'_>) -> Result<(), Stop> {
-        let request = posted.request;
-        if way.peer.card.max_dest_rd_atomic == 0 || !request.remote_addr.is_multiple_of(8) {
-            return Err(Stop::Refused(Refused::Invalid));
-        }
-        let remote = self.remote(posted, way, ibv_access_flags::IBV_ACCESS_REMOTE_WRITE)?;
-        reach(Step::BeforeCopy);
-        let value = match request.operands {
-            [value, VALUE_GIVEN] => value,
-            _ => {
-                let mut value = [0; 8];
-                let mut offset = 0;
-                for piece in &way.gathered.pieces {
-                    let len = piece.len.min(8 - offset);
-                    // SAFETY: local pieces of eight bytes in all; the marks are settled.
-                    unsafe { copy::copy_unordered(value[offset..].as_mut_ptr(), piece.at, len) };
-                    offset += len;
-                }
-                u64::from_ne_bytes(value)
-            }
-        };
-        let path = match remote.place {
-            Place::Here(at) if at.addr().is_multiple_of(8) => {
-                // SAFETY: eight bytes of the region, aligned, the marks are settled and the gates hold.
-                unsafe { copy::atomic_store(at.cast(), value) };
-                way.mapped()
-            }
-            Place::Here(_) => return Err(Stop::Refused(Refused::Invalid)),
-            _ => {
-                let asked = atomic_by_asking(way, &remote, Operation::AtomicWrite, [value, 0]);
-                asked.map_err(Stop::Broken)?;
-                PathTaken::Call
-            }
-        };
-        way.count(path, 8);
-        Ok(())
-    }
-
-    /// What was written before is where everybody sees it: every request that has ended is, so what is left is to check that the
-    /// request may be made, and to let nothing pass it. Nothing here outlives the host, so no region allows persistence.
-    fn flush(&self, posted: &Posted<'_>, way: Way<'_>) -> Result<(), Stop> {
-        let [length, kind] = posted.request.operands;
-        let (placement, level) = (kind as u8, (kind >> 8) as u8);
-        let global = u32::from(placement) == ibv_placement_type::IBV_FLUSH_GLOBAL.0;
-        let persistent = u32::from(placement) & ibv_placement_type::IBV_FLUSH_PERSISTENT.0 != 0;
-        let known = [ibv_selectivity_level::IBV_FLUSH_RANGE.0, ibv_selectivity_level::IBV_FLUSH_MR.0];
-        if persistent {
-            return Err(Stop::Refused(Refused::Access));
-        }
-        if way.peer.card.max_dest_rd_atomic == 0 || !global || !known.contains(&level.into()) {
-            return Err(Stop::Refused(Refused::Invalid));
-        }
-        let whole = u32::from(level) == ibv_selectivity_level::IBV_FLUSH_MR.0;
-        // Of a whole region the address has to be one, the length does not matter.
-        let request = Request { length: if whole { 0 } else { length }, ..*posted.request };
-        self.remote(
-            &Posted { request: &request, ..*posted },
-            way,
-            ibv_access_flags::IBV_ACCESS_FLUSH_GLOBAL,
-        )?;
-        settle();
-        Ok(())
-    }
-
-    /// A request without bytes: only whether the peer listens.
-    fn nothing(way: Way<'_>) -> Result<(), Stop> {
-        let peer = way.peer;
-        way.marks.remote.publish(Mark::new(peer.marked, Mark::NO_REGION));
-        if peer.entry().holds(peer.pass) { Ok(()) } else { Err(Stop::Changed) }
-    }
-
-    /// Checks the key that a request names, publishes the marks and looks again: then the memory may be touched.
-    #[inline]
-    fn remote(&self, posted: &Posted<'_>, way: Way<'_>, needed: ibv_access_flags) -> Result<Remote, Stop> {
-        let Way { peer, gathered, marks, .. } = way;
-        let request = posted.request;
-        if peer.card.access & needed.0 == 0 {
-            return Err(Stop::Refused(Refused::Access));
-        }
-        if peer.link.is_own() {
-            return self.own_remote(posted, way, needed);
-        }
-        let index = request.rkey >> 8;
-        let entry = peer.link.segment().region(index).ok_or(Stop::Refused(Refused::Access))?;
-        let (pass, card) = entry.read().ok_or(Stop::Refused(Refused::Access))?;
-        if pass.label() != request.rkey as u8
-            || !domain::serves(card.pd, peer.card.pd, peer.card.qpn)
-            || card.access & needed.0 == 0
-            || !card.contains(request.remote_addr, request.length)
-        {
-            // The card may have been read while it changed.
-            let stop = if entry.holds(pass) { Stop::Refused(Refused::Access) } else { Stop::Changed };
-            return Err(stop);
-        }
-        reach(Step::BeforeMark);
-        marks.remote.set(Mark::new(peer.marked, index));
-        settle();
-        if !entry.holds(pass) || !peer.entry().holds(peer.pass) {
-            return Err(Stop::Changed);
-        }
-        if !gathered.holds() {
-            return Err(Stop::Local(ibv_wc_status::IBV_WC_LOC_PROT_ERR));
-        }
-        let writes = needed != ibv_access_flags::IBV_ACCESS_REMOTE_READ;
-        let place = self
-            .place(way, request.rkey, &card, request.remote_addr, request.length, writes)
-            .ok_or(Stop::Refused(Refused::Access))?;
-        let len = request.length as usize;
-        Ok(Remote { place, len, key: request.rkey, address: request.remote_addr })
-    }
-
-    /// The same where the peer is this process. What the segment says does not count here, as peers can write there: keys,
-    /// pointers, gates and marks are the private ones.
-    #[inline]
-    fn own_remote(
-        &self,
-        posted: &Posted<'_>,
-        way: Way<'_>,
-        needed: ibv_access_flags,
-    ) -> Result<Remote, Stop> {
-        let Way { peer, gathered, marks, .. } = way;
-        let request = posted.request;
-        let refused = Stop::Refused(Refused::Access);
-        let (region, pass, card) = self.rnic.regions().read(request.rkey).ok_or(refused)?;
-        let good = domain::serves(card.pd, peer.card.pd, peer.card.qpn);
-        let allowed = good && card.access & needed.0 != 0;
-        let at = card.pointer(request.remote_addr, request.length).filter(|_| allowed);
-        let Some(at) = at else { return Err(if region.holds(pass) { refused } else { Stop::Changed }) };
-        reach(Step::BeforeMark);
-        // The source may lie in another region than the destination: the mark stands for both.
-        marks.local.set(Mark::new(peer.marked, Mark::ANY_REGION));
-        marks.remote.set(Mark::new(peer.marked, Mark::NO_REGION));
-        settle();
-        if !region.holds(pass) || !peer.entry().holds(peer.pass) {
-            return Err(Stop::Changed);
-        }
-        if !gathered.holds() {
-            return Err(Stop::Local(ibv_wc_status::IBV_WC_LOC_PROT_ERR));
-        }
-        let len = request.length as usize;
-        Ok(Remote { place: Place::Here(at), len, key: request.rkey, address: request.remote_addr })
     }
 }
 
 /// Why a transfer stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stop {
+pub(crate) enum TransferError {
     /// Something changed meanwhile: look again.
-    Changed,
+    Stale,
     /// There is no receive.
-    NoReceive,
+    NoReceivePosted,
     Local(ibv_wc_status),
-    Refused(Refused),
-    Broken(Broken),
+    Nak(Nak),
+    Copy(CopyError),
 }

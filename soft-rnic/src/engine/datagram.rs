@@ -1,21 +1,22 @@
-//! Datagrams: to whatever queue pair each request names, delivered or silently lost.
+//! UD datagrams: each request names its receiver, and a datagram is delivered or silently lost.
 
 use std::cell::Cell;
 use std::sync::Arc;
 
 use rdma_mummy_sys::types::{ibv_qp_type, ibv_wc_status, ibv_wr_opcode};
 
-use super::connected::Stop;
-use super::deliver::{Envelope, GRH};
-use super::gather::Gathered;
+use super::connected::TransferError;
+use super::gather::GatherList;
 use super::multicast::GROUP;
-use super::peer::{Peer, receives};
-use super::{After, Broken, Marks, Outcome, Way};
-use crate::node::{Link, Reach};
+use super::peer::{PeerQp, accepts_messages};
+use super::send::{GRH, RecvMeta};
+use super::{CopyError, Deferred, Hazards, TransferCtx, WrOutcome};
+use crate::node::{PeerProcess, Reachability};
 use crate::objects::multicast::is_group;
-use crate::queue_pair::lane::Held;
-use crate::queue_pair::send_queue::{Destination, Posted};
+use crate::queue_pair::send_queue::{DatagramDestination, PostedSend};
+use crate::queue_pair::transfer_slot_mutex::TransferSlotMutexGuard;
 use crate::queue_pair::{Qp, Sending};
+use crate::shared::entry::gid_words;
 
 /// Whether a Q_Key of a request stands for the queue pair's own (InfiniBand specification 3.5.3: the high bit).
 const CONTROLLED: u32 = 1 << 31;
@@ -23,159 +24,164 @@ const CONTROLLED: u32 = 1 << 31;
 impl Qp {
     pub(crate) fn execute_datagram(
         self: &Arc<Self>,
-        sending: &mut Held<'_, Sending>,
-        posted: &Posted<'_>,
-        after: &mut After,
-    ) -> Outcome {
+        sending: &mut TransferSlotMutexGuard<'_, Sending>,
+        posted: &PostedSend<'_>,
+        deferred: &mut Deferred,
+    ) -> WrOutcome {
         let request = posted.request;
         let Some(destination) = self.send_queue.destination(posted) else {
-            return Outcome::Failed(ibv_wc_status::IBV_WC_LOC_QP_OP_ERR);
+            return WrOutcome::Failed(ibv_wc_status::IBV_WC_LOC_QP_OP_ERR);
         };
         if destination.pd != self.pd.number()
             || !matches!(request.opcode, ibv_wr_opcode::IBV_WR_SEND | ibv_wr_opcode::IBV_WR_SEND_WITH_IMM)
         {
-            return Outcome::Failed(ibv_wc_status::IBV_WC_LOC_QP_OP_ERR);
+            return WrOutcome::Failed(ibv_wc_status::IBV_WC_LOC_QP_OP_ERR);
         }
         if request.length > u64::from(self.port_mtu()) {
-            return Outcome::Failed(ibv_wc_status::IBV_WC_LOC_LEN_ERR);
+            return WrOutcome::Failed(ibv_wc_status::IBV_WC_LOC_LEN_ERR);
         }
         if destination.remote_qpn == GROUP && is_group(destination.dgid) {
-            return self.execute_multicast(sending, destination, posted, after);
+            return self.execute_multicast(sending, destination, posted, deferred);
         }
-        let local = self.rnic.node().local_mark(sending.lane());
-        let mut gathered = Gathered::default();
-        if let Err(status) = self.gather_for(sending, posted, &mut gathered) {
-            return Outcome::Failed(status);
+        let local = self.rnic.node().local_hazard(sending.transfer_slot());
+        let mut gather_list = GatherList::default();
+        if let Err(status) = self.gather_datagram(sending, posted, &mut gather_list) {
+            return WrOutcome::Failed(status);
         }
-        let outcome = match self.rnic.node().link_to(destination.remote_qpn) {
+        let outcome = match self.rnic.node().find_process(destination.remote_qpn) {
             // The first datagram to a process waits for the way to be made.
-            Reach::Pending => self.soon(sending),
-            Reach::Ready(link) => {
-                if let Some(peer) = self.receiver(sending, destination, link) {
-                    self.send_to(sending, destination, posted, &peer, To::One, &gathered, after)
+            Reachability::Pending => self.retry_soon(sending),
+            Reachability::Ready(process) => {
+                if let Some(peer) = self.unicast_receiver(sending, destination, process) {
+                    self.send_datagram(
+                        sending,
+                        destination,
+                        posted,
+                        &peer,
+                        DatagramTarget::Unicast,
+                        &gather_list,
+                        deferred,
+                    )
                 } else {
-                    Outcome::Done
+                    WrOutcome::Done
                 }
             }
-            _ => Outcome::Done,
+            _ => WrOutcome::Done,
         };
         local.clear();
         outcome
     }
 
-    /// Finds the pieces of a datagram. They are marked as long as this succeeds.
-    pub(super) fn gather_for<'a>(
+    /// Finds the pieces of a datagram. Their hazard is set if this succeeds.
+    pub(super) fn gather_datagram<'a>(
         &'a self,
-        sending: &Held<'_, Sending>,
-        posted: &Posted<'_>,
-        gathered: &mut Gathered<'a>,
+        sending: &TransferSlotMutexGuard<'_, Sending>,
+        posted: &PostedSend<'_>,
+        gather_list: &mut GatherList<'a>,
     ) -> Result<(), ibv_wc_status> {
-        let local = self.rnic.node().local_mark(sending.lane());
-        self.gather(posted, false, local, gathered).inspect_err(|_| local.clear())
+        let local = self.rnic.node().local_hazard(sending.transfer_slot());
+        self.gather(posted, false, local, gather_list).inspect_err(|_| local.clear())
     }
 
     /// The queue pair that a datagram is for, if it takes it.
-    fn receiver(&self, sending: &Sending, destination: &Destination, link: Arc<Link>) -> Option<Peer> {
+    fn unicast_receiver(
+        &self,
+        sending: &Sending,
+        destination: &DatagramDestination,
+        process: Arc<PeerProcess>,
+    ) -> Option<PeerQp> {
         let qpn = destination.remote_qpn;
-        let peer = self.taker(sending, destination, &link, link.index_of(qpn)?, qpn)?;
-        let here = link.has_gid(peer.card.device, peer.card.port, destination.dgid);
+        let peer = self.datagram_receiver(sending, destination, &process, process.index_of(qpn)?, qpn)?;
+        let here = process.has_gid(peer.descriptor.device, peer.descriptor.port, destination.dgid);
         here.then_some(peer)
     }
 
     /// A queue pair that datagrams reach, if it takes this one.
-    pub(super) fn taker(
+    pub(super) fn datagram_receiver(
         &self,
         sending: &Sending,
-        destination: &Destination,
-        link: &Arc<Link>,
+        destination: &DatagramDestination,
+        process: &Arc<PeerProcess>,
         index: u32,
         qpn: u32,
-    ) -> Option<Peer> {
-        let (pass, card) = self.card_of(link, index)?;
+    ) -> Option<PeerQp> {
+        let (snapshot, descriptor) = self.descriptor_of(process, index)?;
         let qkey = match destination.remote_qkey {
             key if key & CONTROLLED != 0 => sending.attributes.qkey,
             key => key,
         };
-        let takes = receives(pass.label())
-            && card.qpn == qpn
-            && u32::from(card.qp_type) == ibv_qp_type::IBV_QPT_UD.0
-            && card.qkey == qkey
-            && card.link_up;
-        let (link, slots) = (Arc::clone(link), card.slots.check());
-        let receives_apart = Cell::default();
-        takes.then_some(Peer {
-            link,
+        let takes = accepts_messages(snapshot.label())
+            && descriptor.qpn == qpn
+            && u32::from(descriptor.qp_type) == ibv_qp_type::IBV_QPT_UD.0
+            && descriptor.qkey == qkey
+            && descriptor.link_up;
+        let (process, slots) = (Arc::clone(process), descriptor.slots.check());
+        let kernel_cannot_copy = Cell::default();
+        takes.then_some(PeerQp {
+            process,
             index,
-            marked: index,
-            pass,
-            card,
+            hazard_index: index,
+            snapshot,
+            descriptor,
             slots,
             established: true,
-            told: true,
+            comm_est_sent: true,
             longest: u64::MAX,
-            receives_apart,
+            kernel_cannot_copy,
         })
     }
 
     #[allow(clippy::too_many_arguments)] // What a datagram consists of.
-    pub(super) fn send_to(
+    pub(super) fn send_datagram(
         self: &Arc<Self>,
-        sending: &mut Held<'_, Sending>,
-        destination: &Destination,
-        posted: &Posted<'_>,
-        peer: &Peer,
-        to: To,
-        gathered: &Gathered<'_>,
-        after: &mut After,
-    ) -> Outcome {
+        sending: &mut TransferSlotMutexGuard<'_, Sending>,
+        destination: &DatagramDestination,
+        posted: &PostedSend<'_>,
+        peer: &PeerQp,
+        to: DatagramTarget,
+        gather_list: &GatherList<'_>,
+        deferred: &mut Deferred,
+    ) -> WrOutcome {
         let ticket = sending.ticket;
-        let (_, lane) = sending.parts();
-        let marks =
-            Marks { local: self.rnic.node().local_mark(lane.index()), remote: peer.link.mark(lane.index()) };
-        let way = Way { rnic: &self.rnic, peer, gathered, marks: &marks, lane, ticket };
+        let (_, transfer_slot) = sending.parts();
+        let hazards = Hazards {
+            local: self.rnic.node().local_hazard(transfer_slot.index()),
+            remote: peer.process.hazard_slot(transfer_slot.index()),
+        };
+        let ctx =
+            TransferCtx { rnic: &self.rnic, peer, gather_list, hazards: &hazards, transfer_slot, ticket };
         // The receiver has no packet to look at: it is told by which of its addresses it was reached.
         let by = match to {
-            To::One => {
-                let index = peer.link.gid_index(peer.card.device, peer.card.port, destination.dgid);
+            DatagramTarget::Unicast => {
+                let index =
+                    peer.process.gid_index(peer.descriptor.device, peer.descriptor.port, destination.dgid);
                 u64::from(index.unwrap_or_default())
             }
-            To::Group { entry } => u64::from(entry + 1) << 8,
+            DatagramTarget::Multicast { entry } => u64::from(entry + 1) << 8,
         };
         let [low, high] = gid_words(destination.sgid);
         let to = u64::from(destination.traffic_class)
             | u64::from(destination.hop_limit) << 8
             | u64::from(destination.flow_label) << 16
             | by << 40;
-        let envelope = Envelope { header: GRH, told: true, source: [low, high, to] };
-        let result = self.deliver_in(envelope, posted, way, after);
+        let meta = RecvMeta { header: GRH, has_source: true, source: [low, high, to] };
+        let result = self.send_with_meta(meta, posted, ctx, deferred);
         match result {
-            Err(Stop::Local(status)) => Outcome::Failed(status),
-            Err(Stop::Broken(Broken::Late | Broken::Begun)) => self.late_datagram(sending),
+            Err(TransferError::Local(status)) => WrOutcome::Failed(status),
+            Err(TransferError::Copy(CopyError::OwnerPending | CopyError::OwnerBusy)) => {
+                self.retry_datagram(sending)
+            }
             // Whatever went wrong on the way: the datagram is lost and nobody is told.
-            _ => Outcome::Done,
+            _ => WrOutcome::Done,
         }
     }
 }
 
 /// By which of its addresses a receiver is reached.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum To {
+pub(super) enum DatagramTarget {
     /// The one that the datagram names.
-    One,
+    Unicast,
     /// As the member of a group, by this entry of its owner's table.
-    Group { entry: u32 },
-}
-
-/// A GID as two words.
-pub(crate) fn gid_words(gid: [u8; 16]) -> [u64; 2] {
-    let (low, high) = gid.split_at(8);
-    [low, high].map(|half| u64::from_ne_bytes(half.try_into().expect("half a GID is eight bytes")))
-}
-
-/// Two words as a GID.
-pub(crate) fn gid_of(words: [u64; 2]) -> [u8; 16] {
-    let mut gid = [0; 16];
-    gid[..8].copy_from_slice(&words[0].to_ne_bytes());
-    gid[8..].copy_from_slice(&words[1].to_ne_bytes());
-    gid
+    Multicast { entry: u32 },
 }

@@ -1,31 +1,32 @@
-//! The requester's own memory: checking keys and finding pointers.
+//! The gather list of a request: checks local keys and finds pointers.
 
 use rdma_mummy_sys::types::{ibv_access_flags, ibv_sge, ibv_wc_status};
 
-use super::transfer::{Local, Locals};
-use crate::objects::region::Region;
+use super::payload::{LocalPiece, LocalPieces};
+use crate::objects::region::RegionSlot;
 use crate::queue_pair::Qp;
-use crate::queue_pair::send_queue::{Payload, Posted};
-use crate::shared::gate::Pass;
-use crate::shared::mark::{Mark, MarkCell};
+use crate::queue_pair::send_queue::{PayloadKind, PostedSend};
+use crate::shared::generation::GenerationSnapshot;
+use crate::shared::hazard::{Hazard, HazardSlot};
 
-/// Pieces whose keys were good when they were looked up, and the gates to look at again.
+/// Pieces whose keys were good when they were looked up, and the generations to compare again.
 #[derive(Default)]
-pub(crate) struct Gathered<'a> {
-    pub(crate) pieces: Locals,
-    gates: arrayvec::ArrayVec<(&'a Region, Pass), { crate::shared::segment::MAX_SGE }>,
+pub(crate) struct GatherList<'a> {
+    pub(crate) pieces: LocalPieces,
+    generations:
+        arrayvec::ArrayVec<(&'a RegionSlot, GenerationSnapshot), { crate::shared::segment::MAX_SGE }>,
 }
 
-impl Gathered<'_> {
+impl GatherList<'_> {
     /// Pieces of a message whose keys somebody else looks at.
-    pub(super) fn of(pieces: Locals) -> Self {
+    pub(super) fn of(pieces: LocalPieces) -> Self {
         Self { pieces, ..Self::default() }
     }
 
-    /// Whether all keys are still good; to be asked when the mark is settled.
+    /// Whether all keys are still good; to be asked when the hazard is set and a full fence has followed.
     #[inline]
-    pub(crate) fn holds(&self) -> bool {
-        self.gates.iter().all(|(region, pass)| region.holds(*pass))
+    pub(crate) fn is_current(&self) -> bool {
+        self.generations.iter().all(|(region, snapshot)| region.is_current(*snapshot))
     }
 
     /// Bytes in all.
@@ -35,23 +36,23 @@ impl Gathered<'_> {
 }
 
 impl Qp {
-    /// Finds a request's pieces, and sets (without settling) the local mark for them.
+    /// Finds a request's pieces, and sets the local hazard, without a fence, for them.
     #[inline]
     pub(crate) fn gather<'a>(
         &'a self,
-        posted: &Posted<'_>,
+        posted: &PostedSend<'_>,
         writes: bool,
-        mark: &MarkCell,
-        gathered: &mut Gathered<'a>,
+        hazard: &HazardSlot,
+        gather_list: &mut GatherList<'a>,
     ) -> Result<(), ibv_wc_status> {
-        if posted.request.payload == Payload::Inline {
+        if posted.request.payload == PayloadKind::Inline {
             let len = posted.request.length as usize;
             if len > 0 {
-                gathered.pieces.push(Local { at: posted.inline.cast_mut(), len });
+                gather_list.pieces.push(LocalPiece { at: posted.inline.cast_mut(), len });
             }
             return Ok(());
         }
-        self.gather_entries(posted.entries, self.pd.number(), u64::MAX, writes, mark, gathered)
+        self.gather_entries(posted.entries, self.pd.number(), u64::MAX, writes, hazard, gather_list)
     }
 
     /// The same for a list of entries of a domain, as far as `limit` bytes fill them.
@@ -62,10 +63,10 @@ impl Qp {
         pd: u32,
         limit: u64,
         writes: bool,
-        mark: &MarkCell,
-        gathered: &mut Gathered<'a>,
+        hazard: &HazardSlot,
+        gather_list: &mut GatherList<'a>,
     ) -> Result<(), ibv_wc_status> {
-        let mut marked = Mark::NO_REGION;
+        let mut hazard_index = Hazard::NO_REGION;
         let mut left = limit;
         for entry in entries.iter().filter(|entry| entry.length > 0) {
             let length = u64::from(entry.length).min(left);
@@ -74,19 +75,24 @@ impl Qp {
             }
             left -= length;
             let found = self.rnic.regions().read(entry.lkey);
-            let (region, pass, card) = found.ok_or(ibv_wc_status::IBV_WC_LOC_PROT_ERR)?;
-            let may_write = card.access & ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 != 0;
-            let at = card.pointer(entry.addr, length).or_else(|| card.null_pointer(length, writes));
-            let (Some(at), true) = (at, card.pd == pd && (may_write || !writes)) else {
+            let (region, snapshot, descriptor) = found.ok_or(ibv_wc_status::IBV_WC_LOC_PROT_ERR)?;
+            let may_write = descriptor.access & ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 != 0;
+            let at =
+                descriptor.pointer(entry.addr, length).or_else(|| descriptor.null_pointer(length, writes));
+            let (Some(at), true) = (at, descriptor.pd == pd && (may_write || !writes)) else {
                 return Err(ibv_wc_status::IBV_WC_LOC_PROT_ERR);
             };
             let index = entry.lkey >> 8;
-            marked = if marked == Mark::NO_REGION || marked == index { index } else { Mark::ANY_REGION };
-            gathered.pieces.push(Local { at, len: length as usize });
-            gathered.gates.push((region, pass));
+            hazard_index = if hazard_index == Hazard::NO_REGION || hazard_index == index {
+                index
+            } else {
+                Hazard::ANY_REGION
+            };
+            gather_list.pieces.push(LocalPiece { at, len: length as usize });
+            gather_list.generations.push((region, snapshot));
         }
-        if marked != Mark::NO_REGION {
-            mark.set(Mark::new(self.number.index, marked));
+        if hazard_index != Hazard::NO_REGION {
+            hazard.set(Hazard::new(self.number.index, hazard_index));
         }
         Ok(())
     }

@@ -8,23 +8,25 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rdma_mummy_sys::types::*;
 
-use super::datagram::gid_words;
 use super::multicast::GROUP;
-use crate::node::{CALL_CELL, Link};
+use crate::node::{CALL_CELL, PeerProcess};
 use crate::queue_pair::xrc::RECEIVER;
-use crate::shared::entry::{MemberCard, MrCard, QpCard, SlotsCard, SrqCard};
-use crate::shared::gate::Keeper;
-use crate::shared::mark::LANES;
+use crate::shared::entry::gid_words;
+use crate::shared::entry::{
+    MembershipDescriptor, MrDescriptor, QpDescriptor, SlotsDescriptor, SrqDescriptor,
+};
+use crate::shared::generation::GenerationWriter;
+use crate::shared::hazard::TRANSFER_SLOTS;
 use crate::shared::segment::{HEAP_AT, MAX_SLOTS, Segment};
-use crate::shared::slot::Room;
+use crate::shared::slot::RecvCapacity;
 use crate::sync::{AtomicU32, Relaxed, Release};
-use crate::verbs::bench::{Bench, QKEY, destroy, in_state, inner, modify, number};
+use crate::verbs::bench::{QKEY, VerbsFixture, destroy, in_state, inner, modify, number};
 use crate::verbs::testing::table;
 
 /// What a peer says of itself where it can say anything and is still talked to.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Lies {
-    pub(crate) slots: SlotsCard,
+pub(crate) struct HostilePeer {
+    pub(crate) slots: SlotsDescriptor,
     pub(crate) kind: u8,
     pub(crate) index: u16,
     pub(crate) number: u32,
@@ -33,12 +35,12 @@ pub(crate) struct Lies {
 
 /// How many requests were sent, and how many of them a reliable connection has carried out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Sent {
+pub(crate) struct HostileSends {
     pub(crate) requests: usize,
     pub(crate) done: usize,
 }
 
-impl core::ops::AddAssign for Sent {
+impl core::ops::AddAssign for HostileSends {
     fn add_assign(&mut self, other: Self) {
         self.requests += other.requests;
         self.done += other.done;
@@ -79,44 +81,54 @@ const TYPES: [ibv_qp_type; 4] = [
     ibv_qp_type::IBV_QPT_XRC_SEND,
 ];
 
-/// Sends to a queue pair of the segment's for each of the lies. `meddle` is called before each request, and may write to
+/// Sends to a queue pair of the segment's for each hostile peer. `meddle` is called before each request, and may write to
 /// the segment what it likes.
-pub(crate) fn send_into(segment: Segment, lies: &[Lies], mut meddle: impl FnMut(&Segment)) -> Sent {
+pub(crate) fn send_into(
+    segment: Segment,
+    hostile_peers: &[HostilePeer],
+    mut meddle: impl FnMut(&Segment),
+) -> HostileSends {
     static ONE_PEER: Mutex<()> = Mutex::new(());
     let _one = ONE_PEER.lock().unwrap_or_else(PoisonError::into_inner);
-    let bench = Bench::new(64);
+    let bench = VerbsFixture::new(64);
     let any = bench.qp(ibv_qp_type::IBV_QPT_UC, ptr::null_mut());
     let node = Arc::clone(inner(any).rnic.node());
     destroy(any);
     let block = (1..1024).rev().find(|block| node.own_index(block << 14 | QUEUE_PAIR).is_none());
     let block = block.expect("this process does not have all of them");
     // Where calls go is agreed on before the peer can meddle, but not looked at.
-    let area = match lies.first().map_or(0, |lies| lies.index % 8) {
+    let area = match hostile_peers.first().map_or(0, |peer| peer.index % 8) {
         0 => HEAP_AT as u64 + 8,
         1 => u64::MAX - 64,
         _ => HEAP_AT as u64 + 8192,
     };
-    let (link, _other) = node.add_peer(block as u16, segment, area);
-    let mut sent = Sent::default();
-    for (at, lies) in lies.iter().enumerate() {
-        let requester = Requester { bench: &bench, link: &link, lies, qpn: block << 14 | QUEUE_PAIR };
-        sent += requester.run(TYPES[(at + usize::from(lies.kind >> 4)) % TYPES.len()], at, &mut meddle);
+    let (process, _other) = node.add_peer(block as u16, segment, area);
+    let mut sent = HostileSends::default();
+    for (at, hostile_peer) in hostile_peers.iter().enumerate() {
+        let requester = HostileRequester {
+            bench: &bench,
+            process: &process,
+            hostile_peer,
+            qpn: block << 14 | QUEUE_PAIR,
+        };
+        sent +=
+            requester.run(TYPES[(at + usize::from(hostile_peer.kind >> 4)) % TYPES.len()], at, &mut meddle);
     }
-    node.lose_peer(&link);
+    node.lose_peer(&process);
     sent
 }
 
-struct Requester<'a> {
-    bench: &'a Bench,
-    link: &'a Arc<Link>,
-    lies: &'a Lies,
+struct HostileRequester<'a> {
+    bench: &'a VerbsFixture,
+    process: &'a Arc<PeerProcess>,
+    hostile_peer: &'a HostilePeer,
     qpn: u32,
 }
 
-impl Requester<'_> {
+impl HostileRequester<'_> {
     /// A queue pair, its requests, and the end of both.
-    fn run(&self, qp_type: ibv_qp_type, first: usize, meddle: &mut impl FnMut(&Segment)) -> Sent {
-        let (bench, segment) = (self.bench, self.link.segment());
+    fn run(&self, qp_type: ibv_qp_type, first: usize, meddle: &mut impl FnMut(&Segment)) -> HostileSends {
+        let (bench, segment) = (self.bench, self.process.segment());
         let qp = bench.qp(qp_type, ptr::null_mut());
         bench.init(qp);
         bench.ready(qp, self.qpn, |attr| (attr.timeout, attr.retry_cnt, attr.rnr_retry) = (1, 1, 1));
@@ -156,7 +168,7 @@ impl Requester<'_> {
         // SAFETY: nobody uses it any more.
         assert_eq!(unsafe { (table().ibv_destroy_ah)(ah) }, 0);
         let done = completed.iter().filter(|result| result.1 == ibv_wc_status::IBV_WC_SUCCESS).count();
-        Sent { requests: sent, done: if reliable { done } else { 0 } }
+        HostileSends { requests: sent, done: if reliable { done } else { 0 } }
     }
 
     fn address(&self, wr: &mut ibv_send_wr, opcode: ibv_wr_opcode, ah: *mut ibv_ah) {
@@ -179,43 +191,47 @@ impl Requester<'_> {
 
     /// Whether datagrams go to a group, in which the peer says that it is.
     fn to_group(&self) -> bool {
-        self.lies.index & 1 != 0
+        self.hostile_peer.index & 1 != 0
     }
 
     /// The number of an XRC queue: mostly the peer's, also any.
     fn srqn(&self) -> u32 {
-        if self.lies.index % 8 == 5 { self.lies.number } else { self.qpn - QUEUE_PAIR + RECEIVES }
+        if self.hostile_peer.index % 8 == 5 {
+            self.hostile_peer.number
+        } else {
+            self.qpn - QUEUE_PAIR + RECEIVES
+        }
     }
 
     /// Where the peer's region begins, for requests: also just before the end of all addresses.
     fn iova(&self) -> u64 {
-        match self.lies.kind & 3 {
+        match self.hostile_peer.kind & 3 {
             0 => 0,
             1 => u64::MAX - 63,
-            _ => self.lies.word & !7,
+            _ => self.hostile_peer.word & !7,
         }
     }
 
-    /// Writes what is needed to be talked to: a queue pair with the right numbers, and receives. The rest is lies.
+    /// Writes what is needed to be talked to: a queue pair with the right numbers, and receives. The rest is hostile.
     fn describe(&self, qp: *mut ibv_qp) {
-        let Lies { slots, kind, index, number: word32, word } = *self.lies;
+        let HostilePeer { slots, kind, index, number: word32, word } = *self.hostile_peer;
         // Too many slots are not looked at: half of the time the lie is somewhere else.
         let count = if kind & 32 == 0 { slots.count % MAX_SLOTS } else { slots.count };
-        let slots = SlotsCard { count, ..slots };
-        let segment = self.link.segment();
+        let slots = SlotsDescriptor { count, ..slots };
+        let segment = self.process.segment();
         let attributes = inner(qp).sending.lock().attributes.clone();
-        let mut keeper = Keeper::default();
-        let region = MrCard {
+        let mut writer = GenerationWriter::default();
+        let region = MrDescriptor {
             iova: self.iova(),
             length: if kind & 4 == 0 { u64::MAX } else { word32.into() },
             address: word,
             pd: PD,
             access: u32::MAX,
-            share: if kind & 8 == 0 { 0 } else { word32 },
-            share_epoch: word32,
+            export: if kind & 8 == 0 { 0 } else { word32 },
+            export_epoch: word32,
         };
-        segment.region(REGION).expect("a small index").publish(&mut keeper, KEY as u8, &region);
-        let card = QpCard {
+        segment.region(REGION).expect("a small index").publish(&mut writer, KEY as u8, &region);
+        let descriptor = QpDescriptor {
             qpn: self.qpn,
             dest_qpn: number(qp),
             pd: PD,
@@ -236,32 +252,32 @@ impl Requester<'_> {
             link_up: true,
             local_gid: attributes.remote_gid,
             remote_gid: attributes.local_gid,
-            ..QpCard::default()
+            ..QpDescriptor::default()
         };
         let entry = segment.queue_pair(QUEUE_PAIR).expect("a small index");
         entry.set_expected_psn(0);
         entry.set_cursor(word as u32);
-        entry.publish(&mut Keeper::default(), ibv_qp_state::IBV_QPS_RTS.0 as u8, &card);
-        let receives = QpCard {
+        entry.publish(&mut GenerationWriter::default(), ibv_qp_state::IBV_QPS_RTS.0 as u8, &descriptor);
+        let receives = QpDescriptor {
             qpn: self.qpn - QUEUE_PAIR + RECEIVES,
             qp_type: if kind & 2 == 0 { RECEIVER.0 as u8 } else { kind },
             srq: [SHARED_QUEUE + 1, word32][usize::from(kind >> 3 & 1)],
             xrcd: [u64::from(kind >> 6), 0],
-            ..card
+            ..descriptor
         };
         let entry = segment.queue_pair(RECEIVES).expect("a small index");
-        entry.publish(&mut Keeper::default(), ibv_qp_state::IBV_QPS_RTR.0 as u8, &receives);
+        entry.publish(&mut GenerationWriter::default(), ibv_qp_state::IBV_QPS_RTR.0 as u8, &receives);
         let shared = segment.shared_queue(SHARED_QUEUE).expect("a small index");
         shared.set_hint(word as u32);
         shared.add_available(word32 | 1);
-        shared.publish(&mut Keeper::default(), 0, &SrqCard { pd: PD, slots });
+        shared.publish(&mut GenerationWriter::default(), 0, &SrqDescriptor { pd: PD, slots });
         segment.header().members.store(if kind & 2 == 0 { 4 } else { word32 }, Relaxed);
         for (entry, (index, qpn)) in
             [(QUEUE_PAIR, self.qpn), (word32, self.qpn), (QUEUE_PAIR, word32)].into_iter().enumerate()
         {
-            let card = MemberCard { gid: gid_words(GROUP_GID), index, qpn };
+            let descriptor = MembershipDescriptor { gid: gid_words(GROUP_GID), index, qpn };
             let entry = segment.member(entry as u32).expect("a small index");
-            entry.publish(&mut Keeper::default(), 0, &card);
+            entry.publish(&mut GenerationWriter::default(), 0, &descriptor);
         }
         let count = slots.count.clamp(1, MAX_SLOTS);
         for index in (0..4).map(|step| ((word as u32) % count + step) % count) {
@@ -272,19 +288,19 @@ impl Requester<'_> {
                 entry.lkey.store(if kind & 32 == 0 { KEY } else { word32 }, Relaxed);
             }
             let bytes = if kind & 64 == 0 { u32::MAX } else { word32 };
-            slot.header.post(word32, Room { bytes, entries: u32::MAX >> (kind & 31), flags: word32 });
+            slot.header.post(word32, RecvCapacity { bytes, entries: u32::MAX >> (kind & 31), flags: word32 });
         }
     }
 
     /// Says that whatever was asked for is done.
     fn answer(&self, qp: *mut ibv_qp) {
-        let lane = inner(qp).number.index as usize % LANES;
-        let cell = self.link.call_area().checked_add((lane * CALL_CELL) as u64);
-        let Some(place) = cell.and_then(|cell| self.link.segment().heap(cell, CALL_CELL)) else { return };
+        let transfer_slot = inner(qp).number.index as usize % TRANSFER_SLOTS;
+        let cell = self.process.call_area().checked_add((transfer_slot * CALL_CELL) as u64);
+        let Some(place) = cell.and_then(|cell| self.process.segment().heap(cell, CALL_CELL)) else { return };
         if place.cast::<u64>().is_aligned() {
             // SAFETY: the first four words of a cell, inside of the segment and aligned; nothing but atomics is there.
             let word = |at| unsafe { place.cast::<AtomicU32>().add(at).as_ref() };
-            word(3).store(u32::from(self.lies.kind & 128 == 0), Relaxed);
+            word(3).store(u32::from(self.hostile_peer.kind & 128 == 0), Relaxed);
             word(0).store(2, Release);
         }
     }

@@ -1,23 +1,34 @@
-//! Executing requests: the sender does the whole transfer, in its own thread, under its lane.
+//! The executor: the sender's thread executes each posted request whole, under its transfer slot.
 //!
-//! The order of every transfer: read the cards of what is to be touched, publish the marks, look whether the cards still
-//! hold, touch, clear the marks. [`Marks`] clears them whatever happens.
+//! One file for each operation: [`write`], [`read`], [`send`], [`atomic`], [`flush`], `memory_window`.
+//! The general path runs from [`connected`] (RC, UC), `xrc`, [`datagram`] (UD) or `multicast` to the
+//! file of the operation. Two shortcuts come first: `fast_path` for the frequent cases, `batch` for
+//! several requests that one system call moves. [`retry`] holds timeouts and RNR, [`payload`] moves
+//! bytes, [`rpc`] asks the owner of memory to move them where nothing else reaches it.
+//!
+//! Every transfer reads the descriptors of what it touches, sets hazards, compares the generations
+//! again (`validate`), touches, and clears the hazards. [`Hazards`] clears them in every case.
 
-pub(crate) mod call;
+mod atomic;
+mod batch;
 pub(crate) mod connected;
 pub(crate) mod datagram;
-pub(crate) mod deliver;
-mod faulty;
+mod fast_path;
+mod fault_injection;
+mod flush;
 pub(crate) mod gather;
 #[cfg(all(any(test, fuzzing), not(loom)))]
 pub(crate) mod hostile;
-mod list;
+mod memory_window;
 pub(crate) mod multicast;
+pub(crate) mod payload;
 pub(crate) mod peer;
-mod short;
-pub(crate) mod transfer;
-pub(crate) mod wait;
-mod window;
+mod read;
+pub(crate) mod retry;
+pub(crate) mod rpc;
+pub(crate) mod send;
+mod validate;
+mod write;
 mod xrc;
 
 use std::sync::Arc;
@@ -26,86 +37,86 @@ use rdma_mummy_sys::types::{ibv_event_type, ibv_qp_state, ibv_qp_type, ibv_send_
 
 use crate::faults;
 use crate::node::VmError;
-use crate::node::{Doorbell, LaneGuard, Link, PathTaken};
+use crate::node::{Doorbell, PayloadPath, PeerProcess, TransferSlotGuard};
 use crate::objects::completion::Cqe;
 use crate::objects::rnic::Rnic;
-use crate::queue_pair::lane::Held;
-use crate::queue_pair::send_queue::Posted;
+use crate::queue_pair::send_queue::PostedSend;
+use crate::queue_pair::transfer_slot_mutex::TransferSlotMutexGuard;
 use crate::queue_pair::{Qp, Sending, wc_opcode};
-use crate::shared::mark::MarkCell;
-use gather::Gathered;
-use peer::Peer;
-use wait::Wait;
+use crate::shared::hazard::HazardSlot;
+use gather::GatherList;
+use peer::PeerQp;
+use retry::RetryWait;
 
 /// What came of an attempt to execute a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum WrOutcome {
     /// It has succeeded.
     Done,
     /// It has failed for good.
     Failed(ibv_wc_status),
     /// It is to be tried again, at the latest then.
-    Again(Wait),
+    Retry(RetryWait),
 }
 
 /// Why payload could not be moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Broken {
+pub(crate) enum CopyError {
     /// The peer is gone.
-    Gone,
+    PeerGone,
     /// The memory is not there, on the peer's side.
-    Address,
+    BadAddress,
     /// This path does not work any more.
-    Path,
+    PathLost,
     /// The owner was asked and has not answered yet.
-    Late,
+    OwnerPending,
     /// The owner was asked, and is at it for longer than anybody waits.
-    Begun,
+    OwnerBusy,
 }
 
-impl From<VmError> for Broken {
+impl From<VmError> for CopyError {
     fn from(error: VmError) -> Self {
         match error {
-            VmError::Gone => Self::Gone,
-            VmError::Fault | VmError::Failed(_) => Self::Address,
-            VmError::Forbidden(_) => Self::Path,
+            VmError::Gone => Self::PeerGone,
+            VmError::Fault | VmError::Failed(_) => Self::BadAddress,
+            VmError::Forbidden(_) => Self::PathLost,
         }
     }
 }
 
 /// A transfer under way.
 #[derive(Clone, Copy)]
-pub(crate) struct Way<'a> {
+pub(crate) struct TransferCtx<'a> {
     pub(crate) rnic: &'a Rnic,
-    pub(crate) peer: &'a Peer,
-    pub(crate) gathered: &'a Gathered<'a>,
-    pub(crate) marks: &'a Marks<'a>,
-    pub(crate) lane: &'a LaneGuard<'a>,
+    pub(crate) peer: &'a PeerQp,
+    pub(crate) gather_list: &'a GatherList<'a>,
+    pub(crate) hazards: &'a Hazards<'a>,
+    pub(crate) transfer_slot: &'a TransferSlotGuard<'a>,
     /// Tells the request from others, for an owner that is asked.
     pub(crate) ticket: u64,
 }
 
-impl Way<'_> {
+impl TransferCtx<'_> {
     /// Counts a message that was moved.
     #[inline]
-    pub(crate) fn count(&self, path: PathTaken, bytes: usize) {
-        self.peer.link.counters().add(self.lane, path, bytes);
+    pub(crate) fn count(&self, path: PayloadPath, bytes: usize) {
+        self.peer.process.counters().add(self.transfer_slot, path, bytes);
     }
 
     /// The path over memory that is mapped here.
     #[inline]
-    pub(crate) fn mapped(&self) -> PathTaken {
-        if self.peer.link.is_own() { PathTaken::Own } else { PathTaken::Direct }
+    pub(crate) fn mapped(&self) -> PayloadPath {
+        if self.peer.process.is_own() { PayloadPath::Own } else { PayloadPath::Direct }
     }
 }
 
-/// Published marks of one transfer.
-pub(crate) struct Marks<'a> {
-    pub(crate) local: &'a MarkCell,
-    pub(crate) remote: &'a MarkCell,
+/// Published hazards of one transfer.
+pub(crate) struct Hazards<'a> {
+    pub(crate) local: &'a HazardSlot,
+    pub(crate) remote: &'a HazardSlot,
 }
 
-impl Drop for Marks<'_> {
+impl Drop for Hazards<'_> {
     #[inline]
     fn drop(&mut self) {
         self.remote.clear();
@@ -113,9 +124,9 @@ impl Drop for Marks<'_> {
     }
 }
 
-/// What is to be done once no lane is held.
+/// What is to be done once no transfer slot is held.
 #[derive(Debug, Default)]
-pub(crate) struct After {
+pub(crate) struct Deferred {
     /// Doorbells of this process itself.
     own: arrayvec::ArrayVec<Doorbell, 8>,
     /// This queue pair has failed.
@@ -123,24 +134,24 @@ pub(crate) struct After {
     drained: bool,
 }
 
-impl After {
+impl Deferred {
     #[inline]
     fn is_empty(&self) -> bool {
         !self.failed && !self.drained && self.own.is_empty()
     }
 
     /// The queue pair has a notice.
-    pub(crate) fn notice(&mut self, link: &Link, queue_pair: u32) {
-        self.ring(link, Doorbell::Qp(queue_pair));
+    pub(crate) fn notice(&mut self, process: &PeerProcess, queue_pair: u32) {
+        self.ring(process, Doorbell::Qp(queue_pair));
     }
 
-    /// Tells the peer, or this process itself once no lane is held.
-    pub(crate) fn ring(&mut self, link: &Link, doorbell: Doorbell) {
-        if !link.is_own() {
-            link.ring(doorbell);
+    /// Tells the peer, or this process itself once no transfer slot is held.
+    pub(crate) fn ring(&mut self, process: &PeerProcess, doorbell: Doorbell) {
+        if !process.is_own() {
+            process.ring(doorbell);
         } else if !self.own.contains(&doorbell) && self.own.try_push(doorbell).is_err() {
             // More than one run can note: the service thread does it.
-            link.ring(doorbell);
+            process.ring(doorbell);
         }
     }
 }
@@ -157,42 +168,47 @@ impl Qp {
         self.sending.try_lock().map(|sending| self.run_in(sending, budget)).is_some()
     }
 
-    fn run_in(self: &Arc<Self>, mut sending: Held<'_, Sending>, budget: u32) {
-        let mut after = After::default();
-        self.execute_some(&mut sending, budget, &mut after);
+    fn run_in(self: &Arc<Self>, mut sending: TransferSlotMutexGuard<'_, Sending>, budget: u32) {
+        let mut deferred = Deferred::default();
+        self.execute_requests(&mut sending, budget, &mut deferred);
         drop(sending);
-        if !after.is_empty() {
-            self.see_to(after);
+        if !deferred.is_empty() {
+            self.run_deferred(deferred);
         }
     }
 
     #[cold]
-    fn see_to(self: &Arc<Self>, after: After) {
-        if after.failed {
+    fn run_deferred(self: &Arc<Self>, deferred: Deferred) {
+        if deferred.failed {
             self.fail();
         }
-        if after.drained {
+        if deferred.drained {
             self.raise(ibv_event_type::IBV_EVENT_SQ_DRAINED);
         }
-        for doorbell in after.own {
+        for doorbell in deferred.own {
             self.rnic.answer(doorbell);
         }
     }
 
-    fn execute_some(self: &Arc<Self>, sending: &mut Held<'_, Sending>, budget: u32, after: &mut After) {
-        // SAFETY: the lane is held, and every executor of this queue holds it.
+    fn execute_requests(
+        self: &Arc<Self>,
+        sending: &mut TransferSlotMutexGuard<'_, Sending>,
+        budget: u32,
+        deferred: &mut Deferred,
+    ) {
+        // SAFETY: the transfer slot is held, and every executor of this queue holds it.
         let mut queue = unsafe { self.send_queue.executor() };
         for _ in 0..budget {
             let Some(mut posted) = queue.peek(0) else { break };
             let state = self.state();
             let plainly = state == ibv_qp_state::IBV_QPS_RTS && !faults::active();
             let outcome = match state {
-                _ if plainly && self.execute_shortly(sending, &posted, queue.peek(1).is_none(), after) => {
-                    Outcome::Done
+                _ if plainly && self.execute_fast(sending, &posted, queue.peek(1).is_none(), deferred) => {
+                    WrOutcome::Done
                 }
-                ibv_qp_state::IBV_QPS_RTS if !plainly => self.execute(sending, &posted, after),
-                ibv_qp_state::IBV_QPS_RTS => match self.move_list(sending, &queue, budget, after) {
-                    0 => self.execute_plainly(sending, &posted, after),
+                ibv_qp_state::IBV_QPS_RTS if !plainly => self.execute(sending, &posted, deferred),
+                ibv_qp_state::IBV_QPS_RTS => match self.execute_batch(sending, &queue, budget, deferred) {
+                    0 => self.execute_plainly(sending, &posted, deferred),
                     moved => {
                         for _ in 1..moved {
                             self.complete(&posted, ibv_wc_status::IBV_WC_SUCCESS);
@@ -200,72 +216,74 @@ impl Qp {
                             sending.end_request(self.number.index as usize);
                             posted = queue.peek(0).expect("it was moved with those before it");
                         }
-                        Outcome::Done
+                        WrOutcome::Done
                     }
                 },
                 // What had begun is finished.
-                ibv_qp_state::IBV_QPS_SQD if sending.wait.is_some() => self.execute(sending, &posted, after),
+                ibv_qp_state::IBV_QPS_SQD if sending.wait.is_some() => {
+                    self.execute(sending, &posted, deferred)
+                }
                 ibv_qp_state::IBV_QPS_ERR | ibv_qp_state::IBV_QPS_SQE => {
-                    Outcome::Failed(ibv_wc_status::IBV_WC_WR_FLUSH_ERR)
+                    WrOutcome::Failed(ibv_wc_status::IBV_WC_WR_FLUSH_ERR)
                 }
                 // Its device is gone: nothing moves any more.
                 ibv_qp_state::IBV_QPS_RESET => return,
                 _ => break,
             };
             let status = match outcome {
-                Outcome::Again(wait) => {
-                    self.try_again(wait);
+                WrOutcome::Retry(wait) => {
+                    self.schedule_retry(wait);
                     return;
                 }
-                Outcome::Done => ibv_wc_status::IBV_WC_SUCCESS,
-                Outcome::Failed(status) => status,
+                WrOutcome::Done => ibv_wc_status::IBV_WC_SUCCESS,
+                WrOutcome::Failed(status) => status,
             };
             self.complete(&posted, status);
             queue.step();
             sending.end_request(self.number.index as usize);
             if !matches!(status, ibv_wc_status::IBV_WC_SUCCESS | ibv_wc_status::IBV_WC_WR_FLUSH_ERR) {
                 self.set_send_failed();
-                after.failed = self.state() == ibv_qp_state::IBV_QPS_ERR;
+                deferred.failed = self.state() == ibv_qp_state::IBV_QPS_ERR;
             }
         }
         if self.state() == ibv_qp_state::IBV_QPS_SQD {
             // What has not begun waits for the way back.
-            after.drained = self.is_draining();
+            deferred.drained = self.is_draining();
         } else if queue.peek(0).is_some() {
-            self.keep_going();
+            self.schedule_progress();
         }
     }
 
     #[inline]
     fn execute(
         self: &Arc<Self>,
-        sending: &mut Held<'_, Sending>,
-        posted: &Posted<'_>,
-        after: &mut After,
-    ) -> Outcome {
+        sending: &mut TransferSlotMutexGuard<'_, Sending>,
+        posted: &PostedSend<'_>,
+        deferred: &mut Deferred,
+    ) -> WrOutcome {
         if faults::active() {
-            self.execute_with_faults(sending, posted, after)
+            self.execute_with_faults(sending, posted, deferred)
         } else {
-            self.execute_plainly(sending, posted, after)
+            self.execute_plainly(sending, posted, deferred)
         }
     }
 
     #[inline(never)]
     fn execute_plainly(
         self: &Arc<Self>,
-        sending: &mut Held<'_, Sending>,
-        posted: &Posted<'_>,
-        after: &mut After,
-    ) -> Outcome {
+        sending: &mut TransferSlotMutexGuard<'_, Sending>,
+        posted: &PostedSend<'_>,
+        deferred: &mut Deferred,
+    ) -> WrOutcome {
         if self.qp_type == ibv_qp_type::IBV_QPT_UD {
-            self.execute_datagram(sending, posted, after)
+            self.execute_datagram(sending, posted, deferred)
         } else {
-            self.execute_connected(sending, posted, after)
+            self.execute_connected(sending, posted, deferred)
         }
     }
 
     /// Reports a request that has ended, if that was asked for or it has failed.
-    fn complete(&self, posted: &Posted<'_>, status: ibv_wc_status) {
+    fn complete(&self, posted: &PostedSend<'_>, status: ibv_wc_status) {
         let request = posted.request;
         let failed = status != ibv_wc_status::IBV_WC_SUCCESS;
         if !failed && !self.sq_sig_all && !request.has(ibv_send_flags::IBV_SEND_SIGNALED) {

@@ -1,4 +1,4 @@
-//! Datagrams to a group: a copy for each queue pair in it, of any process of the fabric.
+//! UD multicast: a copy for each queue pair of the group, of any process of the fabric.
 //!
 //! To a receiver its copy is as any other datagram (InfiniBand specification, chapter 10, unreliable datagram multicast): the Q_Key is looked at, a receive is
 //! taken, and who has none posted gets none. What becomes of one copy is nothing to the others.
@@ -7,71 +7,73 @@ use std::sync::Arc;
 
 use rdma_mummy_sys::types::ibv_qp_create_flags;
 
-use super::datagram::{To, gid_words};
-use super::gather::Gathered;
-use super::peer::Peer;
-use super::{After, Outcome};
-use crate::node::Link;
-use crate::queue_pair::lane::Held;
-use crate::queue_pair::send_queue::{Destination, Posted};
+use super::datagram::DatagramTarget;
+use super::gather::GatherList;
+use super::peer::PeerQp;
+use super::{Deferred, WrOutcome};
+use crate::node::PeerProcess;
+use crate::queue_pair::send_queue::{DatagramDestination, PostedSend};
+use crate::queue_pair::transfer_slot_mutex::TransferSlotMutexGuard;
 use crate::queue_pair::{Qp, Sending};
-use crate::shared::entry::MemberCard;
-use crate::shared::mark::settle;
+use crate::shared::entry::{MembershipDescriptor, gid_words};
+use crate::shared::hazard::full_fence;
 
 /// The queue pair number of every group (InfiniBand specification, chapter 4, addressing).
 pub(crate) const GROUP: u32 = 0xff_ffff;
 
 /// Where a copy goes: the entry in the owner's table of memberships.
 #[derive(Clone, Debug)]
-pub(crate) struct Member {
-    link: Arc<Link>,
+pub(crate) struct GroupMember {
+    process: Arc<PeerProcess>,
     entry: u32,
 }
 
 impl Qp {
     /// The members of a group among the entries of one process.
-    fn members_of(&self, link: &Arc<Link>, group: [u64; 2]) -> Vec<Member> {
-        let count = if link.is_own() { self.rnic.groups().count() } else { link.segment().members() };
-        let of = |entry: &u32| self.membership(link, *entry).is_some_and(|card| card.gid == group);
-        (0..count).filter(of).map(|entry| Member { link: Arc::clone(link), entry }).collect()
+    fn members_of(&self, process: &Arc<PeerProcess>, group: [u64; 2]) -> Vec<GroupMember> {
+        let count = if process.is_own() { self.rnic.groups().count() } else { process.segment().members() };
+        let of =
+            |entry: &u32| self.membership(process, *entry).is_some_and(|descriptor| descriptor.gid == group);
+        (0..count).filter(of).map(|entry| GroupMember { process: Arc::clone(process), entry }).collect()
     }
 
     /// An entry, as a whole. Of those of this process, what it knows itself: peers can write into the segment.
-    fn membership(&self, link: &Link, entry: u32) -> Option<MemberCard> {
-        if link.is_own() {
-            return self.rnic.groups().card(entry);
+    fn membership(&self, process: &PeerProcess, entry: u32) -> Option<MembershipDescriptor> {
+        if process.is_own() {
+            return self.rnic.groups().descriptor(entry);
         }
-        let entry = link.segment().member(entry)?;
-        let (pass, card) = entry.read()?;
-        settle();
-        entry.holds(pass).then_some(card)
+        let entry = process.segment().member(entry)?;
+        let (snapshot, descriptor) = entry.read()?;
+        full_fence();
+        entry.is_current(snapshot).then_some(descriptor)
     }
 
     pub(super) fn execute_multicast(
         self: &Arc<Self>,
-        sending: &mut Held<'_, Sending>,
-        destination: &Destination,
-        posted: &Posted<'_>,
-        after: &mut After,
-    ) -> Outcome {
+        sending: &mut TransferSlotMutexGuard<'_, Sending>,
+        destination: &DatagramDestination,
+        posted: &PostedSend<'_>,
+        deferred: &mut Deferred,
+    ) -> WrOutcome {
         if sending.members.is_none() {
             // Whatever is wrong with the request is wrong without any member, too.
-            if let Err(status) = self.gather_for(sending, posted, &mut Gathered::default()) {
-                return Outcome::Failed(status);
+            if let Err(status) = self.gather_datagram(sending, posted, &mut GatherList::default()) {
+                return WrOutcome::Failed(status);
             }
-            self.rnic.node().local_mark(sending.lane()).clear();
-            let Some(links) = self.rnic.node().everybody() else { return self.soon(sending) };
+            self.rnic.node().local_hazard(sending.transfer_slot()).clear();
+            let Some(processes) = self.rnic.node().all_processes() else { return self.retry_soon(sending) };
             let group = gid_words(destination.dgid);
-            sending.members = Some(links.iter().flat_map(|link| self.members_of(link, group)).collect());
+            sending.members =
+                Some(processes.iter().flat_map(|process| self.members_of(process, group)).collect());
         }
         while let Some(member) = sending.members.as_ref().and_then(|members| members.last().cloned()) {
-            let outcome = self.send_copy(sending, destination, posted, &member, after);
-            if let Outcome::Again(_) = outcome {
+            let outcome = self.send_copy(sending, destination, posted, &member, deferred);
+            if let WrOutcome::Retry(_) = outcome {
                 return outcome;
             }
             // The next copy is another message: nothing that is known of this one is to be taken for it.
             sending.end_request(self.number.index as usize);
-            if let (Outcome::Done, Some(members)) = (outcome, &mut sending.members) {
+            if let (WrOutcome::Done, Some(members)) = (outcome, &mut sending.members) {
                 members.pop();
             } else {
                 sending.members = None;
@@ -79,42 +81,47 @@ impl Qp {
             }
         }
         sending.members = None;
-        Outcome::Done
+        WrOutcome::Done
     }
 
     fn send_copy(
         self: &Arc<Self>,
-        sending: &mut Held<'_, Sending>,
-        destination: &Destination,
-        posted: &Posted<'_>,
-        member: &Member,
-        after: &mut After,
-    ) -> Outcome {
-        let Some(peer) = self.member(sending, destination, member) else { return Outcome::Done };
-        let mut gathered = Gathered::default();
-        let local = self.rnic.node().local_mark(sending.lane());
-        let outcome = match self.gather_for(sending, posted, &mut gathered) {
+        sending: &mut TransferSlotMutexGuard<'_, Sending>,
+        destination: &DatagramDestination,
+        posted: &PostedSend<'_>,
+        member: &GroupMember,
+        deferred: &mut Deferred,
+    ) -> WrOutcome {
+        let Some(peer) = self.member_peer(sending, destination, member) else { return WrOutcome::Done };
+        let mut gather_list = GatherList::default();
+        let local = self.rnic.node().local_hazard(sending.transfer_slot());
+        let outcome = match self.gather_datagram(sending, posted, &mut gather_list) {
             Ok(()) => {
-                let to = To::Group { entry: member.entry };
-                self.send_to(sending, destination, posted, &peer, to, &gathered, after)
+                let to = DatagramTarget::Multicast { entry: member.entry };
+                self.send_datagram(sending, destination, posted, &peer, to, &gather_list, deferred)
             }
-            Err(status) => Outcome::Failed(status),
+            Err(status) => WrOutcome::Failed(status),
         };
         local.clear();
         outcome
     }
 
     /// The queue pair of a membership, if it is still in the group and takes the datagram.
-    fn member(&self, sending: &Sending, destination: &Destination, member: &Member) -> Option<Peer> {
-        let Member { link, entry } = member;
-        let card = self.membership(link, *entry).filter(|_| link.alive())?;
-        let itself = link.is_own() && card.index == self.number.index;
+    fn member_peer(
+        &self,
+        sending: &Sending,
+        destination: &DatagramDestination,
+        member: &GroupMember,
+    ) -> Option<PeerQp> {
+        let GroupMember { process, entry } = member;
+        let descriptor = self.membership(process, *entry).filter(|_| process.alive())?;
+        let itself = process.is_own() && descriptor.index == self.number.index;
         let blocked = self.create_flags & ibv_qp_create_flags::IBV_QP_CREATE_BLOCK_SELF_MCAST_LB.0 != 0;
-        let in_group = card.gid == gid_words(destination.dgid) && !(itself && blocked);
+        let in_group = descriptor.gid == gid_words(destination.dgid) && !(itself && blocked);
         // The number is the peer's to tell, and must be of its own.
-        if !in_group || link.index_of(card.qpn) != Some(card.index) {
+        if !in_group || process.index_of(descriptor.qpn) != Some(descriptor.index) {
             return None;
         }
-        self.taker(sending, destination, link, card.index, card.qpn)
+        self.datagram_receiver(sending, destination, process, descriptor.index, descriptor.qpn)
     }
 }

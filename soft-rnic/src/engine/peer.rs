@@ -1,84 +1,86 @@
-//! The queue pair at the other end, as this process sees it.
+//! The peer queue pair: finding the connected queue pair, and reading its descriptor.
 
 use std::cell::Cell;
 use std::sync::Arc;
 
 use rdma_mummy_sys::types::{ibv_qp_state, ibv_qp_type};
 
-use super::After;
-use crate::node::Link;
-use crate::node::Reach;
+use super::Deferred;
+use crate::node::PeerProcess;
+use crate::node::Reachability;
 use crate::queue_pair::{Qp, Sending};
-use crate::shared::entry::{QpCard, QpEntry};
-use crate::shared::gate::Pass;
-use crate::shared::mark::Mark;
+use crate::shared::entry::{QpDescriptor, QpEntry};
+use crate::shared::generation::GenerationSnapshot;
+use crate::shared::hazard::Hazard;
 use crate::shared::segment::Slots;
 
 /// A queue pair that answers.
 #[derive(Clone, Debug)]
-pub(crate) struct Peer {
-    pub(crate) link: Arc<Link>,
+pub(crate) struct PeerQp {
+    pub(crate) process: Arc<PeerProcess>,
     pub(crate) index: u32,
-    /// The index that marks name: `Mark::ANY_QUEUE_PAIR` where others of that process are on the way as well.
-    pub(crate) marked: u32,
-    pub(crate) pass: Pass,
-    pub(crate) card: QpCard,
-    /// Those of the card: its own receive queue's.
+    /// The index that hazards name: `Hazard::ANY_QUEUE_PAIR` where others of that process are on the way as well.
+    pub(crate) hazard_index: u32,
+    pub(crate) snapshot: GenerationSnapshot,
+    pub(crate) descriptor: QpDescriptor,
+    /// Those of the descriptor: its own receive queue's.
     pub(crate) slots: Option<Slots>,
     /// The longest message that both ends' path MTUs allow.
     pub(crate) longest: u64,
     /// It has been told that the connection is there, and messages may go the short ways.
     pub(crate) established: bool,
-    /// It has been told, but messages go by way of it to others: none goes a short way.
-    pub(crate) told: bool,
+    /// It has been comm_est_sent, but messages go by way of it to others: none goes a short way.
+    pub(crate) comm_est_sent: bool,
     /// The receive that was looked at last lies where the system does not copy to: its memory is mapped here, is the owner's alone, or
     /// is none.
-    pub(crate) receives_apart: Cell<bool>,
+    pub(crate) kernel_cannot_copy: Cell<bool>,
 }
 
-impl Peer {
+impl PeerQp {
     /// The entry in the peer's segment.
     #[inline]
     pub(crate) fn entry(&self) -> &QpEntry {
-        self.link.segment().queue_pair(self.index).expect("the index was found in the table")
+        self.process.segment().queue_pair(self.index).expect("the index was found in the table")
     }
 
     /// Leaves a notice for the owner, if the queue pair is still what it was: its index may be another's by now. The caller
-    /// has this lane, and no mark there.
+    /// has this transfer slot, and no hazard there.
     #[cold]
-    pub(crate) fn leave_notice(&self, lane: usize, bits: u32, after: &mut After) {
-        let (entry, mark) = (self.entry(), self.link.mark(lane));
-        mark.publish(Mark::new(self.index, Mark::NO_REGION));
+    pub(crate) fn leave_notice(&self, transfer_slot: usize, bits: u32, deferred: &mut Deferred) {
+        let (entry, hazard) = (self.entry(), self.process.hazard_slot(transfer_slot));
+        hazard.publish(Hazard::new(self.index, Hazard::NO_REGION));
         // It may be about to change its state, which takes a moment.
-        let now = (0..100).find_map(|_| entry.read().filter(|(pass, _)| entry.holds(*pass)));
-        let same = |card: &QpCard| (card.qpn, card.connection) == (self.card.qpn, self.card.connection);
-        if now.is_some_and(|(_, card)| same(&card)) {
+        let now = (0..100).find_map(|_| entry.read().filter(|(snapshot, _)| entry.is_current(*snapshot)));
+        let same = |descriptor: &QpDescriptor| {
+            (descriptor.qpn, descriptor.connection) == (self.descriptor.qpn, self.descriptor.connection)
+        };
+        if now.is_some_and(|(_, descriptor)| same(&descriptor)) {
             entry.leave_notice(bits);
-            after.notice(&self.link, self.index);
+            deferred.notice(&self.process, self.index);
         }
-        mark.clear();
+        hazard.clear();
     }
 
     pub(crate) fn state(&self) -> ibv_qp_state {
-        ibv_qp_state(self.pass.label().into())
+        ibv_qp_state(self.snapshot.label().into())
     }
 }
 
 /// Why there is no peer to send to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NoPeer {
+pub(crate) enum PeerUnavailable {
     /// The way to it is being made.
-    Pending,
+    Connecting,
     /// Nobody answers.
-    Silent,
+    NoAnswer,
     /// It does not say what it is, for a moment or for good.
-    Closed,
+    Unreadable,
     /// Its owner is at a message, whose receive comes before others.
-    Busy,
+    OwnerBusy,
 }
 
 /// States in which a queue pair takes messages.
-pub(crate) fn receives(state: u8) -> bool {
+pub(crate) fn accepts_messages(state: u8) -> bool {
     [
         ibv_qp_state::IBV_QPS_RTR,
         ibv_qp_state::IBV_QPS_RTS,
@@ -91,10 +93,10 @@ pub(crate) fn receives(state: u8) -> bool {
 impl Qp {
     /// Sees to it that `sending.peer` is the connected queue pair as it is now.
     #[inline]
-    pub(crate) fn connect_peer(&self, sending: &mut Sending) -> Result<(), NoPeer> {
+    pub(crate) fn connect_peer(&self, sending: &mut Sending) -> Result<(), PeerUnavailable> {
         if let Some(peer) = &sending.peer
-            && peer.link.alive()
-            && peer.entry().holds(peer.pass)
+            && peer.process.alive()
+            && peer.entry().is_current(peer.snapshot)
         {
             return Ok(());
         }
@@ -102,8 +104,12 @@ impl Qp {
     }
 
     /// What a queue pair says of itself. One of this process is asked itself: peers can write into the segment.
-    pub(super) fn card_of(&self, link: &Link, index: u32) -> Option<(Pass, QpCard)> {
-        let entry = link.segment().queue_pair(index)?;
+    pub(super) fn descriptor_of(
+        &self,
+        process: &PeerProcess,
+        index: u32,
+    ) -> Option<(GenerationSnapshot, QpDescriptor)> {
+        let entry = process.segment().queue_pair(index)?;
         // It may be about to change its state, which takes a moment.
         let found = (0..100).find_map(|_| {
             let found = entry.read();
@@ -112,73 +118,78 @@ impl Qp {
             }
             found
         });
-        let (pass, card) = found?;
-        if link.is_own() {
-            // Of a later state than the pass, if of another: then the pass does not hold.
-            return Some((pass, self.rnic.queue_pairs().get(index)?.card()));
+        let (snapshot, descriptor) = found?;
+        if process.is_own() {
+            // Of a later state than the snapshot, if of another: then the snapshot is not current.
+            return Some((snapshot, self.rnic.queue_pairs().get(index)?.descriptor()));
         }
-        Some((pass, card))
+        Some((snapshot, descriptor))
     }
 
     #[cold]
-    fn find_peer(&self, sending: &mut Sending) -> Result<(), NoPeer> {
+    fn find_peer(&self, sending: &mut Sending) -> Result<(), PeerUnavailable> {
         let attributes = &sending.attributes;
         let was_connected = sending.peer.clone();
-        let link = match self.rnic.node().link_to(attributes.dest_qpn) {
-            Reach::Ready(link) if link.alive() => link,
-            Reach::Pending => return Err(NoPeer::Pending),
-            _ => return Err(NoPeer::Silent),
+        let process = match self.rnic.node().find_process(attributes.dest_qpn) {
+            Reachability::Ready(process) if process.alive() => process,
+            Reachability::Pending => return Err(PeerUnavailable::Connecting),
+            _ => return Err(PeerUnavailable::NoAnswer),
         };
-        let index = link.index_of(attributes.dest_qpn);
-        let Some(index) = index else { return Err(NoPeer::Silent) };
+        let index = process.index_of(attributes.dest_qpn);
+        let Some(index) = index else { return Err(PeerUnavailable::NoAnswer) };
         if self.qp_type != ibv_qp_type::IBV_QPT_XRC_SEND
-            && let Some(left) = &sending.left
+            && let Some(abandoned) = &sending.abandoned
         {
-            if left.is_there(&link, self.number.index as usize) {
-                return Err(NoPeer::Busy);
+            if abandoned.is_there(&process, self.number.index as usize) {
+                return Err(PeerUnavailable::OwnerBusy);
             }
-            sending.left = None;
+            sending.abandoned = None;
         }
-        let Some((pass, card)) = self.card_of(&link, index) else { return Err(NoPeer::Closed) };
+        let Some((snapshot, descriptor)) = self.descriptor_of(&process, index) else {
+            return Err(PeerUnavailable::Unreadable);
+        };
         sending.closed_since = None;
         let attributes = &sending.attributes;
-        let listens = receives(pass.label())
-            && card.qpn == attributes.dest_qpn
-            && card.dest_qpn == self.number.qpn
-            && u32::from(card.qp_type) == self.answered_by().0
-            && card.local_gid == attributes.remote_gid
-            && card.remote_gid == attributes.local_gid
-            && card.link_up;
+        let listens = accepts_messages(snapshot.label())
+            && descriptor.qpn == attributes.dest_qpn
+            && descriptor.dest_qpn == self.number.qpn
+            && u32::from(descriptor.qp_type) == self.answered_by().0
+            && descriptor.local_gid == attributes.remote_gid
+            && descriptor.remote_gid == attributes.local_gid
+            && descriptor.link_up;
         if !listens {
-            return Err(NoPeer::Silent);
+            return Err(PeerUnavailable::NoAnswer);
         }
-        // A changed card (of permissions, say) leaves a running connection as it is; a new one begins at the agreed number.
+        // A changed descriptor (of permissions, say) leaves a running connection as it is; a new one begins at the agreed number.
         let resumed = was_connected.as_ref().is_some_and(|peer| {
-            Arc::ptr_eq(&peer.link, &link) && peer.index == index && peer.card.connection == card.connection
+            Arc::ptr_eq(&peer.process, &process)
+                && peer.index == index
+                && peer.descriptor.connection == descriptor.connection
         });
-        let entry = link.segment().queue_pair(index).expect("it was just read");
+        let entry = process.segment().queue_pair(index).expect("it was just read");
         // An unreliable connection takes up a message with any number (InfiniBand specification, chapter 9, unreliable connections).
         if self.is_reliable() && !resumed && entry.expected_psn() != sending.psn {
-            return Err(NoPeer::Silent);
+            return Err(PeerUnavailable::NoAnswer);
         }
         let was = was_connected.filter(|_| resumed);
-        let (established, told) = was.map_or((false, false), |peer| (peer.established, peer.told));
+        let (established, comm_est_sent) =
+            was.map_or((false, false), |peer| (peer.established, peer.comm_est_sent));
         // A packet that is not the last must be of the receiver's path MTU (InfiniBand specification 9.7.4.1.6): where
         // the ends disagree, only messages of one packet pass.
-        let (own_mtu, peer_mtu) = (attributes.path_mtu, 128 << card.path_mtu.min(5));
+        let (own_mtu, peer_mtu) = (attributes.path_mtu, 128 << descriptor.path_mtu.min(5));
         let longest = if own_mtu == peer_mtu { u64::MAX } else { u64::from(own_mtu.min(peer_mtu)) };
-        let (slots, receives_apart) = (card.slots.check(), Cell::new(false));
-        sending.peer = Some(Peer {
+        let (slots, kernel_cannot_copy) = (descriptor.slots.check(), Cell::new(false));
+        sending.peer = Some(PeerQp {
             longest,
-            link,
+            process,
             index,
-            marked: index,
-            pass,
-            card,
+            hazard_index: index,
+            snapshot,
+            descriptor,
             slots,
             established,
-            told,
-            receives_apart,
+            comm_est_sent,
+            kernel_cannot_copy,
         });
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! What happens to queues, ports and devices.
+//! Faults of queues, ports and devices, as opposed to faults of single requests.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -10,28 +10,28 @@ use rdma_mummy_sys::types::{ibv_event_type, ibv_port_state};
 use super::{Action, Call, Rule};
 use crate::objects::context::Context;
 use crate::objects::device::Device;
-use crate::objects::event::{Element, Event};
+use crate::objects::event::{Event, EventElement};
 use crate::objects::rnic::Rnic;
-use crate::objects::setup::Setup;
+use crate::objects::setup::ProcessSetup;
 
-/// Ports that come up by themselves.
-static DUE: Mutex<Vec<Due>> = Mutex::new(Vec::new());
-/// Contexts that have failed, in all.
+/// Ports that come up again at a given time.
+static DUE: Mutex<Vec<PortUpTimer>> = Mutex::new(Vec::new());
+/// The number of open contexts whose device has failed.
 static FAILED: AtomicUsize = AtomicUsize::new(0);
-/// A timer of no queue pair's.
+/// The owner of a timer that belongs to no queue pair.
 const NOBODY: u32 = u32::MAX;
 
-struct Due {
+struct PortUpTimer {
     at: Instant,
     device: u8,
     port: u8,
 }
 
-fn due() -> MutexGuard<'static, Vec<Due>> {
+fn due() -> MutexGuard<'static, Vec<PortUpTimer>> {
     DUE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What a rule does to a port or a device; nothing for other actions.
+/// Applies an action to a port or a device; other actions have no effect here.
 pub(crate) fn happen(rnic: &Rnic, device: &'static Device, port: u8, action: &Action) {
     match action {
         Action::PortDown(lasting) => {
@@ -48,13 +48,13 @@ pub(crate) fn happen(rnic: &Rnic, device: &'static Device, port: u8, action: &Ac
 
 fn come_up_after(rnic: &Rnic, device: &Device, port: u8, lasting: Duration) {
     let at = Instant::now() + lasting;
-    due().push(Due { at, device: device.number, port });
+    due().push(PortUpTimer { at, device: device.number, port });
     if let Err(error) = rnic.node().wake_surely_at(at, NOBODY) {
         log::error!("port {port} of {} stays down, as nobody can keep the time: {error}", device.name);
     }
 }
 
-/// A timer has gone off: ports whose time has come are taken up.
+/// Handles an expired timer: takes up the ports that are due.
 pub(crate) fn on_timer(rnic: &Rnic) {
     let now = Instant::now();
     let mut ready = Vec::new();
@@ -73,10 +73,11 @@ pub(crate) fn on_timer(rnic: &Rnic) {
 }
 
 fn device_of(number: u8) -> Option<&'static Device> {
-    Setup::made()?.devices.get(usize::from(number))
+    ProcessSetup::made()?.devices.get(usize::from(number))
 }
 
-/// Takes a port down or up: the programs hear of it, and peers see it. Sending looks at the port itself.
+/// Takes a port down or up. Programs get the asynchronous event, and peers see the state. The send
+/// path checks the port itself.
 fn set_port(rnic: &Rnic, device: &Device, number: u8, up: bool) {
     let state = if up { ibv_port_state::IBV_PORT_ACTIVE } else { ibv_port_state::IBV_PORT_DOWN };
     let Some(port) = device.port(number.into()).filter(|port| port.state() != state) else { return };
@@ -95,7 +96,7 @@ fn of_device(rnic: &Rnic, device: &Device) -> impl Iterator<Item = Arc<Context>>
     rnic.contexts().into_iter().filter(move |context| context.device().number == number)
 }
 
-/// The device is gone, as if it had been unplugged.
+/// Fails the device, as if it had been unplugged.
 fn fail_device(rnic: &Rnic, device: &'static Device) {
     super::activate();
     device.set_gone(true);
@@ -104,7 +105,7 @@ fn fail_device(rnic: &Rnic, device: &'static Device) {
             queue_pair.unplug();
         }
     }
-    // Who waits for a completion finds out when it polls.
+    // Wakes the threads that wait for a completion, so that they poll and see the failure.
     for cq in rnic.completion_queues().all() {
         if cq.context().device().number == device.number {
             cq.wake();
@@ -112,12 +113,14 @@ fn fail_device(rnic: &Rnic, device: &'static Device) {
     }
     for context in of_device(rnic, device).filter(|context| context.fail()) {
         FAILED.fetch_add(1, Relaxed);
-        context.raise(Event { kind: ibv_event_type::IBV_EVENT_DEVICE_FATAL, element: Element::Device });
+        context.raise(Event { kind: ibv_event_type::IBV_EVENT_DEVICE_FATAL, element: EventElement::Device });
     }
-    rnic.ear().removed(device.number);
+    if let Some(cm) = rnic.cm_handler().get() {
+        cm.device_removed(device.number);
+    }
 }
 
-/// A context that had failed is closed.
+/// Counts down when a context whose device had failed is closed.
 pub(crate) fn failed_context_closed() {
     FAILED.fetch_sub(1, Relaxed);
 }
@@ -126,10 +129,10 @@ pub(crate) fn any_context_failed() -> bool {
     FAILED.load(Relaxed) > 0
 }
 
-/// All ports are up and all devices are there.
+/// Takes up all ports and revives all devices.
 pub(crate) fn heal() {
     due().clear();
-    let Some(setup) = Setup::made() else { return };
+    let Some(setup) = ProcessSetup::made() else { return };
     let rnic = Rnic::current();
     for device in &setup.devices {
         device.set_gone(false);
@@ -160,11 +163,11 @@ pub(super) fn device_now(device: u8) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a verb may do its work.
+/// Decides whether a verb may proceed.
 ///
 /// # Errors
 ///
-/// What a rule says, as `errno`; `EIO` if the device has failed.
+/// The `errno` that a rule gives; `EIO` if the device has failed.
 #[cold]
 pub(crate) fn admit(context: &Context, call: Call) -> Result<(), i32> {
     let device = context.device();
@@ -181,7 +184,8 @@ pub(crate) fn admit(context: &Context, call: Call) -> Result<(), i32> {
     error.map_or(Ok(()), Err)
 }
 
-/// The same for opening a device, which has no context yet; returned are the rules for [`opened`].
+/// The same decision for opening a device, which has no context yet. Returns the rules for
+/// [`opened`].
 #[cold]
 pub(crate) fn admit_opening(device: &Device) -> Result<Vec<Rule>, i32> {
     let mut error = None;
@@ -195,14 +199,15 @@ pub(crate) fn admit_opening(device: &Device) -> Result<Vec<Rule>, i32> {
     if device.is_gone() { Err(libc::EIO) } else { error.map_or(Ok(rules), Err) }
 }
 
-/// What these rules do to a device that was opened: now there is a context that hears of it.
+/// Applies rules to a device that was just opened: now a context exists that can receive their
+/// events.
 pub(crate) fn opened(context: &Context, rules: &[Rule]) {
     for rule in rules {
         happen(context.rnic(), context.device(), rule.port.unwrap_or(1), &rule.action);
     }
 }
 
-/// Whether giving up what a device that failed had counts as done (`ibv_open_device(3)`).
+/// Whether destroying an object of a failed device counts as success (`ibv_open_device(3)`).
 fn allows_destruction() -> bool {
     std::env::var_os("RDMAV_ALLOW_DISASSOC_DESTROY").is_some()
 }

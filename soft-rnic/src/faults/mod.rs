@@ -1,9 +1,10 @@
-//! Faults on demand: what goes wrong, when, and how often it did.
+//! Fault injection: rules that say what fails, when, and a report of how often it did.
 //!
-//! A [`Rule`] says what is to happen to which requests, receives or calls. Rules come from `SOFT_RNIC_FAULTS` (or
-//! [`Config::faults`](crate::Config::faults)) when the devices are set up, and from [`set`] and [`add`] at any time. They are for
-//! this process alone: its own requests, receives and calls. What is left to chance follows from the seed and from how often
-//! a rule has matched, and from nothing else, so a run can be had again.
+//! A [`Rule`] names an action and the requests, receives or calls that it applies to. Rules come
+//! from `SOFT_RNIC_FAULTS` (or [`Config::faults`](crate::Config::faults)) when the devices are set
+//! up, and from [`set`] and [`add`] at any time. They apply to this process alone: its requests,
+//! receives and calls. Random choices depend only on the seed and on how often a rule has matched,
+//! so that a run can be repeated.
 //!
 //! `docs/soft-rnic-faults.md` is the guide, with the list of all actions.
 //!
@@ -32,83 +33,84 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 pub use parse::{RuleError, parse};
-pub(crate) use rule::Seen;
+pub(crate) use rule::RequestFacts;
 pub use rule::{Action, Rule, Trait, Which};
 pub use words::{Call, CmMessage, Opcode, Step};
 
-/// Read by every request, written when rules change: alone in its cache line.
+/// Every request reads it, and only a change of rules writes it, so it has a cache line to itself.
 #[repr(align(128))]
 struct Active(AtomicBool);
 
 static ACTIVE: Active = Active(AtomicBool::new(false));
 static CURRENT: RwLock<Option<Arc<RuleSet>>> = RwLock::new(None);
 
-/// Whether there is anything to look up: the one thing that costs when there is not.
+/// Whether any rule must be consulted. This load is the whole cost of fault injection while no rule
+/// is set.
 #[inline(always)]
 pub(crate) fn active() -> bool {
     ACTIVE.0.load(Relaxed)
 }
 
-/// The rules of one [`set`], and what has come of them.
+/// The rules of one [`set`] call and their counters.
 #[derive(Debug)]
 pub(crate) struct RuleSet {
     seed: u64,
-    /// Tells this set from earlier ones.
+    /// Distinguishes this set from earlier ones.
     pub(crate) generation: u64,
     since: Instant,
-    rules: Vec<Entry>,
-    /// Requests that were executed since.
+    rules: Vec<RuleState>,
+    /// Requests that the process has executed since the rules were set.
     pub(crate) executed: AtomicU64,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct RuleState {
     rule: Rule,
     matched: AtomicU64,
     fired: AtomicU64,
     first_fired: OnceLock<Instant>,
 }
 
-/// How a rule has fared.
+/// The counters of one rule.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Report {
-    /// The rule.
+    /// The rule, as it was set.
     pub rule: Rule,
-    /// How many requests, receives or calls it was for.
+    /// The number of requests, receives or calls that matched the rule.
     pub matched: u64,
-    /// How often it has acted.
+    /// The number of matches on which it acted.
     pub fired: u64,
-    /// For how long the rules have been in force.
+    /// The time since the rules were set.
     pub age: Duration,
-    /// How long that was when the rule first acted.
+    /// The time from setting the rules to the rule's first action; `None` if it has not acted.
     pub first_fired: Option<Duration>,
 }
 
-/// Why rules were not taken.
+/// The reason why rules were refused. None of them is in force then.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SetError {
-    /// A rule says how a device is made.
+    /// A [`Trait`] rule describes the device itself, which exists already.
     #[error(
         "fault rule \"{0}\" says how a device is made: give it in the configuration, before the devices are listed"
     )]
     TooLate(Box<Rule>),
-    /// A rule makes no sense.
+    /// The action does not apply to the given conditions.
     #[error("fault rule \"{rule}\" is not {allowed}")]
     Senseless {
-        /// The rule.
+        /// The refused rule.
         rule: Box<Rule>,
-        /// What would make sense.
+        /// The conditions that the action accepts.
         allowed: &'static str,
     },
 }
 
-/// Puts rules in force instead of those that are, with a seed for what is left to chance. All counters begin anew.
+/// Replaces the rules in force. `seed` determines all random choices. All counters start from zero.
 ///
 /// # Errors
 ///
-/// [`SetError`]; then nothing has changed.
+/// [`SetError`]; the rules are unchanged then.
 pub fn set(rules: impl IntoIterator<Item = Rule>, seed: u64) -> Result<(), SetError> {
     let rules: Vec<_> = rules.into_iter().collect();
     check(&rules)?;
@@ -116,11 +118,11 @@ pub fn set(rules: impl IntoIterator<Item = Rule>, seed: u64) -> Result<(), SetEr
     Ok(())
 }
 
-/// Adds a rule to those in force, whose counters begin anew, with the same seed.
+/// Adds a rule to those in force, with the same seed. All counters start from zero.
 ///
 /// # Errors
 ///
-/// [`SetError`]; then nothing has changed.
+/// [`SetError`]; the rules are unchanged then.
 pub fn add(rule: Rule) -> Result<(), SetError> {
     check(std::slice::from_ref(&rule))?;
     let (mut rules, seed) = match current() {
@@ -132,19 +134,20 @@ pub fn add(rule: Rule) -> Result<(), SetError> {
     Ok(())
 }
 
-/// Ends all faults: there are no rules, every port is up, and devices that have failed can be opened again. Contexts and queue
-/// pairs that have failed stay so.
+/// Removes all rules, takes every port up, and lets failed devices be opened again. Contexts and
+/// queue pairs that have failed stay failed.
 pub fn clear() {
     *CURRENT.write().unwrap_or_else(PoisonError::into_inner) = None;
     effects::heal();
-    // Contexts of a device that failed go on refusing, and they are told by this.
+    // Contexts of a failed device must go on refusing calls, which they check only while this is
+    // set.
     ACTIVE.0.store(effects::any_context_failed(), Relaxed);
 }
 
-/// How the rules in force have fared, in their order.
+/// The counters of the rules in force, in their order.
 pub fn report() -> Vec<Report> {
     let Some(set) = current() else { return Vec::new() };
-    let report = |entry: &Entry| Report {
+    let report = |entry: &RuleState| Report {
         rule: entry.rule.clone(),
         matched: entry.matched.load(Relaxed),
         fired: entry.fired.load(Relaxed),
@@ -154,29 +157,29 @@ pub fn report() -> Vec<Report> {
     set.rules.iter().map(report).collect()
 }
 
-/// Takes a port of a device of this process down, now: as [`Action::PortDown`].
+/// Takes a port of a device of this process down now, like [`Action::PortDown`].
 ///
 /// # Errors
 ///
-/// There is no such device or port, or no device is open: `ENODEV`.
+/// `ENODEV` if the device or port does not exist, or no device is open.
 pub fn port_down(device: u8, port: u8) -> std::io::Result<()> {
     effects::port_now(device, port, false)
 }
 
-/// Takes a port up again, now: as [`Action::PortUp`].
+/// Takes a port up now, like [`Action::PortUp`].
 ///
 /// # Errors
 ///
-/// As [`port_down`].
+/// The errors of [`port_down`].
 pub fn port_up(device: u8, port: u8) -> std::io::Result<()> {
     effects::port_now(device, port, true)
 }
 
-/// A device of this process fails, now: as [`Action::DeviceFatal`].
+/// Fails a device of this process now, like [`Action::DeviceFatal`].
 ///
 /// # Errors
 ///
-/// There is no such device, or no device is open: `ENODEV`.
+/// `ENODEV` if the device does not exist, or no device is open.
 pub fn device_fatal(device: u8) -> std::io::Result<()> {
     effects::device_now(device)
 }
@@ -191,10 +194,10 @@ fn check(rules: &[Rule]) -> Result<(), SetError> {
     Ok(())
 }
 
-/// Puts rules in force.
+/// Replaces the rules without checking them.
 pub(crate) fn install(rules: Vec<Rule>, seed: u64) {
     static GENERATION: AtomicU64 = AtomicU64::new(1);
-    let entry = |rule| Entry {
+    let entry = |rule| RuleState {
         rule,
         matched: AtomicU64::new(0),
         fired: AtomicU64::new(0),
@@ -211,28 +214,28 @@ pub(crate) fn install(rules: Vec<Rule>, seed: u64) {
     activate();
 }
 
-/// From now on everything is looked up.
+/// Makes every request and call consult the rules from now on.
 pub(crate) fn activate() {
     ACTIVE.0.store(true, Relaxed);
 }
 
-/// The rules in force.
+/// The rules in force, if any.
 pub(crate) fn current() -> Option<Arc<RuleSet>> {
     CURRENT.read().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
 impl RuleSet {
-    /// Gives each action that this request or receive calls for to `act`, with a number of chance.
-    pub(crate) fn on_work(&self, seen: &Seen, act: impl FnMut(&Rule, u64)) {
+    /// Calls `act` with each action that applies to this request or receive, and a random number.
+    pub(crate) fn on_work(&self, seen: &RequestFacts, act: impl FnMut(&Rule, u64)) {
         self.on(|rule| rule.matches_work(seen), seen, act);
     }
 
-    /// The same for a call.
+    /// Calls `act` with each action that applies to this call, and a random number.
     pub(crate) fn on_call(&self, call: Call, device: u8, act: impl FnMut(&Rule, u64)) {
         self.on(|rule| rule.matches_call(call, device), &format_args!("{call} of soft{device}"), act);
     }
 
-    /// The same for a message of the connection manager.
+    /// Calls `act` with each action that applies to this CM message, and a random number.
     pub(crate) fn on_message(&self, message: CmMessage, act: impl FnMut(&Rule, u64)) {
         self.on(|rule| rule.matches_message(message), &format_args!("the message {message}"), act);
     }
@@ -257,7 +260,7 @@ impl RuleSet {
 }
 
 impl Which {
-    /// Whether it takes the k-th match.
+    /// Whether the rule acts on its k-th match.
     fn takes(self, k: u64, drawn: u64) -> bool {
         match self {
             Self::All => true,
@@ -265,21 +268,22 @@ impl Which {
             Self::First(count) => k <= count,
             Self::From(nth) => k >= nth,
             Self::Every(count) => k.is_multiple_of(count.max(1)),
-            // The upper 53 bits, which a double has exactly.
+            // The upper 53 bits, which a double represents exactly.
             Self::Chance(chance) => ((drawn >> 11) as f64) < chance * (1_u64 << 53) as f64,
         }
     }
 }
 
-/// A time between the two, as a number of chance says.
+/// A time between the two bounds, chosen by a random number.
 pub(crate) fn drawn_between(least: Duration, most: Duration, drawn: u64) -> Duration {
     let range = most.saturating_sub(least);
     least + range.mul_f64((drawn >> 11) as f64 / (1_u64 << 53) as f64)
 }
 
-/// Chance as a function: any number to one that has nothing to do with it (the finalizer of SplitMix64; Steele, Lea, Flood:
-/// "Fast splittable pseudorandom number generators", 2014). A generator with a state would make a rule's chance depend on
-/// what other rules and threads have drawn.
+/// Maps a number to an unrelated one (the finalizer of SplitMix64; Steele, Lea, Flood: "Fast
+/// splittable pseudorandom number generators", 2014). Random choices use a function instead of a
+/// generator with state, because a rule's choices would then depend on what other rules and threads
+/// have drawn.
 fn mix(number: u64) -> u64 {
     let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

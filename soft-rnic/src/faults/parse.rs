@@ -1,7 +1,7 @@
-//! Reading rules.
+//! The parser of rules.
 //!
-//! A rule is an action and conditions, separated by blanks; rules are separated by line ends or semicolons; `#` begins a
-//! comment that ends with the line.
+//! A rule is an action and conditions, separated by blanks. Line ends or semicolons separate rules;
+//! `#` begins a comment that ends with the line.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -10,28 +10,28 @@ use super::rule::{Action, MOST_COPIES, Rule, Trait, Which};
 use super::words::{Call, CmMessage, ERRNOS, Opcode, QP_TYPES, STATUSES, Step};
 use crate::config::{Limits, MAX_DEVICES, MAX_PORTS};
 
-/// A rule that cannot be.
+/// A rule that cannot be parsed, with the position of the error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("fault rule {rule:?} (line {line}, column {column}): {found:?} is not {allowed}")]
 #[non_exhaustive]
 pub struct RuleError {
-    /// The whole rule.
+    /// The text of the whole rule.
     pub rule: String,
-    /// Where what is wrong begins; the first line is 1.
+    /// The line of the error; the first line is 1.
     pub line: usize,
-    /// In characters from the beginning of the line; the first is 1.
+    /// The column of the error in characters; the first column is 1.
     pub column: usize,
-    /// What is wrong.
+    /// The text at that position.
     pub found: String,
-    /// What could stand there.
+    /// What the parser accepts there.
     pub allowed: String,
 }
 
-/// Reads a list of rules.
+/// Parses a list of rules.
 ///
 /// # Errors
 ///
-/// The first thing that is wrong.
+/// The first error in the text.
 pub fn parse(text: &str) -> Result<Vec<Rule>, RuleError> {
     let mut rules = Vec::new();
     for (number, line) in text.lines().enumerate() {
@@ -65,19 +65,19 @@ impl FromStr for Rule {
     }
 }
 
-/// What is wrong with a part, and where in it that begins (in bytes).
-struct Wrong {
+/// An error within a part of the text, with its offset in bytes.
+struct ParseFailure {
     at: usize,
     found: String,
     allowed: String,
 }
 
-fn wrong<T>(at: usize, found: &str, allowed: impl Into<String>) -> Result<T, Wrong> {
-    Err(Wrong { at, found: found.to_owned(), allowed: allowed.into() })
+fn wrong<T>(at: usize, found: &str, allowed: impl Into<String>) -> Result<T, ParseFailure> {
+    Err(ParseFailure { at, found: found.to_owned(), allowed: allowed.into() })
 }
 
 fn rule(piece: &str, line: usize, column: usize) -> Result<Rule, RuleError> {
-    let located = |Wrong { at, found, allowed }: Wrong| RuleError {
+    let located = |ParseFailure { at, found, allowed }: ParseFailure| RuleError {
         rule: piece.trim().to_owned(),
         line,
         column: column + piece[..at].chars().count(),
@@ -98,12 +98,12 @@ fn rule(piece: &str, line: usize, column: usize) -> Result<Rule, RuleError> {
     }
 }
 
-/// Words, and where they begin.
+/// The words of a text with their offsets.
 fn words(piece: &str) -> impl Iterator<Item = (usize, &str)> {
     piece.split_whitespace().map(|word| (word.as_ptr().addr() - piece.as_ptr().addr(), word))
 }
 
-/// `NAME`, or `NAME=VALUE` with the place of the value.
+/// Splits `NAME` or `NAME=VALUE`, keeping the value's offset.
 fn divide(at: usize, word: &str) -> (String, Option<(usize, &str)>) {
     let (name, value) = match word.split_once('=') {
         Some((name, value)) => (name, Some((at + name.len() + 1, value))),
@@ -112,7 +112,7 @@ fn divide(at: usize, word: &str) -> (String, Option<(usize, &str)>) {
     (plain(name), value)
 }
 
-/// `Port-Down` is `port_down`.
+/// Normalises a name: `Port-Down` becomes `port_down`.
 fn plain(word: &str) -> String {
     word.to_ascii_lowercase().replace('-', "_")
 }
@@ -122,12 +122,12 @@ const ACTIONS: &str = "an action: drop[=TIMES], delay=TIME[..TIME], hold=COUNT[:
     crash=STEP, stop=STEP, pause=STEP:TIME, duplicate[=TIMES], reject[=REASON], no_gids, no_atomics, node_guid=, vendor_id=, vendor_part_id=, hw_ver=, or a limit such as \
     max_sge=1";
 
-/// How long a held request waits at most, if that is not said.
+/// The longest wait of a held request, unless the rule gives one.
 const HELD: Duration = Duration::from_secs(1);
-/// Nothing lasts longer.
+/// The longest duration that a rule may give.
 const LONGEST: Duration = Duration::from_secs(3600);
 
-fn action(begin: usize, word: &str) -> Result<Action, Wrong> {
+fn action(begin: usize, word: &str) -> Result<Action, ParseFailure> {
     let (name, value) = divide(begin, word);
     let end = (begin + word.len(), "");
     let needed = value.unwrap_or(end);
@@ -180,7 +180,7 @@ fn action(begin: usize, word: &str) -> Result<Action, Wrong> {
 const CONDITIONS: &str = "a condition: device=softN, port=, qpn=, qp_type=, opcode=, size=, call=, cm=, nth=, first=, from=, every= \
     or chance=";
 
-fn condition(rule: &mut Rule, begin: usize, word: &str) -> Result<(), Wrong> {
+fn condition(rule: &mut Rule, begin: usize, word: &str) -> Result<(), ParseFailure> {
     let (name, value) = divide(begin, word);
     let Some(value) = value else { return wrong(begin, word, CONDITIONS) };
     let count = || number(value, 1, u64::MAX);
@@ -231,7 +231,7 @@ fn condition(rule: &mut Rule, begin: usize, word: &str) -> Result<(), Wrong> {
     Ok(())
 }
 
-fn number((at, text): (usize, &str), least: u64, most: u64) -> Result<u64, Wrong> {
+fn number((at, text): (usize, &str), least: u64, most: u64) -> Result<u64, ParseFailure> {
     let parsed = match text.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16),
         None => text.parse(),
@@ -242,7 +242,7 @@ fn number((at, text): (usize, &str), least: u64, most: u64) -> Result<u64, Wrong
     }
 }
 
-fn one_of<T: Copy>((at, text): (usize, &str), words: &[(&str, T)], prefix: &str) -> Result<T, Wrong> {
+fn one_of<T: Copy>((at, text): (usize, &str), words: &[(&str, T)], prefix: &str) -> Result<T, ParseFailure> {
     let name = plain(text);
     let name = name.strip_prefix(prefix).unwrap_or(&name);
     let names = || words.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(", ");
@@ -252,7 +252,11 @@ fn one_of<T: Copy>((at, text): (usize, &str), words: &[(&str, T)], prefix: &str)
     }
 }
 
-fn several<T: Copy>((at, text): (usize, &str), words: &[(&str, T)], prefix: &str) -> Result<Vec<T>, Wrong> {
+fn several<T: Copy>(
+    (at, text): (usize, &str),
+    words: &[(&str, T)],
+    prefix: &str,
+) -> Result<Vec<T>, ParseFailure> {
     let mut at = at;
     text.split(',')
         .map(|part| {
@@ -263,14 +267,14 @@ fn several<T: Copy>((at, text): (usize, &str), words: &[(&str, T)], prefix: &str
         .collect()
 }
 
-fn errno((at, text): (usize, &str)) -> Result<i32, Wrong> {
+fn errno((at, text): (usize, &str)) -> Result<i32, ParseFailure> {
     if text.starts_with(|c: char| c.is_ascii_digit()) {
         return number((at, text), 1, 4095).map(|error| error as i32);
     }
     one_of((at, text), ERRNOS, "")
 }
 
-fn device((at, text): (usize, &str)) -> Result<u8, Wrong> {
+fn device((at, text): (usize, &str)) -> Result<u8, ParseFailure> {
     let last = MAX_DEVICES - 1;
     let number = text.strip_prefix("soft").and_then(|number| number.parse().ok());
     match number.filter(|number| *number <= last) {
@@ -279,14 +283,14 @@ fn device((at, text): (usize, &str)) -> Result<u8, Wrong> {
     }
 }
 
-fn chance((at, text): (usize, &str)) -> Result<f64, Wrong> {
+fn chance((at, text): (usize, &str)) -> Result<f64, ParseFailure> {
     match text.parse() {
         Ok(chance) if (0.0..=1.0).contains(&chance) => Ok(chance),
         _ => wrong(at, text, "a probability from 0 to 1"),
     }
 }
 
-fn time((at, text): (usize, &str)) -> Result<Duration, Wrong> {
+fn time((at, text): (usize, &str)) -> Result<Duration, ParseFailure> {
     const UNITS: [(&str, f64); 4] = [("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0)];
     let with_unit = UNITS.iter().find_map(|(unit, length)| Some((text.strip_suffix(unit)?, length)));
     let seconds = with_unit.and_then(|(number, length)| Some(number.parse::<f64>().ok()? * length));
@@ -297,7 +301,7 @@ fn time((at, text): (usize, &str)) -> Result<Duration, Wrong> {
     }
 }
 
-/// `A..B`, with the places of both; `A` alone is both.
+/// Splits `A..B`, with both offsets; `A` alone stands for `A..A`.
 fn range((at, text): (usize, &str)) -> ((usize, &str), (usize, &str)) {
     match text.split_once("..") {
         Some((first, last)) => ((at, first), (at + first.len() + 2, last)),
@@ -305,7 +309,7 @@ fn range((at, text): (usize, &str)) -> ((usize, &str), (usize, &str)) {
     }
 }
 
-fn delay(value: (usize, &str)) -> Result<Action, Wrong> {
+fn delay(value: (usize, &str)) -> Result<Action, ParseFailure> {
     let (first, last) = range(value);
     let (least, most) = (time(first)?, time(last)?);
     if most < least {
@@ -314,7 +318,7 @@ fn delay(value: (usize, &str)) -> Result<Action, Wrong> {
     Ok(Action::Delay(least, most))
 }
 
-fn hold((at, text): (usize, &str)) -> Result<Action, Wrong> {
+fn hold((at, text): (usize, &str)) -> Result<Action, ParseFailure> {
     let (others, most) = match text.split_once(':') {
         Some((others, most)) => (others, time((at + others.len() + 1, most))?),
         None => (text, HELD),
@@ -322,14 +326,14 @@ fn hold((at, text): (usize, &str)) -> Result<Action, Wrong> {
     Ok(Action::Hold(number((at, others), 1, u32::MAX.into())? as u32, most))
 }
 
-fn pause((at, text): (usize, &str)) -> Result<Action, Wrong> {
+fn pause((at, text): (usize, &str)) -> Result<Action, ParseFailure> {
     let Some((step, lasting)) = text.split_once(':') else {
         return wrong(at, text, "a step and a time: before_copy:20ms");
     };
     Ok(Action::Pause(one_of((at, step), Step::ALL, "")?, time((at + step.len() + 1, lasting))?))
 }
 
-fn size(value: (usize, &str)) -> Result<(u64, u64), Wrong> {
+fn size(value: (usize, &str)) -> Result<(u64, u64), ParseFailure> {
     let (first, last) = range(value);
     let least = if first.1.is_empty() { 0 } else { number(first, 0, u64::MAX)? };
     let most = if last.1.is_empty() { u64::MAX } else { number(last, 0, u64::MAX)? };

@@ -1,4 +1,4 @@
-//! Rules: what is to go wrong, and when.
+//! Rules of fault injection: an action and the conditions under which it applies.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,34 +7,38 @@ use rdma_mummy_sys::types::{ibv_qp_type, ibv_wc_status};
 
 use super::words::{Call, CmMessage, ERRNOS, Opcode, QP_TYPES, STATUSES, Step, word_of};
 
-/// How often more a message arrives, at most: each copy is made.
+/// The most copies of a message, because the device makes each of them.
 pub(super) const MOST_COPIES: u32 = 100;
 
-/// What goes wrong.
+/// The fault that a rule causes.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Action {
-    /// The request gets no answer, so many times (`None`: every time). A reliable one is sent again after its timeout, and
-    /// fails with `RETRY_EXC_ERR` when its retries are used up; an unreliable one is lost.
+    /// The request gets no answer, this often (`None`: every time). The queue pair retransmits a
+    /// reliable request after its timeout, and completes it with `RETRY_EXC_ERR` after the last
+    /// retry; an unreliable one is lost.
     Drop(Option<u32>),
-    /// The request waits, for a time drawn between the two. Those behind it in its queue pair wait as well.
+    /// The request waits for a time drawn between the two. The requests behind it in its queue pair
+    /// wait as well.
     Delay(Duration, Duration),
-    /// The request waits until this many requests of other queue pairs of the process were executed, but no longer than the
-    /// duration.
+    /// The request waits until other queue pairs of the process have executed this many requests,
+    /// but no longer than the duration.
     Hold(u32, Duration),
-    /// The request is completed with this status and not executed; a receive is completed with it whatever came.
+    /// The request completes with this status without being executed; a receive completes with it
+    /// whatever arrived.
     Status(ibv_wc_status),
-    /// The receiver is not ready, so many times (`None`: every time).
+    /// The receiver is not ready, this often (`None`: every time).
     Rnr(Option<u32>),
-    /// This many bits of the payload arrive changed.
+    /// This many bits of the payload are flipped on arrival.
     Flip(u32),
     /// All bytes but the last eight arrive at once, the last eight after this time.
     Split(Duration),
-    /// The completion queue is overrun: `IBV_EVENT_CQ_ERR`, and nothing is completed there any more.
+    /// The completion queue is overrun: `IBV_EVENT_CQ_ERR`, and it receives no more completions.
     CqOverrun,
     /// `IBV_EVENT_SRQ_LIMIT_REACHED` for the shared receive queue that a receive came from.
     SrqLimit,
-    /// The port goes down, for a time or for good: `IBV_EVENT_PORT_ERR`; nothing that is sent through it is answered.
+    /// The port goes down, for a time or for good: `IBV_EVENT_PORT_ERR`. Messages through it get no
+    /// answer.
     PortDown(Option<Duration>),
     /// The port comes up again: `IBV_EVENT_PORT_ACTIVE`.
     PortUp,
@@ -44,61 +48,63 @@ pub enum Action {
     DeviceFatal,
     /// The call fails with this error and does nothing.
     Errno(i32),
-    /// The process aborts at this moment of the message.
+    /// The process aborts at this step of the message.
     Crash(Step),
-    /// The process stops (SIGSTOP) at this moment of the message.
+    /// The process stops (SIGSTOP) at this step of the message.
     Stop(Step),
-    /// The thread that sends waits for so long at this moment of the message.
+    /// The sending thread pauses for this time at this step of the message.
     Pause(Step, Duration),
-    /// The device is another than it is, from the beginning: to be given in the configuration.
+    /// The device differs from the ordinary one; give this rule in the configuration, before the
+    /// devices are listed.
     Trait(Trait),
-    /// The message of the connection manager arrives so many times more.
+    /// The CM message arrives this many additional times.
     Duplicate(u32),
-    /// The message of the connection manager does not arrive, and each side hears that the other has rejected the connection, for
-    /// this reason (`None`: that of a program that says no).
+    /// The CM message is lost, and each side receives a rejection of the connection with this
+    /// reason (`None`: a rejection by the program).
     Reject(Option<u8>),
 }
 
-/// How a device differs from a whole one.
+/// A difference between a device and the ordinary one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Trait {
-    /// A limit is lower: its name in [`Limits`](crate::Limits), and its value. It holds for all devices.
+    /// A lower limit: its name in [`Limits`](crate::Limits), and its value. It holds for all
+    /// devices.
     Limit(String, u64),
-    /// Who made it.
+    /// The vendor id in the device attributes.
     VendorId(u32),
-    /// What they call it.
+    /// The part id in the device attributes.
     VendorPartId(u32),
-    /// Its revision.
+    /// The hardware version in the device attributes.
     HwVer(u32),
-    /// Its GUID.
+    /// The node GUID in the device attributes.
     NodeGuid(u64),
     /// The GID tables are empty.
     NoGids,
-    /// There are no atomic operations.
+    /// The device supports no atomic operations.
     NoAtomics,
 }
 
-/// Which of the events that a rule matches it acts on.
+/// Selects among the events that match a rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub enum Which {
-    /// All of them.
+    /// Every match.
     #[default]
     All,
-    /// One, counted from 1.
+    /// One match, counted from 1.
     Nth(u64),
-    /// So many at the beginning.
+    /// The first matches, this many.
     First(u64),
-    /// This one, counted from 1, and all after it.
+    /// This match, counted from 1, and every later one.
     From(u64),
-    /// The last of each so many.
+    /// Every k-th match: the last one of each k.
     Every(u64),
-    /// Each with this probability.
+    /// Each match with this probability.
     Chance(f64),
 }
 
-/// A rule: an action, what it is for, and how often.
+/// A rule: an action, the events that it applies to, and how often.
 ///
 /// ```
 /// use soft_rnic::faults::{Action, Opcode, Rule};
@@ -115,7 +121,7 @@ pub struct Rule {
     pub(super) qpn: Option<u32>,
     pub(super) qp_types: Vec<ibv_qp_type>,
     pub(super) opcodes: Vec<Opcode>,
-    /// From the first to the second, both of them included.
+    /// The smallest and the largest size, both included.
     pub(super) size: Option<(u64, u64)>,
     pub(super) call: Option<Call>,
     pub(super) cm: Vec<CmMessage>,
@@ -123,8 +129,8 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// A rule for everything that the action can be for: requests, but receives for [`Action::SrqLimit`]. Calls have to be
-    /// [named](Self::call), and so have [messages](Self::cm) of the connection manager.
+    /// Creates a rule that applies to all requests, or to all receives for [`Action::SrqLimit`]. A
+    /// rule for calls must [name](Self::call) them, and a rule for [CM messages](Self::cm) too.
     pub fn new(action: Action) -> Self {
         Self {
             action,
@@ -140,76 +146,78 @@ impl Rule {
         }
     }
 
-    /// Of `softN` only.
+    /// Restricts the rule to `softN`.
     #[must_use]
     pub fn device(mut self, number: u8) -> Self {
         self.device = Some(number);
         self
     }
 
-    /// Of queue pairs of this port only; with a call, the port that goes down or up.
+    /// Restricts the rule to queue pairs of this port; together with a call, names the port that
+    /// goes down or up.
     #[must_use]
     pub fn port(mut self, number: u8) -> Self {
         self.port = Some(number);
         self
     }
 
-    /// Of the queue pair of this number only.
+    /// Restricts the rule to the queue pair with this number.
     #[must_use]
     pub fn qpn(mut self, number: u32) -> Self {
         self.qpn = Some(number);
         self
     }
 
-    /// Of this type of queue pair; asked again: or of that.
+    /// Restricts the rule to this type of queue pair; further calls add types.
     #[must_use]
     pub fn qp_type(mut self, qp_type: ibv_qp_type) -> Self {
         self.qp_types.push(qp_type);
         self
     }
 
-    /// Of this operation; asked again: or of that.
+    /// Restricts the rule to this operation; further calls add operations.
     #[must_use]
     pub fn opcode(mut self, opcode: Opcode) -> Self {
         self.opcodes.push(opcode);
         self
     }
 
-    /// Of this many bytes.
+    /// Restricts the rule to messages of this many bytes.
     #[must_use]
     pub fn size(mut self, bytes: std::ops::RangeInclusive<u64>) -> Self {
         self.size = Some((*bytes.start(), *bytes.end()));
         self
     }
 
-    /// When this verb is called.
+    /// Applies the rule to calls of this verb.
     #[must_use]
     pub fn call(mut self, call: Call) -> Self {
         self.call = Some(call);
         self
     }
 
-    /// When this message of the connection manager is sent; asked again: or that. Each time that it is sent is one that matches.
+    /// Applies the rule to CM messages of this kind; further calls add kinds. A retransmission is
+    /// another match.
     #[must_use]
     pub fn cm(mut self, message: CmMessage) -> Self {
         self.cm.push(message);
         self
     }
 
-    /// Only the k-th that matches.
+    /// Acts only on the k-th match.
     #[must_use]
     pub fn nth(self, k: u64) -> Self {
         self.which(Which::Nth(k))
     }
 
-    /// Which of those that match.
+    /// Acts only on these matches.
     #[must_use]
     pub fn which(mut self, which: Which) -> Self {
         self.which = which;
         self
     }
 
-    /// What it makes of a device, and of which.
+    /// The device trait that the rule sets, and the device it is for.
     pub(crate) fn of_device(&self) -> Option<(&Trait, Option<u8>)> {
         match &self.action {
             Action::Trait(of) => Some((of, self.device)),
@@ -217,12 +225,13 @@ impl Rule {
         }
     }
 
-    /// What it does.
+    /// The fault that the rule causes.
     pub fn action(&self) -> &Action {
         &self.action
     }
 
-    /// Whether the rule makes sense; else what would.
+    /// Checks that the action and the conditions fit together; the error lists the conditions that
+    /// do.
     pub(super) fn check(&self) -> Result<(), &'static str> {
         use Action as A;
         let receives = self.opcodes.contains(&Opcode::Recv);
@@ -285,8 +294,8 @@ impl Rule {
         self.cm.contains(&message)
     }
 
-    /// What the rule is for, as the caller sees it.
-    pub(super) fn matches_work(&self, seen: &Seen) -> bool {
+    /// Whether the conditions match a request or receive, as the sender or receiver sees it.
+    pub(super) fn matches_work(&self, seen: &RequestFacts) -> bool {
         let wants_receives = self.action == Action::SrqLimit || self.opcodes.contains(&Opcode::Recv);
         let wants_requests = self.opcodes.is_empty() || self.opcodes.iter().any(|o| *o != Opcode::Recv);
         let right_kind = match (&self.action, seen.opcode) {
@@ -312,9 +321,9 @@ impl Rule {
     }
 }
 
-/// A request, or a receive.
+/// A request or a receive, as the conditions of rules see it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct RequestFacts {
     pub(crate) device: u8,
     pub(crate) port: u8,
     pub(crate) qpn: u32,
@@ -323,17 +332,17 @@ pub(crate) struct Seen {
     pub(crate) size: u64,
 }
 
-impl fmt::Display for Seen {
+impl fmt::Display for RequestFacts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { device, port, qpn, opcode, size, .. } = self;
         write!(f, "{opcode} of {size} bytes, queue pair {qpn:#x}, soft{device} port {port}")
     }
 }
 
-/// A duration as rules have it.
-struct Time(Duration);
+/// A duration in the syntax of rules.
+struct RuleTime(Duration);
 
-impl fmt::Display for Time {
+impl fmt::Display for RuleTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let nanoseconds = self.0.as_nanos();
         for (unit, length) in [("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1000)] {
@@ -350,9 +359,9 @@ impl fmt::Display for Action {
         match self {
             Self::Drop(None) => f.write_str("drop"),
             Self::Drop(Some(times)) => write!(f, "drop={times}"),
-            Self::Delay(least, most) if least == most => write!(f, "delay={}", Time(*least)),
-            Self::Delay(least, most) => write!(f, "delay={}..{}", Time(*least), Time(*most)),
-            Self::Hold(others, most) => write!(f, "hold={others}:{}", Time(*most)),
+            Self::Delay(least, most) if least == most => write!(f, "delay={}", RuleTime(*least)),
+            Self::Delay(least, most) => write!(f, "delay={}..{}", RuleTime(*least), RuleTime(*most)),
+            Self::Hold(others, most) => write!(f, "hold={others}:{}", RuleTime(*most)),
             Self::Status(status) => match word_of(STATUSES, status) {
                 Some(word) => write!(f, "status={word}"),
                 None => write!(f, "status={}", status.0),
@@ -360,11 +369,11 @@ impl fmt::Display for Action {
             Self::Rnr(None) => f.write_str("rnr"),
             Self::Rnr(Some(times)) => write!(f, "rnr={times}"),
             Self::Flip(bits) => write!(f, "flip={bits}"),
-            Self::Split(pause) => write!(f, "split={}", Time(*pause)),
+            Self::Split(pause) => write!(f, "split={}", RuleTime(*pause)),
             Self::CqOverrun => f.write_str("cq_overrun"),
             Self::SrqLimit => f.write_str("srq_limit"),
             Self::PortDown(None) => f.write_str("port_down"),
-            Self::PortDown(Some(time)) => write!(f, "port_down={}", Time(*time)),
+            Self::PortDown(Some(time)) => write!(f, "port_down={}", RuleTime(*time)),
             Self::PortUp => f.write_str("port_up"),
             Self::QpFatal => f.write_str("qp_fatal"),
             Self::DeviceFatal => f.write_str("device_fatal"),
@@ -374,7 +383,7 @@ impl fmt::Display for Action {
             },
             Self::Crash(step) => write!(f, "crash={step}"),
             Self::Stop(step) => write!(f, "stop={step}"),
-            Self::Pause(step, time) => write!(f, "pause={step}:{}", Time(*time)),
+            Self::Pause(step, time) => write!(f, "pause={step}:{}", RuleTime(*time)),
             Self::Duplicate(copies) => write!(f, "duplicate={copies}"),
             Self::Reject(None) => f.write_str("reject"),
             Self::Reject(Some(reason)) => write!(f, "reject={reason}"),
@@ -391,7 +400,7 @@ impl fmt::Display for Action {
     }
 }
 
-/// As it is parsed.
+/// In the syntax that the parser accepts.
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.action)?;

@@ -1,4 +1,4 @@
-//! The language of rules, and chance.
+//! Tests of the rule parser, and of random choices.
 
 use std::time::Duration;
 
@@ -66,7 +66,7 @@ fn a_list_has_lines_semicolons_and_comments() {
     assert_eq!(parse(" # nothing\n;"), Ok(Vec::new()));
 }
 
-/// Every action with every word that it can have.
+/// Every action with every argument that it accepts.
 fn every_action() -> Vec<String> {
     let mut all: Vec<String> = [
         "drop",
@@ -114,7 +114,7 @@ fn every_action() -> Vec<String> {
 
 #[test]
 #[cfg_attr(miri, ignore = "minutes, over safe code alone")]
-fn what_is_shown_is_what_is_read() {
+fn displayed_rules_parse_to_themselves() {
     let whens = ["", " nth=3", " first=4", " from=5", " every=6", " chance=0.25"];
     for action in every_action() {
         let made = one(&action).of_device().is_some();
@@ -202,7 +202,8 @@ fn an_error_names_the_rule_the_place_and_what_is_allowed() {
 #[test]
 #[cfg_attr(miri, ignore = "minutes, over safe code alone")]
 fn no_text_is_too_odd_to_be_refused() {
-    // Pieces of rules, thrown together by chance: read or refused, with a place within the text.
+    // Random sequences of rule fragments: the parser accepts each, or refuses it with a position
+    // within the text.
     let pieces = [
         "drop",
         "=",

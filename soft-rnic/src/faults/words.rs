@@ -1,10 +1,11 @@
-//! The words of rules: each means one value, and is told again when that value is shown.
+//! The vocabulary of rules: each word stands for one value, and displays of the value print the
+//! word.
 
 use std::fmt;
 
 use rdma_mummy_sys::types::{ibv_qp_type, ibv_wc_status, ibv_wr_opcode};
 
-/// Makes an enumeration whose values have words.
+/// Defines an enumeration whose values have words.
 macro_rules! words {
     ($(#[$meta:meta])* pub enum $Name:ident { $($(#[$doc:meta])* $Value:ident = $word:literal,)* }) => {
         $(#[$meta])*
@@ -25,7 +26,7 @@ macro_rules! words {
 }
 
 words! {
-    /// What a rule looks at: a posted request of some operation, or a receive that has been filled.
+    /// An event that a rule applies to: a posted request of some operation, or a completed receive.
     pub enum Opcode {
         /// `IBV_WR_SEND`
         Send = "send",
@@ -74,36 +75,37 @@ impl Opcode {
         }
     }
 
-    /// Whether it uses up a receive of the other side.
+    /// Whether the operation consumes a receive of the peer.
     pub(super) fn takes_receive(self) -> bool {
         matches!(self, Self::Send | Self::SendWithImm | Self::SendWithInv | Self::RdmaWriteWithImm)
     }
 }
 
 words! {
-    /// A moment in the life of a message, at which its sender's process can end or stop.
+    /// A step in the life of a message at which its sender's process can end, stop or pause.
     pub enum Step {
-        /// What the receiver says of its memory was read; no mark is published.
+        /// The sender has read the receiver's description of its memory; it has published no
+        /// hazard.
         BeforeMark = "before_mark",
-        /// The mark is published. A receive is needed, and none is taken yet.
+        /// The hazard is published. The message needs a receive, and none is claimed yet.
         BeforeClaim = "before_claim",
-        /// A receive is taken; where it is to go was not looked up.
+        /// A receive is claimed; its memory is not looked up yet.
         Claimed = "claimed",
-        /// All keys are checked, the mark is published, no byte is moved.
+        /// All keys are checked and the hazard is published; no byte is copied.
         BeforeCopy = "before_copy",
-        /// Half of the bytes are moved.
+        /// Half of the bytes are copied.
         MidCopy = "mid_copy",
-        /// All bytes are moved; the receive is not marked as filled.
+        /// All bytes are copied; the receive is not marked as filled.
         BeforeFinish = "before_finish",
-        /// The receive is marked as filled; its completion queue does not know.
+        /// The receive is marked as filled; its completion queue has no entry yet.
         BeforeAnnounce = "before_announce",
-        /// The completion queue knows; its owner, who may sleep, is not woken.
+        /// The completion queue has the entry; its owner, who may sleep, is not woken.
         BeforeDoorbell = "before_doorbell",
     }
 }
 
 words! {
-    /// A verb that can fail by a rule.
+    /// A verb that a rule can make fail.
     pub enum Call {
         /// `ibv_open_device`
         OpenDevice = "open_device",
@@ -111,7 +113,7 @@ words! {
         QueryDevice = "query_device",
         /// `ibv_query_port`
         QueryPort = "query_port",
-        /// `ibv_query_gid` and its kin
+        /// `ibv_query_gid`, `ibv_query_gid_ex` and `ibv_query_gid_table`
         QueryGid = "query_gid",
         /// `ibv_alloc_pd`
         AllocPd = "alloc_pd",
@@ -205,7 +207,8 @@ words! {
 }
 
 impl Call {
-    /// Whether it gives something up: what `RDMAV_ALLOW_DISASSOC_DESTROY` is about (`ibv_open_device(3)`).
+    /// Whether the call destroys an object, which `RDMAV_ALLOW_DISASSOC_DESTROY` concerns
+    /// (`ibv_open_device(3)`).
     pub(crate) fn destroys(self) -> bool {
         matches!(
             self,
@@ -228,35 +231,35 @@ impl Call {
 words! {
     /// A message of the connection manager (InfiniBand specification, chapter 12).
     pub enum CmMessage {
-        /// A connection is asked for.
+        /// A client requests a connection.
         Req = "req",
-        /// The request or the reply has come, and whoever got it needs time.
+        /// The receiver of a request or reply acknowledges it and needs more time.
         Mra = "mra",
-        /// A request is accepted.
+        /// The server accepts a request.
         Rep = "rep",
-        /// The side that asked is ready.
+        /// The client is ready to use the connection.
         Rtu = "rtu",
-        /// A request, or a reply, is rejected.
+        /// A request or a reply is rejected.
         Rej = "rej",
-        /// The connection is to end.
+        /// One side requests the end of the connection.
         Dreq = "dreq",
-        /// It has ended.
+        /// The other side confirms the end of the connection.
         Drep = "drep",
-        /// A datagram service is asked for.
+        /// A client asks for a datagram service.
         SidrReq = "sidr_req",
-        /// Where its datagrams go, or why nowhere.
+        /// The server answers with the queue pair of the service, or with the reason for refusing.
         SidrRep = "sidr_rep",
     }
 }
 
 impl CmMessage {
-    /// Whether the other side can reject it.
+    /// Whether the other side can answer with a rejection.
     pub(super) fn can_be_rejected(self) -> bool {
         matches!(self, Self::Req | Self::Rep | Self::Rtu | Self::SidrReq)
     }
 }
 
-/// The types of queue pairs.
+/// Names of the types of queue pairs.
 pub(super) const QP_TYPES: &[(&str, ibv_qp_type)] = &[
     ("rc", ibv_qp_type::IBV_QPT_RC),
     ("uc", ibv_qp_type::IBV_QPT_UC),
@@ -267,7 +270,7 @@ pub(super) const QP_TYPES: &[(&str, ibv_qp_type)] = &[
 
 macro_rules! statuses {
     ($($word:literal => $status:ident,)*) => {
-        /// The statuses of completions.
+        /// Names of the completion statuses.
         pub(super) const STATUSES: &[(&str, ibv_wc_status)] = &[$(($word, ibv_wc_status::$status),)*];
     };
 }
@@ -301,7 +304,7 @@ statuses! {
 
 macro_rules! errnos {
     ($($name:ident)*) => {
-        /// The errors that verbs give, and those that a system in need gives.
+        /// Names of the errors that verbs return, and that a system short of resources returns.
         pub(super) const ERRNOS: &[(&str, i32)] = &[$((stringify!($name), libc::$name),)*];
     };
 }
@@ -311,7 +314,7 @@ errnos! {
     EOPNOTSUPP ENODATA ENOSYS ETIMEDOUT EHOSTUNREACH
 }
 
-/// The word of a value.
+/// Looks up the word of a value.
 pub(super) fn word_of<T: PartialEq>(words: &[(&'static str, T)], value: &T) -> Option<&'static str> {
     words.iter().find(|(_, known)| known == value).map(|(word, _)| *word)
 }

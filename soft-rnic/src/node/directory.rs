@@ -1,43 +1,45 @@
-//! Who has which block of queue pair numbers, as far as it is known.
+//! The directory of blocks: which process owns which block of queue pair numbers, as far as is
+//! known.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use super::link::Link;
 use super::numbers::{LAST_BLOCK, block_of};
+use super::peer_process::PeerProcess;
 
-/// What is known of a block.
+/// The known state of a block.
 #[derive(Clone, Debug, Default)]
-enum Known {
-    /// Nobody has asked yet.
+enum BlockOwner {
+    /// Nothing has connected to the block yet.
     #[default]
-    Nothing,
+    Unknown,
     /// The service thread is connecting.
-    Asked,
-    Link(Arc<Link>),
-    /// Nobody was there, and nobody looks again before this time.
+    Connecting,
+    Connected(Arc<PeerProcess>),
+    /// The block had no usable owner; connecting again is allowed after this time.
     Absent(Instant),
 }
 
-/// Whether a queue pair can be reached.
+/// Whether the owner of a queue pair can be reached.
 #[derive(Clone, Debug)]
-pub(crate) enum Reach {
-    Ready(Arc<Link>),
-    /// It is being found out.
+pub(crate) enum Reachability {
+    Ready(Arc<PeerProcess>),
+    /// The service thread is finding that out.
     Pending,
-    /// No process of this user has it.
+    /// No process of this user owns it.
     Nobody,
 }
 
-/// What was known, and whether the caller is to start to find out more.
-pub(crate) struct Answer {
-    pub(crate) reach: Reach,
+/// The result of a lookup, with the block to which the caller must have the service thread connect,
+/// if any.
+pub(crate) struct LookupResult {
+    pub(crate) reach: Reachability,
     pub(crate) connect: Option<u16>,
 }
 
 #[derive(Debug)]
 pub(crate) struct Directory {
-    blocks: Box<[RwLock<Known>]>,
+    blocks: Box<[RwLock<BlockOwner>]>,
     waiting: Mutex<()>,
     changed: Condvar,
 }
@@ -48,120 +50,123 @@ impl Directory {
         Self { blocks, waiting: Mutex::new(()), changed: Condvar::new() }
     }
 
-    fn known(&self, block: u16) -> &RwLock<Known> {
+    fn entry(&self, block: u16) -> &RwLock<BlockOwner> {
         &self.blocks[usize::from(block.min(LAST_BLOCK))]
     }
 
-    /// What is known about a queue pair of another process.
-    pub(crate) fn look(&self, qpn: u32) -> Answer {
-        let answer = |reach| Answer { reach, connect: None };
-        let Some(block) = block_of(qpn) else { return answer(Reach::Nobody) };
-        let known = self.known(block);
-        match &*known.read().unwrap_or_else(PoisonError::into_inner) {
-            Known::Asked => return answer(Reach::Pending),
-            Known::Link(link) if link.alive() => return answer(Reach::Ready(Arc::clone(link))),
-            Known::Absent(until) if Instant::now() < *until => return answer(Reach::Nobody),
-            Known::Nothing | Known::Link(_) | Known::Absent(_) => {}
+    /// Looks up a queue pair of another process.
+    pub(crate) fn look(&self, qpn: u32) -> LookupResult {
+        let answer = |reach| LookupResult { reach, connect: None };
+        let Some(block) = block_of(qpn) else { return answer(Reachability::Nobody) };
+        let entry = self.entry(block);
+        match &*entry.read().unwrap_or_else(PoisonError::into_inner) {
+            BlockOwner::Connecting => return answer(Reachability::Pending),
+            BlockOwner::Connected(process) if process.alive() => {
+                return answer(Reachability::Ready(Arc::clone(process)));
+            }
+            BlockOwner::Absent(until) if Instant::now() < *until => return answer(Reachability::Nobody),
+            BlockOwner::Unknown | BlockOwner::Connected(_) | BlockOwner::Absent(_) => {}
         }
-        let mut known = known.write().unwrap_or_else(PoisonError::into_inner);
-        let first = match &*known {
-            Known::Asked => false,
-            Known::Link(link) => !link.alive(),
-            Known::Nothing | Known::Absent(_) => true,
+        let mut entry = entry.write().unwrap_or_else(PoisonError::into_inner);
+        let first = match &*entry {
+            BlockOwner::Connecting => false,
+            BlockOwner::Connected(process) => !process.alive(),
+            BlockOwner::Unknown | BlockOwner::Absent(_) => true,
         };
         if first {
-            *known = Known::Asked;
+            *entry = BlockOwner::Connecting;
         }
-        Answer { reach: Reach::Pending, connect: first.then_some(block) }
+        LookupResult { reach: Reachability::Pending, connect: first.then_some(block) }
     }
 
-    /// The link to a queue pair's owner, if there is one already.
-    pub(crate) fn linked(&self, qpn: u32) -> Option<Arc<Link>> {
-        self.linked_block(block_of(qpn)?)
+    /// The owner of a queue pair, if it is connected.
+    pub(crate) fn process_of(&self, qpn: u32) -> Option<Arc<PeerProcess>> {
+        self.owner_of(block_of(qpn)?)
     }
 
-    /// The same by the block.
-    pub(crate) fn linked_block(&self, block: u16) -> Option<Arc<Link>> {
-        match &*self.known(block).read().unwrap_or_else(PoisonError::into_inner) {
-            Known::Link(link) if link.alive() => Some(Arc::clone(link)),
+    /// The owner of a block, if it is connected.
+    pub(crate) fn owner_of(&self, block: u16) -> Option<Arc<PeerProcess>> {
+        match &*self.entry(block).read().unwrap_or_else(PoisonError::into_inner) {
+            BlockOwner::Connected(process) if process.alive() => Some(Arc::clone(process)),
             _ => None,
         }
     }
 
-    /// Whether the caller is to find out who has a block, now: nobody is linked to it, or is at it.
+    /// Whether the caller must connect to a block now. If so, the block counts as `Connecting`.
     pub(crate) fn begin(&self, block: u16) -> bool {
-        let mut known = self.known(block).write().unwrap_or_else(PoisonError::into_inner);
-        let begin = match &*known {
-            Known::Asked => false,
-            Known::Link(link) => !link.alive(),
-            Known::Nothing | Known::Absent(_) => true,
+        let mut entry = self.entry(block).write().unwrap_or_else(PoisonError::into_inner);
+        let begin = match &*entry {
+            BlockOwner::Connecting => false,
+            BlockOwner::Connected(process) => !process.alive(),
+            BlockOwner::Unknown | BlockOwner::Absent(_) => true,
         };
         if begin {
-            *known = Known::Asked;
+            *entry = BlockOwner::Connecting;
         }
         begin
     }
 
-    /// Whether it is being found out.
-    pub(crate) fn is_asked(&self, block: u16) -> bool {
-        matches!(&*self.known(block).read().unwrap_or_else(PoisonError::into_inner), Known::Asked)
+    /// Whether the service thread is connecting to the block.
+    pub(crate) fn is_connecting(&self, block: u16) -> bool {
+        matches!(&*self.entry(block).read().unwrap_or_else(PoisonError::into_inner), BlockOwner::Connecting)
     }
 
-    fn set(&self, block: u16, news: Known) {
-        *self.known(block).write().unwrap_or_else(PoisonError::into_inner) = news;
-        // Whoever looked before this holds the lock until it waits.
+    fn set(&self, block: u16, news: BlockOwner) {
+        *self.entry(block).write().unwrap_or_else(PoisonError::into_inner) = news;
+        // A thread that looked before the change holds this lock until it waits. Taking the lock
+        // once ensures that the notification reaches it.
         drop(self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
         self.changed.notify_all();
     }
 
-    pub(crate) fn found(&self, block: u16, link: Arc<Link>) {
-        self.set(block, Known::Link(link));
+    pub(crate) fn found(&self, block: u16, process: Arc<PeerProcess>) {
+        self.set(block, BlockOwner::Connected(process));
     }
 
     pub(crate) fn absent(&self, block: u16, time: Duration) {
-        self.set(block, Known::Absent(Instant::now() + time));
+        self.set(block, BlockOwner::Absent(Instant::now() + time));
     }
 
-    /// The link of the process with this id, if it lives.
-    pub(crate) fn find(&self, wanted: impl Fn(&Link) -> bool) -> Option<Arc<Link>> {
-        self.blocks.iter().find_map(|known| match &*known.read().unwrap_or_else(PoisonError::into_inner) {
-            Known::Link(link) if link.alive() && wanted(link) => Some(Arc::clone(link)),
+    /// The first live connected process that matches.
+    pub(crate) fn find(&self, wanted: impl Fn(&PeerProcess) -> bool) -> Option<Arc<PeerProcess>> {
+        self.blocks.iter().find_map(|entry| match &*entry.read().unwrap_or_else(PoisonError::into_inner) {
+            BlockOwner::Connected(process) if process.alive() && wanted(process) => Some(Arc::clone(process)),
             _ => None,
         })
     }
 
-    /// All links to those who live.
-    pub(crate) fn links(&self) -> Vec<Arc<Link>> {
-        let mut links: Vec<Arc<Link>> = Vec::new();
-        for known in &self.blocks {
-            if let Known::Link(link) = &*known.read().unwrap_or_else(PoisonError::into_inner)
-                && link.alive()
-                && !links.iter().any(|other| Arc::ptr_eq(other, link))
+    /// All live connected processes, each once.
+    pub(crate) fn processes(&self) -> Vec<Arc<PeerProcess>> {
+        let mut processes: Vec<Arc<PeerProcess>> = Vec::new();
+        for entry in &self.blocks {
+            if let BlockOwner::Connected(process) = &*entry.read().unwrap_or_else(PoisonError::into_inner)
+                && process.alive()
+                && !processes.iter().any(|other| Arc::ptr_eq(other, process))
             {
-                links.push(Arc::clone(link));
+                processes.push(Arc::clone(process));
             }
         }
-        links
+        processes
     }
 
-    /// The peer is dead: its blocks may be anybody's.
-    pub(crate) fn forget(&self, lost: &Arc<Link>) {
-        for known in &self.blocks {
-            let mut known = known.write().unwrap_or_else(PoisonError::into_inner);
-            if matches!(&*known, Known::Link(link) if Arc::ptr_eq(link, lost)) {
-                *known = Known::Nothing;
+    /// Forgets the blocks of a dead peer, because other processes may take them.
+    pub(crate) fn forget(&self, lost: &Arc<PeerProcess>) {
+        for entry in &self.blocks {
+            let mut entry = entry.write().unwrap_or_else(PoisonError::into_inner);
+            if matches!(&*entry, BlockOwner::Connected(process) if Arc::ptr_eq(process, lost)) {
+                *entry = BlockOwner::Unknown;
             }
         }
     }
 
-    /// Looks again and again until something is known, or the time is over.
-    pub(crate) fn wait(&self, time: Duration, mut look: impl FnMut() -> Reach) -> Reach {
+    /// Repeats `look` after each change until the result is known or the time is over.
+    pub(crate) fn wait(&self, time: Duration, mut look: impl FnMut() -> Reachability) -> Reachability {
         let deadline = Instant::now() + time;
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             let reach = look();
             let left = deadline.saturating_duration_since(Instant::now());
-            if !matches!(reach, Reach::Pending) || left.is_zero() {
+            if !matches!(reach, Reachability::Pending) || left.is_zero() {
                 return reach;
             }
             waiting = self.changed.wait_timeout(waiting, left).unwrap_or_else(PoisonError::into_inner).0;

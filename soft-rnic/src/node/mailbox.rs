@@ -1,55 +1,55 @@
-//! What other threads ask of the service thread.
+//! The mailbox of the service thread: commands from other threads, and the socket that wakes it.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use super::link::Link;
-use super::message::{Doorbell, ShareId};
-use super::ports::{Door, Port};
-use super::questions::Seeker;
+use super::message::{Doorbell, ExportId};
+use super::peer_process::PeerProcess;
+use super::port_lookup::LookupWaiter;
+use super::ports::{CmPort, PortListener};
 use crate::platform::socket::Socket;
 
-/// Something for the service thread to do.
+/// A command for the service thread.
 #[derive(Debug)]
-pub(crate) enum Command {
-    /// Somebody wants to reach a queue pair in this block.
+pub(crate) enum ServiceCommand {
+    /// Connect to the owner of this block, because a queue pair in it is wanted.
     Connect {
         block: u16,
     },
-    /// A block was taken.
+    /// This process has taken a block: accept peers there.
     Listen {
         socket: Socket,
         ordinal: u8,
     },
     /// This process rang its own doorbell.
     Ring(Doorbell),
-    /// The process at this link of the own segment is dead, although its connection is open.
-    GuestDied {
-        link: u16,
+    /// This attached peer is dead, although its connection is open.
+    PeerDied {
+        peer_id: u16,
         serial: u64,
     },
-    /// The peer seems to be dead.
-    Suspect(Arc<Link>),
-    /// Shareable memory was taken away: peers are to unmap it.
-    ShareGone(ShareId),
-    /// Letters for this block wait, and nobody sends them.
-    Mail {
+    /// The peer seems to be dead: check.
+    Suspect(Arc<PeerProcess>),
+    /// Exported memory was removed: notify the peers that have mapped it.
+    ExportGone(ExportId),
+    /// CM messages for this block wait, and their senders cannot send them.
+    FlushOutbox {
         block: u16,
     },
-    /// A port was taken, or a group of them.
-    Door(Arc<Door>),
-    /// It was let go.
-    Shut {
+    /// This process has taken a port or a group of ports: listen there.
+    ListenOnPort(Arc<PortListener>),
+    /// The port or group was released.
+    StopListening {
         token: u64,
     },
-    /// Somebody wants to know who has a port.
-    Question {
-        port: Port,
-        seeker: Seeker,
+    /// Find the process that owns a port.
+    LookUpPort {
+        port: CmPort,
+        waiter: LookupWaiter,
     },
-    /// Everybody is to be found.
-    Census {
+    /// Connect to every process, for multicast.
+    DiscoverProcesses {
         of: u32,
     },
     Stop,
@@ -57,56 +57,56 @@ pub(crate) enum Command {
 
 #[derive(Debug, Default)]
 pub(crate) struct Mailbox {
-    commands: Mutex<Vec<Command>>,
-    /// There once the service thread is.
-    bell: OnceLock<Bell>,
-    rung: AtomicBool,
+    commands: Mutex<Vec<ServiceCommand>>,
+    /// Set when the service thread starts.
+    sockets: OnceLock<WakeSockets>,
+    woken: AtomicBool,
     /// The program has closed the device's descriptors.
     lost: AtomicBool,
 }
 
-/// What the service thread hears, and what rings it. Sockets, because they can be told from files that the program has put in
-/// their place.
+/// The ends of the wake-up connection. They are sockets, because a socket can be distinguished from
+/// a file that the program has opened under the same descriptor number.
 #[derive(Debug)]
-struct Bell {
-    heard: Socket,
-    rings: Socket,
+struct WakeSockets {
+    reader: Socket,
+    writer: Socket,
 }
 
 impl Mailbox {
-    /// Makes the bell, and says what to wait for.
+    /// Creates the sockets, and returns the one to wait for.
     ///
     /// # Errors
     ///
-    /// The process has no file descriptor left.
-    pub(crate) fn bell(&self) -> io::Result<&Socket> {
-        if self.bell.get().is_none() {
-            let (heard, rings) = Socket::both_ends()?;
-            let _ = self.bell.set(Bell { heard, rings });
-            // What was posted before found no bell.
-            self.rung.store(false, Ordering::SeqCst);
-            self.ring();
+    /// If the process has no file descriptor left.
+    pub(crate) fn wake_socket(&self) -> io::Result<&Socket> {
+        if self.sockets.get().is_none() {
+            let (reader, writer) = Socket::both_ends()?;
+            let _ = self.sockets.set(WakeSockets { reader, writer });
+            // Commands posted before the sockets existed set this flag without waking the thread.
+            self.woken.store(false, Ordering::SeqCst);
+            self.wake();
         }
-        self.bell.get().map(|bell| &bell.heard).ok_or_else(|| io::ErrorKind::NotFound.into())
+        self.sockets.get().map(|sockets| &sockets.reader).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    pub(crate) fn post(&self, command: Command) {
+    pub(crate) fn post(&self, command: ServiceCommand) {
         if self.is_lost() {
             return;
         }
         self.commands.lock().unwrap_or_else(PoisonError::into_inner).push(command);
-        self.ring();
+        self.wake();
     }
 
     /// Wakes the service thread.
-    pub(crate) fn ring(&self) {
-        if let Some(bell) = self.bell.get()
-            && !self.rung.swap(true, Ordering::SeqCst)
-            // A full socket is a rung bell.
-            && let Err(error) = bell.rings.send(&[1])
+    pub(crate) fn wake(&self) {
+        if let Some(sockets) = self.sockets.get()
+            && !self.woken.swap(true, Ordering::SeqCst)
+            // A full socket wakes the thread anyway.
+            && let Err(error) = sockets.writer.send(&[1])
             && error.kind() != io::ErrorKind::WouldBlock
         {
-            if bell.rings.is_there() {
+            if sockets.writer.is_there() {
                 log::error!("the service thread could not be woken: {error}");
             } else {
                 self.lose();
@@ -114,14 +114,14 @@ impl Mailbox {
         }
     }
 
-    /// Whether the program has closed the device's descriptors, as far as is known.
+    /// Whether the program is known to have closed the device's descriptors.
     pub(crate) fn is_lost(&self) -> bool {
         self.lost.load(Ordering::Acquire)
     }
 
-    /// Looks whether it has.
+    /// Checks whether the program has closed the descriptors. False if it has.
     pub(crate) fn check(&self) -> bool {
-        if self.bell.get().is_some_and(|bell| !bell.heard.is_there()) {
+        if self.sockets.get().is_some_and(|sockets| !sockets.reader.is_there()) {
             self.lose();
         }
         !self.is_lost()
@@ -130,23 +130,24 @@ impl Mailbox {
     fn lose(&self) {
         if !self.lost.swap(true, Ordering::AcqRel) {
             log::error!(
-                "the program has closed descriptors that the software device had opened (closefrom, close_range?): no peer can \
-                 be reached any more; close only your own, or open the device after that"
+                "the program has closed descriptors that the software device had opened (closefrom, close_range?): peers can \
+                 no longer be reached; close only the program's descriptors, or open the device afterwards"
             );
         }
     }
 
-    /// The bell was heard. What is posted after this rings again; what was posted before is there to be [taken](Self::take).
-    pub(crate) fn hear(&self) {
-        if let Some(bell) = self.bell.get() {
-            // One at a time: if there is another, it is heard again.
-            let _ = bell.heard.receive(&mut [0; 1]);
+    /// Consumes a wake-up. Commands posted after this wake the thread again; commands posted before
+    /// it can be [taken](Self::take).
+    pub(crate) fn drain_wakes(&self) {
+        if let Some(sockets) = self.sockets.get() {
+            // One packet at a time: a second packet wakes the thread again.
+            let _ = sockets.reader.receive(&mut [0; 1]);
         }
-        self.rung.store(false, Ordering::SeqCst);
+        self.woken.store(false, Ordering::SeqCst);
     }
 
-    /// Takes all commands. Of those that are posted after this, the bell tells.
-    pub(crate) fn take(&self) -> Vec<Command> {
+    /// Takes all commands. Each command posted after this wakes the thread.
+    pub(crate) fn take(&self) -> Vec<ServiceCommand> {
         core::mem::take(&mut *self.commands.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

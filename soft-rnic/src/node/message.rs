@@ -1,28 +1,29 @@
-//! What is said on the connection between a guest (who maps the segment) and its owner.
+//! The messages on the connection between an attached peer and the owner of the segment.
 //!
-//! Every packet is decoded whole or not at all, and nothing in it is believed before it was checked.
+//! A packet is decoded as a whole or rejected. No value in it is trusted before it was checked.
 
 use arrayvec::ArrayVec;
 
 use super::numbers::LAST_BLOCK;
-use crate::shared::segment::{LAYOUT_VERSION, MAX_LINKS};
+use crate::shared::segment::{LAYOUT_VERSION, MAX_PEERS};
 use crate::status::{self, STATUS_VERSION, Statistics};
 
-/// First word of the first packet of either side.
+/// First word of the first packet in each direction.
 const MAGIC: u64 = u64::from_le_bytes(*b"softrnic");
-/// Longest packet of a guest, and one byte more, which shows that one is too long.
-pub(crate) const REQUEST: usize = LETTER_HEADER + LETTER + 1;
+/// The longest packet of an attached peer, and one more byte that reveals a packet that is too
+/// long.
+pub(crate) const REQUEST: usize = CM_MESSAGE_HEADER + CM_MESSAGE + 1;
 /// The longest message of a connection manager.
-pub(crate) const LETTER: usize = 1024;
-/// What is in front of it.
-pub(crate) const LETTER_HEADER: usize = 3;
-/// GIDs that are told, at most.
+pub(crate) const CM_MESSAGE: usize = 1024;
+/// Bytes in front of a connection manager's message.
+pub(crate) const CM_MESSAGE_HEADER: usize = 3;
+/// The most GIDs in a welcome.
 pub(crate) const MAX_GIDS: usize = 1024;
 const PORT_GID: usize = 18;
-/// Longest packet of an owner.
+/// The longest packet of an owner.
 pub(crate) const REPLY: usize = 72 + MAX_GIDS * PORT_GID;
 
-/// What tells a process from any other, wherever it runs.
+/// A random identity of a process, unique wherever it runs.
 pub(crate) type ProcessId = [u8; 16];
 
 /// A GID of one port of one device.
@@ -33,27 +34,27 @@ pub(crate) struct PortGid {
     pub(crate) gid: [u8; 16],
 }
 
-/// What the owner of a segment is told to look at. Indices are the owner's.
+/// What the owner of a segment must look at. Indices are the owner's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Doorbell {
-    /// A completion queue that was armed has news.
+    /// An armed completion queue has completions.
     Cq(u32),
     /// A queue pair has notices.
     Qp(u32),
     /// A shared receive queue has reached its limit.
     Srq(u32),
-    /// There is a call in the cell of this lane.
-    Call { lane: u16 },
+    /// The cell of this transfer slot contains a call.
+    Call { transfer_slot: u16 },
 }
 
-/// Shareable memory, as it is named in a region's card.
+/// The name of exported memory, as in a region's descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct ShareId {
+pub(crate) struct ExportId {
     pub(crate) index: u32,
     pub(crate) epoch: u32,
 }
 
-/// From a guest.
+/// A packet from an attached peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Request<'a> {
     Hello {
@@ -61,76 +62,78 @@ pub(crate) enum Request<'a> {
         process: ProcessId,
     },
     Doorbell(Doorbell),
-    Share {
-        share: ShareId,
+    MapExport {
+        export: ExportId,
         write: bool,
     },
-    /// A guest leaves, and touches nothing any more.
+    /// The peer leaves, and accesses nothing any more.
     Goodbye,
-    /// Instead of a hello: of somebody who only wants to know what there is.
+    /// Sent instead of a hello: asks for the statistics of this process.
     Status {
         version: u64,
     },
-    /// Of the guest's connection manager, which is to be answered at this block.
-    Letter {
+    /// A message of the peer's connection manager, which wants its answers at this block.
+    CmMessage {
         from: u16,
-        letter: &'a [u8],
+        message: &'a [u8],
     },
-    /// The guest has given up sending letters that did not fit: whoever had this block is to be taken for another.
-    Amnesia {
+    /// The peer has dropped CM messages that did not fit. Treat the former owner of this block as
+    /// another process.
+    CmReset {
         from: u16,
     },
 }
 
-/// Where shareable memory lies.
+/// The place of exported memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
-    /// In the owner's address space.
+pub(crate) struct ExportRange {
+    /// Its address in the owner's address space.
     pub(crate) base: u64,
     pub(crate) len: u64,
-    /// In the file that comes along.
+    /// Its offset in the file that is sent with it.
     pub(crate) offset: u64,
 }
 
-/// From the owner.
+/// A packet from the owner of the segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
-    /// With the segment.
+    /// The owner accepts; sent with the segment's file.
     Welcome(Welcome),
-    /// The layouts differ.
+    /// The owner has another layout version.
     OtherVersion { version: u64 },
-    /// With the file.
-    Share { share: ShareId, writable: bool, place: Place },
-    /// The memory will not come.
-    NoShare { share: ShareId },
-    /// The memory was taken away: unmap it.
-    Gone { share: ShareId },
-    /// What there is.
+    /// Answers a request for memory; sent with the memory's file.
+    Export { export: ExportId, writable: bool, range: ExportRange },
+    /// The owner does not provide the memory.
+    NoExport { export: ExportId },
+    /// The memory was removed: unmap it.
+    ExportGone { export: ExportId },
+    /// Answers a request for the statistics.
     Status { process: ProcessId, statistics: Box<Statistics> },
-    /// To whoever connects to a port: where its owner is to be found.
+    /// Sent to each process that connects to a port: the block of the port's owner.
     Block { block: u16 },
 }
 
-/// The owner accepts.
+/// The owner's acceptance of a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Welcome {
     pub(crate) process: ProcessId,
-    /// The guest's number in the segment.
-    pub(crate) link: u16,
-    /// How many of the owner's blocks came before the one that was called.
+    /// The attached peer's number in the segment.
+    pub(crate) peer_id: u16,
+    /// How many blocks the owner had taken before the one that the peer connected to.
     pub(crate) ordinal: u8,
-    /// Where in the segment the guest's calls go.
+    /// Offset in the segment of the peer's call cells.
     pub(crate) call_area: u64,
-    /// Where in the segment, and where in the owner's memory, copying may be tried out.
+    /// Where to probe copying by the system: an offset in the segment; below, the same place's
+    /// address in the owner.
     pub(crate) probe: u64,
     pub(crate) probe_address: u64,
     pub(crate) gids: Vec<PortGid>,
 }
 
-/// Takes a packet apart.
-pub(crate) struct Reader<'a>(&'a [u8]);
+/// The undecoded rest of a packet.
+pub(crate) struct PacketReader<'a>(&'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> PacketReader<'a> {
     pub(crate) fn new(packet: &'a [u8]) -> Self {
         Self(packet)
     }
@@ -157,7 +160,7 @@ impl<'a> Reader<'a> {
         self.bytes().map(u64::from_le_bytes)
     }
 
-    /// All that is left, if it is something, and not more than so much.
+    /// The whole rest, unless it is empty or longer than `most` bytes.
     fn rest(&mut self, most: usize) -> Option<&'a [u8]> {
         let rest = core::mem::take(&mut self.0);
         (1..=most).contains(&rest.len()).then_some(rest)
@@ -167,8 +170,8 @@ impl<'a> Reader<'a> {
         self.u8().map(|byte| byte != 0)
     }
 
-    fn share(&mut self) -> Option<ShareId> {
-        Some(ShareId { index: self.u32()?, epoch: self.u32()? })
+    fn export(&mut self) -> Option<ExportId> {
+        Some(ExportId { index: self.u32()?, epoch: self.u32()? })
     }
 
     fn block(&mut self) -> Option<u16> {
@@ -184,29 +187,33 @@ fn words(kind: u8, parts: &[&[u8]]) -> Vec<u8> {
     core::iter::once(&kind).chain(parts.iter().copied().flatten()).copied().collect()
 }
 
-fn share_words(kind: u8, share: ShareId, parts: &[&[u8]]) -> Vec<u8> {
-    let mut packet = words(kind, &[&share.index.to_le_bytes(), &share.epoch.to_le_bytes()]);
+fn export_words(kind: u8, export: ExportId, parts: &[&[u8]]) -> Vec<u8> {
+    let mut packet = words(kind, &[&export.index.to_le_bytes(), &export.epoch.to_le_bytes()]);
     packet.extend(parts.iter().copied().flatten());
     packet
 }
 
-/// A [`Request::Letter`], without an allocation; `None` if the letter is too long, or empty.
-pub(crate) fn letter_packet(from: u16, letter: &[u8]) -> Option<ArrayVec<u8, { LETTER_HEADER + LETTER }>> {
+/// A [`Request::CmMessage`], encoded without an allocation; `None` if the message is empty or too
+/// long.
+pub(crate) fn cm_message_packet(
+    from: u16,
+    message: &[u8],
+) -> Option<ArrayVec<u8, { CM_MESSAGE_HEADER + CM_MESSAGE }>> {
     let mut packet = ArrayVec::new();
     packet.push(9);
     packet.try_extend_from_slice(&from.to_le_bytes()).ok()?;
-    packet.try_extend_from_slice(letter).ok()?;
-    (!letter.is_empty()).then_some(packet)
+    packet.try_extend_from_slice(message).ok()?;
+    (!message.is_empty()).then_some(packet)
 }
 
 impl Doorbell {
-    /// The packet, without an allocation: doorbells are rung from fast paths.
+    /// The encoded packet, without an allocation, because doorbells are rung on fast paths.
     pub(crate) fn encode(self) -> [u8; 5] {
         let (kind, index) = match self {
             Self::Cq(index) => (2, index),
             Self::Qp(index) => (3, index),
             Self::Srq(index) => (4, index),
-            Self::Call { lane } => (5, u32::from(lane)),
+            Self::Call { transfer_slot } => (5, u32::from(transfer_slot)),
         };
         let [a, b, c, d] = index.to_le_bytes();
         [kind, a, b, c, d]
@@ -220,16 +227,16 @@ impl<'a> Request<'a> {
                 words(1, &[&MAGIC.to_le_bytes(), &version.to_le_bytes(), process])
             }
             Self::Doorbell(doorbell) => doorbell.encode().to_vec(),
-            Self::Share { share, write } => share_words(6, *share, &[&[u8::from(*write)]]),
+            Self::MapExport { export, write } => export_words(6, *export, &[&[u8::from(*write)]]),
             Self::Status { version } => words(7, &[&MAGIC.to_le_bytes(), &version.to_le_bytes()]),
             Self::Goodbye => words(8, &[]),
-            Self::Letter { from, letter } => words(9, &[&from.to_le_bytes(), letter]),
-            Self::Amnesia { from } => words(10, &[&from.to_le_bytes()]),
+            Self::CmMessage { from, message } => words(9, &[&from.to_le_bytes(), message]),
+            Self::CmReset { from } => words(10, &[&from.to_le_bytes()]),
         }
     }
 
     pub(crate) fn decode(packet: &'a [u8]) -> Option<Self> {
-        let mut packet = Reader::new(packet);
+        let mut packet = PacketReader::new(packet);
         let request = match packet.u8()? {
             1 => {
                 (packet.u64()? == MAGIC).then_some(())?;
@@ -238,15 +245,15 @@ impl<'a> Request<'a> {
             2 => Self::Doorbell(Doorbell::Cq(packet.u32()?)),
             3 => Self::Doorbell(Doorbell::Qp(packet.u32()?)),
             4 => Self::Doorbell(Doorbell::Srq(packet.u32()?)),
-            5 => Self::Doorbell(Doorbell::Call { lane: u16::try_from(packet.u32()?).ok()? }),
-            6 => Self::Share { share: packet.share()?, write: packet.flag()? },
+            5 => Self::Doorbell(Doorbell::Call { transfer_slot: u16::try_from(packet.u32()?).ok()? }),
+            6 => Self::MapExport { export: packet.export()?, write: packet.flag()? },
             7 => {
                 (packet.u64()? == MAGIC).then_some(())?;
                 Self::Status { version: packet.u64()? }
             }
             8 => Self::Goodbye,
-            9 => Self::Letter { from: packet.block()?, letter: packet.rest(LETTER)? },
-            10 => Self::Amnesia { from: packet.block()? },
+            9 => Self::CmMessage { from: packet.block()?, message: packet.rest(CM_MESSAGE)? },
+            10 => Self::CmReset { from: packet.block()? },
             _ => return None,
         };
         packet.end()?;
@@ -259,18 +266,18 @@ impl Reply {
         match self {
             Self::Welcome(welcome) => welcome.encode(),
             Self::OtherVersion { version } => words(2, &[&MAGIC.to_le_bytes(), &version.to_le_bytes()]),
-            Self::Share { share, writable, place } => share_words(
+            Self::Export { export, writable, range } => export_words(
                 3,
-                *share,
+                *export,
                 &[
                     &[u8::from(*writable)],
-                    &place.base.to_le_bytes(),
-                    &place.len.to_le_bytes(),
-                    &place.offset.to_le_bytes(),
+                    &range.base.to_le_bytes(),
+                    &range.len.to_le_bytes(),
+                    &range.offset.to_le_bytes(),
                 ],
             ),
-            Self::NoShare { share } => share_words(4, *share, &[]),
-            Self::Gone { share } => share_words(5, *share, &[]),
+            Self::NoExport { export } => export_words(4, *export, &[]),
+            Self::ExportGone { export } => export_words(5, *export, &[]),
             Self::Status { process, statistics } => words(
                 6,
                 &[&MAGIC.to_le_bytes(), &STATUS_VERSION.to_le_bytes(), process, &status::encode(statistics)],
@@ -282,20 +289,20 @@ impl Reply {
     }
 
     pub(crate) fn decode(packet: &[u8]) -> Option<Self> {
-        let mut packet = Reader::new(packet);
+        let mut packet = PacketReader::new(packet);
         let reply = match packet.u8()? {
             1 => Self::Welcome(Welcome::decode(&mut packet)?),
             2 => {
                 (packet.u64()? == MAGIC).then_some(())?;
                 Self::OtherVersion { version: packet.u64()? }
             }
-            3 => Self::Share {
-                share: packet.share()?,
+            3 => Self::Export {
+                export: packet.export()?,
                 writable: packet.flag()?,
-                place: Place { base: packet.u64()?, len: packet.u64()?, offset: packet.u64()? },
+                range: ExportRange { base: packet.u64()?, len: packet.u64()?, offset: packet.u64()? },
             },
-            4 => Self::NoShare { share: packet.share()? },
-            5 => Self::Gone { share: packet.share()? },
+            4 => Self::NoExport { export: packet.export()? },
+            5 => Self::ExportGone { export: packet.export()? },
             6 => {
                 (packet.u64()? == MAGIC && packet.u64()? == STATUS_VERSION).then_some(())?;
                 let process = packet.bytes()?;
@@ -321,7 +328,7 @@ impl Welcome {
                 &MAGIC.to_le_bytes(),
                 &LAYOUT_VERSION.to_le_bytes(),
                 &self.process,
-                &self.link.to_le_bytes(),
+                &self.peer_id.to_le_bytes(),
                 &[self.ordinal],
                 &self.call_area.to_le_bytes(),
                 &self.probe.to_le_bytes(),
@@ -336,17 +343,17 @@ impl Welcome {
         packet
     }
 
-    fn decode(packet: &mut Reader<'_>) -> Option<Self> {
+    fn decode(packet: &mut PacketReader<'_>) -> Option<Self> {
         (packet.u64()? == MAGIC && packet.u64()? == LAYOUT_VERSION).then_some(())?;
         let process = packet.bytes()?;
-        let link = packet.u16().filter(|link| (1..MAX_LINKS).contains(&usize::from(*link)))?;
+        let peer_id = packet.u16().filter(|peer_id| (1..MAX_PEERS).contains(&usize::from(*peer_id)))?;
         let ordinal = packet.u8()?;
         let (call_area, probe, probe_address) = (packet.u64()?, packet.u64()?, packet.u64()?);
         let count = packet.u16().filter(|count| usize::from(*count) <= MAX_GIDS)?;
         let gids = (0..count)
             .map(|_| Some(PortGid { device: packet.u8()?, port: packet.u8()?, gid: packet.bytes()? }))
             .collect::<Option<Vec<_>>>()?;
-        Some(Self { process, link, ordinal, call_area, probe, probe_address, gids })
+        Some(Self { process, peer_id, ordinal, call_area, probe, probe_address, gids })
     }
 }
 
@@ -355,11 +362,11 @@ mod tests {
     use super::*;
 
     fn replies() -> Vec<Reply> {
-        let share = ShareId { index: 7, epoch: u32::MAX };
+        let export = ExportId { index: 7, epoch: u32::MAX };
         let gid = PortGid { device: 1, port: 2, gid: [9; 16] };
         let welcome = |gids| Welcome {
             process: [3; 16],
-            link: 1,
+            peer_id: 1,
             ordinal: 7,
             call_area: 1 << 40,
             probe: 12,
@@ -370,9 +377,9 @@ mod tests {
             Reply::Welcome(welcome(vec![])),
             Reply::Welcome(welcome(vec![gid; MAX_GIDS])),
             Reply::OtherVersion { version: 9 },
-            Reply::Share { share, writable: true, place: Place { base: 1, len: 2, offset: 3 } },
-            Reply::NoShare { share },
-            Reply::Gone { share },
+            Reply::Export { export, writable: true, range: ExportRange { base: 1, len: 2, offset: 3 } },
+            Reply::NoExport { export },
+            Reply::ExportGone { export },
             Reply::Status { process: [4; 16], statistics: Box::default() },
             Reply::Block { block: LAST_BLOCK },
         ]
@@ -384,27 +391,27 @@ mod tests {
             Request::Doorbell(Doorbell::Cq(u32::MAX)),
             Request::Doorbell(Doorbell::Qp(2)),
             Request::Doorbell(Doorbell::Srq(3)),
-            Request::Doorbell(Doorbell::Call { lane: 63 }),
-            Request::Share { share: ShareId { index: 4, epoch: 5 }, write: true },
+            Request::Doorbell(Doorbell::Call { transfer_slot: 63 }),
+            Request::MapExport { export: ExportId { index: 4, epoch: 5 }, write: true },
             Request::Status { version: STATUS_VERSION },
             Request::Goodbye,
-            Request::Letter { from: 1, letter: &[7; LETTER] },
-            Request::Amnesia { from: LAST_BLOCK },
+            Request::CmMessage { from: 1, message: &[7; CM_MESSAGE] },
+            Request::CmReset { from: LAST_BLOCK },
         ]
     }
 
     #[test]
-    fn what_is_said_is_understood() {
+    fn messages_decode_as_they_were_encoded() {
         for request in requests() {
             let packet = request.encode();
             assert!(packet.len() < REQUEST);
             assert_eq!(Request::decode(&packet), Some(request));
         }
-        for letter in [&b"x"[..], &[5; LETTER]] {
-            let packet = letter_packet(3, letter).expect("short enough");
-            assert_eq!(packet[..], Request::Letter { from: 3, letter }.encode());
+        for message in [&b"x"[..], &[5; CM_MESSAGE]] {
+            let packet = cm_message_packet(3, message).expect("short enough");
+            assert_eq!(packet[..], Request::CmMessage { from: 3, message }.encode());
         }
-        assert!(letter_packet(3, &[]).is_none() && letter_packet(3, &[0; LETTER + 1]).is_none());
+        assert!(cm_message_packet(3, &[]).is_none() && cm_message_packet(3, &[0; CM_MESSAGE + 1]).is_none());
         for reply in replies() {
             let packet = reply.encode();
             assert!(packet.len() < REPLY, "{}", packet.len());
@@ -415,18 +422,19 @@ mod tests {
     #[test]
     fn nobody_has_a_block_that_there_is_not() {
         for from in [0, LAST_BLOCK + 1, u16::MAX] {
-            assert_eq!(Request::decode(&Request::Letter { from, letter: b"x" }.encode()), None);
-            assert_eq!(Request::decode(&Request::Amnesia { from }.encode()), None);
+            assert_eq!(Request::decode(&Request::CmMessage { from, message: b"x" }.encode()), None);
+            assert_eq!(Request::decode(&Request::CmReset { from }.encode()), None);
             assert_eq!(Reply::decode(&Reply::Block { block: from }.encode()), None);
         }
     }
 
     #[test]
-    fn what_is_cut_off_or_too_long_is_not() {
-        // What is cut off of a letter is not the node's to see.
+    fn truncated_or_overlong_message_is_refused() {
+        // The node does not check the contents of a CM message, so that it cannot detect a
+        // truncated one.
         for mut packet in requests().iter().map(Request::encode) {
             let is_letter = packet[0] == 9;
-            for len in 0..if is_letter { LETTER_HEADER + 1 } else { packet.len() } {
+            for len in 0..if is_letter { CM_MESSAGE_HEADER + 1 } else { packet.len() } {
                 assert_eq!(Request::decode(&packet[..len]), None);
             }
             packet.push(0);

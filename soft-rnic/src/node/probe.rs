@@ -1,4 +1,4 @@
-//! Whether the system lets this process copy from and to the memory of a peer.
+//! A probe whether `process_vm_writev` and `process_vm_readv` reach the memory of a peer.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,7 +8,7 @@ use libc::iovec;
 use crate::platform::vm::{self, Vm, VmError};
 use crate::shared::segment::Segment;
 
-/// Bytes that nobody can guess.
+/// Random bytes that cannot be guessed.
 pub(crate) fn random() -> [u8; 16] {
     let word = || RandomState::new().build_hasher().finish();
     let mut bytes = [0; 16];
@@ -18,39 +18,45 @@ pub(crate) fn random() -> [u8; 16] {
     bytes
 }
 
-/// Writes a random number to where the peer says that it has its segment, and looks for it in the segment; then
-/// reads it back. So it is certain that the process number is the peer's.
-pub(crate) fn probe(pid: u32, segment: &Segment, offset: u64, address: u64, told: &AtomicBool) -> Option<Vm> {
+/// Writes a random number to the address that the peer gave for its segment, and looks for it in
+/// the segment; then reads it back. Success proves that the process number is the peer's.
+pub(crate) fn probe(
+    pid: u32,
+    segment: &Segment,
+    offset: u64,
+    address: u64,
+    warned: &AtomicBool,
+) -> Option<Vm> {
     let Some(vm) = Vm::of(pid) else {
-        tell(told, pid, "it is in another pid namespace");
+        warn_vm_unavailable(warned, pid, "it is in another pid namespace");
         return None;
     };
     match try_out(vm, segment, offset, address) {
         Ok(true) => Some(vm),
         Ok(false) => {
-            tell(told, pid, "its memory is not where it says");
+            warn_vm_unavailable(warned, pid, "its segment is not at the address that it gave");
             None
         }
         Err(VmError::Gone) => None,
         Err(VmError::Forbidden(error)) => {
             let error = std::io::Error::from_raw_os_error(error);
-            tell(told, pid, &format!("{}: {error}", vm::reason(pid)));
+            warn_vm_unavailable(warned, pid, &format!("{}: {error}", vm::reason(pid)));
             None
         }
         Err(VmError::Fault) => {
-            tell(told, pid, "its memory cannot be reached");
+            warn_vm_unavailable(warned, pid, "its memory cannot be reached");
             None
         }
         Err(VmError::Failed(error)) => {
-            tell(told, pid, &std::io::Error::from_raw_os_error(error).to_string());
+            warn_vm_unavailable(warned, pid, &std::io::Error::from_raw_os_error(error).to_string());
             None
         }
     }
 }
 
-/// Says so once a process.
-pub(crate) fn tell(told: &AtomicBool, pid: u32, reason: &str) {
-    if !told.swap(true, Ordering::Relaxed) {
+/// Logs the warning once per process.
+pub(crate) fn warn_vm_unavailable(warned: &AtomicBool, pid: u32, reason: &str) {
+    if !warned.swap(true, Ordering::Relaxed) {
         log::warn!(
             "process_vm_writev to process {pid} is not possible ({reason}); payload takes a slower path through \
              that process"
@@ -63,23 +69,25 @@ fn try_out(vm: Vm, segment: &Segment, offset: u64, address: u64) -> Result<bool,
     let expected = u128::from_ne_bytes(number);
     let remote = [vm::remote(address, number.len())];
     let local = [iovec { iov_base: (&raw mut number).cast(), iov_len: number.len() }];
-    // SAFETY: the local bytes are on the stack; the remote ones were offered for this, and lie in a mapping of the
-    // segment's, whoever has it.
+    // SAFETY: the local bytes are on the stack. The remote ones are the probe area of the peer's
+    // segment, as its welcome named it, in the address space of another process; `vm` checks that
+    // they are mapped.
     if unsafe { vm.write(&local, &remote)? } != number.len() || find(segment, offset) != Some(expected) {
         return Ok(false);
     }
     number = [0; 16];
     let local = [iovec { iov_base: (&raw mut number).cast(), iov_len: number.len() }];
-    // SAFETY: the local bytes are on the stack, reached by the pointer that was just made.
+    // SAFETY: the local bytes are on the stack, and `local` was just made from them.
     let read = unsafe { vm.read(&local, &remote)? };
     Ok(read == number.len() && u128::from_ne_bytes(number) == expected)
 }
 
-/// What is in the segment there.
+/// The number at this offset in the segment.
 fn find(segment: &Segment, offset: u64) -> Option<u128> {
     let word = |offset| {
         let place = segment.heap(offset, 8)?.cast::<u64>();
-        // SAFETY: in the mapping of the segment, which is borrowed, and only reached as an atomic.
+        // SAFETY: `heap` has checked that the word lies in the mapping, which `segment` keeps. It
+        // is aligned, and accessed as an atomic only.
         place.is_aligned().then(|| unsafe { AtomicU64::from_ptr(place.as_ptr()) }.load(Ordering::Relaxed))
     };
     let (low, high) = (word(offset)?, word(offset.checked_add(8)?)?);

@@ -1,107 +1,111 @@
-//! Waiting until nobody touches what was revoked.
+//! Revocation: waiting until no hazard names an object.
 
 use std::time::{Duration, Instant};
 
-use super::seats::{Seats, Taken};
-use crate::shared::mark::{LANES, Mark, MarkCell};
+use super::peer_ids::{PeerIds, PeerLease};
+use crate::shared::hazard::{Hazard, HazardSlot, TRANSFER_SLOTS};
 use crate::shared::segment::Segment;
 
-/// An object whose gate was closed. Both are indices in the own tables.
+/// An object whose generation was invalidated. Both are indices in this process's tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Revoked {
     Region(u32),
     QueuePair(u32),
 }
 
-/// Somebody may still touch the object, and was not proved dead.
+/// A transfer may still touch the object, and its process was not proved dead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stuck {
-    /// The link of the own segment; 0 is this process itself.
-    pub(crate) link: u16,
+pub(crate) struct StillInUse {
+    /// The peer's number in this segment; 0 is this process itself.
+    pub(crate) peer_id: u16,
     pub(crate) pid: Option<u32>,
 }
 
 impl Revoked {
-    fn is_used_by(self, mark: Mark) -> bool {
+    fn is_used_by(self, hazard: Hazard) -> bool {
         match self {
-            Self::Region(region) => mark.touches_region(region),
-            Self::QueuePair(queue_pair) => mark.uses_queue_pair(queue_pair),
+            Self::Region(region) => hazard.touches_region(region),
+            Self::QueuePair(queue_pair) => hazard.uses_queue_pair(queue_pair),
         }
     }
 
-    fn is_marked(self, cell: &MarkCell) -> bool {
-        cell.get().is_some_and(|mark| self.is_used_by(mark))
+    fn is_held(self, cell: &HazardSlot) -> bool {
+        cell.get().is_some_and(|hazard| self.is_used_by(hazard))
     }
 }
 
-/// Waits for marks, each with the same end of all patience.
-pub(crate) struct Waiting<'a> {
+/// Waits for all hazards, with one common deadline.
+pub(crate) struct HazardWait<'a> {
     pub(crate) what: Revoked,
     pub(crate) segment: &'a Segment,
-    pub(crate) local_marks: &'a [MarkCell],
-    pub(crate) seats: &'a Seats,
+    pub(crate) local_hazards: &'a [HazardSlot],
+    pub(crate) peer_ids: &'a PeerIds,
     pub(crate) patience: Duration,
 }
 
-impl Waiting<'_> {
-    /// Waits. `died` is told of guests that turn out to be dead.
+impl HazardWait<'_> {
+    /// Waits. Calls `died` for each attached peer that turns out to be dead.
     ///
     /// # Errors
     ///
-    /// Somebody did not finish in time.
-    pub(crate) fn run(&self, mut died: impl FnMut(Taken)) -> Result<(), Stuck> {
+    /// If a transfer did not finish in time.
+    pub(crate) fn run(&self, mut died: impl FnMut(PeerLease)) -> Result<(), StillInUse> {
         let start = Instant::now();
-        for cell in self.local_marks {
+        for cell in self.local_hazards {
             self.wait_own(start, cell)?;
         }
-        for lane in 0..LANES {
-            if let Some(cell) = self.segment.mark(0, lane) {
+        for transfer_slot in 0..TRANSFER_SLOTS {
+            if let Some(cell) = self.segment.hazard_slot(0, transfer_slot) {
                 self.wait_own(start, cell)?;
             }
         }
-        self.seats.iter().try_for_each(|guest| {
-            (0..LANES).filter_map(|lane| self.segment.mark(guest.link, lane)).try_for_each(|cell| {
-                if !self.what.is_marked(cell) {
-                    return Ok(());
-                }
-                let process = self.seats.process(guest);
-                let gone = |look_closely: bool| {
-                    !self.seats.is_taken(guest)
-                        || (look_closely && process.is_some_and(|process| process.is_dead()) && {
-                            died(guest);
-                            true
-                        })
-                };
-                let stuck = Stuck { link: guest.link, pid: process.map(|process| process.pid()) };
-                if self.wait(start, cell, gone) { Ok(()) } else { Err(stuck) }
-            })
+        self.peer_ids.iter().try_for_each(|lease| {
+            (0..TRANSFER_SLOTS)
+                .filter_map(|transfer_slot| self.segment.hazard_slot(lease.peer_id, transfer_slot))
+                .try_for_each(|cell| {
+                    if !self.what.is_held(cell) {
+                        return Ok(());
+                    }
+                    let process = self.peer_ids.process(lease);
+                    let gone = |look_closely: bool| {
+                        !self.peer_ids.is_assigned(lease)
+                            || (look_closely && process.is_some_and(|process| process.is_dead()) && {
+                                died(lease);
+                                true
+                            })
+                    };
+                    let stuck =
+                        StillInUse { peer_id: lease.peer_id, pid: process.map(|process| process.pid()) };
+                    if self.wait(start, cell, gone) { Ok(()) } else { Err(stuck) }
+                })
         })
     }
 
-    fn wait_own(&self, start: Instant, cell: &MarkCell) -> Result<(), Stuck> {
-        // Its number is asked of the system, so not before it is needed.
-        let stuck = || Stuck { link: 0, pid: Some(std::process::id()) };
+    fn wait_own(&self, start: Instant, cell: &HazardSlot) -> Result<(), StillInUse> {
+        // Getting this process's number takes a system call, so only on failure.
+        let stuck = || StillInUse { peer_id: 0, pid: Some(std::process::id()) };
         if self.wait(start, cell, |_| false) { Ok(()) } else { Err(stuck()) }
     }
 
-    /// True when the cell does not mark the object any more, or its writer is gone.
-    fn wait(&self, start: Instant, cell: &MarkCell, mut gone: impl FnMut(bool) -> bool) -> bool {
+    /// True when the slot no longer names the object, or its writer is gone.
+    fn wait(&self, start: Instant, cell: &HazardSlot, mut gone: impl FnMut(bool) -> bool) -> bool {
         const SPINS: u32 = 200;
         const YIELDS: u32 = 300;
         const SLEEP: Duration = Duration::from_micros(200);
         let mut tries = 0_u32;
-        while self.what.is_marked(cell) {
+        while self.what.is_held(cell) {
             tries = tries.saturating_add(1);
             if tries < SPINS {
                 core::hint::spin_loop();
                 continue;
             }
-            // Proof of death takes system calls: at first after some milliseconds, then now and then.
+            // Proof of death takes system calls, so it starts after some milliseconds and is tried
+            // at intervals.
             if gone(tries > YIELDS && tries.is_multiple_of(32)) {
                 return true;
             }
             if start.elapsed() >= self.patience {
-                return !self.what.is_marked(cell) || gone(true);
+                return !self.what.is_held(cell) || gone(true);
             }
             if tries < YIELDS {
                 std::thread::yield_now();

@@ -1,4 +1,5 @@
-//! When queue pairs want to be called.
+//! Timers of the service thread: the times at which queue pairs and the connection manager want to
+//! be called.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -7,18 +8,18 @@ use std::time::Instant;
 
 /// Times and queue pairs, earliest first.
 #[derive(Debug)]
-pub(crate) struct Timers(Mutex<BinaryHeap<Reverse<(Instant, u32)>>>);
+pub(crate) struct RetryTimers(Mutex<BinaryHeap<Reverse<(Instant, u32)>>>);
 
-impl Default for Timers {
+impl Default for RetryTimers {
     fn default() -> Self {
         Self(Mutex::new(BinaryHeap::with_capacity(USUAL)))
     }
 }
 
-/// Times that are usually there, at most: posting seldom allocates.
+/// Preallocated timers, so that posting rarely allocates.
 const USUAL: usize = 64;
 
-impl Timers {
+impl RetryTimers {
     /// Adds a time. True if it is now the earliest.
     pub(crate) fn add(&self, when: Instant, queue_pair: u32) -> bool {
         let mut heap = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -32,7 +33,7 @@ impl Timers {
         heap.peek().map(|Reverse((when, _))| *when)
     }
 
-    /// Takes those whose time has come, each queue pair once.
+    /// Removes the timers that are due, and returns each queue pair once.
     pub(crate) fn due(&self, now: Instant) -> Vec<u32> {
         let mut heap = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut due = Vec::new();
@@ -46,12 +47,12 @@ impl Timers {
     }
 }
 
-/// One time.
+/// A single time, the earliest that was set.
 #[derive(Debug, Default)]
 pub(crate) struct Alarm(Mutex<Option<Instant>>);
 
 impl Alarm {
-    /// Sets the time, unless it is set to an earlier one. True if it was changed.
+    /// Sets the time, unless an earlier one is set. True if it was changed.
     pub(crate) fn set(&self, when: Instant) -> bool {
         let mut time = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let earlier = time.is_none_or(|time| when < time);
@@ -65,7 +66,7 @@ impl Alarm {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the time has come. It is not set any more then.
+    /// Whether the time has come; if so, clears it.
     pub(crate) fn take(&self, now: Instant) -> bool {
         let mut time = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         time.take_if(|time| *time <= now).is_some()
@@ -92,7 +93,7 @@ mod tests {
 
     #[test]
     fn times_come_in_order() {
-        let (timers, start) = (Timers::default(), Instant::now());
+        let (timers, start) = (RetryTimers::default(), Instant::now());
         let after = |micros| start + Duration::from_micros(micros);
         assert!(timers.add(after(20), 2));
         assert!(!timers.add(after(30), 3));

@@ -1,18 +1,18 @@
-//! How much payload has gone to a peer, and by which path.
+//! Counters of the payload sent to a peer, by path.
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use super::lane::LaneGuard;
-use crate::shared::mark::LANES;
+use super::transfer_slot::TransferSlotGuard;
+use crate::shared::hazard::TRANSFER_SLOTS;
 use crate::status::{Moved, Traffic};
 use crate::sync::PlainAtomicU64 as AtomicU64;
 
-/// The path of a message: that of its slowest piece.
+/// The path of a message, which is the path of its slowest piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PathTaken {
+pub(crate) enum PayloadPath {
     /// To this process itself.
     Own,
-    /// In the receive's slot, which lies in the peer's segment.
+    /// Through the receive's slot in the peer's segment.
     Slot,
     Direct,
     Vm,
@@ -21,71 +21,79 @@ pub(crate) enum PathTaken {
 
 const ROUTES: usize = 5;
 
-/// Messages and bytes by [`PathTaken`], of one lane.
+/// Messages and bytes by [`PayloadPath`], of one transfer slot.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Cells {
+struct SlotCounters {
     routes: [[AtomicU64; 2]; ROUTES],
     vm_calls: AtomicU64,
 }
 
-/// The counters of a link. A lane has its own, so whoever holds it adds by a load and a store.
+/// The counters of one peer. Each transfer slot has separate ones, so that its holder adds with a
+/// load and a store.
 #[derive(Debug)]
-pub(crate) struct Counters(Box<[Cells]>);
+pub(crate) struct TrafficCounters(Box<[SlotCounters]>);
 
-impl Default for Counters {
+impl Default for TrafficCounters {
     fn default() -> Self {
-        Self((0..LANES).map(|_| Cells::default()).collect())
+        Self((0..TRANSFER_SLOTS).map(|_| SlotCounters::default()).collect())
     }
 }
 
-impl Counters {
-    /// Counts a message of so many bytes.
+impl TrafficCounters {
+    /// Counts a message of `bytes` bytes.
     #[inline]
-    pub(crate) fn add(&self, lane: &LaneGuard<'_>, path: PathTaken, bytes: usize) {
-        let [messages, moved] = &self.0[lane.index()].routes[path as usize];
+    pub(crate) fn add(&self, transfer_slot: &TransferSlotGuard<'_>, path: PayloadPath, bytes: usize) {
+        let [messages, moved] = &self.0[transfer_slot.index()].routes[path as usize];
         messages.store(messages.load(Relaxed).wrapping_add(1), Relaxed);
         moved.store(moved.load(Relaxed).wrapping_add(bytes as u64), Relaxed);
     }
 
     /// Counts a system call that moved messages.
     #[inline]
-    pub(crate) fn add_call(&self, lane: &LaneGuard<'_>) {
-        let calls = &self.0[lane.index()].vm_calls;
+    pub(crate) fn add_call(&self, transfer_slot: &TransferSlotGuard<'_>) {
+        let calls = &self.0[transfer_slot.index()].vm_calls;
         calls.store(calls.load(Relaxed).wrapping_add(1), Relaxed);
     }
 
-    /// All lanes together, while others may go on counting.
+    /// The sum over all transfer slots; others may count at the same time.
     pub(crate) fn sum(&self) -> Traffic {
-        let of = |path: PathTaken| {
+        let of = |path: PayloadPath| {
             let sum = |which: usize| {
-                let cells = self.0.iter().map(|lane| lane.routes[path as usize][which].load(Relaxed));
+                let cells = self
+                    .0
+                    .iter()
+                    .map(|transfer_slot| transfer_slot.routes[path as usize][which].load(Relaxed));
                 cells.fold(0, u64::wrapping_add)
             };
             Moved { messages: sum(0), bytes: sum(1) }
         };
         Traffic {
-            own: of(PathTaken::Own),
-            slot: of(PathTaken::Slot),
-            direct: of(PathTaken::Direct),
-            vm: of(PathTaken::Vm),
-            call: of(PathTaken::Call),
-            vm_calls: self.0.iter().map(|lane| lane.vm_calls.load(Relaxed)).fold(0, u64::wrapping_add),
+            own: of(PayloadPath::Own),
+            slot: of(PayloadPath::Slot),
+            direct: of(PayloadPath::Direct),
+            vm: of(PayloadPath::Vm),
+            call: of(PayloadPath::Call),
+            vm_calls: self
+                .0
+                .iter()
+                .map(|transfer_slot| transfer_slot.vm_calls.load(Relaxed))
+                .fold(0, u64::wrapping_add),
         }
     }
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::super::lane::Lanes;
+    use super::super::transfer_slot::TransferSlots;
     use super::*;
 
     #[test]
-    fn lanes_add_up_path_by_path() {
-        let (lanes, counters) = (Lanes::new(), Counters::default());
-        counters.add(&lanes.lock(0), PathTaken::Vm, 100);
-        counters.add(&lanes.lock(1), PathTaken::Vm, 11);
-        counters.add(&lanes.lock(LANES - 1), PathTaken::Own, 0);
+    fn transfer_slots_add_up_path_by_path() {
+        let (transfer_slots, counters) = (TransferSlots::new(), TrafficCounters::default());
+        counters.add(&transfer_slots.lock(0), PayloadPath::Vm, 100);
+        counters.add(&transfer_slots.lock(1), PayloadPath::Vm, 11);
+        counters.add(&transfer_slots.lock(TRANSFER_SLOTS - 1), PayloadPath::Own, 0);
         let expected = Traffic {
             vm: Moved { messages: 2, bytes: 111 },
             own: Moved { messages: 1, bytes: 0 },

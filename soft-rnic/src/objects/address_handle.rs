@@ -3,17 +3,18 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use rdma_mummy_sys::types::{ibv_ah_attr, ibv_gid};
+use rdma_mummy_sys::types::{ibv_ah, ibv_ah_attr, ibv_gid};
 
-use super::context::{Context, Counted};
-use super::held::Held;
+use super::c_object::CObject;
+use super::context::{Context, CountGuard};
 use super::protection_domain::Pd;
+use super::use_ref::UseRef;
 
 /// An address handle.
 #[derive(Debug)]
 pub(crate) struct AddressHandle {
-    counted: Counted,
-    pd: Held<Pd>,
+    counted: CountGuard,
+    pd: UseRef<Pd>,
     dgid: [u8; 16],
     attributes: Address,
 }
@@ -57,6 +58,20 @@ pub(crate) fn gid_bytes(gid: ibv_gid) -> [u8; 16] {
     unsafe { gid.raw }
 }
 
+/// The C object of an address handle.
+pub(crate) type AhObject = CObject<ibv_ah, AddressHandle>;
+
+/// The address handle of a pointer.
+///
+/// # Safety
+///
+/// - `ah` is live while the reference is used.
+#[inline]
+pub(crate) unsafe fn ah_of<'a>(ah: *mut ibv_ah) -> &'a AddressHandle {
+    // SAFETY: every address handle of this crate is such an object.
+    unsafe { AhObject::state(ah) }
+}
+
 impl AddressHandle {
     /// # Errors
     ///
@@ -66,7 +81,7 @@ impl AddressHandle {
         let address = check_route(context, attributes)?;
         let counted = context.count(|counts| &counts.ah, context.rnic().limits().max_ah)?;
         let dgid = gid_bytes(attributes.grh.dgid);
-        Ok(Self { counted, pd: Held::new(pd), dgid, attributes: address })
+        Ok(Self { counted, pd: UseRef::new(pd), dgid, attributes: address })
     }
 
     pub(crate) fn context(&self) -> &Arc<Context> {

@@ -4,18 +4,18 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::held::Held;
 use super::protection_domain::Pd;
-use crate::node::ShareId;
+use super::use_ref::UseRef;
+use crate::node::ExportId;
 use crate::platform::memory::Memory;
 use crate::shared::segment::PAGE;
 
 /// Such memory. It can be shared, and cannot shrink.
 #[derive(Debug)]
 pub(crate) struct Buffer {
-    pd: Held<Pd>,
+    pd: UseRef<Pd>,
     memory: Arc<Memory>,
-    share: ShareId,
+    export: ExportId,
 }
 
 impl Buffer {
@@ -26,8 +26,8 @@ impl Buffer {
         let size =
             size.checked_next_multiple_of(PAGE).filter(|size| *size != 0 && *size <= isize::MAX as usize);
         let memory = Arc::new(Memory::create(c"soft-rnic buffer", size.ok_or(io::ErrorKind::InvalidInput)?)?);
-        let share = pd.context().rnic().node().shares().add(Arc::clone(&memory))?;
-        Ok(Arc::new(Self { pd: Held::new(pd), memory, share }))
+        let export = pd.context().rnic().node().exports().add(Arc::clone(&memory))?;
+        Ok(Arc::new(Self { pd: UseRef::new(pd), memory, export }))
     }
 
     pub(crate) fn base(&self) -> NonNull<u8> {
@@ -44,6 +44,6 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        self.pd.context().rnic().node().shares().remove(self.share);
+        self.pd.context().rnic().node().exports().remove(self.export);
     }
 }

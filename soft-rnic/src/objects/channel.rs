@@ -8,19 +8,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rdma_mummy_sys::types::ibv_cq;
 
 use super::completion::Cq;
-use super::context::{Context, Counted};
-use super::held::{Used, Users};
+use super::context::{Context, CountGuard};
+use super::use_ref::{CountsUses, UseCount};
 use crate::platform::tokens::Tokens;
 
 /// A completion channel.
-pub(crate) struct Channel {
-    counted: Counted,
+pub(crate) struct CompletionChannel {
+    counted: CountGuard,
     tokens: Tokens,
     fired: Mutex<VecDeque<Arc<Cq>>>,
-    users: Users,
+    users: UseCount,
 }
 
-impl Channel {
+impl CompletionChannel {
     /// # Errors
     ///
     /// The process has no descriptor left.
@@ -28,7 +28,7 @@ impl Channel {
         let tokens = Tokens::create()?;
         let counted =
             context.count(|counts| &counts.channel, u32::MAX).map_err(io::Error::from_raw_os_error)?;
-        let channel = Arc::new(Self { counted, tokens, fired: Mutex::default(), users: Users::default() });
+        let channel = Arc::new(Self { counted, tokens, fired: Mutex::default(), users: UseCount::default() });
         context.enter_channel(&channel);
         Ok(channel)
     }
@@ -101,8 +101,8 @@ impl Channel {
     }
 }
 
-impl Used for Channel {
-    fn users(&self) -> &Users {
+impl CountsUses for CompletionChannel {
+    fn users(&self) -> &UseCount {
         &self.users
     }
 }

@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use rdma_mummy_sys::types::{ibv_context, ibv_event_type, ibv_port_state};
 
-use super::channel::Channel;
+use super::channel::CompletionChannel;
 use super::device::Device;
 use super::device_memory::Dm;
-use super::event::{Element, Event, EventQueue};
+use super::event::{AsyncEventQueue, Event, EventElement};
 use super::memory_region::Mr;
 use super::protection_domain::Pd;
 use super::rnic::Rnic;
@@ -19,33 +19,33 @@ use crate::platform::command::CommandFile;
 
 /// How many objects of a kind there are in a context.
 #[derive(Debug, Default)]
-pub(crate) struct Counts {
-    pub(crate) pd: Count,
-    pub(crate) td: Count,
-    pub(crate) mr: Count,
-    pub(crate) mw: Count,
-    pub(crate) dm: Count,
-    pub(crate) cq: Count,
-    pub(crate) qp: Count,
-    pub(crate) ah: Count,
-    pub(crate) srq: Count,
-    pub(crate) xrcd: Count,
-    pub(crate) channel: Count,
+pub(crate) struct ObjectCounts {
+    pub(crate) pd: ObjectCount,
+    pub(crate) td: ObjectCount,
+    pub(crate) mr: ObjectCount,
+    pub(crate) mw: ObjectCount,
+    pub(crate) dm: ObjectCount,
+    pub(crate) cq: ObjectCount,
+    pub(crate) qp: ObjectCount,
+    pub(crate) ah: ObjectCount,
+    pub(crate) srq: ObjectCount,
+    pub(crate) xrcd: ObjectCount,
+    pub(crate) channel: ObjectCount,
 }
 
 /// A number with a limit.
 #[derive(Debug, Default)]
-pub(crate) struct Count(AtomicU32);
+pub(crate) struct ObjectCount(AtomicU32);
 
 /// One of a kind has been counted in. To be counted out when its object goes.
 #[derive(Debug)]
-pub(crate) struct Counted {
+pub(crate) struct CountGuard {
     context: Arc<Context>,
-    which: fn(&Counts) -> &Count,
+    which: fn(&ObjectCounts) -> &ObjectCount,
     out: AtomicBool,
 }
 
-impl Counted {
+impl CountGuard {
     /// The context that counts.
     #[inline]
     pub(crate) fn context(&self) -> &Arc<Context> {
@@ -60,7 +60,7 @@ impl Counted {
     }
 }
 
-impl Drop for Counted {
+impl Drop for CountGuard {
     fn drop(&mut self) {
         self.count_out();
     }
@@ -70,12 +70,12 @@ impl Drop for Counted {
 pub(crate) struct Context {
     rnic: Arc<Rnic>,
     device: &'static Device,
-    events: EventQueue,
-    counts: Counts,
+    events: AsyncEventQueue,
+    counts: ObjectCounts,
     /// How often it is open: once, and once for each import.
     open: AtomicU32,
     /// Those that were made, for the day when the device goes.
-    channels: Mutex<Vec<Weak<Channel>>>,
+    channels: Mutex<Vec<Weak<CompletionChannel>>>,
     closed: AtomicBool,
     /// What it is imported by.
     command: CommandFile,
@@ -108,12 +108,12 @@ impl Context {
         device: &'static Device,
         free_handle: unsafe fn(*mut ibv_context),
     ) -> io::Result<Arc<Self>> {
-        let (rnic, events, command) = (Rnic::acquire()?, EventQueue::create()?, CommandFile::create()?);
+        let (rnic, events, command) = (Rnic::acquire()?, AsyncEventQueue::create()?, CommandFile::create()?);
         let context = Arc::new(Self {
             rnic,
             device,
             events,
-            counts: Counts::default(),
+            counts: ObjectCounts::default(),
             open: AtomicU32::new(1),
             channels: Mutex::default(),
             closed: AtomicBool::new(false),
@@ -159,12 +159,12 @@ impl Context {
         first
     }
 
-    fn channels(&self) -> MutexGuard<'_, Vec<Weak<Channel>>> {
+    fn channels(&self) -> MutexGuard<'_, Vec<Weak<CompletionChannel>>> {
         self.channels.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A channel was made.
-    pub(crate) fn enter_channel(&self, channel: &Arc<Channel>) {
+    pub(crate) fn enter_channel(&self, channel: &Arc<CompletionChannel>) {
         let mut channels = self.channels();
         channels.retain(|channel| channel.strong_count() != 0);
         channels.push(Arc::downgrade(channel));
@@ -249,19 +249,19 @@ impl Context {
     /// An errno: `ENOMEM` if there may not be another one, `EIO` in a forked child.
     pub(crate) fn count(
         self: &Arc<Self>,
-        which: fn(&Counts) -> &Count,
+        which: fn(&ObjectCounts) -> &ObjectCount,
         limit: u32,
-    ) -> Result<Counted, c_int> {
+    ) -> Result<CountGuard, c_int> {
         self.check_process()?;
         let count = &which(&self.counts).0;
         if count.fetch_add(1, Relaxed) >= limit {
             count.fetch_sub(1, Relaxed);
             return Err(libc::ENOMEM);
         }
-        Ok(Counted { context: Arc::clone(self), which, out: AtomicBool::new(false) })
+        Ok(CountGuard { context: Arc::clone(self), which, out: AtomicBool::new(false) })
     }
 
-    pub(crate) fn events(&self) -> &EventQueue {
+    pub(crate) fn events(&self) -> &AsyncEventQueue {
         &self.events
     }
 
@@ -275,7 +275,7 @@ impl Context {
         let up = state == ibv_port_state::IBV_PORT_ACTIVE;
         let kind =
             if up { ibv_event_type::IBV_EVENT_PORT_ACTIVE } else { ibv_event_type::IBV_EVENT_PORT_ERR };
-        self.raise(Event { kind, element: Element::Port(port) });
+        self.raise(Event { kind, element: EventElement::Port(port) });
     }
 
     /// The program closes it. What was made in it and not destroyed keeps its memory, but peers lose their access: a real

@@ -36,7 +36,7 @@ pub(crate) struct Gid {
 
 /// A port of a device.
 #[derive(Debug)]
-pub(crate) struct Port {
+pub(crate) struct DevicePort {
     /// From 1.
     pub(crate) number: u8,
     pub(crate) mac: [u8; 6],
@@ -44,7 +44,7 @@ pub(crate) struct Port {
     state: AtomicU32,
 }
 
-impl Port {
+impl DevicePort {
     fn new(device: u8, number: u8, addresses: &[HostAddress]) -> Self {
         let mac = [0x02, b's', b'o', b'f', b't', device * MAX_PORTS + number - 1];
         let loopback = Ipv4Addr::new(127, 0, number - 1, device + 1).to_ipv6_mapped();
@@ -78,7 +78,7 @@ fn link_local([a, b, c, d, e, f]: [u8; 6]) -> Ipv6Addr {
 
 /// What is odd about a device. By itself it is nobody's: it is no hardware, and does not look like any.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Traits {
+pub(crate) struct DeviceTraits {
     pub(crate) vendor_id: u32,
     pub(crate) vendor_part_id: u32,
     pub(crate) hw_ver: u32,
@@ -88,7 +88,7 @@ pub(crate) struct Traits {
 /// What a program has of a device, as long as rdma-core makes it: whether a device is a driver's, that driver's direct verbs
 /// (`mlx5dv_is_supported`) tell by the pointer behind what programs know.
 #[repr(C)]
-struct Object {
+struct DriverDevice {
     device: ibv_device,
     driver: *const c_void,
 }
@@ -101,15 +101,16 @@ pub(crate) struct Device {
     pub(crate) name: String,
     pub(crate) guid: u64,
     /// What rules of faults have made of it.
-    pub(crate) traits: Traits,
-    pub(crate) ports: Vec<Port>,
+    pub(crate) traits: DeviceTraits,
+    pub(crate) ports: Vec<DevicePort>,
     object: *mut ibv_device,
     gone: AtomicBool,
 }
 
 // SAFETY: the pointer is to a struct that is never freed, and that this crate only writes when it makes it.
 unsafe impl Send for Device {}
-// SAFETY: as above.
+// SAFETY: the pointer is to a struct that is never freed, and that this crate only writes when it
+// makes it.
 unsafe impl Sync for Device {}
 
 impl Device {
@@ -126,16 +127,16 @@ impl Device {
             }
         }
         let guid = u64::from_be_bytes([0x02, b's', b'o', b'f', b't', 0, 0, number]);
-        let ports = (1..=config.ports).map(|port| Port::new(number, port, addresses)).collect();
+        let ports = (1..=config.ports).map(|port| DevicePort::new(number, port, addresses)).collect();
         // The devices of a process are few and live as long as it does, as those of a program that never frees its
         // list do.
         Self {
             number,
             name,
             guid,
-            traits: Traits::default(),
+            traits: DeviceTraits::default(),
             ports,
-            object: Box::into_raw(Box::new(Object { device: object, driver: ptr::null() })).cast(),
+            object: Box::into_raw(Box::new(DriverDevice { device: object, driver: ptr::null() })).cast(),
             gone: AtomicBool::new(false),
         }
     }
@@ -168,7 +169,7 @@ impl Device {
     }
 
     /// The port of a number, from 1.
-    pub(crate) fn port(&self, number: u32) -> Option<&Port> {
+    pub(crate) fn port(&self, number: u32) -> Option<&DevicePort> {
         self.ports.get(usize::try_from(number).ok()?.checked_sub(1)?)
     }
 }
@@ -215,6 +216,6 @@ mod tests {
     /// For leak checkers: the real devices are never freed.
     fn free(device: &Device) {
         // SAFETY: `new` boxed it, and these tests use it no more.
-        drop(unsafe { Box::from_raw(device.object.cast::<Object>()) });
+        drop(unsafe { Box::from_raw(device.object.cast::<DriverDevice>()) });
     }
 }

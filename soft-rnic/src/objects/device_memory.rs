@@ -4,9 +4,9 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
-use super::context::{Context, Counted};
-use super::held::{Used, Users};
-use crate::node::ShareId;
+use super::context::{Context, CountGuard};
+use super::use_ref::{CountsUses, UseCount};
+use crate::node::ExportId;
 use crate::platform::memory::Memory;
 use crate::platform::{copy, errno};
 use crate::shared::segment::PAGE;
@@ -17,13 +17,13 @@ const MAX_LOG_ALIGN: u32 = PAGE.ilog2();
 /// Such memory.
 #[derive(Debug)]
 pub(crate) struct Dm {
-    counted: Counted,
+    counted: CountGuard,
     number: u32,
     /// In bytes; the memory has whole pages.
     length: usize,
     memory: Arc<Memory>,
-    share: ShareId,
-    users: Users,
+    export: ExportId,
+    users: UseCount,
     gone: AtomicBool,
 }
 
@@ -43,27 +43,27 @@ impl Dm {
         let counted = context.count(|counts| &counts.dm, u32::MAX)?;
         context.take_device_memory(length)?;
         // What was taken is given back by the drop from here on, or here.
-        let made = Self::share(context, length).inspect_err(|_| context.return_device_memory(length));
-        let (memory, share) = made?;
+        let made = Self::export(context, length).inspect_err(|_| context.return_device_memory(length));
+        let (memory, export) = made?;
         let dm = Arc::new(Self {
             counted,
             number: NEXT.fetch_add(1, Relaxed),
             length,
             memory,
-            share,
-            users: Users::default(),
+            export,
+            users: UseCount::default(),
             gone: AtomicBool::new(false),
         });
         context.enter_device_memory(&dm);
         Ok(dm)
     }
 
-    fn share(context: &Context, length: usize) -> Result<(Arc<Memory>, ShareId), c_int> {
+    fn export(context: &Context, length: usize) -> Result<(Arc<Memory>, ExportId), c_int> {
         let refused = |error: std::io::Error| errno::refused("ibv_alloc_dm", &error);
         let whole = length.checked_next_multiple_of(PAGE).ok_or(libc::ENOMEM)?;
         let memory = Arc::new(Memory::create(c"soft-rnic device memory", whole).map_err(refused)?);
-        let share = context.rnic().node().shares().add(Arc::clone(&memory)).map_err(refused)?;
-        Ok((memory, share))
+        let export = context.rnic().node().exports().add(Arc::clone(&memory)).map_err(refused)?;
+        Ok((memory, export))
     }
 
     pub(crate) fn context(&self) -> &Arc<Context> {
@@ -117,7 +117,8 @@ impl Dm {
     pub(crate) unsafe fn read(&self, to: *mut u8, offset: u64, length: usize) -> Result<(), c_int> {
         self.context().check_process()?;
         let from = self.range(offset, length)?;
-        // SAFETY: as in `write`.
+        // SAFETY: the caller's bytes, and so many of the memory, which lives as long as this;
+        // others may access it too, by raw pointers, as this does.
         unsafe { copy::copy_unordered(to, from, length) };
         Ok(())
     }
@@ -145,8 +146,8 @@ impl Dm {
     }
 }
 
-impl Used for Dm {
-    fn users(&self) -> &Users {
+impl CountsUses for Dm {
+    fn users(&self) -> &UseCount {
         &self.users
     }
 }
@@ -156,6 +157,6 @@ impl Drop for Dm {
         if !self.is_gone() {
             self.context().return_device_memory(self.length);
         }
-        self.context().rnic().node().shares().remove(self.share);
+        self.context().rnic().node().exports().remove(self.export);
     }
 }

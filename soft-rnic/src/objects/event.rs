@@ -13,7 +13,7 @@ use crate::queue_pair::{Qp, Srq};
 
 /// What an event is about.
 #[derive(Clone)]
-pub(crate) enum Element {
+pub(crate) enum EventElement {
     Cq(Arc<Cq>),
     Qp(Arc<Qp>),
     /// A target that was opened again, to whoever opened it.
@@ -27,10 +27,10 @@ pub(crate) enum Element {
 #[derive(Clone)]
 pub(crate) struct Event {
     pub(crate) kind: ibv_event_type,
-    pub(crate) element: Element,
+    pub(crate) element: EventElement,
 }
 
-impl Element {
+impl EventElement {
     /// Whether the program has destroyed the object, while another thread still had something to say about it.
     fn is_gone(&self) -> bool {
         match self {
@@ -74,7 +74,7 @@ impl Element {
 }
 
 /// Events that wait to be taken.
-pub(crate) struct EventQueue {
+pub(crate) struct AsyncEventQueue {
     events: Mutex<VecDeque<Event>>,
     tokens: Tokens,
 }
@@ -82,7 +82,7 @@ pub(crate) struct EventQueue {
 /// An object that is raised about again and again, while nobody takes events, must not fill the memory.
 const MOST: usize = 1 << 16;
 
-impl EventQueue {
+impl AsyncEventQueue {
     pub(crate) fn create() -> io::Result<Self> {
         Ok(Self { events: Mutex::default(), tokens: Tokens::create()? })
     }
@@ -134,7 +134,7 @@ impl EventQueue {
     }
 
     /// The events of an object go with it. Its handle must have been taken away.
-    pub(crate) fn forget(&self, is_of_object: impl Fn(&Element) -> bool) {
+    pub(crate) fn forget(&self, is_of_object: impl Fn(&EventElement) -> bool) {
         let mut events = self.events();
         let before = events.len();
         events.retain(|event| !is_of_object(&event.element));

@@ -8,15 +8,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use rdma_mummy_sys::types::{IBV_ACCESS_OPTIONAL_RANGE, ibv_access_flags};
 
 use super::buffer::Buffer;
-use super::context::{Context, Counted};
+use super::context::{Context, CountGuard};
 use super::device_memory::Dm;
-use super::held::{Held, Used, Users};
 use super::protection_domain::Pd;
-use super::region::{Owner, RegionCard, Tag};
-use crate::node::{Node, ShareId, Stuck};
+use super::region::{KeyOwner, KeyTag, LocalMrDescriptor};
+use super::use_ref::{CountsUses, UseCount, UseRef};
+use crate::node::{ExportId, Node, StillInUse};
 use crate::platform::errno;
 use crate::platform::mappings::Survey;
-use crate::platform::memory::{File, Memory};
+use crate::platform::memory::{BackingFile, Memory};
 use crate::platform::nowhere::Nowhere;
 use crate::platform::user_memory;
 use crate::shared::entry::kind;
@@ -56,13 +56,13 @@ fn check_access(access: u32) -> Result<u32, c_int> {
 
 /// Memory to be registered.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Range {
+pub(crate) struct MrRange {
     pub(crate) base: *mut u8,
     pub(crate) length: usize,
     pub(crate) iova: u64,
 }
 
-impl Range {
+impl MrRange {
     /// Whether it makes sense as memory of the program's.
     fn check(self, context: &Context) -> Result<Self, c_int> {
         let ends = |start: u64| start.checked_add(self.length as u64).is_some();
@@ -79,74 +79,74 @@ impl Range {
 
 /// What a region's memory is, which it keeps.
 #[allow(dead_code, reason = "what is kept is not looked at")]
-pub(crate) enum Backing {
+pub(crate) enum MrBacking {
     /// The program's, who keeps it.
     Program,
     /// Of the device's making.
     Buffer(Arc<Buffer>),
     /// Memory on the device.
-    Device(Held<Dm>),
+    Device(UseRef<Dm>),
     /// A file of the program's, mapped by the device.
-    File(Memory, File),
+    File(Memory, BackingFile),
     /// None.
     Null(Arc<Nowhere>),
 }
 
 /// A memory region.
 pub(crate) struct Mr {
-    counted: Counted,
+    counted: CountGuard,
     index: u32,
     registration: Mutex<Registration>,
     /// The windows that are bound to it.
-    users: Users,
+    users: UseCount,
     gone: AtomicBool,
 }
 
-impl Used for Mr {
-    fn users(&self) -> &Users {
+impl CountsUses for Mr {
+    fn users(&self) -> &UseCount {
         &self.users
     }
 }
 
 /// A peer does not let go of a region, which stays closed and allocated.
-fn busy(region: u32, Stuck { link, pid }: Stuck) -> c_int {
+fn busy(region: u32, StillInUse { peer_id, pid }: StillInUse) -> c_int {
     let pid = pid.map_or("unknown".to_owned(), |pid| pid.to_string());
-    log::error!("memory region {region} stays allocated: process {pid} (link {link}) still touches it");
+    log::error!("memory region {region} stays allocated: process {pid} (peer id {peer_id}) still touches it");
     libc::EBUSY
 }
 
 /// A region that a window uses, what is registered, and the shareable memory that it lies in.
-pub(super) type Loan = (Held<Mr>, RegionCard, Option<ShareId>);
+pub(super) type BoundRegion = (UseRef<Mr>, LocalMrDescriptor, Option<ExportId>);
 
 /// Somebody is changing a registration.
-pub(super) struct Changing;
+pub(super) struct RegistrationBusy;
 
 /// What can change.
 struct Registration {
-    pd: Held<Pd>,
-    range: Range,
+    pd: UseRef<Pd>,
+    range: MrRange,
     access: u32,
-    backing: Backing,
+    backing: MrBacking,
     /// Where it can be shared.
-    share: Option<Shared>,
+    export: Option<ExportUse>,
     key: u32,
     /// It is being deregistered: no window is bound to it any more.
     closing: bool,
 }
 
 /// A region, or a window, lies in shareable memory, which stays shared for as long as this lives.
-pub(super) struct Shared {
+pub(super) struct ExportUse {
     node: Arc<Node>,
-    id: ShareId,
+    id: ExportId,
     /// Peers may map it for writing: what they may then write there, and by which requests, is the region's to say.
     writable: bool,
 }
 
-impl Shared {
+impl ExportUse {
     /// A window of a region that lies there.
-    pub(super) fn of_window(node: &Arc<Node>, id: ShareId, access: u32) -> Self {
+    pub(super) fn of_window(node: &Arc<Node>, id: ExportId, access: u32) -> Self {
         let writable = access & LOCAL_WRITE != 0;
-        node.shares().note_access(id, true, writable);
+        node.exports().note_access(id, true, writable);
         Self { node: Arc::clone(node), id, writable }
     }
 
@@ -155,9 +155,9 @@ impl Shared {
     /// # Errors
     ///
     /// `EFAULT`: part of it is not mapped, or not to be read, or not to be written though the device may write.
-    fn find(node: &Arc<Node>, range: &Range, access: u32) -> Result<Option<Self>, c_int> {
+    fn find(node: &Arc<Node>, range: &MrRange, access: u32) -> Result<Option<Self>, c_int> {
         let (address, length) = (range.base.addr(), range.length);
-        let id = match node.shares().find(address, length) {
+        let id = match node.exports().find(address, length) {
             Some(id) => id,
             None => match Self::survey(node, address, length, access)? {
                 Some(id) => id,
@@ -165,7 +165,7 @@ impl Shared {
             },
         };
         let writable = access & LOCAL_WRITE != 0;
-        node.shares().note_access(id, true, writable);
+        node.exports().note_access(id, true, writable);
         Ok(Some(Self { node: Arc::clone(node), id, writable }))
     }
 
@@ -174,7 +174,7 @@ impl Shared {
         address: usize,
         length: usize,
         access: u32,
-    ) -> Result<Option<ShareId>, c_int> {
+    ) -> Result<Option<ExportId>, c_int> {
         let survey = match Survey::of(address, length) {
             Ok(survey) => survey,
             Err(error) => {
@@ -188,13 +188,13 @@ impl Shared {
         }
         // What is paged on demand is what lies at the address when it is used: the file may not, by then.
         let shared = survey.shared.filter(|_| access & ON_DEMAND == 0);
-        Ok(shared.and_then(|mapping| node.shares().find_mapped(mapping)))
+        Ok(shared.and_then(|mapping| node.exports().find_mapped(mapping)))
     }
 }
 
-impl Drop for Shared {
+impl Drop for ExportUse {
     fn drop(&mut self) {
-        self.node.shares().note_access(self.id, false, self.writable);
+        self.node.exports().note_access(self.id, false, self.writable);
     }
 }
 
@@ -203,8 +203,8 @@ unsafe impl Send for Registration {}
 
 /// A change of a registration; what is `None` stays.
 #[derive(Debug, Default)]
-pub(crate) struct Change {
-    pub(crate) range: Option<Range>,
+pub(crate) struct RegistrationChange {
+    pub(crate) range: Option<MrRange>,
     pub(crate) pd: Option<Arc<Pd>>,
     pub(crate) access: Option<u32>,
 }
@@ -218,29 +218,29 @@ impl Mr {
     /// `ENOMEM` if there are as many regions as there may be.
     pub(crate) fn register(
         pd: &Arc<Pd>,
-        range: Range,
+        range: MrRange,
         access: u32,
-        backing: Backing,
+        backing: MrBacking,
     ) -> Result<(Arc<Self>, u32), c_int> {
         let context = pd.context();
         let access = check_access(access)?;
         let range = match backing {
-            Backing::Program | Backing::Buffer(_) => range.check(context)?,
-            Backing::Device(_) | Backing::File(..) | Backing::Null(_) => range,
+            MrBacking::Program | MrBacking::Buffer(_) => range.check(context)?,
+            MrBacking::Device(_) | MrBacking::File(..) | MrBacking::Null(_) => range,
         };
-        let share = match backing {
-            Backing::Null(_) => None,
-            _ => Shared::find(context.rnic().node(), &range, access)?,
+        let export = match backing {
+            MrBacking::Null(_) => None,
+            _ => ExportUse::find(context.rnic().node(), &range, access)?,
         };
         let counted = context.count(|counts| &counts.mr, context.rnic().limits().max_mr)?;
         let index = context.rnic().regions().reserve().ok_or(libc::ENOMEM)?;
         let mut registration =
-            Registration { pd: Held::new(pd), range, access, backing, share, key: 0, closing: false };
-        let key = registration.publish(context, index, Tag::Next);
+            Registration { pd: UseRef::new(pd), range, access, backing, export, key: 0, closing: false };
+        let key = registration.publish(context, index, KeyTag::Next);
         let registration = Mutex::new(registration);
-        let (users, gone) = (Users::default(), AtomicBool::new(false));
+        let (users, gone) = (UseCount::default(), AtomicBool::new(false));
         let mr = Arc::new(Self { counted, index, registration, users, gone });
-        context.rnic().regions().set_owner(index, Owner::Region(Arc::downgrade(&mr)));
+        context.rnic().regions().set_owner(index, KeyOwner::Region(Arc::downgrade(&mr)));
         context.enter_region(&mr);
         Ok((mr, key))
     }
@@ -274,8 +274,8 @@ impl Mr {
         if access & ZERO_BASED == 0 || access & !ALLOWED != 0 || length == 0 {
             return Err(libc::EINVAL);
         }
-        let range = Range { base: dm.range(offset, length)?, length, iova: 0 };
-        Self::register(pd, range, access, Backing::Device(Held::new(dm)))
+        let range = MrRange { base: dm.range(offset, length)?, length, iova: 0 };
+        Self::register(pd, range, access, MrBacking::Device(UseRef::new(dm)))
     }
 
     /// Registers part of a file, which the device maps: a dma-buf, or a memory file that cannot shrink.
@@ -306,7 +306,7 @@ impl Mr {
             .map_err(|error| errno::refused("ibv_reg_dmabuf_mr", &error))?;
         // Within the mapping, which has so many bytes more.
         let base = memory.base().as_ptr().wrapping_add(skipped);
-        Self::register(pd, Range { base, length, iova }, access, Backing::File(memory, file))
+        Self::register(pd, MrRange { base, length, iova }, access, MrBacking::File(memory, file))
     }
 
     /// Registers nothing: a region for the program's own requests, from which zeroes come and where bytes are lost.
@@ -317,13 +317,13 @@ impl Mr {
     pub(crate) fn register_null(pd: &Arc<Pd>) -> Result<(Arc<Self>, u32), c_int> {
         pd.context().check_process()?;
         let nowhere = Nowhere::acquire().map_err(|error| errno::refused("ibv_alloc_null_mr", &error))?;
-        let range = Range { base: nowhere.base(), length: 0, iova: 0 };
-        Self::register(pd, range, LOCAL_WRITE, Backing::Null(nowhere))
+        let range = MrRange { base: nowhere.base(), length: 0, iova: 0 };
+        Self::register(pd, range, LOCAL_WRITE, MrBacking::Null(nowhere))
     }
 
     /// Whether it can be [changed](Self::change): memory of the program's.
     pub(crate) fn can_change(&self) -> bool {
-        matches!(self.registration().backing, Backing::Program | Backing::Buffer(_))
+        matches!(self.registration().backing, MrBacking::Program | MrBacking::Buffer(_))
     }
 
     /// The key, as it is now.
@@ -337,7 +337,7 @@ impl Mr {
     ///
     /// As [`register`](Self::register), with nothing changed; and `EBUSY` if a peer does not let go of the memory, whose region
     /// then stays closed, to be deregistered, or if a memory window is bound to it.
-    pub(crate) fn change(&self, change: Change) -> Result<u32, c_int> {
+    pub(crate) fn change(&self, change: RegistrationChange) -> Result<u32, c_int> {
         let context = self.context();
         context.check_process()?;
         let access = change.access.map(check_access).transpose()?;
@@ -347,17 +347,17 @@ impl Mr {
             return Err(libc::EBUSY);
         }
         let access = access.unwrap_or(registration.access);
-        let share = Shared::find(context.rnic().node(), &range.unwrap_or(registration.range), access)?;
+        let export = ExportUse::find(context.rnic().node(), &range.unwrap_or(registration.range), access)?;
         context.rnic().regions().revoke(self.index).map_err(|stuck| busy(self.index, stuck))?;
         if let Some(range) = range {
             registration.range = range;
-            registration.backing = Backing::Program;
+            registration.backing = MrBacking::Program;
         }
         if let Some(pd) = change.pd {
-            registration.pd = Held::new(&pd);
+            registration.pd = UseRef::new(&pd);
         }
-        (registration.access, registration.share) = (access, share);
-        Ok(registration.publish(context, self.index, Tag::Same))
+        (registration.access, registration.export) = (access, export);
+        Ok(registration.publish(context, self.index, KeyTag::Same))
     }
 
     /// Ends the registration: no peer touches the memory after this, nor the device.
@@ -383,7 +383,7 @@ impl Mr {
         // Somebody may have it imported, and still has this object.
         let mut registration = self.registration();
         registration.pd.release();
-        (registration.backing, registration.share) = (Backing::Program, None);
+        (registration.backing, registration.export) = (MrBacking::Program, None);
         self.counted.count_out();
         Ok(())
     }
@@ -394,18 +394,18 @@ impl Mr {
     /// # Errors
     ///
     /// The registration is being changed; it is to be asked again.
-    pub(super) fn lend(self: &Arc<Self>, key: u32) -> Result<Option<Loan>, Changing> {
+    pub(super) fn lend(self: &Arc<Self>, key: u32) -> Result<Option<BoundRegion>, RegistrationBusy> {
         let registration = match self.registration.try_lock() {
             Ok(registration) => registration,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return Err(Changing),
+            Err(TryLockError::WouldBlock) => return Err(RegistrationBusy),
         };
         if registration.closing || registration.key != key {
             return Ok(None);
         }
-        let card = self.context().rnic().regions().read(key).map(|(.., card)| card);
-        let share = registration.share.as_ref().map(|share| share.id);
-        Ok(card.map(|card| (Held::new(self), card, share)))
+        let descriptor = self.context().rnic().regions().read(key).map(|(.., descriptor)| descriptor);
+        let export = registration.export.as_ref().map(|export| export.id);
+        Ok(descriptor.map(|descriptor| (UseRef::new(self), descriptor, export)))
     }
 
     /// Whether it was deregistered.
@@ -422,28 +422,28 @@ impl Mr {
 impl Drop for Mr {
     /// It was revoked before.
     fn drop(&mut self) {
-        self.context().rnic().regions().set_owner(self.index, Owner::Nobody);
+        self.context().rnic().regions().set_owner(self.index, KeyOwner::Nobody);
         self.context().rnic().regions().release(self.index);
     }
 }
 
 impl Registration {
-    fn publish(&mut self, context: &Arc<Context>, index: u32, tag: Tag) -> u32 {
-        let Range { base, length, iova } = self.range;
+    fn publish(&mut self, context: &Arc<Context>, index: u32, tag: KeyTag) -> u32 {
+        let MrRange { base, length, iova } = self.range;
         let kind = match self.backing {
-            Backing::Null(_) => kind::NULL,
-            Backing::File(_, File::DmaBuf) => kind::OWNER_ONLY,
+            MrBacking::Null(_) => kind::NULL,
+            MrBacking::File(_, BackingFile::DmaBuf) => kind::OWNER_ONLY,
             _ => 0,
         };
-        let card = RegionCard {
+        let descriptor = LocalMrDescriptor {
             base,
             iova: if self.access & ZERO_BASED != 0 { 0 } else { iova },
             length: length as u64,
             pd: self.pd.number(),
             access: self.access | kind,
         };
-        let share = self.share.as_ref().map(|share| share.id);
-        self.key = context.rnic().regions().publish(index, context, card, share, tag);
+        let export = self.export.as_ref().map(|export| export.id);
+        self.key = context.rnic().regions().publish(index, context, descriptor, export, tag);
         self.key
     }
 }

@@ -1,22 +1,23 @@
 //! Memory windows: parts of regions under remote keys of their own, which requests bind and invalidate.
 //!
-//! A window has an index in the table of [regions](super::region), and a card there while it is bound: the part of its region,
-//! with the window's own permissions, for remote access alone ([`domain`]). So gate and marks guard a window as they guard a
-//! region: who takes its memory away (by binding it anew, invalidating or deallocating it) closes the gate, and lets nobody
-//! rely on that until no mark is left. A region whose windows are bound is neither changed nor deregistered, so that a
+//! A window has an index in the table of [regions](super::region), and a descriptor there while it is bound: the part of its region,
+//! with the window's own permissions, for remote access alone ([`domain`]). So generation and hazards guard a window as they guard a
+//! region: who takes its memory away (by binding it anew, invalidating or deallocating it) invalidates the generation, and lets nobody
+//! rely on that until no hazard is left. A region whose windows are bound is neither changed nor deregistered, so that a
 //! window's memory is always some region's.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rdma_mummy_sys::types::{ibv_access_flags, ibv_mw_type};
+use rdma_mummy_sys::types::{ibv_access_flags, ibv_mw, ibv_mw_type};
 
-use super::context::{Context, Counted};
-use super::held::Held;
-use super::memory_region::{Changing, LOCAL_WRITE, Loan, MW_BIND, Mr, Shared, ZERO_BASED};
+use super::c_object::CObject;
+use super::context::{Context, CountGuard};
+use super::memory_region::{BoundRegion, ExportUse, LOCAL_WRITE, MW_BIND, Mr, RegistrationBusy, ZERO_BASED};
 use super::protection_domain::Pd;
-use super::region::{Owner, RegionCard, Tag, index_of};
+use super::region::{KeyOwner, KeyTag, LocalMrDescriptor, index_of};
+use super::use_ref::UseRef;
 use crate::shared::entry::{domain, kind};
 
 const WRITES: u32 =
@@ -26,36 +27,49 @@ const KNOWN: u32 = WRITES | ibv_access_flags::IBV_ACCESS_REMOTE_READ.0 | ZERO_BA
 
 /// A memory window.
 pub(crate) struct Mw {
-    counted: Counted,
+    counted: CountGuard,
     index: u32,
     /// No other window of this process had it, before as many as there are numbers.
     serial: u32,
     /// Of type 2: bound by a posted request with a key that the program chooses, to one queue pair, once; then invalidated.
     chosen: bool,
-    pd: Held<Pd>,
-    state: Mutex<State>,
+    pd: UseRef<Pd>,
+    state: Mutex<WindowState>,
+}
+
+/// The C object of a memory window.
+pub(crate) type MwObject = CObject<ibv_mw, Arc<Mw>>;
+
+/// The window of a pointer.
+///
+/// # Safety
+///
+/// - `mw` is a live window of this device.
+pub(crate) unsafe fn mw_of<'a>(mw: *mut ibv_mw) -> &'a Arc<Mw> {
+    // SAFETY: `mw` is a live window of this device, by the contract of `mw_of`.
+    unsafe { MwObject::state(mw) }
 }
 
 #[derive(Default)]
-struct State {
+struct WindowState {
     /// As it is now, whether it is bound or not.
     key: u32,
-    bound: Option<Bound>,
+    bound: Option<WindowBinding>,
     /// It is being deallocated.
     ending: bool,
 }
 
 /// What a window is bound to.
-struct Bound {
-    _region: Held<Mr>,
-    _share: Option<Shared>,
+struct WindowBinding {
+    _region: UseRef<Mr>,
+    _export: Option<ExportUse>,
     /// Of type 2: the number of its queue pair.
     qpn: u32,
 }
 
 /// A request to bind a window.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Bind {
+pub(crate) struct BindRequest {
     /// The new key.
     pub(crate) key: u32,
     /// The region's.
@@ -68,7 +82,7 @@ pub(crate) struct Bind {
 
 /// Whose request it is.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Requester {
+pub(crate) struct WindowRequester {
     pub(crate) pd: u32,
     pub(crate) qpn: u32,
     /// It came from a peer.
@@ -77,15 +91,15 @@ pub(crate) struct Requester {
 
 /// Why a window stays as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stays {
+pub(crate) enum WindowError {
     /// It is to be tried again: a peer still touches the memory, although nobody can begin to any more.
     Busy,
     /// It may not be done.
     Refused,
 }
 
-impl From<Changing> for Stays {
-    fn from(_: Changing) -> Self {
+impl From<RegistrationBusy> for WindowError {
+    fn from(_: RegistrationBusy) -> Self {
         Self::Busy
     }
 }
@@ -108,15 +122,15 @@ impl Mw {
         let regions = context.rnic().regions();
         let index = regions.reserve().ok_or(libc::ENOMEM)?;
         let key = regions.new_key(index);
-        let state = Mutex::new(State { key, ..State::default() });
+        let state = Mutex::new(WindowState { key, ..WindowState::default() });
         static SERIAL: AtomicU32 = AtomicU32::new(0);
         let serial = SERIAL.fetch_add(1, Relaxed);
-        let mw = Arc::new(Self { counted, index, serial, chosen, pd: Held::new(pd), state });
-        regions.set_owner(index, Owner::Window(Arc::downgrade(&mw)));
+        let mw = Arc::new(Self { counted, index, serial, chosen, pd: UseRef::new(pd), state });
+        regions.set_owner(index, KeyOwner::Window(Arc::downgrade(&mw)));
         Ok((mw, key))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, WindowState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -146,7 +160,7 @@ impl Mw {
     pub(crate) fn deallocate(&self) -> Result<(), c_int> {
         self.context().check_process()?;
         self.state().ending = true;
-        // Without the lock, which others look in with lanes held.
+        // Without the lock, which others look in with transfer slots held.
         self.context().rnic().regions().revoke(self.index).map_err(|stuck| {
             let pid = stuck.pid.map_or("unknown".to_owned(), |pid| pid.to_string());
             log::error!(
@@ -165,8 +179,8 @@ impl Mw {
     ///
     /// # Errors
     ///
-    /// As [`Stays`].
-    pub(crate) fn bind(&self, by: Requester, bind: &Bind) -> Result<(), Stays> {
+    /// As [`WindowError`].
+    pub(crate) fn bind(&self, by: WindowRequester, bind: &BindRequest) -> Result<(), WindowError> {
         let mut state = self.state();
         // (`man ibv_bind_mw`, `man ibv_post_send`; IBTA chapter 10, memory windows.)
         let possible = !state.ending
@@ -179,29 +193,30 @@ impl Mw {
                 bind.access & ZERO_BASED == 0
             };
         if !possible {
-            return Err(Stays::Refused);
+            return Err(WindowError::Refused);
         }
         let regions = self.context().rnic().regions();
         let found = if bind.length == 0 { None } else { Some(self.find(by, bind)?) };
         if state.bound.is_some() {
             if !regions.try_revoke(self.index) {
-                return Err(Stays::Busy);
+                return Err(WindowError::Busy);
             }
             state.bound = None;
         }
         state.key = bind.key;
-        if let Some((region, card, id)) = found {
-            let share = id.map(|id| Shared::of_window(self.context().rnic().node(), id, card.access));
-            regions.publish(self.index, self.context(), card, id, Tag::Chosen(bind.key as u8));
-            state.bound = Some(Bound { _region: region, _share: share, qpn: by.qpn });
+        if let Some((region, descriptor, id)) = found {
+            let export =
+                id.map(|id| ExportUse::of_window(self.context().rnic().node(), id, descriptor.access));
+            regions.publish(self.index, self.context(), descriptor, id, KeyTag::Chosen(bind.key as u8));
+            state.bound = Some(WindowBinding { _region: region, _export: export, qpn: by.qpn });
         }
         Ok(())
     }
 
     /// The part of a region that the window is to be bound to.
-    fn find(&self, by: Requester, bind: &Bind) -> Result<Loan, Stays> {
-        let region = self.context().rnic().regions().memory_region(bind.lkey).ok_or(Stays::Refused)?;
-        let (region, whole, share) = region.lend(bind.lkey)?.ok_or(Stays::Refused)?;
+    fn find(&self, by: WindowRequester, bind: &BindRequest) -> Result<BoundRegion, WindowError> {
+        let region = self.context().rnic().regions().memory_region(bind.lkey).ok_or(WindowError::Refused)?;
+        let (region, whole, export) = region.lend(bind.lkey)?.ok_or(WindowError::Refused)?;
         let writes = bind.access & WRITES != 0;
         let allowed = whole.pd == by.pd
             && whole.access & MW_BIND != 0
@@ -209,8 +224,9 @@ impl Mw {
             // A null region has no bounds that a window could have.
             && whole.access & kind::NULL == 0
             && (!writes || whole.access & LOCAL_WRITE != 0);
-        let base = whole.pointer(bind.address, bind.length).filter(|_| allowed).ok_or(Stays::Refused)?;
-        let card = RegionCard {
+        let base =
+            whole.pointer(bind.address, bind.length).filter(|_| allowed).ok_or(WindowError::Refused)?;
+        let descriptor = LocalMrDescriptor {
             base,
             iova: if bind.access & ZERO_BASED != 0 { 0 } else { bind.address },
             length: bind.length,
@@ -219,7 +235,7 @@ impl Mw {
             // And what the region's memory is, the window's is.
             access: bind.access | whole.access & kind::OWNER_ONLY | if writes { LOCAL_WRITE } else { 0 },
         };
-        Ok((region, card, share))
+        Ok((region, descriptor, export))
     }
 
     /// Takes the window's memory away from peers; whether there was any. A window that has no memory stays as it is: it may be
@@ -227,16 +243,16 @@ impl Mw {
     ///
     /// # Errors
     ///
-    /// As [`Stays`].
-    pub(crate) fn invalidate(&self, by: Requester, key: u32) -> Result<bool, Stays> {
+    /// As [`WindowError`].
+    pub(crate) fn invalidate(&self, by: WindowRequester, key: u32) -> Result<bool, WindowError> {
         let mut state = self.state();
         let possible = self.chosen && !state.ending && state.key == key && by.pd == self.pd.number();
         let bound_elsewhere = state.bound.as_ref().is_some_and(|bound| by.remote && bound.qpn != by.qpn);
         if !possible || bound_elsewhere {
-            return Err(Stays::Refused);
+            return Err(WindowError::Refused);
         }
         if state.bound.is_some() && !self.context().rnic().regions().try_revoke(self.index) {
-            return Err(Stays::Busy);
+            return Err(WindowError::Busy);
         }
         Ok(state.bound.take().is_some())
     }
@@ -255,7 +271,7 @@ impl Drop for Mw {
     /// It was revoked before.
     fn drop(&mut self) {
         let regions = self.context().rnic().regions();
-        regions.set_owner(self.index, Owner::Nobody);
+        regions.set_owner(self.index, KeyOwner::Nobody);
         regions.release(self.index);
     }
 }

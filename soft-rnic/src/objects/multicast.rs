@@ -12,11 +12,11 @@ use rdma_mummy_sys::types::ibv_qp_type;
 
 use super::table::RESTING;
 use crate::config::Limits;
-use crate::engine::datagram::gid_words;
 use crate::node::Node;
 use crate::queue_pair::Qp;
-use crate::shared::entry::{MemberCard, MemberEntry};
-use crate::shared::gate::Keeper;
+use crate::shared::entry::gid_words;
+use crate::shared::entry::{MembershipDescriptor, MembershipEntry};
+use crate::shared::generation::GenerationWriter;
 use crate::shared::segment::MAX_MEMBERS;
 use crate::sync::Release;
 
@@ -27,40 +27,40 @@ pub(crate) fn is_group(gid: [u8; 16]) -> bool {
 }
 
 /// The memberships of this process, in the order of the segment's table.
-pub(crate) struct Groups {
+pub(crate) struct MulticastGroups {
     node: Arc<Node>,
-    slots: RwLock<Slots>,
+    slots: RwLock<MembershipTable>,
 }
 
 #[derive(Default)]
-struct Slots {
-    slots: Vec<Slot>,
+struct MembershipTable {
+    slots: Vec<MembershipSlot>,
     /// The number of one that has ended rests, as what came by it may not have been polled.
     free: VecDeque<u32>,
 }
 
-struct Slot {
+struct MembershipSlot {
     /// Stays when the membership has ended.
     gid: [u8; 16],
-    keeper: Keeper,
-    member: Option<Member>,
+    writer: GenerationWriter,
+    member: Option<GroupMembership>,
 }
 
 /// A queue pair is in the group, by these LIDs: they mean nothing where there are none, but each is attached and detached by
 /// itself.
-struct Member {
+struct GroupMembership {
     queue_pair: u32,
     qpn: u32,
     lids: Vec<u16>,
 }
 
-impl Slots {
-    fn members(&self) -> impl Iterator<Item = (&Slot, &Member)> {
+impl MembershipTable {
+    fn members(&self) -> impl Iterator<Item = (&MembershipSlot, &GroupMembership)> {
         self.slots.iter().filter_map(|slot| Some((slot, slot.member.as_ref()?)))
     }
 
     fn find(&self, queue_pair: u32, gid: [u8; 16]) -> Option<usize> {
-        let is_it = |member: &Member| member.queue_pair == queue_pair;
+        let is_it = |member: &GroupMembership| member.queue_pair == queue_pair;
         self.slots.iter().position(|slot| slot.gid == gid && slot.member.as_ref().is_some_and(is_it))
     }
 
@@ -78,7 +78,7 @@ impl Slots {
     /// A number, and a slot for it.
     fn reserve(&mut self, gid: [u8; 16]) -> Option<usize> {
         if self.slots.len() < MAX_MEMBERS && self.free.len() < RESTING {
-            self.slots.push(Slot { gid, keeper: Keeper::default(), member: None });
+            self.slots.push(MembershipSlot { gid, writer: GenerationWriter::default(), member: None });
             return Some(self.slots.len() - 1);
         }
         let index = self.free.pop_front()? as usize;
@@ -87,20 +87,20 @@ impl Slots {
     }
 }
 
-impl Groups {
+impl MulticastGroups {
     pub(crate) fn new(node: Arc<Node>) -> Self {
         Self { node, slots: RwLock::default() }
     }
 
-    fn read(&self) -> RwLockReadGuard<'_, Slots> {
+    fn read(&self) -> RwLockReadGuard<'_, MembershipTable> {
         self.slots.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, Slots> {
+    fn write(&self) -> RwLockWriteGuard<'_, MembershipTable> {
         self.slots.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn entry(&self, index: usize) -> &MemberEntry {
+    fn entry(&self, index: usize) -> &MembershipEntry {
         self.node.segment().member(index as u32).expect("there are no more slots than entries")
     }
 
@@ -130,11 +130,13 @@ impl Groups {
             return Err(libc::ENOMEM);
         }
         let index = slots.reserve(gid).ok_or(libc::ENOMEM)?;
-        let card = MemberCard { gid: gid_words(gid), index: qp.number.index, qpn: qp.number.qpn };
+        let descriptor =
+            MembershipDescriptor { gid: gid_words(gid), index: qp.number.index, qpn: qp.number.qpn };
         let end = slots.slots.len() as u32;
         let slot = &mut slots.slots[index];
-        slot.member = Some(Member { queue_pair: qp.number.index, qpn: qp.number.qpn, lids: vec![lid] });
-        self.entry(index).publish(&mut slot.keeper, 0, &card);
+        slot.member =
+            Some(GroupMembership { queue_pair: qp.number.index, qpn: qp.number.qpn, lids: vec![lid] });
+        self.entry(index).publish(&mut slot.writer, 0, &descriptor);
         self.node.segment().header().members.store(end, Release);
         Ok(())
     }
@@ -157,9 +159,9 @@ impl Groups {
         Ok(())
     }
 
-    fn end(&self, slots: &mut Slots, index: usize) {
+    fn end(&self, slots: &mut MembershipTable, index: usize) {
         let slot = &mut slots.slots[index];
-        self.entry(index).withdraw(&mut slot.keeper);
+        self.entry(index).withdraw(&mut slot.writer);
         slot.member = None;
         slots.free.push_back(index as u32);
     }
@@ -172,7 +174,9 @@ impl Groups {
     /// The queue pair is gone, wherever it was.
     pub(crate) fn forget(&self, queue_pair: u32) {
         let mut slots = self.write();
-        let is_it = |slot: &Slot| slot.member.as_ref().is_some_and(|member| member.queue_pair == queue_pair);
+        let is_it = |slot: &MembershipSlot| {
+            slot.member.as_ref().is_some_and(|member| member.queue_pair == queue_pair)
+        };
         while let Some(index) = slots.slots.iter().position(is_it) {
             self.end(&mut slots, index);
         }
@@ -184,11 +188,11 @@ impl Groups {
     }
 
     /// What an entry of the table says.
-    pub(crate) fn card(&self, index: u32) -> Option<MemberCard> {
+    pub(crate) fn descriptor(&self, index: u32) -> Option<MembershipDescriptor> {
         let slots = self.read();
         let slot = slots.slots.get(index as usize)?;
-        let Member { queue_pair, qpn, .. } = slot.member.as_ref()?;
-        Some(MemberCard { gid: gid_words(slot.gid), index: *queue_pair, qpn: *qpn })
+        let GroupMembership { queue_pair, qpn, .. } = slot.member.as_ref()?;
+        Some(MembershipDescriptor { gid: gid_words(slot.gid), index: *queue_pair, qpn: *qpn })
     }
 
     /// The group that an entry of the table is, or was, about.

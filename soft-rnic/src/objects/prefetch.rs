@@ -42,17 +42,17 @@ impl Advice {
 pub(crate) fn prefetch(pd: &Arc<Pd>, advice: Advice, range: ibv_sge) -> Result<(), c_int> {
     const ON_DEMAND: u32 = ibv_access_flags::IBV_ACCESS_ON_DEMAND.0;
     const LOCAL_WRITE: u32 = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0;
-    let (region, pass, card) = pd.context().rnic().regions().read(range.lkey).ok_or(libc::ENOENT)?;
-    if !region.holds(pass) {
+    let (region, pass, descriptor) = pd.context().rnic().regions().read(range.lkey).ok_or(libc::ENOENT)?;
+    if !region.is_current(pass) {
         return Err(libc::ENOENT);
     }
-    if card.pd != pd.number() || (advice == Advice::Write && card.access & LOCAL_WRITE == 0) {
+    if descriptor.pd != pd.number() || (advice == Advice::Write && descriptor.access & LOCAL_WRITE == 0) {
         return Err(libc::EPERM);
     }
-    if card.access & ON_DEMAND == 0 {
+    if descriptor.access & ON_DEMAND == 0 {
         return Err(libc::EINVAL);
     }
-    let at = card.pointer(range.addr, range.length.into()).ok_or(libc::EFAULT)?;
+    let at = descriptor.pointer(range.addr, range.length.into()).ok_or(libc::EFAULT)?;
     match advice {
         Advice::Present => Ok(()),
         Advice::Read | Advice::Write => {

@@ -4,27 +4,27 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
-use super::context::{Context, Counted};
-use super::held::{Held, Used, Users};
+use super::context::{Context, CountGuard};
 use super::thread_domain::Td;
+use super::use_ref::{CountsUses, UseCount, UseRef};
 use crate::shared::entry::domain;
 
-/// A protection domain. Its number is what peers and cards compare.
+/// A protection domain. Its number is what peers and descriptors compare.
 #[derive(Debug)]
 pub(crate) struct Pd {
-    counted: Counted,
+    counted: CountGuard,
     number: u32,
-    users: Users,
+    users: UseCount,
     /// What a parent domain consists of.
-    parts: Option<Parts>,
+    parts: Option<ParentDomain>,
     gone: AtomicBool,
 }
 
 /// A parent domain extends a protection domain.
 #[derive(Debug)]
-struct Parts {
-    pd: Held<Pd>,
-    td: Option<Held<Td>>,
+struct ParentDomain {
+    pd: UseRef<Pd>,
+    td: Option<UseRef<Td>>,
 }
 
 impl Pd {
@@ -32,7 +32,7 @@ impl Pd {
     ///
     /// As [`Context::count`].
     pub(crate) fn new(context: &Arc<Context>) -> Result<Arc<Self>, c_int> {
-        /// Numbers are not used again: a key's card and a queue pair's must not agree by chance.
+        /// Numbers are not used again: a key's descriptor and a queue pair's must not agree by chance.
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let number = NEXT.fetch_add(1, Relaxed);
         if number >= domain::END {
@@ -51,13 +51,19 @@ impl Pd {
     ///
     /// As [`Context::count`].
     pub(crate) fn extend(pd: &Arc<Self>, td: Option<&Arc<Td>>) -> Result<Arc<Self>, c_int> {
-        let parts = Parts { pd: Held::new(pd), td: td.map(Held::new) };
+        let parts = ParentDomain { pd: UseRef::new(pd), td: td.map(UseRef::new) };
         Self::of(pd.context(), pd.number, Some(parts))
     }
 
-    fn of(context: &Arc<Context>, number: u32, parts: Option<Parts>) -> Result<Arc<Self>, c_int> {
+    fn of(context: &Arc<Context>, number: u32, parts: Option<ParentDomain>) -> Result<Arc<Self>, c_int> {
         let counted = context.count(|counts| &counts.pd, context.rnic().limits().max_pd)?;
-        Ok(Arc::new(Self { counted, number, users: Users::default(), parts, gone: AtomicBool::new(false) }))
+        Ok(Arc::new(Self {
+            counted,
+            number,
+            users: UseCount::default(),
+            parts,
+            gone: AtomicBool::new(false),
+        }))
     }
 
     /// Ends the domain, by whatever pointer: it may have been imported.
@@ -74,9 +80,9 @@ impl Pd {
             return Err(libc::EINVAL);
         }
         self.counted.count_out();
-        if let Some(Parts { pd, td }) = &self.parts {
+        if let Some(ParentDomain { pd, td }) = &self.parts {
             pd.release();
-            td.iter().for_each(Held::release);
+            td.iter().for_each(UseRef::release);
         }
         Ok(())
     }
@@ -94,8 +100,8 @@ impl Pd {
     }
 }
 
-impl Used for Pd {
-    fn users(&self) -> &Users {
+impl CountsUses for Pd {
+    fn users(&self) -> &UseCount {
         &self.users
     }
 }

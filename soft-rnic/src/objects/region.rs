@@ -1,7 +1,7 @@
 //! Memory regions by key: what this process may touch on behalf of whom.
 //!
 //! A key is an index and a tag, `index << 8 | tag`; the tag changes whenever an index is used again. What the owner relies
-//! on lies here, in private memory; the card in the segment is for peers.
+//! on lies here, in private memory; the descriptor in the segment is for peers.
 
 use std::collections::VecDeque;
 use std::ptr;
@@ -12,10 +12,10 @@ use super::context::Context;
 use super::memory_region::Mr;
 use super::memory_window::Mw;
 use super::table::RESTING;
-use crate::node::{Node, Revoked, ShareId, Stuck};
+use crate::node::{ExportId, Node, Revoked, StillInUse};
 use crate::platform::nowhere;
-use crate::shared::entry::{MrCard, domain, kind};
-use crate::shared::gate::{Gate, Keeper, Pass};
+use crate::shared::entry::{MrDescriptor, domain, kind};
+use crate::shared::generation::{Generation, GenerationSnapshot, GenerationWriter};
 use crate::shared::segment::MAX_REGIONS;
 use crate::status;
 use crate::sync::{AtomicU32, AtomicU64, Relaxed};
@@ -34,7 +34,7 @@ pub(crate) fn index_of(key: u32) -> u32 {
 
 /// What this process knows about a region of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RegionCard {
+pub(crate) struct LocalMrDescriptor {
     /// Where the region begins, as a pointer that is good for all of it.
     pub(crate) base: *mut u8,
     /// The address by which work requests and peers name `base`.
@@ -47,9 +47,9 @@ pub(crate) struct RegionCard {
 }
 
 // SAFETY: the pointer is good for whoever may touch the region, on any thread.
-unsafe impl Send for RegionCard {}
+unsafe impl Send for LocalMrDescriptor {}
 
-impl RegionCard {
+impl LocalMrDescriptor {
     /// The memory of a range, if the region has all of it.
     #[inline]
     pub(crate) fn pointer(&self, address: u64, length: u64) -> Option<*mut u8> {
@@ -71,30 +71,30 @@ impl RegionCard {
 
 /// A place for a region.
 #[derive(Debug, Default)]
-pub(crate) struct Region {
-    gate: Gate,
+pub(crate) struct RegionSlot {
+    generation: Generation,
     base: AtomicPtr<u8>,
     iova: AtomicU64,
     length: AtomicU64,
     pd: AtomicU32,
     access: AtomicU32,
-    control: Mutex<Control>,
+    control: Mutex<RegionControl>,
 }
 
 /// The owner's side, used by the calls that register and deregister.
 #[derive(Debug, Default)]
-struct Control {
-    private: Keeper,
-    shared: Keeper,
+struct RegionControl {
+    private: GenerationWriter,
+    shared: GenerationWriter,
     tag: u8,
     /// The context that has the region, by its address.
     context: usize,
-    owner: Owner,
+    owner: KeyOwner,
 }
 
 /// Whose index it is.
 #[derive(Clone, Debug, Default)]
-pub(crate) enum Owner {
+pub(crate) enum KeyOwner {
     #[default]
     Nobody,
     Region(Weak<Mr>),
@@ -103,7 +103,7 @@ pub(crate) enum Owner {
 
 /// Which tag a key gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Tag {
+pub(crate) enum KeyTag {
     /// Another than before.
     Next,
     /// The one that it has.
@@ -112,66 +112,66 @@ pub(crate) enum Tag {
     Chosen(u8),
 }
 
-impl Region {
-    /// What is registered here. It is whole only if the pass still [`holds`](Self::holds) after a mark was published.
+impl RegionSlot {
+    /// What is registered here. It is whole only if the snapshot is still [current](Self::is_current) after a hazard was published.
     #[inline]
-    pub(crate) fn read(&self) -> Option<(Pass, RegionCard)> {
-        let pass = self.gate.enter()?;
-        let card = RegionCard {
+    pub(crate) fn read(&self) -> Option<(GenerationSnapshot, LocalMrDescriptor)> {
+        let snapshot = self.generation.snapshot()?;
+        let descriptor = LocalMrDescriptor {
             base: self.base.load(Relaxed),
             iova: self.iova.load(Relaxed),
             length: self.length.load(Relaxed),
             pd: self.pd.load(Relaxed),
             access: self.access.load(Relaxed),
         };
-        Some((pass, card))
+        Some((snapshot, descriptor))
     }
 
     /// Whether the region is as it was read.
     #[inline]
-    pub(crate) fn holds(&self, pass: Pass) -> bool {
-        self.gate.holds(pass)
+    pub(crate) fn is_current(&self, snapshot: GenerationSnapshot) -> bool {
+        self.generation.is_current(snapshot)
     }
 
-    fn control(&self) -> MutexGuard<'_, Control> {
+    fn control(&self) -> MutexGuard<'_, RegionControl> {
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// All regions of this process.
-pub(crate) struct Regions {
+pub(crate) struct RegionTable {
     node: Arc<Node>,
-    chunks: Box<[OnceLock<Box<[Region]>>]>,
-    indices: Mutex<Indices>,
+    chunks: Box<[OnceLock<Box<[RegionSlot]>>]>,
+    indices: Mutex<FreeIndices>,
 }
 
-struct Indices {
+struct FreeIndices {
     /// The lowest that was never used. Index 0 never is, so that key 0 is none.
     next: u32,
     free: VecDeque<u32>,
 }
 
-impl Regions {
+impl RegionTable {
     pub(crate) fn new(node: Arc<Node>) -> Self {
         let chunks = (0..MAX_REGIONS.div_ceil(CHUNK)).map(|_| OnceLock::new()).collect();
-        Self { node, chunks, indices: Mutex::new(Indices { next: 1, free: VecDeque::new() }) }
+        Self { node, chunks, indices: Mutex::new(FreeIndices { next: 1, free: VecDeque::new() }) }
     }
 
-    /// The region of a key, if there is one now, with what is registered there, of which [`Region::holds`] says whether it
+    /// The region of a key, if there is one now, with what is registered there, of which [`RegionSlot::is_current`] says whether it
     /// is whole.
     #[inline]
-    pub(crate) fn read(&self, key: u32) -> Option<(&Region, Pass, RegionCard)> {
+    pub(crate) fn read(&self, key: u32) -> Option<(&RegionSlot, GenerationSnapshot, LocalMrDescriptor)> {
         let region = self.at(index_of(key))?;
-        let (pass, card) = region.read()?;
-        (pass.label() == key as u8).then_some((region, pass, card))
+        let (snapshot, descriptor) = region.read()?;
+        (snapshot.label() == key as u8).then_some((region, snapshot, descriptor))
     }
 
     #[inline]
-    fn at(&self, index: u32) -> Option<&Region> {
+    fn at(&self, index: u32) -> Option<&RegionSlot> {
         self.chunks.get(index as usize / CHUNK)?.get()?.get(index as usize % CHUNK)
     }
 
-    fn indices(&self) -> MutexGuard<'_, Indices> {
+    fn indices(&self) -> MutexGuard<'_, FreeIndices> {
         self.indices.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -181,7 +181,7 @@ impl Regions {
         if (indices.next as usize) < MAX_REGIONS && indices.free.len() < RESTING {
             let index = indices.next;
             indices.next += 1;
-            let chunk = || (0..CHUNK).map(|_| Region::default()).collect();
+            let chunk = || (0..CHUNK).map(|_| RegionSlot::default()).collect();
             self.chunks[index as usize / CHUNK].get_or_init(chunk);
             return Some(index);
         }
@@ -194,14 +194,14 @@ impl Regions {
     }
 
     /// Says whose index it is.
-    pub(crate) fn set_owner(&self, index: u32, owner: Owner) {
+    pub(crate) fn set_owner(&self, index: u32, owner: KeyOwner) {
         self.at(index).expect("the index was reserved").control().owner = owner;
     }
 
     /// The memory region that a key's index belongs to, whether the key is good or not.
     pub(crate) fn memory_region(&self, key: u32) -> Option<Arc<Mr>> {
         match &self.at(index_of(key))?.control().owner {
-            Owner::Region(region) => region.upgrade(),
+            KeyOwner::Region(region) => region.upgrade(),
             _ => None,
         }
     }
@@ -209,7 +209,7 @@ impl Regions {
     /// The memory window that a key's index belongs to, whether the key is good or not.
     pub(crate) fn window(&self, key: u32) -> Option<Arc<Mw>> {
         match &self.at(index_of(key))?.control().owner {
-            Owner::Window(window) => window.upgrade(),
+            KeyOwner::Window(window) => window.upgrade(),
             _ => None,
         }
     }
@@ -226,37 +226,37 @@ impl Regions {
         &self,
         index: u32,
         context: &Arc<Context>,
-        card: RegionCard,
-        share: Option<ShareId>,
-        tag: Tag,
+        descriptor: LocalMrDescriptor,
+        export: Option<ExportId>,
+        tag: KeyTag,
     ) -> u32 {
         let region = self.at(index).expect("the index was reserved");
         let mut control = region.control();
         let control = &mut *control;
         control.tag = match tag {
-            Tag::Next => control.tag.wrapping_add(1),
-            Tag::Same => control.tag,
-            Tag::Chosen(tag) => tag,
+            KeyTag::Next => control.tag.wrapping_add(1),
+            KeyTag::Same => control.tag,
+            KeyTag::Chosen(tag) => tag,
         };
         control.context = Arc::as_ptr(context).addr();
-        control.private.close(&region.gate);
-        region.base.store(card.base, Relaxed);
-        region.iova.store(card.iova, Relaxed);
-        region.length.store(card.length, Relaxed);
-        region.pd.store(card.pd, Relaxed);
-        region.access.store(card.access, Relaxed);
-        control.private.open(&region.gate, control.tag);
+        control.private.invalidate(&region.generation);
+        region.base.store(descriptor.base, Relaxed);
+        region.iova.store(descriptor.iova, Relaxed);
+        region.length.store(descriptor.length, Relaxed);
+        region.pd.store(descriptor.pd, Relaxed);
+        region.access.store(descriptor.access, Relaxed);
+        control.private.validate(&region.generation, control.tag);
         let entry = self.node.segment().region(index).expect("the index is one of the segment's");
-        let card = MrCard {
-            iova: card.iova,
-            length: card.length,
-            address: card.base.addr() as u64,
-            pd: card.pd,
-            access: card.access,
-            share: share.map_or(0, |share| share.index + 1),
-            share_epoch: share.map_or(0, |share| share.epoch),
+        let descriptor = MrDescriptor {
+            iova: descriptor.iova,
+            length: descriptor.length,
+            address: descriptor.base.addr() as u64,
+            pd: descriptor.pd,
+            access: descriptor.access,
+            export: export.map_or(0, |export| export.index + 1),
+            export_epoch: export.map_or(0, |export| export.epoch),
         };
-        entry.publish(&mut control.shared, control.tag, &card);
+        entry.publish(&mut control.shared, control.tag, &descriptor);
         index << TAG_BITS | u32::from(control.tag)
     }
 
@@ -266,22 +266,22 @@ impl Regions {
     ///
     /// Somebody still does, after the time that the configuration gives. The region stays closed; a later call
     /// waits again.
-    pub(crate) fn revoke(&self, index: u32) -> Result<(), Stuck> {
+    pub(crate) fn revoke(&self, index: u32) -> Result<(), StillInUse> {
         self.close(index);
-        self.node.wait_unmarked(Revoked::Region(index))
+        self.node.wait_until_unused(Revoked::Region(index))
     }
 
     /// Closes a region; whether nobody touches it any more. To be asked again where somebody does.
     pub(crate) fn try_revoke(&self, index: u32) -> bool {
         self.close(index);
-        self.node.is_unmarked(Revoked::Region(index))
+        self.node.is_unused(Revoked::Region(index))
     }
 
     pub(crate) fn close(&self, index: u32) {
         let region = self.at(index).expect("the index was reserved");
         let mut control = region.control();
         let control = &mut *control;
-        control.private.close(&region.gate);
+        control.private.invalidate(&region.generation);
         let entry = self.node.segment().region(index).expect("the index is one of the segment's");
         entry.withdraw(&mut control.shared);
         region.base.store(ptr::null_mut(), Relaxed);
@@ -291,12 +291,12 @@ impl Regions {
     pub(crate) fn count(&self) -> status::Regions {
         let used = self.indices().next;
         let mut counted = status::Regions::default();
-        for (_, card) in (1..used).filter_map(|index| self.at(index)?.read()) {
-            if card.pd & domain::WINDOW != 0 {
+        for (_, descriptor) in (1..used).filter_map(|index| self.at(index)?.read()) {
+            if descriptor.pd & domain::WINDOW != 0 {
                 continue;
             }
             counted.count += 1;
-            counted.bytes = counted.bytes.saturating_add(card.length);
+            counted.bytes = counted.bytes.saturating_add(descriptor.length);
         }
         counted
     }
@@ -306,8 +306,9 @@ impl Regions {
         let context = Arc::as_ptr(context).addr();
         let used = self.indices().next;
         let mine = (1..used).filter(|index| {
-            self.at(*index)
-                .is_some_and(|region| region.gate.enter().is_some() && region.control().context == context)
+            self.at(*index).is_some_and(|region| {
+                region.generation.snapshot().is_some() && region.control().context == context
+            })
         });
         for index in mine {
             if self.revoke(index).is_err() {

@@ -3,17 +3,17 @@
 use std::io;
 use std::sync::{Arc, Mutex, Once, PoisonError, Weak};
 
+use super::cm_handler::{CmHandler, CmHandlerSlot};
 use super::completion::{Cq, MODERATED};
 use super::context::Context;
-use super::multicast::Groups;
-use super::region::Regions;
-use super::setup::Setup;
-use super::table::Table;
-use super::xrc_domain::Domains;
-use crate::cm::Ear;
+use super::multicast::MulticastGroups;
+use super::region::RegionTable;
+use super::setup::ProcessSetup;
+use super::table::ObjectTable;
+use super::xrc_domain::XrcDomains;
 use crate::config::{Config, Limits, Path};
 use crate::faults;
-use crate::node::{Doorbell, Found, Handler, Identity, Link, Node, PortGid, Settings};
+use crate::node::{Doorbell, Node, NodeHandler, NodeIdentity, NodeSettings, PeerProcess, PortGid, PortOwner};
 use crate::platform::errno;
 use crate::platform::exit::at_exit;
 use crate::queue_pair::{Qp, Srq};
@@ -28,16 +28,16 @@ static CURRENT: Mutex<Weak<Rnic>> = Mutex::new(Weak::new());
 
 /// Made by the first context, gone with the last.
 pub(crate) struct Rnic {
-    setup: &'static Setup,
+    setup: &'static ProcessSetup,
     node: Arc<Node>,
-    regions: Regions,
-    groups: Groups,
-    queue_pairs: Table<Qp>,
-    completion_queues: Table<Cq>,
-    shared_queues: Table<Srq>,
-    xrc_domains: Domains,
+    regions: RegionTable,
+    groups: MulticastGroups,
+    queue_pairs: ObjectTable<Qp>,
+    completion_queues: ObjectTable<Cq>,
+    shared_queues: ObjectTable<Srq>,
+    xrc_domains: XrcDomains,
     contexts: Mutex<Vec<Weak<Context>>>,
-    ear: Ear,
+    cm_handler: CmHandlerSlot,
     /// How often a message of this process met a receiver without a receive.
     not_ready: PlainAtomicU64,
 }
@@ -54,7 +54,7 @@ impl Rnic {
         if let Some(rnic) = current.upgrade().filter(|rnic| !rnic.node.is_forked()) {
             return Ok(rnic);
         }
-        let setup = Setup::get().map_err(|error| {
+        let setup = ProcessSetup::get().map_err(|error| {
             log::error!("{error}");
             io::Error::from_raw_os_error(libc::EINVAL)
         })?;
@@ -87,28 +87,29 @@ impl Rnic {
         open.filter(|context| !context.is_closed()).collect()
     }
 
-    fn start(setup: &'static Setup) -> io::Result<Self> {
+    fn start(setup: &'static ProcessSetup) -> io::Result<Self> {
         let gids = setup.devices.iter().flat_map(|device| {
             let ports = device.ports.iter();
             ports.flat_map(|port| {
                 port.gids.iter().map(|gid| PortGid { device: device.number, port: port.number, gid: gid.raw })
             })
         });
-        let node =
-            Node::start(settings(&setup.config), Identity { gids: gids.collect() }).inspect_err(|error| {
+        let node = Node::start(settings(&setup.config), NodeIdentity { gids: gids.collect() }).inspect_err(
+            |error| {
                 log::error!("the device cannot be opened (error {}): {error}", errno::of(error));
-            })?;
+            },
+        )?;
         Ok(Self {
             setup,
-            regions: Regions::new(Arc::clone(&node)),
-            groups: Groups::new(Arc::clone(&node)),
+            regions: RegionTable::new(Arc::clone(&node)),
+            groups: MulticastGroups::new(Arc::clone(&node)),
             node,
-            queue_pairs: Table::new(MAX_QUEUE_PAIRS),
-            completion_queues: Table::new(MAX_COMPLETION_QUEUES),
-            shared_queues: Table::new(MAX_SHARED_QUEUES),
-            xrc_domains: Domains::default(),
+            queue_pairs: ObjectTable::new(MAX_QUEUE_PAIRS),
+            completion_queues: ObjectTable::new(MAX_COMPLETION_QUEUES),
+            shared_queues: ObjectTable::new(MAX_SHARED_QUEUES),
+            xrc_domains: XrcDomains::default(),
             contexts: Mutex::default(),
-            ear: Ear::default(),
+            cm_handler: CmHandlerSlot::default(),
             not_ready: PlainAtomicU64::new(0),
         })
     }
@@ -123,7 +124,7 @@ impl Rnic {
             shared_receive_queues: self.shared_queues.all().len() as u32,
             completion_queues: self.completion_queues.all().len() as u32,
             regions: self.regions.count(),
-            identifiers: self.ear.identifiers(),
+            identifiers: self.cm_handler.get().map(|cm| cm.identifiers()).unwrap_or_default(),
             peers,
             more_peers: 0,
             former,
@@ -155,9 +156,15 @@ impl Rnic {
         kinds
     }
 
-    /// What the connection manager hears.
-    pub(crate) fn ear(&self) -> &Ear {
-        &self.ear
+    /// Where the connection manager sets itself as the handler.
+    pub(crate) fn cm_handler(&self) -> &CmHandlerSlot {
+        &self.cm_handler
+    }
+
+    fn tell_cm(&self, tell: impl FnOnce(&dyn CmHandler)) {
+        if let Some(cm) = self.cm_handler.get() {
+            tell(&*cm);
+        }
     }
 
     pub(crate) fn config(&self) -> &'static Config {
@@ -174,34 +181,34 @@ impl Rnic {
     }
 
     #[inline]
-    pub(crate) fn regions(&self) -> &Regions {
+    pub(crate) fn regions(&self) -> &RegionTable {
         &self.regions
     }
 
-    pub(crate) fn groups(&self) -> &Groups {
+    pub(crate) fn groups(&self) -> &MulticastGroups {
         &self.groups
     }
 
-    pub(crate) fn queue_pairs(&self) -> &Table<Qp> {
+    pub(crate) fn queue_pairs(&self) -> &ObjectTable<Qp> {
         &self.queue_pairs
     }
 
-    pub(crate) fn completion_queues(&self) -> &Table<Cq> {
+    pub(crate) fn completion_queues(&self) -> &ObjectTable<Cq> {
         &self.completion_queues
     }
 
-    pub(crate) fn xrc_domains(&self) -> &Domains {
+    pub(crate) fn xrc_domains(&self) -> &XrcDomains {
         &self.xrc_domains
     }
 
-    pub(crate) fn shared_queues(&self) -> &Table<Srq> {
+    pub(crate) fn shared_queues(&self) -> &ObjectTable<Srq> {
         &self.shared_queues
     }
 }
 
 /// What the node needs to know.
-fn settings(config: &Config) -> Settings {
-    Settings {
+fn settings(config: &Config) -> NodeSettings {
+    NodeSettings {
         fabric: config.fabric.clone(),
         patience: config.revoke,
         vm: config.path != Path::Call,
@@ -211,18 +218,18 @@ fn settings(config: &Config) -> Settings {
 }
 
 impl Rnic {
-    /// Does what a doorbell of this process itself asks for. No lane may be held.
+    /// Does what a doorbell of this process itself asks for. No transfer slot may be held.
     pub(crate) fn answer(&self, doorbell: Doorbell) {
         match doorbell {
             Doorbell::Cq(cq) => self.cq_fired(cq),
             Doorbell::Qp(qp) => self.qp_noticed(qp),
             Doorbell::Srq(srq) => self.srq_limit(srq),
-            Doorbell::Call { lane } => self.serve_call(0, lane),
+            Doorbell::Call { transfer_slot } => self.serve_call(0, transfer_slot),
         }
     }
 }
 
-impl Handler for Rnic {
+impl NodeHandler for Rnic {
     fn cq_fired(&self, cq: u32) {
         if let Some(cq) = self.completion_queues.get(cq) {
             cq.look();
@@ -241,25 +248,25 @@ impl Handler for Rnic {
         }
     }
 
-    fn look_everywhere(&self) {
+    fn check_everything(&self) {
         self.completion_queues.all().iter().for_each(|cq| cq.look());
         self.queue_pairs.all().iter().for_each(|qp| qp.act_on_notices());
         self.shared_queues.all().iter().for_each(|srq| srq.limit_reached());
     }
 
-    fn link_gone(&self, link: u16) {
-        self.queue_pairs.all().iter().for_each(|qp| qp.link_gone(link));
-        self.shared_queues.all().iter().for_each(|srq| srq.link_gone(link));
+    fn peer_detached(&self, peer_id: u16) {
+        self.queue_pairs.all().iter().for_each(|qp| qp.peer_detached(peer_id));
+        self.shared_queues.all().iter().for_each(|srq| srq.peer_detached(peer_id));
         self.completion_queues.all().iter().for_each(|cq| cq.look_after_death());
         self.shared_queues.all().iter().for_each(|srq| srq.limit_reached());
     }
 
-    fn peer_lost(&self, link: &Arc<Link>) {
-        self.queue_pairs.all().iter().for_each(|qp| qp.peer_lost(link));
+    fn peer_lost(&self, process: &Arc<PeerProcess>) {
+        self.queue_pairs.all().iter().for_each(|qp| qp.peer_lost(process));
     }
 
-    fn serve(&self, link: u16, lane: u16) {
-        self.serve_call(link, lane);
+    fn serve_call(&self, peer_id: u16, transfer_slot: u16) {
+        self.serve_call(peer_id, transfer_slot);
     }
 
     fn timer(&self, qp: u32) {
@@ -277,20 +284,20 @@ impl Handler for Rnic {
         self.statistics()
     }
 
-    fn cm_message(&self, from: u16, letter: &[u8]) {
-        self.ear.message(from, letter);
+    fn cm_message(&self, from: u16, message: &[u8]) {
+        self.tell_cm(|cm| cm.message(from, message));
     }
 
     fn cm_gone(&self, block: u16) {
-        self.ear.gone(block);
+        self.tell_cm(|cm| cm.gone(block));
     }
 
-    fn cm_found(&self, token: u64, found: Found) {
-        self.ear.found(token, found);
+    fn cm_port_owner(&self, token: u64, found: PortOwner) {
+        self.tell_cm(|cm| cm.port_owner(token, found));
     }
 
     fn cm_timer(&self) {
-        self.ear.timer();
+        self.tell_cm(|cm| cm.timer());
     }
 }
 

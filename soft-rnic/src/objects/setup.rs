@@ -9,16 +9,16 @@ use crate::platform::network;
 
 /// The configuration and the devices of this process.
 #[derive(Debug)]
-pub(crate) struct Setup {
+pub(crate) struct ProcessSetup {
     pub(crate) config: Config,
     /// Those of the configuration, and lower ones of rules of faults.
     pub(crate) limits: Limits,
     pub(crate) devices: Vec<Device>,
 }
 
-static SETUP: OnceLock<Setup> = OnceLock::new();
+static SETUP: OnceLock<ProcessSetup> = OnceLock::new();
 
-impl Setup {
+impl ProcessSetup {
     fn new(config: Config) -> Result<Self, ConfigError> {
         config.validate()?;
         let addresses = network::host_addresses();

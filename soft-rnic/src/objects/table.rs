@@ -8,26 +8,26 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub(crate) const RESTING: usize = 256;
 
 /// A table of at most so many objects. A freed index rests before it is used again.
-pub(crate) struct Table<T> {
+pub(crate) struct ObjectTable<T> {
     capacity: usize,
-    slots: RwLock<Slots<T>>,
+    slots: RwLock<TableSlots<T>>,
 }
 
-struct Slots<T> {
+struct TableSlots<T> {
     objects: Vec<Option<Arc<T>>>,
     free: VecDeque<u32>,
 }
 
-impl<T> Table<T> {
+impl<T> ObjectTable<T> {
     pub(crate) fn new(capacity: usize) -> Self {
-        Self { capacity, slots: RwLock::new(Slots { objects: Vec::new(), free: VecDeque::new() }) }
+        Self { capacity, slots: RwLock::new(TableSlots { objects: Vec::new(), free: VecDeque::new() }) }
     }
 
-    fn read(&self) -> RwLockReadGuard<'_, Slots<T>> {
+    fn read(&self) -> RwLockReadGuard<'_, TableSlots<T>> {
         self.slots.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, Slots<T>> {
+    fn write(&self) -> RwLockWriteGuard<'_, TableSlots<T>> {
         self.slots.write().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn indices_come_back_last() {
-        let table = Table::new(2);
+        let table = ObjectTable::new(2);
         assert_eq!((table.reserve(), table.reserve(), table.reserve()), (Some(0), Some(1), None));
         table.put(1, Arc::new('b'));
         assert_eq!(table.get(1).as_deref(), Some(&'b'));
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn an_index_of_somebody_else_is_entered_where_it_says() {
-        let table = Table::new(8);
+        let table = ObjectTable::new(8);
         table.put(5, Arc::new(5));
         assert_eq!(table.get(5).as_deref(), Some(&5));
         assert!(table.get(4).is_none());

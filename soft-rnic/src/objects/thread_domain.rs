@@ -6,14 +6,14 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use super::context::{Context, Counted};
-use super::held::{Used, Users};
+use super::context::{Context, CountGuard};
+use super::use_ref::{CountsUses, UseCount};
 
 /// A thread domain.
 #[derive(Debug)]
 pub(crate) struct Td {
-    counted: Counted,
-    users: Users,
+    counted: CountGuard,
+    users: UseCount,
 }
 
 impl Td {
@@ -22,7 +22,7 @@ impl Td {
     /// As [`Context::count`].
     pub(crate) fn new(context: &Arc<Context>) -> Result<Arc<Self>, c_int> {
         let counted = context.count(|counts| &counts.td, u32::MAX)?;
-        Ok(Arc::new(Self { counted, users: Users::default() }))
+        Ok(Arc::new(Self { counted, users: UseCount::default() }))
     }
 
     pub(crate) fn context(&self) -> &Arc<Context> {
@@ -30,8 +30,8 @@ impl Td {
     }
 }
 
-impl Used for Td {
-    fn users(&self) -> &Users {
+impl CountsUses for Td {
+    fn users(&self) -> &UseCount {
         &self.users
     }
 }

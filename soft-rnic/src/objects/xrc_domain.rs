@@ -2,20 +2,20 @@
 //!
 //! A domain is known by the inode that it belongs to, so whoever has the file open means the same domain, in whichever process.
 //! All that processes have to agree on is whether it is there (`O_CREAT`, `O_EXCL`): each that has it open keeps a
-//! [`Presence`], which ends with the process. A domain of no file is known by a random number.
+//! [`XrcdPresence`], which ends with the process. A domain of no file is known by a random number.
 
 use std::ffi::c_int;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::completion::{Cq, CqOptions};
-use super::context::{Context, Counted};
-use super::held::{Held, Used, Users};
+use super::context::{Context, CountGuard};
 use super::protection_domain::Pd;
-use crate::node::{Presence, random};
+use super::use_ref::{CountsUses, UseCount, UseRef};
+use crate::node::{XrcdPresence, random};
 use crate::platform::fork::identity;
 
 /// What a domain is known by, on this host: the inode, and its file system with the device's number.
-pub(crate) type Id = [u64; 2];
+pub(crate) type XrcdId = [u64; 2];
 
 /// In place of a file system; the numbers of those have 32 bits.
 const NO_FILE: u64 = 1 << 40;
@@ -23,22 +23,22 @@ const DEVICE_SHIFT: u32 = 56;
 
 /// A domain as one call has opened it.
 pub(crate) struct Xrcd {
-    counted: Counted,
-    id: Id,
+    counted: CountGuard,
+    id: XrcdId,
     /// What tells other processes of it, if it is a file's.
-    shared: Mutex<Option<Arc<Presence>>>,
+    shared: Mutex<Option<Arc<XrcdPresence>>>,
     /// What targets are made with, who have neither by their attributes.
-    pd: Held<Pd>,
-    cq: Held<Cq>,
-    users: Users,
+    pd: UseRef<Pd>,
+    cq: UseRef<Cq>,
+    users: UseCount,
 }
 
 /// The domains of files that this process has open.
 #[derive(Default)]
-pub(crate) struct Domains(Mutex<Vec<(Id, Weak<Presence>)>>);
+pub(crate) struct XrcDomains(Mutex<Vec<(XrcdId, Weak<XrcdPresence>)>>);
 
-impl Domains {
-    fn lock(&self) -> MutexGuard<'_, Vec<(Id, Weak<Presence>)>> {
+impl XrcDomains {
+    fn lock(&self) -> MutexGuard<'_, Vec<(XrcdId, Weak<XrcdPresence>)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -67,9 +67,9 @@ impl Xrcd {
             counted,
             id,
             shared: Mutex::new(shared),
-            pd: Held::new(&pd),
-            cq: Held::new(&cq),
-            users: Users::default(),
+            pd: UseRef::new(&pd),
+            cq: UseRef::new(&cq),
+            users: UseCount::default(),
         }))
     }
 
@@ -101,7 +101,7 @@ impl Xrcd {
         self.counted.context()
     }
 
-    pub(crate) fn id(&self) -> Id {
+    pub(crate) fn id(&self) -> XrcdId {
         self.id
     }
 
@@ -115,7 +115,7 @@ impl Xrcd {
 }
 
 /// Opens the domain of a file: this process's own presence, or a new one.
-fn enter(context: &Context, id: Id, oflags: c_int) -> Result<Arc<Presence>, c_int> {
+fn enter(context: &Context, id: XrcdId, oflags: c_int) -> Result<Arc<XrcdPresence>, c_int> {
     let (create, exclusive) = (oflags & libc::O_CREAT != 0, oflags & libc::O_EXCL != 0);
     let rnic = context.rnic();
     let mut domains = rnic.xrc_domains().lock();
@@ -139,8 +139,8 @@ impl Drop for Xrcd {
     }
 }
 
-impl Used for Xrcd {
-    fn users(&self) -> &Users {
+impl CountsUses for Xrcd {
+    fn users(&self) -> &UseCount {
         &self.users
     }
 }

@@ -1,13 +1,15 @@
-//! The file that stands for an open device: what a program can hand on, and be known by again.
+//! The file behind an open device context (`cmd_fd`): a program can pass its descriptor to another
+//! process, which recognises the context by it.
 //!
-//! It has no content. What tells it from all others is its identity, which duplicates of the descriptor share.
+//! The file has no content. Its identity, which all duplicates of the descriptor share,
+//! distinguishes it from other files.
 
 use std::io;
 use std::os::fd::RawFd;
 
-/// What duplicates of a descriptor have in common, and no other file has.
+/// The file system and inode that all duplicates of a descriptor share and no other file has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Identity {
+pub(crate) struct CommandFileId {
     device: u64,
     inode: u64,
 }
@@ -21,25 +23,24 @@ mod real {
 
     use rustix::fs::{MemfdFlags, fstat, memfd_create};
 
-    use super::{Identity, RawFd, io};
-    use crate::platform::fork::Descriptor;
+    use super::{CommandFileId, RawFd, io};
+    use crate::platform::fork::ForkSafeFd;
 
-    /// The name of the file, by which those of other processes can be told.
+    /// The memory file's name, which `/proc` shows, so that other processes can recognise it.
     const NAME: &str = "soft-rnic-device";
 
-    /// A context's file.
     #[derive(Debug)]
     pub(crate) struct CommandFile {
-        file: Descriptor,
-        identity: Identity,
+        file: ForkSafeFd,
+        identity: CommandFileId,
     }
 
     impl CommandFile {
         /// # Errors
         ///
-        /// The system has no memory or descriptor for it.
+        /// The system has no memory or file descriptor left.
         pub(crate) fn create() -> io::Result<Self> {
-            let file = Descriptor::open(|| memfd_create(NAME, MemfdFlags::CLOEXEC))?;
+            let file = ForkSafeFd::open(|| memfd_create(NAME, MemfdFlags::CLOEXEC))?;
             let identity = identity_of(file.as_fd())?;
             Ok(Self { file, identity })
         }
@@ -48,26 +49,27 @@ mod real {
             self.file.as_fd().as_raw_fd()
         }
 
-        pub(crate) fn identity(&self) -> Identity {
+        pub(crate) fn identity(&self) -> CommandFileId {
             self.identity
         }
     }
 
-    fn identity_of(file: BorrowedFd<'_>) -> io::Result<Identity> {
+    fn identity_of(file: BorrowedFd<'_>) -> io::Result<CommandFileId> {
         let stat = fstat(file)?;
-        Ok(Identity { device: stat.st_dev, inode: stat.st_ino })
+        Ok(CommandFileId { device: stat.st_dev, inode: stat.st_ino })
     }
 
-    /// Which file a program's descriptor stands for.
+    /// Returns the identity of the file behind a program's descriptor.
     ///
     /// # Errors
     ///
-    /// `EBADF` if it is none, `EINVAL` if it is not such a file.
-    pub(crate) fn identify(descriptor: RawFd) -> io::Result<Identity> {
+    /// `EBADF` if the descriptor is not open, `EINVAL` if it belongs to another kind of file.
+    pub(crate) fn identify(descriptor: RawFd) -> io::Result<CommandFileId> {
         if descriptor < 0 {
             return Err(io::Error::from_raw_os_error(libc::EBADF));
         }
-        // SAFETY: the descriptor is asked about and nothing else; one that is closed is an error.
+        // SAFETY: the descriptor is borrowed for queries only, and the system answers a closed one
+        // with an error.
         let file = unsafe { BorrowedFd::borrow_raw(descriptor) };
         let identity = identity_of(file)?;
         let path = std::fs::read_link(format!("/proc/self/fd/{descriptor}"))?;
@@ -79,9 +81,10 @@ mod real {
     ///
     /// # Safety
     ///
-    /// - Nobody else closes it.
+    /// - No other code closes the descriptor.
     pub(crate) unsafe fn close(descriptor: RawFd) {
-        // SAFETY: open, as it was identified, and the caller's promise.
+        // SAFETY: `identify` found the descriptor open, and the caller of this function guarantees
+        // that no other code closes it.
         drop(unsafe { OwnedFd::from_raw_fd(descriptor) });
     }
 }
@@ -89,10 +92,10 @@ mod real {
 #[cfg(any(miri, loom))]
 pub(crate) use alone::{CommandFile, close, identify};
 
-/// Miri has no such files: nothing can be imported.
+/// Miri has no memory files, so nothing can be imported.
 #[cfg(any(miri, loom))]
 mod alone {
-    use super::{Identity, RawFd, io};
+    use super::{CommandFileId, RawFd, io};
 
     #[derive(Debug)]
     pub(crate) struct CommandFile;
@@ -106,17 +109,17 @@ mod alone {
             -1
         }
 
-        pub(crate) fn identity(&self) -> Identity {
-            Identity { device: 0, inode: 0 }
+        pub(crate) fn identity(&self) -> CommandFileId {
+            CommandFileId { device: 0, inode: 0 }
         }
     }
 
-    pub(crate) fn identify(_: RawFd) -> io::Result<Identity> {
+    pub(crate) fn identify(_: RawFd) -> io::Result<CommandFileId> {
         Err(io::Error::from_raw_os_error(libc::EBADF))
     }
 
     /// # Safety
     ///
-    /// - None is ever opened.
+    /// - No caller can satisfy this, because `create` never opens a file under Miri.
     pub(crate) unsafe fn close(_: RawFd) {}
 }

@@ -1,15 +1,15 @@
-//! This thread's `errno`, and errors as numbers.
+//! The thread's `errno`, and errors as numbers.
 
 use std::ffi::c_int;
 use std::io;
 
-/// Sets this thread's `errno`.
+/// Sets the calling thread's `errno`.
 pub(crate) fn set(error: c_int) {
-    // SAFETY: the location is this thread's own errno, valid for its life.
+    // SAFETY: the location is the calling thread's `errno`, valid while the thread lives.
     unsafe { *libc::__errno_location() = error };
 }
 
-/// The number of an error; `EIO` for one that the system did not give.
+/// The errno of an error; `EIO` for an error that did not come from the system.
 pub(crate) fn of(error: &io::Error) -> c_int {
     error.raw_os_error().unwrap_or(match error.kind() {
         io::ErrorKind::OutOfMemory => libc::ENOMEM,
@@ -19,7 +19,8 @@ pub(crate) fn of(error: &io::Error) -> c_int {
     })
 }
 
-/// The number of an error that kept a call from its work; a limit that was reached is named in the log.
+/// The errno of an error that made a call fail; if a resource limit was the cause, the log names
+/// it.
 pub(crate) fn refused(call: &str, error: &io::Error) -> c_int {
     use rustix::process::{Resource, getrlimit};
     let limit = |resource| getrlimit(resource).current.map_or("none".to_owned(), |most| most.to_string());

@@ -1,7 +1,8 @@
-//! Forks: a child has no part in its parent's device.
+//! Forks: a child process does not inherit its parent's device.
 //!
-//! A child inherits descriptors, and as long as it has them nobody notices that its parent died. So the descriptors
-//! that stand for the parent's life are closed in the child, before anything of the program runs there.
+//! A child inherits descriptors, and while it holds them no peer notices that the parent died. The
+//! child therefore closes the descriptors that represent the parent's life before any code of the
+//! program runs there.
 
 use std::cell::RefCell;
 use std::io;
@@ -10,40 +11,41 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
-/// Which process this is, in a line of forks.
+/// The number of forks between the first process and this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Generation(u32);
+pub(crate) struct ForkGeneration(u32);
 
 static FORKS: AtomicU32 = AtomicU32::new(0);
-static OPEN: Mutex<Vec<Open>> = Mutex::new(Vec::new());
+static OPEN: Mutex<Vec<InheritableFd>> = Mutex::new(Vec::new());
 
 thread_local! {
-    /// Held from just before a fork to just after it, so that the child finds the list whole.
-    static HELD: RefCell<Option<MutexGuard<'static, Vec<Open>>>> = const { RefCell::new(None) };
+    /// The lock on the list, held from just before a fork to just after it, so that the child finds
+    /// a consistent list.
+    static HELD: RefCell<Option<MutexGuard<'static, Vec<InheritableFd>>>> = const { RefCell::new(None) };
 }
 
-impl Generation {
-    /// Of this process.
+impl ForkGeneration {
+    /// The generation of the calling process.
     pub(crate) fn current() -> Self {
         watch_forks();
         Self(FORKS.load(Ordering::Relaxed))
     }
 
-    /// Whether this process is the one that asked for it, not a child of that.
+    /// Whether the calling process created this value, rather than inherited it through a fork.
     #[inline]
     pub(crate) fn is_current(self) -> bool {
         self.0 == FORKS.load(Ordering::Relaxed)
     }
 }
 
-/// A descriptor that a child is to close.
+/// A descriptor that a forked child must close.
 #[derive(Clone, Copy)]
-struct Open {
+struct InheritableFd {
     fd: RawFd,
-    what: Identity,
+    what: FileIdentity,
 }
 
-fn open_descriptors() -> MutexGuard<'static, Vec<Open>> {
+fn open_descriptors() -> MutexGuard<'static, Vec<InheritableFd>> {
     OPEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -53,8 +55,8 @@ fn watch_forks() {
         return;
     }
     ONCE.call_once(|| {
-        // SAFETY: the three functions are made for this: they take a lock that is held for short times only, and
-        // the child's makes no allocation.
+        // SAFETY: the three functions suit `pthread_atfork`: they take a lock that is never held
+        // for long, and the child's function does not allocate.
         let error = unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
         if error != 0 {
             log::error!(
@@ -76,11 +78,12 @@ extern "C" fn in_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
     let _ = HELD.try_with(|held| {
         if let Some(mut open) = held.borrow_mut().take() {
-            for Open { fd, what } in open.drain(..) {
-                // The program may have closed it, and opened something of its own.
+            for InheritableFd { fd, what } in open.drain(..) {
+                // The program may have closed the descriptor and reused its number.
                 if identity(fd) == Some(what) {
-                    // SAFETY: the parent had it open at the moment of the fork, so this process has it too, and whoever
-                    // owned it there does not close it here: see the drop of `Descriptor`.
+                    // SAFETY: the parent had the descriptor open at the fork, so this process has
+                    // it too. Its owner does not close it in this process (see the drop of
+                    // `Descriptor`).
                     unsafe { libc::close(fd) };
                 }
             }
@@ -88,41 +91,42 @@ extern "C" fn in_child() {
     });
 }
 
-/// What tells a file from others that are open: file system and inode. Sockets and memory files have their own; all event
-/// counters and their like have the same.
-type Identity = (u64, u64);
+/// File system and inode, which tell a file from others that are open. Sockets and memory files
+/// have distinct ones; all event counters and similar files share one.
+type FileIdentity = (u64, u64);
 
-/// What is open under this number. Makes a system call only, so a child of a fork may call it.
-pub(crate) fn identity(fd: RawFd) -> Option<Identity> {
+/// The identity of the file under this number. It makes a system call only, so a forked child may
+/// call it.
+pub(crate) fn identity(fd: RawFd) -> Option<FileIdentity> {
     if cfg!(miri) {
         return Some((0, 0));
     }
-    // SAFETY: plain integers, for which zero is a value.
+    // SAFETY: `stat` consists of integers, for which zero is a valid value.
     let mut stat: libc::stat = unsafe { core::mem::zeroed() };
-    // SAFETY: the place for the answer is there.
+    // SAFETY: `stat` is a valid place for the answer.
     (unsafe { libc::fstat(fd, &raw mut stat) } == 0).then_some((stat.st_dev, stat.st_ino))
 }
 
-/// An open file. A program may close descriptors that it does not know of (`closefrom`), and get their numbers for files of its
-/// own: those are neither used nor closed for this one.
+/// An open file. A program may close descriptors that it does not know of (`closefrom`) and then
+/// get their numbers for other files; those are neither used nor closed in place of this one.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct OwnedFile {
     file: ManuallyDrop<OwnedFd>,
-    what: Option<Identity>,
+    what: Option<FileIdentity>,
 }
 
-impl Kept {
+impl OwnedFile {
     pub(crate) fn new(file: OwnedFd) -> Self {
         let what = identity(file.as_raw_fd());
         Self { file: ManuallyDrop::new(file), what }
     }
 
-    /// Whether it is still open.
+    /// Whether the file is still open under its number.
     pub(crate) fn is_there(&self) -> bool {
         self.what.is_some() && identity(self.file.as_raw_fd()) == self.what
     }
 
-    /// The file, if it is still open.
+    /// Returns the file if it is still open.
     ///
     /// # Errors
     ///
@@ -131,8 +135,9 @@ impl Kept {
         if self.is_there() { Ok(self.file.as_fd()) } else { Err(rustix::io::Errno::BADF) }
     }
 
-    /// The file, without a look whether it is still open: for the program's own wish to read from it, where the look would
-    /// be a second system call, and what it reads by a number that it has given to something else is its own.
+    /// Returns the file without checking that it is still open. It serves a program that reads the
+    /// descriptor: the check would cost a second system call, and a program that reuses the number
+    /// reads its own file.
     pub(crate) fn unchecked(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
@@ -142,10 +147,10 @@ impl Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for OwnedFile {
     fn drop(&mut self) {
         if self.is_there() {
-            // SAFETY: dropped here and nowhere else.
+            // SAFETY: this drop is the only place that drops the file.
             unsafe { ManuallyDrop::drop(&mut self.file) };
         } else {
             log::warn!("descriptor {} of the software device was closed by the program", self.number());
@@ -153,33 +158,34 @@ impl Drop for Kept {
     }
 }
 
-/// An open file that a forked child does not keep.
+/// An open file that a forked child closes.
 #[derive(Debug)]
-pub(crate) struct Descriptor {
-    file: ManuallyDrop<Kept>,
-    process: Generation,
+pub(crate) struct ForkSafeFd {
+    file: ManuallyDrop<OwnedFile>,
+    process: ForkGeneration,
 }
 
-impl Descriptor {
-    /// Opens something. No fork comes between that and the note of it, so `open` must not wait for anything.
+impl ForkSafeFd {
+    /// Opens a file and records it. No fork can happen between the two, so `open` must not wait for
+    /// anything.
     ///
     /// # Errors
     ///
-    /// What `open` said.
+    /// The error of `open`.
     pub(crate) fn open(open: impl FnOnce() -> rustix::io::Result<OwnedFd>) -> io::Result<Self> {
-        let process = Generation::current();
+        let process = ForkGeneration::current();
         let mut list = open_descriptors();
-        let file = Kept::new(open()?);
-        list.extend(file.what.map(|what| Open { fd: file.number(), what }));
+        let file = OwnedFile::new(open()?);
+        list.extend(file.what.map(|what| InheritableFd { fd: file.number(), what }));
         Ok(Self { file: ManuallyDrop::new(file), process })
     }
 
-    /// As [`Kept::is_there`].
+    /// See [`Kept::is_there`].
     pub(crate) fn is_there(&self) -> bool {
         self.file.is_there()
     }
 
-    /// As [`Kept::get`].
+    /// See [`Kept::get`].
     ///
     /// # Errors
     ///
@@ -189,13 +195,13 @@ impl Descriptor {
     }
 }
 
-impl AsFd for Descriptor {
+impl AsFd for ForkSafeFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.file.as_fd()
     }
 }
 
-impl Drop for Descriptor {
+impl Drop for ForkSafeFd {
     fn drop(&mut self) {
         if !self.process.is_current() {
             return;
@@ -205,7 +211,8 @@ impl Drop for Descriptor {
         if let Some(place) = list.iter().position(|open| open.fd == fd) {
             list.swap_remove(place);
         }
-        // SAFETY: dropped here and nowhere else; under the lock, so that the list has no closed descriptor in it.
+        // SAFETY: this drop is the only place that drops the file; it holds the lock, so that the
+        // list never contains a closed descriptor.
         unsafe { ManuallyDrop::drop(&mut self.file) };
     }
 }

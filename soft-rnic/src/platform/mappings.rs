@@ -1,4 +1,4 @@
-//! What is mapped in this process, and by which file.
+//! The process's memory mappings and their files, from `/proc/self/maps`.
 
 use std::ffi::OsStr;
 use std::io::{self, BufRead, BufReader};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, SealFlags, fcntl_get_seals, fstat};
 
-/// A file, whatever names it has.
+/// A file's device and inode, independent of its names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileId {
     major: u32,
@@ -24,7 +24,7 @@ impl FileId {
     }
 }
 
-/// Consecutive addresses that show consecutive bytes of one file, shared.
+/// Consecutive addresses that map consecutive bytes of one file, shared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mapping {
     pub(crate) start: usize,
@@ -34,27 +34,27 @@ pub(crate) struct Mapping {
     pub(crate) path: PathBuf,
 }
 
-/// What is mapped in a range of addresses.
+/// The mappings in a range of addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Survey {
-    /// All of it is mapped, and may be read.
+    /// Whether all of the range is mapped and readable.
     pub(crate) readable: bool,
-    /// All of it is mapped, and may be written.
+    /// Whether all of the range is mapped and writable.
     pub(crate) writable: bool,
-    /// The shared mapping of a file that all of it is in.
+    /// The shared mapping of a file that contains the whole range, if one does.
     pub(crate) shared: Option<Mapping>,
 }
 
 impl Survey {
     const NOTHING: Self = Self { readable: false, writable: false, shared: None };
 
-    /// Looks at these addresses, of which there is at least one.
+    /// Surveys a range of addresses, which is not empty.
     ///
     /// # Errors
     ///
     /// `/proc/self/maps` cannot be read.
     pub(crate) fn of(address: usize, len: usize) -> io::Result<Self> {
-        // There is nothing to ask, and nothing is shared.
+        // Miri and loom have no `/proc`, and their memory is never shared.
         if cfg!(any(miri, loom)) {
             return Ok(Self { readable: true, writable: true, shared: None });
         }
@@ -62,7 +62,7 @@ impl Survey {
         Self::search(maps.split(b'\n'), address, len)
     }
 
-    /// The lines are in the order of their addresses.
+    /// Expects the lines in the order of their addresses.
     fn search(
         lines: impl Iterator<Item = io::Result<Vec<u8>>>,
         address: usize,
@@ -73,7 +73,7 @@ impl Survey {
         let mut run: Option<Mapping> = None;
         for line in lines {
             let line = line?;
-            let Some(line) = Line::parse(&line) else { continue };
+            let Some(line) = MapsLine::parse(&line) else { continue };
             if line.start <= covered && covered < line.end && covered < end {
                 covered = line.end;
                 readable &= line.permissions.starts_with('r');
@@ -81,7 +81,7 @@ impl Survey {
             }
             match (&mut run, line.mapping()) {
                 (Some(run), Some(next)) if next.continues(run) => run.end = next.end,
-                // What follows is of something else, or behind the range.
+                // This line lies behind the range.
                 _ if line.start >= end => break,
                 (run, next) => *run = next,
             }
@@ -97,16 +97,16 @@ fn hexadecimal(text: &str) -> Option<usize> {
 }
 
 /// A line of `/proc/self/maps`.
-struct Line<'a> {
+struct MapsLine<'a> {
     start: usize,
     end: usize,
-    /// `rwxs`, with `-` for what is not so, or `p` for what is private.
+    /// `rwxs`, with `-` for a permission that is missing and `p` for a private mapping.
     permissions: &'a str,
-    /// Offset, device and inode; then blanks and the path, in which anything may be.
+    /// Offset, device and inode; then blanks and the path, which may contain any bytes.
     rest: &'a [u8],
 }
 
-impl<'a> Line<'a> {
+impl<'a> MapsLine<'a> {
     fn parse(line: &'a [u8]) -> Option<Self> {
         let mut fields = line.splitn(3, |byte| *byte == b' ');
         let mut text = || std::str::from_utf8(fields.next()?).ok();
@@ -115,7 +115,7 @@ impl<'a> Line<'a> {
         Some(Self { start: hexadecimal(start)?, end: hexadecimal(end)?, permissions, rest: fields.next()? })
     }
 
-    /// What it says of a shared file, if it is about one.
+    /// The mapping of a shared file, if the line describes one.
     fn mapping(&self) -> Option<Mapping> {
         if !self.permissions.ends_with('s') {
             return None;
@@ -147,8 +147,8 @@ impl Mapping {
             && before.offset.checked_add((before.end - before.start) as u64) == Some(self.offset)
     }
 
-    /// The file of this mapping, if it is one that peers may map too: a memory file that cannot shrink and that is
-    /// still open in this process; or, with `any_shm`, a file in `/dev/shm`.
+    /// The file of this mapping, if peers may map it too: a memory file that cannot shrink and that
+    /// is still open in this process; or, with `any_shm`, a file in `/dev/shm`.
     pub(crate) fn shareable_file(&self, any_shm: bool) -> Option<OwnedFd> {
         if self.path.as_os_str().as_bytes().starts_with(b"/memfd:") {
             return self.open_memory_file();
@@ -167,7 +167,8 @@ impl Mapping {
             if named != self.path {
                 return None;
             }
-            // Opened anew, not duplicated: another thread may close the number at any time.
+            // Reopened instead of duplicated, because another thread may close the number at any
+            // time.
             let file = reopen(&entry.path(), true).or_else(|_| reopen(&entry.path(), false)).ok()?;
             let sealed = fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
             (sealed && FileId::of(file.as_fd()).ok()? == self.file).then_some(file)
@@ -180,11 +181,11 @@ fn reopen(path: &Path, writable: bool) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(path, access | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())?)
 }
 
-/// Another descriptor of a file, with this access only.
+/// Opens another descriptor of a file, with only the given access.
 ///
 /// # Errors
 ///
-/// `/proc` is not there, or the file does not allow it.
+/// `/proc` is not mounted, or the file does not allow the access.
 pub(crate) fn reopen_file(file: BorrowedFd<'_>, writable: bool) -> io::Result<OwnedFd> {
     use std::os::fd::AsRawFd;
     reopen(Path::new(&format!("/proc/self/fd/{}", file.as_raw_fd())), writable)
@@ -219,7 +220,7 @@ mod tests {
         assert_eq!((whole.start, whole.end, whole.offset), (0x7f00_0000_0000, 0x7f00_0000_3000, 0));
         assert_eq!(whole.path, Path::new("/memfd:a (deleted)"));
         assert_eq!(search(MAPS, 0x7f00_0000_2000, 0x1000), Some(whole));
-        // The same file again, but not the bytes that follow.
+        // The second mapping shows the same file, but not the bytes that follow.
         assert_eq!(search(MAPS, 0x7f00_0000_2000, 0x1001), None);
         assert_eq!(search(MAPS, 0x7f00_0000_3000, 0x1000).map(|found| found.end), Some(0x7f00_0000_4000));
         assert_eq!(search(MAPS, 0x7f00_0000_4000, 1).map(|found| found.file.inode), Some(1036));
@@ -250,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_shared_is_not_found() {
+    fn private_mapping_is_not_found() {
         for (address, len) in [
             (0x55d0_c000_0000, 16),
             (0x7f00_0000_5000, 1),

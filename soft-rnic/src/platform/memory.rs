@@ -1,46 +1,49 @@
-//! Memory that can be shared with another process; under Miri and loom, memory that cannot.
+//! Memory that can be shared with another process; under Miri and loom, private memory.
 
 use core::ffi::CStr;
 use core::ptr::NonNull;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 
-/// A mapping of zeroed memory, whose content others may change at any time.
+/// A mapping of zeroed memory whose content other processes may change at any time.
 ///
-/// It begins at a page. There is never a reference to it but to atomics.
+/// It begins at a page boundary. Only references to atomics ever point into it.
 #[derive(Debug)]
 pub(crate) struct Memory {
     base: NonNull<u8>,
     len: usize,
     #[cfg(not(any(miri, loom)))]
-    file: Option<super::fork::Kept>,
+    file: Option<super::fork::OwnedFile>,
     #[cfg(not(any(miri, loom)))]
-    process: super::fork::Generation,
+    process: super::fork::ForkGeneration,
 }
 
-/// What a file of the program's is.
+/// The kinds of files that a program may register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum File {
-    /// Memory of another device, or that one may reach. It never shrinks; the system may not copy from or to it for others.
+pub(crate) enum BackingFile {
+    /// Memory of another device, or memory that one may reach. It never shrinks; the system may
+    /// refuse to copy from or to it on behalf of other processes.
     DmaBuf,
-    /// A memory file.
+    /// A memory file (`memfd_create`).
     Memory,
 }
 
-/// What a peer says that its file is.
+/// A peer's description of a file that it shares.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PeerFile {
-    /// Where in the file the memory begins.
+    /// Offset of the memory within the file, in bytes.
     pub(crate) offset: u64,
     pub(crate) len: usize,
     pub(crate) writable: bool,
-    /// The user trusts files that can shrink, too.
+    /// Whether the user trusts files that can shrink, too.
     pub(crate) unsealed: bool,
 }
 
-// SAFETY: a mapping belongs to the process, not to a thread; what is done with its bytes is up to the holder.
+// SAFETY: a mapping belongs to the process and not to a thread; the holder decides which of its
+// bytes are accessed.
 unsafe impl Send for Memory {}
-// SAFETY: as above; the type itself gives out an address and a length only.
+// SAFETY: a mapping belongs to the process, and the type's methods only return an address and a
+// length.
 unsafe impl Sync for Memory {}
 
 impl Memory {
@@ -55,7 +58,7 @@ impl Memory {
 
 #[cfg(not(any(miri, loom)))]
 impl Memory {
-    /// New memory that cannot shrink or grow.
+    /// Creates memory that cannot shrink or grow.
     ///
     /// # Errors
     ///
@@ -68,12 +71,14 @@ impl Memory {
         Self::map(file, 0, len, true)
     }
 
-    /// Maps memory that a peer gave, if the file is long enough and cannot shrink: one that could would let
-    /// the peer end this process with SIGBUS. So would one of huge pages, of which there may be none left.
+    /// Maps memory that a peer gave, if the file is long enough and cannot shrink: a file that
+    /// shrinks would let the peer end this process with SIGBUS. Huge pages are refused, because a
+    /// fault on them fails when none is left.
     ///
     /// # Errors
     ///
-    /// It can shrink, is too short or no such file (`EINVAL`), or the system cannot map it.
+    /// It can shrink, is too short or is another kind of file (`EINVAL`), or the system cannot map
+    /// it.
     pub(crate) fn of_peer(file: OwnedFd, what: PeerFile) -> io::Result<Self> {
         use rustix::fs::{SealFlags, fcntl_get_seals, fstat, fstatfs};
         const TMPFS: u64 = 0x0102_1994;
@@ -86,23 +91,24 @@ impl Memory {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let mut memory = Self::map(file, offset, len, writable)?;
-        // The mapping keeps the memory; a descriptor for each would be many.
+        // The mapping keeps the memory, and a descriptor for each would exhaust the limit.
         memory.file = None;
         Ok(memory)
     }
 
-    /// Maps a file of the program's that is to be registered: a dma-buf, or a memory file that cannot shrink.
+    /// Maps a file of the program for registration: a dma-buf, or a memory file that cannot shrink.
     ///
     /// # Errors
     ///
-    /// `EBADF`: it is not open. `EINVAL`: it is neither, or not so long. `EOPNOTSUPP`: the processor cannot reach it. Others
-    /// as the system says: `EACCES` or `EPERM` for a file that may not be written.
+    /// `EBADF`: it is not open. `EINVAL`: it is another kind of file, or shorter than the range.
+    /// `EOPNOTSUPP`: the processor cannot reach it. Other errors come from the system: `EACCES` or
+    /// `EPERM` for a file that may not be written.
     pub(crate) fn of_program(
         file: RawFd,
         offset: u64,
         len: usize,
         writable: bool,
-    ) -> io::Result<(Self, File)> {
+    ) -> io::Result<(Self, BackingFile)> {
         use rustix::fs::{SealFlags, fcntl_get_seals, fstat, fstatfs};
         const TMPFS: u64 = 0x0102_1994;
         /// `DMA_BUF_MAGIC`
@@ -110,13 +116,13 @@ impl Memory {
         if file < 0 {
             return Err(io::Error::from_raw_os_error(libc::EBADF));
         }
-        // SAFETY: it is not -1, and borrowed for one call, which fails if it is not open. All that follows is about the copy,
-        // which nobody else can close.
+        // SAFETY: the number is not -1, and it is borrowed for one call, which fails if it is not
+        // open. The code below uses the duplicate only, which no other code can close.
         let file = unsafe { BorrowedFd::borrow_raw(file) }.try_clone_to_owned()?;
         let kind = match fstatfs(&file)?.f_type as u64 {
-            DMA_BUF => File::DmaBuf,
+            DMA_BUF => BackingFile::DmaBuf,
             TMPFS if fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK)) => {
-                File::Memory
+                BackingFile::Memory
             }
             TMPFS => {
                 log::warn!("a memory file is not registered: it could shrink (F_SEAL_SHRINK is not set)");
@@ -134,7 +140,7 @@ impl Memory {
                 Some(libc::ENODEV) => io::Error::from_raw_os_error(libc::EOPNOTSUPP),
                 _ => error,
             })?;
-        // The mapping keeps the memory; a descriptor for each region would be many.
+        // The mapping keeps the memory, and a descriptor for each region would exhaust the limit.
         memory.file = None;
         Ok((memory, kind))
     }
@@ -142,22 +148,24 @@ impl Memory {
     fn map(file: OwnedFd, offset: u64, len: usize, writable: bool) -> io::Result<Self> {
         use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
         let protection = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
-        // SAFETY: a new mapping where the system finds room.
+        // SAFETY: a new mapping at an address that the system chooses replaces no other.
         let base = unsafe { mmap(core::ptr::null_mut(), len, protection, MapFlags::SHARED, &file, offset)? };
         let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
-        let file = Some(super::fork::Kept::new(file));
-        let memory = Self { base, len, file, process: super::fork::Generation::current() };
-        // SAFETY: the mapping that was just made. A forked child has no part in the device, so it gets none of it.
+        let file = Some(super::fork::OwnedFile::new(file));
+        let memory = Self { base, len, file, process: super::fork::ForkGeneration::current() };
+        // SAFETY: the range is the mapping that `mmap` just returned. A forked child has no part in
+        // the device, so it does not inherit the mapping.
         unsafe { madvise(base.as_ptr().cast(), len, Advice::LinuxDontFork)? };
         Ok(memory)
     }
 
-    /// The descriptor to hand to peers; `None` for a peer's memory, or if the program has closed it.
+    /// The descriptor to hand to peers; `None` for a peer's memory, or if the program has closed
+    /// it.
     pub(crate) fn file(&self) -> Option<BorrowedFd<'_>> {
         self.file.as_ref()?.get().ok()
     }
 
-    /// Gives the pages of a range back to the system; they are zero afterwards.
+    /// Returns the pages of a range to the system; the range reads as zero afterwards.
     pub(crate) fn discard(&self, offset: usize, len: usize) -> io::Result<()> {
         use rustix::fs::{FallocateFlags, fallocate};
         let Some(file) = &self.file else { return Ok(()) };
@@ -174,12 +182,13 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         if !self.process.is_current() {
-            // A forked child does not have the mapping: something else may lie there, and under the descriptor.
+            // A forked child lacks the mapping: other memory may lie at that address, and another
+            // file under that number.
             core::mem::forget(self.file.take());
             return;
         }
-        // SAFETY: the mapping was made by `map` with this length, and nothing refers to it any more: references are
-        // bound to the life of `self`.
+        // SAFETY: `map` made the mapping with this length, and no reference into it remains,
+        // because each is bound to the life of `self`.
         if let Err(error) = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) } {
             log::error!("munmap of {} bytes at {:p} failed: {error}", self.len, self.base);
         }
@@ -194,28 +203,28 @@ impl Memory {
         std::alloc::Layout::from_size_align(len, Self::ALIGN).expect("a small size")
     }
 
-    /// New memory.
+    /// Creates private memory.
     ///
     /// # Errors
     ///
-    /// There is none.
+    /// It never fails.
     pub(crate) fn create(_name: &CStr, len: usize) -> io::Result<Self> {
-        // SAFETY: the length is not zero.
+        // SAFETY: the layout's length is not zero, because every caller asks for at least a page.
         let base = unsafe { std::alloc::alloc_zeroed(Self::layout(len)) };
         Ok(Self { base: NonNull::new(base).ok_or(io::ErrorKind::OutOfMemory)?, len })
     }
 
-    /// There are no peers.
+    /// Fails, because no peer exists under Miri and loom.
     pub(crate) fn of_peer(_file: OwnedFd, _what: PeerFile) -> io::Result<Self> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// There are no files.
-    pub(crate) fn of_program(_: RawFd, _: u64, _: usize, _: bool) -> io::Result<(Self, File)> {
+    /// Fails, because no file exists under Miri and loom.
+    pub(crate) fn of_program(_: RawFd, _: u64, _: usize, _: bool) -> io::Result<(Self, BackingFile)> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// There are no peers.
+    /// Returns `None`, because no peer could receive it.
     pub(crate) fn file(&self) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -225,8 +234,9 @@ impl Memory {
         if offset.checked_add(len).is_none_or(|end| end > self.len) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        // SAFETY: inside of the allocation, as was checked. Pages are given back when nobody looks at them any more: that
-        // this is no atomic access lets Miri say so if somebody does.
+        // SAFETY: the check above keeps the range inside the allocation. Pages are discarded when
+        // no thread accesses them any more: the plain write lets Miri report a thread that still
+        // does.
         unsafe { self.base.as_ptr().add(offset).write_bytes(0, len) };
         Ok(())
     }
@@ -235,7 +245,7 @@ impl Memory {
 #[cfg(any(miri, loom))]
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: allocated by `create` with this layout.
+        // SAFETY: `create` allocated the memory with this layout.
         unsafe { std::alloc::dealloc(self.base.as_ptr(), Self::layout(self.len)) };
     }
 }

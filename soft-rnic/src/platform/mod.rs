@@ -1,4 +1,4 @@
-//! What the system is asked for.
+//! The interface to the operating system: memory, processes, sockets, clocks.
 
 pub(crate) mod clock;
 pub(crate) mod command;

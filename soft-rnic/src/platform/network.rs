@@ -1,17 +1,17 @@
-//! The addresses of this host.
+//! The IP addresses of this host.
 
 use std::net::{IpAddr, Ipv6Addr};
 
-/// An address of this host, and the index of its network interface.
+/// An IP address of this host and the index of its network interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HostAddress {
-    /// IPv4 addresses as IPv6 has them, `::ffff:a.b.c.d`.
+    /// IPv4 addresses in IPv4-mapped form, `::ffff:a.b.c.d`.
     pub(crate) address: Ipv6Addr,
     pub(crate) interface: u32,
 }
 
-/// The addresses of this host's interfaces, except those of loopback and link-local ones, in a stable order. A host whose
-/// addresses cannot be read has none.
+/// The addresses of this host's interfaces in a stable order, without loopback and link-local ones.
+/// The list is empty if the system refuses to show them.
 pub(crate) fn host_addresses() -> Vec<HostAddress> {
     if cfg!(miri) {
         return Vec::new();
@@ -33,7 +33,7 @@ pub(crate) fn host_addresses() -> Vec<HostAddress> {
             interface: interface.index.unwrap_or(0),
         })
         .collect();
-    // IPv4 first, as programs choose the first that fits.
+    // IPv4 first, because programs choose the first GID that fits.
     addresses.sort_by_key(|host| (host.address.to_ipv4_mapped().is_none(), host.interface, host.address));
     addresses.dedup_by_key(|host| host.address);
     addresses

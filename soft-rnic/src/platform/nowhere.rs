@@ -1,30 +1,33 @@
-//! Memory that is always zero, and memory where bytes are lost: what a null region lies in.
+//! The memory behind a null memory region (`ibv_alloc_null_mr`): a source of zeroes and a sink for
+//! writes.
 //!
-//! Both are as long as the longest message, and take next to nothing: the first is the system's page of zeroes, over and over; the
-//! second is a small file that is mapped again and again behind itself. So whoever copies need not know of either.
+//! Both are as long as the longest message and cost almost no memory: the source maps the system's
+//! page of zeroes repeatedly, and the sink maps one small file repeatedly. The copying code
+//! therefore needs no special case.
 
 use core::ptr::NonNull;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// Bytes of each: the longest message.
+/// Bytes of each part: the length of the longest message.
 const LEN: usize = if cfg!(any(miri, loom)) { 1 << 16 } else { 1 << 30 };
 
-/// The two, one behind the other.
+/// The source, followed by the sink.
 #[derive(Debug)]
 pub(crate) struct Nowhere {
     base: NonNull<u8>,
 }
 
-// SAFETY: a mapping belongs to the process, not to a thread; what its bytes are does not matter.
+// SAFETY: a mapping belongs to the process and not to a thread; the values of its bytes do not
+// matter.
 unsafe impl Send for Nowhere {}
-// SAFETY: as above; the type gives out addresses only.
+// SAFETY: a mapping belongs to the process, and the type's methods only return addresses.
 unsafe impl Sync for Nowhere {}
 
 static CURRENT: Mutex<Weak<Nowhere>> = Mutex::new(Weak::new());
 
 impl Nowhere {
-    /// The one that there is, or a new one. A forked child has its parent's.
+    /// Returns the process's instance, creating it if necessary. A forked child uses its parent's.
     ///
     /// # Errors
     ///
@@ -39,7 +42,7 @@ impl Nowhere {
         Ok(new)
     }
 
-    /// Its beginning, for [`sources`] and [`sinks`] to find their way from.
+    /// The first address, from which [`source`] and [`sink`] are computed.
     pub(crate) fn base(&self) -> *mut u8 {
         self.base.as_ptr()
     }
@@ -48,21 +51,23 @@ impl Nowhere {
     fn map() -> io::Result<Self> {
         use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
         use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
-        /// Of the file: few mappings, and little memory when all of it has been written.
+        /// Length of the file: a compromise between the number of mappings and the memory used once
+        /// all of it was written.
         const PERIOD: usize = 1 << 24;
         const _: () = assert!(LEN.is_multiple_of(PERIOD));
         let zeroes = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a new mapping where the system finds room.
+        // SAFETY: a new mapping at an address that the system chooses replaces no other.
         let base = unsafe { mmap_anonymous(core::ptr::null_mut(), 2 * LEN, ProtFlags::READ, zeroes)? };
         let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
-        // From here on the drop unmaps it.
+        // From here on, dropping the value unmaps the memory.
         let nowhere = Self { base };
         let file = memfd_create(c"soft-rnic null", MemfdFlags::CLOEXEC)?;
         ftruncate(&file, PERIOD as u64)?;
         for at in (LEN..2 * LEN).step_by(PERIOD) {
             let access = ProtFlags::READ | ProtFlags::WRITE;
             let place = nowhere.base.as_ptr().wrapping_add(at).cast();
-            // SAFETY: a part of the mapping that was just made, of which nobody knows yet, is replaced.
+            // SAFETY: this replaces a part of the mapping that was just made, whose address no
+            // other code has yet.
             unsafe { mmap(place, PERIOD, access, MapFlags::SHARED | MapFlags::FIXED, &file, 0)? };
         }
         Ok(nowhere)
@@ -70,7 +75,7 @@ impl Nowhere {
 
     #[cfg(any(miri, loom))]
     fn map() -> io::Result<Self> {
-        // SAFETY: the layout is not empty.
+        // SAFETY: the layout's length is not zero.
         let base = unsafe { std::alloc::alloc_zeroed(Self::layout()) };
         Ok(Self { base: NonNull::new(base).ok_or(io::ErrorKind::OutOfMemory)? })
     }
@@ -81,12 +86,14 @@ impl Nowhere {
     }
 }
 
-/// So many bytes of zero, in the memory that begins here; `None` if they are more than the longest message.
+/// The address of `len` zero bytes, in the memory that begins at `base`; `None` if `len` exceeds
+/// the longest message.
 pub(crate) fn source(base: *mut u8, len: u64) -> Option<*mut u8> {
     (len <= LEN as u64).then_some(base)
 }
 
-/// Room for so many bytes that nobody wants, in the memory that begins here.
+/// The address of a sink for `len` bytes, in the memory that begins at `base`; `None` if `len`
+/// exceeds the longest message.
 pub(crate) fn sink(base: *mut u8, len: u64) -> Option<*mut u8> {
     (len <= LEN as u64).then(|| base.wrapping_add(LEN))
 }
@@ -94,7 +101,8 @@ pub(crate) fn sink(base: *mut u8, len: u64) -> Option<*mut u8> {
 #[cfg(not(any(miri, loom)))]
 impl Drop for Nowhere {
     fn drop(&mut self) {
-        // SAFETY: mapped by `map` with this length; the regions that knew of it have gone.
+        // SAFETY: `map` made the mapping with this length, and the regions that used it have been
+        // deregistered.
         if let Err(error) = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), 2 * LEN) } {
             log::error!("munmap of the null region's memory failed: {error}");
         }
@@ -104,7 +112,7 @@ impl Drop for Nowhere {
 #[cfg(any(miri, loom))]
 impl Drop for Nowhere {
     fn drop(&mut self) {
-        // SAFETY: allocated by `map` with this layout.
+        // SAFETY: `map` allocated the memory with this layout.
         unsafe { std::alloc::dealloc(self.base.as_ptr(), Self::layout()) };
     }
 }
@@ -114,11 +122,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_lost_and_what_is_read_is_zero() {
+    fn writes_are_lost_and_reads_are_zero() {
         let nowhere = Nowhere::acquire().expect("address space");
         let (from, to) =
             (source(nowhere.base(), 64).expect("short"), sink(nowhere.base(), 64).expect("short"));
-        // SAFETY: both are mapped for LEN bytes; races on the second do not matter, and there are none on the first.
+        // SAFETY: both parts are mapped for LEN bytes; races on the sink do not matter, and no code
+        // writes to the source.
         unsafe {
             for at in [0, 1, LEN / 2, LEN - 1] {
                 to.add(at).write_volatile(0xff);

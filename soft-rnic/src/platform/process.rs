@@ -1,4 +1,4 @@
-//! Another process, and whether it is dead.
+//! Identifies another process and detects its death.
 
 use std::num::NonZeroU32;
 use std::os::fd::AsFd;
@@ -6,10 +6,10 @@ use std::os::fd::AsFd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::fork::Descriptor;
+use super::fork::ForkSafeFd;
 use super::socket::Socket;
 
-/// A process, told from a later one of the same number by the time at which it started.
+/// A process. Its start time distinguishes it from a later process with the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Process {
     pid: NonZeroU32,
@@ -17,7 +17,8 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// The process of this number; `None` if there is none, or none that can be seen from this pid namespace.
+    /// Finds the process with this number; `None` if none exists, or none is visible from this pid
+    /// namespace.
     pub(crate) fn find(pid: u32) -> Option<Self> {
         let pid = NonZeroU32::new(pid)?;
         Some(Self { pid, started: start_time(pid)? })
@@ -27,21 +28,22 @@ impl Process {
         self.pid.get()
     }
 
-    /// Whether the process has ended, for certain: all its threads, so that it touches nothing any more. That nobody
-    /// has waited for it yet makes no difference.
+    /// Whether the process has certainly ended: all its threads have exited, so that it touches
+    /// nothing any more. A zombie counts as ended.
     pub(crate) fn is_dead(self) -> bool {
         let Some(pid) = i32::try_from(self.pid.get()).ok().and_then(Pid::from_raw) else { return false };
         let file = match pidfd_open(pid, PidfdFlags::empty()) {
             Ok(file) => file,
             Err(rustix::io::Errno::SRCH) => return true,
-            // An emulator that does not know such descriptors, or none is left.
+            // An emulator that lacks pidfds, or no descriptor is left.
             Err(_) => return self.is_said_dead(),
         };
-        // The descriptor is of whoever has the number now. If that is a later process, the one meant is dead.
+        // The pidfd refers to the current owner of the number. If that is a later process, the one
+        // meant is dead.
         start_time(self.pid).is_some_and(|started| started != self.started) || has_ended(&file)
     }
 
-    /// The same by what the system tells of its processes.
+    /// The same question, answered from `/proc`.
     fn is_said_dead(self) -> bool {
         match stat(self.pid) {
             Ok(stat) => {
@@ -59,24 +61,25 @@ impl Process {
     }
 }
 
-/// Whether a descriptor of a process says that it has ended. Anything else proves nothing.
+/// Whether a pidfd reports that its process has ended. Any other answer proves nothing.
 fn has_ended(file: impl AsFd) -> bool {
     let mut files = [PollFd::new(&file, PollFlags::IN)];
     let ready = poll(&mut files, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
     ready == Ok(1) && files[0].revents().contains(PollFlags::IN)
 }
 
-/// What tells when a process ends.
+/// The means by which this process learns that another has ended.
 #[derive(Debug)]
 pub(crate) enum Lifeline {
-    /// A descriptor, which is readable then.
-    File(Descriptor),
-    /// There is none: it has to be asked for again and again.
+    /// A pidfd, which becomes readable at the end of the process.
+    File(ForkSafeFd),
+    /// No pidfd is available, so the process must be checked repeatedly.
     Number(Process),
 }
 
 impl Lifeline {
-    /// Of whoever connected, which is this process if that is known; `None` if it cannot be seen.
+    /// The lifeline of the process that connected, or of `process` if that is known; `None` if it
+    /// is not visible.
     pub(crate) fn of(connection: &Socket, process: Option<Process>) -> Option<Self> {
         connection.peer_process().map(Self::File).or(process.map(Self::Number))
     }
@@ -90,23 +93,23 @@ impl Lifeline {
     }
 }
 
-/// Where in [`field`]'s count the time is at which it started.
+/// Index of the start time in the count of [`field`].
 const STARTED: usize = 19;
 
-/// A field of what [`stat`] tells; the state, which comes after the name, is number 0. The name, in parentheses, may contain
-/// anything.
+/// A field of the text that [`stat`] returns; number 0 is the state, which follows the name. The
+/// name, in parentheses, may contain any character.
 fn field(stat: &[u8], number: usize) -> Option<&str> {
     let end = stat.iter().rposition(|byte| *byte == b')')?;
     std::str::from_utf8(&stat[end + 1..]).ok()?.split_whitespace().nth(number)
 }
 
-/// What the system tells of a process: of its first thread, which started with it. An emulator (qemu-user) makes up the
-/// process's own file: there each thread finds its own start.
+/// The contents of `stat` for a process's first thread, which started with the process. qemu-user
+/// makes up the process's own file, but shows each thread its true start time.
 fn stat(pid: NonZeroU32) -> std::io::Result<Vec<u8>> {
     std::fs::read(format!("/proc/{pid}/task/{pid}/stat"))
 }
 
-/// When a process started, in the kernel's ticks.
+/// The start time of a process, in the kernel's clock ticks.
 fn start_time(pid: NonZeroU32) -> Option<u64> {
     field(&stat(pid).ok()?, STARTED)?.parse().ok()
 }
@@ -124,7 +127,7 @@ mod tests {
         rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("kill");
         assert!(!process.is_dead() && !process.is_said_dead());
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("kill");
-        // Until it has ended, without waiting for it: it stays a zombie.
+        // Polls until the child has ended; without `waitpid` it stays a zombie.
         let mut tries = 0;
         while !process.is_dead() {
             std::thread::sleep(std::time::Duration::from_millis(1));
@@ -139,7 +142,7 @@ mod tests {
     #[test]
     fn all_threads_find_the_same_process() {
         let own = Process::find(std::process::id());
-        // A tick later.
+        // At least one clock tick later.
         std::thread::sleep(std::time::Duration::from_millis(20));
         let found = std::thread::spawn(|| Process::find(std::process::id())).join().expect("no panic");
         assert_eq!(found, own);

@@ -1,7 +1,7 @@
-//! Sockets between processes of one host: packets, and descriptors along with them.
+//! Sockets between processes of one host, for packets and file descriptors.
 //!
-//! They are Unix sockets with abstract names: no file is left behind, and the kernel frees a name with its last
-//! user. Nothing here waits, and nothing raises SIGPIPE.
+//! They are Unix sockets with abstract names: they leave no file behind, and the kernel frees a
+//! name with its last user. No call waits, and none raises SIGPIPE.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -12,13 +12,13 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 
-use super::fork::Descriptor;
+use super::fork::ForkSafeFd;
 
 /// One end of a connection, or a listening socket.
 #[derive(Debug)]
-pub(crate) struct Socket(Descriptor);
+pub(crate) struct Socket(ForkSafeFd);
 
-/// Who is at the other end, as the kernel says.
+/// The identity of the process at the other end, as the kernel reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Credentials {
     pub(crate) user: u32,
@@ -26,59 +26,61 @@ pub(crate) struct Credentials {
     pub(crate) pid: u32,
 }
 
-/// What came.
+/// The result of receiving one packet.
 #[derive(Debug)]
 pub(crate) enum Received {
-    /// This many bytes. More than fit in the buffer are cut off.
+    /// A packet of this many bytes. Bytes beyond the buffer are cut off.
     Packet(usize, Option<OwnedFd>),
     Nothing,
     /// The other end is closed. (An empty packet looks the same; peers send none.)
     End,
 }
 
-/// What came, of many.
+/// The result of receiving several packets.
 #[derive(Debug)]
 pub(crate) enum ReceivedMany {
-    /// So many packets, at least one. An empty one is the end.
+    /// The number of packets, at least one. An empty packet marks the end.
     Packets(usize),
     Nothing,
-    /// As [`Received::End`].
+    /// See [`Received::End`].
     End,
 }
 
-/// So many packets are received at a time.
+/// The most packets that one call receives.
 pub(crate) const MANY: usize = 8;
 
-/// Room for [`MANY`] packets of so many bytes. What is longer is cut off.
+/// Buffers for [`MANY`] packets of up to `LONGEST` bytes. Longer packets are cut off.
 #[derive(Debug)]
-pub(crate) struct Room<const LONGEST: usize> {
+pub(crate) struct ReceiveBuffers<const LONGEST: usize> {
     packets: [[u8; LONGEST]; MANY],
     lengths: [usize; MANY],
 }
 
-impl<const LONGEST: usize> Room<LONGEST> {
+impl<const LONGEST: usize> ReceiveBuffers<LONGEST> {
     pub(crate) fn new() -> Box<Self> {
         Box::new(Self { packets: [[0; LONGEST]; MANY], lengths: [0; MANY] })
     }
 
-    /// One of those that were received last.
+    /// One of the packets that the last call received.
     pub(crate) fn packet(&self, index: usize) -> &[u8] {
         &self.packets[index][..self.lengths[index]]
     }
 
-    /// Says how many packets came.
+    /// Receives packets and returns their number.
     fn fill(&mut self, socket: BorrowedFd<'_>) -> rustix::io::Result<usize> {
         let mut parts = self
             .packets
             .each_mut()
             .map(|packet| libc::iovec { iov_base: packet.as_mut_ptr().cast(), iov_len: LONGEST });
-        // SAFETY: a struct of integers and pointers, of which some systems have more than others.
+        // SAFETY: a struct of integers and pointers, for which zero is valid; some systems add
+        // fields.
         let mut messages: [libc::mmsghdr; MANY] = unsafe { core::mem::zeroed() };
         for (message, part) in messages.iter_mut().zip(&mut parts) {
             (message.msg_hdr.msg_iov, message.msg_hdr.msg_iovlen) = (part, 1);
         }
         let (messages_at, none) = (messages.as_mut_ptr(), core::ptr::null_mut());
-        // SAFETY: so many messages, each of one part, which is as long as is said and nobody else's; all outlive the call.
+        // SAFETY: the call gets `MANY` messages of one part each. Each part has its buffer's
+        // length, belongs to this struct alone, and outlives the call.
         let count = unsafe {
             libc::recvmmsg(socket.as_raw_fd(), messages_at, MANY as _, libc::MSG_DONTWAIT as _, none)
         };
@@ -95,15 +97,15 @@ impl<const LONGEST: usize> Room<LONGEST> {
 impl Socket {
     fn new() -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        Descriptor::open(|| rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None))
+        ForkSafeFd::open(|| rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None))
             .map(Self)
     }
 
-    /// Takes a name and listens there.
+    /// Binds a name and listens on it.
     ///
     /// # Errors
     ///
-    /// `AddrInUse` if somebody has the name.
+    /// `AddrInUse` if another socket has the name.
     pub(crate) fn listen(name: &[u8]) -> io::Result<Self> {
         let socket = Self::new()?;
         rustix::net::bind(&socket.0, &SocketAddrUnix::new_abstract_name(name)?)?;
@@ -111,18 +113,18 @@ impl Socket {
         Ok(socket)
     }
 
-    /// Connects to whoever has the name.
+    /// Connects to the socket with this name.
     ///
     /// # Errors
     ///
-    /// `ConnectionRefused` if nobody has it, `WouldBlock` if too many want to connect at this moment.
+    /// `ConnectionRefused` if no socket has the name, `WouldBlock` if its backlog is full.
     pub(crate) fn connect(name: &[u8]) -> io::Result<Self> {
         let socket = Self::new()?;
         rustix::net::connect(&socket.0, &SocketAddrUnix::new_abstract_name(name)?)?;
         Ok(socket)
     }
 
-    /// Two ends of a connection within this process.
+    /// Creates both ends of a connection within this process.
     ///
     /// # Errors
     ///
@@ -130,38 +132,39 @@ impl Socket {
     pub(crate) fn both_ends() -> io::Result<(Self, Self)> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (one, other) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-        Ok((Self(Descriptor::open(|| Ok(one))?), Self(Descriptor::open(|| Ok(other))?)))
+        Ok((Self(ForkSafeFd::open(|| Ok(one))?), Self(ForkSafeFd::open(|| Ok(other))?)))
     }
 
-    /// Whether the program has not closed it behind the device's back.
+    /// Whether the descriptor is still open: a program may close numbers that it does not own.
     pub(crate) fn is_there(&self) -> bool {
         self.0.is_there()
     }
 
-    /// A connection whose other end the caller has. Under Miri, too, which knows this kind only.
+    /// A connection whose other end the caller holds. It also works under Miri, which knows no
+    /// other kind.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn pair() -> io::Result<(Self, std::os::unix::net::UnixStream)> {
         let (one, other) = std::os::unix::net::UnixStream::pair()?;
         one.set_nonblocking(true)?;
-        Ok((Self(Descriptor::open(|| Ok(one.into()))?), other))
+        Ok((Self(ForkSafeFd::open(|| Ok(one.into()))?), other))
     }
 
-    /// The next connection, on a listening socket.
+    /// Accepts the next connection on a listening socket.
     ///
     /// # Errors
     ///
-    /// `WouldBlock` if there is none.
+    /// `WouldBlock` if none is pending.
     pub(crate) fn accept(&self) -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        Descriptor::open(|| rustix::net::accept_with(self.0.get()?, flags)).map(Self)
+        ForkSafeFd::open(|| rustix::net::accept_with(self.0.get()?, flags)).map(Self)
     }
 
-    /// Who connected, or who listens at the name that was connected to.
+    /// The identity of the peer: the process that connected, or that listens on the name.
     pub(crate) fn credentials(&self) -> io::Result<Credentials> {
-        // Not rustix's call: its process number cannot be 0, and the kernel's can.
+        // Not rustix's call, because its process number cannot be 0 and the kernel's can.
         let mut found = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
         let mut len = size_of::<libc::ucred>() as libc::socklen_t;
-        // SAFETY: the place for the answer is as long as is said.
+        // SAFETY: the place for the answer has the stated length.
         let failed = unsafe {
             libc::getsockopt(
                 self.0.get()?.as_raw_fd(),
@@ -177,32 +180,34 @@ impl Socket {
         Ok(Credentials { user: found.uid, pid: u32::try_from(found.pid).unwrap_or(0) })
     }
 
-    /// A descriptor of the process that connected, which is readable when that has ended, whatever number it has here; `None`
-    /// where the kernel has none (before 6.5), or the process has ended and was waited for.
-    pub(crate) fn peer_process(&self) -> Option<Descriptor> {
-        /// Not in `libc` for all targets.
+    /// A pidfd of the process that connected, which becomes readable when that process has ended,
+    /// whatever its number here; `None` if the kernel lacks the option (before 6.5), or if the
+    /// process has ended and was waited for.
+    pub(crate) fn peer_process(&self) -> Option<ForkSafeFd> {
+        /// Missing in `libc` for some targets.
         const SO_PEERPIDFD: libc::c_int = 77;
         let open = || {
             let (mut file, mut len): (libc::c_int, _) = (-1, size_of::<libc::c_int>() as libc::socklen_t);
             let socket = self.0.get()?.as_raw_fd();
-            // SAFETY: the place for the answer is as long as is said.
+            // SAFETY: the place for the answer has the stated length.
             let failed = unsafe {
                 libc::getsockopt(socket, libc::SOL_SOCKET, SO_PEERPIDFD, (&raw mut file).cast(), &raw mut len)
             };
             if failed != 0 || file < 0 {
                 return Err(rustix::io::Errno::NOTSUP);
             }
-            // SAFETY: a new descriptor, which nobody else has. It is closed when another program is executed.
+            // SAFETY: the kernel just created the descriptor for this process, so this is its only
+            // owner. The kernel sets close-on-exec for it.
             Ok(unsafe { OwnedFd::from_raw_fd(file) })
         };
-        Descriptor::open(open).ok()
+        ForkSafeFd::open(open).ok()
     }
 
-    /// Sends a packet, if there is room for it.
+    /// Sends a packet if the socket's buffer has room.
     ///
     /// # Errors
     ///
-    /// `WouldBlock` if there is no room, others if the connection is gone.
+    /// `WouldBlock` if it has none, others if the connection is closed.
     pub(crate) fn send(&self, packet: &[u8]) -> io::Result<()> {
         if cfg!(miri) {
             rustix::io::write(self.0.get()?, packet)?;
@@ -216,7 +221,7 @@ impl Socket {
     ///
     /// # Errors
     ///
-    /// As [`send`](Self::send).
+    /// The errors of [`send`](Self::send).
     pub(crate) fn send_with(&self, packet: &[u8], file: BorrowedFd<'_>) -> io::Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -228,7 +233,8 @@ impl Socket {
         Ok(())
     }
 
-    /// The next packet, of somebody who has no reason to send descriptors: those the kernel closes.
+    /// Receives the next packet from a peer that has no reason to send descriptors; the kernel
+    /// closes any that come.
     pub(crate) fn receive(&self, buffer: &mut [u8]) -> Received {
         let mut receive =
             || self.0.get().and_then(|socket| rustix::net::recv(socket, &mut *buffer, RecvFlags::DONTWAIT));
@@ -239,11 +245,14 @@ impl Socket {
         }
     }
 
-    /// The packets that are there, as many as there is room for; fewer if there are no more. As with [`receive`](Self::receive), of
-    /// somebody who has no reason to send descriptors.
-    pub(crate) fn receive_many<const LONGEST: usize>(&self, room: &mut Room<LONGEST>) -> ReceivedMany {
+    /// Receives the packets that have arrived, as many as the buffers hold. As with
+    /// [`receive`](Self::receive), the kernel closes any descriptors that come.
+    pub(crate) fn receive_many<const LONGEST: usize>(
+        &self,
+        room: &mut ReceiveBuffers<LONGEST>,
+    ) -> ReceivedMany {
         if cfg!(miri) {
-            // It does not know this call.
+            // Miri lacks this call.
             return match self.receive(&mut room.packets[0]) {
                 Received::Packet(len, _) => {
                     room.lengths[0] = len;
@@ -256,7 +265,7 @@ impl Socket {
         let mut receive = || room.fill(self.0.get()?);
         match receive().or_else(|error| again(error, &mut receive)) {
             Ok(0) => ReceivedMany::Nothing,
-            // At the end, all are empty.
+            // At the end of the connection all packets are empty.
             Ok(_) if room.lengths[0] == 0 => ReceivedMany::End,
             Ok(count) => ReceivedMany::Packets(count),
             Err(error) => match Self::nothing_or_end(error) {
@@ -266,7 +275,8 @@ impl Socket {
         }
     }
 
-    /// The next packet, with the first descriptor that came along. The kernel closes what it has no room for.
+    /// Receives the next packet with its first descriptor. The kernel closes descriptors that do
+    /// not fit.
     pub(crate) fn receive_with(&self, buffer: &mut [u8]) -> Received {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -279,7 +289,7 @@ impl Socket {
         let mut file = None;
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(files) = message {
-                // All are taken, so that those not kept are closed.
+                // Takes all descriptors, so that dropping closes the others.
                 for each in files {
                     file.get_or_insert(each);
                 }
@@ -292,7 +302,7 @@ impl Socket {
         }
     }
 
-    /// Lets the other end see the end, whoever still has this one.
+    /// Shows the other end the end of the connection, even if other processes still hold this one.
     pub(crate) fn shut_down(&self) {
         let end = |socket| rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
         if let Err(error) = self.0.get().and_then(end) {
@@ -309,7 +319,8 @@ impl Socket {
     }
 }
 
-/// That the other end was closed before it had read everything is said once, before what it had sent: that comes next.
+/// Repeats a call once after ECONNRESET: the kernel reports once that the peer closed with unread
+/// data, and then delivers what the peer had sent.
 fn again<T>(
     error: rustix::io::Errno,
     receive: &mut impl FnMut() -> rustix::io::Result<T>,
@@ -345,7 +356,7 @@ mod tests {
     #[test]
     fn many_packets_come_at_once_and_in_order() {
         let (one, other) = Socket::both_ends().expect("two descriptors");
-        let mut room = Room::<4>::new();
+        let mut room = ReceiveBuffers::<4>::new();
         assert!(matches!(one.receive_many(&mut room), ReceivedMany::Nothing));
         for number in 0..MANY as u8 + 2 {
             other.send(&[number; 3][..usize::from(number % 3) + 1]).expect("room");
@@ -359,7 +370,7 @@ mod tests {
         other.send(b"too long").expect("room");
         assert!(matches!(one.receive_many(&mut room), ReceivedMany::Packets(1)));
         assert_eq!(room.packet(0), b"too ");
-        // The last words of one who has not listened, and the end behind them.
+        // The last packet of a peer that did not read, followed by the end.
         one.send(b"unread").expect("room");
         other.send(b"bye").expect("room");
         drop(other);

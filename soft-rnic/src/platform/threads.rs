@@ -1,15 +1,15 @@
-//! Threads of the device's own.
+//! Threads that the device starts.
 
 use std::io;
 use std::thread::JoinHandle;
 
-/// Starts a thread on which no signal handler of the program's runs.
+/// Starts a thread that runs none of the program's signal handlers.
 ///
 /// # Errors
 ///
-/// The system has no thread left.
+/// The system cannot create another thread.
 pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
-    // The new one inherits this mask.
+    // The new thread inherits this mask.
     let before = block_signals();
     let thread = std::thread::Builder::new().name(name.into()).spawn(work);
     restore_signals(&before);
@@ -17,9 +17,9 @@ pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Res
 }
 
 fn block_signals() -> libc::sigset_t {
-    // SAFETY: plain integers, for which zero is a value.
+    // SAFETY: signal sets consist of integers, for which zero is a valid value.
     let (mut all, mut before) = unsafe { (core::mem::zeroed(), core::mem::zeroed()) };
-    // SAFETY: both sets are there to be written.
+    // SAFETY: both sets are valid places to write.
     unsafe {
         libc::sigfillset(&raw mut all);
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
@@ -28,6 +28,6 @@ fn block_signals() -> libc::sigset_t {
 }
 
 fn restore_signals(before: &libc::sigset_t) {
-    // SAFETY: a set that `pthread_sigmask` gave.
+    // SAFETY: `pthread_sigmask` filled the set in `block_signals`.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before, core::ptr::null_mut()) };
 }

@@ -1,4 +1,4 @@
-//! A descriptor that can be read as often as something happened: `eventfd` as a semaphore; under Miri a counter.
+//! A descriptor that can be read once per event: `eventfd` as a semaphore; under Miri a counter.
 
 #[cfg(any(miri, loom))]
 pub(crate) use counter::Tokens;
@@ -12,18 +12,19 @@ mod descriptor {
 
     use rustix::event::{EventfdFlags, eventfd};
 
-    use super::super::fork::Kept;
+    use super::super::fork::OwnedFile;
 
-    /// As many reads succeed as tokens were given; a program may poll the descriptor, and may make it non-blocking.
+    /// Each token that was added satisfies one read. A program may poll the descriptor, and may
+    /// make it non-blocking.
     #[derive(Debug)]
-    pub(crate) struct Tokens(Kept);
+    pub(crate) struct Tokens(OwnedFile);
 
     impl Tokens {
         /// # Errors
         ///
         /// The process has no descriptor left.
         pub(crate) fn create() -> io::Result<Self> {
-            Ok(Self(Kept::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE)?)))
+            Ok(Self(OwnedFile::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE)?)))
         }
 
         pub(crate) fn descriptor(&self) -> RawFd {
@@ -40,19 +41,20 @@ mod descriptor {
         ///
         /// # Errors
         ///
-        /// There is none (`EAGAIN`, of a non-blocking descriptor), or a signal came (`EINTR`).
+        /// `EAGAIN` if a non-blocking descriptor has no token, `EINTR` if a signal arrived.
         pub(crate) fn take(&self) -> io::Result<()> {
             let mut count = [0; 8];
             Ok(rustix::io::read(self.0.unchecked(), &mut count).map(drop)?)
         }
 
-        /// Takes back tokens whose events have gone. Never waits: a reader that has one already finds out by itself.
+        /// Takes back the tokens of events that no longer exist. It never waits: a reader that
+        /// already took a token finds no event.
         pub(crate) fn take_back(&self, tokens: usize) {
             use rustix::io::{ReadWriteFlags, preadv2};
             for _ in 0..tokens {
                 let mut count = [0; 8];
                 let mut buffers = [io::IoSliceMut::new(&mut count)];
-                // The offset of a descriptor that has none.
+                // Offset -1: `preadv2` reads at the current position.
                 let taken = self
                     .0
                     .get()
@@ -71,7 +73,7 @@ mod counter {
     use std::os::fd::RawFd;
     use std::sync::{Mutex, PoisonError};
 
-    /// A counter in place of a descriptor. Nothing waits: without a token, `take` fails.
+    /// A counter in place of a descriptor. `take` never waits: it fails if no token is available.
     #[derive(Debug, Default)]
     pub(crate) struct Tokens(Mutex<u64>);
 

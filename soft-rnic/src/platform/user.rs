@@ -1,11 +1,12 @@
-//! Whether a peer is a process of the same user.
+//! Checks that a peer process belongs to the same user.
 
 use std::sync::OnceLock;
 
-/// The user id, as the system reports it of peers, or `None` where it cannot tell this user from others.
+/// The user id, as the system reports it of peers, or `None` where it cannot tell this user from
+/// others.
 ///
-/// In a user namespace all users that have no name there look like the *overflow* user. A process that is itself
-/// that user cannot know who a peer is.
+/// In a user namespace, all users without a mapping appear as the *overflow* user. A process that
+/// itself runs as that user cannot tell who a peer is.
 pub(crate) fn own() -> Option<u32> {
     let user = rustix::process::geteuid().as_raw();
     (user != overflow_user() || all_users_have_names()).then_some(user)
@@ -19,7 +20,7 @@ fn overflow_user() -> u32 {
     })
 }
 
-/// Whether this is the first user namespace, or one just like it.
+/// Whether this is the initial user namespace, or one that maps all users identically.
 fn all_users_have_names() -> bool {
     std::fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| names_all_users(&map))
 }

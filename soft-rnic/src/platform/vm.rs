@@ -1,14 +1,15 @@
-//! Copying to and from the memory of another process: `process_vm_writev` and `process_vm_readv`.
+//! Copies to and from the memory of another process: `process_vm_writev` and `process_vm_readv`.
 
 use std::io;
 
 use libc::iovec;
 
-/// How many ranges one call takes.
+/// The most ranges that one call takes.
 pub(crate) const MAX_RANGES: usize = 1024;
 
-/// Whether what one call moves is seen in the order of its local ranges: x86-64 does not reorder the stores of one behind those of
-/// the next (docs/soft-rnic-ordering.md).
+/// Whether the bytes of one call become visible in the order of its local ranges. On x86-64 they
+/// do, because the processor does not reorder the stores of one range after those of the next
+/// (docs/internals/soft-rnic-ordering.md).
 pub(crate) const ORDERED: bool = cfg!(target_arch = "x86_64");
 
 /// The memory of another process.
@@ -17,16 +18,16 @@ pub(crate) struct Vm {
     pid: libc::pid_t,
 }
 
-/// Why nothing was copied.
+/// The reason why a call copied nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum VmError {
     /// `ESRCH`: the process has ended.
     Gone,
     /// `EFAULT`: the first of its addresses is not mapped, or not for this.
     Fault,
-    /// `EPERM`, `ENOSYS`: this process may not.
+    /// `EPERM`, `ENOSYS`: the system forbids this process the access.
     Forbidden(i32),
-    /// Something else: `EINVAL`, `ENOMEM`.
+    /// Any other error: `EINVAL`, `ENOMEM`.
     Failed(i32),
 }
 
@@ -47,8 +48,8 @@ pub(crate) fn local(at: *const u8, len: usize) -> iovec {
     iovec { iov_base: at.cast_mut().cast(), iov_len: len }
 }
 
-/// A range of the other process's memory. The system takes the ranges of the two sides as two streams of bytes, and looks up each
-/// range of the other process's by itself, which is most of what a short call costs.
+/// A range of the other process's memory. The system treats both lists as streams of bytes. It
+/// looks up each range of the other process separately, which is most of the cost of a short call.
 pub(crate) fn remote(address: u64, len: usize) -> iovec {
     iovec { iov_base: core::ptr::without_provenance_mut(address as usize), iov_len: len }
 }
@@ -64,56 +65,61 @@ type CopyRanges = unsafe extern "C" fn(
 ) -> isize;
 
 impl Vm {
-    /// Of the process with this number; `None` if it is not one.
+    /// The memory of the process with this number; `None` if the number is not valid.
     pub(crate) fn of(pid: u32) -> Option<Self> {
         libc::pid_t::try_from(pid).ok().filter(|pid| *pid > 0).map(|pid| Self { pid })
     }
 
-    /// Copies local ranges to remote ones, in order. Fewer bytes than wanted means that the next one faulted.
-    /// Neither list may be longer than [`MAX_RANGES`].
+    /// Copies local ranges to remote ones, in order. A short count means that the next byte
+    /// faulted. Neither list may be longer than [`MAX_RANGES`].
     ///
     /// # Errors
     ///
-    /// Nothing was copied.
+    /// The system copied nothing.
     ///
     /// # Safety
     ///
-    /// The local ranges are readable for the length of the call. The remote ones are memory that the other
-    /// process has offered for this, which holds even if the other process is this one.
+    /// The local ranges are readable until the call returns. The remote ranges are memory that the
+    /// other process has offered for this, which must hold even if the other process is this one.
     #[inline]
     pub(crate) unsafe fn write(self, local: &[iovec], remote: &[iovec]) -> Result<usize, VmError> {
-        // SAFETY: the caller's promise is that of the call.
+        // SAFETY: the caller guarantees readable local ranges and offered remote ones, which is all
+        // that `process_vm_writev` needs.
         unsafe { self.call(libc::process_vm_writev, local, remote) }
     }
 
-    /// Copies remote ranges to local ones, as [`write`](Self::write) does the other way.
+    /// Copies remote ranges to local ones, as [`write`](Self::write) does in the other direction.
     ///
     /// # Errors
     ///
-    /// Nothing was copied.
+    /// The system copied nothing.
     ///
     /// # Safety
     ///
-    /// The local ranges are writable for the length of the call, and no references to them exist.
+    /// The local ranges are writable until the call returns, and no references to them exist. The
+    /// remote ranges meet the conditions of [`write`](Self::write).
     #[inline]
     pub(crate) unsafe fn read(self, local: &[iovec], remote: &[iovec]) -> Result<usize, VmError> {
-        // SAFETY: the caller's promise is that of the call.
+        // SAFETY: the caller guarantees writable local ranges and offered remote ones, which is all
+        // that `process_vm_readv` needs.
         unsafe { self.call(libc::process_vm_readv, local, remote) }
     }
 
     /// # Safety
     ///
-    /// What `copy` asks of the ranges.
+    /// The conditions of [`write`](Self::write) or [`read`](Self::read), whichever `copy`
+    /// implements.
     #[inline]
     unsafe fn call(self, copy: CopyRanges, local: &[iovec], remote: &[iovec]) -> Result<usize, VmError> {
         let (locals, remotes) = (local.len() as libc::c_ulong, remote.len() as libc::c_ulong);
-        // SAFETY: the lists are as long as is said; the ranges are the caller's promise.
+        // SAFETY: the lists have the stated lengths, and the caller guarantees their ranges.
         let copied = unsafe { copy(self.pid, local.as_ptr(), locals, remote.as_ptr(), remotes, 0) };
         usize::try_from(copied).map_err(|_| VmError::last())
     }
 }
 
-/// Under Yama's scope 1 only a process's ancestors may reach its memory, unless it says otherwise.
+/// Allows peers to reach this process's memory: Yama's scope 1 otherwise allows it to a process's
+/// ancestors only.
 pub(crate) fn allow_peers() {
     let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     if scope.trim() != "1" {
@@ -125,14 +131,14 @@ pub(crate) fn allow_peers() {
     }
 }
 
-/// Why a process may not reach the memory of another, as far as can be seen.
+/// The likely reason why the system forbids access to another process's memory.
 pub(crate) fn reason(pid: u32) -> &'static str {
     let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     let namespace = |who: String| std::fs::read_link(format!("/proc/{who}/ns/user"));
     match (namespace("self".into()), namespace(pid.to_string())) {
         _ if matches!(scope.trim(), "2" | "3") => "Yama's ptrace_scope forbids it",
         (Ok(own), Ok(other)) if own != other => "it is in another user namespace",
-        // The link itself may be read by whoever may reach the memory.
+        // A process may read the link under the same conditions as the memory.
         (Ok(_), Err(_)) => "it is in another user namespace, is not dumpable, or has more capabilities",
         _ => "a security policy forbids it (seccomp, an LSM)",
     }

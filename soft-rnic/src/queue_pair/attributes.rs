@@ -4,7 +4,7 @@ use rdma_mummy_sys::types::{ibv_ah_attr, ibv_qp_attr, ibv_qp_attr_mask};
 
 /// The attributes of a queue pair.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Attributes {
+pub(crate) struct QpAttributes {
     pub(crate) path_mtu: u32,
     pub(crate) path_mig_state: u32,
     pub(crate) qkey: u32,
@@ -38,7 +38,7 @@ macro_rules! take {
     )*};
 }
 
-impl Attributes {
+impl QpAttributes {
     /// Takes what the mask names.
     pub(crate) fn set(&mut self, attr: &ibv_qp_attr, mask: u32) {
         take!(mask, attr, self:

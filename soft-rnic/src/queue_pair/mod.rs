@@ -1,18 +1,19 @@
 //! Queue pairs and shared receive queues.
 
-mod arrivals;
+mod arrival_ring;
 pub(crate) mod attributes;
-pub(crate) mod lane;
+pub(crate) mod c_object;
+mod grh;
 pub(crate) mod modify;
 pub(crate) mod post;
 pub(crate) mod post_ex;
+mod qp_windows;
 pub(crate) mod receive;
 pub(crate) mod receive_queue;
-mod route;
 pub(crate) mod send_queue;
 pub(crate) mod shared_queue;
+pub(crate) mod transfer_slot_mutex;
 pub(crate) mod transition;
-mod windows;
 pub(crate) mod xrc;
 
 pub(crate) use shared_queue::Srq;
@@ -27,31 +28,31 @@ use rdma_mummy_sys::types::{
 };
 use spin::mutex::{SpinMutex, SpinMutexGuard};
 
-use crate::engine::call::Left;
-use crate::engine::multicast::Member;
-use crate::engine::peer::Peer;
-use crate::engine::wait::Wait;
+use crate::engine::multicast::GroupMember;
+use crate::engine::peer::PeerQp;
+use crate::engine::retry::RetryWait;
+use crate::engine::rpc::AbandonedRecv;
 use crate::faults::injected::Injected;
-use crate::node::{Link, QpNumber, Revoked};
+use crate::node::{PeerProcess, QpNumber, Revoked};
 use crate::objects::acks::Acks;
 use crate::objects::completion::Cq;
-use crate::objects::context::{Context, Counted};
-use crate::objects::event::{Element, Event};
-use crate::objects::held::Held as Used;
+use crate::objects::context::{Context, CountGuard};
+use crate::objects::event::{Event, EventElement};
 use crate::objects::protection_domain::Pd;
 use crate::objects::rnic::Rnic;
+use crate::objects::use_ref::UseRef;
 use crate::objects::xrc_domain::Xrcd;
-use crate::shared::entry::{QpCard, QpEntry, SlotsCard, notice};
-use crate::shared::gate::Keeper;
-use crate::shared::mark::Mark;
-use arrivals::Arrivals;
-use attributes::Attributes;
-use lane::Laned;
-use post_ex::{Builder, Posting};
+use crate::shared::entry::{QpDescriptor, QpEntry, SlotsDescriptor, notice};
+use crate::shared::generation::GenerationWriter;
+use crate::shared::hazard::Hazard;
+use arrival_ring::ArrivalRing;
+use attributes::QpAttributes;
+use post_ex::{PostingGuard, WrListBuilder};
+use qp_windows::QpWindows;
 use receive_queue::ReceiveQueue;
 use send_queue::SendQueue;
-use windows::Windows;
-use xrc::Opened;
+use transfer_slot_mutex::TransferSlotMutex;
+use xrc::OpenedHandles;
 
 /// A lock that is held for a few instructions, or for one transfer; waiters let others run.
 pub(crate) type Spin<T> = SpinMutex<T, spin::Yield>;
@@ -62,13 +63,13 @@ pub(crate) struct Qp {
     pub(crate) context: Arc<Context>,
     pub(crate) number: QpNumber,
     pub(crate) qp_type: ibv_qp_type,
-    pub(crate) pd: Used<Pd>,
-    pub(crate) send_cq: Used<Cq>,
-    pub(crate) recv_cq: Used<Cq>,
+    pub(crate) pd: UseRef<Pd>,
+    pub(crate) send_cq: UseRef<Cq>,
+    pub(crate) recv_cq: UseRef<Cq>,
     /// Of targets of extended reliable connections.
-    pub(crate) xrcd: Option<Used<Xrcd>>,
+    pub(crate) xrcd: Option<UseRef<Xrcd>>,
     /// Further handles of a target (`ibv_open_qp`).
-    opened: Mutex<Opened>,
+    opened: Mutex<OpenedHandles>,
     pub(crate) caps: ibv_qp_cap,
     pub(crate) sq_sig_all: bool,
     /// What was agreed on with the other end (`ibv_set_ece`).
@@ -80,15 +81,15 @@ pub(crate) struct Qp {
     /// `ibv_qp_state`, and above its byte how often the queue pair was reset.
     state: AtomicU32,
     /// What `ibv_modify_qp` has set.
-    attributes: Mutex<Attributes>,
+    attributes: Mutex<QpAttributes>,
     /// What peers see.
-    published: Spin<Published>,
+    published: Spin<PublishedQp>,
     /// The list that is being built, and the right to post.
-    builder: Spin<Builder>,
+    builder: Spin<WrListBuilder>,
     /// The thread that has a list open; 0 if none has.
     list: AtomicUsize,
     pub(crate) send_queue: SendQueue,
-    pub(crate) sending: Laned<Sending>,
+    pub(crate) sending: TransferSlotMutex<Sending>,
     receiving: Receiving,
     /// In which life the flush of receives was announced, counted from 1.
     flushed: AtomicU32,
@@ -97,75 +98,75 @@ pub(crate) struct Qp {
     /// When the service thread is to look at what waits.
     pub(crate) wake: Spin<Option<Instant>>,
     handle: AtomicPtr<ibv_qp>,
-    windows: Windows,
+    windows: QpWindows,
     acks: Acks,
-    counted: Counted,
+    counted: CountGuard,
 }
 
 /// Where receives come from, and how it is known which message is the next.
 struct Receiving {
-    from: Receives,
+    from: ReceiveSource,
     /// If messages do not come to one receive after the other.
-    arrivals: Option<Arrivals>,
+    arrivals: Option<ArrivalRing>,
 }
 
-enum Receives {
+enum ReceiveSource {
     Own(Spin<ReceiveQueue>),
-    Shared(Used<Srq>),
+    Shared(UseRef<Srq>),
 }
 
 impl Receiving {
     fn own(&self) -> Option<&Spin<ReceiveQueue>> {
         match &self.from {
-            Receives::Own(queue) => Some(queue),
-            Receives::Shared(_) => None,
+            ReceiveSource::Own(queue) => Some(queue),
+            ReceiveSource::Shared(_) => None,
         }
     }
 
-    fn shared(&self) -> Option<&Used<Srq>> {
+    fn shared(&self) -> Option<&UseRef<Srq>> {
         match &self.from {
-            Receives::Own(_) => None,
-            Receives::Shared(srq) => Some(srq),
+            ReceiveSource::Own(_) => None,
+            ReceiveSource::Shared(srq) => Some(srq),
         }
     }
 
     fn queue(&self) -> SpinMutexGuard<'_, ReceiveQueue, spin::Yield> {
         match &self.from {
-            Receives::Own(queue) => queue.lock(),
-            Receives::Shared(srq) => srq.queue(),
+            ReceiveSource::Own(queue) => queue.lock(),
+            ReceiveSource::Shared(srq) => srq.queue(),
         }
     }
 
     /// Tells peers where receives are, and where to say that a message has come.
-    fn show(&self, card: &mut QpCard, slots: SlotsCard) {
-        card.slots = slots;
-        card.srq = self.shared().map_or(0, |srq| srq.index() + 1);
+    fn show(&self, descriptor: &mut QpDescriptor, slots: SlotsDescriptor) {
+        descriptor.slots = slots;
+        descriptor.srq = self.shared().map_or(0, |srq| srq.index() + 1);
         if let Some(arrivals) = &self.arrivals {
-            arrivals.show(card);
+            arrivals.show(descriptor);
         }
     }
 }
 
 /// What peers see of a queue pair.
 #[derive(Debug, Default)]
-struct Published {
-    keeper: Keeper,
-    card: QpCard,
+struct PublishedQp {
+    writer: GenerationWriter,
+    descriptor: QpDescriptor,
 }
 
 /// What sending needs.
 #[derive(Debug, Default)]
 pub(crate) struct Sending {
     pub(crate) attributes: SendAttributes,
-    pub(crate) peer: Option<Peer>,
+    pub(crate) peer: Option<PeerQp>,
     /// The next packet's number.
     pub(crate) psn: u32,
     /// What the request at the front waits for.
-    pub(crate) wait: Option<Wait>,
+    pub(crate) wait: Option<RetryWait>,
     /// Of a datagram to a group: who has not got its copy; `None` before that is known.
-    pub(crate) members: Option<Vec<Member>>,
+    pub(crate) members: Option<Vec<GroupMember>>,
     /// A receive that its owner has to give back before other messages can be sent.
-    pub(crate) left: Option<Left>,
+    pub(crate) abandoned: Option<AbandonedRecv>,
     /// Since when the peer's end could not be read.
     pub(crate) closed_since: Option<Instant>,
     /// Tells the request at the front from all others of this process, ever.
@@ -173,9 +174,9 @@ pub(crate) struct Sending {
     /// What a rule of faults has in mind for it.
     pub(crate) fault: Option<Box<Injected>>,
     /// Of an extended reliable connection: the shared receive queues that it has sent to, by their numbers.
-    pub(crate) receivers: Vec<(u32, Peer)>,
+    pub(crate) receivers: Vec<(u32, PeerQp)>,
     /// Of such a one: who owes an answer to the request at the front, if not the peer.
-    pub(crate) owing: Option<Arc<Link>>,
+    pub(crate) atomic_target: Option<Arc<PeerProcess>>,
 }
 
 /// The attributes that sending needs.
@@ -202,20 +203,22 @@ impl Sending {
 
     /// The request at the front has ended, for better or worse.
     #[inline]
-    pub(crate) fn end_request(&mut self, lane: usize) {
+    pub(crate) fn end_request(&mut self, transfer_slot: usize) {
         if self.wait.take().is_some() {
             self.closed_since = None;
-            self.want_no_answer(lane);
+            self.want_no_answer(transfer_slot);
         }
         self.ticket += 1;
     }
 
     /// If the owner of a peer's memory was asked for something, nobody wants to hear of it any more.
     #[cold]
-    fn want_no_answer(&mut self, lane: usize) {
-        let links = self.peer.iter().map(|peer| &peer.link).chain(&self.owing);
-        links.filter(|link| link.owed(lane) == Some(self.ticket)).for_each(|link| link.owe(lane, None));
-        self.owing = None;
+    fn want_no_answer(&mut self, transfer_slot: usize) {
+        let processes = self.peer.iter().map(|peer| &peer.process).chain(&self.atomic_target);
+        processes
+            .filter(|process| process.pending_atomic(transfer_slot) == Some(self.ticket))
+            .for_each(|process| process.set_pending_atomic(transfer_slot, None));
+        self.atomic_target = None;
     }
 
     /// A message of this many bytes was sent.
@@ -228,7 +231,7 @@ impl Sending {
 }
 
 /// What a queue pair is made of; capacities are what was granted.
-pub(crate) struct Plan {
+pub(crate) struct QpInit {
     pub(crate) context: Arc<Context>,
     pub(crate) pd: Arc<Pd>,
     pub(crate) send_cq: Arc<Cq>,
@@ -247,7 +250,7 @@ impl Qp {
     /// # Errors
     ///
     /// There is no number or no memory for it.
-    pub(crate) fn create(rnic: &Arc<Rnic>, plan: Plan) -> io::Result<Arc<Self>> {
+    pub(crate) fn create(rnic: &Arc<Rnic>, plan: QpInit) -> io::Result<Arc<Self>> {
         let node = rnic.node();
         let counted = plan.context.count(|counts| &counts.qp, rnic.limits().max_qp);
         let counted = counted.map_err(io::Error::from_raw_os_error)?;
@@ -256,35 +259,35 @@ impl Qp {
                 let (max_wr, max_sge) = (plan.caps.max_recv_wr, plan.caps.max_recv_sge);
                 let queue = ReceiveQueue::new(Arc::clone(node), max_wr, max_sge)?;
                 let many_send = plan.qp_type == ibv_qp_type::IBV_QPT_UD;
-                let arrivals = many_send.then(|| Arrivals::new(node, max_wr)).transpose()?;
-                Receiving { from: Receives::Own(Spin::new(queue)), arrivals }
+                let arrivals = many_send.then(|| ArrivalRing::new(node, max_wr)).transpose()?;
+                Receiving { from: ReceiveSource::Own(Spin::new(queue)), arrivals }
             }
             Some(srq) => {
-                let arrivals = Some(Arrivals::new(node, srq.max_wr())?);
-                Receiving { from: Receives::Shared(Used::new(srq)), arrivals }
+                let arrivals = Some(ArrivalRing::new(node, srq.max_wr())?);
+                Receiving { from: ReceiveSource::Shared(UseRef::new(srq)), arrivals }
             }
         };
         let number = node.new_qp_number()?;
-        let lane = number.index as usize;
+        let transfer_slot = number.index as usize;
         let made = Arc::new(Self {
             rnic: Arc::clone(rnic),
             context: plan.context,
             number,
             qp_type: plan.qp_type,
-            pd: Used::new(&plan.pd),
-            send_cq: Used::new(&plan.send_cq),
-            recv_cq: Used::new(&plan.recv_cq),
-            xrcd: plan.xrcd.as_ref().map(Used::new),
+            pd: UseRef::new(&plan.pd),
+            send_cq: UseRef::new(&plan.send_cq),
+            recv_cq: UseRef::new(&plan.recv_cq),
+            xrcd: plan.xrcd.as_ref().map(UseRef::new),
             opened: Mutex::default(),
             caps: plan.caps,
             sq_sig_all: plan.sq_sig_all,
-            ece: AtomicU32::new(crate::verbs::ece::OPTIONS),
+            ece: AtomicU32::new(crate::shared::segment::ECE_OPTIONS),
             create_flags: plan.create_flags,
             source: AtomicU32::new(0),
             state: AtomicU32::new(ibv_qp_state::IBV_QPS_RESET.0),
             attributes: Mutex::default(),
             published: Spin::default(),
-            builder: Spin::new(Builder::default()),
+            builder: Spin::new(WrListBuilder::default()),
             list: AtomicUsize::new(0),
             send_queue: SendQueue::new(
                 plan.caps.max_send_wr,
@@ -292,13 +295,13 @@ impl Qp {
                 plan.caps.max_inline_data,
                 plan.qp_type == ibv_qp_type::IBV_QPT_UD,
             ),
-            sending: Laned::new(Arc::clone(node.lanes()), lane, Sending::new()),
+            sending: TransferSlotMutex::new(Arc::clone(node.transfer_slots()), transfer_slot, Sending::new()),
             receiving,
             flushed: AtomicU32::new(0),
             draining: AtomicBool::new(false),
             wake: Spin::new(None),
             handle: AtomicPtr::default(),
-            windows: Windows::default(),
+            windows: QpWindows::default(),
             acks: Acks::default(),
             counted,
         });
@@ -353,8 +356,8 @@ impl Qp {
         self.pd.release();
         self.send_cq.release();
         self.recv_cq.release();
-        self.receiving.shared().into_iter().for_each(Used::release);
-        self.xrcd.iter().for_each(Used::release);
+        self.receiving.shared().into_iter().for_each(UseRef::release);
+        self.xrcd.iter().for_each(UseRef::release);
     }
 
     pub(crate) fn entry(&self) -> &QpEntry {
@@ -397,7 +400,7 @@ impl Qp {
     }
 
     pub(crate) fn raise(self: &Arc<Self>, event_type: ibv_event_type) {
-        self.context.raise(Event { kind: event_type, element: Element::Qp(Arc::clone(self)) });
+        self.context.raise(Event { kind: event_type, element: EventElement::Qp(Arc::clone(self)) });
         if self.xrcd.is_some() {
             self.raise_elsewhere(event_type);
         }
@@ -416,33 +419,33 @@ impl Qp {
 
     /// Nobody may use the queue pair any more, and waits until nobody does.
     fn withdraw(&self) -> Result<(), i32> {
-        self.entry().withdraw(&mut self.published.lock().keeper);
-        self.rnic.node().wait_unmarked(Revoked::QueuePair(self.number.index)).map_err(|_| libc::EBUSY)
+        self.entry().withdraw(&mut self.published.lock().writer);
+        self.rnic.node().wait_until_unused(Revoked::QueuePair(self.number.index)).map_err(|_| libc::EBUSY)
     }
 
     /// The context was closed and nobody destroyed the queue pair: peers do not reach it any more.
     pub(crate) fn abandon(&self) {
         self.change_state(ibv_qp_state::IBV_QPS_ERR, |_| true);
         self.rnic.groups().forget(self.number.index);
-        self.entry().withdraw(&mut self.published.lock().keeper);
+        self.entry().withdraw(&mut self.published.lock().writer);
     }
 
     /// What peers see, as this process has it.
-    pub(crate) fn card(&self) -> QpCard {
-        self.published.lock().card
+    pub(crate) fn descriptor(&self) -> QpDescriptor {
+        self.published.lock().descriptor
     }
 
-    /// Shows peers the card, with the state.
-    fn publish(&self, change: impl FnOnce(&mut QpCard)) {
+    /// Shows peers the descriptor, with the state.
+    fn publish(&self, change: impl FnOnce(&mut QpDescriptor)) {
         let mut published = self.published.lock();
-        let Published { keeper, card } = &mut *published;
-        change(card);
-        self.entry().publish(keeper, self.state().0 as u8, card);
+        let PublishedQp { writer, descriptor } = &mut *published;
+        change(descriptor);
+        self.entry().publish(writer, self.state().0 as u8, descriptor);
     }
 
     /// The port that it goes through.
     pub(crate) fn port(&self) -> u8 {
-        self.published.lock().card.port
+        self.published.lock().descriptor.port
     }
 
     /// Peers see that its port is up or down.
@@ -450,14 +453,14 @@ impl Qp {
         let concerned = self.port() == port;
         let hidden = [ibv_qp_state::IBV_QPS_RESET, ibv_qp_state::IBV_QPS_INIT].contains(&self.state());
         if concerned && !hidden {
-            self.publish(|card| card.link_up = up);
+            self.publish(|descriptor| descriptor.link_up = up);
         }
     }
 
     /// Its device is gone: nobody reaches it, and nothing of it is executed or completed any more.
     pub(crate) fn unplug(&self) {
         self.state.store(ibv_qp_state::IBV_QPS_RESET.0, Ordering::Release);
-        self.entry().withdraw(&mut self.published.lock().keeper);
+        self.entry().withdraw(&mut self.published.lock().writer);
         for cq in [&self.send_cq, &self.recv_cq] {
             cq.purge(self.number.qpn);
         }
@@ -466,7 +469,7 @@ impl Qp {
     /// Tells the program that its shared receive queue runs low.
     pub(crate) fn raise_srq_limit(&self) {
         if let Some(srq) = self.receiving.shared() {
-            Used::get(srq).raise_limit();
+            UseRef::get(srq).raise_limit();
         }
     }
 
@@ -491,7 +494,7 @@ impl Qp {
         }
     }
 
-    /// Goes to the error state and flushes everything. Not to be called with a lane or a receive queue's lock held.
+    /// Goes to the error state and flushes everything. Not to be called with a transfer slot or a receive queue's lock held.
     pub(crate) fn fail(self: &Arc<Self>) {
         self.set_failed();
         let word = self.state.load(Ordering::Acquire);
@@ -538,7 +541,7 @@ impl Qp {
             self.send_cq.no_progress(self);
             // Something may have been posted between the two.
             if !self.send_queue.is_empty() {
-                self.keep_going();
+                self.schedule_progress();
             }
         }
     }
@@ -549,23 +552,23 @@ impl Qp {
     }
 
     /// Drops everything that was posted to the send queue.
-    fn forget_requests(&self, _posting: Posting<'_>) {
+    fn forget_requests(&self, _posting: PostingGuard<'_>) {
         let mut sending = self.sending.lock();
-        // SAFETY: posters hold the builder's lock, executors the lane's.
+        // SAFETY: posters hold the builder's lock, executors the transfer slot's.
         unsafe { self.send_queue.clear() };
         sending.want_no_answer(self.number.index as usize);
         if let Some(peer) = sending.peer.take() {
             // Where the next connection from here would have to go on, if the peer's end stays as it is. Its owner waits for
-            // the mark before it begins anew.
-            let mark = peer.link.mark(sending.lane());
-            mark.publish(Mark::new(peer.index, Mark::NO_REGION));
-            if peer.link.alive() && peer.entry().holds(peer.pass) {
+            // the hazard before it begins anew.
+            let hazard = peer.process.hazard_slot(sending.transfer_slot());
+            hazard.publish(Hazard::new(peer.index, Hazard::NO_REGION));
+            if peer.process.alive() && peer.entry().is_current(peer.snapshot) {
                 peer.entry().set_expected_psn(sending.psn);
             }
-            mark.clear();
+            hazard.clear();
         }
-        let (attributes, left) = (sending.attributes.clone(), sending.left.take());
-        *sending = Sending { attributes, left, ..Sending::new() };
+        let (attributes, abandoned) = (sending.attributes.clone(), sending.abandoned.take());
+        *sending = Sending { attributes, abandoned, ..Sending::new() };
     }
 }
 

@@ -9,11 +9,11 @@ use rdma_mummy_sys::types::{
     ibv_qp_type,
 };
 
-use super::attributes::Attributes;
+use super::attributes::QpAttributes;
 use super::{Qp, SendAttributes, transition};
-use crate::engine::datagram::gid_words;
-use crate::shared::entry::SlotsCard;
-use crate::shared::gate::Pass;
+use crate::shared::entry::SlotsDescriptor;
+use crate::shared::entry::gid_words;
+use crate::shared::generation::GenerationSnapshot;
 
 /// How long becoming ready to receive waits for the way to a peer that is there.
 const WAY: Duration = Duration::from_millis(100);
@@ -55,7 +55,7 @@ impl Qp {
             ibv_qp_state::IBV_QPS_RTR if self.qp_type != ibv_qp_type::IBV_QPT_UD => {
                 // So that the first message finds the way; if it takes longer, the message waits.
                 let dest = self.sending.lock().attributes.dest_qpn;
-                let _ = self.rnic.node().wait_link(dest, WAY);
+                let _ = self.rnic.node().wait_for_process(dest, WAY);
             }
             _ => {}
         }
@@ -117,7 +117,7 @@ impl Qp {
 
     fn advance(
         &self,
-        attributes: &mut Attributes,
+        attributes: &mut QpAttributes,
         attr: &ibv_qp_attr,
         mask: u32,
         from: ibv_qp_state,
@@ -149,7 +149,7 @@ impl Qp {
                 && let Some(peer) = &mut sending.peer
             {
                 // It is looked up anew, and the connection goes on.
-                peer.pass = Pass::NONE;
+                peer.snapshot = GenerationSnapshot::NONE;
             }
         }
         // Failing in the meantime wins.
@@ -158,35 +158,36 @@ impl Qp {
         }
         *attributes = changed;
         let sent = self.send_attributes(&changed);
-        // Before the card's lock, which a poll takes while it holds this one.
-        let slots = self.receiving.own().map_or_else(SlotsCard::default, |queue| queue.lock().card());
+        // Before the descriptor's lock, which a poll takes while it holds this one.
+        let slots =
+            self.receiving.own().map_or_else(SlotsDescriptor::default, |queue| queue.lock().descriptor());
         let port = self.context.device().port(changed.port_num.into());
         let link_up = port.is_none_or(|port| port.state() == ibv_port_state::IBV_PORT_ACTIVE);
-        self.publish(|card| {
-            card.qpn = self.number.qpn;
-            card.dest_qpn = changed.dest_qp_num;
-            card.pd = self.pd.number();
-            card.access = changed.access;
-            card.qp_type = self.qp_type.0 as u8;
-            card.device = self.context.device().number;
-            card.port = changed.port_num;
-            card.path_mtu = changed.path_mtu as u8;
-            card.min_rnr_timer = changed.min_rnr_timer;
-            card.max_dest_rd_atomic = changed.max_dest_rd_atomic;
-            card.qkey = changed.qkey;
-            card.recv_cq = self.recv_cq.index();
-            card.source = self.source();
-            card.connection = changed.connection;
-            card.link_up = link_up;
-            card.local_gid = sent.local_gid;
-            card.remote_gid = sent.remote_gid;
-            card.xrcd = self.xrcd.as_ref().map_or([0; 2], |xrcd| xrcd.id());
-            self.receiving.show(card, slots);
+        self.publish(|descriptor| {
+            descriptor.qpn = self.number.qpn;
+            descriptor.dest_qpn = changed.dest_qp_num;
+            descriptor.pd = self.pd.number();
+            descriptor.access = changed.access;
+            descriptor.qp_type = self.qp_type.0 as u8;
+            descriptor.device = self.context.device().number;
+            descriptor.port = changed.port_num;
+            descriptor.path_mtu = changed.path_mtu as u8;
+            descriptor.min_rnr_timer = changed.min_rnr_timer;
+            descriptor.max_dest_rd_atomic = changed.max_dest_rd_atomic;
+            descriptor.qkey = changed.qkey;
+            descriptor.recv_cq = self.recv_cq.index();
+            descriptor.source = self.source();
+            descriptor.connection = changed.connection;
+            descriptor.link_up = link_up;
+            descriptor.local_gid = sent.local_gid;
+            descriptor.remote_gid = sent.remote_gid;
+            descriptor.xrcd = self.xrcd.as_ref().map_or([0; 2], |xrcd| xrcd.id());
+            self.receiving.show(descriptor, slots);
         });
         Ok(())
     }
 
-    fn send_attributes(&self, attributes: &Attributes) -> SendAttributes {
+    fn send_attributes(&self, attributes: &QpAttributes) -> SendAttributes {
         let ah = &attributes.ah_attr;
         let local = self
             .context
@@ -208,7 +209,7 @@ impl Qp {
     }
 
     /// Back to the beginning: nothing is posted, nothing is completed, nobody knows the queue pair.
-    fn reset(&self, attributes: &mut Attributes) -> Result<(), i32> {
+    fn reset(&self, attributes: &mut QpAttributes) -> Result<(), i32> {
         self.withdraw()?;
         let posting = self.stop_posting()?;
         self.begin_anew();
@@ -219,7 +220,7 @@ impl Qp {
         }
         self.entry().take_notices();
         self.entry().set_cursor(0);
-        *attributes = Attributes { connection: attributes.connection, ..Attributes::default() };
+        *attributes = QpAttributes { connection: attributes.connection, ..QpAttributes::default() };
         Ok(())
     }
 

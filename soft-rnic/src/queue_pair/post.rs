@@ -7,10 +7,10 @@ use rdma_mummy_sys::types::{
 };
 
 use super::Qp;
-use super::send_queue::{Destination, Head, Poster, Refusal};
+use super::send_queue::{DatagramDestination, PostErrno, SendQueueProducer, SendRequestHeader};
 use crate::config::Mode;
-use crate::verbs::address_handle::ah_of;
-use crate::verbs::memory_window::mw_of;
+use crate::objects::address_handle::ah_of;
+use crate::objects::memory_window::mw_of;
 
 /// Operations of a queue pair type. A target of an extended reliable connection has a send queue without places.
 pub(crate) fn type_has(qp_type: ibv_qp_type, opcode: ibv_wr_opcode) -> bool {
@@ -54,7 +54,7 @@ pub(super) unsafe fn bind_fields(
     mw: *mut ibv_mw,
     rkey: u32,
     info: &ibv_mw_bind_info,
-) -> Result<([u32; 2], u64, [u64; 2]), Refusal> {
+) -> Result<([u32; 2], u64, [u64; 2]), PostErrno> {
     if mw.is_null() {
         return Err(libc::EINVAL);
     }
@@ -74,14 +74,14 @@ pub(crate) const VALUE_GIVEN: u64 = 1;
 impl Qp {
     /// Whether requests may be posted now, and by this process.
     #[inline]
-    pub(super) fn check_postable(&self) -> Result<(), Refusal> {
+    pub(super) fn check_postable(&self) -> Result<(), PostErrno> {
         self.context.check_process()?;
         self.check_state()
     }
 
     /// Whether requests may be posted now.
     #[inline]
-    pub(super) fn check_state(&self) -> Result<(), Refusal> {
+    pub(super) fn check_state(&self) -> Result<(), PostErrno> {
         match self.state() {
             ibv_qp_state::IBV_QPS_RESET | ibv_qp_state::IBV_QPS_INIT | ibv_qp_state::IBV_QPS_RTR => {
                 Err(self.refusal())
@@ -92,7 +92,7 @@ impl Qp {
 
     /// Why nothing may be posted.
     #[cold]
-    pub(super) fn refusal(&self) -> Refusal {
+    pub(super) fn refusal(&self) -> PostErrno {
         if self.context.has_failed() { libc::EIO } else { libc::EINVAL }
     }
 
@@ -101,7 +101,7 @@ impl Qp {
     pub(super) fn posted(self: &Arc<Self>) {
         match self.rnic.config().mode {
             Mode::Inline => self.run(u32::MAX),
-            Mode::Deferred => self.keep_going(),
+            Mode::Deferred => self.schedule_progress(),
         }
     }
 
@@ -117,7 +117,7 @@ impl Qp {
     pub(crate) unsafe fn post_sends(
         self: &Arc<Self>,
         mut wr: *mut ibv_send_wr,
-    ) -> Result<(), (Refusal, *mut ibv_send_wr)> {
+    ) -> Result<(), (PostErrno, *mut ibv_send_wr)> {
         self.check_postable().map_err(|error| (error, wr))?;
         let mut result = Ok(());
         {
@@ -125,12 +125,14 @@ impl Qp {
             // SAFETY: the builder's lock is held, and every poster of this queue holds it.
             let mut poster = unsafe { self.send_queue.poster(self.caps.max_send_wr) };
             while !wr.is_null() {
-                // SAFETY: the caller's list.
+                // SAFETY: `wr` is a valid list of requests, whose inline data are readable, by the
+                // contract of `post_sends`.
                 if let Err(error) = unsafe { self.add(&mut poster, wr) } {
                     result = Err((error, wr));
                     break;
                 }
-                // SAFETY: as above.
+                // SAFETY: `wr` is a valid list of requests, whose inline data are readable, by the
+                // contract of `post_sends`.
                 wr = unsafe { (*wr).next };
             }
             poster.commit();
@@ -144,7 +146,11 @@ impl Qp {
     /// # Safety
     ///
     /// As [`post_sends`](Self::post_sends).
-    unsafe fn add(&self, poster: &mut Poster<'_>, wr: *const ibv_send_wr) -> Result<(), Refusal> {
+    unsafe fn add(
+        &self,
+        poster: &mut SendQueueProducer<'_>,
+        wr: *const ibv_send_wr,
+    ) -> Result<(), PostErrno> {
         // SAFETY: the caller's request; which fields are valid, its opcode and the type of the queue pair say.
         unsafe {
             let opcode = (*wr).opcode;
@@ -184,7 +190,8 @@ impl Qp {
                 return Err(libc::EINVAL);
             }
             let (wr_id, imm_data) = ((*wr).wr_id, (*wr).__bindgen_anon_1.imm_data);
-            let request = poster.add(Head { wr_id, opcode, send_flags, imm_data, rkey, remote_addr })?;
+            let request =
+                poster.add(SendRequestHeader { wr_id, opcode, send_flags, imm_data, rkey, remote_addr })?;
             if let Some(operands) = operands {
                 request.operands = operands;
             }
@@ -221,7 +228,11 @@ impl Qp {
     ///
     /// As [`post_sends`](Self::post_sends).
     #[cold]
-    unsafe fn add_of_window(&self, poster: &mut Poster<'_>, wr: *const ibv_send_wr) -> Result<(), Refusal> {
+    unsafe fn add_of_window(
+        &self,
+        poster: &mut SendQueueProducer<'_>,
+        wr: *const ibv_send_wr,
+    ) -> Result<(), PostErrno> {
         // SAFETY: the caller's request; its opcode says which fields are valid.
         let (wr_id, opcode, send_flags, fields) = unsafe {
             let fields = if (*wr).opcode == ibv_wr_opcode::IBV_WR_BIND_MW {
@@ -233,7 +244,8 @@ impl Qp {
             ((*wr).wr_id, (*wr).opcode, (*wr).send_flags, fields)
         };
         let ([imm_data, rkey], remote_addr, operands) = fields;
-        let request = poster.add(Head { wr_id, opcode, send_flags, imm_data, rkey, remote_addr })?;
+        let request =
+            poster.add(SendRequestHeader { wr_id, opcode, send_flags, imm_data, rkey, remote_addr })?;
         request.operands = operands;
         Ok(())
     }
@@ -244,14 +256,19 @@ impl Qp {
 /// # Safety
 ///
 /// `ah` is null or a live address handle of this device.
-pub(super) unsafe fn destination(ah: *mut ibv_ah, remote_qpn: u32, remote_qkey: u32) -> Option<Destination> {
+pub(super) unsafe fn destination(
+    ah: *mut ibv_ah,
+    remote_qpn: u32,
+    remote_qkey: u32,
+) -> Option<DatagramDestination> {
     if ah.is_null() {
         return None;
     }
-    // SAFETY: the caller's handle.
+    // SAFETY: `ah` is null or a live address handle of this device, by the contract of
+    // `destination`.
     let handle = unsafe { ah_of(ah) };
     let address = handle.address();
-    Some(Destination {
+    Some(DatagramDestination {
         pd: handle.pd(),
         dgid: handle.dgid(),
         sgid: handle.sgid(),

@@ -16,21 +16,21 @@ use rdma_mummy_sys::types::{
 };
 use spin::mutex::SpinMutexGuard;
 
+use super::c_object::qp_of_ex;
 use super::post::{VALUE_GIVEN, bind_fields, brings_back, destination, is_of_window, type_has};
-use super::send_queue::{Head, Poster, Refusal};
+use super::send_queue::{PostErrno, SendQueueProducer, SendRequestHeader};
 use super::{Qp, Spin};
-use crate::verbs::queue_pair::qp_of_ex;
 
 /// A list that is being built.
 #[derive(Debug, Default)]
-pub(crate) struct Builder {
+pub(crate) struct WrListBuilder {
     tail: u32,
     /// The first thing that went wrong.
-    error: Refusal,
+    error: PostErrno,
 }
 
 /// The right to post.
-pub(super) type Posting<'a> = SpinMutexGuard<'a, Builder, spin::Yield>;
+pub(super) type PostingGuard<'a> = SpinMutexGuard<'a, WrListBuilder, spin::Yield>;
 
 /// Whom a list is open to; nobody has number 0.
 #[inline]
@@ -42,7 +42,7 @@ fn this_thread() -> usize {
 impl Qp {
     /// Waits for the right to post. A list that this thread has left open is dropped.
     #[inline]
-    pub(super) fn posting(&self) -> Posting<'_> {
+    pub(super) fn posting(&self) -> PostingGuard<'_> {
         match self.builder.try_lock() {
             Some(posting) => posting,
             None => self.wait_to_post(),
@@ -50,7 +50,7 @@ impl Qp {
     }
 
     #[cold]
-    fn wait_to_post(&self) -> Posting<'_> {
+    fn wait_to_post(&self) -> PostingGuard<'_> {
         self.drop_own_list();
         self.builder.lock()
     }
@@ -60,7 +60,7 @@ impl Qp {
     /// # Errors
     ///
     /// `EBUSY`: the list stays open.
-    pub(super) fn stop_posting(&self) -> Result<Posting<'_>, Refusal> {
+    pub(super) fn stop_posting(&self) -> Result<PostingGuard<'_>, PostErrno> {
         self.drop_own_list();
         let begin = Instant::now();
         loop {
@@ -100,9 +100,10 @@ impl Qp {
 /// # Safety
 ///
 /// The lock is held for that list, and nothing is done with the builder any more.
-unsafe fn close(list: &core::sync::atomic::AtomicUsize, builder: &Spin<Builder>) {
+unsafe fn close(list: &core::sync::atomic::AtomicUsize, builder: &Spin<WrListBuilder>) {
     list.store(0, Relaxed);
-    // SAFETY: the caller's promise.
+    // SAFETY: the lock is held for that list, and nothing is done with the builder any more, by the
+    // contract of `close`.
     unsafe { builder.force_unlock() };
 }
 
@@ -181,7 +182,10 @@ pub(crate) fn install(ex: &mut ibv_qp_ex, operations: u64) {
 ///
 /// `qp` is a queue pair of this device whose list this thread has opened.
 #[inline(always)]
-unsafe fn build(qp: *mut ibv_qp_ex, step: impl FnOnce(&Arc<Qp>, &mut Poster<'_>) -> Result<(), Refusal>) {
+unsafe fn build(
+    qp: *mut ibv_qp_ex,
+    step: impl FnOnce(&Arc<Qp>, &mut SendQueueProducer<'_>) -> Result<(), PostErrno>,
+) {
     // SAFETY: the caller's queue pair; `start` took the lock and nobody gave it back, so builder and poster are this
     // thread's.
     unsafe {
@@ -211,7 +215,9 @@ unsafe fn append(
     remote_addr: u64,
     operands: Option<[u64; 2]>,
 ) {
-    // SAFETY: the caller's promise; the fields are the program's, which reads and writes them between calls.
+    // SAFETY: `qp` is a queue pair of this device whose list this thread has opened, by the
+    // contract of `build`, which `append` shares; the fields are the program's, which reads and
+    // writes them between calls.
     unsafe {
         let (wr_id, send_flags) = ((*qp).wr_id, (*qp).wr_flags);
         build(qp, |qp, poster| {
@@ -220,7 +226,8 @@ unsafe fn append(
             }
             // Whether data are inline, the setter says.
             let send_flags = send_flags & !ibv_send_flags::IBV_SEND_INLINE.0;
-            let request = poster.add(Head { wr_id, opcode, send_flags, imm_data, rkey, remote_addr })?;
+            let request =
+                poster.add(SendRequestHeader { wr_id, opcode, send_flags, imm_data, rkey, remote_addr })?;
             if let Some(operands) = operands {
                 request.operands = operands;
             }
@@ -254,7 +261,7 @@ unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
         if qp.list.load(Relaxed) == 0 {
             return libc::EINVAL;
         }
-        let Builder { tail, error } = *qp.builder.as_mut_ptr();
+        let WrListBuilder { tail, error } = *qp.builder.as_mut_ptr();
         if error == 0 {
             qp.send_queue.poster(qp.caps.max_send_wr).resume(tail).commit();
         }
@@ -267,7 +274,9 @@ unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
 }
 
 unsafe extern "C" fn abort(qp: *mut ibv_qp_ex) {
-    // SAFETY: as for `complete`. What was added and not committed counts for nothing.
+    // SAFETY: `ibv_wr_start` has opened the list on this thread, by the contract of `ibv_wr_abort`: if
+    // it is still open, the lock is this thread's to give back. Requests that were added and not
+    // committed are discarded.
     unsafe {
         let qp = qp_of_ex(qp);
         if qp.list.load(Relaxed) != 0 {
@@ -277,27 +286,32 @@ unsafe extern "C" fn abort(qp: *mut ibv_qp_ex) {
 }
 
 unsafe extern "C" fn send(qp: *mut ibv_qp_ex) {
-    // SAFETY: the caller's open list.
+    // SAFETY: `ibv_wr_start` has opened this list on this thread, as the contract of `ibv_wr_*`
+    // asks: the queue pair is live and its builder is locked.
     unsafe { append(qp, ibv_wr_opcode::IBV_WR_SEND, [0, 0], 0, None) };
 }
 
 unsafe extern "C" fn send_imm(qp: *mut ibv_qp_ex, imm_data: u32) {
-    // SAFETY: the caller's open list.
+    // SAFETY: `ibv_wr_start` has opened this list on this thread, as the contract of `ibv_wr_*`
+    // asks: the queue pair is live and its builder is locked.
     unsafe { append(qp, ibv_wr_opcode::IBV_WR_SEND_WITH_IMM, [imm_data, 0], 0, None) };
 }
 
 unsafe extern "C" fn rdma_write(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64) {
-    // SAFETY: the caller's open list.
+    // SAFETY: `ibv_wr_start` has opened this list on this thread, as the contract of `ibv_wr_*`
+    // asks: the queue pair is live and its builder is locked.
     unsafe { append(qp, ibv_wr_opcode::IBV_WR_RDMA_WRITE, [0, rkey], remote_addr, None) };
 }
 
 unsafe extern "C" fn rdma_write_imm(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, imm_data: u32) {
-    // SAFETY: the caller's open list.
+    // SAFETY: `ibv_wr_start` has opened this list on this thread, as the contract of `ibv_wr_*`
+    // asks: the queue pair is live and its builder is locked.
     unsafe { append(qp, ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM, [imm_data, rkey], remote_addr, None) };
 }
 
 unsafe extern "C" fn rdma_read(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64) {
-    // SAFETY: the caller's open list.
+    // SAFETY: `ibv_wr_start` has opened this list on this thread, as the contract of `ibv_wr_*`
+    // asks: the queue pair is live and its builder is locked.
     unsafe { append(qp, ibv_wr_opcode::IBV_WR_RDMA_READ, [0, rkey], remote_addr, None) };
 }
 
@@ -308,24 +322,28 @@ unsafe extern "C" fn atomic_cmp_swp(
     compare: u64,
     swap: u64,
 ) {
-    // SAFETY: the caller's open list.
+    // SAFETY: `ibv_wr_start` has opened this list on this thread, as the contract of `ibv_wr_*`
+    // asks: the queue pair is live and its builder is locked.
     unsafe {
         append(qp, ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP, [0, rkey], remote_addr, Some([compare, swap]))
     };
 }
 
 unsafe extern "C" fn atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, add: u64) {
-    // SAFETY: the caller's open list.
+    // SAFETY: `ibv_wr_start` has opened this list on this thread, as the contract of `ibv_wr_*`
+    // asks: the queue pair is live and its builder is locked.
     unsafe { append(qp, ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD, [0, rkey], remote_addr, Some([add, 0])) };
 }
 
 unsafe extern "C" fn send_inv(qp: *mut ibv_qp_ex, invalidate_rkey: u32) {
-    // SAFETY: the caller's open list.
+    // SAFETY: `ibv_wr_start` has opened this list on this thread, as the contract of `ibv_wr_*`
+    // asks: the queue pair is live and its builder is locked.
     unsafe { append(qp, ibv_wr_opcode::IBV_WR_SEND_WITH_INV, [invalidate_rkey, 0], 0, None) };
 }
 
 unsafe extern "C" fn local_inv(qp: *mut ibv_qp_ex, invalidate_rkey: u32) {
-    // SAFETY: the caller's open list.
+    // SAFETY: `ibv_wr_start` has opened this list on this thread, as the contract of `ibv_wr_*`
+    // asks: the queue pair is live and its builder is locked.
     unsafe { append(qp, ibv_wr_opcode::IBV_WR_LOCAL_INV, [invalidate_rkey, 0], 0, None) };
 }
 
@@ -364,7 +382,8 @@ unsafe extern "C" fn flush(
     level: u8,
 ) {
     let operands = [len as u64, u64::from(placement) | u64::from(level) << 8];
-    // SAFETY: the caller's open list.
+    // SAFETY: `ibv_wr_start` has opened this list on this thread, as the contract of `ibv_wr_*`
+    // asks: the queue pair is live and its builder is locked.
     unsafe { append(qp, ibv_wr_opcode::IBV_WR_FLUSH, [0, rkey], remote_addr, Some(operands)) };
 }
 
@@ -379,7 +398,8 @@ unsafe extern "C" fn set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, remote_qpn
 }
 
 unsafe extern "C" fn set_xrc_srqn(qp: *mut ibv_qp_ex, remote_srqn: u32) {
-    // SAFETY: the caller's open list.
+    // SAFETY: `ibv_wr_start` has opened this list on this thread, as the contract of `ibv_wr_*`
+    // asks: the queue pair is live and its builder is locked.
     unsafe {
         build(qp, |qp, poster| {
             let request = poster.last_added().filter(|_| qp.qp_type == ibv_qp_type::IBV_QPT_XRC_SEND);
@@ -390,7 +410,8 @@ unsafe extern "C" fn set_xrc_srqn(qp: *mut ibv_qp_ex, remote_srqn: u32) {
 }
 
 unsafe extern "C" fn set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
-    // SAFETY: the caller's open list.
+    // SAFETY: `ibv_wr_start` has opened this list on this thread, as the contract of `ibv_wr_*`
+    // asks: the queue pair is live and its builder is locked.
     unsafe {
         build(qp, |_, poster| {
             poster.last_added().ok_or(libc::EINVAL)?;
@@ -410,7 +431,7 @@ unsafe extern "C" fn set_sge_list(qp: *mut ibv_qp_ex, num_sge: usize, sg_list: *
 }
 
 /// Whether there is a request that inline data can be given to.
-fn check_inline(poster: &mut Poster<'_>) -> Result<(), Refusal> {
+fn check_inline(poster: &mut SendQueueProducer<'_>) -> Result<(), PostErrno> {
     let takes =
         |opcode| !brings_back(opcode) && !is_of_window(opcode) && opcode != ibv_wr_opcode::IBV_WR_FLUSH;
     poster.last_added().filter(|request| takes(request.opcode)).map(|_| ()).ok_or(libc::EINVAL)

@@ -10,18 +10,18 @@ use rdma_mummy_sys::types::{
 };
 
 use super::Qp;
-use super::receive_queue::{ReceiveQueue, Received};
-use super::route::Route;
-use crate::engine::datagram::gid_of;
-use crate::engine::deliver::GRH;
-use crate::engine::gather::Gathered;
-use crate::engine::transfer::Local;
+use super::grh::GrhFields;
+use super::receive_queue::{FinishedRecv, ReceiveQueue};
+use crate::engine::gather::GatherList;
+use crate::engine::payload::LocalPiece;
+use crate::engine::send::GRH;
 use crate::faults::{self, Action, Opcode};
-use crate::node::Link;
+use crate::node::PeerProcess;
 use crate::objects::completion::Cqe;
-use crate::objects::completion::sources::Asked;
+use crate::objects::completion::sources::SourcePoll;
 use crate::platform::copy;
-use crate::shared::mark::{Mark, settle};
+use crate::shared::entry::gid_of;
+use crate::shared::hazard::{Hazard, full_fence};
 use crate::shared::slot::{Claim, EAGER, SlotHeader};
 
 /// Lines of a message that are fetched before the program asks for them, at most: as many as processors fetch at a time.
@@ -54,13 +54,13 @@ impl Qp {
         let mut posted = 0;
         let mut result = Ok(());
         while !wr.is_null() {
-            // SAFETY: the caller's list.
+            // SAFETY: `wr` is a valid list of requests, by the contract of `post_receives`.
             if let Err(error) = unsafe { queue.post(wr) } {
                 result = Err((error, wr));
                 break;
             }
             posted += 1;
-            // SAFETY: as above.
+            // SAFETY: `wr` is a valid list of requests, by the contract of `post_receives`.
             wr = unsafe { (*wr).next };
         }
         drop(queue);
@@ -72,7 +72,7 @@ impl Qp {
 
     /// Hands out at most `room` receive completions. Called by one thread at a time, under the poll lock of the completion
     /// queue.
-    pub(crate) fn poll_receives(self: &Arc<Self>, room: usize, sink: &mut impl FnMut(Cqe)) -> Asked {
+    pub(crate) fn poll_receives(self: &Arc<Self>, room: usize, sink: &mut impl FnMut(Cqe)) -> SourcePoll {
         let mut next = None;
         for _ in 0..room {
             match self.next_receive(&mut next) {
@@ -83,13 +83,13 @@ impl Qp {
                         self.fail_pair(through);
                     }
                 }
-                None => return Asked { more: self.is_flushing() && self.is_behind_requests(), next },
+                None => return SourcePoll { more: self.is_flushing() && self.is_behind_requests(), next },
             }
         }
         // Where the next one is not there yet, its sender finds that the bit was taken.
         // SAFETY: a slot of the receive queue, in the segment of this process.
         let there = next.is_none_or(|slot| unsafe { slot.as_ref() }.is_done());
-        Asked { more: there || self.is_flushing(), next }
+        SourcePoll { more: there || self.is_flushing(), next }
     }
 
     /// A receive has failed: so has the pair that it came by. A target that is another process's has heard of it from the sender,
@@ -129,10 +129,10 @@ impl Qp {
                 Action::QpFatal => {
                     self.pair_of(through)
                         .into_iter()
-                        .for_each(|pair| pair.suffer(&Action::QpFatal, seen.port, true));
+                        .for_each(|pair| pair.apply_fault(&Action::QpFatal, seen.port, true));
                     failed = true;
                 }
-                action => self.suffer(action, seen.port, true),
+                action => self.apply_fault(action, seen.port, true),
             });
         }
         (altered, failed)
@@ -196,7 +196,7 @@ impl Qp {
 
     /// Turns a finished receive into its completion, after putting the bytes in place that came within the slot. `through`
     /// is the queue pair that it came by.
-    fn report(self: &Arc<Self>, queue: &ReceiveQueue, received: &Received, through: u32) -> (Cqe, bool) {
+    fn report(self: &Arc<Self>, queue: &ReceiveQueue, received: &FinishedRecv, through: u32) -> (Cqe, bool) {
         let delivery = &received.delivery;
         let datagram = self.qp_type == ibv_qp_type::IBV_QPT_UD;
         let header = if datagram { GRH } else { 0 };
@@ -252,22 +252,23 @@ impl Qp {
     fn scatter(
         &self,
         queue: &ReceiveQueue,
-        received: &Received,
+        received: &FinishedRecv,
         header: usize,
         byte_len: u64,
     ) -> Result<(), ibv_wc_status> {
-        if header == 0 && self.scatter_shortly(queue, received, byte_len) {
+        if header == 0 && self.scatter_fast(queue, received, byte_len) {
             return Ok(());
         }
-        let lane = self.rnic.node().lane(self.number.index as usize);
-        let mark = self.rnic.node().local_mark(lane.index());
-        let mut gathered = Gathered::default();
+        let transfer_slot = self.rnic.node().transfer_slot(self.number.index as usize);
+        let hazard = self.rnic.node().local_hazard(transfer_slot.index());
+        let mut gather_list = GatherList::default();
         let pd = self.domain_of_receives();
         let entries = queue.entries(received.slot);
-        let result = self.gather_entries(entries, pd, byte_len, true, mark, &mut gathered).and_then(|()| {
-            settle();
-            if gathered.holds() { Ok(()) } else { Err(ibv_wc_status::IBV_WC_LOC_PROT_ERR) }
-        });
+        let result =
+            self.gather_entries(entries, pd, byte_len, true, hazard, &mut gather_list).and_then(|()| {
+                full_fence();
+                if gather_list.is_current() { Ok(()) } else { Err(ibv_wc_status::IBV_WC_LOC_PROT_ERR) }
+            });
         if result.is_ok() {
             let mut grh = [0; GRH];
             if header > 0 {
@@ -276,35 +277,38 @@ impl Qp {
             let payload = (byte_len as usize).saturating_sub(header).min(EAGER);
             let eager = if received.delivery.eager { payload } else { 0 };
             let parts = [
-                Local { at: grh.as_mut_ptr(), len: header.min(byte_len as usize) },
-                Local { at: queue.eager(received.slot).cast_mut(), len: eager },
+                LocalPiece { at: grh.as_mut_ptr(), len: header.min(byte_len as usize) },
+                LocalPiece { at: queue.eager(received.slot).cast_mut(), len: eager },
             ];
-            // SAFETY: the destination's keys hold under a settled mark; the sources are the header and the eager
+            // SAFETY: the destination's keys hold under a published hazard; the sources are the header and the eager
             // bytes of a slot that is the owner's.
-            unsafe { scatter_parts(&gathered.pieces, &parts) };
+            unsafe { scatter_parts(&gather_list.pieces, &parts) };
         }
-        mark.clear();
+        hazard.clear();
         result
     }
 
     /// The same for one entry, as nearly all receives have; false if nothing has happened, and the long way is to find out what to do.
     #[inline]
-    fn scatter_shortly(&self, queue: &ReceiveQueue, received: &Received, byte_len: u64) -> bool {
+    fn scatter_fast(&self, queue: &ReceiveQueue, received: &FinishedRecv, byte_len: u64) -> bool {
         let [entry] = queue.entries(received.slot) else { return false };
-        let Some((region, pass, card)) = self.rnic.regions().read(entry.lkey) else { return false };
+        let Some((region, snapshot, descriptor)) = self.rnic.regions().read(entry.lkey) else { return false };
         let pd = self.domain_of_receives();
-        let allowed = card.pd == pd && card.access & ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 != 0;
+        let allowed =
+            descriptor.pd == pd && descriptor.access & ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 != 0;
         let fits = byte_len <= u64::from(entry.length).min(EAGER as u64);
-        let Some(at) = card.pointer(entry.addr, byte_len).filter(|_| allowed && fits) else { return false };
-        let lane = self.rnic.node().lane(self.number.index as usize);
-        let mark = self.rnic.node().local_mark(lane.index());
-        mark.publish(Mark::new(self.number.index, entry.lkey >> 8));
-        let holds = region.holds(pass);
+        let Some(at) = descriptor.pointer(entry.addr, byte_len).filter(|_| allowed && fits) else {
+            return false;
+        };
+        let transfer_slot = self.rnic.node().transfer_slot(self.number.index as usize);
+        let hazard = self.rnic.node().local_hazard(transfer_slot.index());
+        hazard.publish(Hazard::new(self.number.index, entry.lkey >> 8));
+        let holds = region.is_current(snapshot);
         if holds {
-            // SAFETY: the destination's key holds under a settled mark; the source is the eager bytes of a slot that is the owner's.
+            // SAFETY: the destination's key holds under a published hazard; the source is the eager bytes of a slot that is the owner's.
             unsafe { copy::copy_unordered(at, queue.eager(received.slot), byte_len as usize) };
         }
-        mark.clear();
+        hazard.clear();
         holds
     }
 
@@ -314,15 +318,15 @@ impl Qp {
     }
 
     /// What a datagram says of its way.
-    fn route(&self, source: [u64; 3], byte_len: u64) -> Route {
+    fn route(&self, source: [u64; 3], byte_len: u64) -> GrhFields {
         let [low, high, to] = source;
-        let port = self.context.device().port(self.published.lock().card.port.into());
+        let port = self.context.device().port(self.published.lock().descriptor.port.into());
         let own = || port.and_then(|port| port.gid(usize::from((to >> 40) as u8))).map(|gid| gid.raw);
         let reached = match (to >> 48).checked_sub(1) {
             None => own(),
             Some(entry) => self.rnic.groups().gid(entry as u32),
         };
-        Route {
+        GrhFields {
             source: gid_of([low, high]),
             destination: reached.unwrap_or_default(),
             traffic_class: to as u8,
@@ -364,7 +368,7 @@ impl Qp {
         }
     }
 
-    fn arrival(&self, queue: &ReceiveQueue, slot: u32) -> Option<Received> {
+    fn arrival(&self, queue: &ReceiveQueue, slot: u32) -> Option<FinishedRecv> {
         let own = self.receiving.own().is_some();
         queue.at(slot).filter(|received| own || received.delivery.queue_pair == self.number.index)
     }
@@ -378,7 +382,7 @@ impl Qp {
     }
 
     /// A peer that had this number in our segment is dead: what it had claimed is offered again.
-    pub(crate) fn link_gone(self: &Arc<Self>, link: u16) {
+    pub(crate) fn peer_detached(self: &Arc<Self>, peer_id: u16) {
         let entry = self.entry();
         let mut told = Vec::new();
         self.pending_arrivals(&mut told);
@@ -389,7 +393,7 @@ impl Qp {
             let complete = |slot| arrivals.is_none_or(|arrivals| told.contains(&slot) || arrivals.push(slot));
             let mut next = None;
             let recovering = |slot| *next.get_or_insert_with(|| entry.set_cursor(slot));
-            queue.lock().recover(link, complete, recovering)
+            queue.lock().recover(peer_id, complete, recovering)
         });
         if left || !told.is_empty() {
             self.recv_cq.look_at(self.source());
@@ -397,10 +401,10 @@ impl Qp {
     }
 
     /// A peer has left a claim to this process: the receive is the next that a message takes.
-    pub(crate) fn offer_anew(self: &Arc<Self>, slot: u32, claim: Claim) {
+    pub(crate) fn repost_slot(self: &Arc<Self>, slot: u32, claim: Claim) {
         let Some(queue) = self.receiving.own() else { return };
         let entry = self.entry();
-        if queue.lock().offer_anew(slot, claim, || entry.set_cursor(slot)) && self.is_flushing() {
+        if queue.lock().repost_slot(slot, claim, || entry.set_cursor(slot)) && self.is_flushing() {
             // The flush has stopped at it.
             self.recv_cq.look_at(self.source());
         }
@@ -421,8 +425,9 @@ impl Qp {
     }
 
     /// A peer that this queue pair may send to is dead.
-    pub(crate) fn peer_lost(self: &Arc<Self>, link: &Arc<Link>) {
-        let concerned = self.sending.lock().peer.as_ref().is_some_and(|peer| Arc::ptr_eq(&peer.link, link));
+    pub(crate) fn peer_lost(self: &Arc<Self>, process: &Arc<PeerProcess>) {
+        let concerned =
+            self.sending.lock().peer.as_ref().is_some_and(|peer| Arc::ptr_eq(&peer.process, process));
         if concerned {
             self.run(u32::MAX);
         }
@@ -449,7 +454,7 @@ fn status_of(told: u8) -> ibv_wc_status {
 /// # Safety
 ///
 /// All of them may be touched as the types say: pieces written, parts read.
-unsafe fn scatter_parts(pieces: &[Local], parts: &[Local]) {
+unsafe fn scatter_parts(pieces: &[LocalPiece], parts: &[LocalPiece]) {
     let mut pieces = pieces.iter().copied();
     let mut to = pieces.next();
     for part in parts {
@@ -460,7 +465,7 @@ unsafe fn scatter_parts(pieces: &[Local], parts: &[Local]) {
             // SAFETY: `len` bytes of both.
             unsafe { copy::copy_unordered(piece.at, part.at.wrapping_add(done), len) };
             done += len;
-            *piece = Local { at: piece.at.wrapping_add(len), len: piece.len - len };
+            *piece = LocalPiece { at: piece.at.wrapping_add(len), len: piece.len - len };
             if piece.len == 0 {
                 to = pieces.next();
             }

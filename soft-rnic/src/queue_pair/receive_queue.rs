@@ -10,14 +10,14 @@ use std::sync::Arc;
 use rdma_mummy_sys::types::{ibv_recv_wr, ibv_sge};
 
 use crate::node::{HeapRange, Node};
-use crate::shared::entry::SlotsCard;
+use crate::shared::entry::SlotsDescriptor;
 use crate::shared::segment::{Slot, Slots, slot_stride};
-use crate::shared::slot::{Claim, Delivery, Holder, Room, SlotHeader};
+use crate::shared::slot::{Claim, Delivery, Holder, RecvCapacity, SlotHeader};
 use crate::sync::Relaxed;
 
 /// A posted receive.
 #[derive(Clone, Copy, Debug, Default)]
-struct Posted {
+struct PostedRecv {
     wr_id: u64,
     entries: u32,
     bytes: u64,
@@ -28,11 +28,11 @@ struct Posted {
 pub(crate) struct ReceiveQueue {
     node: Arc<Node>,
     range: Option<HeapRange>,
-    card: SlotsCard,
+    descriptor: SlotsDescriptor,
     slots: Slots,
     max_wr: u32,
     max_sge: usize,
-    posted: Box<[Posted]>,
+    posted: Box<[PostedRecv]>,
     entries: Box<[ibv_sge]>,
     /// Posted and not consumed.
     outstanding: u32,
@@ -46,7 +46,7 @@ pub(crate) struct ReceiveQueue {
 
 /// A receive that has come to its end.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Received {
+pub(crate) struct FinishedRecv {
     pub(crate) slot: u32,
     pub(crate) wr_id: u64,
     pub(crate) room: u64,
@@ -63,16 +63,16 @@ impl ReceiveQueue {
         let count = max_wr.max(1);
         let stride = slot_stride(max_sge as usize);
         let range = node.heap().alloc(count as usize * stride as usize)?;
-        let card = SlotsCard { offset: range.offset, count, stride };
-        let slots = card.check().expect("the range lies in the heap");
+        let descriptor = SlotsDescriptor { offset: range.offset, count, stride };
+        let slots = descriptor.check().expect("the range lies in the heap");
         Ok(Self {
             node,
             range: Some(range),
-            card,
+            descriptor,
             slots,
             max_wr,
             max_sge: max_sge as usize,
-            posted: vec![Posted::default(); count as usize].into(),
+            posted: vec![PostedRecv::default(); count as usize].into(),
             entries: vec![ibv_sge::default(); count as usize * max_sge as usize].into(),
             outstanding: 0,
             head: 0,
@@ -83,8 +83,8 @@ impl ReceiveQueue {
     }
 
     /// Where the slots are, for peers.
-    pub(crate) fn card(&self) -> SlotsCard {
-        self.card
+    pub(crate) fn descriptor(&self) -> SlotsDescriptor {
+        self.descriptor
     }
 
     #[inline]
@@ -113,7 +113,7 @@ impl ReceiveQueue {
     ///
     /// `wr` is a valid request with `num_sge` valid entries.
     pub(crate) unsafe fn post(&mut self, wr: *const ibv_recv_wr) -> Result<(), i32> {
-        // SAFETY: the caller's request.
+        // SAFETY: `wr` is a valid request with `num_sge` valid entries, by the contract of `post`.
         let (wr_id, list, count) = unsafe { ((*wr).wr_id, (*wr).sg_list, (*wr).num_sge) };
         let count = usize::try_from(count).ok().filter(|count| *count <= self.max_sge).ok_or(libc::EINVAL)?;
         if self.outstanding >= self.max_wr {
@@ -123,7 +123,8 @@ impl ReceiveQueue {
         let first = index as usize * self.max_sge;
         let mut bytes = 0;
         for number in 0..count {
-            // SAFETY: the caller's entry.
+            // SAFETY: `wr` is a valid request with `num_sge` valid entries, by the contract of
+            // `post`.
             let entry = unsafe { list.add(number).read() };
             bytes += u64::from(entry.length);
             self.entries[first + number] = entry;
@@ -132,9 +133,10 @@ impl ReceiveQueue {
             there.length.store(entry.length, Relaxed);
             there.lkey.store(entry.lkey, Relaxed);
         }
-        self.posted[index as usize] = Posted { wr_id, entries: count as u32, bytes };
+        self.posted[index as usize] = PostedRecv { wr_id, entries: count as u32, bytes };
         self.lap = self.lap.wrapping_add(1);
-        let room = Room { bytes: bytes.min(u64::from(u32::MAX)) as u32, entries: count as u32, flags: 0 };
+        let room =
+            RecvCapacity { bytes: bytes.min(u64::from(u32::MAX)) as u32, entries: count as u32, flags: 0 };
         self.slot(index).header.post(self.lap, room);
         self.used = self.used.max(index + 1);
         self.tail = self.next(index);
@@ -145,7 +147,7 @@ impl ReceiveQueue {
     /// The next free slot: the one at the tail, unless a peer that was stopped still holds it.
     fn free_slot(&self) -> Option<u32> {
         let mut index = self.tail;
-        for _ in 0..self.card.count {
+        for _ in 0..self.descriptor.count {
             if self.slot(index).header.holder() == Holder::Free {
                 return Some(index);
             }
@@ -157,21 +159,21 @@ impl ReceiveQueue {
     /// The oldest receive, if it has come to its end: of a queue whose receives are filled one after the other. It stays until
     /// [`consume`](Self::consume).
     #[inline]
-    pub(crate) fn oldest(&self) -> Option<Received> {
+    pub(crate) fn oldest(&self) -> Option<FinishedRecv> {
         self.at(self.head)
     }
 
     /// What came into a slot, if something did: of other queues, where a sender tells its number.
-    pub(crate) fn at(&self, index: u32) -> Option<Received> {
+    pub(crate) fn at(&self, index: u32) -> Option<FinishedRecv> {
         let there =
-            index < self.card.count && matches!(self.slot(index).header.holder(), Holder::Done { .. });
+            index < self.descriptor.count && matches!(self.slot(index).header.holder(), Holder::Done { .. });
         there.then(|| self.received(index))
     }
 
-    fn received(&self, slot: u32) -> Received {
+    fn received(&self, slot: u32) -> FinishedRecv {
         let posted = self.posted[slot as usize];
         let delivery = self.slot(slot).header.delivery();
-        Received { slot, wr_id: posted.wr_id, room: posted.bytes, delivery }
+        FinishedRecv { slot, wr_id: posted.wr_id, room: posted.bytes, delivery }
     }
 
     /// The entries of a posted receive, as the owner gave them.
@@ -201,7 +203,7 @@ impl ReceiveQueue {
 
     /// Takes the oldest receive back that nobody has claimed; `None` also if the oldest is claimed or has come.
     pub(crate) fn take_back(&mut self) -> Option<u64> {
-        for _ in 0..self.card.count {
+        for _ in 0..self.descriptor.count {
             if self.outstanding == 0 {
                 return None;
             }
@@ -241,7 +243,7 @@ impl ReceiveQueue {
 
     /// Offers a slot anew whose claim a peer has left to its owner; `offering` is called before. False if the claim is void:
     /// the queue may have been emptied since.
-    pub(crate) fn offer_anew(&mut self, slot: u32, claim: Claim, offering: impl FnOnce()) -> bool {
+    pub(crate) fn repost_slot(&mut self, slot: u32, claim: Claim, offering: impl FnOnce()) -> bool {
         if slot >= self.used || !self.slot(slot).header.is_held(claim) {
             return false;
         }
@@ -253,7 +255,7 @@ impl ReceiveQueue {
     /// `recovering` is called before each. True if the peer has left anything behind.
     pub(crate) fn recover(
         &mut self,
-        link: u16,
+        peer_id: u16,
         keep: impl Fn(u32) -> bool,
         mut recovering: impl FnMut(u32),
     ) -> bool {
@@ -262,14 +264,14 @@ impl ReceiveQueue {
         for index in from_head {
             let header = self.slot(index).header;
             let recover = match header.holder() {
-                Holder::Claimed { link: holder } if holder == link => true,
-                Holder::Done { link: holder } if holder == link => !keep(index),
+                Holder::Claimed { peer_id: holder } if holder == peer_id => true,
+                Holder::Done { peer_id: holder } if holder == peer_id => !keep(index),
                 _ => continue,
             };
             left = true;
             if recover {
                 recovering(index);
-                header.recover(link);
+                header.recover(peer_id);
             }
         }
         left
@@ -287,10 +289,10 @@ impl Drop for ReceiveQueue {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::node::{Identity, Settings};
+    use crate::node::{NodeIdentity, NodeSettings};
 
     fn queue(max_wr: u32) -> ReceiveQueue {
-        let node = Node::start(Settings::default(), Identity::default()).expect("a node");
+        let node = Node::start(NodeSettings::default(), NodeIdentity::default()).expect("a node");
         ReceiveQueue::new(node, max_wr, 1).expect("a queue")
     }
 
@@ -307,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_dead_held_comes_back_oldest_first() {
+    fn claims_of_a_dead_peer_come_back_oldest_first() {
         let mut queue = queue(4);
         (0..4).for_each(|number| post(&mut queue, number));
         let claim =
@@ -332,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_out_of_order_hides_nothing() {
+    fn out_of_order_completions_are_all_found() {
         let mut queue = queue(4);
         (0..4).for_each(|number| post(&mut queue, number));
         for slot in [2, 1] {

@@ -11,7 +11,7 @@ use crate::sync::{Acquire, AtomicU32, Relaxed, Release};
 /// A posted request, a line of the cache. Its entries or its inline data, and where a datagram goes, lie in the ring's own arrays.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
-pub(crate) struct Request {
+pub(crate) struct SendRequest {
     pub(crate) wr_id: u64,
     pub(crate) opcode: ibv_wr_opcode,
     pub(crate) send_flags: u32,
@@ -21,19 +21,19 @@ pub(crate) struct Request {
     pub(crate) remote_addr: u64,
     /// Of atomics: what to add or compare with, and what to swap in.
     pub(crate) operands: [u64; 2],
-    pub(crate) payload: Payload,
+    pub(crate) payload: PayloadKind,
     /// Bytes in all.
     pub(crate) length: u64,
     /// Where it goes, if its queue pair does not say that; 0 is nowhere. Of extended reliable connections the number of the shared
-    /// receive queue, of datagrams 1 if there is a [`Destination`].
+    /// receive queue, of datagrams 1 if there is a [`DatagramDestination`].
     pub(crate) to: u32,
 }
 
-const _: () = assert!(size_of::<Request>() == 64);
+const _: () = assert!(size_of::<SendRequest>() == 64);
 
 /// Where a request's bytes are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Payload {
+pub(crate) enum PayloadKind {
     /// In this many entries.
     Entries(u16),
     /// In the queue itself.
@@ -42,7 +42,7 @@ pub(crate) enum Payload {
 
 /// Where a datagram goes.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Destination {
+pub(crate) struct DatagramDestination {
     /// The address handle's domain.
     pub(crate) pd: u32,
     pub(crate) dgid: [u8; 16],
@@ -54,7 +54,7 @@ pub(crate) struct Destination {
     pub(crate) remote_qkey: u32,
 }
 
-impl Request {
+impl SendRequest {
     pub(crate) const EMPTY: Self = Self {
         wr_id: 0,
         opcode: ibv_wr_opcode::IBV_WR_SEND,
@@ -63,7 +63,7 @@ impl Request {
         rkey: 0,
         remote_addr: 0,
         operands: [0; 2],
-        payload: Payload::Entries(0),
+        payload: PayloadKind::Entries(0),
         length: 0,
         to: 0,
     };
@@ -75,7 +75,7 @@ impl Request {
 
 /// What every request begins with.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Head {
+pub(crate) struct SendRequestHeader {
     pub(crate) wr_id: u64,
     pub(crate) opcode: ibv_wr_opcode,
     pub(crate) send_flags: u32,
@@ -85,16 +85,16 @@ pub(crate) struct Head {
 }
 
 /// Why a request was refused, as `errno`.
-pub(crate) type Refusal = i32;
+pub(crate) type PostErrno = i32;
 
 /// The ring.
 #[derive(Debug)]
 pub(crate) struct SendQueue {
-    requests: Box<[UnsafeCell<Request>]>,
+    requests: Box<[UnsafeCell<SendRequest>]>,
     entries: Box<[UnsafeCell<ibv_sge>]>,
     inline: Box<[UnsafeCell<u8>]>,
     /// Of datagrams; empty if the queue pair sends none.
-    destinations: Box<[UnsafeCell<Destination>]>,
+    destinations: Box<[UnsafeCell<DatagramDestination>]>,
     max_sge: usize,
     max_inline: usize,
     /// How many requests have ended, ever.
@@ -106,7 +106,9 @@ pub(crate) struct SendQueue {
 // SAFETY: `head` and `tail` say whose turn it is with each cell: behind `tail` the poster's, between them the
 // executor's; each of both is one thread at a time by the contracts of `poster` and `executor`.
 unsafe impl Sync for SendQueue {}
-// SAFETY: as above; what the cells hold may be sent (plain values).
+// SAFETY: `head` and `tail` say whose turn it is with each cell: behind `tail` the poster's,
+// between them the executor's; each of both is one thread at a time by the contracts of `poster`
+// and `executor`; what the cells hold may be sent (plain values).
 unsafe impl Send for SendQueue {}
 
 impl SendQueue {
@@ -115,7 +117,7 @@ impl SendQueue {
         let count = max_wr.max(1).next_power_of_two() as usize;
         let cells = |count: usize| (0..count).map(|_| UnsafeCell::new(ibv_sge::default())).collect();
         Self {
-            requests: (0..count).map(|_| UnsafeCell::new(Request::EMPTY)).collect(),
+            requests: (0..count).map(|_| UnsafeCell::new(SendRequest::EMPTY)).collect(),
             entries: cells(count * max_sge as usize),
             inline: (0..count * max_inline as usize).map(|_| UnsafeCell::new(0)).collect(),
             destinations: (0..if datagrams { count } else { 0 }).map(|_| UnsafeCell::default()).collect(),
@@ -140,8 +142,8 @@ impl SendQueue {
     /// # Safety
     ///
     /// There is no other poster as long as this one lives.
-    pub(crate) unsafe fn poster(&self, max_wr: u32) -> Poster<'_> {
-        Poster { queue: self, tail: self.tail.load(Relaxed), max_wr }
+    pub(crate) unsafe fn poster(&self, max_wr: u32) -> SendQueueProducer<'_> {
+        SendQueueProducer { queue: self, tail: self.tail.load(Relaxed), max_wr }
     }
 
     /// The executor's end.
@@ -150,14 +152,15 @@ impl SendQueue {
     ///
     /// There is no other executor as long as this one lives.
     #[inline]
-    pub(crate) unsafe fn executor(&self) -> Executor<'_> {
-        Executor { queue: self, head: self.head.load(Relaxed) }
+    pub(crate) unsafe fn executor(&self) -> SendQueueConsumer<'_> {
+        SendQueueConsumer { queue: self, head: self.head.load(Relaxed) }
     }
 
     /// Where a datagram of this queue goes, if its request says that.
-    pub(crate) fn destination<'a>(&'a self, posted: &Posted<'a>) -> Option<&'a Destination> {
+    pub(crate) fn destination<'a>(&'a self, posted: &PostedSend<'a>) -> Option<&'a DatagramDestination> {
         let offset = ptr::from_ref(posted.request).addr().wrapping_sub(self.requests.as_ptr().addr());
-        let cell = self.destinations.get(offset / size_of::<Request>()).filter(|_| posted.request.to != 0)?;
+        let cell =
+            self.destinations.get(offset / size_of::<SendRequest>()).filter(|_| posted.request.to != 0)?;
         // SAFETY: it is this request's, and as long as that is lent the executor's, who only reads.
         Some(unsafe { &*cell.get() })
     }
@@ -173,13 +176,13 @@ impl SendQueue {
 }
 
 /// Adds requests. What was added counts only when it is committed.
-pub(crate) struct Poster<'a> {
+pub(crate) struct SendQueueProducer<'a> {
     queue: &'a SendQueue,
     tail: u32,
     max_wr: u32,
 }
 
-impl Poster<'_> {
+impl SendQueueProducer<'_> {
     /// Continues at a position that [`tail`](Self::tail) told, of a list that is open.
     pub(crate) fn resume(mut self, tail: u32) -> Self {
         self.tail = tail;
@@ -201,28 +204,28 @@ impl Poster<'_> {
     ///
     /// `ENOMEM`: the queue is full.
     #[inline]
-    pub(crate) fn add(&mut self, head: Head) -> Result<&mut Request, Refusal> {
+    pub(crate) fn add(&mut self, head: SendRequestHeader) -> Result<&mut SendRequest, PostErrno> {
         if self.tail.wrapping_sub(self.queue.head.load(Acquire)) >= self.max_wr {
             return Err(libc::ENOMEM);
         }
         self.tail = self.tail.wrapping_add(1);
         let request = self.last();
         // Field by field: most of a request is not looked at by most operations.
-        let Head { wr_id, opcode, send_flags, imm_data, rkey, remote_addr } = head;
+        let SendRequestHeader { wr_id, opcode, send_flags, imm_data, rkey, remote_addr } = head;
         (request.wr_id, request.opcode, request.send_flags) = (wr_id, opcode, send_flags);
         (request.imm_data, request.rkey, request.remote_addr) = (imm_data, rkey, remote_addr);
-        (request.payload, request.length, request.to) = (Payload::Entries(0), 0, 0);
+        (request.payload, request.length, request.to) = (PayloadKind::Entries(0), 0, 0);
         Ok(request)
     }
 
     #[inline]
-    fn last(&mut self) -> &mut Request {
+    fn last(&mut self) -> &mut SendRequest {
         // SAFETY: behind the tail that was committed: added by this poster and not committed yet, so it is the poster's.
         unsafe { &mut *self.queue.requests[self.queue.place(self.tail.wrapping_sub(1))].get() }
     }
 
     /// The request that was added last; `None` if none was.
-    pub(crate) fn last_added(&mut self) -> Option<&mut Request> {
+    pub(crate) fn last_added(&mut self) -> Option<&mut SendRequest> {
         if self.added() == 0 { None } else { Some(self.last()) }
     }
 
@@ -231,7 +234,7 @@ impl Poster<'_> {
     /// # Errors
     ///
     /// `EINVAL`: there is no request, or the queue pair sends no datagrams.
-    pub(crate) fn set_destination(&mut self, destination: Destination) -> Result<(), Refusal> {
+    pub(crate) fn set_destination(&mut self, destination: DatagramDestination) -> Result<(), PostErrno> {
         let place = self.queue.place(self.tail.wrapping_sub(1));
         let cell = self.queue.destinations.get(place).ok_or(libc::EINVAL)?;
         self.last_added().ok_or(libc::EINVAL)?.to = 1;
@@ -246,7 +249,7 @@ impl Poster<'_> {
     ///
     /// `EINVAL`: the queue pair takes none.
     #[inline]
-    pub(crate) fn set_entry(&mut self, entry: ibv_sge) -> Result<(), Refusal> {
+    pub(crate) fn set_entry(&mut self, entry: ibv_sge) -> Result<(), PostErrno> {
         let SendQueue { requests, entries, max_sge, .. } = self.queue;
         if *max_sge == 0 {
             return Err(libc::EINVAL);
@@ -256,7 +259,7 @@ impl Poster<'_> {
         // SAFETY: both are the last request's, which is the poster's, as in `last`.
         unsafe {
             *cell = entry;
-            (*request).payload = Payload::Entries(1);
+            (*request).payload = PayloadKind::Entries(1);
             (*request).length = entry.length.into();
         }
         Ok(())
@@ -275,7 +278,7 @@ impl Poster<'_> {
         &mut self,
         entries: *const ibv_sge,
         count: usize,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), PostErrno> {
         if count > self.queue.max_sge {
             return Err(libc::EINVAL);
         }
@@ -290,7 +293,7 @@ impl Poster<'_> {
             }
         }
         let last = self.last();
-        last.payload = Payload::Entries(count as u16);
+        last.payload = PayloadKind::Entries(count as u16);
         last.length = length;
         Ok(())
     }
@@ -304,15 +307,15 @@ impl Poster<'_> {
     /// # Safety
     ///
     /// `bytes` are `length` readable bytes, and a request was added.
-    pub(crate) unsafe fn append_inline(&mut self, bytes: *const u8, length: usize) -> Result<(), Refusal> {
+    pub(crate) unsafe fn append_inline(&mut self, bytes: *const u8, length: usize) -> Result<(), PostErrno> {
         let max = self.queue.max_inline;
         let first = self.queue.place(self.tail.wrapping_sub(1)) * max;
         let last = self.last();
-        let before = if last.payload == Payload::Inline { last.length as usize } else { 0 };
+        let before = if last.payload == PayloadKind::Inline { last.length as usize } else { 0 };
         if length > max - before.min(max) {
             return Err(libc::EINVAL);
         }
-        last.payload = Payload::Inline;
+        last.payload = PayloadKind::Inline;
         last.length = (before + length) as u64;
         if length > 0 {
             let cell = self.queue.inline[first + before..first + before + length].as_ptr();
@@ -338,24 +341,24 @@ impl Poster<'_> {
 }
 
 /// Takes requests from the front.
-pub(crate) struct Executor<'a> {
+pub(crate) struct SendQueueConsumer<'a> {
     queue: &'a SendQueue,
     head: u32,
 }
 
 /// A request, and where its bytes are.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Posted<'a> {
-    pub(crate) request: &'a Request,
+pub(crate) struct PostedSend<'a> {
+    pub(crate) request: &'a SendRequest,
     pub(crate) entries: &'a [ibv_sge],
     /// The first of `length` bytes, if they are inline.
     pub(crate) inline: *const u8,
 }
 
-impl Executor<'_> {
+impl SendQueueConsumer<'_> {
     /// The request at this distance from the front.
     #[inline]
-    pub(crate) fn peek(&self, distance: u32) -> Option<Posted<'_>> {
+    pub(crate) fn peek(&self, distance: u32) -> Option<PostedSend<'_>> {
         let outstanding = self.queue.tail.load(Acquire).wrapping_sub(self.head);
         if distance >= outstanding {
             return None;
@@ -365,19 +368,21 @@ impl Executor<'_> {
         // again when the executor steps over it, which the borrow of `self` excludes meanwhile.
         let request = unsafe { &*self.queue.requests[place].get() };
         let count = match request.payload {
-            Payload::Entries(count) => count as usize,
-            Payload::Inline => 0,
+            PayloadKind::Entries(count) => count as usize,
+            PayloadKind::Inline => 0,
         };
         let first = place * self.queue.max_sge;
         let cells = &self.queue.entries[first..first + count];
-        // SAFETY: as above; an `UnsafeCell<ibv_sge>` has the layout of its content.
+        // SAFETY: between `head` and `tail`, so it is the executor's, who only reads; it becomes
+        // the poster's again when the executor steps over it, which the borrow of `self` excludes
+        // meanwhile; an `UnsafeCell<ibv_sge>` has the layout of its content.
         let entries = unsafe { core::slice::from_raw_parts(cells.as_ptr().cast::<ibv_sge>(), count) };
-        let inline = if request.payload == Payload::Inline && request.length > 0 {
+        let inline = if request.payload == PayloadKind::Inline && request.length > 0 {
             self.queue.inline[place * self.queue.max_inline..].as_ptr().cast::<u8>()
         } else {
             ptr::null()
         };
-        Some(Posted { request, entries, inline })
+        Some(PostedSend { request, entries, inline })
     }
 
     /// The front request has ended; nothing borrowed from it is used any more.

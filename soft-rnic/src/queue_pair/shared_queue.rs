@@ -10,29 +10,29 @@ use spin::mutex::SpinMutexGuard;
 use super::Spin;
 use super::receive_queue::ReceiveQueue;
 use crate::objects::acks::Acks;
-use crate::objects::context::{Context, Counted};
-use crate::objects::event::{Element, Event};
-use crate::objects::held::{Held as Used, Used as Usable, Users};
+use crate::objects::context::{Context, CountGuard};
+use crate::objects::event::{Event, EventElement};
 use crate::objects::protection_domain::Pd;
 use crate::objects::rnic::Rnic;
-use crate::shared::entry::{SrqCard, SrqEntry};
-use crate::shared::gate::Keeper;
+use crate::objects::use_ref::{CountsUses, UseCount, UseRef};
+use crate::shared::entry::{SrqDescriptor, SrqEntry};
+use crate::shared::generation::GenerationWriter;
 use crate::shared::slot::Claim;
 
 /// A shared receive queue.
 pub(crate) struct Srq {
     rnic: Arc<Rnic>,
     context: Arc<Context>,
-    pd: Used<Pd>,
+    pd: UseRef<Pd>,
     index: u32,
     max_wr: u32,
     max_sge: u32,
     queue: Spin<ReceiveQueue>,
-    keeper: Spin<Keeper>,
-    users: Users,
+    writer: Spin<GenerationWriter>,
+    users: UseCount,
     handle: AtomicPtr<ibv_srq>,
     acks: Acks,
-    counted: Counted,
+    counted: CountGuard,
 }
 
 impl Drop for Srq {
@@ -42,8 +42,8 @@ impl Drop for Srq {
     }
 }
 
-impl Usable for Srq {
-    fn users(&self) -> &Users {
+impl CountsUses for Srq {
+    fn users(&self) -> &UseCount {
         &self.users
     }
 }
@@ -66,24 +66,24 @@ impl Srq {
         let queue = ReceiveQueue::new(Arc::clone(rnic.node()), max_wr, max_sge)?;
         let index =
             rnic.shared_queues().reserve().ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
-        let card = SrqCard { pd: pd.number(), slots: queue.card() };
+        let descriptor = SrqDescriptor { pd: pd.number(), slots: queue.descriptor() };
         let made = Arc::new(Self {
             rnic: Arc::clone(rnic),
             context: Arc::clone(context),
-            pd: Used::new(pd),
+            pd: UseRef::new(pd),
             index,
             max_wr,
             max_sge,
             queue: Spin::new(queue),
-            keeper: Spin::default(),
-            users: Users::default(),
+            writer: Spin::default(),
+            users: UseCount::default(),
             handle: AtomicPtr::default(),
             acks: Acks::default(),
             counted,
         });
         let entry = made.entry();
         entry.reset();
-        entry.publish(&mut made.keeper.lock(), 0, &card);
+        entry.publish(&mut made.writer.lock(), 0, &descriptor);
         rnic.shared_queues().put(index, Arc::clone(&made));
         Ok(made)
     }
@@ -98,7 +98,7 @@ impl Srq {
         if self.users.is_used() {
             return Err(libc::EBUSY);
         }
-        self.entry().withdraw(&mut self.keeper.lock());
+        self.entry().withdraw(&mut self.writer.lock());
         self.queue.lock().clear();
         self.rnic.shared_queues().take(self.index);
         self.pd.release();
@@ -163,12 +163,12 @@ impl Srq {
         while !wr.is_null() {
             // Counted before it is there: a count that lags behind would be taken for the limit.
             self.entry().add_available(1);
-            // SAFETY: the caller's list.
+            // SAFETY: `wr` is a valid list of requests, by the contract of `post`.
             if let Err(error) = unsafe { queue.post(wr) } {
                 self.entry().take_back_available();
                 return Err((error, wr));
             }
-            // SAFETY: as above.
+            // SAFETY: `wr` is a valid list of requests, by the contract of `post`.
             wr = unsafe { (*wr).next };
         }
         Ok(())
@@ -220,14 +220,14 @@ impl Srq {
     pub(crate) fn raise_limit(self: &Arc<Self>) {
         self.context.raise(Event {
             kind: ibv_event_type::IBV_EVENT_SRQ_LIMIT_REACHED,
-            element: Element::Srq(Arc::clone(self)),
+            element: EventElement::Srq(Arc::clone(self)),
         });
     }
 
     /// A peer has left a claim to this process.
-    pub(crate) fn offer_anew(&self, slot: u32, claim: Claim) {
+    pub(crate) fn repost_slot(&self, slot: u32, claim: Claim) {
         let entry = self.entry();
-        self.queue.lock().offer_anew(slot, claim, || {
+        self.queue.lock().repost_slot(slot, claim, || {
             entry.add_available(1);
             entry.set_hint(slot);
         });
@@ -235,12 +235,12 @@ impl Srq {
 
     /// A peer that had this number in our segment is dead: what it had claimed is offered again, and what it had finished
     /// without telling.
-    pub(crate) fn link_gone(&self, link: u16) {
+    pub(crate) fn peer_detached(&self, peer_id: u16) {
         let mut told = Vec::new();
         for queue_pair in self.rnic.queue_pairs().all() {
             queue_pair.pending_shared(&mut told);
         }
         let entry = self.entry();
-        self.queue.lock().recover(link, |slot| told.contains(&slot), |_| entry.add_available(1));
+        self.queue.lock().recover(peer_id, |slot| told.contains(&slot), |_| entry.add_available(1));
     }
 }

@@ -3,42 +3,42 @@
 
 use rdma_mummy_sys::types::{ibv_qp_attr_mask, ibv_qp_state, ibv_qp_type};
 
-type Mask = u32;
+type AttrMask = u32;
 
-const STATE: Mask = ibv_qp_attr_mask::IBV_QP_STATE.0;
-const CUR_STATE: Mask = ibv_qp_attr_mask::IBV_QP_CUR_STATE.0;
-const NOTIFY: Mask = ibv_qp_attr_mask::IBV_QP_EN_SQD_ASYNC_NOTIFY.0;
-const ACCESS: Mask = ibv_qp_attr_mask::IBV_QP_ACCESS_FLAGS.0;
-const PKEY: Mask = ibv_qp_attr_mask::IBV_QP_PKEY_INDEX.0;
-const PORT: Mask = ibv_qp_attr_mask::IBV_QP_PORT.0;
-const QKEY: Mask = ibv_qp_attr_mask::IBV_QP_QKEY.0;
-const AV: Mask = ibv_qp_attr_mask::IBV_QP_AV.0;
-const MTU: Mask = ibv_qp_attr_mask::IBV_QP_PATH_MTU.0;
-const TIMEOUT: Mask = ibv_qp_attr_mask::IBV_QP_TIMEOUT.0;
-const RETRY: Mask = ibv_qp_attr_mask::IBV_QP_RETRY_CNT.0;
-const RNR_RETRY: Mask = ibv_qp_attr_mask::IBV_QP_RNR_RETRY.0;
-const RQ_PSN: Mask = ibv_qp_attr_mask::IBV_QP_RQ_PSN.0;
-const READS: Mask = ibv_qp_attr_mask::IBV_QP_MAX_QP_RD_ATOMIC.0;
-const ALTERNATE: Mask = ibv_qp_attr_mask::IBV_QP_ALT_PATH.0;
-const RNR_TIMER: Mask = ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER.0;
-const SQ_PSN: Mask = ibv_qp_attr_mask::IBV_QP_SQ_PSN.0;
-const DEST_READS: Mask = ibv_qp_attr_mask::IBV_QP_MAX_DEST_RD_ATOMIC.0;
-const MIGRATION: Mask = ibv_qp_attr_mask::IBV_QP_PATH_MIG_STATE.0;
-const DEST_QPN: Mask = ibv_qp_attr_mask::IBV_QP_DEST_QPN.0;
+const STATE: AttrMask = ibv_qp_attr_mask::IBV_QP_STATE.0;
+const CUR_STATE: AttrMask = ibv_qp_attr_mask::IBV_QP_CUR_STATE.0;
+const NOTIFY: AttrMask = ibv_qp_attr_mask::IBV_QP_EN_SQD_ASYNC_NOTIFY.0;
+const ACCESS: AttrMask = ibv_qp_attr_mask::IBV_QP_ACCESS_FLAGS.0;
+const PKEY: AttrMask = ibv_qp_attr_mask::IBV_QP_PKEY_INDEX.0;
+const PORT: AttrMask = ibv_qp_attr_mask::IBV_QP_PORT.0;
+const QKEY: AttrMask = ibv_qp_attr_mask::IBV_QP_QKEY.0;
+const AV: AttrMask = ibv_qp_attr_mask::IBV_QP_AV.0;
+const MTU: AttrMask = ibv_qp_attr_mask::IBV_QP_PATH_MTU.0;
+const TIMEOUT: AttrMask = ibv_qp_attr_mask::IBV_QP_TIMEOUT.0;
+const RETRY: AttrMask = ibv_qp_attr_mask::IBV_QP_RETRY_CNT.0;
+const RNR_RETRY: AttrMask = ibv_qp_attr_mask::IBV_QP_RNR_RETRY.0;
+const RQ_PSN: AttrMask = ibv_qp_attr_mask::IBV_QP_RQ_PSN.0;
+const READS: AttrMask = ibv_qp_attr_mask::IBV_QP_MAX_QP_RD_ATOMIC.0;
+const ALTERNATE: AttrMask = ibv_qp_attr_mask::IBV_QP_ALT_PATH.0;
+const RNR_TIMER: AttrMask = ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER.0;
+const SQ_PSN: AttrMask = ibv_qp_attr_mask::IBV_QP_SQ_PSN.0;
+const DEST_READS: AttrMask = ibv_qp_attr_mask::IBV_QP_MAX_DEST_RD_ATOMIC.0;
+const MIGRATION: AttrMask = ibv_qp_attr_mask::IBV_QP_PATH_MIG_STATE.0;
+const DEST_QPN: AttrMask = ibv_qp_attr_mask::IBV_QP_DEST_QPN.0;
 
 /// The attributes that a transition must and may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Rule {
-    needed: Mask,
-    allowed: Mask,
+struct TransitionMasks {
+    needed: AttrMask,
+    allowed: AttrMask,
 }
 
-const fn rule(needed: Mask, allowed: Mask) -> Option<Rule> {
-    Some(Rule { needed, allowed })
+const fn rule(needed: AttrMask, allowed: AttrMask) -> Option<TransitionMasks> {
+    Some(TransitionMasks { needed, allowed })
 }
 
 /// Whether a queue pair of this type may go from one state to another with these attributes.
-pub(crate) fn is_allowed(qp_type: ibv_qp_type, from: ibv_qp_state, to: ibv_qp_state, mask: Mask) -> bool {
+pub(crate) fn is_allowed(qp_type: ibv_qp_type, from: ibv_qp_state, to: ibv_qp_state, mask: AttrMask) -> bool {
     if mask & CUR_STATE != 0 && from.0 < ibv_qp_state::IBV_QPS_RTR.0 {
         return false;
     }
@@ -47,7 +47,7 @@ pub(crate) fn is_allowed(qp_type: ibv_qp_type, from: ibv_qp_state, to: ibv_qp_st
     })
 }
 
-fn find(qp_type: ibv_qp_type, from: ibv_qp_state, to: ibv_qp_state) -> Option<Rule> {
+fn find(qp_type: ibv_qp_type, from: ibv_qp_state, to: ibv_qp_state) -> Option<TransitionMasks> {
     use ibv_qp_state as S;
     match qp_type {
         ibv_qp_type::IBV_QPT_XRC_SEND | ibv_qp_type::IBV_QPT_XRC_RECV => {
@@ -62,7 +62,7 @@ fn find(qp_type: ibv_qp_type, from: ibv_qp_state, to: ibv_qp_state) -> Option<Ru
         (_, S::IBV_QPS_RESET | S::IBV_QPS_ERR) => rule(0, 0),
         (S::IBV_QPS_RESET, S::IBV_QPS_INIT) => initial(datagram),
         (S::IBV_QPS_INIT, S::IBV_QPS_INIT) => {
-            initial(datagram).map(|initial| Rule { needed: 0, allowed: initial.needed })
+            initial(datagram).map(|initial| TransitionMasks { needed: 0, allowed: initial.needed })
         }
         (S::IBV_QPS_INIT, S::IBV_QPS_RTR) if datagram => rule(0, PKEY | QKEY),
         (S::IBV_QPS_INIT, S::IBV_QPS_RTR) if reliable => {
@@ -86,7 +86,7 @@ fn find(qp_type: ibv_qp_type, from: ibv_qp_state, to: ibv_qp_state) -> Option<Ru
 
 /// Extended reliable connections (annex A14): what a reliable pair has as a requester is the initiator's, what it has as a
 /// responder the target's. The target acknowledges, so it has a timeout.
-fn find_xrc(target: bool, from: ibv_qp_state, to: ibv_qp_state) -> Option<Rule> {
+fn find_xrc(target: bool, from: ibv_qp_state, to: ibv_qp_state) -> Option<TransitionMasks> {
     use ibv_qp_state as S;
     let path = ALTERNATE | ACCESS;
     let timer = if target { RNR_TIMER } else { 0 };
@@ -95,7 +95,7 @@ fn find_xrc(target: bool, from: ibv_qp_state, to: ibv_qp_state) -> Option<Rule> 
         (_, S::IBV_QPS_RESET | S::IBV_QPS_ERR) => rule(0, 0),
         (S::IBV_QPS_RESET, S::IBV_QPS_INIT) => initial(false),
         (S::IBV_QPS_INIT, S::IBV_QPS_INIT) => {
-            initial(false).map(|initial| Rule { needed: 0, allowed: initial.needed })
+            initial(false).map(|initial| TransitionMasks { needed: 0, allowed: initial.needed })
         }
         (S::IBV_QPS_INIT, S::IBV_QPS_RTR) => {
             let responder = if target { DEST_READS | RNR_TIMER } else { 0 };
@@ -115,11 +115,11 @@ fn find_xrc(target: bool, from: ibv_qp_state, to: ibv_qp_state) -> Option<Rule> 
     }
 }
 
-fn initial(datagram: bool) -> Option<Rule> {
+fn initial(datagram: bool) -> Option<TransitionMasks> {
     rule(PKEY | PORT | if datagram { QKEY } else { ACCESS }, 0)
 }
 
-fn running(datagram: bool, reliable: bool) -> Option<Rule> {
+fn running(datagram: bool, reliable: bool) -> Option<TransitionMasks> {
     match (datagram, reliable) {
         (true, _) => rule(0, CUR_STATE | QKEY),
         (_, true) => rule(0, CUR_STATE | ACCESS | ALTERNATE | MIGRATION | RNR_TIMER),
@@ -127,7 +127,7 @@ fn running(datagram: bool, reliable: bool) -> Option<Rule> {
     }
 }
 
-fn drained(datagram: bool, reliable: bool) -> Option<Rule> {
+fn drained(datagram: bool, reliable: bool) -> Option<TransitionMasks> {
     match (datagram, reliable) {
         (true, _) => rule(0, PKEY | QKEY),
         (_, true) => rule(

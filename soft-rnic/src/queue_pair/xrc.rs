@@ -2,7 +2,7 @@
 //!
 //! A target takes no receive. A request names the shared receive queue that it is for by its number, and the queue may belong to
 //! another process than the target. So the number is one of a queue pair's: behind each XRC queue stands a queue pair that nobody
-//! sees. It takes its receives from the queue, completes them where the queue's creator said, and is what peers mark while they
+//! sees. It takes its receives from the queue, completes them where the queue's creator said, and is what peers' hazards name while they
 //! are at it; its number leads to the process as that of any queue pair does.
 
 use std::io;
@@ -13,15 +13,15 @@ use rdma_mummy_sys::types::{
     ibv_access_flags, ibv_event_type, ibv_qp, ibv_qp_cap, ibv_qp_state, ibv_qp_type,
 };
 
-use super::{Plan, Qp, Srq};
-use crate::faults::{Opcode, Seen};
+use super::{Qp, QpInit, Srq};
+use crate::faults::{Opcode, RequestFacts};
 use crate::objects::acks::Acks;
 use crate::objects::completion::Cq;
 use crate::objects::context::Context;
-use crate::objects::event::{Element, Event};
-use crate::objects::held::Held as Used;
+use crate::objects::event::{Event, EventElement};
+use crate::objects::use_ref::UseRef;
 use crate::objects::xrc_domain::Xrcd;
-use crate::shared::entry::SlotsCard;
+use crate::shared::entry::SlotsDescriptor;
 
 /// The type of what receives for a shared queue. No program can ask for it.
 pub(crate) const RECEIVER: ibv_qp_type = ibv_qp_type(0x7f);
@@ -33,7 +33,7 @@ const ANYTHING: u32 = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0
 
 /// Who has a target open beside the one who made it.
 #[derive(Default)]
-pub(super) struct Opened {
+pub(super) struct OpenedHandles {
     others: Vec<Arc<OpenedQp>>,
     /// The one who made it has destroyed its own handle.
     left: bool,
@@ -45,7 +45,7 @@ pub(super) struct Opened {
 pub(crate) struct OpenedQp {
     qp: Arc<Qp>,
     context: Arc<Context>,
-    xrcd: Used<Xrcd>,
+    xrcd: UseRef<Xrcd>,
     handle: AtomicPtr<ibv_qp>,
     acks: Acks,
 }
@@ -85,7 +85,7 @@ impl Qp {
         let context = srq.context();
         let made = Self::create(
             context.rnic(),
-            Plan {
+            QpInit {
                 context: Arc::clone(context),
                 pd: Arc::clone(srq.domain()),
                 send_cq: Arc::clone(cq),
@@ -99,17 +99,17 @@ impl Qp {
             },
         )?;
         made.change_state(ibv_qp_state::IBV_QPS_RTR, |_| true);
-        made.publish(|card| {
-            card.qpn = made.number.qpn;
-            card.pd = made.pd.number();
-            card.access = ANYTHING;
-            card.qp_type = RECEIVER.0 as u8;
-            card.device = context.device().number;
-            card.recv_cq = made.recv_cq.index();
-            card.source = made.source();
-            card.link_up = true;
-            card.xrcd = xrcd.id();
-            made.receiving.show(card, SlotsCard::default());
+        made.publish(|descriptor| {
+            descriptor.qpn = made.number.qpn;
+            descriptor.pd = made.pd.number();
+            descriptor.access = ANYTHING;
+            descriptor.qp_type = RECEIVER.0 as u8;
+            descriptor.device = context.device().number;
+            descriptor.recv_cq = made.recv_cq.index();
+            descriptor.source = made.source();
+            descriptor.link_up = true;
+            descriptor.xrcd = xrcd.id();
+            made.receiving.show(descriptor, SlotsDescriptor::default());
         });
         Ok(made)
     }
@@ -148,15 +148,15 @@ impl Qp {
     }
 
     /// What rules of faults see of a message that came by a queue pair.
-    pub(super) fn seen_by(&self, opcode: Opcode, size: u64, through: u32) -> Seen {
+    pub(super) fn seen_by(&self, opcode: Opcode, size: u64, through: u32) -> RequestFacts {
         let seen = self.seen(opcode, size);
         if through == self.number.qpn {
             return seen;
         }
-        Seen { qpn: through, qp_type: ibv_qp_type::IBV_QPT_XRC_RECV, ..seen }
+        RequestFacts { qpn: through, qp_type: ibv_qp_type::IBV_QPT_XRC_RECV, ..seen }
     }
 
-    fn opened(&self) -> MutexGuard<'_, Opened> {
+    fn opened(&self) -> MutexGuard<'_, OpenedHandles> {
         self.opened.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -173,7 +173,7 @@ impl Qp {
         let other = Arc::new(OpenedQp {
             qp: Arc::clone(self),
             context: Arc::clone(context),
-            xrcd: Used::new(xrcd),
+            xrcd: UseRef::new(xrcd),
             handle: AtomicPtr::default(),
             acks: Acks::default(),
         });
@@ -214,7 +214,7 @@ impl Qp {
     /// Who has it open elsewhere hears of it as well.
     pub(super) fn raise_elsewhere(&self, kind: ibv_event_type) {
         for other in &self.opened().others {
-            other.context.raise(Event { kind, element: Element::Opened(Arc::clone(other)) });
+            other.context.raise(Event { kind, element: EventElement::Opened(Arc::clone(other)) });
         }
     }
 }

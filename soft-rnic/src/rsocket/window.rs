@@ -12,18 +12,18 @@ pub(super) const RESERVE: u32 = 8;
 
 /// One side's view.
 #[derive(Debug)]
-pub(super) struct Window {
+pub(super) struct CreditWindow {
     /// The other side's receives, and how many of them are free.
     theirs: u32,
     credits: u32,
     /// Our receives, and how many of them the other side does not know to be free again.
     ours: u32,
-    owed: u32,
+    unreturned_credits: u32,
 }
 
-impl Window {
+impl CreditWindow {
     pub(super) fn new(ours: u16, theirs: u16) -> Self {
-        Self { theirs: theirs.into(), credits: theirs.into(), ours: ours.into(), owed: 0 }
+        Self { theirs: theirs.into(), credits: theirs.into(), ours: ours.into(), unreturned_credits: 0 }
     }
 
     pub(super) fn has_room_for_data(&self) -> bool {
@@ -37,9 +37,9 @@ impl Window {
     /// A message is sent; it says that so many receives were posted.
     pub(super) fn send(&mut self) -> u16 {
         self.credits -= 1;
-        let owed = self.owed.min(u16::MAX.into());
-        self.owed -= owed;
-        owed as u16
+        let unreturned_credits = self.unreturned_credits.min(u16::MAX.into());
+        self.unreturned_credits -= unreturned_credits;
+        unreturned_credits as u16
     }
 
     /// The other side has posted so many; `false` if it cannot have.
@@ -51,14 +51,14 @@ impl Window {
 
     /// A receive was posted anew; `false` if the other side sends without credits.
     #[must_use]
-    pub(super) fn owe(&mut self) -> bool {
-        self.owed += 1;
-        self.owed <= self.ours
+    pub(super) fn note_received(&mut self) -> bool {
+        self.unreturned_credits += 1;
+        self.unreturned_credits <= self.ours
     }
 
     /// Whether the other side is to be told of receives now.
     pub(super) fn is_due(&self) -> bool {
-        self.owed >= self.ours / 4
+        self.unreturned_credits >= self.ours / 4
     }
 }
 
@@ -68,21 +68,21 @@ mod tests {
     use super::*;
 
     /// A side that sends as much as it can and reads when it is told to.
-    struct Side {
-        window: Window,
+    struct WindowSide {
+        window: CreditWindow,
         /// Messages in its receives: whether they are data, and what they say.
         received: std::collections::VecDeque<(bool, u16)>,
         data: u32,
     }
 
-    fn send(from: &mut Side, to: &mut Side, is_data: bool) {
+    fn send(from: &mut WindowSide, to: &mut WindowSide, is_data: bool) {
         let credits = from.window.send();
         to.received.push_back((is_data, credits));
         assert!(to.received.len() as u32 <= to.window.ours, "no receive");
     }
 
     /// Takes what has come in; data stay in their receives unless they are read.
-    fn read(side: &mut Side, other: &mut Side, most: usize) {
+    fn read(side: &mut WindowSide, other: &mut WindowSide, most: usize) {
         let mut unread = 0;
         while let Some(&(is_data, credits)) = side.received.get(unread) {
             assert!(side.window.gain(credits));
@@ -93,7 +93,7 @@ mod tests {
             }
             side.received.remove(unread);
             side.data += u32::from(is_data);
-            assert!(side.window.owe());
+            assert!(side.window.note_received());
             if side.window.is_due() {
                 assert!(side.window.has_room(), "what was read can always be told");
                 send(side, other, false);
@@ -112,8 +112,8 @@ mod tests {
             (random >> 33) % below
         };
         for (one, two) in [(LEAST_SLOTS, LEAST_SLOTS), (16, 200), (64, 17), (128, 128)] {
-            let side = |ours, theirs| Side {
-                window: Window::new(ours, theirs),
+            let side = |ours, theirs| WindowSide {
+                window: CreditWindow::new(ours, theirs),
                 received: std::collections::VecDeque::new(),
                 data: 0,
             };
@@ -141,7 +141,7 @@ mod tests {
             for side in &sides {
                 assert!(side.window.has_room_for_data(), "{:?}", side.window);
             }
-            let total = |a: &Window, b: &Window| (a.credits + b.owed, b.ours);
+            let total = |a: &CreditWindow, b: &CreditWindow| (a.credits + b.unreturned_credits, b.ours);
             let [a, b] = &sides;
             assert_eq!(total(&a.window, &b.window).0, total(&a.window, &b.window).1);
             assert_eq!(total(&b.window, &a.window).0, total(&b.window, &a.window).1);
@@ -150,10 +150,10 @@ mod tests {
 
     #[test]
     fn more_than_there_are_receives_cannot_be() {
-        let mut window = Window::new(16, 16);
+        let mut window = CreditWindow::new(16, 16);
         assert!(!window.gain(1));
-        let mut window = Window::new(16, 16);
-        assert!((0..16).all(|_| window.owe()));
-        assert!(!window.owe());
+        let mut window = CreditWindow::new(16, 16);
+        assert!((0..16).all(|_| window.note_received()));
+        assert!(!window.note_received());
     }
 }

@@ -1,25 +1,31 @@
-//! What lies in a control segment: memory that one process owns and others map.
+//! The shared-memory protocol: hazard pointers with sequence words, over a segment that one process
+//! owns and its peers map.
 //!
-//! Every process has one segment. In it a peer finds the keys, queue pairs and receive queues of this process,
-//! and there it leaves completions. Nothing in a segment is trusted: all of it is atomics, so that no value and
-//! no race is undefined behaviour; every index and every offset that is read is checked before it is used; and what
-//! the owner needs for its own safety (addresses, lengths, `wr_id`s) it keeps in private memory.
+//! Every process has one segment. It holds the memory keys, queue pairs, receive queues and
+//! completion queues of its owner; peers write completions, hazards and claims there. A process
+//! trusts nothing in a segment. All of it is atomics, so that no value and no race is undefined
+//! behaviour. The code checks every index and every offset before use. The owner keeps the values
+//! that its safety depends on (addresses, lengths, `wr_id`s) in private memory.
 //!
-//! There is no lock in a segment, so nobody has to be waited for who has died:
+//! A segment holds no lock, because its holder might be dead:
 //!
-//! - A [`Gate`](gate::Gate) is written by the owner alone: a version that closes while what it guards changes.
-//! - A [`MarkCell`](mark::MarkCell) is written by one peer at a time: what it touches at this moment.
-//! - A [`slot`](slot) of a receive queue changes hands by compare-and-swap and says who holds it.
-//! - A [call](call::Turn) changes hands in the same way, and with it the receive that it is for.
-//! - An [`IndexRing`](ring::IndexRing) has any number of producers and one consumer.
-//! - [`Ready`](completion::CqEntry) bits are hints to look: set after the fact, taken before looking.
+//! - A [`Generation`](generation::Generation) is a sequence word: its owner makes it invalid while
+//!   the descriptor that it guards changes. The owner alone writes it.
+//! - A [`HazardSlot`](hazard::HazardSlot) is a hazard pointer: one transfer slot of one peer names
+//!   there the queue pair and the region that it touches now.
+//! - A [`slot`](slot) of a receive queue changes hands by compare-and-swap and names its holder.
+//! - A [remote procedure call](rpc::CallState) changes hands in the same way, together with its
+//!   receive.
+//! - An [`IndexRing`](ring::IndexRing) has many producers and one consumer.
+//! - [Ready bits](completion::CqEntry) are hints: a peer sets them after a completion, and the
+//!   owner takes them before it looks for completions.
 
-pub(crate) mod call;
 pub(crate) mod completion;
 pub(crate) mod entry;
-pub(crate) mod gate;
-pub(crate) mod mark;
+pub(crate) mod generation;
+pub(crate) mod hazard;
 pub(crate) mod ring;
+pub(crate) mod rpc;
 pub(crate) mod segment;
 pub(crate) mod slot;
 

@@ -4,7 +4,7 @@ use rdma_mummy_sys::types::{ibv_qp_state, ibv_qp_type};
 
 use super::{Identifiers, Moved, OpenDevice, Peer, QueuePairs, Regions, Statistics, Traffic};
 use crate::config::{MAX_DEVICES, Mode};
-use crate::node::Reader;
+use crate::node::PacketReader;
 
 /// Changes with what is said here.
 pub(crate) const STATUS_VERSION: u64 = 2;
@@ -66,7 +66,7 @@ fn put_traffic(packet: &mut Vec<u8>, traffic: &Traffic) {
 }
 
 /// The statistics that were told, if they make sense.
-pub(crate) fn decode(packet: &mut Reader<'_>) -> Option<Statistics> {
+pub(crate) fn decode(packet: &mut PacketReader<'_>) -> Option<Statistics> {
     let mode = *MODES.get(usize::from(packet.u8()?))?;
     let devices = (0..packet.u8().filter(|count| *count <= MAX_DEVICES)?)
         .map(|_| {
@@ -106,7 +106,7 @@ pub(crate) fn decode(packet: &mut Reader<'_>) -> Option<Statistics> {
     })
 }
 
-fn traffic(packet: &mut Reader<'_>) -> Option<Traffic> {
+fn traffic(packet: &mut PacketReader<'_>) -> Option<Traffic> {
     let mut moved = || Some(Moved { messages: packet.u64()?, bytes: packet.u64()? });
     let (own, slot, direct, vm, call) = (moved()?, moved()?, moved()?, moved()?, moved()?);
     Some(Traffic { own, slot, direct, vm, call, vm_calls: packet.u64()? })
@@ -144,12 +144,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_is_what_there_is() {
+    fn statistics_decode_as_they_were_encoded() {
         for peers in [0, 1, MAX_PEERS] {
             let statistics = statistics(peers);
-            assert_eq!(decode(&mut Reader::new(&encode(&statistics))), Some(statistics));
+            assert_eq!(decode(&mut PacketReader::new(&encode(&statistics))), Some(statistics));
         }
-        let many = decode(&mut Reader::new(&encode(&statistics(MAX_PEERS + 5)))).expect("it is whole");
+        let many = decode(&mut PacketReader::new(&encode(&statistics(MAX_PEERS + 5)))).expect("it is whole");
         assert_eq!((many.peers.len(), many.more_peers), (MAX_PEERS, 5));
         assert!(many.peers.iter().all(|peer| peer.pid >= Some(5)), "the busiest are told");
     }
@@ -158,8 +158,8 @@ mod tests {
     fn a_cut_or_wild_answer_is_none() {
         let packet = encode(&statistics(2));
         for len in (0..packet.len()).step_by(if cfg!(miri) { 29 } else { 1 }) {
-            assert_eq!(decode(&mut Reader::new(&packet[..len])), None, "{len} bytes");
+            assert_eq!(decode(&mut PacketReader::new(&packet[..len])), None, "{len} bytes");
         }
-        assert_eq!(decode(&mut Reader::new(&[0xff; 4096])), None);
+        assert_eq!(decode(&mut PacketReader::new(&[0xff; 4096])), None);
     }
 }

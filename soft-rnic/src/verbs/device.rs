@@ -7,15 +7,15 @@ use rdma_mummy_sys::types::*;
 
 use super::null;
 use crate::objects::device::Device;
-use crate::objects::setup::Setup;
+use crate::objects::setup::ProcessSetup;
 
 /// The device of a pointer; `None` if it is not one of this process's.
 pub(super) fn device_of(object: *mut ibv_device) -> Option<&'static Device> {
-    Setup::get().ok()?.devices.iter().find(|device| device.object() == object)
+    ProcessSetup::get().ok()?.devices.iter().find(|device| device.object() == object)
 }
 
 pub(super) unsafe extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
-    let setup = match Setup::get() {
+    let setup = match ProcessSetup::get() {
         Ok(setup) => setup,
         Err(error) => {
             log::error!("{error}");
@@ -35,7 +35,7 @@ pub(super) unsafe extern "C" fn free_device_list(list: *mut *mut ibv_device) {
         return;
     }
     // The devices stay: their number is the same for the whole of the process's life.
-    let length = Setup::get().map_or(0, |setup| setup.devices.len()) + 1;
+    let length = ProcessSetup::get().map_or(0, |setup| setup.devices.len()) + 1;
     // SAFETY: `get_device_list` boxed it with this length.
     drop(unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(list, length)) });
 }

@@ -10,15 +10,15 @@ use super::protection_domain::pd_of;
 use super::{admit, failure, null, number};
 use crate::faults::Call;
 use crate::objects::buffer::Buffer;
-use crate::objects::memory_region::{Backing, Change, Mr, Range};
-use crate::objects::object::Object;
+use crate::objects::c_object::CObject;
+use crate::objects::memory_region::{Mr, MrBacking, MrRange, RegistrationChange};
 use crate::objects::prefetch::{Advice, prefetch};
 use crate::objects::protection_domain::Pd;
 use crate::platform::errno;
 
-type MrObject = Object<ibv_mr, Arc<Mr>>;
+type MrObject = CObject<ibv_mr, Arc<Mr>>;
 /// C knows nothing of what is in an `ibv_buf`.
-type BufferObject = Object<(), Arc<Buffer>>;
+type BufferObject = CObject<(), Arc<Buffer>>;
 
 /// Registers a range.
 ///
@@ -26,9 +26,9 @@ type BufferObject = Object<(), Arc<Buffer>>;
 ///
 /// - `pd` is live.
 /// - The range is memory for the device to use, as the flags say, until it is deregistered.
-unsafe fn register(pd: *mut ibv_pd, range: Range, access: u32, buffer: Option<Arc<Buffer>>) -> *mut ibv_mr {
+unsafe fn register(pd: *mut ibv_pd, range: MrRange, access: u32, buffer: Option<Arc<Buffer>>) -> *mut ibv_mr {
     const ON_DEMAND: u32 = ibv_access_flags::IBV_ACCESS_ON_DEMAND.0;
-    let backing = buffer.map_or(Backing::Program, Backing::Buffer);
+    let backing = buffer.map_or(MrBacking::Program, MrBacking::Buffer);
     let (addr, length): (*mut c_void, _) = (range.base.cast(), range.length);
     if access & ON_DEMAND != 0 && addr.is_null() && length == usize::MAX {
         // All of the address space: the device would have to copy what may not be there, and live.
@@ -54,7 +54,7 @@ pub(super) unsafe fn create(
     admit!(state.context(), RegMr, null);
     match register(state) {
         Ok((mr, key)) => {
-            // SAFETY: as above; the field is the library's to write.
+            // SAFETY: the caller's domain is live; the field is the library's to write.
             let context = unsafe { (*pd).context };
             let c = ibv_mr { context, pd, addr, length, handle: mr.index(), lkey: key, rkey: key };
             MrObject::create(c, mr)
@@ -63,8 +63,8 @@ pub(super) unsafe fn create(
     }
 }
 
-fn own_address(addr: *mut c_void, length: usize) -> Range {
-    Range { base: addr.cast(), length, iova: addr.addr() as u64 }
+fn own_address(addr: *mut c_void, length: usize) -> MrRange {
+    MrRange { base: addr.cast(), length, iova: addr.addr() as u64 }
 }
 
 pub(super) unsafe extern "C" fn reg_mr(
@@ -73,7 +73,8 @@ pub(super) unsafe extern "C" fn reg_mr(
     length: usize,
     access: c_int,
 ) -> *mut ibv_mr {
-    // SAFETY: the caller's promises.
+    // SAFETY: `pd` is live; the range is memory for the device to use, as the flags say, until it
+    // is deregistered, by the contract of the C function `reg_mr`.
     unsafe { register(pd, own_address(addr, length), access as u32, None) }
 }
 
@@ -84,8 +85,9 @@ pub(super) unsafe extern "C" fn reg_mr_iova(
     iova: u64,
     access: c_int,
 ) -> *mut ibv_mr {
-    // SAFETY: the caller's promises.
-    unsafe { register(pd, Range { base: addr.cast(), length, iova }, access as u32, None) }
+    // SAFETY: `pd` is live; the range is memory for the device to use, as the flags say, until it
+    // is deregistered, by the contract of the C function `reg_mr_iova`.
+    unsafe { register(pd, MrRange { base: addr.cast(), length, iova }, access as u32, None) }
 }
 
 pub(super) unsafe extern "C" fn reg_mr_iova2(
@@ -95,8 +97,9 @@ pub(super) unsafe extern "C" fn reg_mr_iova2(
     iova: u64,
     access: c_uint,
 ) -> *mut ibv_mr {
-    // SAFETY: the caller's promises.
-    unsafe { register(pd, Range { base: addr.cast(), length, iova }, access, None) }
+    // SAFETY: `pd` is live; the range is memory for the device to use, as the flags say, until it
+    // is deregistered, by the contract of the C function `reg_mr_iova2`.
+    unsafe { register(pd, MrRange { base: addr.cast(), length, iova }, access, None) }
 }
 
 /// Registers memory of the program's, of [`alloc_buf`], or of a file; there are no handles for direct memory access.
@@ -132,7 +135,8 @@ pub(super) unsafe extern "C" fn reg_mr_ex(pd: *mut ibv_pd, attr: *mut ibv_mr_ini
     if buffer.as_ref().is_some_and(|buffer| !buffer.contains(attr.addr.addr(), attr.length)) {
         return null(libc::EINVAL);
     }
-    // SAFETY: the caller's promises.
+    // SAFETY: `pd` is live; the range is memory for the device to use, as the flags say, until it
+    // is deregistered, by the contract of the C function `reg_mr_ex`.
     unsafe { register(pd, range, attr.access as u32, buffer) }
 }
 
@@ -152,7 +156,7 @@ pub(super) unsafe extern "C" fn reg_buf_mr(
         buf,
         ..ibv_mr_init_attr::default()
     };
-    // SAFETY: the caller's promises.
+    // SAFETY: the arguments are valid, by the contract of the C function `reg_buf_mr`.
     unsafe { reg_mr_ex(pd, &raw mut attr) }
 }
 
@@ -231,7 +235,8 @@ pub(super) unsafe extern "C" fn advise_mr(
 
 /// Regions of the memory keep it until they are deregistered.
 pub(super) unsafe extern "C" fn free_buf(buf: *mut ibv_buf) {
-    // SAFETY: the caller gives it up.
+    // SAFETY: no one uses the object after `ibv_free_buf`, by the contract of that function, and it
+    // came from `create` of the same type.
     drop(unsafe { BufferObject::destroy(buf.cast()) });
 }
 
@@ -261,7 +266,7 @@ pub(super) unsafe extern "C" fn rereg_mr(
     if flags == 0 || (wants_pd && pd.is_null()) {
         return failed(libc::EINVAL);
     }
-    let change = Change {
+    let change = RegistrationChange {
         range: translation.then(|| own_address(addr, length)),
         // SAFETY: the caller's new domain is live.
         pd: wants_pd.then(|| Arc::clone(unsafe { pd_of(pd) })),
@@ -275,7 +280,7 @@ pub(super) unsafe extern "C" fn rereg_mr(
     }
     match state.context().admit(Call::ReregMr).and_then(|()| state.change(change)) {
         Ok(key) => {
-            // SAFETY: as above; these fields are the library's to write.
+            // SAFETY: the caller's region is live; these fields are the library's to write.
             unsafe {
                 if translation {
                     (*mr).addr = addr;
@@ -310,7 +315,8 @@ pub(super) unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut 
 
 /// The pointer goes, the region stays.
 pub(super) unsafe extern "C" fn unimport_mr(mr: *mut ibv_mr) {
-    // SAFETY: the caller gives it up.
+    // SAFETY: no one uses the object after `ibv_unimport_mr`, by the contract of that function, and
+    // it came from `create` of the same type.
     drop(unsafe { MrObject::destroy(mr) });
 }
 

@@ -9,8 +9,8 @@ use super::{admit, failure, minus_one, number, write_prefix};
 use crate::faults::Call;
 use crate::objects::address_handle::gid_bytes;
 use crate::objects::context::Context;
-use crate::objects::device::{DEFAULT_PKEY, GID_TABLE, Port};
-use crate::objects::setup::Setup;
+use crate::objects::device::{DEFAULT_PKEY, DevicePort, GID_TABLE};
+use crate::objects::setup::ProcessSetup;
 
 /// Bytes of the port attributes that programs of old were compiled with.
 const CLASSIC_SIZE: usize = 48;
@@ -23,7 +23,7 @@ const LINK_DISABLED: u8 = 3;
 /// The longest message of the specification.
 pub(crate) const MAX_MESSAGE: u32 = 1 << 31;
 
-fn attributes(port: &Port) -> ibv_port_attr {
+fn attributes(port: &DevicePort) -> ibv_port_attr {
     let state = port.state();
     ibv_port_attr {
         state,
@@ -48,7 +48,8 @@ fn attributes(port: &Port) -> ibv_port_attr {
 ///
 /// - The context is open, and `attr` is writable for `room` bytes.
 unsafe fn query(context: *mut ibv_context, port: u8, attr: *mut ibv_port_attr, room: usize) -> c_int {
-    // SAFETY: the caller's promises.
+    // SAFETY: the context is open, and `attr` is writable for `room` bytes, by the contract of
+    // `query`.
     unsafe {
         let context = context_of(context);
         admit!(context, QueryPort, failure);
@@ -63,7 +64,8 @@ pub(super) unsafe extern "C" fn query_port(
     port: u8,
     attr: *mut _compat_ibv_port_attr,
 ) -> c_int {
-    // SAFETY: the caller's promises; its struct has at least this size.
+    // SAFETY: the context is open, and `attr` is writable for `room` bytes, by the contract of the
+    // C function `query_port`; its struct has at least this size.
     unsafe { query(context, port, attr.cast(), CLASSIC_SIZE) }
 }
 
@@ -73,7 +75,8 @@ pub(super) unsafe extern "C" fn query_port_ex(
     attr: *mut ibv_port_attr,
     size: usize,
 ) -> c_int {
-    // SAFETY: the caller's promises.
+    // SAFETY: the context is open, and `attr` is writable for `room` bytes, by the contract of the
+    // C function `query_port_ex`.
     unsafe { query(context, port, attr, size) }
 }
 
@@ -201,7 +204,7 @@ pub(super) unsafe extern "C" fn get_pkey_index(context: *mut ibv_context, port: 
 
 /// The Ethernet address behind a GID: of a port of this host's devices, or the one in a link-local address.
 fn mac_of(gid: [u8; 16]) -> Option<[u8; 6]> {
-    let ports = Setup::get().ok()?.devices.iter().flat_map(|device| &device.ports);
+    let ports = ProcessSetup::get().ok()?.devices.iter().flat_map(|device| &device.ports);
     let known = ports.filter(|port| port.gids.iter().any(|own| own.raw == gid)).map(|port| port.mac).next();
     let in_address = || match gid {
         [0xfe, 0x80, 0, 0, 0, 0, 0, 0, a, b, c, 0xff, 0xfe, d, e, f] => Some([a ^ 2, b, c, d, e, f]),

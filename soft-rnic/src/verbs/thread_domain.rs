@@ -8,12 +8,12 @@ use rdma_mummy_sys::types::*;
 use super::context::context_of;
 use super::protection_domain::{enter, pd_of};
 use super::{admit, failure, null, number};
-use crate::objects::held::Used;
-use crate::objects::object::Object;
+use crate::objects::c_object::CObject;
 use crate::objects::protection_domain::Pd;
 use crate::objects::thread_domain::Td;
+use crate::objects::use_ref::CountsUses;
 
-type TdObject = Object<ibv_td, Arc<Td>>;
+type TdObject = CObject<ibv_td, Arc<Td>>;
 
 /// The operations of a context.
 pub(super) fn install(verbs: &mut verbs_context) {
@@ -43,7 +43,8 @@ unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     if state.users().is_used() {
         return number(Err(libc::EBUSY));
     }
-    // SAFETY: the caller gives it up.
+    // SAFETY: no one uses the object after `ibv_dealloc_td`, by the contract of that function, and
+    // it came from `create` of the same type.
     drop(unsafe { TdObject::destroy(td) });
     0
 }

@@ -9,12 +9,12 @@ use rdma_mummy_sys::types::*;
 use super::context::context_of;
 use super::queue_pair::{enter_opened, receiver_of};
 use super::{admit, failure, null, number};
-use crate::node::Reach;
-use crate::objects::object::Object;
+use crate::node::Reachability;
+use crate::objects::c_object::CObject;
 use crate::objects::xrc_domain::Xrcd;
 use crate::queue_pair::Qp;
 
-type XrcdObject = Object<ibv_xrcd, Arc<Xrcd>>;
+type XrcdObject = CObject<ibv_xrcd, Arc<Xrcd>>;
 
 /// How long opening a pair of a number that nobody here has looks for another process that has it.
 const WAY: Duration = Duration::from_millis(100);
@@ -63,7 +63,8 @@ unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
     if let Err(error) = state.close() {
         return number(Err(error));
     }
-    // SAFETY: the caller gives it up.
+    // SAFETY: no one uses the object after `ibv_close_xrcd`, by the contract of that function, and
+    // it came from `create` of the same type.
     drop(unsafe { XrcdObject::destroy(xrcd) });
     0
 }
@@ -123,8 +124,8 @@ fn find(xrcd: &Arc<Xrcd>, qp_num: u32) -> Result<Arc<Qp>, c_int> {
         return rnic.queue_pairs().get(index).filter(is_it).ok_or(libc::EINVAL);
     }
     // Only to tell a program what is the matter: what it is, a process says of itself later.
-    match rnic.node().wait_link(qp_num, WAY) {
-        Reach::Ready(_) => Err(libc::EOPNOTSUPP),
+    match rnic.node().wait_for_process(qp_num, WAY) {
+        Reachability::Ready(_) => Err(libc::EOPNOTSUPP),
         _ => Err(libc::EINVAL),
     }
 }

@@ -1,40 +1,42 @@
-//! A peer of the control connection that says anything.
+//! A malicious peer of the control connection, for fuzzing.
 //!
-//! What must hold, of either side: it reads on or gives up, without a panic; what it read is written so that it is read as the
-//! same again; and what it says to its user of it is one line.
+//! Either side must read on or give up without a panic. A message that it accepts must survive
+//! encoding and decoding, and every text for its user must be one line.
 //!
-//! The first byte of an input says which side this is, and whether it has a secret; the rest is what the peer says, frame by frame.
-//! `stride/fuzz` feeds it from libFuzzer; the tests here from the corpus, and from seeded changes of it.
+//! The first byte of an input selects the side and whether it has a secret; the rest is the peer's
+//! data, frame by frame. `stride/fuzz` calls this with inputs of libFuzzer; the tests here use the
+//! corpus and seeded mutations of it.
 
 use std::io;
 use std::time::Duration;
 
-use super::memory::{DEFAULT_LIMIT, Memory};
+use super::memory::{DEFAULT_LIMIT, MemoryEstimate};
 use super::steps;
 use crate::control::{
-    ControlError, Frame, FrameError, Kind, Link, Message, Secret, Wire, read_frame, write_frame,
+    ControlError, ControlLink, ControlMessage, Frame, FrameError, FrameKind, FrameTransport, Secret,
+    read_frame, write_frame,
 };
 use crate::error::Error;
-use crate::plan::{DeviceLimits, LatencyDefinition, Measure, Operation, Sizes, TestPlan};
+use crate::plan::{DeviceLimits, LatencyDefinition, Measure, Sizes, TestOperation, TestPlan};
 use crate::report::{Output, line};
 
-/// Runs one input. Panics if something is amiss.
+/// Runs one input, and panics if a requirement is violated.
 #[cfg(fuzzing)]
 pub fn hostile_control(data: &[u8]) {
     run(data);
 }
 
-/// This side is the server.
+/// Input bit: this side is the server.
 const SERVER: u8 = 1;
 
-/// This side has a secret.
+/// Input bit: this side has a secret.
 const SECRET: u8 = 2;
 
-/// What the peer says, and nothing that it could be told.
-struct Tape<'a>(&'a [u8]);
+/// A transport that reads recorded data, and drops everything that is written.
+struct RecordedPeer<'a>(&'a [u8]);
 
-impl Wire for Tape<'_> {
-    fn write(&mut self, kind: Kind, payload: &[u8]) -> io::Result<()> {
+impl FrameTransport for RecordedPeer<'_> {
+    fn write(&mut self, kind: FrameKind, payload: &[u8]) -> io::Result<()> {
         let mut bytes = Vec::new();
         write_frame(&mut bytes, kind, payload)?;
         assert!(read_frame(&mut &bytes[..]).is_ok(), "what is said can be read");
@@ -54,7 +56,7 @@ fn run(data: &[u8]) {
     let Some((side, said)) = data.split_first() else { return };
     let secret = Secret::new(b"correct horse battery staple").expect("it is long enough");
     let secret = (side & SECRET != 0).then_some(&secret);
-    let link = Link::new(Tape(said), "peer:1".to_owned());
+    let link = ControlLink::new(RecordedPeer(said), "peer:1".to_owned());
     let done = steps::over(link, &mut Output::silent(), |link, output| match side & SERVER != 0 {
         true => serve(link, secret, output),
         false => ask(link, secret, output),
@@ -65,20 +67,28 @@ fn run(data: &[u8]) {
     }
 }
 
-fn serve(link: &mut Link<Tape<'_>>, secret: Option<&Secret>, output: &mut Output) -> Result<(), Error> {
+fn serve(
+    link: &mut ControlLink<RecordedPeer<'_>>,
+    secret: Option<&Secret>,
+    output: &mut Output,
+) -> Result<(), Error> {
     let test = steps::asked(link, secret, output)?;
     assert!(secret.is_none(), "no tape knows the secret's answer to a new nonce");
     assert_eq!(test.validate(), Ok(()));
-    Memory::of(&test).check(DEFAULT_LIMIT)?;
+    MemoryEstimate::of(&test).check(DEFAULT_LIMIT)?;
     test.check(&limits())?;
     check_plan(&test);
-    link.send(&Message::Accept(steps::greeting(&test)))?;
+    link.send(&ControlMessage::Accept(steps::greeting(&test)))?;
     listen(link)
 }
 
-fn ask(link: &mut Link<Tape<'_>>, secret: Option<&Secret>, output: &mut Output) -> Result<(), Error> {
+fn ask(
+    link: &mut ControlLink<RecordedPeer<'_>>,
+    secret: Option<&Secret>,
+    output: &mut Output,
+) -> Result<(), Error> {
     let measure = Measure::Latency(LatencyDefinition::PingPong);
-    let test = TestPlan::new(Operation::Send, measure, Sizes::One { size: 64 });
+    let test = TestPlan::new(TestOperation::Send, measure, Sizes::One { size: 64 });
     steps::request(link, &test, secret, output)?;
     assert!(secret.is_none(), "no tape knows the secret's answer to a new nonce");
     steps::begin(link, 64)?;
@@ -87,27 +97,27 @@ fn ask(link: &mut Link<Tape<'_>>, secret: Option<&Secret>, output: &mut Output) 
     listen(link)
 }
 
-/// Hears the peer out.
-fn listen(link: &mut Link<Tape<'_>>) -> Result<(), Error> {
+/// Receives messages until the peer's data ends.
+fn listen(link: &mut ControlLink<RecordedPeer<'_>>) -> Result<(), Error> {
     loop {
         let message = link.receive()?;
         let again = serde_json::to_vec(&message).expect("what was read can be written");
-        let again: Message = serde_json::from_slice(&again).expect("what was written can be read");
+        let again: ControlMessage = serde_json::from_slice(&again).expect("what was written can be read");
         match (&message, &again) {
-            // The last digit of a figure may not survive.
-            (Message::Row(measured), Message::Row(again)) => {
-                assert_eq!(measured.row.cell(), again.row.cell());
+            // Encoding may lose the last digit of a figure.
+            (ControlMessage::Row(measured), ControlMessage::Row(again)) => {
+                assert_eq!(measured.row.point(), again.row.point());
                 assert!(!line(&measured.row).contains('\n'));
             }
             _ => assert_eq!(message, again),
         }
-        if message == Message::Done {
+        if message == ControlMessage::Done {
             return Err(ControlError::PeerIsDone { peer: link.peer().to_owned() }.into());
         }
     }
 }
 
-/// What follows from a plan that a server would run has an end.
+/// Checks that everything derived from an acceptable plan is finite.
 fn check_plan(test: &TestPlan) {
     assert!(!test.to_string().contains('\n'));
     let shares: Vec<_> = (0..test.thread_count()).map(|thread| test.share(thread).queue_pairs).collect();
@@ -116,8 +126,11 @@ fn check_plan(test: &TestPlan) {
     let cells: Vec<_> = test.cells().take(most + 1).collect();
     let is_endless = matches!(test.sizes, Sizes::Again { .. });
     assert!(!cells.is_empty() && (is_endless || cells.len() <= most), "{test:?}");
-    for cell in cells {
-        assert!(cell.size > 0 && cell.size <= test.sizes.largest() && test.messages_of(cell) > 0, "{cell:?}");
+    for point in cells {
+        assert!(
+            point.size > 0 && point.size <= test.sizes.largest() && test.messages_of(point) > 0,
+            "{point:?}"
+        );
     }
     assert!((1..=test.tx_depth).contains(&test.depth()) && test.completion_interval() > 0, "{test:?}");
     let again: TestPlan =
@@ -125,7 +138,7 @@ fn check_plan(test: &TestPlan) {
     assert_eq!(*test, again);
 }
 
-/// What soft0 can do, about.
+/// Limits like soft0's.
 fn limits() -> DeviceLimits {
     DeviceLimits {
         device: "soft0".to_owned(),
@@ -158,9 +171,9 @@ mod tests {
 
     use super::*;
     use crate::cli;
-    use crate::control::{Greeting, Refusal};
-    use crate::plan::Plan;
-    use crate::report::{BandwidthRow, LatencyRow, Measured, Row};
+    use crate::control::{Greeting, SecretRefusal};
+    use crate::plan::RunPlan;
+    use crate::report::{BandwidthRow, LatencyRow, Measured, ResultRow};
 
     fn folder() -> PathBuf {
         [env!("CARGO_MANIFEST_DIR"), "fuzz", "corpus", "control"].iter().collect()
@@ -173,7 +186,7 @@ mod tests {
         inputs
     }
 
-    /// Whatever is found lies in the corpus from then on.
+    /// Inputs that fuzzing found stay in the corpus.
     #[test]
     fn what_fuzzing_found_stays_found() {
         corpus().iter().for_each(|input| run(input));
@@ -187,7 +200,7 @@ mod tests {
             let mut data = inputs[rng.next_u32() as usize % inputs.len()].clone();
             for _ in 0..rng.next_u32() % 4 {
                 let at = rng.next_u32() as usize % data.len();
-                // A digit in the place of a digit is read more often than anything else.
+                // A digit replaced by a digit stays valid more often than any other change.
                 data[at] = match data[at] {
                     b'0'..=b'9' => b'0' + rng.next_u32() as u8 % 10,
                     _ => rng.next_u32() as u8,
@@ -198,7 +211,7 @@ mod tests {
         }
     }
 
-    /// That the inputs come as far as they are meant to.
+    /// Checks that the inputs reach the intended depth.
     #[test]
     fn the_corpus_goes_to_the_end() {
         for (name, input) in inputs() {
@@ -218,7 +231,7 @@ mod tests {
     fn last_word(data: &[u8]) -> String {
         let secret = Secret::new(b"correct horse battery staple").unwrap();
         let secret = (data[0] & SECRET != 0).then_some(&secret);
-        let mut link = Link::new(Tape(&data[1..]), "peer:1".to_owned());
+        let mut link = ControlLink::new(RecordedPeer(&data[1..]), "peer:1".to_owned());
         let mut output = Output::silent();
         let end = match data[0] & SERVER != 0 {
             true => serve(&mut link, secret, &mut output),
@@ -229,28 +242,28 @@ mod tests {
 
     fn test(flags: &str) -> Greeting {
         let words = format!("stride-perf {flags}");
-        let test = Plan::new(cli::parse(words.split_whitespace()).unwrap()).unwrap().test;
+        let test = RunPlan::new(cli::parse(words.split_whitespace()).unwrap()).unwrap().test;
         Greeting { release: "0.1.0".to_owned(), test }
     }
 
-    fn tape(side: u8, words: &[Message]) -> Vec<u8> {
+    fn tape(side: u8, words: &[ControlMessage]) -> Vec<u8> {
         let mut bytes = vec![side];
         for word in words {
-            write_frame(&mut bytes, Kind::Message, &serde_json::to_vec(word).unwrap()).unwrap();
+            write_frame(&mut bytes, FrameKind::Message, &serde_json::to_vec(word).unwrap()).unwrap();
         }
         bytes
     }
 
-    /// Inputs to begin with: what a well-behaved peer says, to either side.
+    /// Initial inputs: the messages of a well-behaved peer, for either side.
     fn inputs() -> Vec<(&'static str, Vec<u8>)> {
-        let bandwidth = Row::Bandwidth(BandwidthRow {
+        let bandwidth = ResultRow::Bandwidth(BandwidthRow {
             size: 64,
             iterations: 1000,
             seconds: 0.5,
             gigabits_per_second: 1.5,
             million_messages_per_second: 3.25,
         });
-        let latency = Row::Latency(LatencyRow {
+        let latency = ResultRow::Latency(LatencyRow {
             size: 64,
             iterations: 1000,
             min: 1.0,
@@ -263,22 +276,30 @@ mod tests {
             p99_99: 4.0,
             max: 5.5,
         });
-        let ends = [Message::Arrived { sent: 9, taken: 8 }, Message::Done];
-        let request = |flags: &str, row: Row| {
+        let ends = [ControlMessage::Arrived { sent: 9, taken: 8 }, ControlMessage::Done];
+        let request = |flags: &str, row: ResultRow| {
             let begins = [
-                Message::Request(test(flags)),
-                Message::Ready,
-                Message::Begin { size: 64 },
-                Message::Row(Measured { row, cpu_ns_per_msg: Some(12.5) }),
+                ControlMessage::Request(test(flags)),
+                ControlMessage::Ready,
+                ControlMessage::Begin { size: 64 },
+                ControlMessage::Row(Measured { row, cpu_ns_per_msg: Some(12.5) }),
             ];
             tape(SERVER, &[&begins[..], &ends].concat())
         };
-        let alone = |row| Message::Row(Measured { row, cpu_ns_per_msg: None });
-        let accept = [Message::Accept(test("send lat -s 64")), Message::Begin { size: 64 }, alone(latency)];
-        let other = [Message::Accept(test("read bw -a -q 7")), Message::Begin { size: 64 }, alone(bandwidth)];
-        let hello = Message::Hello { nonce: [1; 32] };
+        let alone = |row| ControlMessage::Row(Measured { row, cpu_ns_per_msg: None });
+        let accept = [
+            ControlMessage::Accept(test("send lat -s 64")),
+            ControlMessage::Begin { size: 64 },
+            alone(latency),
+        ];
+        let other = [
+            ControlMessage::Accept(test("read bw -a -q 7")),
+            ControlMessage::Begin { size: 64 },
+            alone(bandwidth),
+        ];
+        let hello = ControlMessage::Hello { nonce: [1; 32] };
         let mut failure = tape(0, &[]);
-        write_frame(&mut failure, Kind::Failure, b"no memory").unwrap();
+        write_frame(&mut failure, FrameKind::Failure, b"no memory").unwrap();
         vec![
             ("write-bw", request("write bw -a -l 4 -n 1000 -Q 2 -I 16", bandwidth)),
             ("send-lat", request("send lat -c UD -s 64 -r 100", latency)),
@@ -292,15 +313,16 @@ mod tests {
             ("msg-grid", request("msg grid --api pool", latency)),
             ("accept", tape(0, &[&accept[..], &ends].concat())),
             ("accept-other", tape(0, &[&other[..], &ends].concat())),
-            ("no-secret", tape(SERVER | SECRET, &[Message::Request(test("write bw"))])),
-            ("secret", tape(SERVER | SECRET, &[hello.clone(), Message::Proof { proof: [2; 32] }])),
+            ("no-secret", tape(SERVER | SECRET, &[ControlMessage::Request(test("write bw"))])),
+            ("secret", tape(SERVER | SECRET, &[hello.clone(), ControlMessage::Proof { proof: [2; 32] }])),
             ("unexpected", tape(SERVER, &[hello])),
-            ("refused", tape(0, &[Message::Refused(Refusal::Missing)])),
+            ("refused", tape(0, &[ControlMessage::Refused(SecretRefusal::Missing)])),
             ("failure", failure),
         ]
     }
 
-    /// Renews the corpus's beginnings: `cargo test -p stride write_the_corpus -- --ignored`.
+    /// Rewrites the initial inputs of the corpus: `cargo test -p stride write_the_corpus --
+    /// --ignored`.
     #[test]
     #[ignore = "writes files"]
     fn write_the_corpus() {

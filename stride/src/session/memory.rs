@@ -1,44 +1,44 @@
-//! How much memory a client may ask for.
+//! The estimate of the memory that a client's test needs.
 
 use crate::buffers::BufferLayout;
 use crate::plan::{ConnectionType, PlanError, TestPlan};
 
-/// What a server gives a client, unless its user says otherwise.
+/// The memory that a server grants a client by default, in bytes.
 pub(super) const DEFAULT_LIMIT: u64 = 1 << 30;
 
-/// Bytes of a place in a queue, about: devices differ.
+/// Approximate bytes of a queue entry; devices differ.
 const QUEUE_ENTRY: u64 = 128;
 
-/// Bytes of another piece of a message, in its work request.
+/// Bytes of an additional scatter-gather entry in a work request.
 const PIECE: u64 = 16;
 
-/// Bytes of when a message was meant to be sent, with room to the next power of two.
+/// Bytes for the scheduled time of a message, rounded up to a power of two.
 const NOTE: u64 = 16;
 
-/// What each queue pair takes besides, about.
+/// Approximate further bytes of a queue pair.
 const QUEUE_PAIR: u64 = 4096;
 
-/// What each thread but the first takes besides: its histogram, and where its notes are.
+/// Approximate further bytes of each thread but the first, for its histogram and sample times.
 const THREAD: u64 = 1 << 20;
 
-/// What a test takes of one side.
+/// The memory that a test needs on one side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Memory {
-    /// The messages.
+pub(super) struct MemoryEstimate {
+    /// Bytes for messages.
     messages: u64,
-    /// The queues that they go through.
+    /// Bytes for queues.
     queues: u64,
 }
 
-impl Memory {
+impl MemoryEstimate {
     pub(super) fn of(test: &TestPlan) -> Self {
         let largest = test.sizes.largest().saturating_add(test.connection.header());
         if !test.operation.is_of_pairs() {
-            // What is sent, and what arrives.
+            // Sent and received messages.
             return Self { messages: largest.saturating_mul(2), queues: 0 };
         }
         let others = u64::from(test.thread_count() - 1);
-        // Each has memory and queues of its own; no share is larger than the first.
+        // Each thread has its queues and memory; no share is larger than the first.
         let (first, last) = (test.share(0), test.share(test.thread_count() - 1));
         let layout = |share: &TestPlan| BufferLayout::new(largest, share.queue_pairs).length();
         let larger = u64::from(test.queue_pairs % test.thread_count());
@@ -55,15 +55,15 @@ impl Memory {
         Self { messages, queues: sends.saturating_add(of_thread) }
     }
 
-    /// What a queue pair takes but for its receives.
+    /// Bytes of a queue pair without its receives.
     fn of_sends(test: &TestPlan) -> u64 {
-        // What is copied into a work request lies in the queue, and so do the places of its pieces; each place has one for its
-        // completion, and at a rate what that has to be known of.
+        // Inline data and scatter-gather entries lie in the send queue. Each request has an entry
+        // in the completion queue, and with a rate also a scheduled time.
         let inline = u64::from(test.inline_size.unwrap_or(0));
         let pieces = u64::from(test.entries().saturating_sub(1)) * PIECE;
         let noted = if test.rate.is_some() { NOTE } else { 0 };
         let send_queue = u64::from(test.depth()).saturating_mul(2 * QUEUE_ENTRY + inline + pieces + noted);
-        // An extended connection ends in a queue pair besides.
+        // An extended connection has a second queue pair as its target.
         let ends = if test.connection == ConnectionType::Xrc { 2 } else { 1 };
         send_queue.saturating_add(ends * QUEUE_PAIR)
     }
@@ -72,60 +72,64 @@ impl Memory {
         self.messages.saturating_add(self.queues)
     }
 
-    /// Refuses what takes more than this.
+    /// Refuses a test that needs more than `limit` bytes.
     pub(super) fn check(self, limit: u64) -> Result<(), PlanError> {
         let Self { messages, queues } = self;
         if self.sum() > limit { Err(PlanError::MoreThanServed { messages, queues, limit }) } else { Ok(()) }
     }
 }
 
-/// Refuses what takes more than a server gives that was itself asked for a test: as much as that one takes is given.
+/// Refuses a test that needs more than the server's default and more than the test on the server's
+/// command line.
 pub(super) fn check_beside(theirs: &TestPlan, ours: &TestPlan) -> Result<(), PlanError> {
-    Memory::of(theirs).check(Memory::of(ours).sum().max(DEFAULT_LIMIT))
+    MemoryEstimate::of(theirs).check(MemoryEstimate::of(ours).sum().max(DEFAULT_LIMIT))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::cli;
-    use crate::plan::Plan;
+    use crate::plan::RunPlan;
 
     fn test(flags: &str) -> TestPlan {
         let words = format!("stride-perf {flags}");
-        Plan::new(cli::parse(words.split_whitespace()).unwrap()).unwrap().test
+        RunPlan::new(cli::parse(words.split_whitespace()).unwrap()).unwrap().test
     }
 
     #[test]
     fn sizes_pairs_and_depths_count() {
-        let plain = Memory::of(&test("write bw -s 1M"));
-        assert_eq!(plain, Memory { messages: 2 << 20, queues: 128 * 256 + 4096 });
-        assert_eq!(Memory::of(&test("write bw -s 1M -q 8")).sum(), 8 * plain.sum());
-        assert_eq!(Memory::of(&test("write bw -a")).messages, 16 << 20);
-        let deep = Memory::of(&test("write bw -s 1M -t 4096"));
+        let plain = MemoryEstimate::of(&test("write bw -s 1M"));
+        assert_eq!(plain, MemoryEstimate { messages: 2 << 20, queues: 128 * 256 + 4096 });
+        assert_eq!(MemoryEstimate::of(&test("write bw -s 1M -q 8")).sum(), 8 * plain.sum());
+        assert_eq!(MemoryEstimate::of(&test("write bw -a")).messages, 16 << 20);
+        let deep = MemoryEstimate::of(&test("write bw -s 1M -t 4096"));
         assert_eq!((deep.messages, deep.queues), (plain.messages, 4096 * 256 + 4096));
-        let inline = Memory::of(&test("write bw -s 1M -I 1000"));
+        let inline = MemoryEstimate::of(&test("write bw -s 1M -I 1000"));
         assert_eq!(inline.queues, plain.queues + 128 * 1000);
-        let sends = Memory::of(&test("send bw -s 1M -r 100"));
+        let sends = MemoryEstimate::of(&test("send bw -s 1M -r 100"));
         assert_eq!(sends.queues, plain.queues + 100 * 256);
     }
 
     #[test]
     fn threads_and_what_their_queue_pairs_share_count() {
-        let (of, one) = (|flags: &str| Memory::of(&test(flags)), Memory::of(&test("send bw -s 1M -r 100")));
+        let (of, one) = (
+            |flags: &str| MemoryEstimate::of(&test(flags)),
+            MemoryEstimate::of(&test("send bw -s 1M -r 100")),
+        );
         let (sends, receives) = (one.queues - 100 * 256, 100 * 256);
         let own = of("send bw -s 1M -r 100 -q 5");
-        assert_eq!(own, Memory { messages: 5 * one.messages, queues: 5 * (sends + receives) });
+        assert_eq!(own, MemoryEstimate { messages: 5 * one.messages, queues: 5 * (sends + receives) });
         let shared = of("send bw -s 1M -r 100 -q 5 --use-srq");
-        assert_eq!(shared, Memory { queues: 5 * sends + receives, ..own });
+        assert_eq!(shared, MemoryEstimate { queues: 5 * sends + receives, ..own });
         let threads = of("send bw -s 1M -r 100 -q 5 --use-srq --threads 2");
-        assert_eq!(threads, Memory { queues: 5 * sends + 2 * receives + THREAD, ..own });
+        assert_eq!(threads, MemoryEstimate { queues: 5 * sends + 2 * receives + THREAD, ..own });
         assert_eq!(of("send bw -s 1M -r 100 -c XRC").queues, one.queues + QUEUE_PAIR);
         assert_eq!(of("send bw -s 1M -r 100 --sge 3").queues, one.queues + 128 * 2 * PIECE);
     }
 
     #[test]
     fn what_is_refused_says_how_much_and_what_raises_it() {
-        let asked = Memory::of(&test("write bw -s 8M -q 100"));
+        let asked = MemoryEstimate::of(&test("write bw -s 8M -q 100"));
         assert_eq!(asked.check(asked.sum()), Ok(()));
         let text = asked.check(asked.sum() - 1).unwrap_err().to_string();
         for words in [(1600u64 << 20).to_string(), "3686400".to_owned(), "serve --max-memory".to_owned()] {
@@ -154,7 +158,7 @@ mod tests {
         };
         let most =
             TestPlan { sizes: crate::plan::Sizes::One { size: u64::MAX }, rx_depth: Some(u32::MAX), ..most };
-        assert_eq!(Memory::of(&most).sum(), u64::MAX);
-        assert!(Memory::of(&most).check(DEFAULT_LIMIT).is_err());
+        assert_eq!(MemoryEstimate::of(&most).sum(), u64::MAX);
+        assert!(MemoryEstimate::of(&most).check(DEFAULT_LIMIT).is_err());
     }
 }

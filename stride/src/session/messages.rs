@@ -1,4 +1,5 @@
-//! Tests of trespass: both sides agree over the connection that is measured, which comes about by trespass's own handshake.
+//! Tests of trespass: both sides agree over the measured connection itself, which trespass's
+//! handshake establishes.
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -6,46 +7,46 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use sideway::provider::set_default_provider;
-use trespass::{Builder, Config, Listener, Policy, SeqPacket, WireError};
+use trespass::{Builder, Config, HandshakeError, Listener, Policy, SeqPacket};
 
 use super::{secret, steps};
-use crate::control::{ControlError, Link, MAGIC, Message, Packets, Secret};
+use crate::control::{ControlError, ControlLink, ControlMessage, MAGIC, Secret, SeqPacketFrames};
 use crate::device;
 use crate::error::Error;
-use crate::plan::{LARGEST_BLOCK, Measure, Operation, Plan, Role, TestPlan};
+use crate::plan::{LARGEST_BLOCK, Measure, RunPlan, SideRole, TestOperation, TestPlan};
 use crate::report::{Measured, Output, software};
-use crate::result::Details;
+use crate::result::SizeDetails;
 use crate::statistics::Timer;
 use crate::workload::Messages;
 
-/// Room for arriving messages: four of the longest that can be taken without a copy.
+/// Size of the receive buffer: four of the longest messages that are received without a copy.
 const RECEIVE_BUFFER: usize = 4 * LARGEST_BLOCK as usize;
 
-/// Room for requests that wait to be sent, at least.
+/// The smallest size of the buffer for requests that wait to be sent.
 const SEND_BUFFER: usize = 1 << 20;
 
-/// How long a side that polls looks for the next completion: the most that [`Builder::spin`] takes.
+/// Spin time with --poll: the most that [`Builder::spin`] accepts.
 const POLL: Duration = Duration::from_secs(1);
 
-/// Runs the plan on the side that it says.
-pub(super) fn run(plan: &Plan, output: &mut Output) -> Result<(), Error> {
+/// Runs the plan on its side.
+pub(super) fn run(plan: &RunPlan, output: &mut Output) -> Result<(), Error> {
     if plan.local.transport != Policy::TcpOnly {
         set_default_provider(device::provider(output)?);
     }
     let config = config(plan)?;
     let secret = secret::find(&plan.local, output)?;
     let cork = plan.local.cork;
-    let session = Session { test: &plan.test, secret: secret.as_ref(), timer: Timer::new(), cork };
+    let session = MessagesSession { test: &plan.test, secret: secret.as_ref(), timer: Timer::new(), cork };
     let port = plan.local.tcp_port;
     match &plan.role {
-        Role::Server => {
+        SideRole::Server => {
             let listener = listen(&config, &["[::]", "0.0.0.0"], port)?;
             output.note(format_args!("waiting for a client on TCP port {}", listener.local_addr()?.port()));
             let accepted = accept(listener)?;
             session.serve(accepted, output)
         }
-        Role::Client(host) => session.connect(&config, host, port, output),
-        Role::Loopback => {
+        SideRole::Client(host) => session.connect(&config, host, port, output),
+        SideRole::Loopback => {
             let listener = listen(&config, &["127.0.0.1"], 0)?;
             let (port, gone) = (listener.local_addr()?.port(), AtomicBool::new(false));
             steps::both(
@@ -64,10 +65,11 @@ pub(super) fn run(plan: &Plan, output: &mut Output) -> Result<(), Error> {
     }
 }
 
-fn config(Plan { local, test, .. }: &Plan) -> Result<Config, Error> {
+fn config(RunPlan { local, test, .. }: &RunPlan) -> Result<Config, Error> {
     let mut builder = Builder::new().policy(local.transport).rcvbuf(RECEIVE_BUFFER);
     if let Measure::Echo(_) = test.measure {
-        // What is sent and received without waiting has to fit as a whole; with room for two, one moves while the other is filled.
+        // A non-blocking send needs room for the whole message; with room for two, one is sent
+        // while the other is filled.
         let room = usize::try_from(test.sizes.largest().saturating_mul(2)).unwrap_or(usize::MAX);
         builder = builder.sndbuf(room.max(SEND_BUFFER)).rcvbuf(room.max(RECEIVE_BUFFER));
     }
@@ -87,7 +89,7 @@ fn config(Plan { local, test, .. }: &Plan) -> Result<Config, Error> {
     Ok(builder.build()?)
 }
 
-/// Listens at the first of these that the system has.
+/// Listens on the first of these addresses that the system has.
 fn listen(config: &Config, hosts: &[&str], port: u16) -> Result<Listener, Error> {
     let mut last = None;
     for host in hosts {
@@ -100,24 +102,24 @@ fn listen(config: &Config, hosts: &[&str], port: u16) -> Result<Listener, Error>
     Err(Error::Messages(source))
 }
 
-/// Why there is no connection: the server may speak the other protocol of this program.
+/// Explains a failed connection: the server may run a test of queue pairs.
 fn not_connected(error: io::Error, server: &str) -> Error {
     let outermost = error.get_ref().map(|error| error as &(dyn std::error::Error + 'static));
     let mut causes = std::iter::successors(outermost, |error| error.source());
-    match causes.any(|cause| matches!(cause.downcast_ref(), Some(WireError::Magic(MAGIC)))) {
+    match causes.any(|cause| matches!(cause.downcast_ref(), Some(HandshakeError::OtherProtocol(MAGIC)))) {
         true => Error::ServesPairs { server: server.to_owned() },
         false => Error::Messages(error),
     }
 }
 
-/// A client, and where it is.
+/// A client and its address.
 type Accepted = (SeqPacket, SocketAddr);
 
 fn accept(mut listener: Listener) -> Result<Accepted, Error> {
     Ok(listener.accept_seq_packet().map_err(ControlError::Accept)?)
 }
 
-/// The same, where the client is of this process, and may be gone without having come.
+/// The same for a client in this process, which may fail before it connects.
 fn accept_unless(mut listener: Listener, gone: &AtomicBool) -> Result<Accepted, Error> {
     listener.set_nonblocking(true)?;
     loop {
@@ -131,18 +133,18 @@ fn accept_unless(mut listener: Listener, gone: &AtomicBool) -> Result<Accepted, 
 }
 
 /// One side's part of a test.
-struct Session<'a> {
+struct MessagesSession<'a> {
     test: &'a TestPlan,
     secret: Option<&'a Secret>,
     timer: Timer,
-    /// The client holds back what does not fill a frame.
+    /// Whether the client corks its stream.
     cork: bool,
 }
 
-impl Session<'_> {
+impl MessagesSession<'_> {
     fn serve(&self, (socket, peer): Accepted, output: &mut Output) -> Result<(), Error> {
         output.note(format_args!("serving {peer}"));
-        let link = Link::new(Packets::new(socket), peer.to_string());
+        let link = ControlLink::new(SeqPacketFrames::new(socket), peer.to_string());
         steps::over(link, output, |link, output| self.server(link, output))
     }
 
@@ -150,41 +152,41 @@ impl Session<'_> {
         let server = format!("{host}:{port}");
         let connected = config.connect_seq_packet((host, port));
         let socket = connected.map_err(|error| not_connected(error, &server))?;
-        let link = Link::new(Packets::new(socket), server);
+        let link = ControlLink::new(SeqPacketFrames::new(socket), server);
         steps::over(link, output, |link, output| self.client(link, output))
     }
 
-    fn client(&self, link: &mut Link<Packets>, output: &mut Output) -> Result<(), Error> {
+    fn client(&self, link: &mut ControlLink<SeqPacketFrames>, output: &mut Output) -> Result<(), Error> {
         steps::request(link, self.test, self.secret, output)?;
         tell(&link.wire().socket, self.test, output);
         let corked = if self.cork { ", short ones go together (--cork)" } else { "" };
         output.heading(self.test, Some(over(&link.wire().socket) + corked))?;
         let mut messages = Messages::new(self.test, &self.timer).corked(self.cork);
-        for cell in self.test.cells() {
-            steps::begin(link, cell.size)?;
-            let progress = output.begin(cell, self.test);
-            let row = messages.measure(cell, &progress, link)?;
-            link.send(&Message::Row(Measured { row, cpu_ns_per_msg: None }))?;
-            let details = Details { histogram: messages.distribution(), ..Details::default() };
+        for point in self.test.cells() {
+            steps::begin(link, point.size)?;
+            let progress = output.begin(point, self.test);
+            let row = messages.measure(point, &progress, link)?;
+            link.send(&ControlMessage::Row(Measured { row, cpu_ns_per_msg: None }))?;
+            let details = SizeDetails { histogram: messages.distribution(), ..SizeDetails::default() };
             output.measured(&row, details)?;
         }
         steps::finish(link)
     }
 
-    fn server(&self, link: &mut Link<Packets>, output: &mut Output) -> Result<(), Error> {
+    fn server(&self, link: &mut ControlLink<SeqPacketFrames>, output: &mut Output) -> Result<(), Error> {
         let test = steps::requested(link, self.test, self.secret, output)?;
-        if !matches!(test.operation, Operation::Messages(_)) {
+        if !matches!(test.operation, TestOperation::Messages(_)) {
             return Err(link
                 .malformed(format!("a request for {}, by the way of `msg`", test.operation))
                 .into());
         }
-        link.send(&Message::Accept(steps::greeting(self.test)))?;
+        link.send(&ControlMessage::Accept(steps::greeting(self.test)))?;
         tell(&link.wire().socket, &test, output);
         output.heading(&test, Some(over(&link.wire().socket)))?;
         let mut messages = Messages::new(&test, &self.timer);
-        for cell in test.cells() {
-            steps::begin(link, cell.size)?;
-            messages.answer(cell, link)?;
+        for point in test.cells() {
+            steps::begin(link, point.size)?;
+            messages.answer(point, link)?;
             output.row(&steps::receive_row(link)?.row)?;
         }
         steps::finish(link)
@@ -195,7 +197,7 @@ fn tell(socket: &SeqPacket, test: &TestPlan, output: &mut Output) {
     output.connection(&socket.transport().to_string(), &describe(socket, test));
 }
 
-/// What is going to be measured and what carries it, in one line.
+/// The test and its transport, in one line.
 fn describe(socket: &SeqPacket, test: &TestPlan) -> String {
     let (TestPlan { operation, measure, sizes, .. }, length) = (test, test.length());
     let mut line = format!("{operation} {measure} of {sizes} bytes, {length}, over {}", socket.transport());
@@ -208,10 +210,10 @@ fn describe(socket: &SeqPacket, test: &TestPlan) -> String {
     line
 }
 
-/// What carries it, for the table.
+/// The transport, for the table.
 fn over(socket: &SeqPacket) -> String {
     match socket.device() {
-        // Software devices are named so everywhere.
+        // Software devices are called that everywhere.
         Some(device) if device.starts_with("soft") => software(device),
         Some(device) => format!("{}, {device}", socket.transport()),
         None => socket.transport().to_string(),
@@ -225,7 +227,7 @@ mod tests {
 
     fn configured(line: &str) -> Config {
         let words = ["stride-perf", "msg"].into_iter().chain(line.split_whitespace());
-        config(&Plan::new(cli::parse(words).unwrap()).unwrap()).unwrap()
+        config(&RunPlan::new(cli::parse(words).unwrap()).unwrap()).unwrap()
     }
 
     #[test]

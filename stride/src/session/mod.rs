@@ -1,4 +1,4 @@
-//! A run, from the plan to the last row.
+//! The course of a run, from the plan to the last row.
 
 #[cfg(any(test, fuzzing))]
 pub(crate) mod hostile;
@@ -14,21 +14,20 @@ mod tcp;
 
 use crate::error::Error;
 use crate::interrupt;
-use crate::plan::{Operation, Plan};
+use crate::plan::{RunPlan, TestOperation};
 use crate::report::Output;
 
-pub use ping::{PingError, ping};
-pub use secret::NoSecretError;
+pub use ping::ping;
 pub use serve::{ServeOptions, serve};
 
-/// This release of stride-perf, for people.
+/// This release of stride-perf, for messages to the user.
 const RELEASE: &str = env!("CARGO_PKG_VERSION");
 
-/// Runs something to its end, or to the user's: what the process exits with.
+/// Runs `work` until it ends or the user interrupts it. Returns the exit status.
 ///
 /// # Errors
 ///
-/// Why it ended early, or why results could not be written.
+/// The reason why it ended early, or why results could not be written.
 pub fn to_the_end(
     mut output: Output,
     run: impl FnOnce(&mut Output) -> Result<(), Error>,
@@ -38,14 +37,14 @@ pub fn to_the_end(
     output.finish(done)
 }
 
-/// Runs the plan on the side that it says.
-pub fn run(plan: &Plan, output: &mut Output) -> Result<(), Error> {
+/// Runs the plan on its side.
+pub fn run(plan: &RunPlan, output: &mut Output) -> Result<(), Error> {
     for warning in &plan.warnings {
         output.note(format_args!("warning: {warning}"));
     }
     match plan.test.operation {
-        Operation::Messages(_) => messages::run(plan, output),
-        Operation::Tcp => tcp::run(plan, output),
+        TestOperation::Messages(_) => messages::run(plan, output),
+        TestOperation::Tcp => tcp::run(plan, output),
         _ => pairs::run(plan, output),
     }
 }

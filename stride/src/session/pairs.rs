@@ -1,27 +1,29 @@
-//! Tests of queue pairs, agreed on over TCP.
+//! Tests of queue pairs, whose sides agree over TCP.
 
 use std::sync::Arc;
 
 use super::{memory, roles, secret, steps};
-use crate::control::{ControlError, Link, Message, Resources, Secret};
+use crate::control::{ControlError, ControlLink, ControlMessage, Resources, Secret};
 use crate::device::{self, LocalDevice};
 use crate::error::Error;
 use crate::placement::{Neighbours, Processors};
 use crate::plan::{
-    Circumstances, ConnectionType, DeviceLimits, LocalOptions, Parts, Plan, Role, Sizes, TestPlan,
+    ChoiceInputs, ConnectionType, DeviceLimits, LocalOptions, RunPlan, SideRole, SideTasks, Sizes, TestPlan,
 };
-use crate::report::{Measured, Output, Row};
-use crate::result::{Counters, Details, SideResult, troubles};
+use crate::report::{Measured, Output, ResultRow};
+use crate::result::{PortCounters, SideResult, SizeDetails, troubles};
 use crate::statistics::Timer;
-use crate::workload::{Arrived, Manager, Outlook, Progress, Sides, Team};
+use crate::workload::{
+    CmConnector, MeasuringThreads, MessageCounts, PeerWatch, TestProgress, UnconnectedSides,
+};
 
-/// Runs the plan on the side that it says.
-pub(super) fn run(plan: &Plan, output: &mut Output) -> Result<(), Error> {
+/// Runs the plan on its side.
+pub(super) fn run(plan: &RunPlan, output: &mut Output) -> Result<(), Error> {
     let provider = device::provider(output)?;
     let open = |options: LocalOptions| LocalDevice::open(provider, &options);
     let devices: Vec<_> = plan.local.of_each_device().into_iter().map(open).collect::<Result<_, _>>()?;
     let processors = Processors::near(&devices.iter().map(|device| device.numa_node).collect::<Vec<_>>());
-    let neighbours = if plan.role == Role::Loopback { Neighbours::Peer } else { Neighbours::None };
+    let neighbours = if plan.role == SideRole::Loopback { Neighbours::Peer } else { Neighbours::None };
     let fit = |test: TestPlan, device: &LocalDevice| test.fitted(&device.limits, plan.local.any_size);
     let test = devices.iter().fold(plan.test.clone(), fit);
     let (test, chosen) = plan.local.choices.settle(test, circumstances(&devices, &processors, neighbours));
@@ -30,7 +32,7 @@ pub(super) fn run(plan: &Plan, output: &mut Output) -> Result<(), Error> {
     chosen.iter().for_each(|choice| output.note(choice));
     let secret = secret::find(&plan.local, output)?;
     let (secret, timer) = (secret.as_ref(), Timer::new());
-    let session = Session { devices: &devices, test: &test, secret, timer, processors, neighbours };
+    let session = PairsSession { devices: &devices, test: &test, secret, timer, processors, neighbours };
     roles::play(
         plan,
         output,
@@ -40,7 +42,7 @@ pub(super) fn run(plan: &Plan, output: &mut Output) -> Result<(), Error> {
 }
 
 /// One side's part of a test.
-pub(super) struct Session<'a> {
+pub(super) struct PairsSession<'a> {
     pub(super) devices: &'a [LocalDevice],
     pub(super) test: &'a TestPlan,
     pub(super) secret: Option<&'a Secret>,
@@ -49,10 +51,10 @@ pub(super) struct Session<'a> {
     pub(super) neighbours: Neighbours,
 }
 
-fn circumstances(devices: &[LocalDevice], processors: &Processors, neighbours: Neighbours) -> Circumstances {
+fn circumstances(devices: &[LocalDevice], processors: &Processors, neighbours: Neighbours) -> ChoiceInputs {
     let least =
         |of: fn(&DeviceLimits) -> u32| devices.iter().map(|device| of(&device.limits)).min().unwrap_or(1);
-    Circumstances {
+    ChoiceInputs {
         processors: processors.count(),
         is_software: devices.iter().any(|device| device.is_soft),
         has_peer: neighbours == Neighbours::Peer,
@@ -62,20 +64,25 @@ fn circumstances(devices: &[LocalDevice], processors: &Processors, neighbours: N
     }
 }
 
-impl Session<'_> {
-    fn client(&self, link: &mut Link, output: &mut Output) -> Result<(), Error> {
+impl PairsSession<'_> {
+    fn client(&self, link: &mut ControlLink, output: &mut Output) -> Result<(), Error> {
         steps::request(link, self.test, self.secret, output)?;
         self.measure(self.test, true, link, output)
     }
 
-    pub(super) fn server(&self, link: &mut Link, output: &mut Output) -> Result<(), Error> {
+    pub(super) fn server(&self, link: &mut ControlLink, output: &mut Output) -> Result<(), Error> {
         let test = steps::requested(link, self.test, self.secret, output)?;
         memory::check_beside(&test, self.test)?;
         self.answer(&test, link, output)
     }
 
-    /// Does what a client asked for.
-    pub(super) fn answer(&self, test: &TestPlan, link: &mut Link, output: &mut Output) -> Result<(), Error> {
+    /// Runs the test that a client requested.
+    pub(super) fn answer(
+        &self,
+        test: &TestPlan,
+        link: &mut ControlLink,
+        output: &mut Output,
+    ) -> Result<(), Error> {
         if !test.operation.is_of_pairs() {
             let what = format!("a request for {}, by the way of queue pairs", test.operation);
             return Err(link.malformed(what).into());
@@ -85,32 +92,32 @@ impl Session<'_> {
             let unused = &unused.limits.device;
             output.note(format_args!("warning: {unused} is not used, as the client has too few --threads"));
         }
-        link.send(&Message::Accept(steps::greeting(self.test)))?;
+        link.send(&ControlMessage::Accept(steps::greeting(self.test)))?;
         self.measure(test, false, link, output)
     }
 
-    /// Plays a side's parts, size by size.
+    /// Runs a side's tasks, size by size.
     fn measure(
         &self,
         test: &TestPlan,
         is_client: bool,
-        link: &mut Link,
+        link: &mut ControlLink,
         output: &mut Output,
     ) -> Result<(), Error> {
         let parts = test.parts(is_client);
-        let mut team = self.set_up(test, is_client, link)?;
-        output.connection(&test.connection.to_string(), team.description());
+        let mut threads = self.set_up(test, is_client, link)?;
+        output.connection(&test.connection.to_string(), threads.description());
         output.heading(test, software(self.devices))?;
-        for cell in test.cells() {
-            let size = cell.size;
+        for point in test.cells() {
+            let size = point.size;
             if let Some(warm_up) = test.warming() {
-                let nobody = || Arc::new(Progress::of_threads(test.thread_count()));
-                team.set_length(&warm_up);
-                pass(&mut team, size, parts, link, nobody)?;
-                team.set_length(test);
+                let nobody = || Arc::new(TestProgress::of_threads(test.thread_count()));
+                threads.set_length(&warm_up);
+                pass(&mut threads, size, parts, link, nobody)?;
+                threads.set_length(test);
             }
-            let before = Counters::of(self.devices);
-            let both = pass(&mut team, size, parts, link, || output.begin(cell, test))?;
+            let before = PortCounters::of(self.devices);
+            let both = pass(&mut threads, size, parts, link, || output.begin(point, test))?;
             let counters = before.map(|before| before.until_now());
             if let Some(troubles) = counters.as_ref().and_then(troubles) {
                 output.note(format_args!(
@@ -121,29 +128,34 @@ impl Session<'_> {
                 output.note(warning);
             }
             if test.asks_what_arrived() {
-                tell_losses(team.arrived(size)?, test, link, output)?;
+                tell_losses(threads.arrived(size)?, test, link, output)?;
             }
             if matches!(test.sizes, Sizes::Again { .. }) {
-                // They have no end: the client's user sees them.
+                // A ping repeats until the client's user ends it.
                 continue;
             }
-            let histogram = both.own.and_then(|_| team.distribution());
+            let histogram = both.own.and_then(|_| threads.distribution());
             let (row, cpu_ns_per_msg) = both.sum(link)?;
-            let details = Details { histogram, cpu_ns_per_msg, counters, sides: both.sides(is_client) };
+            let details = SizeDetails { histogram, cpu_ns_per_msg, counters, sides: both.sides(is_client) };
             output.measured(&row, details)?;
         }
         output.footer()?;
         steps::finish(link)
     }
 
-    /// Makes this side's queue pairs and memory, and connects them to the peer's.
-    pub(super) fn set_up(&self, test: &TestPlan, is_client: bool, link: &mut Link) -> Result<Team, Error> {
+    /// Creates this side's queue pairs and memory, and connects them to the peer's.
+    pub(super) fn set_up(
+        &self,
+        test: &TestPlan,
+        is_client: bool,
+        link: &mut ControlLink,
+    ) -> Result<MeasuringThreads, Error> {
         let processors = self.processors.place(test, is_client, self.neighbours);
-        let side = Sides::new(self.devices, test, &processors)?;
+        let side = UnconnectedSides::new(self.devices, test, &processors)?;
         let mut remotes = Vec::new();
         for own in side.resources() {
-            let remote = match link.exchange(&Message::Resources(own))? {
-                Message::Resources(resources) => resources,
+            let remote = match link.exchange(&ControlMessage::Resources(own))? {
+                ControlMessage::Resources(resources) => resources,
                 other => return Err(link.unexpected(&other, "resources").into()),
             };
             check_resources(&remote, &side, test, link)?;
@@ -153,67 +165,74 @@ impl Session<'_> {
             true => Some(self.meet(is_client, link)?),
             false => None,
         };
-        let team = side.connect(&remotes, test, &self.timer, manager)?;
-        match link.exchange(&Message::Ready)? {
-            Message::Ready => Ok(team),
+        let threads = side.connect(&remotes, test, &self.timer, manager)?;
+        match link.exchange(&ControlMessage::Ready)? {
+            ControlMessage::Ready => Ok(threads),
             other => Err(link.unexpected(&other, "ready").into()),
         }
     }
 }
 
-impl<'a> Session<'a> {
-    /// Agrees with the peer on where rdma_cm makes the connections: those of one thread, and so of the first device.
-    fn meet<'link>(&self, is_client: bool, link: &'link mut Link) -> Result<Manager<'link>, Error>
+impl<'a> PairsSession<'a> {
+    /// Agrees with the peer on the address of the connection manager, which connects the queue
+    /// pairs of one thread over the first device.
+    fn meet<'link>(&self, is_client: bool, link: &'link mut ControlLink) -> Result<CmConnector<'link>, Error>
     where
         'a: 'link,
     {
         let device = &self.devices[0];
         if is_client {
             return match link.receive()? {
-                Message::Meeting(meeting) => Ok(Manager::go(device, link, meeting)),
+                ControlMessage::Meeting(meeting) => Ok(CmConnector::go(device, link, meeting)),
                 other => Err(link.unexpected(&other, "meeting").into()),
             };
         }
-        let mut manager = Manager::listen(device, link)?;
+        let mut manager = CmConnector::listen(device, link)?;
         manager.invite()?;
         Ok(manager)
     }
 }
 
-/// Both sides' parts in the messages of a size: what this side measured, and what the peer did.
+/// Runs both sides' tasks for a size: this side's measurement, and the peer's.
 fn pass(
-    team: &mut Team,
+    threads: &mut MeasuringThreads,
     size: u64,
-    parts: Parts,
-    link: &mut Link,
-    begin: impl FnOnce() -> Arc<Progress>,
-) -> Result<Both, Error> {
-    team.prepare(size, parts)?;
+    parts: SideTasks,
+    link: &mut ControlLink,
+    begin: impl FnOnce() -> Arc<TestProgress>,
+) -> Result<BothSides, Error> {
+    threads.prepare(size, parts)?;
     steps::begin(link, size)?;
     let own = match parts.measures {
         true => {
             let progress = begin();
-            Some(team.measure(size, &Outlook::new(link), &progress)?)
+            Some(threads.measure(size, &PeerWatch::new(link), &progress)?)
         }
         false => None,
     };
     if let Some(measured) = own {
-        link.send(&Message::Row(measured))?;
+        link.send(&ControlMessage::Row(measured))?;
     }
     let theirs = match parts.serves {
         true => {
-            team.answer(&Outlook::new(link))?;
+            threads.answer(&PeerWatch::new(link))?;
             Some(steps::receive_row(link)?)
         }
         false => None,
     };
-    Ok(Both { own, theirs })
+    Ok(BothSides { own, theirs })
 }
 
-/// Both sides tell each other how many messages they sent and took, and their users how many were lost.
-fn tell_losses(own: Arrived, test: &TestPlan, link: &mut Link, output: &mut Output) -> Result<(), Error> {
-    let theirs = match link.exchange(&Message::Arrived { sent: own.sent, taken: own.taken })? {
-        Message::Arrived { sent, taken } => Arrived { sent, taken },
+/// Exchanges the numbers of messages sent and received; each side tells its user how many were
+/// lost.
+fn tell_losses(
+    own: MessageCounts,
+    test: &TestPlan,
+    link: &mut ControlLink,
+    output: &mut Output,
+) -> Result<(), Error> {
+    let theirs = match link.exchange(&ControlMessage::Arrived { sent: own.sent, taken: own.taken })? {
+        ControlMessage::Arrived { sent, taken } => MessageCounts { sent, taken },
         other => return Err(link.unexpected(&other, "arrived").into()),
     };
     if !test.operation.takes_receives() {
@@ -232,27 +251,28 @@ fn tell_losses(own: Arrived, test: &TestPlan, link: &mut Link, output: &mut Outp
     Ok(())
 }
 
-/// What one side measured; or both, at the same time: then they moved the same number of messages, and their rates are added.
-struct Both {
+/// The figures of one side, or of both if they measured at the same time: then they moved the same
+/// number of messages, and their rates are added.
+struct BothSides {
     own: Option<Measured>,
     theirs: Option<Measured>,
 }
 
-impl Both {
-    /// The row, and what a message cost.
-    fn sum(&self, link: &Link) -> Result<(Row, Option<f64>), ControlError> {
+impl BothSides {
+    /// The combined row, and the cost of a message.
+    fn sum(&self, link: &ControlLink) -> Result<(ResultRow, Option<f64>), ControlError> {
         match (self.own, self.theirs) {
             (Some(own), Some(theirs)) => {
-                let (Row::Bandwidth(row), Row::Bandwidth(other)) = (own.row, theirs.row) else {
+                let (ResultRow::Bandwidth(row), ResultRow::Bandwidth(other)) = (own.row, theirs.row) else {
                     return Err(link.malformed("a row of another kind".to_owned()));
                 };
-                // The two sides' messages cost each as much as it did there.
+                // A message costs as much as on the two sides together.
                 let cpu = own.cpu_ns_per_msg.zip(theirs.cpu_ns_per_msg).map(|(own, theirs)| {
                     let [mine, others] =
                         [row.iterations, other.iterations].map(|messages| messages.max(1) as f64);
                     (own * mine + theirs * others) / (mine + others)
                 });
-                Ok((Row::Bandwidth(row.with(&other)), cpu))
+                Ok((ResultRow::Bandwidth(row.with(&other)), cpu))
             }
             (Some(Measured { row, cpu_ns_per_msg }), None)
             | (None, Some(Measured { row, cpu_ns_per_msg })) => Ok((row, cpu_ns_per_msg)),
@@ -260,14 +280,14 @@ impl Both {
         }
     }
 
-    /// What each side measured, where both did.
+    /// Each side's figures, if both measured.
     fn sides(&self, is_client: bool) -> Vec<SideResult> {
         let (Some(own), Some(theirs)) = (self.own, self.theirs) else { return Vec::new() };
         let [client, server] = if is_client { [own, theirs] } else { [theirs, own] };
         [("client", client), ("server", server)]
             .into_iter()
             .filter_map(|(side, Measured { row, cpu_ns_per_msg })| match row {
-                Row::Bandwidth(row) => Some(SideResult {
+                ResultRow::Bandwidth(row) => Some(SideResult {
                     side: side.to_owned(),
                     iterations: row.iterations,
                     duration_s: row.seconds,
@@ -281,18 +301,18 @@ impl Both {
     }
 }
 
-/// What figures have to be read with, where the device is a software one.
+/// The notice about figures of a software device.
 fn software(devices: &[LocalDevice]) -> Option<String> {
     let names: Vec<_> = devices.iter().map(|device| &*device.limits.device).collect();
     devices.iter().any(|device| device.is_soft).then(|| crate::report::software(&names.join(" and ")))
 }
 
-/// Refuses memory that is too short for the messages, before anything is done there.
+/// Refuses memory of the peer that is too short for the messages, before any message is sent.
 fn check_resources(
     remote: &Resources,
-    side: &Sides<'_>,
+    side: &UnconnectedSides<'_>,
     test: &TestPlan,
-    link: &Link,
+    link: &ControlLink,
 ) -> Result<(), ControlError> {
     if remote.xrc.is_some() != (test.connection == ConnectionType::Xrc) {
         return Err(link.malformed(format!("resources of another connection than {}", test.connection)));

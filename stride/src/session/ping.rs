@@ -1,73 +1,52 @@
-//! One round trip a second, over the chosen device: whether the peer is there, and how far away.
+//! One round trip a second over the chosen device: whether the peer answers, and how fast.
 //!
-//! A test of sends as any other, for the server: the same size again and again. Each line is the median of many round
-//! trips, as the first of them find both sides cold.
+//! For the server it is an ordinary test of sends that repeats one size. Each line is the median of
+//! many round trips, because the first ones find cold caches on both sides.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::pairs::Session;
+use super::pairs::PairsSession;
 use super::{roles, secret, steps};
 use crate::cli::{OutputArgs, PingArgs};
-use crate::control::{Link, Message};
+use crate::control::{ControlLink, ControlMessage};
 use crate::device::{self, LocalDevice};
-use crate::error::Error;
+use crate::error::{Error, LONGEST_PING_INTERVAL, PingError};
 use crate::interrupt;
 use crate::placement::{Neighbours, Processors};
-use crate::plan::{Plan, Role};
-use crate::report::{Output, Row};
+use crate::plan::{RunPlan, SideRole};
+use crate::report::{Output, ResultRow};
 use crate::statistics::Timer;
-use crate::workload::{Outlook, Progress};
+use crate::workload::{PeerWatch, TestProgress};
 
-/// How often whoever waits looks up.
-const GLANCE: Duration = Duration::from_millis(50);
+/// How often a waiting side checks for signals.
+const PEER_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A peer that is asked nothing for so long would give this side up.
-const LONGEST_PAUSE: f64 = 30.0;
-
-/// What cannot be done with a ping.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-pub enum PingError {
-    /// It is for eyes alone.
-    #[error("ping writes no results and judges none ({flag}): measure `send lat`")]
-    NoResults {
-        /// The flag.
-        flag: &'static str,
-    },
-    /// The peer would give up.
-    #[error("--interval {given} is not from 0 to {LONGEST_PAUSE}: give --interval 1")]
-    Interval {
-        /// What the user gave.
-        given: f64,
-    },
-}
-
-/// Reaches the server until it has done so as often as was asked for, or the user has seen enough.
+/// Pings the server for the given number of times, or until the user interrupts it.
 ///
 /// # Errors
 ///
-/// It cannot be reached any more, or the user has seen enough.
+/// The server does not answer any more, or the user interrupted the run.
 pub fn ping(args: &PingArgs, files: &OutputArgs, output: &mut Output) -> Result<(), Error> {
     if let Some(flag) = files.first_flag() {
         return Err(PingError::NoResults { flag }.into());
     }
-    if !(0.0..=LONGEST_PAUSE).contains(&args.interval) {
+    if !(0.0..=LONGEST_PING_INTERVAL).contains(&args.interval) {
         return Err(PingError::Interval { given: args.interval }.into());
     }
-    let plan = Plan::of_ping(args)?;
+    let plan = RunPlan::of_ping(args)?;
     let device = LocalDevice::open(device::provider(output)?, &plan.local)?;
     plan.test.check(&device.limits)?;
     output.device(&device);
     let secret = secret::find(&plan.local, output)?;
     let devices = std::slice::from_ref(&device);
-    let session = Session {
+    let session = PairsSession {
         devices,
         test: &plan.test,
         secret: secret.as_ref(),
         timer: Timer::new(),
         processors: Processors::near(&[device.numa_node]),
-        neighbours: if plan.role == Role::Loopback { Neighbours::Peer } else { Neighbours::None },
+        neighbours: if plan.role == SideRole::Loopback { Neighbours::Peer } else { Neighbours::None },
     };
     let pause = Duration::from_secs_f64(args.interval);
     roles::play(
@@ -76,7 +55,7 @@ pub fn ping(args: &PingArgs, files: &OutputArgs, output: &mut Output) -> Result<
         |link, output| session.server(link, output),
         |link, output| {
             steps::request(link, session.test, session.secret, output)?;
-            let mut seen = Seen::default();
+            let mut seen = RoundTripStats::default();
             let done = reach(&session, &device, (pause, &mut seen), link, output);
             if seen.count > 0 {
                 output.table_line(&seen.to_string())?;
@@ -87,37 +66,37 @@ pub fn ping(args: &PingArgs, files: &OutputArgs, output: &mut Output) -> Result<
 }
 
 fn reach(
-    session: &Session<'_>,
+    session: &PairsSession<'_>,
     device: &LocalDevice,
-    (pause, seen): (Duration, &mut Seen),
-    link: &mut Link,
+    (pause, seen): (Duration, &mut RoundTripStats),
+    link: &mut ControlLink,
     output: &mut Output,
 ) -> Result<(), Error> {
     let test = session.test;
     let parts = test.parts(true);
-    let (mut team, progress) = (session.set_up(test, true, link)?, Progress::of_threads(1));
-    output.connection(&test.connection.to_string(), team.description());
+    let (mut threads, progress) = (session.set_up(test, true, link)?, TestProgress::of_threads(1));
+    output.connection(&test.connection.to_string(), threads.description());
     let (peer, over) = (link.peer().to_owned(), &device.limits.device);
     let kind = if device.is_soft { ", a software device" } else { "" };
     output.table_line(&format!(
         "# ping {peer} over {over}{kind}: the median of {} round trips of a send and its answer, in us",
         test.iterations
     ))?;
-    for (index, cell) in test.cells().enumerate() {
+    for (index, point) in test.cells().enumerate() {
         if index > 0 {
             wait_until(Instant::now() + pause, link)?;
         }
-        team.prepare(cell.size, parts)?;
-        steps::begin(link, cell.size)?;
-        let measured = team.measure(cell.size, &Outlook::new(link), &progress)?;
-        link.send(&Message::Row(measured))?;
-        if let Row::Latency(row) = measured.row {
-            // The row is of one way.
+        threads.prepare(point.size, parts)?;
+        steps::begin(link, point.size)?;
+        let measured = threads.measure(point.size, &PeerWatch::new(link), &progress)?;
+        link.send(&ControlMessage::Row(measured))?;
+        if let ResultRow::Latency(row) = measured.row {
+            // The row shows half of a round trip.
             let us = 2.0 * row.p50;
             seen.add(us);
             output.table_line(&format!(
                 "{} bytes from {peer}: seq={} rtt={us:.3} us",
-                cell.size,
+                point.size,
                 index + 1
             ))?;
         }
@@ -125,22 +104,22 @@ fn reach(
     steps::finish(link)
 }
 
-/// Waits, but not for a user who has seen enough, nor for a peer that is gone.
-fn wait_until(next: Instant, link: &mut Link) -> Result<(), Error> {
+/// Waits until the next ping, unless the user interrupts it or the peer ends.
+fn wait_until(next: Instant, link: &mut ControlLink) -> Result<(), Error> {
     loop {
         interrupt::check()?;
-        link.glance()?;
+        link.peer_status()?;
         let left = next.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Ok(());
         }
-        thread::sleep(left.min(GLANCE));
+        thread::sleep(left.min(PEER_CHECK_INTERVAL));
     }
 }
 
-/// What the round trips come to.
+/// Statistics of the round trips.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Seen {
+struct RoundTripStats {
     count: u32,
     min: f64,
     max: f64,
@@ -148,7 +127,7 @@ struct Seen {
     squares: f64,
 }
 
-impl Seen {
+impl RoundTripStats {
     fn add(&mut self, us: f64) {
         self.min = if self.count == 0 { us } else { self.min.min(us) };
         self.max = self.max.max(us);
@@ -158,7 +137,7 @@ impl Seen {
     }
 }
 
-impl std::fmt::Display for Seen {
+impl std::fmt::Display for RoundTripStats {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { count, min, max, sum, squares } = self;
         let average = sum / f64::from(*count);
@@ -173,10 +152,10 @@ mod tests {
 
     #[test]
     fn a_summary_is_of_all() {
-        let mut seen = Seen::default();
+        let mut seen = RoundTripStats::default();
         [3.0, 1.0, 5.0].into_iter().for_each(|us| seen.add(us));
         assert_eq!(seen.to_string(), "# 3 round trips: min/avg/max/stdev 1.000/3.000/5.000/1.633 us");
-        let mut one = Seen::default();
+        let mut one = RoundTripStats::default();
         one.add(7.5);
         assert_eq!(one.to_string(), "# 1 round trips: min/avg/max/stdev 7.500/7.500/7.500/0.000 us");
     }

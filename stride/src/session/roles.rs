@@ -1,29 +1,29 @@
-//! Who connects to whom, where both sides agree over TCP.
+//! The roles of the two sides when they connect over TCP.
 
 use super::steps;
-use crate::control::{Link, Listener, connect};
+use crate::control::{ControlLink, ControlListener, connect};
 use crate::error::Error;
-use crate::plan::{Plan, Role};
+use crate::plan::{RunPlan, SideRole};
 use crate::report::Output;
 
-/// Plays the part that the plan says; in one process both, over a connection with itself.
+/// Runs the side that the plan names; with --loopback both, connected to each other.
 pub(super) fn play(
-    plan: &Plan,
+    plan: &RunPlan,
     output: &mut Output,
-    server: impl FnOnce(&mut Link, &mut Output) -> Result<(), Error> + Send,
-    client: impl FnOnce(&mut Link, &mut Output) -> Result<(), Error>,
+    server: impl FnOnce(&mut ControlLink, &mut Output) -> Result<(), Error> + Send,
+    client: impl FnOnce(&mut ControlLink, &mut Output) -> Result<(), Error>,
 ) -> Result<(), Error> {
     match &plan.role {
-        Role::Server => {
-            let listener = Listener::bind(plan.local.tcp_port)?;
+        SideRole::Server => {
+            let listener = ControlListener::bind(plan.local.tcp_port)?;
             output.note(format_args!("waiting for a client on TCP port {}", listener.port()));
             let link = listener.accept()?;
             output.note(format_args!("serving {}", link.peer()));
             steps::over(link, output, server)
         }
-        Role::Client(host) => steps::over(connect(host, plan.local.tcp_port)?, output, client),
-        Role::Loopback => {
-            let listener = Listener::bind_local()?;
+        SideRole::Client(host) => steps::over(connect(host, plan.local.tcp_port)?, output, client),
+        SideRole::Loopback => {
+            let listener = ControlListener::bind_local()?;
             let here = connect("127.0.0.1", listener.port())?;
             let there = listener.accept()?;
             steps::both(

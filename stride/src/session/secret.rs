@@ -1,55 +1,28 @@
-//! Where the secret comes from that both sides share, if they share one.
+//! The source of the shared secret.
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use crate::control::{LONGEST_SECRET, Secret, SecretError};
+use crate::control::{LONGEST_SECRET, Secret};
+use crate::error::{NoSecretError, SECRET_VARIABLE};
 use crate::plan::LocalOptions;
 use crate::report::Output;
 
-/// The variable that has the secret, unless a file is named.
-const VARIABLE: &str = "STRIDE_SECRET";
-
-/// The user wants a secret, and there is none.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum NoSecretError {
-    /// The file cannot be read.
-    #[error("--secret-file: cannot read {}: {source}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The system's words.
-        source: io::Error,
-    },
-    /// What is in the file is none.
-    #[error("--secret-file {}: {source}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: SecretError,
-    },
-    /// What the variable has is none.
-    #[error("{VARIABLE}: {0}; or unset it, to go without")]
-    Variable(SecretError),
-}
-
-/// The secret of the file that the user named, else of the variable, else none.
+/// Reads the secret from the file that the user named, else from the variable, if either is given.
 pub(super) fn find(local: &LocalOptions, output: &mut Output) -> Result<Option<Secret>, NoSecretError> {
     if let Some(path) = &local.secret_file {
         return of_file(path, output).map(Some);
     }
-    of_variable(std::env::var_os(VARIABLE).as_deref())
+    of_variable(std::env::var_os(SECRET_VARIABLE).as_deref())
 }
 
 fn of_file(path: &Path, output: &mut Output) -> Result<Secret, NoSecretError> {
     let mut bytes = Vec::new();
-    // One more than a line of the longest: what is longer is noticed.
+    // One byte more than the longest secret and a line end, so that a longer file is noticed.
     let read = File::open(path).and_then(|file| {
         let mode = file.metadata()?.permissions().mode();
         file.take(LONGEST_SECRET as u64 + 3).read_to_end(&mut bytes)?;
@@ -65,7 +38,7 @@ fn of_file(path: &Path, output: &mut Output) -> Result<Secret, NoSecretError> {
     Secret::new(&bytes).map_err(|source| NoSecretError::File { path: path.to_owned(), source })
 }
 
-/// An empty variable is no secret, but no wish to go without one either.
+/// An empty variable is an error: it is no secret, but the user may not want to go without one.
 fn of_variable(value: Option<&OsStr>) -> Result<Option<Secret>, NoSecretError> {
     value.map(|value| Secret::new(value.as_bytes()).map_err(NoSecretError::Variable)).transpose()
 }

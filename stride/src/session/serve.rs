@@ -1,36 +1,36 @@
-//! A server that stays: it knows nothing of the tests in advance, and outlives its clients.
+//! A server for many clients: it learns each test from its client, and survives clients that fail.
 
 use std::net::TcpStream;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Scope};
 use std::time::Duration;
 
-use super::memory::Memory;
-use super::pairs::Session;
+use super::memory::MemoryEstimate;
+use super::pairs::PairsSession;
 use super::{secret, steps, tcp};
 use crate::cli::{ServeArgs, Size};
-use crate::control::{ControlError, Link, Listener, Secret, link};
+use crate::control::{ControlError, ControlLink, ControlListener, Secret, link};
 use crate::device::{self, LocalDevice};
 use crate::error::Error;
 use crate::placement::{Neighbours, Processors};
-use crate::plan::{LocalOptions, Operation};
+use crate::plan::{LocalOptions, TestOperation};
 use crate::report::Output;
 use crate::statistics::Timer;
 
-/// So many clients may be connected that are not served yet.
+/// The most clients that may be connected and waiting.
 const MOST_WAITING: u32 = 64;
 
-/// How often whoever waits looks up.
-const GLANCE: Duration = Duration::from_millis(100);
+/// How often a waiting side checks for signals.
+const PEER_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What a server that stays uses, and how much of it.
+/// The options of a server.
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
     /// The device, and the TCP port.
     pub local: LocalOptions,
     /// Clients that are served at the same time.
     pub jobs: u32,
-    /// Bytes that the messages of one client may take.
+    /// Bytes that one client's test may use.
     pub max_memory: u64,
 }
 
@@ -54,59 +54,60 @@ impl From<ServeArgs> for ServeOptions {
     }
 }
 
-/// Serves clients until the process is asked to end.
+/// Serves clients until a signal ends the process.
 ///
 /// # Errors
 ///
-/// It was, or nobody can be served: no device, no port. What happens to a client concerns that client alone.
+/// The signal, or a reason why no client can be served: no device, no port. An error of a client
+/// concerns that client alone.
 pub fn serve(options: &ServeOptions, output: &mut Output) -> Result<(), Error> {
     let device = LocalDevice::open(device::provider(output)?, &options.local)?;
     output.device(&device);
     let secret = secret::find(&options.local, output)?;
-    let listener = Listener::bind(options.local.tcp_port)?;
+    let listener = ControlListener::bind(options.local.tcp_port)?;
     let at_a_time = match options.jobs {
         1 => "one after the other".to_owned(),
         jobs => format!("{jobs} at a time"),
     };
     let whom = if secret.is_some() { ", those alone that know the secret" } else { "" };
     output.note(format_args!("waiting for clients on TCP port {}, {at_a_time}{whom}", listener.port()));
-    let server = Server {
+    let server = ServerState {
         device: &device,
         options,
         secret: secret.as_ref(),
         timer: Timer::new(),
-        served: Places::new(options.jobs),
-        connected: Places::new(options.jobs + MOST_WAITING),
+        served: Slots::new(options.jobs),
+        connected: Slots::new(options.jobs + MOST_WAITING),
     };
     thread::scope(|scope| server.accept_all(scope, &listener, output))
 }
 
-/// What all clients have in common.
-struct Server<'a> {
+/// The state that all clients share.
+struct ServerState<'a> {
     device: &'a LocalDevice,
     options: &'a ServeOptions,
     secret: Option<&'a Secret>,
     timer: Timer,
-    served: Places,
-    connected: Places,
+    served: Slots,
+    connected: Slots,
 }
 
-impl Server<'_> {
+impl ServerState<'_> {
     fn accept_all<'scope>(
         &'scope self,
         scope: &'scope Scope<'scope, '_>,
-        listener: &Listener,
+        listener: &ControlListener,
         output: &mut Output,
     ) -> Result<(), Error> {
         loop {
-            let (stream, peer) = match listener.accept_within(GLANCE) {
+            let (stream, peer) = match listener.accept_within(PEER_CHECK_INTERVAL) {
                 Ok(Some(accepted)) => accepted,
                 Ok(None) => continue,
                 Err(error @ ControlError::Interrupted(_)) => return Err(error.into()),
-                // Such as too many files: with clients that end, there will be fewer.
+                // For example, too many open files: when clients end, descriptors become free.
                 Err(error) => {
                     output.note(format_args!("warning: {error}"));
-                    thread::sleep(GLANCE);
+                    thread::sleep(PEER_CHECK_INTERVAL);
                     continue;
                 }
             };
@@ -139,17 +140,18 @@ impl Server<'_> {
         }
     }
 
-    fn serve_one(&self, link: &mut Link, output: &mut Output) -> Result<(), Error> {
-        // Before anybody else has to wait for it: a client that never says what it wants keeps no place.
+    fn serve_one(&self, link: &mut ControlLink, output: &mut Output) -> Result<(), Error> {
+        // Before the client takes a slot, so that a client that never sends its request occupies
+        // none.
         let test = steps::asked(link, self.secret, output)?;
-        Memory::of(&test).check(self.options.max_memory)?;
+        MemoryEstimate::of(&test).check(self.options.max_memory)?;
         let _place = self.served.take(link)?;
         output.note(format_args!("serving {test}"));
-        if test.operation == Operation::Tcp {
-            let session = tcp::Session { test: &test, secret: self.secret, timer: &self.timer };
+        if test.operation == TestOperation::Tcp {
+            let session = tcp::TcpSession { test: &test, secret: self.secret, timer: &self.timer };
             return session.answer(&test, link, output);
         }
-        let session = Session {
+        let session = PairsSession {
             devices: std::slice::from_ref(self.device),
             test: &test,
             secret: self.secret,
@@ -161,16 +163,16 @@ impl Server<'_> {
     }
 }
 
-/// So many may be in at a time.
-struct Places {
+/// The number of clients that are served at a time.
+struct Slots {
     free: Mutex<u32>,
     freed: Condvar,
 }
 
-/// One of them, which is free again when this goes.
-struct Place<'a>(&'a Places);
+/// A slot, which becomes free when this is dropped.
+struct Slot<'a>(&'a Slots);
 
-impl Places {
+impl Slots {
     fn new(count: u32) -> Self {
         Self { free: Mutex::new(count), freed: Condvar::new() }
     }
@@ -179,30 +181,30 @@ impl Places {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn try_take(&self) -> Option<Place<'_>> {
+    fn try_take(&self) -> Option<Slot<'_>> {
         let mut free = self.free();
         *free = free.checked_sub(1)?;
-        Some(Place(self))
+        Some(Slot(self))
     }
 
-    /// Waits for a place, as long as the client does, which is told.
-    fn take(&self, link: &mut Link) -> Result<Place<'_>, ControlError> {
+    /// Waits for a slot while the client waits, too; the client is told about it.
+    fn take(&self, link: &mut ControlLink) -> Result<Slot<'_>, ControlError> {
         loop {
             if let Some(place) = self.try_take() {
                 link.wire().keep_waiting(false);
                 return Ok(place);
             }
             link.wire().keep_waiting(true);
-            link.glance()?;
+            link.peer_status()?;
             let free = self.free();
             if *free == 0 {
-                drop(self.freed.wait_timeout(free, GLANCE));
+                drop(self.freed.wait_timeout(free, PEER_CHECK_INTERVAL));
             }
         }
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for Slot<'_> {
     fn drop(&mut self) {
         *self.0.free() += 1;
         self.0.freed.notify_one();

@@ -1,16 +1,16 @@
-//! What both sides do in every test, whatever carries it.
+//! Steps that every test has in common, whatever its transport.
 
 use super::RELEASE;
-use crate::control::{ControlError, Greeting, Link, Message, Secret, Wire};
+use crate::control::{ControlError, ControlLink, ControlMessage, FrameTransport, Greeting, Secret};
 use crate::error::Error;
 use crate::plan::{Difference, TestPlan, differences};
 use crate::report::{Measured, Output};
 
-/// Plays a part, and tells the peer if that fails.
-pub(super) fn over<W: Wire>(
-    mut link: Link<W>,
+/// Runs a side, and tells the peer if it fails.
+pub(super) fn over<W: FrameTransport>(
+    mut link: ControlLink<W>,
     output: &mut Output,
-    part: impl FnOnce(&mut Link<W>, &mut Output) -> Result<(), Error>,
+    part: impl FnOnce(&mut ControlLink<W>, &mut Output) -> Result<(), Error>,
 ) -> Result<(), Error> {
     part(&mut link, output).inspect_err(|error| {
         if !error.is_known_to_peer() {
@@ -19,7 +19,7 @@ pub(super) fn over<W: Wire>(
     })
 }
 
-/// Both sides in this process. Only the client's prints.
+/// Runs both sides in this process. Only the client prints.
 pub(super) fn both(
     server: impl FnOnce(&mut Output) -> Result<(), Error> + Send,
     client: impl FnOnce(&mut Output) -> Result<(), Error>,
@@ -30,7 +30,7 @@ pub(super) fn both(
         let client = client(output);
         let server = server.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         match client {
-            // What the client only heard of is said best by the server itself.
+            // The client only learned of this error; the server's account is better.
             Err(error) if error.is_known_to_peer() => server.and(Err(error)),
             Err(error) => Err(error),
             Ok(()) => server,
@@ -38,14 +38,14 @@ pub(super) fn both(
     })
 }
 
-/// What a side says first.
+/// A side's first message.
 pub(super) fn greeting(test: &TestPlan) -> Greeting {
     Greeting { release: RELEASE.to_owned(), test: test.clone() }
 }
 
-/// The client's first words, and the server's to them.
-pub(super) fn request<W: Wire>(
-    link: &mut Link<W>,
+/// Sends the client's request and receives the server's answer.
+pub(super) fn request<W: FrameTransport>(
+    link: &mut ControlLink<W>,
     test: &TestPlan,
     secret: Option<&Secret>,
     output: &mut Output,
@@ -53,10 +53,10 @@ pub(super) fn request<W: Wire>(
     if let Some(secret) = secret {
         link.prove(secret)?;
     }
-    link.send(&Message::Request(greeting(test)))?;
+    link.send(&ControlMessage::Request(greeting(test)))?;
     link.await_turn(|| output.note("the server has others to serve first: waiting"))?;
     let theirs = match link.receive()? {
-        Message::Accept(greeting) => greeting,
+        ControlMessage::Accept(greeting) => greeting,
         other => return Err(link.unexpected(&other, "accept").into()),
     };
     note_release(link.peer(), &theirs, output);
@@ -64,9 +64,9 @@ pub(super) fn request<W: Wire>(
     Ok(())
 }
 
-/// The client's first words, which the server has not answered yet: what is to be measured.
-pub(super) fn requested<W: Wire>(
-    link: &mut Link<W>,
+/// Receives the client's request, which the server has not answered yet.
+pub(super) fn requested<W: FrameTransport>(
+    link: &mut ControlLink<W>,
     ours: &TestPlan,
     secret: Option<&Secret>,
     output: &mut Output,
@@ -76,14 +76,14 @@ pub(super) fn requested<W: Wire>(
     Ok(test)
 }
 
-/// The same, of a server that was asked for nothing itself.
-pub(super) fn asked<W: Wire>(
-    link: &mut Link<W>,
+/// The same for a server without a test on its command line.
+pub(super) fn asked<W: FrameTransport>(
+    link: &mut ControlLink<W>,
     secret: Option<&Secret>,
     output: &mut Output,
 ) -> Result<TestPlan, Error> {
     let theirs = match link.asked(secret)? {
-        Message::Request(greeting) => greeting,
+        ControlMessage::Request(greeting) => greeting,
         other => return Err(link.unexpected(&other, "request").into()),
     };
     note_release(link.peer(), &theirs, output);
@@ -91,7 +91,7 @@ pub(super) fn asked<W: Wire>(
     Ok(theirs.test)
 }
 
-/// Two releases that speak the same protocol may still measure a little differently.
+/// Warns if the releases differ: they speak the same protocol but may measure slightly differently.
 fn note_release(peer: &str, theirs: &Greeting, output: &mut Output) {
     let release: String = theirs.release.chars().filter(char::is_ascii_graphic).take(40).collect();
     output.peer(peer, Some(&release));
@@ -100,7 +100,8 @@ fn note_release(peer: &str, theirs: &Greeting, output: &mut Output) {
     }
 }
 
-/// All that differs, in a table. The client's parameters count, so it is the server's that have to change for both to agree.
+/// Prints all differing parameters as a table. The client's are used, so the server's command line
+/// should be adapted.
 fn note_differences(client: &TestPlan, server: &TestPlan, output: &mut Output) {
     let found = differences(client, server);
     if found.is_empty() {
@@ -120,26 +121,28 @@ fn note_differences(client: &TestPlan, server: &TestPlan, output: &mut Output) {
 }
 
 /// Waits until both sides are about to measure messages of this size.
-pub(super) fn begin<W: Wire>(link: &mut Link<W>, size: u64) -> Result<(), ControlError> {
-    let mine = Message::Begin { size };
+pub(super) fn begin<W: FrameTransport>(link: &mut ControlLink<W>, size: u64) -> Result<(), ControlError> {
+    let mine = ControlMessage::Begin { size };
     match link.exchange(&mine)? {
         theirs if theirs == mine => Ok(()),
-        Message::Begin { size } => Err(link.malformed(format!("the peer is at messages of {size} bytes"))),
+        ControlMessage::Begin { size } => {
+            Err(link.malformed(format!("the peer is at messages of {size} bytes")))
+        }
         other => Err(link.unexpected(&other, mine.name())),
     }
 }
 
-pub(super) fn receive_row<W: Wire>(link: &mut Link<W>) -> Result<Measured, ControlError> {
+pub(super) fn receive_row<W: FrameTransport>(link: &mut ControlLink<W>) -> Result<Measured, ControlError> {
     match link.receive_result()? {
-        Message::Row(measured) => Ok(measured),
+        ControlMessage::Row(measured) => Ok(measured),
         other => Err(link.unexpected(&other, "row")),
     }
 }
 
 /// Waits until neither side needs the other's memory any more.
-pub(super) fn finish<W: Wire>(link: &mut Link<W>) -> Result<(), Error> {
-    match link.exchange(&Message::Done)? {
-        Message::Done => Ok(()),
-        other => Err(link.unexpected(&other, Message::Done.name()).into()),
+pub(super) fn finish<W: FrameTransport>(link: &mut ControlLink<W>) -> Result<(), Error> {
+    match link.exchange(&ControlMessage::Done)? {
+        ControlMessage::Done => Ok(()),
+        other => Err(link.unexpected(&other, ControlMessage::Done.name()).into()),
     }
 }

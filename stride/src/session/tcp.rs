@@ -1,7 +1,8 @@
-//! Tests of the system's TCP: what RDMA is compared with.
+//! Tests of the operating system's TCP, as a reference for RDMA.
 //!
-//! Both sides agree over the control connection, and measure over another one, so that what they say to each other is no
-//! part of it: the server says where it waits, and the client, when it comes, with which words it was told so.
+//! Both sides agree over the control connection, and measure a separate connection, so that control
+//! messages do not disturb it. The server sends its port and a token, and the client presents the
+//! token when it connects.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -10,25 +11,25 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{memory, roles, secret, steps};
-use crate::control::{ControlError, Link, Message, Nonce, Secret, nonce};
+use crate::control::{ControlError, ControlLink, ControlMessage, Nonce, Secret, nonce};
 use crate::error::Error;
 use crate::interrupt;
-use crate::plan::{Operation, Plan, TestPlan};
+use crate::plan::{RunPlan, TestOperation, TestPlan};
 use crate::report::{Measured, Output};
-use crate::result::Details;
+use crate::result::SizeDetails;
 use crate::statistics::Timer;
-use crate::workload::Stream;
+use crate::workload::TcpMessages;
 
-/// How long the client may take to come, and to say which one it is.
+/// The time that the client has to connect and to present the token.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
-/// How often whoever waits looks up.
-const GLANCE: Duration = Duration::from_millis(100);
+/// How often a waiting side checks for signals.
+const PEER_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Runs the plan on the side that it says.
-pub(super) fn run(plan: &Plan, output: &mut Output) -> Result<(), Error> {
+/// Runs the plan on its side.
+pub(super) fn run(plan: &RunPlan, output: &mut Output) -> Result<(), Error> {
     let secret = secret::find(&plan.local, output)?;
-    let session = Session { test: &plan.test, secret: secret.as_ref(), timer: &Timer::new() };
+    let session = TcpSession { test: &plan.test, secret: secret.as_ref(), timer: &Timer::new() };
     roles::play(
         plan,
         output,
@@ -42,62 +43,67 @@ pub(super) fn run(plan: &Plan, output: &mut Output) -> Result<(), Error> {
 }
 
 /// One side's part of a test.
-pub(super) struct Session<'a> {
+pub(super) struct TcpSession<'a> {
     pub(super) test: &'a TestPlan,
     pub(super) secret: Option<&'a Secret>,
     pub(super) timer: &'a Timer,
 }
 
-impl Session<'_> {
-    fn ask(&self, link: &mut Link, output: &mut Output) -> Result<(), Error> {
+impl TcpSession<'_> {
+    fn ask(&self, link: &mut ControlLink, output: &mut Output) -> Result<(), Error> {
         steps::request(link, self.test, self.secret, output)?;
         let (port, token) = match link.receive()? {
-            Message::Stream { port, token } => (port, token),
+            ControlMessage::Stream { port, token } => (port, token),
             other => return Err(link.unexpected(&other, "stream").into()),
         };
         let socket = connect(link, port, &token)?;
-        let mut stream = Stream::new(socket, self.test, self.timer).map_err(|error| link.lost(error))?;
+        let mut stream = TcpMessages::new(socket, self.test, self.timer).map_err(|error| link.lost(error))?;
         tell(&stream, self.test, output)?;
-        for cell in self.test.cells() {
-            steps::begin(link, cell.size)?;
-            let progress = output.begin(cell, self.test);
-            let row = stream.measure(cell.size, progress.of(0), link)?;
-            link.send(&Message::Row(Measured { row, cpu_ns_per_msg: None }))?;
-            let details = Details { histogram: stream.distribution(), ..Details::default() };
+        for point in self.test.cells() {
+            steps::begin(link, point.size)?;
+            let progress = output.begin(point, self.test);
+            let row = stream.measure(point.size, progress.of(0), link)?;
+            link.send(&ControlMessage::Row(Measured { row, cpu_ns_per_msg: None }))?;
+            let details = SizeDetails { histogram: stream.distribution(), ..SizeDetails::default() };
             output.measured(&row, details)?;
         }
         steps::finish(link)
     }
 
-    /// Does what a client asked for.
-    pub(super) fn answer(&self, test: &TestPlan, link: &mut Link, output: &mut Output) -> Result<(), Error> {
-        if test.operation != Operation::Tcp {
+    /// Runs the test that a client requested.
+    pub(super) fn answer(
+        &self,
+        test: &TestPlan,
+        link: &mut ControlLink,
+        output: &mut Output,
+    ) -> Result<(), Error> {
+        if test.operation != TestOperation::Tcp {
             return Err(link
                 .malformed(format!("a request for {}, by the way of `tcp`", test.operation))
                 .into());
         }
-        link.send(&Message::Accept(steps::greeting(self.test)))?;
+        link.send(&ControlMessage::Accept(steps::greeting(self.test)))?;
         let socket = accept(link)?;
-        let mut stream = Stream::new(socket, test, self.timer).map_err(|error| link.lost(error))?;
+        let mut stream = TcpMessages::new(socket, test, self.timer).map_err(|error| link.lost(error))?;
         tell(&stream, test, output)?;
-        for cell in test.cells() {
-            steps::begin(link, cell.size)?;
-            stream.answer(cell.size, link)?;
+        for point in test.cells() {
+            steps::begin(link, point.size)?;
+            stream.answer(point.size, link)?;
             output.row(&steps::receive_row(link)?.row)?;
         }
         steps::finish(link)
     }
 }
 
-fn tell(stream: &Stream<'_>, test: &TestPlan, output: &mut Output) -> Result<(), Error> {
+fn tell(stream: &TcpMessages<'_>, test: &TestPlan, output: &mut Output) -> Result<(), Error> {
     let way = stream.description();
     let (TestPlan { operation, measure, sizes, .. }, length) = (test, test.length());
     output.connection("TCP", &format!("{operation} {measure} of {sizes} bytes, {length}, over TCP {way}"));
     Ok(output.heading(test, Some(format!("TCP, the system's, {way}")))?)
 }
 
-/// Goes to where the server waits.
-fn connect(link: &mut Link, port: u16, token: &Nonce) -> Result<TcpStream, ControlError> {
+/// Connects to the server's port for the measurement.
+fn connect(link: &mut ControlLink, port: u16, token: &Nonce) -> Result<TcpStream, ControlError> {
     let server = link.wire().peer_address().map_err(|error| link.lost(error))?;
     let address = SocketAddr::new(server.ip(), port);
     let failed = |source| ControlError::NoStream { peer: address.to_string(), source };
@@ -106,18 +112,18 @@ fn connect(link: &mut Link, port: u16, token: &Nonce) -> Result<TcpStream, Contr
     Ok(socket)
 }
 
-/// Waits for the client, and for nobody else who may come.
-fn accept(link: &mut Link) -> Result<TcpStream, ControlError> {
+/// Waits for the client, and rejects other connections.
+fn accept(link: &mut ControlLink) -> Result<TcpStream, ControlError> {
     let deadline = Instant::now() + CONNECT_LIMIT;
     let here = link.wire().local_address().map_err(|error| link.lost(error))?;
     let at = SocketAddr::new(here.ip(), 0);
     let failed = |source| ControlError::NoStream { peer: at.ip().to_string(), source };
     let listener = TcpListener::bind(at).map_err(failed)?;
     let (token, port) = (nonce()?, listener.local_addr().map_err(failed)?.port());
-    link.send(&Message::Stream { port, token })?;
+    link.send(&ControlMessage::Stream { port, token })?;
     loop {
         interrupt::check()?;
-        link.glance()?;
+        link.peer_status()?;
         if Instant::now() >= deadline {
             return Err(failed(ErrorKind::TimedOut.into()));
         }
@@ -132,7 +138,7 @@ fn accept(link: &mut Link) -> Result<TcpStream, ControlError> {
 }
 
 fn is_readable(listener: &TcpListener) -> io::Result<bool> {
-    let limit = Timespec { tv_sec: 0, tv_nsec: GLANCE.subsec_nanos().into() };
+    let limit = Timespec { tv_sec: 0, tv_nsec: PEER_CHECK_INTERVAL.subsec_nanos().into() };
     match poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&limit)) {
         Ok(count) => Ok(count > 0),
         Err(rustix::io::Errno::INTR) => Ok(false),
@@ -140,7 +146,7 @@ fn is_readable(listener: &TcpListener) -> io::Result<bool> {
     }
 }
 
-/// Whether it is the one who was told this, and says so soon.
+/// Whether the connection presents the token before the deadline.
 fn says(socket: &mut TcpStream, token: &Nonce, deadline: Instant) -> io::Result<bool> {
     let left = deadline.saturating_duration_since(Instant::now()).min(Duration::from_secs(1));
     socket.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;

@@ -1,156 +1,63 @@
-//! Reading suites.
+//! The parser of suites.
 
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
 use super::shipped;
-use crate::cli::{Size, SizeError};
+use crate::cli::Size;
+use crate::error::{DEEPEST_SUITE, SuiteError};
 
-/// Suites that name one another go no deeper.
-const DEEPEST: u32 = 8;
-
-/// A suite cannot be read.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum SuiteError {
-    /// The file cannot be read.
-    #[error("cannot read the suite {}: {source}; `stride-perf suite --list` has the names of those that need no file", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The system's words.
-        source: io::Error,
-    },
-    /// It is no suite.
-    #[error("the suite {suite}: {reason}")]
-    Syntax {
-        /// Its name or file.
-        suite: String,
-        /// What is wrong, and where.
-        reason: String,
-    },
-    /// Suites include each other.
-    #[error(
-        "the suite {suite}: suites include one another more than {DEEPEST} deep: take one of the `include` out"
-    )]
-    TooDeep {
-        /// The last one.
-        suite: String,
-    },
-    /// Nothing to measure.
-    #[error("the suite {suite} has no test: add a [[test]] with a `name` and what to `run`")]
-    Empty {
-        /// Its name or file.
-        suite: String,
-    },
-    /// Files of results have the tests' names.
-    #[error(
-        "the test name `{name}`: give each test of a suite a name of its own, of letters, digits, `-` and `_`"
-    )]
-    Name {
-        /// The name.
-        name: String,
-    },
-    /// A test cannot be run.
-    #[error("the test {test} (`stride-perf {words}`): {reason}")]
-    Test {
-        /// Its name.
-        test: String,
-        /// What was to be run.
-        words: String,
-        /// Why not.
-        reason: String,
-    },
-    /// A file of results is there already.
-    #[error("{flag} {} exists: give another name, or --force to replace it", path.display())]
-    Exists {
-        /// The flag that names it.
-        flag: &'static str,
-        /// The file.
-        path: PathBuf,
-    },
-    /// Each test would replace what the one before has written.
-    #[error(
-        "--force and --jsonl do not go together in a suite, whose tests all add to one file: leave --force out, and remove the file first"
-    )]
-    ForcedLines,
-    /// A size that is none.
-    #[error("the test {test}: {given} of `sizes`: {source}")]
-    Size {
-        /// The test's name.
-        test: String,
-        /// What is there.
-        given: String,
-        /// Why it is none.
-        source: SizeError,
-    },
-    /// Some tests failed.
-    #[error("{failed} of {all} tests failed")]
-    Failed {
-        /// How many.
-        failed: usize,
-        /// Of how many.
-        all: usize,
-    },
-    /// Every test was skipped.
-    #[error("no test of {suite} could be run, as each was skipped")]
-    NothingRan {
-        /// The suite.
-        suite: String,
-    },
-}
-
-/// A suite, as its file has it.
+/// A suite as TOML.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Text {
+struct SuiteFile {
     title: String,
-    /// Suites that come first: shipped ones, or files beside this one.
+    /// Suites that come first: built-in ones, or files beside this one.
     #[serde(default)]
     include: Vec<String>,
     #[serde(default)]
-    test: Vec<Entry>,
+    test: Vec<SuiteEntry>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Entry {
+struct SuiteEntry {
     name: String,
     /// The words of a command line, after `stride-perf`.
     run: String,
-    /// One run for each, with -s.
+    /// The test runs once for each size, with -s.
     #[serde(default)]
     sizes: Vec<String>,
-    /// More words, for what not every machine has: where it cannot be had, the test is skipped.
+    /// Further words that not every machine supports: where they are not supported, the test is
+    /// skipped.
     needs: Option<String>,
 }
 
 /// A test of a suite.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Test {
+pub(super) struct SuiteTest {
     pub(super) name: String,
     pub(super) words: Vec<String>,
     pub(super) needs: Vec<String>,
 }
 
-/// A suite that has been read.
+/// A parsed suite.
 #[derive(Debug)]
 pub(super) struct Suite {
     pub(super) title: String,
-    pub(super) tests: Vec<Test>,
+    pub(super) tests: Vec<SuiteTest>,
 }
 
-/// The suite that has come with the program under this name, else that of the file.
+/// Reads the built-in suite of this name, or else the file.
 pub(super) fn read(name: &str) -> Result<Suite, SuiteError> {
     let mut tests = Vec::new();
-    let title = read_into(&mut tests, name, Path::new(""), DEEPEST)?;
+    let title = read_into(&mut tests, name, Path::new(""), DEEPEST_SUITE)?;
     if tests.is_empty() {
         return Err(SuiteError::Empty { suite: name.to_owned() });
     }
-    for (index, Test { name, .. }) in tests.iter().enumerate() {
+    for (index, SuiteTest { name, .. }) in tests.iter().enumerate() {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
         let is_new = tests[..index].iter().all(|other| other.name != *name);
         if name.is_empty() || !name.chars().all(is_plain) || !is_new {
@@ -160,7 +67,12 @@ pub(super) fn read(name: &str) -> Result<Suite, SuiteError> {
     Ok(Suite { title, tests })
 }
 
-fn read_into(tests: &mut Vec<Test>, name: &str, folder: &Path, depth: u32) -> Result<String, SuiteError> {
+fn read_into(
+    tests: &mut Vec<SuiteTest>,
+    name: &str,
+    folder: &Path,
+    depth: u32,
+) -> Result<String, SuiteError> {
     let Some(depth) = depth.checked_sub(1) else {
         return Err(SuiteError::TooDeep { suite: name.to_owned() });
     };
@@ -173,7 +85,7 @@ fn read_into(tests: &mut Vec<Test>, name: &str, folder: &Path, depth: u32) -> Re
             (text.map_err(|source| SuiteError::Read { path, source })?, folder)
         }
     };
-    let Text { title, include, test } = toml::from_str(&text).map_err(|error: toml::de::Error| {
+    let SuiteFile { title, include, test } = toml::from_str(&text).map_err(|error: toml::de::Error| {
         let line = error.span().map(|span| 1 + text[..span.start.min(text.len())].matches('\n').count());
         let place = line.map(|line| format!("line {line}: ")).unwrap_or_default();
         SuiteError::Syntax { suite: name.to_owned(), reason: format!("{place}{}", error.message()) }
@@ -187,20 +99,20 @@ fn read_into(tests: &mut Vec<Test>, name: &str, folder: &Path, depth: u32) -> Re
     Ok(title)
 }
 
-impl Entry {
-    fn tests(self) -> Result<Vec<Test>, SuiteError> {
+impl SuiteEntry {
+    fn tests(self) -> Result<Vec<SuiteTest>, SuiteError> {
         let split = |words: &str| words.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
         let Self { name, run, sizes, needs } = self;
         let (words, needs) = (split(&run), needs.as_deref().map(split).unwrap_or_default());
         if sizes.is_empty() {
-            return Ok(vec![Test { name, words, needs }]);
+            return Ok(vec![SuiteTest { name, words, needs }]);
         }
         let of_size = |size: &String| {
             if let Err(source) = size.parse::<Size>() {
                 return Err(SuiteError::Size { test: name.clone(), given: size.clone(), source });
             }
             let words = [words.clone(), vec!["-s".to_owned(), size.clone()]].concat();
-            Ok(Test { name: format!("{name}-{size}"), words, needs: needs.clone() })
+            Ok(SuiteTest { name: format!("{name}-{size}"), words, needs: needs.clone() })
         };
         sizes.iter().map(of_size).collect()
     }
@@ -210,7 +122,7 @@ impl Entry {
 mod tests {
     use super::*;
 
-    /// The suite of a file of this text.
+    /// Parses the text of a suite file.
     fn of(text: &str) -> Result<Suite, SuiteError> {
         let path = std::env::temp_dir().join(format!(
             "stride-suite-{}-{:?}.toml",
@@ -238,9 +150,13 @@ mod tests {
         assert_eq!(
             suite.tests,
             [
-                Test { name: "a".to_owned(), words: words("write bw -n 5"), needs: words("--use-cuda 0") },
-                Test { name: "b-4K".to_owned(), words: words("read lat -s 4K"), needs: Vec::new() },
-                Test { name: "b-8".to_owned(), words: words("read lat -s 8"), needs: Vec::new() },
+                SuiteTest {
+                    name: "a".to_owned(),
+                    words: words("write bw -n 5"),
+                    needs: words("--use-cuda 0")
+                },
+                SuiteTest { name: "b-4K".to_owned(), words: words("read lat -s 4K"), needs: Vec::new() },
+                SuiteTest { name: "b-8".to_owned(), words: words("read lat -s 8"), needs: Vec::new() },
             ]
         );
     }

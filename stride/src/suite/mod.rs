@@ -1,7 +1,7 @@
-//! Suites: tests that are run one after the other, each as its command line says.
+//! Suites: command lines of tests that run one after the other.
 //!
-//! All of them are judged before the first is run. What one needs that cannot be had here is a reason to skip it, which is
-//! told and counted; everything else that goes wrong is a failure of that test alone.
+//! All tests are checked before the first one runs. A requirement that this machine does not meet
+//! skips the test, which is printed and counted; any other error is a failure of that test alone.
 
 mod file;
 mod shipped;
@@ -10,27 +10,25 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use crate::cli::{self, OutputArgs, SuiteArgs, Usage};
-use crate::error::Error;
+use crate::error::{Error, SuiteError};
 use crate::interrupt::Interrupted;
-use crate::plan::{Plan, Role};
+use crate::plan::{RunPlan, SideRole};
 use crate::report::{MISSED, Output};
 use crate::session;
-use file::Test;
+use file::SuiteTest;
 
-pub use file::SuiteError;
-
-/// A test that has been judged.
-struct Prepared {
+/// A test that has been checked.
+struct PreparedTest {
     name: String,
     words: Vec<OsString>,
-    /// Or why it cannot be run here.
-    what: Result<(Plan, OutputArgs), String>,
+    /// The plan, or the reason why it cannot run here.
+    what: Result<(RunPlan, OutputArgs), String>,
     needs: Vec<String>,
 }
 
-/// What came of a test.
+/// The outcome of a test.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Outcome {
+enum SuiteOutcome {
     Ran,
     Missed,
     Skipped(String),
@@ -38,11 +36,11 @@ enum Outcome {
     Interrupted(Interrupted),
 }
 
-/// Runs a suite; what the process exits with.
+/// Runs a suite; returns the exit status.
 ///
 /// # Errors
 ///
-/// It cannot be read, a test of it failed or none ran, or this process was asked to end.
+/// The suite cannot be read, a test failed or none ran, or a signal ended the process.
 pub fn run(args: &SuiteArgs, output: &OutputArgs) -> Result<u8, Error> {
     let Some(name) = &args.suite else {
         print!("{}", list());
@@ -50,17 +48,17 @@ pub fn run(args: &SuiteArgs, output: &OutputArgs) -> Result<u8, Error> {
     };
     let suite = file::read(name)?;
     let several = suite.tests.len() > 1;
-    let prepare = |test: Test| prepare(test, &args.words, output, several);
+    let prepare = |test: SuiteTest| prepare(test, &args.words, output, several);
     let tests = suite.tests.into_iter().map(prepare).collect::<Result<Vec<_>, _>>()?;
     say(output, &format!("# suite {name}: {}", suite.title));
     let mut outcomes = Vec::new();
     for (index, test) in tests.iter().enumerate() {
         let outcome = play(test, &format!("{} of {}", index + 1, tests.len()));
-        if let Outcome::Failed(reason) | Outcome::Skipped(reason) = &outcome {
-            let what = if matches!(outcome, Outcome::Failed(_)) { "failed" } else { "skipped" };
+        if let SuiteOutcome::Failed(reason) | SuiteOutcome::Skipped(reason) = &outcome {
+            let what = if matches!(outcome, SuiteOutcome::Failed(_)) { "failed" } else { "skipped" };
             eprintln!("{}: {what}: {reason}", test.name);
         }
-        let is_over = matches!(outcome, Outcome::Interrupted(_));
+        let is_over = matches!(outcome, SuiteOutcome::Interrupted(_));
         outcomes.push((test.name.as_str(), outcome));
         if is_over {
             break;
@@ -70,7 +68,7 @@ pub fn run(args: &SuiteArgs, output: &OutputArgs) -> Result<u8, Error> {
     conclude(name, &outcomes)
 }
 
-/// What there is without a file.
+/// The list of built-in suites.
 fn list() -> String {
     let line = |(name, _): &(&str, &str)| {
         let title = file::read(name).map_or_else(|error| error.to_string(), |suite| suite.title);
@@ -79,14 +77,14 @@ fn list() -> String {
     shipped::SHIPPED.iter().map(line).collect()
 }
 
-/// Judges a test, without what it needs if that is no flag of this program.
+/// Checks a test; without its `needs` if this program does not know their flags.
 fn prepare(
-    test: Test,
+    test: SuiteTest,
     given: &[OsString],
     output: &OutputArgs,
     several: bool,
-) -> Result<Prepared, SuiteError> {
-    let Test { name, words, needs } = test;
+) -> Result<PreparedTest, SuiteError> {
+    let SuiteTest { name, words, needs } = test;
     let of = |words: &[&Vec<String>]| -> Vec<OsString> {
         let own = words.iter().flat_map(|words| words.iter()).map(OsString::from);
         [OsString::from("stride-perf")].into_iter().chain(own).chain(given.iter().cloned()).collect()
@@ -99,16 +97,16 @@ fn prepare(
     let plan = |words: &[OsString]| {
         let cli = cli::parse_lenient(words).map_err(|usage| wrong(words, text(usage)))?;
         let files = named(cli.output.clone().or(output), &name, several)?;
-        let plan = Plan::new(cli).map_err(|error| wrong(words, error.to_string()))?;
+        let plan = RunPlan::new(cli).map_err(|error| wrong(words, error.to_string()))?;
         match plan.role {
-            Role::Server => Err(wrong(
+            SideRole::Server => Err(wrong(
                 words,
                 "no server is named: add the one that runs `stride-perf serve`, or --loopback".to_owned(),
             )),
             _ => Ok((plan, files)),
         }
     };
-    // What is wrong with the rest of it is no reason to skip it.
+    // An error in the rest of the command line is a failure, not a reason to skip.
     let without = plan(&plain)?;
     let what = match plan(&whole) {
         _ if needs.is_empty() => Ok(without),
@@ -118,7 +116,7 @@ fn prepare(
         }
         Err(error) => return Err(error),
     };
-    Ok(Prepared { name, words: whole, what, needs })
+    Ok(PreparedTest { name, words: whole, what, needs })
 }
 
 fn text(usage: Usage) -> String {
@@ -129,14 +127,14 @@ fn text(usage: Usage) -> String {
     }
 }
 
-/// Each test's own files, where there are several tests; lines of all are in one.
+/// Gives each test separate files if the suite has several tests; all lines go to one file.
 fn named(files: OutputArgs, test: &str, several: bool) -> Result<OutputArgs, SuiteError> {
     if several && files.force && files.jsonl.is_some() {
         return Err(SuiteError::ForcedLines);
     }
     let own = |path: Option<PathBuf>| path.map(|path| if several { of_test(&path, test) } else { path });
     let files = OutputArgs { json: own(files.json), csv: own(files.csv), hgrm: own(files.hgrm), ..files };
-    // Not only when its turn has come.
+    // Checked now, so that the user does not wait for the test's turn.
     for (flag, path) in [("--json", &files.json), ("--csv", &files.csv)] {
         if let Some(path) = path.as_ref().filter(|path| !files.force && path.is_file()) {
             return Err(SuiteError::Exists { flag, path: path.clone() });
@@ -145,7 +143,7 @@ fn named(files: OutputArgs, test: &str, several: bool) -> Result<OutputArgs, Sui
     Ok(files)
 }
 
-/// `FILE.json` becomes `FILE.TEST.json`; standard output stays what it is.
+/// `FILE.json` becomes `FILE.TEST.json`; standard output is unchanged.
 fn of_test(path: &Path, test: &str) -> PathBuf {
     if path == Path::new("-") {
         return path.to_owned();
@@ -156,49 +154,49 @@ fn of_test(path: &Path, test: &str) -> PathBuf {
     }
 }
 
-fn play(test: &Prepared, place: &str) -> Outcome {
-    let Prepared { name, words, what, needs } = test;
+fn play(test: &PreparedTest, place: &str) -> SuiteOutcome {
+    let PreparedTest { name, words, what, needs } = test;
     let command = words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
     let (plan, files) = match what {
         Ok(what) => what,
-        Err(reason) => return Outcome::Skipped(reason.clone()),
+        Err(reason) => return SuiteOutcome::Skipped(reason.clone()),
     };
     say(files, &format!("# test {place}, {name}: {command}"));
     let ran = Output::of_run(files, plan, words.clone())
         .and_then(|output| session::to_the_end(output, |output| session::run(plan, output)));
     match ran {
-        Ok(MISSED) => Outcome::Missed,
-        Ok(_) => Outcome::Ran,
+        Ok(MISSED) => SuiteOutcome::Missed,
+        Ok(_) => SuiteOutcome::Ran,
         Err(error) => match error.interrupted() {
-            Some(interrupted) => Outcome::Interrupted(interrupted),
-            // The memory that it needs is not there; nothing was measured yet.
+            Some(interrupted) => SuiteOutcome::Interrupted(interrupted),
+            // The machine lacks the memory that the test needs; nothing was measured yet.
             None if !needs.is_empty() && matches!(error, Error::Allocation(_) | Error::Memory(_)) => {
-                Outcome::Skipped(error.one_line())
+                SuiteOutcome::Skipped(error.one_line())
             }
-            None => Outcome::Failed(error.one_line()),
+            None => SuiteOutcome::Failed(error.one_line()),
         },
     }
 }
 
-/// Beside the tables, where they are.
+/// Prints a line where the tables go.
 fn say(files: &OutputArgs, line: &str) {
-    if crate::result::Targets::from(files).take_standard_output() {
+    if crate::result::ResultPaths::from(files).take_standard_output() {
         eprintln!("{line}");
     } else {
-        // Nobody may be reading any more: the next table notices.
+        // A failure is ignored, because the next table reports it.
         let _ = std::io::Write::write_all(&mut std::io::stdout(), format!("{line}\n").as_bytes());
     }
 }
 
-fn summary(suite: &str, all: usize, outcomes: &[(&str, Outcome)]) -> String {
-    let count = |is: fn(&Outcome) -> bool| outcomes.iter().filter(|(_, outcome)| is(outcome)).count();
+fn summary(suite: &str, all: usize, outcomes: &[(&str, SuiteOutcome)]) -> String {
+    let count = |is: fn(&SuiteOutcome) -> bool| outcomes.iter().filter(|(_, outcome)| is(outcome)).count();
     let (ran, missed) = (
-        count(|outcome| matches!(outcome, Outcome::Ran | Outcome::Missed)),
-        count(|outcome| matches!(outcome, Outcome::Missed)),
+        count(|outcome| matches!(outcome, SuiteOutcome::Ran | SuiteOutcome::Missed)),
+        count(|outcome| matches!(outcome, SuiteOutcome::Missed)),
     );
     let (skipped, failed) = (
-        count(|outcome| matches!(outcome, Outcome::Skipped(_))),
-        count(|outcome| matches!(outcome, Outcome::Failed(_))),
+        count(|outcome| matches!(outcome, SuiteOutcome::Skipped(_))),
+        count(|outcome| matches!(outcome, SuiteOutcome::Failed(_))),
     );
     let mut text = format!("# suite {suite}: of {all} tests {ran} ran, {skipped} skipped, {failed} failed");
     if missed > 0 {
@@ -206,28 +204,28 @@ fn summary(suite: &str, all: usize, outcomes: &[(&str, Outcome)]) -> String {
     }
     for (name, outcome) in outcomes {
         match outcome {
-            Outcome::Ran => {}
-            Outcome::Missed => text += &format!("\n#   {name}: a figure is not as expected"),
-            Outcome::Skipped(reason) => text += &format!("\n#   {name}: skipped: {reason}"),
-            Outcome::Failed(reason) => text += &format!("\n#   {name}: failed: {reason}"),
-            Outcome::Interrupted(_) => text += &format!("\n#   {name}: interrupted"),
+            SuiteOutcome::Ran => {}
+            SuiteOutcome::Missed => text += &format!("\n#   {name}: a figure is not as expected"),
+            SuiteOutcome::Skipped(reason) => text += &format!("\n#   {name}: skipped: {reason}"),
+            SuiteOutcome::Failed(reason) => text += &format!("\n#   {name}: failed: {reason}"),
+            SuiteOutcome::Interrupted(_) => text += &format!("\n#   {name}: interrupted"),
         }
     }
     text
 }
 
-fn conclude(suite: &str, outcomes: &[(&str, Outcome)]) -> Result<u8, Error> {
-    let failed = outcomes.iter().filter(|(_, outcome)| matches!(outcome, Outcome::Failed(_))).count();
+fn conclude(suite: &str, outcomes: &[(&str, SuiteOutcome)]) -> Result<u8, Error> {
+    let failed = outcomes.iter().filter(|(_, outcome)| matches!(outcome, SuiteOutcome::Failed(_))).count();
     let interrupted = outcomes.iter().find_map(|(_, outcome)| match outcome {
-        Outcome::Interrupted(interrupted) => Some(*interrupted),
+        SuiteOutcome::Interrupted(interrupted) => Some(*interrupted),
         _ => None,
     });
-    let has = |wanted: &Outcome| outcomes.iter().any(|(_, outcome)| outcome == wanted);
+    let has = |wanted: &SuiteOutcome| outcomes.iter().any(|(_, outcome)| outcome == wanted);
     match (interrupted, failed) {
         (Some(interrupted), _) => Err(interrupted.into()),
         (None, 1..) => Err(SuiteError::Failed { failed, all: outcomes.len() }.into()),
-        _ if has(&Outcome::Missed) => Ok(MISSED),
-        _ if has(&Outcome::Ran) => Ok(0),
+        _ if has(&SuiteOutcome::Missed) => Ok(MISSED),
+        _ if has(&SuiteOutcome::Ran) => Ok(0),
         _ => Err(SuiteError::NothingRan { suite: suite.to_owned() }.into()),
     }
 }
@@ -236,9 +234,9 @@ fn conclude(suite: &str, outcomes: &[(&str, Outcome)]) -> Result<u8, Error> {
 mod tests {
     use super::*;
 
-    fn prepared(words: &str, needs: &str, given: &str) -> Result<Prepared, SuiteError> {
+    fn prepared(words: &str, needs: &str, given: &str) -> Result<PreparedTest, SuiteError> {
         let split = |words: &str| words.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
-        let test = Test { name: "t".to_owned(), words: split(words), needs: split(needs) };
+        let test = SuiteTest { name: "t".to_owned(), words: split(words), needs: split(needs) };
         let given: Vec<_> = given.split_whitespace().map(OsString::from).collect();
         prepare(test, &given, &OutputArgs::default(), true)
     }
@@ -246,9 +244,9 @@ mod tests {
     #[test]
     fn what_is_given_goes_before_the_tests_own() {
         let (plan, _) = prepared("write bw -n 100000 -s 64", "", "--loopback -n 7").unwrap().what.unwrap();
-        assert_eq!((plan.test.iterations, plan.role), (7, Role::Loopback));
+        assert_eq!((plan.test.iterations, plan.role), (7, SideRole::Loopback));
         let (plan, files) = prepared("write lat --json a.json", "", "server -p 5").unwrap().what.unwrap();
-        assert_eq!((plan.role, plan.local.tcp_port), (Role::Client("server".to_owned()), 5));
+        assert_eq!((plan.role, plan.local.tcp_port), (SideRole::Client("server".to_owned()), 5));
         assert_eq!(files.json, Some("a.t.json".into()));
     }
 
@@ -278,9 +276,9 @@ mod tests {
 
     #[test]
     fn the_exit_code_says_the_worst() {
-        let (ran, missed) = (("a", Outcome::Ran), ("b", Outcome::Missed));
-        let skipped = ("c", Outcome::Skipped("no GPU".to_owned()));
-        let failed = ("d", Outcome::Failed("no server".to_owned()));
+        let (ran, missed) = (("a", SuiteOutcome::Ran), ("b", SuiteOutcome::Missed));
+        let skipped = ("c", SuiteOutcome::Skipped("no GPU".to_owned()));
+        let failed = ("d", SuiteOutcome::Failed("no server".to_owned()));
         assert_eq!(conclude("s", &[ran.clone(), skipped.clone()]).unwrap(), 0);
         assert_eq!(conclude("s", &[ran.clone(), missed.clone(), skipped.clone()]).unwrap(), MISSED);
         let all = [ran, missed, skipped.clone(), failed];

@@ -1,6 +1,6 @@
-//! The suites that come with the program.
+//! The built-in suites.
 
-/// Names and texts; the first words of a name say whose measurements they are.
+/// Names and texts; the first part of a name tells whose measurements the suite repeats.
 pub(super) const SHIPPED: [(&str, &str); 9] = [
     ("alluxio-all", include_str!("../../suites/alluxio-all.toml")),
     ("alluxio-basic", include_str!("../../suites/alluxio-basic.toml")),
@@ -13,7 +13,7 @@ pub(super) const SHIPPED: [(&str, &str); 9] = [
     ("blog-maxed", include_str!("../../suites/blog-maxed.toml")),
 ];
 
-/// The text of the suite of this name.
+/// The text of the suite with this name.
 pub(super) fn find(name: &str) -> Option<&'static str> {
     SHIPPED.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
 }

@@ -1,4 +1,4 @@
-//! Peers that are absent, strange, dead, or wrong.
+//! Peers that are absent, foreign, dead, or wrong.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use stride::cli;
 use stride::control::{
-    ControlError, Greeting, Kind, Link, Listener, Message, Resources, VERSION, connect, write_frame,
+    ControlError, ControlLink, ControlListener, ControlMessage, FrameKind, Greeting, Resources, VERSION,
+    connect, write_frame,
 };
 use stride::device::LocalDevice;
-use stride::plan::{LocalOptions, Plan, TestPlan};
-use stride::workload::Side;
+use stride::plan::{LocalOptions, RunPlan, TestPlan};
+use stride::workload::UnconnectedSide;
 
 use crate::common::{Ended, Running, command, run};
 use crate::harness::{Device, Outcome, Test, side_by_side};
@@ -30,7 +31,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("changed_bytes_are_noticed", changed_bytes_are_noticed),
 ];
 
-/// Of each way to wait for the peer, one.
+/// An operation for each way of waiting for the peer.
 const OPERATIONS: [&str; 7] = [
     "write bw",
     "write lat",
@@ -41,30 +42,30 @@ const OPERATIONS: [&str; 7] = [
     "send bw -b -q 2",
 ];
 
-/// A dead peer is noticed in this time, also by a side that only spins.
+/// The time in which a side notices a dead peer, even if it only spins.
 const NOTICE: Duration = Duration::from_secs(20);
 
 fn test_plan(flags: &str) -> TestPlan {
     let words = format!("stride-perf write {flags}");
-    Plan::new(cli::parse(words.split_whitespace()).unwrap()).unwrap().test
+    RunPlan::new(cli::parse(words.split_whitespace()).unwrap()).unwrap().test
 }
 
 fn greeting(test: TestPlan) -> Greeting {
     Greeting { release: "test".to_owned(), test }
 }
 
-/// Asks a server for a test that its own command line would refuse; its answer.
+/// Requests a test that the server's command line would refuse; returns the server's answer.
 pub(crate) fn request_impossible_test(port: u16) -> String {
     let mut test = test_plan("bw");
     test.iterations = 1;
     let mut link = connect("127.0.0.1", port).unwrap();
-    match link.exchange(&Message::Request(greeting(test))) {
+    match link.exchange(&ControlMessage::Request(greeting(test))) {
         Err(ControlError::PeerFailed { reason, .. }) => reason,
         other => panic!("{other:?}"),
     }
 }
 
-/// A server that says `bytes` and nothing more, on a port of its own.
+/// A server that sends `bytes` and nothing more.
 fn stranger(bytes: Vec<u8>) -> u16 {
     let socket = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = socket.local_addr().unwrap().port();
@@ -76,7 +77,7 @@ fn stranger(bytes: Vec<u8>) -> u16 {
     port
 }
 
-/// What a client says of a server that says `bytes`.
+/// The output of a client whose server sends `bytes`.
 fn client_of(device: &Device, bytes: &[u8]) -> Ended {
     let port = stranger(bytes.to_vec());
     run(&device.flags(&format!("write bw 127.0.0.1 -n 5 -p {port}")))
@@ -90,7 +91,7 @@ fn server(device: &Device, flags: &str) -> (Running, u16) {
 }
 
 fn an_absent_server_is_named(device: &Device) -> Outcome {
-    let port = Listener::bind_local().unwrap().port();
+    let port = ControlListener::bind_local().unwrap().port();
     let ended = run(&device.flags(&format!("write bw 127.0.0.1 -p {port}")));
     let line = ended.refused();
     assert!(line.contains(&format!("127.0.0.1:{port}")) && line.contains("start the same"), "{line}");
@@ -128,7 +129,7 @@ fn a_silent_server_is_given_up(device: &Device) -> Outcome {
 
 fn another_version_is_named(device: &Device) -> Outcome {
     let mut bytes = Vec::new();
-    write_frame(&mut bytes, Kind::Message, b"{}").unwrap();
+    write_frame(&mut bytes, FrameKind::Message, b"{}").unwrap();
     bytes[4..6].copy_from_slice(&(VERSION + 1).to_be_bytes());
     let ended = client_of(device, &bytes);
     let line = ended.refused();
@@ -144,14 +145,14 @@ fn another_version_is_named(device: &Device) -> Outcome {
 }
 
 fn a_taken_tcp_port_is_named(device: &Device) -> Outcome {
-    let taken = Listener::bind(0).unwrap();
+    let taken = ControlListener::bind(0).unwrap();
     let ended = run(&device.flags(&format!("write bw -p {}", taken.port())));
     let line = ended.refused();
     assert!(line.contains(&format!("TCP port {}", taken.port())) && line.contains("with -p"), "{line}");
     Outcome::Ran
 }
 
-/// Kills one side in the midst of a test that would take days; the other ends by itself.
+/// Kills one side during a test that would take days; the other ends by itself.
 fn survivor(device: &Device, test: &str, kill_server: bool) -> Ended {
     let flags = format!("{test} -n 4000000000");
     let (mut server, port) = server(device, &flags);
@@ -188,9 +189,10 @@ fn a_client_that_dies_is_noticed(device: &Device) -> Outcome {
     Outcome::Ran
 }
 
-/// What a client says of a server whose resources are not quite right, and what it tells the server.
+/// The output of a client whose server sends wrong resources, and the client's message to the
+/// server.
 fn client_of_wrong_resources(device: &Device, wrong: fn(&mut Resources)) -> (Ended, ControlError) {
-    let listener = Listener::bind_local().unwrap();
+    let listener = ControlListener::bind_local().unwrap();
     let flags = device.flags(&format!("write bw -n 5 127.0.0.1 -p {}", listener.port()));
     let client = Running::start(&mut command(&flags));
     let options = LocalOptions { device: Some(device.name.clone()), ..LocalOptions::default() };
@@ -202,20 +204,20 @@ fn client_of_wrong_resources(device: &Device, wrong: fn(&mut Resources)) -> (End
 
 fn serve_wrongly(
     device: &LocalDevice,
-    link: &mut Link,
+    link: &mut ControlLink,
     wrong: fn(&mut Resources),
 ) -> Result<(), ControlError> {
-    let Message::Request(Greeting { test, .. }) = link.receive()? else { panic!("no request") };
-    link.send(&Message::Accept(greeting(test.clone())))?;
-    let side = Side::new(device, &test).unwrap();
+    let ControlMessage::Request(Greeting { test, .. }) = link.receive()? else { panic!("no request") };
+    link.send(&ControlMessage::Accept(greeting(test.clone())))?;
+    let side = UnconnectedSide::new(device, &test).unwrap();
     let mut resources = side.resources().remove(0);
     wrong(&mut resources);
-    let Message::Resources(remote) = link.exchange(&Message::Resources(resources))? else {
+    let ControlMessage::Resources(remote) = link.exchange(&ControlMessage::Resources(resources))? else {
         panic!("no resources")
     };
     let _workload = side.connect(&[remote], &test, test.queue_pairs, None).unwrap();
-    link.exchange(&Message::Ready)?;
-    link.exchange(&Message::Begin { size: test.sizes.largest() })?;
+    link.exchange(&ControlMessage::Ready)?;
+    link.exchange(&ControlMessage::Begin { size: test.sizes.largest() })?;
     link.receive_result().map(drop)
 }
 
@@ -237,9 +239,10 @@ fn memory_that_is_too_short_is_refused(device: &Device) -> Outcome {
     Outcome::Ran
 }
 
-/// Writes of which each goes 64 bytes too far arrive, and are not what was sent where they should be.
+/// The peer announces an address 64 bytes too high, so writes arrive beside the place that is
+/// validated.
 fn changed_bytes_are_noticed(device: &Device) -> Outcome {
-    let listener = Listener::bind_local().unwrap();
+    let listener = ControlListener::bind_local().unwrap();
     let test = "write bw -s 64 -n 5 -q 2 --data-validation 127.0.0.1";
     let flags = device.flags(&format!("{test} -p {}", listener.port()));
     let client = Running::start(&mut command(&flags));
@@ -254,23 +257,26 @@ fn changed_bytes_are_noticed(device: &Device) -> Outcome {
     Outcome::Ran
 }
 
-/// What a server finds whose second queue pair said of its memory that it is elsewhere.
-fn arrived_elsewhere(device: &LocalDevice, link: &mut Link) -> String {
-    let Message::Request(Greeting { test, .. }) = link.receive().unwrap() else { panic!("no request") };
-    link.send(&Message::Accept(greeting(test.clone()))).unwrap();
-    let side = Side::new(device, &test).unwrap();
+/// The outcome of a server whose client announces a wrong address for its second queue pair.
+fn arrived_elsewhere(device: &LocalDevice, link: &mut ControlLink) -> String {
+    let ControlMessage::Request(Greeting { test, .. }) = link.receive().unwrap() else {
+        panic!("no request")
+    };
+    link.send(&ControlMessage::Accept(greeting(test.clone()))).unwrap();
+    let side = UnconnectedSide::new(device, &test).unwrap();
     let mut remotes = Vec::new();
     for (mut resources, shift) in side.resources().into_iter().zip([0, 64]) {
         resources.address += shift;
-        let Message::Resources(remote) = link.exchange(&Message::Resources(resources)).unwrap() else {
+        let ControlMessage::Resources(remote) = link.exchange(&ControlMessage::Resources(resources)).unwrap()
+        else {
             panic!("no resources")
         };
         remotes.push(remote);
     }
     let mut workload = side.connect(&remotes, &test, test.queue_pairs, None).unwrap();
-    link.exchange(&Message::Ready).unwrap();
+    link.exchange(&ControlMessage::Ready).unwrap();
     workload.prepare(64, test.parts(false)).unwrap();
-    link.exchange(&Message::Begin { size: 64 }).unwrap();
-    assert!(matches!(link.receive_result().unwrap(), Message::Row(_)));
+    link.exchange(&ControlMessage::Begin { size: 64 }).unwrap();
+    assert!(matches!(link.receive_result().unwrap(), ControlMessage::Row(_)));
     workload.arrived(64).unwrap_err().to_string()
 }

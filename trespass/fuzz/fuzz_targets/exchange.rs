@@ -1,5 +1,5 @@
 //! Either side of a handshake by the connection manager, with a peer that says anything. The target itself, and the tests that run it on a
-//! stable compiler, are in `trespass/src/handshake/hostile_manager.rs`.
+//! stable compiler, are in `trespass/src/handshake/hostile_cm.rs`.
 
 #![no_main]
 

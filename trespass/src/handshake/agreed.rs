@@ -1,8 +1,9 @@
-//! What both sides have agreed on, and what of it the protocol needs to know.
+//! The outcome of the negotiation: the features and limits that both sides agreed on, and the
+//! protocol's setup made of them.
 
 use super::{Attempt, Terms};
-use crate::builder::Config;
-use crate::protocol::{self, Keepalive, Link, Setup};
+use crate::config::Config;
+use crate::protocol::{self, ConnectionSetup, Keepalive, LinkType};
 use crate::wire::{Features, Hello, Kind, Limits};
 
 /// What both sides have agreed on.
@@ -51,15 +52,15 @@ impl Agreed {
     }
 
     /// What the protocol needs to know. Whatever the peer has said, the protocol takes it.
-    pub(crate) fn setup(&self, config: &Config, link: Link) -> Setup {
+    pub(crate) fn setup(&self, config: &Config, link: LinkType) -> ConnectionSetup {
         let kind = match self.kind {
-            Kind::Stream => protocol::Kind::Stream,
-            Kind::SeqPacket => protocol::Kind::SeqPacket,
+            Kind::Stream => protocol::ConnectionKind::Stream,
+            Kind::SeqPacket => protocol::ConnectionKind::SeqPacket,
         };
-        Setup {
+        ConnectionSetup {
             own: limits(&self.own, self.first_slots.0),
             peer: limits(&self.peer, self.first_slots.1),
-            read: link == Link::Rc && self.features.has(Features::READ),
+            read: link == LinkType::Rc && self.features.has(Features::READ),
             coalesce: self.features.has(Features::COALESCE),
             immediate: self.features.has(Features::IMMEDIATE),
             rcvbuf: config.rcvbuf,
@@ -69,9 +70,9 @@ impl Agreed {
             linger: config.linger,
             keepalive: config
                 .keepalive
-                .filter(|_| link == Link::Rc)
-                .map(|idle| Keepalive { idle, patience: idle }),
-            ..Setup::new(kind, link)
+                .filter(|_| link == LinkType::Rc)
+                .map(|idle| Keepalive { idle, timeout: idle }),
+            ..ConnectionSetup::new(kind, link)
         }
     }
 }
@@ -111,9 +112,9 @@ mod tests {
 
     use super::super::fake::ATTEMPT;
     use super::*;
-    use crate::builder::tests::{ALLOWED, build};
-    use crate::handshake::{Cause, Unavailable};
+    use crate::config::tests::{ALLOWED, build};
     use crate::wire::properties;
+    use crate::wire::{Cause, Unavailable};
     use crate::wire::{Policy, Role};
 
     proptest! {
@@ -139,7 +140,7 @@ mod tests {
                     user_data: Vec::new(),
                 };
                 let agreed = Agreed::new(ATTEMPT, &own, &hello, Vec::new());
-                for link in [Link::Rc, Link::Tcp] {
+                for link in [LinkType::Rc, LinkType::Tcp] {
                     let setup = agreed.setup(&config, link);
                     prop_assert_eq!(setup.check(), Ok(()), "{:?}", setup);
                     prop_assert!(setup.peer.slot_size <= setup.own.slot_size.min(peer.slot_size));
@@ -170,7 +171,7 @@ mod tests {
             };
             let agreed = Agreed::new(ATTEMPT, &own, &hello, Vec::new());
             assert_eq!(agreed.first_slots, expected);
-            let setup = agreed.setup(&config, Link::Rc);
+            let setup = agreed.setup(&config, LinkType::Rc);
             assert_eq!((setup.own.first_slots, setup.peer.first_slots), (Some(expected.0), Some(expected.1)));
         }
     }

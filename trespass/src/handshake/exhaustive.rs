@@ -1,27 +1,29 @@
-//! I12 and I13: whatever fails, on whichever side, both sides end on the same transport, or with an error, in time.
+//! I12 and I13: after any fault, on either side, both sides end on the same transport or with an
+//! error, in time.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use super::fake::{ATTEMPT, Air, Broken, FakePath, Faults, terms};
-use super::machine::Machine;
-use super::world::{Loss, Outcome, World};
-use super::{Cause, FallbackReason, HandshakeError, Side, Transport, Unavailable};
-use crate::wire::{Hello, Kind, Policy, Probe, Ready, Reject, RejectReason, Role, WireError};
+use super::fake::{ATTEMPT, FakeNetwork, FakePath, PathFaults, ProbeFault, terms};
+use super::machine::HandshakeMachine;
+use super::simulation::{HandshakeResult, HandshakeSimulation, NetworkFault};
+use super::{FallbackReason, HandshakeError, Side, Transport};
+use crate::wire::{Cause, Unavailable};
+use crate::wire::{Hello, Kind, Policy, Probe, Ready, Reject, RejectReason, Role};
 
 /// One side's part of a case.
 #[derive(Clone, Copy, Debug)]
-struct Part {
+struct CaseRange {
     policy: Policy,
     device: bool,
-    faults: Faults,
+    faults: PathFaults,
 }
 
-impl Part {
-    fn path(self, air: &Rc<RefCell<Air>>) -> Result<FakePath, Unavailable> {
+impl CaseRange {
+    fn path(self, network: &Rc<RefCell<FakeNetwork>>) -> Result<FakePath, Unavailable> {
         if self.device {
-            return Ok(FakePath::new(air, self.faults));
+            return Ok(FakePath::new(network, self.faults));
         }
         Err(Unavailable::new(Cause::NoDevice, ""))
     }
@@ -36,7 +38,7 @@ impl Part {
     }
 
     fn works(self) -> bool {
-        self.connects() && self.faults.probe == Broken::Not
+        self.connects() && self.faults.probe == ProbeFault::Not
     }
 
     /// What it may name as what went wrong on its side.
@@ -51,18 +53,18 @@ impl Part {
         may(!self.device, Cause::NoDevice);
         may(self.faults.prepare, Cause::Resources);
         may(self.faults.connect, Cause::Connect);
-        may(matches!(self.faults.probe, Broken::Fails | Broken::Late), Cause::ProbeFailed);
+        may(matches!(self.faults.probe, ProbeFault::Fails | ProbeFault::Late), Cause::ProbeFailed);
         causes
     }
 }
 
-fn parts() -> Vec<Part> {
+fn parts() -> Vec<CaseRange> {
     let mut parts = Vec::new();
     for policy in [Policy::Auto, Policy::RequireRdma, Policy::TcpOnly] {
         for (device, prepare) in [(true, false), (true, true), (false, false)] {
             for connect in [false, true] {
-                for probe in [Broken::Not, Broken::Fails, Broken::Lost, Broken::Late] {
-                    parts.push(Part { policy, device, faults: Faults { prepare, connect, probe } });
+                for probe in [ProbeFault::Not, ProbeFault::Fails, ProbeFault::Lost, ProbeFault::Late] {
+                    parts.push(CaseRange { policy, device, faults: PathFaults { prepare, connect, probe } });
                 }
             }
         }
@@ -70,45 +72,45 @@ fn parts() -> Vec<Part> {
     parts
 }
 
-fn losses() -> Vec<Loss> {
-    let mut losses = vec![Loss::Nothing];
+fn losses() -> Vec<NetworkFault> {
+    let mut losses = vec![NetworkFault::Nothing];
     for count in 0..=3 {
         for role in [Role::Client, Role::Server] {
-            losses.extend([Loss::Ends(role, count), Loss::Dies(role, count)]);
+            losses.extend([NetworkFault::Ends(role, count), NetworkFault::Dies(role, count)]);
         }
     }
-    losses.extend((0..=4).map(Loss::Cut));
+    losses.extend((0..=4).map(NetworkFault::Cut));
     losses
 }
 
-fn run(client: Part, server: Part, loss: Loss) -> World {
-    let air = Rc::default();
-    let mut world = World::new(
-        (terms(client.policy), client.path(&air)),
-        (terms(server.policy), server.path(&air)),
-        &air,
-        loss,
+fn run(client: CaseRange, server: CaseRange, fault: NetworkFault) -> HandshakeSimulation {
+    let network = Rc::default();
+    let mut simulation = HandshakeSimulation::new(
+        (terms(client.policy), client.path(&network)),
+        (terms(server.policy), server.path(&network)),
+        &network,
+        fault,
     );
-    world.run();
-    world
+    simulation.run();
+    simulation
 }
 
-fn reason(outcome: &Outcome) -> Option<&FallbackReason> {
+fn reason(outcome: &HandshakeResult) -> Option<&FallbackReason> {
     outcome.as_ref().ok().and_then(|established| established.path.as_ref().err())
 }
 
 /// I12: every combination of failures at prepare, connect and probe of both sides, of policies, and of a peer or a network lost at
 /// every step.
 #[test]
-fn i12_both_sides_end_alike_whatever_fails() {
+fn i12_both_sides_end_alike_after_any_fault() {
     let (mut rdma, mut tcp, mut refused) = (0, 0, 0);
     for client in parts() {
         for server in parts() {
-            for loss in losses() {
-                let mut world = run(client, server, loss);
-                check(&mut world, client, server, loss);
-                if loss == Loss::Nothing {
-                    match world.client.outcome.as_ref().map(|o| o.as_ref().map(|e| e.transport())) {
+            for fault in losses() {
+                let mut simulation = run(client, server, fault);
+                check(&mut simulation, client, server, fault);
+                if fault == NetworkFault::Nothing {
+                    match simulation.client.outcome.as_ref().map(|o| o.as_ref().map(|e| e.transport())) {
                         Some(Ok(Transport::Rdma)) => rdma += 1,
                         Some(Ok(Transport::Tcp)) => tcp += 1,
                         _ => refused += 1,
@@ -124,14 +126,14 @@ fn i12_both_sides_end_alike_whatever_fails() {
     assert_eq!(rdma + tcp + refused, 72 * 72);
 }
 
-fn check(world: &mut World, client: Part, server: Part, loss: Loss) {
-    let case = format!("{client:?}\n{server:?}\n{loss:?}");
-    for half in [&world.client, &world.server] {
+fn check(simulation: &mut HandshakeSimulation, client: CaseRange, server: CaseRange, fault: NetworkFault) {
+    let case = format!("{client:?}\n{server:?}\n{fault:?}");
+    for half in [&simulation.client, &simulation.server] {
         assert!(half.took <= Duration::from_secs(5), "late: {case}");
-        let gone = matches!(loss, Loss::Ends(..) | Loss::Dies(..));
+        let gone = matches!(fault, NetworkFault::Ends(..) | NetworkFault::Dies(..));
         assert!(half.outcome.is_some() || gone, "no outcome: {case}");
     }
-    let outcomes = [&world.client.outcome, &world.server.outcome];
+    let outcomes = [&simulation.client.outcome, &simulation.server.outcome];
     let transports = outcomes.map(|o| o.as_ref().and_then(|o| o.as_ref().ok()).map(|e| e.transport()));
     if let [Some(here), Some(there)] = transports {
         assert_eq!(here, there, "{case}");
@@ -141,16 +143,16 @@ fn check(world: &mut World, client: Part, server: Part, loss: Loss) {
             check_reason(outcome, part, other, &case);
         }
     }
-    if loss == Loss::Nothing {
+    if fault == NetworkFault::Nothing {
         check_undisturbed(outcomes.map(Option::as_ref), client, server, &case);
     }
     let live = usize::from(transports[0] == Some(Transport::Rdma))
         + usize::from(transports[1] == Some(Transport::Rdma));
-    assert_eq!(world.air.borrow().live, live, "a path is kept if it is used: {case}");
+    assert_eq!(simulation.network.borrow().live, live, "a path is kept if it is used: {case}");
 }
 
 /// What one side reports has happened.
-fn check_reason(outcome: &Outcome, own: Part, peer: Part, case: &str) {
+fn check_reason(outcome: &HandshakeResult, own: CaseRange, peer: CaseRange, case: &str) {
     let reason = match outcome {
         Ok(established) => established.path.as_ref().err(),
         Err(HandshakeError::RdmaRequired { by, reason }) => {
@@ -163,14 +165,19 @@ fn check_reason(outcome: &Outcome, own: Part, peer: Part, case: &str) {
     let Some(reason) = reason else { return };
     let culprit = if reason.side() == Side::Local { own } else { peer };
     // A probe that is lost is missed by both.
-    let lost = own.faults.probe == Broken::Lost || peer.faults.probe == Broken::Lost;
+    let lost = own.faults.probe == ProbeFault::Lost || peer.faults.probe == ProbeFault::Lost;
     let failed_elsewhere = !own.works() || !peer.works();
     let known = culprit.causes().contains(&reason.cause())
         || (reason.cause() == Cause::ProbeTimedOut && lost && failed_elsewhere);
     assert!(known, "{reason:?}: {case}");
 }
 
-fn check_undisturbed(outcomes: [Option<&Outcome>; 2], client: Part, server: Part, case: &str) {
+fn check_undisturbed(
+    outcomes: [Option<&HandshakeResult>; 2],
+    client: CaseRange,
+    server: CaseRange,
+    case: &str,
+) {
     let [Some(here), Some(there)] = outcomes else { panic!("no outcome: {case}") };
     let required = [client, server].iter().any(|part| part.policy == Policy::RequireRdma);
     let works = client.works() && server.works();
@@ -202,19 +209,19 @@ fn check_undisturbed(outcomes: [Option<&Outcome>; 2], client: Part, server: Part
 }
 
 /// Both can do RDMA, and nothing fails.
-const GOOD: Part = Part {
+const GOOD: CaseRange = CaseRange {
     policy: Policy::Auto,
     device: true,
-    faults: Faults { prepare: false, connect: false, probe: Broken::Not },
+    faults: PathFaults { prepare: false, connect: false, probe: ProbeFault::Not },
 };
 
-fn good_world() -> World {
-    let air = Rc::default();
-    World::new(
-        (terms(Policy::Auto), GOOD.path(&air)),
-        (terms(Policy::Auto), GOOD.path(&air)),
-        &air,
-        Loss::Nothing,
+fn good_simulation() -> HandshakeSimulation {
+    let network = Rc::default();
+    HandshakeSimulation::new(
+        (terms(Policy::Auto), GOOD.path(&network)),
+        (terms(Policy::Auto), GOOD.path(&network)),
+        &network,
+        NetworkFault::Nothing,
     )
 }
 
@@ -225,21 +232,21 @@ fn i13_what_an_earlier_attempt_has_left_is_ignored() {
     let conn_id = ATTEMPT.conn_id;
     let failure = || Err(Unavailable::new(Cause::Connect, "earlier"));
     let ready = |conn_id, generation, role| Ready { conn_id, generation, role, verdict: failure() }.encode();
-    let mut world = good_world();
-    world.inject(Role::Client, ready(conn_id, old, Role::Server));
-    world.inject(Role::Client, ready(conn_id ^ 1, ATTEMPT.generation, Role::Server));
-    world.inject(Role::Client, hello(Role::Server, conn_id, old).encode());
+    let mut simulation = good_simulation();
+    simulation.inject(Role::Client, ready(conn_id, old, Role::Server));
+    simulation.inject(Role::Client, ready(conn_id ^ 1, ATTEMPT.generation, Role::Server));
+    simulation.inject(Role::Client, hello(Role::Server, conn_id, old).encode());
     for role in [Role::Client, Role::Server] {
         let from = super::fake::other(role);
         let stale = |conn_id, generation, role| Probe { conn_id, generation, role }.encode().to_vec();
-        let mut air = world.air.borrow_mut();
-        air.leave(role, stale(conn_id, old, from));
-        air.leave(role, stale(conn_id ^ 1, ATTEMPT.generation, from));
-        air.leave(role, stale(conn_id, ATTEMPT.generation, role));
-        air.leave(role, b"not a probe at all".to_vec());
+        let mut network = simulation.network.borrow_mut();
+        network.leave(role, stale(conn_id, old, from));
+        network.leave(role, stale(conn_id ^ 1, ATTEMPT.generation, from));
+        network.leave(role, stale(conn_id, ATTEMPT.generation, role));
+        network.leave(role, b"not a probe at all".to_vec());
     }
-    world.run();
-    for half in [&world.client, &world.server] {
+    simulation.run();
+    for half in [&simulation.client, &simulation.server] {
         let established = half.outcome.as_ref().and_then(|o| o.as_ref().ok()).expect("a connection");
         assert_eq!(established.transport(), Transport::Rdma);
         assert_eq!((established.agreed.attempt.conn_id, established.agreed.attempt.generation), (conn_id, 3));
@@ -249,21 +256,21 @@ fn i13_what_an_earlier_attempt_has_left_is_ignored() {
 /// A probe of another attempt alone proves nothing.
 #[test]
 fn i13_an_earlier_probe_proves_nothing() {
-    let air: Rc<RefCell<Air>> = Rc::default();
-    let lost = Part { faults: Faults { probe: Broken::Lost, ..Faults::default() }, ..GOOD };
-    let mut world = World::new(
-        (terms(Policy::Auto), lost.path(&air)),
-        (terms(Policy::Auto), lost.path(&air)),
-        &air,
-        Loss::Nothing,
+    let network: Rc<RefCell<FakeNetwork>> = Rc::default();
+    let lost = CaseRange { faults: PathFaults { probe: ProbeFault::Lost, ..PathFaults::default() }, ..GOOD };
+    let mut simulation = HandshakeSimulation::new(
+        (terms(Policy::Auto), lost.path(&network)),
+        (terms(Policy::Auto), lost.path(&network)),
+        &network,
+        NetworkFault::Nothing,
     );
     for role in [Role::Client, Role::Server] {
         let from = super::fake::other(role);
         let stale = Probe { conn_id: ATTEMPT.conn_id, generation: ATTEMPT.generation - 1, role: from };
-        air.borrow_mut().leave(role, stale.encode().to_vec());
+        network.borrow_mut().leave(role, stale.encode().to_vec());
     }
-    world.run();
-    for half in [&world.client, &world.server] {
+    simulation.run();
+    for half in [&simulation.client, &simulation.server] {
         let reason = reason(half.outcome.as_ref().expect("an outcome")).expect("a reason");
         assert_eq!(reason.cause(), Cause::ProbeTimedOut);
         assert!(half.took < Duration::from_millis(400), "the probe's time limit holds: {:?}", half.took);
@@ -273,13 +280,16 @@ fn i13_an_earlier_probe_proves_nothing() {
 /// A peer that sends nothing but stale messages is not put up with for ever.
 #[test]
 fn stale_messages_are_bounded() {
-    let mut world = good_world();
+    let mut simulation = good_simulation();
     for _ in 0..17 {
-        world.inject(Role::Client, hello(Role::Server, 1, 1).encode());
+        simulation.inject(Role::Client, hello(Role::Server, 1, 1).encode());
     }
-    world.run();
-    let outcome = world.client.outcome.expect("an outcome");
-    assert!(matches!(outcome, Err(HandshakeError::Malformed(WireError::Unexpected(_)))), "{outcome:?}");
+    simulation.run();
+    let outcome = simulation.client.outcome.expect("an outcome");
+    assert!(
+        matches!(&outcome, Err(HandshakeError::Malformed(text)) if text.ends_with("came where it must not")),
+        "{outcome:?}"
+    );
 }
 
 fn hello(role: Role, conn_id: u64, generation: u32) -> Hello {
@@ -307,15 +317,21 @@ fn plain(terms: super::Terms) -> (super::Terms, Result<FakePath, Unavailable>) {
 #[test]
 fn another_kind_is_rejected_in_words() {
     let packets = super::Terms { kind: Kind::SeqPacket, ..terms(Policy::Auto) };
-    let mut world = World::new(plain(terms(Policy::Auto)), plain(packets), &Rc::default(), Loss::Nothing);
-    world.run();
-    let Some(Err(client)) = world.client.outcome else { panic!("the client is refused") };
+    let mut simulation = HandshakeSimulation::new(
+        plain(terms(Policy::Auto)),
+        plain(packets),
+        &Rc::default(),
+        NetworkFault::Nothing,
+    );
+    simulation.run();
+    let Some(Err(client)) = simulation.client.outcome else { panic!("the client is refused") };
     assert_eq!(
         client.to_string(),
         "the peer (version 1.0) rejected the connection: it wants to carry messages (SeqPacket), and you bytes (Stream); use the same \
          type on both sides"
     );
-    let Some(Err(HandshakeError::Kind { own: Kind::SeqPacket, peer: Kind::Stream })) = world.server.outcome
+    let Some(Err(HandshakeError::Kind { own: Kind::SeqPacket, peer: Kind::Stream })) =
+        simulation.server.outcome
     else {
         panic!("the server says what it has seen")
     };
@@ -326,15 +342,15 @@ fn another_kind_is_rejected_in_words() {
 fn peers_of_another_minor_version_interoperate() {
     for (client, server) in [(0, 1), (1, 0), (7, 3)] {
         let of = |minor, data: &[u8]| super::Terms { minor, user_data: data.to_vec(), ..terms(Policy::Auto) };
-        let air = Rc::default();
-        let mut world = World::new(
-            (of(client, b"from client"), GOOD.path(&air)),
-            (of(server, b"from server"), GOOD.path(&air)),
-            &air,
-            Loss::Nothing,
+        let network = Rc::default();
+        let mut simulation = HandshakeSimulation::new(
+            (of(client, b"from client"), GOOD.path(&network)),
+            (of(server, b"from server"), GOOD.path(&network)),
+            &network,
+            NetworkFault::Nothing,
         );
-        world.run();
-        for (half, data) in [(&world.client, b"from server"), (&world.server, b"from client")] {
+        simulation.run();
+        for (half, data) in [(&simulation.client, b"from server"), (&simulation.server, b"from client")] {
             let established = half.outcome.as_ref().and_then(|o| o.as_ref().ok()).expect("a connection");
             assert_eq!(established.transport(), Transport::Rdma);
             assert_eq!(established.agreed.minor, client.min(server));
@@ -347,9 +363,9 @@ fn peers_of_another_minor_version_interoperate() {
 #[test]
 fn tcp_takes_reads_out_of_what_is_agreed() {
     use crate::wire::Features;
-    for (part, has) in [(GOOD, true), (Part { device: false, ..GOOD }, false)] {
-        let world = run(part, GOOD, Loss::Nothing);
-        for half in [&world.client, &world.server] {
+    for (part, has) in [(GOOD, true), (CaseRange { device: false, ..GOOD }, false)] {
+        let simulation = run(part, GOOD, NetworkFault::Nothing);
+        for half in [&simulation.client, &simulation.server] {
             let agreed = &half.outcome.as_ref().and_then(|o| o.as_ref().ok()).expect("a connection").agreed;
             assert_eq!(agreed.features.has(Features::READ), has);
             assert!(agreed.features.has(Features::COALESCE));
@@ -360,23 +376,20 @@ fn tcp_takes_reads_out_of_what_is_agreed() {
 /// Peers of another major version read each other's rejections.
 #[test]
 fn another_major_version_is_rejected_in_words() {
-    let mut world = good_world();
+    let mut simulation = good_simulation();
     let mut strange = hello(Role::Client, 1, 1).encode();
     strange[5] = 9;
     strange[6] = 4;
     let crc = crate::wire::checksum(&strange);
     strange[12..16].copy_from_slice(&crc.to_le_bytes());
-    world.inject(Role::Server, strange);
-    world.run();
-    let Some(Err(server)) = &world.server.outcome else { panic!("the server refuses") };
-    assert!(
-        matches!(server, HandshakeError::Malformed(WireError::Version { major: 9, minor: 4 })),
-        "{server:?}"
-    );
+    simulation.inject(Role::Server, strange);
+    simulation.run();
+    let Some(Err(server)) = &simulation.server.outcome else { panic!("the server refuses") };
+    assert!(matches!(server, HandshakeError::Version { major: 9, minor: 4 }), "{server:?}");
     let Some(Err(HandshakeError::Rejected { reason: RejectReason::Version, text, major: 1, minor: 0 })) =
-        &world.client.outcome
+        &simulation.client.outcome
     else {
-        panic!("the client is told: {:?}", world.client.outcome)
+        panic!("the client is told: {:?}", simulation.client.outcome)
     };
     assert_eq!(text, "it speaks version 1.0 of the protocol, and you 9.4; update the older one");
 }
@@ -384,16 +397,16 @@ fn another_major_version_is_rejected_in_words() {
 /// A rejection of any major version is read.
 #[test]
 fn a_rejection_of_another_major_version_is_read() {
-    let mut world = good_world();
+    let mut simulation = good_simulation();
     let mut reject = Reject::new(RejectReason::Version, (1, 0), "too old".into());
     reject.own = (9, 4);
     let mut bytes = reject.encode();
     bytes[5] = 9;
     let crc = crate::wire::checksum(&bytes);
     bytes[12..16].copy_from_slice(&crc.to_le_bytes());
-    world.inject(Role::Client, bytes);
-    world.run();
-    let Some(Err(client)) = &world.client.outcome else { panic!("refused") };
+    simulation.inject(Role::Client, bytes);
+    simulation.run();
+    let Some(Err(client)) = &simulation.client.outcome else { panic!("refused") };
     assert_eq!(client.to_string(), "the peer (version 9.4) rejected the connection: too old");
     assert_eq!(client.kind(), std::io::ErrorKind::ConnectionRefused);
 }
@@ -402,16 +415,20 @@ fn a_rejection_of_another_major_version_is_read() {
 #[test]
 fn the_peer_hears_before_the_path_is_taken_down() {
     for policy in [Policy::Auto, Policy::RequireRdma] {
-        let air = Rc::new(RefCell::new(Air::default()));
-        let path = |faults| Ok(FakePath::new(&air, faults));
+        let network = Rc::new(RefCell::new(FakeNetwork::default()));
+        let path = |faults| Ok(FakePath::new(&network, faults));
         let now = Instant::now();
-        let mut client = Machine::client(terms(Policy::Auto), ATTEMPT, path(Faults::default()), now);
-        let mut server =
-            Machine::server(terms(policy), path(Faults { connect: true, ..Faults::default() }), now);
+        let mut client =
+            HandshakeMachine::client(terms(Policy::Auto), ATTEMPT, path(PathFaults::default()), now);
+        let mut server = HandshakeMachine::server(
+            terms(policy),
+            path(PathFaults { connect: true, ..PathFaults::default() }),
+            now,
+        );
         server.received(client.outgoing(), now);
         assert!(!server.outgoing().is_empty(), "{policy:?}: the client is told");
-        assert_eq!(air.borrow().live, 2, "{policy:?}: and only then");
+        assert_eq!(network.borrow().live, 2, "{policy:?}: and only then");
         drop((client, server));
-        assert_eq!(air.borrow().live, 0, "{policy:?}");
+        assert_eq!(network.borrow().live, 0, "{policy:?}");
     }
 }

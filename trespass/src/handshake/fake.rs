@@ -1,4 +1,4 @@
-//! A data path that is none, for tests: it fails where it is told to.
+//! A simulated data path for tests: it fails where the test says.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -6,20 +6,21 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Instant;
 
-use super::{Agreed, Attempt, Cause, DataPath, Terms, Unavailable};
+use super::{Agreed, Attempt, DataPath, Terms};
+use crate::wire::{Cause, Unavailable};
 use crate::wire::{Endpoint, Features, LinkLayer, Policy, Probe, Role};
 
 /// What goes wrong on one side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Faults {
+pub(super) struct PathFaults {
     pub(super) prepare: bool,
     pub(super) connect: bool,
-    pub(super) probe: Broken,
+    pub(super) probe: ProbeFault,
 }
 
 /// How the proof goes wrong.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Broken {
+pub(super) enum ProbeFault {
     #[default]
     Not,
     /// The device reports an error.
@@ -32,14 +33,14 @@ pub(super) enum Broken {
 
 /// What is between the two sides.
 #[derive(Debug, Default)]
-pub(super) struct Air {
+pub(super) struct FakeNetwork {
     to_client: VecDeque<Vec<u8>>,
     to_server: VecDeque<Vec<u8>>,
     /// Paths that were made and not dropped.
     pub(super) live: usize,
 }
 
-impl Air {
+impl FakeNetwork {
     /// Something that an earlier attempt has left.
     pub(super) fn leave(&mut self, to: Role, bytes: Vec<u8>) {
         match to {
@@ -59,28 +60,28 @@ impl Air {
 /// One side's data path.
 #[derive(Debug)]
 pub(super) struct FakePath {
-    air: Rc<RefCell<Air>>,
-    faults: Faults,
+    network: Rc<RefCell<FakeNetwork>>,
+    faults: PathFaults,
     attempt: Option<Attempt>,
     sent: bool,
 }
 
 impl FakePath {
-    pub(super) fn new(air: &Rc<RefCell<Air>>, faults: Faults) -> Self {
-        air.borrow_mut().live += 1;
-        Self { air: Rc::clone(air), faults, attempt: None, sent: false }
+    pub(super) fn new(network: &Rc<RefCell<FakeNetwork>>, faults: PathFaults) -> Self {
+        network.borrow_mut().live += 1;
+        Self { network: Rc::clone(network), faults, attempt: None, sent: false }
     }
 
     fn send(&mut self, from: Attempt) {
-        if !self.sent && self.faults.probe != Broken::Lost {
-            self.air.borrow_mut().leave(other(from.role), probe(from, from.role).encode().to_vec());
+        if !self.sent && self.faults.probe != ProbeFault::Lost {
+            self.network.borrow_mut().leave(other(from.role), probe(from, from.role).encode().to_vec());
         }
         self.sent = true;
     }
 
     fn has_come(&self, attempt: Attempt) -> bool {
         let expected = probe(attempt, other(attempt.role));
-        while let Some(bytes) = self.air.borrow_mut().take(attempt.role) {
+        while let Some(bytes) = self.network.borrow_mut().take(attempt.role) {
             if expected.is(&bytes) {
                 return true;
             }
@@ -91,7 +92,7 @@ impl FakePath {
 
 impl Drop for FakePath {
     fn drop(&mut self) {
-        self.air.borrow_mut().live -= 1;
+        self.network.borrow_mut().live -= 1;
     }
 }
 
@@ -116,7 +117,7 @@ impl DataPath for FakePath {
 
     fn probe(&mut self, _: Instant) -> Poll<Result<(), Unavailable>> {
         let attempt = self.attempt.expect("prepared first");
-        if self.faults.probe == Broken::Fails {
+        if self.faults.probe == ProbeFault::Fails {
             return Poll::Ready(Err(Unavailable::new(Cause::ProbeFailed, "status 12")));
         }
         if attempt.role == Role::Client {
@@ -130,8 +131,8 @@ impl DataPath for FakePath {
         }
         // A server's own probe is acknowledged if it has come.
         match self.faults.probe {
-            Broken::Lost => Poll::Pending,
-            Broken::Late => Poll::Ready(Err(Unavailable::new(Cause::ProbeFailed, "status 5"))),
+            ProbeFault::Lost => Poll::Pending,
+            ProbeFault::Late => Poll::Ready(Err(Unavailable::new(Cause::ProbeFailed, "status 5"))),
             _ => Poll::Ready(Ok(())),
         }
     }

@@ -1,9 +1,9 @@
-//! A peer that says anything, to either side of a handshake.
+//! Fuzzing of the TCP handshake: a peer that sends any bytes, to either side.
 //!
 //! What must hold: nothing panics, nothing goes on for ever, there is never memory for more than one message, and RDMA is used only by a
 //! side that has it and after a whole HELLO and READY have come.
 //!
-//! The input: one byte of choices ([`Choices`]), then pieces, each a length (8 bits) and so many bytes, or what is left of the
+//! The input: one byte of choices ([`InputFlags`]), then pieces, each a length (8 bits) and so many bytes, or what is left of the
 //! input. A piece is what one read gives; or, if so chosen, the body of a message that gets a valid beginning and checksum, since
 //! no fuzzer guesses those. `trespass/fuzz` feeds it from libFuzzer; the tests here from seeded random bytes and from the corpus.
 
@@ -12,7 +12,8 @@ use std::io::{ErrorKind, Read, Write};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use super::{Agreed, Attempt, Cause, DataPath, OverTcp, Terms, Unavailable};
+use super::{Agreed, Attempt, DataPath, TcpHandshake, Terms};
+use crate::wire::{Cause, Unavailable};
 use crate::wire::{
     Endpoint, Features, Kind, Limits, LinkLayer, MAJOR, MAX_MESSAGE, MINOR, PREAMBLE, Policy, Role, checksum,
 };
@@ -28,13 +29,13 @@ pub fn hostile_handshake(data: &[u8]) {
 
 fn run(data: &[u8]) {
     let Some((&choices, pieces)) = data.split_first() else { return };
-    let choices = Choices(choices);
-    let mut stream = Script::new(choices, pieces);
-    let path = choices.has_device().then_some(Willing).ok_or(Unavailable::new(Cause::NoDevice, ""));
+    let choices = InputFlags(choices);
+    let mut stream = ScriptedSocket::new(choices, pieces);
+    let path = choices.has_device().then_some(WorkingPath).ok_or(Unavailable::new(Cause::NoDevice, ""));
     let (now, attempt) = (Instant::now(), Attempt { conn_id: 0, generation: 0, role: Role::Client });
     let mut side = match choices.role() {
-        Role::Client => OverTcp::client(choices.terms(), attempt, path, now),
-        Role::Server => OverTcp::server(choices.terms(), path, now),
+        Role::Client => TcpHandshake::client(choices.terms(), attempt, path, now),
+        Role::Server => TcpHandshake::server(choices.terms(), path, now),
     };
     for _ in 0..CALLS {
         let poll = side.progress(&mut stream);
@@ -52,9 +53,9 @@ fn run(data: &[u8]) {
 
 /// What the first byte says.
 #[derive(Clone, Copy)]
-struct Choices(u8);
+struct InputFlags(u8);
 
-impl Choices {
+impl InputFlags {
     fn role(self) -> Role {
         if self.0 & 1 == 0 { Role::Server } else { Role::Client }
     }
@@ -103,9 +104,9 @@ pub(super) fn terms() -> Terms {
 }
 
 /// A data path that always works.
-struct Willing;
+struct WorkingPath;
 
-impl DataPath for Willing {
+impl DataPath for WorkingPath {
     fn prepare(&mut self, _: Attempt) -> Result<Endpoint, Unavailable> {
         let gid = [1; 16];
         let link_layer = LinkLayer::Ethernet;
@@ -138,14 +139,14 @@ impl DataPath for Willing {
 }
 
 /// A socket that gives one piece after the other, and then its end.
-struct Script {
+struct ScriptedSocket {
     pieces: VecDeque<Vec<u8>>,
     pause: bool,
     given: usize,
 }
 
-impl Script {
-    fn new(choices: Choices, mut data: &[u8]) -> Self {
+impl ScriptedSocket {
+    fn new(choices: InputFlags, mut data: &[u8]) -> Self {
         let mut pieces = VecDeque::new();
         while let Some((&len, rest)) = data.split_first() {
             let (piece, rest) = rest.split_at(usize::from(len).min(rest.len()));
@@ -169,7 +170,7 @@ fn framed(piece: &[u8]) -> Vec<u8> {
     bytes
 }
 
-impl Read for Script {
+impl Read for ScriptedSocket {
     fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
         self.pause = !self.pause;
         if self.pause {
@@ -187,7 +188,7 @@ impl Read for Script {
     }
 }
 
-impl Write for Script {
+impl Write for ScriptedSocket {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         Ok(bytes.len())
     }
@@ -208,7 +209,7 @@ mod tests {
 
     /// Whatever is found lies in the corpus from then on.
     #[test]
-    fn what_fuzzing_found_stays_found() {
+    fn fuzzing_corpus_passes() {
         corpus::replay("handshake", 4, run);
     }
 
@@ -229,8 +230,8 @@ mod tests {
 
     /// A handshake that goes well, as an input, in pieces.
     pub(super) fn good(choices: u8) -> Vec<u8> {
-        let terms = Choices(choices).terms();
-        let role = super::super::fake::other(Choices(choices).role());
+        let terms = InputFlags(choices).terms();
+        let role = super::super::fake::other(InputFlags(choices).role());
         let hello = Hello {
             first_slots: None,
             minor: terms.minor,
@@ -241,13 +242,13 @@ mod tests {
             kind: terms.kind,
             policy: Policy::Auto,
             limits: terms.limits,
-            path: Willing.prepare(Attempt { conn_id: 0, generation: 0, role }),
+            path: WorkingPath.prepare(Attempt { conn_id: 0, generation: 0, role }),
             user_data: b"fuzz".to_vec(),
         };
         let ready = Ready { conn_id: 0, generation: 0, role, verdict: Ok(()) };
         let mut data = vec![choices];
         for message in [hello.encode(), ready.encode()] {
-            let piece = match Choices(choices).frames() {
+            let piece = match InputFlags(choices).frames() {
                 true => [&[message[4], message[7]], &message[PREAMBLE..]].concat(),
                 false => message,
             };
@@ -276,12 +277,12 @@ mod tests {
     fn good_handshakes_end_well() {
         for choices in [0b010, 0b011, 0b110, 0b111] {
             let data = good(choices);
-            let mut stream = Script::new(Choices(choices), &data[1..]);
+            let mut stream = ScriptedSocket::new(InputFlags(choices), &data[1..]);
             let attempt = Attempt { conn_id: 0, generation: 0, role: Role::Client };
-            let (terms, now) = (Choices(choices).terms(), Instant::now());
-            let mut side = match Choices(choices).role() {
-                Role::Client => OverTcp::client(terms, attempt, Ok(Willing), now),
-                Role::Server => OverTcp::server(terms, Ok(Willing), now),
+            let (terms, now) = (InputFlags(choices).terms(), Instant::now());
+            let mut side = match InputFlags(choices).role() {
+                Role::Client => TcpHandshake::client(terms, attempt, Ok(WorkingPath), now),
+                Role::Server => TcpHandshake::server(terms, Ok(WorkingPath), now),
             };
             let result = (0..10).find_map(|_| match side.progress(&mut stream) {
                 Poll::Ready(result) => Some(result),

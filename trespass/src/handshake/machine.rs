@@ -1,25 +1,26 @@
-//! What one side of a handshake does, as a machine: messages and time in, messages and a result out.
+//! The state machine of one side of a handshake over TCP, without I/O: messages and time in,
+//! messages and a result out.
 //!
-//! Call order: [`Machine::client`] or [`Machine::server`]; then whenever something has happened [`Machine::received`],
-//! [`Machine::closed`] or [`Machine::tick`], and after each of them send what [`Machine::outgoing`] has and look at
-//! [`Machine::take_result`]. What is there to send when the result is an error is the peer's due: words.
+//! Call order: [`HandshakeMachine::client`] or [`HandshakeMachine::server`]; then whenever something has happened [`HandshakeMachine::received`],
+//! [`HandshakeMachine::closed`] or [`HandshakeMachine::tick`], and after each of them send what [`HandshakeMachine::outgoing`] has and look at
+//! [`HandshakeMachine::take_result`]. What is there to send when the result is an error is the peer's due: words.
 
 use std::task::Poll;
 use std::time::Instant;
 
 use super::error::{HandshakeError, Step};
-use super::reason::{Cause, FallbackReason, Side, Unavailable};
+use super::fallback::{self, FallbackReason, Side, Verdict};
 use super::{Agreed, Attempt, DataPath, Established, Terms};
 use crate::wire::{
-    Endpoint, Features, Hello, Kind, MAJOR, MINOR, Message, Policy, Ready, Reject, RejectReason, Role,
-    WireError,
+    Cause, Endpoint, Features, HandshakeMessage, Hello, Kind, MAJOR, MINOR, Policy, Ready, Reject,
+    RejectReason, Role, Unavailable, WireError,
 };
 
 /// Messages of earlier attempts that are ignored before it is assumed that the peer is not what it should be.
 const MAX_STALE: u32 = 16;
 
 /// One side of a handshake.
-pub(super) struct Machine<D> {
+pub(super) struct HandshakeMachine<D> {
     terms: Terms,
     attempt: Attempt,
     path: Result<D, Unavailable>,
@@ -30,8 +31,8 @@ pub(super) struct Machine<D> {
     step: Step,
     agreed: Option<Agreed>,
     peer_policy: Policy,
-    own_verdict: Option<Result<(), FallbackReason>>,
-    peer_verdict: Option<Result<(), FallbackReason>>,
+    own_verdict: Option<Verdict>,
+    peer_verdict: Option<Verdict>,
     outgoing: Vec<u8>,
     started: Instant,
     probe_until: Option<Instant>,
@@ -40,7 +41,7 @@ pub(super) struct Machine<D> {
     over: bool,
 }
 
-impl<D: DataPath> Machine<D> {
+impl<D: DataPath> HandshakeMachine<D> {
     /// Begins as the client: its HELLO is there to be sent.
     pub(super) fn client(terms: Terms, attempt: Attempt, path: Result<D, Unavailable>, now: Instant) -> Self {
         let mut machine = Self::new(terms, Attempt { role: Role::Client, ..attempt }, path, now);
@@ -50,7 +51,7 @@ impl<D: DataPath> Machine<D> {
                 let reason = why.clone().on(Side::Local);
                 machine.finish(Err(HandshakeError::RdmaRequired { by: Side::Local, reason }));
             }
-            _ => machine.say_hello(),
+            _ => machine.send_hello(),
         }
         machine
     }
@@ -124,14 +125,18 @@ impl<D: DataPath> Machine<D> {
         if self.over {
             return;
         }
-        let outcome = match Message::decode(bytes) {
-            Ok(Message::Hello(hello)) => self.hello(hello, now),
-            Ok(Message::Ready(ready)) => self.ready(ready),
-            Ok(Message::Reject(reject)) => {
+        let outcome = match HandshakeMessage::decode(bytes) {
+            Ok(HandshakeMessage::Hello(hello)) => self.hello(hello, now),
+            Ok(HandshakeMessage::Ready(ready)) => self.ready(ready),
+            Ok(HandshakeMessage::Reject(reject)) => {
                 return self.finish(Err(reject.into()));
             }
-            Ok(Message::Hail(_)) => Err(WireError::Unexpected("a HAIL on the TCP connection").into()),
-            Ok(Message::Probe(_)) => Err(WireError::Unexpected("a PROBE on the TCP connection").into()),
+            Ok(HandshakeMessage::CmPrefix(_)) => {
+                Err(WireError::Unexpected("a CM_PREFIX on the TCP connection").into())
+            }
+            Ok(HandshakeMessage::Probe(_)) => {
+                Err(WireError::Unexpected("a PROBE on the TCP connection").into())
+            }
             Err(error) => Err(error.into()),
         };
         match outcome {
@@ -179,7 +184,7 @@ impl<D: DataPath> Machine<D> {
             return self.reject(HandshakeError::TimedOut { step: self.step, after: self.terms.deadline });
         }
         if let Some(verdict) = self.try_probe(now) {
-            self.say_ready(verdict.map_err(|why| why.on(Side::Local)));
+            self.send_ready(verdict.map_err(|why| why.on(Side::Local)));
             self.settle();
         }
     }
@@ -230,7 +235,7 @@ impl<D: DataPath> Machine<D> {
 
     // HELLO.
 
-    fn say_hello(&mut self) {
+    fn send_hello(&mut self) {
         let path = match (self.endpoint, &self.path) {
             (Some(endpoint), Ok(_)) => Ok(endpoint),
             (_, Err(why)) => Err(why.clone()),
@@ -254,7 +259,7 @@ impl<D: DataPath> Machine<D> {
     }
 
     fn hello(&mut self, mut hello: Hello, now: Instant) -> Result<(), HandshakeError> {
-        if self.is_of_another(hello.conn_id, hello.generation) {
+        if self.is_other_attempt(hello.conn_id, hello.generation) {
             return self.ignore();
         }
         if self.agreed.is_some() {
@@ -268,15 +273,15 @@ impl<D: DataPath> Machine<D> {
         let user_data = std::mem::take(&mut hello.user_data);
         let agreed = Agreed::new(self.attempt, &self.terms, &hello, user_data);
         let verdict = match hello.path {
-            Ok(endpoint) => self.join(&endpoint, &agreed).map_err(|why| why.on(Side::Local)),
-            Err(why) => Err(self.why_neither(why)),
+            Ok(endpoint) => self.connect_path(&endpoint, &agreed).map_err(|why| why.on(Side::Local)),
+            Err(why) => Err(fallback::without_peer_endpoint(&self.path, why)),
         };
         self.agreed = Some(agreed);
         self.after_hello(verdict, now)
     }
 
     /// The peer has an endpoint: connects the own one with it.
-    fn join(&mut self, peer: &Endpoint, agreed: &Agreed) -> Result<(), Unavailable> {
+    fn connect_path(&mut self, peer: &Endpoint, agreed: &Agreed) -> Result<(), Unavailable> {
         if self.attempt.role == Role::Server {
             self.prepare();
         }
@@ -289,34 +294,22 @@ impl<D: DataPath> Machine<D> {
         self.connect(peer, agreed)
     }
 
-    /// The peer has no endpoint. If this side has none either, that is what its program can do something about.
-    fn why_neither(&self, peer: Unavailable) -> FallbackReason {
-        match &self.path {
-            Err(why) => why.clone().on(Side::Local),
-            Ok(_) => peer.on(Side::Peer),
-        }
-    }
-
-    fn after_hello(
-        &mut self,
-        verdict: Result<(), FallbackReason>,
-        now: Instant,
-    ) -> Result<(), HandshakeError> {
+    fn after_hello(&mut self, verdict: Verdict, now: Instant) -> Result<(), HandshakeError> {
         let server = self.attempt.role == Role::Server;
         match verdict {
             Ok(()) => {
                 self.step = Step::Probe;
                 self.probe_until = Some(now + self.terms.probe_timeout);
                 if server {
-                    self.say_hello();
+                    self.send_hello();
                 }
             }
             Err(reason) => {
                 self.require(&reason)?;
                 if server {
-                    self.say_hello();
+                    self.send_hello();
                 }
-                self.say_ready(Err(reason));
+                self.send_ready(Err(reason));
             }
         }
         Ok(())
@@ -324,7 +317,7 @@ impl<D: DataPath> Machine<D> {
 
     // READY.
 
-    fn say_ready(&mut self, verdict: Result<(), FallbackReason>) {
+    fn send_ready(&mut self, verdict: Verdict) {
         self.probe_until = None;
         self.step = Step::Ready;
         let told = match &verdict {
@@ -338,7 +331,7 @@ impl<D: DataPath> Machine<D> {
     }
 
     fn ready(&mut self, ready: Ready) -> Result<(), HandshakeError> {
-        if self.is_of_another(ready.conn_id, ready.generation) {
+        if self.is_other_attempt(ready.conn_id, ready.generation) {
             return self.ignore();
         }
         if self.agreed.is_none() {
@@ -351,7 +344,7 @@ impl<D: DataPath> Machine<D> {
         let verdict = ready.verdict.map_err(|why| why.on(Side::Peer));
         if let (Err(reason), None) = (&verdict, &self.own_verdict) {
             // There is no use in trying on.
-            self.say_ready(Err(reason.clone()));
+            self.send_ready(Err(reason.clone()));
         }
         self.peer_verdict = Some(verdict);
         Ok(())
@@ -366,15 +359,8 @@ impl<D: DataPath> Machine<D> {
         }
         let (Some(own), Some(peer)) = (self.own_verdict.take(), self.peer_verdict.take()) else { return };
         let Some(mut agreed) = self.agreed.take() else { return };
-        let gone = Err(Unavailable::unsaid());
-        let path = match (own.and(peer), std::mem::replace(&mut self.path, gone)) {
-            (Ok(()), Ok(path)) => Ok(path),
-            (Ok(()), Err(why)) => Err(why.on(Side::Local)),
-            (Err(reason), path) => {
-                self.spent = path.ok().or(self.spent.take());
-                Err(reason)
-            }
-        };
+        let path = std::mem::replace(&mut self.path, Err(Unavailable::unspecified()));
+        let path = fallback::decide(own, peer, path, &mut self.spent);
         // Both sides know both policies and both verdicts, so nothing more need be said.
         let result = match path {
             Ok(path) => Ok(Established { agreed, path: Ok(path) }),
@@ -388,12 +374,10 @@ impl<D: DataPath> Machine<D> {
 
     /// There is no RDMA; whether that will do.
     fn require(&self, reason: &FallbackReason) -> Result<(), HandshakeError> {
-        let by = match (self.terms.policy, self.peer_policy) {
-            (Policy::RequireRdma, _) => Side::Local,
-            (_, Policy::RequireRdma) => Side::Peer,
-            _ => return Ok(()),
-        };
-        Err(HandshakeError::RdmaRequired { by, reason: reason.clone() })
+        match fallback::required_by(self.terms.policy, self.peer_policy) {
+            Some(by) => Err(HandshakeError::RdmaRequired { by, reason: reason.clone() }),
+            None => Ok(()),
+        }
     }
 
     fn reject(&mut self, error: HandshakeError) {
@@ -405,7 +389,7 @@ impl<D: DataPath> Machine<D> {
 
     fn finish(&mut self, result: Result<Established<D>, HandshakeError>) {
         if result.is_err() {
-            self.give_up(Unavailable::unsaid());
+            self.give_up(Unavailable::unspecified());
         }
         self.probe_until = None;
         self.over = true;
@@ -415,7 +399,7 @@ impl<D: DataPath> Machine<D> {
     // Messages of other attempts.
 
     /// A server does not know the attempt before HELLO has come.
-    fn is_of_another(&self, conn_id: u64, generation: u32) -> bool {
+    fn is_other_attempt(&self, conn_id: u64, generation: u32) -> bool {
         let known = self.attempt.role == Role::Client || self.agreed.is_some();
         known && (conn_id, generation) != (self.attempt.conn_id, self.attempt.generation)
     }
@@ -445,19 +429,19 @@ pub(super) fn check_kind(own: Kind, peer: Kind) -> Result<(), HandshakeError> {
 pub(super) fn rejection(error: &HandshakeError) -> Option<Reject> {
     let mut seen = (0, 0);
     let (reason, text) = match error {
-        HandshakeError::Malformed(WireError::Magic(_))
+        HandshakeError::OtherProtocol(_)
         | HandshakeError::Rejected { .. }
         | HandshakeError::Closed { .. }
         | HandshakeError::Io { .. } => return None,
-        &HandshakeError::Malformed(WireError::Version { major, minor }) => {
+        &HandshakeError::Version { major, minor } => {
             seen = (major, minor);
             let text = format!(
                 "it speaks version {MAJOR}.{MINOR} of the protocol, and you {major}.{minor}; update the older one"
             );
             (RejectReason::Version, text)
         }
-        HandshakeError::Malformed(wire) => {
-            (RejectReason::Malformed, format!("what you sent cannot be: {wire}"))
+        HandshakeError::Malformed(text) => {
+            (RejectReason::Malformed, format!("what you sent cannot be: {text}"))
         }
         HandshakeError::Kind { own, peer } => {
             let text = format!("it wants to carry {own}, and you {peer}; use the same type on both sides");
@@ -469,7 +453,7 @@ pub(super) fn rejection(error: &HandshakeError) -> Option<Reject> {
                 Side::Local => "it requires RDMA",
                 Side::Peer => "you require RDMA",
             };
-            (RejectReason::RdmaRequired, format!("{who}, and there is none: {}", reason.said_to_the_peer()))
+            (RejectReason::RdmaRequired, format!("{who}, and there is none: {}", reason.as_peer_message()))
         }
         HandshakeError::TimedOut { step, after } => {
             (RejectReason::TimedOut, format!("{step} did not come within {after:?}"))

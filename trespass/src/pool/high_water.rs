@@ -1,31 +1,32 @@
-//! Telling the program that the pool is nearly all in use, and when it is not any more.
+//! High-water callbacks: notifications is called when nearly exhausted, or has recovered.
 
 use std::sync::Arc;
 use std::task::Waker;
 
 use super::chunk::Chunk;
-use super::core::Core;
+use super::core::PoolCore;
 
-/// More of a pool is in use than its high-water mark, or no longer so.
+/// A crossing of the pool's high-water mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HighWater {
-    /// Whether the mark was reached; else it is a tenth of the maximum below the mark again.
+    /// Whether usage reached the mark; otherwise it fell to a tenth of the maximum below the mark.
     pub above: bool,
     /// Bytes in use.
     pub in_use: usize,
-    /// Bytes that there can be.
+    /// The most bytes that the pool uses.
     pub max: usize,
-    /// How many such events there were before: of two that threads report at the same time, the greater one is the later.
+    /// The number of earlier events: if threads report two at the same time, the greater one is
+    /// later.
     pub turn: u64,
 }
 
-/// What is called then.
+/// A callback.
 pub(super) type Watcher = Arc<dyn Fn(HighWater) + Send + Sync>;
 
-/// The marks, and on which side of them we are.
+/// The marks, and the current side of them.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Marks {
+pub(super) struct WaterMarks {
     max: usize,
     high: usize,
     low: usize,
@@ -33,7 +34,7 @@ pub(super) struct Marks {
     turn: u64,
 }
 
-impl Marks {
+impl WaterMarks {
     pub(super) fn new(max: usize, per_cent: u8) -> Self {
         let hundredth = |n: usize| (max as u128 * n as u128 / 100) as usize;
         let per_cent = usize::from(per_cent);
@@ -46,39 +47,39 @@ impl Marks {
         }
     }
 
-    /// What is to be told, if anything is. At the lower mark itself it is below: so it is for a mark of at most 10 % when nothing is in
-    /// use.
+    /// The event to report, if any. The lower mark itself counts as below, so that a mark of at
+    /// most 10 % is left when nothing is in use.
     pub(super) fn cross(&mut self, in_use: usize) -> Option<HighWater> {
         let above = if self.above { in_use > self.low } else { in_use >= self.high };
         if above == self.above {
             return None;
         }
-        let told = HighWater { above, in_use, max: self.max, turn: self.turn };
+        let crossing = HighWater { above, in_use, max: self.max, turn: self.turn };
         (self.above, self.turn) = (above, self.turn + 1);
-        Some(told)
+        Some(crossing)
     }
 }
 
-/// What is left to do after a change of the shared part, when its lock is no longer held.
+/// Work that follows a change of the shared part after its lock was released.
 #[must_use]
 #[derive(Default)]
-pub(super) struct Effects {
+pub(super) struct DeferredEffects {
     pub(super) wakers: Vec<Waker>,
-    pub(super) told: Option<HighWater>,
+    pub(super) crossing: Option<HighWater>,
     pub(super) watchers: Vec<Watcher>,
     pub(super) chunks: Vec<Arc<Chunk>>,
-    pub(super) kept: Option<Arc<Core>>,
+    pub(super) self_ref: Option<Arc<PoolCore>>,
 }
 
-impl Effects {
+impl DeferredEffects {
     pub(super) fn run(self) {
-        let Self { wakers, told, watchers, chunks, kept } = self;
+        let Self { wakers, crossing, watchers, chunks, self_ref } = self;
         wakers.into_iter().for_each(Waker::wake);
-        if let Some(told) = told {
-            watchers.iter().for_each(|watcher| watcher(told));
+        if let Some(crossing) = crossing {
+            watchers.iter().for_each(|watcher| watcher(crossing));
         }
         // Ends registrations, and frees memory.
-        drop((chunks, kept));
+        drop((chunks, self_ref));
     }
 }
 
@@ -87,9 +88,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_told_once_for_each_crossing() {
-        let mut marks = Marks::new(1000, 80);
-        let mut cross = |in_use| marks.cross(in_use).map(|told| (told.above, told.turn));
+    fn each_crossing_is_reported_once() {
+        let mut marks = WaterMarks::new(1000, 80);
+        let mut cross = |in_use| marks.cross(in_use).map(|crossing| (crossing.above, crossing.turn));
         assert_eq!(cross(799), None);
         assert_eq!(cross(800), Some((true, 0)));
         for in_use in [799, 1000, 701, 800] {
@@ -102,7 +103,7 @@ mod tests {
 
     #[test]
     fn a_low_mark_is_left_when_nothing_is_in_use() {
-        let mut marks = Marks::new(1000, 1);
+        let mut marks = WaterMarks::new(1000, 1);
         assert!(marks.cross(10).unwrap().above);
         assert_eq!(marks.cross(1), None);
         assert!(!marks.cross(0).unwrap().above);

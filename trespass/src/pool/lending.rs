@@ -1,7 +1,7 @@
-//! A pool as the protocol sees it.
+//! The pool's implementation of the protocol's block traits.
 
-use super::{Block, Pool, Side, streaming};
-use crate::protocol::{self, Purpose, Remote, copying};
+use super::{Block, BlockUse, Pool, streaming};
+use crate::protocol::{self, Purpose, RemoteAddress, copying};
 
 impl protocol::Block for Block {
     #[inline]
@@ -26,9 +26,9 @@ impl protocol::Block for Block {
     }
 
     #[inline]
-    fn remote(&self) -> Option<Remote> {
+    fn remote(&self) -> Option<RemoteAddress> {
         let addr = self.as_ptr().addr() as u64;
-        self.rkey().map(|rkey| Remote { addr, rkey })
+        self.rkey().map(|rkey| RemoteAddress { addr, rkey })
     }
 }
 
@@ -38,13 +38,14 @@ impl protocol::Blocks for Pool {
     #[inline]
     fn take(&mut self, size: usize, purpose: Purpose) -> Option<Block> {
         match purpose {
-            Purpose::Send => self.take_for(size, Side::Sending),
-            Purpose::Receive => self.take_for(size, Side::Receiving),
+            Purpose::Send => self.take_for(size, BlockUse::Sending),
+            Purpose::Receive => self.take_for(size, BlockUse::Receiving),
             Purpose::Stand => self.take_standing().filter(|block| block.len() >= size),
         }
     }
 
-    /// The pool may be empty for good, as what it lent is with the device; so this is memory of its own.
+    /// The copy uses separate memory, because the pool may be permanently empty while the device
+    /// holds its blocks.
     fn replace(&mut self, lost: &Block) -> Option<Block> {
         Some(Block::adopted(lost.bytes().to_vec(), None))
     }

@@ -1,7 +1,9 @@
-//! A chunk's memory where there is RDMA: shareable, and registered when there is a domain.
+//! A chunk's memory with RDMA: shared memory, registered if the pool has a protection
+//! domain.
 //!
-//! It is shared memory also for a NIC that would take any: it is not there before it is touched, a forked child does not take it
-//! from under the device, and the pool need not know its device when it is made.
+//! It is shared memory even for a NIC that accepts any memory. It is not present before it is
+//! touched, a forked child does not take it from the device, and the pool can be created before its
+//! device is known.
 
 use std::ptr::NonNull;
 
@@ -11,22 +13,22 @@ use sideway::ibverbs::protection_domain::ProtectionDomain;
 use sideway::memory::{Buffer, BufferKind};
 
 use super::config::HugePages;
-use super::{Cause, chunk::Bytes, classes::Kind};
+use super::{Source, chunk::ChunkBytes, classes::RegistrationKind};
 
-/// What chunks are registered with.
-pub(super) type Domain = ProtectionDomain;
+/// The domain that chunks are registered in.
+pub(super) type PoolDomain = ProtectionDomain;
 
-/// Names a domain, which lives as long as something is registered in it; never 0.
-pub(super) fn identity(domain: &Domain) -> usize {
+/// Identifies a domain, which lives while a registration in it exists; never 0.
+pub(super) fn identity(domain: &PoolDomain) -> usize {
     domain.as_raw().as_ptr().addr()
 }
 
-/// Zeroed memory that begins at a page.
-pub(super) struct Memory(Buffer);
+/// Zeroed memory that begins at a page boundary.
+pub(super) struct ChunkMemory(Buffer);
 
-impl Memory {
+impl ChunkMemory {
     /// `len` is not 0.
-    pub(super) fn make(len: usize, huge: HugePages, domain: Option<&Domain>) -> Result<Self, Cause> {
+    pub(super) fn make(len: usize, huge: HugePages, domain: Option<&PoolDomain>) -> Result<Self, Source> {
         let soft = domain.is_some_and(|domain| domain.context().is_soft());
         if huge == HugePages::Required || huge == HugePages::Wanted && !soft {
             match Buffer::new(BufferKind::HUGE_2_MIB, len) {
@@ -49,20 +51,26 @@ impl Memory {
 
 /// A chunk's registration.
 #[derive(Debug)]
-pub(super) struct Region {
+pub(super) struct ChunkRegion {
     region: MemoryRegion,
     soft: bool,
 }
 
-impl Region {
-    /// The chunk that has the memory keeps it as long as the region, and leaks it if the region cannot be ended.
-    pub(super) fn register(bytes: &Bytes, domain: &Domain, kind: Kind) -> Result<Self, Cause> {
+impl ChunkRegion {
+    /// Registers the memory. The chunk keeps it as long as the region, and leaks it if the region
+    /// cannot be deregistered.
+    pub(super) fn register(
+        bytes: &ChunkBytes,
+        domain: &PoolDomain,
+        kind: RegistrationKind,
+    ) -> Result<Self, Source> {
         let access = match kind {
-            Kind::Private => AccessFlags::LocalWrite,
-            Kind::Told => AccessFlags::LocalWrite | AccessFlags::RemoteRead,
+            RegistrationKind::Private => AccessFlags::LocalWrite,
+            RegistrationKind::PeerReadable => AccessFlags::LocalWrite | AccessFlags::RemoteRead,
         };
-        // SAFETY: `Chunk` frees the memory after the region has ended, or never. The device writes only to what a request of this
-        // side names, and who makes such a request owns the block meanwhile (`Block::as_ptr`), so nobody has a reference.
+        // SAFETY: `Chunk` frees the memory after the region has ended, or never. The device writes
+        // only to addresses in requests of this side, whose issuer owns the block until they
+        // complete (`Block::as_ptr`), so no reference exists.
         let region = unsafe { domain.reg_mr(bytes.start().as_ptr(), bytes.len(), access) }?;
         Ok(Self { region, soft: domain.context().is_soft() })
     }
@@ -80,8 +88,8 @@ impl Region {
         self.soft
     }
 
-    /// On failure it is still registered, and comes back.
-    pub(super) fn end(self) -> Result<(), (Self, Cause)> {
+    /// Ends the registration; on failure it still exists, and is returned.
+    pub(super) fn end(self) -> Result<(), (Self, Source)> {
         let Self { region, soft } = self;
         region.close().map_err(|error| (Self { region: error.object, soft }, error.error.into()))
     }

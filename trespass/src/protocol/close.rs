@@ -1,39 +1,39 @@
-//! The end of a connection: FIN and FIN_ACK each way, linger, RESET.
+//! Closing: FIN and FIN_ACK in each direction, linger, RESET.
 
 use std::time::{Duration, Instant};
 
-use super::fault::{Cause, ProtocolError};
+use super::failure::{FailureCause, ProtocolError};
 
-/// One direction's end.
+/// The end of one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Half {
+enum HalfState {
     Open,
-    /// FIN is wanted, once all before it is gone.
+    /// FIN will be sent after all data before it.
     Wanted,
     Fin,
     Acked,
 }
 
-/// How far the end has come.
+/// The state of closing.
 #[derive(Debug)]
-pub(crate) struct Closing {
+pub(crate) struct CloseState {
     /// This side's direction: FIN sent, FIN_ACK received.
-    outward: Half,
-    /// The peer's: FIN received, FIN_ACK sent.
-    inward: Half,
+    outward: HalfState,
+    /// The peer's direction: FIN received, FIN_ACK sent.
+    inward: HalfState,
     linger: Duration,
     deadline: Option<Instant>,
     closed: bool,
-    failed: Option<Cause>,
-    /// A RESET is to tell the peer of it.
+    failed: Option<FailureCause>,
+    /// Whether a RESET must still be sent to the peer.
     reset_due: bool,
 }
 
-impl Closing {
+impl CloseState {
     pub(crate) fn new(linger: Duration) -> Self {
-        Closing {
-            outward: Half::Open,
-            inward: Half::Open,
+        CloseState {
+            outward: HalfState::Open,
+            inward: HalfState::Open,
             linger,
             deadline: None,
             closed: false,
@@ -42,12 +42,12 @@ impl Closing {
         }
     }
 
-    /// No more is written; FIN goes after the last frame.
+    /// Closes this side's direction; FIN follows the last frame.
     pub(crate) fn shut(&mut self) {
-        self.outward = self.outward.max(Half::Wanted);
+        self.outward = self.outward.max(HalfState::Wanted);
     }
 
-    /// Both halves end, within the linger time.
+    /// Closes both directions, within the linger time.
     #[cfg_attr(
         not(test),
         allow(dead_code, reason = "the sockets wait by themselves, until all is delivered")
@@ -57,53 +57,57 @@ impl Closing {
         self.deadline.get_or_insert(now + self.linger);
     }
 
-    /// Whether nothing of the end has begun, and nothing has failed.
+    /// Whether closing has not begun, and nothing has failed.
     #[inline]
     pub(crate) fn is_untouched(&self) -> bool {
-        self.outward == Half::Open && self.inward == Half::Open && !self.closed && self.failed.is_none()
+        self.outward == HalfState::Open
+            && self.inward == HalfState::Open
+            && !self.closed
+            && self.failed.is_none()
     }
 
     pub(crate) fn is_shut(&self) -> bool {
-        self.outward > Half::Open
+        self.outward > HalfState::Open
     }
 
     pub(crate) fn fin_due(&self) -> bool {
-        self.outward == Half::Wanted
+        self.outward == HalfState::Wanted
     }
 
     pub(crate) fn fin_sent(&mut self) {
-        self.outward = Half::Fin;
+        self.outward = HalfState::Fin;
     }
 
     pub(crate) fn fin_received(&mut self) {
-        self.inward = Half::Fin;
+        self.inward = HalfState::Fin;
     }
 
-    /// FIN_ACK is due as soon as all before the peer's FIN is in this side's memory.
+    /// FIN_ACK is due as soon as all data before the peer's FIN is in this side's memory.
     pub(crate) fn fin_ack_due(&self, all_read: bool) -> bool {
-        self.inward == Half::Fin && all_read
+        self.inward == HalfState::Fin && all_read
     }
 
     pub(crate) fn fin_ack_sent(&mut self) {
-        self.inward = Half::Acked;
+        self.inward = HalfState::Acked;
     }
 
-    /// FIN_ACK came.
+    /// Handles FIN_ACK.
     pub(crate) fn fin_ack_received(&mut self) -> Result<(), ProtocolError> {
-        if self.outward != Half::Fin {
+        if self.outward != HalfState::Fin {
             return Err(ProtocolError::StrayFinAck);
         }
-        self.outward = Half::Acked;
+        self.outward = HalfState::Acked;
         Ok(())
     }
 
-    /// Whether both sides have said and heard all. Until then each goes on granting credits: the peer may have sources to read, and then to
-    /// say so, after this side's last word.
+    /// Whether both sides have sent and acknowledged everything. Until then each continues to grant
+    /// credits, because the peer may have sources to read, and must then send RFIN, after this
+    /// side's last frame.
     pub(crate) fn all_is_said(&self) -> bool {
-        self.outward == Half::Acked && self.inward == Half::Acked
+        self.outward == HalfState::Acked && self.inward == HalfState::Acked
     }
 
-    /// All is said, and nothing is in flight, or will ever arrive. True once.
+    /// Returns true once, when both sides are done, and nothing is in flight or will arrive.
     pub(crate) fn settle(&mut self) -> bool {
         let over = !self.closed && self.failed.is_none() && self.all_is_said();
         if over {
@@ -117,8 +121,9 @@ impl Closing {
         self.closed
     }
 
-    /// The connection ends by `cause`; the first counts. Gives whether this was the first.
-    pub(crate) fn fail(&mut self, cause: Cause, tell_peer: bool) -> bool {
+    /// Ends the connection with `cause`; the first cause counts. Returns whether this was the
+    /// first.
+    pub(crate) fn fail(&mut self, cause: FailureCause, tell_peer: bool) -> bool {
         if self.closed || self.failed.is_some() {
             return false;
         }
@@ -127,7 +132,7 @@ impl Closing {
         true
     }
 
-    pub(crate) fn failed(&self) -> Option<&Cause> {
+    pub(crate) fn failed(&self) -> Option<&FailureCause> {
         self.failed.as_ref()
     }
 
@@ -143,8 +148,8 @@ impl Closing {
         self.deadline.filter(|_| self.failed.is_none() && !self.closed)
     }
 
-    /// The linger time is over.
-    pub(crate) fn expired(&self, now: Instant) -> Option<Cause> {
-        self.deadline().filter(|deadline| now >= *deadline).map(|_| Cause::Linger(self.linger))
+    /// The failure to report if the linger time is over.
+    pub(crate) fn expired(&self, now: Instant) -> Option<FailureCause> {
+        self.deadline().filter(|deadline| now >= *deadline).map(|_| FailureCause::Linger(self.linger))
     }
 }

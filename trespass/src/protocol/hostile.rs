@@ -1,34 +1,41 @@
-//! A peer whose frames say anything, to a connection whose program reads and writes.
+//! Fuzzing of the protocol: a malicious peer that sends any frames, and the connection's program reads
+//! and
+//! writes.
 //!
-//! What must hold: nothing panics, a frame that cannot be is an error and the end of the connection, the protocol never asks for more
-//! READs than was agreed, and all memory comes back.
+//! Nothing may panic. An invalid frame is an error and ends the connection. The protocol never asks
+//! for more READs than were agreed, and all memory returns.
 //!
-//! The input: one byte of choices (1 messages, 2 TCP, 4 READ, 8 headers in immediate data), then steps of one byte and what belongs to it: an even one is a frame,
-//! whose number is set right unless its bit 7 is set, followed by its length (8 bits) and so many bytes (with bit 6 set, over a queue pair, the first 4 are
-//! immediate data); an odd one is an act
-//! of the program or of the driver. `trespass/fuzz` feeds it from libFuzzer; the tests here from seeded random bytes.
+//! The input starts with a byte of options (1 messages, 2 TCP, 4 READ, 8 headers in immediate
+//! data). Then follow steps of one byte and its data. An even byte is a frame: its length (8 bits)
+//! and that many bytes follow, and its sequence number is corrected unless bit 7 is set. With bit 6
+//! set, over a queue pair, the first 4 bytes are immediate data. An odd byte is an act of the
+//! program or of the driver. `trespass/fuzz` calls this with inputs of libFuzzer; the tests here
+//! use seeded random bytes.
 
 use std::io::IoSlice;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::fault::ProtocolError;
+use super::failure::ProtocolError;
 use super::frame::{HEADER_LEN, Immediate};
-use super::{Block, Blocks, Connection, Done, Kind, Link, Purpose, Remote, SendQueue, Setup, Transmit};
+use super::{
+    Block, Blocks, CompletedTransmit, ConnectionKind, ConnectionSetup, LinkType, PostedSends,
+    ProtocolMachine, Purpose, RemoteAddress, TransmitItem,
+};
 
-/// Bytes of a slot, and of every block that is asked for in excess of it.
+/// Size of a slot, and granularity of every larger block.
 const SLOT: u32 = 512;
 
-/// Runs one input. Panics if something is amiss.
+/// Runs one input, and panics if a requirement is violated.
 #[cfg(fuzzing)]
 pub fn hostile_frames(data: &[u8]) {
     run(data);
 }
 
-/// Returns whether the connection has lived to the end.
+/// Returns whether the connection survived.
 fn run(data: &[u8]) -> bool {
     let Some((&choices, mut steps)) = data.split_first() else { return true };
-    let mut side = Side::new(choices);
+    let mut side = FuzzedConnection::new(choices);
     while let Some((&step, rest)) = steps.split_first() {
         steps = rest;
         if step % 2 == 1 {
@@ -38,7 +45,7 @@ fn run(data: &[u8]) -> bool {
         let Some((&len, rest)) = steps.split_first() else { break };
         let (frame, rest) = rest.split_at(usize::from(len).min(rest.len()));
         steps = rest;
-        match frame.split_first_chunk::<4>().filter(|_| step & 0x40 != 0 && side.link == Link::Rc) {
+        match frame.split_first_chunk::<4>().filter(|_| step & 0x40 != 0 && side.link == LinkType::Rc) {
             Some((immediate, payload)) => {
                 side.arrive_bare(u32::from_le_bytes(*immediate), payload, step & 0x80 == 0);
             }
@@ -51,33 +58,33 @@ fn run(data: &[u8]) -> bool {
 }
 
 /// A connection, its driver and its program.
-struct Side {
-    connection: Connection<Piece>,
-    memory: Memory,
-    queue: SendQueue<Piece>,
+struct FuzzedConnection {
+    connection: ProtocolMachine<CountedBlock>,
+    memory: CountedBlocks,
+    queue: PostedSends<CountedBlock>,
     posted: Vec<u64>,
-    /// Frames that were handed in.
+    /// The number of frames received.
     frames: u32,
     reads: usize,
     most_reads: usize,
-    link: Link,
+    link: LinkType,
     now: Instant,
 }
 
-impl Side {
+impl FuzzedConnection {
     fn new(choices: u8) -> Self {
-        let kind = if choices & 1 == 0 { Kind::Stream } else { Kind::SeqPacket };
-        let link = if choices & 2 == 0 { Link::Rc } else { Link::Tcp };
-        let mut setup = Setup::new(kind, link);
-        setup.read = link == Link::Rc && choices & 4 != 0;
+        let kind = if choices & 1 == 0 { ConnectionKind::Stream } else { ConnectionKind::SeqPacket };
+        let link = if choices & 2 == 0 { LinkType::Rc } else { LinkType::Tcp };
+        let mut setup = ConnectionSetup::new(kind, link);
+        setup.read = link == LinkType::Rc && choices & 4 != 0;
         setup.immediate = choices & 8 != 0;
         for limits in [&mut setup.own, &mut setup.peer] {
             (limits.slot_size, limits.rx_slots, limits.max_msg) = (SLOT, 16, 1 << 16);
         }
         (setup.rcvbuf, setup.sndbuf, setup.stage, setup.read_piece) = (4096, 4096, 4096, 4096);
-        let mut connection = Connection::new(&setup).expect("a good setup");
+        let mut connection = ProtocolMachine::new(&setup).expect("a good setup");
         connection.slots_posted(connection.slots_wanted());
-        let (memory, queue) = (Memory::default(), SendQueue::new(64));
+        let (memory, queue) = (CountedBlocks::default(), PostedSends::new(64));
         let now = Instant::now();
         Self {
             connection,
@@ -107,7 +114,7 @@ impl Side {
         self.take(|connection| connection.received_bare(block, payload.len(), Immediate(immediate)));
     }
 
-    fn block(&mut self, bytes: &[u8]) -> Piece {
+    fn block(&mut self, bytes: &[u8]) -> CountedBlock {
         let mut block =
             self.memory.take(bytes.len().max(SLOT as usize), Purpose::Receive).expect("there is enough");
         block.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
@@ -116,7 +123,7 @@ impl Side {
 
     fn take(
         &mut self,
-        received: impl FnOnce(&mut Connection<Piece>) -> Result<Option<Piece>, ProtocolError>,
+        received: impl FnOnce(&mut ProtocolMachine<CountedBlock>) -> Result<Option<CountedBlock>, ProtocolError>,
     ) {
         let failed = self.connection.failure().is_some();
         match received(&mut self.connection) {
@@ -124,7 +131,7 @@ impl Side {
             Err(_) => assert!(!failed && self.connection.failure().is_some(), "an error is the end"),
         }
         let wanted = self.connection.slots_wanted();
-        if self.link == Link::Rc {
+        if self.link == LinkType::Rc {
             assert!(wanted <= 16, "{wanted} slots wanted");
             self.connection.slots_posted(wanted);
         }
@@ -149,7 +156,8 @@ impl Side {
         self.turn();
     }
 
-    /// Blocks of the program: some that go in one frame, some that the peer is to read, some that can do neither.
+    /// Lends blocks of the program: some that fit one frame, some that the peer will read, and some
+    /// for which neither works.
     fn lend(&mut self, act: u8) {
         let block = |n: u8| {
             let len = [0, 40, 700, 5000][usize::from((act >> 3).wrapping_add(n) % 4)];
@@ -163,7 +171,7 @@ impl Side {
         for _ in 0..200 {
             let room = self.queue.room();
             let Some(transmit) = self.connection.transmit(self.now, &mut self.memory, room) else { return };
-            if let Transmit::Read(read) = &transmit {
+            if let TransmitItem::Read(read) = &transmit {
                 assert!(read.from.len > 0);
                 self.reads += 1;
                 assert!(self.reads <= self.most_reads, "{} READs at once", self.reads);
@@ -176,7 +184,7 @@ impl Side {
     fn complete(&mut self) {
         for id in std::mem::take(&mut self.posted) {
             let Some(done) = self.queue.complete(id) else { continue };
-            if matches!(done, Done::Read { .. }) {
+            if matches!(done, CompletedTransmit::Read { .. }) {
                 self.reads -= 1;
             }
             self.connection.done(done);
@@ -184,7 +192,7 @@ impl Side {
         while self.connection.take_event().is_some() {}
     }
 
-    /// The link goes.
+    /// Ends the link.
     fn end(mut self) {
         self.connection.abort();
         self.turn();
@@ -199,28 +207,28 @@ impl Side {
     }
 }
 
-/// Memory that counts what is out by its references.
+/// Memory that counts blocks in use by their references.
 #[derive(Default)]
-struct Memory {
+struct CountedBlocks {
     out: Arc<()>,
 }
 
-struct Piece {
+struct CountedBlock {
     bytes: Vec<u8>,
     _out: Arc<()>,
 }
 
-impl Blocks for Memory {
-    type Block = Piece;
+impl Blocks for CountedBlocks {
+    type Block = CountedBlock;
 
-    fn take(&mut self, size: usize, _: Purpose) -> Option<Piece> {
-        // 64 KiB is the longest message, and what TCP may bring in one frame.
+    fn take(&mut self, size: usize, _: Purpose) -> Option<CountedBlock> {
+        // 64 KiB is the longest message, and the longest frame over TCP.
         assert!(size <= 1 << 19, "a block of {size} bytes");
-        Some(Piece { bytes: vec![0; size], _out: Arc::clone(&self.out) })
+        Some(CountedBlock { bytes: vec![0; size], _out: Arc::clone(&self.out) })
     }
 }
 
-impl Block for Piece {
+impl Block for CountedBlock {
     fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -229,8 +237,8 @@ impl Block for Piece {
         &mut self.bytes
     }
 
-    fn remote(&self) -> Option<Remote> {
-        Some(Remote { addr: 4096, rkey: 1 })
+    fn remote(&self) -> Option<RemoteAddress> {
+        Some(RemoteAddress { addr: 4096, rkey: 1 })
     }
 }
 
@@ -252,7 +260,7 @@ mod tests {
         [&[0, (HEADER_LEN + payload.len()) as u8][..], &header.encode(), payload].concat()
     }
 
-    /// Frames that a good peer sends: data, a source to read, and its end.
+    /// The frames of a correct peer: data, a source to read, and its end.
     fn good(choices: u8) -> Vec<u8> {
         let mut steps = vec![choices, 1, 2 << 1 | 1, 3 << 1 | 1, 71 << 1 | 1, 127 << 1 | 1];
         if choices & 10 == 8 {
@@ -277,7 +285,7 @@ mod tests {
         steps
     }
 
-    /// What the other tests change does go well.
+    /// The inputs that the other tests mutate do succeed.
     #[test]
     fn good_frames_are_taken() {
         for choices in 0..16 {
@@ -310,13 +318,14 @@ mod tests {
         }
     }
 
-    /// Whatever is found lies in the corpus from then on.
+    /// Inputs that fuzzing found stay in the corpus.
     #[test]
-    fn what_fuzzing_found_stays_found() {
+    fn fuzzing_corpus_passes() {
         corpus::replay("frames", 16, |data| _ = run(data));
     }
 
-    /// Renews the corpus's beginnings: `cargo test -p trespass write_the_corpus -- --ignored`.
+    /// Rewrites the initial inputs of the corpus: `cargo test -p trespass write_the_corpus --
+    /// --ignored`.
     #[test]
     #[ignore = "writes files"]
     fn write_the_corpus() {

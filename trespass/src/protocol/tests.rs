@@ -1,4 +1,4 @@
-//! Two connections that hand each other their frames.
+//! Tests of the protocol: two connections that exchange their frames directly.
 
 mod close;
 mod cork;
@@ -17,33 +17,33 @@ use super::frame::{HEADER_LEN, Immediate};
 use super::*;
 
 /// A side: its connection, its memory, its end of the link.
-struct Side {
-    connection: Connection<VecBlock>,
+struct TestPeer {
+    connection: ProtocolMachine<VecBlock>,
     blocks: VecBlocks,
-    queue: SendQueue<VecBlock>,
-    events: Vec<Event<VecBlock>>,
+    queue: PostedSends<VecBlock>,
+    events: Vec<ConnectionEvent<VecBlock>>,
     /// Frames on their way to this side.
     wire: VecDeque<Vec<u8>>,
-    /// Of the work requests posted, oldest first: id, and the range that a READ reads.
+    /// Posted work requests, oldest first: the id, and the range of a READ.
     posted: VecDeque<(u64, Option<Segment>)>,
-    /// Receives posted and unused.
+    /// Receives that are posted and unused.
     receives: usize,
     slot: usize,
     rc: bool,
 }
 
-impl Side {
-    fn new(setup: &Setup, start: u32) -> Self {
-        let mut side = Side {
-            connection: Connection::starting_at(setup, start).unwrap(),
+impl TestPeer {
+    fn new(setup: &ConnectionSetup, start: u32) -> Self {
+        let mut side = TestPeer {
+            connection: ProtocolMachine::starting_at(setup, start).unwrap(),
             blocks: VecBlocks::new(100_000),
-            queue: SendQueue::new(128),
+            queue: PostedSends::new(128),
             events: Vec::new(),
             wire: VecDeque::new(),
             posted: VecDeque::new(),
             receives: 0,
             slot: setup.own.slot_size as usize,
-            rc: setup.link == Link::Rc,
+            rc: setup.link == LinkType::Rc,
         };
         side.post();
         side
@@ -86,7 +86,7 @@ impl Side {
         self.connection.send_block(block, bytes.len()).unwrap()
     }
 
-    /// Blocks of these bytes, lent together. Gives the first one's ticket.
+    /// Lends blocks of these bytes together. Returns the first one's ticket.
     fn lend_together(&mut self, pieces: &[&[u8]]) -> Ticket {
         let lent = |bytes: &&[u8]| {
             let mut block = self.blocks.take(bytes.len().max(1), Purpose::Send).unwrap();
@@ -97,28 +97,29 @@ impl Side {
         self.connection.send_blocks(&mut blocks).unwrap()
     }
 
-    /// Takes the next thing to post and puts it on the link.
-    fn transmit(&mut self, peer: &mut Side, now: Instant, last_of_turn: bool) -> bool {
+    /// Takes the next item to post and puts it on the link.
+    fn transmit(&mut self, peer: &mut TestPeer, now: Instant, last_of_turn: bool) -> bool {
         let room = self.queue.room();
         let quiet = self.connection.is_quiet();
         let Some(transmit) = self.connection.transmit(now, &mut self.blocks, room) else { return false };
         assert!(!quiet, "nobody would have asked for what there is to be sent");
         let mut range = None;
         match &transmit {
-            Transmit::Send(frame) => {
+            TransmitItem::Send(frame) => {
                 peer.wire.push_back(frame.parts().collect::<Vec<_>>().concat());
             }
-            Transmit::Read(read) => range = Some(read.from),
-            Transmit::Probe => {}
+            TransmitItem::Read(read) => range = Some(read.from),
+            TransmitItem::Probe => {}
         }
         let (id, _) = self.queue.push(transmit, last_of_turn);
         self.posted.push_back((id, range));
         true
     }
 
-    /// Sends bytes by themselves, as drivers do where they can: few in no block, more in one.
-    fn send_at_once(&mut self, peer: &mut Side, kind: Kind, bytes: &[u8]) -> bool {
-        if self.queue.room() == 0 || !self.connection.allows_alone(kind, bytes.len()) {
+    /// Sends bytes as a separate frame, as drivers do if possible: a few without a block, more in
+    /// one.
+    fn send_at_once(&mut self, peer: &mut TestPeer, kind: ConnectionKind, bytes: &[u8]) -> bool {
+        if self.queue.room() == 0 || !self.connection.allows_single_frame(kind, bytes.len()) {
             return false;
         }
         let mut block = None;
@@ -128,10 +129,11 @@ impl Side {
                 return false;
             }
         }
-        let header = self.connection.begin_alone(bytes.len(), block.as_ref().map_or(0, |b| b.bytes().len()));
+        let header =
+            self.connection.begin_single_frame(bytes.len(), block.as_ref().map_or(0, |b| b.bytes().len()));
         peer.wire.push_back([&header, bytes].concat());
-        let block = block.map(|block| Pieces::own(block, bytes.len()));
-        self.posted.push_back((self.queue.push_alone(block), None));
+        let block = block.map(|block| BlockPieces::own(block, bytes.len()));
+        self.posted.push_back((self.queue.push_single_frame(block), None));
         true
     }
 
@@ -147,7 +149,8 @@ impl Side {
         true
     }
 
-    /// Bytes of a frame's header for which immediate data stands: drivers leave it out where they can, this only where they must.
+    /// Bytes of a frame's header that immediate data replaces. Drivers omit the header whenever
+    /// they can, this code only when it must.
     fn left_out(&self, frame: &[u8]) -> usize {
         let must = self.rc && self.connection.uses_immediate() && frame.len() > self.slot;
         if must && Immediate::of(frame).is_some() { HEADER_LEN } else { 0 }
@@ -169,11 +172,11 @@ impl Side {
         Ok(())
     }
 
-    /// The oldest thing posted completes.
-    fn complete(&mut self, peer: &Side) -> bool {
+    /// Completes the oldest posted item.
+    fn complete(&mut self, peer: &TestPeer) -> bool {
         let Some((id, range)) = self.posted.pop_front() else { return false };
         let mut done = self.queue.complete(id).unwrap();
-        if let (Done::Read { block, .. }, Some(range)) = (&mut done, range) {
+        if let (CompletedTransmit::Read { block, .. }, Some(range)) = (&mut done, range) {
             let bytes = peer.connection.source_bytes(range).expect("a READ of what is the peer's to read");
             block.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
         }
@@ -184,7 +187,7 @@ impl Side {
         true
     }
 
-    fn take_events(&mut self) -> Vec<Event<VecBlock>> {
+    fn take_events(&mut self) -> Vec<ConnectionEvent<VecBlock>> {
         while let Some(event) = self.connection.take_event() {
             self.events.push(event);
         }
@@ -192,29 +195,29 @@ impl Side {
     }
 
     fn closed(&mut self) -> bool {
-        self.take_events().iter().any(|event| matches!(event, Event::Closed))
+        self.take_events().iter().any(|event| matches!(event, ConnectionEvent::Closed))
     }
 }
 
 /// Both sides.
-struct Pair {
-    a: Side,
-    b: Side,
+struct PeerPair {
+    a: TestPeer,
+    b: TestPeer,
     now: Instant,
 }
 
-fn setup(kind: Kind) -> Setup {
-    let mut setup = Setup::new(kind, Link::Rc);
+fn setup(kind: ConnectionKind) -> ConnectionSetup {
+    let mut setup = ConnectionSetup::new(kind, LinkType::Rc);
     setup.read = true;
     setup
 }
 
-impl Pair {
-    fn new(setup: &Setup) -> Self {
-        Pair { a: Side::new(setup, 0), b: Side::new(setup, 0), now: Instant::now() }
+impl PeerPair {
+    fn new(setup: &ConnectionSetup) -> Self {
+        PeerPair { a: TestPeer::new(setup, 0), b: TestPeer::new(setup, 0), now: Instant::now() }
     }
 
-    /// One turn of both sides. Gives whether anything moved.
+    /// One turn of both sides. Returns whether anything moved.
     fn turn(&mut self) -> bool {
         let mut moved = false;
         for swap in [false, true] {
@@ -233,7 +236,7 @@ impl Pair {
         moved
     }
 
-    /// Turns until nothing moves; that must come.
+    /// Takes turns until nothing moves, which must happen eventually.
     fn settle(&mut self) {
         for _ in 0..10_000 {
             if !self.turn() {
@@ -243,7 +246,7 @@ impl Pair {
         panic!("the sides go on for ever");
     }
 
-    /// The same, with a device of `a` that says nothing.
+    /// The same, with a device of `a` that reports no completion.
     fn settle_but_for_completions_of_a(&mut self) {
         let mut moved = true;
         while moved {

@@ -5,8 +5,8 @@
 //! free as a device may be: work is carried out when chance says so, a READ byte by byte, completions
 //! wait in their queues for any time and the two queues know nothing of each other.
 
-use super::chance::Chance;
-use super::memory::{Memory, SimBlock, Use};
+use super::memory::{BlockOwner, SimBlock, SimMemory};
+use super::rng::SimRng;
 use crate::protocol::frame::Immediate;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 pub(super) const RETRIES: Duration = Duration::from_millis(536);
 
 /// What a work request asks of the device.
-pub(super) enum Work {
+pub(super) enum DeviceWork {
     /// These bytes to a receive of the peer, with immediate data if there is any; and the blocks in which they lie.
     Send(Vec<u8>, Option<Immediate>, Vec<u64>),
     /// So many bytes of the peer's memory.
@@ -25,17 +25,17 @@ pub(super) enum Work {
 }
 
 /// A work request in the send queue.
-struct Posted {
+struct PostedWork {
     id: u64,
     signaled: bool,
-    work: Work,
+    work: DeviceWork,
     /// What a READ has brought so far.
     data: Vec<u8>,
 }
 
 /// A completion of the send queue.
 #[derive(Debug)]
-pub(super) struct SendDone {
+pub(super) struct SendCompletion {
     pub(super) id: u64,
     /// What a READ has brought.
     pub(super) data: Vec<u8>,
@@ -43,7 +43,7 @@ pub(super) struct SendDone {
 }
 
 /// A completion of the receive queue.
-pub(super) struct Received {
+pub(super) struct ReceiveCompletion {
     pub(super) block: SimBlock,
     pub(super) len: usize,
     pub(super) immediate: Option<Immediate>,
@@ -52,14 +52,14 @@ pub(super) struct Received {
 /// One end's queues.
 #[derive(Default)]
 struct QueuePair {
-    queue: VecDeque<Posted>,
+    queue: VecDeque<PostedWork>,
     /// So many at the front of `queue` are carried out, but not completed.
     executed: usize,
     /// So many before the front are completed, but the program has not seen the completion.
     unseen: usize,
-    sent: VecDeque<(SendDone, usize)>,
+    sent: VecDeque<(SendCompletion, usize)>,
     receives: VecDeque<SimBlock>,
-    received: VecDeque<Received>,
+    received: VecDeque<ReceiveCompletion>,
     /// Since when the front of the queue waits for a peer that does not answer.
     waiting_since: Option<Instant>,
     failed: bool,
@@ -68,25 +68,25 @@ struct QueuePair {
 
 /// How deep the queues are.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Depths {
+pub(super) struct QueueDepths {
     pub(super) send: usize,
     pub(super) receive: [usize; 2],
     pub(super) reads: usize,
 }
 
 /// Two queue pairs, connected.
-pub(super) struct Link {
+pub(super) struct RcLink {
     ends: [QueuePair; 2],
-    depths: Depths,
-    memories: [Memory; 2],
+    depths: QueueDepths,
+    memories: [SimMemory; 2],
     cut: bool,
     /// The devices try for ever, and tell nothing.
     mute: bool,
     pub(super) delivered: u64,
 }
 
-impl Link {
-    pub(super) fn new(depths: Depths, memories: [Memory; 2]) -> Self {
+impl RcLink {
+    pub(super) fn new(depths: QueueDepths, memories: [SimMemory; 2]) -> Self {
         Self { ends: Default::default(), depths, memories, cut: false, mute: false, delivered: 0 }
     }
 
@@ -94,7 +94,7 @@ impl Link {
     pub(super) fn post_receive(&mut self, end: usize, block: SimBlock) {
         let posted = self.ends[end].receives.len() + self.ends[end].received.len();
         assert!(posted < self.depths.receive[end], "receive queue of {end} overflows: {posted} posted");
-        block.hand(Use::Receiving);
+        block.set_owner(BlockOwner::Receiving);
         self.ends[end].receives.push_back(block);
     }
 
@@ -104,15 +104,15 @@ impl Link {
     }
 
     /// `ibv_wr_complete` of one work request.
-    pub(super) fn post(&mut self, end: usize, id: u64, signaled: bool, work: Work) {
+    pub(super) fn post(&mut self, end: usize, id: u64, signaled: bool, work: DeviceWork) {
         let pair = &mut self.ends[end];
         let posted = pair.queue.len() + pair.unseen;
         assert!(posted < self.depths.send, "I11: send queue of {end} overflows: {posted} posted");
-        let reads = pair.queue.iter().filter(|posted| matches!(posted.work, Work::Read { .. })).count();
-        if matches!(work, Work::Read { .. }) {
+        let reads = pair.queue.iter().filter(|posted| matches!(posted.work, DeviceWork::Read { .. })).count();
+        if matches!(work, DeviceWork::Read { .. }) {
             assert!(reads < self.depths.reads, "I11: {end} has {reads} READs outstanding and posts one more");
         }
-        pair.queue.push_back(Posted { id, signaled, work, data: Vec::new() });
+        pair.queue.push_back(PostedWork { id, signaled, work, data: Vec::new() });
     }
 
     /// Nothing is posted to be sent and no completion waits.
@@ -122,11 +122,11 @@ impl Link {
     }
 
     /// The device of `end` does a little of what it may do now. False: there was nothing to do.
-    pub(super) fn step(&mut self, end: usize, now: Instant, chance: &mut Chance) -> bool {
+    pub(super) fn step(&mut self, end: usize, now: Instant, rng: &mut SimRng) -> bool {
         if self.ends[end].failed || self.ends[end].gone {
             return false;
         }
-        let acknowledged = self.acknowledge(end, chance);
+        let acknowledged = self.acknowledge(end, rng);
         let pair = &self.ends[end];
         if pair.executed == pair.queue.len() {
             return acknowledged;
@@ -134,7 +134,7 @@ impl Link {
         if self.cut || self.ends[1 - end].failed || self.ends[1 - end].gone {
             return self.wait_for_peer(end, now) || acknowledged;
         }
-        self.execute(end, chance);
+        self.execute(end, rng);
         true
     }
 
@@ -154,26 +154,26 @@ impl Link {
     }
 
     /// Carries out the first that is not, or a part of it.
-    fn execute(&mut self, end: usize, chance: &mut Chance) {
+    fn execute(&mut self, end: usize, rng: &mut SimRng) {
         self.ends[end].waiting_since = None;
         self.check_source(end, self.ends[end].executed);
         let (near, far) = self.pair_of(end);
         let first = &mut near.queue[near.executed];
         match &first.work {
-            Work::Probe => {}
-            Work::Send(bytes, immediate, _) => {
+            DeviceWork::Probe => {}
+            DeviceWork::Send(bytes, immediate, _) => {
                 let mut block = far.receives.pop_front().unwrap_or_else(|| {
                     panic!("I1: {end} sends {} bytes and its peer has no receive posted (RNR)", bytes.len())
                 });
                 assert!(bytes.len() <= block.len(), "{end} sends {} bytes into {}", bytes.len(), block.len());
-                block.land(0, bytes);
-                far.received.push_back(Received { block, len: bytes.len(), immediate: *immediate });
+                block.device_write(0, bytes);
+                far.received.push_back(ReceiveCompletion { block, len: bytes.len(), immediate: *immediate });
                 self.delivered += 1;
             }
-            Work::Read { addr, rkey, len } => {
+            DeviceWork::Read { addr, rkey, len } => {
                 let left = len - first.data.len();
                 let (addr, rkey) = (*addr, *rkey);
-                let part = if chance.one_in(3) { chance.within(0..left + 1) } else { left };
+                let part = if rng.one_in(3) { rng.within(0..left + 1) } else { left };
                 let at = addr + first.data.len() as u64;
                 match self.memories[1 - end].remote_read(at, rkey, part) {
                     Ok(bytes) => self.ends[end].queue[self.ends[end].executed].data.extend(bytes),
@@ -189,7 +189,9 @@ impl Link {
 
     /// What is sent is read as late as this, and again if it was lost: its blocks must be where they were.
     fn check_source(&self, end: usize, at: usize) {
-        let Some(Posted { work: Work::Send(.., blocks), .. }) = self.ends[end].queue.get(at) else { return };
+        let Some(PostedWork { work: DeviceWork::Send(.., blocks), .. }) = self.ends[end].queue.get(at) else {
+            return;
+        };
         for id in blocks {
             assert!(
                 self.memories[end].is_sending(*id),
@@ -204,13 +206,13 @@ impl Link {
     }
 
     /// Completes some of what is carried out.
-    fn acknowledge(&mut self, end: usize, chance: &mut Chance) -> bool {
+    fn acknowledge(&mut self, end: usize, rng: &mut SimRng) -> bool {
         let pair = &mut self.ends[end];
-        if pair.executed == 0 || chance.one_in(3) {
+        if pair.executed == 0 || rng.one_in(3) {
             return false;
         }
-        for _ in 0..chance.within(1..pair.executed + 1) {
-            self.read_again(end, chance);
+        for _ in 0..rng.within(1..pair.executed + 1) {
+            self.read_again(end, rng);
             self.check_source(end, 0);
             let pair = &mut self.ends[end];
             pair.executed -= 1;
@@ -221,12 +223,14 @@ impl Link {
 
     /// A READ's response may be lost, and the READ done once more, also after SENDs that were posted behind it have arrived. So its
     /// source must stand until it is complete.
-    fn read_again(&mut self, end: usize, chance: &mut Chance) {
+    fn read_again(&mut self, end: usize, rng: &mut SimRng) {
         let far = &self.ends[1 - end];
-        let Some(Posted { work: Work::Read { addr, rkey, len }, .. }) = self.ends[end].queue.front() else {
+        let Some(PostedWork { work: DeviceWork::Read { addr, rkey, len }, .. }) =
+            self.ends[end].queue.front()
+        else {
             return;
         };
-        if self.cut || far.failed || far.gone || chance.one_in(2) {
+        if self.cut || far.failed || far.gone || rng.one_in(2) {
             return;
         }
         if let Err(why) = self.memories[1 - end].remote_read(*addr, *rkey, *len) {
@@ -256,7 +260,7 @@ impl Link {
     }
 
     /// The same, and no device says so.
-    pub(super) fn fall_mute(&mut self) {
+    pub(super) fn cut_silently(&mut self) {
         (self.cut, self.mute) = (true, true);
     }
 
@@ -278,7 +282,7 @@ impl Link {
     }
 
     /// `ibv_poll_cq` of the send side, one entry.
-    pub(super) fn poll_sent(&mut self, end: usize) -> Option<SendDone> {
+    pub(super) fn poll_sent(&mut self, end: usize) -> Option<SendCompletion> {
         let pair = &mut self.ends[end];
         let (done, freed) = pair.sent.pop_front()?;
         pair.unseen -= freed;
@@ -286,9 +290,9 @@ impl Link {
     }
 
     /// `ibv_poll_cq` of the receive side, one entry.
-    pub(super) fn poll_received(&mut self, end: usize) -> Option<Received> {
+    pub(super) fn poll_received(&mut self, end: usize) -> Option<ReceiveCompletion> {
         let received = self.ends[end].received.pop_front()?;
-        received.block.hand(Use::Local);
+        received.block.set_owner(BlockOwner::Local);
         Some(received)
     }
 
@@ -298,8 +302,8 @@ impl Link {
         pair.failed = true;
         pair.queue.clear();
         pair.sent.clear();
-        pair.received.iter().for_each(|received| received.block.hand(Use::Local));
-        pair.receives.iter().for_each(|block| block.hand(Use::Local));
+        pair.received.iter().for_each(|received| received.block.set_owner(BlockOwner::Local));
+        pair.receives.iter().for_each(|block| block.set_owner(BlockOwner::Local));
         pair.received.clear();
         pair.receives.clear();
     }
@@ -313,7 +317,7 @@ impl QueuePair {
         self.unseen += 1;
         if posted.signaled || failed {
             let freed = self.unseen - self.sent.iter().map(|(_, freed)| freed).sum::<usize>();
-            let done = SendDone { id: posted.id, data: posted.data, failed };
+            let done = SendCompletion { id: posted.id, data: posted.data, failed };
             self.sent.push_back((done, freed));
         }
     }

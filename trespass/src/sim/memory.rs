@@ -1,9 +1,10 @@
-//! The memory of one end: blocks that a device can be given, and what the device may read of them.
+//! An endpoint's memory: blocks that a device can be given, and the ranges that a peer's device may
+//! READ.
 //!
 //! A block knows who may touch it now. Whoever touches it out of turn is a fault, which is kept (a
-//! `Drop` cannot say it) until the world asks after each step.
+//! `Drop` cannot say it) until the simulation asks after each step.
 
-use crate::protocol::{Block, Blocks, Purpose, Remote};
+use crate::protocol::{Block, Blocks, Purpose, RemoteAddress};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -12,7 +13,7 @@ const POISON: u8 = 0xdd;
 
 /// Who may touch a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Use {
+pub(super) enum BlockOwner {
     /// The connection or the program: anything.
     Local,
     /// Posted to be sent: it may be read, neither changed nor freed.
@@ -22,17 +23,17 @@ pub(super) enum Use {
 }
 
 /// What others may READ of a block, and since when it may not change.
-struct Exposed {
+struct ExposedRange {
     rkey: u32,
     bytes: Arc<[u8]>,
 }
 
 #[derive(Default)]
-struct State {
-    uses: HashMap<u64, Use>,
+struct MemoryState {
+    uses: HashMap<u64, BlockOwner>,
     /// Of blocks that are in several frames: how many of those are posted.
     shares: HashMap<u64, usize>,
-    exposed: HashMap<u64, Exposed>,
+    exposed: HashMap<u64, ExposedRange>,
     /// Of blocks that an RTS told of and whose RFIN has not come.
     promised: HashSet<u64>,
     spare: HashMap<usize, Vec<Box<[u8]>>>,
@@ -57,8 +58,8 @@ struct State {
 
 /// The memory of one end. Clones are the same memory.
 #[derive(Clone, Default)]
-pub(super) struct Memory {
-    state: Arc<Mutex<State>>,
+pub(super) struct SimMemory {
+    state: Arc<Mutex<MemoryState>>,
 }
 
 /// One block. Its address on the wire is its number in the upper half, never used twice.
@@ -66,10 +67,10 @@ pub(super) struct SimBlock {
     id: u64,
     bytes: Box<[u8]>,
     purpose: Purpose,
-    memory: Memory,
+    memory: SimMemory,
 }
 
-impl Memory {
+impl SimMemory {
     /// Memory that gives out at most `max` bytes at a time, of which nothing but receiving gets `kept`.
     pub(super) fn new(max: usize, kept: usize) -> Self {
         let memory = Self::default();
@@ -92,7 +93,7 @@ impl Memory {
         self.state().largest = Some(largest);
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, MemoryState> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
@@ -111,7 +112,7 @@ impl Memory {
         state.sending_out += if sends { size } else { 0 };
         state.most_out = state.most_out.max(state.bytes_out);
         let id = state.next;
-        state.uses.insert(id, Use::Local);
+        state.uses.insert(id, BlockOwner::Local);
         let spare = state.spare.get_mut(&size).and_then(Vec::pop);
         let bytes = spare.unwrap_or_else(|| vec![POISON; size].into_boxed_slice());
         Some(SimBlock { id, bytes, purpose, memory: self.clone() })
@@ -155,17 +156,17 @@ impl Memory {
     }
 
     /// An RTS has told the peer of the block at `addr`.
-    pub(super) fn promise(&self, addr: u64) {
+    pub(super) fn announce_source(&self, addr: u64) {
         self.state().promised.insert(addr >> 32);
     }
 
     /// The RFIN for the block at `addr` has come, or the connection is no more.
-    pub(super) fn absolve(&self, addr: u64) {
+    pub(super) fn release_source(&self, addr: u64) {
         self.state().promised.remove(&(addr >> 32));
     }
 
     /// The connection is no more: nobody reads here.
-    pub(super) fn absolve_all(&self) {
+    pub(super) fn release_all_sources(&self) {
         self.state().promised.clear();
     }
 }
@@ -180,13 +181,13 @@ impl SimBlock {
     }
 
     /// The device writes what it received.
-    pub(super) fn land(&mut self, at: usize, bytes: &[u8]) {
+    pub(super) fn device_write(&mut self, at: usize, bytes: &[u8]) {
         self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
     /// The device or the connection has it from now on.
-    pub(super) fn hand(&self, r#use: Use) {
-        self.memory.hand(self.id, r#use);
+    pub(super) fn set_owner(&self, r#use: BlockOwner) {
+        self.memory.set_owner(self.id, r#use);
     }
 }
 
@@ -199,7 +200,7 @@ impl Block for SimBlock {
     /// A fault while it is posted to receive.
     fn bytes(&self) -> &[u8] {
         let mut state = self.memory.state();
-        if state.uses[&self.id] == Use::Receiving {
+        if state.uses[&self.id] == BlockOwner::Receiving {
             state.faults.push(format!("block {} is read while it is posted to receive", self.id));
         }
         drop(state);
@@ -210,7 +211,7 @@ impl Block for SimBlock {
     fn bytes_mut(&mut self) -> &mut [u8] {
         let mut state = self.memory.state();
         let r#use = state.uses[&self.id];
-        if r#use != Use::Local {
+        if r#use != BlockOwner::Local {
             state.faults.push(format!("block {} is written to while it is {:?}", self.id, r#use));
         }
         if state.promised.contains(&self.id) {
@@ -223,23 +224,23 @@ impl Block for SimBlock {
     }
 
     /// Where a peer reads it, if it may: its address and key.
-    fn remote(&self) -> Option<Remote> {
+    fn remote(&self) -> Option<RemoteAddress> {
         let mut state = self.memory.state();
         if self.bytes.len() <= state.private {
             return None;
         }
         let rkey = (self.id as u32).wrapping_mul(0x9e37_79b9) | 1;
-        state.exposed.entry(self.id).or_insert_with(|| Exposed { rkey, bytes: self.bytes[..].into() });
-        Some(Remote { addr: self.id << 32, rkey })
+        state.exposed.entry(self.id).or_insert_with(|| ExposedRange { rkey, bytes: self.bytes[..].into() });
+        Some(RemoteAddress { addr: self.id << 32, rkey })
     }
 }
 
-impl Memory {
+impl SimMemory {
     /// Says who has block `id` from now on: for a block that its owner does not show.
-    pub(super) fn hand(&self, id: u64, r#use: Use) {
+    pub(super) fn set_owner(&self, id: u64, r#use: BlockOwner) {
         let mut state = self.state();
         let before = state.uses.insert(id, r#use);
-        if r#use != Use::Local && before != Some(Use::Local) {
+        if r#use != BlockOwner::Local && before != Some(BlockOwner::Local) {
             state.faults.push(format!("block {id} is posted ({:?}) while it is {before:?}", r#use));
         }
     }
@@ -247,11 +248,11 @@ impl Memory {
     /// A frame is posted that has a part of block `id`; others may be.
     pub(super) fn share(&self, id: u64) {
         let mut state = self.state();
-        let before = state.uses.insert(id, Use::Sending);
+        let before = state.uses.insert(id, BlockOwner::Sending);
         let posted = state.shares.entry(id).or_default();
         *posted += 1;
         let others = *posted > 1;
-        if before != Some(if others { Use::Sending } else { Use::Local }) {
+        if before != Some(if others { BlockOwner::Sending } else { BlockOwner::Local }) {
             state.faults.push(format!("a part of block {id} is posted while it is {before:?}"));
         }
     }
@@ -263,17 +264,17 @@ impl Memory {
         *posted -= 1;
         if *posted == 0 {
             state.shares.remove(&id);
-            state.uses.insert(id, Use::Local);
+            state.uses.insert(id, BlockOwner::Local);
         }
     }
 
     /// Whether block `id` is where it was posted to be sent from.
     pub(super) fn is_sending(&self, id: u64) -> bool {
-        self.state().uses.get(&id) == Some(&Use::Sending)
+        self.state().uses.get(&id) == Some(&BlockOwner::Sending)
     }
 }
 
-impl Blocks for Memory {
+impl Blocks for SimMemory {
     type Block = SimBlock;
 
     fn take(&mut self, size: usize, purpose: Purpose) -> Option<SimBlock> {
@@ -291,7 +292,7 @@ impl Drop for SimBlock {
     fn drop(&mut self) {
         let mut state = self.memory.state();
         let r#use = state.uses.remove(&self.id);
-        if r#use != Some(Use::Local) {
+        if r#use != Some(BlockOwner::Local) {
             state.faults.push(format!("block {} is freed while it is {:?}", self.id, r#use));
         }
         if state.promised.contains(&self.id) {

@@ -9,30 +9,30 @@
 //! repeats that run alone. `TRESPASS_SIM_STEPS=<n>` runs each test until it has made `n` steps. How many steps and how much virtual
 //! time it was is printed (`--nocapture`); `.ci/run sim` adds that up.
 
-mod chance;
-mod contents;
-mod end;
+mod endpoint;
 mod invariants;
 mod link;
 mod memory;
+mod monitor;
 mod oracle;
+mod pattern;
 mod plan;
 mod program;
-mod shared;
+mod rng;
+mod shared_receives;
+mod simulation;
 mod tcp;
-mod watch;
-mod world;
 
-use chance::Chance;
+use rng::SimRng;
+use simulation::RunStatistics;
 use std::str::FromStr;
 use std::time::Duration;
-use world::Tally;
 
 /// Runs `run` with one seed after the other until it has made `budget` steps, and gives the sum of what happened.
-fn explore(budget: u64, run: impl Fn(u64, Chance) -> Tally) -> Tally {
-    let mut sum = Tally::default();
+fn explore(budget: u64, run: impl Fn(u64, SimRng) -> RunStatistics) -> RunStatistics {
+    let mut sum = RunStatistics::default();
     if let Some(seed) = variable("TRESPASS_SIM_SEED") {
-        sum.add(&run(seed, Chance::new(seed)));
+        sum.add(&run(seed, SimRng::new(seed)));
         eprintln!("seed {seed}: {sum:?}");
         return sum;
     }
@@ -40,7 +40,7 @@ fn explore(budget: u64, run: impl Fn(u64, Chance) -> Tally) -> Tally {
     let mut seed = 0;
     while sum.steps < budget {
         seed += 1;
-        sum.add(&run(seed, Chance::new(seed)));
+        sum.add(&run(seed, SimRng::new(seed)));
     }
     report(sum.steps, seed, sum.time);
     sum

@@ -1,7 +1,7 @@
 //! What was sent in one direction, and whether what arrives is that: all of it, once, in order, with
 //! its boundaries, and an end only after the last byte.
 
-use super::contents::Contents;
+use super::pattern::TestPattern;
 use std::collections::VecDeque;
 
 /// One direction of one connection. It panics with what differs.
@@ -38,12 +38,12 @@ impl Oracle {
         }
     }
 
-    fn stream(&self) -> Contents {
-        Contents::new(self.seed, self.direction, 0)
+    fn stream(&self) -> TestPattern {
+        TestPattern::new(self.seed, self.direction, 0)
     }
 
-    fn message(&self, number: u64) -> Contents {
-        Contents::new(self.seed, self.direction, 1 + number)
+    fn message(&self, number: u64) -> TestPattern {
+        TestPattern::new(self.seed, self.direction, 1 + number)
     }
 
     /// The next bytes to write to a stream.

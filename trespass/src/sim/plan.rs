@@ -1,39 +1,39 @@
-//! What a run is like: all its numbers, chosen by its seed within what a test allows.
+//! The parameters of a run, chosen by its seed within the limits of a test.
 
-use super::chance::Chance;
-use super::watch::HEADER;
-use crate::protocol::{self, Keepalive, Kind, Limits, Setup};
+use super::monitor::HEADER;
+use super::rng::SimRng;
+use crate::protocol::{self, ConnectionKind, ConnectionSetup, Keepalive, Limits};
 
 /// How the two ends are joined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum TransportKind {
     Rc,
     Tcp,
 }
 
 /// Bytes in order, or messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Shape {
+pub(super) enum KindUnderTest {
     Stream,
     Messages,
 }
 
 /// How a program reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reader {
+pub(super) enum ReadPolicy {
     /// Whenever it is its turn.
     Eager,
     /// Once in a while.
     Slow,
-    /// Not at all, until the world makes it.
+    /// Not at all, until the simulation makes it.
     Stopped,
 }
 
 /// What a program does.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Habits {
+pub(super) struct Workload {
     pub(super) writes: bool,
-    pub(super) reader: Reader,
+    pub(super) reader: ReadPolicy,
     /// Sends blocks of its own rather than copies, once in so many times; 0 = never.
     pub(super) zero_copy: usize,
     /// Takes received blocks rather than copies and holds them, once in so many times; 0 = never.
@@ -48,9 +48,9 @@ pub(super) struct Habits {
 
 /// All numbers of a run.
 #[derive(Clone, Debug)]
-pub(super) struct Plan {
-    pub(super) way: Way,
-    pub(super) shape: Shape,
+pub(super) struct SimPlan {
+    pub(super) transport_kind: TransportKind,
+    pub(super) shape: KindUnderTest,
     /// What each end told the other.
     pub(super) limits: [Limits; 2],
     /// Where receives are shared: so many there are beyond what each connection is certain of.
@@ -78,75 +78,76 @@ pub(super) struct Plan {
     pub(super) first_total: u32,
     pub(super) keepalive: Option<Keepalive>,
     pub(super) tcp_buffer: usize,
-    pub(super) habits: [Habits; 2],
+    pub(super) workload: [Workload; 2],
 }
 
-impl Plan {
+impl SimPlan {
     /// Any plan.
-    pub(super) fn any(chance: &mut Chance) -> Self {
-        let mut limits = [any_limits(chance), any_limits(chance)];
-        let shared = chance.one_of(&[None, None, Some(0), Some(20), Some(200)]);
+    pub(super) fn any(rng: &mut SimRng) -> Self {
+        let mut limits = [any_limits(rng), any_limits(rng)];
+        let shared = rng.one_of(&[None, None, Some(0), Some(20), Some(200)]);
         if shared.is_some() {
             limits.iter_mut().for_each(|limits| limits.first_slots = limits.first_slots.or(Some(5)));
         }
-        let habits = [Habits::any(chance), Habits::any(chance)];
-        let is_large = habits.iter().any(|habits| habits.largest > 1 << 20);
-        let way = chance.one_of(&[Way::Rc, Way::Rc, Way::Rc, Way::Tcp]);
+        let workload = [Workload::any(rng), Workload::any(rng)];
+        let is_large = workload.iter().any(|workload| workload.largest > 1 << 20);
+        let transport_kind =
+            rng.one_of(&[TransportKind::Rc, TransportKind::Rc, TransportKind::Rc, TransportKind::Tcp]);
         Self {
-            way,
-            shape: chance.one_of(&[Shape::Stream, Shape::Messages]),
+            transport_kind,
+            shape: rng.one_of(&[KindUnderTest::Stream, KindUnderTest::Messages]),
             limits,
             shared,
-            reads: way == Way::Rc && !chance.one_in(4),
-            coalesce: !chance.one_in(4),
-            immediate: !chance.one_in(4),
-            rcvbuf: chance.one_of(&[16 << 10, 64 << 10, 256 << 10, 1 << 20]),
-            sndbuf: chance.one_of(&[16 << 10, 64 << 10, 256 << 10, 1 << 20]),
-            low_water: chance.one_of(&[1, 2, 8]),
-            stage: chance.one_of(&[4096, 16_384, 262_144]),
-            send_depth: chance.one_of(&[24, 40, 82]),
-            gather: chance.one_of(&[1, 2, 7]),
-            private: chance.one_of(&[0, 512]),
+            reads: transport_kind == TransportKind::Rc && !rng.one_in(4),
+            coalesce: !rng.one_in(4),
+            immediate: !rng.one_in(4),
+            rcvbuf: rng.one_of(&[16 << 10, 64 << 10, 256 << 10, 1 << 20]),
+            sndbuf: rng.one_of(&[16 << 10, 64 << 10, 256 << 10, 1 << 20]),
+            low_water: rng.one_of(&[1, 2, 8]),
+            stage: rng.one_of(&[4096, 16_384, 262_144]),
+            send_depth: rng.one_of(&[24, 40, 82]),
+            gather: rng.one_of(&[1, 2, 7]),
+            private: rng.one_of(&[0, 512]),
             pool: 64 << 20,
             purposes: true,
             // Most runs pass the wrap early, others never come near it.
-            first_total: chance.one_of(&[0, u32::MAX - 70, u32::MAX - 200, i32::MAX as u32 - 90]),
+            first_total: rng.one_of(&[0, u32::MAX - 70, u32::MAX - 200, i32::MAX as u32 - 90]),
             keepalive: None,
             // Through a pipe of few bytes megabytes take more steps than a run has.
-            tcp_buffer: chance.one_of(&[100, 700, 4096, 65_536]).max(if is_large { 4096 } else { 0 }),
-            apart: chance.one_of(&[0, 0, 3]),
-            habits,
+            tcp_buffer: rng.one_of(&[100, 700, 4096, 65_536]).max(if is_large { 4096 } else { 0 }),
+            apart: rng.one_of(&[0, 0, 3]),
+            workload,
         }
     }
 
-    pub(super) fn way(mut self, way: Way) -> Self {
-        self.way = way;
-        self.reads &= way == Way::Rc;
+    pub(super) fn transport_kind(mut self, transport_kind: TransportKind) -> Self {
+        self.transport_kind = transport_kind;
+        self.reads &= transport_kind == TransportKind::Rc;
         self
     }
 
-    pub(super) fn shape(mut self, shape: Shape) -> Self {
+    pub(super) fn shape(mut self, shape: KindUnderTest) -> Self {
         self.shape = shape;
         self
     }
 
     /// Changes what both programs do.
-    pub(super) fn both(mut self, change: impl Fn(&mut Habits)) -> Self {
-        self.habits.iter_mut().for_each(change);
+    pub(super) fn both(mut self, change: impl Fn(&mut Workload)) -> Self {
+        self.workload.iter_mut().for_each(change);
         self
     }
 
     /// What the connection of `end` is told.
-    pub(super) fn setup(&self, end: usize) -> Setup {
+    pub(super) fn setup(&self, end: usize) -> ConnectionSetup {
         let kind = match self.shape {
-            Shape::Stream => Kind::Stream,
-            Shape::Messages => Kind::SeqPacket,
+            KindUnderTest::Stream => ConnectionKind::Stream,
+            KindUnderTest::Messages => ConnectionKind::SeqPacket,
         };
-        let link = match self.way {
-            Way::Rc => protocol::Link::Rc,
-            Way::Tcp => protocol::Link::Tcp,
+        let link = match self.transport_kind {
+            TransportKind::Rc => protocol::LinkType::Rc,
+            TransportKind::Tcp => protocol::LinkType::Tcp,
         };
-        Setup {
+        ConnectionSetup {
             own: self.limits[end],
             peer: self.limits[1 - end],
             read: self.reads,
@@ -159,8 +160,8 @@ impl Plan {
             read_piece: self.stage,
             gather: self.gather,
             // As the handshake has it (`Agreed::setup`).
-            keepalive: self.keepalive.filter(|_| self.way == Way::Rc),
-            ..Setup::new(kind, link)
+            keepalive: self.keepalive.filter(|_| self.transport_kind == TransportKind::Rc),
+            ..ConnectionSetup::new(kind, link)
         }
     }
 
@@ -169,9 +170,9 @@ impl Plan {
         if !self.purposes {
             return 0;
         }
-        match self.way {
-            Way::Rc => self.setup(end).receive_slots(),
-            Way::Tcp => self.setup(end).receive_staged(),
+        match self.transport_kind {
+            TransportKind::Rc => self.setup(end).receive_slots(),
+            TransportKind::Tcp => self.setup(end).receive_staged(),
         }
     }
 
@@ -181,8 +182,8 @@ impl Plan {
     }
 
     /// A size that `end` sends: often one at which the protocol changes its way, or one off.
-    pub(super) fn size(&self, end: usize, chance: &mut Chance) -> usize {
-        let largest = self.habits[end].largest;
+    pub(super) fn size(&self, end: usize, rng: &mut SimRng) -> usize {
+        let largest = self.workload[end].largest;
         let slot = self.limits[1 - end].slot_size as usize;
         let eager = self.limits.iter().map(|limits| limits.eager_max as usize).min().unwrap_or(0);
         let payload = slot - HEADER;
@@ -201,40 +202,40 @@ impl Plan {
             stage,
             stage + payload,
         ];
-        let size = match chance.within(0..10) {
-            0..=3 => chance.within(1..65),
-            4..=6 => chance.one_of(&borders) + chance.within(0..3) - 1,
-            7..=8 => chance.within(1..65_536),
-            _ => chance.within(1..largest + 1),
+        let size = match rng.within(0..10) {
+            0..=3 => rng.within(1..65),
+            4..=6 => rng.one_of(&borders) + rng.within(0..3) - 1,
+            7..=8 => rng.within(1..65_536),
+            _ => rng.within(1..largest + 1),
         };
-        size.clamp(self.habits[end].smallest, largest)
+        size.clamp(self.workload[end].smallest, largest)
     }
 }
 
-fn any_limits(chance: &mut Chance) -> Limits {
-    let slot_size = chance.one_of(&[512, 1024, 4096, 8192]);
+fn any_limits(rng: &mut SimRng) -> Limits {
+    let slot_size = rng.one_of(&[512, 1024, 4096, 8192]);
     Limits {
         slot_size,
-        rx_slots: chance.one_of(&[16, 17, 24, 64]),
-        first_slots: chance.one_of(&[None, None, Some(5), Some(9)]),
-        eager_max: chance.one_of(&[slot_size, 4 * slot_size, 65_536]),
-        rd_atomic: chance.one_of(&[1, 2, 16]),
-        max_rts: chance.one_of(&[1, 2, 16]),
+        rx_slots: rng.one_of(&[16, 17, 24, 64]),
+        first_slots: rng.one_of(&[None, None, Some(5), Some(9)]),
+        eager_max: rng.one_of(&[slot_size, 4 * slot_size, 65_536]),
+        rd_atomic: rng.one_of(&[1, 2, 16]),
+        max_rts: rng.one_of(&[1, 2, 16]),
         ..Limits::default()
     }
 }
 
-impl Habits {
-    fn any(chance: &mut Chance) -> Self {
+impl Workload {
+    fn any(rng: &mut SimRng) -> Self {
         Self {
-            writes: !chance.one_in(6),
-            reader: chance.one_of(&[Reader::Eager, Reader::Eager, Reader::Slow]),
-            zero_copy: chance.one_of(&[0, 1, 2, 5]),
-            holds: chance.one_of(&[0, 2, 5]),
-            parts: chance.one_of(&[0, 2, 5]),
-            corks: chance.one_in(3),
+            writes: !rng.one_in(6),
+            reader: rng.one_of(&[ReadPolicy::Eager, ReadPolicy::Eager, ReadPolicy::Slow]),
+            zero_copy: rng.one_of(&[0, 1, 2, 5]),
+            holds: rng.one_of(&[0, 2, 5]),
+            parts: rng.one_of(&[0, 2, 5]),
+            corks: rng.one_in(3),
             smallest: 0,
-            largest: chance.one_of(&[300, 20_000, 300_000, 4 << 20]),
+            largest: rng.one_of(&[300, 20_000, 300_000, 4 << 20]),
         }
     }
 }

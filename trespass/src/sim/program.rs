@@ -1,18 +1,18 @@
 //! What a program does with its connection: it writes what the oracle gives it and shows the oracle
 //! what it reads. Each action is one call, as chance has it.
 
-use super::chance::Chance;
-use super::end::{End, Outcome};
+use super::endpoint::{CallOutcome, SimEndpoint};
 use super::memory::SimBlock;
 use super::oracle::Oracle;
-use super::plan::{Plan, Reader, Shape};
+use super::plan::{KindUnderTest, ReadPolicy, SimPlan};
+use super::rng::SimRng;
 use crate::protocol::{Block, Blocked, CallError, Chunk, Purpose};
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
 /// What a program is in the middle of.
 #[derive(Default)]
-pub(super) struct Program {
+pub(super) struct SimProgram {
     /// Of a message that is being sent in parts: how much of it is sent, and its length.
     sending: Option<(u64, u64)>,
     /// It shuts its direction down as soon as no message is half sent.
@@ -24,56 +24,56 @@ pub(super) struct Program {
     pub(super) log: Vec<u64>,
     /// It writes no more.
     pub(super) done_writing: bool,
-    /// The reader does as the world says, not as its habits do.
-    pub(super) reader: Option<Reader>,
+    /// The reader does as the simulation says, not as its workload does.
+    pub(super) reader: Option<ReadPolicy>,
     /// Received blocks that it has not given back.
-    held: Vec<Held>,
+    held: Vec<HeldBlock>,
     /// It is taking a message in parts.
     taking: bool,
     scratch: Vec<u8>,
 }
 
 /// A received block with what it held when it was taken.
-struct Held {
+struct HeldBlock {
     chunk: Chunk<SimBlock>,
     sum: u32,
 }
 
 /// Everything that one action touches.
-pub(super) struct Turn<'a> {
-    pub(super) plan: &'a Plan,
-    pub(super) chance: &'a mut Chance,
-    pub(super) end: &'a mut End,
+pub(super) struct ActionContext<'a> {
+    pub(super) plan: &'a SimPlan,
+    pub(super) rng: &'a mut SimRng,
+    pub(super) end: &'a mut SimEndpoint,
     /// Of what this end writes, and of what it reads.
     pub(super) out: &'a mut Oracle,
     pub(super) into: &'a mut Oracle,
 }
 
-impl Program {
+impl SimProgram {
     /// One action, whichever.
-    pub(super) fn act(&mut self, turn: &mut Turn, which: usize) {
+    pub(super) fn act(&mut self, turn: &mut ActionContext, which: usize) {
         self.shut_if_due(turn);
-        let habits = turn.plan.habits[which];
-        let reader = self.reader.unwrap_or(habits.reader);
+        let workload = turn.plan.workload[which];
+        let reader = self.reader.unwrap_or(workload.reader);
         let read = match reader {
-            Reader::Eager => turn.chance.one_in(2),
-            Reader::Slow => turn.chance.one_in(12),
-            Reader::Stopped => false,
+            ReadPolicy::Eager => turn.rng.one_in(2),
+            ReadPolicy::Slow => turn.rng.one_in(12),
+            ReadPolicy::Stopped => false,
         };
-        if !self.held.is_empty() && turn.chance.one_in(4) {
-            self.let_go(turn);
+        if !self.held.is_empty() && turn.rng.one_in(4) {
+            self.release_one(turn);
         }
         if read {
             self.read(turn, which);
-        } else if habits.corks && turn.chance.one_in(8) {
-            let on = turn.chance.one_in(3);
+        } else if workload.corks && turn.rng.one_in(8) {
+            let on = turn.rng.one_in(3);
             turn.end.connection.cork(on);
-        } else if habits.writes {
+        } else if workload.writes {
             self.write(turn, which);
         }
     }
 
-    fn shut_if_due(&mut self, turn: &mut Turn) {
+    fn shut_if_due(&mut self, turn: &mut ActionContext) {
         let said_all = self.script.as_ref().is_none_or(VecDeque::is_empty);
         if self.shuts && !self.shut && self.sending.is_none() && said_all {
             (self.shut, self.done_writing) = (true, true);
@@ -83,10 +83,10 @@ impl Program {
     }
 
     /// Reads, gives back and completes what it has begun, and begins nothing new.
-    pub(super) fn finish(&mut self, turn: &mut Turn, which: usize) {
+    pub(super) fn finish(&mut self, turn: &mut ActionContext, which: usize) {
         self.shut_if_due(turn);
-        match turn.chance.within(0..4) {
-            0 => self.let_go(turn),
+        match turn.rng.within(0..4) {
+            0 => self.release_one(turn),
             1 if self.script.is_some() => self.follow_script(turn, which),
             1 => self.go_on_sending(turn),
             _ => self.read(turn, which),
@@ -111,7 +111,7 @@ impl Program {
     }
 
     /// One call that writes what the script has next.
-    fn follow_script(&mut self, turn: &mut Turn, which: usize) {
+    fn follow_script(&mut self, turn: &mut ActionContext, which: usize) {
         if self.sending.is_some() {
             return self.go_on_sending(turn);
         }
@@ -120,48 +120,48 @@ impl Program {
         self.write_size(turn, which, size);
         let given = (turn.out.given() - before) as usize;
         let left = match turn.plan.shape {
-            Shape::Stream => size - given,
-            Shape::Messages => size * usize::from(given == 0),
+            KindUnderTest::Stream => size - given,
+            KindUnderTest::Messages => size * usize::from(given == 0),
         };
         // An empty write to a stream gives nothing, and is done.
-        if left > 0 || (given == 0 && turn.plan.shape == Shape::Messages) {
+        if left > 0 || (given == 0 && turn.plan.shape == KindUnderTest::Messages) {
             self.script.get_or_insert_default().push_front(left);
         }
     }
 
     /// One call that writes.
-    pub(super) fn write(&mut self, turn: &mut Turn, which: usize) {
+    pub(super) fn write(&mut self, turn: &mut ActionContext, which: usize) {
         if self.done_writing || self.shuts {
             return self.go_on_sending(turn);
         }
-        let size = turn.plan.size(which, turn.chance);
+        let size = turn.plan.size(which, turn.rng);
         self.write_size(turn, which, size);
     }
 
-    fn write_size(&mut self, turn: &mut Turn, which: usize, size: usize) {
-        let habits = turn.plan.habits[which];
-        let zero_copy = habits.zero_copy > 0 && turn.chance.one_in(habits.zero_copy);
+    fn write_size(&mut self, turn: &mut ActionContext, which: usize, size: usize) {
+        let workload = turn.plan.workload[which];
+        let zero_copy = workload.zero_copy > 0 && turn.rng.one_in(workload.zero_copy);
         if self.sending.is_some() {
             self.go_on_sending(turn);
-        } else if zero_copy && turn.chance.one_in(2) {
+        } else if zero_copy && turn.rng.one_in(2) {
             self.send_blocks(turn, size);
         } else if zero_copy {
             self.send_block(turn, size);
-        } else if turn.plan.shape == Shape::Stream {
+        } else if turn.plan.shape == KindUnderTest::Stream {
             self.write_stream(turn, size);
-        } else if habits.parts > 0 && turn.chance.one_in(habits.parts) {
+        } else if workload.parts > 0 && turn.rng.one_in(workload.parts) {
             self.begin_parts(turn, size as u64);
         } else {
             self.send_message(turn, size);
         }
     }
 
-    fn write_stream(&mut self, turn: &mut Turn, size: usize) {
+    fn write_stream(&mut self, turn: &mut ActionContext, size: usize) {
         self.scratch(size);
         turn.out.fill_stream(&mut self.scratch[..size]);
-        let slices = split(&self.scratch[..size], turn.chance);
+        let slices = split(&self.scratch[..size], turn.rng);
         match turn.end.write(&slices) {
-            Outcome::Done(len) => {
+            CallOutcome::Done(len) => {
                 assert!(len <= size, "write took {len} of {size} bytes");
                 assert!(
                     len > 0 || size == 0,
@@ -169,79 +169,79 @@ impl Program {
                 );
                 turn.out.wrote(len);
             }
-            Outcome::Refused(error) => panic!("write of {size} bytes is refused: {error}"),
+            CallOutcome::Refused(error) => panic!("write of {size} bytes is refused: {error}"),
             other => blocked_or_dead(turn.end, &other),
         }
     }
 
-    fn send_message(&mut self, turn: &mut Turn, size: usize) {
+    fn send_message(&mut self, turn: &mut ActionContext, size: usize) {
         self.scratch(size);
         turn.out.fill_message(0, &mut self.scratch[..size]);
-        let slices = split(&self.scratch[..size], turn.chance);
+        let slices = split(&self.scratch[..size], turn.rng);
         match turn.end.send(&slices) {
-            Outcome::Done(()) => turn.out.sent(size as u64),
-            Outcome::Refused(CallError::AboveSendQuota { .. }) => self.begin_parts(turn, size as u64),
-            Outcome::Refused(error) => panic!("send of {size} bytes is refused: {error}"),
+            CallOutcome::Done(()) => turn.out.sent(size as u64),
+            CallOutcome::Refused(CallError::AboveSendQuota { .. }) => self.begin_parts(turn, size as u64),
+            CallOutcome::Refused(error) => panic!("send of {size} bytes is refused: {error}"),
             other => blocked_or_dead(turn.end, &other),
         }
     }
 
-    fn begin_parts(&mut self, turn: &mut Turn, size: u64) {
-        let part = turn.chance.within(0..size.min(100_000) as usize + 1);
+    fn begin_parts(&mut self, turn: &mut ActionContext, size: u64) {
+        let part = turn.rng.within(0..size.min(100_000) as usize + 1);
         self.scratch(part);
         turn.out.fill_message(0, &mut self.scratch[..part]);
         match turn.end.send_part(size, &self.scratch[..part]) {
-            Outcome::Done(len) => {
+            CallOutcome::Done(len) => {
                 assert!(len <= part, "send_part took {len} of {part} bytes");
                 turn.out.sent(size);
                 self.sending = Some((len as u64, size)).filter(|(done, all)| done < all);
             }
-            Outcome::Refused(error) => panic!("send_part of {size} bytes is refused: {error}"),
+            CallOutcome::Refused(error) => panic!("send_part of {size} bytes is refused: {error}"),
             other => blocked_or_dead(turn.end, &other),
         }
     }
 
-    fn go_on_sending(&mut self, turn: &mut Turn) {
+    fn go_on_sending(&mut self, turn: &mut ActionContext) {
         let Some((done, all)) = self.sending else { return };
-        let part = turn.chance.within(1..(all - done).min(100_000) as usize + 1);
+        let part = turn.rng.within(1..(all - done).min(100_000) as usize + 1);
         self.scratch(part);
         turn.out.fill_rest(done, &mut self.scratch[..part]);
         match turn.end.send_part(all, &self.scratch[..part]) {
-            Outcome::Done(len) => {
+            CallOutcome::Done(len) => {
                 assert!(len <= part, "send_part took {len} of {part} bytes");
                 self.sending = Some((done + len as u64, all)).filter(|(done, all)| done < all);
             }
-            Outcome::Refused(error) => panic!("send_part of {all} bytes is refused: {error}"),
+            CallOutcome::Refused(error) => panic!("send_part of {all} bytes is refused: {error}"),
             other => blocked_or_dead(turn.end, &other),
         }
     }
 
-    fn send_block(&mut self, turn: &mut Turn, size: usize) {
+    fn send_block(&mut self, turn: &mut ActionContext, size: usize) {
         let Some(mut block) = turn.end.memory.block(room(size), Purpose::Send) else { return };
         match turn.plan.shape {
-            Shape::Stream => turn.out.fill_stream(&mut block.bytes_mut()[..size]),
-            Shape::Messages => turn.out.fill_message(0, &mut block.bytes_mut()[..size]),
+            KindUnderTest::Stream => turn.out.fill_stream(&mut block.bytes_mut()[..size]),
+            KindUnderTest::Messages => turn.out.fill_message(0, &mut block.bytes_mut()[..size]),
         }
         match (turn.end.send_block(block, size), turn.plan.shape) {
-            (Outcome::Done(()), Shape::Stream) => turn.out.wrote(size),
-            (Outcome::Done(()), Shape::Messages) => turn.out.sent(size as u64),
-            (Outcome::Refused(error), _) => panic!("send_block of {size} bytes is refused: {error}"),
+            (CallOutcome::Done(()), KindUnderTest::Stream) => turn.out.wrote(size),
+            (CallOutcome::Done(()), KindUnderTest::Messages) => turn.out.sent(size as u64),
+            (CallOutcome::Refused(error), _) => panic!("send_block of {size} bytes is refused: {error}"),
             (other, _) => blocked_or_dead(turn.end, &other),
         }
     }
 
     /// The same bytes from several blocks, some of which may have none.
-    fn send_blocks(&mut self, turn: &mut Turn, size: usize) {
+    fn send_blocks(&mut self, turn: &mut ActionContext, size: usize) {
         self.scratch(size);
         match turn.plan.shape {
-            Shape::Stream => turn.out.fill_stream(&mut self.scratch[..size]),
-            Shape::Messages => turn.out.fill_message(0, &mut self.scratch[..size]),
+            KindUnderTest::Stream => turn.out.fill_stream(&mut self.scratch[..size]),
+            KindUnderTest::Messages => turn.out.fill_message(0, &mut self.scratch[..size]),
         }
         let (mut blocks, mut left) = (Vec::new(), &self.scratch[..size]);
-        for more in (0..turn.chance.one_of(&[1, 2, 3, 9, 40])).rev() {
+        for more in (0..turn.rng.one_of(&[1, 2, 3, 9, 40])).rev() {
             // The last has what is left.
             let most = left.len().checked_div(more);
-            let len = most.map_or(left.len(), |most| turn.chance.within(0..most + 1));
+            let len = most.map_or(left.len(), |most| turn.rng.within(0..most + 1));
             let (piece, rest) = left.split_at(len);
             let Some(mut block) = turn.end.memory.block(room(len), Purpose::Send) else { return };
             block.bytes_mut()[..len].copy_from_slice(piece);
@@ -249,53 +249,59 @@ impl Program {
             left = rest;
         }
         match (turn.end.send_blocks(&mut blocks), turn.plan.shape) {
-            (Outcome::Done(()), Shape::Stream) => turn.out.wrote(size),
-            (Outcome::Done(()), Shape::Messages) => turn.out.sent(size as u64),
-            (Outcome::Refused(error), _) => panic!("send_blocks of {size} bytes is refused: {error}"),
+            (CallOutcome::Done(()), KindUnderTest::Stream) => turn.out.wrote(size),
+            (CallOutcome::Done(()), KindUnderTest::Messages) => turn.out.sent(size as u64),
+            (CallOutcome::Refused(error), _) => panic!("send_blocks of {size} bytes is refused: {error}"),
             (other, _) => blocked_or_dead(turn.end, &other),
         }
     }
 
     /// One call that reads.
-    pub(super) fn read(&mut self, turn: &mut Turn, which: usize) {
-        let habits = turn.plan.habits[which];
-        if habits.holds > 0 && self.held.len() < 64 && turn.chance.one_in(habits.holds) {
+    pub(super) fn read(&mut self, turn: &mut ActionContext, which: usize) {
+        let workload = turn.plan.workload[which];
+        if workload.holds > 0 && self.held.len() < 64 && turn.rng.one_in(workload.holds) {
             self.take(turn);
-        } else if turn.plan.shape == Shape::Stream {
+        } else if turn.plan.shape == KindUnderTest::Stream {
             self.read_stream(turn);
-        } else if self.taking || (habits.parts > 0 && turn.chance.one_in(habits.parts)) {
+        } else if self.taking || (workload.parts > 0 && turn.rng.one_in(workload.parts)) {
             self.receive_part(turn);
         } else {
             self.receive(turn);
         }
     }
 
-    fn read_stream(&mut self, turn: &mut Turn) {
-        let size = turn.chance.one_of(&[1, 7, 64, 1000, 5000, 70_000, 1 << 20]);
+    fn read_stream(&mut self, turn: &mut ActionContext) {
+        let size = turn.rng.one_of(&[1, 7, 64, 1000, 5000, 70_000, 1 << 20]);
         self.scratch(size);
         let readable = turn.end.connection.readable();
         let outcome = turn.end.read(&mut self.scratch[..size]);
-        assert!(readable || !matches!(outcome, Outcome::Done(_)), "I8: {outcome:?} of what is not readable");
+        assert!(
+            readable || !matches!(outcome, CallOutcome::Done(_)),
+            "I8: {outcome:?} of what is not readable"
+        );
         match outcome {
-            Outcome::Done(0) => turn.into.end(),
-            Outcome::Done(len) => turn.into.read(&self.scratch[..len]),
+            CallOutcome::Done(0) => turn.into.end(),
+            CallOutcome::Done(len) => turn.into.read(&self.scratch[..len]),
             other => nothing_or_dead(turn.end, &other),
         }
     }
 
-    fn receive(&mut self, turn: &mut Turn) {
-        let size = turn.chance.one_of(&[0, 1, 1000, 4 << 20]);
+    fn receive(&mut self, turn: &mut ActionContext) {
+        let size = turn.rng.one_of(&[0, 1, 1000, 4 << 20]);
         self.scratch(size);
         let readable = turn.end.connection.readable();
         let outcome = turn.end.recv(&mut self.scratch[..size]);
-        assert!(readable || !matches!(outcome, Outcome::Done(_)), "I8: {outcome:?} of what is not readable");
+        assert!(
+            readable || !matches!(outcome, CallOutcome::Done(_)),
+            "I8: {outcome:?} of what is not readable"
+        );
         match outcome {
-            Outcome::Done(None) => turn.into.end(),
-            Outcome::Done(Some(len)) => {
+            CallOutcome::Done(None) => turn.into.end(),
+            CallOutcome::Done(Some(len)) => {
                 turn.into.received(&self.scratch[..len], true);
                 self.log.push(len as u64);
             }
-            Outcome::Refused(CallError::BufferTooSmall { len, room }) => {
+            CallOutcome::Refused(CallError::BufferTooSmall { len, room }) => {
                 assert_eq!(
                     Some(len),
                     turn.into.next_len(),
@@ -303,17 +309,17 @@ impl Program {
                 );
                 assert!(len > room as u64, "{len} bytes do not fit {room}");
             }
-            Outcome::Refused(CallError::AboveReceiveQuota { .. }) => self.receive_part(turn),
+            CallOutcome::Refused(CallError::AboveReceiveQuota { .. }) => self.receive_part(turn),
             other => nothing_or_dead(turn.end, &other),
         }
     }
 
-    fn receive_part(&mut self, turn: &mut Turn) {
-        let size = turn.chance.one_of(&[1, 100, 5000, 300_000]);
+    fn receive_part(&mut self, turn: &mut ActionContext) {
+        let size = turn.rng.one_of(&[1, 100, 5000, 300_000]);
         self.scratch(size);
         match turn.end.recv_part(&mut self.scratch[..size]) {
-            Outcome::Done(None) => turn.into.end(),
-            Outcome::Done(Some(part)) => {
+            CallOutcome::Done(None) => turn.into.end(),
+            CallOutcome::Done(Some(part)) => {
                 assert_eq!(
                     Some(part.total),
                     turn.into.next_len(),
@@ -328,14 +334,14 @@ impl Program {
     }
 
     /// Takes a block and keeps it.
-    fn take(&mut self, turn: &mut Turn) {
+    fn take(&mut self, turn: &mut ActionContext) {
         match turn.end.recv_chunk() {
-            Outcome::Done(None) => turn.into.end(),
-            Outcome::Done(Some(chunk)) => {
+            CallOutcome::Done(None) => turn.into.end(),
+            CallOutcome::Done(Some(chunk)) => {
                 let bytes = &chunk.block.bytes()[chunk.range.clone()];
                 match turn.plan.shape {
-                    Shape::Stream => turn.into.read(bytes),
-                    Shape::Messages => {
+                    KindUnderTest::Stream => turn.into.read(bytes),
+                    KindUnderTest::Messages => {
                         assert_eq!(chunk.first, !self.taking, "I5: a message begins at another place");
                         self.taking = !chunk.last;
                         self.log.extend(turn.into.next_len().filter(|_| chunk.last));
@@ -343,19 +349,19 @@ impl Program {
                     }
                 }
                 let sum = crc32fast::hash(bytes);
-                self.held.push(Held { chunk, sum });
+                self.held.push(HeldBlock { chunk, sum });
             }
-            Outcome::Blocked(Blocked::Memory) => {}
+            CallOutcome::Blocked(Blocked::Memory) => {}
             other => nothing_or_dead(turn.end, &other),
         }
     }
 
     /// Gives one of the kept blocks back.
-    pub(super) fn let_go(&mut self, turn: &mut Turn) {
+    pub(super) fn release_one(&mut self, turn: &mut ActionContext) {
         if self.held.is_empty() {
             return;
         }
-        let Held { chunk, sum } = self.held.swap_remove(turn.chance.within(0..self.held.len()));
+        let HeldBlock { chunk, sum } = self.held.swap_remove(turn.rng.within(0..self.held.len()));
         let now = crc32fast::hash(&chunk.block.bytes()[chunk.range.clone()]);
         assert_eq!(now, sum, "I10: block {} changed while the program had it", chunk.block.id());
         drop(chunk.block);
@@ -374,40 +380,40 @@ fn room(len: usize) -> usize {
 }
 
 /// A call to write did nothing: then the connection must say that one would.
-fn blocked_or_dead<T: std::fmt::Debug>(end: &End, outcome: &Outcome<T>) {
+fn blocked_or_dead<T: std::fmt::Debug>(end: &SimEndpoint, outcome: &CallOutcome<T>) {
     match outcome {
-        Outcome::Blocked(Blocked::Memory) => {}
-        Outcome::Blocked(Blocked::SendQuota) => {
+        CallOutcome::Blocked(Blocked::Memory) => {}
+        CallOutcome::Blocked(Blocked::SendQuota) => {
             assert!(
                 !end.connection.writable(),
                 "I8: a write is blocked and the connection says that it is writable"
             );
         }
-        Outcome::Dead(_) => assert!(end.connection.writable(), "I8: dead and not writable"),
+        CallOutcome::Dead(_) => assert!(end.connection.writable(), "I8: dead and not writable"),
         other => panic!("a call to write gives {other:?}"),
     }
 }
 
 /// The same for a call to read.
-fn nothing_or_dead<T: std::fmt::Debug>(end: &End, outcome: &Outcome<T>) {
+fn nothing_or_dead<T: std::fmt::Debug>(end: &SimEndpoint, outcome: &CallOutcome<T>) {
     match outcome {
-        Outcome::Blocked(Blocked::Nothing) => {
+        CallOutcome::Blocked(Blocked::Nothing) => {
             assert!(
                 !end.connection.readable(),
                 "I8: nothing to read and the connection says that it is readable"
             );
         }
-        Outcome::Dead(_) => assert!(end.connection.readable(), "I8: dead and not readable"),
+        CallOutcome::Dead(_) => assert!(end.connection.readable(), "I8: dead and not readable"),
         other => panic!("a call to read gives {other:?}"),
     }
 }
 
 /// The same bytes in one to four pieces.
-fn split<'a>(bytes: &'a [u8], chance: &mut Chance) -> Vec<IoSlice<'a>> {
+fn split<'a>(bytes: &'a [u8], rng: &mut SimRng) -> Vec<IoSlice<'a>> {
     let mut left = bytes;
     let mut pieces = Vec::new();
-    for _ in 0..chance.within(0..4) {
-        let (piece, rest) = left.split_at(chance.within(0..left.len() + 1));
+    for _ in 0..rng.within(0..4) {
+        let (piece, rest) = left.split_at(rng.within(0..left.len() + 1));
         pieces.push(IoSlice::new(piece));
         left = rest;
     }

@@ -1,9 +1,9 @@
 //! The modelled TCP stream: two pipes of bounded size, whose bytes come in pieces of any length.
 
-use super::chance::Chance;
+use super::rng::SimRng;
 
 #[derive(Default)]
-struct Pipe {
+struct TcpPipe {
     /// Written and not on the way yet.
     sending: Vec<u8>,
     /// Arrived and not read.
@@ -13,8 +13,8 @@ struct Pipe {
 }
 
 /// Two pipes; pipe `n` is written to by end `n`.
-pub(super) struct Tcp {
-    pipes: [Pipe; 2],
+pub(super) struct TcpLink {
+    pipes: [TcpPipe; 2],
     buffer: usize,
     cut: bool,
     reset: bool,
@@ -22,14 +22,14 @@ pub(super) struct Tcp {
 
 /// What a read of the socket gives.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Read {
+pub(super) enum ReadResult {
     Bytes(Vec<u8>),
     Nothing,
     End,
     Reset,
 }
 
-impl Tcp {
+impl TcpLink {
     /// `buffer` bytes fit in each socket buffer.
     pub(super) fn new(buffer: usize) -> Self {
         Self { pipes: Default::default(), buffer, cut: false, reset: false }
@@ -47,28 +47,28 @@ impl Tcp {
     }
 
     /// Reads up to `most` bytes, or fewer as chance has it.
-    pub(super) fn read(&mut self, end: usize, most: usize, chance: &mut Chance) -> Read {
+    pub(super) fn read(&mut self, end: usize, most: usize, rng: &mut SimRng) -> ReadResult {
         if self.reset {
-            return Read::Reset;
+            return ReadResult::Reset;
         }
         let pipe = &mut self.pipes[1 - end];
         let len = pipe.arrived.len().min(most);
         if len == 0 {
             let ended = pipe.closed && pipe.sending.is_empty();
-            return if ended { Read::End } else { Read::Nothing };
+            return if ended { ReadResult::End } else { ReadResult::Nothing };
         }
-        let len = if chance.one_in(2) { len } else { chance.within(1..len + 1) };
-        Read::Bytes(take(&mut pipe.arrived, len))
+        let len = if rng.one_in(2) { len } else { rng.within(1..len + 1) };
+        ReadResult::Bytes(take(&mut pipe.arrived, len))
     }
 
     /// Moves some bytes of the pipe of `end`. False: there was nothing to move.
-    pub(super) fn step(&mut self, end: usize, chance: &mut Chance) -> bool {
+    pub(super) fn step(&mut self, end: usize, rng: &mut SimRng) -> bool {
         let pipe = &mut self.pipes[end];
         let most = pipe.sending.len().min(self.buffer - pipe.arrived.len());
         if most == 0 || self.cut {
             return false;
         }
-        let len = if chance.one_in(2) { most } else { chance.within(1..most + 1) };
+        let len = if rng.one_in(2) { most } else { rng.within(1..most + 1) };
         let bytes = take(&mut pipe.sending, len);
         pipe.arrived.extend_from_slice(&bytes);
         true

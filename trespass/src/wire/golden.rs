@@ -1,8 +1,9 @@
-//! The messages as bytes. What is here never changes: a failing test means that peers in the field are not understood any more.
+//! Golden bytes These never change: a failing test means that deployed peers are not
+//! understood longer understood.
 
 use super::preamble::PREAMBLE;
 use super::*;
-use crate::handshake::{Cause, Unavailable};
+use crate::wire::{Cause, Unavailable};
 
 fn limits() -> Limits {
     Limits {
@@ -57,7 +58,7 @@ pub(super) fn one_of_each() -> Vec<(&'static str, Vec<u8>)> {
         ("reject", Reject::new(RejectReason::Busy, (0, 0), "later".into()).encode()),
         ("ready", Ready { conn_id, generation, role, verdict: Ok(()) }.encode()),
         ("ready_without", Ready { conn_id, generation, role, verdict }.encode()),
-        ("hail", Hail::of(&hello(), hello().encode().len()).encode()),
+        ("cm_prefix", CmPrefix::of(&hello(), hello().encode().len()).encode()),
         ("probe", Probe { conn_id, generation, role }.encode().to_vec()),
     ]
 }
@@ -68,9 +69,9 @@ fn hex(text: &str) -> Vec<u8> {
     digits.chunks(2).map(|pair| value(pair[0]) << 4 | value(pair[1])).collect()
 }
 
-fn assert_golden(encoded: &[u8], golden: &str, message: Message) {
+fn assert_golden(encoded: &[u8], golden: &str, message: HandshakeMessage) {
     assert_eq!(encoded, hex(golden), "\n{encoded:02x?}");
-    assert_eq!(Message::decode(&hex(golden)), Ok(message));
+    assert_eq!(HandshakeMessage::decode(&hex(golden)), Ok(message));
 }
 
 #[test]
@@ -81,7 +82,7 @@ fn hello_with_an_endpoint() {
         00200000 40000000 00000100 1000 08 04 0000004000000000
         0100 2800 efcdab00 56341200 00000000000000000000ffff0a000001 0201 05 02 03 68 0000 8877665544332211 00000000
         0300 0300 616263 00";
-    assert_golden(&hello().encode(), golden, Message::Hello(hello()));
+    assert_golden(&hello().encode(), golden, HandshakeMessage::Hello(hello()));
 }
 
 #[test]
@@ -99,34 +100,37 @@ fn hello_without_an_endpoint() {
         0300000000000000 0102030405060708 090a0b0c 02 01 02 00
         00200000 40000000 00000100 1000 08 04 0000004000000000
         0200 0400 0100 736f";
-    assert_golden(&hello.encode(), golden, Message::Hello(hello));
+    assert_golden(&hello.encode(), golden, HandshakeMessage::Hello(hello));
 }
 
 #[test]
-fn hail() {
-    let hail = Hail::of(&hello(), hello().encode().len());
+fn cm_prefix() {
+    let cm_prefix = CmPrefix::of(&hello(), hello().encode().len());
     let golden = "
         54525350 05 01 00 06 30000000 979738d7
         0300000000000000 0102030405060708 090a0b0c 01 02 0d 00 4000 7800 00000000";
-    assert_golden(&hail.encode(), golden, Message::Hail(hail));
-    // As it comes with a request: in a field of fixed length.
-    let private = [hail.encode(), vec![0; 8]].concat();
-    assert_eq!((private.len(), Message::decode_private(&private)), (REQUEST_DATA, Ok(Message::Hail(hail))));
-    // A newer one's, with as much as there is room for.
-    let newer = Hail { minor: 3, ..hail }.encode_with(&[0xff; 8]);
+    assert_golden(&cm_prefix.encode(), golden, HandshakeMessage::CmPrefix(cm_prefix));
+    // In a field of fixed length, as in a connection request.
+    let private = [cm_prefix.encode(), vec![0; 8]].concat();
     assert_eq!(
-        (newer.len(), Message::decode_private(&newer)),
-        (REQUEST_DATA, Ok(Message::Hail(Hail { minor: 3, ..hail })))
+        (private.len(), HandshakeMessage::decode_private(&private)),
+        (REQUEST_DATA, Ok(HandshakeMessage::CmPrefix(cm_prefix)))
+    );
+    // From a newer version, with the longest possible fixed part.
+    let newer = CmPrefix { minor: 3, ..cm_prefix }.encode_with(&[0xff; 8]);
+    assert_eq!(
+        (newer.len(), HandshakeMessage::decode_private(&newer)),
+        (REQUEST_DATA, Ok(HandshakeMessage::CmPrefix(CmPrefix { minor: 3, ..cm_prefix })))
     );
 }
 
-/// What follows a HAIL names no queue pair, and no reason for having none.
+/// A HELLO after a CM_PREFIX contains no queue pair, and no reason for having none.
 #[test]
 fn hello_over_the_queue_pair() {
-    let hello = Hello { path: Err(Unavailable::unsaid()), user_data: Vec::new(), ..hello() };
+    let hello = Hello { path: Err(Unavailable::unspecified()), user_data: Vec::new(), ..hello() };
     let bytes = hello.encode();
     assert_eq!(bytes.len(), 64);
-    assert_eq!(Message::decode(&bytes), Ok(Message::Hello(hello)));
+    assert_eq!(HandshakeMessage::decode(&bytes), Ok(HandshakeMessage::Hello(hello)));
 }
 
 #[test]
@@ -143,10 +147,10 @@ fn hello_that_begins_with_few_receives() {
         0401000000000000 0102030405060708 090a0b0c 01 02 01 00
         00200000 40000000 00000100 1000 08 04 0000004000000000
         0200 0400 0100 736f 0500 0400 05000000";
-    assert_golden(&hello.encode(), golden, Message::Hello(hello.clone()));
+    assert_golden(&hello.encode(), golden, HandshakeMessage::Hello(hello.clone()));
     for wrong in [0, 4, 65, u32::MAX] {
-        let error =
-            Message::decode(&Hello { first_slots: Some(wrong), ..hello.clone() }.encode()).unwrap_err();
+        let error = HandshakeMessage::decode(&Hello { first_slots: Some(wrong), ..hello.clone() }.encode())
+            .unwrap_err();
         assert!(matches!(error, WireError::Value { field: "first_slots", .. }), "{wrong}: {error}");
     }
 }
@@ -155,7 +159,7 @@ fn hello_that_begins_with_few_receives() {
 fn reject() {
     let reject = Reject { reason: RejectReason::Version, own: (1, 0), seen: (2, 3), text: "update".into() };
     let golden = "54525350 02 01 00 03 20000000 98200953 0100 01 00 02 03 0600 757064617465 0000";
-    assert_golden(&reject.encode(), golden, Message::Reject(reject));
+    assert_golden(&reject.encode(), golden, HandshakeMessage::Reject(reject));
 }
 
 #[test]
@@ -163,7 +167,7 @@ fn ready_that_works() {
     let ready = Ready { conn_id: 1, generation: 2, role: Role::Server, verdict: Ok(()) };
     let golden = "54525350 03 01 00 05 28000000 af5f4fb4
         0100000000000000 02000000 01 02 0000 0000 000000000000";
-    assert_golden(&ready.encode(), golden, Message::Ready(ready));
+    assert_golden(&ready.encode(), golden, HandshakeMessage::Ready(ready));
 }
 
 #[test]
@@ -172,7 +176,7 @@ fn ready_that_does_not_work() {
     let ready = Ready { conn_id: 1, generation: 2, role: Role::Client, verdict };
     let golden = "54525350 03 01 00 05 30000000 702fb6b7
         0100000000000000 02000000 00 01 0b00 0500 000000000000 3330306d73 000000";
-    assert_golden(&ready.encode(), golden, Message::Ready(ready));
+    assert_golden(&ready.encode(), golden, HandshakeMessage::Ready(ready));
 }
 
 #[test]
@@ -180,20 +184,21 @@ fn probe() {
     let probe = Probe { conn_id: 1, generation: 2, role: Role::Client };
     let golden =
         format!("54525350 04 01 00 08 40000000 489d6064 0100000000000000 02000000 01 {}", "00".repeat(35));
-    assert_golden(&probe.encode(), &golden, Message::Probe(probe));
+    assert_golden(&probe.encode(), &golden, HandshakeMessage::Probe(probe));
     assert!(probe.is(&probe.encode()));
 }
 
-/// A newer minor version appends to the fixed part and to the TLVs, and adds TLVs: none of it disturbs this one.
+/// A newer minor version appends to the fixed part and to the TLVs, and adds TLVs: this version
+/// ignores all of it.
 #[test]
-fn what_a_newer_minor_version_adds_is_skipped() {
+fn additions_of_a_newer_minor_version_are_skipped() {
     let newer = Hello { minor: 1, ..hello() };
     let bytes = newer.encode_with(&[0xee; 16], &[(0x7777, b"unknown"), (4, b"reserved"), (0x7777, b"")]);
     assert_eq!(bytes[7], 10, "the fixed part has grown");
-    assert_eq!(Message::decode(&bytes), Ok(Message::Hello(newer)));
+    assert_eq!(HandshakeMessage::decode(&bytes), Ok(HandshakeMessage::Hello(newer)));
 }
 
-/// Changes a valid message, and gives it a valid checksum again.
+/// Changes a valid message, and corrects its checksum.
 fn patched(mut bytes: Vec<u8>, at: usize, with: &[u8]) -> Vec<u8> {
     bytes[at..at + with.len()].copy_from_slice(with);
     let crc = checksum(&bytes);
@@ -202,8 +207,10 @@ fn patched(mut bytes: Vec<u8>, at: usize, with: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn what_cannot_be_is_refused_by_name() {
-    let patch = |at, with: &[u8]| Message::decode(&patched(hello().encode(), at, with)).expect_err("refused");
+fn invalid_fields_are_refused_by_name() {
+    let patch = |at, with: &[u8]| {
+        HandshakeMessage::decode(&patched(hello().encode(), at, with)).expect_err("refused")
+    };
     let field = |error| match error {
         WireError::Value { field, .. } => field,
         other => panic!("{other:?}"),
@@ -234,13 +241,14 @@ fn what_cannot_be_is_refused_by_name() {
     ] {
         assert_eq!(field(patch(at, with)), name, "at {at}");
     }
-    // The endpoint's TLV ends in its midst, or outside of the message; the user data is a second endpoint.
+    // The endpoint's TLV ends within the endpoint, or outside of the message; the user data is a
+    // second endpoint.
     assert_eq!(patch(66, &[39, 0]), WireError::Short("endpoint"));
     assert_eq!(patch(66, &[0xff, 0xff]), WireError::Short("list of options"));
     let twice = hello().encode_with(&[], &[(3, b"once")]);
-    assert_eq!(Message::decode(&twice), Err(WireError::Twice("user data")));
+    assert_eq!(HandshakeMessage::decode(&twice), Err(WireError::Twice("user data")));
     let long = hello().encode_with(&[], &[(3, &[0; 1025])]);
-    assert_eq!(field(Message::decode(&long).expect_err("refused")), "length of the user data");
+    assert_eq!(field(HandshakeMessage::decode(&long).expect_err("refused")), "length of the user data");
 }
 
 #[test]
@@ -249,24 +257,26 @@ fn one_changed_bit_is_noticed() {
     for bit in 0..bytes.len() * 8 {
         let mut changed = bytes.clone();
         changed[bit / 8] ^= 1 << (bit % 8);
-        assert!(Message::decode(&changed).is_err(), "bit {bit}");
+        assert!(HandshakeMessage::decode(&changed).is_err(), "bit {bit}");
     }
 }
 
-/// What a peer says is shown to people.
+/// Texts of a peer are shown to people.
 #[test]
 fn words_of_a_peer_are_bounded_and_harmless() {
     let long = Reject::new(RejectReason::Busy, (0, 0), "ä".repeat(400) + "\u{1b}[2J");
-    let Ok(Message::Reject(read)) = Message::decode(&long.encode()) else { panic!("it is valid") };
+    let Ok(HandshakeMessage::Reject(read)) = HandshakeMessage::decode(&long.encode()) else {
+        panic!("it is valid")
+    };
     assert_eq!(read.text, "ä".repeat(256));
     let strange = Reject::new(RejectReason::Busy, (0, 0), "a\u{1b}[2J\nb".into());
     let bytes = patched(strange.encode(), 24, &[0xff]);
-    let Ok(Message::Reject(read)) = Message::decode(&bytes) else { panic!("it is valid") };
+    let Ok(HandshakeMessage::Reject(read)) = HandshakeMessage::decode(&bytes) else { panic!("it is valid") };
     assert_eq!(read.text, "\u{fffd} [2J b");
 }
 
 #[test]
-fn what_is_sent_fits() {
+fn encoded_messages_fit_the_limits() {
     let most = Hello {
         path: Err(Unavailable::new(Cause::NoGid, "x".repeat(9999))),
         user_data: vec![7; MAX_USER_DATA],
@@ -274,7 +284,7 @@ fn what_is_sent_fits() {
     };
     let bytes = most.encode();
     assert!(bytes.len() < MAX_MESSAGE / 2, "{}", bytes.len());
-    let Ok(Message::Hello(read)) = Message::decode(&bytes) else { panic!("it is valid") };
+    let Ok(HandshakeMessage::Hello(read)) = HandshakeMessage::decode(&bytes) else { panic!("it is valid") };
     assert_eq!(read.path, Err(Unavailable::new(Cause::NoGid, "x".repeat(512))));
     assert!(PREAMBLE < bytes.len());
 }

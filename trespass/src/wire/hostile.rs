@@ -1,22 +1,22 @@
-//! One message of the handshake, of any bytes.
+//! A handshake message of arbitrary bytes, for fuzzing.
 //!
-//! What must hold: it is refused, or read; what is read is written so that it is read as the same again; and reading keeps no more
-//! than the message had.
+//! The message is rejected or decoded. A decoded message must survive encoding and decoding, and
+//! decoding must keep no more data than the message had.
 //!
-//! The input is the message; its checksum is set right, since no fuzzer guesses that.
+//! The input is the message; its checksum is corrected, because no fuzzer guesses it.
 
 use super::preamble::checksum;
-use super::{Hello, MAX_MESSAGE, Message, PREAMBLE, Ready};
+use super::{HandshakeMessage, Hello, MAX_MESSAGE, PREAMBLE, Ready};
 
-/// Runs one input. Panics if something is amiss.
+/// Runs one input, and panics if a requirement is violated.
 #[cfg(fuzzing)]
 pub fn hostile_message(data: &[u8]) {
     run(data);
 }
 
 fn run(data: &[u8]) {
-    let _ = Message::decode(data);
-    let _ = Message::decode_private(data);
+    let _ = HandshakeMessage::decode(data);
+    let _ = HandshakeMessage::decode_private(data);
     if data.len() < PREAMBLE || data.len() > MAX_MESSAGE {
         return;
     }
@@ -25,28 +25,29 @@ fn run(data: &[u8]) {
     bytes[8..12].copy_from_slice(&len.to_le_bytes());
     let crc = checksum(&bytes);
     bytes[12..PREAMBLE].copy_from_slice(&crc.to_le_bytes());
-    let Ok(message) = Message::decode(&bytes) else { return };
+    let Ok(message) = HandshakeMessage::decode(&bytes) else { return };
     let again = match &message {
-        Message::Hello(hello) => {
+        HandshakeMessage::Hello(hello) => {
             assert!(hello.user_data.len() <= bytes.len());
             hello.encode()
         }
-        Message::Reject(reject) => reject.encode(),
-        Message::Ready(ready) => ready.encode(),
-        Message::Probe(probe) => probe.encode().to_vec(),
-        Message::Hail(hail) => hail.encode(),
+        HandshakeMessage::Reject(reject) => reject.encode(),
+        HandshakeMessage::Ready(ready) => ready.encode(),
+        HandshakeMessage::Probe(probe) => probe.encode().to_vec(),
+        HandshakeMessage::CmPrefix(cm_prefix) => cm_prefix.encode(),
     };
-    let again = Message::decode(&again).expect("what is written can be read");
+    let again = HandshakeMessage::decode(&again).expect("what is written can be read");
     assert_eq!(without_words(again), without_words(message));
 }
 
-/// Words that were cut off in the midst of a character lose a few bytes more when they are written again.
-fn without_words(mut message: Message) -> Message {
+/// A text that was cut within a character loses a few more bytes when it is encoded again.
+fn without_words(mut message: HandshakeMessage) -> HandshakeMessage {
     match &mut message {
-        Message::Hello(Hello { path: Err(why), .. }) | Message::Ready(Ready { verdict: Err(why), .. }) => {
+        HandshakeMessage::Hello(Hello { path: Err(why), .. })
+        | HandshakeMessage::Ready(Ready { verdict: Err(why), .. }) => {
             why.detail.clear();
         }
-        Message::Reject(reject) => reject.text.clear(),
+        HandshakeMessage::Reject(reject) => reject.text.clear(),
         _ => {}
     }
     message
@@ -61,9 +62,9 @@ mod tests {
     use super::*;
     use crate::corpus;
 
-    /// Whatever is found lies in the corpus from then on.
+    /// Inputs that fuzzing found stay in the corpus.
     #[test]
-    fn what_fuzzing_found_stays_found() {
+    fn fuzzing_corpus_passes() {
         corpus::replay("messages", 4, run);
     }
 
@@ -82,7 +83,8 @@ mod tests {
         }
     }
 
-    /// Renews the corpus's beginnings: `cargo test -p trespass write_the_corpus -- --ignored`.
+    /// Rewrites the initial inputs of the corpus: `cargo test -p trespass write_the_corpus --
+    /// --ignored`.
     #[test]
     #[ignore = "writes files"]
     fn write_the_corpus() {

@@ -1,11 +1,11 @@
-//! Whatever comes is refused or read; what is written is read the same.
+//! Property tests: any bytes are rejected or decoded, and encoding is reversible.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::handshake::{Cause, Unavailable};
 use crate::protocol::FIRST_SLOTS_MIN;
+use crate::wire::{Cause, Unavailable};
 
 pub(crate) fn limits() -> impl Strategy<Value = Limits> {
     let sizes = (9_u32..=20, 16_u32..=32768, 1_u64..=Limits::MAX_MSG, any::<u32>());
@@ -79,7 +79,7 @@ fn hello() -> impl Strategy<Value = Hello> {
     )
 }
 
-/// A message with a valid beginning and checksum around anything, so that the checks behind those are reached.
+/// A message with a valid beginning and checksum around any body, so that later checks are reached.
 fn framed(kind: u8, units: u8, mut body: Vec<u8>) -> Vec<u8> {
     let mut bytes = b"TRSP".to_vec();
     bytes.extend_from_slice(&[kind, MAJOR, 0, units]);
@@ -94,7 +94,7 @@ fn framed(kind: u8, units: u8, mut body: Vec<u8>) -> Vec<u8> {
 proptest! {
     #[test]
     fn hello_is_read_as_it_was_written(hello in hello()) {
-        prop_assert_eq!(Message::decode(&hello.encode()), Ok(Message::Hello(hello)));
+        prop_assert_eq!(HandshakeMessage::decode(&hello.encode()), Ok(HandshakeMessage::Hello(hello)));
     }
 
     #[test]
@@ -102,30 +102,30 @@ proptest! {
         conn_id: u64, generation: u32, role in role(), failure in proptest::option::of(unavailable()),
     ) {
         let ready = Ready { conn_id, generation, role, verdict: failure.map_or(Ok(()), Err) };
-        prop_assert_eq!(Message::decode(&ready.encode()), Ok(Message::Ready(ready)));
+        prop_assert_eq!(HandshakeMessage::decode(&ready.encode()), Ok(HandshakeMessage::Ready(ready)));
     }
 
     #[test]
-    fn hail_is_read_as_it_was_written(hello in hello(), behind in vec(any::<u8>(), 0..20)) {
-        let hail = Hail::of(&hello, hello.encode().len());
-        let private = [hail.encode(), behind].concat();
-        prop_assert_eq!(Message::decode_private(&private), Ok(Message::Hail(hail)));
+    fn cm_prefix_is_read_as_it_was_written(hello in hello(), behind in vec(any::<u8>(), 0..20)) {
+        let cm_prefix = CmPrefix::of(&hello, hello.encode().len());
+        let private = [cm_prefix.encode(), behind].concat();
+        prop_assert_eq!(HandshakeMessage::decode_private(&private), Ok(HandshakeMessage::CmPrefix(cm_prefix)));
     }
 
     #[test]
     fn anything_is_refused_or_read(bytes in vec(any::<u8>(), 0..300)) {
-        let _ = Message::decode(&bytes);
-        let _ = Message::decode_private(&bytes);
+        let _ = HandshakeMessage::decode(&bytes);
+        let _ = HandshakeMessage::decode_private(&bytes);
     }
 
     #[test]
     fn anything_in_a_valid_frame_is_refused_or_read(
         kind in 0_u8..7, units in 0_u8..20, body in vec(any::<u8>(), 0..MAX_MESSAGE - PREAMBLE),
     ) {
-        let _ = Message::decode(&framed(kind, units, body));
+        let _ = HandshakeMessage::decode(&framed(kind, units, body));
     }
 
-    /// A HELLO of which a few bytes are others is read, or refused, and if it is read it holds what every HELLO must.
+    /// A HELLO with a few changed bytes is rejected, or decodes to valid values.
     #[test]
     fn a_changed_hello_is_refused_or_sound(hello in hello(), changes in vec((16_usize..200, any::<u8>()), 1..5)) {
         let mut bytes = hello.encode();
@@ -135,7 +135,7 @@ proptest! {
         }
         let crc = checksum(&bytes);
         bytes[12..16].copy_from_slice(&crc.to_le_bytes());
-        if let Ok(Message::Hello(read)) = Message::decode(&bytes) {
+        if let Ok(HandshakeMessage::Hello(read)) = HandshakeMessage::decode(&bytes) {
             prop_assert!(read.limits.slot_size.is_power_of_two() && read.limits.rx_slots >= 16);
             prop_assert!(read.limits.max_msg <= Limits::MAX_MSG);
             prop_assert!(read.user_data.len() <= MAX_USER_DATA);

@@ -1,11 +1,11 @@
-//! One end of a connection that echoes, and the other that checks what comes back. `both_builds.rs` has it in itself, and as a program that is
-//! built without the feature `rdma`:
+//! Both ends of a connection: one echoes, and the other verifies the echo. `both_builds.rs`
+//! includes this file, and also builds it as a program without the feature `rdma`:
 //!
-//!     peer listen KIND            says `listening at ADDR`, and echoes for the first client that it agrees with
-//!     peer connect KIND ADDR      has its bytes or messages echoed
-//!     peer require                wants a configuration that insists on RDMA
+//!     peer listen KIND            prints `listening at ADDR`, and echoes for the first client that connects
+//!     peer connect KIND ADDR      sends bytes or messages and verifies the echo
+//!     peer require                builds a configuration that requires RDMA
 //!
-//! Each says at its end what came of it, in one line.
+//! Each prints its outcome in one line at the end.
 
 use std::error::Error;
 use std::io::{self, ErrorKind, Read, Write};
@@ -17,10 +17,11 @@ use trespass::{
     Transport,
 };
 
-/// Longer than anything takes that works.
+/// A limit far above the duration of any working call.
 const LONG: Duration = Duration::from_secs(60);
 
-/// What a client sends in messages: none, one in a frame with others, and one that takes many frames.
+/// Sizes of a client's messages: empty ones, one that shares a frame with others, and one that
+/// takes many frames.
 const MESSAGES: [usize; 5] = [0, 1, 8192, 70_000, 700_000];
 
 #[allow(dead_code, reason = "where it is not a program of its own")]
@@ -43,7 +44,7 @@ fn main() {
     println!("{}", outcome.unwrap_or_else(|error| refusal(&error)));
 }
 
-/// Accepts a client, echoes until it has said all, and tells what carried that.
+/// Accepts a client, echoes until it ends, and returns the transport.
 pub(crate) fn serve(listener: &mut Listener, kind: &str) -> io::Result<String> {
     listener.set_accept_timeout(Some(LONG))?;
     if kind == "messages" {
@@ -72,7 +73,7 @@ pub(crate) fn serve(listener: &mut Listener, kind: &str) -> io::Result<String> {
     }
 }
 
-/// Connects, sees that all comes back as it was sent, and tells what carried it.
+/// Connects, verifies that all data returns as it was sent, and returns the transport.
 pub(crate) fn use_server(builder: Builder, kind: &str, addr: SocketAddr) -> io::Result<String> {
     match kind {
         "messages" => use_messages(builder.connect_seq_packet(addr)?),
@@ -108,7 +109,7 @@ fn pattern(len: usize) -> Vec<u8> {
     (0..len as u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
 }
 
-/// `RDMA`, or `TCP: Peer BuiltWithout: ` and the reason's words.
+/// `RDMA`, or `TCP: Peer BuiltWithout: ` followed by the reason's text.
 fn told(transport: Transport, reason: Option<&FallbackReason>) -> String {
     match reason {
         Some(reason) => format!("{transport}: {:?} {:?}: {reason}", reason.side(), reason.cause()),
@@ -116,7 +117,7 @@ fn told(transport: Transport, reason: Option<&FallbackReason>) -> String {
     }
 }
 
-/// What type an error is of, and its words.
+/// An error's type and text.
 pub(crate) fn refusal(error: &io::Error) -> String {
     let inner: Option<&(dyn Error + 'static)> = error.get_ref().map(|inner| inner as _);
     if let Some(error) = inner.and_then(|inner| inner.downcast_ref::<ConfigError>()) {

@@ -1,4 +1,4 @@
-//! READs of two queue pairs from each other, with short WRITEs between them, by sideway alone.
+//! RDMA READs between two queue pairs, with short WRITEs between them, without trespass.
 
 use std::sync::Barrier;
 use std::thread;
@@ -13,43 +13,44 @@ use sideway::memory::{Buffer, BufferKind, RegisteredBuffer};
 
 /// Bytes of a READ.
 const SPAN: usize = 65_536;
-/// Posted in one list.
+/// Requests in one posted list.
 const DEPTH: usize = 4;
 const ROUNDS: u64 = 40;
-/// The devices try again without an end.
-const PATIENCE: Duration = Duration::from_secs(15);
+/// The devices retransmit without limit.
+const TIMEOUT: Duration = Duration::from_secs(15);
 
-/// What an end has of memory, so many spans each: what the peer reads, what is read, what is written, and where the peer writes to.
+/// The parts of an end's memory, several spans each: the peer reads from the first, this end reads
+/// into the second, sends from the third, and the peer writes to the last.
 #[derive(Clone, Copy)]
-enum Part {
+enum BufferArea {
     Source,
     Read,
     Written,
     Target,
 }
 
-impl Part {
+impl BufferArea {
     fn span(self, number: usize) -> usize {
         (self as usize * DEPTH + number) * SPAN
     }
 }
 
-struct End {
+struct RawEnd {
     qp: GenericQueuePair,
     cq: GenericCompletionQueue,
     memory: RegisteredBuffer,
     path: LocalPath,
 }
 
-/// The memory of an end, as its peer knows it.
+/// An end's memory, as its peer addresses it.
 #[derive(Clone, Copy)]
-struct Place {
+struct RemoteBuffer {
     key: u32,
     address: usize,
 }
 
-impl Place {
-    fn span(self, part: Part, number: usize) -> u64 {
+impl RemoteBuffer {
+    fn span(self, part: BufferArea, number: usize) -> u64 {
         (self.address + part.span(number)) as u64
     }
 }
@@ -58,7 +59,7 @@ fn access() -> AccessFlags {
     AccessFlags::LocalWrite | AccessFlags::RemoteWrite | AccessFlags::RemoteRead
 }
 
-impl End {
+impl RawEnd {
     fn new(device: &str) -> Self {
         let context = DeviceList::new().unwrap().find(device).unwrap().open().unwrap();
         let pd = context.alloc_pd().unwrap();
@@ -71,41 +72,44 @@ impl End {
         Self { qp: builder.build_generic().unwrap(), cq, memory, path }
     }
 
-    fn place(&self, key: u32) -> Place {
-        Place { key, address: self.memory.as_ptr().addr() }
+    fn place(&self, key: u32) -> RemoteBuffer {
+        RemoteBuffer { key, address: self.memory.as_ptr().addr() }
     }
 
-    fn span(&self, part: Part, number: usize) -> *mut u8 {
+    fn span(&self, part: BufferArea, number: usize) -> *mut u8 {
         self.memory.as_ptr().wrapping_add(part.span(number))
     }
 
-    /// New bytes for the peer to read, and nothing where the peer's are to come.
+    /// Fills the part that the peer reads with new bytes, and clears the part that receives.
     fn fill(&self, round: u64) {
         for number in 0..DEPTH {
             let bytes = bytes(round, number);
-            // SAFETY: both spans are within the memory, and nothing of either end is under way: all wait for each other.
+            // SAFETY: both spans are within the memory, and no request of either end is
+            // outstanding, because both wait for each other.
             unsafe {
-                self.span(Part::Source, number).copy_from_nonoverlapping(bytes.as_ptr(), SPAN);
-                self.span(Part::Read, number).write_bytes(0, SPAN);
+                self.span(BufferArea::Source, number).copy_from_nonoverlapping(bytes.as_ptr(), SPAN);
+                self.span(BufferArea::Read, number).write_bytes(0, SPAN);
             }
         }
     }
 
-    /// READs, and a WRITE before and behind each.
-    fn post(&mut self, peer: Place) -> Result<(), String> {
+    /// Posts READs with a WRITE before and after each.
+    fn post(&mut self, peer: RemoteBuffer) -> Result<(), String> {
         let own = self.place(self.memory.lkey());
         let mut list = self.qp.start_post_send();
         for number in 0..DEPTH {
-            let (target, written) = (peer.span(Part::Target, number), own.span(Part::Written, number));
+            let (target, written) =
+                (peer.span(BufferArea::Target, number), own.span(BufferArea::Written, number));
             for is_behind in [false, true] {
                 if is_behind {
                     let read = list.construct_wr(number as u64, WorkRequestFlags::Signaled);
-                    let read = read.setup_read(peer.key, peer.span(Part::Source, number));
-                    // SAFETY: the span is within the memory, which outlives the queue pair's work, and nobody looks at it meanwhile.
-                    unsafe { read.setup_sge(own.key, own.span(Part::Read, number), SPAN as u32) };
+                    let read = read.setup_read(peer.key, peer.span(BufferArea::Source, number));
+                    // SAFETY: the span is within the memory, which outlives the queue pair's
+                    // requests, and no code reads it until the READ has completed.
+                    unsafe { read.setup_sge(own.key, own.span(BufferArea::Read, number), SPAN as u32) };
                 }
                 let write = list.construct_wr(DEPTH as u64, WorkRequestFlags::empty());
-                // SAFETY: as above.
+                // SAFETY: the span is within the memory, which outlives the queue pair's work, and nobody writes to it meanwhile.
                 unsafe { write.setup_write(peer.key, target).setup_sge(own.key, written, 300) };
             }
         }
@@ -115,8 +119,8 @@ impl End {
     fn wait(&mut self) -> Result<(), String> {
         let (begin, mut left) = (Instant::now(), DEPTH);
         while left > 0 {
-            if begin.elapsed() > PATIENCE {
-                return Err(format!("{left} of {DEPTH} did not complete within {PATIENCE:?}"));
+            if begin.elapsed() > TIMEOUT {
+                return Err(format!("{left} of {DEPTH} did not complete within {TIMEOUT:?}"));
             }
             let Ok(mut poller) = self.cq.start_poll() else { continue };
             while let Some(completion) = poller.next() {
@@ -133,7 +137,7 @@ impl End {
         for number in 0..DEPTH {
             let (mut came, sent) = (vec![0; SPAN], bytes(round, number));
             // SAFETY: the span is within the memory, and its READ has completed.
-            unsafe { self.span(Part::Read, number).copy_to_nonoverlapping(came.as_mut_ptr(), SPAN) };
+            unsafe { self.span(BufferArea::Read, number).copy_to_nonoverlapping(came.as_mut_ptr(), SPAN) };
             if let Some(at) = (0..SPAN).find(|&at| came[at] != sent[at]) {
                 return Err(format!("a READ has completed, and brought other bytes from {at} on"));
             }
@@ -141,7 +145,7 @@ impl End {
         Ok(())
     }
 
-    fn go(&mut self, peer: Place, barrier: &Barrier) -> Result<(), String> {
+    fn go(&mut self, peer: RemoteBuffer, barrier: &Barrier) -> Result<(), String> {
         let mut result = Ok(());
         for round in 0..ROUNDS {
             self.fill(round);
@@ -161,9 +165,10 @@ fn bytes(round: u64, number: usize) -> Vec<u8> {
     test_harness::bytes(round * DEPTH as u64 + number as u64, SPAN)
 }
 
-/// Both read what the other has, so many READs of each at a time. What went wrong first.
+/// Both ends read the other's memory, with `at_a_time` READs outstanding each. Returns the first
+/// error.
 pub(crate) fn reads(devices: &[String; 2], at_a_time: u8) -> Result<(), String> {
-    let mut ends = devices.each_ref().map(|device| End::new(device));
+    let mut ends = devices.each_ref().map(|device| RawEnd::new(device));
     let options = ConnectOptions {
         access_flags: access(),
         max_read_atomic: at_a_time,

@@ -1,4 +1,4 @@
-//! I14: what closes arrives, in bounded time, and leaves nothing behind.
+//! I14: closed connections deliver their data in bounded time, and leave nothing behind.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
@@ -9,19 +9,21 @@ use std::time::{Duration, Instant};
 use test_harness::{Outcome, bytes, cases};
 use trespass::Worker;
 
-use super::rig::{LONG, Rig, greet};
+use super::fixture::{Fixture, LONG, greet};
 
-pub(crate) fn add(suite: &mut test_harness::Suite<Rig>) {
+pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: i14_connections_leave_nothing_behind, i14_all_that_was_written_arrives_before_the_end,
         i14_a_close_lets_the_peer_read_what_is_large, i14_close_waits_no_longer_than_it_lingers, a_linger_of_zero_resets, a_worker_lingers_as_the_stream_was_told,
-        both_may_close_at_once, who_closed_one_end_closes_the_other);
+        both_may_close_at_once, closing_one_end_ends_the_other);
 }
 
-/// Connections of [`i14_connections_leave_nothing_behind`], unless this variable has another number.
+/// Connections of [`i14_connections_leave_nothing_behind`], unless the environment variable gives
+/// another number.
 const CONNECTIONS: usize = 300;
 const MORE: &str = "TRESPASS_SOAK_CONNECTIONS";
 
-/// What this process has of the system, and of the software device. Exact: no other case runs.
+/// The system's and the software device's resources that this process holds. The counts are exact,
+/// because no other case runs.
 fn held() -> [(&'static str, usize); 7] {
     let count = |directory: &str| std::fs::read_dir(directory).unwrap().count();
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
@@ -40,12 +42,12 @@ fn held() -> [(&'static str, usize); 7] {
     ]
 }
 
-fn i14_connections_leave_nothing_behind(rig: &Rig) -> Outcome {
+fn i14_connections_leave_nothing_behind(fixture: &Fixture) -> Outcome {
     const WARM: usize = 10;
     let rounds = WARM + std::env::var(MORE).map_or(CONNECTIONS, |text| text.parse().expect("a number"));
-    // A pool of its own: no other configuration has this maximum.
-    let builder = rig.builder().pool_max(77 << 20);
-    let mut listener = builder.clone().bind(rig.anywhere()).unwrap();
+    // A private pool: no other configuration has this maximum.
+    let builder = fixture.builder().pool_max(77 << 20);
+    let mut listener = builder.clone().bind(fixture.anywhere()).unwrap();
     let addr = listener.local_addr().unwrap();
     let (ended, has_ended) = mpsc::channel();
     let serving = thread::spawn(move || {
@@ -55,7 +57,7 @@ fn i14_connections_leave_nothing_behind(rig: &Rig) -> Outcome {
             let mut got = [0; 5];
             stream.read_exact(&mut got).unwrap();
             stream.write_all(&got).unwrap();
-            // Some close first here, and some there.
+            // Either end closes first, depending on the round.
             if got[0] % 2 == 0 {
                 assert_eq!(stream.read(&mut got).unwrap(), 0);
             }
@@ -92,15 +94,15 @@ fn i14_connections_leave_nothing_behind(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn i14_all_that_was_written_arrives_before_the_end(rig: &Rig) -> Outcome {
+fn i14_all_that_was_written_arrives_before_the_end(fixture: &Fixture) -> Outcome {
     for len in [0, 1, 10_000, 900_000] {
-        let (client, mut server) = rig.streams();
+        let (client, mut server) = fixture.streams();
         let sent = bytes(len as u64, len);
         thread::scope(|scope| {
             scope.spawn(|| {
                 let mut client = client;
                 client.write_all(&sent).unwrap();
-                // Something that it never reads must not cost the other end anything.
+                // Data that the peer never reads must not cost the other end anything.
             });
             let mut got = Vec::new();
             server.read_to_end(&mut got).unwrap();
@@ -110,17 +112,18 @@ fn i14_all_that_was_written_arrives_before_the_end(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// The peer begins to read when all has been written and closed, of a connection of its own and of a worker's.
-fn i14_a_close_lets_the_peer_read_what_is_large(rig: &Rig) -> Outcome {
+/// The peer starts to read after all data has been written and the connection closed, once directly
+/// and once through a worker.
+fn i14_a_close_lets_the_peer_read_what_is_large(fixture: &Fixture) -> Outcome {
     let sent = bytes(14, 300_000);
     for of_worker in [false, true] {
-        let (mut client, mut server) = rig.streams_of(rig.builder().linger(LONG), rig.builder());
+        let (mut client, mut server) = fixture.streams_of(fixture.builder().linger(LONG), fixture.builder());
         thread::scope(|scope| {
             let (closed, has_closed) = mpsc::channel();
             let sent = &sent;
             scope.spawn(move || {
                 if of_worker {
-                    let mut worker = Worker::new(&rig.builder().linger(LONG).build().unwrap()).unwrap();
+                    let mut worker = Worker::new(&fixture.builder().linger(LONG).build().unwrap()).unwrap();
                     let key = worker.add(client).unwrap();
                     assert_eq!(worker.write(key, sent).unwrap(), sent.len());
                     worker.close(key);
@@ -140,8 +143,8 @@ fn i14_a_close_lets_the_peer_read_what_is_large(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn i14_close_waits_no_longer_than_it_lingers(rig: &Rig) -> Outcome {
-    let (mut client, server) = rig.streams();
+fn i14_close_waits_no_longer_than_it_lingers(fixture: &Fixture) -> Outcome {
+    let (mut client, server) = fixture.streams();
     client.set_nonblocking(true).unwrap();
     while client.write(&[1; 100_000]).is_ok() {}
     let linger = Duration::from_millis(200);
@@ -155,8 +158,8 @@ fn i14_close_waits_no_longer_than_it_lingers(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_linger_of_zero_resets(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.streams();
+fn a_linger_of_zero_resets(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.streams();
     greet(&mut client, &mut server);
     client.set_linger(Some(Duration::ZERO)).unwrap();
     drop(client);
@@ -164,10 +167,11 @@ fn a_linger_of_zero_resets(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// What a stream was told of its linger time goes with it: zero is a reset, and a long one outlasts the worker's own.
-fn a_worker_lingers_as_the_stream_was_told(rig: &Rig) -> Outcome {
-    let worker = || Worker::new(&rig.builder().linger(Duration::ZERO).build().unwrap()).unwrap();
-    let (mut client, mut server) = rig.streams();
+/// A stream's linger time applies when a worker closes it: zero is a reset, and a long one outlasts
+/// the worker.
+fn a_worker_lingers_as_the_stream_was_told(fixture: &Fixture) -> Outcome {
+    let worker = || Worker::new(&fixture.builder().linger(Duration::ZERO).build().unwrap()).unwrap();
+    let (mut client, mut server) = fixture.streams();
     greet(&mut client, &mut server);
     client.set_linger(Some(Duration::ZERO)).unwrap();
     let mut one = worker();
@@ -176,7 +180,7 @@ fn a_worker_lingers_as_the_stream_was_told(rig: &Rig) -> Outcome {
     assert_eq!(server.read(&mut [0; 8]).unwrap_err().kind(), ErrorKind::ConnectionReset);
 
     let sent = bytes(15, 900_000);
-    let (client, mut server) = rig.streams();
+    let (client, mut server) = fixture.streams();
     client.set_linger(Some(LONG)).unwrap();
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -192,9 +196,9 @@ fn a_worker_lingers_as_the_stream_was_told(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn both_may_close_at_once(rig: &Rig) -> Outcome {
+fn both_may_close_at_once(fixture: &Fixture) -> Outcome {
     for _ in 0..50 {
-        let (client, server) = rig.streams();
+        let (client, server) = fixture.streams();
         let other = thread::spawn(move || drop(server));
         drop(client);
         other.join().unwrap();
@@ -202,12 +206,12 @@ fn both_may_close_at_once(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn who_closed_one_end_closes_the_other(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.streams();
+fn closing_one_end_ends_the_other(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.streams();
     greet(&mut client, &mut server);
     drop(client);
     assert_eq!(server.read(&mut [0; 8]).unwrap(), 0);
-    // As over TCP: the first write may still be taken, one of the next is refused.
+    // As over TCP, the first write may still succeed, and one of the next fails.
     let deadline = Instant::now() + LONG;
     let error = loop {
         match server.write(b"into the void") {

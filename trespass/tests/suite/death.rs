@@ -1,4 +1,5 @@
-//! I9: the peer's process ends at random moments, by a signal or by itself; whatever was pending completes, once.
+//! I9: the peer's process ends at random moments, by a signal or by itself; every pending operation
+//! completes exactly once.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
@@ -9,30 +10,31 @@ use std::time::{Duration, Instant};
 use test_harness::{Outcome, cases};
 use trespass::{Completion, Stream};
 
-use super::rig::{LONG, Rig, Target, below, random};
+use super::fixture::{Fixture, LONG, Target, below, random};
 
-pub(crate) fn add(suite: &mut test_harness::Suite<Rig>) {
+pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: i9_a_killed_peer_ends_every_call, i9_a_killed_peer_ends_a_blocked_reader_and_writer,
         i9_every_ticket_completes_once, i9_a_peer_that_exits_ends_every_call, i9_a_peer_that_panics_says_that_it_is_over);
 }
 
-/// How long it may take until a call tells that the peer's process is no more: the system knows at once.
+/// The limit until a call reports that the peer's process has ended; the operating system knows at
+/// once.
 const NOTICED: Duration = Duration::from_secs(20);
 
-/// What a child process does: `PART ADDR`, with the rig's own target.
+/// The task of a child process: `PART ADDR`, with the same target as the parent.
 const CHILD: &str = "TRESPASS_SUITE_CHILD";
 
-/// Whether this process is one.
+/// Whether this process is a child of a case.
 pub(crate) fn is_child() -> bool {
     std::env::var_os(CHILD).is_some()
 }
 
-/// The child's part, if this process is one.
+/// Runs the child's part, if this process is a child.
 pub(crate) fn part_of_child(target: Target) -> Option<ExitCode> {
     let order = std::env::var(CHILD).ok()?;
     let (part, addr) = order.split_once(' ').expect("a part and an address");
     let addr: SocketAddr = addr.parse().expect("an address");
-    let builder = Rig::new(target, addr.ip()).builder();
+    let builder = Fixture::new(target, addr.ip()).builder();
     let mut buffer = vec![0; 1 << 20];
     match part {
         // Sends and receives until it is killed, or for some time.
@@ -47,14 +49,14 @@ pub(crate) fn part_of_child(target: Target) -> Option<ExitCode> {
             talk(&mut stream, &mut buffer, Duration::from_millis(30));
             panic!("as it was told");
         }
-        // Connects, and no more.
+        // Connects and does nothing more.
         "stand" => {
             let _stream = builder.connect(addr).unwrap();
             loop {
                 thread::park();
             }
         }
-        // Takes what comes, slowly.
+        // Reads slowly.
         "take" => {
             let mut packets = builder.connect_seq_packet(addr).unwrap();
             loop {
@@ -76,10 +78,10 @@ fn talk(stream: &mut Stream, buffer: &mut [u8], time: Duration) {
     }
 }
 
-/// A child that is killed at the latest when it is dropped.
-struct Peer(Child);
+/// A child process, which is killed when this is dropped.
+struct PeerProcess(Child);
 
-impl Peer {
+impl PeerProcess {
     fn start(part: &str, addr: SocketAddr) -> Self {
         let program = std::env::current_exe().unwrap();
         let child = Command::new(program)
@@ -91,14 +93,14 @@ impl Peer {
         Self(child)
     }
 
-    /// SIGKILL.
+    /// Sends SIGKILL.
     fn kill(&mut self) {
         self.0.kill().unwrap();
         self.0.wait().unwrap();
     }
 }
 
-impl Drop for Peer {
+impl Drop for PeerProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -109,11 +111,11 @@ fn is_death(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::ConnectionAborted)
 }
 
-fn i9_a_killed_peer_ends_every_call(rig: &Rig) -> Outcome {
-    let (mut listener, addr) = rig.listener();
+fn i9_a_killed_peer_ends_every_call(fixture: &Fixture) -> Outcome {
+    let (mut listener, addr) = fixture.listener();
     let mut random = random(9);
     for round in 0..15 {
-        let mut peer = Peer::start("talk", addr);
+        let mut peer = PeerProcess::start("talk", addr);
         let (mut stream, _) = listener.accept().unwrap();
         let delay = Duration::from_micros(below(&mut random, 20_000) as u64);
         let killer = thread::spawn(move || {
@@ -126,7 +128,7 @@ fn i9_a_killed_peer_ends_every_call(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// Sends back what comes until the connection breaks, and sees that it stays broken.
+/// Echoes until the connection breaks, and checks that it stays broken.
 fn echo_until_it_breaks(stream: &mut Stream, round: &str) {
     let mut buffer = vec![0; 100_000];
     let error = echo(stream, &mut buffer).unwrap_or_else(|| panic!("{round}: what is no orderly end ends"));
@@ -141,7 +143,7 @@ fn echo_until_it_breaks(stream: &mut Stream, round: &str) {
     assert!(is_death(stream.write(&buffer).unwrap_err().kind()));
 }
 
-/// Sends back what comes. What ends it; nothing is the peer's orderly end.
+/// Echoes data. Returns the error that ended it, or `None` for the peer's orderly end.
 fn echo(stream: &mut Stream, buffer: &mut [u8]) -> Option<std::io::Error> {
     stream.set_read_timeout(Some(NOTICED)).unwrap();
     stream.set_write_timeout(Some(NOTICED)).unwrap();
@@ -160,24 +162,24 @@ fn echo(stream: &mut Stream, buffer: &mut [u8]) -> Option<std::io::Error> {
     }
 }
 
-fn i9_a_peer_that_exits_ends_every_call(rig: &Rig) -> Outcome {
-    let (mut listener, addr) = rig.listener();
+fn i9_a_peer_that_exits_ends_every_call(fixture: &Fixture) -> Outcome {
+    let (mut listener, addr) = fixture.listener();
     for round in 0..5 {
-        let _peer = Peer::start("exit", addr);
+        let _peer = PeerProcess::start("exit", addr);
         let (mut stream, _) = listener.accept().unwrap();
         echo_until_it_breaks(&mut stream, &format!("round {round}"));
     }
     Ok(())
 }
 
-/// What a panic unwinds is dropped, and so closed: all that was written arrives, as after any close.
-fn i9_a_peer_that_panics_says_that_it_is_over(rig: &Rig) -> Outcome {
-    let (mut listener, addr) = rig.listener();
+/// Unwinding drops the connection and so closes it: all written data arrives, as after any close.
+fn i9_a_peer_that_panics_says_that_it_is_over(fixture: &Fixture) -> Outcome {
+    let (mut listener, addr) = fixture.listener();
     for round in 0..5 {
-        let _peer = Peer::start("panic", addr);
+        let _peer = PeerProcess::start("panic", addr);
         let (mut stream, _) = listener.accept().unwrap();
         let mut buffer = vec![0; 100_000];
-        // Echoes that it no longer takes may fail before its end is read.
+        // The peer no longer reads, so an echo may fail before its end is read.
         if let Some(error) = echo(&mut stream, &mut buffer) {
             assert!(is_death(error.kind()), "round {round}: {error}");
         }
@@ -193,10 +195,10 @@ fn i9_a_peer_that_panics_says_that_it_is_over(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn i9_a_killed_peer_ends_a_blocked_reader_and_writer(rig: &Rig) -> Outcome {
-    let (mut listener, addr) = rig.listener();
+fn i9_a_killed_peer_ends_a_blocked_reader_and_writer(fixture: &Fixture) -> Outcome {
+    let (mut listener, addr) = fixture.listener();
     for writes in [false, true] {
-        let mut peer = Peer::start("stand", addr);
+        let mut peer = PeerProcess::start("stand", addr);
         let (mut stream, _) = listener.accept().unwrap();
         stream.set_read_timeout(Some(NOTICED)).unwrap();
         stream.set_write_timeout(Some(NOTICED)).unwrap();
@@ -216,11 +218,11 @@ fn i9_a_killed_peer_ends_a_blocked_reader_and_writer(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn i9_every_ticket_completes_once(rig: &Rig) -> Outcome {
-    let (mut listener, addr) = rig.listener();
+fn i9_every_ticket_completes_once(fixture: &Fixture) -> Outcome {
+    let (mut listener, addr) = fixture.listener();
     let mut random = random(99);
     for round in 0..8 {
-        let mut peer = Peer::start("take", addr);
+        let mut peer = PeerProcess::start("take", addr);
         let (mut packets, _) = listener.accept_seq_packet().unwrap();
         packets.set_nonblocking(true).unwrap();
         let delay = Duration::from_micros(below(&mut random, 30_000) as u64);
@@ -238,7 +240,7 @@ fn i9_every_ticket_completes_once(rig: &Rig) -> Outcome {
         while !failed {
             assert!(Instant::now() < deadline, "round {round}: nobody noticed");
             let len = 1 + below(&mut random, 60_000);
-            // The pool is finite, and so are the buffers: what is refused comes back.
+            // The pool and the buffers are finite, so a refused buffer comes back.
             match packets.buffer(len).map(|buffer| packets.send_buf(buffer, len)) {
                 Ok(Ok(ticket)) => given.push(ticket),
                 Ok(Err(refused)) => match refused.error.kind() {
@@ -251,7 +253,7 @@ fn i9_every_ticket_completes_once(rig: &Rig) -> Outcome {
             collect(&mut packets, &mut came);
         }
         killer.join().unwrap();
-        // A device gives back what it had in its own time, and all of it.
+        // A device returns its requests in its time, and returns all of them.
         packets.set_nonblocking(false).unwrap();
         packets.set_write_timeout(Some(NOTICED)).unwrap();
         while let Some(Completion { ticket, .. }) = packets.next_completion().unwrap() {

@@ -1,5 +1,5 @@
-//! What few programs do, and each may: nothing to read into, nothing to write, times without an end, an end with much before it, a port that
-//! somebody else has.
+//! Unusual but permitted calls: reads into an empty buffer, empty writes, unlimited timeouts, an
+//! end behind much data, and a port that another socket uses.
 
 use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::Shutdown;
@@ -9,17 +9,17 @@ use std::time::{Duration, Instant};
 use test_harness::{Outcome, bytes, cases};
 use trespass::{Event, Kind, Worker};
 
-use super::rig::{LONG, Rig, greet, read_exactly};
+use super::fixture::{Fixture, LONG, greet, read_exactly};
 
-pub(crate) fn add(suite: &mut test_harness::Suite<Rig>) {
+pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: nothing_is_read_into_no_room, nothing_is_written_of_nothing, empty_messages_are_messages,
         many_empty_slices_are_no_bytes, blocks_of_no_bytes_come_back, times_may_be_without_end,
         a_half_ends_behind_all_that_was_taken_for_it, a_busy_port_is_waited_for, a_port_that_stays_busy_is_given_up);
 }
 
-/// Neither waits nor takes anything.
-fn nothing_is_read_into_no_room(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.streams();
+/// An empty read neither waits nor takes anything.
+fn nothing_is_read_into_no_room(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.streams();
     let nothing = |server: &mut trespass::Stream| {
         let before = Instant::now();
         assert_eq!(server.read(&mut []).unwrap(), 0);
@@ -41,8 +41,8 @@ fn nothing_is_read_into_no_room(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn nothing_is_written_of_nothing(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.streams();
+fn nothing_is_written_of_nothing(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.streams();
     for _ in 0..200 {
         assert_eq!(client.write(&[]).unwrap(), 0);
         assert_eq!(client.write_vectored(&[]).unwrap(), 0);
@@ -55,8 +55,8 @@ fn nothing_is_written_of_nothing(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn empty_messages_are_messages(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.packets();
+fn empty_messages_are_messages(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.packets();
     thread::scope(|scope| {
         scope.spawn(|| {
             for round in 0..300 {
@@ -85,8 +85,8 @@ fn empty_messages_are_messages(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn many_empty_slices_are_no_bytes(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.streams();
+fn many_empty_slices_are_no_bytes(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.streams();
     let data = bytes(3, 10_000);
     let mut slices = vec![IoSlice::new(&[]); 5000];
     slices[17] = IoSlice::new(&data[..9]);
@@ -96,8 +96,8 @@ fn many_empty_slices_are_no_bytes(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn blocks_of_no_bytes_come_back(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.streams();
+fn blocks_of_no_bytes_come_back(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.streams();
     let empty = client.pool().adopt(Vec::new());
     client.send_buf(empty, 0).unwrap();
     let block = client.buffer(100).unwrap();
@@ -106,7 +106,7 @@ fn blocks_of_no_bytes_come_back(rig: &Rig) -> Outcome {
         assert!(client.next_completion().unwrap().unwrap().sent);
     }
     greet(&mut client, &mut server);
-    let (mut client, mut server) = rig.packets();
+    let (mut client, mut server) = fixture.packets();
     let empty = client.pool().adopt(Vec::new());
     client.send_buf(empty, 0).unwrap();
     assert_eq!(server.recv(&mut []).unwrap(), 0);
@@ -114,11 +114,11 @@ fn blocks_of_no_bytes_come_back(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn times_may_be_without_end(rig: &Rig) -> Outcome {
-    let (mut listener, addr) = rig.listener();
+fn times_may_be_without_end(fixture: &Fixture) -> Outcome {
+    let (mut listener, addr) = fixture.listener();
     listener.set_accept_timeout(Some(Duration::MAX)).unwrap();
     let (mut client, mut server) = thread::scope(|scope| {
-        let client = scope.spawn(|| rig.builder().connect(addr).unwrap());
+        let client = scope.spawn(|| fixture.builder().connect(addr).unwrap());
         let server = listener.accept().unwrap().0;
         (client.join().unwrap(), server)
     });
@@ -128,25 +128,26 @@ fn times_may_be_without_end(rig: &Rig) -> Outcome {
         stream.set_linger(Some(Duration::MAX)).unwrap();
     }
     greet(&mut client, &mut server);
-    let mut worker = Worker::new(&rig.builder().build().unwrap()).unwrap();
+    let mut worker = Worker::new(&fixture.builder().build().unwrap()).unwrap();
     let key = worker.add(server).unwrap();
     client.write_all(b"x").unwrap();
     let mut events = Vec::new();
     worker.poll(&mut events, Some(Duration::MAX)).unwrap();
     assert!(matches!(events[..], [Event::Ready { key: ready, .. }] if ready == key));
     worker.close(key);
-    worker.listen(rig.anywhere(), Kind::Stream).unwrap();
+    worker.listen(fixture.anywhere(), Kind::Stream).unwrap();
     drop((worker, client));
     Ok(())
 }
 
-/// The end is said before all has gone; the rest goes while its program waits for what the peer says.
-fn a_half_ends_behind_all_that_was_taken_for_it(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.streams();
+/// The writer shuts down before all data has been sent; the rest is sent while the program waits
+/// for the peer's data.
+fn a_half_ends_behind_all_that_was_taken_for_it(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.streams();
     client.set_nonblocking(true).unwrap();
     let (mut data, mut taken) = (Vec::new(), 0);
     let refused = loop {
-        // No more is made than goes.
+        // Only as much data is made as is sent.
         if taken == data.len() {
             data.extend(bytes(taken as u64, 1 << 20));
         }
@@ -172,12 +173,12 @@ fn a_half_ends_behind_all_that_was_taken_for_it(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// Whoever is patient gets it when it is free, and serves there.
-fn a_busy_port_is_waited_for(rig: &Rig) -> Outcome {
-    let (addr, taken) = rig.taken();
+/// A patient listener gets the port when it becomes free, and serves there.
+fn a_busy_port_is_waited_for(fixture: &Fixture) -> Outcome {
+    let (addr, taken) = fixture.taken();
     thread::scope(|scope| {
-        let waiting = scope.spawn(move || rig.builder().bind_patience(LONG).bind(addr).unwrap());
-        // Longer than the first tries take, each of which waits twice as long as the one before.
+        let waiting = scope.spawn(move || fixture.builder().bind_patience(LONG).bind(addr).unwrap());
+        // Longer than the first retries, each of which waits twice as long as the one before.
         thread::sleep(Duration::from_millis(300));
         assert!(!waiting.is_finished(), "it listens where somebody else does");
         let freed = Instant::now();
@@ -185,32 +186,32 @@ fn a_busy_port_is_waited_for(rig: &Rig) -> Outcome {
         let mut listener = waiting.join().unwrap();
         assert!(freed.elapsed() < LONG / 2, "it slept for {:?}", freed.elapsed());
         assert_eq!(listener.local_addr().unwrap(), addr);
-        let connecting = scope.spawn(move || rig.builder().connect(addr).unwrap());
+        let connecting = scope.spawn(move || fixture.builder().connect(addr).unwrap());
         let mut server = listener.accept().unwrap().0;
         greet(&mut connecting.join().unwrap(), &mut server);
     });
     Ok(())
 }
 
-/// The error names the port, and says what to do about it.
-fn a_port_that_stays_busy_is_given_up(rig: &Rig) -> Outcome {
-    let (addr, _taken) = rig.taken();
+/// The error names the port and the remedy.
+fn a_port_that_stays_busy_is_given_up(fixture: &Fixture) -> Outcome {
+    let (addr, _taken) = fixture.taken();
     let patience = Duration::from_millis(120);
     let before = Instant::now();
-    let error = rig.builder().bind_patience(patience).bind(addr).map(|_| ()).unwrap_err();
+    let error = fixture.builder().bind_patience(patience).bind(addr).map(|_| ()).unwrap_err();
     assert!(before.elapsed() >= patience, "it waited {:?} only", before.elapsed());
     assert!(before.elapsed() < LONG / 2, "it waited {:?}", before.elapsed());
     assert_eq!(error.kind(), ErrorKind::AddrInUse);
-    let (by, ask) = match rig.is_by_cm() {
+    let (by, ask) = match fixture.is_by_cm() {
         true => (" by rdma_cm", "rdma resource show cm_id"),
         false => ("", "ss -ltnp"),
     };
     let words = error.to_string();
     assert!(words.starts_with(&format!("cannot listen at {addr}{by}: ")), "{words}");
     assert!(words.contains(ask) && words.contains("choose another port"), "{words}");
-    // Whoever has no patience is told at once.
+    // A listener with no patience gets the error at once.
     let before = Instant::now();
-    let error = rig.builder().bind(addr).map(|_| ()).unwrap_err();
+    let error = fixture.builder().bind(addr).map(|_| ()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::AddrInUse);
     assert!(before.elapsed() < LONG / 2, "it waited {:?}", before.elapsed());
     Ok(())

@@ -1,4 +1,4 @@
-//! What a listener and a connection get from those who mean no good.
+//! A listener and a connection under attack by malicious peers.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use test_harness::{Outcome, bytes, cases};
 
-use super::rig::{LONG, Rig, below, greet, random};
+use super::fixture::{Fixture, LONG, below, greet, random};
 
-pub(crate) fn add(suite: &mut test_harness::Suite<Rig>) {
+pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: garbage_costs_a_listener_nothing, the_silent_do_not_keep_others_out,
         a_client_of_something_else_is_told_so, garbage_in_a_connection_ends_that_connection);
 }
 
-/// What a client sends that is not one of ours.
+/// Bytes that no client of this crate sends.
 fn garbage(seed: u64) -> Vec<u8> {
     let mut random = random(seed);
     let mut bytes = bytes(seed, 1 + below(&mut random, 5000));
@@ -22,7 +22,7 @@ fn garbage(seed: u64) -> Vec<u8> {
         0 => (),
         1 => bytes.iter_mut().zip(b"TRSP").for_each(|(byte, magic)| *byte = *magic),
         2 => {
-            // A HELLO with a length that nothing has.
+            // A HELLO with an impossible length.
             bytes.resize(64, 0);
             bytes[..16].copy_from_slice(b"TRSP\x01\x01\x00\x02\xff\xff\xff\x7f\0\0\0\0");
         }
@@ -32,18 +32,18 @@ fn garbage(seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// Serves one greeting, whatever else comes.
-fn still_serves(rig: &Rig, listener: &mut trespass::Listener, addr: SocketAddr) {
+/// Serves one greeting, whatever else arrives.
+fn still_serves(fixture: &Fixture, listener: &mut trespass::Listener, addr: SocketAddr) {
     thread::scope(|scope| {
-        let connecting = scope.spawn(|| rig.builder().connect(addr).unwrap());
+        let connecting = scope.spawn(|| fixture.builder().connect(addr).unwrap());
         let (mut server, _) = listener.accept().unwrap();
         let mut client = connecting.join().unwrap();
         greet(&mut client, &mut server);
     });
 }
 
-fn garbage_costs_a_listener_nothing(rig: &Rig) -> Outcome {
-    let (mut listener, addr) = rig.listener();
+fn garbage_costs_a_listener_nothing(fixture: &Fixture) -> Outcome {
+    let (mut listener, addr) = fixture.listener();
     for round in 0..20 {
         let hostile: Vec<TcpStream> = (0..5)
             .map(|at| {
@@ -57,7 +57,7 @@ fn garbage_costs_a_listener_nothing(rig: &Rig) -> Outcome {
                 stream
             })
             .collect();
-        still_serves(rig, &mut listener, addr);
+        still_serves(fixture, &mut listener, addr);
         if round % 2 == 0 {
             drop(hostile);
         }
@@ -65,9 +65,9 @@ fn garbage_costs_a_listener_nothing(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn the_silent_do_not_keep_others_out(rig: &Rig) -> Outcome {
-    let (mut listener, addr) = rig.listener();
-    // More than a listener minds at a time; they say nothing, or too little, and stay.
+fn the_silent_do_not_keep_others_out(fixture: &Fixture) -> Outcome {
+    let (mut listener, addr) = fixture.listener();
+    // More clients than a listener handles at a time; they send nothing or too little, and stay.
     let silent: Vec<TcpStream> = (0..300)
         .map(|at| {
             let mut stream = TcpStream::connect(addr).unwrap();
@@ -79,16 +79,16 @@ fn the_silent_do_not_keep_others_out(rig: &Rig) -> Outcome {
         .collect();
     let before = Instant::now();
     for _ in 0..3 {
-        still_serves(rig, &mut listener, addr);
+        still_serves(fixture, &mut listener, addr);
     }
     assert!(before.elapsed() < LONG, "{:?}", before.elapsed());
     drop(silent);
-    still_serves(rig, &mut listener, addr);
+    still_serves(fixture, &mut listener, addr);
     Ok(())
 }
 
-fn a_client_of_something_else_is_told_so(rig: &Rig) -> Outcome {
-    let other = std::net::TcpListener::bind(rig.anywhere()).unwrap();
+fn a_client_of_something_else_is_told_so(fixture: &Fixture) -> Outcome {
+    let other = std::net::TcpListener::bind(fixture.anywhere()).unwrap();
     let addr = other.local_addr().unwrap();
     thread::scope(|scope| {
         scope.spawn(move || {
@@ -96,22 +96,22 @@ fn a_client_of_something_else_is_told_so(rig: &Rig) -> Outcome {
             stream.write_all(b"220 mail.example ESMTP at your service\r\n").unwrap();
             let _ = stream.read(&mut [0; 4096]);
         });
-        let error = rig.builder().connect(addr).unwrap_err();
+        let error = fixture.builder().connect(addr).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidData);
         assert!(error.to_string().contains("220 ") || error.to_string().contains("TRSP"), "{error}");
     });
     Ok(())
 }
 
-/// Passes the handshake on between a client and a server, and then says what it likes to the server.
-fn garbage_in_a_connection_ends_that_connection(rig: &Rig) -> Outcome {
-    let (mut listener, addr) = rig.listener();
+/// Relays the handshake between a client and a server, and then sends random bytes to the server.
+fn garbage_in_a_connection_ends_that_connection(fixture: &Fixture) -> Outcome {
+    let (mut listener, addr) = fixture.listener();
     listener.set_accept_timeout(Some(LONG)).unwrap();
     for seed in 0..20 {
-        let middle = std::net::TcpListener::bind(rig.anywhere()).unwrap();
+        let middle = std::net::TcpListener::bind(fixture.anywhere()).unwrap();
         let there = middle.local_addr().unwrap();
         thread::scope(|scope| {
-            let connecting = scope.spawn(move || rig.builder().connect(there).unwrap());
+            let connecting = scope.spawn(move || fixture.builder().connect(there).unwrap());
             scope.spawn(move || {
                 let (client, _) = middle.accept().unwrap();
                 let server = TcpStream::connect(addr).unwrap();
@@ -149,6 +149,6 @@ fn garbage_in_a_connection_ends_that_connection(rig: &Rig) -> Outcome {
             drop(client);
         });
     }
-    still_serves(rig, &mut listener, addr);
+    still_serves(fixture, &mut listener, addr);
     Ok(())
 }

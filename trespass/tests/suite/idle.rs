@@ -1,5 +1,6 @@
-//! I18: who waits does nothing. What is counted is how often the system had to run the thread, not time: a thread that made a
-//! system call was run. And what a process that waits uses of the processors' time.
+//! I18: a waiting thread does nothing. The cases count how often the operating system schedules the
+//! thread, because every system call requires that. They also measure the processor time of a
+//! waiting process.
 
 use std::io::{Read, Write};
 use std::sync::mpsc;
@@ -10,21 +11,21 @@ use rustix::time::{ClockId, clock_gettime};
 use test_harness::{Outcome, cases};
 use trespass::{Event, Kind, Transport, Worker};
 
-use super::rig::{LONG, Rig, greet};
+use super::fixture::{Fixture, LONG, greet};
 
-pub(crate) fn add(suite: &mut test_harness::Suite<Rig>) {
+pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: i18_a_blocked_reader_sleeps, i18_a_waiting_listener_sleeps, i18_a_waiting_worker_sleeps,
         i18_fifty_idle_connections_use_no_time,
-        i18_who_spins_does_not_sleep_for_what_comes_soon, i18_a_worker_that_spins_does_not_sleep_for_what_comes_soon,
+        i18_a_spinning_reader_does_not_sleep_for_prompt_answers, i18_a_spinning_worker_does_not_sleep_for_prompt_answers,
         i18_a_worker_that_spins_sleeps_when_nothing_comes);
 }
 
-/// The number of the thread that asks.
+/// The thread id of the calling thread.
 fn own_number() -> u32 {
     std::fs::read_link("/proc/thread-self").unwrap().file_name().unwrap().to_str().unwrap().parse().unwrap()
 }
 
-/// How often the system switched away from a thread, of its own will or not.
+/// The number of context switches of a thread, voluntary or not.
 fn switches(thread: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/self/task/{thread}/status")).unwrap();
     status
@@ -34,7 +35,7 @@ fn switches(thread: u32) -> u64 {
         .sum()
 }
 
-/// Sees that a thread which waits is not run for a while, once it sleeps.
+/// Checks that a waiting thread is not scheduled for a while, once it sleeps.
 fn sees_it_asleep(thread: u32) {
     let deadline = Instant::now() + LONG;
     loop {
@@ -44,14 +45,14 @@ fn sees_it_asleep(thread: u32) {
         if before == after {
             return;
         }
-        // It may not have fallen asleep yet; but it must, once.
+        // It may not have fallen asleep yet, but it must do so before the deadline.
         assert!(Instant::now() < deadline, "an idle thread ran {} times in 0.7 s", after - before);
     }
 }
 
-/// How often a client slept in a ping-pong of so many rounds, where a call that waits spins so long.
-fn sleeps_of_a_ping_pong(rig: &Rig, rounds: u64, spin: Duration) -> (u64, Transport) {
-    let (mut client, mut server) = rig.packets_with(|builder| builder.spin(spin));
+/// How often a client slept in a ping-pong of `rounds` rounds, with this spin time.
+fn sleeps_of_a_ping_pong(fixture: &Fixture, rounds: u64, spin: Duration) -> (u64, Transport) {
+    let (mut client, mut server) = fixture.packets_with(|builder| builder.spin(spin));
     let before = client.stats().sleeps;
     thread::scope(|scope| {
         scope.spawn(move || {
@@ -69,21 +70,22 @@ fn sleeps_of_a_ping_pong(rig: &Rig, rounds: u64, spin: Duration) -> (u64, Transp
     (client.stats().sleeps - before, client.transport())
 }
 
-/// For as long as nobody who does not spin stays awake, however busy the machine is, and everybody who does.
+/// Pauses longer than a thread that does not spin stays awake on any machine, and shorter than the
+/// spin time of one that does.
 fn pause_once(round: u64) {
     if round == 1 {
         thread::sleep(Duration::from_millis(20));
     }
 }
 
-/// What the system alone can say is slept for all the same.
-fn i18_who_spins_does_not_sleep_for_what_comes_soon(rig: &Rig) -> Outcome {
+/// Events that only the operating system reports still end the sleep.
+fn i18_a_spinning_reader_does_not_sleep_for_prompt_answers(fixture: &Fixture) -> Outcome {
     const ROUNDS: u64 = 100;
-    let (spun, transport) = sleeps_of_a_ping_pong(rig, ROUNDS, Duration::from_secs(1));
-    let (slept, _) = sleeps_of_a_ping_pong(rig, ROUNDS, Duration::ZERO);
+    let (spun, transport) = sleeps_of_a_ping_pong(fixture, ROUNDS, Duration::from_secs(1));
+    let (slept, _) = sleeps_of_a_ping_pong(fixture, ROUNDS, Duration::ZERO);
     assert!(slept > 0, "nobody slept without spinning");
     if transport == Transport::Rdma {
-        // The other thread may have been kept from running for a second, but not again and again.
+        // The other thread may have been preempted for a second, but not repeatedly.
         assert!(spun < ROUNDS / 4, "slept {spun} times of {ROUNDS}");
     } else {
         assert!(spun > 0, "nobody slept over TCP");
@@ -98,10 +100,10 @@ fn sleeps(thread: u32) -> u64 {
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// How often a worker that echoes slept in a ping-pong of so many rounds, where it spins so long.
-fn sleeps_of_an_echo(rig: &Rig, rounds: u64, spin: Duration) -> u64 {
+/// How often an echoing worker slept in a ping-pong of `rounds` rounds, with this spin time.
+fn sleeps_of_an_echo(fixture: &Fixture, rounds: u64, spin: Duration) -> u64 {
     let (send, receive) = mpsc::channel();
-    let (config, at) = (rig.builder().worker_spin(spin).build().unwrap(), rig.anywhere());
+    let (config, at) = (fixture.builder().worker_spin(spin).build().unwrap(), fixture.anywhere());
     let serving = thread::spawn(move || {
         let mut worker = Worker::new(&config).unwrap();
         let listener = worker.listen(at, Kind::SeqPacket).unwrap();
@@ -122,13 +124,13 @@ fn sleeps_of_an_echo(rig: &Rig, rounds: u64, spin: Duration) -> u64 {
             }
             if echoed == rounds {
                 let slept = sleeps(own_number()) - before;
-                // The last answer goes with the next poll.
+                // The next poll sends the last answer.
                 worker.poll(&mut events, Some(Duration::ZERO)).unwrap();
                 return slept;
             }
         }
     });
-    let mut client = rig.builder().connect_seq_packet(receive.recv().unwrap()).unwrap();
+    let mut client = fixture.builder().connect_seq_packet(receive.recv().unwrap()).unwrap();
     client.set_read_timeout(Some(LONG)).unwrap();
     for round in 0..rounds {
         pause_once(round);
@@ -138,19 +140,19 @@ fn sleeps_of_an_echo(rig: &Rig, rounds: u64, spin: Duration) -> u64 {
     serving.join().unwrap()
 }
 
-/// Over TCP as well: it is the system then that is asked.
-fn i18_a_worker_that_spins_does_not_sleep_for_what_comes_soon(rig: &Rig) -> Outcome {
+/// This holds over TCP as well, where the worker polls the operating system.
+fn i18_a_spinning_worker_does_not_sleep_for_prompt_answers(fixture: &Fixture) -> Outcome {
     const ROUNDS: u64 = 100;
-    let spun = sleeps_of_an_echo(rig, ROUNDS, Duration::from_secs(1));
-    let slept = sleeps_of_an_echo(rig, ROUNDS, Duration::ZERO);
+    let spun = sleeps_of_an_echo(fixture, ROUNDS, Duration::from_secs(1));
+    let slept = sleeps_of_an_echo(fixture, ROUNDS, Duration::ZERO);
     println!("a worker slept {spun} times of {ROUNDS} where it spins, {slept} where not");
     assert!(slept > 0, "nobody slept without spinning");
     assert!(spun < ROUNDS / 4, "slept {spun} times of {ROUNDS}");
     Ok(())
 }
 
-fn i18_a_blocked_reader_sleeps(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.streams();
+fn i18_a_blocked_reader_sleeps(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.streams();
     greet(&mut client, &mut server);
     thread::scope(|scope| {
         let (tell, told) = mpsc::channel();
@@ -164,8 +166,8 @@ fn i18_a_blocked_reader_sleeps(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn i18_a_waiting_listener_sleeps(rig: &Rig) -> Outcome {
-    let (mut listener, addr) = rig.listener();
+fn i18_a_waiting_listener_sleeps(fixture: &Fixture) -> Outcome {
+    let (mut listener, addr) = fixture.listener();
     thread::scope(|scope| {
         let (tell, told) = mpsc::channel();
         scope.spawn(move || {
@@ -173,23 +175,23 @@ fn i18_a_waiting_listener_sleeps(rig: &Rig) -> Outcome {
             listener.accept().unwrap();
         });
         sees_it_asleep(told.recv().unwrap());
-        rig.builder().connect(addr).unwrap();
+        fixture.builder().connect(addr).unwrap();
     });
     Ok(())
 }
 
-fn i18_a_waiting_worker_sleeps(rig: &Rig) -> Outcome {
-    a_waiting_worker_sleeps(rig, Duration::ZERO)
+fn i18_a_waiting_worker_sleeps(fixture: &Fixture) -> Outcome {
+    a_waiting_worker_sleeps(fixture, Duration::ZERO)
 }
 
-/// What comes then wakes it, the system's events and completions.
-fn i18_a_worker_that_spins_sleeps_when_nothing_comes(rig: &Rig) -> Outcome {
-    a_waiting_worker_sleeps(rig, Duration::from_millis(5))
+/// Both system events and completions then wake it.
+fn i18_a_worker_that_spins_sleeps_when_nothing_comes(fixture: &Fixture) -> Outcome {
+    a_waiting_worker_sleeps(fixture, Duration::from_millis(5))
 }
 
-fn a_waiting_worker_sleeps(rig: &Rig, spin: Duration) -> Outcome {
+fn a_waiting_worker_sleeps(fixture: &Fixture, spin: Duration) -> Outcome {
     let (send, receive) = mpsc::channel();
-    let (config, at) = (rig.builder().worker_spin(spin).build().unwrap(), rig.anywhere());
+    let (config, at) = (fixture.builder().worker_spin(spin).build().unwrap(), fixture.anywhere());
     let serving = thread::spawn(move || {
         let mut worker = Worker::new(&config).unwrap();
         let listener = worker.listen(at, Kind::Stream).unwrap();
@@ -207,31 +209,32 @@ fn a_waiting_worker_sleeps(rig: &Rig, spin: Duration) -> Outcome {
         }
     });
     let (thread, addr) = receive.recv().unwrap();
-    let clients: Vec<_> = (0..10).map(|_| rig.builder().connect(addr).unwrap()).collect();
+    let clients: Vec<_> = (0..10).map(|_| fixture.builder().connect(addr).unwrap()).collect();
     sees_it_asleep(thread);
     clients.into_iter().for_each(drop);
     sees_it_asleep(thread);
-    rig.builder().connect(addr).unwrap();
+    fixture.builder().connect(addr).unwrap();
     serving.join().unwrap();
     Ok(())
 }
 
-/// Time of the processors that this process has had, all its threads and what the system did for them.
+/// Processor time of this process, including all its threads and the kernel's work for them.
 fn own_time() -> Duration {
     clock_gettime(ClockId::ProcessCPUTime).try_into().expect("a time")
 }
 
-/// Both ends of fifty connections, in two workers that wait, while nothing is said. What they use is what this process uses: time that it is
-/// not given does not count, so others may be as busy as they like.
-fn i18_fifty_idle_connections_use_no_time(rig: &Rig) -> Outcome {
+/// Both ends of fifty idle connections, in two waiting workers. The case measures processor time,
+/// so the load of other processes does not matter.
+fn i18_fifty_idle_connections_use_no_time(fixture: &Fixture) -> Outcome {
     const CONNECTIONS: usize = 50;
     const WATCHED: Duration = Duration::from_secs(2);
-    // Without probes; and with five times as many as there are if nothing is said of them.
+    // Without probes, and with probes a second apart, for which five times the expected cost is
+    // allowed.
     for (keepalive, most) in [(None, 5), (Some(Duration::from_secs(1)), 100)] {
-        let config = rig.builder().keepalive(keepalive).build().unwrap();
+        let config = fixture.builder().keepalive(keepalive).build().unwrap();
         let (send, receive) = mpsc::channel();
         let addr = {
-            let (config, at) = (config.clone(), rig.anywhere());
+            let (config, at) = (config.clone(), fixture.anywhere());
             let (tell, told) = mpsc::channel();
             let tell_end = send.clone();
             thread::spawn(move || {
@@ -252,7 +255,7 @@ fn i18_fifty_idle_connections_use_no_time(rig: &Rig) -> Outcome {
                 wait_for(&mut worker, CONNECTIONS, &send);
             }
         });
-        // Its end ends the server, and that the clients.
+        // Closing this connection ends the server, and the server's end ends the clients.
         let last = config.connect(addr).unwrap();
         (0..2).for_each(|_| receive.recv_timeout(LONG).expect("all are connected"));
         let settled = Instant::now() + LONG;
@@ -277,7 +280,7 @@ fn i18_fifty_idle_connections_use_no_time(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// Has a worker's connections come about, says so, and waits for the end of one.
+/// Completes a worker's handshakes, reports that, and waits for the end of one connection.
 fn wait_for(worker: &mut Worker, connections: usize, told: &mpsc::Sender<()>) {
     let (mut events, mut connected) = (Vec::new(), 0);
     loop {

@@ -1,4 +1,4 @@
-//! I15: memory is bounded, and where there is none left somebody waits, and nothing breaks.
+//! I15: memory is bounded; when it is exhausted a sender waits, and no connection breaks.
 
 use std::io::{ErrorKind, Read, Write};
 use std::thread;
@@ -7,30 +7,30 @@ use std::time::{Duration, Instant};
 use test_harness::{Outcome, bytes, cases};
 use trespass::{Builder, Stream};
 
-use super::rig::{LONG, Rig};
+use super::fixture::{Fixture, LONG};
 
-pub(crate) fn add(suite: &mut test_harness::Suite<Rig>) {
+pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: i15_an_empty_pool_makes_the_peers_wait_and_breaks_nothing,
         i6_both_ends_full_of_what_they_send_go_on, i15_an_idle_connection_has_its_receives_and_no_more);
 }
 
-/// The least pool that can be made for connections with the start values of all else.
-fn least(rig: &Rig) -> Builder {
-    let builder = |mib: usize| rig.builder().pool_max(mib << 20).pool_initial(0).pool_prewarm(0);
+/// The smallest pool that a builder accepts with default values for all else.
+fn least(fixture: &Fixture) -> Builder {
+    let builder = |mib: usize| fixture.builder().pool_max(mib << 20).pool_initial(0).pool_prewarm(0);
     let least = (8..100).step_by(2).find(|mib| builder(*mib).build().is_ok()).unwrap();
-    assert_eq!(least, if rig.shares_receives() { 38 } else { 22 });
+    assert_eq!(least, if fixture.shares_receives() { 38 } else { 22 });
     builder(least)
 }
 
-/// A program that keeps what it receives on many connections until their pool, the least there is, has nothing left. The other ends have
-/// a pool of their own.
-fn i15_an_empty_pool_makes_the_peers_wait_and_breaks_nothing(rig: &Rig) -> Outcome {
+/// A program keeps the blocks that it receives on many connections until their pool, the smallest
+/// possible one, is empty. The other ends have a separate pool.
+fn i15_an_empty_pool_makes_the_peers_wait_and_breaks_nothing(fixture: &Fixture) -> Outcome {
     const CONNECTIONS: usize = 24;
     let sent = bytes(12, 2 << 20);
-    let least = || least(rig).rx_slots(16);
-    // Clients close as soon as they have written; the server takes its time.
+    let least = || least(fixture).rx_slots(16);
+    // Clients close as soon as they have written; the server reads slowly.
     let (clients, mut servers): (Vec<_>, Vec<_>) =
-        (0..CONNECTIONS).map(|_| rig.streams_of(rig.builder().linger(LONG), least())).unzip();
+        (0..CONNECTIONS).map(|_| fixture.streams_of(fixture.builder().linger(LONG), least())).unzip();
     let pool = servers[0].pool().clone();
     thread::scope(|scope| {
         for mut client in clients {
@@ -53,7 +53,8 @@ fn i15_an_empty_pool_makes_the_peers_wait_and_breaks_nothing(rig: &Rig) -> Outco
                     Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
                 }
             }
-            // With the last block in the program's hands nothing can come. It gives them all back then.
+            // While the program holds the last block nothing can arrive. It then returns all
+            // blocks.
             quiet = if kept.len() == before { quiet + 1 } else { 0 };
             if quiet > 20 {
                 kept.clear();
@@ -67,7 +68,7 @@ fn i15_an_empty_pool_makes_the_peers_wait_and_breaks_nothing(rig: &Rig) -> Outco
     Ok(())
 }
 
-/// Has a stream be given more of `data`, of which `given` bytes were given before, by a copy or, every second time, in a lent block.
+/// Sends the part of `data` after `given`, by a copy or, every second time, in a lent block.
 fn give(stream: &mut Stream, data: &[u8], given: &mut usize, lends: bool) {
     let left = &data[*given % data.len()..];
     if !lends {
@@ -78,11 +79,11 @@ fn give(stream: &mut Stream, data: &[u8], given: &mut usize, lends: bool) {
     }
 }
 
-/// Both ends share the least pool that can be made, and write until nothing goes before either reads: what is sent leaves what receiving
-/// needs.
-fn i6_both_ends_full_of_what_they_send_go_on(rig: &Rig) -> Outcome {
+/// Both ends share the smallest possible pool, and write until every write is refused before either
+/// reads. Sent data leaves enough memory for receiving.
+fn i6_both_ends_full_of_what_they_send_go_on(fixture: &Fixture) -> Outcome {
     for size in [100, 8000, 65_536, 65_537, 300_000, 1 << 20] {
-        let (one, other) = rig.streams_of(least(rig), least(rig));
+        let (one, other) = fixture.streams_of(least(fixture), least(fixture));
         let (mut ends, data, mut given) = ([one, other], bytes(size as u64, size), [0; 2]);
         ends.iter().for_each(|stream| stream.set_nonblocking(true).unwrap());
         let empty = ends[0].pool().stats().empty();
@@ -118,15 +119,17 @@ fn i6_both_ends_full_of_what_they_send_go_on(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// Over queue pairs the posted receives, 56 of 8 KiB, or of 4 KiB where they may be shared; over TCP nothing. What is registered for that is a seventh more at most, as memory
-/// comes in chunks.
-fn i15_an_idle_connection_has_its_receives_and_no_more(rig: &Rig) -> Outcome {
+/// Over queue pairs an idle connection holds its posted receives: 56 of 8 KiB, or of 4 KiB where
+/// they may be shared. Over TCP it holds nothing. Registered memory exceeds that by a seventh at
+/// most, because memory comes in chunks.
+fn i15_an_idle_connection_has_its_receives_and_no_more(fixture: &Fixture) -> Outcome {
     const CONNECTIONS: usize = 64;
-    let config = || rig.builder().pool_max(250 << 20).pool_initial(0).pool_prewarm(0);
-    let streams: Vec<_> = (0..CONNECTIONS).map(|_| rig.streams_of(config(), config())).collect();
+    let config = || fixture.builder().pool_max(250 << 20).pool_initial(0).pool_prewarm(0);
+    let streams: Vec<_> = (0..CONNECTIONS).map(|_| fixture.streams_of(config(), config())).collect();
     let stats = streams[0].0.pool().stats();
-    // What it has, and the most that may be registered for it, with the chunk that was made last, of which hardly anything may be used.
-    let (idle, most) = match (rig.is_tcp(), rig.shares_receives()) {
+    // The memory of an idle connection, and the most that may be registered for it; the limit
+    // includes the last chunk, which may be almost unused.
+    let (idle, most) = match (fixture.is_tcp(), fixture.shares_receives()) {
         (true, _) => (0, 0),
         (_, true) => (224 << 10, 256 << 10),
         (_, false) => (448 << 10, 512 << 10),
@@ -139,9 +142,9 @@ fn i15_an_idle_connection_has_its_receives_and_no_more(rig: &Rig) -> Outcome {
     );
     assert_eq!(stats.in_use, ends * idle, "{stats:?}");
     assert!(stats.registered <= ends * most, "{} bytes are registered: {stats:?}", stats.registered);
-    // They are not only there.
+    // The connections do work.
     for (mut one, mut other) in streams {
-        super::rig::greet(&mut one, &mut other);
+        super::fixture::greet(&mut one, &mut other);
     }
     Ok(())
 }

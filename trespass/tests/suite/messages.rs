@@ -1,4 +1,4 @@
-//! Messages: I5, parts, sizes above the buffers.
+//! Messages: invariant I5, parts, and sizes above the buffers.
 
 use std::io::{ErrorKind, IoSlice};
 use std::net::Shutdown;
@@ -9,9 +9,9 @@ use test_harness::{Outcome, bytes, cases};
 use trespass::{Block, Builder, Completion, Event, Pool, SeqPacket, Ticket, Worker};
 
 use super::CASE_LIMIT;
-use super::rig::{LONG, Rig, below, random};
+use super::fixture::{Fixture, LONG, below, random};
 
-pub(crate) fn add(suite: &mut test_harness::Suite<Rig>) {
+pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: i5_messages_keep_their_boundaries, i5_sizes_around_every_border, many_small_messages_at_once,
         a_gathered_message_is_one, a_message_larger_than_the_buffer_stays, a_message_goes_in_parts,
         a_message_above_the_quota_is_refused_without_blocking, a_message_above_the_limit_is_refused,
@@ -19,11 +19,11 @@ pub(crate) fn add(suite: &mut test_harness::Suite<Rig>) {
         a_message_of_any_length_is_received_without_a_copy, several_blocks_are_one_message, memory_of_the_programs_own_goes_without_a_copy,
         a_worker_sends_several_blocks_as_one_message, a_message_may_be_larger_than_any_block,
         a_message_whose_time_is_up_is_gone_on_with, a_message_that_fits_the_buffer_moves_whole_or_not_at_all,
-        a_message_of_1_gib_arrives, an_end_within_a_message_of_1_gib_is_a_failure, what_has_come_together_is_answered_together,
+        a_message_of_1_gib_arrives, an_end_within_a_message_of_1_gib_is_a_failure, pipelined_requests_are_answered_in_one_frame,
         long_messages_arrive_where_nobody_reads);
 }
 
-/// Both ends send so many messages of random sizes and check what they get.
+/// Both ends send `count` messages of random sizes and verify those that they receive.
 fn converse(mut packets: SeqPacket, out: u64, into: u64, count: usize) {
     let size = |seed: u64, at: usize| {
         let mut random = random(seed * 1_000_003 + at as u64);
@@ -45,7 +45,7 @@ fn converse(mut packets: SeqPacket, out: u64, into: u64, count: usize) {
                 Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}"),
             }
         }
-        // Whoever has everything may have closed.
+        // A peer that has received everything may have closed.
         match if got < count { packets.recv(&mut buffer) } else { Err(ErrorKind::WouldBlock.into()) } {
             Ok(len) => {
                 assert!(
@@ -65,10 +65,10 @@ fn converse(mut packets: SeqPacket, out: u64, into: u64, count: usize) {
     assert_eq!(packets.recv(&mut buffer).unwrap_err().kind(), ErrorKind::UnexpectedEof);
 }
 
-fn i5_messages_keep_their_boundaries(rig: &Rig) -> Outcome {
-    let count = rig.less(300);
+fn i5_messages_keep_their_boundaries(fixture: &Fixture) -> Outcome {
+    let count = fixture.less(300);
     for seed in 0..3 {
-        let (client, server) = rig.packets();
+        let (client, server) = fixture.packets();
         let (there, back) = (1_000_000 * seed + 1, 1_000_000 * seed + 500_000);
         thread::scope(|scope| {
             scope.spawn(|| converse(server, back, there, count));
@@ -78,8 +78,8 @@ fn i5_messages_keep_their_boundaries(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn i5_sizes_around_every_border(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.packets();
+fn i5_sizes_around_every_border(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.packets();
     let borders = [64, 256, 8192 - 16, 8192, 64 * 1024, 256 * 1024 - 16, 256 * 1024, 1 << 20, 3 << 20];
     let sizes: Vec<usize> =
         [0, 1].into_iter().chain(borders.into_iter().flat_map(|border| border - 1..=border + 1)).collect();
@@ -98,9 +98,9 @@ fn i5_sizes_around_every_border(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn many_small_messages_at_once(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.packets();
-    let count = rig.less(20_000) as u32;
+fn many_small_messages_at_once(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.packets();
+    let count = fixture.less(20_000) as u32;
     thread::scope(|scope| {
         scope.spawn(|| {
             for at in 0..count {
@@ -116,8 +116,8 @@ fn many_small_messages_at_once(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_gathered_message_is_one(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.packets();
+fn a_gathered_message_is_one(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.packets();
     let (head, body) = ([1; 9], bytes(5, 30_000));
     client.send_vectored(&[IoSlice::new(&head), IoSlice::new(&[]), IoSlice::new(&body)]).unwrap();
     let mut buffer = vec![0; 40_000];
@@ -126,8 +126,8 @@ fn a_gathered_message_is_one(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_message_larger_than_the_buffer_stays(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.packets();
+fn a_message_larger_than_the_buffer_stays(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.packets();
     client.send(&bytes(1, 1000)).unwrap();
     let error = server.recv(&mut [0; 999]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
@@ -138,8 +138,8 @@ fn a_message_larger_than_the_buffer_stays(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_message_goes_in_parts(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.packets();
+fn a_message_goes_in_parts(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.packets();
     let message = bytes(9, 5 << 20);
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -164,8 +164,8 @@ fn a_message_goes_in_parts(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_message_above_the_quota_is_refused_without_blocking(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.packets();
+fn a_message_above_the_quota_is_refused_without_blocking(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.packets();
     client.set_nonblocking(true).unwrap();
     let error = client.send(&vec![0; 2 << 20]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
@@ -176,11 +176,11 @@ fn a_message_above_the_quota_is_refused_without_blocking(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_message_above_the_limit_is_refused(rig: &Rig) -> Outcome {
-    // Longer than a frame may be, as long as one, and as what goes with a request.
+fn a_message_above_the_limit_is_refused(fixture: &Fixture) -> Outcome {
+    // Longer than a frame, as long as a frame, and as short as an inline request.
     for most in [70_000, 10_000, 2000, 100] {
         let limited = |builder: Builder| builder.max_msg(most).eager_max(most as u32);
-        let (mut client, mut server) = rig.packets_with(limited);
+        let (mut client, mut server) = fixture.packets_with(limited);
         let len = most as usize;
         let error = client.send(&vec![0; len + 1]).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
@@ -191,7 +191,7 @@ fn a_message_above_the_limit_is_refused(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn the_end_comes_after_the_last_message(rig: &Rig) -> Outcome {
+fn the_end_comes_after_the_last_message(fixture: &Fixture) -> Outcome {
     fn say(mut client: SeqPacket, count: u8) {
         (0..count).for_each(|at| client.send(&[at; 3000]).unwrap());
     }
@@ -203,11 +203,11 @@ fn the_end_comes_after_the_last_message(rig: &Rig) -> Outcome {
         }
         assert_eq!(server.recv(&mut buffer).unwrap_err().kind(), ErrorKind::UnexpectedEof);
     }
-    // What the other end has posted receives for needs no call of it.
-    let (client, server) = rig.packets_with(|builder| builder.rx_slots(64));
+    // The peer's posted receives accept these messages without a call of the peer.
+    let (client, server) = fixture.packets_with(|builder| builder.rx_slots(64));
     say(client, 50);
     hear(server, 50);
-    let (client, server) = rig.packets();
+    let (client, server) = fixture.packets();
     thread::scope(|scope| {
         scope.spawn(|| say(client, 200));
         hear(server, 200);
@@ -215,8 +215,8 @@ fn the_end_comes_after_the_last_message(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn messages_are_received_without_a_copy(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.packets();
+fn messages_are_received_without_a_copy(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.packets();
     let messages: Vec<Vec<u8>> = [1, 100, 8176, 50_000, 600_000].map(|len| bytes(len as u64, len)).into();
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -249,15 +249,15 @@ fn filled(pool: &Pool, pieces: &[Vec<u8>]) -> Vec<(Block, usize)> {
     pieces.iter().map(block).collect()
 }
 
-/// Completions of one ticket: each tells how many follow, the last that none does.
+/// Checks the completions of one ticket: each gives the number that follow, the last one zero.
 fn count_down(completions: &[Completion], ticket: Ticket, count: usize) {
     let told: Vec<_> = completions.iter().map(|each| (each.ticket, each.sent, each.left)).collect();
     let wanted: Vec<_> = (0..count).rev().map(|left| (ticket, true, left)).collect();
     assert_eq!(told, wanted);
 }
 
-fn several_blocks_are_one_message(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.packets();
+fn several_blocks_are_one_message(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.packets();
     let sizes: [&[usize]; 7] =
         [&[10, 5], &[0, 0, 7], &[8176, 1], &[100, 300_000], &[90_000, 60, 90_000], &[1000; 40], &[0]];
     thread::scope(|scope| {
@@ -265,7 +265,7 @@ fn several_blocks_are_one_message(rig: &Rig) -> Outcome {
             let mut buffer = vec![0; 1 << 20];
             for (seed, list) in sizes.iter().enumerate() {
                 let wanted: Vec<u8> = list.iter().flat_map(|len| bytes(seed as u64, *len)).collect();
-                // Every other one without a copy.
+                // Every other message goes without a copy.
                 if seed % 2 == 0 {
                     let message = server.recv_buf().unwrap();
                     assert!(message.to_vec() == wanted, "message {seed}");
@@ -294,9 +294,9 @@ fn several_blocks_are_one_message(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_worker_sends_several_blocks_as_one_message(rig: &Rig) -> Outcome {
-    let (client, mut server) = rig.packets();
-    let mut worker = Worker::new(&rig.builder().build().unwrap()).unwrap();
+fn a_worker_sends_several_blocks_as_one_message(fixture: &Fixture) -> Outcome {
+    let (client, mut server) = fixture.packets();
+    let mut worker = Worker::new(&fixture.builder().build().unwrap()).unwrap();
     let key = worker.add_seq_packet(client).unwrap();
     let pieces = [bytes(1, 20), bytes(2, 150_000), bytes(3, 3000)];
     let wanted = pieces.concat();
@@ -318,9 +318,10 @@ fn a_worker_sends_several_blocks_as_one_message(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// 24 MiB of blocks of 1 MiB, which the peer receives in parts, as it has not so much memory for what arrives.
-fn a_message_may_be_larger_than_any_block(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.packets();
+/// 24 MiB in blocks of 1 MiB, which the peer receives in parts, because its memory for received
+/// data is smaller.
+fn a_message_may_be_larger_than_any_block(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.packets();
     let pieces: Vec<_> = (0..24).map(|seed| bytes(seed, 1 << 20)).collect();
     let wanted = pieces.concat();
     let mut blocks = filled(client.pool(), &pieces);
@@ -338,10 +339,10 @@ fn a_message_may_be_larger_than_any_block(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// Both ends are corked, and only wait for each other.
-fn what_has_come_together_is_answered_together(rig: &Rig) -> Outcome {
+/// Both ends are corked, and wait only for each other.
+fn pipelined_requests_are_answered_in_one_frame(fixture: &Fixture) -> Outcome {
     const TOGETHER: u64 = 10;
-    let (mut client, mut server) = rig.packets();
+    let (mut client, mut server) = fixture.packets();
     let frames = |end: &SeqPacket| end.stats().frames_sent - end.stats().credits_sent;
     for end in [&mut client, &mut server] {
         end.set_cork(true).unwrap();
@@ -357,7 +358,7 @@ fn what_has_come_together_is_answered_together(rig: &Rig) -> Outcome {
                     server.recv(&mut buffer).unwrap();
                     server.send(&buffer).unwrap();
                 }
-                // The one that says that the answers are there: to wait for it lets them go.
+                // This message announces the answers: waiting for it flushes them.
                 server.recv(&mut buffer).unwrap();
                 server
             });
@@ -371,7 +372,7 @@ fn what_has_come_together_is_answered_together(rig: &Rig) -> Outcome {
             answering.join().unwrap()
         });
         let sent = [frames(&client) - before[0], frames(&server) - before[1]];
-        // Time lets them go, too.
+        // The cork's timeout flushes them, too.
         if began.elapsed() < Duration::from_millis(200) {
             assert_eq!(sent, [2, 1], "round {round}");
             return Ok(());
@@ -380,9 +381,9 @@ fn what_has_come_together_is_answered_together(rig: &Rig) -> Outcome {
     panic!("this machine is too busy to tell");
 }
 
-/// They go in frames, a few at a time.
-fn long_messages_arrive_where_nobody_reads(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.packets_with(|builder| builder.rendezvous(false));
+/// They are sent in frames, a few at a time.
+fn long_messages_arrive_where_nobody_reads(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.packets_with(|builder| builder.rendezvous(false));
     let sizes = [8000, 8176, 8177, 16_344, 16_345, 70_000, 1 << 20, (3 << 20) + 5];
     let mut buffer = vec![0; 4 << 20];
     thread::scope(|scope| {
@@ -396,9 +397,9 @@ fn long_messages_arrive_where_nobody_reads(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// Twice what there is of a receive buffer: none of its parts is kept for long.
-fn a_message_of_any_length_is_received_without_a_copy(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.packets();
+/// Twice the size of a receive buffer; the receiver keeps no part for long.
+fn a_message_of_any_length_is_received_without_a_copy(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.packets();
     let sent = bytes(77, (2 << 20) + 5);
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -426,10 +427,10 @@ fn a_message_of_any_length_is_received_without_a_copy(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn memory_of_the_programs_own_goes_without_a_copy(rig: &Rig) -> Outcome {
-    // A pool of its own: no other configuration has this maximum.
-    let (mut client, mut server) = rig.packets_with(|builder| builder.pool_max(79 << 20));
-    // One is longer than what a peer is told to read at a time.
+fn memory_of_the_programs_own_goes_without_a_copy(fixture: &Fixture) -> Outcome {
+    // A private pool: no other configuration has this maximum.
+    let (mut client, mut server) = fixture.packets_with(|builder| builder.pool_max(79 << 20));
+    // One is longer than the most that a peer reads at a time.
     for (round, len) in [100, 200_000, 200_000, 17 << 20].into_iter().enumerate() {
         let sent = bytes(round as u64, len);
         let at = sent.as_ptr();
@@ -447,8 +448,8 @@ fn memory_of_the_programs_own_goes_without_a_copy(rig: &Rig) -> Outcome {
         assert_eq!((back.as_ptr(), back.len()), (at, len), "the same memory");
     }
     let adopted = client.pool().stats().adopted;
-    assert_eq!((adopted.made, adopted.registered), (if rig.is_tcp() { 0 } else { 3 }, 0), "{adopted:?}");
-    // The same again and again is registered once.
+    assert_eq!((adopted.made, adopted.registered), (if fixture.is_tcp() { 0 } else { 3 }, 0), "{adopted:?}");
+    // Memory that is sent repeatedly is registered once.
     let mut block = client.pool().adopt(bytes(9, 300_000));
     let mut buffer = vec![0; 300_000];
     for _ in 0..5 {
@@ -460,18 +461,18 @@ fn memory_of_the_programs_own_goes_without_a_copy(rig: &Rig) -> Outcome {
         assert!(buffer == bytes(9, 300_000));
     }
     let adopted = client.pool().stats().adopted;
-    assert_eq!(adopted.made, if rig.is_tcp() { 0 } else { 4 }, "{adopted:?}");
-    assert_eq!(adopted.reused, if rig.is_tcp() { 0 } else { 4 }, "{adopted:?}");
+    assert_eq!(adopted.made, if fixture.is_tcp() { 0 } else { 4 }, "{adopted:?}");
+    assert_eq!(adopted.reused, if fixture.is_tcp() { 0 } else { 4 }, "{adopted:?}");
     Ok(())
 }
 
-fn a_stream_is_not_taken_for_messages(rig: &Rig) -> Outcome {
-    let (mut listener, addr) = rig.listener();
+fn a_stream_is_not_taken_for_messages(fixture: &Fixture) -> Outcome {
+    let (mut listener, addr) = fixture.listener();
     thread::scope(|scope| {
-        // Who is refused comes first: the listener works while it accepts.
+        // The refused client comes first, because the listener makes progress while it accepts.
         let connecting = scope.spawn(|| {
-            let error = rig.builder().connect_seq_packet(addr).unwrap_err();
-            (error, rig.builder().connect(addr).unwrap())
+            let error = fixture.builder().connect_seq_packet(addr).unwrap_err();
+            (error, fixture.builder().connect(addr).unwrap())
         });
         let (stream, peer) = listener.accept().unwrap();
         assert_eq!(stream.peer_addr().unwrap(), peer);
@@ -482,12 +483,12 @@ fn a_stream_is_not_taken_for_messages(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// Long enough for what is there, and far less than a case may take.
+/// Long enough for data that has arrived, and far less than the limit of a case.
 const SOON: Duration = Duration::from_millis(200);
 
-/// Neither side looks after its connection while the other's time runs out.
-fn a_message_whose_time_is_up_is_gone_on_with(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.packets();
+/// Neither side makes calls while the other's timeout runs.
+fn a_message_whose_time_is_up_is_gone_on_with(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.packets();
     let (message, mut buffer) = (bytes(21, 6 << 20), vec![0; 6 << 20]);
     assert_eq!((client.sending(), server.receiving()), (None, None));
     client.set_write_timeout(Some(SOON)).unwrap();
@@ -533,14 +534,14 @@ fn a_message_whose_time_is_up_is_gone_on_with(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_message_that_fits_the_buffer_moves_whole_or_not_at_all(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.packets();
+fn a_message_that_fits_the_buffer_moves_whole_or_not_at_all(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.packets();
     client.set_write_timeout(Some(SOON)).unwrap();
     server.set_read_timeout(Some(SOON)).unwrap();
     let mut buffer = vec![0; 300_000];
     assert!(is_over(&server.recv(&mut buffer).unwrap_err()));
     let mut sent = 0;
-    // The system's buffers may take some, too.
+    // The operating system's buffers may take some, too.
     while client.send(&bytes(sent, 300_000)).map_err(|error| assert!(is_over(&error), "{error}")).is_ok() {
         sent += 1;
         assert!(sent < 200, "60 MB went to nobody");
@@ -558,18 +559,19 @@ fn a_message_that_fits_the_buffer_moves_whole_or_not_at_all(rig: &Rig) -> Outcom
     Ok(())
 }
 
-/// As those of [`std::net`] fail whose time is up.
+/// Whether an error is the one that [`std::net`] gives for a timeout.
 fn is_over(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
 
-/// The longest message that there is. Its bytes repeat after a length that is none of a block's, so that no two blocks are the same.
-fn a_message_of_1_gib_arrives(rig: &Rig) -> Outcome {
+/// The longest possible message. Its bytes repeat after a length that differs from every block's,
+/// so that no two blocks are equal.
+fn a_message_of_1_gib_arrives(fixture: &Fixture) -> Outcome {
     const PERIOD: usize = 1_048_573;
-    let total = rig.less(1 << 30);
+    let total = fixture.less(1 << 30);
     let pattern = bytes(30, PERIOD);
     let from = |at: usize| &pattern[at % PERIOD..];
-    let (mut client, mut server) = rig.packets();
+    let (mut client, mut server) = fixture.packets();
     thread::scope(|scope| {
         scope.spawn(|| {
             let mut sent = 0;
@@ -598,9 +600,10 @@ fn a_message_of_1_gib_arrives(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// Of which a few MiB are ever sent: no memory is needed for its pages of zeros, and none for what was promised.
-fn an_end_within_a_message_of_1_gib_is_a_failure(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.packets();
+/// Only a few MiB are ever sent, so the zero pages need no memory, and neither does the announced
+/// length.
+fn an_end_within_a_message_of_1_gib_is_a_failure(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.packets();
     client.set_write_timeout(Some(SOON)).unwrap();
     assert!(is_over(&client.send(&vec![0; 1 << 30]).unwrap_err()));
     let sent = client.sending().expect("some of it went");

@@ -1,4 +1,4 @@
-//! Whoever knows `std::net` knows what fails here, and how: each scenario goes over `std::net` and over this crate, and both tell
+//! Errors match `std::net`: each scenario runs over `std::net` and over this crate, and both return
 //! the same kinds of error.
 
 use std::io::{self, ErrorKind, Read, Write};
@@ -9,18 +9,18 @@ use std::time::{Duration, Instant};
 use test_harness::{Outcome, cases};
 use trespass::Stream;
 
-use super::rig::{LONG, Rig};
+use super::fixture::{Fixture, LONG};
 
-pub(crate) fn add(suite: &mut test_harness::Suite<Rig>) {
+pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: the_same_goes_wrong_in_the_same_way_as_over_std_net);
 }
 
-/// What both kinds of stream have.
+/// The common interface of both kinds of stream.
 trait Socket: Read + Write + Sized + Send {
     fn wait(&self, read: Option<Duration>, write: Option<Duration>) -> io::Result<()>;
     fn nonblocking(&self) -> io::Result<()>;
     fn shut(&mut self, how: Shutdown) -> io::Result<()>;
-    /// Ends without a farewell.
+    /// Resets the connection.
     fn reset(self);
 }
 
@@ -68,7 +68,7 @@ fn kind(outcome: io::Result<usize>) -> Result<usize, ErrorKind> {
 
 const SHORT: Option<Duration> = Some(Duration::from_millis(30));
 
-/// Until it fails, as over TCP a write may be taken that nobody gets.
+/// Writes until a write fails, because over TCP a write to a closed peer may succeed at first.
 fn write_until_it_fails(socket: &mut impl Write) -> Result<usize, ErrorKind> {
     let deadline = Instant::now() + LONG;
     loop {
@@ -144,30 +144,30 @@ fn std_pair() -> (TcpStream, TcpStream) {
 }
 
 macro_rules! scenarios {
-    ($rig:ident: $($scenario:ident),* $(,)?) => {$({
+    ($fixture:ident: $($scenario:ident),* $(,)?) => {$({
         let (one, other) = std_pair();
-        let (here, there) = $rig.streams();
+        let (here, there) = $fixture.streams();
         let (std, own) = ($scenario(one, other), $scenario(here, there));
         assert_eq!(own, std, "{}: this crate, and std::net", stringify!($scenario));
     })*};
 }
 
-fn the_same_goes_wrong_in_the_same_way_as_over_std_net(rig: &Rig) -> Outcome {
-    scenarios!(rig: reads_with_nothing_there, a_timeout_of_zero, writes_to_a_full_peer, a_write_after_shutdown,
+fn the_same_goes_wrong_in_the_same_way_as_over_std_net(fixture: &Fixture) -> Outcome {
+    scenarios!(fixture: reads_with_nothing_there, a_timeout_of_zero, writes_to_a_full_peer, a_write_after_shutdown,
         a_read_after_shutdown, the_peer_closes, the_peer_resets);
     let nobody: SocketAddr = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     assert_eq!(
-        rig.builder().connect(rig.nobody()).map(|_| ()).unwrap_err().kind(),
+        fixture.builder().connect(fixture.nobody()).map(|_| ()).unwrap_err().kind(),
         TcpStream::connect(nobody).map(|_| ()).unwrap_err().kind()
     );
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = taken.local_addr().unwrap();
-    let (own_addr, _own_taken) = rig.taken();
+    let (own_addr, _own_taken) = fixture.taken();
     assert_eq!(
-        rig.builder().bind(own_addr).map(|_| ()).unwrap_err().kind(),
+        fixture.builder().bind(own_addr).map(|_| ()).unwrap_err().kind(),
         TcpListener::bind(addr).map(|_| ()).unwrap_err().kind()
     );
-    let (listener, _) = rig.listener();
+    let (listener, _) = fixture.listener();
     let mut listener = listener;
     listener.set_nonblocking(true).unwrap();
     taken.set_nonblocking(true).unwrap();

@@ -1,5 +1,5 @@
-//! I8: programs that wait for the connection's descriptor, by `poll`, `epoll` (level- and edge-triggered) and mio, never sleep
-//! over something that they could do.
+//! I8: programs that wait for the connection's descriptor, by `poll`, `epoll` (level- and
+//! edge-triggered) and mio, never sleep while they could make progress.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -14,22 +14,22 @@ use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use test_harness::{Outcome, bytes, cases};
 use trespass::{Readiness, Stream, Worker};
 
-use super::rig::{LONG, Rig, below, greet, random};
+use super::fixture::{Fixture, LONG, below, greet, random};
 use super::streams::{fill_without_waiting, time_is_up, write_until_refused};
 
-pub(crate) fn add(suite: &mut test_harness::Suite<Rig>) {
+pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: i8_level_triggered_epoll, i8_edge_triggered_epoll, i8_mio, i8_poll,
-        i8_what_lies_here_already_is_shown, i8_room_to_write_is_shown_to_who_was_refused,
+        i8_data_already_received_is_shown, i8_room_to_write_is_shown_after_a_refused_write,
         i8_room_found_while_reading_is_an_edge_of_its_own, i8_arrivals_found_while_writing_are_shown,
-        what_nobody_waits_for_is_not_shown, nothing_to_do_is_not_shown, readiness_is_what_calls_find,
-        what_a_cork_holds_back_goes_in_time_for_who_waits_for_the_descriptor,
+        the_descriptor_ignores_events_without_interest, nothing_to_do_is_not_shown, readiness_is_what_calls_find,
+        corked_data_goes_after_the_cork_time_while_only_the_descriptor_is_polled,
         a_worker_s_descriptor_shows_what_is_due, silent_peers_are_asked_for_who_waits_for_the_descriptor,
         a_listener_s_descriptor_shows_who_is_late, a_full_listener_is_shown_when_there_is_room, a_listener_is_waited_for, a_listener_waits_no_longer_than_its_timeout,
-        who_comes_with_nothing_to_say_does_not_make_a_listener_wait);
+        silent_clients_do_not_block_accept);
 }
 
-/// Sleeps until the descriptor is ready. Whether it is.
-trait Sleeper {
+/// Sleeps until the descriptor is ready; returns whether it is.
+trait Waiter {
     fn of(stream: &Stream) -> Self;
     fn sleep(&mut self, limit: Duration) -> bool;
 }
@@ -44,7 +44,8 @@ fn epoll_set(stream: &Stream, flags: epoll::EventFlags) -> Epoll {
     Epoll { set }
 }
 
-/// Waits, once more where the process was stopped meanwhile: for Linux that is an interruption without any handler.
+/// Waits, and retries once if the process was stopped in between: Linux reports that as an
+/// interruption even without a handler.
 fn again<T>(mut wait: impl FnMut() -> io::Result<T>) -> T {
     loop {
         match wait() {
@@ -66,12 +67,12 @@ impl Epoll {
     }
 }
 
-struct Level(Epoll);
-struct Edge(Epoll);
+struct LevelTriggered(Epoll);
+struct EdgeTriggered(Epoll);
 struct Mio(mio::Poll);
 struct Poll(OwnedFd);
 
-impl Sleeper for Level {
+impl Waiter for LevelTriggered {
     fn of(stream: &Stream) -> Self {
         Self(epoll_set(stream, epoll::EventFlags::empty()))
     }
@@ -81,7 +82,7 @@ impl Sleeper for Level {
     }
 }
 
-impl Sleeper for Edge {
+impl Waiter for EdgeTriggered {
     fn of(stream: &Stream) -> Self {
         Self(epoll_set(stream, epoll::EventFlags::ET))
     }
@@ -91,7 +92,7 @@ impl Sleeper for Edge {
     }
 }
 
-impl Sleeper for Mio {
+impl Waiter for Mio {
     fn of(stream: &Stream) -> Self {
         let poll = mio::Poll::new().unwrap();
         poll.registry()
@@ -107,7 +108,7 @@ impl Sleeper for Mio {
     }
 }
 
-impl Sleeper for Poll {
+impl Waiter for Poll {
     fn of(stream: &Stream) -> Self {
         Self(stream.as_fd().try_clone_to_owned().unwrap())
     }
@@ -118,7 +119,7 @@ impl Sleeper for Poll {
 }
 
 fn is_readable_raw(fd: i32, limit: Duration) -> bool {
-    // mio's set of one: it borrows no descriptor that it could outlive.
+    // mio's set contains one descriptor, which it does not borrow and so must not outlive.
     let mut poll = mio::Poll::new().unwrap();
     poll.registry().register(&mut SourceFd(&fd), Token(0), Interest::READABLE).unwrap();
     let mut events = mio::Events::with_capacity(1);
@@ -126,7 +127,7 @@ fn is_readable_raw(fd: i32, limit: Duration) -> bool {
     !events.is_empty()
 }
 
-/// As `poll(2)` sees it.
+/// Readability according to `poll(2)`.
 fn is_readable(stream: &Stream, limit: Duration) -> bool {
     is_readable_by_poll(stream.as_fd(), limit)
 }
@@ -136,8 +137,8 @@ fn is_readable_by_poll(descriptor: BorrowedFd<'_>, limit: Duration) -> bool {
     again(|| Ok(poll(&mut fds, Some(&timespec(limit)))?)) == 1
 }
 
-/// Sends and receives, going on until each call would block, and sleeps only on the descriptor.
-fn pump<S: Sleeper>(mut stream: Stream, seed: u64, out: &[u8], len: usize) -> Vec<u8> {
+/// Sends and receives until each call would block, and then sleeps on the descriptor only.
+fn pump<S: Waiter>(mut stream: Stream, seed: u64, out: &[u8], len: usize) -> Vec<u8> {
     stream.set_nonblocking(true).unwrap();
     let mut sleeper = S::of(&stream);
     let mut random = random(seed);
@@ -165,16 +166,16 @@ fn pump<S: Sleeper>(mut stream: Stream, seed: u64, out: &[u8], len: usize) -> Ve
             assert!(slept, "asleep with {sent} of {} sent and {} of {len} received", out.len(), got.len());
         }
     }
-    // The other side may still wait for what this one has only put into its own buffers.
+    // The peer may still wait for data that this end holds in its buffers.
     stream.set_nonblocking(false).unwrap();
     stream.write_all(b".").unwrap();
     stream.read_exact(&mut [0]).unwrap();
     got
 }
 
-fn pumps<S: Sleeper + 'static>(rig: &Rig) -> Outcome {
-    for seed in 0..rig.less(4) as u64 {
-        let (client, server) = rig.streams();
+fn pumps<S: Waiter + 'static>(fixture: &Fixture) -> Outcome {
+    for seed in 0..fixture.less(4) as u64 {
+        let (client, server) = fixture.streams();
         let (there, back) = (bytes(seed, 3_000_000), bytes(seed + 50, 2_000_000));
         thread::scope(|scope| {
             let serving = scope.spawn(|| pump::<S>(server, seed, &back, there.len()));
@@ -185,31 +186,32 @@ fn pumps<S: Sleeper + 'static>(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn i8_level_triggered_epoll(rig: &Rig) -> Outcome {
-    pumps::<Level>(rig)
+fn i8_level_triggered_epoll(fixture: &Fixture) -> Outcome {
+    pumps::<LevelTriggered>(fixture)
 }
 
-fn i8_edge_triggered_epoll(rig: &Rig) -> Outcome {
-    pumps::<Edge>(rig)
+fn i8_edge_triggered_epoll(fixture: &Fixture) -> Outcome {
+    pumps::<EdgeTriggered>(fixture)
 }
 
-fn i8_mio(rig: &Rig) -> Outcome {
-    pumps::<Mio>(rig)
+fn i8_mio(fixture: &Fixture) -> Outcome {
+    pumps::<Mio>(fixture)
 }
 
-fn i8_poll(rig: &Rig) -> Outcome {
-    pumps::<Poll>(rig)
+fn i8_poll(fixture: &Fixture) -> Outcome {
+    pumps::<Poll>(fixture)
 }
 
-fn i8_what_lies_here_already_is_shown(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.streams();
+fn i8_data_already_received_is_shown(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.streams();
     client.write_all(b"0123456789").unwrap();
-    // All ten are here now; the socket below is empty, and the descriptor has never been asked for.
+    // All ten connections are established; the socket below is empty, and the program has not asked
+    // for the descriptor yet.
     let mut two = [0; 2];
     server.read_exact(&mut two).unwrap();
     assert!(is_readable(&server, LONG));
     server.set_nonblocking(true).unwrap();
-    let mut edge = Edge::of(&server);
+    let mut edge = EdgeTriggered::of(&server);
     assert!(edge.sleep(LONG));
     for _ in 0..4 {
         assert!(is_readable(&server, LONG), "there are bytes left");
@@ -222,15 +224,15 @@ fn i8_what_lies_here_already_is_shown(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn i8_room_to_write_is_shown_to_who_was_refused(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.streams();
+fn i8_room_to_write_is_shown_after_a_refused_write(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.streams();
     client.set_nonblocking(true).unwrap();
-    let mut edge = Edge::of(&client);
+    let mut edge = EdgeTriggered::of(&client);
     let total = fill_without_waiting(&mut client);
     while edge.sleep(Duration::from_millis(50)) {}
     thread::scope(|scope| {
         scope.spawn(|| server.read_exact(&mut vec![0; total]).unwrap());
-        // A few reports may come before there is room: each of them is followed by a call.
+        // Some wake-ups may precede the free space; a call follows each of them.
         let deadline = Instant::now() + LONG;
         while client.write(b"x").is_err() {
             assert!(edge.sleep(LONG) && Instant::now() < deadline);
@@ -240,14 +242,14 @@ fn i8_room_to_write_is_shown_to_who_was_refused(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn i8_room_found_while_reading_is_an_edge_of_its_own(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.streams();
+fn i8_room_found_while_reading_is_an_edge_of_its_own(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.streams();
     client.set_nonblocking(true).unwrap();
-    let mut edge = Edge::of(&client);
+    let mut edge = EdgeTriggered::of(&client);
     server.write_all(b"to be read later").unwrap();
     let total = fill_without_waiting(&mut client);
     while edge.sleep(Duration::from_millis(50)) {}
-    // Bytes lie here unread; then room comes, and it is a call to read that finds it.
+    // Unread bytes wait here; then space becomes free, and a read finds that out.
     thread::scope(|scope| {
         scope.spawn(|| server.read_exact(&mut vec![0; total]).unwrap());
         let (mut buffer, deadline) = ([0; 64], Instant::now() + LONG);
@@ -264,20 +266,21 @@ fn i8_room_found_while_reading_is_an_edge_of_its_own(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// Puts on its way what the writer was allowed to leave in its own memory.
+/// Sends data that the writer may keep in its memory.
 fn flush(stream: &mut Stream) {
     stream.set_nonblocking(false).unwrap();
     stream.flush().unwrap();
     stream.set_nonblocking(true).unwrap();
 }
 
-fn i8_arrivals_found_while_writing_are_shown(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.streams();
+fn i8_arrivals_found_while_writing_are_shown(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.streams();
     client.set_nonblocking(true).unwrap();
-    let mut edge = Edge::of(&client);
+    let mut edge = EdgeTriggered::of(&client);
     assert_eq!(client.read(&mut [0; 1]).unwrap_err().kind(), ErrorKind::WouldBlock);
     for round in 0..50 {
-        // The reader was told to wait. What comes is taken in by a call that writes until it is refused.
+        // The reader waits for readability. A writer takes in arriving data until its write is
+        // refused.
         server.write_all(b"news").unwrap();
         let total = write_until_refused(&mut client);
         assert!(edge.sleep(LONG), "round {round}: asleep though there are news");
@@ -299,13 +302,13 @@ fn i8_arrivals_found_while_writing_are_shown(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn what_nobody_waits_for_is_not_shown(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.streams();
+fn the_descriptor_ignores_events_without_interest(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.streams();
     server.write_all(b"unread").unwrap();
     client.set_nonblocking(true).unwrap();
     client.set_interest(Readiness::WRITE);
     let total = fill_without_waiting(&mut client);
-    // Level-triggered: not a single report is left once the call was refused, though there are bytes to be read.
+    // Level-triggered: after the refused call no wake-up remains, although unread bytes exist.
     while is_readable(&client, Duration::from_millis(50)) {
         assert_eq!(client.write(b"x").unwrap_err().kind(), ErrorKind::WouldBlock);
     }
@@ -321,8 +324,8 @@ fn what_nobody_waits_for_is_not_shown(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn nothing_to_do_is_not_shown(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.streams();
+fn nothing_to_do_is_not_shown(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.streams();
     for stream in [&mut client, &mut server] {
         stream.set_nonblocking(true).unwrap();
         let _ = is_readable(stream, Duration::ZERO);
@@ -332,8 +335,8 @@ fn nothing_to_do_is_not_shown(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn readiness_is_what_calls_find(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.streams();
+fn readiness_is_what_calls_find(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.streams();
     assert_eq!(client.readiness().unwrap(), Readiness::WRITE);
     greet(&mut client, &mut server);
     server.write_all(b"x").unwrap();
@@ -354,7 +357,8 @@ fn readiness_is_what_calls_find(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// Makes calls when the descriptor is readable, and no others, until the peer has what was held back.
+/// Makes calls only when the descriptor is readable, until the peer has received the held-back
+/// data.
 fn until_it_has_come(server: &mut Stream, mut wakes: impl FnMut()) {
     server.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
     let deadline = Instant::now() + LONG;
@@ -367,10 +371,10 @@ fn until_it_has_come(server: &mut Stream, mut wakes: impl FnMut()) {
     assert_eq!(&got, b"held");
 }
 
-fn what_a_cork_holds_back_goes_in_time_for_who_waits_for_the_descriptor(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.streams();
+fn corked_data_goes_after_the_cork_time_while_only_the_descriptor_is_polled(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.streams();
     client.set_nonblocking(true).unwrap();
-    let mut edge = Edge::of(&client);
+    let mut edge = EdgeTriggered::of(&client);
     client.set_cork(true).unwrap();
     client.write_all(b"held").unwrap();
     until_it_has_come(&mut server, || {
@@ -381,9 +385,9 @@ fn what_a_cork_holds_back_goes_in_time_for_who_waits_for_the_descriptor(rig: &Ri
     Ok(())
 }
 
-fn a_worker_s_descriptor_shows_what_is_due(rig: &Rig) -> Outcome {
-    let (client, mut server) = rig.streams();
-    let mut worker = Worker::new(&rig.builder().build().unwrap()).unwrap();
+fn a_worker_s_descriptor_shows_what_is_due(fixture: &Fixture) -> Outcome {
+    let (client, mut server) = fixture.streams();
+    let mut worker = Worker::new(&fixture.builder().build().unwrap()).unwrap();
     let key = worker.add(client).unwrap();
     let descriptor = worker.as_raw_fd();
     worker.set_cork(key, true).unwrap();
@@ -398,41 +402,45 @@ fn a_worker_s_descriptor_shows_what_is_due(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// Over TCP the system asks.
-fn silent_peers_are_asked_for_who_waits_for_the_descriptor(rig: &Rig) -> Outcome {
-    if rig.is_tcp() {
+/// Over TCP the operating system probes the peer.
+fn silent_peers_are_asked_for_who_waits_for_the_descriptor(fixture: &Fixture) -> Outcome {
+    if fixture.is_tcp() {
         test_harness::skip!("over TCP the system asks");
     }
     let idle = Duration::from_millis(100);
     let (mut client, _server) =
-        rig.streams_of(rig.builder().keepalive(Some(idle)), rig.builder().keepalive(None));
+        fixture.streams_of(fixture.builder().keepalive(Some(idle)), fixture.builder().keepalive(None));
     client.set_nonblocking(true).unwrap();
-    let mut edge = Edge::of(&client);
+    let mut edge = EdgeTriggered::of(&client);
     let (began, before, mut wakes) = (Instant::now(), client.stats().posts, 0);
     while client.stats().posts < before + 3 {
         assert!(edge.sleep(LONG), "nobody asks");
         assert_eq!(client.read(&mut [0; 1]).unwrap_err().kind(), ErrorKind::WouldBlock);
         wakes += 1;
     }
-    // For each the time to look, and the answer; and what is shown at the beginning.
+    // For each probe the wake-up and the answer, and the initial reports.
     let most = 4 + 3 * (began.elapsed().as_millis() / idle.as_millis()) as u32;
     assert!(wakes <= most, "{wakes} times in {:?}", began.elapsed());
     Ok(())
 }
 
-/// A client that says nothing is given up when its time is over, though nothing happens then.
-fn a_listener_s_descriptor_shows_who_is_late(rig: &Rig) -> Outcome {
-    if rig.is_by_cm() {
+/// A silent client is given up when its time is over, although no event happens then.
+fn a_listener_s_descriptor_shows_who_is_late(fixture: &Fixture) -> Outcome {
+    if fixture.is_by_cm() {
         test_harness::skip!("who comes by the connection manager begins with what he has to say");
     }
     let limit = Duration::from_millis(200);
-    let mut listener =
-        rig.builder().probe_timeout(limit / 2).handshake_deadline(limit).bind(rig.anywhere()).unwrap();
+    let mut listener = fixture
+        .builder()
+        .probe_timeout(limit / 2)
+        .handshake_deadline(limit)
+        .bind(fixture.anywhere())
+        .unwrap();
     listener.set_nonblocking(true).unwrap();
     let mut silent = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     silent.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
     let deadline = Instant::now() + LONG;
-    // The last word is a rejection; then it is over.
+    // The last message is a rejection, followed by the end.
     while !matches!(silent.read(&mut [0; 4096]), Ok(0)) {
         assert!(Instant::now() < deadline, "it is kept for ever");
         if is_readable_raw(listener.as_raw_fd(), Duration::from_millis(20)) {
@@ -442,12 +450,13 @@ fn a_listener_s_descriptor_shows_who_is_late(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// More clients than it minds at a time, who say nothing: until one has had its chance there is nothing that a call could do.
-fn a_full_listener_is_shown_when_there_is_room(rig: &Rig) -> Outcome {
-    if rig.is_by_cm() {
+/// More silent clients than the listener handles at a time: until one times out no call can make
+/// progress.
+fn a_full_listener_is_shown_when_there_is_room(fixture: &Fixture) -> Outcome {
+    if fixture.is_by_cm() {
         test_harness::skip!("who comes by the connection manager begins with what he has to say");
     }
-    let (mut listener, addr) = rig.listener();
+    let (mut listener, addr) = fixture.listener();
     listener.set_nonblocking(true).unwrap();
     let silent: Vec<_> = (0..200).map(|_| TcpStream::connect(addr).unwrap()).collect();
     let (mut calls, began) = (0, Instant::now());
@@ -458,9 +467,9 @@ fn a_full_listener_is_shown_when_there_is_room(rig: &Rig) -> Outcome {
         }
     }
     assert!(calls <= 20, "{calls} calls for nothing in {:?}", began.elapsed());
-    // Who has something to say comes in nevertheless.
+    // A client that sends data is accepted nevertheless.
     thread::scope(|scope| {
-        let client = scope.spawn(|| rig.builder().connect(addr).unwrap());
+        let client = scope.spawn(|| fixture.builder().connect(addr).unwrap());
         let deadline = Instant::now() + LONG;
         let mut server = loop {
             assert!(is_readable_raw(listener.as_raw_fd(), LONG) && Instant::now() < deadline);
@@ -474,8 +483,8 @@ fn a_full_listener_is_shown_when_there_is_room(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_listener_is_waited_for(rig: &Rig) -> Outcome {
-    let (mut listener, addr) = rig.listener();
+fn a_listener_is_waited_for(fixture: &Fixture) -> Outcome {
+    let (mut listener, addr) = fixture.listener();
     listener.set_nonblocking(true).unwrap();
     let mut poll = mio::Poll::new().unwrap();
     poll.registry().register(&mut SourceFd(&listener.as_raw_fd()), Token(0), Interest::READABLE).unwrap();
@@ -483,7 +492,7 @@ fn a_listener_is_waited_for(rig: &Rig) -> Outcome {
     let mut events = mio::Events::with_capacity(4);
     thread::scope(|scope| {
         let connecting: Vec<_> =
-            (0..5).map(|_| scope.spawn(|| rig.builder().connect(addr).unwrap())).collect();
+            (0..5).map(|_| scope.spawn(|| fixture.builder().connect(addr).unwrap())).collect();
         let mut accepted = Vec::new();
         while accepted.len() < connecting.len() {
             again(|| poll.poll(&mut events, Some(LONG)));
@@ -499,8 +508,8 @@ fn a_listener_is_waited_for(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_listener_waits_no_longer_than_its_timeout(rig: &Rig) -> Outcome {
-    let (mut listener, addr) = rig.listener();
+fn a_listener_waits_no_longer_than_its_timeout(fixture: &Fixture) -> Outcome {
+    let (mut listener, addr) = fixture.listener();
     assert_eq!(listener.accept_timeout().unwrap(), None);
     let error = listener.set_accept_timeout(Some(Duration::ZERO)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
@@ -511,10 +520,11 @@ fn a_listener_waits_no_longer_than_its_timeout(rig: &Rig) -> Outcome {
     assert!(time_is_up(&listener.accept().unwrap_err()));
     assert!(before.elapsed() >= limit);
     assert!(time_is_up(&listener.incoming().next().unwrap().unwrap_err()));
-    // Whoever is in the middle of a handshake when time is up is not lost, however often it is.
+    // A client whose handshake is in progress when the timeout expires is not lost, however often
+    // that happens.
     listener.set_accept_timeout(Some(Duration::from_micros(50))).unwrap();
     thread::scope(|scope| {
-        let connecting = scope.spawn(|| rig.builder().connect(addr).unwrap());
+        let connecting = scope.spawn(|| fixture.builder().connect(addr).unwrap());
         let deadline = Instant::now() + LONG;
         let mut server = loop {
             match listener.accept() {
@@ -522,16 +532,16 @@ fn a_listener_waits_no_longer_than_its_timeout(rig: &Rig) -> Outcome {
                 Err(error) => assert!(time_is_up(&error) && Instant::now() < deadline, "{error}"),
             }
         };
-        // The timeout is the listener's.
+        // The timeout belongs to the listener.
         assert_eq!(server.read_timeout().unwrap(), None);
         greet(&mut connecting.join().unwrap(), &mut server);
     });
     Ok(())
 }
 
-/// Something happens all the time, and never a connection.
-fn who_comes_with_nothing_to_say_does_not_make_a_listener_wait(rig: &Rig) -> Outcome {
-    let (mut listener, addr) = rig.listener();
+/// Events arrive all the time, but never a connection.
+fn silent_clients_do_not_block_accept(fixture: &Fixture) -> Outcome {
+    let (mut listener, addr) = fixture.listener();
     listener.set_accept_timeout(Some(Duration::from_millis(100))).unwrap();
     let enough = AtomicBool::new(false);
     thread::scope(|scope| {

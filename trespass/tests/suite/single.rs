@@ -1,4 +1,4 @@
-//! I7: one thread is enough, for both ends, for a listener and its clients, and for a worker.
+//! I7: one thread suffices for both ends, for a listener and its clients, and for a worker.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsFd;
@@ -8,20 +8,20 @@ use rustix::event::{PollFd, PollFlags, poll};
 use test_harness::{Outcome, bytes, cases};
 use trespass::{Event, Kind, Pool, SeqPacket, Transport, Worker};
 
-use super::rig::{LONG, Rig};
+use super::fixture::{Fixture, LONG};
 
-pub(crate) fn add(suite: &mut test_harness::Suite<Rig>) {
+pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: i7_both_ends_on_one_thread, i7_a_worker_serves_many_connections,
         i7_a_worker_that_spins_serves_many_connections, a_worker_that_spins_waits_no_longer_than_it_is_told, a_worker_adopts_a_stream,
         a_worker_says_what_became_of_a_connection_it_could_not_make, events_have_the_programs_tag,
-        a_pool_of_the_programs_own_serves_all, what_programs_say_with_a_connection_is_heard, a_lent_block_is_waited_for);
+        a_pool_of_the_programs_own_serves_all, user_data_reaches_the_peer, a_lent_block_is_waited_for);
 }
 
-fn a_lent_block_is_waited_for(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.packets();
+fn a_lent_block_is_waited_for(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.packets();
     assert_eq!(client.device().is_some(), client.transport() == Transport::Rdma);
     assert!(client.next_completion().unwrap().is_none(), "nothing is lent");
-    // One frame, and what the peer reads out of the block.
+    // One frame, and a message that the peer reads out of the block.
     for len in [100, 200_000] {
         let reader = std::thread::spawn(move || {
             let received = server.recv_buf().unwrap().len();
@@ -36,14 +36,14 @@ fn a_lent_block_is_waited_for(rig: &Rig) -> Outcome {
         (server, received) = reader.join().unwrap();
         assert_eq!(received, len);
     }
-    // What can never be sent comes back all the same, and the waiting ends.
+    // Blocks that can never be sent return all the same, and the wait ends.
     drop(server);
     let block = client.buffer(200_000).unwrap();
     if client.send_buf(block, 200_000).is_ok() {
         assert!(client.next_completion().unwrap().is_some());
     }
-    // So do all of several, and none twice; what is refused is not lent.
-    let (mut client, server) = rig.packets();
+    // All of several blocks return exactly once; a refused block is not lent.
+    let (mut client, server) = fixture.packets();
     let mut blocks: Vec<_> =
         [10, 200_000, 8000].into_iter().map(|len| (client.buffer(len).unwrap(), len)).collect();
     let ticket = client.send_blocks(&mut blocks).unwrap();
@@ -56,10 +56,11 @@ fn a_lent_block_is_waited_for(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// Of the listener until the connection has one of its own; of a connection that fails, too; and nothing of it is left to the next.
-fn events_have_the_programs_tag(rig: &Rig) -> Outcome {
-    let mut worker = Worker::new(&rig.builder().build().unwrap()).unwrap();
-    let listener = worker.listen(rig.anywhere(), Kind::Stream).unwrap();
+/// An event carries the listener's tag until the connection gets another one, also if the
+/// connection fails; the next connection inherits nothing of it.
+fn events_have_the_programs_tag(fixture: &Fixture) -> Outcome {
+    let mut worker = Worker::new(&fixture.builder().build().unwrap()).unwrap();
+    let listener = worker.listen(fixture.anywhere(), Kind::Stream).unwrap();
     worker.set_tag(listener, 7).unwrap();
     let addr = worker.local_addr(listener).unwrap();
     let client = worker.connect(addr, Kind::Stream).unwrap();
@@ -82,7 +83,8 @@ fn events_have_the_programs_tag(rig: &Rig) -> Outcome {
                     connected = true;
                 }
                 Event::Ready { tag, key, .. } => {
-                    // What was told together with the connection has the tag that it had then.
+                    // An event that was reported together with the connection carries the tag that
+                    // it had then.
                     assert!((tag == 9 || tag == 7) && Some(key) == accepted, "{tag} {key:?}");
                     ready = tag == 9;
                 }
@@ -93,7 +95,7 @@ fn events_have_the_programs_tag(rig: &Rig) -> Outcome {
     let gone = accepted.unwrap();
     worker.close(gone);
     assert_eq!(worker.set_tag(gone, 1).unwrap_err().kind(), ErrorKind::NotConnected);
-    let wanted = worker.connect(rig.nobody(), Kind::Stream).unwrap();
+    let wanted = worker.connect(fixture.nobody(), Kind::Stream).unwrap();
     assert_eq!(worker.tag(wanted).unwrap(), 0);
     worker.set_tag(wanted, 10).unwrap();
     loop {
@@ -110,15 +112,15 @@ fn events_have_the_programs_tag(rig: &Rig) -> Outcome {
     }
 }
 
-fn a_pool_of_the_programs_own_serves_all(rig: &Rig) -> Outcome {
+fn a_pool_of_the_programs_own_serves_all(fixture: &Fixture) -> Outcome {
     let other = |builder: trespass::Builder| builder.sndbuf(200_000).rcvbuf(200_000);
-    let pool = Pool::new(&rig.builder().build().unwrap().pool_config()).unwrap();
+    let pool = Pool::new(&fixture.builder().build().unwrap().pool_config()).unwrap();
     let (mut client, mut server) =
-        rig.streams_of(rig.builder().pool(pool.clone()), other(rig.builder()).pool(pool.clone()));
+        fixture.streams_of(fixture.builder().pool(pool.clone()), other(fixture.builder()).pool(pool.clone()));
     assert!(*client.pool() == pool && *server.pool() == pool);
-    let worker = Worker::new(&rig.builder().pool(pool.clone()).build().unwrap()).unwrap();
+    let worker = Worker::new(&fixture.builder().pool(pool.clone()).build().unwrap()).unwrap();
     assert!(*worker.pool() == pool);
-    // A block of one is one of all.
+    // A connection of the worker accepts a block of any other.
     let mut block = worker.buffer(50_000).unwrap();
     block.bytes_mut()[..50_000].copy_from_slice(&bytes(1, 50_000));
     client.send_buf(block, 50_000).unwrap();
@@ -131,17 +133,18 @@ fn a_pool_of_the_programs_own_serves_all(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn what_programs_say_with_a_connection_is_heard(rig: &Rig) -> Outcome {
-    let (client, server) = rig.streams_of(rig.builder().user_data(*b"of the client"), rig.builder());
+fn user_data_reaches_the_peer(fixture: &Fixture) -> Outcome {
+    let (client, server) =
+        fixture.streams_of(fixture.builder().user_data(*b"of the client"), fixture.builder());
     assert_eq!((client.peer_user_data(), server.peer_user_data()), (&b""[..], &b"of the client"[..]));
-    let mut worker = Worker::new(&rig.builder().build().unwrap()).unwrap();
+    let mut worker = Worker::new(&fixture.builder().build().unwrap()).unwrap();
     let key = worker.add(server).unwrap();
     assert_eq!(worker.peer_user_data(key).unwrap(), b"of the client");
     Ok(())
 }
 
-fn i7_both_ends_on_one_thread(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.streams();
+fn i7_both_ends_on_one_thread(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.streams();
     client.set_nonblocking(true).unwrap();
     server.set_nonblocking(true).unwrap();
     let sent = bytes(1, 8 << 20);
@@ -162,13 +165,14 @@ fn i7_both_ends_on_one_thread(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// As good as for ever.
+/// Practically unlimited.
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Neither in a poll that does not wait nor in one that does; and a program that waits for its descriptor is woken.
-fn a_worker_that_spins_waits_no_longer_than_it_is_told(rig: &Rig) -> Outcome {
-    let mut worker = Worker::new(&rig.builder().worker_spin(HOUR).build().unwrap()).unwrap();
-    let (client, mut server) = rig.packets();
+/// This holds for a poll that does not wait and for one that does; and the descriptor wakes a
+/// waiting program.
+fn a_worker_that_spins_waits_no_longer_than_it_is_told(fixture: &Fixture) -> Outcome {
+    let mut worker = Worker::new(&fixture.builder().worker_spin(HOUR).build().unwrap()).unwrap();
+    let (client, mut server) = fixture.packets();
     let key = worker.add_seq_packet(client).unwrap();
     let mut events = Vec::new();
     for wait in [0, 0, 30] {
@@ -185,9 +189,9 @@ fn a_worker_that_spins_waits_no_longer_than_it_is_told(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// A program that waits for the descriptor of `worker` hears of what `peer` sends.
+/// The worker's descriptor wakes a program when `peer` sends.
 fn wakes_by_its_descriptor(worker: &mut Worker, peer: &mut SeqPacket) {
-    // Whoever asks for it is told to look once.
+    // The program must make one call after it asks for the descriptor.
     let _ = worker.as_fd();
     let mut events = Vec::new();
     worker.poll(&mut events, Some(Duration::ZERO)).unwrap();
@@ -199,21 +203,22 @@ fn wakes_by_its_descriptor(worker: &mut Worker, peer: &mut SeqPacket) {
     assert_eq!(events.len(), 1, "{events:?}");
 }
 
-fn i7_a_worker_serves_many_connections(rig: &Rig) -> Outcome {
-    a_worker_serves_many_connections(rig, Duration::ZERO)
+fn i7_a_worker_serves_many_connections(fixture: &Fixture) -> Outcome {
+    a_worker_serves_many_connections(fixture, Duration::ZERO)
 }
 
-/// The system's events are not forgotten over looking for completions: clients come, whose handshakes go on.
-fn i7_a_worker_that_spins_serves_many_connections(rig: &Rig) -> Outcome {
-    a_worker_serves_many_connections(rig, HOUR)
+/// Polling for completions does not starve system events: new clients complete their handshakes.
+fn i7_a_worker_that_spins_serves_many_connections(fixture: &Fixture) -> Outcome {
+    a_worker_serves_many_connections(fixture, HOUR)
 }
 
-/// Echoes what comes on every connection that its listener gets, and has its own clients send through each of them.
-fn a_worker_serves_many_connections(rig: &Rig, spin: Duration) -> Outcome {
+/// Echoes on every accepted connection, and has clients in the same worker send through each of
+/// them.
+fn a_worker_serves_many_connections(fixture: &Fixture, spin: Duration) -> Outcome {
     const CLIENTS: usize = 50;
     const ROUNDS: usize = 20;
-    let mut worker = Worker::new(&rig.builder().worker_spin(spin).build().unwrap()).unwrap();
-    let listener = worker.listen(rig.anywhere(), Kind::SeqPacket).unwrap();
+    let mut worker = Worker::new(&fixture.builder().worker_spin(spin).build().unwrap()).unwrap();
+    let listener = worker.listen(fixture.anywhere(), Kind::SeqPacket).unwrap();
     let addr = worker.local_addr(listener).unwrap();
     let clients: Vec<_> = (0..CLIENTS).map(|_| worker.connect(addr, Kind::SeqPacket).unwrap()).collect();
     let mut rounds = vec![0; CLIENTS];
@@ -259,13 +264,13 @@ fn a_worker_serves_many_connections(rig: &Rig, spin: Duration) -> Outcome {
     Ok(())
 }
 
-fn a_worker_adopts_a_stream(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.streams();
-    // What is here already, and what is still on its way, both go with the stream.
+fn a_worker_adopts_a_stream(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.streams();
+    // Data that has arrived and data that is still in flight both move with the stream.
     client.write_all(b"before").unwrap();
     let mut first = [0; 1];
     server.read_exact(&mut first).unwrap();
-    let mut worker = Worker::new(&rig.builder().build().unwrap()).unwrap();
+    let mut worker = Worker::new(&fixture.builder().build().unwrap()).unwrap();
     let key = worker.add(server).unwrap();
     client.write_all(b" and after").unwrap();
     let (mut events, mut got, mut buffer) = (Vec::new(), first.to_vec(), [0; 64]);
@@ -289,9 +294,9 @@ fn a_worker_adopts_a_stream(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_worker_says_what_became_of_a_connection_it_could_not_make(rig: &Rig) -> Outcome {
-    let mut worker = Worker::new(&rig.builder().build().unwrap()).unwrap();
-    let wanted = worker.connect(rig.nobody(), Kind::Stream).unwrap();
+fn a_worker_says_what_became_of_a_connection_it_could_not_make(fixture: &Fixture) -> Outcome {
+    let mut worker = Worker::new(&fixture.builder().build().unwrap()).unwrap();
+    let wanted = worker.connect(fixture.nobody(), Kind::Stream).unwrap();
     let mut events = Vec::new();
     let deadline = Instant::now() + LONG;
     while events.is_empty() {

@@ -1,5 +1,5 @@
-//! What a listener and a client get from those who mean no good, where connections begin with the connection manager: raw identifiers and
-//! queue pairs that say what they like.
+//! A listener and a client against malicious peers that start with the connection manager: raw
+//! identifiers and queue pairs that send anything.
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -14,22 +14,21 @@ use sideway::rdmacm::{self, ConnectionParameter, Connector, EventError};
 use sideway::soft::{self, faults};
 use test_harness::{Outcome, bytes, cases};
 use trespass::{
-    Bootstrap, Builder, Cause, CmError, ConnectError, HandshakeError, Listener, Policy, RejectReason, Side,
-    Step, WireError,
+    Bootstrap, Builder, Cause, ConnectError, HandshakeError, Listener, Policy, RejectReason, Side, Step,
 };
 
-use super::rig::{LONG, Rig, below, greet, random};
+use super::fixture::{Fixture, LONG, below, greet, random};
 
-pub(crate) fn add(suite: &mut test_harness::Suite<Rig>) {
+pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: garbage_with_a_request_costs_a_listener_nothing, another_version_is_told_so,
-        who_asks_and_says_no_more_is_given_up, the_silent_do_not_keep_others_out, who_hangs_up_behind_its_hello_is_noticed, a_hello_that_is_none_ends_that_connection,
+        silent_clients_are_dropped_at_the_deadline, the_silent_do_not_keep_others_out, a_disconnect_right_after_hello_is_noticed, a_hello_that_is_none_ends_that_connection,
         a_server_of_something_else_is_told_so, a_server_that_does_not_answer_is_given_up,
         a_rejection_in_words_is_told, nothing_is_left_of_connections_and_of_strangers,
-        what_the_network_does_to_requests_is_survived, what_the_device_does_is_told, a_number_that_the_peer_remembers_is_not_used,
+        lost_and_repeated_connection_requests_are_survived, device_failures_are_reported, a_number_that_the_peer_remembers_is_not_used,
         where_no_device_leads_is_told);
 }
 
-/// Bytes of a message that begins as every one does, with so many units of 8 bytes in its fixed part.
+/// The bytes of a message with a valid beginning, and `units` units of 8 bytes in its fixed part.
 fn message(kind: u8, major: u8, units: u8, body: &[u8]) -> Vec<u8> {
     let mut bytes = b"TRSP".to_vec();
     let total = (16 + body.len()) as u32;
@@ -43,7 +42,8 @@ fn message(kind: u8, major: u8, units: u8, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// What goes with a request (role 1) or an answer (role 2) for a stream: slots of 8 KiB, 64 of them, and a HELLO of so many bytes.
+/// The private data of a request (role 1) or an answer (role 2) for a stream: 64 slots of 8 KiB,
+/// and a HELLO of `hello` bytes.
 fn hail(major: u8, role: u8, conn_id: [u8; 8], hello: u16) -> Vec<u8> {
     let mut body = vec![3, 0, 0, 0, 0, 0, 0, 0];
     body.extend_from_slice(&conn_id);
@@ -53,20 +53,20 @@ fn hail(major: u8, role: u8, conn_id: [u8; 8], hello: u16) -> Vec<u8> {
     message(5, major, 6, &body)
 }
 
-/// A queue pair, and what it needs.
-struct Raw {
+/// A queue pair and its resources.
+struct RawQueuePair {
     qp: GenericQueuePair,
     _cq: GenericCompletionQueue,
 }
 
-fn raw(context: &DeviceContext) -> Raw {
+fn raw(context: &DeviceContext) -> RawQueuePair {
     let cq = context.create_cq_builder().build_generic().unwrap();
     let mut builder = context.alloc_pd().unwrap().create_qp_builder();
     builder.setup_send_cq(&cq).setup_recv_cq(&cq).setup_max_inline_data(256);
-    Raw { qp: builder.build_generic().unwrap(), _cq: cq }
+    RawQueuePair { qp: builder.build_generic().unwrap(), _cq: cq }
 }
 
-impl Raw {
+impl RawQueuePair {
     fn say(&mut self, bytes: &[u8]) {
         let mut list = self.qp.start_post_send();
         list.construct_wr(1, WorkRequestFlags::Signaled).setup_send().setup_inline_data(bytes);
@@ -74,10 +74,10 @@ impl Raw {
     }
 }
 
-type Connected = (Raw, rdmacm::Connection);
+type RawConnection = (RawQueuePair, rdmacm::Connection);
 
-/// Asks for a connection with this data.
-fn ask(addr: SocketAddr, data: &[u8]) -> Result<Connected, rdmacm::ConnectError> {
+/// Requests a connection with this private data.
+fn ask(addr: SocketAddr, data: &[u8]) -> Result<RawConnection, rdmacm::ConnectError> {
     let mut connector = Connector::resolve(addr, LONG)?;
     connector.set_timeout(Some(LONG));
     let mut raw = raw(&connector.get_device_context().unwrap());
@@ -85,8 +85,8 @@ fn ask(addr: SocketAddr, data: &[u8]) -> Result<Connected, rdmacm::ConnectError>
     Ok((raw, connection))
 }
 
-/// Accepts the next who asks, with data made of his.
-fn accept(listener: &rdmacm::Listener, answer: impl FnOnce(&[u8]) -> Vec<u8>) -> Connected {
+/// Accepts the next request; `answer` makes the private data from the client's.
+fn accept(listener: &rdmacm::Listener, answer: impl FnOnce(&[u8]) -> Vec<u8>) -> RawConnection {
     let request = listener.get_request_timeout(LONG).unwrap().expect("a request");
     let answer = answer(request.private_data());
     let mut raw = raw(&request.get_device_context().unwrap());
@@ -94,19 +94,19 @@ fn accept(listener: &rdmacm::Listener, answer: impl FnOnce(&[u8]) -> Vec<u8>) ->
     (raw, connection.unwrap())
 }
 
-/// Accepts one stream while somebody else does something.
-fn serving<T: Send>(rig: &Rig, listener: &mut Listener, other: impl FnOnce() -> T + Send) -> T {
+/// Accepts one stream while `other` runs.
+fn serving<T: Send>(fixture: &Fixture, listener: &mut Listener, other: impl FnOnce() -> T + Send) -> T {
     let addr = listener.local_addr().unwrap();
     thread::scope(|scope| {
         let other = scope.spawn(other);
         let client = scope.spawn(|| {
-            // Behind whoever comes first.
+            // After the other client.
             thread::sleep(Duration::from_millis(30));
-            rig.builder().connect(addr).unwrap()
+            fixture.builder().connect(addr).unwrap()
         });
         let (mut server, _) = listener.accept().unwrap();
         greet(&mut client.join().unwrap(), &mut server);
-        // The listener works while it accepts.
+        // The listener makes progress while it accepts.
         listener.set_nonblocking(true).unwrap();
         let deadline = Instant::now() + LONG;
         while !other.is_finished() {
@@ -119,15 +119,15 @@ fn serving<T: Send>(rig: &Rig, listener: &mut Listener, other: impl FnOnce() -> 
     })
 }
 
-/// The words that a rejection had with it.
-fn words(refused: Result<Connected, rdmacm::ConnectError>) -> Vec<u8> {
+/// The private data of a rejection.
+fn words(refused: Result<RawConnection, rdmacm::ConnectError>) -> Vec<u8> {
     match refused.map(drop) {
         Err(rdmacm::ConnectError::Event(EventError::Rejected { private_data, .. })) => private_data,
         other => panic!("{other:?}"),
     }
 }
 
-/// The reason in a REJECT, and its text.
+/// The reason code of a REJECT, and its text.
 fn reject(words: &[u8]) -> (u16, String) {
     assert_eq!(&words[..5], b"TRSP\x02", "{words:02x?}");
     let len = usize::from(u16::from_le_bytes([words[22], words[23]]));
@@ -135,18 +135,18 @@ fn reject(words: &[u8]) -> (u16, String) {
     (u16::from_le_bytes([words[16], words[17]]), text)
 }
 
-/// How a connection failed.
+/// The cause of a failed connection.
 fn failure(error: &io::Error) -> &ConnectError {
     error.get_ref().and_then(|inner| inner.downcast_ref()).unwrap_or_else(|| panic!("{error:?}"))
 }
 
-fn garbage_with_a_request_costs_a_listener_nothing(rig: &Rig) -> Outcome {
-    let (mut listener, addr) = rig.listener();
+fn garbage_with_a_request_costs_a_listener_nothing(fixture: &Fixture) -> Outcome {
+    let (mut listener, addr) = fixture.listener();
     let good = hail(1, 1, [7; 8], 64);
     for round in 0..12 {
         let mut random = random(round);
         let mut data = match round % 3 {
-            // Anything, and nothing.
+            // Any bytes, or none.
             0 => bytes(round, below(&mut random, 57)),
             1 => good[..below(&mut random, good.len())].to_vec(),
             _ => good.clone(),
@@ -155,7 +155,7 @@ fn garbage_with_a_request_costs_a_listener_nothing(rig: &Rig) -> Outcome {
             let at = below(&mut random, data.len());
             data[at] ^= 0x55;
         }
-        let told = serving(rig, &mut listener, || words(ask(addr, &data)));
+        let told = serving(fixture, &mut listener, || words(ask(addr, &data)));
         if data.starts_with(b"TRSP") {
             assert_eq!(reject(&told).0, 2, "malformed: {data:02x?}");
         } else {
@@ -165,15 +165,15 @@ fn garbage_with_a_request_costs_a_listener_nothing(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// The newer one reads why, in words that every version has.
-fn another_version_is_told_so(rig: &Rig) -> Outcome {
-    let (mut listener, addr) = rig.listener();
-    let told = serving(rig, &mut listener, || words(ask(addr, &hail(2, 1, [7; 8], 64))));
+/// A newer client reads the reason, in a form that every version understands.
+fn another_version_is_told_so(fixture: &Fixture) -> Outcome {
+    let (mut listener, addr) = fixture.listener();
+    let told = serving(fixture, &mut listener, || words(ask(addr, &hail(2, 1, [7; 8], 64))));
     let (reason, text) = reject(&told);
     assert_eq!(reason, 1);
     assert_eq!(text, "it speaks version 1.0 of the protocol, and you 2.0; update the older one");
-    // And this one of a newer one's.
-    let (there, addr) = stranger(rig);
+    // This version reads a newer one's rejection, too.
+    let (there, addr) = stranger(fixture);
     let error = thread::scope(|scope| {
         scope.spawn(|| {
             let request = there.get_request_timeout(LONG).unwrap().expect("a request");
@@ -181,7 +181,7 @@ fn another_version_is_told_so(rig: &Rig) -> Outcome {
             body.extend_from_slice(b"update\0\0");
             request.reject(&message(2, 2, 3, &body)).unwrap();
         });
-        rig.builder().connect(addr).unwrap_err()
+        fixture.builder().connect(addr).unwrap_err()
     });
     assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
     let ConnectError::Handshake { source: HandshakeError::Rejected { reason, text, major, minor }, .. } =
@@ -193,13 +193,18 @@ fn another_version_is_told_so(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// Who has made itself known, and sends no HELLO, is disconnected when its time is over; meanwhile others come in.
-fn who_asks_and_says_no_more_is_given_up(rig: &Rig) -> Outcome {
+/// A client that sends the CM private data but no HELLO is disconnected when its time is over;
+/// other clients still connect.
+fn silent_clients_are_dropped_at_the_deadline(fixture: &Fixture) -> Outcome {
     let deadline = Duration::from_millis(300);
-    let mut listener =
-        rig.builder().probe_timeout(deadline / 2).handshake_deadline(deadline).bind(rig.anywhere()).unwrap();
+    let mut listener = fixture
+        .builder()
+        .probe_timeout(deadline / 2)
+        .handshake_deadline(deadline)
+        .bind(fixture.anywhere())
+        .unwrap();
     let addr = listener.local_addr().unwrap();
-    let took = serving(rig, &mut listener, || {
+    let took = serving(fixture, &mut listener, || {
         let (_raw, connection) = ask(addr, &hail(1, 1, [7; 8], 64)).unwrap();
         let before = Instant::now();
         assert!(connection.wait_disconnected(LONG).unwrap(), "it is kept for ever");
@@ -209,23 +214,23 @@ fn who_asks_and_says_no_more_is_given_up(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn the_silent_do_not_keep_others_out(rig: &Rig) -> Outcome {
-    let (mut listener, addr) = rig.listener();
-    // More than a listener minds at a time; they have made themselves known, and stay.
-    let silent = serving(rig, &mut listener, || {
+fn the_silent_do_not_keep_others_out(fixture: &Fixture) -> Outcome {
+    let (mut listener, addr) = fixture.listener();
+    // More clients than a listener handles at a time; they have sent their private data, and stay.
+    let silent = serving(fixture, &mut listener, || {
         (0..200).map(|_| ask(addr, &hail(1, 1, [7; 8], 64)).unwrap()).collect::<Vec<_>>()
     });
     let before = Instant::now();
     for _ in 0..3 {
-        serving(rig, &mut listener, || ());
+        serving(fixture, &mut listener, || ());
     }
     assert!(before.elapsed() < LONG, "{:?}", before.elapsed());
     drop(silent);
-    serving(rig, &mut listener, || ());
+    serving(fixture, &mut listener, || ());
     Ok(())
 }
 
-/// The HELLO that such a HAIL is of.
+/// The HELLO that matches such private data.
 fn hello(conn_id: [u8; 8]) -> Vec<u8> {
     let mut body = vec![3, 0, 0, 0, 0, 0, 0, 0];
     body.extend_from_slice(&conn_id);
@@ -238,10 +243,10 @@ fn hello(conn_id: [u8; 8]) -> Vec<u8> {
     message(1, 1, 8, &body)
 }
 
-/// All that a handshake needs is there, and the client is gone before the listener has looked: a connection that is accepted then is
-/// over, which its first call tells.
-fn who_hangs_up_behind_its_hello_is_noticed(rig: &Rig) -> Outcome {
-    let (mut listener, addr) = rig.listener();
+/// The handshake is complete, but the client leaves before the listener has looked: an accepted
+/// connection has then ended, which its first call reports.
+fn a_disconnect_right_after_hello_is_noticed(fixture: &Fixture) -> Outcome {
+    let (mut listener, addr) = fixture.listener();
     listener.set_nonblocking(true).unwrap();
     let ((connected, is_connected), (go, goes)) = (mpsc::channel(), mpsc::channel());
     thread::scope(|scope| {
@@ -251,7 +256,7 @@ fn who_hangs_up_behind_its_hello_is_noticed(rig: &Rig) -> Outcome {
             let context = connector.get_device_context().unwrap();
             let mut raw = raw(&context);
             connector.prepare(&mut raw.qp).unwrap();
-            // For the listener's HELLO, which nobody looks at.
+            // A receive for the listener's HELLO, which this client does not read.
             let pool = raw.qp.control().pd().create_pool_builder().setup_slices(8192, 1).build().unwrap();
             let mut receives = pool.attach_recv(raw.qp.start_post_recv()).unwrap();
             receives.construct_wr(1).setup_slice(pool.take().unwrap());
@@ -265,7 +270,7 @@ fn who_hangs_up_behind_its_hello_is_noticed(rig: &Rig) -> Outcome {
             raw.say(&hello([7; 8]));
             drop(connection);
             connected.send(()).unwrap();
-            // The queue pair and its memory stay as long as they are written to.
+            // The queue pair and its memory stay while the peer may write to them.
             goes.recv().unwrap();
         });
         let deadline = Instant::now() + LONG;
@@ -275,7 +280,8 @@ fn who_hangs_up_behind_its_hello_is_noticed(rig: &Rig) -> Outcome {
         }
         go.send(()).unwrap();
         is_connected.recv().unwrap();
-        // A device that works when it is polled may not have sent it before its client was gone: then there is no connection.
+        // A device that works when it is polled may not have sent the message before its client
+        // left: then no connection arises.
         let until = Instant::now() + Duration::from_secs(1);
         let accepted = loop {
             match listener.accept() {
@@ -294,17 +300,17 @@ fn who_hangs_up_behind_its_hello_is_noticed(rig: &Rig) -> Outcome {
         }
     });
     listener.set_nonblocking(false).unwrap();
-    serving(rig, &mut listener, || ());
+    serving(fixture, &mut listener, || ());
     Ok(())
 }
 
-/// Shorter, longer, something else, nothing at all: each costs its own connection.
-fn a_hello_that_is_none_ends_that_connection(rig: &Rig) -> Outcome {
-    let (mut listener, addr) = rig.listener();
+/// Too short, too long, another message, or nothing: each costs only its connection.
+fn a_hello_that_is_none_ends_that_connection(fixture: &Fixture) -> Outcome {
+    let (mut listener, addr) = fixture.listener();
     let says: [Vec<u8>; 6] =
         [vec![], vec![0; 64], bytes(3, 64), vec![0; 63], vec![0; 65], hail(1, 1, [7; 8], 64)];
     for said in says {
-        serving(rig, &mut listener, || {
+        serving(fixture, &mut listener, || {
             let (mut raw, connection) = ask(addr, &hail(1, 1, [7; 8], 64)).unwrap();
             raw.say(&said);
             assert!(connection.wait_disconnected(LONG).unwrap(), "{said:02x?}");
@@ -313,49 +319,54 @@ fn a_hello_that_is_none_ends_that_connection(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// A listener of the connection manager's that is none of this crate's.
-fn stranger(rig: &Rig) -> (rdmacm::Listener, SocketAddr) {
-    let listener = rdmacm::Listener::bind(rig.anywhere(), 8).unwrap();
+/// A listener of the connection manager that does not speak this crate's protocol.
+fn stranger(fixture: &Fixture) -> (rdmacm::Listener, SocketAddr) {
+    let listener = rdmacm::Listener::bind(fixture.anywhere(), 8).unwrap();
     let addr = listener.local_addr().and_then(|addr| addr.ip()).unwrap();
     (listener, addr)
 }
 
-fn a_server_of_something_else_is_told_so(rig: &Rig) -> Outcome {
-    type Malformed = fn(&WireError) -> bool;
-    let answers: [(Vec<u8>, Malformed); 4] = [
-        (b"220 mail.example ESMTP".to_vec(), |e| matches!(e, WireError::Magic(magic) if magic == b"220 ")),
-        (vec![], |e| matches!(e, WireError::Magic(_) | WireError::Short(_))),
-        (hail(2, 2, [7; 8], 64), |e| matches!(e, WireError::Version { major: 2, .. })),
-        // Of another attempt.
-        (hail(1, 2, [7; 8], 64), |e| matches!(e, WireError::Unexpected(_))),
+fn a_server_of_something_else_is_told_so(fixture: &Fixture) -> Outcome {
+    type Refused = fn(&HandshakeError) -> bool;
+    let answers: [(Vec<u8>, Refused); 4] = [
+        (
+            b"220 mail.example ESMTP".to_vec(),
+            |e| matches!(e, HandshakeError::OtherProtocol(magic) if magic == b"220 "),
+        ),
+        (vec![], |e| matches!(e, HandshakeError::OtherProtocol(_) | HandshakeError::Malformed(_))),
+        (hail(2, 2, [7; 8], 64), |e| matches!(e, HandshakeError::Version { major: 2, .. })),
+        // Private data of another attempt.
+        (
+            hail(1, 2, [7; 8], 64),
+            |e| matches!(e, HandshakeError::Malformed(text) if text.ends_with("came where it must not")),
+        ),
     ];
     for (answer, expected) in answers {
-        let (listener, addr) = stranger(rig);
+        let (listener, addr) = stranger(fixture);
         let error = thread::scope(|scope| {
             scope.spawn(|| {
                 let request = listener.get_request_timeout(LONG).unwrap().expect("a request");
                 let mut raw = raw(&request.get_device_context().unwrap());
                 let mut parameter = ConnectionParameter::new();
-                // The client hangs up instead of going on, which may be seen before or after.
+                // The client disconnects instead of going on, before or after the accept.
                 let _ = request.accept(&mut raw.qp, parameter.setup_private_data(&answer));
             });
-            rig.builder().connect(addr).unwrap_err()
+            fixture.builder().connect(addr).unwrap_err()
         });
         assert_eq!(error.kind(), ErrorKind::InvalidData, "{error}");
-        let ConnectError::Handshake { source: HandshakeError::Malformed(wire), .. } = failure(&error) else {
-            panic!("{error:?}")
-        };
-        assert!(expected(wire), "{wire:?}");
+        let ConnectError::Handshake { source, .. } = failure(&error) else { panic!("{error:?}") };
+        assert!(expected(source), "{source:?}");
     }
     Ok(())
 }
 
-/// It does not answer the request, or it does and says no HELLO: the client's time is bounded in either case.
-fn a_server_that_does_not_answer_is_given_up(rig: &Rig) -> Outcome {
+/// The server does not answer the request, or it answers and sends no HELLO: the client's time is
+/// bounded in either case.
+fn a_server_that_does_not_answer_is_given_up(fixture: &Fixture) -> Outcome {
     let deadline = Duration::from_millis(300);
-    // The stranger has posted no receive, for which a device would give up sooner.
+    // The foreign server has posted no receive, for which a device would give up sooner.
     let impatient = || {
-        let builder = rig.builder().rnr_retry(7);
+        let builder = fixture.builder().rnr_retry(7);
         builder.probe_timeout(deadline / 2).handshake_deadline(deadline)
     };
     let timed_out = |error: &io::Error| match failure(error) {
@@ -365,11 +376,11 @@ fn a_server_that_does_not_answer_is_given_up(rig: &Rig) -> Outcome {
         }
         other => panic!("{other:?}"),
     };
-    let (listener, addr) = stranger(rig);
+    let (listener, addr) = stranger(fixture);
     let error = impatient().connect(addr).unwrap_err();
     assert_eq!(timed_out(&error), Step::Answer, "{error}");
     drop(listener);
-    let (listener, addr) = stranger(rig);
+    let (listener, addr) = stranger(fixture);
     let (error, _connected) = thread::scope(|scope| {
         let accepting = scope.spawn(|| {
             accept(&listener, |asked| {
@@ -383,61 +394,66 @@ fn a_server_that_does_not_answer_is_given_up(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_rejection_in_words_is_told(rig: &Rig) -> Outcome {
-    let (mut listener, addr) = rig.listener();
-    let error = serving(rig, &mut listener, || rig.builder().connect_seq_packet(addr).unwrap_err());
+fn a_rejection_in_words_is_told(fixture: &Fixture) -> Outcome {
+    let (mut listener, addr) = fixture.listener();
+    let error = serving(fixture, &mut listener, || fixture.builder().connect_seq_packet(addr).unwrap_err());
     assert!(error.to_string().contains("use the same type on both sides"), "{error}");
     let ConnectError::Handshake { source: HandshakeError::Rejected { reason, .. }, .. } = failure(&error)
     else {
         panic!("{error:?}")
     };
     assert_eq!(*reason, RejectReason::Kind);
-    // Without words: nobody listens there.
+    // The rejection has no private data, because nothing listens there.
     drop(listener);
-    let error = rig.builder().connect(addr).unwrap_err();
-    assert!(matches!(failure(&error), ConnectError::RdmaCm { source: CmError::Refused(_), .. }), "{error:?}");
+    let error = fixture.builder().connect(addr).unwrap_err();
+    assert!(matches!(failure(&error), ConnectError::RdmaCm { .. }), "{error:?}");
+    assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
     assert!(error.to_string().contains(&addr.to_string()), "{error}");
-    // And what cannot be is refused when it is built.
+    // The builder refuses impossible combinations.
     let builder = Builder::new().bootstrap(Bootstrap::RdmaCm).policy(Policy::TcpOnly);
     assert_eq!(builder.connect(addr).unwrap_err().kind(), ErrorKind::InvalidInput);
     Ok(())
 }
 
-/// Descriptors but for memory's, and of a software device queue pairs, completion queues and identifiers.
+/// The numbers of descriptors other than memory's, and of a software device's queue pairs,
+/// completion queues and identifiers.
 fn held() -> (usize, u32, u32, u32) {
     let descriptors = std::fs::read_dir("/proc/self/fd").unwrap();
     let links = descriptors.filter_map(|entry| std::fs::read_link(entry.unwrap().path()).ok());
-    // Those of memory are the pool's, which is the process's: it grows with what is open at a time.
+    // Memory's descriptors belong to the process's pool, which grows with the number of open
+    // connections.
     let descriptors = links.filter(|link| !link.starts_with("/memfd:sideway (deleted)")).count();
     let Some(statistics) = soft::statistics() else { return (descriptors, 0, 0, 0) };
     let queue_pairs = statistics.queue_pairs.iter().map(|pairs| pairs.count).sum();
     (descriptors, queue_pairs, statistics.completion_queues, statistics.identifiers.count)
 }
 
-fn nothing_is_left_of_connections_and_of_strangers(rig: &Rig) -> Outcome {
+fn nothing_is_left_of_connections_and_of_strangers(fixture: &Fixture) -> Outcome {
     let once = || {
-        let (mut listener, addr) = rig.listener();
+        let (mut listener, addr) = fixture.listener();
         let short = || {
-            rig.builder()
+            fixture
+                .builder()
                 .probe_timeout(Duration::from_millis(20))
                 .handshake_deadline(Duration::from_millis(50))
         };
-        serving(rig, &mut listener, || {
-            // One of each: refused, hung up, silent, of another kind.
+        serving(fixture, &mut listener, || {
+            // One attempt of each kind: refused, disconnected, silent, and foreign.
             words(ask(addr, b"nonsense"));
             drop(ask(addr, &hail(1, 1, [7; 8], 64)).unwrap());
             let (mut raw, connection) = ask(addr, &hail(1, 1, [7; 8], 64)).unwrap();
             raw.say(b"nonsense");
             assert!(connection.wait_disconnected(LONG).unwrap());
-            rig.builder().connect_seq_packet(addr).unwrap_err();
+            fixture.builder().connect_seq_packet(addr).unwrap_err();
         });
-        let (_silent, silent_addr) = stranger(rig);
+        let (_silent, silent_addr) = stranger(fixture);
         short().connect(silent_addr).unwrap_err();
         drop(listener);
-        rig.builder().connect(addr).unwrap_err();
+        fixture.builder().connect(addr).unwrap_err();
     };
     once();
-    // The device's own thread closes what it has asked others by when it finds that they are gone.
+    // The device's thread closes its connections to other processes when it finds that they have
+    // ended.
     let nap = || thread::sleep(Duration::from_millis(5));
     let before = (0..40).map(|_| (nap(), held()).1).min().unwrap();
     for _ in 0..10 {
@@ -451,36 +467,36 @@ fn nothing_is_left_of_connections_and_of_strangers(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// Rules for the messages of the software device's connection manager, until this is dropped.
-struct Rules;
+/// Rules for the CM messages of the software device, removed when this is dropped.
+struct FaultRules;
 
-impl Rules {
+impl FaultRules {
     fn set(text: &str) -> Self {
         faults::set(faults::parse(text).unwrap(), 1).unwrap();
         Self
     }
 }
 
-impl Drop for Rules {
+impl Drop for FaultRules {
     fn drop(&mut self) {
         faults::clear();
     }
 }
 
-fn what_the_network_does_to_requests_is_survived(rig: &Rig) -> Outcome {
-    if !rig.is_soft() {
+fn lost_and_repeated_connection_requests_are_survived(fixture: &Fixture) -> Outcome {
+    if !fixture.is_soft() {
         test_harness::skip!("the device is not one that loses messages when it is told to");
     }
     for rule in [
         "drop cm=req nth=1",
         "drop cm=rep nth=1",
-        // The client's last word: what comes over the queue pair shows that it was said.
+        // The client's last CM message: data over the queue pair proves that it was sent.
         "drop cm=rtu",
         "delay=20ms cm=rtu",
         "duplicate=2 cm=req,rep,rtu,dreq",
     ] {
-        let _rules = Rules::set(rule);
-        let (mut client, mut server) = rig.streams();
+        let _rules = FaultRules::set(rule);
+        let (mut client, mut server) = fixture.streams();
         greet(&mut client, &mut server);
         drop(client);
         assert_eq!(io::Read::read(&mut server, &mut [0; 8]).unwrap(), 0, "{rule}");
@@ -488,16 +504,17 @@ fn what_the_network_does_to_requests_is_survived(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// There is nothing to fall back to, so what would be a reason for TCP is an error, and the listener goes on.
-fn what_the_device_does_is_told(rig: &Rig) -> Outcome {
-    if !rig.is_soft() {
+/// The connection has no TCP fallback, so a reason to fall back is an error instead, and the
+/// listener keeps working.
+fn device_failures_are_reported(fixture: &Fixture) -> Outcome {
+    if !fixture.is_soft() {
         test_harness::skip!("the device is not one that fails when it is told to");
     }
-    let (mut listener, addr) = rig.listener();
+    let (mut listener, addr) = fixture.listener();
     let refused = |rule: &str, listener: &mut Listener| {
-        let _rules = Rules::set(rule);
+        let _rules = FaultRules::set(rule);
         thread::scope(|scope| {
-            let client = scope.spawn(|| rig.builder().connect(addr).unwrap_err());
+            let client = scope.spawn(|| fixture.builder().connect(addr).unwrap_err());
             listener.set_nonblocking(true).unwrap();
             while !client.is_finished() {
                 assert_eq!(listener.accept().map(drop).unwrap_err().kind(), ErrorKind::WouldBlock);
@@ -520,9 +537,9 @@ fn what_the_device_does_is_told(rig: &Rig) -> Outcome {
             panic!("{rule}: {error:?}")
         };
         assert_eq!((reason.side(), reason.cause()), (Side::Local, cause), "{rule}");
-        serving(rig, &mut listener, || ());
+        serving(fixture, &mut listener, || ());
     }
-    // The second to bring up its queue pair is the server, which says so.
+    // The second side to bring up its queue pair is the server, which reports the failure.
     let error = refused("errno=EINVAL call=modify_qp nth=2", &mut listener);
     let ConnectError::Handshake { source: HandshakeError::Rejected { reason, text, .. }, .. } =
         failure(&error)
@@ -531,40 +548,38 @@ fn what_the_device_does_is_told(rig: &Rig) -> Outcome {
     };
     assert_eq!(*reason, RejectReason::RdmaRequired);
     assert!(text.contains("it could not connect its queue pair"), "{text}");
-    serving(rig, &mut listener, || ());
+    serving(fixture, &mut listener, || ());
     Ok(())
 }
 
-/// Another queue pair has another number.
-fn a_number_that_the_peer_remembers_is_not_used(rig: &Rig) -> Outcome {
-    if !rig.is_soft() {
+/// A retry uses a queue pair with another number.
+fn a_number_that_the_peer_remembers_is_not_used(fixture: &Fixture) -> Outcome {
+    if !fixture.is_soft() {
         test_harness::skip!("the device is not one that rejects requests when it is told to");
     }
-    let rules = Rules::set("reject=10 cm=req first=3");
-    let (mut client, mut server) = rig.streams();
+    let rules = FaultRules::set("reject=10 cm=req first=3");
+    let (mut client, mut server) = fixture.streams();
     greet(&mut client, &mut server);
     drop((rules, client, server));
-    // Not for ever.
-    let _rules = Rules::set("reject=10 cm=req");
-    let (_listener, addr) = rig.listener();
-    let error = rig.builder().connect(addr).unwrap_err();
-    assert!(matches!(failure(&error), ConnectError::RdmaCm { source: CmError::Refused(_), .. }), "{error:?}");
+    // The client gives up in bounded time.
+    let _rules = FaultRules::set("reject=10 cm=req");
+    let (_listener, addr) = fixture.listener();
+    let error = fixture.builder().connect(addr).unwrap_err();
+    assert!(matches!(failure(&error), ConnectError::RdmaCm { .. }), "{error:?}");
+    assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
     Ok(())
 }
 
-/// Of the system's devices none has an address of the loopback.
-fn where_no_device_leads_is_told(rig: &Rig) -> Outcome {
-    if rig.is_soft() {
+/// None of the system's devices has a loopback address.
+fn where_no_device_leads_is_told(fixture: &Fixture) -> Outcome {
+    if fixture.is_soft() {
         test_harness::skip!(
             "software devices have every address of their host, and peers may have any other"
         );
     }
     let nowhere: SocketAddr = "127.0.0.1:7".parse().unwrap();
-    let error = rig.builder().connect(nowhere).unwrap_err();
-    assert!(
-        matches!(failure(&error), ConnectError::RdmaCm { source: CmError::NoDevice(_), .. }),
-        "{error:?}"
-    );
+    let error = fixture.builder().connect(nowhere).unwrap_err();
+    assert!(matches!(failure(&error), ConnectError::RdmaCm { .. }), "{error:?}");
     assert_eq!(error.kind(), ErrorKind::AddrNotAvailable);
     assert!(error.to_string().contains("no RDMA device leads there"), "{error}");
     Ok(())

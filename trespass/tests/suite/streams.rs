@@ -1,4 +1,4 @@
-//! Bytes: I4, I6, the halves, and what is written in pieces.
+//! Byte streams: invariants I4 and I6, half-closing, and vectored writes.
 
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::Shutdown;
@@ -8,19 +8,19 @@ use std::time::{Duration, Instant};
 use test_harness::{Outcome, bytes, cases};
 use trespass::{Builder, Pool, Stream};
 
-use super::rig::{LONG, Rig, below, greet, random, read_exactly};
+use super::fixture::{Fixture, LONG, below, greet, random, read_exactly};
 
-pub(crate) fn add(suite: &mut test_harness::Suite<Rig>) {
+pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: bytes_go_both_ways, i4_bytes_arrive_as_they_were_sent, i4_a_vectored_write_is_its_pieces_in_a_row,
         i6_two_blocked_writers_resume_when_either_reads, a_peer_that_does_not_read_stops_the_writer,
         a_half_that_is_shut_down_ends_and_the_other_goes_on, reading_is_over_after_shutdown_read,
         a_read_waits_no_longer_than_its_timeout, a_write_waits_no_longer_than_its_timeout,
-        a_cork_holds_back_small_writes, a_cork_counts_from_what_it_holds, buffers_of_the_pool_go_without_a_copy, several_buffers_go_in_a_row, what_arrives_can_be_kept, counters_count,
-        what_a_call_sends_is_posted_at_once);
+        a_cork_holds_back_small_writes, a_cork_counts_from_what_it_holds, buffers_of_the_pool_go_without_a_copy, several_buffers_go_in_a_row, received_blocks_can_be_kept, counters_count,
+        calls_post_before_they_return);
 }
 
-fn bytes_go_both_ways(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.streams();
+fn bytes_go_both_ways(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.streams();
     assert_eq!(client.peer_addr().unwrap(), server.local_addr().unwrap());
     assert_eq!(client.local_addr().unwrap(), server.peer_addr().unwrap());
     greet(&mut client, &mut server);
@@ -28,7 +28,7 @@ fn bytes_go_both_ways(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// Sends pieces of random sizes while it reads others, pausing now and then.
+/// Sends pieces of random sizes while it reads others, with random pauses.
 fn exchange(mut stream: Stream, seed: u64, out: &[u8], len: usize) -> Vec<u8> {
     let mut random = random(seed);
     let (mut sent, mut got) = (0, Vec::with_capacity(len));
@@ -60,15 +60,15 @@ fn exchange(mut stream: Stream, seed: u64, out: &[u8], len: usize) -> Vec<u8> {
         }
     }
     stream.set_nonblocking(false).unwrap();
-    // Whoever is done first stays until the other is.
+    // The side that finishes first waits for the other.
     stream.shutdown(Shutdown::Write).unwrap();
     assert_eq!(stream.read(&mut buffer).unwrap(), 0);
     got
 }
 
-fn i4_bytes_arrive_as_they_were_sent(rig: &Rig) -> Outcome {
-    for seed in 0..rig.less(6) as u64 {
-        let (client, server) = rig.streams();
+fn i4_bytes_arrive_as_they_were_sent(fixture: &Fixture) -> Outcome {
+    for seed in 0..fixture.less(6) as u64 {
+        let (client, server) = fixture.streams();
         let mut random = random(seed);
         let (to_server, to_client) =
             (bytes(seed * 2, below(&mut random, 4 << 20)), bytes(seed * 2 + 1, below(&mut random, 4 << 20)));
@@ -82,8 +82,8 @@ fn i4_bytes_arrive_as_they_were_sent(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn i4_a_vectored_write_is_its_pieces_in_a_row(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.streams();
+fn i4_a_vectored_write_is_its_pieces_in_a_row(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.streams();
     let mut random = random(7);
     for round in 0..50 {
         let pieces: Vec<Vec<u8>> = (0..below(&mut random, 12))
@@ -108,7 +108,7 @@ fn i4_a_vectored_write_is_its_pieces_in_a_row(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// Writes until it would have to wait.
+/// Writes until a write would block.
 fn fill(stream: &mut Stream) -> usize {
     stream.set_nonblocking(true).unwrap();
     let total = fill_without_waiting(stream);
@@ -116,7 +116,8 @@ fn fill(stream: &mut Stream) -> usize {
     total
 }
 
-/// Writes until it is refused, also when the device has had time for what it was given: that makes room once more.
+/// Writes until a write is refused, and again after the device has processed its requests, which
+/// frees space once more.
 pub(crate) fn fill_without_waiting(stream: &mut Stream) -> usize {
     let mut total = 0;
     loop {
@@ -129,7 +130,7 @@ pub(crate) fn fill_without_waiting(stream: &mut Stream) -> usize {
     }
 }
 
-/// How much a stream that does not wait takes now.
+/// The number of bytes that a non-blocking stream accepts now.
 pub(crate) fn write_until_refused(stream: &mut Stream) -> usize {
     let (piece, mut total) = (vec![0x5a; 100_000], 0);
     loop {
@@ -144,7 +145,7 @@ pub(crate) fn write_until_refused(stream: &mut Stream) -> usize {
     }
 }
 
-/// What a writer was allowed to leave in its own memory goes on its way while the other end reads.
+/// Sends data that the writer keeps in its memory, while the other end reads.
 fn flush_and_read(from: &mut Stream, to: &mut Stream, len: usize) -> Vec<u8> {
     thread::scope(|scope| {
         scope.spawn(|| from.flush().unwrap());
@@ -152,9 +153,10 @@ fn flush_and_read(from: &mut Stream, to: &mut Stream, len: usize) -> Vec<u8> {
     })
 }
 
-fn i6_two_blocked_writers_resume_when_either_reads(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.streams();
-    // Until neither takes more from the other: each turn of one may make room at the other.
+fn i6_two_blocked_writers_resume_when_either_reads(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.streams();
+    // Until neither takes more from the other, because each step of one may free space at the
+    // other.
     let (mut to_server, mut to_client) = (0, 0);
     loop {
         let (there, back) = (fill(&mut client), fill(&mut server));
@@ -176,19 +178,19 @@ fn i6_two_blocked_writers_resume_when_either_reads(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_peer_that_does_not_read_stops_the_writer(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.streams();
+fn a_peer_that_does_not_read_stops_the_writer(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.streams();
     let total = fill(&mut client);
     assert!(total > 0);
-    // What it holds is bounded: both quotas, and what the system's sockets hold.
+    // The amount is bounded by both quotas and by the operating system's socket buffers.
     assert!(total < 64 << 20, "{total} bytes were taken for a peer that does not read");
     assert!(flush_and_read(&mut client, &mut server, total) == vec![0x5a; total]);
     greet(&mut client, &mut server);
     Ok(())
 }
 
-fn a_half_that_is_shut_down_ends_and_the_other_goes_on(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.streams();
+fn a_half_that_is_shut_down_ends_and_the_other_goes_on(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.streams();
     client.write_all(b"the last words").unwrap();
     client.shutdown(Shutdown::Write).unwrap();
     assert_eq!(client.write(b"more").unwrap_err().kind(), ErrorKind::BrokenPipe);
@@ -204,8 +206,8 @@ fn a_half_that_is_shut_down_ends_and_the_other_goes_on(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn reading_is_over_after_shutdown_read(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.streams();
+fn reading_is_over_after_shutdown_read(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.streams();
     client.shutdown(Shutdown::Read).unwrap();
     assert_eq!(client.read(&mut [0; 8]).unwrap(), 0);
     client.write_all(b"still").unwrap();
@@ -213,13 +215,13 @@ fn reading_is_over_after_shutdown_read(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// What std calls it when time is up.
+/// Whether an error is the one that std gives for a timeout.
 pub(crate) fn time_is_up(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
 
-fn a_read_waits_no_longer_than_its_timeout(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.streams();
+fn a_read_waits_no_longer_than_its_timeout(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.streams();
     let limit = Duration::from_millis(60);
     client.set_read_timeout(Some(limit)).unwrap();
     assert_eq!(client.read_timeout().unwrap(), Some(limit));
@@ -232,15 +234,15 @@ fn a_read_waits_no_longer_than_its_timeout(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn a_write_waits_no_longer_than_its_timeout(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.streams();
+fn a_write_waits_no_longer_than_its_timeout(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.streams();
     let total = fill(&mut client);
     let limit = Duration::from_millis(60);
     client.set_write_timeout(Some(limit)).unwrap();
     let before = Instant::now();
     assert!(time_is_up(&client.write(&[0x5a; 100_000]).unwrap_err()));
     assert!(before.elapsed() >= limit);
-    // What it had taken by then is not lost, and may go on the way later.
+    // Data that was accepted before is not lost, and may be sent later.
     client.set_write_timeout(Some(LONG)).unwrap();
     client.shutdown(Shutdown::Write).unwrap();
     let mut rest = Vec::new();
@@ -252,9 +254,11 @@ fn a_write_waits_no_longer_than_its_timeout(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// As long as nobody has read them they are where they were filled, and nothing else of the pool is.
-fn buffers_of_the_pool_go_without_a_copy(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.streams_of(of_a_pool_of_its_own(rig), of_a_pool_of_its_own(rig));
+/// Until they are read, the bytes stay in the block that the program filled, and nothing else of
+/// the pool is in use.
+fn buffers_of_the_pool_go_without_a_copy(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) =
+        fixture.streams_of(of_a_pool_of_its_own(fixture), of_a_pool_of_its_own(fixture));
     let in_use = |stream: &Stream| stream.pool().stats().in_use;
     for len in [1, 1000, 70_000] {
         let before = in_use(&client);
@@ -275,28 +279,28 @@ fn buffers_of_the_pool_go_without_a_copy(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// Nobody else takes anything of it.
-fn of_a_pool_of_its_own(rig: &Rig) -> Builder {
-    let builder = rig.builder();
+/// A builder with a private pool.
+fn of_a_pool_of_its_own(fixture: &Fixture) -> Builder {
+    let builder = fixture.builder();
     let config = builder.clone().build().unwrap();
     builder.pool(Pool::new(&config.pool_config()).unwrap())
 }
 
-fn a_cork_holds_back_small_writes(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.streams();
+fn a_cork_holds_back_small_writes(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.streams();
     let frames = |client: &Stream| client.stats().frames_sent - client.stats().credits_sent;
     greet(&mut client, &mut server);
     let before = frames(&client);
     client.set_cork(true).unwrap();
     let began = Instant::now();
     (0..100).for_each(|_| client.write_all(b"ten bytes.").unwrap());
-    // Time is the only other thing that lets them go.
+    // Only the cork's timeout could have flushed them in between.
     let held = frames(&client) == before;
     assert!(held || began.elapsed() >= Duration::from_millis(200));
     client.set_cork(false).unwrap();
     assert_eq!(read_exactly(&mut server, 1000), b"ten bytes.".repeat(100));
     assert!(!held || frames(&client) == before + 1);
-    // A flush, and time.
+    // A flush sends them, and so does the timeout.
     client.set_cork(true).unwrap();
     client.write_all(b"flushed").unwrap();
     client.flush().unwrap();
@@ -306,7 +310,7 @@ fn a_cork_holds_back_small_writes(rig: &Rig) -> Outcome {
     assert!(time_is_up(&client.read(&mut [0; 1]).unwrap_err()), "a call that waits lets it go");
     server.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     assert_eq!(read_exactly(&mut server, 4), b"late");
-    // What is full is not held back, and the end lets all go.
+    // A full frame is not held back, and closing flushes all.
     let long = bytes(5, 100_003);
     client.write_all(&long).unwrap();
     client.shutdown(Shutdown::Write).unwrap();
@@ -316,8 +320,8 @@ fn a_cork_holds_back_small_writes(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn several_buffers_go_in_a_row(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.streams();
+fn several_buffers_go_in_a_row(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.streams();
     for sizes in [&[1, 2, 3][..], &[0, 0], &[9000, 0, 200_000, 5], &[8000; 30]] {
         let mut blocks = Vec::new();
         for (seed, len) in sizes.iter().enumerate() {
@@ -340,8 +344,8 @@ fn several_buffers_go_in_a_row(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-fn what_arrives_can_be_kept(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.streams();
+fn received_blocks_can_be_kept(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.streams();
     let sent = bytes(3, 200_000);
     client.write_all(&sent).unwrap();
     client.shutdown(Shutdown::Write).unwrap();
@@ -360,9 +364,9 @@ fn what_arrives_can_be_kept(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// Not from when the connection last had something to do.
-fn a_cork_counts_from_what_it_holds(rig: &Rig) -> Outcome {
-    let (mut client, _server) = rig.streams();
+/// The timeout does not count from the connection's last activity.
+fn a_cork_counts_from_what_it_holds(fixture: &Fixture) -> Outcome {
+    let (mut client, _server) = fixture.streams();
     let deadline = Instant::now() + LONG;
     loop {
         thread::sleep(Duration::from_millis(300));
@@ -371,7 +375,7 @@ fn a_cork_counts_from_what_it_holds(rig: &Rig) -> Outcome {
         client.write_all(b"held").unwrap();
         client.readiness().unwrap();
         let held = client.stats().frames_sent == sent;
-        // Only what happened within the time says anything.
+        // Only an exchange within the timeout proves anything.
         if written.elapsed() < Duration::from_millis(200) {
             assert!(held, "it went at once");
             return Ok(());
@@ -381,8 +385,8 @@ fn a_cork_counts_from_what_it_holds(rig: &Rig) -> Outcome {
     }
 }
 
-fn counters_count(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.streams();
+fn counters_count(fixture: &Fixture) -> Outcome {
+    let (mut client, mut server) = fixture.streams();
     client.write_all(&[7; 50_000]).unwrap();
     read_exactly(&mut server, 50_000);
     let (sent, received) = (client.stats(), server.stats());
@@ -392,15 +396,15 @@ fn counters_count(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// Frames of one call go with one doorbell, or one write of the system.
-fn what_a_call_sends_is_posted_at_once(rig: &Rig) -> Outcome {
-    if rig.shares_receives() {
+/// The frames of one call share one doorbell, or one write of the system.
+fn calls_post_before_they_return(fixture: &Fixture) -> Outcome {
+    if fixture.shares_receives() {
         test_harness::skip!(
             "where receives are shared a connection begins with a few, so that a call may send less than it has"
         );
     }
-    let slots = || rig.builder().slot_size(8 << 10);
-    let (mut client, mut server) = rig.streams_of(slots(), slots());
+    let slots = || fixture.builder().slot_size(8 << 10);
+    let (mut client, mut server) = fixture.streams_of(slots(), slots());
     greet(&mut client, &mut server);
     let sent = bytes(8, 16_000);
     for round in 0..20 {
@@ -408,7 +412,7 @@ fn what_a_call_sends_is_posted_at_once(rig: &Rig) -> Outcome {
         client.write_all(&sent).unwrap();
         let now = client.stats();
         let (frames, posts) = (now.frames_sent - before.frames_sent, now.posts - before.posts);
-        assert!(frames >= 2 || rig.is_tcp(), "round {round}: {frames} frames");
+        assert!(frames >= 2 || fixture.is_tcp(), "round {round}: {frames} frames");
         assert_eq!(posts, 1, "round {round}: of {frames} frames");
         assert!(read_exactly(&mut server, sent.len()) == sent);
         greet(&mut server, &mut client);

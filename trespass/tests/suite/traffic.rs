@@ -1,8 +1,9 @@
-//! Random traffic both ways over one connection, until both ends have everything or the connection breaks.
+//! Random traffic in both directions over one connection, until both ends have everything or the
+//! connection breaks.
 //!
-//! An end takes what comes apart byte for byte while it comes: what was delivered is at each moment the beginning of what was sent. It
-//! sleeps on the connection's descriptor alone, so a wake-up that is lost is one that ends the case. Whatever was lent must
-//! come back, once.
+//! Each end verifies every byte on arrival: delivered data is at each moment a prefix of the data
+//! sent. An end sleeps on the connection's descriptor alone, so that a lost wake-up ends the case.
+//! Every lent block must return exactly once.
 
 use std::collections::HashSet;
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
@@ -16,19 +17,19 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use test_harness::fill;
 use trespass::{Completion, Readiness, SeqPacket, Stream, Ticket};
 
-use super::rig::{below, random};
+use super::fixture::{below, random};
 
-/// What one end sends.
+/// The data that one end sends.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Plan {
+pub(crate) struct TrafficPlan {
     pub(crate) seed: u64,
-    /// Messages, or writes of a stream.
+    /// The number of messages, or of writes to a stream.
     pub(crate) count: usize,
-    /// No message is longer.
+    /// The size of the longest message.
     pub(crate) most: usize,
 }
 
-impl Plan {
+impl TrafficPlan {
     fn message(&self, at: usize) -> Vec<u8> {
         let mut random = random(self.seed.wrapping_mul(1_000_003) + at as u64);
         let most = [40, 300, 9000, 70_000, 400_000][below(&mut random, 5)].min(self.most);
@@ -37,37 +38,37 @@ impl Plan {
         bytes
     }
 
-    /// All of it in a row.
+    /// All messages concatenated.
     fn stream(&self) -> Vec<u8> {
         (0..self.count).flat_map(|at| self.message(at)).collect()
     }
 }
 
-/// How it ended for one end.
+/// The outcome for one end.
 #[derive(Debug)]
-pub(crate) struct Ended<E> {
-    /// It was closed.
+pub(crate) struct TrafficResult<E> {
+    /// The end was closed.
     pub(crate) _end: PhantomData<E>,
-    /// Nothing: all was said and heard.
+    /// `None` if all data was sent and received.
     pub(crate) error: Option<io::Error>,
-    /// What had come: messages, or bytes.
+    /// The number of messages or bytes received.
     pub(crate) got: usize,
-    /// Blocks that were lent, and came back.
+    /// The number of lent blocks that returned.
     pub(crate) lent: usize,
 }
 
-/// How long things may take.
+/// Time limits.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Patience {
-    /// Everything.
+pub(crate) struct WaitLimits {
+    /// The limit of the whole exchange.
     pub(crate) limit: Duration,
-    /// A sleep that nothing ends: then the calls are made all the same. They notice a peer that is silent, which no descriptor tells of. Where
-    /// this is the limit, all wake-ups have to come.
+    /// The limit of one sleep, after which the end makes its calls anyway. Calls notice a silent
+    /// peer, which no descriptor reports. If this equals the limit, every wake-up must arrive.
     pub(crate) nap: Duration,
 }
 
-impl Patience {
-    /// Sleeps until a call may find something.
+impl WaitLimits {
+    /// Sleeps until a call may make progress.
     fn sleep(self, end: &impl AsFd, begin: Instant, what: &dyn Fn() -> String) {
         let mut fds = [PollFd::new(end, PollFlags::IN)];
         let timeout = Timespec::try_from(self.nap).expect("a time");
@@ -76,13 +77,13 @@ impl Patience {
     }
 }
 
-struct Talker {
+struct TrafficPeer {
     end: SeqPacket,
-    out: Plan,
-    into: Plan,
+    out: TrafficPlan,
+    into: TrafficPlan,
     sent: usize,
     got: usize,
-    /// The message that is sent next, if it was refused before.
+    /// The next message, if it was refused before.
     next: Option<Vec<u8>>,
     lent: HashSet<Ticket>,
     came_back: usize,
@@ -90,8 +91,8 @@ struct Talker {
     buffer: Vec<u8>,
 }
 
-impl Talker {
-    /// Goes on until every call would have to wait. Whether all was said and heard.
+impl TrafficPeer {
+    /// Runs until every call would block. Returns whether all data was sent and received.
     fn go_on(&mut self) -> io::Result<bool> {
         self.give()?;
         self.take()?;
@@ -119,7 +120,7 @@ impl Talker {
         Ok(())
     }
 
-    /// In each of the three ways in turn.
+    /// Sends in each of the three ways in turn.
     fn give_one(&mut self, message: &[u8]) -> io::Result<()> {
         match self.sent % 3 {
             0 => self.end.send(message),
@@ -174,7 +175,7 @@ impl Talker {
         self.came_back += 1;
     }
 
-    fn run(mut self, patience: Patience) -> Ended<SeqPacket> {
+    fn run(mut self, patience: WaitLimits) -> TrafficResult<SeqPacket> {
         let begin = Instant::now();
         self.end.set_nonblocking(true).unwrap();
         let error = loop {
@@ -193,22 +194,32 @@ impl Talker {
             self.back(&completion);
         }
         assert!(self.lent.is_empty(), "{:?} never came back", self.lent);
-        // What is written may still be here: closing waits until it is on its way.
+        // Written data may still be in the buffers; closing waits until it has been sent.
         self.end.set_linger(Some(patience.limit)).unwrap();
-        Ended { _end: closed(self.end), error, got: self.got, lent: self.came_back }
+        TrafficResult { _end: closed(self.end), error, got: self.got, lent: self.came_back }
     }
 }
 
 /// Messages: sends those of one plan and receives those of the other.
-pub(crate) fn messages(end: SeqPacket, out: Plan, into: Plan, patience: Patience) -> Ended<SeqPacket> {
+pub(crate) fn messages(
+    end: SeqPacket,
+    out: TrafficPlan,
+    into: TrafficPlan,
+    patience: WaitLimits,
+) -> TrafficResult<SeqPacket> {
     let (next, lent, buffer) = (None, HashSet::new(), vec![0; 400_000]);
     let talker =
-        Talker { end, out, into, sent: 0, got: 0, next, lent, came_back: 0, has_ended: false, buffer };
+        TrafficPeer { end, out, into, sent: 0, got: 0, next, lent, came_back: 0, has_ended: false, buffer };
     talker.run(patience)
 }
 
-/// The same of a stream, in pieces of random sizes.
-pub(crate) fn bytes(mut end: Stream, out: Plan, into: Plan, patience: Patience) -> Ended<Stream> {
+/// Bytes of a stream, written and read in pieces of random sizes.
+pub(crate) fn bytes(
+    mut end: Stream,
+    out: TrafficPlan,
+    into: TrafficPlan,
+    patience: WaitLimits,
+) -> TrafficResult<Stream> {
     let (begin, given, expected) = (Instant::now(), out.stream(), into.stream());
     let (mut random, mut buffer) = (random(out.seed), vec![0; 100_000]);
     let (mut sent, mut got, mut told_end, mut has_ended) = (0, 0, false, false);
@@ -254,16 +265,16 @@ pub(crate) fn bytes(mut end: Stream, out: Plan, into: Plan, patience: Patience) 
         }
     };
     end.set_linger(Some(patience.limit)).unwrap();
-    Ended { _end: closed(end), error, got, lent: 0 }
+    TrafficResult { _end: closed(end), error, got, lent: 0 }
 }
 
-/// Where bytes are others than those that were sent, and where those were to be that came there.
+/// Where received bytes differ from those sent, and at which offset the received ones were sent.
 fn difference(came: &[u8], sent: &[u8]) -> String {
     const KEY: usize = 32;
     let mut runs: Vec<(usize, usize)> = Vec::new();
     for at in (0..came.len().min(sent.len())).filter(|&at| came[at] != sent[at]) {
         match runs.last_mut() {
-            // One byte in 256 is the same by chance.
+            // One byte in 256 is equal by chance.
             Some((_, end)) if at < *end + 8 => *end = at + 1,
             _ => runs.push((at, at + 1)),
         }
@@ -279,11 +290,11 @@ fn difference(came: &[u8], sent: &[u8]) -> String {
     runs.iter().map(tell).collect()
 }
 
-/// Both ends of a connection at once, in threads of their own.
+/// Runs both ends of a connection at once, each in a thread.
 pub(crate) fn both<E: Send, O: Send>(
     [client, server]: [E; 2],
-    [to_server, to_client]: [Plan; 2],
-    talk: impl Fn(E, Plan, Plan) -> O + Sync,
+    [to_server, to_client]: [TrafficPlan; 2],
+    talk: impl Fn(E, TrafficPlan, TrafficPlan) -> O + Sync,
 ) -> [O; 2] {
     thread::scope(|scope| {
         let there = scope.spawn(|| talk(server, to_client, to_server));
@@ -297,7 +308,7 @@ fn closed<E>(end: E) -> PhantomData<E> {
     PhantomData
 }
 
-/// Whether this is how a connection that has failed says so.
+/// Whether this is an error of a failed connection.
 pub(crate) fn is_failure(error: &io::Error) -> bool {
     use ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, InvalidData, Other, TimedOut};
     matches!(error.kind(), ConnectionReset | BrokenPipe | ConnectionAborted | TimedOut | InvalidData | Other)

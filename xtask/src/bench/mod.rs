@@ -1,8 +1,8 @@
-//! `cargo xtask bench`: how fast, as ratios within one interleaved run.
+//! `cargo xtask bench`: performance as ratios within one interleaved run.
 //!
-//! Benchmarks, never gates (but for `overhead`, which takes no time): machines are shared and noisy, so each figure is
-//! the ratio of two programs that ran one after the other, and beside it
-//! stands the ratio of one program to itself from the same run.
+//! Machines are shared and noisy. Therefore each figure is the ratio of two programs that ran one
+//! after the other, and next to it stands the ratio of one program to itself from the same run.
+//! Only commands that count instructions instead of time are gates.
 
 mod callgrind;
 mod cm;
@@ -11,11 +11,11 @@ mod overhead;
 mod perftest;
 mod programs;
 mod report;
+mod rounds;
 mod soft;
 mod statistics;
 mod threads;
 mod trespass;
-mod turns;
 
 use std::io;
 use std::path::Path;
@@ -23,27 +23,27 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
-use crate::softroce::{PlaceArgs, Profile};
+use crate::softroce::{MachineArgs, Profile};
 use document::Section;
 use report::report;
 
 /// The script that runs in the guest.
 const SCRIPT: &str = include_str!("softroce.sh");
 
-/// What to measure.
+/// The arguments of `cargo xtask bench`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    what: What,
+    command: BenchCommand,
 }
 
 #[derive(clap::Subcommand)]
-enum What {
+enum BenchCommand {
     /// stride-perf against perftest, over SoftRoCE in the guest whose kernel runs it best (6.1)
-    Softroce(Softroce),
+    Softroce(SoftroceArgs),
     /// sideway against C, in instructions over the software device: a gate
     Overhead(overhead::Args),
-    /// The software device against the machine
+    /// The software device against the machine without it
     Soft(soft::Args),
     /// stride-perf against perftest, over the software device
     #[command(alias = "stride")]
@@ -57,64 +57,64 @@ enum What {
 }
 
 #[derive(clap::Args)]
-struct Softroce {
+struct SoftroceArgs {
     #[command(flatten)]
-    place: PlaceArgs,
+    machine: MachineArgs,
 
-    /// Turns of perftest, stride-perf and perftest again, of each row
+    /// The number of rounds (perftest, stride-perf, perftest again) for each row
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..))]
     pairs: u32,
 
-    /// Only bandwidths and message rates, or only latencies: a guest with one processor has none
+    /// Only bandwidths and message rates, or only latencies, which a guest with one processor
+    /// cannot measure
     #[arg(long, value_parser = ["bw", "lat"])]
     only: Option<String>,
 
-    /// Print the result without writing docs/performance.md
+    /// Print the result without writing it to docs/generated/performance
     #[arg(long)]
     dry_run: bool,
 }
 
-/// Runs the chore.
 pub(crate) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
-    match &args.what {
-        What::Softroce(args) => softroce(root, args),
-        What::Overhead(args) => overhead::run(root, args),
-        What::Soft(args) => soft::run(root, args),
-        What::Perftest(args) => perftest::run(root, args),
-        What::Threads(args) => threads::run(root, args),
-        What::Cm(args) => cm::run(root, args),
-        What::Trespass(args) => trespass::run(root, args),
+    match &args.command {
+        BenchCommand::Softroce(args) => softroce(root, args),
+        BenchCommand::Overhead(args) => overhead::run(root, args),
+        BenchCommand::Soft(args) => soft::run(root, args),
+        BenchCommand::Perftest(args) => perftest::run(root, args),
+        BenchCommand::Threads(args) => threads::run(root, args),
+        BenchCommand::Cm(args) => cm::run(root, args),
+        BenchCommand::Trespass(args) => trespass::run(root, args),
     }
 }
 
-fn softroce(root: &Path, args: &Softroce) -> Result<ExitCode> {
-    let (place, programs, mut job) = args.place.prepare(root, Profile::Release)?;
+fn softroce(root: &Path, args: &SoftroceArgs) -> Result<ExitCode> {
+    let (machine, programs, mut job) = args.machine.prepare(root, Profile::Release)?;
     programs.build()?;
     let only = args.only.as_deref().unwrap_or_default();
     job.command = format!("PAIRS={}\nONLY={only}\n{SCRIPT}", args.pairs);
     let mut output = Vec::new();
-    let ran = place.run(&job, &mut output, &mut io::stderr())?;
+    let ran = machine.run(&job, &mut output, &mut io::stderr())?;
     let (perftest, body) = report(&String::from_utf8_lossy(&output))?;
     print!("{body}");
     if !args.dry_run {
         let intro = format!(
-            "{}, on {}, {perftest}, stride-perf {}.{} Medians of {} turns; in brackets the 95 % bootstrap interval of the geometric \
+            "{}, on {}, {perftest}, stride-perf {}.{} Medians of {} rounds; in brackets the 95 % bootstrap interval of the geometric \
              mean.\n\n    cargo xtask bench softroce {}{} --pairs {}",
             document::today(),
-            place.title(&ran),
+            machine.title(&ran),
             env!("CARGO_PKG_VERSION"),
-            if args.place.is_counted() {
+            if args.machine.is_counted() {
                 " The guest's clock counts instructions, the kernel's with them: 1,000 are a microsecond."
             } else {
                 ""
             },
             args.pairs,
-            args.place.flag(),
+            args.machine.flag(),
             if only.is_empty() { String::new() } else { format!(" --only {only}") },
             args.pairs,
         );
         let (name, title) = (format!("softroce {only}"), format!("stride-perf against perftest {only}"));
         Section { name: name.trim_end(), title: title.trim_end(), intro: &intro, body: &body }.write(root)?;
     }
-    Ok(ran.ending.exit_code())
+    Ok(ran.outcome.exit_code())
 }

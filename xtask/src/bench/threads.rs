@@ -1,7 +1,8 @@
-//! `cargo xtask bench threads`: two threads of stride-perf against one, over the software device in one process.
+//! `cargo xtask bench threads`: two threads of stride-perf compared with one, over the software
+//! device in one process.
 //!
-//! Beside the rates stands what a message costs a thread's processor: where another process takes a processor away, rates fall and
-//! costs do not; where threads are in each other's way, both tell.
+//! The table also has the processor time of a message. If another process takes a processor away,
+//! rates fall and the processor time does not. If the threads contend with each other, both change.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -11,31 +12,31 @@ use anyhow::{Context, Result, ensure};
 
 use super::document::{Section, today};
 use super::programs::Programs;
+use super::rounds::{self, Better, Round};
 use super::statistics::median;
-use super::turns::{self, Better, Turn};
 
-/// Bytes, and messages that take about a tenth of a second.
+/// Message sizes in bytes, each with a number of messages for about a tenth of a second.
 const SIZES: [(u64, u64); 3] = [(64, 2_000_000), (4096, 1_000_000), (65536, 80_000)];
 
-/// How many times the rate of one thread two have to have.
+/// The required rate of two threads, as a multiple of one thread's.
 const BOUND: f64 = 1.8;
 
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Turns of one thread, two and one again, of each size
+    /// The number of rounds (one thread, two, one again) for each size
     #[arg(long, default_value_t = 11, value_parser = clap::value_parser!(u32).range(1..))]
     pairs: u32,
-    /// Take the programs as they were built last
+    /// Use the programs of the last build
     #[arg(long)]
     no_build: bool,
-    /// Print the result without writing docs/performance.md
+    /// Print the result without writing it to docs/generated/performance
     #[arg(long)]
     dry_run: bool,
 }
 
 pub(super) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     let processors = std::thread::available_parallelism()?.get();
-    ensure!(processors > 1, "two threads need two processors, and there is one");
+    ensure!(processors > 1, "two threads need two processors; this machine has one");
     let programs = Programs::as_they_are(root);
     if !args.no_build {
         programs.cargo(&["--package", "stride", "--bins"])?;
@@ -48,7 +49,7 @@ pub(super) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         let (mut rates, mut costs) = (Vec::new(), Vec::new());
         for pair in 0..args.pairs {
             let mut cost = Vec::new();
-            rates.push(Turn::take(pair, |two| {
+            rates.push(Round::take(pair, |two| {
                 let (rate, nanoseconds) = measure(&programs, size, messages, if two { 2 } else { 1 })?;
                 cost.push((two, nanoseconds));
                 Ok(rate)
@@ -61,7 +62,7 @@ pub(super) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     println!("{body}");
     if !args.dry_run {
         let intro = format!(
-            "{}, {processors} processors, `stride-perf write bw --loopback --threads 1` and `2`. Medians of {} turns; in brackets the 95 % \
+            "{}, {processors} processors, `stride-perf write bw --loopback --threads 1` and `2`. Medians of {} rounds; in brackets the 95 % \
              bootstrap interval of the geometric mean. The last column is how much faster two threads would be if no other process had \
              taken a processor from them.\n\n    cargo xtask bench threads --pairs {}",
             today(),
@@ -74,14 +75,14 @@ pub(super) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn row(body: &mut String, size: u64, rates: &[Turn], costs: Vec<f64>) -> Result<()> {
-    let (times, _) = turns::compare(rates, Better::More);
-    let column = |value: fn(&Turn) -> f64| median(rates.iter().map(value).collect());
+fn row(body: &mut String, size: u64, rates: &[Round], costs: Vec<f64>) -> Result<()> {
+    let (times, _) = rounds::compare(rates, Better::More);
+    let column = |value: fn(&Round) -> f64| median(rates.iter().map(value).collect());
     writeln!(
         body,
         "| {size} | {:.3} | {:.3} | {:.2} ({:.2} to {:.2}){} | {BOUND} | {:.2} |",
-        column(|turn| turn.reference),
-        column(|turn| turn.ours),
+        column(|round| round.reference),
+        column(|round| round.ours),
         times.mean,
         times.low,
         times.high,
@@ -91,7 +92,7 @@ fn row(body: &mut String, size: u64, rates: &[Turn], costs: Vec<f64>) -> Result<
     Ok(())
 }
 
-/// A million messages a second, and nanoseconds of the threads' processor time for each.
+/// Messages per microsecond, and nanoseconds of the threads' processor time for each.
 fn measure(programs: &Programs, size: u64, messages: u64, threads: u32) -> Result<(f64, f64)> {
     let mut command = Command::new(programs.path("stride-perf"));
     command.args(["write", "bw", "--loopback", "-s", &size.to_string(), "-n", &messages.to_string()]);
@@ -121,10 +122,10 @@ mod tests {
         let said = "# RDMA write\n#bytes iterations Gb/s Mpps\n64 200000 23.3602 45.625\n# CPU time of the measuring threads, ns a message: 43.5\n";
         assert_eq!(parse(said, 64), Some((45.625, 43.5)));
         assert_eq!(parse(said, 4096), None);
-        let turn = |ours| Turn { reference: 10.0, ours, again: 10.0 };
+        let round = |ours| Round { reference: 10.0, ours, again: 10.0 };
         let said = |ours| {
             let mut body = String::new();
-            row(&mut body, 64, &[turn(ours), turn(ours)], vec![2.0]).unwrap();
+            row(&mut body, 64, &[round(ours), round(ours)], vec![2.0]).unwrap();
             body
         };
         assert!(said(17.0).contains("| 1.70 (1.70 to 1.70) **missed** | 1.8 | 2.00 |"), "{}", said(17.0));

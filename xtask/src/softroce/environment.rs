@@ -1,4 +1,4 @@
-//! What a command finds around it, the same in a guest and on the host.
+//! The environment of a command, the same in a guest and on the host.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -6,39 +6,39 @@ use std::{env, fs};
 use anyhow::{Context, Result, ensure};
 
 use super::folders::Folders;
-use super::place::Place;
+use super::machine::TestMachine;
 use super::programs::Programs;
 use super::shell;
 
 /// A folder of the host that the guest sees at the same path.
-pub(super) struct Share {
+pub(super) struct SharedFolder {
     pub(super) folder: PathBuf,
     pub(super) writable: bool,
 }
 
-/// A command and its surroundings.
+/// A command with its environment.
 #[derive(Default)]
 pub(crate) struct Job {
-    /// Read by `sh`, in the workspace's root.
+    /// Shell code, run in the workspace's root.
     pub(crate) command: String,
     environment: Vec<(&'static str, String)>,
     pub(super) directory: PathBuf,
-    pub(super) shares: Vec<Share>,
+    pub(super) shares: Vec<SharedFolder>,
 }
 
-/// The variables that a guest takes over from whoever runs the chore.
+/// The variables of the calling environment that a guest inherits.
 const INHERITED: &[&str] = &["RUST_BACKTRACE", "RUST_LOG"];
 
 impl Job {
-    pub(super) fn new(folders: &Folders, place: &Place, programs: &Programs) -> Result<Self> {
+    pub(super) fn new(folders: &Folders, machine: &TestMachine, programs: &Programs) -> Result<Self> {
         let mut job = Self { directory: folders.root.clone(), ..Self::default() };
         fs::create_dir_all(programs.folder())?;
         job.share(&folders.root)?;
         job.share(&folders.guest_target)?;
-        job.shares.push(Share { folder: folders.out.clone(), writable: true });
+        job.shares.push(SharedFolder { folder: folders.out.clone(), writable: true });
 
-        job.environment.extend(place.variables());
-        job.environment.push(("PATH", search_path(place, &programs.folder())));
+        job.environment.extend(machine.variables());
+        job.environment.push(("PATH", search_path(machine, &programs.folder())));
         job.environment.push(("SOFTROCE_OUT", text(&folders.out)?));
         job.environment.push(("SIDEWAY_PROVIDER", "system".to_owned()));
         job.environment.push(("SIDEWAY_TEST_REQUIRE_DEVICE", "1".to_owned()));
@@ -48,24 +48,24 @@ impl Job {
         Ok(job)
     }
 
-    /// A command without surroundings.
+    /// A command without environment.
     pub(super) fn bare(command: &str) -> Self {
         Self { command: command.to_owned(), directory: "/".into(), ..Self::default() }
     }
 
-    /// Shows a folder to the guest, read-only, unless it lies in one that is shown already.
+    /// Shares a folder with the guest, read-only, unless a shared folder contains it.
     pub(super) fn share(&mut self, folder: &Path) -> Result<()> {
         let folder = folder
             .canonicalize()
             .with_context(|| format!("cannot share {} with the guest", folder.display()))?;
         ensure!(folder.is_dir(), "cannot share {}: it is not a folder", folder.display());
         if !self.shares.iter().any(|share| folder.starts_with(&share.folder)) {
-            self.shares.push(Share { folder, writable: false });
+            self.shares.push(SharedFolder { folder, writable: false });
         }
         Ok(())
     }
 
-    /// The shell script that sets the scene and becomes the command.
+    /// The shell script that sets the environment and executes the command.
     pub(super) fn script(&self) -> Result<String> {
         let mut script = String::new();
         for (name, value) in &self.environment {
@@ -78,18 +78,18 @@ impl Job {
     }
 }
 
-/// The path as text that can stand in a script and in a mount table.
+/// The path as text for a script and a mount table.
 pub(super) fn text(path: &Path) -> Result<String> {
     let text = path.to_str().with_context(|| format!("the path {} is not UTF-8", path.display()))?;
     ensure!(!text.contains(['\n', ',']), "the path {text:?} has a comma or a line break; use another one");
     Ok(text.to_owned())
 }
 
-/// The workspace's programs before everything else.
-fn search_path(place: &Place, programs: &Path) -> String {
-    let system = match place {
-        Place::Guest(_) => "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned(),
-        Place::Host(_) => env::var("PATH").unwrap_or_default(),
+/// The search path, with the workspace's programs first.
+fn search_path(machine: &TestMachine, programs: &Path) -> String {
+    let system = match machine {
+        TestMachine::Guest(_) => "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned(),
+        TestMachine::Host(_) => env::var("PATH").unwrap_or_default(),
     };
     format!("{0}:{0}/examples:{system}", programs.display())
 }

@@ -1,4 +1,4 @@
-//! The host's own RDMA device, for machines that have one.
+//! The host's RDMA device, for machines that have one.
 
 use std::fs;
 use std::io::{self, Write};
@@ -10,17 +10,17 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use super::environment::Job;
-use super::vm::{Ending, Report};
+use super::vm::{JobOutcome, JobReport};
 
 /// A host with an RDMA device.
-pub(crate) struct Host {
+pub(crate) struct HostMachine {
     pub(super) device: String,
     time_limit: Duration,
 }
 
 const DEVICES: &str = "/sys/class/infiniband";
 
-impl Host {
+impl HostMachine {
     /// The first of the host's devices.
     pub(super) fn find(time_limit: Duration) -> Result<Self> {
         let entries = fs::read_dir(DEVICES).into_iter().flatten().flatten();
@@ -45,12 +45,12 @@ impl Host {
         fixed.map(|(name, value)| (name, value.to_owned())).into()
     }
 
-    pub(super) fn run<O, E>(&self, job: &Job, stdout: &mut O, stderr: &mut E) -> Result<Report>
+    pub(super) fn run<O, E>(&self, job: &Job, stdout: &mut O, stderr: &mut E) -> Result<JobReport>
     where
         O: Write + Send,
         E: Write + Send,
     {
-        // It ends the command's children, too, and gives 124 as the exit code.
+        // `timeout` also ends the command's children, and exits with code 124.
         let mut command = Command::new("timeout");
         command.arg("--kill-after=5").arg(self.time_limit.as_secs().to_string()).args(["sh", "-c"]);
         command.arg(job.script()?).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -61,11 +61,17 @@ impl Host {
             scope.spawn(|| pipes.1.map(|mut pipe| io::copy(&mut pipe, stderr)));
             child.wait()
         })?;
-        let ending = match status.code() {
-            Some(124) => Ending::TimedOut(self.time_limit),
-            // A process has no other codes than these; a signal's is as a shell has it.
-            code => Ending::Exited(code.unwrap_or_else(|| 128 + status.signal().unwrap_or_default()) as u8),
+        let outcome = match status.code() {
+            Some(124) => JobOutcome::TimedOut(self.time_limit),
+            // A process has no other codes; a signal becomes the shell's code for it.
+            code => {
+                JobOutcome::Exited(code.unwrap_or_else(|| 128 + status.signal().unwrap_or_default()) as u8)
+            }
         };
-        Ok(Report { ending, rdma_core_version: "unknown".to_owned(), kernel_version: "unknown".to_owned() })
+        Ok(JobReport {
+            outcome,
+            rdma_core_version: "unknown".to_owned(),
+            kernel_version: "unknown".to_owned(),
+        })
     }
 }

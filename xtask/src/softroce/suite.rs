@@ -1,8 +1,7 @@
-//! The workspace's device tests, one after the other, summed up.
+//! Runs the workspace's device tests one after the other, and sums up their counts.
 //!
-//! Every integration test of the packages below is run. A test program that
-//! uses a device says at its end how many of its tests did, in the line
-//! `device tests: 63 ran, 2 skipped, 0 failed`.
+//! Every integration test of the packages below is run. A test program that uses a device ends with
+//! a line of counts: `device tests: 63 ran, 2 skipped, 0 failed`.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -10,92 +9,164 @@ use std::process::ExitCode;
 use anyhow::{Result, ensure};
 
 use super::environment::Job;
-use super::place::Place;
+use super::machine::TestMachine;
 use super::programs::{Programs, TestProgram};
 use super::shell;
-use super::vm::{Ending, Report};
+use super::vm::{JobOutcome, JobReport};
 
 /// The packages whose tests use a device.
 const PACKAGES: &[&str] = &["sideway", "conformance", "stride", "rdma-examples", "trespass"];
 
-/// Test programs of these packages that bring a device of their own, or want none, and need no guest.
-const NATIVE: &[&str] = &[
-    "fake",
-    "vendors",
-    "cuda",
-    "documents",
-    "command_line",
-    "ping",
-    "suite",
-    "leaks",
-    "soft_inline",
-    "soft_deferred",
-    "soft",
-    "soft_srq",
-    "soft_by_cm",
-    "soft_by_cm_deferred",
-    "tcp",
-    "pool_device",
-    "allocations",
-    "allocations_of_calls",
-    "environment",
-    "tree",
-    "both_builds",
-    "messages",
-    "faults",
-    "many",
-    "soak",
-    "devices",
-    "results",
-    "signals",
-    "parity",
+/// How to run a test program, or a part of one.
+#[derive(Clone, Copy)]
+struct ProgramRule {
+    /// `PACKAGE::PROGRAM`.
+    program: &'static str,
+    /// The part of the program; `--test` selects it by name.
+    part: Option<SuitePart>,
+    /// The modules whose tests run in a guest; an empty list stands for all.
+    modules: &'static [&'static str],
+    when: RunPolicy,
+}
+
+#[derive(Clone, Copy)]
+struct SuitePart {
+    variable: &'static str,
+    name: &'static str,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RunPolicy {
+    /// In every run.
+    Always,
+    /// Only if named, because it takes minutes on an emulated processor.
+    OnDemand,
+    /// Only if named, because it brings a device or uses none, and needs no guest.
+    Native,
+}
+
+/// A program without a rule runs in every run, and as a whole.
+const RULES: &[ProgramRule] = &[
+    some("sideway::main", &["gone::", "seed::", "soundness::"]),
+    native("sideway::cuda"),
+    conformance("system", RunPolicy::Always),
+    conformance("soft_inline", RunPolicy::Native),
+    conformance("soft_deferred", RunPolicy::Native),
+    native("stride::main"),
+    some("rdma-examples::main", &["events::", "programs::", "sockets::", "threads::"]),
+    native("trespass::main"),
+    native("trespass::allocations"),
+    trespass("tcp", RunPolicy::Native),
+    trespass("soft", RunPolicy::Native),
+    trespass("soft_deferred", RunPolicy::Native),
+    trespass("soft_srq", RunPolicy::Native),
+    trespass("soft_by_cm", RunPolicy::Native),
+    trespass("soft_by_cm_deferred", RunPolicy::Native),
+    trespass("faults", RunPolicy::Native),
+    trespass("rdma", RunPolicy::OnDemand),
+    trespass("rdma_by_cm", RunPolicy::OnDemand),
+    trespass("netem", RunPolicy::OnDemand),
 ];
 
-/// Test programs that are run where they are named, as they take minutes where the processor is emulated.
-const ON_DEMAND: &[&str] = &["rdma", "rdma_by_cm", "netem"];
+const fn some(program: &'static str, modules: &'static [&'static str]) -> ProgramRule {
+    ProgramRule { program, part: None, modules, when: RunPolicy::Always }
+}
 
-/// What a guest's programs find there is read before they run, as they themselves are (see `script`).
+const fn native(program: &'static str) -> ProgramRule {
+    ProgramRule { program, part: None, modules: &[], when: RunPolicy::Native }
+}
+
+const fn conformance(name: &'static str, when: RunPolicy) -> ProgramRule {
+    let part = Some(SuitePart { variable: "CONFORMANCE_SUITE", name });
+    ProgramRule { program: "conformance::main", part, modules: &[], when }
+}
+
+const fn trespass(name: &'static str, when: RunPolicy) -> ProgramRule {
+    let part = Some(SuitePart { variable: "TRESPASS_SUITE", name });
+    ProgramRule { program: "trespass::suite", part, modules: &[], when }
+}
+
+/// A test program, or a part of one, to run.
+#[derive(Clone, Debug)]
+struct TestRun {
+    program: TestProgram,
+    /// The program's name, or the part's.
+    name: String,
+    /// `VARIABLE=VALUE` of a part.
+    variable: Option<String>,
+    modules: &'static [&'static str],
+    when: RunPolicy,
+}
+
+impl TestRun {
+    /// The runs of a program: one for each of its rules.
+    fn of(program: &TestProgram) -> Vec<Self> {
+        let title = format!("{}::{}", program.package, program.name);
+        let run = |name: &str, choice: Option<&ProgramRule>| Self {
+            program: program.clone(),
+            name: name.to_owned(),
+            variable: choice
+                .and_then(|choice| choice.part)
+                .map(|part| format!("{}={}", part.variable, part.name)),
+            modules: choice.map_or(&[], |choice| choice.modules),
+            when: choice.map_or(RunPolicy::Always, |choice| choice.when),
+        };
+        let choices: Vec<_> = RULES.iter().filter(|choice| choice.program == title).collect();
+        if choices.is_empty() {
+            return vec![run(&program.name, None)];
+        }
+        let name = |choice: &ProgramRule| choice.part.map_or(&*program.name, |part| part.name).to_owned();
+        choices.into_iter().map(|choice| run(&name(choice), Some(choice))).collect()
+    }
+
+    fn title(&self) -> String {
+        format!("{}::{}", self.program.package, self.name)
+    }
+}
+
+/// Reads the guest's shared files before the programs run, for the same reason as in `script`.
 const READ_SYSTEM: &str =
     "find /usr/bin /usr/sbin /usr/lib/x86_64-linux-gnu -type f -exec cat {} + >/dev/null";
 
 /// After this many seconds a test program counts as stuck.
 const PROGRAM_LIMIT: u32 = 1200;
 
-/// The flags of a run of the tests.
+/// The arguments of a test run.
 #[derive(clap::Args)]
 pub(super) struct SuiteArgs {
-    /// Run the workspace's device tests
+    /// Run the workspace's device tests.
     #[arg(long)]
     pub(super) suite: bool,
 
-    /// With --suite: only the test programs of this name (repeatable)
+    /// With --suite: only the test programs, or parts of one, of this name (repeatable)
     #[arg(long, value_name = "NAME", requires = "suite")]
     test: Vec<String>,
 
-    /// With --suite: not the test programs of this name, or `PACKAGE::NAME` (repeatable)
+    /// With --suite: not the test programs, or parts of one, of this name or `PACKAGE::NAME`
+    /// (repeatable)
     #[arg(long, value_name = "NAME", requires = "suite")]
     skip: Vec<String>,
 
-    /// With --suite: fail when fewer device tests than this ran
+    /// With --suite: fail when fewer device tests than this ran.
     #[arg(long, value_name = "COUNT", default_value_t = 1, requires = "suite")]
     at_least: u32,
 }
 
 impl SuiteArgs {
-    /// Builds the tests, runs them and judges the sum.
+    /// Builds the tests, runs them and checks the sum of their counts.
     pub(super) fn run(
         &self,
-        place: &Place,
+        machine: &TestMachine,
         programs: &Programs,
         mut job: Job,
         arguments: &[String],
     ) -> Result<ExitCode> {
-        programs.build()?;
-        let mut tests = programs.build_tests(PACKAGES)?;
+        let programs = programs.build_tests(PACKAGES)?;
+        let mut tests: Vec<_> = programs.iter().flat_map(TestRun::of).collect();
         tests.retain(|test| {
-            let takes = self.takes(&test.package, &test.name);
-            if !takes && self.test.is_empty() && !NATIVE.contains(&&*test.name) {
-                eprintln!("SKIPPED {}::{}: --test {1} runs it", test.package, test.name);
+            let takes = self.takes(test);
+            if !takes && self.test.is_empty() && test.when != RunPolicy::Native {
+                eprintln!("SKIPPED {}: --test {} runs it", test.title(), test.name);
             }
             takes
         });
@@ -105,81 +176,81 @@ impl SuiteArgs {
             PACKAGES.join(", ")
         );
 
-        job.command = match place {
-            Place::Guest(_) => format!("{READ_SYSTEM}\n{}", script(&tests, arguments)),
-            Place::Host(_) => script(&tests, arguments),
+        job.command = match machine {
+            TestMachine::Guest(_) => format!("{READ_SYSTEM}\n{}", script(&tests, arguments)),
+            TestMachine::Host(_) => script(&tests, arguments),
         };
-        let mut stdout = Tally::new(io::stdout());
-        let report = place.run(&job, &mut stdout, &mut io::stderr())?;
-        judge(&place.title(&report), &report, stdout.finish(), self.at_least)
+        let mut stdout = CountingWriter::new(io::stdout());
+        let report = machine.run(&job, &mut stdout, &mut io::stderr())?;
+        judge(&machine.title(&report), &report, stdout.finish(), self.at_least)
     }
 
-    /// Whether to run the test program of this name and package.
-    fn takes(&self, package: &str, name: &str) -> bool {
-        let whole = format!("{package}::{name}");
-        let named = |list: &[String]| list.iter().any(|entry| entry == name || *entry == whole);
-        let wanted = if self.test.is_empty() {
-            !NATIVE.contains(&name) && !ON_DEMAND.contains(&name)
-        } else {
-            named(&self.test)
-        };
+    /// Whether the arguments select this run.
+    fn takes(&self, test: &TestRun) -> bool {
+        let named = |list: &[String]| list.iter().any(|entry| *entry == test.name || *entry == test.title());
+        let wanted = if self.test.is_empty() { test.when == RunPolicy::Always } else { named(&self.test) };
         wanted && !named(&self.skip)
     }
 }
 
-/// Runs all tests whatever comes of each, and fails if one failed.
+/// Runs all tests, and fails if one of them failed.
 ///
-/// A program is read before it runs: the clock of a guest whose instructions are counted goes on to the next timer whenever all wait, also
-/// for a page of a program that the host's disk has not brought yet, and where that takes a tenth of a second every limit has passed.
-fn script(tests: &[TestProgram], arguments: &[String]) -> String {
+/// A program is read completely before it runs. The clock of a guest that counts instructions jumps
+/// to the next timer whenever all threads wait, also for a page of the program that is not in
+/// memory yet. If that page takes a tenth of a second, every time limit has expired.
+fn script(tests: &[TestRun], arguments: &[String]) -> String {
     let mut script = "failed=\n".to_owned();
     let mut package = "";
     for test in tests {
-        let programs: &[String] = if test.package == package { &[] } else { &test.programs };
-        package = &test.package;
-        let read = programs.iter().chain([&test.executable]).map(|file| shell::quote(file));
+        let TestProgram { executable, directory, .. } = &test.program;
+        let programs: &[String] = if test.program.package == package { &[] } else { &test.program.programs };
+        package = &test.program.package;
+        let read = programs.iter().chain([executable]).map(|file| shell::quote(file));
         script += &format!("cat {} >/dev/null\n", read.collect::<Vec<_>>().join(" "));
-        let title = format!("{}::{}", test.package, test.name);
+        let title = test.title();
+        let modules: Vec<_> = test.modules.iter().map(|module| (*module).to_owned()).collect();
         script += &format!(
-            "echo; echo {}\n(cd {} && CARGO_MANIFEST_DIR=$PWD CARGO_PKG_NAME={} exec timeout --kill-after=10 {PROGRAM_LIMIT} {} {}) ||\n    \
+            "echo; echo {}\n(cd {} && CARGO_MANIFEST_DIR=$PWD CARGO_PKG_NAME={} {} exec timeout --kill-after=10 {PROGRAM_LIMIT} {} {}) ||\n    \
              failed=\"$failed {title} (exit code $?)\"\n",
             shell::quote(&format!("Running {title}")),
-            shell::quote(&test.directory),
-            shell::quote(&test.package),
-            shell::quote(&test.executable),
-            shell::join(arguments),
+            shell::quote(directory),
+            shell::quote(package),
+            test.variable.as_deref().unwrap_or_default(),
+            shell::quote(executable),
+            // The caller's names replace the modules.
+            shell::join(if arguments.is_empty() { &modules } else { arguments }),
         );
     }
     script + "[ -z \"$failed\" ] || { echo \"failed:$failed\" >&2; exit 101; }\n"
 }
 
-/// Says what came of it all; the exit code is the tests' own unless too few ran.
-fn judge(title: &str, report: &Report, counts: Counts, at_least: u32) -> Result<ExitCode> {
+/// Prints the summary. The exit code is the tests' own unless too few ran.
+fn judge(title: &str, report: &JobReport, counts: TestCounts, at_least: u32) -> Result<ExitCode> {
     println!(
         "\n{title}: {} device tests ran, {} skipped, {} failed",
         counts.ran, counts.skipped, counts.failed
     );
-    if report.ending != Ending::Exited(0) {
-        return Ok(report.ending.exit_code());
+    if report.outcome != JobOutcome::Exited(0) {
+        return Ok(report.outcome.exit_code());
     }
     ensure!(
         counts.failed == 0,
         "{} device tests failed, although their programs ended with exit code 0",
         counts.failed
     );
-    ensure!(counts.ran >= at_least, "{} device tests ran, and there must be at least {at_least}", counts.ran);
+    ensure!(counts.ran >= at_least, "{} device tests ran; at least {at_least} are required", counts.ran);
     Ok(ExitCode::SUCCESS)
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Counts {
+struct TestCounts {
     ran: u32,
     skipped: u32,
     failed: u32,
 }
 
-impl Counts {
-    /// Reads `device tests: 63 ran, 2 skipped, 0 failed`.
+impl TestCounts {
+    /// Parses `device tests: 63 ran, 2 skipped, 0 failed`.
     fn parse(line: &str) -> Option<Self> {
         let mut parts = line.trim().strip_prefix("device tests: ")?.split(", ");
         let mut count = |what: &str| parts.next()?.strip_suffix(what)?.trim_end().parse().ok();
@@ -193,33 +264,33 @@ impl Counts {
     }
 }
 
-/// Passes text on and sums the counts it contains.
-struct Tally<W> {
+/// A writer that passes text on and sums the counts in it.
+struct CountingWriter<W> {
     inner: W,
     line: Vec<u8>,
-    counts: Counts,
+    counts: TestCounts,
 }
 
-impl<W: Write> Tally<W> {
+impl<W: Write> CountingWriter<W> {
     fn new(inner: W) -> Self {
-        Self { inner, line: Vec::new(), counts: Counts::default() }
+        Self { inner, line: Vec::new(), counts: TestCounts::default() }
     }
 
-    /// The sum, an unfinished last line included.
-    fn finish(mut self) -> Counts {
+    /// The sum, including an unfinished last line.
+    fn finish(mut self) -> TestCounts {
         self.end_line();
         self.counts
     }
 
     fn end_line(&mut self) {
-        if let Some(counts) = str::from_utf8(&self.line).ok().and_then(Counts::parse) {
+        if let Some(counts) = str::from_utf8(&self.line).ok().and_then(TestCounts::parse) {
             self.counts.add(counts);
         }
         self.line.clear();
     }
 }
 
-impl<W: Write> Write for Tally<W> {
+impl<W: Write> Write for CountingWriter<W> {
     fn write(&mut self, text: &[u8]) -> io::Result<usize> {
         for byte in text {
             match byte {
@@ -242,11 +313,11 @@ mod tests {
 
     #[test]
     fn a_summary_line_is_read_and_nothing_else_is() {
-        let counts = Counts { ran: 63, skipped: 2, failed: 0 };
-        assert_eq!(Counts::parse("device tests: 63 ran, 2 skipped, 0 failed"), Some(counts));
-        assert_eq!(Counts::parse("device tests: 63 ran, 2 skipped, 0 failed\r"), Some(counts));
-        assert_eq!(Counts::parse("device tests: many ran, 2 skipped, 0 failed"), None);
-        assert_eq!(Counts::parse("test result: ok. 3 passed"), None);
+        let counts = TestCounts { ran: 63, skipped: 2, failed: 0 };
+        assert_eq!(TestCounts::parse("device tests: 63 ran, 2 skipped, 0 failed"), Some(counts));
+        assert_eq!(TestCounts::parse("device tests: 63 ran, 2 skipped, 0 failed\r"), Some(counts));
+        assert_eq!(TestCounts::parse("device tests: many ran, 2 skipped, 0 failed"), None);
+        assert_eq!(TestCounts::parse("test result: ok. 3 passed"), None);
     }
 
     #[test]
@@ -255,47 +326,64 @@ mod tests {
             b"a\ndevice tests: 3 ran, 1 skipped, 0 failed\nb\ndevice tests: 40 ran, 0 skipped, 2 failed";
         for size in [1, 7, text.len()] {
             let mut passed_on = Vec::new();
-            let mut tally = Tally::new(&mut passed_on);
+            let mut tally = CountingWriter::new(&mut passed_on);
             text.chunks(size).for_each(|chunk| tally.write_all(chunk).unwrap());
-            assert_eq!(tally.finish(), Counts { ran: 43, skipped: 1, failed: 2 });
+            assert_eq!(tally.finish(), TestCounts { ran: 43, skipped: 1, failed: 2 });
             assert_eq!(passed_on, text);
         }
     }
 
-    #[test]
-    fn names_select_test_programs() {
-        let takes_rc = |test: &[&str], skip: &[&str]| {
-            let names = |list: &[&str]| list.iter().map(|name| (*name).to_owned()).collect();
-            SuiteArgs { suite: true, test: names(test), skip: names(skip), at_least: 1 }.takes("p", "rc")
-        };
-        assert!(takes_rc(&[], &[]));
-        assert!(takes_rc(&["rc"], &["ud"]));
-        assert!(!takes_rc(&["ud"], &[]));
-        assert!(!takes_rc(&[], &["rc"]));
-        assert!(!takes_rc(&[], &["p::rc"]));
-        assert!(takes_rc(&[], &["q::rc"]));
-        let takes = |test: &[String], name: &str| {
-            SuiteArgs { suite: true, test: test.to_vec(), skip: Vec::new(), at_least: 1 }.takes("p", name)
-        };
-        assert!(!takes(&[], "soft_inline"), "it brings its own device");
-        assert!(takes(&["soft_inline".to_owned()], "soft_inline"));
-    }
-
-    #[test]
-    fn the_script_runs_every_test_and_fails_if_one_did() {
-        let test = |name: &str, executable: &str| TestProgram {
-            package: "some".to_owned(),
+    fn program(package: &str, name: &str, executable: &str) -> TestProgram {
+        TestProgram {
+            package: package.to_owned(),
             name: name.to_owned(),
             executable: executable.to_owned(),
             directory: "/".to_owned(),
             programs: vec!["/bin/sh".to_owned()],
+        }
+    }
+
+    #[test]
+    fn names_select_test_programs_and_parts() {
+        let taken = |program: &TestProgram, test: &[&str], skip: &[&str]| {
+            let names = |list: &[&str]| list.iter().map(|name| (*name).to_owned()).collect();
+            let arguments = SuiteArgs { suite: true, test: names(test), skip: names(skip), at_least: 1 };
+            let runs = TestRun::of(program).into_iter().filter(|run| arguments.takes(run));
+            runs.map(|run| run.name).collect::<Vec<_>>()
         };
-        let run = |tests: &[TestProgram]| {
+        let rc = program("p", "rc", "");
+        assert_eq!(taken(&rc, &[], &[]), ["rc"]);
+        assert_eq!(taken(&rc, &["rc"], &["ud"]), ["rc"]);
+        for (test, skip) in [(&["ud"][..], &[][..]), (&[], &["rc"]), (&[], &["p::rc"])] {
+            assert!(taken(&rc, test, skip).is_empty(), "{test:?}, {skip:?}");
+        }
+        assert_eq!(taken(&rc, &[], &["q::rc"]), ["rc"]);
+        let parts = program("conformance", "main", "");
+        assert_eq!(taken(&parts, &[], &[]), ["system"], "the others bring a device");
+        assert_eq!(taken(&parts, &["soft_inline"], &[]), ["soft_inline"]);
+        let suite = program("trespass", "suite", "");
+        assert!(taken(&suite, &[], &[]).is_empty());
+        assert_eq!(taken(&suite, &["rdma", "trespass::netem"], &[]), ["rdma", "netem"]);
+    }
+
+    #[test]
+    fn the_script_runs_every_test_and_fails_if_one_did() {
+        let test = |name: &str, executable: &str| TestRun::of(&program("some", name, executable)).remove(0);
+        let run = |tests: &[TestRun]| {
             let output = std::process::Command::new("sh").args(["-c", &script(tests, &[])]).output().unwrap();
             (output.status.code(), String::from_utf8(output.stderr).unwrap())
         };
         assert_eq!(run(&[test("good", "/bin/true")]), (Some(0), String::new()));
         let expected = (Some(101), "failed: some::bad (exit code 1)\n".to_owned());
         assert_eq!(run(&[test("bad", "/bin/false"), test("good", "/bin/true")]), expected);
+    }
+
+    #[test]
+    fn the_script_chooses_parts_and_modules() {
+        let parts = TestRun::of(&program("conformance", "main", "/bin/true"));
+        assert!(script(&parts[..1], &[]).contains("CONFORMANCE_SUITE=system exec timeout"));
+        let some = TestRun::of(&program("sideway", "main", "/bin/true"));
+        assert!(script(&some, &[]).contains("/bin/true gone:: seed:: soundness::)"));
+        assert!(script(&some, &["every".to_owned()]).contains("/bin/true every)"));
     }
 }

@@ -1,4 +1,4 @@
-//! A virtual machine: booted for one job, gone with it.
+//! A virtual machine that is booted for one job.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -18,13 +18,13 @@ use super::user_space::{RdmaCore, UserSpace, last_lines};
 
 /// How a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ending {
+pub(crate) enum JobOutcome {
     Exited(u8),
     TimedOut(Duration),
 }
 
-impl Ending {
-    /// The chore's own exit code: the command's, or 124 as `timeout` has it.
+impl JobOutcome {
+    /// The exit code of this program: the command's, or 124 like `timeout`.
     pub(crate) fn exit_code(self) -> ExitCode {
         if let Self::TimedOut(limit) = self {
             eprintln!(
@@ -43,9 +43,9 @@ impl Ending {
     }
 }
 
-/// What a run leaves besides its output.
-pub(crate) struct Report {
-    pub(crate) ending: Ending,
+/// The result of a run, apart from its output.
+pub(crate) struct JobReport {
+    pub(crate) outcome: JobOutcome,
     pub(crate) rdma_core_version: String,
     pub(crate) kernel_version: String,
 }
@@ -56,13 +56,13 @@ pub(crate) struct Vm {
     pub(super) user_space: UserSpace,
     pub(super) accelerator: Accelerator,
     pub(super) cpus: u32,
-    /// Where the console's text is kept when something goes wrong.
+    /// The file that receives the console's text after a failure.
     pub(super) console_copy: Option<PathBuf>,
     /// Of the whole run, boot included.
     pub(super) time_limit: Duration,
 }
 
-/// A run's folder: this, the process, a number.
+/// The prefix of a run's folder; the process and a number follow.
 const PREFIX: &str = "softroce-";
 
 const GUEST_SCRIPT: &str = include_str!("guest.sh");
@@ -86,35 +86,34 @@ impl Vm {
         variables
     }
 
-    pub(super) fn run<O, E>(&self, job: &Job, stdout: &mut O, stderr: &mut E) -> Result<Report>
+    pub(super) fn run<O, E>(&self, job: &Job, stdout: &mut O, stderr: &mut E) -> Result<JobReport>
     where
         O: Write + Send,
         E: Write + Send,
     {
-        let desk = Desk::new(job)?;
-        let ports = [desk.port("stdout")?, desk.port("stderr")?];
+        let folder = RunFolder::new(job)?;
+        let ports = [folder.port("stdout")?, folder.port("stderr")?];
         let status = thread::scope(|scope| -> Result<_> {
             scope.spawn(|| pass_on(&ports[0], stdout));
             scope.spawn(|| pass_on(&ports[1], stderr));
-            let status = self.qemu(&desk, job).and_then(|mut qemu| wait(&mut qemu, self.time_limit));
-            // QEMU may have ended before it came to the ports; their threads
-            // wait for it no longer.
+            let status = self.qemu(&folder, job).and_then(|mut qemu| wait(&mut qemu, self.time_limit));
+            // If QEMU has ended before it opened the ports, their threads stop waiting.
             for name in ["stdout", "stderr"] {
-                let _ = UnixStream::connect(desk.folder.join(name));
+                let _ = UnixStream::connect(folder.folder.join(name));
             }
             status
         })?;
-        desk.report(status, self.time_limit).inspect_err(|_| {
+        folder.report(status, self.time_limit).inspect_err(|_| {
             if let Some(copy) = &self.console_copy {
-                let _ = fs::copy(desk.console(), copy);
+                let _ = fs::copy(folder.console(), copy);
                 eprintln!("softroce: the guest's console is in {}", copy.display());
             }
         })
     }
 
-    fn qemu(&self, desk: &Desk, job: &Job) -> Result<Child> {
-        let log = fs::File::create(desk.folder.join("qemu.log"))?;
-        // A chore that is killed takes its guest along.
+    fn qemu(&self, folder: &RunFolder, job: &Job) -> Result<Child> {
+        let log = fs::File::create(folder.folder.join("qemu.log"))?;
+        // If this process is killed, its guest ends, too.
         let mut qemu = host_tools::command("setpriv")?;
         qemu.args(["--pdeathsig", "KILL", "--"]);
         qemu.arg(host_tools::find("qemu-system-x86_64").context("qemu-system-x86_64 is not installed")?);
@@ -124,17 +123,17 @@ impl Vm {
         qemu.arg("-kernel").arg(self.user_space.kernel()).arg("-initrd").arg(self.user_space.initramfs());
         let kernel = self.accelerator.kernel_arguments();
         qemu.args(["-append", &format!("console=ttyS0 loglevel=6 panic=-1 mitigations=off {kernel}")]);
-        qemu.args(["-serial", &format!("file:{}", environment::text(&desk.console())?)]);
+        qemu.args(["-serial", &format!("file:{}", environment::text(&folder.console())?)]);
         // Writes to the disk go to a temporary file.
         let disk = environment::text(&self.user_space.disk())?;
         qemu.args(["-drive", &format!("file={disk},format=raw,if=virtio,snapshot=on")]);
         qemu.args(["-device", "virtio-serial-pci"]);
         for name in ["stdout", "stderr"] {
-            let socket = environment::text(&desk.folder.join(name))?;
+            let socket = environment::text(&folder.folder.join(name))?;
             qemu.args(["-chardev", &format!("socket,id={name},path={socket}")]);
             qemu.args(["-device", &format!("virtserialport,chardev={name},name=softroce.{name}")]);
         }
-        share(&mut qemu, "control", &desk.control(), true)?;
+        share(&mut qemu, "control", &folder.control(), true)?;
         for (index, shared) in job.shares.iter().enumerate() {
             share(&mut qemu, &tag(index), &shared.folder, shared.writable)?;
         }
@@ -143,30 +142,30 @@ impl Vm {
     }
 }
 
-/// The folder on the host where a run and its guest meet.
-struct Desk {
+/// The folder on the host through which a run and its guest communicate.
+struct RunFolder {
     folder: PathBuf,
 }
 
-impl Desk {
-    /// Lays out the job for the guest; guest.sh says what is what.
+impl RunFolder {
+    /// Writes the job's files for the guest; guest.sh describes them.
     fn new(job: &Job) -> Result<Self> {
-        // Not in the target folder: the path of a socket has 107 bytes at most.
+        // Not in the target folder, because the path of a socket has at most 107 bytes.
         let temporary = std::env::temp_dir();
         sweep(&temporary, PREFIX);
         let folder = temporary.join(format!("{PREFIX}{}-{}", process::id(), unique()));
-        let desk = Self { folder };
-        fs::create_dir_all(desk.control())
-            .with_context(|| format!("cannot make {}", desk.folder.display()))?;
+        let folder = Self { folder };
+        fs::create_dir_all(folder.control())
+            .with_context(|| format!("cannot make {}", folder.folder.display()))?;
         let mut shares = String::new();
         for (index, share) in job.shares.iter().enumerate() {
             let mode = if share.writable { "rw" } else { "ro" };
             shares += &format!("{} {mode} {}\n", tag(index), environment::text(&share.folder)?);
         }
         for (name, text) in [("guest.sh", GUEST_SCRIPT), ("shares", &shares), ("command", &job.script()?)] {
-            fs::write(desk.control().join(name), text)?;
+            fs::write(folder.control().join(name), text)?;
         }
-        Ok(desk)
+        Ok(folder)
     }
 
     fn control(&self) -> PathBuf {
@@ -182,7 +181,7 @@ impl Desk {
         UnixListener::bind(&path).with_context(|| format!("cannot listen at {}", path.display()))
     }
 
-    /// What the guest wrote; none where it did not come to it.
+    /// A file that the guest wrote, if it did.
     fn answer(&self, name: &str) -> Option<String> {
         Some(fs::read_to_string(self.control().join(name)).ok()?.trim().to_owned())
     }
@@ -191,15 +190,15 @@ impl Desk {
         String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).replace('\r', "")
     }
 
-    /// Tells how the command ended, or why it did not.
-    fn report(&self, status: Option<ExitStatus>, time_limit: Duration) -> Result<Report> {
+    /// Determines how the command ended, or why it did not.
+    fn report(&self, status: Option<ExitStatus>, time_limit: Duration) -> Result<JobReport> {
         let console = telling_lines(&self.log(&self.console()));
         if let Some(failure) = self.answer("failure") {
             bail!("{failure}; its console says:\n{console}");
         }
-        let ending = match (self.answer("exit"), status) {
-            (Some(code), _) => Ending::Exited(code.parse().context("the guest wrote no exit code")?),
-            (None, None) if self.answer("ready").is_some() => Ending::TimedOut(time_limit),
+        let outcome = match (self.answer("exit"), status) {
+            (Some(code), _) => JobOutcome::Exited(code.parse().context("the guest wrote no exit code")?),
+            (None, None) if self.answer("ready").is_some() => JobOutcome::TimedOut(time_limit),
             (None, None) => bail!(
                 "the guest was not up within the time limit of {} s (--timeout raises it); its console says:\n{console}",
                 time_limit.as_secs()
@@ -212,17 +211,17 @@ impl Desk {
         let versions = self.answer("versions").unwrap_or_default();
         let mut versions = versions.lines().map(str::to_owned);
         let mut version = || versions.next().unwrap_or_else(|| "unknown".to_owned());
-        Ok(Report { ending, rdma_core_version: version(), kernel_version: version() })
+        Ok(JobReport { outcome, rdma_core_version: version(), kernel_version: version() })
     }
 }
 
-impl Drop for Desk {
+impl Drop for RunFolder {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.folder);
     }
 }
 
-/// The first word of a crash and what came around it, else the end of the text.
+/// The first line of a crash with its surroundings, else the end of the text.
 fn telling_lines(console: &str) -> String {
     const SIGNS: &[&str] = &["BUG:", "Oops", "Kernel panic", "Out of memory"];
     let lines: Vec<_> = console.lines().collect();
@@ -243,21 +242,21 @@ fn share(qemu: &mut Command, tag: &str, folder: &Path, writable: bool) -> Result
     Ok(())
 }
 
-/// Tells the runs of one process apart.
+/// A number that is unique in this process.
 fn unique() -> usize {
     use std::sync::atomic::{AtomicUsize, Ordering};
     static COUNT: AtomicUsize = AtomicUsize::new(0);
     COUNT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Copies what the guest sends until it or QEMU closes the port.
+/// Copies the guest's output until it or QEMU closes the port.
 fn pass_on(port: &UnixListener, sink: &mut (impl Write + ?Sized)) {
     let Ok((mut stream, _)) = port.accept() else { return };
     let mut buffer = [0; 16 * 1024];
     loop {
         match stream.read(&mut buffer) {
             Ok(0) => return,
-            // The reader of our output has left; the guest need not wait for it.
+            // The reader of our output has left; the guest must not wait for it.
             Ok(count) => drop(sink.write_all(&buffer[..count]).and_then(|()| sink.flush())),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(_) => return,
@@ -265,7 +264,7 @@ fn pass_on(port: &UnixListener, sink: &mut (impl Write + ?Sized)) {
     }
 }
 
-/// Waits for the process; none when the time limit passed and it was killed.
+/// Waits for the process; `None` if the time limit expired and it was killed.
 fn wait(child: &mut Child, time_limit: Duration) -> Result<Option<ExitStatus>> {
     let end = Instant::now() + time_limit;
     loop {
@@ -285,12 +284,12 @@ fn wait(child: &mut Child, time_limit: Duration) -> Result<Option<ExitStatus>> {
 mod tests {
     use std::time::Duration;
 
-    use super::{Ending, telling_lines};
+    use super::{JobOutcome, telling_lines};
 
     #[test]
     fn the_exit_code_is_the_command_s_own_or_that_of_timeout() {
-        assert_eq!(Ending::Exited(7).code(), 7);
-        assert_eq!(Ending::TimedOut(Duration::from_secs(1)).code(), 124);
+        assert_eq!(JobOutcome::Exited(7).code(), 7);
+        assert_eq!(JobOutcome::TimedOut(Duration::from_secs(1)).code(), 124);
     }
 
     #[test]

@@ -1,15 +1,15 @@
-//! Addresses as C has them.
+//! Socket addresses in the form that C takes.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 use libc::{AF_INET, AF_INET6, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};
 
-/// An address that a function takes by a pointer.
-pub(super) struct Address(sockaddr_storage);
+/// A socket address that is passed by pointer.
+pub(super) struct SocketAddress(sockaddr_storage);
 
-impl Address {
+impl SocketAddress {
     pub(super) fn of(address: SocketAddr) -> Self {
-        // SAFETY: integers: all zero is a valid value.
+        // SAFETY: the struct has integers only, for which zero is a valid value.
         let mut storage: sockaddr_storage = unsafe { std::mem::zeroed() };
         let place = &raw mut storage;
         match address {
@@ -20,7 +20,7 @@ impl Address {
                     sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(address.ip().octets()) },
                     sin_zero: [0; 8],
                 };
-                // SAFETY: a storage has room for any address and is aligned for it.
+                // SAFETY: `sockaddr_storage` has the size and alignment of every address type.
                 unsafe { place.cast::<sockaddr_in>().write(raw) };
             }
             SocketAddr::V6(address) => {
@@ -31,16 +31,16 @@ impl Address {
                     sin6_addr: libc::in6_addr { s6_addr: address.ip().octets() },
                     sin6_scope_id: address.scope_id(),
                 };
-                // SAFETY: likewise.
+                // SAFETY: `sockaddr_storage` has the size and alignment of every address type.
                 unsafe { place.cast::<sockaddr_in6>().write(raw) };
             }
         }
         Self(storage)
     }
 
-    /// An address of a family that nobody knows.
+    /// An address of an unknown family.
     pub(super) fn of_family(family: u16) -> Self {
-        // SAFETY: integers: all zero is a valid value.
+        // SAFETY: the struct has integers only, for which zero is a valid value.
         let mut storage: sockaddr_storage = unsafe { std::mem::zeroed() };
         storage.ss_family = family;
         Self(storage)
@@ -60,25 +60,26 @@ impl Address {
     }
 }
 
-/// Reads an address; none if its family is another.
+/// Reads an address; `None` if its family is neither IPv4 nor IPv6.
 ///
 /// # Safety
 ///
-/// - `address` is null or points to an address that is as long as its family's.
+/// - `address` is null, or points to an address that is as long as its family requires.
 pub(super) unsafe fn read(address: *const sockaddr) -> Option<SocketAddr> {
     if address.is_null() {
         return None;
     }
-    // SAFETY: the caller's promise; every address begins with its family.
+    // SAFETY: not null (checked above), so that it points to an address, which begins with its
+    // family.
     match i32::from(unsafe { (*address).sa_family }) {
         AF_INET => {
-            // SAFETY: the caller's promise.
+            // SAFETY: the family is IPv4, and the caller guarantees the length for it (`# Safety`).
             let raw = unsafe { address.cast::<sockaddr_in>().read_unaligned() };
             let ip = Ipv4Addr::from(raw.sin_addr.s_addr.to_ne_bytes());
             Some(SocketAddrV4::new(ip, u16::from_be(raw.sin_port)).into())
         }
         AF_INET6 => {
-            // SAFETY: the caller's promise.
+            // SAFETY: the family is IPv6, and the caller guarantees the length for it (`# Safety`).
             let raw = unsafe { address.cast::<sockaddr_in6>().read_unaligned() };
             let ip = Ipv6Addr::from(raw.sin6_addr.s6_addr);
             let (flow, scope) = (u32::from_be(raw.sin6_flowinfo), raw.sin6_scope_id);

@@ -6,27 +6,27 @@ use rdma_mummy_sys::types::*;
 
 use super::{Cm, CmChannel, CmId, Kind, check};
 
-/// An event that has to be acknowledged, which its drop does.
+/// An event, acknowledged when it is dropped.
 pub(crate) struct CmEvent {
     raw: *mut rdma_cm_event,
     channel: CmChannel,
     new: Option<CmId>,
 }
 
-// SAFETY: the event is its owner's alone, and may be acknowledged by any thread.
+// SAFETY: one owner holds the event, and any thread may acknowledge it.
 unsafe impl Send for CmEvent {}
 
 impl Drop for CmEvent {
     fn drop(&mut self) {
-        // SAFETY: an event that was got, acknowledged once.
+        // SAFETY: `new` took the event from the library, and nothing but this drop acknowledges it.
         let acked = check(unsafe { (self.channel.cm().lib.rdma_ack_cm_event)(self.raw) });
         assert!(acked.is_ok() || std::thread::panicking(), "an event cannot be acknowledged: {acked:?}");
     }
 }
 
-/// What an event says about a connection.
+/// The connection parameters of an event (`rdma_conn_param`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Conn {
+pub(crate) struct ConnParam {
     pub(crate) responder_resources: u8,
     pub(crate) initiator_depth: u8,
     pub(crate) flow_control: u8,
@@ -36,47 +36,47 @@ pub(crate) struct Conn {
     pub(crate) qp_num: u32,
 }
 
-/// What an event says about a datagram service.
+/// The datagram parameters of an event (`rdma_ud_param`).
 #[derive(Clone, Copy)]
-pub(crate) struct Ud {
+pub(crate) struct UdParam {
     pub(crate) ah_attr: ibv_ah_attr,
     pub(crate) qp_num: u32,
     pub(crate) qkey: u32,
 }
 
-/// All that an event said.
-pub(crate) struct Seen {
+/// A copy of an event, which outlives its acknowledgement.
+pub(crate) struct EventCopy {
     pub(crate) kind: Kind,
     pub(crate) name: String,
     pub(crate) status: i32,
-    /// The address of the identifier that it is about, or of the new one.
+    /// The address of the identifier that received the event, or of the new one.
     pub(crate) id: usize,
-    /// The address of the listener, of a request.
+    /// The address of the listener; of a request only.
     pub(crate) listener: usize,
-    /// Bytes, or for events of a group the pointer that the join was given.
+    /// The private data; of a multicast event the context that the join was given.
     pub(crate) private_data: Vec<u8>,
     pub(crate) context: usize,
-    /// Of connections.
-    pub(crate) conn: Conn,
-    /// Of datagram services and groups.
-    pub(crate) ud: Ud,
-    /// The identifier that came with a request.
+    /// Of connections only.
+    pub(crate) conn: ConnParam,
+    /// Of datagram services and groups only.
+    pub(crate) ud: UdParam,
+    /// The new identifier of a request.
     pub(crate) new: Option<CmId>,
 }
 
-impl fmt::Debug for Seen {
+impl fmt::Debug for EventCopy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} with status {}, {:?}, data {:x?}", self.name, self.status, self.conn, self.private_data)
     }
 }
 
-impl Seen {
-    /// Whether it is about this identifier.
+impl EventCopy {
+    /// Whether this identifier received the event.
     pub(crate) fn is_for(&self, id: &CmId) -> bool {
         self.id == id.address()
     }
 
-    /// The identifier of a request.
+    /// Takes the new identifier of a request.
     pub(crate) fn request(mut self) -> CmId {
         self.new.take().expect("a request has a new identifier")
     }
@@ -85,7 +85,7 @@ impl Seen {
 impl CmEvent {
     /// Takes over an event that the library has just returned.
     pub(super) fn new(channel: &CmChannel, raw: *mut rdma_cm_event) -> Self {
-        // SAFETY: an event that was got and not acknowledged.
+        // SAFETY: the caller has just got the event from the library and has not acknowledged it.
         let (kind, id) = unsafe { ((*raw).event, (*raw).id) };
         let is_request = kind == Kind::RDMA_CM_EVENT_CONNECT_REQUEST;
         let new = is_request.then(|| CmId::of(channel.cm(), id, Some(channel), false));
@@ -93,26 +93,28 @@ impl CmEvent {
     }
 
     pub(crate) fn kind(&self) -> Kind {
-        // SAFETY: not acknowledged yet.
+        // SAFETY: the event is acknowledged only when `self` is dropped.
         unsafe { (*self.raw).event }
     }
 
-    /// Copies what it says and acknowledges it.
-    pub(crate) fn seen(mut self) -> Seen {
-        // SAFETY: not acknowledged yet.
+    /// Copies the event and acknowledges it.
+    pub(crate) fn copy_and_ack(mut self) -> EventCopy {
+        // SAFETY: the event is acknowledged only when `self` is dropped, at the end of this
+        // function.
         let mut seen = unsafe { read(self.channel.cm(), self.raw) };
         seen.new = self.new.take();
         seen
     }
 }
 
-/// Copies what an event says.
+/// Copies an event.
 ///
 /// # Safety
 ///
-/// - `raw` was got from this library and is not acknowledged.
-pub(super) unsafe fn read(cm: Cm, raw: *const rdma_cm_event) -> Seen {
-    // SAFETY: the caller's promise. Both members of the union are integers and a pointer, and begin alike.
+/// - `raw` came from this library and is not acknowledged yet.
+pub(super) unsafe fn read(cm: Cm, raw: *const rdma_cm_event) -> EventCopy {
+    // SAFETY: the event is not acknowledged (`# Safety`). Both members of the union are integers
+    // and a pointer, and begin alike, so that each may be read.
     let (event, conn, ud) = unsafe { (&*raw, (*raw).param.conn, (*raw).param.ud) };
     let is_group =
         [Kind::RDMA_CM_EVENT_MULTICAST_JOIN, Kind::RDMA_CM_EVENT_MULTICAST_ERROR].contains(&event.event);
@@ -121,10 +123,10 @@ pub(super) unsafe fn read(cm: Cm, raw: *const rdma_cm_event) -> Seen {
         assert!(is_group || len == 0, "{len} bytes of private data at a null pointer");
         Vec::new()
     } else {
-        // SAFETY: the event says how many bytes there are.
+        // SAFETY: the pointer is not null (checked above), and the event gives the number of bytes.
         (0..len).map(|n| unsafe { data.add(n).read() }).collect()
     };
-    Seen {
+    EventCopy {
         kind: event.event,
         name: cm.event_name(event.event),
         status: event.status,
@@ -132,7 +134,7 @@ pub(super) unsafe fn read(cm: Cm, raw: *const rdma_cm_event) -> Seen {
         listener: event.listen_id.addr(),
         private_data,
         context: conn.private_data.addr(),
-        conn: Conn {
+        conn: ConnParam {
             responder_resources: conn.responder_resources,
             initiator_depth: conn.initiator_depth,
             flow_control: conn.flow_control,
@@ -141,7 +143,7 @@ pub(super) unsafe fn read(cm: Cm, raw: *const rdma_cm_event) -> Seen {
             srq: conn.srq,
             qp_num: conn.qp_num,
         },
-        ud: Ud { ah_attr: ud.ah_attr, qp_num: ud.qp_num, qkey: ud.qkey },
+        ud: UdParam { ah_attr: ud.ah_attr, qp_num: ud.qp_num, qkey: ud.qkey },
         new: None,
     }
 }

@@ -1,8 +1,9 @@
-//! The classic flavour: `ibv_poll_cq` into a buffer that the queue's handle owns.
+//! The classic completion queue: `ibv_poll_cq` copies completions into a buffer that the queue's
+//! handle owns.
 //!
-//! `ibv_poll_cq` takes completions off the queue as it copies them, so those of a
-//! batch that a poller leaves behind when it is dropped are the next poller's.
-//! (A poller that is leaked keeps them: they are never given out twice.)
+//! `ibv_poll_cq` removes completions from the queue as it copies them. If a poller is dropped
+//! before it has returned the whole batch, the next poller returns the rest. A poller that is
+//! leaked keeps its rest, so that no completion is returned twice.
 
 use std::ffi::c_int;
 use std::ptr::NonNull;
@@ -15,55 +16,61 @@ use super::status::{
 };
 use super::{CqInner, CreateCompletionQueueError, PollCompletionQueueError};
 
-/// A completion queue that is polled by copying out completions (`ibv_cq`).
+/// A completion queue that is polled by copying completions out of it (`ibv_cq`).
 pub struct BasicCompletionQueue {
     pub(super) inner: Arc<CqInner>,
-    /// The same as `inner`'s, one step nearer.
+    /// `inner`'s pointer, copied here to save an indirection on the poll path.
     cq: NonNull<ibv_cq>,
-    /// Zeroed once, so that a field that a device leaves alone reads as an old value, not as garbage.
+    /// Zeroed once, so that a field that a device leaves alone reads as an old value, not as
+    /// uninitialised memory.
     batch: Box<[ibv_wc]>,
-    /// The batch's length; not 0.
+    /// The batch's length, at least 1.
     room: u32,
-    /// The same, to compare with: one that was asked for would be kept in a register across the call.
+    /// `room` once more, for the comparison after a poll. The compiler would keep `room` itself in
+    /// a register across the call, because it is also an argument.
     limit: u32,
-    /// The address of the batch's last place.
+    /// The address of the batch's last element.
     last: usize,
-    /// `ibv_poll_cq` of the queue's library, which sets it when it opens the device.
+    /// `ibv_poll_cq` of the device's library, which sets it when it opens the device.
     verb: Poll,
-    /// The same; but [`nothing`] if the next poller has to see to something first: a `failure`, or what is `left`.
+    /// The function that the next poll calls: `verb`, or [`nothing`] while a `failure` or `left`
+    /// completions are pending.
     poll: Poll,
-    /// The completions of the batch that were fetched and not given out, by a poller that was dropped: so many,
-    /// from this place on. Both together are at most `room`.
+    /// A dropped poller fetched, but did not return, `left` completions of the batch from index
+    /// `next` on. Their sum is at most `room`.
     next: u32,
     left: u32,
-    /// What ended a poller early and was not asked for: the next one begins with it.
+    /// The negative result that ended a poller early and that no caller has seen; the next poller
+    /// reports it. 0 if there is none.
     failure: c_int,
 }
 
-/// What is behind the first completion if there is none: one less than nothing.
+/// `found - 1` for an empty queue: [`BasicCompletionQueue::fetch`] returns how many completions
+/// follow the first.
 const NONE: u32 = u32::MAX;
 
-/// A place that is in no batch.
+/// A pointer that lies in no batch: the poller is behind the last completion.
 const NOWHERE: NonNull<ibv_wc> = NonNull::dangling();
 
-/// As `ibv_poll_cq`.
+/// The signature of `ibv_poll_cq`.
 type Poll = unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int;
 
-// SAFETY: the queue is the only handle that polls, and does so from any one thread at a time.
+// SAFETY: only this handle polls, and polling takes `&mut self`, so one thread at a time does it.
 unsafe impl Send for BasicCompletionQueue {}
-// SAFETY: `&self` does not poll.
+// SAFETY: no method polls through `&self`.
 unsafe impl Sync for BasicCompletionQueue {}
 
 super::impl_completion_queue!(BasicCompletionQueue);
 
 impl BasicCompletionQueue {
-    /// Fails if the library cannot be polled, or there is no memory for a batch.
+    /// Fails if the library has no `poll_cq` operation, or if the batch cannot be allocated.
     pub(super) fn new(inner: Arc<CqInner>, batch: u32) -> Result<Self, CreateCompletionQueueError> {
-        // SAFETY: the queue lives, so its context is open; the operation is in every release's struct.
+        // SAFETY: `inner` keeps the queue and so its context alive, and every release's context
+        // struct has this operation.
         let Some(verb) = (unsafe { (*inner.context().as_raw().as_ptr()).ops.poll_cq }) else {
             return Err(CreateCompletionQueueError::Incomplete { operation: "poll_cq" });
         };
-        // What `ibv_poll_cq` can say that it found.
+        // `ibv_poll_cq` returns a `c_int`, so a batch must not be larger.
         let batch = batch.clamp(1, i32::MAX.cast_unsigned());
         let mut places = Vec::new();
         places.try_reserve_exact(batch as usize).map_err(|_| CreateCompletionQueueError::Ibverbs {
@@ -78,11 +85,13 @@ impl BasicCompletionQueue {
         Ok(Self { inner, cq, batch, room, limit: room, verb, poll: verb, last, next: 0, left: 0, failure: 0 })
     }
 
-    /// Polls (`ibv_poll_cq`), unless something is left of the last batch. An empty queue's poller yields nothing.
+    /// Polls the queue (`ibv_poll_cq`), unless the last poller left completions. The poller of an
+    /// empty queue yields nothing.
     ///
     /// # Errors
     ///
-    /// The device failed, now or under the poller before this one, which did not [`finish`](BasicPoller::finish).
+    /// Fails if the device failed, now or under the poller before this one, which did not
+    /// [`finish`](BasicPoller::finish).
     ///
     /// # References
     ///
@@ -95,25 +104,29 @@ impl BasicCompletionQueue {
                 return Ok(BasicPoller { at: NOWHERE, rest: 0, begun: true, queue: self });
             }
             let (first, left) = self.attend(rest)?;
-            // SAFETY: that many places are in the batch.
+            // SAFETY: `first` is an index into the batch: `attend` returns 0, or `next`, which
+            // `leave` computed from the batch.
             at = unsafe { at.add(first) };
             rest = left;
         }
         Ok(BasicPoller { at, rest, begun: false, queue: self })
     }
 
-    /// Fetches a batch: where it is, and how many completions are behind its first. If that is not below `limit`,
-    /// there are none ([`NONE`]), or it is not to be believed.
+    /// Fetches a batch. Returns its address and how many completions follow the first.
+    ///
+    /// A count at or above `limit` is not a normal result: [`NONE`] stands for an empty queue,
+    /// other values need [`attend`](Self::attend).
     #[inline]
     fn fetch(&mut self) -> (NonNull<ibv_wc>, u32) {
         let batch = NonNull::from(&mut *self.batch).cast();
-        // SAFETY: the queue lives, its handle is borrowed mutably, and `batch` has that much room.
+        // SAFETY: `self` keeps the queue alive and is borrowed mutably, so nobody else polls;
+        // `batch` has room for `room` completions.
         let found = unsafe { (self.poll)(self.cq.as_ptr(), self.room.cast_signed(), batch.as_ptr()) };
         (batch, found.cast_unsigned().wrapping_sub(1))
     }
 
-    /// Where in the batch the next poller begins and how many completions are behind that, after a
-    /// [`fetch`](Self::fetch) that is not to be believed.
+    /// Decides how to continue after an abnormal [`fetch`](Self::fetch): returns the index in the
+    /// batch at which the next poller starts, and how many completions follow it.
     #[cold]
     #[inline(never)]
     fn attend(&mut self, behind: u32) -> Result<(usize, u32), PollCompletionQueueError> {
@@ -129,14 +142,15 @@ impl BasicCompletionQueue {
         Err(self.take_failure())
     }
 
-    /// How many completions are behind the first, when a [`fetch`](Self::fetch) is not to be believed: there is none
-    /// at all if the device failed, and no more than there is room for.
+    /// How many completions follow the first after an abnormal [`fetch`](Self::fetch). `None` if
+    /// the device failed; otherwise the count is limited to the batch.
     #[cold]
     #[inline(never)]
     fn strange(&mut self, behind: u32) -> Option<u32> {
         let found = behind.wrapping_add(1).cast_signed();
         if found < 0 {
-            // The first one: once there is one, nobody polls until it has been told.
+            // Only the first failure is kept; after it, no poll reaches the library until a caller
+            // has seen it.
             if self.failure == 0 {
                 self.failure = found;
             }
@@ -153,7 +167,7 @@ impl BasicCompletionQueue {
         PollCompletionQueueError { verb: "ibv_poll_cq", result: core::mem::take(&mut self.failure) }
     }
 
-    /// Leaves `left` completions of the batch, from `next` on, to the next poller.
+    /// Keeps `left` completions of the batch, from `next` on, for the next poller.
     #[cold]
     #[inline(never)]
     fn leave(&mut self, next: NonNull<ibv_wc>, left: u32) {
@@ -163,7 +177,8 @@ impl BasicCompletionQueue {
     }
 }
 
-/// In place of the library's, when something has to be seen to before it may be called.
+/// Stands in for `ibv_poll_cq` while leftover completions or a failure must be handled first. Its
+/// result is never a valid count.
 unsafe extern "C" fn nothing(_: *mut ibv_cq, _: c_int, _: *mut ibv_wc) -> c_int {
     c_int::MIN
 }
@@ -174,25 +189,28 @@ impl std::fmt::Debug for BasicCompletionQueue {
     }
 }
 
-/// A poll of a [`BasicCompletionQueue`]. Dropping it leaves what it has not given out to the next one; leaking it
-/// (`mem::forget`) leaks the rest of the batch that it had fetched.
+/// A poll of a [`BasicCompletionQueue`].
+///
+/// Dropping it leaves the completions that it has not returned to the next poller. Leaking it
+/// (`mem::forget`) loses the rest of the batch that it fetched.
 #[must_use = "a poller does nothing until `next` is called"]
 #[derive(Debug)]
 pub struct BasicPoller<'cq> {
-    /// [`next`](Self::next) has been called. (Compilers then know what is different about the first call, and give it
-    /// code of its own.)
+    /// Whether [`next`](Self::next) was called. The flag lets the compiler generate separate code
+    /// for the first call.
     begun: bool,
-    /// A completion of the batch, which has been given out if `begun`; or [`NOWHERE`], behind the last one of all.
+    /// A completion of the batch, which `next` has returned if `begun`; or [`NOWHERE`] behind the
+    /// last one of all.
     at: NonNull<ibv_wc>,
-    /// How many completions of the batch are behind it.
+    /// How many completions of the batch follow `at`.
     rest: u32,
     queue: &'cq mut BasicCompletionQueue,
 }
 
-// SAFETY: `at` points into the batch of the queue that is borrowed mutably, which may be sent and shared.
+// SAFETY: `at` points into the batch of the queue that is borrowed mutably, and that queue is
+// `Send`.
 unsafe impl Send for BasicPoller<'_> {}
-// SAFETY: `at` points into the batch of the queue that is borrowed mutably, which may be sent and
-// shared.
+// SAFETY: `&self` only reads the pointer, and the queue that is borrowed mutably is `Sync`.
 unsafe impl Sync for BasicPoller<'_> {}
 
 impl BasicPoller<'_> {
@@ -201,13 +219,13 @@ impl BasicPoller<'_> {
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Option<BasicWorkCompletion<'_>> {
         if !core::mem::replace(&mut self.begun, true) {
-            // It is there.
+            // The first completion is already at `at`.
         } else if let Some(rest) = self.rest.checked_sub(1) {
             self.rest = rest;
-            // SAFETY: there is another one behind it.
+            // SAFETY: `rest` was at least 1, so another completion of the batch follows `at`.
             self.at = unsafe { self.at.add(1) };
         } else {
-            // A batch that was not full had found the end of the queue.
+            // A batch that was not full emptied the queue, so another poll is not needed.
             if self.at.addr().get() != self.queue.last {
                 return None;
             }
@@ -221,16 +239,16 @@ impl BasicPoller<'_> {
             }
             (self.at, self.rest) = (batch, behind);
         }
-        // SAFETY: `at` is a completion of the batch (above, or since the poll began).
+        // SAFETY: `at` is a completion of the batch: it was set above, or when the poll began.
         Some(BasicWorkCompletion { wc: unsafe { self.at.as_ref() } })
     }
 
-    /// Says whether [`next`](Self::next) stopped because of a failure instead of an empty queue. Without
-    /// this call, the next poller begins with it.
+    /// Returns the failure that stopped [`next`](Self::next), if it was not the end of the queue.
+    /// Without this call, the next poller reports the failure first.
     ///
     /// # Errors
     ///
-    /// The device failed.
+    /// Fails if the device failed.
     pub fn finish(self) -> Result<(), PollCompletionQueueError> {
         if self.queue.failure == 0 { Ok(()) } else { Err(self.queue.take_failure()) }
     }
@@ -241,20 +259,20 @@ impl Drop for BasicPoller<'_> {
     fn drop(&mut self) {
         let left = self.rest + u32::from(!self.begun);
         if left != 0 {
-            // SAFETY: there are so many of them from there on.
+            // SAFETY: `left` completions of the batch start at this address.
             self.queue.leave(unsafe { self.at.add(usize::from(self.begun)) }, left);
         }
     }
 }
 
-/// A completion, as `ibv_poll_cq` copied it.
+/// A completion, copied by `ibv_poll_cq`.
 #[derive(Clone, Copy)]
 pub struct BasicWorkCompletion<'poll> {
     wc: &'poll ibv_wc,
 }
 
 impl BasicWorkCompletion<'_> {
-    /// The number that the work request was given.
+    /// The number that the program gave the work request.
     #[inline]
     pub fn wr_id(&self) -> u64 {
         self.wc.wr_id
@@ -266,7 +284,8 @@ impl BasicWorkCompletion<'_> {
         WorkCompletionStatus::from_raw(self.wc.status.0)
     }
 
-    /// What kind of work request ended; after an error [`NotTold`](WorkCompletionOperationType::NotTold).
+    /// The kind of work request that ended; [`NotTold`](WorkCompletionOperationType::NotTold) after
+    /// an error.
     #[inline]
     pub fn opcode(&self) -> WorkCompletionOperationType {
         if self.status() != WorkCompletionStatus::Success {
@@ -275,13 +294,13 @@ impl BasicWorkCompletion<'_> {
         WorkCompletionOperationType::from_raw(self.wc.opcode.0)
     }
 
-    /// The vendor's own error number; 0 where there is none.
+    /// The vendor's own error code; 0 without an error.
     #[inline]
     pub fn vendor_err(&self) -> u32 {
         self.wc.vendor_err
     }
 
-    /// What comes with the completion; nothing after an error.
+    /// Which optional parts the completion has; none after an error.
     #[inline]
     pub fn wc_flags(&self) -> WorkCompletionFlags {
         if self.status() != WorkCompletionStatus::Success {
@@ -296,21 +315,23 @@ impl BasicWorkCompletion<'_> {
         if !self.wc_flags().contains(WorkCompletionFlags::WithImmediate) {
             return None;
         }
-        // SAFETY: both members of the union are 32 bits of any value, and the struct is initialised.
+        // SAFETY: both members of the union are 32 bits for which all values are valid, and the
+        // struct is initialised.
         Some(u32::from_be(unsafe { self.wc.__bindgen_anon_1.imm_data }))
     }
 
-    /// The local key that the peer's message took out of use; `None` if it did not.
+    /// The local key that the peer's message invalidated; `None` if it invalidated none.
     #[inline]
     pub fn invalidated_rkey(&self) -> Option<u32> {
         if !self.wc_flags().contains(WorkCompletionFlags::WithInvalidate) {
             return None;
         }
-        // SAFETY: both members of the union are 32 bits of any value, and the struct is initialised.
+        // SAFETY: both members of the union are 32 bits for which all values are valid, and the
+        // struct is initialised.
         Some(unsafe { self.wc.__bindgen_anon_1.invalidated_rkey })
     }
 
-    /// How many bytes were received or read. A classic queue always has this field.
+    /// The number of bytes received or read. A classic queue always has this field.
     #[inline]
     pub fn byte_len(&self) -> Option<u32> {
         Some(self.wc.byte_len)
@@ -346,13 +367,13 @@ impl BasicWorkCompletion<'_> {
         Some(self.wc.dlid_path_bits)
     }
 
-    /// A classic queue has no timestamps.
+    /// Always `None`: a classic queue has no timestamps.
     #[inline]
     pub fn completion_timestamp(&self) -> Option<u64> {
         None
     }
 
-    /// A classic queue has no timestamps.
+    /// Always `None`: a classic queue has no timestamps.
     #[inline]
     pub fn completion_timestamp_wallclock(&self) -> Option<u64> {
         None
@@ -364,19 +385,19 @@ impl BasicWorkCompletion<'_> {
         Some(self.wc.pkey_index)
     }
 
-    /// A classic queue has no VLAN tags.
+    /// Always `None`: a classic queue has no VLAN tags.
     #[inline]
     pub fn cvlan(&self) -> Option<u16> {
         None
     }
 
-    /// A classic queue has no flow tags.
+    /// Always `None`: a classic queue has no flow tags.
     #[inline]
     pub fn flow_tag(&self) -> Option<u32> {
         None
     }
 
-    /// A classic queue has no tags of messages.
+    /// Always `None`: a classic queue has no message tags.
     #[inline]
     pub fn tm_info(&self) -> Option<TagMatchingInfo> {
         None

@@ -1,4 +1,4 @@
-//! Making completion queues.
+//! The completion queue builder: attributes and flags, then `ibv_create_cq` or `ibv_create_cq_ex`.
 
 use std::io;
 use std::ptr::{self, NonNull};
@@ -18,11 +18,11 @@ use crate::ibverbs::Unsupported;
 use crate::ibverbs::device_context::DeviceContext;
 
 c_flags! {
-    /// The fields that an extended queue's completions have (`ibv_create_cq_wc_flags`).
+    /// The optional fields of an extended queue's completions (`ibv_create_cq_wc_flags`).
     pub struct WorkCompletionFields(u64) {
-        /// The length of what was received or read.
+        /// The number of bytes received or read.
         ByteLen = C::IBV_WC_EX_WITH_BYTE_LEN.0,
-        /// Immediate data.
+        /// Immediate data, or the key that the peer invalidated.
         Imm = C::IBV_WC_EX_WITH_IMM.0,
         /// The queue pair's number.
         QpNum = C::IBV_WC_EX_WITH_QP_NUM.0,
@@ -34,21 +34,22 @@ c_flags! {
         Sl = C::IBV_WC_EX_WITH_SL.0,
         /// The path bits of the destination LID.
         DlidPathBits = C::IBV_WC_EX_WITH_DLID_PATH_BITS.0,
-        /// The device's clock when the work completed.
+        /// The device's clock when the work completed, in ticks.
         CompletionTimestamp = C::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP.0,
         /// The time of day when the work completed, in nanoseconds.
         CompletionTimestampWallclock = C::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK.0,
-        /// The VLAN tag that was taken off the packet (raw packets).
+        /// The VLAN tag that the device removed from the packet (raw packets).
         Cvlan = C::IBV_WC_EX_WITH_CVLAN.0,
-        /// The tag that a flow rule put on the packet.
+        /// The tag that a flow rule attached to the packet.
         FlowTag = C::IBV_WC_EX_WITH_FLOW_TAG.0,
-        /// The tag that the message was matched by.
+        /// The tag by which the message was matched.
         TmInfo = C::IBV_WC_EX_WITH_TM_INFO.0,
     }
 }
 
 impl WorkCompletionFields {
-    /// What every device has: all but the timestamps, and what only some kinds of traffic have.
+    /// The fields that every device supports: all except the timestamps and those of special
+    /// traffic (raw packets, flow rules, tag matching).
     pub const STANDARD: Self = Self::ByteLen
         .union(Self::Imm)
         .union(Self::QpNum)
@@ -59,13 +60,13 @@ impl WorkCompletionFields {
 }
 
 impl DeviceContext {
-    /// Begins to describe a completion queue.
+    /// Returns a builder for completion queues of this context.
     pub fn create_cq_builder(&self) -> CompletionQueueBuilder {
         CompletionQueueBuilder::new(self)
     }
 }
 
-/// Describes a completion queue. The same description makes any number of them.
+/// Describes a completion queue. One builder can make any number of them.
 #[derive(Clone, Debug)]
 pub struct CompletionQueueBuilder {
     context: DeviceContext,
@@ -75,7 +76,7 @@ pub struct CompletionQueueBuilder {
     poll_batch: u32,
     cq_context: u64,
     channel: Option<Arc<ChannelInner>>,
-    /// `ibv_create_cq_attr_flags`.
+    /// Bits of `ibv_create_cq_attr_flags`.
     flags: u32,
 }
 
@@ -97,44 +98,48 @@ impl CompletionQueueBuilder {
         }
     }
 
-    /// How many completions the queue holds at least.
+    /// Sets the minimum number of completions that the queue can hold; the device may round it up.
     pub fn setup_cqe(&mut self, cqe: u32) -> &mut Self {
         self.cqe = cqe;
         self
     }
 
-    /// The channel that the queue's events come through; it lives as long as its queues.
+    /// Sets the channel that delivers the queue's events. The channel lives as long as its queues.
     pub fn setup_comp_channel(&mut self, channel: &CompletionChannel) -> &mut Self {
         self.channel = Some(channel.shared());
         self
     }
 
-    /// What the queue's events carry ([`CompletionEvent::cq_context`](super::CompletionEvent::cq_context)): the
-    /// index of what the program keeps for the queue, say.
+    /// Sets the value that the queue's events carry
+    /// ([`CompletionEvent::cq_context`](super::CompletionEvent::cq_context)), for example an index
+    /// into the program's own table.
     pub fn setup_cq_context(&mut self, cq_context: u64) -> &mut Self {
         self.cq_context = cq_context;
         self
     }
 
-    /// Says that the queue needs no lock of its own (`IBV_CREATE_CQ_ATTR_SINGLE_THREADED`), which makes polling
-    /// cheaper on some devices. Without extended queues ([`build`](Self::build)) it makes no difference.
+    /// Makes the queue without a lock (`IBV_CREATE_CQ_ATTR_SINGLE_THREADED`), which makes polling
+    /// cheaper on some devices. It has no effect on queues that are not extended
+    /// ([`build`](Self::build)).
     ///
     /// # Safety
     ///
-    /// The queue's library will take no lock where others do. So, for every queue made with this, no two of these
-    /// happen at the same time, and none happens while a poller of the queue is there (a leaked one, too, until the
-    /// next poll):
+    /// The queue's library takes no lock where it otherwise would. So the following operations on a
+    /// queue made with this must never overlap, and none may run while a poller of the queue
+    /// exists. A leaked poller exists until the next poll.
     ///
-    /// - the queue is polled, armed, resized or dropped;
-    /// - a queue pair or shared receive queue that completes into it is made, changes its state, or is dropped.
+    /// - The queue is polled, armed, resized or dropped.
+    /// - A queue pair or shared receive queue that completes into it is made, changes its state, or
+    ///   is dropped.
     ///
-    /// A program that keeps them all on one thread, and no poller across these calls, has done enough.
+    /// It is enough to do all of this on one thread, and to hold no poller across these calls.
     pub unsafe fn setup_single_threaded(&mut self, single_threaded: bool) -> &mut Self {
         self.set_flag(Flag::IBV_CREATE_CQ_ATTR_SINGLE_THREADED, single_threaded)
     }
 
-    /// Says that the queue never overruns (`IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN`): the device does not check, and if it
-    /// does overrun, completions are lost in silence instead of the queue failing. Extended queues only.
+    /// Declares that the queue never overruns (`IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN`), so that the
+    /// device does not check. If it overruns nevertheless, completions are lost silently instead of
+    /// the queue failing. Extended queues only.
     pub fn setup_ignore_overrun(&mut self, ignore_overrun: bool) -> &mut Self {
         self.set_flag(Flag::IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN, ignore_overrun)
     }
@@ -144,21 +149,21 @@ impl CompletionQueueBuilder {
         self
     }
 
-    /// The completion vector (interrupt) of the queue, below
+    /// Sets the completion vector (interrupt) of the queue, below
     /// [`num_comp_vectors`](DeviceContext::num_comp_vectors).
     pub fn setup_comp_vector(&mut self, comp_vector: u32) -> &mut Self {
         self.comp_vector = comp_vector;
         self
     }
 
-    /// The fields that an extended queue's completions have.
+    /// Sets the optional fields of an extended queue's completions.
     pub fn setup_wc_flags(&mut self, fields: WorkCompletionFields) -> &mut Self {
         self.fields = fields;
         self
     }
 
-    /// How many completions a [`BasicCompletionQueue`] fetches at a time; at least one, and at most as many
-    /// as were asked for in [`setup_cqe`](Self::setup_cqe).
+    /// Sets how many completions a [`BasicCompletionQueue`] fetches at a time: at least one, and at
+    /// most the number set by [`setup_cqe`](Self::setup_cqe).
     pub fn setup_poll_batch(&mut self, poll_batch: u32) -> &mut Self {
         self.poll_batch = poll_batch.max(1);
         self
@@ -168,7 +173,8 @@ impl CompletionQueueBuilder {
     ///
     /// # Errors
     ///
-    /// More completions than the device's queues hold, or the device has no more queues.
+    /// Fails if the device's queues cannot hold this number of completions, or if the device has no
+    /// more queues.
     ///
     /// # References
     ///
@@ -181,7 +187,8 @@ impl CompletionQueueBuilder {
             return Err(Unsupported::new(&self.context, "ibv_create_cq", capability).into());
         }
         let (id, channel) = (CompletionQueueId::new(), self.channel()?);
-        // SAFETY: the context is open, and the channel, if there is one, is its own.
+        // SAFETY: the builder keeps the context open, and the channel, if any, belongs to it, which
+        // `channel` checked.
         let cq = unsafe {
             (self.context.provider().verbs().ibv_create_cq)(
                 self.context.as_raw().as_ptr(),
@@ -193,7 +200,7 @@ impl CompletionQueueBuilder {
         };
         let cq = NonNull::new(cq).ok_or_else(|| self.error(io::Error::last_os_error()))?;
         let inner = self.inner(cq, id);
-        // No more than one queue holds is ever fetched at a time.
+        // The queue never holds more than `cqe` completions, so a larger batch would be wasted.
         BasicCompletionQueue::new(inner, self.poll_batch.min(self.cqe.max(1)))
     }
 
@@ -201,14 +208,16 @@ impl CompletionQueueBuilder {
     ///
     /// # Errors
     ///
-    /// The device has no such queues, or not with these fields, or what [`build`](Self::build) says.
+    /// Fails if the device has no extended queues, or not with these fields, and as
+    /// [`build`](Self::build) does.
     ///
     /// # References
     ///
     /// `man ibv_create_cq_ex`
     pub fn build_ex(&self) -> Result<ExtendedCompletionQueue, CreateCompletionQueueError> {
         let create = |attr: &mut ibv_cq_init_attr_ex| {
-            // SAFETY: the context is open, and `build_ex_by` says what the attributes are.
+            // SAFETY: the builder keeps the context open, and `build_ex_by` passes initialised
+            // attributes.
             let cq = unsafe { verbs::ibv_create_cq_ex(self.context.as_raw().as_ptr(), attr) };
             NonNull::new(cq).ok_or_else(|| {
                 let source = io::Error::last_os_error();
@@ -219,16 +228,18 @@ impl CompletionQueueBuilder {
                 }
             })
         };
-        // SAFETY: the queue is made of the attributes as they are.
+        // SAFETY: `create` makes a queue of exactly the attributes that it gets.
         unsafe { self.build_ex_by(create) }
     }
 
-    /// Makes an extended queue by another function: the seam of direct verbs.
+    /// Makes an extended queue by another function. The direct-verbs modules call it with their own
+    /// create functions.
     ///
     /// # Safety
     ///
-    /// `create` makes a queue of the attributes that it is given, as they are, in the builder's context; nothing else destroys
-    /// it. The context is open, and the channel in the attributes, if there is one, is its own.
+    /// `create` makes a queue with exactly the attributes that it gets, in the builder's context,
+    /// and nothing else destroys the queue. In return, the context is open, and the channel in the
+    /// attributes, if any, belongs to it.
     pub(crate) unsafe fn build_ex_by(
         &self,
         create: impl FnOnce(&mut ibv_cq_init_attr_ex) -> Result<NonNull<ibv_cq_ex>, CreateCompletionQueueError>,
@@ -236,15 +247,15 @@ impl CompletionQueueBuilder {
         let id = CompletionQueueId::new();
         let cq = create(&mut self.attributes(id)?)?;
         let inner = self.inner(cq.cast(), id);
-        // SAFETY: the caller says that it is an `ibv_cq_ex`, made with these fields.
+        // SAFETY: the caller guarantees that this is an `ibv_cq_ex` made with these fields.
         unsafe { ExtendedCompletionQueue::new(inner, self.fields) }
     }
 
-    /// Makes an extended queue where the device has them, else a basic one.
+    /// Makes an extended queue if the device supports it, otherwise a basic one.
     ///
     /// # Errors
     ///
-    /// As [`build`](Self::build).
+    /// Fails as [`build`](Self::build) does.
     pub fn build_generic(&self) -> Result<GenericCompletionQueue, CreateCompletionQueueError> {
         match self.build_ex() {
             Ok(cq) => Ok(cq.into()),
@@ -255,13 +266,14 @@ impl CompletionQueueBuilder {
         }
     }
 
-    /// The context that queues are made from.
+    /// The context in which the queues are made.
     #[cfg(any(feature = "mlx5", feature = "efa"))]
     pub(crate) fn context(&self) -> &DeviceContext {
         &self.context
     }
 
-    /// What `ibv_create_cq_ex` is asked for. A parent domain would be one more attribute with a bit in `comp_mask`.
+    /// The attributes for `ibv_create_cq_ex`. A parent domain would be one more attribute with a
+    /// bit in `comp_mask`.
     fn attributes(&self, id: CompletionQueueId) -> Result<ibv_cq_init_attr_ex, CreateCompletionQueueError> {
         let mut attr = ibv_cq_init_attr_ex {
             cqe: self.cqe,
@@ -271,7 +283,7 @@ impl CompletionQueueBuilder {
             wc_flags: self.fields.bits(),
             ..Default::default()
         };
-        // Libraries that know no flags refuse the bit.
+        // Libraries that know no flags reject the `comp_mask` bit, so it is set only if needed.
         if self.flags != 0 {
             attr.comp_mask |= ibv_cq_init_attr_mask::IBV_CQ_INIT_ATTR_MASK_FLAGS.0;
             attr.flags = self.flags;
@@ -279,7 +291,7 @@ impl CompletionQueueBuilder {
         Ok(attr)
     }
 
-    /// The channel as C has it; null for none.
+    /// The C channel, or null; fails if it belongs to another context.
     fn channel(&self) -> Result<*mut ibv_comp_channel, CreateCompletionQueueError> {
         let Some(channel) = &self.channel else { return Ok(ptr::null_mut()) };
         if *channel.context() != self.context {
@@ -289,7 +301,8 @@ impl CompletionQueueBuilder {
     }
 
     fn inner(&self, cq: NonNull<ibv_cq>, id: CompletionQueueId) -> Arc<CqInner> {
-        // SAFETY: the two callers have made the queue just now, of these.
+        // SAFETY: both callers made the queue just now, in this context and with this id and
+        // channel.
         unsafe { CqInner::new(cq, self.context.clone(), id, self.cq_context, self.channel.clone()) }
     }
 

@@ -1,8 +1,10 @@
-//! Completion channels: sleeping until one of many completion queues has something to poll.
+//! Completion channels: sleep until one of many completion queues has completions to poll.
 //!
-//! A queue that is made with a channel ([`setup_comp_channel`](super::CompletionQueueBuilder::setup_comp_channel)) sends
-//! one event through it each time that it is [armed](super::GenericCompletionQueue::arm) and a completion comes. Arming
-//! gives a poller, because what came before the request makes no event: who drains it, and then waits, misses nothing.
+//! A queue that is made with a channel
+//! ([`setup_comp_channel`](super::CompletionQueueBuilder::setup_comp_channel)) sends one event for
+//! each time that it is [armed](super::GenericCompletionQueue::arm), with the next completion.
+//! Completions that came before the arming make no event, which is why arming returns a poller. A
+//! program that drains the poller and then waits misses nothing.
 //!
 //! ```
 //! # #[cfg(feature = "soft")]
@@ -15,7 +17,9 @@
 //! let list = DeviceList::from_provider(sideway::ProviderChoice::Soft.select()?.provider())?;
 //! let context = list.first()?.open()?;
 //! let mut channel = context.create_comp_channel()?;
-//! let mut cq = context.create_cq_builder().setup_comp_channel(&channel).setup_cq_context(7).build_generic()?;
+//! let mut builder = context.create_cq_builder();
+//! let mut cq = builder.setup_comp_channel(&channel).setup_cq_context(7).build_generic()?;
+//!
 //! loop {
 //!     let mut poller = cq.arm(Notify::Any)?;
 //!     while let Some(wc) = poller.next() {
@@ -33,17 +37,19 @@
 //! # fn main() {}
 //! ```
 //!
-//! # What it costs
+//! # Cost
 //!
-//! [`wait`](CompletionChannel::wait) is one system call, a read, for each event; arming is what the device makes of it
-//! (a write to a doorbell, or a system call where the kernel does it). A wait that can end otherwise, by a timeout or
-//! a [`ChannelCloser`], has to ask first (`poll`): two system calls. In an event loop that has the channel's descriptor
-//! ([`AsFd`]) the loop asks, and [`try_next`](CompletionChannel::try_next) is the read.
+//! [`wait`](CompletionChannel::wait) takes one system call, a read, for each event. The cost of
+//! arming depends on the device: a doorbell write, or a system call if the kernel does it. A wait
+//! that a timeout or a [`ChannelCloser`] can end needs two system calls, because it calls `poll`
+//! first. An event loop polls the channel's descriptor ([`AsFd`]) itself; then only the read of
+//! [`try_next`](CompletionChannel::try_next) is left.
 //!
 //! # Acknowledgements
 //!
-//! Each event has to be acknowledged before its queue can be destroyed (`ibv_ack_cq_events`), which takes a lock. The
-//! channel does it for many events at once, and the drop of a queue for what is left.
+//! Each event must be acknowledged before its queue can be destroyed (`ibv_ack_cq_events`), which
+//! takes a lock. The channel acknowledges many events at once, and the drop of a queue acknowledges
+//! the rest.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -64,27 +70,29 @@ use crate::ibverbs::readiness::{self, Deadline};
 
 /// A completion channel (`ibv_comp_channel`): the events of many completion queues.
 ///
-/// It is taken from through `&mut`, so by one thread at a time; it may move between threads, and its queues may be
-/// polled, armed and dropped on others. It goes (`ibv_destroy_comp_channel`) with its last queue.
+/// Taking an event needs `&mut`, so one thread at a time does it. The channel may move between
+/// threads, and other threads may poll, arm and drop its queues. It is destroyed
+/// (`ibv_destroy_comp_channel`) when it and its last queue are dropped.
 pub struct CompletionChannel {
     shared: Arc<ChannelInner>,
-    /// Whether its descriptor is known to block, or not to.
+    /// The descriptor's blocking mode as last set here; `None` if unknown.
     nonblocking: Option<bool>,
     closing: Option<Arc<Closing>>,
 }
 
-/// What the channel's handle and its queues share: the channel itself.
+/// The channel itself, shared by its handle and its queues.
 pub(crate) struct ChannelInner {
     channel: NonNull<ibv_comp_channel>,
     context: DeviceContext,
     members: Mutex<ChannelQueues>,
 }
 
-/// The queues of a channel.
+/// The queues that use a channel.
 struct ChannelQueues {
-    /// By their id, which their events carry: so an event never leads to a queue that is no more.
+    /// Keyed by the id that events carry, so that a late event never leads to a queue that was
+    /// destroyed.
     queues: HashMap<CompletionQueueId, ChannelQueue>,
-    /// How many events of a queue are acknowledged at a time.
+    /// The number of a queue's events that are acknowledged at a time.
     batch: u32,
 }
 
@@ -92,15 +100,16 @@ struct ChannelQueue {
     cq: NonNull<ibv_cq>,
     cq_context: u64,
     unacknowledged: u32,
-    /// It is being destroyed, which waits for acknowledgements: they are not put off any more.
+    /// The queue is being destroyed, which waits for acknowledgements, so they must not be deferred
+    /// any more.
     leaves: bool,
 }
 
-// SAFETY: a channel may be used from any thread, also by several; `cq` of a member is only given to
-// `ibv_ack_cq_events`, under the lock, while the queue lives.
+// SAFETY: libibverbs allows a channel to be used from several threads. A member's `cq` is given
+// only to `ibv_ack_cq_events`, under the lock, while the queue lives.
 unsafe impl Send for ChannelInner {}
-// SAFETY: a channel may be used from any thread, also by several; `cq` of a member is only given to
-// `ibv_ack_cq_events`, under the lock, while the queue lives.
+// SAFETY: the same holds for shared references: `members` is behind a lock, and the C channel
+// allows several threads.
 unsafe impl Sync for ChannelInner {}
 
 impl ChannelInner {
@@ -117,17 +126,19 @@ impl ChannelInner {
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {
-        // SAFETY: the channel lives, so its descriptor is open; `create` has seen that it is one.
+        // SAFETY: `self` keeps the channel alive, so its descriptor is open; `create_comp_channel`
+        // checked that it is not negative.
         unsafe { BorrowedFd::borrow_raw((*self.channel.as_ptr()).fd) }
     }
 
-    /// A queue was made with this channel; no event of it can have come yet.
+    /// Registers a queue that was made with this channel. No event of it can have come yet.
     pub(super) fn enter(&self, id: CompletionQueueId, cq: NonNull<ibv_cq>, cq_context: u64) {
         let member = ChannelQueue { cq, cq_context, unacknowledged: 0, leaves: false };
         self.members().queues.insert(id, member);
     }
 
-    /// A queue is about to be destroyed: what was put off is acknowledged now, and nothing is put off any more.
+    /// Prepares for the destruction of a queue: acknowledges its deferred events, and defers none
+    /// from now on.
     pub(super) fn prepare_to_leave(&self, id: CompletionQueueId) {
         let mut members = self.members();
         if let Some(member) = members.queues.get_mut(&id) {
@@ -137,24 +148,25 @@ impl ChannelInner {
         }
     }
 
-    /// A queue has been destroyed.
+    /// Removes a queue that was destroyed.
     pub(super) fn leave(&self, id: CompletionQueueId) {
         self.members().queues.remove(&id);
     }
 
     fn acknowledge(&self, cq: *mut ibv_cq, events: u32) {
         if events != 0 {
-            // SAFETY: the library gave out so many events of this queue, whose destruction waits until they are
-            // acknowledged; so it lives.
+            // SAFETY: the library delivered `events` events of this queue that are not
+            // acknowledged. The queue's destruction waits for the acknowledgements, so the queue is
+            // alive.
             unsafe { (self.context.provider().verbs().ibv_ack_cq_events)(cq, events) };
         }
     }
 
-    /// Takes an event, and sees to its acknowledgement; `None` if it is of a queue that is on its way out, or of one
-    /// that was not made here.
+    /// Takes an event and counts it for acknowledgement. `None` if its queue is being destroyed, or
+    /// was not made by this crate.
     fn take(&self) -> io::Result<Option<CompletionEvent>> {
         let (mut cq, mut cq_context) = (std::ptr::null_mut(), std::ptr::null_mut());
-        // SAFETY: the channel lives, and the results are this function's own.
+        // SAFETY: `self` keeps the channel alive, and the two results are local variables.
         let result = unsafe {
             (self.context.provider().verbs().ibv_get_cq_event)(
                 self.channel.as_ptr(),
@@ -189,12 +201,14 @@ impl fmt::Debug for ChannelInner {
 
 impl Drop for ChannelInner {
     fn drop(&mut self) {
-        // SAFETY: the channel lives, and its handle and all its queues, which held this, are gone.
+        // SAFETY: the channel is alive until here. Its handle and all its queues held this object
+        // and are gone.
         let result =
             unsafe { (self.context.provider().verbs().ibv_destroy_comp_channel)(self.channel.as_ptr()) };
         if let Err(error) = crate::ibverbs::check(result) {
             log::error!("ibv_destroy_comp_channel failed: {error}");
-            // The channel is still there, so what it depends on has to stay.
+            // The library still has the channel, so the context that it depends on must stay alive
+            // too.
             std::mem::forget(self.context.clone());
         }
     }
@@ -205,20 +219,20 @@ impl DeviceContext {
     ///
     /// # Errors
     ///
-    /// The process has no descriptor left, or the device is gone.
+    /// Fails if the process has no file descriptor left, or if the device is gone.
     ///
     /// # References
     ///
     /// `man ibv_create_comp_channel`
     pub fn create_comp_channel(&self) -> Result<CompletionChannel, Error> {
         let verbs = self.provider().verbs();
-        // SAFETY: the context is open.
+        // SAFETY: `self` keeps the context open.
         let channel = unsafe { (verbs.ibv_create_comp_channel)(self.as_raw().as_ptr()) };
         let channel = NonNull::new(channel).ok_or_else(|| no_channel(io::Error::last_os_error()))?;
         let members =
             Mutex::new(ChannelQueues { queues: HashMap::new(), batch: CompletionChannel::DEFAULT_ACK_BATCH });
         let shared = Arc::new(ChannelInner { channel, context: self.clone(), members });
-        // SAFETY: the channel lives, and has this field in every release.
+        // SAFETY: the library made the channel just now, and every release's struct has this field.
         if unsafe { (*channel.as_ptr()).fd } < 0 {
             return Err(no_channel(io::Error::from_raw_os_error(libc::EBADF)));
         }
@@ -227,16 +241,17 @@ impl DeviceContext {
 }
 
 impl CompletionChannel {
-    /// How many events of a queue are acknowledged at a time, unless
-    /// [`set_ack_batch`](Self::set_ack_batch) says otherwise.
+    /// The number of a queue's events that are acknowledged at a time, unless
+    /// [`set_ack_batch`](Self::set_ack_batch) changes it.
     pub const DEFAULT_ACK_BATCH: u32 = 64;
 
-    /// The C object. Using it is as unsafe as in C, and it must not be destroyed.
+    /// The C object, for verbs that this crate does not wrap. Using it is as unsafe as in C; do not
+    /// destroy it.
     pub fn as_raw(&self) -> NonNull<ibv_comp_channel> {
         self.shared.channel
     }
 
-    /// The context that it was made from.
+    /// The device context in which it was made.
     pub fn context(&self) -> &DeviceContext {
         &self.shared.context
     }
@@ -245,17 +260,17 @@ impl CompletionChannel {
         Arc::clone(&self.shared)
     }
 
-    /// How many events of a queue are acknowledged at a time; at least one.
+    /// Sets how many of a queue's events are acknowledged at a time; at least one.
     pub fn set_ack_batch(&mut self, events: u32) {
         self.shared.members().batch = events.max(1);
     }
 
-    /// Something that ends waits of this channel from another thread. From then on every [`wait`](Self::wait) asks
-    /// before it sleeps, which costs one system call more.
+    /// Returns an object that ends this channel's waits from another thread. From then on, every
+    /// [`wait`](Self::wait) calls `poll` first, which costs one more system call.
     ///
     /// # Errors
     ///
-    /// The process has no descriptor left.
+    /// Fails if the process has no file descriptor left.
     pub fn closer(&mut self) -> io::Result<ChannelCloser> {
         let closing = match &mut self.closing {
             Some(closing) => closing,
@@ -267,12 +282,12 @@ impl CompletionChannel {
         Ok(ChannelCloser(Arc::clone(closing)))
     }
 
-    /// Sleeps until there is an event, and takes it (`ibv_get_cq_event`): one system call, unless there is a
-    /// [`closer`](Self::closer).
+    /// Sleeps until an event comes, and takes it (`ibv_get_cq_event`). This is one system call, or
+    /// two after [`closer`](Self::closer).
     ///
     /// # Errors
     ///
-    /// The channel was closed, or the device is gone.
+    /// Fails if the channel was closed, or if the device is gone.
     ///
     /// # References
     ///
@@ -281,16 +296,16 @@ impl CompletionChannel {
         if self.closing.is_none() {
             return self.wait_in_read();
         }
-        // Without a deadline there is an event, or an error.
+        // A wait without a deadline ends only with an event or an error.
         self.wait_until(Deadline::NEVER)?.ok_or_else(closed)
     }
 
-    /// Sleeps until there is an event, at most so long, and takes it (`poll`, `ibv_get_cq_event`); `None` if the time
-    /// is over. Signals do not end it.
+    /// Sleeps until an event comes or `timeout` is over, and takes the event (`poll`,
+    /// `ibv_get_cq_event`). Returns `None` after the timeout. Signals do not end the wait.
     ///
     /// # Errors
     ///
-    /// As [`wait`](Self::wait).
+    /// Fails as [`wait`](Self::wait) does.
     ///
     /// # References
     ///
@@ -299,11 +314,11 @@ impl CompletionChannel {
         self.wait_until(Deadline::after(timeout))
     }
 
-    /// Takes an event if there is one (`ibv_get_cq_event`), without sleeping: one system call.
+    /// Takes an event if one is pending (`ibv_get_cq_event`), without sleeping: one system call.
     ///
     /// # Errors
     ///
-    /// As [`wait`](Self::wait).
+    /// Fails as [`wait`](Self::wait) does.
     ///
     /// # References
     ///
@@ -320,7 +335,8 @@ impl CompletionChannel {
             if let Some(event) = self.take()? {
                 return Ok(event);
             }
-            // An event of a queue that goes; or somebody else has changed the descriptor.
+            // Either the event's queue is being destroyed, or someone else made the descriptor
+            // non-blocking.
             self.nonblocking = None;
         }
     }
@@ -339,7 +355,7 @@ impl CompletionChannel {
                 return Ok(None);
             }
             self.check_open()?;
-            // What was announced may have gone with its queue.
+            // The event that `poll` announced may be gone with its queue.
             if let Some(event) = self.take()? {
                 return Ok(Some(event));
             }
@@ -378,7 +394,7 @@ impl CompletionChannel {
 }
 
 impl AsFd for CompletionChannel {
-    /// Readable while there are events. Do not read it, only ask.
+    /// Readable while events are pending. Only poll this descriptor; do not read it.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.shared.descriptor()
     }
@@ -390,7 +406,7 @@ impl fmt::Debug for CompletionChannel {
     }
 }
 
-/// A completion queue that was armed has something to poll.
+/// A completion queue that was armed has completions to poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompletionEvent {
     id: CompletionQueueId,
@@ -398,13 +414,13 @@ pub struct CompletionEvent {
 }
 
 impl CompletionEvent {
-    /// The queue.
+    /// The queue that sent the event.
     pub fn cq(&self) -> CompletionQueueId {
         self.id
     }
 
-    /// What the program gave the queue
-    /// ([`setup_cq_context`](super::CompletionQueueBuilder::setup_cq_context)): an index, usually.
+    /// The value that the program gave the queue
+    /// ([`setup_cq_context`](super::CompletionQueueBuilder::setup_cq_context)), usually an index.
     pub fn cq_context(&self) -> u64 {
         self.cq_context
     }
@@ -413,19 +429,21 @@ impl CompletionEvent {
 #[derive(Debug)]
 struct Closing {
     closed: AtomicBool,
-    /// Readable from the closing on.
+    /// An eventfd that is readable once the channel is closed.
     waker: OwnedFd,
 }
 
-/// Ends the waits of a [`CompletionChannel`] from any thread: those that sleep and those to come.
+/// Ends the waits of a [`CompletionChannel`] from any thread: the waits in progress and all later
+/// ones.
 #[derive(Clone, Debug)]
 pub struct ChannelCloser(Arc<Closing>);
 
 impl ChannelCloser {
-    /// Closes the channel for good: every wait of it ends with [`ErrorKind::Closed`].
+    /// Closes the channel for good: every wait ends with [`ErrorKind::Closed`].
     pub fn close(&self) {
         self.0.closed.store(true, Ordering::Release);
-        // The counter cannot overflow: it is only written here, and a full one is readable.
+        // The write cannot overflow the counter: only this line writes, and a full counter is
+        // readable too.
         let _ = rustix::io::write(&self.0.waker, &1u64.to_ne_bytes());
     }
 }

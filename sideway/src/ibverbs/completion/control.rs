@@ -1,4 +1,4 @@
-//! What is done to a completion queue besides polling: arming, resizing, moderating.
+//! Completion queue operations other than polling: arming, resizing, moderation.
 
 use std::io;
 use std::time::Duration;
@@ -13,13 +13,14 @@ use super::{
 use crate::error::{Error, ErrorKind};
 use crate::ibverbs::{Unsupported, check, readiness};
 
-/// Which completions make an event.
+/// Which completions cause an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Notify {
-    /// Any.
+    /// Any completion.
     Any,
-    /// A receive whose sender asked for it
-    /// ([`Solicited`](crate::ibverbs::queue_pair::WorkRequestFlags::Solicited)), and any failure.
+    /// A receive whose sender set
+    /// [`Solicited`](crate::ibverbs::queue_pair::WorkRequestFlags::Solicited), and any failed
+    /// completion.
     Solicited,
 }
 
@@ -33,11 +34,12 @@ impl CqInner {
                 "the completion queue has no channel for its events; make it with `setup_comp_channel`",
             ));
         }
-        // SAFETY: the queue lives, so its context is open; the operation is in every release's struct.
+        // SAFETY: `self` keeps the queue and so its context alive, and every release's context
+        // struct has this operation.
         if unsafe { (*self.context().as_raw().as_ptr()).ops.req_notify_cq.is_none() } {
             return Err(Unsupported::new(self.context(), VERB, "completion events").into());
         }
-        // SAFETY: the queue lives, and the operation is there.
+        // SAFETY: `self` keeps the queue alive, and the operation was checked above.
         let result =
             unsafe { verbs::ibv_req_notify_cq(self.as_raw().as_ptr(), (notify == Notify::Solicited).into()) };
         match check(result) {
@@ -52,7 +54,8 @@ impl CqInner {
     fn resize(&self, cqe: u32) -> Result<(), Error> {
         let asked = i32::try_from(cqe).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL));
         let result = asked.and_then(|asked| {
-            // SAFETY: the queue lives, and its handle is borrowed mutably: nobody polls it.
+            // SAFETY: `self` keeps the queue alive, and its handle is borrowed mutably, so nobody
+            // polls it.
             check(unsafe { (self.context().provider().verbs().ibv_resize_cq)(self.as_raw().as_ptr(), asked) })
         });
         result.map_err(|source| {
@@ -79,7 +82,7 @@ impl CqInner {
             attr_mask: ibv_cq_attr_mask::IBV_CQ_ATTR_MODERATE.0,
             moderate: ibv_moderate_cq { cq_count: count, cq_period },
         };
-        // SAFETY: the queue lives, and `attr` is initialised.
+        // SAFETY: `self` keeps the queue alive, and `attr` is initialised.
         check(unsafe { verbs::ibv_modify_cq(self.as_raw().as_ptr(), &raw mut attr) }).map_err(|source| {
             if Unsupported::is_meant_by(&source) {
                 return Unsupported::new(self.context(), "ibv_modify_cq", "moderation of completion events")
@@ -93,16 +96,18 @@ impl CqInner {
 macro_rules! control {
     ($Queue:ident, $Poller:ident, |$queue:ident| $inner:expr) => {
         impl $Queue {
-            /// Asks for an event with the next completion (`ibv_req_notify_cq`), and begins to poll.
+            /// Requests an event for the next completion (`ibv_req_notify_cq`), and starts to poll.
             ///
-            /// Completions that are there already make no event; they are the poller's. So drain it, and then wait
-            /// for the event ([`CompletionChannel`](super::CompletionChannel)): nothing is missed. One that comes
-            /// while the poller drains is polled and makes an event besides, after which there may be nothing to
-            /// poll. There is one event for each time that the queue is armed.
+            /// Completions that came earlier cause no event, but the poller returns them. So drain
+            /// the poller, and then wait for the event
+            /// ([`CompletionChannel`](super::CompletionChannel)); no completion is missed. A
+            /// completion that comes while the poller drains is polled and also causes an event,
+            /// after which there may be nothing to poll. Each arming causes one event.
             ///
             /// # Errors
             ///
-            /// The queue was made without a channel, the device is gone, or what `start_poll` says.
+            /// Fails if the queue was made without a channel, or if the device is gone, and as
+            /// `start_poll` does.
             ///
             /// # References
             ///
@@ -113,12 +118,12 @@ macro_rules! control {
                 Ok(self.start_poll()?)
             }
 
-            /// Makes the queue longer or shorter, so that it holds at least `cqe` completions (`ibv_resize_cq`).
+            /// Resizes the queue so that it holds at least `cqe` completions (`ibv_resize_cq`).
             ///
             /// # Errors
             ///
-            /// It holds more completions than that already, the device's queues do not hold so many, or it cannot
-            /// resize them.
+            /// Fails if the queue already holds more completions than that, if `cqe` exceeds the
+            /// device's limit, or if the device cannot resize queues.
             ///
             /// # References
             ///
@@ -128,14 +133,15 @@ macro_rules! control {
                 $inner.resize(cqe)
             }
 
-            /// Asks the device to hold an event back until there are `count` completions or the first of them is
-            /// `period` old (`ibv_modify_cq`). The period is rounded up to microseconds.
+            /// Asks the device to delay an event until `count` completions have come, or until the
+            /// first of them is `period` old (`ibv_modify_cq`). The period is rounded up to
+            /// microseconds.
             ///
-            /// What a device makes of it is its own affair: it may send events earlier, never none.
+            /// The device may send events earlier than that, but it always sends them.
             ///
             /// # Errors
             ///
-            /// The device has no moderation, or not of this extent
+            /// Fails if the device has no moderation, or not to this extent
             /// ([`DeviceAttr`](crate::ibverbs::device_attr::DeviceAttr)'s `cq_mod_caps`).
             ///
             /// # References

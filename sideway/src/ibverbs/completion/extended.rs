@@ -1,20 +1,19 @@
-//! The extended flavour: `ibv_start_poll`, `ibv_next_poll`, `ibv_end_poll`.
+//! The extended completion queue: `ibv_start_poll`, `ibv_next_poll`, `ibv_end_poll`.
 //!
 //! # Safety
 //!
-//! What the unsafe code here relies on, and where it comes from:
+//! The unsafe code in this module relies on these invariants:
 //!
-//! - `cq` is a live `ibv_cq_ex`: [`ExtendedCompletionQueue::new`] takes it from
-//!   `ibv_create_cq_ex`, and the handle keeps its `CqInner` alive.
-//! - The operations that every poll needs are not null, and those of the
-//!   fields in `fields` neither: `new` checks them, and libraries set them
-//!   once, when they make the queue.
-//! - Nobody else polls it: the poller borrows the handle mutably, and the
-//!   handle is the only one.
-//! - A poll is open while `last` says so. A poller that is leaked leaves it open; the next one, or the
-//!   handle's drop, ends it first.
-//! - The cursor is on a completion while an [`ExtendedWorkCompletion`] exists:
-//!   it borrows the poller, which moves the cursor only through `&mut self`.
+//! - `cq` is a live `ibv_cq_ex`: [`ExtendedCompletionQueue::new`] takes it from `ibv_create_cq_ex`,
+//!   and the handle keeps its `CqInner` alive.
+//! - The operations that every poll needs, and those of the fields in `fields`, are not null. `new`
+//!   checks them, and libraries set them once, when they make the queue.
+//! - Nobody else polls the queue: the poller borrows the handle mutably, and the handle is the only
+//!   one.
+//! - A poll is open while `last` is `OPEN`. A poller that is leaked leaves it open; the next
+//!   poller, or the handle's drop, ends it first.
+//! - The cursor is on a completion while an [`ExtendedWorkCompletion`] exists: it borrows the
+//!   poller, which moves the cursor only through `&mut self`.
 
 use std::ffi::c_int;
 use std::marker::PhantomData;
@@ -29,38 +28,38 @@ use super::status::{
 };
 use super::{CqInner, CreateCompletionQueueError, PollCompletionQueueError, WorkCompletionFields};
 
-/// A completion queue that is polled in place (`ibv_cq_ex`).
+/// A completion queue that is polled in place, without copies (`ibv_cq_ex`).
 #[derive(Debug)]
 pub struct ExtendedCompletionQueue {
     pub(super) inner: Arc<CqInner>,
-    /// The same as `inner`'s, one step nearer.
+    /// `inner`'s pointer, copied here to save an indirection on the poll path.
     cq: NonNull<ibv_cq_ex>,
     fields: WorkCompletionFields,
-    /// How a poll goes on to the next completion.
+    /// The function that moves an open poll to the next completion.
     advance: Advance,
-    /// How a poll ends behind the last one.
+    /// The function that ends a poll after `advance` found no completion.
     end: End,
-    /// What the last poll came to: [`OPEN`]; [`IDLE`], to an end; or to a failure, which the next poller begins with
-    /// if it is not asked for.
+    /// The last poll's result: [`OPEN`], [`IDLE`] if it ended normally, or the error that ended it.
+    /// The next poller reports an error that no caller has seen.
     last: c_int,
-    /// Nothing is asked for. It lies here so that nobody has to write it for each poll.
+    /// Always empty. It is a field so that a poll does not have to write it.
     attr: ibv_poll_cq_attr,
 }
 
-/// A poll is on a completion, says the call that moved it there.
+/// The poll is on a completion: the call that moved it there returned this.
 const OPEN: c_int = 0;
-/// There is no further one, says the same call: the poll has been ended.
+/// No further completion, as the library reports it; the poll has ended.
 const IDLE: c_int = libc::ENOENT;
 
-/// A call that moves the cursor of an open poll: 0, or why there is no further completion.
+/// Moves the cursor of an open poll. Returns 0, or the reason why no completion follows.
 type Advance = unsafe extern "C" fn(*mut ibv_cq_ex) -> c_int;
 
-/// A call after an [`Advance`] that found none.
+/// Called after an [`Advance`] that found no completion.
 type End = unsafe extern "C" fn(*mut ibv_cq_ex);
 
-// SAFETY: the queue is the only handle that polls, and does so from any one thread at a time.
+// SAFETY: only this handle polls, and polling takes `&mut self`, so one thread at a time does it.
 unsafe impl Send for ExtendedCompletionQueue {}
-// SAFETY: `&self` does not poll.
+// SAFETY: no method polls through `&self`.
 unsafe impl Sync for ExtendedCompletionQueue {}
 
 super::impl_completion_queue!(ExtendedCompletionQueue);
@@ -68,19 +67,19 @@ super::impl_completion_queue!(ExtendedCompletionQueue);
 impl ExtendedCompletionQueue {
     /// # Safety
     ///
-    /// `inner` is a queue that `ibv_create_cq_ex` made with `wanted` as its `wc_flags`.
+    /// `inner` must be a queue that `ibv_create_cq_ex` made with `wanted` as its `wc_flags`.
     pub(super) unsafe fn new(
         inner: Arc<CqInner>,
         wanted: WorkCompletionFields,
     ) -> Result<Self, CreateCompletionQueueError> {
-        // SAFETY: the caller says that it is an `ibv_cq_ex`, made with these fields.
+        // SAFETY: the caller guarantees an `ibv_cq_ex` that was made with these fields.
         let ops = unsafe { Operations::of(inner.as_raw().cast(), wanted) };
         if let Some(operation) = ops.missing() {
             return Err(CreateCompletionQueueError::Incomplete { operation });
         }
         let end_after_each = inner.context().quirks().end_poll_after_each;
         let cq: NonNull<ibv_cq_ex> = inner.as_raw().cast();
-        // SAFETY: the caller says that it is an `ibv_cq_ex`, made with these fields.
+        // SAFETY: the caller guarantees an `ibv_cq_ex` that was made with these fields.
         let calls = unsafe {
             (
                 cq_ex_op!(cq.as_ptr(), next_poll, wanted.bits()),
@@ -95,14 +94,15 @@ impl ExtendedCompletionQueue {
         Ok(Self { fields: ops.readable() & wanted, cq, advance, end, last: IDLE, attr, inner })
     }
 
-    /// Ends a poll whose poller was leaked, and gives out a failure that was not asked for.
+    /// Ends a poll whose poller was leaked, or returns a failure that no caller has seen.
     #[cold]
     #[inline(never)]
     fn attend(&mut self) -> Result<(), PollCompletionQueueError> {
         match core::mem::replace(&mut self.last, IDLE) {
             IDLE => {}
             OPEN => {
-                // SAFETY: a poll is open, and nobody uses it any more.
+                // SAFETY: `last` is `OPEN`, so a poll is open, and its poller is gone because
+                // `self` is borrowed mutably.
                 unsafe { verbs::ibv_end_poll(self.cq.as_ptr()) };
             }
             result => return Err(PollCompletionQueueError { verb: "ibv_next_poll", result }),
@@ -110,7 +110,8 @@ impl ExtendedCompletionQueue {
         Ok(())
     }
 
-    /// The queue, for calls that must not find a poll open: libraries hold a lock as long as one is.
+    /// The queue, with no poll open. Libraries hold a lock while a poll is open, so calls that take
+    /// the lock need this.
     pub(super) fn without_poll(&mut self) -> &CqInner {
         if self.last == OPEN {
             let _ = self.attend();
@@ -118,19 +119,21 @@ impl ExtendedCompletionQueue {
         &self.inner
     }
 
-    /// The fields that this queue's completions have.
+    /// The optional fields of this queue's completions.
     pub fn fields(&self) -> WorkCompletionFields {
         self.fields
     }
 
-    /// Begins to poll. An empty queue's poller yields nothing.
+    /// Starts to poll. The poller of an empty queue yields nothing.
     ///
-    /// `ibv_start_poll` itself is called by the poller's first [`next`](ExtendedPoller::next): a library
-    /// that has started cannot give the completion back, and a poller that is dropped must not lose one.
+    /// The poller's first [`next`](ExtendedPoller::next) calls `ibv_start_poll`, not this function.
+    /// A library that has started cannot put the completion back, and a poller that is dropped must
+    /// not lose one.
     ///
     /// # Errors
     ///
-    /// The device failed under the poller before this one, which did not [`finish`](ExtendedPoller::finish).
+    /// Fails if the device failed under the poller before this one, which did not
+    /// [`finish`](ExtendedPoller::finish).
     #[inline]
     pub fn start_poll(&mut self) -> Result<ExtendedPoller<'_>, PollCompletionQueueError> {
         if self.last != IDLE {
@@ -140,39 +143,41 @@ impl ExtendedCompletionQueue {
     }
 }
 
-/// An [`Advance`] that ends the poll after each completion; see `Quirks`. Where it finds none, no poll is open.
+/// An [`Advance`] that ends the poll after each completion and starts another; see `Quirks`. If it
+/// finds no completion, no poll is open.
 ///
 /// # Safety
 ///
-/// `cq` lives, and a poll of it is open.
+/// `cq` must be alive, with a poll open.
 unsafe extern "C" fn end_and_start(cq: *mut ibv_cq_ex) -> c_int {
     let mut attr = ibv_poll_cq_attr { comp_mask: 0 };
-    // SAFETY: a poll is open, and ending it allows the next to start.
+    // SAFETY: the caller guarantees an open poll, and ending it allows the next to start.
     unsafe {
         verbs::ibv_end_poll(cq);
         verbs::ibv_start_poll(cq, &raw mut attr)
     }
 }
 
-/// The [`End`] that belongs to it.
+/// The [`End`] for [`end_and_start`], which has already ended the poll.
 unsafe extern "C" fn has_ended(_: *mut ibv_cq_ex) {}
 
-/// Where a poll stands.
+/// The position of a poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cursor {
-    /// Ahead of the first completion: nothing has been started.
+    /// Before the first completion: `ibv_start_poll` was not called yet.
     Ahead,
-    /// On a completion that has been given out.
+    /// On a completion that `next` has returned.
     Given,
-    /// The poll is ended: behind the last completion, or by a failure.
+    /// Behind the last completion, or ended by a failure.
     Ended,
 }
 
-/// A poll of an [`ExtendedCompletionQueue`]. It ends behind the last completion, or when it is dropped.
+/// A poll of an [`ExtendedCompletionQueue`]. It ends behind the last completion, or when it is
+/// dropped.
 ///
-/// It stays on its thread, as libraries hold a lock from `ibv_start_poll` to `ibv_end_poll`. For the same
-/// reason, do not reset or drop a queue pair that completes into this queue while a poller is open: a
-/// library that has to clean the queue waits for the poll to end.
+/// It stays on its thread because libraries hold a lock from `ibv_start_poll` to `ibv_end_poll`.
+/// For the same reason, do not reset or drop a queue pair that completes into this queue while a
+/// poller is open. A library that has to clean the queue waits for the poll to end.
 #[must_use = "a poller does nothing until `next` is called"]
 #[derive(Debug)]
 pub struct ExtendedPoller<'cq> {
@@ -184,14 +189,15 @@ pub struct ExtendedPoller<'cq> {
 impl ExtendedPoller<'_> {
     /// The next completion (`ibv_start_poll`, then `ibv_next_poll`), until the queue is empty.
     ///
-    /// Not an `Iterator`: a completion is read from the queue's cursor, so it has to go before the
-    /// cursor moves on.
+    /// This is not an `Iterator` because a completion is read at the queue's cursor, so it must be
+    /// dropped before the cursor moves on.
     #[inline]
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Option<ExtendedWorkCompletion<'_>> {
         match self.cursor {
             Cursor::Ahead => {
-                // SAFETY: see the head of this file; no poll is open, and the attributes are the queue's own.
+                // SAFETY: the queue is alive and no other poll is open (module head); the
+                // attributes belong to the queue.
                 let result = unsafe { verbs::ibv_start_poll(self.cq.as_ptr(), &raw mut self.queue.attr) };
                 self.queue.last = result;
                 if result != OPEN {
@@ -202,11 +208,12 @@ impl ExtendedPoller<'_> {
                 self.cursor = Cursor::Given;
             }
             Cursor::Given => {
-                // SAFETY: a poll is open and on a completion; the call is the queue's own, or made of such.
+                // SAFETY: a poll is open and on a completion, which `Cursor::Given` says. `new`
+                // took `advance` from this queue, or chose `end_and_start`.
                 let result = unsafe { (self.queue.advance)(self.cq.as_ptr()) };
                 if result != OPEN {
                     self.queue.last = result;
-                    // SAFETY: the call that belongs to the one above, which found no completion.
+                    // SAFETY: `advance` found no completion, and `new` chose `end` to go with it.
                     unsafe { (self.queue.end)(self.cq.as_ptr()) };
                     self.cursor = Cursor::Ended;
                     return None;
@@ -217,16 +224,16 @@ impl ExtendedPoller<'_> {
         Some(ExtendedWorkCompletion { cq: self.cq, fields: self.queue.fields, poller: PhantomData })
     }
 
-    /// Ends the poll, and says whether [`next`](Self::next) stopped because of a failure instead of an empty
-    /// queue. Without this call, the next poller begins with it.
+    /// Ends the poll, and returns the failure that stopped [`next`](Self::next), if it was not the
+    /// end of the queue. Without this call, the next poller reports the failure first.
     ///
     /// # Errors
     ///
-    /// The device failed.
+    /// Fails if the device failed.
     #[inline]
     pub fn finish(self) -> Result<(), PollCompletionQueueError> {
         match self.cursor {
-            // Who spins comes here each time.
+            // A program that busy-polls an empty queue takes this path each time.
             Cursor::Ended if self.queue.last != IDLE => self.queue.attend(),
             _ => Ok(()),
         }
@@ -237,7 +244,7 @@ impl Drop for ExtendedPoller<'_> {
     #[inline]
     fn drop(&mut self) {
         if self.cursor == Cursor::Given {
-            // SAFETY: the cursor says that a poll is open; nothing uses it after this.
+            // SAFETY: `Cursor::Given` says that a poll is open, and nothing uses it after this.
             unsafe { verbs::ibv_end_poll(self.cq.as_ptr()) };
             self.queue.last = IDLE;
         }
@@ -253,7 +260,7 @@ impl Drop for ExtendedCompletionQueue {
     }
 }
 
-/// A completion, read from its queue's cursor.
+/// A completion, read at its queue's cursor.
 #[derive(Clone, Copy, Debug)]
 pub struct ExtendedWorkCompletion<'poll> {
     cq: NonNull<ibv_cq_ex>,
@@ -262,56 +269,58 @@ pub struct ExtendedWorkCompletion<'poll> {
 }
 
 impl ExtendedWorkCompletion<'_> {
-    /// The queue, for a plug-in of direct verbs.
+    /// The C queue, for the direct-verbs modules.
     #[cfg(feature = "efa")]
     #[inline]
     pub(crate) fn queue(&self) -> NonNull<ibv_cq_ex> {
         self.cq
     }
 
-    /// The number that the work request was given.
+    /// The number that the program gave the work request.
     #[inline]
     pub fn wr_id(&self) -> u64 {
-        // SAFETY: the cursor is on a completion (head of this file).
+        // SAFETY: the cursor is on a completion (module head).
         unsafe { (*self.cq.as_ptr()).wr_id }
     }
 
     /// How the work request ended.
     #[inline]
     pub fn status(&self) -> WorkCompletionStatus {
-        // SAFETY: the cursor is on a completion (head of this file).
+        // SAFETY: the cursor is on a completion (module head).
         WorkCompletionStatus::from_raw(unsafe { (*self.cq.as_ptr()).status }.0)
     }
 
-    /// What kind of work request ended (`ibv_wc_read_opcode`); after an error
-    /// [`NotTold`](WorkCompletionOperationType::NotTold).
+    /// The kind of work request that ended (`ibv_wc_read_opcode`);
+    /// [`NotTold`](WorkCompletionOperationType::NotTold) after an error.
     #[inline]
     pub fn opcode(&self) -> WorkCompletionOperationType {
         if self.status() != WorkCompletionStatus::Success {
             return WorkCompletionOperationType::NotTold;
         }
-        // SAFETY: the cursor is on a successful completion and the reader is there (head of this file).
+        // SAFETY: the cursor is on a successful completion, and `new` checked this reader (module
+        // head).
         WorkCompletionOperationType::from_raw(unsafe { verbs::ibv_wc_read_opcode(self.cq.as_ptr()) }.0)
     }
 
-    /// The vendor's own error number (`ibv_wc_read_vendor_err`); 0 where there is none.
+    /// The vendor's own error code (`ibv_wc_read_vendor_err`); 0 without an error.
     #[inline]
     pub fn vendor_err(&self) -> u32 {
-        // SAFETY: the cursor is on a completion and the reader is there (head of this file).
+        // SAFETY: the cursor is on a completion, and `new` checked this reader (module head).
         unsafe { verbs::ibv_wc_read_vendor_err(self.cq.as_ptr()) }
     }
 
-    /// What comes with the completion (`ibv_wc_read_wc_flags`); nothing after an error.
+    /// Which optional parts the completion has (`ibv_wc_read_wc_flags`); none after an error.
     #[inline]
     pub fn wc_flags(&self) -> WorkCompletionFlags {
         if self.status() != WorkCompletionStatus::Success {
             return WorkCompletionFlags::empty();
         }
-        // SAFETY: the cursor is on a completion and the reader is there (head of this file).
+        // SAFETY: the cursor is on a completion, and `new` checked this reader (module head).
         WorkCompletionFlags::from_bits_retain(unsafe { verbs::ibv_wc_read_wc_flags(self.cq.as_ptr()) })
     }
 
-    /// Immediate data (`ibv_wc_read_imm_data`), in host byte order; `None` if the message had none or the queue has no such field.
+    /// Immediate data (`ibv_wc_read_imm_data`), in host byte order. `None` if the message had none
+    /// or the queue has no such field.
     #[inline]
     pub fn imm_data(&self) -> Option<u32> {
         if !self.fields.contains(WorkCompletionFields::Imm)
@@ -319,12 +328,13 @@ impl ExtendedWorkCompletion<'_> {
         {
             return None;
         }
-        // SAFETY: the cursor is on a completion and the reader is there (head of this file).
+        // SAFETY: the cursor is on a completion, and `new` checked this reader (module head).
         Some(u32::from_be(unsafe { verbs::ibv_wc_read_imm_data(self.cq.as_ptr()) }))
     }
 
-    /// The local key that the peer's message took out of use (`ibv_wc_read_invalidated_rkey`); `None` if it did not or the queue has no such field,
-    /// which is that of immediate data.
+    /// The local key that the peer's message invalidated (`ibv_wc_read_invalidated_rkey`). `None`
+    /// if it invalidated none, or if the queue was made without the field for immediate data, which
+    /// this shares.
     #[inline]
     pub fn invalidated_rkey(&self) -> Option<u32> {
         if !self.fields.contains(WorkCompletionFields::Imm)
@@ -332,42 +342,45 @@ impl ExtendedWorkCompletion<'_> {
         {
             return None;
         }
-        // SAFETY: the cursor is on a completion and the reader is there (head of this file).
+        // SAFETY: the cursor is on a completion, and `new` checked this reader (module head).
         Some(unsafe { verbs::ibv_wc_read_invalidated_rkey(self.cq.as_ptr()) })
     }
 
-    /// An extended queue has no index of a partition key.
+    /// Always `None`: an extended queue has no partition key index.
     #[inline]
     pub fn pkey_index(&self) -> Option<u16> {
         None
     }
 
-    /// The tag that the message was matched by (`ibv_wc_read_tm_info`). `None` if the queue was not made with this field.
+    /// The tag by which the message was matched (`ibv_wc_read_tm_info`). `None` if the queue was
+    /// made without this field.
     #[inline]
     pub fn tm_info(&self) -> Option<TagMatchingInfo> {
         if !self.fields.contains(WorkCompletionFields::TmInfo) {
             return None;
         }
         let mut info = ibv_wc_tm_info::default();
-        // SAFETY: the cursor is on a completion and the reader is there (head of this file); `info` is a valid place.
+        // SAFETY: the cursor is on a completion, and `new` checked this reader (module head);
+        // `info` is a local variable.
         unsafe { verbs::ibv_wc_read_tm_info(self.cq.as_ptr(), &raw mut info) };
         Some(TagMatchingInfo { tag: info.tag, private: info.priv_ })
     }
 }
 
-/// A reader of a field that a queue may lack.
+/// Defines a reader for a field that a queue may lack.
 macro_rules! optional_fields {
     ($($(#[$doc:meta])* $name:ident: $ty:ty, $field:ident, $read:ident;)*) => {
         impl ExtendedWorkCompletion<'_> {
             $(
                 $(#[$doc])*
-                /// `None` if the queue was not made with this field.
+                /// `None` if the queue was made without this field.
                 #[inline]
                 pub fn $name(&self) -> Option<$ty> {
                     if !self.fields.contains(WorkCompletionFields::$field) {
                         return None;
                     }
-                    // SAFETY: the cursor is on a completion and the reader is there (head of this file).
+                    // SAFETY: the cursor is on a completion, and `new` checked this reader (module
+                    // head).
                     Some(unsafe { verbs::$read(self.cq.as_ptr()) })
                 }
             )*
@@ -376,7 +389,7 @@ macro_rules! optional_fields {
 }
 
 optional_fields! {
-    /// How many bytes were received or read (`ibv_wc_read_byte_len`).
+    /// The number of bytes received or read (`ibv_wc_read_byte_len`).
     byte_len: u32, ByteLen, ibv_wc_read_byte_len;
     /// The number of the local queue pair (`ibv_wc_read_qp_num`).
     qp_num: u32, QpNum, ibv_wc_read_qp_num;
@@ -388,17 +401,18 @@ optional_fields! {
     sl: u8, Sl, ibv_wc_read_sl;
     /// The path bits of the destination LID (`ibv_wc_read_dlid_path_bits`).
     dlid_path_bits: u8, DlidPathBits, ibv_wc_read_dlid_path_bits;
-    /// The device's clock when the work completed, in its own ticks (`ibv_wc_read_completion_ts`).
+    /// The device's clock when the work completed, in ticks (`ibv_wc_read_completion_ts`).
     completion_timestamp: u64, CompletionTimestamp, ibv_wc_read_completion_ts;
-    /// The time of day when the work completed, in nanoseconds since 1970 (`ibv_wc_read_completion_wallclock_ns`).
+    /// The time of day when the work completed, in nanoseconds since 1970
+    /// (`ibv_wc_read_completion_wallclock_ns`).
     completion_timestamp_wallclock: u64, CompletionTimestampWallclock, ibv_wc_read_completion_wallclock_ns;
-    /// The VLAN tag that was taken off the packet (`ibv_wc_read_cvlan`).
+    /// The VLAN tag that the device removed from the packet (`ibv_wc_read_cvlan`).
     cvlan: u16, Cvlan, ibv_wc_read_cvlan;
-    /// The tag that a flow rule put on the packet (`ibv_wc_read_flow_tag`).
+    /// The tag that a flow rule attached to the packet (`ibv_wc_read_flow_tag`).
     flow_tag: u32, FlowTag, ibv_wc_read_flow_tag;
 }
 
-/// Which operations a queue has.
+/// Which operations a queue's library provides.
 struct Operations {
     required: [(&'static str, bool); 6],
     readable: [(WorkCompletionFields, bool); 12],
@@ -407,12 +421,11 @@ struct Operations {
 impl Operations {
     /// # Safety
     ///
-    /// `cq` is a live `ibv_cq_ex` that was made with `wanted` as its `wc_flags`.
+    /// `cq` must be a live `ibv_cq_ex` that was made with `wanted` as its `wc_flags`.
     unsafe fn of(cq: NonNull<ibv_cq_ex>, wanted: WorkCompletionFields) -> Self {
         macro_rules! has {
             ($member:ident) => {
-                // SAFETY: the caller guarantees (`# Safety`) that `cq` is a live `ibv_cq_ex` that
-                // was made with `wanted` as its `wc_flags`.
+                // SAFETY: the caller guarantees a live `ibv_cq_ex` that was made with `wanted`.
                 unsafe { cq_ex_op!(cq.as_ptr(), $member, wanted.bits()) }.is_some()
             };
         }

@@ -1,4 +1,4 @@
-//! Either flavour, behind one interface.
+//! A completion queue of either kind, basic or extended, behind one interface.
 
 use std::ptr::NonNull;
 
@@ -11,7 +11,8 @@ use super::{
 };
 use crate::ibverbs::device_context::DeviceContext;
 
-/// A completion queue of either flavour. It is destroyed (`ibv_destroy_cq`) when it and its last queue pair are gone.
+/// A completion queue of either kind. It is destroyed (`ibv_destroy_cq`) when it and its last queue
+/// pair are dropped.
 #[derive(Debug)]
 pub enum GenericCompletionQueue {
     /// Polled with `ibv_poll_cq`.
@@ -33,11 +34,12 @@ impl From<ExtendedCompletionQueue> for GenericCompletionQueue {
 }
 
 impl GenericCompletionQueue {
-    /// Begins to poll. An empty queue's poller yields nothing.
+    /// Starts to poll. The poller of an empty queue yields nothing.
     ///
     /// # Errors
     ///
-    /// The device failed under the poller before this one, which did not [`finish`](GenericPoller::finish).
+    /// Fails if the device failed under the poller before this one, which did not
+    /// [`finish`](GenericPoller::finish).
     #[inline]
     pub fn start_poll(&mut self) -> Result<GenericPoller<'_>, PollCompletionQueueError> {
         match self {
@@ -97,9 +99,9 @@ impl CompletionQueue for GenericCompletionQueue {
 #[must_use = "a poller does nothing until `next` is called"]
 #[derive(Debug)]
 pub enum GenericPoller<'cq> {
-    /// Of a basic queue.
+    /// A poll of a basic queue.
     Basic(BasicPoller<'cq>),
-    /// Of an extended queue.
+    /// A poll of an extended queue.
     Extended(ExtendedPoller<'cq>),
 }
 
@@ -114,12 +116,12 @@ impl GenericPoller<'_> {
         }
     }
 
-    /// Says whether [`next`](Self::next) stopped because of a failure instead of an empty queue. Without
-    /// this call, the next poller begins with it.
+    /// Returns the failure that stopped [`next`](Self::next), if it was not the end of the queue.
+    /// Without this call, the next poller reports the failure first.
     ///
     /// # Errors
     ///
-    /// The device failed.
+    /// Fails if the device failed.
     #[inline]
     pub fn finish(self) -> Result<(), PollCompletionQueueError> {
         match self {
@@ -132,13 +134,13 @@ impl GenericPoller<'_> {
 /// A completion of a [`GenericCompletionQueue`].
 #[derive(Clone, Copy, Debug)]
 pub enum GenericWorkCompletion<'poll> {
-    /// Of a basic queue.
+    /// A completion of a basic queue.
     Basic(BasicWorkCompletion<'poll>),
-    /// Of an extended queue.
+    /// A completion of an extended queue.
     Extended(ExtendedWorkCompletion<'poll>),
 }
 
-/// Readers that ask whichever flavour it is.
+/// Defines readers that forward to the completion of either kind.
 macro_rules! readers {
     ($($(#[$doc:meta])* $name:ident -> $ty:ty;)*) => {
         impl GenericWorkCompletion<'_> {
@@ -157,25 +159,29 @@ macro_rules! readers {
 }
 
 readers! {
-    /// The number that the work request was given.
+    /// The number that the program gave the work request.
     wr_id -> u64;
     /// How the work request ended.
     status -> WorkCompletionStatus;
-    /// What kind of work request ended; after an error [`NotTold`](WorkCompletionOperationType::NotTold).
+    /// The kind of work request that ended; [`NotTold`](WorkCompletionOperationType::NotTold) after
+    /// an error.
     opcode -> WorkCompletionOperationType;
-    /// The vendor's own error number; 0 where there is none.
+    /// The vendor's own error code; 0 without an error.
     vendor_err -> u32;
-    /// What comes with the completion; nothing after an error.
+    /// Which optional parts the completion has; none after an error.
     wc_flags -> WorkCompletionFlags;
-    /// Immediate data, in host byte order; `None` if the message had none or the queue has no such field.
+    /// Immediate data, in host byte order; `None` if the message had none or the queue has no such
+    /// field.
     imm_data -> Option<u32>;
-    /// The local key that the peer's message took out of use; `None` if it did not, or the queue has no such field.
+    /// The local key that the peer's message invalidated; `None` if it invalidated none, or if the
+    /// queue has no such field.
     invalidated_rkey -> Option<u32>;
-    /// How many bytes were received or read; `None` if the queue was not made with this field.
+    /// The number of bytes received or read; `None` if the queue was not made with this field.
     byte_len -> Option<u32>;
     /// The number of the local queue pair; `None` if the queue was not made with this field.
     qp_num -> Option<u32>;
-    /// The number of the sender's queue pair (UD); `None` if the queue was not made with this field.
+    /// The number of the sender's queue pair (UD); `None` if the queue was not made with this
+    /// field.
     src_qp -> Option<u32>;
     /// The sender's LID; `None` if the queue was not made with this field.
     slid -> Option<u32>;
@@ -183,17 +189,21 @@ readers! {
     sl -> Option<u8>;
     /// The path bits of the destination LID; `None` if the queue was not made with this field.
     dlid_path_bits -> Option<u8>;
-    /// The device's clock when the work completed; `None` if the queue was not made with this field.
-    completion_timestamp -> Option<u64>;
-    /// The time of day when the work completed, in nanoseconds; `None` if the queue was not made with this field.
-    completion_timestamp_wallclock -> Option<u64>;
-    /// The index of the partition key that the message came with (UD); `None` from an extended queue, which has no such
+    /// The device's clock when the work completed; `None` if the queue was not made with this
     /// field.
+    completion_timestamp -> Option<u64>;
+    /// The time of day when the work completed, in nanoseconds; `None` if the queue was not made
+    /// with this field.
+    completion_timestamp_wallclock -> Option<u64>;
+    /// The index of the partition key that the message came with (UD); `None` for an extended
+    /// queue, which has no such field.
     pkey_index -> Option<u16>;
-    /// The VLAN tag that was taken off the packet; `None` if the queue was not made with this field.
+    /// The VLAN tag that the device removed from the packet; `None` if the queue was not made with
+    /// this field.
     cvlan -> Option<u16>;
-    /// The tag that a flow rule put on the packet; `None` if the queue was not made with this field.
+    /// The tag that a flow rule attached to the packet; `None` if the queue was not made with this
+    /// field.
     flow_tag -> Option<u32>;
-    /// The tag that the message was matched by; `None` if the queue was not made with this field.
+    /// The tag by which the message was matched; `None` if the queue was not made with this field.
     tm_info -> Option<TagMatchingInfo>;
 }

@@ -1,9 +1,8 @@
 //! Completion queues and work completions.
 //!
-//! A queue comes in two flavours: [`BasicCompletionQueue`] is polled with
-//! `ibv_poll_cq`, [`ExtendedCompletionQueue`] with `ibv_start_poll` and
-//! `ibv_next_poll`, which copies nothing and knows more about a completion.
-//! [`GenericCompletionQueue`] is either, behind one interface.
+//! A queue comes in two kinds. [`BasicCompletionQueue`] is polled with `ibv_poll_cq`.
+//! [`ExtendedCompletionQueue`] is polled with `ibv_start_poll` and `ibv_next_poll`, which copy
+//! nothing and provide more fields. [`GenericCompletionQueue`] is either, behind one interface.
 //!
 //! ```no_run
 //! # fn poll(cq: &mut sideway::ibverbs::completion::GenericCompletionQueue) {
@@ -18,9 +17,9 @@
 //! # }
 //! ```
 //!
-//! That a queue is empty is not an error: its poller yields nothing. A poller
-//! borrows its queue mutably, so there is one at a time, and a completion
-//! borrows its poller, because its fields are read from the queue's cursor.
+//! An empty queue is not an error: its poller yields nothing. A poller borrows its queue mutably,
+//! so that only one exists at a time. A completion borrows its poller, because its fields are read
+//! at the queue's cursor.
 
 mod basic;
 mod builder;
@@ -47,7 +46,7 @@ pub use status::{TagMatchingInfo, WorkCompletionFlags, WorkCompletionOperationTy
 
 use super::device_context::DeviceContext;
 
-/// What queue pairs and the queue's handle share: the queue itself, for as long as one of them needs it.
+/// The queue itself, shared by its handle and the queue pairs that complete into it.
 #[derive(Debug)]
 pub(crate) struct CqInner {
     cq: NonNull<ibv_cq>,
@@ -57,8 +56,7 @@ pub(crate) struct CqInner {
     channel: Option<Arc<channel::ChannelInner>>,
 }
 
-/// Which completion queue an event is about. No two queues of a process have the same, not one after the other
-/// either.
+/// Identifies a completion queue in events. Ids are never reused within a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CompletionQueueId(u64);
 
@@ -68,29 +66,28 @@ impl CompletionQueueId {
         Self(LAST.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    /// What the C object carries.
+    /// The id as the `cq_context` pointer of the C object.
     fn to_context(self) -> *mut core::ffi::c_void {
         core::ptr::without_provenance_mut(self.0 as usize)
     }
 
-    /// The id that a C object carries, if it was made here.
+    /// The id from a C object's `cq_context`, meaningful only if this crate made the object.
     pub(super) fn of_context(cq_context: *mut core::ffi::c_void) -> Self {
         Self(cq_context.addr() as u64)
     }
 }
 
-// SAFETY: polling is exclusive to the queue's handle (`&mut`); what others do with it (creating and
-// destroying queue pairs) is thread-safe in libibverbs.
+// SAFETY: only the queue's handle polls, through `&mut`. Other uses, such as creating and
+// destroying queue pairs, are thread-safe in libibverbs.
 unsafe impl Send for CqInner {}
-// SAFETY: polling is exclusive to the queue's handle (`&mut`); what others do with it (creating and
-// destroying queue pairs) is thread-safe in libibverbs.
+// SAFETY: `&self` never polls, and the other verbs are thread-safe in libibverbs.
 unsafe impl Sync for CqInner {}
 
 impl CqInner {
     /// # Safety
     ///
-    /// `cq` is a queue of `context` that was made just now, with `channel` and with `id` as its `cq_context`; nothing
-    /// else destroys it.
+    /// `cq` must be a queue of `context` that was made just now, with `channel`, and with `id` as
+    /// its `cq_context`. Nothing else may destroy it.
     unsafe fn new(
         cq: NonNull<ibv_cq>,
         context: DeviceContext,
@@ -118,7 +115,7 @@ impl CqInner {
 
     /// How many completions the queue holds.
     fn cqe(&self) -> u32 {
-        // SAFETY: the queue lives; the field is in every release's struct.
+        // SAFETY: `self` keeps the queue alive, and every release's struct has this field.
         u32::try_from(unsafe { (*self.cq.as_ptr()).cqe }).unwrap_or(0)
     }
 }
@@ -128,11 +125,13 @@ impl Drop for CqInner {
         if let Some(channel) = &self.channel {
             channel.prepare_to_leave(self.id);
         }
-        // SAFETY: the queue lives, and its handle and every queue pair that uses it are gone.
+        // SAFETY: the queue is alive until here. Its handle and every queue pair that uses it held
+        // this object and are gone.
         let result = unsafe { (self.context.provider().verbs().ibv_destroy_cq)(self.cq.as_ptr()) };
         if let Err(error) = super::check(result) {
             log::error!("ibv_destroy_cq failed: {error}");
-            // The queue is still there, so what it depends on has to stay.
+            // The library still has the queue, so the context that it depends on must stay alive
+            // too.
             std::mem::forget(self.context.clone());
             std::mem::forget(self.channel.take());
         } else if let Some(channel) = &self.channel {
@@ -145,28 +144,30 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// What can be done with a completion queue of any flavour, besides polling it.
+/// Operations of any kind of completion queue, other than polling.
 pub trait CompletionQueue: sealed::Sealed {
-    /// The C object. Using it is as unsafe as in C, and it must not be destroyed.
+    /// The C object, for verbs that this crate does not wrap. Using it is as unsafe as in C; do not
+    /// destroy it.
     fn as_raw(&self) -> NonNull<ibv_cq>;
 
-    /// How many completions it holds: at least what was asked for.
+    /// The number of completions that the queue can hold, at least the number requested.
     fn cqe(&self) -> u32;
 
-    /// By what events name it.
+    /// The id by which events name the queue.
     fn id(&self) -> CompletionQueueId;
 
-    /// What the program gave it ([`setup_cq_context`](CompletionQueueBuilder::setup_cq_context)).
+    /// The value that the program gave the queue
+    /// ([`setup_cq_context`](CompletionQueueBuilder::setup_cq_context)).
     fn cq_context(&self) -> u64;
 
-    /// The context that it was made from.
+    /// The device context in which it was made.
     fn context(&self) -> &DeviceContext;
 
     #[doc(hidden)]
     fn shared(&self) -> Shared;
 }
 
-/// A queue's shared part, for the queue pair builder.
+/// The queue's shared part, for the queue pair builder.
 #[doc(hidden)]
 #[derive(Clone, Debug)]
 pub struct Shared(pub(crate) Arc<CqInner>);
@@ -209,7 +210,8 @@ use impl_completion_queue;
 pub struct PollCompletionQueueError {
     /// The call that failed: `ibv_poll_cq`, or `ibv_next_poll` for it and `ibv_start_poll`.
     pub verb: &'static str,
-    /// What it returned: an error number, or less than zero, which means whatever the device's library says.
+    /// What it returned: an error number, or less than zero, which means whatever the device's
+    /// library says.
     pub result: core::ffi::c_int,
 }
 
@@ -227,7 +229,8 @@ impl fmt::Display for PollCompletionQueueError {
 
 impl std::error::Error for PollCompletionQueueError {}
 
-/// What calls it is less likely to run: the other code is laid out without jumps.
+/// Marks the branch that calls it as unlikely, so that the compiler lays out the other one without
+/// jumps.
 #[cold]
 #[inline(always)]
 fn unlikely() {}

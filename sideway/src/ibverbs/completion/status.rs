@@ -1,4 +1,4 @@
-//! What a work completion says.
+//! The status, operation and flags of work completions.
 
 use std::fmt;
 
@@ -7,13 +7,13 @@ use rdma_mummy_sys::types::{ibv_wc_flags as F, ibv_wc_opcode as O, ibv_wc_status
 c_enum! {
     /// How a work request ended (`ibv_wc_status`).
     pub struct WorkCompletionStatus(u32) {
-        /// It did what it was asked to do.
+        /// The request succeeded.
         Success = S::IBV_WC_SUCCESS.0,
-        /// A local buffer is too short for what came.
+        /// A local buffer is too short for the data.
         LocalLengthError = S::IBV_WC_LOC_LEN_ERR.0,
-        /// The queue pair is not fit for the request.
+        /// The queue pair cannot execute the request.
         LocalQueuePairOperationError = S::IBV_WC_LOC_QP_OP_ERR.0,
-        /// The end-to-end context is not fit for the request.
+        /// The end-to-end context cannot execute the request.
         LocalEndToEndContextOperationError = S::IBV_WC_LOC_EEC_OP_ERR.0,
         /// A local key does not allow the access, or does not cover the buffer.
         LocalProtectionError = S::IBV_WC_LOC_PROT_ERR.0,
@@ -21,35 +21,35 @@ c_enum! {
         WorkRequestFlushedError = S::IBV_WC_WR_FLUSH_ERR.0,
         /// Binding a memory window failed.
         MemoryWindowBindError = S::IBV_WC_MW_BIND_ERR.0,
-        /// The peer answered with something unexpected.
+        /// The peer sent an unexpected response.
         BadResponseError = S::IBV_WC_BAD_RESP_ERR.0,
         /// A peer's access to local memory failed.
         LocalAccessError = S::IBV_WC_LOC_ACCESS_ERR.0,
-        /// The peer says that the request is invalid.
+        /// The peer rejected the request as invalid.
         RemoteInvalidRequestError = S::IBV_WC_REM_INV_REQ_ERR.0,
-        /// The peer says that the key does not allow the access.
+        /// The peer rejected the access: its key does not allow it, or does not cover the address.
         RemoteAccessError = S::IBV_WC_REM_ACCESS_ERR.0,
-        /// The peer could not do it.
+        /// The peer could not execute the request.
         RemoteOperationError = S::IBV_WC_REM_OP_ERR.0,
-        /// The peer does not acknowledge.
+        /// The peer did not acknowledge within the retries.
         TransportRetryCounterExceeded = S::IBV_WC_RETRY_EXC_ERR.0,
-        /// The peer posts no receive buffers.
+        /// The peer posted no receive buffer within the RNR retries.
         ResponderNotReadyRetryCounterExceeded = S::IBV_WC_RNR_RETRY_EXC_ERR.0,
         /// The reliable datagram domain does not match.
         LocalRddViolationError = S::IBV_WC_LOC_RDD_VIOL_ERR.0,
-        /// The peer says that the reliable datagram request is invalid.
+        /// The peer rejected the reliable datagram request as invalid.
         RemoteInvalidRdRequest = S::IBV_WC_REM_INV_RD_REQ_ERR.0,
-        /// The peer went away during the operation.
+        /// The peer aborted the operation.
         RemoteAbortedError = S::IBV_WC_REM_ABORT_ERR.0,
-        /// No such end-to-end context.
+        /// The end-to-end context does not exist.
         InvalidEndToEndContextNumber = S::IBV_WC_INV_EECN_ERR.0,
         /// The end-to-end context is in the wrong state.
         InvalidEndToEndContextState = S::IBV_WC_INV_EEC_STATE_ERR.0,
         /// The device failed.
         FatalError = S::IBV_WC_FATAL_ERR.0,
-        /// The peer answers too slowly.
+        /// The peer did not respond in time.
         ResponseTimeoutError = S::IBV_WC_RESP_TIMEOUT_ERR.0,
-        /// Something else.
+        /// An error that no other status describes.
         GeneralError = S::IBV_WC_GENERAL_ERR.0,
         /// Tag matching failed.
         TagMatchingError = S::IBV_WC_TM_ERR.0,
@@ -59,7 +59,7 @@ c_enum! {
 }
 
 impl WorkCompletionStatus {
-    /// What usually causes it, and what to look at; `None` for success and for unknown values.
+    /// The usual cause and what to check; `None` for success and for unknown values.
     pub const fn hint(self) -> Option<&'static str> {
         Some(match self {
             Self::LocalLengthError => {
@@ -109,7 +109,7 @@ impl WorkCompletionStatus {
 }
 
 impl fmt::Display for WorkCompletionStatus {
-    /// As `success`, or `remote access error`: the name in words.
+    /// Prints the name in words: `success`, `remote access error`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.name() {
             Some(name) => f.pad(&in_words(name)),
@@ -119,7 +119,7 @@ impl fmt::Display for WorkCompletionStatus {
 }
 
 c_enum! {
-    /// What kind of work request ended (`ibv_wc_opcode`).
+    /// The kind of work request that ended (`ibv_wc_opcode`).
     pub struct WorkCompletionOperationType(u32) {
         /// A SEND.
         Send = O::IBV_WC_SEND.0,
@@ -145,14 +145,14 @@ c_enum! {
         Receive = O::IBV_WC_RECV.0,
         /// A peer's RDMA WRITE with immediate data arrived.
         ReceiveWithImmediate = O::IBV_WC_RECV_RDMA_WITH_IMM.0,
-        /// What the first of a driver's own requests does: on mlx5, a memory key was configured
+        /// The first of the driver's own requests. On mlx5, a memory key was configured
         /// (`mlx5::MKeyConfiguration`).
         Driver1 = O::IBV_WC_DRIVER1.0,
-        /// The second: on mlx5, a request in the device's own format.
+        /// The second of the driver's own requests. On mlx5, a request in the device's own format.
         Driver2 = O::IBV_WC_DRIVER2.0,
-        /// The third: on mlx5, the device copied memory.
+        /// The third of the driver's own requests. On mlx5, the device copied memory.
         Driver3 = O::IBV_WC_DRIVER3.0,
-        /// Not told: after an error a device only says which request failed and why.
+        /// Not known: after an error, a device reports only the request's number and the status.
         NotTold = u32::MAX,
     }
 }
@@ -167,29 +167,29 @@ impl fmt::Display for WorkCompletionOperationType {
 }
 
 c_flags! {
-    /// What comes with a completion (`ibv_wc_flags`).
+    /// Optional parts of a completion (`ibv_wc_flags`).
     pub struct WorkCompletionFlags(u32) {
         /// A global routing header (UD: in the first 40 bytes of the buffer).
         Grh = F::IBV_WC_GRH.0,
         /// Immediate data.
         WithImmediate = F::IBV_WC_WITH_IMM.0,
-        /// The checksum of the IP packet is right.
+        /// The device verified the checksum of the IP packet.
         IpChecksumOk = F::IBV_WC_IP_CSUM_OK.0,
-        /// A key that the peer invalidated.
+        /// The peer's message invalidated a local key.
         WithInvalidate = F::IBV_WC_WITH_INV.0,
     }
 }
 
-/// What a message was matched by (`ibv_wc_tm_info`).
+/// The tag by which a message was matched, and the user's data (`ibv_wc_tm_info`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct TagMatchingInfo {
-    /// The tag of the message's header.
+    /// The tag in the message's header.
     pub tag: u64,
-    /// The user's data of the message's header.
+    /// The user's data in the message's header.
     pub private: u32,
 }
 
-/// `RemoteAccessError` as `remote access error`.
+/// Converts `RemoteAccessError` into `remote access error`.
 fn in_words(name: &str) -> String {
     let mut words = String::with_capacity(name.len() + 8);
     for (n, c) in name.char_indices() {
@@ -222,7 +222,8 @@ mod tests {
     #[test]
     fn every_error_has_a_hint_but_the_obsolete_and_the_optional_ones() {
         use WorkCompletionStatus as W;
-        // Of end-to-end contexts, reliable datagrams, memory windows and tag matching, which nothing here makes.
+        // Statuses without a hint: end-to-end contexts, reliable datagrams, memory windows and tag
+        // matching.
         let without = [
             W::Success,
             W::LocalEndToEndContextOperationError,

@@ -1,4 +1,4 @@
-//! Advice about memory that is paged on demand.
+//! Advice about regions with on-demand paging (`ibv_advise_mr`).
 
 use std::io;
 use std::ops::Range;
@@ -15,13 +15,13 @@ use crate::ibverbs::check;
 use crate::ibverbs::protection_domain::ProtectionDomain;
 
 c_enum! {
-    /// What a program knows about memory (`ibv_advise_mr_advice`).
+    /// A hint about the next accesses to memory (`ibv_advise_mr_advice`).
     pub struct MemoryRegionAdvice(u32) {
-        /// It will be read: its pages are to be present.
+        /// The memory will be read: make its pages present.
         Prefetch = IBV_ADVISE_MR_ADVICE_PREFETCH.0,
-        /// It will be written: its pages are to be present and writable.
+        /// The memory will be written: make its pages present and writable.
         PrefetchWrite = IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE.0,
-        /// Those of its pages that are present are to be known to the device; no other is to be made so.
+        /// Tell the device about the pages that are present, and fault in no others.
         PrefetchNoFault = IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT.0,
     }
 }
@@ -29,22 +29,24 @@ c_enum! {
 display_as_debug!(MemoryRegionAdvice);
 
 c_flags! {
-    /// How advice is followed (`IBV_ADVISE_MR_FLAG_*`).
+    /// How the advice is carried out (`IBV_ADVISE_MR_FLAG_*`).
     pub struct AdviseMemoryRegionFlags(u32) {
-        /// Before the call returns.
+        /// Finish before the call returns.
         Flush = IBV_ADVISE_MR_FLAG_FLUSH.0,
     }
 }
 
 impl ProtectionDomain {
-    /// Tells the device about parts of regions that are paged on demand, each with the range of its bytes (`ibv_advise_mr`).
+    /// Advises the device about byte ranges of regions with on-demand paging (`ibv_advise_mr`).
     ///
-    /// It is safe: pages become present, and nothing else changes.
+    /// It is safe because pages only become present, and nothing else changes.
     ///
     /// # Errors
     ///
-    /// A range is not in its region; a region is of another domain, not paged on demand, or not writable though the advice is to
-    /// write; part of the memory is not mapped; or the device does not take (such) advice ([`Unsupported`]).
+    /// Fails if a range is not in its region, or if a region belongs to another domain or is not
+    /// paged on demand. Also fails if the advice is about writes to a region that is not writable.
+    /// Also fails if part of the memory is not mapped, or if the device does not support the advice
+    /// ([`Unsupported`]).
     ///
     /// # References
     ///
@@ -79,12 +81,13 @@ impl ProtectionDomain {
         let num_sge = u32::try_from(count).map_err(|_| failed(io::Error::from_raw_os_error(libc::EINVAL)))?;
         let (pd, list) = (self.as_raw().as_ptr(), entries.as_mut_ptr());
         let raw = ib_uverbs_advise_mr_advice(advice.raw());
-        // SAFETY: the domain lives, and the list has so many entries.
+        // SAFETY: `self` keeps the domain alive, and `list` points to `num_sge` entries.
         check(unsafe { verbs::ibv_advise_mr(pd, raw, flags.bits(), list, num_sge) }).map_err(failed)
     }
 }
 
-/// An entry has a length of 32 bits; a range may be longer.
+/// Adds entries for a range. An entry's length has 32 bits, so that a longer range takes several
+/// entries.
 fn push_entries(entries: &mut Vec<ibv_sge>, region: &MemoryRegion, range: &Range<usize>) {
     const MOST: usize = 1 << 31;
     let mut start = range.start;

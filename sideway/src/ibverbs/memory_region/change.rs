@@ -1,7 +1,8 @@
-//! Changing a registration in place.
+//! Reregistration: changes a region in place (`ibv_rereg_mr`).
 //!
-//! `ibv_rereg_mr` can fail in three ways: nothing has changed, all has changed, or nobody knows. In C the three are told apart by a
-//! number; here by what comes back, so that a region which must not be used any more cannot be.
+//! A failed `ibv_rereg_mr` leaves the region unchanged, changed, or in an unknown state. C tells
+//! the three apart by an error number. Here they are variants of
+//! the error, and in the unknown state the region comes back as an [`UnusableMemoryRegion`].
 
 use std::fmt;
 use std::io;
@@ -14,7 +15,7 @@ use crate::error::ConsumeError;
 use crate::ibverbs::protection_domain::ProtectionDomain;
 use crate::ibverbs::{AccessFlags, Unsupported};
 
-/// What is to change of a region; the rest stays.
+/// The attributes of a region to change; the others stay.
 #[derive(Clone, Debug, Default)]
 #[must_use]
 pub struct MemoryRegionChange {
@@ -23,30 +24,30 @@ pub struct MemoryRegionChange {
     access: Option<AccessFlags>,
 }
 
-// SAFETY: the pointer is only handed on, by an unsafe function.
+// SAFETY: the pointer is a plain value here, which only the unsafe `rereg_mr` passes on.
 unsafe impl Send for MemoryRegionChange {}
-// SAFETY: the pointer is only handed on, by an unsafe function.
+// SAFETY: the pointer is a plain value here, which only the unsafe `rereg_mr` passes on.
 unsafe impl Sync for MemoryRegionChange {}
 
 impl MemoryRegionChange {
-    /// Nothing yet.
+    /// A change of nothing.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Other memory (`IBV_REREG_MR_CHANGE_TRANSLATION`), at its own addresses.
+    /// Sets other memory (`IBV_REREG_MR_CHANGE_TRANSLATION`), addressed by its own addresses.
     pub fn setup_translation(&mut self, ptr: *mut u8, len: usize) -> &mut Self {
         self.translation = Some((ptr, len));
         self
     }
 
-    /// Another domain (`IBV_REREG_MR_CHANGE_PD`).
+    /// Sets another protection domain (`IBV_REREG_MR_CHANGE_PD`).
     pub fn setup_pd(&mut self, pd: &ProtectionDomain) -> &mut Self {
         self.pd = Some(pd.clone());
         self
     }
 
-    /// Other permissions (`IBV_REREG_MR_CHANGE_ACCESS`).
+    /// Sets other permissions (`IBV_REREG_MR_CHANGE_ACCESS`).
     pub fn setup_access(&mut self, access: AccessFlags) -> &mut Self {
         self.access = Some(access);
         self
@@ -63,17 +64,20 @@ impl MemoryRegionChange {
 }
 
 impl MemoryRegion {
-    /// Changes memory, domain or permissions of the region (`ibv_rereg_mr`), in place where the device can. The keys may be others
-    /// afterwards.
+    /// Changes memory, domain or permissions of the region (`ibv_rereg_mr`), in place if the device
+    /// can. The keys may be different afterwards.
     ///
     /// # Safety
     ///
-    /// - What [`reg_mr`](ProtectionDomain::reg_mr) asks for is true of the new memory, or of the old under the new permissions, from
-    ///   now on; and of the old memory until this succeeds, or what comes back with the error has been deregistered.
+    /// - From now on, the contract of [`reg_mr`](ProtectionDomain::reg_mr) holds for the new
+    ///   memory, or for the old memory with the new permissions.
+    /// - The contract also holds for the old memory until this succeeds, or until the region in the
+    ///   error has been deregistered.
     ///
     /// # Errors
     ///
-    /// [`ReregisterMemoryRegionError`] says in what state the region is, and has it. Only memory of the program can be changed.
+    /// [`ReregisterMemoryRegionError`] states the region's condition, and returns it. Only memory
+    /// of the program can be changed.
     ///
     /// # References
     ///
@@ -119,7 +123,7 @@ impl MemoryRegion {
             self.pd = pd.clone();
         }
         self.access = change.access.unwrap_or(self.access);
-        // SAFETY: the region lives; the fields are in every release's struct.
+        // SAFETY: `self` keeps the region alive, and every release's struct has these fields.
         (self.lkey, self.rkey) = unsafe { ((*self.mr.as_ptr()).lkey, (*self.mr.as_ptr()).rkey) };
     }
 
@@ -135,22 +139,23 @@ impl MemoryRegion {
     }
 }
 
-/// A region that a failed change has left behind: it may be as before, as it was to be, or neither. All that can be done is to
-/// deregister it, which dropping it does.
+/// A region that a failed change has left in an unknown state: old, new, or neither. It can only be
+/// deregistered, which dropping it does.
 ///
-/// Until that has succeeded, both the old memory and the new may still be the device's.
+/// Until that has succeeded, the device may still access both the old memory and the new.
 pub struct UnusableMemoryRegion {
     region: MemoryRegion,
-    /// It may be the region's domain by now, and goes after it.
+    /// The domain that the change named. The region may belong to it now, so it must be freed after
+    /// the region.
     other_pd: Option<ProtectionDomain>,
 }
 
 impl UnusableMemoryRegion {
-    /// Deregisters it now (`ibv_dereg_mr`), and says how that went, which a drop only logs.
+    /// Deregisters it now (`ibv_dereg_mr`), and returns the error that a drop would only log.
     ///
     /// # Errors
     ///
-    /// The device did not let go of the memory; the region comes back with the error.
+    /// Fails if the device did not release the memory; the region comes back with the error.
     pub fn close(self) -> Result<(), ConsumeError<Self>> {
         let Self { region, other_pd } = self;
         region.close().map_err(|ConsumeError { object: region, error }| ConsumeError {
@@ -159,17 +164,18 @@ impl UnusableMemoryRegion {
         })
     }
 
-    /// The domain that it belonged to before.
+    /// The protection domain that it belonged to before the change.
     pub fn pd(&self) -> &ProtectionDomain {
         &self.region.pd
     }
 
-    /// The domain that it was to belong to, if it was to be another.
+    /// The protection domain that the change named, if any.
     pub fn other_pd(&self) -> Option<&ProtectionDomain> {
         self.other_pd.as_ref()
     }
 
-    /// The C object. Using it is as unsafe as in C, and it must not be deregistered.
+    /// The C object, for verbs that this crate does not wrap. Using it is as unsafe as in C; do not
+    /// deregister it.
     pub fn as_raw(&self) -> NonNull<ibv_mr> {
         self.region.mr
     }
@@ -199,7 +205,8 @@ pub enum ReregisterMemoryRegionError {
         /// The error number of `ibv_rereg_mr`.
         source: io::Error,
     },
-    /// All has changed, but a forked child will not have the old memory (`IBV_REREG_MR_ERR_DO_FORK_OLD`).
+    /// All has changed, but a forked child will not have the old memory
+    /// (`IBV_REREG_MR_ERR_DO_FORK_OLD`).
     #[error(
         "ibv_rereg_mr: {source}; the memory region has changed, but the old memory is kept from forked children"
     )]
@@ -209,8 +216,8 @@ pub enum ReregisterMemoryRegionError {
         /// The error number of `ibv_rereg_mr`.
         source: io::Error,
     },
-    /// The region must not be used any more (`IBV_REREG_MR_ERR_CMD`, `IBV_REREG_MR_ERR_CMD_AND_DO_FORK_NEW`, and numbers that
-    /// this crate does not know).
+    /// The region must not be used any more (`IBV_REREG_MR_ERR_CMD`,
+    /// `IBV_REREG_MR_ERR_CMD_AND_DO_FORK_NEW`, and numbers that this crate does not know).
     #[error("ibv_rereg_mr failed: {source}; the memory region cannot be used any more")]
     Unusable {
         /// What is left of it.
@@ -218,7 +225,8 @@ pub enum ReregisterMemoryRegionError {
         /// The error number of `ibv_rereg_mr`.
         source: io::Error,
     },
-    /// The device cannot change regions. By the letter of the man page this one must not be used any more.
+    /// The device cannot change regions. By the letter of the man page this one must not be used
+    /// any more.
     #[error("{source}; the memory region cannot be used any more")]
     Unsupported {
         /// What is left of it.

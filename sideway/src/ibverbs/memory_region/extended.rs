@@ -1,4 +1,4 @@
-//! Registering with everything that can be said of a region.
+//! The memory region builder: registration with all attributes (`ibv_reg_mr_ex`).
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
@@ -12,9 +12,11 @@ use crate::ibverbs::protection_domain::ProtectionDomain;
 use crate::ibverbs::provider_buffer::ProviderBuffer;
 use crate::ibverbs::{AccessFlags, Unsupported};
 
-/// Describes regions (`ibv_mr_init_attr`), of which any number can be made: of the program's memory, of the provider's, and of dma-bufs.
+/// Describes regions (`ibv_mr_init_attr`) of the program's memory, the provider's memory, or
+/// dma-bufs. One builder can make any number of them.
 ///
-/// It does what `reg_mr` and its kin do, and besides takes a [DMA handle](crate::ibverbs::dma_handle).
+/// In addition to the options of `reg_mr` and the related functions, it takes a [DMA
+/// handle](crate::ibverbs::dma_handle).
 ///
 /// ```
 /// # #[cfg(feature = "soft")] {
@@ -24,7 +26,8 @@ use crate::ibverbs::{AccessFlags, Unsupported};
 /// # let devices = DeviceList::from_provider(sideway::soft::provider())?;
 /// let pd = devices.first()?.open()?.alloc_pd()?;
 /// let buffer = pd.alloc_buf(4096)?;
-/// let region = pd.create_mr_builder().setup_access(AccessFlags::LocalWrite).build_of_buffer(&buffer, 0, 4096)?;
+/// let mut builder = pd.create_mr_builder();
+/// let region = builder.setup_access(AccessFlags::LocalWrite).build_of_buffer(&buffer, 0, 4096)?;
 /// println!("{:#x}", region.lkey());
 /// # }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -38,7 +41,7 @@ pub struct MemoryRegionBuilder {
 }
 
 impl ProtectionDomain {
-    /// Begins to describe regions in this domain.
+    /// Returns a builder for regions in this domain.
     pub fn create_mr_builder(&self) -> MemoryRegionBuilder {
         let (iova, dma_handle) = (None, None);
         MemoryRegionBuilder { pd: self.clone(), access: AccessFlags::LocalWrite, iova, dma_handle }
@@ -46,20 +49,20 @@ impl ProtectionDomain {
 }
 
 impl MemoryRegionBuilder {
-    /// What the device, and a peer, may do with the memory; if that is not said, `LocalWrite`.
+    /// Sets the permissions of the device and of peers; `LocalWrite` by default.
     pub fn setup_access(&mut self, access: AccessFlags) -> &mut Self {
         self.access = access;
         self
     }
 
-    /// The address by which requests name the first byte; if that is not said, its own, or its offset in the dma-buf. It has to have the
-    /// same offset in a page as that.
+    /// Sets the address by which requests identify the first byte. By default it is the memory's
+    /// own address, or its offset in the dma-buf. Both must have the same offset within a page.
     pub fn setup_iova(&mut self, iova: u64) -> &mut Self {
         self.iova = Some(iova);
         self
     }
 
-    /// How the device is to access the memory. The region keeps the handle.
+    /// Sets how the device accesses the memory. The region keeps the handle alive.
     pub fn setup_dma_handle(&mut self, dma_handle: &DmaHandle) -> &mut Self {
         self.dma_handle = Some(dma_handle.clone());
         self
@@ -69,28 +72,29 @@ impl MemoryRegionBuilder {
     ///
     /// # Safety
     ///
-    /// As [`reg_mr`](ProtectionDomain::reg_mr).
+    /// The contract of [`reg_mr`](ProtectionDomain::reg_mr) applies.
     ///
     /// # Errors
     ///
-    /// As [`reg_mr`](ProtectionDomain::reg_mr); a device without what was described, or a library before rdma-core 59, is
-    /// [`Unsupported`].
+    /// Fails as [`reg_mr`](ProtectionDomain::reg_mr) does. It is [`Unsupported`] if the device
+    /// lacks an attribute, or if the library is older than rdma-core 59.
     ///
     /// # References
     ///
     /// `man ibv_reg_mr_ex`
     pub unsafe fn build(&self, ptr: *mut u8, len: usize) -> Result<MemoryRegion, RegisterMemoryRegionError> {
         let attr = self.of_address(ptr, len, Mask::IBV_REG_MR_MASK_ADDR.0);
-        // SAFETY: the caller keeps the memory allocated.
+        // SAFETY: the caller keeps the memory allocated, as the contract of this function says.
         unsafe { self.register(attr, ptr, ptr.addr() as u64, MemoryKind::Program) }
     }
 
-    /// Registers `length` bytes of the provider's memory, from `offset` on (`ibv_reg_mr_ex`). Memory of a dma-buf takes no address of its
-    /// own.
+    /// Registers `length` bytes of the provider's memory, from `offset` on (`ibv_reg_mr_ex`).
+    /// Memory of a dma-buf does not accept [`setup_iova`](Self::setup_iova).
     ///
     /// # Errors
     ///
-    /// There are not so many bytes there, the buffer is of another domain; or as [`build`](Self::build).
+    /// Fails if the buffer has fewer bytes or belongs to another domain, and as
+    /// [`build`](Self::build) does.
     ///
     /// # References
     ///
@@ -108,7 +112,8 @@ impl MemoryRegionBuilder {
         let mut attr =
             self.of_address(ptr, length, Mask::IBV_REG_MR_MASK_ADDR.0 | Mask::IBV_REG_MR_MASK_BUF.0);
         attr.buf = buffer.as_raw().as_ptr();
-        // SAFETY: the buffer has these bytes, and the region keeps it.
+        // SAFETY: the buffer has these bytes, as was checked above, and the region keeps the buffer
+        // alive.
         unsafe { self.register(attr, ptr, ptr.addr() as u64, MemoryKind::Provider(buffer)) }
     }
 
@@ -116,7 +121,7 @@ impl MemoryRegionBuilder {
     ///
     /// # Errors
     ///
-    /// As [`reg_dmabuf_mr`](ProtectionDomain::reg_dmabuf_mr); or as [`build`](Self::build).
+    /// Fails as [`reg_dmabuf_mr`](ProtectionDomain::reg_dmabuf_mr) and [`build`](Self::build) do.
     ///
     /// # References
     ///
@@ -137,7 +142,8 @@ impl MemoryRegionBuilder {
             fd_offset: offset,
             ..ibv_mr_init_attr::default()
         };
-        // SAFETY: the kernel keeps the memory, and the descriptor is open during the call.
+        // SAFETY: the kernel keeps the memory allocated, and the borrow keeps the descriptor open
+        // during the call.
         unsafe { self.register(attr, ptr::null_mut(), offset, MemoryKind::DmaBuf) }
     }
 
@@ -157,7 +163,8 @@ impl MemoryRegionBuilder {
 
     /// # Safety
     ///
-    /// The attributes are of this builder, and what they name lives, until the region has been deregistered.
+    /// `attr` must be made by this builder, and the memory that it names must stay allocated until
+    /// the region has been deregistered.
     unsafe fn register(
         &self,
         mut attr: ibv_mr_init_attr,
@@ -180,11 +187,12 @@ impl MemoryRegionBuilder {
             .verbs()
             .ibv_reg_mr_ex()
             .map_err(|symbol| Unsupported::missing(context, "regions as described", symbol))?;
-        // SAFETY: domain and handle live and are of one context; the caller answers for the rest.
+        // SAFETY: the builder keeps domain and handle alive, and both belong to one context. The
+        // caller guarantees the memory.
         let mr = unsafe { register(self.pd.as_raw().as_ptr(), &raw mut attr) };
         let asked =
             RegistrationRequest { ptr, len: attr.length, iova: self.iova.unwrap_or(own_iova), access, kind };
-        // SAFETY: it was made just now.
+        // SAFETY: the library made the region just now.
         let mut region = unsafe { MemoryRegion::of_raw(&self.pd, mr, asked, VERB) }?;
         region.keeps.dma_handle.clone_from(&self.dma_handle);
         Ok(region)

@@ -1,4 +1,4 @@
-//! Regions without memory.
+//! Null regions: a key without memory (`ibv_alloc_null_mr`).
 
 use std::fmt;
 use std::io;
@@ -12,37 +12,39 @@ use crate::error::Error;
 use crate::ibverbs::check;
 use crate::ibverbs::protection_domain::ProtectionDomain;
 
-/// A region that has no memory (`ibv_alloc_null_mr`): what is written to it is lost, what is read from it is zero.
+/// A region without memory (`ibv_alloc_null_mr`): writes to it are discarded, and reads from it
+/// return zero.
 ///
-/// In a list of entries it stands for bytes of a message that nobody wants, or for zeroes that are nowhere. It has every
-/// address and the greatest length, and a key for local entries only: no peer reaches it. It cannot be changed, and no window
-/// be bound to it.
+/// In a scatter/gather list it skips unwanted bytes of a message, or supplies zeroes. It accepts
+/// every address and length. Its key is for local entries only, so no peer can access it. It cannot
+/// be changed, and no window can be bound to it.
 pub struct NullMemoryRegion {
     mr: NonNull<ibv_mr>,
     lkey: u32,
     pd: ProtectionDomain,
 }
 
-// SAFETY: a region is a key.
+// SAFETY: the region has no memory, and verbs that use its key are thread-safe in libibverbs.
 unsafe impl Send for NullMemoryRegion {}
-// SAFETY: a region is a key.
+// SAFETY: `&self` only reads plain values.
 unsafe impl Sync for NullMemoryRegion {}
 
 impl ProtectionDomain {
-    /// A region without memory (`ibv_alloc_null_mr`).
+    /// Allocates a region without memory (`ibv_alloc_null_mr`).
     ///
     /// # Errors
     ///
-    /// The device has none ([`Unsupported`]), or no more regions.
+    /// Fails if the device does not support it ([`Unsupported`]), or has no more regions.
     ///
     /// # References
     ///
     /// `man ibv_alloc_null_mr`
     pub fn alloc_null_mr(&self) -> Result<NullMemoryRegion, Error> {
-        // SAFETY: the domain lives.
+        // SAFETY: `self` keeps the domain alive.
         let mr = unsafe { verbs::ibv_alloc_null_mr(self.as_raw().as_ptr()) };
         match NonNull::new(mr) {
-            // SAFETY: the library returned a region; the field is in every release's struct.
+            // SAFETY: the library returned a live region, and every release's struct has this
+            // field.
             Some(mr) => Ok(NullMemoryRegion { mr, lkey: unsafe { (*mr.as_ptr()).lkey }, pd: self.clone() }),
             None => Err(Error::of_device(
                 self.context(),
@@ -61,32 +63,35 @@ impl NullMemoryRegion {
         self.lkey
     }
 
-    /// The domain that the region belongs to.
+    /// The protection domain that the region belongs to.
     pub fn pd(&self) -> &ProtectionDomain {
         &self.pd
     }
 
-    /// The C object. Using it is as unsafe as in C, and it must not be deregistered.
+    /// The C object, for verbs that this crate does not wrap. Using it is as unsafe as in C; do not
+    /// deregister it.
     pub fn as_raw(&self) -> NonNull<ibv_mr> {
         self.mr
     }
 
-    /// Ends the region now (`ibv_dereg_mr`), and says how that went, which a drop only logs.
+    /// Frees the region now (`ibv_dereg_mr`), and returns the error that a drop would only log.
     ///
     /// # Errors
     ///
-    /// The device did not let go of it. It is left to the end of the context, and its domain with it.
+    /// Fails if the device did not release it. Region and domain then stay until the context is
+    /// closed.
     pub fn close(self) -> io::Result<()> {
         let mut region = ManuallyDrop::new(self);
         region.end()?;
-        // SAFETY: the region's own drop does not run, so this is the only one of the domain's handle.
+        // SAFETY: `region` is `ManuallyDrop`, so its own drop does not run, and this is the only
+        // read of the domain.
         drop(unsafe { core::ptr::read(&raw const region.pd) });
         Ok(())
     }
 
     fn end(&mut self) -> io::Result<()> {
         let lib = self.pd.context().provider().verbs();
-        // SAFETY: the region lives until here.
+        // SAFETY: the region is alive: this runs once, from `close` or from the drop.
         check(unsafe { (lib.ibv_dereg_mr)(self.mr.as_ptr()) })
     }
 }
@@ -95,7 +100,8 @@ impl Drop for NullMemoryRegion {
     fn drop(&mut self) {
         if let Err(error) = self.end() {
             log::error!("ibv_dereg_mr failed, a null memory region stays: {error}");
-            // The region is still there, so what it depends on has to stay.
+            // The library still has the region, so the domain that it depends on must stay alive
+            // too.
             std::mem::forget(self.pd.clone());
         }
     }

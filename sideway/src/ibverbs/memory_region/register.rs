@@ -1,4 +1,4 @@
-//! Registering memory at a raw address, a dma-buf's, and memory on the device.
+//! Registration of memory at a raw address, of a dma-buf, and of device memory.
 
 use std::ffi::c_int;
 use std::io;
@@ -13,7 +13,7 @@ use crate::ibverbs::device_memory::DeviceMemory;
 use crate::ibverbs::protection_domain::ProtectionDomain;
 use crate::ibverbs::{AccessFlags, Unsupported};
 
-/// What is registered, for the region and for the error.
+/// The attributes of a registration, kept for the region and for errors.
 pub(in crate::ibverbs) struct RegistrationRequest<'a> {
     pub(in crate::ibverbs) ptr: *mut u8,
     pub(in crate::ibverbs) len: usize,
@@ -25,26 +25,32 @@ pub(in crate::ibverbs) struct RegistrationRequest<'a> {
 impl ProtectionDomain {
     /// Registers memory with the device (`ibv_reg_mr`).
     ///
-    /// With [`AccessFlags::OnDemand`] no page is pinned, where the device has that
-    /// ([`odp_caps`](crate::ibverbs::device_attr::DeviceAttr::odp_caps)); [`advise_mr`](Self::advise_mr) makes pages present beforehand.
+    /// With [`AccessFlags::OnDemand`] no page is pinned, if the device supports it
+    /// ([`odp_caps`](crate::ibverbs::device_attr::DeviceAttr::odp_caps)).
+    /// [`advise_mr`](Self::advise_mr) makes pages present beforehand.
     ///
     /// # Safety
     ///
-    /// From now until the region has been deregistered, which dropping it does unless that fails
-    /// ([`close`](MemoryRegion::close) says so, a drop only logs it):
+    /// The following must hold from now until the region has been deregistered. Dropping the region
+    /// deregisters it, unless that fails, which [`close`](MemoryRegion::close) reports and a drop
+    /// only logs.
     ///
-    /// - the `len` bytes at `ptr` stay allocated (and, unless `access` allows no writing at all, writable);
-    /// - no Rust reference to any of them is used while the device may write to them: that is, while a
-    ///   receive, a READ or an atomic into them is outstanding, and, if `access` has `RemoteWrite` or
-    ///   `RemoteAtomic`, as long as any peer knows the key, and, if it has `MemoryWindowBind` and `LocalWrite`, as long as
-    ///   a [window](crate::ibverbs::memory_window) is bound to them; and no `&mut` to them is used while the device
-    ///   may read them. Use raw pointers, with volatile or atomic accesses where a peer may race.
+    /// - The `len` bytes at `ptr` stay allocated and, unless `access` allows no writing at all,
+    ///   writable.
+    /// - No Rust reference to any of them is used while the device may write to them. The device
+    ///   may write while a receive, a READ or an atomic into them is outstanding. With
+    ///   `RemoteWrite` or `RemoteAtomic`, it may write as long as any peer knows the key. With
+    ///   `MemoryWindowBind` and `LocalWrite`, it may write while a
+    ///   [window](crate::ibverbs::memory_window) is bound to them.
+    /// - No `&mut` to them is used while the device may read them. Use raw pointers, with volatile
+    ///   or atomic accesses if a peer may race.
     /// - With [`AccessFlags::HugeTlb`], the memory lies on huge pages as long as it is registered.
     ///
     /// # Errors
     ///
-    /// The memory cannot be pinned or mapped, and the error says whether the limit of locked memory is why; or the device has not
-    /// what `access` asks for ([`Unsupported`]).
+    /// Fails if the memory cannot be pinned or mapped; the error says whether the limit of locked
+    /// memory is the reason. Also fails if the device does not support a permission in `access`
+    /// ([`Unsupported`]).
     ///
     /// # References
     ///
@@ -56,29 +62,28 @@ impl ProtectionDomain {
         access: AccessFlags,
     ) -> Result<MemoryRegion, RegisterMemoryRegionError> {
         let lib = self.context().provider().verbs();
-        // SAFETY: the domain lives, and the caller keeps the memory allocated.
+        // SAFETY: `self` keeps the domain alive, and the caller keeps the memory allocated.
         let mr = unsafe { verbs::ibv_reg_mr(lib, self.as_raw().as_ptr(), ptr.cast(), len, flags(access)) };
         let asked =
             RegistrationRequest { ptr, len, iova: ptr.addr() as u64, access, kind: MemoryKind::Program };
-        // SAFETY: it was made just now.
+        // SAFETY: the library made the region just now, or returned null.
         unsafe { MemoryRegion::of_raw(self, mr, asked, "ibv_reg_mr") }
     }
 
-    /// Registers memory that requests name by addresses from `iova` on (`ibv_reg_mr_iova`): the local entries of this side, and a
-    /// peer.
+    /// Registers memory under other addresses (`ibv_reg_mr_iova`): local entries and peers use
+    /// addresses from `iova` on.
     ///
-    /// `iova` has to have the same offset in a page as `ptr`.
-    ///
-    /// What may be received or read into such memory by pairs of mlx5 is part of the contract of
-    /// [`setup_sge`](crate::ibverbs::queue_pair::LocalBufferHandle::setup_sge).
+    /// `iova` must have the same offset within a page as `ptr`. On mlx5, the contract of
+    /// [`setup_sge`](crate::ibverbs::queue_pair::LocalBufferHandle::setup_sge) restricts what may
+    /// be received or read into such memory.
     ///
     /// # Safety
     ///
-    /// As [`reg_mr`](Self::reg_mr).
+    /// The contract of [`reg_mr`](Self::reg_mr) applies.
     ///
     /// # Errors
     ///
-    /// As [`reg_mr`](Self::reg_mr); a library before rdma-core 25 is [`Unsupported`].
+    /// Fails as [`reg_mr`](Self::reg_mr) does; a library before rdma-core 25 is [`Unsupported`].
     ///
     /// # References
     ///
@@ -91,26 +96,30 @@ impl ProtectionDomain {
         access: AccessFlags,
     ) -> Result<MemoryRegion, RegisterMemoryRegionError> {
         let (lib, pd) = (self.context().provider().verbs(), self.as_raw().as_ptr());
-        // SAFETY: the domain lives, and the caller keeps the memory allocated.
+        // SAFETY: `self` keeps the domain alive, and the caller keeps the memory allocated.
         let mr = unsafe { verbs::ibv_reg_mr_iova(lib, pd, ptr.cast(), len, iova, flags(access)) };
         let asked = RegistrationRequest { ptr, len, iova, access, kind: MemoryKind::Program };
-        // SAFETY: it was made just now.
+        // SAFETY: the library made the region just now, or returned null.
         unsafe { MemoryRegion::of_raw(self, mr, asked, "ibv_reg_mr_iova") }
     }
 
-    /// Registers all of this process's address space, on demand (`ibv_reg_mr` with a null address, `SIZE_MAX` and
-    /// [`AccessFlags::OnDemand`], which is added to `access`): an *implicit* region.
+    /// Registers the whole address space of this process on demand: an *implicit* region.
+    ///
+    /// It calls `ibv_reg_mr` with a null address, `SIZE_MAX` and [`AccessFlags::OnDemand`], which
+    /// is added to `access`.
     ///
     /// # Safety
     ///
-    /// As [`reg_mr`](Self::reg_mr), for all memory that a request with one of the region's keys names, for as long as it is
-    /// outstanding. With `RemoteWrite` or `RemoteAtomic` that is whatever memory a peer that knows the key likes to name: no program can
-    /// promise that for a peer that it does not trust.
+    /// The contract of [`reg_mr`](Self::reg_mr) applies to all memory that a request with one of
+    /// the region's keys names, while the request is outstanding. With `RemoteWrite` or
+    /// `RemoteAtomic`, a peer that knows the key may name any memory. No program can guarantee the
+    /// contract for a peer that it does not trust.
     ///
     /// # Errors
     ///
-    /// As [`reg_mr`](Self::reg_mr): devices without
-    /// [`SupportImplicit`](crate::ibverbs::device_attr::OnDemandPagingGeneral) have none.
+    /// Fails as [`reg_mr`](Self::reg_mr) does. Devices without
+    /// [`SupportImplicit`](crate::ibverbs::device_attr::OnDemandPagingGeneral) have no implicit
+    /// regions.
     ///
     /// # References
     ///
@@ -119,24 +128,30 @@ impl ProtectionDomain {
         &self,
         access: AccessFlags,
     ) -> Result<MemoryRegion, RegisterMemoryRegionError> {
-        // SAFETY: the caller answers for what requests name; registering touches nothing.
+        // SAFETY: the caller guarantees the memory that requests name; the registration itself
+        // accesses none.
         unsafe { self.reg_mr(ptr::null_mut(), usize::MAX, access | AccessFlags::OnDemand) }
     }
 
-    /// Registers memory of a dma-buf, which another device, or its driver, has exported (`ibv_reg_dmabuf_mr`).
+    /// Registers memory of a dma-buf, which another device or its driver exported
+    /// (`ibv_reg_dmabuf_mr`).
     ///
-    /// The region is of `length` bytes from `offset` in the dma-buf, which requests name by addresses from `iova` on: `iova` has to have
-    /// the same offset in a page as `offset`. The descriptor may be closed afterwards. Of `access`, `LocalWrite`, `RemoteWrite`,
-    /// `RemoteRead`, `RemoteAtomic` and `RelaxedOrdering` are allowed.
+    /// The region has `length` bytes from `offset` in the dma-buf, addressed from `iova` on. `iova`
+    /// must have the same offset within a page as `offset`. The descriptor may be closed
+    /// afterwards. `access` may contain `LocalWrite`, `RemoteWrite`, `RemoteRead`, `RemoteAtomic`
+    /// and `RelaxedOrdering`.
     ///
-    /// It is safe: the kernel keeps the memory, which is nobody's Rust value. Whoever maps such a file, and makes a
-    /// reference to it, promises that nobody writes there, as for every file. What may be received or read into it by pairs of
-    /// mlx5 is part of the contract of [`setup_sge`](crate::ibverbs::queue_pair::LocalBufferHandle::setup_sge).
+    /// It is safe because the kernel keeps the memory, which is not part of any Rust value. A
+    /// program that maps the file and makes a reference to it must guarantee that nobody writes
+    /// there, as for every file. On mlx5, the contract of
+    /// [`setup_sge`](crate::ibverbs::queue_pair::LocalBufferHandle::setup_sge) restricts what may
+    /// be received or read into it.
     ///
     /// # Errors
     ///
-    /// The descriptor is of no dma-buf, or that has not so many bytes there; the device cannot reach it, or takes no dma-bufs
-    /// ([`Unsupported`]); the library is older than rdma-core 34 ([`Unsupported`]).
+    /// Fails if the descriptor is not a dma-buf, or if that has fewer bytes. Fails as
+    /// [`Unsupported`] if the device cannot reach it or does not support dma-bufs, or if the
+    /// library is older than rdma-core 34.
     ///
     /// # References
     ///
@@ -153,24 +168,28 @@ impl ProtectionDomain {
         let register = lib
             .ibv_reg_dmabuf_mr()
             .map_err(|symbol| Unsupported::missing(self.context(), DMA_BUFS, symbol))?;
-        // SAFETY: the domain lives, and the descriptor is open during the call.
+        // SAFETY: `self` keeps the domain alive, and the borrow keeps the descriptor open during
+        // the call.
         let mr =
             unsafe { register(self.as_raw().as_ptr(), offset, length, iova, fd.as_raw_fd(), flags(access)) };
         let asked =
             RegistrationRequest { ptr: ptr::null_mut(), len: length, iova, access, kind: MemoryKind::DmaBuf };
-        // SAFETY: it was made just now.
+        // SAFETY: the library made the region just now, or returned null.
         unsafe { MemoryRegion::of_raw(self, mr, asked, "ibv_reg_dmabuf_mr") }
     }
 
-    /// Registers part of the memory on the device (`ibv_reg_dm_mr`): `length` bytes from `offset` on. Requests name them by
-    /// their offset in the region; [`AccessFlags::ZeroBased`] is added to `access`, as the function wants it.
+    /// Registers `length` bytes of device memory, from `offset` on (`ibv_reg_dm_mr`). Requests
+    /// address them by their offset in the region: [`AccessFlags::ZeroBased`], which the verb
+    /// requires, is added to `access`.
     ///
-    /// It is safe: the region keeps the memory, which no Rust reference can be made to. What may be received or read into it by pairs
-    /// of mlx5 is part of the contract of [`setup_sge`](crate::ibverbs::queue_pair::LocalBufferHandle::setup_sge).
+    /// It is safe because the region keeps the memory, to which no Rust reference can be made. On
+    /// mlx5, the contract of
+    /// [`setup_sge`](crate::ibverbs::queue_pair::LocalBufferHandle::setup_sge) restricts what may
+    /// be received or read into it.
     ///
     /// # Errors
     ///
-    /// The memory is of another context, or has not so many bytes there; or the device says no.
+    /// Fails if the memory belongs to another context or has fewer bytes, or if the device refuses.
     ///
     /// # References
     ///
@@ -190,11 +209,11 @@ impl ProtectionDomain {
             return Err(RegisterMemoryRegionError::OutOfBounds { offset, length, dm_length: dm.len() });
         }
         let (pd, raw) = (self.as_raw().as_ptr(), dm.as_raw().as_ptr());
-        // SAFETY: domain and memory live and are of one context.
+        // SAFETY: the borrows keep domain and memory alive, and both belong to one context.
         let mr = unsafe { verbs::ibv_reg_dm_mr(pd, raw, offset, length, access.bits()) };
         let kind = MemoryKind::Device(dm);
         let asked = RegistrationRequest { ptr: ptr::null_mut(), len: length, iova: 0, access, kind };
-        // SAFETY: it was made just now.
+        // SAFETY: the library made the region just now, or returned null.
         unsafe { MemoryRegion::of_raw(self, mr, asked, "ibv_reg_dm_mr") }
     }
 }
@@ -208,7 +227,8 @@ const DMA_BUFS: &str = "regions of dma-bufs";
 impl MemoryRegion {
     /// # Safety
     ///
-    /// `mr` was made just now, as was asked, and nothing else owns it; or it is null.
+    /// `mr` must be null, or a region that was made just now with the attributes in `asked`, and
+    /// that nothing else owns.
     pub(in crate::ibverbs) unsafe fn of_raw(
         pd: &ProtectionDomain,
         mr: *mut ibv_mr,
@@ -220,7 +240,7 @@ impl MemoryRegion {
             let source = io::Error::last_os_error();
             return Err(RegisterMemoryRegionError::new(pd, verb, len, access, source));
         };
-        // SAFETY: the library returned a region; the fields are in every release's struct.
+        // SAFETY: the library returned a live region, and every release's struct has these fields.
         let (lkey, rkey) = unsafe { ((*mr.as_ptr()).lkey, (*mr.as_ptr()).rkey) };
         let is_dma_buf = matches!(kind, MemoryKind::DmaBuf);
         let mut keeps = KeptAlive::default();
@@ -329,7 +349,7 @@ impl RegisterMemoryRegionError {
             };
             return Unsupported::new(pd.context(), verb, what).into();
         }
-        // Memory on a device, or another one's, is not locked.
+        // Memory of a device or of another owner does not count as locked.
         let lockable = matches!(verb, "ibv_reg_mr" | "ibv_reg_mr_iova" | "ibv_reg_buf_mr" | "ibv_reg_mr_ex");
         let limited = matches!(source.raw_os_error(), Some(libc::ENOMEM | libc::EAGAIN | libc::EPERM));
         match memory_lock_limit() {
@@ -339,15 +359,15 @@ impl RegisterMemoryRegionError {
     }
 }
 
-/// The limit of locked memory, if there is one.
+/// The limit of locked memory (`RLIMIT_MEMLOCK`), unless it is infinite.
 fn memory_lock_limit() -> Option<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is a valid place.
+    // SAFETY: `limit` is a local variable.
     let result = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) };
     (result == 0 && limit.rlim_cur != libc::RLIM_INFINITY && !may_lock_any_memory()).then_some(limit.rlim_cur)
 }
 
-/// Whether the kernel does not apply the limit to this process (`CAP_IPC_LOCK`).
+/// Whether the kernel exempts this process from the limit (`CAP_IPC_LOCK`).
 fn may_lock_any_memory() -> bool {
     const CAP_IPC_LOCK: u32 = 14;
     std::fs::read_to_string("/proc/self/status")

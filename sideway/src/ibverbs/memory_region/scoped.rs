@@ -1,44 +1,51 @@
-//! Registering memory that is borrowed, for the time of a call.
+//! Scoped registration: borrowed memory, registered for the duration of one call.
 
 use super::{MemoryRegion, RegisterMemoryRegionError};
 use crate::ibverbs::AccessFlags;
 use crate::ibverbs::protection_domain::ProtectionDomain;
 
-/// How often a device that is busy is asked to let go of borrowed memory. A software device waits by itself, each time.
+/// How often deregistration is tried while the device is busy. A software device waits within each
+/// attempt.
 const TRIES: u32 = 5;
 
 impl ProtectionDomain {
-    /// Registers borrowed memory (`ibv_reg_mr`), calls `with` with the region, and deregisters the memory.
+    /// Registers borrowed memory (`ibv_reg_mr`), calls `with` with the region, and deregisters the
+    /// memory.
     ///
-    /// It is safe: the memory is borrowed until the device has let go of it. `with` gets the region by reference, so it
-    /// cannot keep it, and nobody has the bytes meanwhile: not `with` either, but by the region's pointer.
+    /// It is safe because the memory stays borrowed until the device has released it. `with` gets
+    /// the region by reference, so it cannot keep it. Until then nothing can access the bytes as a
+    /// Rust value; `with` can use the region's pointer.
     ///
-    /// What the requests of `with` do with the region has to be over when it returns; others then end with a protection error.
+    /// Requests that use the region must complete before `with` returns. Later ones end with a
+    /// protection error.
     ///
     /// # Errors
     ///
-    /// As [`reg_mr`](Self::reg_mr), before `with` is called.
+    /// Fails as [`reg_mr`](Self::reg_mr) does, before `with` is called.
     ///
     /// # Aborts
     ///
-    /// If the device does not let go of the memory: it can be neither given back nor leaked, as it is somebody else's. A
-    /// device that is busy is asked several times before; a software device is while a peer is stopped in the midst of writing there.
-    /// Memory that outlives a peer's whims is owned by its registration: [`reg_buffer`](Self::reg_buffer).
+    /// Aborts the process if the device does not release the memory: the memory belongs to the
+    /// caller, so it can neither be returned nor leaked. Deregistration is tried several times
+    /// while the device is busy. A software device is busy while a peer is stopped in the middle of
+    /// a write to the memory. To avoid such a dependence on peers, let the registration own its
+    /// memory: [`reg_buffer`](Self::reg_buffer).
     pub fn reg_mr_scoped<R>(
         &self,
         memory: &mut [u8],
         access: AccessFlags,
         with: impl FnOnce(&MemoryRegion) -> R,
     ) -> Result<R, RegisterMemoryRegionError> {
-        // SAFETY: the memory is borrowed until `ScopedRegion` has deregistered it, which it does before this returns or unwinds, or
-        // the process ends; meanwhile nobody has a reference to it that is used.
+        // SAFETY: the memory is borrowed until `ScopedRegion` has deregistered it, which happens before
+        // this returns or unwinds, or else the process aborts. Until then nobody uses a reference
+        // to the memory.
         let region = unsafe { self.reg_mr(memory.as_mut_ptr(), memory.len(), access) }?;
         let scope = ScopedRegion(Some(region));
         Ok(with(scope.region()))
     }
 }
 
-/// Ends a registration, or the process.
+/// A guard that ends the registration or, if that fails, the process.
 struct ScopedRegion(Option<MemoryRegion>);
 
 impl ScopedRegion {
@@ -58,7 +65,8 @@ impl Drop for ScopedRegion {
             let busy = error.error.errno() == Some(libc::EBUSY);
             log::error!("borrowed memory stays registered (attempt {attempt}): {}", error.error);
             if !busy || attempt >= TRIES {
-                // Whoever lent it would go on using it.
+                // Returning would let the owner of the memory use it while the device can still
+                // write there.
                 eprintln!("sideway: borrowed memory cannot be given back: {}", error.error);
                 std::process::abort();
             }

@@ -1,4 +1,4 @@
-//! The attributes of a queue pair.
+//! Attributes of a queue pair: the fields of `ibv_qp_attr` and its mask.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use crate::ibverbs::address::AddressHandleAttribute;
 use crate::ibverbs::port::Mtu;
 
 c_flags! {
-    /// Which attributes are meant (`ibv_qp_attr_mask`).
+    /// The set of valid attributes (`ibv_qp_attr_mask`), each with its C field.
     pub struct QueuePairAttributeMask(u32) {
         /// `qp_state`
         State = C::IBV_QP_STATE.0,
@@ -61,10 +61,11 @@ c_flags! {
     }
 }
 
-/// Attributes to set with [`modify`](super::QueuePair::modify), or as [`query`](super::QueuePair::query)
-/// found them (`ibv_qp_attr` and its mask).
+/// Attributes to set with [`modify`](super::QueuePair::modify), or read with
+/// [`query`](super::QueuePair::query) (`ibv_qp_attr` and its mask).
 ///
-/// A setter marks its attribute as meant; a getter returns `None` for one that is not.
+/// A setter adds its attribute to the mask. A getter returns `None` for an attribute that is not in
+/// the mask.
 #[derive(Clone)]
 pub struct QueuePairAttribute {
     pub(crate) attr: ibv_qp_attr,
@@ -78,7 +79,7 @@ impl Default for QueuePairAttribute {
 }
 
 impl QueuePairAttribute {
-    /// No attribute.
+    /// An empty set of attributes.
     pub fn new() -> Self {
         Self { attr: ibv_qp_attr::default(), mask: QueuePairAttributeMask::empty() }
     }
@@ -87,24 +88,25 @@ impl QueuePairAttribute {
         Self { attr, mask }
     }
 
-    /// The C struct, of which only the attributes in [`mask`](Self::mask) mean anything.
+    /// The C struct. Only the attributes in [`mask`](Self::mask) are valid.
     pub fn raw(&self) -> &ibv_qp_attr {
         &self.attr
     }
 
-    /// Which attributes are meant.
+    /// The set of valid attributes.
     pub fn mask(&self) -> QueuePairAttributeMask {
         self.mask
     }
 
-    /// The address vector: where packets go. Needed to become ready to receive (RC, UC).
+    /// Sets the address vector, the packets' destination. A pair needs it to become ready to
+    /// receive (RC, UC).
     pub fn setup_address_vector(&mut self, ah_attr: &AddressHandleAttribute) -> &mut Self {
         self.attr.ah_attr = *ah_attr.raw();
         self.mask |= QueuePairAttributeMask::AddressVector;
         self
     }
 
-    /// The address vector.
+    /// The address vector, the packets' destination.
     pub fn address_vector(&self) -> Option<AddressHandleAttribute> {
         self.mask
             .contains(QueuePairAttributeMask::AddressVector)
@@ -113,7 +115,8 @@ impl QueuePairAttribute {
 }
 
 impl QueuePairAttribute {
-    /// The alternate path of a connection, which is taken when the path [migrates](MigrationState).
+    /// Sets the alternate path of a connection, which is used after the path
+    /// [migrates](MigrationState).
     pub fn setup_alternate_path(&mut self, path: &AlternatePath) -> &mut Self {
         self.attr.alt_ah_attr = *path.address_vector.raw();
         self.attr.alt_port_num = path.port;
@@ -133,42 +136,44 @@ impl QueuePairAttribute {
         })
     }
 
-    /// Whether a pair that is to drain its send queue has not done so yet (`sq_draining`), as a query with
-    /// [`State`](QueuePairAttributeMask::State) found it.
+    /// Whether the pair is still draining its send queue (`sq_draining`), if a query with
+    /// [`State`](QueuePairAttributeMask::State) read it.
     pub fn is_draining(&self) -> Option<bool> {
         self.mask.contains(QueuePairAttributeMask::State).then_some(self.attr.sq_draining != 0)
     }
 }
 
-/// Another way to the peer (`alt_ah_attr`, `alt_port_num`, `alt_pkey_index`, `alt_timeout`).
+/// An alternate path to the peer (`alt_ah_attr`, `alt_port_num`, `alt_pkey_index`, `alt_timeout`).
 #[derive(Clone, Debug)]
 pub struct AlternatePath {
-    /// Where packets go.
+    /// The packets' destination.
     pub address_vector: AddressHandleAttribute,
     /// The local port, from 1.
     pub port: u8,
     /// The index of the partition key in the port's table.
     pub pkey_index: u16,
-    /// How long to wait for an acknowledgement: 4.096 us x 2^n, up to 31; 0 is for ever.
+    /// The acknowledgement timeout: 4.096 us x 2^n, n up to 31; 0 means no timeout.
     pub timeout: u8,
 }
 
 c_enum! {
-    /// What becomes of a connection's path (`ibv_mig_state`). Devices without
-    /// [automatic path migration](crate::ibverbs::device_attr::DeviceCapabilityFlags::AutomaticPathMigration) keep theirs.
+    /// The path migration state of a connection (`ibv_mig_state`). Devices without [automatic path
+    /// migration](crate::ibverbs::device_attr::DeviceCapabilityFlags::AutomaticPathMigration) never
+    /// migrate.
     pub struct MigrationState(u32) {
-        /// It is the alternate one, or there is none.
+        /// The connection uses its only path, or has migrated to the alternate path.
         Migrated = ibv_mig_state::IBV_MIG_MIGRATED.0,
-        /// The alternate path is to be armed, with the peer's consent.
+        /// The alternate path is to be armed, once the peer agrees.
         Rearm = ibv_mig_state::IBV_MIG_REARM.0,
-        /// The device migrates by itself when the path fails.
+        /// The device migrates automatically when the path fails.
         Armed = ibv_mig_state::IBV_MIG_ARMED.0,
     }
 }
 
 display_as_debug!(MigrationState);
 
-/// Setters and getters: attribute, setter, Rust type, mask, field, and how a value goes in and comes out.
+/// Defines setters and getters: attribute, setter, Rust type, mask, field, and the conversions to
+/// and from C.
 macro_rules! attributes {
     ($(
         $(#[$doc:meta])*
@@ -213,60 +218,63 @@ fn same<T>(value: T) -> T {
 }
 
 attributes! {
-    /// The state to go to.
+    /// The state to go to, or the current state after a query.
     state, setup_state: QueuePairState, State, qp_state,
         |s: QueuePairState| ibv_qp_state(s.raw()), |s: ibv_qp_state| QueuePairState::from_raw(s.0);
-    /// The state that the pair is assumed to be in.
+    /// The state that the pair is assumed to be in before the change.
     current_state, setup_current_state: QueuePairState, CurrentState, cur_qp_state,
         |s: QueuePairState| ibv_qp_state(s.raw()), |s: ibv_qp_state| QueuePairState::from_raw(s.0);
     /// The index of the partition key in the port's table.
     pkey_index, setup_pkey_index: u16, PartitionKeyIndex, pkey_index, same, same;
     /// The local port, from 1.
     port, setup_port: u8, Port, port_num, same, same;
-    /// What peers may do to memory through this pair.
+    /// What peers may do to local memory through this pair.
     access_flags, setup_access_flags: AccessFlags, AccessFlags, qp_access_flags,
         |a: AccessFlags| a.bits(), AccessFlags::from_bits_retain;
     /// The queue key (UD).
     qkey, setup_qkey: u32, QueueKey, qkey, same, same;
-    /// The largest packet of the path.
+    /// The path MTU.
     path_mtu, setup_path_mtu: Mtu, PathMtu, path_mtu, |m: Mtu| ibv_mtu(m.raw()), |m: ibv_mtu| Mtu::from_raw(m.0);
     /// The number of the peer's queue pair.
     dest_qp_num, setup_dest_qp_num: u32, DestinationQueuePairNumber, dest_qp_num, same, same;
-    /// The packet sequence number that the peer begins with, 24 bits.
+    /// The sequence number of the peer's first packet, 24 bits.
     rq_psn, setup_rq_psn: u32, ReceiveQueuePacketSequenceNumber, rq_psn, same, same;
-    /// The packet sequence number to begin with, 24 bits.
+    /// The sequence number of this side's first packet, 24 bits.
     sq_psn, setup_sq_psn: u32, SendQueuePacketSequenceNumber, sq_psn, same, same;
-    /// How many READs and atomics this side may have under way.
+    /// The maximum number of outstanding READs and atomics of this side.
     max_read_atomic, setup_max_read_atomic: u8, MaxReadAtomic, max_rd_atomic, same, same;
-    /// How many READs and atomics of the peer this side can answer at a time.
+    /// The maximum number of the peer's READs and atomics that this side serves at a time.
     max_dest_read_atomic, setup_max_dest_read_atomic: u8, MaxDestinationReadAtomic, max_dest_rd_atomic, same, same;
-    /// How long the peer waits when this side has no receive posted: 0 is 655.36 ms, 1 is 0.01 ms, up to
-    /// 31 for 491.52 ms (the table is in the manual of `ibv_modify_qp`).
+    /// How long the peer waits before a retry while this side has no receive posted. 0 is 655.36
+    /// ms, 1 is 0.01 ms, up to 31 for 491.52 ms (the table is in the manual page of
+    /// `ibv_modify_qp`).
     min_rnr_timer, setup_min_rnr_timer: u8, MinResponderNotReadyTimer, min_rnr_timer, same, same;
-    /// How long to wait for an acknowledgement: 4.096 us x 2^n; 0 is for ever.
+    /// The acknowledgement timeout: 4.096 us x 2^n; 0 means no timeout.
     timeout, setup_timeout: u8, Timeout, timeout, same, same;
-    /// How often to send again without acknowledgement, 0 to 7.
+    /// The number of retries without acknowledgement, 0 to 7.
     retry_cnt, setup_retry_cnt: u8, RetryCount, retry_cnt, same, same;
-    /// How often to send again when the peer has no receive posted, 0 to 6; 7 is for ever.
+    /// The number of retries while the peer has no receive posted, 0 to 6; 7 means no limit.
     rnr_retry, setup_rnr_retry: u8, ResponderNotReadyRetryCount, rnr_retry, same, same;
-    /// Whether [`SendQueueDrained`](crate::ibverbs::event::AsyncEventType) is to be announced when a pair that goes to
-    /// [`SendQueueDrained`](QueuePairState::SendQueueDrained) has sent what it had begun.
+    /// Whether the device sends the event
+    /// [`SendQueueDrained`](crate::ibverbs::event::AsyncEventType) when a pair in the state
+    /// [`SendQueueDrained`](QueuePairState::SendQueueDrained) has finished the requests that it had
+    /// started.
     sqd_async_notify, setup_sqd_async_notify: bool, EnableSendQueueDrainedAsyncNotify, en_sqd_async_notify,
         u8::from, |n: u8| n != 0;
-    /// What becomes of the path when it fails.
+    /// The path migration state.
     path_mig_state, setup_path_mig_state: MigrationState, PathMigrationState, path_mig_state,
         |m: MigrationState| ibv_mig_state(m.raw()), |m: ibv_mig_state| MigrationState::from_raw(m.0);
-    /// How fast the pair sends at most, in kb/s; 0 is without limit. Of devices with
-    /// [packet pacing](crate::ibverbs::device_attr::DeviceAttr::packet_pacing_caps).
+    /// The maximum send rate in kb/s; 0 means no limit. It needs a device with [packet
+    /// pacing](crate::ibverbs::device_attr::DeviceAttr::packet_pacing_caps).
     rate_limit, setup_rate_limit: u32, RateLimit, rate_limit, same, same;
-    /// How much the pair holds. To be set on devices that resize pairs
-    /// ([`ResizeMaxWr`](crate::ibverbs::device_attr::DeviceCapabilityFlags::ResizeMaxWr)), to no less than the pair was made with;
-    /// the handles of this crate go on with that.
+    /// The pair's queue sizes. They can be set on devices that resize pairs
+    /// ([`ResizeMaxWr`](crate::ibverbs::device_attr::DeviceCapabilityFlags::ResizeMaxWr)), to no
+    /// less than at creation. The handles of this crate keep using the sizes at creation.
     capability, setup_capability: QueuePairCapability, Capabilities, cap,
         |c: QueuePairCapability| ibv_qp_cap::from(c), QueuePairCapability::from;
 }
 
-/// What a queue pair was made with, as [`query`](super::QueuePair::query) found it.
+/// The attributes with which a queue pair was made, read with [`query`](super::QueuePair::query).
 #[derive(Clone, Debug)]
 pub struct QueuePairInitAttribute {
     cap: QueuePairCapability,
@@ -283,17 +291,17 @@ impl QueuePairInitAttribute {
         }
     }
 
-    /// How much it holds.
+    /// The queue sizes.
     pub fn capability(&self) -> QueuePairCapability {
         self.cap
     }
 
-    /// Its type.
+    /// The transport type.
     pub fn qp_type(&self) -> QueuePairType {
         self.qp_type
     }
 
-    /// Whether every work request completes with a completion, flagged so or not.
+    /// Whether every work request produces a completion, signaled or not.
     pub fn sq_sig_all(&self) -> bool {
         self.sq_sig_all
     }

@@ -1,19 +1,24 @@
-//! The classic flavour: lists of `ibv_send_wr`, posted with `ibv_post_send`.
+//! The classic queue pair: lists of `ibv_send_wr`, posted with `ibv_post_send`.
 //!
-//! The list is built in memory that the queue owns, so that nothing is allocated and nothing has to outlive
-//! anything: `ibv_post_send` copies all of it. Inline data is copied once more than in C for the same reason.
-//! A request, its entries and its inline data lie together in a [slot](Slots): one pointer leads to all of them.
+//! The list is built in memory that the queue owns, so that posting allocates nothing and the list
+//! needs no lifetime: `ibv_post_send` copies all of it. For the same reason, inline data is copied
+//! once more than in C. A request, its entries and its inline data share one [slot](Slots), so that
+//! one pointer leads to all of them.
 //!
 //! # Safety
 //!
-//! - Each request is linked to the one of the slot behind it, or to none. So what a guard has taken, from the first slot
-//!   to `last`, is a list, whose end `post` makes by taking the link of `last` away; a longer list after it links again.
-//!   A queue that has no slot has no operation either, so that none is taken.
-//! - The `sg_list` of every slot is that slot's entries, from the queue's beginning on. The address in the first one is
-//!   the slot's place for inline data until entries are written to any slot, which `take_entries` makes known first.
-//! - Both stay so because libraries read requests, and nobody else writes there: the guard borrows the queue mutably, and so
-//!   does a list that is kept to be posted again.
-//! - The other fields of what a guard has taken are written, with `num_sge` within the slot's entries.
+//! The unsafe code in this module relies on these invariants:
+//!
+//! - Each request is linked to the one in the next slot, or to none. So the slots that a guard has
+//!   taken, from the first slot to `last`, form a list. `post` ends it by clearing the link of
+//!   `last`; a longer list sets it again. A queue without slots has no possible operation, so that
+//!   no slot is ever taken.
+//! - The `sg_list` of every slot points to that slot's entries, for the queue's whole life. The
+//!   address in the first entry points to the slot's inline data, until entries are written to any
+//!   slot, which `take_entries` records first.
+//! - Both hold because libraries only read requests, and nobody else writes there. The guard
+//!   borrows the queue mutably, and so does a prepared list.
+//! - The other fields of the taken slots are written, with `num_sge` within the slot's entries.
 
 use std::ffi::c_int;
 use std::io::IoSlice;
@@ -53,32 +58,33 @@ impl BasicQueuePair {
 /// The sending half of a [`BasicQueuePair`].
 pub struct BasicSendQueue {
     control: QueuePairControl,
-    /// The same as `control`'s, one step nearer.
+    /// `control`'s pointer, copied here to save an indirection on the post path.
     qp: NonNull<ibv_qp>,
-    /// `ibv_post_send` of the queue's library, which sets it when it opens the device.
+    /// `ibv_post_send` of the device's library, which sets it when it opens the device.
     verb: unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int,
     possible: InlineLimits,
     preset: PresetInline,
     elsewhere: DestinationLimits,
     usable: SendOperationFlags,
     slots: Slots,
-    /// Where the library says which request was bad; null while nobody posts.
+    /// Set by the library to the request that it rejected; null between posts.
     bad: *mut ibv_send_wr,
 }
 
-/// Room for the requests of a list, a [`RequestSlot`] for each.
+/// The memory for the requests of a list, one [`RequestSlot`] for each.
 struct Slots {
-    /// A box, but of which pointers are kept.
+    /// A leaked box, because pointers into it are kept.
     memory: NonNull<[MaybeUninit<Unit>]>,
-    /// Behind the last slot. Of a queue that holds nothing, behind one that is not there.
+    /// The end of the last slot. A queue without slots has the end of one imaginary slot.
     end: *mut RequestSlot,
-    /// How many entries a slot has room for.
+    /// The number of scatter/gather entries in a slot.
     entries: u32,
-    /// Bytes from one slot to the next.
+    /// The distance between two slots, in bytes.
     stride: NonZeroUsize,
 }
 
-/// A request, and where its buffer is told; further entries, or as well inline data, are behind it.
+/// A request and its first scatter/gather entry. Further entries, or inline data, follow it in the
+/// same memory.
 #[repr(C)]
 struct RequestSlot {
     request: ibv_send_wr,
@@ -86,15 +92,18 @@ struct RequestSlot {
     inline: [u8; 0],
 }
 
-/// What slots are measured in.
+/// The unit of allocation for slots, which sets their alignment.
 type Unit = u64;
 
 const _: () = assert!(align_of::<RequestSlot>() <= align_of::<Unit>());
 const _: () = assert!(size_of::<RequestSlot>() == offset_of!(RequestSlot, entry) + size_of::<ibv_sge>());
 
-/// By operation, one more than the bytes of inline data that a request to the peer may have if its slot's entry has
-/// always led to its inline place, so that nobody has to store that again. 0 once some slot has had another buffer; and 0,
-/// too, where [`InlineLimits`] tells: of less frequent operations. (They are so narrow that forgetting them is one store.)
+/// For each operation, the limit of inline data plus one, if every slot's entry still points to the
+/// slot's inline data.
+///
+/// Then a request does not have to store that address again. The values are 0 once any slot had
+/// another buffer, and for the less frequent operations, which [`InlineLimits`] decides. They are 16
+/// bits wide so that one store clears all of them.
 #[derive(Clone, Copy, Debug)]
 struct PresetInline([u16; 4]);
 
@@ -129,7 +138,8 @@ impl Slots {
         let first: *mut RequestSlot = memory.as_ptr().cast();
         for number in 0..cap.max_send_wr as usize {
             let slot = first.wrapping_byte_add(number * stride.get());
-            // SAFETY: the slot is in the memory.
+            // SAFETY: `memory` has room for `max_send_wr` slots of `stride` bytes, and `number` is
+            // below that.
             unsafe {
                 (*slot).request.sg_list = &raw mut (*slot).entry;
                 (*slot).entry.addr = (&raw mut (*slot).inline).expose_provenance() as u64;
@@ -147,7 +157,7 @@ impl Slots {
         self.memory.as_ptr().cast()
     }
 
-    /// How many there are up to this one; none if it is null.
+    /// The number of slots up to `last`, inclusive; 0 if it is null.
     #[inline(always)]
     fn until(&self, last: *mut RequestSlot) -> usize {
         match last.is_null() {
@@ -156,20 +166,21 @@ impl Slots {
         }
     }
 
-    /// Links the slot behind this one to it, and says which that is; null if there is none.
+    /// Links the slot after `last` to it, and returns the new slot; null if `last` is the final
+    /// one.
     ///
-    /// Inline, though it seldom runs: a loop that may call keeps less in registers.
+    /// Inlined although it rarely runs, because a loop with a call keeps less in registers.
     ///
     /// # Safety
     ///
-    /// It is one of the slots, and there is no other pointer to its request.
+    /// `last` must be one of the slots, and no other pointer to its request may be in use.
     #[inline(always)]
     unsafe fn link(&self, last: *mut RequestSlot) -> *mut RequestSlot {
         let slot = last.wrapping_byte_add(self.stride.get());
         if slot == self.end {
             return ptr::null_mut();
         }
-        // SAFETY: the caller says that it is one of the slots.
+        // SAFETY: the caller guarantees that `last` is one of the slots.
         unsafe { (*last).request.next = slot.cast() };
         slot
     }
@@ -177,15 +188,15 @@ impl Slots {
 
 impl Drop for Slots {
     fn drop(&mut self) {
-        // SAFETY: it was a box, which nobody else makes of it again.
+        // SAFETY: `new` leaked this box, and only this line rebuilds it.
         drop(unsafe { Box::from_raw(self.memory.as_ptr()) });
     }
 }
 
-// SAFETY: the pointers in the slots are only used between the start and the end of a list, by the one
-// thread that builds it.
+// SAFETY: the pointers in the slots are used only while a list is built, by the thread that has the
+// queue.
 unsafe impl Send for BasicSendQueue {}
-// SAFETY: `&self` does not reach the slots.
+// SAFETY: no method accesses the slots through `&self`.
 unsafe impl Sync for BasicSendQueue {}
 
 impl std::fmt::Debug for BasicSendQueue {
@@ -200,13 +211,14 @@ impl BasicSendQueue {
         if cap.max_send_sge == 0 {
             return Err(CreateQueuePairError::NoEntries);
         }
-        // SAFETY: the pair lives, so its context is open; the operation is in every release's struct.
+        // SAFETY: `inner` keeps the pair and so its context alive, and every release's context
+        // struct has this operation.
         let Some(verb) = (unsafe { (*inner.context().as_raw().as_ptr()).ops.post_send }) else {
             return Err(CreateQueuePairError::Incomplete { operation: "post_send" });
         };
         let usable = match cap.max_send_wr {
             0 => SendOperationFlags::empty(),
-            // Of a flush, `ibv_send_wr` has neither range nor kind.
+            // `ibv_send_wr` has no fields for the range and the kind of a flush.
             _ => (asked & SendOperationFlags::possible(inner.qp_type())) - SendOperationFlags::Flush,
         };
         let (possible, elsewhere) = DestinationLimits::divide(inner.qp_type(), usable, cap.max_inline_data);
@@ -224,7 +236,7 @@ impl BasicSendQueue {
         })
     }
 
-    /// Why a list could not be posted, of whose requests this one failed.
+    /// The error for a list that cannot be posted because of one request.
     #[cold]
     #[inline(never)]
     fn refused(&self, failure: Failure, behind: *mut RequestSlot) -> PostSendError {
@@ -233,26 +245,29 @@ impl BasicSendQueue {
         self.elsewhere.error(&self.possible, failure, ListPosition { index, limit })
     }
 
-    /// Gives the library a list, whose first request this is.
+    /// Posts the list that starts with `first`.
     ///
     /// # Safety
     ///
-    /// It is that of the first slot, from which the list is written and linked (head of this file); and who gave the
-    /// requests their buffers keeps them.
+    /// `first` must be the request in the first slot, from which the list is written and linked
+    /// (module head). The owners of the requests' buffers must keep the promises that they made
+    /// when the requests were built.
     #[inline(always)]
     pub(super) unsafe fn post_list(&mut self, first: *mut ibv_send_wr) -> Result<(), PostSendError> {
-        // SAFETY: the caller says so of the list; the pair lives, and the queue is borrowed mutably.
+        // SAFETY: the caller guarantees the list. `self` keeps the pair alive, and is borrowed
+        // mutably, so nobody else posts.
         let result = unsafe { (self.verb)(self.qp.as_ptr(), first, &raw mut self.bad) };
         if result == 0 { Ok(()) } else { Err(self.failed(result)) }
     }
 
-    /// The same, of the list in the first slots, which the library refused.
+    /// The error for the list in the first slots, which the library rejected.
     #[cold]
     #[inline(never)]
     fn failed(&mut self, result: c_int) -> PostSendError {
         let mut count = 1;
         let mut slot = self.slots.first();
-        // SAFETY: a list that was posted begins in the first slot, and is linked to its last request (head of this file).
+        // SAFETY: a list that was posted starts in the first slot and is linked up to its last
+        // request (module head).
         while unsafe { !(*slot).request.next.is_null() } {
             slot = slot.wrapping_byte_add(self.slots.stride.get());
             count += 1;
@@ -282,12 +297,13 @@ impl SendQueue for BasicSendQueue {
 #[must_use = "a list that is not posted is forgotten"]
 #[derive(Debug)]
 pub struct BasicPostSendGuard<'queue> {
-    /// The first slot of all.
+    /// The queue's first slot.
     first: *mut RequestSlot,
-    /// The last slot that the list has taken, and the one that is linked to it; null if there is none.
+    /// The last slot that the list has taken, or null; and the slot linked to it, or null.
     last: *mut RequestSlot,
     next: *mut RequestSlot,
-    /// Copies of the queue's, which compilers know that no store changes.
+    /// Copies of the queue's fields. The compiler knows that no store through a pointer changes
+    /// them.
     possible: InlineLimits,
     preset: PresetInline,
     failure: Option<(Failure, *mut RequestSlot)>,
@@ -295,10 +311,10 @@ pub struct BasicPostSendGuard<'queue> {
 }
 
 impl BasicPostSendGuard<'_> {
-    /// Whether a request with so much inline data is possible.
+    /// Whether a request with `inline` bytes of inline data is possible.
     #[inline(always)]
     fn has(&self, request: &SendRequest, inline: usize) -> bool {
-        // Of the guard's own copy no reference is taken, so that it stays in registers.
+        // No reference to the guard's own copy is made, so that the copy stays in registers.
         match &request.to {
             Destination::Peer => self.possible.has(&request.operation, inline),
             Destination::Address(_) => self.queue.elsewhere.datagram.has(&request.operation, inline),
@@ -306,7 +322,8 @@ impl BasicPostSendGuard<'_> {
         }
     }
 
-    /// Takes a slot for a request without inline data, if it is possible. What is in the slot has to be written.
+    /// Takes a slot for a request without inline data, if the request is possible. The caller must
+    /// write the slot.
     #[inline(always)]
     fn take(&mut self, request: &SendRequest) -> Option<*mut RequestSlot> {
         if !self.has(request, 0) {
@@ -316,7 +333,8 @@ impl BasicPostSendGuard<'_> {
         self.take_slot(request, 0)
     }
 
-    /// The same, of a request whose buffer is in the slot's entries: these do not lead to the inline place any more.
+    /// Takes a slot for a request whose buffer is in the slot's entries, which then no longer point
+    /// to the inline data.
     #[inline(always)]
     fn take_entries(&mut self, request: &SendRequest) -> Option<*mut RequestSlot> {
         let slot = self.take(request)?;
@@ -325,12 +343,14 @@ impl BasicPostSendGuard<'_> {
         Some(slot)
     }
 
-    /// Takes a slot, if there is one, and its request names nothing that is not this pair's.
+    /// Takes the next slot, unless none is left, or the request's address handle belongs to another
+    /// context.
     #[inline(always)]
     fn take_slot(&mut self, request: &SendRequest, inline: usize) -> Option<*mut RequestSlot> {
         let mut slot = self.next;
         if slot.is_null() {
-            // SAFETY: `next` is null behind a slot that was taken only, which is `last`; the guard borrows the queue.
+            // SAFETY: `next` is null only after a slot was taken, which is `last`. The guard
+            // borrows the queue mutably.
             slot = unsafe { self.queue.slots.link(self.last) };
             if slot.is_null() {
                 self.fail(Failure::of(request, inline));
@@ -338,19 +358,21 @@ impl BasicPostSendGuard<'_> {
             }
         }
         if let Destination::Address(address) = request.to
-            // SAFETY: the pair lives; the field is in every release's struct.
+            // SAFETY: the guard's queue keeps the pair alive, and every release's struct has this
+            // field.
             && !address.is_of(unsafe { (*self.queue.qp.as_ptr()).context })
         {
             self.fail(Failure::OtherContext);
             return None;
         }
-        // SAFETY: the slot is in the queue's memory, and its link is set (head of this file).
+        // SAFETY: the slot is in the queue's memory, and its link is set (module head).
         self.next = unsafe { (*slot).request.next }.cast();
         self.last = slot;
         Some(slot)
     }
 
-    /// Writes a request into the slot that was taken for it. Its buffer has so many `entries`, and `flags` of its own.
+    /// Writes a request, except its buffer, into the slot that was taken for it. `entries` is the
+    /// length of its scatter/gather list, and `flags` are added to the request's flags.
     #[inline(always)]
     fn put(&mut self, slot: *mut RequestSlot, request: &SendRequest, entries: usize, flags: u32) {
         // SAFETY: the slot was taken, so all of it is in the queue's memory.
@@ -401,7 +423,8 @@ impl BasicPostSendGuard<'_> {
         }
     }
 
-    /// Appends a request with `len` bytes of inline data, which `copy` writes where it is told.
+    /// Appends a request with `len` bytes of inline data, which `copy` writes to the address that
+    /// it gets.
     #[inline(always)]
     fn append_copied(&mut self, request: &SendRequest, len: usize, copy: impl FnOnce(*mut u8)) {
         if self.preset.has(request, len) {
@@ -420,7 +443,8 @@ impl BasicPostSendGuard<'_> {
         }
     }
 
-    /// Writes a request with `len` bytes of inline data into the slot that was taken for it, whose entry leads to these.
+    /// Writes a request with `len` bytes of inline data into the slot that was taken for it. The
+    /// slot's entry already points to the inline data.
     #[inline(always)]
     fn put_inline(
         &mut self,
@@ -438,9 +462,10 @@ impl BasicPostSendGuard<'_> {
         self.put(slot, request, 1, ibv_send_flags::IBV_SEND_INLINE.0);
     }
 
-    /// Makes the list fail when it is posted, with its next request.
+    /// Records a failure of the next request, so that posting the list fails.
     ///
-    /// Inline, though it is cold: a guard whose address is never taken stays in registers.
+    /// Inlined although it is cold, because a guard whose address is never taken stays in
+    /// registers.
     #[inline(always)]
     fn fail(&mut self, failure: Failure) {
         if self.failure.is_none() {
@@ -456,13 +481,14 @@ impl PostSendGuard for BasicPostSendGuard<'_> {
         if first.is_null() {
             return Ok(());
         }
-        // SAFETY: `finish` says so of the list; who gave the requests their buffers keeps them.
+        // SAFETY: `finish` returned a written and linked list. The callers who gave the requests
+        // their buffers keep them.
         unsafe { queue.post_list(first) }
     }
 }
 
 impl<'queue> BasicPostSendGuard<'queue> {
-    /// Ends the list: its first request, or null if it has none, and the queue.
+    /// Ends the list. Returns its first request, or null if the list is empty, and the queue.
     #[inline(always)]
     fn finish(self) -> Result<(*mut ibv_send_wr, &'queue mut BasicSendQueue), PostSendError> {
         if let Some((failure, behind)) = self.failure {
@@ -471,24 +497,30 @@ impl<'queue> BasicPostSendGuard<'queue> {
         if self.last.is_null() {
             return Ok((ptr::null_mut(), self.queue));
         }
-        // SAFETY: the requests from the first slot to `last` are written and linked (head of this file).
+        // SAFETY: `last` is a slot that the list took, and the requests up to it are written and
+        // linked (module head).
         unsafe { (*self.last).request.next = ptr::null_mut() };
         Ok((self.first.cast(), self.queue))
     }
 
-    /// Keeps the list, to be posted again and again: what it costs to build its requests is paid once.
+    /// Prepares the list for repeated posting, so that the cost of building its requests is paid
+    /// once.
     ///
     /// ```no_run
     /// # use sideway::ibverbs::{memory_region::MemoryRegion, queue_pair::*};
-    /// # fn write(qp: &mut BasicQueuePair, mr: &MemoryRegion, rkey: u32, remote: u64) -> Result<(), PostSendError> {
+    /// # fn write(
+    /// #     qp: &mut BasicQueuePair, mr: &MemoryRegion, rkey: u32, remote: u64,
+    /// # ) -> Result<(), PostSendError> {
     /// let mut guard = qp.start_post_send();
     /// for number in 0..64 {
-    ///     let flags = if number == 63 { WorkRequestFlags::Signaled } else { WorkRequestFlags::empty() };
+    ///     let last = number == 63;
+    ///     let flags = if last { WorkRequestFlags::Signaled } else { WorkRequestFlags::empty() };
+    ///
     ///     let write = guard.construct_wr(number, flags).setup_write(rkey, remote);
     ///     // SAFETY: the region covers the bytes, and lives until the last completion has been polled.
     ///     unsafe { write.setup_sge(mr.lkey(), mr.get_ptr() as u64, 64) };
     /// }
-    /// // SAFETY: nobody writes to the region as long as the list may be posted, and until the last completion.
+    /// // SAFETY: nobody writes to the region while the list may be posted, until the last completion.
     /// let mut list = unsafe { guard.prepare()? };
     /// for _ in 0..1000 {
     ///     list.post()?;
@@ -499,12 +531,14 @@ impl<'queue> BasicPostSendGuard<'queue> {
     ///
     /// # Errors
     ///
-    /// As [`post`](PostSendGuard::post), of what is wrong with a request before the device sees it.
+    /// Fails as [`post`](PostSendGuard::post) does, for errors that are found before the device
+    /// gets a request.
     ///
     /// # Safety
     ///
-    /// What [`setup_sge`](super::LocalBufferHandle::setup_sge) asks of a request's buffer holds each time that the list is posted:
-    /// from each call of [`PreparedSendList::post`] until that time's completion. Inline data is in the list: of that nothing is asked.
+    /// The contract of [`setup_sge`](super::LocalBufferHandle::setup_sge) for each request's buffer
+    /// must hold each time that the list is posted: from the call of [`PreparedSendList::post`]
+    /// until the completion. Inline data is copied into the list and needs no guarantee.
     #[inline]
     pub unsafe fn prepare(self) -> Result<PreparedSendList<'queue>, PostSendError> {
         let (first, queue) = self.finish()?;
@@ -512,32 +546,34 @@ impl<'queue> BasicPostSendGuard<'queue> {
     }
 }
 
-/// A list of work requests that is posted again and again ([`BasicPostSendGuard::prepare`]).
+/// A list of work requests that can be posted repeatedly ([`BasicPostSendGuard::prepare`]).
 ///
-/// It lies in the memory of its queue, which has no other list meanwhile, and borrows what its requests name by reference.
-///
-/// Every time the requests have the same numbers (`wr_id`).
+/// It lies in the queue's memory, so it borrows the queue, which can have no other list at the same
+/// time. It also borrows the objects that its requests refer to. The requests have the same numbers
+/// (`wr_id`) each time.
 #[must_use = "a list that is not posted does nothing"]
 #[derive(Debug)]
 pub struct PreparedSendList<'queue> {
-    /// Null, if there is none.
+    /// The first request; null for an empty list.
     first: *mut ibv_send_wr,
     queue: &'queue mut BasicSendQueue,
 }
 
 impl PreparedSendList<'_> {
-    /// Gives the list to the device (`ibv_post_send`), once more. An empty list does nothing.
+    /// Posts the list once more (`ibv_post_send`). An empty list has no effect.
     ///
     /// # Errors
     ///
-    /// As [`PostSendGuard::post`]. The list stays as it is: what was not posted of it is posted only with all of it.
+    /// Fails as [`PostSendGuard::post`] does. The list stays complete: the next call posts all of
+    /// it again, including the requests that were not posted this time.
     #[inline]
     pub fn post(&mut self) -> Result<(), PostSendError> {
         if self.first.is_null() {
             return Ok(());
         }
-        // SAFETY: `finish` said so of the list, which nobody has changed, as libraries only read it and the queue is
-        // borrowed mutably; who prepared it keeps the requests' buffers, and what they name by reference is borrowed.
+        // SAFETY: `finish` returned a written and linked list. It is unchanged because libraries
+        // only read it and the queue is borrowed mutably. The caller of `prepare` keeps the
+        // requests' buffers, and the list borrows the objects that they refer to.
         unsafe { self.queue.post_list(self.first) }
     }
 }
@@ -547,7 +583,8 @@ impl<'queue> Borrows<'queue> for BasicPostSendGuard<'queue> {}
 impl Build for BasicPostSendGuard<'_> {
     #[inline(always)]
     fn list_info(&self, _: Step) -> ListInfo {
-        // SAFETY: the pair lives; the field is in every release's struct.
+        // SAFETY: the guard's queue keeps the pair alive, and every release's struct has this
+        // field.
         let context = unsafe { (*self.queue.qp.as_ptr()).context };
         let count = self.queue.slots.until(self.last);
         ListInfo { context, count, in_place: false, overwrites_when_full: false }
@@ -563,7 +600,7 @@ impl Build for BasicPostSendGuard<'_> {
     #[inline(always)]
     unsafe fn append_sge(&mut self, _: Step, request: SendRequest, entry: ScatterGatherEntry) {
         if let Some(slot) = self.take_entries(&request) {
-            // SAFETY: a slot has room for at least one entry.
+            // SAFETY: the slot was taken, and every slot has room for at least one entry.
             unsafe { (*slot).entry = entry.0 };
             self.put(slot, &request, 1, 0);
         }
@@ -577,7 +614,8 @@ impl Build for BasicPostSendGuard<'_> {
         }
         if let Some(slot) = self.take_entries(&request) {
             let entries: *mut ibv_sge = slot.wrapping_byte_add(offset_of!(RequestSlot, entry)).cast();
-            // SAFETY: a slot has room for as many entries; both are `ibv_sge`.
+            // SAFETY: the check above keeps the list within the slot's entries;
+            // `ScatterGatherEntry` is transparent over `ibv_sge`.
             unsafe { ptr::copy_nonoverlapping(list.as_ptr().cast(), entries, list.len()) };
             self.put(slot, &request, list.len(), 0);
         }
@@ -589,7 +627,8 @@ impl Build for BasicPostSendGuard<'_> {
             return self.append(step, request);
         }
         self.append_copied(&request, data.len(), |start| {
-            // SAFETY: so much inline data is possible, and a slot has room for that.
+            // SAFETY: `append_copied` checked that this length of inline data is possible, and
+            // every slot has room for that.
             unsafe { ptr::copy_nonoverlapping(data.as_ptr(), start, data.len()) };
         });
     }
@@ -603,7 +642,8 @@ impl Build for BasicPostSendGuard<'_> {
         self.append_copied(&request, given, |start| {
             let mut end = start;
             for piece in list {
-                // SAFETY: so much inline data is possible, and a slot has room for all pieces together.
+                // SAFETY: `append_copied` checked the sum of the pieces, and every slot has room
+                // for that.
                 unsafe {
                     ptr::copy_nonoverlapping(piece.as_ptr(), end, piece.len());
                     end = end.add(piece.len());
@@ -613,13 +653,10 @@ impl Build for BasicPostSendGuard<'_> {
     }
 
     unsafe fn append_bufferless(&mut self, _: Step, request: BufferlessRequest) {
-        // SAFETY: the pair lives, and so does the object that the request names, because the
-        // builder of the request (`WorkRequestHandle`) borrows it for the queue; the field is in every
-        // release's struct.
+        // SAFETY: the guard's queue keeps the pair alive, and the caller guarantees that the
+        // objects of the request are alive. Every release's struct has this field.
         let context = unsafe { (*self.queue.qp.as_ptr()).context };
-        // SAFETY: the pair lives, and so does the object that the request names, because the
-        // builder of the request (`WorkRequestHandle`) borrows it for the queue; the field is in every
-        // release's struct.
+        // SAFETY: the caller guarantees that the objects of the request are alive.
         if let Err(failure) = unsafe { request.operation.check(self.queue.usable, context) } {
             return self.fail(failure);
         }
@@ -633,13 +670,15 @@ impl Build for BasicPostSendGuard<'_> {
         }
         let mut slot = self.next;
         if slot.is_null() {
-            // SAFETY: `next` is null only behind a slot that was taken, which is `last`; the guard borrows the queue.
+            // SAFETY: `next` is null only after a slot was taken, which is `last`; the guard borrows the queue. The guard
+            // borrows the queue mutably.
             slot = unsafe { self.queue.slots.link(self.last) };
             if slot.is_null() {
                 return self.fail(Failure::NoPlace);
             }
         }
-        // SAFETY: the slot is in the queue's memory, which has room for so much inline data, and its link is set.
+        // SAFETY: the slot is in the queue's memory, and its link is set. The check above keeps the
+        // inline data within the slot.
         unsafe {
             self.next = (*slot).request.next.cast();
             self.last = slot;
@@ -648,7 +687,8 @@ impl Build for BasicPostSendGuard<'_> {
             (*raw).num_sge = 0;
             (*raw).opcode = ibv_wr_opcode(request.operation.kind().raw());
             (*raw).send_flags = request.flags.raw();
-            // A library may refuse what the request does not have (SoftRoCE's does).
+            // Cleared because a library may reject a stale value in a field that the request does
+            // not use (SoftRoCE's does).
             (*raw).__bindgen_anon_1.imm_data = 0;
             match request.operation {
                 BufferlessOperation::LocalInvalidate { rkey } => {
@@ -669,7 +709,7 @@ impl Build for BasicPostSendGuard<'_> {
                     (*raw).num_sge = 1;
                     (*raw).send_flags |= ibv_send_flags::IBV_SEND_INLINE.0;
                 }
-                // It is not usable (`new`).
+                // `new` removed flushes from the usable operations.
                 BufferlessOperation::Flush { .. } => unreachable!("classic pairs cannot flush"),
             }
         }

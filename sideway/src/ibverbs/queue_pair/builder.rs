@@ -1,4 +1,4 @@
-//! Making queue pairs.
+//! The queue pair builder: attributes and operations, then `ibv_create_qp` or `ibv_create_qp_ex`.
 
 use std::io;
 use std::ptr::NonNull;
@@ -43,11 +43,11 @@ c_flags! {
         AtomicCompareAndSwap = C::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP.0,
         /// Fetch and add.
         AtomicFetchAndAdd = C::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD.0,
-        /// Invalidating a local key.
+        /// Local invalidate: invalidates a local key.
         LocalInvalidate = C::IBV_QP_EX_WITH_LOCAL_INV.0,
-        /// Binding a memory window.
+        /// Bind: binds a memory window.
         BindMemoryWindow = C::IBV_QP_EX_WITH_BIND_MW.0,
-        /// SEND that invalidates a key of the peer's.
+        /// SEND that invalidates a key of the peer.
         SendWithInvalidate = C::IBV_QP_EX_WITH_SEND_WITH_INV.0,
         /// Flush.
         Flush = C::IBV_QP_EX_WITH_FLUSH.0,
@@ -57,8 +57,8 @@ c_flags! {
 }
 
 impl SendOperationFlags {
-    /// The operations that every device has on a queue pair of a type, and that a pair is made for unless others are
-    /// [named](QueuePairBuilder::setup_send_ops_flags).
+    /// The operations that every device supports on a queue pair type. They are the default of
+    /// [`setup_send_ops_flags`](QueuePairBuilder::setup_send_ops_flags).
     pub const fn of_type(qp_type: QueuePairType) -> Self {
         let unreliable =
             Self::Write.union(Self::WriteWithImmediate).union(Self::Send).union(Self::SendWithImmediate);
@@ -76,12 +76,12 @@ impl SendOperationFlags {
         }
     }
 
-    /// The operations about memory windows, of connected pairs whose device has them.
+    /// The operations of memory windows, for connected pairs of devices that support windows.
     pub const fn of_windows() -> Self {
         Self::LocalInvalidate.union(Self::BindMemoryWindow).union(Self::SendWithInvalidate)
     }
 
-    /// All operations that this crate can post on a queue pair of a type, where the device has them.
+    /// All operations that this crate can post on a queue pair type, if the device supports them.
     pub const fn possible(qp_type: QueuePairType) -> Self {
         let usual = Self::of_type(qp_type);
         match qp_type {
@@ -93,7 +93,8 @@ impl SendOperationFlags {
         }
     }
 
-    /// What a device lacks of these on a classic pair, which no call refuses, by its capabilities.
+    /// The first of these operations that the device's capabilities lack. No call rejects such an
+    /// operation on a classic pair.
     fn lacking(self, context: &DeviceContext) -> Option<&'static str> {
         use DeviceCapabilityFlags as D;
         let beyond = self & (Self::of_windows() | Self::AtomicWrite | Self::Flush);
@@ -115,7 +116,7 @@ impl SendOperationFlags {
     }
 }
 
-/// Describes a queue pair. The same description makes any number of them.
+/// Describes a queue pair. One builder can make any number of them.
 #[derive(Clone, Debug)]
 pub struct QueuePairBuilder {
     pd: ProtectionDomain,
@@ -130,7 +131,7 @@ pub struct QueuePairBuilder {
 }
 
 impl QueuePairBuilder {
-    /// A reliably connected pair with 16 work requests of one entry in each queue and no inline data.
+    /// An RC pair with 16 work requests of one entry in each queue, and no inline data.
     pub fn new(pd: &ProtectionDomain) -> Self {
         Self {
             pd: pd.clone(),
@@ -151,78 +152,80 @@ impl QueuePairBuilder {
         }
     }
 
-    /// The type. A pair of type [`XrcSend`](QueuePairType::XrcSend) receives nothing, so it needs no receive completion queue; one of
-    /// type [`XrcReceive`](QueuePairType::XrcReceive) belongs to no protection domain, and is made by
-    /// [`XrcDomain::create_target`](crate::ibverbs::xrc::XrcDomain::create_target).
+    /// Sets the transport type. A pair of type [`XrcSend`](QueuePairType::XrcSend) receives
+    /// nothing, so it needs no receive completion queue. A pair of type
+    /// [`XrcReceive`](QueuePairType::XrcReceive) belongs to no protection domain;
+    /// [`XrcDomain::create_target`](crate::ibverbs::xrc::XrcDomain::create_target) makes it.
     pub fn setup_qp_type(&mut self, qp_type: QueuePairType) -> &mut Self {
         self.qp_type = qp_type;
         self
     }
 
-    /// How many work requests the send queue holds at least.
+    /// Sets the minimum number of work requests that the send queue can hold.
     pub fn setup_max_send_wr(&mut self, max_send_wr: u32) -> &mut Self {
         self.cap.max_send_wr = max_send_wr;
         self
     }
 
-    /// How many work requests the receive queue holds at least.
+    /// Sets the minimum number of work requests that the receive queue can hold.
     pub fn setup_max_recv_wr(&mut self, max_recv_wr: u32) -> &mut Self {
         self.cap.max_recv_wr = max_recv_wr;
         self
     }
 
-    /// How many scatter/gather entries a work request to send may have; at least one.
+    /// Sets the maximum number of scatter/gather entries in a send request; at least one.
     pub fn setup_max_send_sge(&mut self, max_send_sge: u32) -> &mut Self {
         self.cap.max_send_sge = max_send_sge;
         self
     }
 
-    /// How many scatter/gather entries a receive may have.
+    /// Sets the maximum number of scatter/gather entries in a receive.
     pub fn setup_max_recv_sge(&mut self, max_recv_sge: u32) -> &mut Self {
         self.cap.max_recv_sge = max_recv_sge;
         self
     }
 
-    /// How many bytes of inline data a work request may have.
+    /// Sets the maximum number of bytes of inline data in a work request.
     pub fn setup_max_inline_data(&mut self, max_inline_data: u32) -> &mut Self {
         self.cap.max_inline_data = max_inline_data;
         self
     }
 
-    /// The queue that sends complete into.
+    /// Sets the completion queue for sends.
     pub fn setup_send_cq(&mut self, cq: &impl CompletionQueue) -> &mut Self {
         self.send_cq = Some(cq.shared());
         self
     }
 
-    /// The queue that receives complete into; it may be the same.
+    /// Sets the completion queue for receives; it may be the same.
     pub fn setup_recv_cq(&mut self, cq: &impl CompletionQueue) -> &mut Self {
         self.recv_cq = Some(cq.shared());
         self
     }
 
-    /// The shared receive queue that the pair takes its receives from. It has none of its own then; they complete into its own
-    /// receive completion queue nevertheless.
+    /// Sets the shared receive queue from which the pair takes its receives, instead of a separate
+    /// receive queue. Those receives still complete into the pair's receive completion queue.
     pub fn setup_srq(&mut self, srq: &SharedReceiveQueue) -> &mut Self {
         self.srq = Some(srq.shared());
         self
     }
 
-    /// The operations that the pair will send; without this call, [those](SendOperationFlags::of_type) that every device has on its
-    /// type.
+    /// Sets the operations that the pair will send. The default is
+    /// [`of_type`](SendOperationFlags::of_type), which every device supports.
     pub fn setup_send_ops_flags(&mut self, send_ops: SendOperationFlags) -> &mut Self {
         self.send_ops = Some(send_ops);
         self
     }
 
-    /// Whether every work request completes with a completion, flagged so or not.
+    /// Sets whether every work request produces a completion, signaled or not.
     pub fn setup_sq_sig_all(&mut self, sq_sig_all: bool) -> &mut Self {
         self.sq_sig_all = sq_sig_all;
         self
     }
 
-    /// The longest header of a datagram that is segmented: anything but 0 is an
-    /// [`Unsupported`](crate::ibverbs::Unsupported), as this crate does not wrap segmentation offload.
+    /// Sets the longest header of a segmented datagram. Any value other than 0 is
+    /// [`Unsupported`](crate::ibverbs::Unsupported), because this crate does not wrap segmentation
+    /// offload.
     pub fn setup_max_tso_header(&mut self, max_tso_header: u16) -> &mut Self {
         self.max_tso_header = max_tso_header;
         self
@@ -232,7 +235,8 @@ impl QueuePairBuilder {
     ///
     /// # Errors
     ///
-    /// [`CreateQueuePairError`] says what the device does not have, or has less of.
+    /// [`CreateQueuePairError`] names the feature that the device lacks or the limit that was
+    /// exceeded.
     pub fn build(&self) -> Result<BasicQueuePair, CreateQueuePairError> {
         let uses = self.uses()?;
         if let Some(what) = self.asked_ops().lacking(self.pd.context()) {
@@ -248,28 +252,32 @@ impl QueuePairBuilder {
             ..Default::default()
         };
         let lib = self.pd.context().provider().verbs();
-        // SAFETY: domain and queues live and are of one context (`uses`); the rest is plain data.
+        // SAFETY: `uses` keeps domain and queues alive, and checked that they belong to one
+        // context; the rest is plain data.
         let qp = unsafe { (lib.ibv_create_qp)(self.pd.as_raw().as_ptr(), &raw mut attr) };
         let qp = NonNull::new(qp).ok_or_else(|| self.error(io::Error::last_os_error()))?;
-        // SAFETY: the pair was made just now, from this domain and these queues.
+        // SAFETY: the library made the pair just now, from this domain and these queues.
         let inner = Arc::new(unsafe { Inner::new(qp, self.qp_type, attr.cap.into(), uses) });
         let send = BasicSendQueue::new(Arc::clone(&inner), self.asked_ops())?;
         Ok(BasicQueuePair::new(send, ReceiveQueue::new(inner)?))
     }
 
-    /// Makes a pair for `ibv_wr_*` (`ibv_create_qp_ex`). It takes no inline data, or one
-    /// scatter/gather entry only, where the device's extended pairs get that wrong, as SoftRoCE's and mlx5's do: see its
-    /// [`capability`](super::QueuePairControl::capability). One of mlx5 refuses requests without a buffer, too
-    /// ([`FullQueueUnnoticed`](super::PostSendError::FullQueueUnnoticed)).
+    /// Makes a pair for `ibv_wr_*` (`ibv_create_qp_ex`).
+    ///
+    /// On devices whose extended pairs have defects, as SoftRoCE's and mlx5's do, it accepts no
+    /// inline data, or only one scatter/gather entry: see its
+    /// [`capability`](super::QueuePairControl::capability). On mlx5 it also refuses requests
+    /// without a buffer ([`FullQueueUnnoticed`](super::PostSendError::FullQueueUnnoticed)).
     ///
     /// # Errors
     ///
-    /// [`CreateQueuePairError`] says what the device does not have, or has less of.
+    /// [`CreateQueuePairError`] names the feature that the device lacks or the limit that was
+    /// exceeded.
     pub fn build_ex(&self) -> Result<ExtendedQueuePair, CreateQueuePairError> {
         let asked = self.asked_ops();
         let context = self.pd.context();
         let create = |attr: &mut ibv_qp_init_attr_ex| {
-            // SAFETY: domain and queues live and are of one context, says `build_ex_by`; the rest is plain data.
+            // SAFETY: `build_ex_by` passes live objects of one context; the rest is plain data.
             let qp = unsafe {
                 verbs::ibv_create_qp_ex(context.provider().verbs(), context.as_raw().as_ptr(), attr)
             };
@@ -283,17 +291,21 @@ impl QueuePairBuilder {
                 }
             })
         };
-        // SAFETY: the pair is of the described type, and made of the attributes as they are.
+        // SAFETY: `create` makes a pair of the described type, with exactly the attributes that it
+        // gets.
         unsafe { self.build_ex_by(self.qp_type, asked, create) }
     }
 
-    /// Makes an extended pair by another function: the seam of direct verbs.
+    /// Makes an extended pair by another function. The direct-verbs modules call it with their own
+    /// create functions.
     ///
     /// # Safety
     ///
-    /// - `create` makes a pair of type `qp_type` in the domain's context, which nothing else destroys, of the attributes that it
-    ///   is given: objects and `send_ops_flags`, which are `asked`, as they are. The objects live until then.
-    /// - Where requests of the type need more than what [`ExtendedSendQueue`] gives them, its caller sees to that.
+    /// - `create` makes a pair of type `qp_type` in the domain's context, and nothing else destroys
+    ///   it. It passes on the objects and the `send_ops_flags`, which are `asked`, unchanged. In
+    ///   return, the objects stay alive as long as the pair.
+    /// - If requests of the type need more than [`ExtendedSendQueue`] gives them, the caller must
+    ///   supply that.
     pub(crate) unsafe fn build_ex_by(
         &self,
         qp_type: QueuePairType,
@@ -323,22 +335,23 @@ impl QueuePairBuilder {
         if context.quirks().one_extended_entry {
             cap.max_send_sge = cap.max_send_sge.min(1);
         }
-        // SAFETY: the pair was made just now, from this domain and these queues.
+        // SAFETY: `create` made the pair just now, from this domain and these queues.
         let inner = Arc::new(unsafe { Inner::new(qp, qp_type, cap, uses) });
         let to_ex = context.provider().verbs().ibv_qp_to_qp_ex();
-        // SAFETY: the pair lives, and was made with `send_ops_flags`.
+        // SAFETY: the pair is alive, and was made with `send_ops_flags`, so it is an extended one.
         let qp_ex = to_ex.ok().and_then(|to_ex| NonNull::new(unsafe { to_ex(qp.as_ptr()) }));
         let qp_ex = qp_ex.ok_or(CreateQueuePairError::Incomplete { operation: "ibv_qp_to_qp_ex" })?;
-        // SAFETY: the pair was made with `asked`, and `qp_ex` is what its library calls it.
+        // SAFETY: the pair was made with `asked`, and `qp_ex` is its library's view of the same
+        // pair.
         let send = unsafe { ExtendedSendQueue::new(Arc::clone(&inner), qp_ex, asked)? };
         Ok(ExtendedQueuePair::new(send, ReceiveQueue::new(inner)?))
     }
 
-    /// Makes a pair that never posts by another function: the seam of direct verbs, too.
+    /// Makes a pair that never posts, by another function. The direct-verbs modules use it too.
     ///
     /// # Safety
     ///
-    /// As [`build_ex_by`](Self::build_ex_by), without operations.
+    /// The contract of [`build_ex_by`](Self::build_ex_by) applies, without operations.
     #[cfg(feature = "mlx5")]
     pub(crate) unsafe fn build_silent_by(
         &self,
@@ -356,18 +369,20 @@ impl QueuePairBuilder {
             ..Default::default()
         };
         let qp = create(&mut attr)?;
-        // SAFETY: the pair was made just now, from this domain and these queues.
+        // SAFETY: `create` made the pair just now, from this domain and these queues.
         let inner = unsafe { Inner::new(qp, qp_type, attr.cap.into(), uses) };
         Ok(QueuePairControl(Arc::new(inner)))
     }
 
-    /// Makes an extended pair where the device has them, else a basic one. It is a basic one, too, where inline
-    /// data, several scatter/gather entries or operations without a buffer (those of windows, atomic writes) were asked for
-    /// and the device's extended pairs get that wrong.
+    /// Makes an extended pair if the device supports it, otherwise a basic one.
+    ///
+    /// It also makes a basic one if the device's extended pairs have defects that the requested
+    /// features would hit. Such features are inline data, several scatter/gather entries, and
+    /// operations without a buffer (bind, local invalidate, atomic write).
     ///
     /// # Errors
     ///
-    /// As [`build`](Self::build).
+    /// Fails as [`build`](Self::build) does.
     pub fn build_generic(&self) -> Result<GenericQueuePair, CreateQueuePairError> {
         let quirks = self.pd.context().quirks();
         let bare =
@@ -387,13 +402,14 @@ impl QueuePairBuilder {
         }
     }
 
-    /// The domain that pairs are made in, the operations that were asked for, and whether receives are shared.
+    /// The protection domain, the requested operations, and whether a shared receive queue is used.
     #[cfg(any(feature = "mlx5", feature = "efa"))]
     pub(crate) fn described(&self) -> (&ProtectionDomain, Option<SendOperationFlags>, bool) {
         (&self.pd, self.send_ops, self.srq.is_some())
     }
 
-    /// Takes the one completion queue for the other, where that is missing: for types of which one half does nothing.
+    /// Uses one completion queue for both halves if the other is missing, for types of which one
+    /// half is unused.
     #[cfg(feature = "mlx5")]
     pub(crate) fn complete_in_one(&mut self) -> &mut Self {
         self.send_cq = self.send_cq.take().or_else(|| self.recv_cq.clone());
@@ -401,7 +417,7 @@ impl QueuePairBuilder {
         self
     }
 
-    /// The type, and the operations that its pairs are made with.
+    /// The type, and the operations with which pairs are made.
     #[cfg(feature = "mlx5")]
     pub(crate) fn type_and_operations(&self) -> (QueuePairType, SendOperationFlags) {
         (self.qp_type, self.asked_ops())
@@ -411,7 +427,8 @@ impl QueuePairBuilder {
         self.send_ops.unwrap_or(SendOperationFlags::of_type(self.qp_type))
     }
 
-    /// What the pair is made of, which must be of the domain's context: a library takes it for its own without looking.
+    /// The objects that the pair uses. They must belong to the domain's context, because a library
+    /// does not check that.
     fn uses(&self) -> Result<Dependencies, CreateQueuePairError> {
         for (asked, what) in [
             (self.qp_type == QueuePairType::RawPacket, "raw packet queue pairs in this crate"),
@@ -449,7 +466,7 @@ impl QueuePairBuilder {
         })
     }
 
-    /// Whether the pair has a receive queue of its own.
+    /// Whether the pair has a separate receive queue.
     fn receives(&self) -> bool {
         self.srq.is_none() && self.qp_type != QueuePairType::XrcSend
     }
@@ -458,14 +475,14 @@ impl QueuePairBuilder {
         ibv_qp_cap {
             max_send_wr: self.cap.max_send_wr,
             max_recv_wr: if self.receives() { self.cap.max_recv_wr } else { 0 },
-            // A request is always given a buffer, even if none of its bytes is moved.
+            // At least one: even a request that moves no bytes gets a buffer.
             max_send_sge: self.cap.max_send_sge.max(1),
             max_recv_sge: if self.receives() { self.cap.max_recv_sge } else { 0 },
             max_inline_data: self.cap.max_inline_data,
         }
     }
 
-    /// Finds the limit that was exceeded, after the fact.
+    /// Finds out which limit was exceeded, after creation failed.
     #[cold]
     pub(crate) fn error(&self, source: io::Error) -> CreateQueuePairError {
         if let Ok(device) = self.pd.context().query_device() {
@@ -510,14 +527,16 @@ pub enum CreateQueuePairError {
     /// The shared receive queue belongs to another open device than the protection domain.
     #[error("the shared receive queue was made from another context than the protection domain")]
     SharedReceiveQueueOfOtherContext,
-    /// A shared receive queue and a queue pair that do not go together: one of an XRC domain takes what comes to the domain's
-    /// targets, and the sending end of such a connection receives nothing.
+    /// A shared receive queue and a queue pair that do not go together: one of an XRC domain takes
+    /// what comes to the domain's targets, and the sending end of such a connection receives
+    /// nothing.
     #[error("a queue pair of type {qp_type} does not take receives from this shared receive queue")]
     SharedReceiveQueueOfOtherType {
         /// The queue pair's type.
         qp_type: QueuePairType,
     },
-    /// The receiving end of an extended reliable connection belongs to an XRC domain, not to a protection domain.
+    /// The receiving end of an extended reliable connection belongs to an XRC domain, not to a
+    /// protection domain.
     #[error("the receiving end of an extended reliable connection is made by `XrcDomain::create_target`")]
     TargetWithoutDomain,
     /// A type that this crate cannot make, or that only a driver's own function makes.

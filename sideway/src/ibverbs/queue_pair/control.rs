@@ -1,4 +1,4 @@
-//! What is neither sending nor receiving: attributes and state.
+//! The control side of a queue pair: attributes, state and destruction.
 
 use std::fmt;
 use std::io;
@@ -26,27 +26,28 @@ use crate::ibverbs::srq::{SharedReceiveQueueId, SrqInner};
 
 /// The control side of a queue pair: its attributes and its state.
 ///
-/// A handle: clones stand for the same pair, keep it alive, and can be asked from any thread while others
-/// post and poll. The pair is destroyed (`ibv_destroy_qp`) when both halves and the last of these are gone.
+/// Clones refer to the same pair and keep it alive. Any thread can query them while others post and
+/// poll. The pair is destroyed (`ibv_destroy_qp`) when both halves and all clones are dropped.
 #[derive(Clone)]
 pub struct QueuePairControl(pub(super) Arc<Inner>);
 
-/// The queue pair, and what it depends on.
+/// The queue pair and the objects that it depends on.
 pub(super) struct Inner {
     qp: NonNull<ibv_qp>,
     qp_num: u32,
     qp_type: QueuePairType,
     cap: QueuePairCapability,
-    /// libibverbs writes the state that it caches in `ibv_qp` without a lock.
+    /// Serialises changes of the state, because libibverbs updates its cached copy in `ibv_qp`
+    /// without a lock.
     control: Mutex<()>,
-    /// The multicast groups that the pair is in.
+    /// The multicast groups of the pair, as GID and LID.
     groups: Mutex<Vec<(Gid, u16)>>,
-    /// What counts its completions: dropped after the pair itself has gone.
+    /// The completion counters attached to the pair, which must be dropped after the pair itself.
     counting: AttachedCounters,
     uses: Dependencies,
 }
 
-/// What a queue pair is made of, and keeps alive.
+/// The objects that a queue pair uses and keeps alive.
 #[derive(Clone)]
 pub(super) struct Dependencies {
     pub(super) pd: ProtectionDomain,
@@ -61,23 +62,24 @@ impl Dependencies {
     }
 }
 
-// SAFETY: posting is exclusive to the halves (`&mut`), control is behind a lock.
+// SAFETY: posting needs `&mut` to one of the halves, and control verbs run under `control`.
 unsafe impl Send for Inner {}
-// SAFETY: posting is exclusive to the halves (`&mut`), control is behind a lock.
+// SAFETY: posting needs `&mut` to one of the halves, and control verbs run under `control`.
 unsafe impl Sync for Inner {}
 
 impl Inner {
     /// # Safety
     ///
-    /// `qp` was made just now of these objects, with this type and capability, and nothing
-    /// else owns it.
+    /// `qp` was made just now of these objects, with this type and capability, and nothing else
+    /// owns it.
     pub(super) unsafe fn new(
         qp: NonNull<ibv_qp>,
         qp_type: QueuePairType,
         cap: QueuePairCapability,
         uses: Dependencies,
     ) -> Self {
-        // SAFETY: the caller gives a live queue pair; the field is in every release's struct.
+        // SAFETY: the caller guarantees a live queue pair, and every release's struct has this
+        // field.
         let qp_num = unsafe { (*qp.as_ptr()).qp_num };
         Self {
             qp,
@@ -106,7 +108,8 @@ impl Inner {
     fn query(&self, mask: QueuePairAttributeMask) -> io::Result<(ibv_qp_attr, ibv_qp_init_attr)> {
         let mut attr = ibv_qp_attr::default();
         let mut init = ibv_qp_init_attr::default();
-        // SAFETY: the queue pair lives, its control is locked by the caller, and both places are valid.
+        // SAFETY: `self` keeps the queue pair alive, the caller holds the control lock, and both
+        // results are local variables.
         let result = unsafe {
             (self.uses.pd.context().provider().verbs().ibv_query_qp)(
                 self.qp.as_ptr(),
@@ -121,11 +124,13 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // SAFETY: the queue pair lives, and both halves and every control are gone.
+        // SAFETY: the queue pair is alive until here. Both halves and every control held this
+        // object and are gone.
         let result = unsafe { (self.uses.pd.context().provider().verbs().ibv_destroy_qp)(self.qp.as_ptr()) };
         if let Err(error) = check(result) {
             log::error!("ibv_destroy_qp failed for queue pair {:#x}: {error}", self.qp_num);
-            // The pair is still there, so what it depends on has to stay.
+            // The library still has the pair, so the objects that it depends on must stay alive
+            // too.
             std::mem::forget(self.uses.clone());
             std::mem::forget(std::mem::take(&mut self.counting));
         }
@@ -133,18 +138,19 @@ impl Drop for Inner {
 }
 
 impl QueuePairControl {
-    /// Changes state or attributes (`ibv_modify_qp`) while others may have the pair's halves. Where nobody
-    /// has, [`QueuePair::modify`](super::QueuePair::modify) does the same safely.
+    /// Changes state or attributes (`ibv_modify_qp`) while other code may own the pair's halves. If
+    /// none does, [`QueuePair::modify`](super::QueuePair::modify) does the same safely.
     ///
     /// # Safety
     ///
-    /// Until this returns nobody posts to the pair, and no list of work requests for it is being built: a
-    /// library may exchange the pair's operations when its state changes (mlx5 does), or wait for the lock that
-    /// an open list holds (hns).
+    /// Until this returns, nobody may post to the pair or build a list of work requests for it. A
+    /// library may exchange the pair's operations when its state changes (mlx5 does), or wait for
+    /// the lock that an open list holds (hns).
     ///
     /// # Errors
     ///
-    /// [`ModifyQueuePairError`] says which attribute was wrong or missing, or where no route led.
+    /// [`ModifyQueuePairError`] names the attribute that was wrong or missing, or the address
+    /// without a route.
     ///
     /// # References
     ///
@@ -155,8 +161,8 @@ impl QueuePairControl {
         }
         let _control = self.0.control.lock().unwrap_or_else(PoisonError::into_inner);
         let mut raw = *attr.raw();
-        // SAFETY: the queue pair lives, its control is locked, nobody posts to it or has an
-        // open list of it (the caller guarantees both, `# Safety`), and `raw` is an initialised copy.
+        // SAFETY: `self` keeps the queue pair alive and its control is locked. The caller
+        // guarantees that nobody posts. `raw` is an initialised copy.
         let result = unsafe {
             (self.0.uses.pd.context().provider().verbs().ibv_modify_qp)(
                 self.0.qp.as_ptr(),
@@ -174,11 +180,13 @@ impl QueuePairControl {
         })
     }
 
-    /// Limits the rate at which the pair sends, and how it does so (`ibv_modify_qp_rate_limit`); it may go on sending meanwhile.
+    /// Limits the rate at which the pair sends (`ibv_modify_qp_rate_limit`). The pair may be
+    /// sending at the same time.
     ///
     /// # Errors
     ///
-    /// The device has no packet pacing ([`Unsupported`](crate::ibverbs::Unsupported)), or not this one.
+    /// Fails if the device has no packet pacing ([`Unsupported`](crate::ibverbs::Unsupported)), or
+    /// does not support this limit.
     ///
     /// # References
     ///
@@ -191,7 +199,8 @@ impl QueuePairControl {
             typical_pkt_sz: limit.typical_packet_size,
             comp_mask: 0,
         };
-        // SAFETY: the queue pair lives, its control is locked, and the attributes are valid.
+        // SAFETY: `self` keeps the queue pair alive, its control is locked, and the attributes are
+        // initialised.
         let result = unsafe { verbs::ibv_modify_qp_rate_limit(self.0.qp.as_ptr(), &raw mut attr) };
         check(result).map_err(|source| {
             let (verb, what) = ("ibv_modify_qp_rate_limit", "rate limits (packet pacing)");
@@ -203,7 +212,7 @@ impl QueuePairControl {
     ///
     /// # Errors
     ///
-    /// The device does not answer.
+    /// Fails if the device does not answer.
     ///
     /// # References
     ///
@@ -221,62 +230,65 @@ impl QueuePairControl {
         }
     }
 
-    /// The state that the device reports.
+    /// Queries the pair's state (`ibv_query_qp`).
     ///
     /// # Errors
     ///
-    /// The device does not answer.
+    /// Fails if the device does not answer.
     pub fn state(&self) -> Result<QueuePairState, Error> {
         let (attr, _) = self.query(QueuePairAttributeMask::State)?;
         Ok(attr.state().unwrap_or(QueuePairState::Unknown))
     }
 
-    /// Until this is dropped, nobody else changes or asks for attributes.
+    /// Locks the control side: until the guard is dropped, no other thread changes or queries
+    /// attributes.
     pub(crate) fn lock(&self) -> MutexGuard<'_, ()> {
         self.0.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The multicast groups that the pair is in. Until this is dropped, nobody else joins or leaves.
+    /// Locks the pair's list of multicast groups: until the guard is dropped, no other thread joins
+    /// or leaves one.
     pub(crate) fn multicast_groups(&self) -> MutexGuard<'_, Vec<(Gid, u16)>> {
         self.0.groups.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The counter lives as long as the pair.
+    /// Keeps a completion counter alive as long as the pair.
     pub(crate) fn keep_counter(&self, counter: &CompletionCounter) {
         self.0.counting.keep(counter);
     }
 
-    /// The number by which peers address it.
+    /// The queue pair number, by which peers address it.
     pub fn qp_number(&self) -> u32 {
         self.0.qp_num
     }
 
-    /// The type.
+    /// The transport type.
     pub fn qp_type(&self) -> QueuePairType {
         self.0.qp_type
     }
 
-    /// How much it holds, as the device granted it.
+    /// The queue sizes that the device granted.
     pub fn capability(&self) -> QueuePairCapability {
         self.0.cap
     }
 
-    /// The shared receive queue that it takes its receives from, if there is one.
+    /// The shared receive queue from which it takes its receives, if any.
     pub fn srq(&self) -> Option<SharedReceiveQueueId> {
         self.0.uses.srq.as_ref().map(|srq| srq.id())
     }
 
-    /// The domain that it belongs to.
+    /// The protection domain that it belongs to.
     pub fn pd(&self) -> &ProtectionDomain {
         &self.0.uses.pd
     }
 
-    /// The context that it was made from.
+    /// The device context in which it was made.
     pub fn context(&self) -> &DeviceContext {
         self.0.uses.pd.context()
     }
 
-    /// The C object. Using it is as unsafe as in C, and it must not be destroyed.
+    /// The C object, for verbs that this crate does not wrap. Using it is as unsafe as in C; do not
+    /// destroy it.
     pub fn as_raw(&self) -> NonNull<ibv_qp> {
         self.0.qp
     }
@@ -297,16 +309,16 @@ impl fmt::Debug for Inner {
     }
 }
 
-/// How fast a queue pair sends (`ibv_qp_rate_limit_attr`).
+/// A limit of the send rate (`ibv_qp_rate_limit_attr`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RateLimit {
-    /// At most so many kb/s; 0 is without limit.
+    /// The maximum rate in kb/s; 0 means no limit.
     pub rate: u32,
-    /// At most so many bytes at once; 0 leaves it to the device.
+    /// The maximum burst in bytes; 0 leaves it to the device.
     pub max_burst_size: u32,
-    /// How long packets usually are, in bytes; 0 if that is not known.
+    /// The typical packet size in bytes; 0 if it is not known.
     pub typical_packet_size: u16,
 }
 
-// The mask is an `int` in C.
+// C passes the mask as an `int`.
 const _: () = assert!(size_of::<ibv_qp_attr_mask>() == size_of::<core::ffi::c_int>());

@@ -1,27 +1,28 @@
-//! The extended flavour: `ibv_wr_start` to `ibv_wr_complete`.
+//! The extended queue pair: work requests built in place, from `ibv_wr_start` to `ibv_wr_complete`.
 //!
 //! # Safety
 //!
-//! What the unsafe code here relies on, and where it comes from:
+//! The unsafe code in this module relies on these invariants:
 //!
-//! - `qp` is a live `ibv_qp_ex`: [`ExtendedSendQueue::new`] takes it from
-//!   `ibv_create_qp_ex`, and the queue keeps the pair alive.
-//! - The operations that every list needs are not null, and those that are `possible`
-//!   neither: `new` checks them. Libraries set them when they make the pair;
-//!   one (mlx5) exchanges one for another when the state changes, which nobody
-//!   does while others post: `QueuePairControl::modify` asks for that.
-//! - A datagram pair has `wr_set_ud_addr` (`new` checks it), and the address handles that a list names live until it is
-//!   posted or aborted: `Borrows` ties them to the guard. An abort, which a leaked guard puts off, does not look at them.
-//! - Nobody else builds: a guard borrows the queue mutably, and the queue is
-//!   the only one of its pair.
-//! - A list is open while `lists` says so. A guard that is leaked leaves it open; the next one, or the
-//!   queue's drop, closes it first.
-//! - A list that is longer than the queue is aborted, not completed. Libraries notice themselves, request by request, when
-//!   there is no place left, as they must: only they know what is outstanding. Those that notice too late
-//!   (`overwrites_when_full`) are given requests by unsafe functions only, whose callers promise a place; they get neither inline
-//!   data, nor requests without a buffer.
-//! - A buffer follows an operation and only an operation: both are called in one go, when a request is appended.
-//!   Libraries finish a request when its buffer is set; one without would be handed to the device unfinished.
+//! - `qp` is a live `ibv_qp_ex`: [`ExtendedSendQueue::new`] takes it from `ibv_create_qp_ex`, and
+//!   the queue keeps the pair alive.
+//! - The operations that every list needs, and those that are `possible`, are not null: `new`
+//!   checks them. Libraries set them when they make the pair. mlx5 exchanges some when the state
+//!   changes, while nobody posts: `QueuePairControl::modify` requires that.
+//! - A datagram pair has `wr_set_ud_addr` (`new` checks it). The address handles in a list live
+//!   until it is posted or aborted, because `Borrows` ties them to the guard. An abort, which a
+//!   leaked guard delays, does not access them.
+//! - Nobody else builds a list: a guard borrows the queue mutably, and the queue is the only one of
+//!   its pair.
+//! - A list is open unless `lists` is `NO_LIST`. A guard that is leaked leaves it open; the next
+//!   guard, or the queue's drop, closes it first.
+//! - A list that is longer than the queue is aborted, not completed. Only libraries know which
+//!   requests are outstanding, so they must detect a full queue at each request. For libraries that
+//!   detect it too late (`overwrites_when_full`), only unsafe functions append requests, whose
+//!   callers guarantee a free place. Inline data and requests without a buffer are refused there.
+//! - Each operation is followed by exactly one buffer: both are called when a request is appended.
+//!   Libraries finish a request when its buffer is set, so that one without would reach the device
+//!   unfinished.
 
 use std::io::IoSlice;
 use std::mem::ManuallyDrop;
@@ -62,34 +63,36 @@ impl ExtendedQueuePair {
 pub struct ExtendedSendQueue {
     control: QueuePairControl,
     qp: NonNull<ibv_qp_ex>,
-    /// The operations that there are; none where the queue holds nothing, as libraries take a queue without places for
-    /// granted to have one.
+    /// The available operations. None if the queue holds no requests, because libraries assume that
+    /// a queue has at least one place.
     possible: InlineLimits,
     elsewhere: DestinationLimits,
     usable: SendOperationFlags,
-    /// How many requests the queue holds; 1 where it holds none.
+    /// The number of requests that the queue holds; 1 if it holds none.
     places: NonZeroU32,
     max_sge: u32,
     takes_inline_data: bool,
-    /// Its library notices only after it has begun to write a request that there is no place for it; see `Quirks`.
+    /// Whether the library detects a full queue only after it has started to overwrite a request;
+    /// see `Quirks`.
     overwrites_when_full: bool,
-    /// How many lists are open: [`NO_LIST`], or one more.
+    /// The number of open lists minus one: [`NO_LIST`] for none, 0 for one.
     lists: u8,
 }
 
-/// So that one more is 0, which costs nothing to see.
+/// Chosen so that one more wraps to 0, because a comparison with 0 is free.
 const NO_LIST: u8 = u8::MAX;
 
-// SAFETY: the queue is the only one of its pair, and may be driven from any one thread at a time.
+// SAFETY: the queue is the only one of its pair, and building a list needs `&mut self`, so one
+// thread at a time does it.
 unsafe impl Send for ExtendedSendQueue {}
-// SAFETY: `&self` does not reach the queue.
+// SAFETY: no method builds a list through `&self`.
 unsafe impl Sync for ExtendedSendQueue {}
 
 impl ExtendedSendQueue {
     /// # Safety
     ///
-    /// `inner` is a queue pair that `ibv_create_qp_ex` made with `asked` as its `send_ops_flags`; `qp` is
-    /// what `ibv_qp_to_qp_ex` made of it.
+    /// `inner` must be a queue pair that `ibv_create_qp_ex` made with `asked` as its
+    /// `send_ops_flags`. `qp` must be the result of `ibv_qp_to_qp_ex` for it.
     pub(super) unsafe fn new(
         inner: Shared,
         qp: NonNull<ibv_qp_ex>,
@@ -97,7 +100,8 @@ impl ExtendedSendQueue {
     ) -> Result<Self, CreateQueuePairError> {
         macro_rules! has {
             ($member:ident) => {
-                // SAFETY: the caller says that it is a live `ibv_qp_ex`, made with these operations.
+                // SAFETY: the caller guarantees a live `ibv_qp_ex` that was made with these
+                // operations.
                 unsafe { qp_ex_op!(qp.as_ptr(), $member, asked.bits()) }.is_some()
             };
         }
@@ -167,7 +171,7 @@ impl ExtendedSendQueue {
         self.takes_inline_data
     }
 
-    /// Why a list could not be posted, of whose requests this one failed.
+    /// The error for a list that cannot be posted because of one request.
     #[cold]
     #[inline(never)]
     fn refused(&self, failure: Failure, index: usize) -> PostSendError {
@@ -178,7 +182,7 @@ impl ExtendedSendQueue {
         self.elsewhere.error(&self.possible, failure, ListPosition { index, limit })
     }
 
-    /// What becomes of a list that is empty, or longer than the queue.
+    /// The result of posting a list that is empty or longer than the queue.
     #[cold]
     #[inline(never)]
     fn unusual(&self, count: usize) -> Result<(), PostSendError> {
@@ -191,7 +195,8 @@ impl ExtendedSendQueue {
     /// Closes a list whose guard was leaked.
     #[cold]
     fn abort_leaked(&mut self) {
-        // SAFETY: a list is open (the caller looked), and nobody builds it any more.
+        // SAFETY: the caller checked that a list is open, and its guard is gone because `self` is
+        // borrowed mutably.
         unsafe { verbs::ibv_wr_abort(self.qp.as_ptr()) };
         self.lists = 0;
     }
@@ -216,7 +221,7 @@ impl SendQueue for ExtendedSendQueue {
             self.abort_leaked();
         }
         let qp = self.qp;
-        // SAFETY: see the head of this file; no list is open.
+        // SAFETY: the queue is alive and has this operation (module head), and no list is open.
         unsafe { verbs::ibv_wr_start(qp.as_ptr()) };
         let possible = self.possible;
         ExtendedPostSendGuard { qp, possible, count: 0, failure: None, queue: self }
@@ -227,10 +232,10 @@ impl SendQueue for ExtendedSendQueue {
     }
 }
 
-/// What the plug-ins of direct verbs need of a queue and its lists.
+/// Access for the direct-verbs modules.
 #[cfg(feature = "efa")]
 impl ExtendedSendQueue {
-    /// Takes the inline data away from these operations.
+    /// Disables inline data for these operations.
     pub(crate) fn forbid_inline(&mut self, operations: SendOperationFlags) {
         self.possible.forbid_inline(operations);
         self.elsewhere.datagram.forbid_inline(operations);
@@ -239,12 +244,12 @@ impl ExtendedSendQueue {
 
 #[cfg(feature = "mlx5")]
 impl ExtendedSendQueue {
-    /// Has the queue refuse what safe code could fill it with, whatever its device calls itself.
+    /// Makes the queue refuse requests with which safe code could fill it, for any device.
     pub(crate) fn set_overwrites_when_full(&mut self) {
         self.overwrites_when_full = true;
     }
 
-    /// Ends a list whose guard was leaked, if there is one.
+    /// Closes a list whose guard was leaked, if there is one.
     pub(crate) fn without_list(&mut self) {
         if self.lists != NO_LIST {
             self.abort_leaked();
@@ -255,28 +260,28 @@ impl ExtendedSendQueue {
 
 #[cfg(feature = "mlx5")]
 impl ExtendedPostSendGuard<'_> {
-    /// How many requests the list has, none of which has failed.
+    /// The number of requests in the list; `None` if one of them has failed.
     #[inline(always)]
     pub(crate) fn sound(&self) -> Option<usize> {
         if self.failure.is_some() { None } else { Some(self.count) }
     }
 
-    /// What the list is built for.
+    /// The queue for which the list is built.
     pub(crate) fn queue(&self) -> &ExtendedSendQueue {
         self.queue
     }
 
-    /// Whether the pair was made for these operations, and has them.
+    /// Whether the pair was made for these operations, and supports them.
     pub(crate) fn can(&self, operations: SendOperationFlags) -> bool {
         self.queue.usable.contains(operations)
     }
 
-    /// Appends a request that `append` writes, by an operation that this file does not know. `inline`: the library is to take what
-    /// the request names for a part of it.
+    /// Appends a request that `append` writes, for an operation that this module does not know.
+    /// `inline` says whether the library copies the request's data.
     ///
     /// # Safety
     ///
-    /// `append` appends one whole request to the list of the pair that it is given.
+    /// `append` must append exactly one whole request to the open list of the pair that it gets.
     pub(crate) unsafe fn append_by(
         &mut self,
         wr_id: u64,
@@ -286,7 +291,7 @@ impl ExtendedPostSendGuard<'_> {
     ) {
         let inline = if inline { ibv_send_flags::IBV_SEND_INLINE.0 } else { 0 };
         let qp = self.qp.as_ptr();
-        // SAFETY: a list is open (head of this file); the fields are for the caller to set.
+        // SAFETY: a list is open (module head), and these fields may be set between requests.
         unsafe {
             (*qp).wr_id = wr_id;
             (*qp).wr_flags = flags.raw() | inline;
@@ -299,34 +304,37 @@ impl ExtendedPostSendGuard<'_> {
 /// The buffer of a request that moves no bytes.
 static NOTHING: ibv_sge = ibv_sge { addr: 0, length: 0, lkey: 0 };
 
-/// A list of work requests that is being built in an [`ExtendedQueuePair`].
+/// A list of work requests that is being built for an [`ExtendedQueuePair`].
 ///
-/// It stays on its thread, as libraries hold a lock from `ibv_wr_start` to `ibv_wr_complete`. (One that was
-/// leaked is ended by whichever thread has the queue next: their lock is a spin lock without an owner.)
+/// It stays on its thread because libraries hold a lock from `ibv_wr_start` to `ibv_wr_complete`.
+/// (A leaked list is closed by the thread that uses the queue next. That is possible because the
+/// lock is a spin lock without an owner.)
 ///
-/// **Do not post to a full queue.** There are libraries (mlx5 in rdma-core up to 65) that notice that it is full only
-/// after they have begun to write over the oldest outstanding request: count completions, and keep fewer
-/// requests outstanding than [`max_send_wr`](super::QueuePairCapability::max_send_wr). That is part of the
-/// contract of [`setup_sge`](super::LocalBufferHandle::setup_sge). What no such contract guards is refused there
-/// ([`PostSendError::FullQueueUnnoticed`]).
+/// **Do not post to a full queue.** Some libraries (mlx5 in rdma-core up to 65) detect a full queue
+/// only after they have started to overwrite the oldest outstanding request. Count completions, and
+/// keep fewer requests outstanding than [`max_send_wr`](super::QueuePairCapability::max_send_wr).
+/// This is part of the contract of [`setup_sge`](super::LocalBufferHandle::setup_sge). On such
+/// devices, requests without that contract are refused ([`PostSendError::FullQueueUnnoticed`]).
 #[must_use = "a list that is not posted is forgotten"]
 #[derive(Debug)]
 pub struct ExtendedPostSendGuard<'queue> {
     qp: NonNull<ibv_qp_ex>,
-    /// A copy of the queue's, which compilers know that no call changes.
+    /// A copy of the queue's field. The compiler knows that no call changes it.
     possible: InlineLimits,
-    /// How many requests there are: as wide as an address, so that compilers count them and the caller's in one register.
+    /// The number of requests. It is as wide as an address, so that the compiler can share a
+    /// register between this counter and the caller's.
     count: usize,
-    /// Why the list fails, and the number of the request that it fails with.
+    /// The first failure, and the number of the request that caused it.
     failure: Option<(Failure, usize)>,
     queue: &'queue mut ExtendedSendQueue,
 }
 
 impl ExtendedPostSendGuard<'_> {
-    /// Calls a request's operation, if it is possible with so much inline data. Then the caller sets its buffer.
+    /// Calls the operation of a request, if it is possible with `inline` bytes of inline data. Then
+    /// the caller must set its buffer.
     #[inline(always)]
     fn open(&mut self, request: &SendRequest, inline: usize) -> bool {
-        // Of the guard's own copy no reference is taken, so that it stays in registers.
+        // No reference to the guard's own copy is made, so that the copy stays in registers.
         let possible = match &request.to {
             Destination::Peer => self.possible.has(&request.operation, inline),
             Destination::Address(_) => self.queue.elsewhere.datagram.has(&request.operation, inline),
@@ -337,14 +345,16 @@ impl ExtendedPostSendGuard<'_> {
             return false;
         }
         if let Destination::Address(address) = request.to
-            // SAFETY: the pair lives; the field is in every release's struct.
+            // SAFETY: the guard's queue keeps the pair alive, and every release's struct has this
+            // field.
             && !address.is_of(unsafe { (*self.qp.as_ptr()).qp_base.context })
         {
             self.fail(Failure::OtherContext);
             return false;
         }
         let qp = self.qp.as_ptr();
-        // SAFETY: a list is open and has the operation (head of this file); the fields are for the caller to set.
+        // SAFETY: a list is open, and the pair has the operation (module head); these fields may be
+        // set between requests.
         unsafe {
             (*qp).wr_id = request.wr_id;
             (*qp).wr_flags = request.flags.raw();
@@ -375,9 +385,10 @@ impl ExtendedPostSendGuard<'_> {
         true
     }
 
-    /// Makes the list fail when it is posted, with its next request.
+    /// Records a failure of the next request, so that posting the list fails.
     ///
-    /// Inline, though it is cold: a guard whose address is never taken stays in registers.
+    /// Inlined although it is cold, because a guard whose address is never taken stays in
+    /// registers.
     #[inline(always)]
     fn fail(&mut self, failure: Failure) {
         if self.failure.is_none() {
@@ -389,15 +400,16 @@ impl ExtendedPostSendGuard<'_> {
     #[inline(always)]
     fn append_empty(&mut self, request: &SendRequest) {
         if self.open(request, 0) {
-            // SAFETY: a request waits for its buffer (head of this file). Libraries may look at the first entry
-            // of a list of none (those that give an atomic one in any case): it is there, and empty.
+            // SAFETY: a request waits for its buffer (module head). Libraries may read the first
+            // entry of an empty list (those that give every atomic one entry do), so the pointer
+            // must be valid.
             unsafe { verbs::ibv_wr_set_sge_list(self.qp.as_ptr(), 0, &raw const NOTHING) };
         }
     }
 
     #[inline]
     fn abort(&mut self) {
-        // SAFETY: a list is open (head of this file); nothing uses it after this.
+        // SAFETY: a list is open (module head), and nothing uses it after this.
         unsafe { verbs::ibv_wr_abort(self.qp.as_ptr()) };
         self.queue.lists = NO_LIST;
     }
@@ -411,12 +423,12 @@ impl PostSendGuard for ExtendedPostSendGuard<'_> {
             list.abort();
             return Err(list.queue.refused(failure, index));
         }
-        // At least one, and no more than there are places for.
+        // The wrapping subtraction rejects 0 as well as more requests than the queue has places.
         if list.count.wrapping_sub(1) >= list.queue.places.get() as usize {
             list.abort();
             return list.queue.unusual(list.count);
         }
-        // SAFETY: a list is open and every request in it has its buffer (head of this file).
+        // SAFETY: a list is open, and every request in it has its buffer (module head).
         let result = unsafe { verbs::ibv_wr_complete(list.qp.as_ptr()) };
         list.queue.lists = NO_LIST;
         match result {
@@ -438,7 +450,8 @@ impl<'queue> Borrows<'queue> for ExtendedPostSendGuard<'queue> {}
 impl Build for ExtendedPostSendGuard<'_> {
     #[inline(always)]
     fn list_info(&self, _: Step) -> ListInfo {
-        // SAFETY: the pair lives; the field is in every release's struct.
+        // SAFETY: the guard's queue keeps the pair alive, and every release's struct has this
+        // field.
         let context = unsafe { (*self.qp.as_ptr()).qp_base.context };
         let overwrites_when_full = self.queue.overwrites_when_full;
         ListInfo { context, count: self.count, in_place: true, overwrites_when_full }
@@ -456,7 +469,8 @@ impl Build for ExtendedPostSendGuard<'_> {
     unsafe fn append_sge(&mut self, _: Step, request: SendRequest, entry: ScatterGatherEntry) {
         if self.open(&request, 0) {
             let ibv_sge { addr, length, lkey } = entry.0;
-            // SAFETY: a request waits for its buffer (head of this file), which the caller keeps.
+            // SAFETY: a request waits for its buffer (module head), and the caller keeps the memory
+            // as this function's contract says.
             unsafe { verbs::ibv_wr_set_sge(self.qp.as_ptr(), lkey, addr, length) };
         }
     }
@@ -472,8 +486,9 @@ impl Build for ExtendedPostSendGuard<'_> {
         }
         if self.open(&request, 0) {
             let entries: *const ibv_sge = list.as_ptr().cast();
-            // SAFETY: a request waits for its buffers (head of this file), which the caller keeps; the list is
-            // transparent over `ibv_sge`, is copied, and its length fits, being at most `max_sge`.
+            // SAFETY: a request waits for its buffers (module head), which the caller keeps as this
+            // function's contract says. The list is transparent over `ibv_sge` and is copied, and
+            // its length fits, being at most `max_sge`.
             unsafe { verbs::ibv_wr_set_sge_list(self.qp.as_ptr(), list.len(), entries) };
         }
     }
@@ -485,8 +500,8 @@ impl Build for ExtendedPostSendGuard<'_> {
         }
         if self.open(&request, data.len()) {
             let start = data.as_ptr().cast_mut().cast();
-            // SAFETY: a request waits for its buffer (head of this file); the pair takes inline data, because so
-            // much of it was possible; the bytes are copied, not written to.
+            // SAFETY: a request waits for its buffer (module head). `open` checked that this length
+            // of inline data is possible. The bytes are copied, not written to.
             unsafe { verbs::ibv_wr_set_inline_data(self.qp.as_ptr(), start, data.len()) };
         }
     }
@@ -499,18 +514,17 @@ impl Build for ExtendedPostSendGuard<'_> {
         }
         if self.open(&request, given) {
             let pieces: *const ibv_data_buf = list.as_ptr().cast();
-            // SAFETY: a request waits for its buffer (head of this file); the pair takes inline data, because so
-            // much of it was possible; an `IoSlice` is an `iovec`, which is laid out as `ibv_data_buf` (below);
-            // the bytes are copied, not written to.
+            // SAFETY: a request waits for its buffer (module head). `open` checked that this length
+            // of inline data is possible. An `IoSlice` is an `iovec`, with the layout of
+            // `ibv_data_buf` (checked below). The bytes are copied, not written to.
             unsafe { verbs::ibv_wr_set_inline_data_list(self.qp.as_ptr(), list.len(), pieces) };
         }
     }
 
     unsafe fn append_bufferless(&mut self, _: Step, request: BufferlessRequest) {
         let qp = self.qp.as_ptr();
-        // SAFETY: the pair lives, and so does the object that the request names, because the
-        // builder of the request (`WorkRequestHandle`) borrows it for the queue; the field is in every
-        // release's struct.
+        // SAFETY: the guard's queue keeps the pair alive, and the caller guarantees that the
+        // objects of the request are alive. Every release's struct has this field.
         if let Err(failure) = unsafe { request.operation.check(self.queue.usable, (*qp).qp_base.context) } {
             return self.fail(failure);
         }
@@ -521,8 +535,9 @@ impl Build for ExtendedPostSendGuard<'_> {
             return self.fail(Failure::NoPlace);
         }
         self.count += 1;
-        // SAFETY: a list is open and has the operation (head of this file), as it is usable; what is named lives, and the
-        // structs and the value are read during the calls.
+        // SAFETY: a list is open, and the pair has the operation because it is usable (module
+        // head). The caller guarantees that the objects are alive, and the structs and the value
+        // are read during the calls.
         unsafe {
             (*qp).wr_id = request.wr_id;
             (*qp).wr_flags = request.flags.raw();
@@ -543,7 +558,7 @@ impl Build for ExtendedPostSendGuard<'_> {
     }
 }
 
-// An `IoSlice` is guaranteed to be an `iovec`.
+// The standard library guarantees that an `IoSlice` has the layout of an `iovec`.
 const _: () = {
     use std::mem::offset_of;
     assert!(size_of::<IoSlice<'_>>() == size_of::<ibv_data_buf>());

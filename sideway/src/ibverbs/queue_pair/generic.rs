@@ -1,4 +1,4 @@
-//! Either flavour, behind one interface.
+//! A queue pair of either kind, basic or extended, behind one interface.
 
 use std::io::IoSlice;
 
@@ -11,7 +11,7 @@ use super::{
     SendQueue,
 };
 
-/// A queue pair of either flavour.
+/// A queue pair of either kind.
 #[derive(Debug)]
 pub struct GenericQueuePair {
     halves: super::Halves<GenericSendQueue>,
@@ -72,9 +72,9 @@ impl SendQueue for GenericSendQueue {
 #[must_use = "a list that is not posted is forgotten"]
 #[derive(Debug)]
 pub enum GenericPostSendGuard<'queue> {
-    /// For `ibv_post_send`.
+    /// A list for `ibv_post_send`.
     Basic(BasicPostSendGuard<'queue>),
-    /// For `ibv_wr_*`.
+    /// A list for `ibv_wr_*`.
     Extended(ExtendedPostSendGuard<'queue>),
 }
 
@@ -109,7 +109,8 @@ impl Build for GenericPostSendGuard<'_> {
 
     #[inline]
     unsafe fn append_sge(&mut self, step: Step, request: SendRequest, entry: ScatterGatherEntry) {
-        // SAFETY: the caller keeps this function's contract, which is that one's.
+        // SAFETY: the caller keeps this function's contract, which is the same as the called
+        // function's.
         unsafe {
             match self {
                 Self::Basic(guard) => guard.append_sge(step, request, entry),
@@ -120,7 +121,8 @@ impl Build for GenericPostSendGuard<'_> {
 
     #[inline]
     unsafe fn append_sge_list(&mut self, step: Step, request: SendRequest, list: &[ScatterGatherEntry]) {
-        // SAFETY: the caller keeps this function's contract, which is that one's.
+        // SAFETY: the caller keeps this function's contract, which is the same as the called
+        // function's.
         unsafe {
             match self {
                 Self::Basic(guard) => guard.append_sge_list(step, request, list),
@@ -146,7 +148,8 @@ impl Build for GenericPostSendGuard<'_> {
     }
 
     unsafe fn append_bufferless(&mut self, step: Step, request: BufferlessRequest) {
-        // SAFETY: the caller keeps this function's contract, which is that one's.
+        // SAFETY: the caller keeps this function's contract, which is the same as the called
+        // function's.
         unsafe {
             match self {
                 Self::Basic(guard) => guard.append_bufferless(step, request),

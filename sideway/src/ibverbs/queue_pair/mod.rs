@@ -1,17 +1,18 @@
-//! Queue pairs: making, connecting and driving them.
+//! Queue pairs: creation, state changes and work requests.
 //!
-//! A queue pair comes in two flavours: [`BasicQueuePair`] posts with
-//! `ibv_post_send`, [`ExtendedQueuePair`] with `ibv_wr_*`, which builds work
-//! requests straight in the device's queue. [`GenericQueuePair`] is either.
-//! What they have in common is the trait [`QueuePair`].
+//! A queue pair comes in two kinds. [`BasicQueuePair`] posts with `ibv_post_send`.
+//! [`ExtendedQueuePair`] posts with `ibv_wr_*`, which build work requests directly in the device's
+//! queue. [`GenericQueuePair`] is either. All implement the trait [`QueuePair`].
 //!
-//! Work requests are built between [`start_post_send`](QueuePair::start_post_send)
-//! and [`post`](PostSendGuard::post), any number at a time, and reach the device
-//! together. A list that is dropped instead of posted never happened.
+//! Work requests are built between [`start_post_send`](QueuePair::start_post_send) and
+//! [`post`](PostSendGuard::post), any number at a time, and reach the device together. Dropping a
+//! list instead of posting it discards its requests.
 //!
 //! ```no_run
 //! # use sideway::ibverbs::{memory_region::MemoryRegion, queue_pair::*};
-//! # fn write(qp: &mut GenericQueuePair, lmr: &MemoryRegion, rkey: u32, remote: u64) -> Result<(), PostSendError> {
+//! # fn write(
+//! #     qp: &mut GenericQueuePair, lmr: &MemoryRegion, rkey: u32, remote: u64,
+//! # ) -> Result<(), PostSendError> {
 //! let mut guard = qp.start_post_send();
 //!
 //! let write_handle = guard.construct_wr(233, WorkRequestFlags::Signaled).setup_write(rkey, remote);
@@ -68,32 +69,32 @@ pub use work_request::{WorkRequestFlags, WorkRequestOperationType};
 
 pub use super::types::QueuePairType;
 
-/// What every flavour of a queue pair can do.
+/// The operations of any kind of queue pair.
 ///
-/// Posting needs `&mut`: there is one list of work requests being built for each of the two queues of a
-/// pair. To drive both from two threads, [`split`](Self::split) the pair. Changing its state needs the
-/// whole pair; questions take `&self`.
+/// Posting needs `&mut`, because each of the two queues can build one list of work requests at a
+/// time. To use both from two threads, [`split`](Self::split) the pair. Changing the state needs
+/// the whole pair; queries take `&self`.
 pub trait QueuePair: Sized {
     /// The sending half.
     type SendQueue: SendQueue;
 
-    /// What is neither sending nor receiving; it can be cloned and used from any thread.
+    /// The control side: attributes and state. It can be cloned and used from any thread.
     fn control(&self) -> &QueuePairControl;
 
-    /// Both halves, to be driven from two threads for as long as the borrow lasts.
+    /// Both halves, for use by two threads while the borrow lasts.
     fn split(&mut self) -> (&mut Self::SendQueue, &mut ReceiveQueue);
 
-    /// Both halves, each to go its own way. The pair lives as long as one of them, or a clone of
-    /// [`control`](Self::control), does.
+    /// Both halves as separate values. The pair lives as long as one of them, or a clone of
+    /// [`control`](Self::control), lives.
     fn into_split(self) -> (Self::SendQueue, ReceiveQueue);
 
-    /// Begins a list of work requests to send.
+    /// Starts a list of send requests.
     #[inline]
     fn start_post_send(&mut self) -> <Self::SendQueue as SendQueue>::Guard<'_> {
         self.split().0.start_post_send()
     }
 
-    /// Begins a list of work requests to receive into.
+    /// Starts a list of receives.
     #[inline]
     fn start_post_recv(&mut self) -> PostRecvGuard<'_> {
         self.split().1.start_post_recv()
@@ -103,9 +104,11 @@ pub trait QueuePair: Sized {
     ///
     /// # Errors
     ///
-    /// [`ModifyQueuePairError`] says which attribute was wrong or missing, or where no route led.
+    /// [`ModifyQueuePairError`] names the attribute that was wrong or missing, or the address
+    /// without a route.
     fn modify(&mut self, attr: &QueuePairAttribute) -> Result<(), ModifyQueuePairError> {
-        // SAFETY: the pair is whole and borrowed mutably: nobody has a half of it, or a list.
+        // SAFETY: the pair is whole and borrowed mutably, so nobody else has a half of it or a
+        // list.
         unsafe { self.control().modify(attr) }
     }
 
@@ -113,7 +116,7 @@ pub trait QueuePair: Sized {
     ///
     /// # Errors
     ///
-    /// The device does not answer.
+    /// Fails if the device does not answer.
     fn query(
         &self,
         mask: QueuePairAttributeMask,
@@ -121,21 +124,21 @@ pub trait QueuePair: Sized {
         self.control().query(mask)
     }
 
-    /// The state that the device reports.
+    /// Queries the pair's state (`ibv_query_qp`).
     ///
     /// # Errors
     ///
-    /// The device does not answer.
+    /// Fails if the device does not answer.
     fn state(&self) -> Result<QueuePairState, Error> {
         self.control().state()
     }
 
-    /// The number by which peers address it.
+    /// The queue pair number, by which peers address it.
     fn qp_number(&self) -> u32 {
         self.control().qp_number()
     }
 
-    /// The type.
+    /// The transport type.
     fn qp_type(&self) -> QueuePairType {
         self.control().qp_type()
     }
@@ -148,21 +151,21 @@ pub trait SendQueue {
     where
         Self: 'queue;
 
-    /// Begins a list of work requests to send.
+    /// Starts a list of send requests.
     fn start_post_send(&mut self) -> Self::Guard<'_>;
 
-    /// What is neither sending nor receiving.
+    /// The control side: attributes and state.
     fn control(&self) -> &QueuePairControl;
 }
 
-/// A queue pair of one flavour: a sending half and a receiving half.
+/// A queue pair as a sending half and a receiving half.
 #[derive(Debug)]
 struct Halves<S> {
     send: S,
     receive: ReceiveQueue,
 }
 
-/// A flavour that consists of its two halves.
+/// Implements [`QueuePair`] for a type that consists of two halves.
 macro_rules! impl_queue_pair {
     ($Pair:ident, $Queue:ty) => {
         impl super::QueuePair for $Pair {
@@ -186,23 +189,23 @@ macro_rules! impl_queue_pair {
 use crate::error::Error;
 use impl_queue_pair;
 
-/// How much a queue pair holds, as the device granted it.
+/// The queue sizes of a queue pair, as the device granted them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueuePairCapability {
-    /// Work requests in the send queue.
+    /// The number of work requests in the send queue.
     pub max_send_wr: u32,
-    /// Work requests in the receive queue.
+    /// The number of work requests in the receive queue.
     pub max_recv_wr: u32,
-    /// Scatter/gather entries of a work request to send.
+    /// The number of scatter/gather entries in a send request.
     pub max_send_sge: u32,
-    /// Scatter/gather entries of a work request to receive.
+    /// The number of scatter/gather entries in a receive.
     pub max_recv_sge: u32,
-    /// Bytes of inline data of a work request.
+    /// The number of bytes of inline data in a work request.
     pub max_inline_data: u32,
 }
 
 impl QueuePairCapability {
-    /// Whether all of this fits into the other.
+    /// Whether none of the sizes exceeds those of `other`.
     fn fits(&self, other: &Self) -> bool {
         self.max_send_wr <= other.max_send_wr
             && self.max_recv_wr <= other.max_recv_wr

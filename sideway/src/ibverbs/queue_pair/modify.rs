@@ -1,4 +1,4 @@
-//! Why `ibv_modify_qp` failed.
+//! Diagnosis of a failed `ibv_modify_qp`: which attribute, value or route is wrong.
 
 use std::io;
 
@@ -107,7 +107,7 @@ pub enum ModifyQueuePairError {
 }
 
 impl ModifyQueuePairError {
-    /// Finds the reason after the fact.
+    /// Finds the reason after `ibv_modify_qp` failed.
     #[cold]
     pub(super) fn diagnose(
         qp_type: QueuePairType,
@@ -118,7 +118,7 @@ impl ModifyQueuePairError {
         let mask = attr.mask();
         let next_state = attr.state().unwrap_or(cur_state);
         match source.raw_os_error() {
-            // What state the pair is in is not known: no transition can be blamed.
+            // If the pair's state is not known, no transition can be blamed.
             Some(libc::EINVAL) if cur_state == QueuePairState::Unknown => {
                 Self::Ibverbs { cur_state, mask, source }
             }
@@ -149,7 +149,8 @@ impl ModifyQueuePairError {
 }
 
 impl ModifyQueuePairError {
-    /// Finds the value that no device takes (`man ibv_modify_qp`; IBTA, the fields of packets), if there is one.
+    /// Finds a value that no device accepts (`man ibv_modify_qp`; IBTA, the fields of packets), if
+    /// there is one.
     fn of_value(attr: &QueuePairAttribute, cur_state: QueuePairState, source: io::Error) -> Self {
         use QueuePairAttributeMask as M;
         const PSN: u32 = 0xff_ffff;
@@ -172,8 +173,9 @@ impl ModifyQueuePairError {
         }
     }
 
-    /// The capability that the device lacks for what was to be set, if that is why this failed: by what the library said, or, as kernels
-    /// say `EINVAL` of attributes that no transition has, by what the device says of itself.
+    /// The capability that the device lacks for the change, if that is why it failed. The library's
+    /// error number shows it. Otherwise the device's capabilities do, because kernels return
+    /// `EINVAL` for attributes that no transition has.
     #[cold]
     pub(super) fn lacking(
         context: &DeviceContext,
@@ -204,7 +206,7 @@ impl ModifyQueuePairError {
     }
 }
 
-/// What to do about a wrong mask.
+/// The remedy for a wrong mask: attributes to remove and to add.
 struct Diagnosis {
     invalid: QueuePairAttributeMask,
     needed: QueuePairAttributeMask,
@@ -232,7 +234,7 @@ mod tests {
         io::Error::from_raw_os_error(libc::EINVAL)
     }
 
-    /// The first of the two error examples of the project's seed, to the letter.
+    /// The first of the two error examples of the project's seed, word for word.
     #[test]
     fn a_wrong_mask_names_what_is_invalid_and_what_is_needed() {
         let mut attr = QueuePairAttribute::new();
@@ -259,7 +261,7 @@ mod tests {
         );
     }
 
-    /// The second example.
+    /// The second error example of the seed.
     #[test]
     fn a_route_that_times_out_names_both_ends() {
         let mut address = AddressHandleAttribute::new();

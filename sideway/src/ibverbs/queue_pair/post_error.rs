@@ -1,16 +1,18 @@
-//! Why a list of work requests could not be posted.
+//! Errors of posting lists of work requests.
 
 use std::io;
 
 use super::WorkRequestOperationType;
 use super::work_request::{DestinationKind, SendRequest};
 
-/// Why a list cannot be posted, found while it was built.
+/// The reason why a list cannot be posted, found while it was built.
 ///
-/// Only what is known there: to find out more would be a call, and a loop that may call keeps less in registers.
+/// It holds only what is known at that point. To find out more would take a call, and a loop with a
+/// call keeps less in registers.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Failure {
-    /// There is no such operation, or no place for it, or for its inline data.
+    /// The pair does not have the operation, the queue has no place for it, or the inline data is
+    /// too long.
     Refused {
         operation: WorkRequestOperationType,
         to: DestinationKind,
@@ -20,19 +22,19 @@ pub(super) enum Failure {
         given: usize,
         limit: u32,
     },
-    /// What the request names is of another context.
+    /// An object that the request refers to belongs to another context.
     OtherContext,
-    /// Requests bind windows of type 2.
+    /// A work request can bind only windows of type 2.
     WindowOfType1,
-    /// There is no such operation without a buffer, or no place for it.
+    /// The pair does not have this operation without a buffer, or the queue has no place for it.
     NotThere {
         operation: WorkRequestOperationType,
     },
-    /// There is no place for a request without a buffer.
+    /// The queue has no place for a request without a buffer.
     NoPlace,
-    /// The library must not be given requests that safe code makes.
+    /// The library detects a full queue too late, so that safe code must not append requests.
     FullQueueUnnoticed,
-    /// Its value does not fit into the request.
+    /// The value of an atomic write exceeds the pair's inline data.
     NoInline {
         given: usize,
         limit: u32,
@@ -63,8 +65,8 @@ pub enum PostSendError {
         /// The operation that the work request asked for.
         operation: WorkRequestOperationType,
     },
-    /// The queue pair's peer is not enough to say where the request goes, and the request does not, or otherwise than this type
-    /// needs.
+    /// The queue pair's peer is not enough to say where the request goes, and the request does not,
+    /// or otherwise than this type needs.
     #[error(
         "work request {index}: a {operation} of this queue pair needs a destination; name it before the operation \
          (`setup_ud_address` of a datagram, `setup_xrc_srqn` of an extended reliable connection, or that of its type)"
@@ -85,8 +87,8 @@ pub enum PostSendError {
         /// The operation that the work request asked for.
         operation: WorkRequestOperationType,
     },
-    /// What the request names, an address handle, or a memory window or its region, belongs to another open device than the queue
-    /// pair.
+    /// What the request names, an address handle, or a memory window or its region, belongs to
+    /// another open device than the queue pair.
     #[error("work request {index}: what it names was made from another context than the queue pair")]
     OtherContext {
         /// Which work request of the list, from 0.
@@ -98,8 +100,9 @@ pub enum PostSendError {
         /// Which work request of the list, from 0.
         index: usize,
     },
-    /// The request has no buffer, and the queue pair's library finds out that its queue is full only after it has begun to write over
-    /// an outstanding request, so that safe code must not fill it: an extended pair of mlx5.
+    /// The request has no buffer, and the queue pair's library finds out that its queue is full
+    /// only after it has begun to write over an outstanding request, so that safe code must not
+    /// fill it: an extended pair of mlx5.
     #[error(
         "work request {index} has no buffer: extended queue pairs of this device do not notice in time that they are full; \
          promise a place for it (`setup_sge_list` of an empty list, which is unsafe), or post it to a classic one \
@@ -152,7 +155,8 @@ pub enum PostSendError {
         /// The largest number that the queue or object was made for.
         limit: usize,
     },
-    /// The queue is full (`ENOMEM`; from some libraries `ENOSPC`): poll completions, then post again.
+    /// The queue is full (`ENOMEM`; from some libraries `ENOSPC`): poll completions, then post
+    /// again.
     #[error("the send queue is full ({}){}", Errno(*.errno), AtIndex(*.index))]
     NotEnoughResources {
         /// The first work request that was not posted, where the device says; those before it were.
@@ -187,7 +191,7 @@ pub enum PostSendError {
     },
 }
 
-/// An error number in words.
+/// Displays an error number in words.
 pub(super) struct Errno(pub(super) i32);
 
 impl std::fmt::Display for Errno {
@@ -196,7 +200,7 @@ impl std::fmt::Display for Errno {
     }
 }
 
-/// Where a list broke off.
+/// Displays the position at which posting stopped.
 pub(super) struct AtIndex(pub(super) Option<usize>);
 
 impl std::fmt::Display for AtIndex {
@@ -218,7 +222,7 @@ impl PostSendError {
         }
     }
 
-    /// The first work request of the list, from 0, that is to blame or was not posted, where it is known.
+    /// The index, from 0, of the first work request that was wrong or not posted, if known.
     pub fn bad_work_request(&self) -> Option<usize> {
         match self {
             #[cfg(feature = "mlx5")]
@@ -239,8 +243,9 @@ impl PostSendError {
         }
     }
 
-    /// How many work requests of the list were posted all the same: none where the list was refused before it
-    /// reached the device, those before the bad one where the device names it, and `None` where it does not say.
+    /// The number of the list's work requests that were posted nevertheless. It is 0 if the list
+    /// was rejected before it reached the device, and the index of the bad request if the device
+    /// reports it. `None` if the device does not report it.
     pub fn posted(&self) -> Option<usize> {
         match self {
             Self::NotEnoughResources { index, .. }
@@ -250,7 +255,7 @@ impl PostSendError {
         }
     }
 
-    /// Whether polling completions makes room and posting again may succeed.
+    /// Whether the queue was full, so that posting may succeed after polling completions.
     pub fn is_queue_full(&self) -> bool {
         matches!(self, Self::NotEnoughResources { .. })
     }

@@ -1,7 +1,8 @@
-//! Receiving: lists of `ibv_recv_wr`, posted with `ibv_post_recv` or, to a shared receive queue, with `ibv_post_srq_recv`.
+//! Receive lists: `ibv_recv_wr`, posted with `ibv_post_recv` or, to a shared receive queue, with
+//! `ibv_post_srq_recv`.
 //!
-//! Both flavours of a queue pair receive the same way. As in the classic
-//! sending half, the list is built in arrays that the queue owns.
+//! Both kinds of queue pairs receive the same way. As in the classic sending half, the list is
+//! built in memory that the queue owns.
 
 use std::ffi::{c_int, c_void};
 use std::marker::PhantomData;
@@ -20,20 +21,20 @@ pub struct ReceiveQueue {
     list: ReceiveList,
 }
 
-/// Room for the receives of a list, and where they are posted to.
+/// The memory for the receives of a list, and the queue to which they are posted.
 pub(crate) struct ReceiveList {
-    /// What receives: a queue pair or a shared receive queue, as `verb` takes it.
+    /// The queue pair or shared receive queue, as the first argument of `verb`.
     object: NonNull<c_void>,
     verb: PostReceives<c_void>,
-    /// The pair takes its receives from a shared queue.
+    /// Whether the pair takes its receives from a shared queue, so that posting to it is an error.
     is_elsewhere: bool,
     max_requests: u32,
     max_entries: u32,
-    /// The requests, and behind them the entries of each.
+    /// The requests, followed by the entries of each.
     memory: Box<[MaybeUninit<Unit>]>,
 }
 
-/// What the memory is measured in.
+/// The unit of allocation, which sets the memory's alignment.
 type Unit = u64;
 
 const _: () =
@@ -41,7 +42,7 @@ const _: () =
 const _: () = assert!(size_of::<ibv_recv_wr>().is_multiple_of(size_of::<Unit>()));
 const _: () = assert!(size_of::<ibv_sge>().is_multiple_of(size_of::<Unit>()));
 
-/// As `ibv_post_recv` and `ibv_post_srq_recv`.
+/// The signature of `ibv_post_recv` and `ibv_post_srq_recv`.
 type PostReceives<T> = unsafe extern "C" fn(*mut T, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int;
 
 /// There is no memory for as many places.
@@ -50,10 +51,10 @@ pub(crate) struct NoRoom {
     pub(crate) bytes_each: usize,
 }
 
-// SAFETY: the pointers in the arrays are only used between the start and the end of a list, by the one
-// thread that builds it; `object` may be posted to from any thread.
+// SAFETY: the pointers into the memory are used only while a list is built, by the thread that has
+// the queue. Libraries allow posts to `object` from any thread.
 unsafe impl Send for ReceiveList {}
-// SAFETY: `&self` does not reach the arrays.
+// SAFETY: no method accesses the memory through `&self`.
 unsafe impl Sync for ReceiveList {}
 
 impl std::fmt::Debug for ReceiveQueue {
@@ -64,7 +65,8 @@ impl std::fmt::Debug for ReceiveQueue {
 
 impl ReceiveQueue {
     pub(super) fn new(inner: Shared) -> Result<Self, CreateQueuePairError> {
-        // SAFETY: the pair lives, so its context is open; the operation is in every release's struct.
+        // SAFETY: `inner` keeps the pair and so its context alive, and every release's context
+        // struct has this operation.
         let Some(verb) = (unsafe { (*inner.context().as_raw().as_ptr()).ops.post_recv }) else {
             return Err(CreateQueuePairError::Incomplete { operation: "post_recv" });
         };
@@ -73,13 +75,13 @@ impl ReceiveQueue {
         Ok(Self { control, list })
     }
 
-    /// Begins a list of work requests to receive into.
+    /// Starts a list of receives.
     #[inline]
     pub fn start_post_recv(&mut self) -> PostRecvGuard<'_> {
         self.list.start()
     }
 
-    /// What is neither sending nor receiving.
+    /// The control side: attributes and state.
     pub fn control(&self) -> &QueuePairControl {
         &self.control
     }
@@ -92,20 +94,22 @@ impl ReceiveList {
             true => (0, 0),
             false => (pair.capability().max_recv_wr, pair.capability().max_recv_sge),
         };
-        // SAFETY: the functions differ in what their first argument points to only, which is what it was made for.
+        // SAFETY: the two types differ only in the target of the first pointer, and `object` points
+        // to an `ibv_qp`.
         let verb = unsafe { core::mem::transmute::<PostReceives<ibv_qp>, PostReceives<c_void>>(verb) };
         Ok(Self { is_elsewhere, ..Self::new(pair.as_raw().cast(), verb, wr, sge)? })
     }
 
-    /// Whoever makes it keeps the queue alive, and is the only one to post to it.
+    /// The list of a shared receive queue. The caller keeps the queue alive, and is the only one
+    /// that posts to it.
     pub(crate) fn of_shared(
         srq: NonNull<ibv_srq>,
         verb: PostReceives<ibv_srq>,
         max_wr: u32,
         max_sge: u32,
     ) -> Result<Self, NoRoom> {
-        // SAFETY: the functions differ in what their first argument points to only, which is what
-        // it was made for.
+        // SAFETY: the two types differ only in the target of the first pointer, and `object` points
+        // to an `ibv_srq`.
         let verb = unsafe { core::mem::transmute::<PostReceives<ibv_srq>, PostReceives<c_void>>(verb) };
         Self::new(srq.cast(), verb, max_wr, max_sge)
     }
@@ -122,12 +126,12 @@ impl ReceiveList {
         let Ok(units) = u32::try_from(units) else {
             return Err(NoRoom { places: units, bytes_each: size_of::<Unit>() });
         };
-        // One allocation for both: connections are made one by one, and each pays for its own.
+        // One allocation for both, because it is part of the cost of each connection.
         let memory = array(max_requests, units)?;
         Ok(Self { object, verb, is_elsewhere: false, max_requests, max_entries, memory })
     }
 
-    /// Room for other numbers, when the queue has been resized.
+    /// Replaces the memory after the queue was resized.
     pub(crate) fn resize(&mut self, max_requests: u32, max_entries: u32) -> Result<(), NoRoom> {
         *self = Self::new(self.object, self.verb, max_requests, max_entries)?;
         Ok(())
@@ -137,13 +141,13 @@ impl ReceiveList {
         self.max_entries
     }
 
-    /// Begins a list.
+    /// Starts a list.
     #[inline]
     pub(crate) fn start(&mut self) -> PostRecvGuard<'_> {
         let requests: *mut ibv_recv_wr = self.memory.as_mut_ptr().cast();
         PostRecvGuard {
             requests,
-            // Of a queue that holds nothing both are nowhere, and never read.
+            // In an empty queue both pointers dangle and are never read.
             entries: requests.wrapping_add(self.max_requests as usize).cast(),
             object: self.object,
             verb: self.verb,
@@ -157,10 +161,10 @@ impl ReceiveList {
     }
 }
 
-// Where `about` finds the context.
+// `about` reads the context as the first field.
 const _: () = assert!(offset_of!(ibv_qp, context) == 0 && offset_of!(ibv_srq, context) == 0);
 
-/// A list of receives that is being built. Dropping it instead of posting it forgets the list.
+/// A list of receives that is being built. Dropping it discards the list.
 ///
 /// The first `count` requests of the array are written, each linked to the next, with `sg_list` and
 /// `num_sge` within the array of entries.
@@ -176,18 +180,18 @@ pub struct PostRecvGuard<'queue> {
     max_entries: u32,
     count: u32,
     failure: Option<PostRecvError>,
-    /// It keeps the object alive.
+    /// Borrows the queue, which keeps the object alive.
     queue: PhantomData<&'queue mut ReceiveList>,
 }
 
 impl<'queue> PostRecvGuard<'queue> {
-    /// Appends a receive. `wr_id` comes back with its completion. Without buffer it receives no bytes.
+    /// Appends a receive. Its completion returns `wr_id`. Without a buffer it receives no bytes.
     #[inline]
     pub fn construct_wr(&mut self, wr_id: u64) -> RecvWorkRequestHandle<'_, 'queue> {
         let request = if self.count < self.max_requests {
             let index = self.count as usize;
             self.count += 1;
-            // SAFETY: `index` is below the arrays' capacity, and the request before it is written.
+            // SAFETY: `index` is below the array's length, and the request before it is written.
             unsafe {
                 let request = self.requests.add(index);
                 (*request).wr_id = wr_id;
@@ -206,7 +210,7 @@ impl<'queue> PostRecvGuard<'queue> {
         RecvWorkRequestHandle { guard: self, request }
     }
 
-    /// Gives the list to the device. An empty list does nothing.
+    /// Posts the list to the device. An empty list has no effect.
     ///
     /// # Errors
     ///
@@ -216,16 +220,18 @@ impl<'queue> PostRecvGuard<'queue> {
         self.finish()?.post()
     }
 
-    /// Keeps the list, to be posted again and again: what it costs to build it is paid once.
+    /// Prepares the list for repeated posting, so that the cost of building it is paid once.
     ///
     /// # Errors
     ///
-    /// As [`post`](Self::post), of what is wrong with a receive before the device sees it.
+    /// Fails as [`post`](Self::post) does, for errors that are found before the device gets a
+    /// receive.
     ///
     /// # Safety
     ///
-    /// What [`setup_sge`](RecvWorkRequestHandle::setup_sge) asks of a receive's buffer holds each time that the list is posted:
-    /// from each call of [`PreparedReceiveList::post`] until that time's completion.
+    /// The contract of [`setup_sge`](RecvWorkRequestHandle::setup_sge) for each receive's buffer
+    /// must hold each time that the list is posted: from the call of [`PreparedReceiveList::post`]
+    /// until the completion.
     #[inline]
     pub unsafe fn prepare(self) -> Result<PreparedReceiveList<'queue>, PostRecvError> {
         self.finish()
@@ -241,13 +247,14 @@ impl<'queue> PostRecvGuard<'queue> {
     }
 
     pub(super) fn list_info(&self) -> ListInfo {
-        // SAFETY: the object is a queue pair or a shared receive queue, which lives; both begin with their context.
+        // SAFETY: the object is a queue pair or a shared receive queue, which the borrow keeps
+        // alive; both start with their context.
         let context = unsafe { self.object.cast().read() };
         let count = self.count as usize;
         ListInfo { context, count, in_place: false, overwrites_when_full: false }
     }
 
-    /// There is no place for another receive.
+    /// Records that no place is left for another receive.
     #[cold]
     #[inline(never)]
     fn refuse(&mut self) {
@@ -257,17 +264,17 @@ impl<'queue> PostRecvGuard<'queue> {
         });
     }
 
-    /// Makes the list fail when it is posted. The first failure counts.
+    /// Records a failure, so that posting the list fails. The first failure counts.
     #[inline]
     fn fail(&mut self, failure: PostRecvError) {
         self.failure = first(self.failure, failure);
     }
 }
 
-/// A list of receives that is posted again and again ([`PostRecvGuard::prepare`]).
+/// A list of receives that can be posted repeatedly ([`PostRecvGuard::prepare`]).
 ///
-/// It lies in the memory of its queue, which has no other list meanwhile. Every time the receives have the same numbers
-/// (`wr_id`).
+/// It lies in the queue's memory, so it borrows the queue, which can have no other list at the same
+/// time. The receives have the same numbers (`wr_id`) each time.
 #[must_use = "a list that is not posted does nothing"]
 #[derive(Debug)]
 pub struct PreparedReceiveList<'queue> {
@@ -275,24 +282,27 @@ pub struct PreparedReceiveList<'queue> {
     object: NonNull<c_void>,
     verb: PostReceives<c_void>,
     count: u32,
-    /// It keeps the object alive.
+    /// Borrows the queue, which keeps the object alive.
     queue: PhantomData<&'queue mut ReceiveList>,
 }
 
 impl PreparedReceiveList<'_> {
-    /// Gives the list to the device (`ibv_post_recv`, `ibv_post_srq_recv`), once more. An empty list does nothing.
+    /// Posts the list once more (`ibv_post_recv`, `ibv_post_srq_recv`). An empty list has no
+    /// effect.
     ///
     /// # Errors
     ///
-    /// As [`PostRecvGuard::post`]. The list stays as it is: what was not posted of it is posted only with all of it.
+    /// Fails as [`PostRecvGuard::post`] does. The list stays complete: the next call posts all of
+    /// it again, including the receives that were not posted this time.
     #[inline]
     pub fn post(&mut self) -> Result<(), PostRecvError> {
         if self.count == 0 {
             return Ok(());
         }
         let mut bad = ptr::null_mut();
-        // SAFETY: the object lives, and is what the function takes; the queue is borrowed mutably, and `count` requests are
-        // linked from the first of the array, which libraries only read; who gave their buffers keeps them.
+        // SAFETY: the borrow keeps the object alive, and it is of the type that `verb` takes. The
+        // queue is borrowed mutably, and its first `count` requests are linked and only read by
+        // libraries. The caller of `prepare` keeps the buffers.
         let result = unsafe { (self.verb)(self.object.as_ptr(), self.requests, &raw mut bad) };
         if result == 0 { Ok(()) } else { Err(self.failed(result, bad)) }
     }
@@ -304,7 +314,7 @@ impl PreparedReceiveList<'_> {
     }
 }
 
-/// A receive whose buffer is to be chosen. Without one it receives no bytes.
+/// A receive without a buffer yet. Without one it receives no bytes.
 #[derive(Debug)]
 pub struct RecvWorkRequestHandle<'guard, 'queue> {
     guard: &'guard mut PostRecvGuard<'queue>,
@@ -312,28 +322,34 @@ pub struct RecvWorkRequestHandle<'guard, 'queue> {
 }
 
 impl RecvWorkRequestHandle<'_, '_> {
-    /// One piece of registered memory.
+    /// Sets one piece of registered memory as the buffer.
     ///
     /// # Safety
     ///
-    /// From the call of [`post`](PostRecvGuard::post), unless its error says that this receive was not posted,
-    /// until the receive's completion has been polled, or the memory has been
-    /// [deregistered](crate::ibverbs::memory_region::MemoryRegion::close), the memory stays allocated and, as far as `lkey` is right, registered, and no Rust
-    /// reference to it is used.
+    /// The following must hold from the call of [`post`](PostRecvGuard::post) on, unless its error
+    /// says that this receive was not posted. It must hold until the receive's completion has been
+    /// polled, or until the memory has been
+    /// [deregistered](crate::ibverbs::memory_region::MemoryRegion::close).
     ///
-    /// And if the queue is one of mlx5 that may put small messages into the completion, the memory is this process's at
-    /// `addr`, as [`LocalBufferHandle::setup_sge`](super::LocalBufferHandle::setup_sge) says of answers, with the remedy.
+    /// - The memory stays allocated and, if `lkey` is valid, registered. No Rust reference to it is
+    ///   used.
+    /// - If the queue is one of mlx5 that may put small messages into the completion, the memory is
+    ///   mapped in this process at `addr`.
+    ///   [`LocalBufferHandle::setup_sge`](super::LocalBufferHandle::setup_sge) describes this for
+    ///   results, with the remedy.
     #[inline]
     pub unsafe fn setup_sge(self, lkey: u32, addr: u64, length: u32) {
-        // SAFETY: the caller keeps this function's contract, which is that one's.
+        // SAFETY: the caller keeps this function's contract, which is the same as the called
+        // function's.
         unsafe { self.setup_sge_list(&[ScatterGatherEntry::new(lkey, addr, length)]) };
     }
 
-    /// Several pieces of registered memory, filled one after the other.
+    /// Sets several pieces of registered memory, filled one after the other.
     ///
     /// # Safety
     ///
-    /// As [`setup_sge`](Self::setup_sge), for every piece. The list itself is copied.
+    /// The contract of [`setup_sge`](Self::setup_sge) applies to every piece. The list itself is
+    /// copied.
     #[inline]
     pub unsafe fn setup_sge_list(self, list: &[ScatterGatherEntry]) {
         let Some(request) = self.request else { return };
@@ -342,8 +358,8 @@ impl RecvWorkRequestHandle<'_, '_> {
             let given = list.len();
             return self.guard.fail(PostRecvError::TooManyScatterGatherEntries { index, given, limit });
         }
-        // SAFETY: the request is in the array, and its `sg_list` has room for `max_entries`, which is no
-        // fewer than these; both are `ibv_sge`.
+        // SAFETY: the request is in the array, and its `sg_list` has room for `max_entries`, which
+        // the check above compared. `ScatterGatherEntry` is transparent over `ibv_sge`.
         unsafe {
             ptr::copy_nonoverlapping(list.as_ptr().cast(), (*request).sg_list, list.len());
             (*request).num_sge = list.len() as c_int;
@@ -408,7 +424,7 @@ pub enum PostRecvError {
     },
 }
 
-/// The failure that counts: the first.
+/// Keeps the first failure, which is the one to report.
 #[cold]
 fn first(before: Option<PostRecvError>, now: PostRecvError) -> Option<PostRecvError> {
     before.or(Some(now))
@@ -424,7 +440,7 @@ impl PostRecvError {
         }
     }
 
-    /// The first receive of the list, from 0, that is to blame or was not posted, where it is known.
+    /// The index, from 0, of the first receive that was wrong or not posted, if known.
     pub fn bad_work_request(&self) -> Option<usize> {
         match self {
             Self::TooManyScatterGatherEntries { index, .. } | Self::ForeignSlice { index } => Some(*index),
@@ -436,8 +452,9 @@ impl PostRecvError {
         }
     }
 
-    /// How many receives of the list were posted all the same: none where the list was refused before it reached the device,
-    /// those before the bad one where the device names it, and `None` where it does not say.
+    /// The number of the list's receives that were posted nevertheless. It is 0 if the list was
+    /// rejected before it reached the device, and the index of the bad receive if the device
+    /// reports it. `None` if the device does not report it.
     pub fn posted(&self) -> Option<usize> {
         match self {
             Self::NotEnoughResources { index, .. }
@@ -448,20 +465,21 @@ impl PostRecvError {
     }
 }
 
-/// An array of `count * each` places that nobody touches until they are needed. What a device says it
-/// granted is not trusted: more than there is memory for is an error.
+/// An array of `count * each` uninitialised elements, whose pages are not touched until they are
+/// needed. The device's numbers are not trusted: more elements than fit into memory are an error.
 pub(super) fn array<T>(count: u32, each: u32) -> Result<Box<[MaybeUninit<T>]>, NoRoom> {
     let places = u64::from(count) * u64::from(each);
     let too_large = || NoRoom { places, bytes_each: size_of::<T>() };
     let places = usize::try_from(places).map_err(|_| too_large())?;
     let mut array: Vec<MaybeUninit<T>> = Vec::new();
     array.try_reserve_exact(places).map_err(|_| too_large())?;
-    // SAFETY: there is room for that many, and a `MaybeUninit` is valid without being written.
+    // SAFETY: the vector has this capacity, and a `MaybeUninit` is valid without initialisation.
     unsafe { array.set_len(places) };
     Ok(array.into_boxed_slice())
 }
 
-/// Which of `count` requests, `stride` bytes from one to the next, the library says that posting broke off at.
+/// The index of the request at which the library stopped, among `count` requests that are `stride`
+/// bytes apart.
 #[cold]
 pub(super) fn index_of(bad: usize, first: usize, stride: usize, count: u32) -> Option<usize> {
     let offset = bad.checked_sub(first)?;

@@ -1,15 +1,20 @@
-//! Posting slices of a [pool](crate::memory::Pool): guards that hand them to the device, and take back what it did not get.
+//! Posting slices of a [pool](crate::memory::Pool): guards that give slices to the device, and take
+//! back those that were not posted.
 //!
 //! # Safety
 //!
-//! What [`LocalBufferHandle::setup_sge`] and [`RecvWorkRequestHandle::setup_sge`](super::RecvWorkRequestHandle::setup_sge) ask
-//! for, and who sees to it:
+//! [`LocalBufferHandle::setup_sge`] and
+//! [`RecvWorkRequestHandle::setup_sge`](super::RecvWorkRequestHandle::setup_sge) have these
+//! requirements, which hold as follows:
 //!
-//! - The memory stays allocated: it is a pool's, which keeps it until it is deregistered.
-//! - Nobody writes to it, and no reference to it is used: there is none, and no access by safe code but such as a device's own
-//!   writes may race with (`memory/pool/mod.rs`). The slice is moved into the request, so that a right program has no access at all.
-//! - The address is the region's own: the list is for a queue of the pool's context, which `attach` compares.
-//! - The queue has a place, or finds out that it has none before it writes: `attach` refuses the others.
+//! - The memory stays allocated: it belongs to a pool, which keeps it until it is deregistered.
+//! - Nobody writes to it, and no Rust reference to it is used: none exists. Safe code can access it
+//!   only in ways that may race with a device's writes (`memory/pool/mod.rs`). The slice is moved
+//!   into the request, so that a correct program has no access at all.
+//! - The address is the region's own: the list is for a queue of the pool's context, which `attach`
+//!   checks.
+//! - The queue has a place, or detects that it has none before it writes: `attach` refuses other
+//!   queues.
 
 use std::io::IoSlice;
 use std::mem::ManuallyDrop;
@@ -23,24 +28,25 @@ use crate::memory::pool::{NO_REQUEST, PoolPiece, Position, place_of};
 use crate::memory::{Pool, Slice};
 
 impl Pool {
-    /// Lets a list of work requests to send have slices of this pool:
-    /// [`setup_slice`](LocalBufferHandle::setup_slice) is then one of the ways to give a request its buffer.
+    /// Lets a list of send requests use slices of this pool, through
+    /// [`setup_slice`](LocalBufferHandle::setup_slice).
     ///
     /// # Errors
     ///
-    /// The list is for a queue pair of another context than the pool's, or one whose library must not be given slices. It is
-    /// dropped.
+    /// Fails if the queue pair belongs to another context than the pool, or if its library detects
+    /// a full queue too late. The list is dropped.
     #[inline]
     pub fn attach<G: PostSendGuard>(&self, guard: G) -> Result<PooledPostSendGuard<'_, G>, AttachPoolError> {
         let unposted = UnpostedSlices::new(self, guard.list_info(Step(())))?;
         Ok(PooledPostSendGuard { guard, unposted })
     }
 
-    /// Lets a list of receives, of a queue pair or a shared receive queue, have slices of this pool.
+    /// Lets a list of receives, for a queue pair or a shared receive queue, use slices of this
+    /// pool.
     ///
     /// # Errors
     ///
-    /// The list is for a queue of another context than the pool's. It is dropped.
+    /// Fails if the queue belongs to another context than the pool. The list is dropped.
     #[inline]
     pub fn attach_recv<'pool, 'queue>(
         &'pool self,
@@ -60,8 +66,8 @@ pub enum AttachPoolError {
         "the queue was made from another context than the pool; make the pool of the queue's protection domain"
     )]
     OtherContext,
-    /// The queue pair's library finds out that its queue is full only after it has begun to write over an outstanding request,
-    /// so that safe code must not fill it.
+    /// The queue pair's library finds out that its queue is full only after it has begun to write
+    /// over an outstanding request, so that safe code must not fill it.
     #[error(
         "extended queue pairs of this device do not notice in time that they are full; post slices to a classic one \
          (`QueuePairBuilder::build`), which `GenericQueuePair::from` makes generic"
@@ -69,15 +75,17 @@ pub enum AttachPoolError {
     FullQueueUnnoticed,
 }
 
-/// The requests of a list that have slices. Dropping it gives back what the device did not get: all of them.
+/// The requests of a list that have slices, which form a chain. Dropping it returns all slices to
+/// the pool.
 #[derive(Debug)]
 struct UnpostedSlices<'pool> {
     pool: &'pool Pool,
-    /// The place of the first piece of the last of them.
+    /// The table index of the last request's first piece.
     last: u32,
-    /// The number of the list's next request.
+    /// The index of the list's next request.
     index: u32,
-    /// The first request whose slice was another pool's, and so goes without.
+    /// The index of the first request whose slice belonged to another pool; that request has no
+    /// slice.
     foreign: Option<u32>,
     in_place: bool,
 }
@@ -95,13 +103,14 @@ impl<'pool> UnpostedSlices<'pool> {
         Ok(Self { pool, last: NO_REQUEST, index: count as u32, foreign: None, in_place })
     }
 
-    /// Another request, without slices.
+    /// Counts a request without slices.
     #[inline(always)]
     fn pass(&mut self) {
         self.index += 1;
     }
 
-    /// A request with a slice: its ticket and its entry; `None` if the slice is another pool's.
+    /// Takes a request's slice. Returns its ticket and its entry, or `None` if the slice belongs to
+    /// another pool.
     #[inline(always)]
     fn hand_over(&mut self, wr_id: u64, slice: Slice, is_receive: bool) -> Option<(u64, ScatterGatherEntry)> {
         if !slice.is_of(&self.pool.0) {
@@ -112,7 +121,7 @@ impl<'pool> UnpostedSlices<'pool> {
         Some((self.depart(slice.into_piece(), None, wr_id, is_receive), entry))
     }
 
-    /// The same with several slices, at least one.
+    /// Takes a request's slices, at least one. Returns as `hand_over` does.
     #[inline]
     fn hand_all_over<const N: usize>(
         &mut self,
@@ -145,7 +154,8 @@ impl<'pool> UnpostedSlices<'pool> {
         ticket
     }
 
-    /// Inline, though it is cold: a guard whose address is never taken stays in registers.
+    /// Inlined although it is cold, because a guard whose address is never taken stays in
+    /// registers.
     #[inline(always)]
     fn refuse(&mut self) {
         if self.foreign.is_none() {
@@ -154,13 +164,14 @@ impl<'pool> UnpostedSlices<'pool> {
         self.index += 1;
     }
 
-    /// All of them were posted.
+    /// Leaves all slices to the device, which got the whole list.
     #[inline(always)]
     fn posted(self) {
         std::mem::forget(self);
     }
 
-    /// So many of the list's requests were posted; nobody knows if it is `None`, and then the device keeps what it may have.
+    /// Leaves the slices of the first `requests` requests to the device, and returns the others to
+    /// the pool. With `None` the number is unknown, so the device keeps all of them.
     #[cold]
     fn posted_up_to(self, requests: Option<usize>) {
         let this = ManuallyDrop::new(self);
@@ -179,14 +190,16 @@ impl Drop for UnpostedSlices<'_> {
     }
 }
 
-/// A list of work requests to send that can have slices of a [pool](crate::memory::Pool). See [`Pool::attach`].
+/// A list of send requests that can use slices of a [pool](crate::memory::Pool). See
+/// [`Pool::attach`].
 ///
-/// Slices that the device did not get (a list that failed, from where it broke off, or that was dropped) are back in their pool.
-/// Where a device does not say how much of a list it has got, they stay with it: [`Pool::abandon`].
+/// Slices that were not posted return to their pool: all of a list that is dropped, and the rest of
+/// a list that fails. If the device does not report how many requests it got, it keeps all slices:
+/// see [`Pool::abandon`].
 #[must_use = "a list that is not posted is forgotten"]
 #[derive(Debug)]
 pub struct PooledPostSendGuard<'pool, G> {
-    // First, so that an abort comes before its slices are back.
+    // The first field, so that a drop aborts the list before its slices return to the pool.
     guard: G,
     unposted: UnpostedSlices<'pool>,
 }
@@ -202,7 +215,7 @@ impl<G: PostSendGuard> PostSendGuard for PooledPostSendGuard<'_, G> {
         let result = guard.post();
         match &result {
             Ok(()) => unposted.posted(),
-            // As `man ibv_wr_post` says: "the entire posting will be aborted".
+            // `man ibv_wr_post`: "the entire posting will be aborted".
             Err(_) if unposted.in_place => drop(unposted),
             Err(error) => unposted.posted_up_to(error.posted()),
         }
@@ -227,14 +240,16 @@ impl<G: PostSendGuard> Build for PooledPostSendGuard<'_, G> {
     #[inline(always)]
     unsafe fn append_sge(&mut self, step: Step, request: SendRequest, entry: ScatterGatherEntry) {
         self.unposted.pass();
-        // SAFETY: the caller keeps this function's contract, which is that one's.
+        // SAFETY: the caller keeps this function's contract, which is the same as the called
+        // function's.
         unsafe { self.guard.append_sge(step, request, entry) };
     }
 
     #[inline(always)]
     unsafe fn append_sge_list(&mut self, step: Step, request: SendRequest, list: &[ScatterGatherEntry]) {
         self.unposted.pass();
-        // SAFETY: the caller keeps this function's contract, which is that one's.
+        // SAFETY: the caller keeps this function's contract, which is the same as the called
+        // function's.
         unsafe { self.guard.append_sge_list(step, request, list) };
     }
 
@@ -252,52 +267,57 @@ impl<G: PostSendGuard> Build for PooledPostSendGuard<'_, G> {
 
     unsafe fn append_bufferless(&mut self, step: Step, request: BufferlessRequest) {
         self.unposted.pass();
-        // SAFETY: the caller keeps this function's contract, which is that one's.
+        // SAFETY: the caller keeps this function's contract, which is the same as the called
+        // function's.
         unsafe { self.guard.append_bufferless(step, request) };
     }
 }
 
-/// A request whose slices come back with its completion: so it has one.
+/// The request with the ticket as its number. It is signaled, because its completion returns the
+/// slices.
 #[inline(always)]
 fn with_ticket(request: SendRequest, ticket: u64) -> SendRequest {
     SendRequest { wr_id: ticket, flags: request.flags | WorkRequestFlags::Signaled, ..request }
 }
 
 impl<G: PostSendGuard> LocalBufferHandle<'_, PooledPostSendGuard<'_, G>> {
-    /// A slice, as long as it is. It belongs to the device until [`Pool::reclaim`] gives it back, with the request's number.
+    /// Sets a whole slice as the buffer. It belongs to the device until [`Pool::reclaim`] returns
+    /// it with the request's number.
     ///
-    /// The request is signaled, whatever its flags say. The completion's own number is the pool's: the one that the request
-    /// was given comes back in [`Returned::wr_id`](crate::memory::Returned::wr_id).
+    /// The request is signaled, whatever its flags are. The completion's number is the pool's
+    /// ticket; the request's number comes back in
+    /// [`Returned::wr_id`](crate::memory::Returned::wr_id).
     #[inline]
     pub fn setup_slice(self, slice: Slice) {
         let mut this = ManuallyDrop::new(self);
         let Self { guard, request } = &mut *this;
         if let Some((ticket, entry)) = guard.unposted.hand_over(request.wr_id, slice, false) {
-            // SAFETY: head of this file.
+            // SAFETY: the slice meets the requirements of `setup_sge` (module head).
             unsafe { guard.guard.append_sge(Step(()), with_ticket(*request, ticket), entry) };
         }
     }
 
-    /// Several slices, one after the other; they come back together.
+    /// Sets several slices, used one after the other; they come back together.
     #[inline]
     pub fn setup_slices<const N: usize>(self, slices: [Slice; N]) {
         let mut this = ManuallyDrop::new(self);
         let Self { guard, request } = &mut *this;
         if let Some((ticket, entries)) = guard.unposted.hand_all_over(request.wr_id, slices, false) {
-            // SAFETY: head of this file.
+            // SAFETY: the slices meet the requirements of `setup_sge` (module head).
             unsafe { guard.guard.append_sge_list(Step(()), with_ticket(*request, ticket), &entries) };
         }
     }
 }
 
 impl<G: PostSendGuard> ReadBufferHandle<'_, PooledPostSendGuard<'_, G>> {
-    /// A slice, which is filled; of an atomic's result, 8 bytes. As [`LocalBufferHandle::setup_slice`].
+    /// Sets a slice to be filled; the result of an atomic takes 8 bytes. See
+    /// [`LocalBufferHandle::setup_slice`].
     #[inline]
     pub fn setup_slice(self, slice: Slice) {
         self.0.setup_slice(slice);
     }
 
-    /// Several slices, filled one after the other; they come back together.
+    /// Sets several slices, filled one after the other; they come back together.
     #[inline]
     pub fn setup_slices<const N: usize>(self, slices: [Slice; N]) {
         self.0.setup_slices(slices);
@@ -306,7 +326,7 @@ impl<G: PostSendGuard> ReadBufferHandle<'_, PooledPostSendGuard<'_, G>> {
 
 /// A list of receives into slices of a [pool](crate::memory::Pool). See [`Pool::attach_recv`].
 ///
-/// What becomes of the slices of a list that fails is the same as of one [to send](PooledPostSendGuard).
+/// Slices of a list that fails are treated as in a [send list](PooledPostSendGuard).
 #[must_use = "a list that is not posted is forgotten"]
 #[derive(Debug)]
 pub struct PooledPostRecvGuard<'pool, 'queue> {
@@ -315,13 +335,14 @@ pub struct PooledPostRecvGuard<'pool, 'queue> {
 }
 
 impl<'pool, 'queue> PooledPostRecvGuard<'pool, 'queue> {
-    /// Begins a receive, which takes part in the list once it has its slice. `wr_id` comes back with that.
+    /// Starts a receive, which joins the list once it has its slice. `wr_id` comes back with the
+    /// slice.
     #[inline]
     pub fn construct_wr(&mut self, wr_id: u64) -> PooledRecvWorkRequestHandle<'_, 'pool, 'queue> {
         PooledRecvWorkRequestHandle { list: self, wr_id }
     }
 
-    /// Gives the list to the device. An empty list does nothing.
+    /// Posts the list to the device. An empty list has no effect.
     ///
     /// # Errors
     ///
@@ -341,7 +362,7 @@ impl<'pool, 'queue> PooledPostRecvGuard<'pool, 'queue> {
     }
 }
 
-/// A receive whose slice is to come.
+/// A receive without a slice yet.
 #[must_use = "a receive takes part only once it has a slice"]
 #[derive(Debug)]
 pub struct PooledRecvWorkRequestHandle<'guard, 'pool, 'queue> {
@@ -350,23 +371,23 @@ pub struct PooledRecvWorkRequestHandle<'guard, 'pool, 'queue> {
 }
 
 impl PooledRecvWorkRequestHandle<'_, '_, '_> {
-    /// A slice, as long as it is. It belongs to the device until [`Pool::reclaim`] gives it back, with the receive's number and
-    /// how many bytes have come.
+    /// Sets a whole slice as the buffer. It belongs to the device until [`Pool::reclaim`] returns
+    /// it with the receive's number and the number of bytes received.
     #[inline]
     pub fn setup_slice(self, slice: Slice) {
         let PooledPostRecvGuard { guard, unposted } = self.list;
         if let Some((ticket, ScatterGatherEntry(entry))) = unposted.hand_over(self.wr_id, slice, true) {
-            // SAFETY: head of this file.
+            // SAFETY: the slice meets the requirements of `setup_sge` (module head).
             unsafe { guard.construct_wr(ticket).setup_sge(entry.lkey, entry.addr, entry.length) };
         }
     }
 
-    /// Several slices, filled one after the other; they come back together.
+    /// Sets several slices, filled one after the other; they come back together.
     #[inline]
     pub fn setup_slices<const N: usize>(self, slices: [Slice; N]) {
         let PooledPostRecvGuard { guard, unposted } = self.list;
         if let Some((ticket, entries)) = unposted.hand_all_over(self.wr_id, slices, true) {
-            // SAFETY: head of this file.
+            // SAFETY: the slices meet the requirements of `setup_sge` (module head).
             unsafe { guard.construct_wr(ticket).setup_sge_list(&entries) };
         }
     }

@@ -1,4 +1,5 @@
-//! States and types, and what a change of state needs.
+//! Queue pair states and types, and the tables of attributes that each change of state requires and
+//! allows.
 
 use rdma_mummy_sys::types::ibv_qp_state as S;
 
@@ -8,35 +9,35 @@ use crate::ibverbs::types::QueuePairType;
 c_enum! {
     /// The state of a queue pair (`ibv_qp_state`).
     pub struct QueuePairState(u32) {
-        /// Just made, or reset.
+        /// New, or reset.
         Reset = S::IBV_QPS_RESET.0,
         /// Receives can be posted.
         Init = S::IBV_QPS_INIT.0,
-        /// Requests are answered.
+        /// The pair processes incoming packets.
         ReadyToReceive = S::IBV_QPS_RTR.0,
-        /// Fully working.
+        /// Fully operational.
         ReadyToSend = S::IBV_QPS_RTS.0,
-        /// Sending stops after what is under way.
+        /// The send queue stops after the requests in progress.
         SendQueueDrained = S::IBV_QPS_SQD.0,
-        /// Sending stopped after an error (UC and UD).
+        /// The send queue stopped after an error (UC and UD).
         SendQueueError = S::IBV_QPS_SQE.0,
-        /// Everything posted is flushed.
+        /// All posted requests are flushed.
         Error = S::IBV_QPS_ERR.0,
-        /// Not known.
+        /// The state is not known.
         Unknown = S::IBV_QPS_UNKNOWN.0,
     }
 }
 
 display_as_debug!(QueuePairState);
 
-/// What a change of state needs and allows, besides the state itself.
+/// The attributes that a change of state requires and allows, in addition to the state itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Transition {
     pub(super) required: M,
     pub(super) optional: M,
 }
 
-/// A union that can be written in a table.
+/// The union of masks, usable in a constant table.
 const fn all(masks: &[M]) -> M {
     let mut bits = 0;
     let mut n = 0;
@@ -76,18 +77,18 @@ const RC_IN_SQD: M = all(&[
     M::MinResponderNotReadyTimer,
 ]);
 
-/// Of an extended reliable connection the sending end has what a reliable pair has as a requester, the receiving end what it has
-/// as a responder (annex A14).
+/// In an extended reliable connection, the sending end has a reliable pair's attributes as a
+/// requester, and the receiving end those as a responder (annex A14).
 const XRC_SEND_IN_SQD: M =
     all(&[UC_IN_SQD, M::Port, M::Timeout, M::RetryCount, M::ResponderNotReadyRetryCount, M::MaxReadAtomic]);
 const XRC_RECEIVE_TO_RTS: M = all(&[M::Timeout, M::SendQueuePacketSequenceNumber]);
 const XRC_RECEIVE_IN_SQD: M =
     all(&[UC_IN_SQD, M::Port, M::Timeout, M::MaxDestinationReadAtomic, M::MinResponderNotReadyTimer]);
 
-/// What the InfiniBand specification (10.3.1, and the modifiers of 11.2.5.2) asks for when a queue pair of
-/// type `qp_type` goes from `current` to `next`; `None` if it cannot.
+/// The attributes for a queue pair of type `qp_type` that goes from `current` to `next`; `None` if
+/// it cannot. They come from the InfiniBand specification (10.3.1, and the modifiers of 11.2.5.2).
 ///
-/// Looked up after a failure only, so that nothing is paid for it on success.
+/// It is consulted only after a failure, so that success costs nothing.
 pub(super) fn transition(
     qp_type: QueuePairType,
     current: QueuePairState,
@@ -127,7 +128,7 @@ pub(super) fn transition(
             ([NONE; 5], [RC_IN_SQD, UC_IN_SQD, datagram, XRC_SEND_IN_SQD, XRC_RECEIVE_IN_SQD])
         }
         (Q::SendQueueError, Q::ReadyToSend) => {
-            // Reliable pairs have no such state.
+            // Reliable pairs do not have the state SQE.
             let unreliable = all(&[M::CurrentState, M::AccessFlags]);
             ([NONE; 5], [NONE, unreliable, UD_IN_RTS, NONE, NONE])
         }
@@ -144,7 +145,7 @@ pub(super) fn transition(
     Some(Transition { required: required[column], optional: optional[column] })
 }
 
-/// The same of drivers' own types, as Linux's drivers have it.
+/// The same for driver-specific types, following Linux's drivers.
 #[cfg(any(feature = "mlx5", feature = "efa"))]
 fn of_drivers(qp_type: QueuePairType, current: QueuePairState, next: QueuePairState) -> Option<Transition> {
     use QueuePairState as Q;

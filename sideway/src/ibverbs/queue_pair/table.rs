@@ -1,13 +1,15 @@
-//! What a program knows of its queue pairs, by their numbers.
+//! A table from queue pair numbers to a program's own values.
 
 use std::fmt;
 
-/// What a program knows of each of its queue pairs, found by the [number](super::QueuePair::qp_number) that a completion has.
+/// Maps queue pair [numbers](super::QueuePair::qp_number), as completions report them, to a
+/// program's values.
 ///
-/// Many queue pairs on one completion queue is how servers are built; then each completion has to lead to what the program
-/// knows of its peer. Numbers have 24 bits, and devices give them out as they like: so this is a table of tables, of which only
-/// those are there that are needed (16 KiB for each 4096 numbers, and the values one behind the other). A look-up is three loads,
-/// whatever the number of pairs; nothing is hashed, and nothing is locked.
+/// Servers usually have many queue pairs on one completion queue, so that each completion must lead
+/// to the data of its peer. Numbers have 24 bits, and devices choose them freely. So this is a
+/// two-level table whose pages are allocated on demand: 16 KiB for each 4096 numbers, and the
+/// values in one array. A look-up takes three loads for any number of pairs, without hashing and
+/// locking.
 ///
 /// ```
 /// use sideway::ibverbs::queue_pair::QueuePairTable;
@@ -15,23 +17,23 @@ use std::fmt;
 /// let mut peers = QueuePairTable::new();
 /// peers.insert(0x11, "alice");
 /// peers.insert(0xff_fff0, "bob");
-/// // What `wc.qp_num()` says of each completion.
+/// // The argument is `wc.qp_num()` of a completion.
 /// assert_eq!(peers.get(0x11), Some(&"alice"));
 /// assert_eq!(peers.get(0x12), None);
 /// assert_eq!(peers.remove(0x11), Some("alice"));
 /// ```
 ///
-/// A number comes back when its pair is gone: take a pair out of the table before it is dropped, and its last completions with
-/// it.
+/// A device may reuse a number after its pair is gone. So poll a pair's last completions and remove
+/// it from the table before you drop it.
 #[derive(Clone)]
 pub struct QueuePairTable<T> {
-    /// By the upper half of a number; empty until something is in it.
+    /// The pages by the upper half of the number; `None` until a number of the page is inserted.
     pages: Vec<Option<Box<Page>>>,
-    /// By what a page says, less one.
+    /// The numbers and values. A page entry is the index here plus one.
     values: Vec<(u32, T)>,
 }
 
-/// By the lower half of a number: where its value is, plus one; 0 if it has none.
+/// A page, by the lower half of the number: the value's index plus one, or 0 for no value.
 type Page = [u32; PAGE];
 
 const PAGE_BITS: u32 = 12;
@@ -43,7 +45,7 @@ const fn halves(qp_num: u32) -> (usize, usize) {
 }
 
 impl<T> QueuePairTable<T> {
-    /// How many bits the number of a queue pair has.
+    /// The width of a queue pair number in bits.
     pub const BITS: u32 = 24;
 
     /// An empty table.
@@ -51,12 +53,12 @@ impl<T> QueuePairTable<T> {
         Self { pages: Vec::new(), values: Vec::new() }
     }
 
-    /// How many pairs are in it.
+    /// The number of queue pairs in the table.
     pub fn len(&self) -> usize {
         self.values.len()
     }
 
-    /// Whether there are none.
+    /// Whether the table is empty.
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()
     }
@@ -68,24 +70,24 @@ impl<T> QueuePairTable<T> {
         (place as usize).checked_sub(1)
     }
 
-    /// What is known of a pair.
+    /// The value of a pair.
     #[inline]
     pub fn get(&self, qp_num: u32) -> Option<&T> {
         self.values.get(self.place(qp_num)?).map(|(_, value)| value)
     }
 
-    /// What is known of a pair, to be changed.
+    /// The value of a pair, mutably.
     #[inline]
     pub fn get_mut(&mut self, qp_num: u32) -> Option<&mut T> {
         let place = self.place(qp_num)?;
         self.values.get_mut(place).map(|(_, value)| value)
     }
 
-    /// Puts a pair in; what was known of that number before comes back.
+    /// Inserts a pair's value, and returns the previous one.
     ///
     /// # Panics
     ///
-    /// If the number has more than [24 bits](Self::BITS): then it is no queue pair's.
+    /// If the number has more than [24 bits](Self::BITS), which no queue pair number has.
     pub fn insert(&mut self, qp_num: u32, value: T) -> Option<T> {
         if let Some(known) = self.get_mut(qp_num) {
             return Some(std::mem::replace(known, value));
@@ -96,17 +98,17 @@ impl<T> QueuePairTable<T> {
             self.pages.resize_with(PAGES, || None);
         }
         self.values.push((qp_num, value));
-        // There are at most as many as there are numbers.
+        // The cast is lossless, because the table has at most 2^24 values.
         self.pages[page].get_or_insert_with(|| Box::new([0; PAGE]))[at] = self.values.len() as u32;
         None
     }
 
-    /// Takes a pair out.
+    /// Removes a pair, and returns its value.
     pub fn remove(&mut self, qp_num: u32) -> Option<T> {
         let place = self.place(qp_num)?;
         let (_, value) = self.values.swap_remove(place);
         self.note(qp_num, 0);
-        // The last one has moved here.
+        // `swap_remove` moved the last value here, so its page entry must be updated.
         if let Some(moved) = self.values.get(place).map(|(number, _)| *number) {
             self.note(moved, place as u32 + 1);
         }
@@ -120,7 +122,7 @@ impl<T> QueuePairTable<T> {
         }
     }
 
-    /// Every pair's number and what is known of it, in no order.
+    /// The numbers and values of all pairs, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         self.values.iter().map(|(number, value)| (*number, value))
     }
@@ -147,7 +149,7 @@ mod tests {
     #[test]
     fn it_knows_what_a_map_knows() {
         let (mut table, mut map) = (QueuePairTable::new(), HashMap::new());
-        // Numbers far apart, beside one another, and the same again: a generator of pseudo-random ones.
+        // Covers distant, adjacent and repeated numbers: a pseudo-random generator chooses them.
         let mut state = 1_u32;
         let rounds = if cfg!(miri) { 300 } else { 20_000 };
         for round in 0..rounds {

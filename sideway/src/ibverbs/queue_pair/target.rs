@@ -1,4 +1,4 @@
-//! The receiving end of an extended reliable connection.
+//! The receiving end of an extended reliable connection (XRC target).
 
 use std::fmt;
 use std::io;
@@ -20,19 +20,21 @@ use crate::ibverbs::xrc::XrcDomain;
 
 /// The receiving end of an extended reliable connection (`ibv_qp` of type `IBV_QPT_XRC_RECV`).
 ///
-/// It has a state and attributes, and no queues: what comes by it goes to the shared receive queues of its
-/// [domain](XrcDomain), and completes where those do. It may be open more than once.
+/// It has a state and attributes, but no queues. Incoming messages go to the shared receive queues
+/// of its [domain](XrcDomain), and complete in their completion queues. Several handles may refer
+/// to it.
 pub struct XrcTarget {
     qp: NonNull<ibv_qp>,
     qp_num: u32,
-    /// libibverbs writes the state that it caches in `ibv_qp` without a lock.
+    /// Serialises changes of the state, because libibverbs updates its cached copy in `ibv_qp`
+    /// without a lock.
     control: Mutex<()>,
     xrcd: XrcDomain,
 }
 
-// SAFETY: there is nothing to post to; attributes are behind a lock.
+// SAFETY: nothing can be posted to it, and control verbs run under `control`.
 unsafe impl Send for XrcTarget {}
-// SAFETY: there is nothing to post to; attributes are behind a lock.
+// SAFETY: nothing can be posted to it, and control verbs run under `control`.
 unsafe impl Sync for XrcTarget {}
 
 impl XrcTarget {
@@ -44,11 +46,12 @@ impl XrcTarget {
             xrcd: xrcd.as_raw().as_ptr(),
             ..Default::default()
         };
-        // SAFETY: the domain is open, and of this context; the rest is plain data.
+        // SAFETY: `xrcd` keeps the domain open, which belongs to this context; the rest is plain
+        // data.
         let qp = unsafe {
             verbs::ibv_create_qp_ex(context.provider().verbs(), context.as_raw().as_ptr(), &raw mut attr)
         };
-        // SAFETY: it was made just now, in this domain.
+        // SAFETY: the library made the target just now in this domain, or returned null.
         unsafe { Self::of(qp, xrcd) }
             .map_err(|source| Error::of_device(context, "ibv_create_qp_ex", "XRC queue pairs", source))
     }
@@ -64,9 +67,10 @@ impl XrcTarget {
             qp_type: ibv_qp_type::IBV_QPT_XRC_RECV,
             ..Default::default()
         };
-        // SAFETY: the domain is open, and of this context; the rest is plain data.
+        // SAFETY: `xrcd` keeps the domain open, which belongs to this context; the rest is plain
+        // data.
         let qp = unsafe { verbs::ibv_open_qp(context.as_raw().as_ptr(), &raw mut attr) };
-        // SAFETY: it was opened just now, in this domain.
+        // SAFETY: the library opened the target just now in this domain, or returned null.
         unsafe { Self::of(qp, xrcd) }.map_err(|source| {
             Error::of_device(context, "ibv_open_qp", "XRC queue pairs that can be opened here", source)
                 .of_queue_pair(qp_num)
@@ -76,10 +80,12 @@ impl XrcTarget {
 
     /// # Safety
     ///
-    /// `qp` is null and `errno` says why, or a handle of a target of this domain, which nothing else owns.
+    /// `qp` must be null, with the reason in `errno`, or a handle of a target of this domain that
+    /// nothing else owns.
     unsafe fn of(qp: *mut ibv_qp, xrcd: &XrcDomain) -> io::Result<Self> {
         let qp = NonNull::new(qp).ok_or_else(io::Error::last_os_error)?;
-        // SAFETY: the caller gives a live queue pair; the field is in every release's struct.
+        // SAFETY: the caller guarantees a live queue pair, and every release's struct has this
+        // field.
         let qp_num = unsafe { (*qp.as_ptr()).qp_num };
         Ok(Self { qp, qp_num, control: Mutex::new(()), xrcd: xrcd.clone() })
     }
@@ -88,12 +94,14 @@ impl XrcTarget {
     ///
     /// # Errors
     ///
-    /// [`ModifyQueuePairError`] says which attribute was wrong or missing, or where no route led.
+    /// [`ModifyQueuePairError`] names the attribute that was wrong or missing, or the address
+    /// without a route.
     pub fn modify(&mut self, attr: &QueuePairAttribute) -> Result<(), ModifyQueuePairError> {
         let _control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
         let mut raw = *attr.raw();
         let verbs = self.xrcd.context().provider().verbs();
-        // SAFETY: the queue pair lives, its control is locked, nobody can post to it, and `raw` is an initialised copy.
+        // SAFETY: `self` keeps the queue pair alive, its control is locked, nobody can post to it,
+        // and `raw` is an initialised copy.
         let result = unsafe {
             (verbs.ibv_modify_qp)(self.qp.as_ptr(), &raw mut raw, attr.mask().bits() as core::ffi::c_int)
         };
@@ -107,7 +115,8 @@ impl XrcTarget {
     fn ask(&self, mask: QueuePairAttributeMask) -> io::Result<(ibv_qp_attr, ibv_qp_init_attr)> {
         let (mut attr, mut init) = (ibv_qp_attr::default(), ibv_qp_init_attr::default());
         let verbs = self.xrcd.context().provider().verbs();
-        // SAFETY: the queue pair lives, its control is locked by the caller, and both places are valid.
+        // SAFETY: `self` keeps the queue pair alive, the caller holds the control lock, and both
+        // results are local variables.
         let result = unsafe {
             (verbs.ibv_query_qp)(
                 self.qp.as_ptr(),
@@ -123,7 +132,7 @@ impl XrcTarget {
     ///
     /// # Errors
     ///
-    /// The device does not answer.
+    /// Fails if the device does not answer.
     pub fn query(&self, mask: QueuePairAttributeMask) -> Result<QueuePairAttribute, Error> {
         let _control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
         let told =
@@ -131,27 +140,29 @@ impl XrcTarget {
         Ok(QueuePairAttribute::from_parts(told.0, mask))
     }
 
-    /// The state that the device reports.
+    /// Queries the target's state (`ibv_query_qp`).
     ///
     /// # Errors
     ///
-    /// The device does not answer.
+    /// Fails if the device does not answer.
     pub fn state(&self) -> Result<QueuePairState, Error> {
         let attr = self.query(QueuePairAttributeMask::State)?;
         Ok(attr.state().unwrap_or(QueuePairState::Unknown))
     }
 
-    /// The number by which the initiator addresses it, and which completions of what came by it name.
+    /// The queue pair number, by which the initiator addresses it. Completions of its messages
+    /// carry the number.
     pub fn qp_number(&self) -> u32 {
         self.qp_num
     }
 
-    /// The domain that it belongs to.
+    /// The XRC domain that it belongs to.
     pub fn xrcd(&self) -> &XrcDomain {
         &self.xrcd
     }
 
-    /// The C object. Using it is as unsafe as in C, and it must not be destroyed.
+    /// The C object, for verbs that this crate does not wrap. Using it is as unsafe as in C; do not
+    /// destroy it.
     pub fn as_raw(&self) -> NonNull<ibv_qp> {
         self.qp
     }
@@ -160,10 +171,10 @@ impl XrcTarget {
 impl Drop for XrcTarget {
     fn drop(&mut self) {
         let verbs = self.xrcd.context().provider().verbs();
-        // SAFETY: the handle lives, and nothing else has it.
+        // SAFETY: the handle is alive until here, and nothing else owns it.
         if let Err(error) = check(unsafe { (verbs.ibv_destroy_qp)(self.qp.as_ptr()) }) {
             log::error!("ibv_destroy_qp failed for queue pair {:#x}: {error}", self.qp_num);
-            // The pair is still there, so what it depends on has to stay.
+            // The library still has the pair, so the domain that it depends on must stay alive too.
             std::mem::forget(self.xrcd.clone());
         }
     }

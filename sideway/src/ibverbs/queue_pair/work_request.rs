@@ -1,7 +1,8 @@
-//! A work request on its way into a queue.
+//! A work request while it is built: flags, operation and destination.
 //!
-//! The handles carry it from step to step, in registers; it is put into the queue as a whole, when its buffer is set or
-//! its handle is dropped. So a queue holds no request that is half built, and what a request needs is looked at once.
+//! The handles pass it from step to step in registers. It is written into the queue as a whole,
+//! when its buffer is set or its handle is dropped. So a queue never holds an incomplete request,
+//! and the checks of a request run once.
 
 use std::ptr::NonNull;
 
@@ -13,13 +14,13 @@ use super::post_error::{Failure, PostSendError};
 use super::{QueuePairType, SendOperationFlags};
 
 c_flags! {
-    /// How a work request is treated (`ibv_send_flags`).
+    /// Flags of a work request (`ibv_send_flags`).
     pub struct WorkRequestFlags(u32) {
-        /// It waits for all READs and atomics before it.
+        /// The request waits for all earlier READs and atomics.
         Fence = F::IBV_SEND_FENCE.0,
-        /// It ends with a completion; without this flag only a failure does.
+        /// The request produces a completion; without this flag only a failure does.
         Signaled = F::IBV_SEND_SIGNALED.0,
-        /// The peer is woken, if it waits for solicited events.
+        /// The request raises an event at the peer, if the peer waits for solicited events.
         Solicited = F::IBV_SEND_SOLICITED.0,
         /// The device computes the checksums of the IP packet.
         IpChecksum = F::IBV_SEND_IP_CSUM.0,
@@ -27,8 +28,8 @@ c_flags! {
 }
 
 impl WorkRequestFlags {
-    /// For C, without what the buffer decides: a flag of inline data would make the library read a buffer
-    /// that only the device may be given.
+    /// The flags for C, without those that depend on the buffer. With the inline flag, the library
+    /// would read a buffer that only the device may read.
     #[inline]
     pub(super) const fn raw(self) -> u32 {
         self.bits() & !F::IBV_SEND_INLINE.0
@@ -36,14 +37,14 @@ impl WorkRequestFlags {
 }
 
 impl WorkRequestFlags {
-    /// For `ibv_bind_mw`, which takes no others.
+    /// The flags for `ibv_bind_mw`, which accepts no others.
     pub(crate) const fn bind(self) -> u32 {
         self.bits() & (F::IBV_SEND_FENCE.0 | F::IBV_SEND_SIGNALED.0 | F::IBV_SEND_SOLICITED.0)
     }
 }
 
 c_enum! {
-    /// What a work request does (`ibv_wr_opcode`).
+    /// The operation of a work request (`ibv_wr_opcode`).
     pub struct WorkRequestOperationType(u32) {
         /// RDMA WRITE.
         Write = O::IBV_WR_RDMA_WRITE.0,
@@ -59,11 +60,11 @@ c_enum! {
         AtomicCompareAndSwap = O::IBV_WR_ATOMIC_CMP_AND_SWP.0,
         /// Fetch and add.
         AtomicFetchAndAdd = O::IBV_WR_ATOMIC_FETCH_AND_ADD.0,
-        /// Invalidating a local key.
+        /// Local invalidate: invalidates a local key.
         LocalInvalidate = O::IBV_WR_LOCAL_INV.0,
-        /// Binding a memory window.
+        /// Bind: binds a memory window.
         BindMemoryWindow = O::IBV_WR_BIND_MW.0,
-        /// SEND that invalidates a key of the peer's.
+        /// SEND that invalidates a key of the peer.
         SendWithInvalidate = O::IBV_WR_SEND_WITH_INV.0,
         /// Flush.
         Flush = O::IBV_WR_FLUSH.0,
@@ -74,7 +75,7 @@ c_enum! {
 
 display_as_debug!(WorkRequestOperationType);
 
-/// A work request whose buffer is still to come.
+/// A work request without its buffer.
 #[derive(Clone, Copy, Debug)]
 pub struct SendRequest {
     pub(super) wr_id: u64,
@@ -85,24 +86,24 @@ pub struct SendRequest {
 
 #[cfg(feature = "mlx5")]
 impl SendRequest {
-    /// What it does.
+    /// The operation, without its arguments.
     pub(crate) fn kind(&self) -> WorkRequestOperationType {
         self.operation.kind()
     }
 }
 
-/// Where a work request goes.
+/// The destination of a work request.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Destination {
-    /// To the peer that the pair is connected to.
+    /// The peer that the pair is connected to.
     Peer,
-    /// To any datagram pair.
+    /// Any datagram queue pair.
     Address(Address),
-    /// To a shared receive queue at the other end, by its number.
+    /// A shared receive queue at the other end, by its number.
     Queue(u32),
 }
 
-/// A [`Destination`], without the destination.
+/// A [`Destination`] without its values.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum DestinationKind {
     Peer,
@@ -121,7 +122,8 @@ impl Destination {
     }
 }
 
-/// Where a datagram goes. The handle lives until the list is posted: who sets it up borrows it for as long.
+/// The destination of a datagram. The handle lives until the list is posted, because
+/// `setup_ud_address` borrows it for that time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Address {
     pub(super) ah: NonNull<ibv_ah>,
@@ -130,15 +132,16 @@ pub(super) struct Address {
 }
 
 impl Address {
-    /// Whether the handle is of this context: a library takes it for its own without looking.
+    /// Whether the handle belongs to this context, which libraries do not check.
     #[inline(always)]
     pub(super) fn is_of(&self, context: *mut ibv_context) -> bool {
-        // SAFETY: the handle lives while the list is built; the field is in every release's struct.
+        // SAFETY: the handle is borrowed while the list is built, so it is alive; every release's
+        // struct has this field.
         unsafe { (*self.ah.as_ptr()).context == context }
     }
 }
 
-/// What a work request does, and with what.
+/// An operation with its arguments.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum SendOperation {
     Send,
@@ -151,7 +154,7 @@ pub(super) enum SendOperation {
     FetchAndAdd { remote: Remote, add: u64 },
 }
 
-/// The peer's memory.
+/// A range of the peer's memory: address and key.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Remote {
     pub(super) rkey: u32,
@@ -164,7 +167,7 @@ impl SendOperation {
         ALL[self.index()].0
     }
 
-    /// Its place in [`ALL`].
+    /// The operation's index in [`ALL`].
     #[inline(always)]
     pub(super) const fn index(&self) -> usize {
         match self {
@@ -180,7 +183,7 @@ impl SendOperation {
     }
 }
 
-/// Every operation, and what a queue pair must have been made for to have it.
+/// Every operation, and the flag with which a queue pair must have been made to support it.
 const ALL: [(WorkRequestOperationType, SendOperationFlags); 8] = [
     (WorkRequestOperationType::Send, SendOperationFlags::Send),
     (WorkRequestOperationType::SendWithImmediate, SendOperationFlags::SendWithImmediate),
@@ -200,8 +203,8 @@ pub struct BufferlessRequest {
     pub(super) operation: BufferlessOperation,
 }
 
-/// What a work request without a buffer does, and with what. Kept apart from [`SendOperation`], so that those with a buffer
-/// pay nothing for these.
+/// An operation without a buffer, with its arguments. It is separate from [`SendOperation`], so that
+/// operations with a buffer pay nothing for these.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum BufferlessOperation {
     LocalInvalidate { rkey: u32 },
@@ -220,7 +223,7 @@ impl BufferlessOperation {
         }
     }
 
-    /// What a queue pair must have been made for to have it.
+    /// The flag with which a queue pair must have been made to support it.
     const fn flag(&self) -> SendOperationFlags {
         match self {
             Self::LocalInvalidate { .. } => SendOperationFlags::LocalInvalidate,
@@ -230,11 +233,11 @@ impl BufferlessOperation {
         }
     }
 
-    /// Whether a queue pair with these operations, of this context, can do it.
+    /// Checks whether a queue pair of this context, with these operations, can execute it.
     ///
     /// # Safety
     ///
-    /// What is named lives.
+    /// The objects that the operation refers to must be alive.
     pub(super) unsafe fn check(
         &self,
         usable: SendOperationFlags,
@@ -244,12 +247,14 @@ impl BufferlessOperation {
             return Err(Failure::NotThere { operation: self.kind() });
         }
         if let Self::Bind { mw, info, .. } = self {
-            // SAFETY: the caller says that they live; the fields are in every release's struct.
+            // SAFETY: the caller guarantees that both are alive, and every release's structs have
+            // these fields.
             let (of_window, of_region) = unsafe { ((*mw.as_ptr()).context, (*info.mr).context) };
             if of_window != context || of_region != context {
                 return Err(Failure::OtherContext);
             }
-            // SAFETY: the caller says that they live; the fields are in every release's struct.
+            // SAFETY: the caller guarantees that the window is alive, and every release's struct
+            // has this field.
             if unsafe { (*mw.as_ptr()).type_ } != ibv_mw_type::IBV_MW_TYPE_2 {
                 return Err(Failure::WindowOfType1);
             }
@@ -258,8 +263,8 @@ impl BufferlessOperation {
     }
 }
 
-/// By operation, one more than the bytes of inline data that a request may have: 0 where there is no such operation. So
-/// one comparison tells whether a request is possible.
+/// For each operation, the limit of inline data plus one, or 0 if the pair does not have the
+/// operation. So one comparison decides whether a request is possible.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InlineLimits([u32; ALL.len()]);
 
@@ -270,18 +275,19 @@ impl InlineLimits {
         Self(ALL.map(|(_, flag)| if usable.contains(flag) { max_inline.saturating_add(1) } else { 0 }))
     }
 
-    /// Whether a request may have `inline` bytes of inline data; with 0, whether it may be at all.
+    /// Whether a request may have `inline` bytes of inline data. With `inline` 0: whether the pair
+    /// has the operation.
     #[inline(always)]
     pub(super) fn has(&self, operation: &SendOperation, inline: usize) -> bool {
         inline < self.0[operation.index()] as usize
     }
 
-    /// What there is of the first operations.
+    /// The entries of the first `COUNT` operations.
     pub(super) fn first<const COUNT: usize>(&self) -> [u32; COUNT] {
         core::array::from_fn(|index| self.0[index])
     }
 
-    /// Takes the inline data away from these operations.
+    /// Disables inline data for these operations.
     #[cfg(feature = "efa")]
     pub(super) fn forbid_inline(&mut self, operations: SendOperationFlags) {
         for (room, (_, flag)) in self.0.iter_mut().zip(ALL) {
@@ -291,12 +297,13 @@ impl InlineLimits {
         }
     }
 
-    /// One more than the inline data that there may be, or 0.
+    /// The operation's limit of inline data plus one, or 0.
     fn room(&self, operation: WorkRequestOperationType) -> usize {
         ALL.iter().position(|(known, _)| *known == operation).map_or(0, |n| self.0[n] as usize)
     }
 
-    /// Why a request is refused: there is no such operation, or no place for it, or for its inline data.
+    /// The error for a refused request: no such operation, no place in the queue, or too much
+    /// inline data.
     fn error(&self, operation: WorkRequestOperationType, given: usize, at: ListPosition) -> PostSendError {
         let ListPosition { index, limit } = at;
         match self.room(operation) {
@@ -309,7 +316,8 @@ impl InlineLimits {
     }
 }
 
-/// What is possible with a destination of its own: kept apart, so that those without pay nothing for it.
+/// Possible operations with an explicit destination, by kind. They are separate, so that requests
+/// without one pay nothing for it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DestinationLimits {
     pub(super) datagram: InlineLimits,
@@ -317,7 +325,7 @@ pub(super) struct DestinationLimits {
 }
 
 impl DestinationLimits {
-    /// What a pair of this type can send to its peer, and what elsewhere.
+    /// Divides a pair's operations into those to its peer and those with an explicit destination.
     pub(super) fn divide(
         qp_type: QueuePairType,
         usable: SendOperationFlags,
@@ -332,7 +340,7 @@ impl DestinationLimits {
         }
     }
 
-    /// Why a list cannot be posted whose request at this place failed.
+    /// The error for a list whose request at this position failed.
     #[cold]
     #[inline(never)]
     pub(super) fn error(&self, to_peer: &InlineLimits, failure: Failure, at: ListPosition) -> PostSendError {
@@ -371,11 +379,11 @@ impl DestinationLimits {
     }
 }
 
-/// Where in a list a request was to go.
+/// A request's position in a list.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ListPosition {
-    /// From 0.
+    /// The index, from 0.
     pub(super) index: usize,
-    /// How many the queue holds.
+    /// The number of requests that the queue holds.
     pub(super) limit: usize,
 }

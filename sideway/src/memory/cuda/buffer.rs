@@ -1,4 +1,4 @@
-//! Memory of a GPU, and its dma-buf.
+//! GPU memory and its export as a dma-buf.
 
 use std::ffi::{c_int, c_uint};
 use std::fmt;
@@ -9,22 +9,23 @@ use super::{CudaDevice, CudaError};
 use crate::memory::OutOfSlice;
 use crate::memory::buffer::page_size;
 
-/// Memory of a GPU. Dropping it frees it (`cuMemFree`).
+/// Memory on a GPU. Dropping it frees it (`cuMemFree`).
 pub struct CudaBuffer {
     device: CudaDevice,
-    /// What the driver gave.
+    /// The address that the driver returned.
     allocated: Address,
-    /// The first page of the host's size in it.
+    /// The first address in it that is aligned to a page of the host.
     start: Address,
     len: usize,
 }
 
-/// A descriptor that stands for memory of a GPU, for other drivers; closing it lets go of that.
+/// A dma-buf descriptor of GPU memory, for other drivers. Closing it releases the reference to the
+/// memory.
 #[derive(Debug)]
 pub struct DmaBuf {
-    /// The descriptor.
+    /// The dma-buf descriptor.
     pub fd: OwnedFd,
-    /// How many bytes it stands for: the buffer's, up to a whole page.
+    /// The length in bytes: the buffer's, rounded up to a whole page.
     pub len: usize,
 }
 
@@ -32,47 +33,51 @@ impl CudaBuffer {
     pub(super) fn new(device: &CudaDevice, len: usize) -> Result<Self, CudaError> {
         let page = page_size();
         let pages = len.checked_next_multiple_of(page).filter(|pages| *pages > 0);
-        // The driver's allocations begin at multiples of 256.
+        // The driver aligns allocations to 256 bytes only, so one more page is allocated.
         let bytes = pages.and_then(|pages| pages.checked_add(page)).ok_or(CudaError::Length { len })?;
         let mut allocated = 0;
-        // SAFETY: the place is this function's own.
+        // SAFETY: `allocated` is a local variable.
         device.call("cuMemAlloc", |driver| unsafe { (driver.mem_alloc)(&raw mut allocated, bytes) })?;
         let start = allocated.next_multiple_of(page as u64);
         let mut buffer = Self { device: device.clone(), allocated, start, len };
-        // A NIC knows nothing of the order of a GPU's operations: a copy is over when its call returns.
+        // With this attribute, a copy is complete when its call returns. Without it, a NIC could
+        // read memory before the GPU's own operations have finished.
         let yes: c_uint = 1;
         buffer.device.call("cuPointerSetAttribute", |driver| {
-            // SAFETY: the value is of the type that the attribute has, and the address an allocation's.
+            // SAFETY: the value has the attribute's type, and `allocated` is the address of an
+            // allocation.
             unsafe { (driver.pointer_set_attribute)((&raw const yes).cast(), SYNC_MEMOPS, allocated) }
         })?;
-        // Nobody gets what another program left there: whole pages are exported.
+        // Cleared so that no peer gets data that another program left there: whole pages are
+        // exported.
         buffer.set(0, pages.unwrap_or(len))?;
         Ok(buffer)
     }
 
     fn set(&mut self, byte: u8, len: usize) -> Result<(), CudaError> {
         let start = self.start;
-        // SAFETY: so many bytes from there on are the allocation's.
+        // SAFETY: the caller passes a range within the allocation.
         self.device.call("cuMemsetD8", |driver| unsafe { (driver.memset)(start, byte, len) })
     }
 
-    /// The GPU that it is of.
+    /// The GPU that it is on.
     pub fn device(&self) -> &CudaDevice {
         &self.device
     }
 
-    /// Its address on the GPU (`CUdeviceptr`), at a page of the host's size. The processor cannot follow it.
+    /// Its address on the GPU (`CUdeviceptr`), aligned to a page of the host. The CPU cannot access
+    /// it.
     pub fn device_ptr(&self) -> u64 {
         self.start
     }
 
-    /// How many bytes there are: never 0.
+    /// The length in bytes, never 0.
     #[expect(clippy::len_without_is_empty, reason = "no buffer is empty")]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Where `len` bytes from `offset` on begin.
+    /// The address of `len` bytes from `offset` on, if they are in the buffer.
     fn range(&self, offset: usize, len: usize) -> Result<Address, OutOfSlice> {
         if offset > self.len || len > self.len - offset {
             return Err(OutOfSlice { offset, len, limit: self.len });
@@ -80,53 +85,56 @@ impl CudaBuffer {
         Ok(self.start + offset as u64)
     }
 
-    /// Copies bytes of the host's into it, from its byte number `offset` on (`cuMemcpyHtoD`).
+    /// Copies bytes from the host to the buffer, from `offset` on (`cuMemcpyHtoD`).
     ///
     /// # Errors
     ///
-    /// It is shorter than that; nothing is copied then. Or the driver failed.
+    /// Fails if the buffer is too short; then nothing is copied. Also fails if the driver fails.
     pub fn copy_from_slice(&mut self, offset: usize, bytes: &[u8]) -> Result<(), CudaError> {
         let to = self.range(offset, bytes.len())?;
         if bytes.is_empty() {
             return Ok(());
         }
-        // SAFETY: the bytes are there, and so many from `to` on are the allocation's.
+        // SAFETY: `bytes` is readable, and `range` checked that this length from `to` on is in the
+        // allocation.
         self.device.call("cuMemcpyHtoD", |driver| unsafe {
             (driver.memcpy_to_device)(to, bytes.as_ptr().cast(), bytes.len())
         })
     }
 
-    /// Copies bytes out of it to the host, from its byte number `offset` on (`cuMemcpyDtoH`).
+    /// Copies bytes from the buffer to the host, from `offset` on (`cuMemcpyDtoH`).
     ///
     /// # Errors
     ///
-    /// It is shorter than that; nothing is copied then. Or the driver failed.
+    /// Fails if the buffer is too short; then nothing is copied. Also fails if the driver fails.
     pub fn copy_to_slice(&self, offset: usize, bytes: &mut [u8]) -> Result<(), CudaError> {
         let from = self.range(offset, bytes.len())?;
         if bytes.is_empty() {
             return Ok(());
         }
-        // SAFETY: the place is the caller's, and so many bytes from `from` on are the allocation's.
+        // SAFETY: `bytes` is writable, and `range` checked that this length from `from` on is in
+        // the allocation.
         self.device.call("cuMemcpyDtoH", |driver| unsafe {
             (driver.memcpy_to_host)(bytes.as_mut_ptr().cast(), from, bytes.len())
         })
     }
 
-    /// Sets all of its bytes (`cuMemsetD8`).
+    /// Fills the whole buffer with a byte (`cuMemsetD8`).
     ///
     /// # Errors
     ///
-    /// The driver failed.
+    /// Fails if the driver fails.
     pub fn fill(&mut self, byte: u8) -> Result<(), CudaError> {
         self.set(byte, self.len)
     }
 
-    /// A descriptor that stands for it (`cuMemGetHandleForAddressRange`), for instance for `ibv_reg_dmabuf_mr`:
-    /// [`register`](Self::register) does both. It stands for whole pages of the host's.
+    /// Exports the buffer as a dma-buf descriptor (`cuMemGetHandleForAddressRange`), for example
+    /// for `ibv_reg_dmabuf_mr`; [`register`](Self::register) does both. It covers whole pages of
+    /// the host.
     ///
     /// # Errors
     ///
-    /// The driver is too old, or does not do so for this GPU.
+    /// Fails if the driver is too old, or does not support it for this GPU.
     ///
     /// # References
     ///
@@ -144,17 +152,18 @@ impl CudaBuffer {
         let len = self.len.next_multiple_of(page_size());
         let mut fd: c_int = -1;
         self.device.call("cuMemGetHandleForAddressRange", |_| {
-            // SAFETY: the place is one for a descriptor, as this kind of handle is, and the pages are the allocation's.
+            // SAFETY: this kind of handle is written as a descriptor, for which `fd` has room. The
+            // pages belong to the allocation.
             unsafe { export((&raw mut fd).cast(), self.start, len, DMA_BUF_FD, 0) }
         })?;
-        // SAFETY: the driver made it just now, for its caller to close.
+        // SAFETY: the driver made the descriptor just now, and the caller must close it.
         Ok(DmaBuf { fd: unsafe { OwnedFd::from_raw_fd(fd) }, len })
     }
 }
 
 impl Drop for CudaBuffer {
     fn drop(&mut self) {
-        // SAFETY: it was allocated, and is freed here only.
+        // SAFETY: `allocate` allocated it, and only this line frees it.
         let freed = self.device.call("cuMemFree", |driver| unsafe { (driver.mem_free)(self.allocated) });
         if let Err(error) = freed {
             log::error!(

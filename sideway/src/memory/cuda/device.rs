@@ -1,4 +1,4 @@
-//! A GPU.
+//! A GPU, accessed through the CUDA driver.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::fmt;
@@ -7,10 +7,10 @@ use std::sync::Arc;
 use super::driver::{Context, DMA_BUF_SUPPORTED, Driver};
 use super::{CudaBuffer, CudaError};
 
-/// A GPU, by way of CUDA's driver. It uses the device's primary context, which CUDA's runtime uses as well: what is allocated
-/// here can be given to kernels, and so on.
+/// A GPU, accessed through the CUDA driver. It uses the device's primary context, like the CUDA
+/// runtime, so that memory allocated here can be passed to kernels.
 ///
-/// A handle: clones stand for the same device. Calls leave the thread's current context as it was.
+/// Clones refer to the same device. Calls leave the thread's current context unchanged.
 #[derive(Clone)]
 pub struct CudaDevice(Arc<Inner>);
 
@@ -21,18 +21,18 @@ struct Inner {
     context: Context,
 }
 
-// SAFETY: a context may be used by any thread, by several at a time; it is made current for each call.
+// SAFETY: CUDA allows a context in several threads at a time; each call makes it current first.
 unsafe impl Send for Inner {}
-// SAFETY: a context may be used by any thread, by several at a time; it is made current for each
-// call.
+// SAFETY: CUDA allows a context in several threads at a time; each call makes it current first.
 unsafe impl Sync for Inner {}
 
 impl CudaDevice {
-    /// Opens a GPU by its number, from 0, as the driver counts them (`cuDeviceGet`, `cuDevicePrimaryCtxRetain`).
+    /// Opens a GPU by the driver's number for it, from 0 (`cuDeviceGet`,
+    /// `cuDevicePrimaryCtxRetain`).
     ///
     /// # Errors
     ///
-    /// There is no driver, no GPU, or none of that number.
+    /// Fails if there is no driver, no GPU, or no GPU with this number.
     pub fn open(ordinal: u32) -> Result<Self, CudaError> {
         Self::of(Driver::load()?, ordinal)
     }
@@ -43,54 +43,55 @@ impl CudaDevice {
             return Err(CudaError::NoSuchDevice { ordinal, count });
         }
         let (mut device, mut context) = (0, std::ptr::null_mut());
-        // SAFETY: the driver is initialised, and the place is this function's own.
+        // SAFETY: the driver is initialised, and `device` is a local variable.
         let result = unsafe { (driver.device_get)(&raw mut device, ordinal.cast_signed()) };
         driver.check("cuDeviceGet", result)?;
-        // SAFETY: the driver is initialised, and the place is this function's own.
+        // SAFETY: the driver returned the device just now, and `context` is a local variable.
         let result = unsafe { (driver.primary_ctx_retain)(&raw mut context, device) };
         driver.check("cuDevicePrimaryCtxRetain", result)?;
         Ok(Self(Arc::new(Inner { driver, ordinal, device, context })))
     }
 
-    /// How many GPUs there are (`cuDeviceGetCount`).
+    /// The number of GPUs (`cuDeviceGetCount`).
     ///
     /// # Errors
     ///
-    /// There is no driver, or it finds none.
+    /// Fails if there is no driver, or if it finds no GPU.
     pub fn count() -> Result<u32, CudaError> {
         count(Driver::load()?)
     }
 
-    /// Its number.
+    /// The driver's number for the GPU, from 0.
     pub fn ordinal(&self) -> u32 {
         self.0.ordinal
     }
 
-    /// Its name (`cuDeviceGetName`).
+    /// The GPU's name (`cuDeviceGetName`).
     ///
     /// # Errors
     ///
-    /// The driver does not answer.
+    /// Fails if the driver does not answer.
     pub fn name(&self) -> Result<String, CudaError> {
         let mut name: [c_char; 256] = [0; 256];
-        // SAFETY: the device is there, and the place has so many bytes; the last one stays 0.
+        // SAFETY: the device exists, and `name` has more than 255 bytes, so that the last one stays
+        // 0.
         let result = unsafe { (self.0.driver.device_get_name)(name.as_mut_ptr(), 255, self.0.device) };
         self.check("cuDeviceGetName", result)?;
-        // SAFETY: it ends with a 0, at the latest with its last byte.
+        // SAFETY: the last byte of `name` is 0, so the string is terminated.
         Ok(unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned())
     }
 
-    /// Whether memory can be handed on as a dma-buf (`CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED`).
+    /// Whether memory can be exported as a dma-buf (`CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED`).
     ///
     /// # Errors
     ///
-    /// The driver does not answer.
+    /// Fails if the driver does not answer.
     pub fn exports_dma_bufs(&self) -> Result<bool, CudaError> {
         let Inner { driver, device, .. } = &*self.0;
         let mut can = 0;
-        // SAFETY: the device is there, and the place is this function's own.
+        // SAFETY: the device exists, and `can` is a local variable.
         let result = unsafe { (driver.device_get_attribute)(&raw mut can, DMA_BUF_SUPPORTED, *device) };
-        // Drivers from before CUDA 11.7 do not know the question.
+        // Drivers before CUDA 11.7 do not know the attribute.
         if driver.mem_get_handle.is_none() {
             return Ok(false);
         }
@@ -98,11 +99,12 @@ impl CudaDevice {
         Ok(can != 0)
     }
 
-    /// Allocates zeroed memory of the GPU (`cuMemAlloc`): at least one byte. It begins at a page of the host's, as dma-bufs do.
+    /// Allocates at least one byte of zeroed GPU memory (`cuMemAlloc`). It is aligned to a page of
+    /// the host, as dma-bufs require.
     ///
     /// # Errors
     ///
-    /// The GPU has not so much left, or `len` is 0.
+    /// Fails if the GPU has less memory left, or if `len` is 0.
     pub fn allocate(&self, len: usize) -> Result<CudaBuffer, CudaError> {
         CudaBuffer::new(self, len)
     }
@@ -115,18 +117,18 @@ impl CudaDevice {
         self.0.driver.check(call, result)
     }
 
-    /// Makes a call while the device's context is this thread's current one.
+    /// Makes a call while the device's context is the thread's current one.
     pub(super) fn call(
         &self,
         name: &'static str,
         does: impl FnOnce(&Driver) -> super::driver::Result,
     ) -> Result<(), CudaError> {
         let driver = self.0.driver;
-        // SAFETY: the context is retained.
+        // SAFETY: `self` retains the context.
         self.check("cuCtxPushCurrent", unsafe { (driver.ctx_push)(self.0.context) })?;
         let result = does(driver);
         let mut popped = std::ptr::null_mut();
-        // SAFETY: it was pushed above.
+        // SAFETY: the context was pushed above, and `popped` is a local variable.
         let pop = unsafe { (driver.ctx_pop)(&raw mut popped) };
         self.check(name, result)?;
         self.check("cuCtxPopCurrent", pop)
@@ -135,14 +137,15 @@ impl CudaDevice {
 
 fn count(driver: &Driver) -> Result<u32, CudaError> {
     let mut count = 0;
-    // SAFETY: the driver is initialised, and the place is this function's own.
+    // SAFETY: the driver is initialised, and `count` is a local variable.
     driver.check("cuDeviceGetCount", unsafe { (driver.device_get_count)(&raw mut count) })?;
     Ok(u32::try_from(count).unwrap_or(0))
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // SAFETY: it was retained, and everything that uses it held this.
+        // SAFETY: `open` retained the context. Everything that uses it held this object and is
+        // gone.
         let result = unsafe { (self.driver.primary_ctx_release)(self.device) };
         if let Err(error) = self.driver.check("cuDevicePrimaryCtxRelease", result) {
             log::error!("CUDA device {} stays in use: {error}", self.ordinal);

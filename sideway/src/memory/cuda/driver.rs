@@ -1,4 +1,4 @@
-//! CUDA's driver library, opened when it is needed: its functions, as a table.
+//! The CUDA driver library, loaded on first use: a table of its functions.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::sync::OnceLock;
@@ -23,10 +23,10 @@ pub(super) const DMA_BUF_FD: c_int = 1;
 
 macro_rules! driver {
     ($($(#[$doc:meta])* $field:ident = $symbol:literal: fn($($arg:ty),*);)*) => {
-        /// The driver's functions, by the names of their symbols.
+        /// The driver's functions, named after their symbols.
         pub(super) struct Driver {
             $($(#[$doc])* pub(super) $field: unsafe extern "C" fn($($arg),*) -> Result,)*
-            /// It came with CUDA 11.7.
+            /// `None` before CUDA 11.7.
             pub(super) mem_get_handle:
                 Option<unsafe extern "C" fn(*mut c_void, Address, usize, c_int, c_ulonglong) -> Result>,
         }
@@ -34,18 +34,19 @@ macro_rules! driver {
         impl Driver {
             /// # Safety
             ///
-            /// The library is CUDA's.
+            /// `library` must be the CUDA driver.
             unsafe fn of(library: &Library) -> std::result::Result<Self, CudaError> {
                 Ok(Self {
                     $($field: {
-                        // SAFETY: the function has this prototype in every release that has this symbol.
+                        // SAFETY: the caller guarantees the CUDA driver, and this symbol has this
+                        // prototype in every release.
                         let symbol = unsafe {
                             library.get::<unsafe extern "C" fn($($arg),*) -> Result>(concat!($symbol, "\0").as_bytes())
                         };
                         *symbol.map_err(|_| CudaError::MissingSymbol { symbol: $symbol, since: "418 or later" })?
                     },)*
-                    // SAFETY: the function has this prototype in every release that has this
-                    // symbol.
+                    // SAFETY: the caller guarantees the CUDA driver, and this symbol has the same
+                    // prototype in all releases that export it.
                     mem_get_handle: unsafe { library.get(c"cuMemGetHandleForAddressRange".to_bytes_with_nul()) }
                         .ok()
                         .map(|symbol| *symbol),
@@ -76,14 +77,15 @@ driver! {
 }
 
 impl Driver {
-    /// The driver, opened and initialised once a process. It is never closed.
+    /// The driver, loaded and initialised once in a process. It is never closed.
     pub(super) fn load() -> std::result::Result<&'static Self, CudaError> {
         static DRIVER: OnceLock<std::result::Result<Driver, CudaError>> = OnceLock::new();
         DRIVER.get_or_init(|| Self::open("libcuda.so.1")).as_ref().map_err(Clone::clone)
     }
 
     fn open(name: &str) -> std::result::Result<Self, CudaError> {
-        // SAFETY: loading runs the constructors of the driver's library, which any program of CUDA's runs as well.
+        // SAFETY: loading runs only the constructors of the driver's library, as in any CUDA
+        // program.
         let library = match unsafe { Library::open(Some(name), RTLD_NOW | RTLD_LOCAL) } {
             Ok(library) => library,
             Err(libloading::Error::DlOpen { source }) => {
@@ -91,28 +93,28 @@ impl Driver {
             }
             Err(error) => return Err(CudaError::NoLibrary { reason: error.to_string() }),
         };
-        // SAFETY: who has a library of that name has CUDA's.
+        // SAFETY: a library with this name is the CUDA driver.
         let driver = unsafe { Self::of(&library) };
-        // The functions are called until the process ends.
+        // Leaked, because the functions may be called until the process ends.
         std::mem::forget(library);
         driver?.initialised()
     }
 
-    /// Does what has to come before every other call.
+    /// Calls `cuInit`, which must precede all other calls.
     pub(super) fn initialised(self) -> std::result::Result<Self, CudaError> {
-        // SAFETY: the flags have to be 0.
+        // SAFETY: the flags must be 0, and they are.
         self.check("cuInit", unsafe { (self.init)(0) })?;
         Ok(self)
     }
 
-    /// What a call returned, as an error with the driver's own words.
+    /// Converts the result of a call into an error with the driver's text.
     pub(super) fn check(&self, call: &'static str, result: Result) -> std::result::Result<(), CudaError> {
         if result == 0 {
             return Ok(());
         }
         let words = |ask: unsafe extern "C" fn(Result, *mut *const c_char) -> Result| {
             let mut words = std::ptr::null();
-            // SAFETY: `words` is a place for a string that lives as long as the library, or null.
+            // SAFETY: the driver writes a static string or null to `words`, a local variable.
             unsafe {
                 match ask(result, &raw mut words) {
                     0 if !words.is_null() => CStr::from_ptr(words).to_string_lossy().into_owned(),
@@ -133,11 +135,11 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// A driver that is not there: its GPU's memory is the host's, and each call can be told to fail.
+    /// A fake driver for tests. Its GPU memory is host memory, and each call can be made to fail.
     #[derive(Default)]
     struct Fake {
         fails: Option<(&'static str, Result)>,
-        /// By address, how long; beginning at no page, as CUDA's.
+        /// The length of each allocation, by address. As with CUDA, addresses are not page-aligned.
         allocations: BTreeMap<u64, (usize, *mut u8)>,
         contexts: i64,
         pushed: Vec<usize>,
@@ -159,7 +161,7 @@ pub(super) mod tests {
         })
     }
 
-    /// The next call of that name fails so, and all after it.
+    /// Makes the next call with this name, and all later ones, fail.
     pub(in super::super) fn fail(name: &'static str, result: Result) {
         FAKE.with_borrow_mut(|fake| fake.fails = Some((name, result)));
     }
@@ -168,12 +170,12 @@ pub(super) mod tests {
         DMA_BUF.set(can.into());
     }
 
-    /// What was exported: from where on, and how many bytes.
+    /// The last exported range: address and length.
     pub(in super::super) fn exported() -> Option<(u64, usize)> {
         FAKE.with_borrow(|fake| fake.exported)
     }
 
-    /// How many allocations, contexts, and contexts on the stack there are.
+    /// The number of live allocations, retained contexts, and contexts on the stack.
     pub(in super::super) fn left() -> (usize, i64, usize) {
         FAKE.with_borrow(|fake| (fake.allocations.len(), fake.contexts, fake.pushed.len()))
     }
@@ -188,37 +190,37 @@ pub(super) mod tests {
             100 => c"CUDA_ERROR_NO_DEVICE",
             _ => return 1,
         };
-        // SAFETY: the caller's place.
+        // SAFETY: the caller's pointer is valid, as in the real driver's contract.
         unsafe { words.write(name.as_ptr()) };
         0
     }
     unsafe extern "C" fn get_error_string(_: Result, words: *mut *const c_char) -> Result {
-        // SAFETY: the caller's place.
+        // SAFETY: the caller's pointer is valid, as in the real driver's contract.
         unsafe { words.write(c"it says".as_ptr()) };
         0
     }
     unsafe extern "C" fn device_get_count(count: *mut c_int) -> Result {
-        // SAFETY: the caller's place.
+        // SAFETY: the caller's pointer is valid, as in the real driver's contract.
         call("cuDeviceGetCount", |_| unsafe { count.write(2) })
     }
     unsafe extern "C" fn device_get(device: *mut c_int, ordinal: c_int) -> Result {
-        // SAFETY: the caller's place.
+        // SAFETY: the caller's pointer is valid, as in the real driver's contract.
         call("cuDeviceGet", |_| unsafe { device.write(ordinal + 40) })
     }
     unsafe extern "C" fn device_get_name(name: *mut c_char, len: c_int, device: c_int) -> Result {
         assert!(len > 5 && device >= 40);
-        // SAFETY: the caller's place has that many bytes.
+        // SAFETY: the caller's buffer has more than 6 bytes.
         call("cuDeviceGetName", |_| unsafe { name.copy_from(c"a GPU".as_ptr(), 6) })
     }
     unsafe extern "C" fn device_get_attribute(value: *mut c_int, which: c_int, _: c_int) -> Result {
         assert_eq!(which, DMA_BUF_SUPPORTED);
-        // SAFETY: the caller's place.
+        // SAFETY: the caller's pointer is valid, as in the real driver's contract.
         call("cuDeviceGetAttribute", |_| unsafe { value.write(DMA_BUF.get()) })
     }
     unsafe extern "C" fn primary_ctx_retain(context: *mut Context, device: c_int) -> Result {
         call("cuDevicePrimaryCtxRetain", |fake| {
             fake.contexts += 1;
-            // SAFETY: the caller's place.
+            // SAFETY: the caller's pointer is valid, as in the real driver's contract.
             unsafe { context.write(std::ptr::without_provenance_mut(device as usize)) };
         })
     }
@@ -237,18 +239,18 @@ pub(super) mod tests {
     unsafe extern "C" fn mem_alloc(address: *mut Address, len: usize) -> Result {
         call("cuMemAlloc", |fake| {
             assert!(!fake.pushed.is_empty());
-            // SAFETY: the layout is not empty.
+            // SAFETY: the layout's size is not 0.
             let start = unsafe { alloc(layout(len)) };
             let at = start.expose_provenance() as u64 + 256;
             fake.allocations.insert(at, (len, start));
-            // SAFETY: the caller's place.
+            // SAFETY: the caller's pointer is valid, as in the real driver's contract.
             unsafe { address.write(at) };
         })
     }
     unsafe extern "C" fn mem_free(address: Address) -> Result {
         call("cuMemFree", |fake| {
             let (len, start) = fake.allocations.remove(&address).expect("it was allocated");
-            // SAFETY: allocated above.
+            // SAFETY: `start` was allocated with this layout, and is freed once.
             unsafe { dealloc(start, layout(len)) };
         })
     }
@@ -261,19 +263,19 @@ pub(super) mod tests {
         }
     }
     unsafe extern "C" fn memcpy_to_device(to: Address, from: *const c_void, len: usize) -> Result {
-        // SAFETY: within an allocation, and the caller's bytes.
+        // SAFETY: `within` checks the range, and the caller's bytes are readable.
         call("cuMemcpyHtoD", |fake| unsafe { fake.within(to, len).copy_from(from.cast(), len) })
     }
     unsafe extern "C" fn memcpy_to_host(to: *mut c_void, from: Address, len: usize) -> Result {
-        // SAFETY: within an allocation, and the caller's place.
+        // SAFETY: `within` checks the range, and the caller's buffer is writable.
         call("cuMemcpyDtoH", |fake| unsafe { fake.within(from, len).copy_to(to.cast(), len) })
     }
     unsafe extern "C" fn memset(at: Address, byte: u8, len: usize) -> Result {
-        // SAFETY: within an allocation.
+        // SAFETY: `within` checks the range.
         call("cuMemsetD8", |fake| unsafe { fake.within(at, len).write_bytes(byte, len) })
     }
     unsafe extern "C" fn pointer_set_attribute(value: *const c_void, which: c_int, at: Address) -> Result {
-        // SAFETY: the caller's value.
+        // SAFETY: the caller passes a `c_uint`.
         assert_eq!((unsafe { value.cast::<c_uint>().read() }, which), (1, SYNC_MEMOPS));
         call("cuPointerSetAttribute", |fake| assert!(!fake.within(at, 1).is_null()))
     }
@@ -289,12 +291,12 @@ pub(super) mod tests {
             fake.within(at, len);
             fake.exported = Some((at, len));
             let file = rustix::fs::memfd_create(c"dma-buf", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-            // SAFETY: the caller's place.
+            // SAFETY: the caller's pointer is valid for a descriptor.
             unsafe { handle.cast::<c_int>().write(std::os::fd::IntoRawFd::into_raw_fd(file)) };
         })
     }
 
-    /// That driver.
+    /// The fake driver.
     pub(in super::super) fn fake() -> &'static Driver {
         FAKE.set(Fake::default());
         DMA_BUF.set(1);
@@ -349,7 +351,7 @@ pub(super) mod tests {
             text.contains("cuInit failed: CUDA_ERROR_NO_DEVICE (100): it says; there is no GPU"),
             "{text}"
         );
-        // One that it does not know itself.
+        // A result that the driver itself does not know.
         let error = fake().check("cuMemFree", 7777).unwrap_err();
         assert!(error.to_string().contains("a result that this driver does not know (7777)"), "{error}");
     }

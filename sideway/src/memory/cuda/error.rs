@@ -1,4 +1,4 @@
-//! What CUDA's driver has to say, with what to do about it.
+//! CUDA driver errors, with their remedies.
 
 use crate::memory::OutOfSlice;
 
@@ -66,7 +66,7 @@ pub enum CudaError {
     OutOfBuffer(#[from] OutOfSlice),
 }
 
-/// What to do about a result.
+/// The remedy for a result of the driver.
 fn advice(result: u32) -> &'static str {
     match result {
         2 => "; the GPU's memory is used up: `nvidia-smi` says by whom",

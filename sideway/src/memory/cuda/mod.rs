@@ -1,11 +1,11 @@
-//! GPU memory that a NIC reaches without a copy through the host (feature `cuda`).
+//! GPU memory that a NIC accesses without a copy through the host (feature `cuda`).
 //!
-//! Memory is allocated by CUDA's driver, handed on as a *dma-buf* (a descriptor that stands for it), and registered with the NIC
-//! by that. NVIDIA's `nvidia-peermem` is not needed; a driver with dma-buf support is (see
-//! [`CudaError::NoDmaBuf`]).
+//! The CUDA driver allocates the memory and exports it as a *dma-buf*, a descriptor through which
+//! the NIC registers it. This needs a driver with dma-buf support (see [`CudaError::NoDmaBuf`]),
+//! but not NVIDIA's `nvidia-peermem`.
 //!
-//! The driver's library, `libcuda.so.1`, is opened when a device is: a program that was built with this feature starts on a
-//! machine without GPU, and [`CudaDevice::open`] says what is missing.
+//! The driver's library, `libcuda.so.1`, is loaded when a device is opened. So a program with this
+//! feature starts on a machine without a GPU, and [`CudaDevice::open`] reports what is missing.
 //!
 //! ```no_run
 //! use sideway::ibverbs::AccessFlags;
@@ -24,8 +24,9 @@
 //! # }
 //! ```
 //!
-//! The processor never reaches this memory: what `copy_from_slice` and its like copy goes through the driver, and a peer that
-//! writes at the same time makes a mixture, no more. So all of this is safe.
+//! All of this is safe, because the CPU never accesses this memory. `copy_from_slice` and similar
+//! functions copy through the driver. If a peer writes at the same time, the result is a mixture of
+//! old and new bytes.
 
 mod buffer;
 mod device;

@@ -13,10 +13,10 @@ use crate::ibverbs::memory_region::RegisterMemoryRegionError;
 use crate::ibverbs::protection_domain::ProtectionDomain;
 use crate::ibverbs::{AccessFlags, Unsupported};
 
-/// A GPU's memory that a NIC, and with its key a peer, can reach.
+/// GPU memory that a NIC, and a peer with its key, can access.
 ///
-/// Dropping it ends the registration and frees the memory, in this order; where the NIC does not let go of it, that is logged and
-/// the memory is leaked.
+/// Dropping it ends the registration and frees the memory, in this order. If the NIC does not
+/// release the memory, that is logged and the memory is leaked.
 pub struct CudaRegion {
     mr: NonNull<ibv_mr>,
     lkey: u32,
@@ -25,19 +25,20 @@ pub struct CudaRegion {
     buffer: ManuallyDrop<CudaBuffer>,
 }
 
-// SAFETY: a region is a pair of keys; the memory is reached by the driver's copies only.
+// SAFETY: the keys are plain values, and only the driver's copies access the memory.
 unsafe impl Send for CudaRegion {}
-// SAFETY: a region is a pair of keys; the memory is reached by the driver's copies only; copies
-// into it need `&mut`.
+// SAFETY: `&self` only reads plain values; the memory is reached by the driver's copies only; copies
+// into the memory need `&mut`.
 unsafe impl Sync for CudaRegion {}
 
 impl CudaBuffer {
-    /// Registers it with a NIC (`ibv_reg_dmabuf_mr`), and owns both from then on. Work requests name it by its addresses on the
-    /// GPU.
+    /// Registers the memory with a NIC (`ibv_reg_dmabuf_mr`), and takes ownership of both. Work
+    /// requests use its addresses on the GPU.
     ///
     /// # Errors
     ///
-    /// The GPU's driver exports no dma-buf, or the NIC's takes none. The memory is freed.
+    /// Fails if the GPU's driver exports no dma-buf, or if the NIC's driver does not support it.
+    /// The memory is freed.
     ///
     /// # References
     ///
@@ -56,8 +57,8 @@ impl CudaBuffer {
             .ibv_reg_dmabuf_mr()
             .map_err(|symbol| Unsupported::missing(context, "registration of dma-bufs", symbol))?;
         let (fd, bits) = (dma_buf.fd.as_raw_fd(), access.bits().cast_signed());
-        // SAFETY: the domain lives, and the descriptor is open. It may be closed afterwards: the region has its own hold of what it
-        // stands for.
+        // SAFETY: the borrow keeps the domain alive, and the descriptor is open. It may be closed
+        // afterwards, because the region holds a separate reference to the dma-buf.
         let mr = unsafe { register(pd.as_raw().as_ptr(), 0, self.len(), self.device_ptr(), fd, bits) };
         let Some(mr) = NonNull::new(mr) else {
             let source = io::Error::last_os_error();
@@ -66,7 +67,7 @@ impl CudaBuffer {
                 false => RegisterMemoryRegionError::Gpu { len: self.len(), access, source },
             });
         };
-        // SAFETY: the library returned a region; the fields are in every release's struct.
+        // SAFETY: the library returned a live region, and every release's struct has these fields.
         let (lkey, rkey) = unsafe { ((*mr.as_ptr()).lkey, (*mr.as_ptr()).rkey) };
         let (pd, buffer) = (ManuallyDrop::new(pd.clone()), ManuallyDrop::new(self));
         Ok(CudaRegion { mr, lkey, rkey, pd, buffer })
@@ -74,17 +75,17 @@ impl CudaBuffer {
 }
 
 impl CudaRegion {
-    /// The memory.
+    /// The GPU memory, for reading.
     pub fn buffer(&self) -> &CudaBuffer {
         &self.buffer
     }
 
-    /// The memory, to be copied into.
+    /// The GPU memory, for copies into it.
     pub fn buffer_mut(&mut self) -> CudaRegionMut<'_> {
         CudaRegionMut(&mut self.buffer)
     }
 
-    /// What work requests and peers name its first byte by.
+    /// The address of the first byte in work requests of both sides.
     pub fn addr(&self) -> u64 {
         self.buffer.device_ptr()
     }
@@ -100,25 +101,25 @@ impl CudaRegion {
     }
 }
 
-/// The memory of a region, to be copied into; it cannot be exchanged for another.
+/// The memory of a region, for copies into it; it cannot be replaced.
 #[derive(Debug)]
 pub struct CudaRegionMut<'region>(&'region mut CudaBuffer);
 
 impl CudaRegionMut<'_> {
-    /// As [`CudaBuffer::copy_from_slice`].
+    /// See [`CudaBuffer::copy_from_slice`].
     ///
     /// # Errors
     ///
-    /// As that.
+    /// Fails as that function does.
     pub fn copy_from_slice(&mut self, offset: usize, bytes: &[u8]) -> Result<(), CudaError> {
         self.0.copy_from_slice(offset, bytes)
     }
 
-    /// As [`CudaBuffer::fill`].
+    /// See [`CudaBuffer::fill`].
     ///
     /// # Errors
     ///
-    /// As that.
+    /// Fails as that function does.
     pub fn fill(&mut self, byte: u8) -> Result<(), CudaError> {
         self.0.fill(byte)
     }
@@ -127,10 +128,10 @@ impl CudaRegionMut<'_> {
 impl Drop for CudaRegion {
     fn drop(&mut self) {
         let deregister = self.pd.context().provider().verbs().ibv_dereg_mr;
-        // SAFETY: the region lives until here.
+        // SAFETY: the region is alive until here, and nothing uses it after the drop.
         let result = unsafe { deregister(self.mr.as_ptr()) };
         match crate::ibverbs::check(result) {
-            // SAFETY: the NIC has let go of the memory, and this is the drop.
+            // SAFETY: the NIC has released the memory, and the drop uses the buffer no more.
             Ok(()) => unsafe {
                 ManuallyDrop::drop(&mut self.buffer);
                 ManuallyDrop::drop(&mut self.pd);

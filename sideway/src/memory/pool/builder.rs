@@ -1,4 +1,4 @@
-//! Making a pool.
+//! The pool builder: sizes, counts and kind of memory.
 
 use super::handle::Handle;
 use super::table::{MAX_PIECES, MAX_SIZES, PieceTable};
@@ -8,13 +8,14 @@ use crate::ibverbs::AccessFlags;
 use crate::ibverbs::protection_domain::ProtectionDomain;
 use crate::memory::{Buffer, BufferKind, RegisteredBuffer};
 
-/// What every slot begins at a multiple of: a line of the processor's cache.
+/// The alignment of every slot: a cache line.
 const ALIGNMENT: usize = 64;
 
-/// The longest message that there can be.
+/// The longest possible message, in bytes.
 const MAX_SIZE: usize = 1 << 31;
 
-/// Describes a pool. The same description makes any number of them, one a thread for instance: it can be sent to one.
+/// Describes a pool. One builder can make any number of them. It can be sent to another thread to
+/// make a pool there.
 #[derive(Clone, Debug)]
 pub struct PoolBuilder {
     pd: ProtectionDomain,
@@ -26,7 +27,7 @@ pub struct PoolBuilder {
 }
 
 impl ProtectionDomain {
-    /// Begins to describe a pool of registered memory.
+    /// Returns a builder for pools of registered memory in this domain.
     pub fn create_pool_builder(&self) -> PoolBuilder {
         PoolBuilder {
             pd: self.clone(),
@@ -40,32 +41,33 @@ impl ProtectionDomain {
 }
 
 impl PoolBuilder {
-    /// Adds `count` slices of `size` bytes each. There can be eight sizes.
+    /// Adds `count` slices of `size` bytes each. A pool can have eight different sizes.
     pub fn setup_slices(&mut self, size: usize, count: usize) -> &mut Self {
         self.sizes.push((size, count));
         self
     }
 
-    /// Into how many parts more than there are slices all of them together can be [split](super::Slice::split_at) at a
-    /// time; if that is not said, as many as there are slices.
+    /// Sets how many additional parts can exist at a time after [splits](super::Slice::split_at),
+    /// over all slices together. The default is the number of slices.
     pub fn setup_parts(&mut self, parts: usize) -> &mut Self {
         self.parts = Some(parts);
         self
     }
 
-    /// Where the memory comes from; if that is not said, from where it [suits](BufferKind::for_device) the device.
+    /// Sets the kind of memory. The default is the [best kind](BufferKind::for_device) for the
+    /// device.
     pub fn setup_kind(&mut self, kind: BufferKind) -> &mut Self {
         self.kind = kind;
         self
     }
 
-    /// Which NUMA node the memory is to lie on; if that is not said, wherever the system puts it.
+    /// Sets the NUMA node of the memory. By default the system chooses.
     pub fn setup_node(&mut self, node: u32) -> &mut Self {
         self.node = Some(node);
         self
     }
 
-    /// What may be done with the memory; if that is not said, the device may write to it (`LocalWrite`).
+    /// Sets the permissions of the memory. The default is `LocalWrite`.
     pub fn setup_access(&mut self, access: AccessFlags) -> &mut Self {
         self.access = access;
         self
@@ -75,7 +77,8 @@ impl PoolBuilder {
     ///
     /// # Errors
     ///
-    /// There are no slices, or more than a pool can have; there is no such memory; it cannot be registered.
+    /// Fails if there are no slices, or more than a pool can have. Also fails if the memory cannot
+    /// be allocated or registered.
     pub fn build(&self) -> Result<Pool, Error> {
         let mut sizes = self.sizes.clone();
         sizes.sort_unstable();

@@ -1,4 +1,4 @@
-//! Who keeps a pool: its handles and its slices.
+//! Reference counting of a pool, by its handles and slices.
 
 use std::cell::Cell;
 use std::ops::Deref;
@@ -6,12 +6,12 @@ use std::ptr::NonNull;
 
 use super::Inner;
 
-/// A count of references, as `Rc`, but that its drop takes no address of it: a slice then stays in registers from the pool to the
-/// request.
+/// A reference count like `Rc`, except that its drop does not take its own address. So a slice
+/// stays in registers from the pool to the request.
 pub(crate) struct Handle(NonNull<RefCounted>);
 
 struct RefCounted {
-    /// How many handles there are. It cannot overflow: there is no time for as many to be leaked.
+    /// The number of handles. It cannot overflow, because leaking that number would take too long.
     handles: Cell<u64>,
     inner: Inner,
 }
@@ -23,11 +23,11 @@ impl Handle {
 
     #[inline]
     fn counted(&self) -> &RefCounted {
-        // SAFETY: it was a box, and is one again only when the last handle goes.
+        // SAFETY: the box was leaked, and is rebuilt only when the last handle is dropped.
         unsafe { self.0.as_ref() }
     }
 
-    /// Whether both are of the same pool.
+    /// Whether both refer to the same pool.
     #[inline]
     pub(crate) fn is(&self, other: &Self) -> bool {
         self.0 == other.0
@@ -67,10 +67,10 @@ impl Drop for Handle {
 
 /// # Safety
 ///
-/// There is no handle of it any more.
+/// No handle of it may exist any more.
 #[cold]
 #[inline(never)]
 unsafe fn free(counted: NonNull<RefCounted>) {
-    // SAFETY: it was a box, and nobody else makes one of it.
+    // SAFETY: the box was leaked when the pool was made, and only this line rebuilds it.
     drop(unsafe { Box::from_raw(counted.as_ptr()) });
 }

@@ -1,6 +1,6 @@
-//! A pool of registered memory: posted, completed and looked at by code without `unsafe`.
+//! A pool of registered memory, whose slices are posted, completed and read without `unsafe` code.
 //!
-//! Why that is safe is written at [`Pool`].
+//! [`Pool`] explains why that is safe.
 
 mod builder;
 mod handle;
@@ -23,36 +23,41 @@ use crate::ibverbs::completion::{
 };
 use crate::ibverbs::queue_pair::ScatterGatherEntry;
 
-/// Registered memory in slices, which are taken, posted, and come back with their completions: see
-/// [the module](crate::memory#slices) for how.
+/// Registered memory, divided into slices that are taken and posted, and that come back with their
+/// completions. [The module](crate::memory#slices) shows how.
 ///
-/// A handle: clones stand for the same pool. The memory is deregistered and freed after the last handle and the last slice have
-/// gone.
+/// Clones refer to the same pool. The memory is deregistered and freed when the last handle and the
+/// last slice are dropped.
 ///
-/// It belongs to one thread, as nothing here is locked or atomic; another thread makes a pool of its own, of the same
-/// [description](PoolBuilder).
+/// A pool belongs to one thread, because nothing here is locked or atomic. Another thread can make
+/// its pool with the same [builder](PoolBuilder).
 ///
 /// # Why it is safe
 ///
-/// What makes giving memory to a device unsafe is that the memory may be freed, or be something else to Rust, while the device
-/// still has it. Neither can be so here, whatever a program, a peer or a device does:
+/// Giving memory to a device is unsafe because the memory might be freed, or be used by Rust for
+/// something else, while the device still has it. Here neither can happen, whatever a program, a
+/// peer or a device does:
 ///
-/// - The memory is mapped until its registration has ended, and for ever if that fails ([`RegisteredBuffer`]). It belongs to the
-///   pool and to every slice, so that no slice reaches memory that is not there. Work requests keep nothing: those that the
-///   device still has when the last handle goes name a key that is no more, and are refused by the device, as of any region that is
-///   [closed](crate::ibverbs::memory_region::MemoryRegion::close).
-/// - There is no reference to any of its bytes, and no access that the compiler knows of as a plain one (`memory/bytes.rs`).
-///   So a write that the program does not expect (of a peer that has the key; of a device that has not completed what the
-///   program took for completed, by a wrong number or by [`Pool::abandon`]) changes what is read, and can do no more than that.
-/// - The table that says which piece is whose is private memory, and is led by no number from outside: what is no ticket of
-///   a piece that is with the device is found out (`table.rs`), so that no piece is ever in two hands.
-/// - A slice is posted in the region's own context only: elsewhere its address might be another region's.
-/// - Libraries that write over an outstanding request when a queue is full (mlx5's extended pairs) get no slices: these go by a
-///   classic pair, whose library looks first.
+/// - The memory stays mapped until its registration has ended, and for ever if that fails
+///   ([`RegisteredBuffer`]). It belongs to the pool and to every slice, so that no slice points to
+///   unmapped memory. Work requests keep nothing alive. If the device still has some when the last
+///   handle is dropped, their key is invalid, and the device rejects them, as for any region that
+///   is [closed](crate::ibverbs::memory_region::MemoryRegion::close).
+/// - No reference to any of its bytes exists, and no access that the compiler knows as a plain one
+///   (`memory/bytes.rs`). So an unexpected write only changes the values that are read. It may come
+///   from a peer that has the key, or from a request that the program wrongly took for completed,
+///   by a wrong number or by [`Pool::abandon`].
+/// - The table of pieces and their owners is private memory, and no number from outside is used
+///   without a check. A number that is not the ticket of a piece with the device is detected
+///   (`table.rs`), so that no piece ever has two owners.
+/// - A slice is posted only in the region's own context, because elsewhere its address might belong
+///   to another region.
+/// - Libraries that overwrite an outstanding request when a queue is full (mlx5's extended pairs)
+///   get no slices. On such devices a classic pair takes them, whose library checks first.
 #[derive(Clone)]
 pub struct Pool(pub(crate) Handle);
 
-/// The pool itself, for as long as a handle or a slice needs it.
+/// The pool itself, shared by its handles and slices.
 pub(crate) struct Inner {
     table: PieceTable,
     lkey: u32,
@@ -61,7 +66,7 @@ pub(crate) struct Inner {
     memory: RegisteredBuffer,
 }
 
-/// What the seam of the guards needs.
+/// Access for the post guards.
 impl Inner {
     #[inline]
     pub(crate) fn is_of(&self, context: *mut ibv_context) -> bool {
@@ -74,32 +79,34 @@ impl Inner {
         ScatterGatherEntry::new(self.lkey, addr, self.table.len(piece))
     }
 
-    /// As [`PieceTable::depart`].
+    /// See [`PieceTable::depart`].
     #[inline]
     pub(crate) fn depart(&self, piece: PoolPiece, rest: Option<PoolPiece>, wr_id: u64, at: Position) -> u64 {
         self.table.depart(piece, rest, wr_id, at)
     }
 
-    /// As [`PieceTable::chain`].
+    /// See [`PieceTable::chain`].
     #[inline]
     pub(crate) fn chain(&self, piece: PoolPiece, rest: Option<PoolPiece>) {
         self.table.chain(piece, rest);
     }
 
-    /// As [`PieceTable::recall`].
+    /// See [`PieceTable::recall`].
     pub(crate) fn recall(&self, last: u32, count: u32, posted: u32) {
         self.table.recall(last, count, posted);
     }
 }
 
 impl Pool {
-    /// Takes the smallest slice that is free, all of it; `None` if there is none. Its bytes are as its last user left them.
+    /// Takes the whole smallest free slice; `None` if none is free. It still contains the bytes of
+    /// its last use.
     #[inline]
     pub fn take(&self) -> Option<Slice> {
         Some(Slice::new(&self.0, self.0.table.take(0)?))
     }
 
-    /// Takes the smallest free slice of at least so many bytes, and makes it as long; `None` if there is none.
+    /// Takes the smallest free slice of at least `len` bytes, and sets its length to `len`; `None`
+    /// if none is free.
     #[inline]
     pub fn take_len(&self, len: usize) -> Option<Slice> {
         let bytes = u32::try_from(len).ok()?;
@@ -108,10 +115,11 @@ impl Pool {
         Some(Slice::new(&self.0, piece))
     }
 
-    /// Takes back what a work request was posted with, now that it has completed, whether well or not: a flush gives slices
-    /// back as well. `None` if it was not posted with slices of this pool, or they are back already.
+    /// Takes back the slices of a work request that has completed, successfully or not; a flush
+    /// returns slices as well. `None` if the request had no slices of this pool, or if they are
+    /// already back.
     ///
-    /// It takes the same time for a pool of any size.
+    /// It takes constant time for pools of any size.
     #[inline]
     pub fn reclaim(&self, completion: &impl PoolCompletion) -> Option<Returned> {
         let arrival = self.0.table.arrive(completion.wr_id())?;
@@ -127,26 +135,28 @@ impl Pool {
         })
     }
 
-    /// Takes back what will never complete, because its queue pair is gone or has been reset: all work requests whose number
-    /// (the one that the program gave) is given up. How many there were.
+    /// Takes back slices whose requests will never complete, because their queue pair is gone or
+    /// was reset. It applies to all work requests for whose number `is_given_up` returns true, and
+    /// returns their count. The number is the one that the program gave.
     ///
-    /// What the device has all the same, it goes on to use: then slices that are taken next are written over by old messages.
-    /// That does no more harm than that, so this is safe.
+    /// If the device still executes such a request, it writes old messages over slices that are
+    /// taken afterwards. It can do no other harm, so this is safe.
     pub fn abandon(&self, is_given_up: impl FnMut(u64) -> bool) -> usize {
         self.0.table.abandon(is_given_up)
     }
 
-    /// How many slices there are.
+    /// The number of slices in the pool.
     pub fn slices(&self) -> usize {
         self.0.slices
     }
 
-    /// How many slices are free. It counts them.
+    /// The number of free slices. It counts them, so it takes linear time.
     pub fn free(&self) -> usize {
         self.0.table.free()
     }
 
-    /// How many work requests with slices the device has, or a list that is not posted yet. It counts them.
+    /// The number of work requests with slices that the device has, or that are in a list that is
+    /// not posted yet. It counts them, so it takes linear time.
     pub fn in_flight(&self) -> usize {
         self.0.table.in_flight()
     }
@@ -156,13 +166,14 @@ impl Pool {
         &self.0.memory
     }
 
-    /// The key for local work requests. Slices need none: they know it.
+    /// The key for local work requests. Slices do not need it, because they contain it.
     #[inline]
     pub fn lkey(&self) -> u32 {
         self.0.lkey
     }
 
-    /// The key for a peer's work requests, if the pool was made with such [access](PoolBuilder::setup_access).
+    /// The key for a peer's work requests, if the pool was made with the necessary
+    /// [access](PoolBuilder::setup_access).
     #[inline]
     pub fn rkey(&self) -> u32 {
         self.0.memory.rkey()
@@ -180,27 +191,28 @@ impl fmt::Debug for Pool {
     }
 }
 
-/// What a work request was posted with, after its completion. See [`Pool::reclaim`].
+/// The slices of a completed work request. See [`Pool::reclaim`].
 #[derive(Debug)]
 pub struct Returned {
     /// The number that the program gave the work request.
     pub wr_id: u64,
-    /// How many bytes were received; `None` of what is no receive or did not succeed, or if the completion queue was not made
-    /// with this field. The slice is as long as it was.
+    /// The number of bytes received. `None` if the request was not a receive, did not succeed, or
+    /// if the completion queue was made without this field. The slice keeps its length.
     pub byte_len: Option<u32>,
-    /// The slice, or the first one.
+    /// The slice, or the first one of several.
     pub slice: Slice,
-    /// The others, if it was posted with several.
+    /// The other slices, if the request had several.
     pub rest: Slices,
 }
 
-/// A completion of any flavour, or a program's own copy of one: a wrong number does no harm, it is no ticket of the pool.
+/// A completion of any kind, or a program's copy of one. A wrong number is harmless, because it is
+/// not a ticket of the pool.
 pub trait PoolCompletion {
-    /// The number that the device knows the work request by.
+    /// The number by which the device knows the work request.
     fn wr_id(&self) -> u64;
-    /// How it ended.
+    /// The status of the work request.
     fn status(&self) -> WorkCompletionStatus;
-    /// How many bytes were received, where the queue has that field.
+    /// The number of bytes received, if the queue has this field.
     fn byte_len(&self) -> Option<u32>;
 }
 

@@ -1,4 +1,4 @@
-//! Pieces of a pool's memory that the program has.
+//! Slices: pieces of a pool's memory that the program owns.
 
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -8,21 +8,23 @@ use super::table::PoolPiece;
 use crate::error::{ConsumeError, Error, ErrorKind};
 use crate::memory::bytes::{self, Word};
 
-/// A piece of a pool's memory that nobody else in the program has: to be filled, posted, or looked at.
+/// A piece of a pool's memory that nothing else in the program owns: it can be filled, posted or
+/// read.
 ///
-/// It is not a slice of Rust's, and there is no way to one: a peer that knows the pool's key, or a device, may write to its
-/// bytes at any time. They are copied in and out.
+/// It is not a Rust slice and cannot be turned into one: a device, or a peer with the pool's key,
+/// may write to its bytes at any time. The bytes are copied in and out.
 ///
-/// Dropping it gives it back to its pool; posting it (`setup_slice`) hands it to the device, and with the completion it comes back.
-/// A slice that is leaked (`mem::forget`) is missing from its pool, and keeps the pool's memory for ever.
+/// Dropping it returns it to its pool. Posting it (`setup_slice`) passes it to the device, and the
+/// completion returns it. A slice that is leaked (`mem::forget`) is missing from its pool, and
+/// keeps the pool's memory allocated for ever.
 pub struct Slice {
     pool: Handle,
-    /// Of the pool's table.
+    /// The piece in the pool's table.
     piece: PoolPiece,
 }
 
 impl Slice {
-    /// The piece is taken, and this the only handle of it.
+    /// A slice of a taken piece, which must have no other handle.
     #[inline]
     pub(super) fn new(pool: &Handle, piece: PoolPiece) -> Self {
         Self { pool: pool.clone(), piece }
@@ -38,38 +40,39 @@ impl Slice {
         self.piece
     }
 
-    /// The piece is the caller's from now on.
+    /// Gives up the slice, and leaves the piece to the caller.
     #[inline]
     pub(crate) fn into_piece(self) -> PoolPiece {
         let this = ManuallyDrop::new(self);
-        // SAFETY: the slice's own drop does not run, so this is the only one of the pool's handle.
+        // SAFETY: `this` is `ManuallyDrop`, so the slice's own drop does not run, and this is the
+        // only read of the handle.
         drop(unsafe { std::ptr::read(&raw const this.pool) });
         this.piece
     }
 
-    /// How many bytes it has: so many are posted.
+    /// The length in bytes, which is the number of bytes that are posted.
     #[inline]
     pub fn len(&self) -> usize {
         self.pool.table.len(self.piece) as usize
     }
 
-    /// Whether it has no bytes.
+    /// Whether the length is 0.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many bytes it can have.
+    /// The maximum length in bytes.
     #[inline]
     pub fn capacity(&self) -> usize {
         self.pool.table.capacity(self.piece) as usize
     }
 
-    /// Makes it shorter, or longer again. What was in it stays there.
+    /// Sets the length, up to the capacity. The contents stay unchanged.
     ///
     /// # Errors
     ///
-    /// That is more than its [capacity](Self::capacity).
+    /// Fails if `len` exceeds the [capacity](Self::capacity).
     #[inline]
     pub fn set_len(&mut self, len: usize) -> Result<(), OutOfSlice> {
         let capacity = self.capacity();
@@ -80,101 +83,105 @@ impl Slice {
         Ok(())
     }
 
-    /// Where its first byte is. The memory stays mapped as long as the pool, or a slice of it, lives; reading and writing it are
-    /// the caller's unsafe code, by volatile or atomic accesses where a peer may write.
+    /// The address of the first byte. The memory stays mapped as long as the pool, or a slice of
+    /// it, exists. Reading and writing it takes unsafe code, with volatile or atomic accesses if a
+    /// peer may write.
     #[inline]
     pub fn as_ptr(&self) -> *mut u8 {
         self.pool.table.start(self.piece)
     }
 
-    /// The same, as a peer names it that has the pool's [`rkey`](super::Pool::rkey).
+    /// The address of the first byte for a peer that has the pool's [`rkey`](super::Pool::rkey).
     #[inline]
     pub fn addr(&self) -> u64 {
         self.as_ptr().addr() as u64
     }
 
-    /// Where `len` bytes from `offset` on begin.
+    /// The address of `len` bytes from `offset` on, if they are in the slice.
     #[inline]
     fn range(&self, offset: usize, len: usize) -> Result<*mut u8, OutOfSlice> {
         let limit = self.len();
         if offset > limit || len > limit - offset {
             return Err(OutOfSlice { offset, len, limit });
         }
-        // Within the piece, so this is what `add` would be.
+        // The address is within the piece, so the result equals that of `add`.
         Ok(self.as_ptr().wrapping_add(offset))
     }
 
-    /// Copies bytes into it, from its byte number `offset` on.
+    /// Copies bytes into the slice, from `offset` on.
     ///
     /// # Errors
     ///
-    /// It is shorter than that. Nothing is copied.
+    /// Fails if the slice is too short; then nothing is copied.
     #[inline]
     pub fn copy_from_slice(&mut self, offset: usize, bytes: &[u8]) -> Result<(), OutOfSlice> {
         let start = self.range(offset, bytes.len())?;
-        // SAFETY: within the pool's memory, which is mapped as long as this is there, and to which nobody has a reference
-        // (`memory/pool/mod.rs`).
+        // SAFETY: the range is within the pool's memory, which stays mapped while this slice
+        // exists, and to which no reference exists (`memory/pool/mod.rs`).
         unsafe { bytes::copy_in(start, bytes) };
         Ok(())
     }
 
-    /// Copies bytes out of it, from its byte number `offset` on. A peer that writes at the same time makes a mixture of them.
+    /// Copies bytes out of the slice, from `offset` on. If a peer writes at the same time, the
+    /// result is a mixture of old and new bytes.
     ///
     /// # Errors
     ///
-    /// It is shorter than that. Nothing is copied.
+    /// Fails if the slice is too short; then nothing is copied.
     #[inline]
     pub fn copy_to_slice(&self, offset: usize, bytes: &mut [u8]) -> Result<(), OutOfSlice> {
         let start = self.range(offset, bytes.len())?;
-        // SAFETY: within the pool's memory, which is mapped as long as this is there, and to which
-        // nobody has a reference (`memory/pool/mod.rs`).
+        // SAFETY: the range is within the pool's memory, which stays mapped while this slice
+        // exists, and to which no reference exists (`memory/pool/mod.rs`).
         unsafe { bytes::copy_out(bytes, start) };
         Ok(())
     }
 
-    /// Sets all of its bytes.
+    /// Fills the slice with a byte.
     pub fn fill(&mut self, byte: u8) {
-        // SAFETY: within the pool's memory, which is mapped as long as this is there, and to which
-        // nobody has a reference (`memory/pool/mod.rs`).
+        // SAFETY: the whole slice is within the pool's memory, which stays mapped while this slice
+        // exists, and to which no reference exists (`memory/pool/mod.rs`).
         unsafe { bytes::fill(self.as_ptr(), byte, self.len()) };
     }
 
-    /// Reads a number of one, two, four or eight bytes, in the processor's order. At an address that is a multiple of its size
-    /// it is read as a whole, and what a peer wrote before it is there, too: so a program can wait for a peer's write. (Slices
-    /// that are not split begin at a multiple of 64.)
+    /// Reads an integer of one, two, four or eight bytes, in native byte order.
+    ///
+    /// At an address that is a multiple of its size, it is read at once, with acquire ordering.
+    /// Then everything that a peer wrote before it is visible too, so that a program can wait for a
+    /// peer's write. (Slices that are not split start at a multiple of 64.)
     ///
     /// # Errors
     ///
-    /// The slice is shorter than that.
+    /// Fails if the slice is too short.
     #[inline]
     pub fn read<W: Word>(&self, offset: usize) -> Result<W, OutOfSlice> {
         let start = self.range(offset, size_of::<W>())?;
-        // SAFETY: within the pool's memory, which is mapped as long as this is there, and to which
-        // nobody has a reference (`memory/pool/mod.rs`).
+        // SAFETY: the word is within the pool's memory, which stays mapped while this slice exists,
+        // and to which no reference exists (`memory/pool/mod.rs`).
         Ok(unsafe { W::load(start) })
     }
 
-    /// Writes a number, as [`read`](Self::read) reads it.
+    /// Writes an integer, with the same alignment and byte order as [`read`](Self::read).
     ///
     /// # Errors
     ///
-    /// The slice is shorter than that.
+    /// Fails if the slice is too short.
     #[inline]
     pub fn write<W: Word>(&mut self, offset: usize, value: W) -> Result<(), OutOfSlice> {
         let start = self.range(offset, size_of::<W>())?;
-        // SAFETY: within the pool's memory, which is mapped as long as this is there, and to which
-        // nobody has a reference (`memory/pool/mod.rs`).
+        // SAFETY: the word is within the pool's memory, which stays mapped while this slice exists,
+        // and to which no reference exists (`memory/pool/mod.rs`).
         unsafe { value.store(start) };
         Ok(())
     }
 
-    /// Splits it in two, the first of `mid` bytes. Each is posted and given back alone; the pool can give out the whole again
-    /// when both are back.
+    /// Splits the slice in two; the first part has `mid` bytes. Each part is posted and returned
+    /// separately. The pool can hand out the whole again when all parts are back.
     ///
     /// # Errors
     ///
-    /// It is shorter than that, or the pool has no place for another [part](super::PoolBuilder::setup_parts). It comes back with
-    /// the error.
+    /// Fails if the slice is shorter than `mid`, or if the pool has no room for another
+    /// [part](super::PoolBuilder::setup_parts). The slice comes back with the error.
     pub fn split_at(self, mid: usize) -> Result<(Self, Self), ConsumeError<Self>> {
         let len = self.len();
         if mid > len {
@@ -212,12 +219,12 @@ impl fmt::Debug for Slice {
 /// Slices that were posted together, in their order.
 #[derive(Debug)]
 pub struct Slices(
-    // Dropped by the drop, where there is one at all.
+    // The slice's drop is skipped at compile time unless there is a slice.
     ManuallyDrop<Option<Slice>>,
 );
 
 impl Slices {
-    /// From a piece on, as they are chained; all of them are taken, and this the only handle of them.
+    /// The slices from a piece on, along its chain. They must be taken, and have no other handle.
     #[inline]
     pub(super) fn new(pool: &Handle, first: Option<PoolPiece>) -> Self {
         Self(ManuallyDrop::new(first.map(|piece| Slice::new(pool, piece))))

@@ -1,35 +1,39 @@
-//! Which pieces of a pool's memory are free, taken, or with a device. It knows nothing of devices, and touches no memory.
+//! The table of a pool's pieces: which are free, taken, or with a device. It knows no devices, and
+//! accesses no pool memory.
 //!
-//! A *piece* is a part of a slot that is taken and posted as a whole; it is named by its place in the table. Every slot is a
-//! piece, of the same place; a slot that is cut borrows further places for its other pieces until all of them are back.
+//! A *piece* is a part of a slot that is taken and posted as a whole; its index in the table
+//! identifies it. Every slot is a piece with the same index. A slot that is cut borrows further
+//! table entries for its other pieces, until all of them are back.
 //!
-//! A piece is always in one of three hands: a list of free ones, a [`Slice`](super::Slice), or the device's. What is with the
-//! device is named by its *ticket*, the number that its work request has in place of the program's own.
+//! A piece always has one of three owners: a free list, a [`Slice`](super::Slice), or the device. A
+//! piece with the device is identified by its *ticket*. The work request carries the ticket in
+//! place of the program's number.
 //!
 //! # Tickets
 //!
 //! | bits | |
 //! | --- | --- |
-//! | 40 to 63 | how often the piece has been posted |
+//! | 40 to 63 | the number of times the piece was posted |
 //! | 24 to 39 | the pool; never 0, so that no small number is a ticket |
 //! | 23 | the piece is not with the device |
 //! | 0 to 22 | the piece |
 //!
-//! The table holds each piece's ticket. A number is that of a piece that is with the device if, and only if, it is in the table
-//! at its own place: with bit 23 it would name a place that no table has. So a look-up is two comparisons, each ticket is
-//! given back once, and a number that is no ticket, or is an old one, is found out.
+//! The table holds each piece's ticket. A number is the ticket of a piece with the device if, and
+//! only if, the table entry at the number's index contains that number. (With bit 23 set, the index
+//! would exceed every table.) So a look-up takes two comparisons, each ticket is accepted once, and
+//! wrong or old numbers are detected.
 
 use std::cell::Cell;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// How many places a table can have.
+/// The maximum number of entries in a table.
 pub(super) const MAX_PIECES: usize = 1 << 23;
 
-/// How many sizes of slots there can be.
+/// The maximum number of different slot sizes.
 pub(super) const MAX_SIZES: usize = 8;
 
-/// No request of a list: the one before the first.
+/// Stands for the request before the first of a list.
 pub(crate) const NO_REQUEST: u32 = u32::MAX;
 
 const PLACE: u64 = (1 << 24) - 1;
@@ -44,72 +48,77 @@ const CUT: u32 = 1 << 31;
 const RECEIVE: u32 = 1 << 31;
 
 pub(super) struct PieceTable {
-    /// A box, but of which pointers are kept.
+    /// A leaked box, because pointers into it are kept.
     places: NonNull<[PieceEntry]>,
     sizes: [Size; MAX_SIZES],
-    /// Places that no piece has.
+    /// The list of entries without a piece.
     spare: Cell<Option<PoolPiece>>,
 }
 
-/// Slots of one size, those of one smaller before them.
+/// The slots of one size; the sizes are in ascending order.
 struct Size {
     bytes: u32,
-    /// The first one that is free.
+    /// The list of free slots.
     free: Cell<Option<PoolPiece>>,
 }
 
-/// A piece of memory: which place of its table has it.
+/// A reference to a piece's entry in the table.
 ///
-/// It is good for as long as the table, and for that table alone: whoever has one keeps the table, and gives it to no other.
+/// It is valid as long as the table, and only for that table. Its holder keeps the table alive, and
+/// passes the piece to no other table.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct PoolPiece(NonNull<PieceEntry>);
 
-/// What is known of a piece: a line of the processor's cache, so that each is touched alone.
+/// The table entry of a piece. It takes one cache line, so that entries do not share lines.
 #[repr(align(64))]
 struct PieceEntry {
     ticket: Cell<u64>,
-    /// What the program gave for a number.
+    /// The number that the program gave the work request.
     wr_id: Cell<u64>,
     start: Cell<*mut u8>,
-    /// The next one of a list of free ones, or of the same work request.
+    /// The next piece in a free list or in the same work request.
     next: Cell<Option<PoolPiece>>,
     len: Cell<u32>,
     capacity: Cell<u32>,
-    /// Of the first piece of a work request: the first piece of the one before it in the list that was built with it,
+    /// For the first piece of a work request: the index of the first piece of the previous request
+    /// in the same list.
     before: Cell<u32>,
-    /// and its own number there, with [`RECEIVE`] of a receive.
+    /// For the first piece of a work request: its number in the list, with [`RECEIVE`] for a
+    /// receive.
     index: Cell<u32>,
-    /// The slot that it is of, and which of the sizes that has.
+    /// The slot that the piece is part of; and the index of the slot's size.
     slot: Cell<u32>,
     size: u32,
-    /// Of a slot: of how many pieces that are not free, with [`CUT`] once it has been cut. Of other places: 0.
+    /// For a slot: the number of its pieces that are not free, with [`CUT`] once it has been cut.
+    /// For other entries: 0.
     cut: Cell<u32>,
 }
 
 const _: () = assert!(size_of::<PieceEntry>() == 64);
 
-/// Where a work request with pieces stands in its list.
+/// The position of a work request with pieces in its list.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Position {
-    /// The [place](place_of) of the first piece of the one before it that has pieces, or [`NO_REQUEST`].
+    /// The [index](place_of) of the first piece of the previous request with pieces, or
+    /// [`NO_REQUEST`].
     pub(crate) before: u32,
-    /// Its own number.
+    /// The request's number in the list.
     pub(crate) index: u32,
     pub(crate) is_receive: bool,
 }
 
-/// A work request that has come back.
+/// A work request that has come back from the device.
 pub(super) struct ReclaimedRequest {
     pub(super) piece: PoolPiece,
-    /// The piece behind it.
+    /// The request's next piece.
     pub(super) rest: Option<PoolPiece>,
     pub(super) wr_id: u64,
     pub(super) is_receive: bool,
 }
 
 impl PieceTable {
-    /// A table of slots of these sizes, smaller ones first, of which `start_of` tells where each lies; and as many places
-    /// more. There are at most [`MAX_SIZES`], and [`MAX_PIECES`].
+    /// A table of slots of these sizes in ascending order, and `spare` further entries. `start_of`
+    /// returns the address of each slot. At most [`MAX_SIZES`] sizes, and [`MAX_PIECES`] entries.
     pub(super) fn new(
         sizes: &[(u32, u32)],
         spare: u32,
@@ -138,7 +147,7 @@ impl PieceTable {
         let bytes = |at: usize| sizes.get(at).map_or(0, |(bytes, _)| *bytes);
         let sizes = std::array::from_fn(|at| Size { bytes: bytes(at), free: Cell::new(None) });
         let table = Self { places, sizes, spare: Cell::new(None) };
-        // The first one of each list is what is put there last.
+        // In reverse, so that the lists start with the lowest index.
         for number in (0..table.places().len()).rev() {
             let piece = PoolPiece(NonNull::from(&table.places()[number]));
             let place = table.place(piece);
@@ -152,13 +161,14 @@ impl PieceTable {
 
     #[inline]
     fn places(&self) -> &[PieceEntry] {
-        // SAFETY: it was a box, which is there as long as the table; nobody has a mutable reference.
+        // SAFETY: the box was leaked, and lives as long as the table. Nobody has a mutable
+        // reference to it.
         unsafe { self.places.as_ref() }
     }
 
     #[inline]
     fn place(&self, piece: PoolPiece) -> &PieceEntry {
-        // SAFETY: pieces are given to their own table only, which lives.
+        // SAFETY: a piece is used with its own table only, which is alive.
         unsafe { piece.0.as_ref() }
     }
 
@@ -177,13 +187,13 @@ impl PieceTable {
         self.place(piece).capacity.get()
     }
 
-    /// `len` is at most the piece's capacity.
+    /// Sets a piece's length. `len` must not exceed the piece's capacity.
     #[inline]
     pub(super) fn set_len(&self, piece: PoolPiece, len: u32) {
         self.place(piece).len.set(len);
     }
 
-    /// Takes the smallest free slot of at least so many bytes.
+    /// Takes the smallest free slot of at least `bytes` bytes.
     #[inline]
     pub(super) fn take(&self, bytes: u32) -> Option<PoolPiece> {
         for size in &self.sizes {
@@ -197,7 +207,7 @@ impl PieceTable {
         None
     }
 
-    /// Gives a piece back that was taken, and is not with the device.
+    /// Returns a piece that is taken, and not with the device.
     #[inline]
     pub(super) fn give_back(&self, piece: PoolPiece) {
         let place = self.place(piece);
@@ -214,7 +224,7 @@ impl PieceTable {
         place.next.set(free.replace(Some(slot)));
     }
 
-    /// The same of a piece of a slot that was cut.
+    /// Returns a piece of a slot that was cut.
     #[cold]
     #[inline(never)]
     fn give_part_back(&self, piece: PoolPiece) {
@@ -235,7 +245,8 @@ impl PieceTable {
         }
     }
 
-    /// Cuts a piece in two, the first of `mid` bytes; the other one is the result. `None` if there is no place for it.
+    /// Cuts a piece in two; the first part has `mid` bytes, and the other one is returned. `None`
+    /// if no table entry is left for it.
     pub(super) fn cut(&self, piece: PoolPiece, mid: u32) -> Option<PoolPiece> {
         let (first, other) = (self.place(piece), self.spare.get()?);
         let place = self.place(other);
@@ -251,7 +262,8 @@ impl PieceTable {
         Some(other)
     }
 
-    /// Hands a piece to the device, with those that [`chain`](Self::chain) has put behind it from `rest` on: its ticket.
+    /// Passes a piece to the device, with the pieces that [`chain`](Self::chain) has linked from
+    /// `rest` on. Returns the ticket.
     #[inline]
     pub(super) fn depart(&self, piece: PoolPiece, rest: Option<PoolPiece>, wr_id: u64, at: Position) -> u64 {
         let place = self.place(piece);
@@ -264,19 +276,19 @@ impl PieceTable {
         ticket
     }
 
-    /// Puts a piece before others of the same request.
+    /// Links a piece before other pieces of the same request.
     #[inline]
     pub(super) fn chain(&self, piece: PoolPiece, rest: Option<PoolPiece>) {
         self.place(piece).next.set(rest);
     }
 
-    /// The piece behind one of the same request.
+    /// The next piece of the same request.
     #[inline]
     pub(super) fn behind(&self, piece: PoolPiece) -> Option<PoolPiece> {
         self.place(piece).next.get()
     }
 
-    /// Takes a piece, and those behind it, back from the device, if the number is its ticket.
+    /// Takes a piece, and those linked to it, back from the device, if `ticket` is its ticket.
     #[inline]
     pub(super) fn arrive(&self, ticket: u64) -> Option<ReclaimedRequest> {
         let place = self.places().get((ticket & PLACE) as usize)?;
@@ -289,12 +301,13 @@ impl PieceTable {
         Some(ReclaimedRequest { piece, rest: place.next.get(), wr_id: place.wr_id.get(), is_receive })
     }
 
-    /// Gives back what was handed to the device in a list of `count` requests, of which `last` is the last one with pieces, and
-    /// whose requests from number `posted` on the device did not get.
+    /// Returns pieces of a list of `count` requests, of which `last` is the last one with pieces.
+    /// It returns the pieces of the requests from number `posted` on, which the device did not get.
     #[cold]
     #[inline(never)]
     pub(super) fn recall(&self, mut last: u32, count: u32, posted: u32) {
-        // As many as there were: a list whose pieces came back while it was built may have been linked anew.
+        // Bounded by the number of requests: if pieces came back while the list was built, they may
+        // be in use again, with other links.
         for _ in 0..count {
             let Some(place) = self.places().get(last as usize) else { return };
             last = place.before.get();
@@ -304,13 +317,14 @@ impl PieceTable {
         }
     }
 
-    /// Gives back all that is with the device and has a number of the program's that is given up; how many requests.
+    /// Returns the pieces of all work requests with the device for whose number `is_given_up`
+    /// returns true. Returns the number of these requests.
     pub(super) fn abandon(&self, mut is_given_up: impl FnMut(u64) -> bool) -> usize {
         let given_up = self.with_device().filter(|place| is_given_up(place.wr_id.get()));
         given_up.filter(|place| self.retake(place.ticket.get())).count()
     }
 
-    /// Gives back what has this ticket, if the device has it.
+    /// Returns the pieces with this ticket, if the device has them.
     fn retake(&self, ticket: u64) -> bool {
         let Some(ReclaimedRequest { piece, mut rest, .. }) = self.arrive(ticket) else { return false };
         self.give_back(piece);
@@ -321,13 +335,13 @@ impl PieceTable {
         true
     }
 
-    /// How many slots are free.
+    /// The number of free slots.
     pub(super) fn free(&self) -> usize {
         let free = |size: &Size| std::iter::successors(size.free.get(), |slot| self.behind(*slot)).count();
         self.sizes.iter().map(free).sum()
     }
 
-    /// How many work requests the device has.
+    /// The number of work requests with the device.
     pub(super) fn in_flight(&self) -> usize {
         self.with_device().count()
     }
@@ -339,18 +353,18 @@ impl PieceTable {
 
 impl Drop for PieceTable {
     fn drop(&mut self) {
-        // SAFETY: it was a box, which nobody else makes of it again.
+        // SAFETY: `new` leaked this box, and only this line rebuilds it.
         drop(unsafe { Box::from_raw(self.places.as_ptr()) });
     }
 }
 
-/// The place of a ticket's piece.
+/// The table index of a ticket's piece.
 #[inline]
 pub(crate) fn place_of(ticket: u64) -> u32 {
     (ticket & PLACE) as u32
 }
 
-/// What tells the tickets of one pool from another's: of 16 bits, and not 0.
+/// A number of 16 bits, not 0, that distinguishes the tickets of different pools.
 fn new_pool() -> u64 {
     static LAST: AtomicU32 = AtomicU32::new(0);
     u64::from(LAST.fetch_add(1, Ordering::Relaxed) % 0xffff) + 1
@@ -375,7 +389,7 @@ mod tests {
         table.depart(piece, None, wr_id, ALONE)
     }
 
-    /// The place of a piece.
+    /// The table index of a piece.
     fn at(table: &PieceTable, piece: Option<PoolPiece>) -> Option<u64> {
         piece.map(|piece| table.place(piece).ticket.get() & (AT_HOME - 1))
     }
@@ -406,7 +420,7 @@ mod tests {
         let arrival = table.arrive(tickets[1]).unwrap();
         assert_eq!((arrival.piece, arrival.wr_id, arrival.rest, arrival.is_receive), (two, 8, None, false));
         assert!(table.arrive(tickets[1]).is_none());
-        // The same piece has another one the next time.
+        // The piece gets a different ticket the next time.
         let again = post(&table, two, 9);
         assert_ne!(again, tickets[1]);
         assert!(table.arrive(tickets[1]).is_none());
@@ -448,7 +462,7 @@ mod tests {
 
     #[test]
     fn a_slot_that_was_cut_is_whole_again_when_all_of_it_is_back() {
-        // Every order in which three pieces come back.
+        // All orders in which three pieces can come back.
         for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
             let table = table(&[(100, 1)], 2);
             let a = table.take(1).unwrap();
@@ -474,7 +488,7 @@ mod tests {
         let table = table(&[(8, 6)], 0);
         let mut last = NO_REQUEST;
         let mut tickets = Vec::new();
-        // Request number 1 has three pieces, 2 is somebody else's.
+        // Request 1 has three pieces; request 2 has none of this table.
         for (index, rest) in [(0, 0), (1, 2), (3, 0)] {
             let rest = (0..rest).fold(None, |behind, _| {
                 let piece = table.take(1).unwrap();
@@ -509,7 +523,7 @@ mod tests {
         let second = depart(b, first, 1);
         assert_eq!(table.abandon(|_| true), 2);
         assert_eq!((table.take(1), table.take(1)), (Some(b), Some(a)));
-        // Now each comes behind the other.
+        // Now each request is linked to the other.
         let third = depart(a, second, 2);
         table.recall(third, 3, 0);
         assert_eq!((table.free(), table.in_flight()), (1, 0));

@@ -1,5 +1,5 @@
-//! Between the kernel's structs and libibverbs' own: librdmacm gets the one from `/dev/infiniband/rdma_cm`, and
-//! hands the other to programs.
+//! Conversions between the kernel's structs and libibverbs' structs: librdmacm reads the former
+//! from `/dev/infiniband/rdma_cm`, and passes the latter to programs.
 //!
 //! # Safety
 //!
@@ -100,7 +100,8 @@ const _: () = assert!(size_of::<KernelPathRec>() == 64);
 /// `ibv_copy_ah_attr_from_kern(dst, src)`: an address handle's attributes.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_copy_ah_attr_from_kern(dst: *mut ibv_ah_attr, src: *const KernelAhAttr) {
-    // SAFETY: see the module; all of both structs is plain data.
+    // SAFETY: the caller passes valid, separate structs (head of this file), and all of both is
+    // plain data.
     let (dst, src) = unsafe { (&mut *dst, &*src) };
     dst.grh.dgid = ibv_gid { raw: src.grh.dgid };
     dst.grh.flow_label = src.grh.flow_label;
@@ -115,12 +116,14 @@ unsafe extern "C" fn ibv_copy_ah_attr_from_kern(dst: *mut ibv_ah_attr, src: *con
     dst.port_num = src.port_num;
 }
 
-/// `ibv_copy_qp_attr_from_kern(dst, src)`: a queue pair's attributes. The last field of libibverbs' struct,
-/// `rate_limit`, came later than this function, and stays untouched.
+/// `ibv_copy_qp_attr_from_kern(dst, src)`: a queue pair's attributes. The function never writes
+/// `rate_limit`, the last field of libibverbs' struct, because that field is newer than the
+/// function.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_copy_qp_attr_from_kern(dst: *mut ibv_qp_attr, src: *const KernelQpAttr) {
-    // SAFETY: see the module. No reference to the destination: a program that was compiled before
-    // `rate_limit` came has a shorter one.
+    // SAFETY: the caller passes valid, separate structs (head of this file). The code makes no
+    // reference to the destination, because the struct is shorter in a program that was compiled
+    // before `rate_limit` existed.
     unsafe {
         ibv_copy_ah_attr_from_kern(&raw mut (*dst).ah_attr, &raw const (*src).ah_attr);
         ibv_copy_ah_attr_from_kern(&raw mut (*dst).alt_ah_attr, &raw const (*src).alt_ah_attr);
@@ -160,7 +163,8 @@ unsafe extern "C" fn ibv_copy_qp_attr_from_kern(dst: *mut ibv_qp_attr, src: *con
 /// `ibv_copy_path_rec_from_kern(dst, src)`: a path record.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_copy_path_rec_from_kern(dst: *mut ibv_sa_path_rec, src: *const KernelPathRec) {
-    // SAFETY: see the module; all of both structs is plain data, and neither has grown.
+    // SAFETY: the caller passes valid, separate structs (head of this file); all of both is plain
+    // data, and neither has grown.
     let (dst, src) = unsafe { (&mut *dst, &*src) };
     dst.dgid = ibv_gid { raw: src.dgid };
     dst.sgid = ibv_gid { raw: src.sgid };
@@ -186,7 +190,8 @@ unsafe extern "C" fn ibv_copy_path_rec_from_kern(dst: *mut ibv_sa_path_rec, src:
 /// `ibv_copy_path_rec_to_kern(dst, src)`: the reverse of [`ibv_copy_path_rec_from_kern`].
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_copy_path_rec_to_kern(dst: *mut KernelPathRec, src: *const ibv_sa_path_rec) {
-    // SAFETY: see the module. All bytes of both GIDs are initialised, as in any GID.
+    // SAFETY: the caller passes valid, separate structs (head of this file). All bytes of both GIDs
+    // are initialised, as in any GID.
     unsafe {
         let src = &*src;
         *dst = KernelPathRec {

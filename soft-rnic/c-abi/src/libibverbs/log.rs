@@ -1,4 +1,5 @@
-//! What the device has to say, on standard error: a C program has no logger of Rust's.
+//! A logger that prints the device's messages on standard error, because a C program installs no
+//! Rust logger.
 
 use core::ffi::c_int;
 use std::io::Write;
@@ -19,27 +20,27 @@ impl Log for StandardError {
 
     fn log(&self, record: &Record<'_>) {
         let level = record.level().as_str().to_lowercase();
-        // A program may have closed its standard error; nobody is left to tell.
+        // A failure is ignored: a program may have closed its standard error.
         let _ = writeln!(std::io::stderr(), "soft-rnic: {level}: {}", record.args());
     }
 
     fn flush(&self) {}
 }
 
-/// Has messages printed from now on. What a program calls first of either library comes here: before it there are none.
+/// Starts printing messages. The function that a program calls first in either library calls this.
 pub(crate) fn begin() {
     static STARTED: Once = Once::new();
     STARTED.call_once(start);
 }
 
-/// `ibv_get_device_list(num_devices)`, the first that a program calls of libibverbs.
+/// `ibv_get_device_list(num_devices)`, the first function of libibverbs that a program calls.
 ///
 /// # Safety
 ///
-/// As the table's own.
+/// The conditions of the table's entry.
 pub(super) unsafe extern "C" fn get_device_list(num_devices: *mut c_int) -> *mut *mut ibv_device {
     begin();
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller meets the conditions of the table's entry.
     unsafe { (soft_rnic::verbs::table().ibv_get_device_list)(num_devices) }
 }
 

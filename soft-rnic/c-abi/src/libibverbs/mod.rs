@@ -1,7 +1,7 @@
-//! What `libibverbs.so.1` exports.
+//! The exports of `libibverbs.so.1`.
 //!
-//! `exports.rs`, `private.s`, `private.txt` and the version script `libibverbs.map` are made by
-//! `cargo xtask bindings`.
+//! `cargo xtask bindings` generates `exports.rs`, `private.s`, `private.txt` and the version script
+//! `libibverbs.map`.
 
 #[rustfmt::skip]
 mod exports;
@@ -13,6 +13,7 @@ mod undeclared;
 
 use rdma_mummy_sys::Verbs;
 
-/// The functions of the device. Each export calls its entry directly: the table is known when it is compiled.
+/// The device's functions. Each export calls its entry directly, because the table is known at
+/// compile time.
 pub(crate) const TABLE: Verbs =
     Verbs { ibv_get_device_list: log::get_device_list, ..soft_rnic::verbs::table() };

@@ -1,7 +1,8 @@
 //! The private functions of libibverbs, which providers import and never call here.
 //!
-//! A name is in several version nodes at once, which no attribute of Rust can say: assembly gives each label its
-//! version. `private.s` has a line for every name and node, which says which of the labels here it is.
+//! A name is in several version nodes at once, which no Rust attribute can express, so assembly
+//! gives each label its version. `private.s` has a line for every name and node, which names one of
+//! the labels defined here.
 
 use core::arch::global_asm;
 use core::ffi::{c_char, c_int, c_void};
@@ -11,7 +12,7 @@ use rdma_mummy_sys::types::{ibv_context, ibv_gid_entry, ibv_gid_type, ibv_wr_opc
 use super::TABLE;
 use crate::export::set_errno;
 
-/// The instruction that goes to a function for good.
+/// A tail jump to a function.
 #[cfg(target_arch = "x86_64")]
 macro_rules! jump {
     () => {
@@ -62,7 +63,7 @@ global_asm!(
     concat!(jump!(), " {query_gid_type}"),
     "label wr_opcode_str, function",
     concat!(jump!(), " {wr_opcode_str}"),
-    // A `bool` that providers set.
+    // A `bool` variable that providers set.
     ".section .bss.soft_rnic_private, \"aw\", %nobits",
     "label flag, object",
     "    .skip 16",
@@ -75,41 +76,43 @@ global_asm!(
     wr_opcode_str = sym wr_opcode_str,
 );
 
-/// What a function does that returns an error number.
+/// Stands for every function that returns an error number.
 extern "C" fn failing() -> c_int {
     set_errno(libc::EOPNOTSUPP);
     libc::EOPNOTSUPP
 }
 
-/// What a function does that returns a length, or -1.
+/// Stands for every function that returns a length, or -1.
 extern "C" fn minus_one() -> c_int {
     set_errno(libc::EOPNOTSUPP);
     -1
 }
 
-/// What a function does that returns a pointer, or a count.
+/// Stands for every function that returns a pointer, or a count.
 extern "C" fn null() -> *mut c_void {
     set_errno(libc::EOPNOTSUPP);
     core::ptr::null_mut()
 }
 
-/// `ibv_query_gid_type(context, port_num, index, type)`: how sysfs would name a GID's type. `ibv_devinfo` asks.
+/// `ibv_query_gid_type(context, port_num, index, type)`: a GID's type in sysfs' encoding.
+/// `ibv_devinfo` calls it.
 ///
 /// # Safety
 ///
-/// As `ibv_query_gid_ex`; `kind` is valid for a write.
+/// The conditions of `ibv_query_gid_ex`; `kind` is valid for a write.
 unsafe extern "C" fn query_gid_type(
     context: *mut ibv_context,
     port_num: u8,
     index: u32,
     kind: *mut u32,
 ) -> c_int {
-    // `IBV_GID_TYPE_SYSFS_IB_ROCE_V1` and `IBV_GID_TYPE_SYSFS_ROCE_V2`.
+    // The values of `IBV_GID_TYPE_SYSFS_IB_ROCE_V1` and `IBV_GID_TYPE_SYSFS_ROCE_V2`.
     const IB_OR_ROCE_V1: u32 = 0;
     const ROCE_V2: u32 = 1;
     let mut entry = ibv_gid_entry::default();
     let error = match TABLE._ibv_query_gid_ex {
-        // SAFETY: the caller's promise; the entry is as long as is said.
+        // SAFETY: the caller meets the conditions of `ibv_query_gid_ex`, and the entry has the
+        // stated size.
         Some(query) => unsafe {
             query(context, port_num.into(), index, &mut entry, 0, size_of::<ibv_gid_entry>())
         },
@@ -120,7 +123,7 @@ unsafe extern "C" fn query_gid_type(
         return -1;
     }
     let is_v2 = entry.gid_type == ibv_gid_type::IBV_GID_TYPE_ROCE_V2.0;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that `kind` is valid for a write.
     unsafe { kind.write(if is_v2 { ROCE_V2 } else { IB_OR_ROCE_V1 }) };
     0
 }
@@ -129,10 +132,10 @@ unsafe extern "C" fn query_gid_type(
 ///
 /// # Safety
 ///
-/// None is needed; it is a C function.
+/// Every call is safe; the function is `unsafe` because the table's entry is.
 unsafe extern "C" fn wr_opcode_str(opcode: ibv_wr_opcode) -> *const c_char {
     match TABLE.ibv_wr_opcode_str {
-        // SAFETY: it takes any value.
+        // SAFETY: the function accepts any value.
         Some(function) => unsafe { function(opcode) },
         None => c"unknown".as_ptr(),
     }

@@ -1,4 +1,4 @@
-//! Reading attributes below `/sys`, as programs of libibverbs do for what no verb tells them.
+//! Functions that read attributes below `/sys`; programs use them for facts that no verb reports.
 
 use core::ffi::{CStr, c_char, c_int};
 use std::ffi::{CString, OsStr};
@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 
 use crate::export::set_errno;
 
-/// `ibv_get_sysfs_path()`: where sysfs is mounted: `SYSFS_PATH`, or `/sys`.
+/// `ibv_get_sysfs_path()`: the mount point of sysfs, which is `SYSFS_PATH` or `/sys`.
 #[unsafe(no_mangle)]
 extern "C" fn ibv_get_sysfs_path() -> *const c_char {
     static PATH: OnceLock<CString> = OnceLock::new();
@@ -21,9 +21,10 @@ extern "C" fn ibv_get_sysfs_path() -> *const c_char {
     .as_ptr()
 }
 
-/// `ibv_read_sysfs_file(dir, file, buf, size)`: the text of an attribute, without the newline at its end.
+/// `ibv_read_sysfs_file(dir, file, buf, size)`: reads an attribute without the newline at its end.
 ///
-/// Returns its length, or -1 with `errno` set: `ENAMETOOLONG` if text and NUL do not fit.
+/// Returns the length of the text, or -1 with `errno` set: `ENAMETOOLONG` if text and NUL do not
+/// fit.
 ///
 /// # Safety
 ///
@@ -35,10 +36,11 @@ unsafe extern "C" fn ibv_read_sysfs_file(
     buf: *mut c_char,
     size: usize,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that both strings end with a NUL.
     let (dir, file) = unsafe { (CStr::from_ptr(dir), CStr::from_ptr(file)) };
     let path = [dir.to_bytes(), b"/", file.to_bytes()].concat();
-    // One byte more than fits tells a text that is too long; no attribute is longer than a page.
+    // Reads one byte more than fits, so that a longer text is detected; no attribute is longer than
+    // a page.
     let mut text = Vec::new();
     let read = File::open(OsStr::from_bytes(&path))
         .and_then(|file| file.take(size as u64 + 1).read_to_end(&mut text));
@@ -54,8 +56,8 @@ unsafe extern "C" fn ibv_read_sysfs_file(
         return -1;
     };
     text.push(0);
-    // SAFETY: the text with its NUL has at most `size` bytes, which `buf` has by the caller's promise; a
-    // vector of ours does not overlap with it.
+    // SAFETY: the text with its NUL has at most `size` bytes, and the caller guarantees that `buf`
+    // has as many; `buf` cannot overlap a vector that this function allocated.
     unsafe { buf.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), text.len()) };
     length
 }

@@ -1,7 +1,8 @@
 //! This project's examples, with and against the distribution's programs.
 //!
-//! A Rust program has the device in two ways: by the `libibverbs.so.1` that programs in C have, and in itself. Peers
-//! find each other across both, so each case that has an example in it is run with each.
+//! A Rust program reaches the device in two ways: through `libibverbs.so.1`, as C programs do, or
+//! through the table in its process. Peers find each other across both, so each case with an
+//! example runs both ways.
 
 use std::collections::BTreeMap;
 use std::iter;
@@ -10,23 +11,23 @@ use std::process::Command;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use crate::Test;
-use crate::place::Place;
+use crate::ProgramTest;
+use crate::place::ProgramRunner;
 
-/// The tests that the examples have of their own: with each other, with C's programs, and of what they refuse.
+/// The examples' test suite: with each other, with C programs, and their error messages.
 const SUITE: &str = "interop";
 
-/// The case that runs them.
+/// The case that runs the suite.
 pub(crate) const OWN_TESTS: &str = "the examples' own tests by the library";
 
-pub(crate) fn add(tests: &mut Vec<Test>) {
-    tests.push(Test::new(OWN_TESTS, &["ibv_rc_pingpong", "ibv_devinfo"], suite));
+pub(crate) fn add(tests: &mut Vec<ProgramTest>) {
+    tests.push(ProgramTest::new(OWN_TESTS, &["ibv_rc_pingpong", "ibv_devinfo"], suite));
 }
 
-/// There are a hundred of them, some of which wait for a peer that is gone.
-fn suite(place: &Place) -> Result<(), String> {
+/// The suite has a hundred tests, some of which wait for a peer that is gone.
+fn suite(place: &ProgramRunner) -> Result<(), String> {
     const LIMIT: Duration = Duration::from_secs(300);
-    let tests = started(Way::Library, SUITE)?;
+    let tests = started(ExampleTransport::Library, SUITE)?;
     let arguments: Vec<&str> =
         iter::once("SIDEWAY_TEST_REQUIRE_DEVICE=1").chain(tests.iter().map(String::as_str)).collect();
     let ended = place.start(&[], "env", &arguments)?.finish_within(LIMIT)?;
@@ -35,16 +36,16 @@ fn suite(place: &Place) -> Result<(), String> {
     if count.is_some_and(|count| count >= 100) { Ok(()) } else { Err(format!("too few ran: {ended}")) }
 }
 
-/// How an example has the device.
+/// How an example reaches the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
-    /// Through the library, as C has it.
+pub(crate) enum ExampleTransport {
+    /// Through `libibverbs.so.1`, as C programs do.
     Library,
-    /// In its own process, where no library of ours can be found.
+    /// Through the table in its process, where the project's libibverbs cannot be found.
     Native,
 }
 
-impl Way {
+impl ExampleTransport {
     pub(crate) const ALL: [Self; 2] = [Self::Library, Self::Native];
 
     pub(crate) fn name(self) -> &'static str {
@@ -54,7 +55,7 @@ impl Way {
         }
     }
 
-    /// What `env` is to do before the program starts.
+    /// The arguments of `env` that precede the program.
     fn environment(self) -> &'static [&'static str] {
         match self {
             Self::Library => &["SIDEWAY_PROVIDER=system"],
@@ -63,8 +64,9 @@ impl Way {
     }
 }
 
-/// The arguments of `env` that start an example, or stride-perf, in this way, before its own.
-pub(crate) fn started(way: Way, name: &str) -> Result<Vec<String>, String> {
+/// The arguments of `env` that start an example, or stride-perf, in this way; the program's
+/// arguments follow.
+pub(crate) fn started(way: ExampleTransport, name: &str) -> Result<Vec<String>, String> {
     let program = path(name)?.to_str().ok_or("the target folder's path is no text")?;
     Ok(way.environment().iter().copied().chain([program]).map(str::to_owned).collect())
 }
@@ -75,8 +77,9 @@ fn path(name: &str) -> Result<&'static Path, String> {
     built.get(name).map(PathBuf::as_path).ok_or_else(|| format!("there is no program `{name}`"))
 }
 
-/// Builds the examples, their tests and stride-perf, which cargo does by itself only for tests of their own package: with the features
-/// that the whole workspace has, so that nothing is left to do where it has been built.
+/// Builds the examples, their tests and stride-perf, which cargo does only for tests of their own
+/// package. It uses the whole workspace's features, so that an earlier build of the workspace is
+/// reused.
 fn build() -> Result<BTreeMap<String, PathBuf>, String> {
     let mut cargo = Command::new(env!("CARGO"));
     cargo.current_dir(env!("CARGO_MANIFEST_DIR"));

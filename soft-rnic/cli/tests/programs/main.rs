@@ -1,10 +1,11 @@
-//! The distribution's own programs over the software device, unmodified: each started by `soft-rnic run`, once with
-//! work done as it is posted, once deferred.
+//! The distribution's programs over the software device, unmodified. `soft-rnic run` starts each of
+//! them, once with inline execution, once with deferred execution.
 //!
-//! A test whose program this machine lacks is listed and counted as ignored, with the package that has it; with
-//! `SOFT_RNIC_REQUIRE_PROGRAMS=1` it fails.
+//! A test whose program is not installed is listed and counted as ignored, with the name of its
+//! package; with `SOFT_RNIC_REQUIRE_PROGRAMS=1` it fails.
 //!
-//! A new case is a line in one of the modules; what runs, and waits, and kills is in `pair.rs` and `place.rs`.
+//! To add a case, add a line to one of the modules; `pair.rs` and `place.rs` start, await and kill
+//! the programs.
 
 mod examples;
 mod identity;
@@ -26,34 +27,34 @@ use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
-use place::Place;
+use place::ProgramRunner;
 
-/// When work is done; `soft-rnic run --mode` knows the names.
+/// The execution modes, as `soft-rnic run --mode` names them.
 const MODES: [&str; 2] = [INLINE, "deferred"];
 pub(crate) const INLINE: &str = "inline";
 
-/// Where this is set, a program that is not installed is a failure.
+/// If this is set, a program that is not installed is a failure.
 const REQUIRE: &str = "SOFT_RNIC_REQUIRE_PROGRAMS";
 
-/// A test: its name, the programs that it runs, and what it does with them.
-pub(crate) struct Test {
+/// A test: its name, the programs that it needs, and its body.
+pub(crate) struct ProgramTest {
     name: String,
     programs: Vec<&'static str>,
-    run: Box<Run>,
+    run: Box<TestBody>,
 }
 
-type Run = dyn Fn(&Place) -> Result<(), String> + Send + Sync;
+type TestBody = dyn Fn(&ProgramRunner) -> Result<(), String> + Send + Sync;
 
-impl Test {
+impl ProgramTest {
     pub(crate) fn new(
         name: impl Into<String>,
         programs: &[&'static str],
-        run: impl Fn(&Place) -> Result<(), String> + Send + Sync + 'static,
+        run: impl Fn(&ProgramRunner) -> Result<(), String> + Send + Sync + 'static,
     ) -> Self {
         Self { name: name.into(), programs: programs.to_vec(), run: Box::new(run) }
     }
 
-    /// What of it is not installed, and how that is changed.
+    /// The missing programs, and the package to install.
     fn lacks(&self) -> Option<String> {
         let missing = self.programs.iter().find(|program| process::on_path(program).is_none())?;
         let package = match missing.split_once('_') {
@@ -66,12 +67,12 @@ impl Test {
     }
 }
 
-/// How many cases to run: `all`, `once`, or a part, where nothing is said.
+/// Chooses the cases to run: `all`, `once`, or by default a part.
 const SCOPE: &str = "SOFT_RNIC_PROGRAMS";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scope {
-    /// What takes about a minute.
+    /// Cases that together take about a minute.
     Part,
     /// Each case in one of the modes.
     Once,
@@ -82,7 +83,7 @@ enum Scope {
 impl Scope {
     fn get(arguments: &Arguments) -> Result<Self, String> {
         match std::env::var(SCOPE).as_deref() {
-            // Who names cases wants them.
+            // A user who names cases wants all of them.
             Err(_) if arguments.filter.is_some() => Ok(Self::All),
             Err(_) => Ok(Self::Part),
             Ok("once") => Ok(Self::Once),
@@ -91,11 +92,12 @@ impl Scope {
         }
     }
 
-    /// Whether to run a case in the mode of this number.
-    fn takes(self, number: usize, mode: usize, test: &Test) -> bool {
+    /// Whether to run a case in the mode with this number.
+    fn takes(self, number: usize, mode: usize, test: &ProgramTest) -> bool {
         match self {
             Self::Part => number % 8 == mode * 4 && !is_slow(test),
-            // Cases are in rows of equal lengths: a simple alternation would give a column to one mode.
+            // Cases are in rows of equal lengths, so simple alternation would give a whole column
+            // to one mode.
             Self::Once => number.count_ones() as usize % MODES.len() == mode,
             Self::All => true,
         }
@@ -104,7 +106,7 @@ impl Scope {
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
-    // Two processes that poll keep two processors busy.
+    // Two polling processes occupy two processors.
     arguments.test_threads.get_or_insert(1);
     let required = std::env::var_os(REQUIRE).is_some_and(|value| value == "1");
     let scope = match Scope::get(&arguments) {
@@ -135,7 +137,7 @@ fn main() -> ExitCode {
     conclusion.exit_code()
 }
 
-fn tests() -> Vec<Test> {
+fn tests() -> Vec<ProgramTest> {
     let mut tests = Vec::new();
     listing::add(&mut tests);
     ping_pong::add(&mut tests);
@@ -150,18 +152,18 @@ fn tests() -> Vec<Test> {
     tests
 }
 
-/// perftest measures the processor's frequency for half a second before each size whose latency it measures, and the
-/// examples have a hundred cases of their own.
-fn is_slow(test: &Test) -> bool {
+/// perftest measures the processor's frequency for half a second before each size whose latency it
+/// measures. The examples' suite has a hundred cases.
+fn is_slow(test: &ProgramTest) -> bool {
     test.name.contains("_lat") && test.name.ends_with("-a") || test.name == examples::OWN_TESTS
 }
 
-fn trial(mode: &'static str, test: Test, required: bool) -> Trial {
+fn trial(mode: &'static str, test: ProgramTest, required: bool) -> Trial {
     Trial::ignorable_test(format!("{mode}::{}", test.name), move || match test.lacks() {
         Some(what) if required => Err(Failed::from(what)),
         Some(what) => Ok(Completion::ignored_with(what)),
         None => {
-            let place = Place::new(mode).map_err(Failed::from)?;
+            let place = ProgramRunner::new(mode).map_err(Failed::from)?;
             (test.run)(&place).map(|()| Completion::Completed).map_err(Failed::from)
         }
     })

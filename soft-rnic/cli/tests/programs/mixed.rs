@@ -1,19 +1,20 @@
-//! The examples' ping-pongs against the distribution's, and against each other in both ways.
+//! The examples' ping-pongs against the distribution's, and against each other across both ways to
+//! the device.
 
 use std::thread;
 use std::time::Duration;
 
-use crate::Test;
-use crate::examples::{self, Way};
-use crate::pair::{Side, free_port, is_listening, play};
+use crate::ProgramTest;
+use crate::examples::{self, ExampleTransport};
+use crate::pair::{PairProgram, free_port, is_listening, play};
 use crate::ping_pong::{agree, went_well};
-use crate::place::Place;
+use crate::place::ProgramRunner;
 use crate::process::LIMIT;
 
 const C: &str = "ibv_rc_pingpong";
 const OURS: [&str; 2] = ["rc_pingpong", "rc_pingpong_split"];
 
-/// Ours of other kinds, C's twin of each, and what both are told.
+/// Examples of other transports, the C program for each, and the flags of both.
 const KIN: [(&str, &str, &[&str]); 3] = [
     (
         "uc_pingpong",
@@ -52,7 +53,7 @@ const KIN: [(&str, &str, &[&str]); 3] = [
     ),
 ];
 
-/// What both sides are told, and what C's alone is, as ours has no such flag.
+/// The flags of both sides, and those of the C program alone, because the example lacks them.
 const CASES: [(&str, &str); 12] = [
     ("-g 0 -n 300 -c", ""),
     ("-g 1 -n 300 -c", ""),
@@ -63,20 +64,21 @@ const CASES: [(&str, &str); 12] = [
     ("-g 0 -n 50 -s 63 -r 1 -c", ""),
     ("-g 1 -n 50 -s 5000 -m 256 -r 3 -c", ""),
     ("-g 0 -n 300 -N -c", ""),
-    // Both sleep until completions come; only C does; C has timestamps of them.
+    // Both sides sleep until completions come, or only the C program does; the C program uses
+    // timestamps.
     ("-g 0 -n 300 -c -e", ""),
     ("-g 0 -n 300 -c", "-e -N"),
     ("-g 0 -n 300 -c", "-t"),
 ];
 
-/// A program, and how it has the device.
+/// A program, and how it reaches the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Player {
+enum Implementation {
     C(&'static str),
-    Ours(&'static str, Way),
+    Ours(&'static str, ExampleTransport),
 }
 
-impl Player {
+impl Implementation {
     fn name(self) -> String {
         match self {
             Self::C(name) => name.to_owned(),
@@ -96,17 +98,17 @@ impl Player {
     }
 }
 
-pub(crate) fn add(tests: &mut Vec<Test>) {
+pub(crate) fn add(tests: &mut Vec<ProgramTest>) {
     for ours in OURS {
-        for way in Way::ALL {
-            let player = Player::Ours(ours, way);
-            for (server, client) in [(player, Player::C(C)), (Player::C(C), player)] {
+        for way in ExampleTransport::ALL {
+            let player = Implementation::Ours(ours, way);
+            for (server, client) in [(player, Implementation::C(C)), (Implementation::C(C), player)] {
                 for (flags, of_c) in CASES {
                     let name = format!("{} serves {} {flags} {of_c}", server.name(), client.name());
-                    tests.push(Test::new(name.trim_end(), &[C], move |place| {
+                    tests.push(ProgramTest::new(name.trim_end(), &[C], move |place| {
                         let all = format!("{flags} {of_c}");
-                        let flags =
-                            [server, client].map(|side| if side == Player::C(C) { &all } else { flags });
+                        let flags = [server, client]
+                            .map(|side| if side == Implementation::C(C) { &all } else { flags });
                         ping_pong(place, [server, client], flags, ["soft0"; 2])
                     }));
                 }
@@ -116,17 +118,17 @@ pub(crate) fn add(tests: &mut Vec<Test>) {
         add_both_ways(tests, ours, "-g 0 -n 300 -s 20000 -c");
     }
     for (ours, c, cases) in KIN {
-        for way in Way::ALL {
-            let (ours, c_s) = (Player::Ours(ours, way), Player::C(c));
+        for way in ExampleTransport::ALL {
+            let (ours, c_s) = (Implementation::Ours(ours, way), Implementation::C(c));
             for (server, client) in [(ours, c_s), (c_s, ours)] {
                 for flags in cases {
                     let name = format!("{} serves {} {flags}", server.name(), client.name());
-                    tests.push(Test::new(name, &[c], move |place| {
+                    tests.push(ProgramTest::new(name, &[c], move |place| {
                         ping_pong(place, [server, client], [flags; 2], ["soft0"; 2])
                     }));
                 }
                 let name = format!("{} on soft1 serves {} on soft0", server.name(), client.name());
-                tests.push(Test::new(name, &[c], move |place| {
+                tests.push(ProgramTest::new(name, &[c], move |place| {
                     ping_pong(place, [server, client], ["-g 0 -n 100 -s 1024 -c"; 2], ["soft1", "soft0"])
                 }));
             }
@@ -135,35 +137,38 @@ pub(crate) fn add(tests: &mut Vec<Test>) {
     }
 }
 
-/// Ours with ours, of which one has the device by the library and the other natively.
-fn add_both_ways(tests: &mut Vec<Test>, ours: &'static str, flags: &'static str) {
-    for (server, client) in [(Way::Library, Way::Native), (Way::Native, Way::Library)] {
-        let (server, client) = (Player::Ours(ours, server), Player::Ours(ours, client));
+/// Runs the example against itself, once through the library and once natively.
+fn add_both_ways(tests: &mut Vec<ProgramTest>, ours: &'static str, flags: &'static str) {
+    for (server, client) in [
+        (ExampleTransport::Library, ExampleTransport::Native),
+        (ExampleTransport::Native, ExampleTransport::Library),
+    ] {
+        let (server, client) = (Implementation::Ours(ours, server), Implementation::Ours(ours, client));
         let name = format!("{} serves {}", server.name(), client.name());
-        tests.push(Test::new(name, &[], move |place| {
+        tests.push(ProgramTest::new(name, &[], move |place| {
             ping_pong(place, [server, client], [flags; 2], ["soft0"; 2])
         }));
     }
 }
 
-fn add_troubles(tests: &mut Vec<Test>, ours: &'static str, way: Way) {
-    let player = Player::Ours(ours, way);
+fn add_troubles(tests: &mut Vec<ProgramTest>, ours: &'static str, way: ExampleTransport) {
+    let player = Implementation::Ours(ours, way);
     let name = player.name();
-    tests.push(Test::new(format!("{name} from soft1 to C's soft0"), &[C], move |place| {
-        ping_pong(place, [Player::C(C), player], ["-g 0 -n 100 -c"; 2], ["soft0", "soft1"])
+    tests.push(ProgramTest::new(format!("{name} from soft1 to C's soft0"), &[C], move |place| {
+        ping_pong(place, [Implementation::C(C), player], ["-g 0 -n 100 -c"; 2], ["soft0", "soft1"])
     }));
-    tests.push(Test::new(format!("{name} refuses -t"), &[], move |place| {
+    tests.push(ProgramTest::new(format!("{name} refuses -t"), &[], move |place| {
         let (program, flags) = player.command("-t")?;
         let ended = place.run(&[], program, &words(&flags))?;
         let is_told = ended.stderr.contains("-t (--ts) is not supported");
         if ended.status.code() == Some(2) && is_told { Ok(()) } else { Err(ended.to_string()) }
     }));
-    tests.push(Test::new(format!("{name} and C with another path MTU"), &[C], move |place| {
+    tests.push(ProgramTest::new(format!("{name} and C with another path MTU"), &[C], move |place| {
         other_mtu(place, player)
     }));
     for is_server in [true, false] {
         let side = if is_server { "client" } else { "server" };
-        tests.push(Test::new(format!("{name} survives C's {side}"), &[C], move |place| {
+        tests.push(ProgramTest::new(format!("{name} survives C's {side}"), &[C], move |place| {
             survive(place, player, is_server)
         }));
     }
@@ -173,10 +178,10 @@ fn words(flags: &[String]) -> Vec<&str> {
     flags.iter().map(String::as_str).collect()
 }
 
-/// Server and client come to the same end, and have heard of each other.
+/// Server and client both finish, and each has printed the other's address.
 fn ping_pong(
-    place: &Place,
-    players: [Player; 2],
+    place: &ProgramRunner,
+    players: [Implementation; 2],
     flags: [&str; 2],
     devices: [&str; 2],
 ) -> Result<(), String> {
@@ -184,7 +189,7 @@ fn ping_pong(
     let ((server, server_flags), (client, client_flags)) = (command(0)?, command(1)?);
     let (server_flags, client_flags) = (words(&server_flags), words(&client_flags));
     let options = &["--devices", "2"];
-    let side = |program, flags| Side { options, program, flags };
+    let side = |program, flags| PairProgram { options, program, flags };
     let (client, server) = play(place, side(server, &server_flags), side(client, &client_flags))?;
     let after = |flag| flags[0].split_whitespace().skip_while(move |word| *word != flag).nth(1);
     let iterations = after("-n").ok_or("each case has -n")?;
@@ -193,14 +198,15 @@ fn ping_pong(
     agree(&client, &server)
 }
 
-/// One packet passes, several do not, and both sides say why.
-fn other_mtu(place: &Place, player: Player) -> Result<(), String> {
+/// One packet passes, several do not, and both sides report the reason.
+fn other_mtu(place: &ProgramRunner, player: Implementation) -> Result<(), String> {
     let smaller = "-g 0 -n 20 -s 1024 -m 1024";
     let larger = "-g 0 -n 20 -s 1024 -m 4096";
-    ping_pong(place, [player, Player::C(C)], [smaller, larger], ["soft0"; 2])?;
+    ping_pong(place, [player, Implementation::C(C)], [smaller, larger], ["soft0"; 2])?;
     let [smaller, larger] = [smaller, larger].map(|flags| flags.replace("-s 1024", "-s 2048"));
-    let failed = ping_pong(place, [player, Player::C(C)], [&smaller, &larger], ["soft0"; 2]);
-    // C's client sends first, and ours then hears of the flush; each library has its own words for both.
+    let failed = ping_pong(place, [player, Implementation::C(C)], [&smaller, &larger], ["soft0"; 2]);
+    // The C client sends first, and the example then sees the flush; each library words both
+    // differently.
     let expected =
         ["failed status remote invalid request error (9)", "failed status work request flushed error (5)"];
     match failed {
@@ -209,12 +215,12 @@ fn other_mtu(place: &Place, player: Player) -> Result<(), String> {
     }
 }
 
-/// C's side is killed in the middle of it; ours ends, and says why.
-fn survive(place: &Place, player: Player, is_server: bool) -> Result<(), String> {
+/// The C program is killed while it runs; the example ends and reports the reason.
+fn survive(place: &ProgramRunner, player: Implementation, is_server: bool) -> Result<(), String> {
     let port = free_port()?.to_string();
     let endless = format!("-d soft0 -g 0 -s 64 -n 100000000 -p {port}");
     let (program, mut ours) = player.command(&format!("{endless} --timeout 3"))?;
-    let (_, mut theirs) = Player::C(C).command(&endless)?;
+    let (_, mut theirs) = Implementation::C(C).command(&endless)?;
     let client = if is_server { &mut theirs } else { &mut ours };
     client.push("127.0.0.1".to_owned());
     let number = port.parse().map_err(|_| "a port is a number")?;

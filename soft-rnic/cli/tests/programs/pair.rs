@@ -4,22 +4,26 @@ use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
 use std::time::Duration;
 
-use crate::place::Place;
-use crate::process::{Ended, LIMIT};
+use crate::place::ProgramRunner;
+use crate::process::{LIMIT, ProgramOutcome};
 
-/// What a server may still take to end when its client has failed.
+/// How long a server may run on after its client has failed.
 const GRACE: Duration = Duration::from_secs(3);
 
 /// One side: the launcher's options, the program and its flags.
 #[derive(Clone, Copy)]
-pub(crate) struct Side<'a> {
+pub(crate) struct PairProgram<'a> {
     pub(crate) options: &'a [&'a str],
     pub(crate) program: &'a str,
     pub(crate) flags: &'a [&'a str],
 }
 
-/// Runs both to their ends, which must be good; returns the client's and the server's words.
-pub(crate) fn play(place: &Place, server: Side<'_>, client: Side<'_>) -> Result<(Ended, Ended), String> {
+/// Runs both until they exit successfully; returns the client's and the server's output.
+pub(crate) fn play(
+    place: &ProgramRunner,
+    server: PairProgram<'_>,
+    client: PairProgram<'_>,
+) -> Result<(ProgramOutcome, ProgramOutcome), String> {
     let port = free_port()?;
     let port_flag = ["-p", &port.to_string()].map(str::to_owned);
     let port_flag = port_flag.each_ref().map(String::as_str);
@@ -34,20 +38,21 @@ pub(crate) fn play(place: &Place, server: Side<'_>, client: Side<'_>) -> Result<
             Ok((client, server))
         }
         (client, server) => {
-            let words = |end: Result<Ended, String>| end.map_or_else(|error| error, |end| end.to_string());
+            let words =
+                |end: Result<ProgramOutcome, String>| end.map_or_else(|error| error, |end| end.to_string());
             Err(format!("client: {}\nserver: {}", words(client), words(server)))
         }
     }
 }
 
-/// A TCP port that nobody uses. Between this and the server's own `bind` the kernel hands it to nobody else who asks
-/// for any port: it goes round all of them first.
+/// An unused TCP port. Until the server's `bind` the kernel gives the port to no other program that
+/// asks for any port, because it cycles through all of them first.
 pub(crate) fn free_port() -> Result<u16, String> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(|error| error.to_string())?;
     listener.local_addr().map(|address| address.port()).map_err(|error| error.to_string())
 }
 
-/// Asks the kernel rather than the server, which takes the first connection for its client.
+/// Asks the kernel rather than the server, which would take a probe's connection for its client.
 pub(crate) fn is_listening(port: u16) -> bool {
     const LISTEN: &str = "0A";
     let port = format!(":{port:04X}");

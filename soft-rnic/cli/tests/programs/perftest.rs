@@ -1,11 +1,11 @@
 //! The programs of perftest.
 
-use crate::Test;
-use crate::pair::{Side, play};
-use crate::place::Place;
-use crate::process::Ended;
+use crate::ProgramTest;
+use crate::pair::{PairProgram, play};
+use crate::place::ProgramRunner;
+use crate::process::ProgramOutcome;
 
-/// A program and what both sides are told besides the device and the GID's index.
+/// A program and the flags of both sides, without the device and the GID's index.
 const CASES: [(&str, &str); 58] = [
     ("ib_write_bw", "-n 300"),
     ("ib_write_bw", "-n 200 -a"),
@@ -67,7 +67,7 @@ const CASES: [(&str, &str); 58] = [
     ("ib_atomic_lat", "-n 300 -o 1"),
 ];
 
-/// One of each, for what concerns them all.
+/// One of each program, for tests that concern all of them.
 const PROGRAMS: [&str; 8] = [
     "ib_write_bw",
     "ib_write_lat",
@@ -79,35 +79,35 @@ const PROGRAMS: [&str; 8] = [
     "ib_atomic_lat",
 ];
 
-pub(crate) fn add(tests: &mut Vec<Test>) {
+pub(crate) fn add(tests: &mut Vec<ProgramTest>) {
     for (program, flags) in CASES {
-        tests.push(Test::new(format!("{program} -x 0 {flags}"), &[program], move |place| {
+        tests.push(ProgramTest::new(format!("{program} -x 0 {flags}"), &[program], move |place| {
             measure(place, program, flags, [&["-d", "soft0", "-x", "0"]; 2], &[])
         }));
     }
     for program in PROGRAMS {
-        tests.push(Test::new(format!("{program} -x 1"), &[program], move |place| {
+        tests.push(ProgramTest::new(format!("{program} -x 1"), &[program], move |place| {
             measure(place, program, "-n 300", [&["-d", "soft0", "-x", "1"]; 2], &[])
         }));
-        tests.push(Test::new(format!("{program} from soft1 to soft0"), &[program], move |place| {
+        tests.push(ProgramTest::new(format!("{program} from soft1 to soft0"), &[program], move |place| {
             let devices = [&["-d", "soft0", "-x", "0"], &["-d", "soft1", "-x", "0"]];
             measure(place, program, "-n 300", devices, &["--devices", "2"])
         }));
     }
 }
 
-/// Server's and client's device; the client's table must have every row.
+/// Runs a program between two devices; the client's table must have every row.
 fn measure(
-    place: &Place,
+    place: &ProgramRunner,
     program: &str,
     flags: &str,
     devices: [&[&str; 4]; 2],
     options: &[&str],
 ) -> Result<(), String> {
     let flags: Vec<&str> = flags.split_whitespace().collect();
-    // -F: a processor's changing clock is of no interest here.
+    // -F: a changing processor clock does not matter here.
     let [server, client] = devices.map(|device| [&device[..], &flags, &["-F"]].concat());
-    let side = |flags| Side { options, program, flags };
+    let side = |flags| PairProgram { options, program, flags };
     let (client, server) = play(place, side(&server), side(&client))?;
     for ended in [&client, &server] {
         for complaint in ["Failed status", "Completion with error", "Couldn't", "Unable to"] {
@@ -120,7 +120,7 @@ fn measure(
 }
 
 /// The rows of perftest's table: size, iterations, figures.
-fn check_table(client: &Ended, flags: &[&str]) -> Result<(), String> {
+fn check_table(client: &ProgramOutcome, flags: &[&str]) -> Result<(), String> {
     let numbers =
         |line: &str| line.split_whitespace().map(|word| word.parse().ok()).collect::<Option<Vec<f64>>>();
     let rows: Vec<Vec<f64>> =
@@ -133,9 +133,10 @@ fn check_table(client: &Ended, flags: &[&str]) -> Result<(), String> {
         None => sizes.len() == 1,
     };
     let wanted: f64 = flags[1].parse().map_err(|_| "each case begins with -n")?;
-    // With several pairs it is the sum of all of them.
+    // With several queue pairs the row shows their sum.
     let all_ran = rows.iter().all(|row| row[1] >= wanted && row[1] % wanted == 0.0);
-    // On a busy machine perftest may fail to measure its own clock: then it says so, and its figures are 0.
+    // On a busy machine perftest may fail to calibrate its clock: it then prints this, and its
+    // figures are 0.
     let no_clock = client.stderr.contains("Correlation coefficient");
     let has_figures =
         rows.iter().all(|row| row[2..].iter().all(|figure| *figure >= 0.0) && (row[3] > 0.0 || no_clock));

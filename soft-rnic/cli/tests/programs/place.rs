@@ -1,32 +1,32 @@
-//! Where a test runs: the library, the mode, and a fabric of its own.
+//! The environment of a test: the library, the mode, and a private fabric.
 
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::library;
-use crate::process::{Ended, LIMIT, Running};
+use crate::process::{LIMIT, ProgramOutcome, RunningProgram};
 
-/// Makes programs that meet one another, and nobody else's.
-pub(crate) struct Place {
+/// Starts programs that can connect to each other, and to no program of another test.
+pub(crate) struct ProgramRunner {
     folder: &'static Path,
     mode: &'static str,
     fabric: String,
 }
 
-impl Place {
+impl ProgramRunner {
     pub(crate) fn new(mode: &'static str) -> Result<Self, String> {
         static PLACES: AtomicU32 = AtomicU32::new(0);
         let fabric = format!("test-{}-{}", std::process::id(), PLACES.fetch_add(1, Ordering::Relaxed));
         Ok(Self { folder: library::folder()?, mode, fabric })
     }
 
-    /// The same, with work done as this mode says.
+    /// The same environment with another execution mode.
     pub(crate) fn of_mode(&self, mode: &'static str) -> Self {
         Self { folder: self.folder, mode, fabric: self.fabric.clone() }
     }
 
-    /// By what its programs know each other.
+    /// The name of the fabric, by which the programs find each other.
     pub(crate) fn fabric(&self) -> &str {
         &self.fabric
     }
@@ -37,22 +37,27 @@ impl Place {
         options: &[&str],
         program: &str,
         arguments: &[&str],
-    ) -> Result<Running, String> {
+    ) -> Result<RunningProgram, String> {
         let mut command = Command::new(env!("CARGO_BIN_EXE_soft-rnic"));
         command
             .args(["run", "--mode", self.mode, "--fabric", &self.fabric])
             .arg("--lib-dir")
             .arg(self.folder);
         command.args(options).arg("--").arg(program).args(arguments);
-        // A symbol that is missing is to be found at the start.
-        Running::start({
+        // Eager binding, so that a missing symbol is found at the start.
+        RunningProgram::start({
             command.env("LD_BIND_NOW", "1");
             command
         })
     }
 
-    /// Runs a program to its end.
-    pub(crate) fn run(&self, options: &[&str], program: &str, arguments: &[&str]) -> Result<Ended, String> {
+    /// Runs a program until it exits.
+    pub(crate) fn run(
+        &self,
+        options: &[&str],
+        program: &str,
+        arguments: &[&str],
+    ) -> Result<ProgramOutcome, String> {
         self.start(options, program, arguments)?.finish_within(LIMIT)
     }
 }

@@ -1,4 +1,4 @@
-//! Starting programs, and ending them: none runs for longer than it may, and none is left behind.
+//! Starts and ends programs: none exceeds its time limit, and none is left behind.
 
 use std::env;
 use std::fmt;
@@ -11,36 +11,36 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Every case takes some seconds where nothing is wrong, and minutes on a machine that has much else to do: there perftest
-/// begins anew to measure the processor's clock, before each size.
+/// Every case takes seconds on an idle machine, and minutes on a busy one, because perftest then
+/// repeats the calibration of its clock before each size.
 pub(crate) const LIMIT: Duration = Duration::from_secs(240);
 
-/// How long to sleep before looking again.
+/// How long to sleep between checks.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// A program on the `PATH`.
+/// Finds a program on the `PATH`.
 pub(crate) fn on_path(name: &str) -> Option<PathBuf> {
     let folders = env::var_os("PATH")?;
     env::split_paths(&folders).map(|folder| folder.join(name)).find(|path| path.is_file())
 }
 
-/// A program that runs. It is killed when this goes.
-pub(crate) struct Running {
+/// A running program, which is killed when this is dropped.
+pub(crate) struct RunningProgram {
     title: String,
     child: Child,
-    /// Where it writes to: files, so that nobody has to read along.
+    /// Files for its output, so that no reader has to drain a pipe.
     words: [PathBuf; 2],
 }
 
-/// How a program ended, and what it said.
-pub(crate) struct Ended {
+/// The exit status and output of a program.
+pub(crate) struct ProgramOutcome {
     title: String,
     pub(crate) status: ExitStatus,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
 }
 
-impl Running {
+impl RunningProgram {
     pub(crate) fn start(mut command: Command) -> Result<Self, String> {
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let title = command.get_args().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
@@ -62,7 +62,7 @@ impl Running {
         Ok(Self { title, child, words })
     }
 
-    /// Waits until a condition holds, which may depend on what the program has said on standard output.
+    /// Waits until a condition on the program's standard output holds.
     pub(crate) fn wait_until(mut self, what: &str, condition: impl Fn(&str) -> bool) -> Result<Self, String> {
         let deadline = Instant::now() + LIMIT;
         while !condition(&self.said(0)) {
@@ -75,8 +75,8 @@ impl Running {
         Ok(self)
     }
 
-    /// Waits until it ends by itself, which it must within this time.
-    pub(crate) fn finish_within(mut self, limit: Duration) -> Result<Ended, String> {
+    /// Waits until the program exits by itself, within this time.
+    pub(crate) fn finish_within(mut self, limit: Duration) -> Result<ProgramOutcome, String> {
         let deadline = Instant::now() + limit;
         while self.child.try_wait().map_err(|error| error.to_string())?.is_none() {
             if Instant::now() > deadline {
@@ -95,20 +95,20 @@ impl Running {
         self.child.try_wait().is_ok_and(|status| status.is_some())
     }
 
-    /// As `kill PID`.
+    /// Sends SIGTERM.
     pub(crate) fn terminate(&self) -> Result<(), String> {
         let pid =
             i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).ok_or("a process has a number")?;
-        // It is our child and was not waited for, so that the number is still its own.
+        // The number is still the child's, because the child was not waited for.
         kill_process(pid, Signal::TERM).map_err(|error| format!("cannot end {}: {error}", self.title))
     }
 
-    /// Ends it if it has not ended.
-    fn end(&mut self) -> Result<Ended, String> {
+    /// Kills the program if it still runs.
+    fn end(&mut self) -> Result<ProgramOutcome, String> {
         let _ = self.child.kill(); // It may have ended by itself, which is as good.
         let status = self.child.wait().map_err(|error| error.to_string())?;
         let (stdout, stderr) = (self.said(0), self.said(1));
-        Ok(Ended { title: self.title.clone(), status, stdout, stderr })
+        Ok(ProgramOutcome { title: self.title.clone(), status, stdout, stderr })
     }
 
     fn said(&self, stream: usize) -> String {
@@ -118,7 +118,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningProgram {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -128,19 +128,19 @@ impl Drop for Running {
     }
 }
 
-impl Ended {
-    /// What it said, if it ended well.
+impl ProgramOutcome {
+    /// The output, if the program succeeded.
     pub(crate) fn well(&self) -> Result<&str, String> {
         if self.status.success() { Ok(&self.stdout) } else { Err(format!("failed: {self}")) }
     }
 
-    /// Fails if it did not say this.
+    /// Fails if the output lacks these words.
     pub(crate) fn says(&self, words: &str) -> Result<(), String> {
         if self.stdout.contains(words) { Ok(()) } else { Err(format!("{words:?} is missing in {self}")) }
     }
 }
 
-impl fmt::Display for Ended {
+impl fmt::Display for ProgramOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { title, status, stdout, stderr } = self;
         write!(f, "{title} ({status})\n--- stdout\n{stdout}--- stderr\n{stderr}---")

@@ -1,22 +1,24 @@
-//! stride-perf beside perftest: that figures of the same name are of the same thing. How large they are is of no interest here.
+//! stride-perf beside perftest: figures with the same name measure the same thing. Their size does
+//! not matter here.
 //!
-//! Both are run with the same flags over the same device, and what each prints is held against what it says it counts:
-//! the bytes and the messages of a bandwidth, the half of a round trip, and the rank of a percentile among the samples.
+//! Both run with the same flags over the same device. The test checks each output against its
+//! definition: the bytes and messages of a bandwidth, the half of a round trip, and the rank of a
+//! percentile among the samples.
 
 use std::fs;
 use std::path::PathBuf;
 
-use crate::Test;
-use crate::examples::{Way, started};
-use crate::pair::{Side, play};
-use crate::place::Place;
-use crate::process::Ended;
+use crate::ProgramTest;
+use crate::examples::{ExampleTransport, started};
+use crate::pair::{PairProgram, play};
+use crate::place::ProgramRunner;
+use crate::process::ProgramOutcome;
 
 /// The same verb in both tools.
 const VERBS: [(&str, &str); 4] =
     [("ib_write", "write"), ("ib_read", "read"), ("ib_send", "send"), ("ib_atomic", "atomic")];
 
-/// What both are told.
+/// The flags of both tools.
 const COUNTED: [(&str, &str, &str); 8] = [
     ("ib_write_bw", "write bw", "-n 300"),
     ("ib_write_bw", "write bw", "-n 300 -s 4096 -q 4"),
@@ -28,25 +30,26 @@ const COUNTED: [(&str, &str, &str); 8] = [
     ("ib_atomic_bw", "atomic bw", "-n 300"),
 ];
 
-/// How long every message is on its way, in microseconds: so long that what else takes time is little beside it.
+/// The delay of every message in microseconds, long enough that all other costs are small beside
+/// it.
 const DELAY: f64 = 20_000.0;
 
-pub(crate) fn add(tests: &mut Vec<Test>) {
+pub(crate) fn add(tests: &mut Vec<ProgramTest>) {
     for (theirs, ours, flags) in COUNTED {
         let name = format!("{theirs} and stride-perf count the same messages and bytes: {flags}");
-        tests.push(Test::new(name, &[theirs], move |place| count(place, theirs, ours, flags)));
+        tests.push(ProgramTest::new(name, &[theirs], move |place| count(place, theirs, ours, flags)));
     }
     for (theirs, ours) in VERBS {
         let program = program(theirs);
         let name = format!("{program} and stride-perf mean the same by latency");
-        tests.push(Test::new(name, &[program], move |place| delayed(place, program, ours)));
+        tests.push(ProgramTest::new(name, &[program], move |place| delayed(place, program, ours)));
     }
     for (theirs, ours, columns) in [("ib_write_bw", "write bw", 5), ("ib_write_lat", "write lat", 9)] {
         let name = format!("{theirs} and stride-perf --compat perftest have the same columns");
-        tests.push(Test::new(name, &[theirs], move |place| alike(place, theirs, ours, columns)));
+        tests.push(ProgramTest::new(name, &[theirs], move |place| alike(place, theirs, ours, columns)));
     }
     let name = "ib_write_lat and stride-perf give percentiles the same rank";
-    tests.push(Test::new(name, &["ib_write_lat"], ranked));
+    tests.push(ProgramTest::new(name, &["ib_write_lat"], ranked));
 }
 
 fn program(verb: &str) -> &'static str {
@@ -58,26 +61,36 @@ fn program(verb: &str) -> &'static str {
     }
 }
 
-/// The client's words of perftest.
-fn perftest(place: &Place, program: &str, flags: &str, options: &[&str]) -> Result<Ended, String> {
+/// The output of perftest's client.
+fn perftest(
+    place: &ProgramRunner,
+    program: &str,
+    flags: &str,
+    options: &[&str],
+) -> Result<ProgramOutcome, String> {
     let flags = format!("-d soft0 -x 0 -F {flags}");
     let flags: Vec<&str> = flags.split_whitespace().collect();
-    let side = Side { options, program, flags: &flags };
+    let side = PairProgram { options, program, flags: &flags };
     Ok(play(place, side, side)?.0)
 }
 
-/// The client's words of stride-perf.
-fn stride(place: &Place, test: &str, flags: &str, options: &[&str]) -> Result<Ended, String> {
-    let words = started(Way::Library, "stride-perf")?;
+/// The output of stride-perf's client.
+fn stride(
+    place: &ProgramRunner,
+    test: &str,
+    flags: &str,
+    options: &[&str],
+) -> Result<ProgramOutcome, String> {
+    let words = started(ExampleTransport::Library, "stride-perf")?;
     let rest = format!("{test} -d soft0 -x 0 {flags}");
     let flags: Vec<&str> = words.iter().map(String::as_str).chain(rest.split_whitespace()).collect();
     let server: Vec<&str> = flags.iter().copied().take_while(|flag| *flag != "--json").collect();
-    let side = |flags| Side { options, program: "env", flags };
+    let side = |flags| PairProgram { options, program: "env", flags };
     Ok(play(place, side(&server), side(&flags))?.0)
 }
 
-/// The one row of a table: lines of numbers alone, of which there are so many.
-fn row(ended: &Ended, columns: usize) -> Result<Vec<f64>, String> {
+/// The only row of a table: a line of exactly `columns` numbers.
+fn row(ended: &ProgramOutcome, columns: usize) -> Result<Vec<f64>, String> {
     let numbers =
         |line: &str| line.split_whitespace().map(|word| word.parse().ok()).collect::<Option<Vec<f64>>>();
     let mut rows = ended.stdout.lines().filter_map(numbers).filter(|row| row.len() == columns);
@@ -87,9 +100,10 @@ fn row(ended: &Ended, columns: usize) -> Result<Vec<f64>, String> {
     }
 }
 
-fn count(place: &Place, theirs: &str, ours: &str, flags: &str) -> Result<(), String> {
+fn count(place: &ProgramRunner, theirs: &str, ours: &str, flags: &str) -> Result<(), String> {
     let perftest = perftest(place, theirs, &format!("{flags} --report_gbits"), &[])?;
-    // On a busy machine perftest may fail to measure its own clock: then it says so, and its figures are 0.
+    // On a busy machine perftest may fail to calibrate its clock: it then prints this, and its
+    // figures are 0.
     let has_clock = !perftest.stderr.contains("Correlation coefficient");
     let theirs = row(&perftest, 5)?;
     let ours = row(&stride(place, ours, flags, &[])?, 4)?;
@@ -100,7 +114,7 @@ fn count(place: &Place, theirs: &str, ours: &str, flags: &str) -> Result<(), Str
             &ours[..2]
         ));
     }
-    // As they are printed: two digits behind the point, or six of a small figure.
+    // The printed precision: two decimal places, or six for a small figure.
     let digit = |gigabits: f64| if gigabits < 0.1 { 1e-6 } else { 1e-2 };
     let figures = [("perftest", theirs[3], theirs[4], has_clock), ("stride-perf", ours[2], ours[3], true)];
     for (tool, gigabits, million_messages, counts) in figures {
@@ -116,12 +130,12 @@ fn count(place: &Place, theirs: &str, ours: &str, flags: &str) -> Result<(), Str
     Ok(())
 }
 
-/// What reads perftest's table reads ours.
-fn alike(place: &Place, theirs: &str, ours: &str, columns: usize) -> Result<(), String> {
+/// A parser of perftest's table also reads stride-perf's.
+fn alike(place: &ProgramRunner, theirs: &str, ours: &str, columns: usize) -> Result<(), String> {
     let flags = "-n 300 -s 64";
     let theirs = perftest(place, theirs, flags, &[])?;
     let ours = stride(place, ours, &format!("{flags} --compat perftest"), &[])?;
-    let heading = |ended: &Ended| -> Option<Vec<String>> {
+    let heading = |ended: &ProgramOutcome| -> Option<Vec<String>> {
         let line = ended.stdout.lines().find(|line| line.contains("#bytes"))?;
         Some(line.split_whitespace().map(str::to_owned).collect())
     };
@@ -132,14 +146,16 @@ fn alike(place: &Place, theirs: &str, ours: &str, columns: usize) -> Result<(), 
     if theirs[..2] == ours[..2] { Ok(()) } else { Err(format!("perftest {theirs:?}, stride-perf {ours:?}")) }
 }
 
-/// With every message late by the same time, half of a round trip is that time, and a whole one twice as much.
-fn delayed(place: &Place, theirs: &str, ours: &str) -> Result<(), String> {
+/// Every message is delayed by the same time, so half of a round trip is that time, and a whole one
+/// is twice as much.
+fn delayed(place: &ProgramRunner, theirs: &str, ours: &str) -> Result<(), String> {
     let faults = format!("delay={}us", DELAY as u64);
     let options = ["--faults", faults.as_str()];
     let flags = "-n 10";
     let perftest = perftest(place, theirs, flags, &options)?;
     let has_clock = !perftest.stderr.contains("Correlation coefficient");
-    // Size, iterations, min, max, typical and so on; size, iterations, min, avg, p50 and so on.
+    // perftest: size, iterations, min, max, typical and so on; stride-perf: size, iterations, min,
+    // avg, p50 and so on.
     let theirs = row(&perftest, 9)?;
     let ours = row(&stride(place, &format!("{ours} lat"), flags, &options)?, 10)?;
     if theirs[..2] != ours[..2] {
@@ -159,7 +175,7 @@ fn delayed(place: &Place, theirs: &str, ours: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The percentiles that a tool prints, and the samples that they are of.
+/// The percentiles that a tool prints, and the samples behind them.
 struct Ranked {
     tool: &'static str,
     samples: Vec<f64>,
@@ -168,14 +184,15 @@ struct Ranked {
     p99_9: f64,
     extremes: [f64; 2],
     average: f64,
-    /// Of the average and the greatest it leaves out so many of the greatest.
+    /// The number of greatest samples that the tool excludes from the average and the maximum.
     left_out: usize,
-    /// How much a sample may differ from what is printed: that much, and this part of it.
+    /// The most by which a sample may differ from the printed figure: an absolute and a relative
+    /// part.
     digit: f64,
     part: f64,
 }
 
-fn ranked(place: &Place) -> Result<(), String> {
+fn ranked(place: &ProgramRunner) -> Result<(), String> {
     const FLAGS: &str = "-n 2000 -s 64";
     let perftest = perftest(place, "ib_write_lat", &format!("{FLAGS} -U"), &[])?;
     if !perftest.stderr.contains("Correlation coefficient") {
@@ -189,7 +206,7 @@ fn ranked(place: &Place) -> Result<(), String> {
     of_stride(&ours, &document)?.check()
 }
 
-fn of_perftest(ended: &Ended) -> Result<Ranked, String> {
+fn of_perftest(ended: &ProgramOutcome) -> Result<Ranked, String> {
     let sample = |line: &str| {
         line.split_once(", ").and_then(|(number, us)| {
             number.trim().parse::<u64>().ok()?;
@@ -205,15 +222,16 @@ fn of_perftest(ended: &Ended) -> Result<Ranked, String> {
         p99_9: row[8],
         extremes: [row[2], row[3]],
         average: row[5],
-        // It never prints the greatest, and its average is without the one below, too.
+        // perftest never prints the greatest sample, and its average excludes the second greatest,
+        // too.
         left_out: 2,
         digit: 0.011,
         part: 1e-4,
     })
 }
 
-/// Samples are known to a part in a thousand, as buckets have it.
-fn of_stride(ended: &Ended, document: &str) -> Result<Ranked, String> {
+/// Samples have a precision of one part in a thousand, because they are counted in buckets.
+fn of_stride(ended: &ProgramOutcome, document: &str) -> Result<Ranked, String> {
     let row = row(ended, 10)?;
     let document: serde_json::Value = serde_json::from_str(document).map_err(|error| error.to_string())?;
     let buckets = &document["results"][0]["histogram"]["buckets_us"];
@@ -245,7 +263,7 @@ impl Ranked {
         for (name, printed, quantile) in
             [("median", self.median, 0.5), ("99 %", self.p99, 0.99), ("99.9 %", self.p99_9, 0.999)]
         {
-            // The first sample has rank 1. One more or less is within what the tools' words allow.
+            // The first sample has rank 1. The tools' definitions leave the rank uncertain by one.
             let rank = quantile * count as f64;
             let near = (rank - 2.0).max(0.0) as usize..((rank + 2.0) as usize).min(count);
             let between = is(printed, printed.clamp(sorted[near.start], sorted[near.end - 1]));

@@ -1,66 +1,67 @@
-//! A node without peers: also under Miri.
+//! Tests of a node without peers, which also run under Miri.
 
 use super::*;
-use crate::shared::mark::Mark;
+use crate::shared::hazard::Hazard;
 
 #[test]
 fn a_node_without_others_has_ports_and_nobody_to_write_to() {
-    let a = Process::new(&fabric());
+    let a = TestNode::new(&fabric());
     let block = a.node.own_block().expect("a block");
-    let seat = a.node.take_port(1, 7).expect("free");
+    let port = a.node.take_port(1, 7).expect("free");
     assert!(a.node.take_port(1, 7).is_err() && a.node.take_port(2, 7).is_ok());
     let any = a.node.take_port(1, 0).expect("free");
-    assert_ne!(any.port(), seat.port());
+    assert_ne!(any.port(), port.port());
     let find = |port| a.node.find_port(1, port, Instant::now() + LONG, 0, false);
-    assert_eq!((find(7), find(any.port())), (Some(Found::Here), Some(Found::Here)));
-    drop(seat);
+    assert_eq!((find(7), find(any.port())), (Some(PortOwner::ThisProcess), Some(PortOwner::ThisProcess)));
+    drop(port);
     for port in [7, 8] {
-        // Where there may be others, they are asked.
-        assert_eq!(find(port), ALONE.then_some(Found::Nobody));
+        // Where other processes may exist, the node asks them.
+        assert_eq!(find(port), ALONE.then_some(PortOwner::Nobody));
         if !ALONE {
-            a.expect(&Told::Found(0, Found::Nobody));
+            a.expect(&HandlerCall::PortOwner(0, PortOwner::Nobody));
         }
     }
     a.node.send_cm(block + 1, b"hello").expect("it is not known yet");
     a.node.run_timers();
-    a.expect(&Told::Gone(block + 1));
+    a.expect(&HandlerCall::Gone(block + 1));
     a.node.wake_cm_at(Instant::now()).expect("nothing is needed");
     a.node.run_timers();
-    a.expect(&Told::CmTimer);
+    a.expect(&HandlerCall::CmTimer);
 }
 
 #[test]
 fn a_node_talks_to_itself() {
-    let settings = Settings { fabric: fabric(), patience: Duration::from_millis(20), ..Settings::default() };
-    let a = Process::with(settings);
+    let settings =
+        NodeSettings { fabric: fabric(), patience: Duration::from_millis(20), ..NodeSettings::default() };
+    let a = TestNode::with(settings);
     assert_eq!(a.node.own_index(a.qpn), Some(1));
-    let Reach::Ready(link) = a.node.wait_link(a.qpn, LONG) else { panic!("not ready") };
-    assert!(link.is_own() && link.alive() && link.vm().is_none());
-    assert!(matches!(a.node.wait_link(a.qpn ^ (1 << 23), LONG), Reach::Nobody));
-    for (doorbell, told) in [
-        (Doorbell::Cq(1), Told::Cq(1)),
-        (Doorbell::Qp(2), Told::Qp(2)),
-        (Doorbell::Srq(3), Told::Srq(3)),
-        (Doorbell::Call { lane: 1 }, Told::Serve(0, 1)),
+    let Reachability::Ready(remote) = a.node.wait_for_process(a.qpn, LONG) else { panic!("not ready") };
+    assert!(remote.is_own() && remote.alive() && remote.vm().is_none());
+    assert!(matches!(a.node.wait_for_process(a.qpn ^ (1 << 23), LONG), Reachability::Nobody));
+    for (doorbell, calls) in [
+        (Doorbell::Cq(1), HandlerCall::Cq(1)),
+        (Doorbell::Qp(2), HandlerCall::Qp(2)),
+        (Doorbell::Srq(3), HandlerCall::Srq(3)),
+        (Doorbell::Call { transfer_slot: 1 }, HandlerCall::Serve(0, 1)),
     ] {
-        link.ring(doorbell);
+        remote.ring(doorbell);
         a.node.run_timers();
-        a.expect(&told);
+        a.expect(&calls);
     }
     a.node.wake_at(Instant::now(), 7);
     a.node.run_timers();
-    a.expect(&Told::Timer(7));
-    let lane = a.node.lane(LANES + 1);
-    assert!(lane.index() == 1 && a.node.lanes().try_lock(1).is_none());
-    let stuck = Err(Stuck { link: 0, pid: Some(std::process::id()) });
-    link.mark(lane.index()).publish(Mark::new(1, 2));
-    assert_eq!(a.node.wait_unmarked(Revoked::Region(2)), stuck);
-    assert_eq!(a.node.wait_unmarked(Revoked::QueuePair(2)), Ok(()));
-    link.mark(lane.index()).clear();
-    a.node.local_mark(lane.index()).publish(Mark::new(1, 2));
-    assert_eq!(a.node.wait_unmarked(Revoked::QueuePair(1)), stuck);
-    a.node.local_mark(lane.index()).clear();
-    assert_eq!(a.node.wait_unmarked(Revoked::Region(2)), Ok(()));
+    a.expect(&HandlerCall::Timer(7));
+    let transfer_slot = a.node.transfer_slot(TRANSFER_SLOTS + 1);
+    assert!(transfer_slot.index() == 1 && a.node.transfer_slots().try_lock(1).is_none());
+    let stuck = Err(StillInUse { peer_id: 0, pid: Some(std::process::id()) });
+    remote.hazard_slot(transfer_slot.index()).publish(Hazard::new(1, 2));
+    assert_eq!(a.node.wait_until_unused(Revoked::Region(2)), stuck);
+    assert_eq!(a.node.wait_until_unused(Revoked::QueuePair(2)), Ok(()));
+    remote.hazard_slot(transfer_slot.index()).clear();
+    a.node.local_hazard(transfer_slot.index()).publish(Hazard::new(1, 2));
+    assert_eq!(a.node.wait_until_unused(Revoked::QueuePair(1)), stuck);
+    a.node.local_hazard(transfer_slot.index()).clear();
+    assert_eq!(a.node.wait_until_unused(Revoked::Region(2)), Ok(()));
     let range = a.node.heap().alloc(1).expect("room");
     assert!(a.node.segment().heap(range.offset, 4096).is_some());
     a.node.heap().free(range);

@@ -1,4 +1,5 @@
-//! Peers of the same user that send nonsense. Each runs in a process of its own, so that descriptors can be counted.
+//! Tests against peers of the same user that send nonsense. Each runs in a separate process, so
+//! that the test can count its descriptors.
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
@@ -7,13 +8,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
-use super::super::message::{LETTER, Place, REPLY, Reply, Request, Welcome};
+use super::super::message::{CM_MESSAGE, ExportRange, REPLY, Reply, Request, Welcome};
 use super::super::numbers::{BLOCK_BITS, block_of};
 use super::process::assert_sleeping;
 use super::*;
 use crate::platform::memory::Memory;
 use crate::platform::socket::Received;
-use crate::shared::segment::{HEAP_AT, LENGTH, MAX_LINKS};
+use crate::shared::segment::{HEAP_AT, LENGTH, MAX_PEERS};
 
 fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").expect("proc").count()
@@ -27,15 +28,15 @@ fn send_all(socket: &Socket, packet: &[u8], files: &[BorrowedFd<'_>]) {
         assert!(control.push(SendAncillaryMessage::ScmRights(files)));
     }
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-    // The other end may have had enough.
+    // The other end may have closed the connection.
     let _ = rustix::net::sendmsg(socket, &[IoSlice::new(packet)], &mut control, flags);
 }
 
-fn name(process: &Process, qpn: u32) -> Vec<u8> {
+fn name(process: &TestNode, qpn: u32) -> Vec<u8> {
     process.node.state.socket_name(block_of(qpn).expect("a block"))
 }
 
-fn connect(process: &Process) -> Socket {
+fn connect(process: &TestNode) -> Socket {
     let mut socket = None;
     eventually("room to connect", || {
         socket = Socket::connect(&name(process, process.qpn)).ok();
@@ -48,23 +49,25 @@ fn hello() -> Vec<u8> {
     Request::Hello { version: LAYOUT_VERSION, process: [5; 16] }.encode()
 }
 
-/// A packet that is wrong in some way, or right.
+/// A valid or corrupted packet.
 fn packet(random: &mut Random) -> Vec<u8> {
-    let share = ShareId { index: random.next() as u32, epoch: random.next() as u32 };
-    let long = random.bytes(LETTER + 1);
+    let export = ExportId { index: random.next() as u32, epoch: random.next() as u32 };
+    let long = random.bytes(CM_MESSAGE + 1);
     let mut packet = match random.below(10) {
         0 => hello(),
         1 => Request::Hello { version: random.next(), process: [5; 16] }.encode(),
-        2 => Request::Share { share, write: true }.encode(),
-        3 => Request::Share { share: ShareId { index: 0, epoch: random.next() as u32 % 3 }, write: true }
-            .encode(),
-        4 => Request::Doorbell(Doorbell::Call { lane: random.next() as u16 }).encode(),
+        2 => Request::MapExport { export, write: true }.encode(),
+        3 => {
+            Request::MapExport { export: ExportId { index: 0, epoch: random.next() as u32 % 3 }, write: true }
+                .encode()
+        }
+        4 => Request::Doorbell(Doorbell::Call { transfer_slot: random.next() as u16 }).encode(),
         5 => Request::Doorbell(Doorbell::Cq(random.next() as u32)).encode(),
         6 => {
-            let letter = &long[..random.below(LETTER + 2)];
-            Request::Letter { from: random.below(1100) as u16, letter }.encode()
+            let message = &long[..random.below(CM_MESSAGE + 2)];
+            Request::CmMessage { from: random.below(1100) as u16, message }.encode()
         }
-        7 => Request::Amnesia { from: random.below(1100) as u16 }.encode(),
+        7 => Request::CmReset { from: random.below(1100) as u16 }.encode(),
         8 => {
             let len = random.below(100) + 1;
             random.bytes(len)
@@ -80,17 +83,17 @@ fn packet(random: &mut Random) -> Vec<u8> {
             packet.truncate(len);
         }
         1 => {
-            let place = random.below(packet.len());
-            packet[place] ^= random.next() as u8;
+            let range = random.below(packet.len());
+            packet[range] ^= random.next() as u8;
         }
         _ => {}
     }
     packet
 }
 
-/// Many who connect and say the wrong thing.
-pub(super) fn knock() {
-    let process = Process::new(&fabric());
+/// Many processes connect and send invalid first packets.
+pub(super) fn pending() {
+    let process = TestNode::new(&fabric());
     let before = descriptors();
     let file = rustix::fs::memfd_create("gift", MemfdFlags::CLOEXEC).expect("a file");
     let mut random = Random(0x5eed);
@@ -101,24 +104,24 @@ pub(super) fn knock() {
             let files = vec![file.as_fd(); random.below(4)];
             send_all(&socket, &packet(&mut random), &files);
         }
-        // Some of them have become guests.
+        // Some of them have become attached peers.
         let _ = socket.send(&Request::Goodbye.encode());
         if round % 20 == 0 {
             kept.push(socket);
         }
     }
-    // Those who say nothing are not waited for.
-    let friend = Process::new(&process.node.state.common.settings.fabric);
-    let link = friend.link(process.qpn);
-    link.ring(Doorbell::Qp(77));
-    process.expect(&Told::Qp(77));
-    drop((link, friend, kept, file));
+    // The node does not wait for silent connections.
+    let friend = TestNode::new(&process.node.state.common.settings.fabric);
+    let remote = friend.connect_to(process.qpn);
+    remote.ring(Doorbell::Qp(77));
+    process.expect(&HandlerCall::Qp(77));
+    drop((remote, friend, kept, file));
     eventually("nothing left open", || descriptors() == before);
-    eventually("nobody left", || process.node.state.seats.iter().count() == 0);
+    eventually("nobody left", || process.node.state.peer_ids.iter().count() == 0);
 }
 
-/// Becomes a guest.
-pub(super) fn enter(process: &Process) -> (Socket, Welcome) {
+/// Becomes an attached peer.
+pub(super) fn enter(process: &TestNode) -> (Socket, Welcome) {
     let socket = connect(process);
     socket.send(&hello()).expect("sent");
     let mut buffer = vec![0; REPLY];
@@ -133,8 +136,8 @@ pub(super) fn enter(process: &Process) -> (Socket, Welcome) {
     (socket, welcome)
 }
 
-/// Says hello to the owner of a queue pair, and what it got.
-pub(super) fn try_to_enter(process: &Process, qpn: u32) -> &'static str {
+/// Says hello to the owner of a queue pair, and returns the outcome.
+pub(super) fn try_to_enter(process: &TestNode, qpn: u32) -> &'static str {
     let socket = Socket::connect(&name(process, qpn)).expect("a listener");
     let _ = socket.send(&hello());
     let mut received = Received::Nothing;
@@ -145,61 +148,61 @@ pub(super) fn try_to_enter(process: &Process, qpn: u32) -> &'static str {
     if matches!(received, Received::End) { "refused" } else { "let in" }
 }
 
-/// Waits for a caller, and what it says.
-pub(super) fn bait(process: &Process) -> &'static str {
-    let owner = Owner::new(process);
+/// Waits for a connection, and returns whether it sends anything.
+pub(super) fn bait(process: &TestNode) -> &'static str {
+    let owner = HostileOwner::new(process);
     println!("\n@bait {}", owner.qpn);
     let caller = owner.accept();
     let mut received = Received::Nothing;
-    eventually("a word, or the end", || {
+    eventually("a packet or the end", || {
         received = caller.receive_with(&mut [0; REPLY]);
         !matches!(received, Received::Nothing)
     });
-    if matches!(received, Received::End) { "nothing was said" } else { "hello was said" }
+    if matches!(received, Received::End) { "nothing was sent" } else { "hello was sent" }
 }
 
-/// A guest that asks and does not listen, until it does.
-pub(super) fn deaf_guest() {
-    let process = Process::new(&fabric());
-    let shares: Vec<_> = (0..3)
+/// An attached peer that sends requests and does not read the answers until the end.
+pub(super) fn silent_peer() {
+    let process = TestNode::new(&fabric());
+    let exports: Vec<_> = (0..3)
         .map(|_| {
             process
                 .node
-                .shares()
+                .exports()
                 .add(Arc::new(Memory::create(c"shared", 4096).expect("memory")))
                 .expect("room")
         })
         .collect();
     let (socket, _) = enter(&process);
-    for share in &shares {
-        let ask = Request::Share { share: *share, write: false }.encode();
+    for export in &exports {
+        let ask = Request::MapExport { export: *export, write: false }.encode();
         socket.send(&ask).expect("room");
     }
-    let nothing = Request::Share { share: ShareId { index: 9, epoch: 9 }, write: false }.encode();
+    let nothing = Request::MapExport { export: ExportId { index: 9, epoch: 9 }, write: false }.encode();
     for _ in 0..3000 {
         eventually("heard", || socket.send(&nothing).is_ok());
     }
-    shares.iter().for_each(|share| process.node.shares().remove(*share));
+    exports.iter().for_each(|export| process.node.exports().remove(*export));
     assert_sleeping(std::process::id());
-    let mut untold = shares;
+    let mut untold = exports;
     let mut buffer = vec![0; REPLY];
-    eventually("told of all", || {
+    eventually("all notices", || {
         if let Received::Packet(len, _) = socket.receive_with(&mut buffer)
-            && let Some(Reply::Gone { share }) = Reply::decode(&buffer[..len])
+            && let Some(Reply::ExportGone { export }) = Reply::decode(&buffer[..len])
         {
-            untold.retain(|left| *left != share);
+            untold.retain(|left| *left != export);
         }
         untold.is_empty()
     });
     assert_sleeping(std::process::id());
 }
 
-/// A guest that says the wrong things.
-pub(super) fn guest() {
-    let process = Process::new(&fabric());
+/// An attached peer that sends invalid packets.
+pub(super) fn attached() {
+    let process = TestNode::new(&fabric());
     let memory = Arc::new(Memory::create(c"shared", 4096).expect("memory"));
-    let share = process.node.shares().add(memory).expect("room");
-    process.node.shares().note_access(share, true, true);
+    let export = process.node.exports().add(memory).expect("room");
+    process.node.exports().note_access(export, true, true);
     let before = descriptors();
     let (socket, welcome) = enter(&process);
     let mut buffer = vec![0; REPLY];
@@ -209,55 +212,58 @@ pub(super) fn guest() {
         let files = vec![file.as_fd(); random.below(4)];
         send_all(&socket, &packet(&mut random), &files);
         if random.below(3) == 0 {
-            // Descriptors that come are dropped.
+            // The node drops received descriptors.
             let _ = socket.receive_with(&mut buffer);
         }
-        // All of the segment is its to write.
-        process.node.segment().header().look_everywhere.store(1, crate::sync::Relaxed);
+        // The peer may write anywhere in the segment.
+        process.node.segment().header().check_everything.store(1, crate::sync::Relaxed);
     }
-    process.node.shares().remove(share);
-    // It is still a guest, and is heard.
+    process.node.exports().remove(export);
+    // The peer is still attached, and its doorbells are heard.
     eventually("room for a doorbell", || socket.send(&Doorbell::Qp(77).encode()).is_ok());
-    process.expect(&Told::Qp(77));
-    // This process lives: without a word its guest is only silent.
+    process.expect(&HandlerCall::Qp(77));
+    // This process lives, so that without a goodbye the node would only treat the peer as
+    // disconnected.
     eventually("room for a goodbye", || socket.send(&Request::Goodbye.encode()).is_ok());
     drop((socket, file));
-    process.expect(&Told::LinkGone(welcome.link));
-    // The share had a descriptor of its own.
+    process.expect(&HandlerCall::PeerDetached(welcome.peer_id));
+    // The exported memory had held one descriptor.
     eventually("nothing left open", || descriptors() == before - 1);
 }
 
-/// A guest whose connection manager says that it is another's, or nobody's.
+/// An attached peer whose connection manager claims another process's block, or a block without an
+/// owner.
 pub(super) fn impostor() {
-    let process = Process::new(&fabric());
-    let other = Process::new(&process.node.state.common.settings.fabric);
-    let block = |process: &Process| process.node.own_block().expect("a block");
+    let process = TestNode::new(&fabric());
+    let other = TestNode::new(&process.node.state.common.settings.fabric);
+    let block = |process: &TestNode| process.node.own_block().expect("a block");
     process.node.send_cm(block(&other), b"first").expect("it can be sent");
-    other.expect(&Told::Letter(block(&process), b"first".to_vec()));
+    other.expect(&HandlerCall::CmMessage(block(&process), b"first".to_vec()));
     let before = descriptors();
-    let say = |socket: &Socket, from, letter| {
-        socket.send(&Request::Letter { from, letter }.encode()).expect("room")
+    let say = |socket: &Socket, from, message| {
+        socket.send(&Request::CmMessage { from, message }.encode()).expect("room")
     };
     let (socket, _) = enter(&process);
     for from in [block(&other), block(&process)] {
         say(&socket, from, b"I am another");
-        socket.send(&Request::Amnesia { from }.encode()).expect("room");
+        socket.send(&Request::CmReset { from }.encode()).expect("room");
     }
-    // What it says after that is heard: it may have a block that is not there any more.
+    // Later messages from it are delivered, because it may have a block whose name no longer
+    // exists.
     let nobody =
         (1..=LAST_BLOCK).rev().find(|of| ![block(&other), block(&process)].contains(of)).expect("a block");
     say(&socket, nobody, b"I am nobody");
-    process.expect_letters(&[Told::Letter(nobody, b"I am nobody".to_vec())]);
+    process.expect_cm_calls(&[HandlerCall::CmMessage(nobody, b"I am nobody".to_vec())]);
     say(&socket, block(&other), b"I am another");
-    socket.send(&Request::Amnesia { from: block(&other) }.encode()).expect("room");
-    socket.send(&Request::Amnesia { from: nobody }.encode()).expect("room");
-    process.expect_letters(&[Told::Gone(nobody)]);
+    socket.send(&Request::CmReset { from: block(&other) }.encode()).expect("room");
+    socket.send(&Request::CmReset { from: nobody }.encode()).expect("room");
+    process.expect_cm_calls(&[HandlerCall::Gone(nobody)]);
     other.node.send_cm(block(&process), b"I am myself").expect("it can be sent");
-    process.expect_letters(&[Told::Letter(block(&other), b"I am myself".to_vec())]);
-    // When somebody has the block, it is not heard as that one any more.
+    process.expect_cm_calls(&[HandlerCall::CmMessage(block(&other), b"I am myself".to_vec())]);
+    // Once another process owns the block, messages of this peer are no longer attributed to it.
     say(&socket, nobody, b"I am nobody");
-    process.expect_letters(&[Told::Letter(nobody, b"I am nobody".to_vec())]);
-    let somebody = Owner {
+    process.expect_cm_calls(&[HandlerCall::CmMessage(nobody, b"I am nobody".to_vec())]);
+    let somebody = HostileOwner {
         listener: Socket::listen(&process.node.state.socket_name(nobody)).expect("nobody has it"),
         qpn: u32::from(nobody) << BLOCK_BITS | 1,
     };
@@ -265,54 +271,55 @@ pub(super) fn impostor() {
     let caller = somebody.accept();
     let segment = segment_file(LENGTH, SealFlags::SHRINK, LAYOUT_VERSION, MemfdFlags::CLOEXEC);
     send_all(&caller, &Reply::Welcome(good_welcome()).encode(), &[segment.as_fd()]);
-    process.expect_letters(&[Told::Gone(nobody)]);
+    process.expect_cm_calls(&[HandlerCall::Gone(nobody)]);
     say(&socket, nobody, b"I am nobody");
-    socket.send(&Request::Amnesia { from: nobody }.encode()).expect("room");
+    socket.send(&Request::CmReset { from: nobody }.encode()).expect("room");
     other.node.send_cm(block(&process), b"I am myself").expect("it can be sent");
-    process.expect_letters(&[Told::Letter(block(&other), b"I am myself".to_vec())]);
+    process.expect_cm_calls(&[HandlerCall::CmMessage(block(&other), b"I am myself".to_vec())]);
     drop((somebody, caller, segment));
-    process.expect_letters(&[Told::Gone(nobody)]);
+    process.expect_cm_calls(&[HandlerCall::Gone(nobody)]);
     say(&socket, nobody, b"I am nobody");
-    process.expect_letters(&[Told::Letter(nobody, b"I am nobody".to_vec())]);
-    // One whose block's owner does not answer is heard all the same, in a while, or when it has much to say.
-    let silent = Owner::new(&process);
+    process.expect_cm_calls(&[HandlerCall::CmMessage(nobody, b"I am nobody".to_vec())]);
+    // If the owner of the claimed block does not answer, the messages are delivered all the same:
+    // after a while, or when too many are held.
+    let silent = HostileOwner::new(&process);
     let silent_block = block_of(silent.qpn).expect("a block");
     for count in [3, 300] {
         let (socket, _) = enter(&process);
         for _ in 0..count {
             eventually("room", || {
-                socket.send(&Request::Letter { from: silent_block, letter: b"x" }.encode()).is_ok()
+                socket.send(&Request::CmMessage { from: silent_block, message: b"x" }.encode()).is_ok()
             });
         }
-        process.expect_letters(&vec![Told::Letter(silent_block, b"x".to_vec()); count]);
+        process.expect_cm_calls(&vec![HandlerCall::CmMessage(silent_block, b"x".to_vec()); count]);
         socket.send(&Request::Goodbye.encode()).expect("room");
         drop(socket);
-        process.expect_letters(&[Told::Gone(silent_block)]);
+        process.expect_cm_calls(&[HandlerCall::Gone(silent_block)]);
     }
     socket.send(&Request::Goodbye.encode()).expect("room");
     drop((socket, silent));
-    process.expect_letters(&[Told::Gone(nobody)]);
-    // The way back of the one that was itself.
+    process.expect_cm_calls(&[HandlerCall::Gone(nobody)]);
+    // What remains is the connection to `other`, which owns its block.
     eventually("nothing left open", || descriptors() <= before + 2);
 }
 
-/// Those who have a port and answer wrongly who they are.
-pub(super) fn false_doors() {
-    let process = Process::new(&fabric());
+/// Owners of ports that give wrong answers.
+pub(super) fn false_listeners() {
+    let process = TestNode::new(&fabric());
     let before = descriptors();
     let file = rustix::fs::memfd_create("gift", MemfdFlags::CLOEXEC).expect("a file");
     let mut random = Random(0xd00b);
     for round in 0..300 {
-        let port = ports::Port { space: 1, number: 1000 + round };
-        let door = Socket::listen(&port.name(&process.node.state.common.settings.fabric)).expect("free");
+        let port = ports::CmPort { space: 1, number: 1000 + round };
+        let listener = Socket::listen(&port.name(&process.node.state.common.settings.fabric)).expect("free");
         assert_eq!(process.node.find_port(1, port.number, Instant::now() + LONG, 7, false), None);
         let mut caller = None;
         eventually("asked", || {
-            caller = door.accept().ok();
+            caller = listener.accept().ok();
             caller.is_some()
         });
         let caller = caller.expect("asked");
-        // Of the host's blocks, one that is not this process's own: it would find itself.
+        // A block that is not this process's own, because a lookup would recognize that.
         let block = if process.node.state.blocks.has(9) { 10 } else { 9 };
         let good = Reply::Block { block }.encode();
         let mut packet = good.clone();
@@ -332,14 +339,14 @@ pub(super) fn false_doors() {
             packet.clear();
         }
         drop(caller);
-        let found = if packet == good { Found::Block(block) } else { Found::Nobody };
-        assert_eq!(process.told.recv_timeout(LONG), Ok(Told::Found(7, found)), "{packet:?}");
+        let found = if packet == good { PortOwner::Block(block) } else { PortOwner::Nobody };
+        assert_eq!(process.calls.recv_timeout(LONG), Ok(HandlerCall::PortOwner(7, found)), "{packet:?}");
     }
     drop(file);
     eventually("nothing left open", || descriptors() == before);
 }
 
-/// A segment's file as it should be, or not.
+/// A segment's file with the given properties.
 fn segment_file(len: usize, seals: SealFlags, version: u64, flags: MemfdFlags) -> OwnedFd {
     let file = rustix::fs::memfd_create("segment", flags | MemfdFlags::ALLOW_SEALING).expect("a file");
     rustix::fs::ftruncate(&file, len as u64).expect("room");
@@ -351,7 +358,7 @@ fn segment_file(len: usize, seals: SealFlags, version: u64, flags: MemfdFlags) -
 fn good_welcome() -> Welcome {
     Welcome {
         process: random(),
-        link: 1,
+        peer_id: 1,
         ordinal: 0,
         call_area: HEAP_AT as u64,
         probe: HEAP_AT as u64 + 64,
@@ -360,15 +367,16 @@ fn good_welcome() -> Welcome {
     }
 }
 
-/// The owner of a block that answers wrongly.
-struct Owner {
+/// The owner of a block that gives wrong answers.
+struct HostileOwner {
     listener: Socket,
     qpn: u32,
 }
 
-impl Owner {
-    /// Takes a block that nobody has, and that nobody has asked for yet: it is not asked for again so soon.
-    fn new(process: &Process) -> Self {
+impl HostileOwner {
+    /// Takes a block that has no owner and was never looked up, because after a failed lookup the
+    /// node waits before the next.
+    fn new(process: &TestNode) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         loop {
             let block = NEXT.fetch_add(1, Ordering::Relaxed) as u16;
@@ -388,44 +396,41 @@ impl Owner {
         caller.expect("called")
     }
 
-    /// Is called, and answers this.
-    fn answer(process: &Process, packet: &[u8], files: &[BorrowedFd<'_>]) -> (Self, Socket, Reach) {
+    /// Accepts a connection and sends this answer.
+    fn answer(process: &TestNode, packet: &[u8], files: &[BorrowedFd<'_>]) -> (Self, Socket, Reachability) {
         let owner = Self::new(process);
-        assert!(matches!(process.node.link_to(owner.qpn), Reach::Pending));
+        assert!(matches!(process.node.find_process(owner.qpn), Reachability::Pending));
         let caller = owner.accept();
         send_all(&caller, packet, files);
-        let reach = process.node.wait_link(owner.qpn, LONG);
+        let reach = process.node.wait_for_process(owner.qpn, LONG);
         (owner, caller, reach)
     }
 }
 
-/// Owners of blocks that give the wrong answer to a caller.
+/// Owners of blocks that give a wrong answer to a connection.
 pub(super) fn owner() {
-    let process = Process::new(&fabric());
+    let process = TestNode::new(&fabric());
     let before = descriptors();
     let good = segment_file(LENGTH, SealFlags::SHRINK, LAYOUT_VERSION, MemfdFlags::CLOEXEC);
     let reply = |welcome: Welcome| Reply::Welcome(welcome).encode();
     let refused = |what: &str, packet: &[u8], files: &[BorrowedFd<'_>]| {
-        let (_owner, _caller, reach) = Owner::answer(&process, packet, files);
-        assert!(matches!(reach, Reach::Nobody), "{what}: {reach:?}");
+        let (_owner, _caller, reach) = HostileOwner::answer(&process, packet, files);
+        assert!(matches!(reach, Reachability::Nobody), "{what}: {reach:?}");
     };
     refused("no segment", &reply(good_welcome()), &[]);
     for (what, file) in [
         ("short", segment_file(LENGTH - 4096, SealFlags::SHRINK, LAYOUT_VERSION, MemfdFlags::CLOEXEC)),
         ("unsealed", segment_file(LENGTH, SealFlags::GROW, LAYOUT_VERSION, MemfdFlags::CLOEXEC)),
         ("another version", segment_file(LENGTH, SealFlags::SHRINK, LAYOUT_VERSION + 1, MemfdFlags::CLOEXEC)),
-        (
-            "not to be written",
-            segment_file(LENGTH, SealFlags::SHRINK | SealFlags::WRITE, 1, MemfdFlags::CLOEXEC),
-        ),
+        ("not writable", segment_file(LENGTH, SealFlags::SHRINK | SealFlags::WRITE, 1, MemfdFlags::CLOEXEC)),
         ("a pipe", rustix::pipe::pipe().expect("a pipe").0),
         ("a program", std::fs::File::open("/proc/self/exe").expect("a file").into()),
     ] {
         refused(what, &reply(good_welcome()), &[file.as_fd()]);
     }
     for (what, welcome) in [
-        ("link 0", Welcome { link: 0, ..good_welcome() }),
-        ("no such link", Welcome { link: MAX_LINKS as u16, ..good_welcome() }),
+        ("peer id 0", Welcome { peer_id: 0, ..good_welcome() }),
+        ("no such peer id", Welcome { peer_id: MAX_PEERS as u16, ..good_welcome() }),
         ("no such block", Welcome { ordinal: 8, ..good_welcome() }),
         ("calls in the tables", Welcome { call_area: 0, ..good_welcome() }),
         ("calls beyond the end", Welcome { call_area: LENGTH as u64 - 64, ..good_welcome() }),
@@ -440,12 +445,12 @@ pub(super) fn owner() {
     let mut random = Random(0xdecade);
     for _ in 0..150 {
         let mut packet = reply(good_welcome());
-        let place = random.below(packet.len());
+        let range = random.below(packet.len());
         match random.below(3) {
-            0 => packet.truncate(place.max(1)),
-            // The magic number and the version.
-            1 => packet[1 + place % 16] ^= 1 << random.below(8),
-            _ => packet = random.bytes(place + 1),
+            0 => packet.truncate(range.max(1)),
+            // Corrupt the magic number or the version.
+            1 => packet[1 + range % 16] ^= 1 << random.below(8),
+            _ => packet = random.bytes(range + 1),
         }
         let files = vec![good.as_fd(); random.below(4)];
         refused("garbage", &packet, &files);
@@ -455,65 +460,72 @@ pub(super) fn owner() {
     eventually("nothing left open", || descriptors() == before);
 }
 
-/// One that begins well.
-fn lying_owner(process: &Process, welcome: &[u8], segment: &OwnedFd) {
+/// An owner that gives a valid welcome, and wrong answers after it.
+fn lying_owner(process: &TestNode, welcome: &[u8], segment: &OwnedFd) {
     // On a busy machine an answer may come too late.
-    let answered =
-        (0..5).find_map(|_| match Owner::answer(process, welcome, &[segment.as_fd(), segment.as_fd()]) {
-            (owner, caller, Reach::Ready(link)) => Some((owner, caller, link)),
+    let answered = (0..5).find_map(|_| {
+        match HostileOwner::answer(process, welcome, &[segment.as_fd(), segment.as_fd()]) {
+            (owner, caller, Reachability::Ready(remote)) => Some((owner, caller, remote)),
             _ => None,
-        });
-    let (owner, caller, link) = answered.expect("a link");
-    assert!(link.vm().is_none(), "its memory is not where it says");
-    let share = ShareId { index: 3, epoch: 4 };
-    let lane = || process.node.lane(0);
-    let place = Place { base: 4096, len: 8192, offset: 0 };
-    let answer = |place, writable| Reply::Share { share, writable, place }.encode();
+        }
+    });
+    let (owner, caller, remote) = answered.expect("a remote");
+    assert!(remote.vm().is_none(), "its segment is not at the address that it gave");
+    let export = ExportId { index: 3, epoch: 4 };
+    let transfer_slot = || process.node.transfer_slot(0);
+    let range = ExportRange { base: 4096, len: 8192, offset: 0 };
+    let answer = |range, writable| Reply::Export { export, writable, range }.encode();
     let sealed = |len| segment_file(len, SealFlags::SHRINK, 0, MemfdFlags::CLOEXEC);
     let file = sealed(8192);
-    // Nobody asked. The first timer may be called in a turn of the service thread that had begun before; in the next turn what
-    // has come is heard before timers are called.
-    send_all(&caller, &answer(place, true), &[file.as_fd()]);
+    // The node has not asked for this memory. The first timer may fire in a turn of the service
+    // thread that had already begun. In the next turn the thread reads packets before it runs
+    // timers.
+    send_all(&caller, &answer(range, true), &[file.as_fd()]);
     for timer in [1, 2] {
         process.node.wake_at(Instant::now(), timer);
-        process.expect(&Told::Timer(timer));
+        process.expect(&HandlerCall::Timer(timer));
     }
     let mut wrong = vec![
-        (answer(Place { len: 8193, ..place }, true), sealed(8192)),
-        (answer(Place { len: u64::MAX, ..place }, true), sealed(8192)),
-        (answer(Place { len: 0, ..place }, true), sealed(8192)),
-        (answer(Place { offset: 4096, ..place }, true), sealed(8192)),
-        (answer(Place { offset: u64::MAX, ..place }, true), sealed(8192)),
-        (answer(Place { offset: 1, len: 4096, ..place }, true), sealed(8192)),
-        (answer(place, true), segment_file(8192, SealFlags::GROW, 0, MemfdFlags::CLOEXEC)),
+        (answer(ExportRange { len: 8193, ..range }, true), sealed(8192)),
+        (answer(ExportRange { len: u64::MAX, ..range }, true), sealed(8192)),
+        (answer(ExportRange { len: 0, ..range }, true), sealed(8192)),
+        (answer(ExportRange { offset: 4096, ..range }, true), sealed(8192)),
+        (answer(ExportRange { offset: u64::MAX, ..range }, true), sealed(8192)),
+        (answer(ExportRange { offset: 1, len: 4096, ..range }, true), sealed(8192)),
+        (answer(range, true), segment_file(8192, SealFlags::GROW, 0, MemfdFlags::CLOEXEC)),
         (
-            answer(place, true),
+            answer(range, true),
             segment_file(8192, SealFlags::SHRINK | SealFlags::WRITE, 0, MemfdFlags::CLOEXEC),
         ),
-        (answer(place, true), std::fs::File::open("/dev/zero").expect("a device").into()),
-        (Reply::Share { share: ShareId { epoch: 5, ..share }, writable: true, place }.encode(), sealed(8192)),
-        (answer(place, false), sealed(8192)),
-        (answer(place, true), file),
+        (answer(range, true), std::fs::File::open("/dev/zero").expect("a device").into()),
+        (
+            Reply::Export { export: ExportId { epoch: 5, ..export }, writable: true, range }.encode(),
+            sealed(8192),
+        ),
+        (answer(range, false), sealed(8192)),
+        (answer(range, true), file),
     ];
-    // Huge pages may run out, which would be the end of who touches them. Not every system has them.
+    // A huge page that is not available would kill the process that touches it. Not every system
+    // has huge pages.
     if let Ok(huge) = rustix::fs::memfd_create("huge", MemfdFlags::HUGETLB | MemfdFlags::ALLOW_SEALING) {
         let _ = rustix::fs::ftruncate(&huge, 1 << 30);
         let _ = rustix::fs::fcntl_add_seals(&huge, SealFlags::SHRINK);
-        wrong.insert(0, (answer(place, true), huge));
+        wrong.insert(0, (answer(range, true), huge));
     }
     let last = wrong.len() - 1;
     let mut buffer = [0; 100];
     for (count, (packet, file)) in wrong.iter().enumerate() {
         eventually("asked", || {
-            assert!(link.share(&lane(), share, true).is_none(), "answer {count}");
+            assert!(remote.mapped_memory(&transfer_slot(), export, true).is_none(), "answer {count}");
             let Received::Packet(len, _) = caller.receive(&mut buffer) else { return false };
-            Request::decode(&buffer[..len]) == Some(Request::Share { share, write: true })
+            Request::decode(&buffer[..len]) == Some(Request::MapExport { export, write: true })
         });
         send_all(&caller, packet, &[file.as_fd(), file.as_fd()]);
         if count == last {
-            // Until it is heard, the answer before may be taken for that to the last question: it is asked again then.
+            // The node may take the previous answer for the answer to the last request. Then it
+            // asks again.
             eventually("mapped", || {
-                let mapped = link.share(&lane(), share, true).is_some();
+                let mapped = remote.mapped_memory(&transfer_slot(), export, true).is_some();
                 if !mapped && matches!(caller.receive(&mut buffer), Received::Packet(..)) {
                     send_all(&caller, packet, &[file.as_fd()]);
                 }
@@ -524,12 +536,12 @@ fn lying_owner(process: &Process, welcome: &[u8], segment: &OwnedFd) {
     let mut random = Random(0xfeed);
     let file = sealed(4096);
     for _ in 0..3000 {
-        let share = ShareId { index: random.next() as u32 % 8, epoch: random.next() as u32 % 8 };
-        let place = Place { base: random.next(), len: random.next(), offset: random.next() };
+        let export = ExportId { index: random.next() as u32 % 8, epoch: random.next() as u32 % 8 };
+        let range = ExportRange { base: random.next(), len: random.next(), offset: random.next() };
         let packet = match random.below(5) {
-            0 => Reply::Gone { share }.encode(),
-            1 => Reply::NoShare { share }.encode(),
-            2 => Reply::Share { share, writable: true, place }.encode(),
+            0 => Reply::ExportGone { export }.encode(),
+            1 => Reply::NoExport { export }.encode(),
+            2 => Reply::Export { export, writable: true, range }.encode(),
             3 => welcome.to_vec(),
             _ => {
                 let len = random.below(200) + 1;
@@ -538,7 +550,7 @@ fn lying_owner(process: &Process, welcome: &[u8], segment: &OwnedFd) {
         };
         send_all(&caller, &packet, &vec![file.as_fd(); random.below(4)]);
     }
-    assert!(link.alive());
+    assert!(remote.alive());
     drop((caller, owner));
-    process.expect(&Told::PeerLost(1));
+    process.expect(&HandlerCall::PeerLost(1));
 }

@@ -1,11 +1,11 @@
-//! Nodes that talk to each other: in one process, and in several.
+//! Tests of nodes that communicate: in one process, and in several.
 #![cfg_attr(miri, allow(dead_code, reason = "Miri has no peers"))]
 
 mod alone;
 #[cfg(not(miri))]
-mod hostile;
+mod cm_messages;
 #[cfg(not(miri))]
-mod letters;
+mod hostile;
 #[cfg(not(miri))]
 mod pair;
 #[cfg(not(miri))]
@@ -18,87 +18,87 @@ use std::time::{Duration, Instant};
 
 use super::*;
 
-/// Longer than anything takes that is not broken.
+/// A timeout that only a failing operation reaches.
 const LONG: Duration = Duration::from_secs(20);
 
-/// What a handler was told.
+/// A call of the node's handler.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Told {
+enum HandlerCall {
     Cq(u32),
     Qp(u32),
     Srq(u32),
     Everywhere,
-    LinkGone(u16),
+    PeerDetached(u16),
     PeerLost(u16),
     Serve(u16, u16),
     Timer(u32),
-    Letter(u16, Vec<u8>),
+    CmMessage(u16, Vec<u8>),
     Gone(u16),
-    Found(u64, Found),
+    PortOwner(u64, PortOwner),
     CmTimer,
 }
 
 struct Recorder {
-    told: Mutex<Sender<Told>>,
-    /// Held by a test that wants the service thread to stand still.
+    calls: Mutex<Sender<HandlerCall>>,
+    /// Held by a test to block the service thread.
     still: Mutex<()>,
 }
 
 impl Recorder {
-    fn tell(&self, told: Told) {
+    fn tell(&self, calls: HandlerCall) {
         drop(self.still.lock().expect("no panic"));
-        let _ = self.told.lock().expect("no panic").send(told);
+        let _ = self.calls.lock().expect("no panic").send(calls);
     }
 }
 
-impl Handler for Recorder {
+impl NodeHandler for Recorder {
     fn cq_fired(&self, cq: u32) {
-        self.tell(Told::Cq(cq));
+        self.tell(HandlerCall::Cq(cq));
     }
     fn qp_noticed(&self, qp: u32) {
-        self.tell(Told::Qp(qp));
+        self.tell(HandlerCall::Qp(qp));
     }
     fn srq_limit(&self, srq: u32) {
-        self.tell(Told::Srq(srq));
+        self.tell(HandlerCall::Srq(srq));
     }
-    fn look_everywhere(&self) {
-        self.tell(Told::Everywhere);
+    fn check_everything(&self) {
+        self.tell(HandlerCall::Everywhere);
     }
-    fn link_gone(&self, link: u16) {
-        self.tell(Told::LinkGone(link));
+    fn peer_detached(&self, peer_id: u16) {
+        self.tell(HandlerCall::PeerDetached(peer_id));
     }
-    fn peer_lost(&self, link: &Arc<Link>) {
-        assert!(!link.alive());
-        self.tell(Told::PeerLost(link.number()));
+    fn peer_lost(&self, remote: &Arc<PeerProcess>) {
+        assert!(!remote.alive());
+        self.tell(HandlerCall::PeerLost(remote.number()));
     }
-    fn serve(&self, link: u16, lane: u16) {
-        self.tell(Told::Serve(link, lane));
+    fn serve_call(&self, peer_id: u16, transfer_slot: u16) {
+        self.tell(HandlerCall::Serve(peer_id, transfer_slot));
     }
     fn timer(&self, qp: u32) {
-        self.tell(Told::Timer(qp));
+        self.tell(HandlerCall::Timer(qp));
     }
     fn statistics(&self) -> Statistics {
         Statistics::default()
     }
-    fn cm_message(&self, from: u16, letter: &[u8]) {
-        self.tell(Told::Letter(from, letter.to_vec()));
+    fn cm_message(&self, from: u16, message: &[u8]) {
+        self.tell(HandlerCall::CmMessage(from, message.to_vec()));
     }
     fn cm_gone(&self, block: u16) {
-        self.tell(Told::Gone(block));
+        self.tell(HandlerCall::Gone(block));
     }
-    fn cm_found(&self, token: u64, found: Found) {
-        self.tell(Told::Found(token, found));
+    fn cm_port_owner(&self, token: u64, found: PortOwner) {
+        self.tell(HandlerCall::PortOwner(token, found));
     }
     fn cm_timer(&self) {
-        self.tell(Told::CmTimer);
+        self.tell(HandlerCall::CmTimer);
     }
 }
 
-/// A node and what it tells.
-struct Process {
+/// A node, and the calls of its handler.
+struct TestNode {
     node: Arc<Node>,
     recorder: Arc<Recorder>,
-    told: Receiver<Told>,
+    calls: Receiver<HandlerCall>,
     qpn: u32,
 }
 
@@ -107,61 +107,63 @@ fn fabric() -> String {
     format!("test-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
-impl Process {
+impl TestNode {
     fn new(fabric: &str) -> Self {
-        Self::with(Settings { fabric: fabric.into(), ..Settings::default() })
+        Self::with(NodeSettings { fabric: fabric.into(), ..NodeSettings::default() })
     }
 
-    fn with(settings: Settings) -> Self {
+    fn with(settings: NodeSettings) -> Self {
         let gids = vec![PortGid { device: 0, port: 1, gid: [7; 16] }];
-        let node = Node::start(settings, Identity { gids }).expect("a node");
-        let (sender, told) = channel();
-        let recorder = Arc::new(Recorder { told: Mutex::new(sender), still: Mutex::new(()) });
+        let node = Node::start(settings, NodeIdentity { gids }).expect("a node");
+        let (sender, calls) = channel();
+        let recorder = Arc::new(Recorder { calls: Mutex::new(sender), still: Mutex::new(()) });
         let weak: Weak<Recorder> = Arc::downgrade(&recorder);
         node.set_handler(weak);
         let qpn = node.new_qp_number().expect("a number").qpn;
-        Self { node, recorder, told, qpn }
+        Self { node, recorder, calls, qpn }
     }
 
-    fn expect(&self, told: &Told) {
+    fn expect(&self, calls: &HandlerCall) {
         let deadline = Instant::now() + LONG;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            let next = self.told.recv_timeout(left).unwrap_or_else(|_| panic!("was never told: {told:?}"));
-            if next == *told {
+            let next =
+                self.calls.recv_timeout(left).unwrap_or_else(|_| panic!("was never called: {calls:?}"));
+            if next == *calls {
                 return;
             }
         }
     }
 
-    /// What connection managers say comes, and nothing else.
+    /// Expects exactly these calls about connection managers.
     #[cfg(not(miri))]
-    fn expect_letters(&self, wanted: &[Told]) {
-        for told in wanted {
+    fn expect_cm_calls(&self, wanted: &[HandlerCall]) {
+        for calls in wanted {
             let next = loop {
-                match self.told.recv_timeout(LONG) {
-                    Ok(Told::PeerLost(_) | Told::LinkGone(_)) => {}
+                match self.calls.recv_timeout(LONG) {
+                    Ok(HandlerCall::PeerLost(_) | HandlerCall::PeerDetached(_)) => {}
                     next => break next,
                 }
             };
-            assert_eq!(next.as_ref(), Ok(told));
+            assert_eq!(next.as_ref(), Ok(calls));
         }
     }
 
-    /// A link to one who is there. On a busy machine the answer may come too late, and then the next is waited for.
-    fn link(&self, qpn: u32) -> Arc<Link> {
+    /// The peer process that owns a queue pair. On a busy machine an answer may come too late; then
+    /// this waits for the next.
+    fn connect_to(&self, qpn: u32) -> Arc<PeerProcess> {
         let deadline = Instant::now() + LONG;
         loop {
-            match self.node.wait_link(qpn, LONG) {
-                Reach::Ready(link) => return link,
-                other => assert!(Instant::now() < deadline, "no link to {qpn:#x}: {other:?}"),
+            match self.node.wait_for_process(qpn, LONG) {
+                Reachability::Ready(remote) => return remote,
+                other => assert!(Instant::now() < deadline, "no connection to {qpn:#x}: {other:?}"),
             }
             std::thread::sleep(Duration::from_millis(5));
         }
     }
 }
 
-/// Waits for something that must happen.
+/// Waits for a condition that must come true.
 fn eventually(what: &str, mut happened: impl FnMut() -> bool) {
     let deadline = Instant::now() + LONG;
     while !happened() {

@@ -4,8 +4,8 @@
 //! [pushed](Cq::push) to a queue with a lock. What peers complete, the receives, stays in the receive queues' slots in
 //! the segment; polling asks the queue pairs whose ready bits are set ([`sources`]). Polling takes from both in turn.
 
+mod local;
 mod moderation;
-mod own;
 mod poll;
 mod progress;
 pub(crate) mod sources;
@@ -20,17 +20,17 @@ use std::time::Instant;
 
 use rdma_mummy_sys::types::{ibv_cq, ibv_event_type, ibv_wc_status};
 
-use self::moderation::{Fate, Moderation};
-use self::own::Own;
+use self::local::LocalCompletions;
+use self::moderation::{EventTiming, Moderation};
+pub(crate) use self::poll::PollGuard;
 use self::poll::PollLock;
-pub(crate) use self::poll::Turn;
-use self::progress::Progress;
-use self::sources::Sources;
+use self::progress::ProgressList;
+use self::sources::CompletionSources;
 use super::acks::Acks;
-use super::channel::Channel;
-use super::context::{Context, Counted};
-use super::event::{Element, Event};
-use super::held::{Held, Used, Users};
+use super::channel::CompletionChannel;
+use super::context::{Context, CountGuard};
+use super::event::{Event, EventElement};
+use super::use_ref::{CountsUses, UseCount, UseRef};
 use crate::node::Node;
 use crate::platform::clock;
 use crate::queue_pair::Qp;
@@ -81,9 +81,9 @@ pub(crate) struct CqOptions {
 pub(crate) struct Cq {
     /// The entry in the segment, which the context keeps.
     entry: NonNull<CqEntry>,
-    own: Own,
-    sources: Sources<Qp>,
-    progress: Progress,
+    own: LocalCompletions,
+    sources: CompletionSources<Qp>,
+    progress: ProgressList,
     poll: PollLock,
     capacity: AtomicU32,
     /// How many completions those who use it can have at a time: while there is room for as many, nobody counts.
@@ -93,21 +93,22 @@ pub(crate) struct Cq {
     /// The program waits for an event that nobody has fired.
     awaited: AtomicBool,
     moderation: Moderation,
-    channel: Option<Held<Channel>>,
-    counted: Counted,
+    channel: Option<UseRef<CompletionChannel>>,
+    counted: CountGuard,
     node: Arc<Node>,
     index: u32,
     handle: AtomicPtr<ibv_cq>,
     acks: Acks,
     async_acks: Acks,
-    users: Users,
+    users: UseCount,
     this: Weak<Self>,
 }
 
 // SAFETY: `entry` points to atomics in the segment, which lives as long as the context, which `counted` keeps. All
 // else is `Send` and `Sync` by itself.
 unsafe impl Send for Cq {}
-// SAFETY: as above.
+// SAFETY: `entry` points to atomics in the segment, which lives as long as the context, which
+// `counted` keeps. All else is `Send` and `Sync` by itself.
 unsafe impl Sync for Cq {}
 
 impl Cq {
@@ -116,7 +117,7 @@ impl Cq {
     /// As [`Context::count`].
     pub(crate) fn new(
         context: &Arc<Context>,
-        channel: Option<&Arc<Channel>>,
+        channel: Option<&Arc<CompletionChannel>>,
         options: CqOptions,
     ) -> Result<Arc<Self>, c_int> {
         let rnic = context.rnic();
@@ -127,9 +128,9 @@ impl Cq {
         entry.reset(None);
         let cq = Arc::new_cyclic(|this| Self {
             entry: NonNull::from(entry),
-            own: Own::new(options.capacity),
-            sources: Sources::default(),
-            progress: Progress::default(),
+            own: LocalCompletions::new(options.capacity),
+            sources: CompletionSources::default(),
+            progress: ProgressList::default(),
             poll: PollLock::new(options.single_threaded),
             capacity: AtomicU32::new(options.capacity),
             expected: AtomicU64::new(0),
@@ -137,14 +138,14 @@ impl Cq {
             failed: AtomicBool::new(false),
             awaited: AtomicBool::new(false),
             moderation: Moderation::default(),
-            channel: channel.map(Held::new),
+            channel: channel.map(UseRef::new),
             counted,
             node: Arc::clone(rnic.node()),
             index,
             handle: AtomicPtr::default(),
             acks: Acks::default(),
             async_acks: Acks::default(),
-            users: Users::default(),
+            users: UseCount::default(),
             this: this.clone(),
         });
         rnic.completion_queues().put(index, Arc::clone(&cq));
@@ -163,7 +164,7 @@ impl Cq {
         self.node.is_forked()
     }
 
-    /// Its index in the segment, for cards.
+    /// Its index in the segment, for descriptors.
     pub(crate) fn index(&self) -> u32 {
         self.index
     }
@@ -238,7 +239,7 @@ impl Cq {
         }
     }
 
-    /// A queue pair begins to deliver its receive completions here; its number is for cards and for
+    /// A queue pair begins to deliver its receive completions here; its number is for descriptors and for
     /// [`detach`](Self::detach).
     pub(crate) fn attach(&self, qp: &Arc<Qp>) -> u32 {
         self.sources.attach(qp)
@@ -299,9 +300,9 @@ impl Cq {
     /// The arming was taken: tells the channel, now or later. As long as it was not told, every completion comes here.
     pub(crate) fn notify(&self) {
         match self.moderation.judge(|| self.waiting()) {
-            Fate::Now => self.tell(),
-            Fate::Later => {}
-            Fate::Until(at) => self.node.wake_at(at, MODERATED),
+            EventTiming::Now => self.tell(),
+            EventTiming::Later => {}
+            EventTiming::Until(at) => self.node.wake_at(at, MODERATED),
         }
     }
 
@@ -353,7 +354,7 @@ impl Cq {
         log::warn!("completion queue {} of {} entries is overrun", self.index, self.capacity.load(Relaxed));
         if let Some(this) = self.this.upgrade() {
             self.context()
-                .raise(Event { kind: ibv_event_type::IBV_EVENT_CQ_ERR, element: Element::Cq(this) });
+                .raise(Event { kind: ibv_event_type::IBV_EVENT_CQ_ERR, element: EventElement::Cq(this) });
         }
     }
 
@@ -390,7 +391,8 @@ impl Cq {
 
     /// What is to be done before it goes: no event of it is delivered any more, and those that were are acknowledged.
     pub(crate) fn retire(self: &Arc<Self>) {
-        let is_this = |element: &Element| matches!(element, Element::Cq(cq) if Arc::ptr_eq(cq, self));
+        let is_this =
+            |element: &EventElement| matches!(element, EventElement::Cq(cq) if Arc::ptr_eq(cq, self));
         self.context().rnic().completion_queues().take(self.index);
         self.set_handle(std::ptr::null_mut());
         if let Some(channel) = &self.channel {
@@ -410,8 +412,8 @@ impl Drop for Cq {
     }
 }
 
-impl Used for Cq {
-    fn users(&self) -> &Users {
+impl CountsUses for Cq {
+    fn users(&self) -> &UseCount {
         &self.users
     }
 }

@@ -14,7 +14,7 @@ pub(super) struct Moderation {
 
 /// What becomes of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum EventTiming {
     Now,
     /// Another completion, or the time that was given for the first one, decides.
     Later,
@@ -34,23 +34,23 @@ impl Moderation {
     }
 
     /// Whether an event goes now that so many completions wait to be polled.
-    pub(super) fn judge(&self, waiting: impl FnOnce() -> usize) -> Fate {
+    pub(super) fn judge(&self, waiting: impl FnOnce() -> usize) -> EventTiming {
         let asked = self.asked.load(Relaxed);
         let (count, micros) = (asked >> 16, asked & 0xffff);
         if count <= 1 || micros == 0 {
-            return Fate::Now;
+            return EventTiming::Now;
         }
         let mut due = self.due();
         if waiting() >= count as usize {
             *due = None;
-            return Fate::Now;
+            return EventTiming::Now;
         }
         if due.is_some() {
-            return Fate::Later;
+            return EventTiming::Later;
         }
         let at = Instant::now() + Duration::from_micros(micros.into());
         *due = Some(at);
-        Fate::Until(at)
+        EventTiming::Until(at)
     }
 
     /// Whether the time of an event has come that is held back.
@@ -66,17 +66,17 @@ mod tests {
     #[test]
     fn an_event_waits_for_its_count_or_its_time() {
         let moderation = Moderation::default();
-        assert_eq!(moderation.judge(|| 0), Fate::Now);
+        assert_eq!(moderation.judge(|| 0), EventTiming::Now);
         moderation.set(3, 1000);
-        let Fate::Until(at) = moderation.judge(|| 1) else { panic!("it is held back") };
-        assert_eq!(moderation.judge(|| 2), Fate::Later);
+        let EventTiming::Until(at) = moderation.judge(|| 1) else { panic!("it is held back") };
+        assert_eq!(moderation.judge(|| 2), EventTiming::Later);
         assert!(!moderation.take_due(at - Duration::from_nanos(1)));
-        assert_eq!(moderation.judge(|| 3), Fate::Now);
+        assert_eq!(moderation.judge(|| 3), EventTiming::Now);
         // What has gone is not due any more.
         assert!(!moderation.take_due(at));
-        let Fate::Until(at) = moderation.judge(|| 1) else { panic!("it is held back") };
+        let EventTiming::Until(at) = moderation.judge(|| 1) else { panic!("it is held back") };
         assert!(moderation.take_due(at) && !moderation.take_due(at));
         moderation.set(0, 0);
-        assert_eq!(moderation.judge(|| 1), Fate::Now);
+        assert_eq!(moderation.judge(|| 1), EventTiming::Now);
     }
 }

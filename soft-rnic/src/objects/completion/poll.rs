@@ -6,7 +6,7 @@ use std::ops::{Deref, DerefMut};
 use spin::Yield;
 use spin::mutex::SpinMutex;
 
-use super::sources::Cursor;
+use super::sources::SourceCursor;
 use super::{Cq, Cqe};
 
 /// The poller's lock. It stays held from `ibv_start_poll` to `ibv_end_poll`, so it is not a guard's business alone.
@@ -14,13 +14,13 @@ use super::{Cq, Cqe};
 pub(super) struct PollLock {
     /// The program says that one thread polls at a time: the lock is not taken.
     single_threaded: bool,
-    state: SpinMutex<Poller, Yield>,
+    state: SpinMutex<PollState, Yield>,
 }
 
 /// What belongs to the one who polls.
 #[derive(Debug, Default)]
-pub(crate) struct Poller {
-    cursor: Cursor,
+pub(crate) struct PollState {
+    cursor: SourceCursor,
     /// Whether the receives are asked first, this time.
     receives_first: bool,
     /// The completion that an extended poll stands at.
@@ -28,25 +28,25 @@ pub(crate) struct Poller {
 }
 
 /// The right to poll.
-pub(crate) struct Turn<'a> {
+pub(crate) struct PollGuard<'a> {
     lock: &'a PollLock,
 }
 
 impl PollLock {
     pub(super) fn new(single_threaded: bool) -> Self {
-        Self { single_threaded, state: SpinMutex::new(Poller::default()) }
+        Self { single_threaded, state: SpinMutex::new(PollState::default()) }
     }
 
     #[inline]
-    fn take(&self) -> Turn<'_> {
+    fn take(&self) -> PollGuard<'_> {
         if !self.single_threaded {
             mem::forget(self.state.lock());
         }
-        Turn { lock: self }
+        PollGuard { lock: self }
     }
 }
 
-impl<'a> Turn<'a> {
+impl<'a> PollGuard<'a> {
     /// Keeps the right beyond this call, for [`Cq::resume`].
     #[inline]
     pub(crate) fn keep(self) {
@@ -54,25 +54,26 @@ impl<'a> Turn<'a> {
     }
 }
 
-impl Deref for Turn<'_> {
-    type Target = Poller;
+impl Deref for PollGuard<'_> {
+    type Target = PollState;
 
     #[inline]
-    fn deref(&self) -> &Poller {
+    fn deref(&self) -> &PollState {
         // SAFETY: a turn exists once: the lock is held for it, or the program promised to poll from one thread.
         unsafe { &*self.lock.state.as_mut_ptr() }
     }
 }
 
-impl DerefMut for Turn<'_> {
+impl DerefMut for PollGuard<'_> {
     #[inline]
-    fn deref_mut(&mut self) -> &mut Poller {
-        // SAFETY: as in `deref`.
+    fn deref_mut(&mut self) -> &mut PollState {
+        // SAFETY: a turn exists once: the lock is held for it, or the program promised to poll from
+        // one thread.
         unsafe { &mut *self.lock.state.as_mut_ptr() }
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for PollGuard<'_> {
     #[inline]
     fn drop(&mut self) {
         if !self.lock.single_threaded {
@@ -100,55 +101,55 @@ impl Cq {
 
     /// Begins an extended poll: the first completion is the turn's current one. `None` if there is none.
     #[inline]
-    pub(crate) fn start(&self) -> Option<Turn<'_>> {
+    pub(crate) fn start(&self) -> Option<PollGuard<'_>> {
         if self.is_idle() {
             return None;
         }
-        let mut turn = self.poll.take();
-        self.step(&mut turn).then_some(turn)
+        let mut guard = self.poll.take();
+        self.step(&mut guard).then_some(guard)
     }
 
     /// Moves an extended poll to the next completion; false if there is none.
     #[inline]
-    pub(crate) fn advance(&self, turn: &mut Turn<'_>) -> bool {
-        !self.is_idle() && self.step(turn)
+    pub(crate) fn advance(&self, guard: &mut PollGuard<'_>) -> bool {
+        !self.is_idle() && self.step(guard)
     }
 
     #[inline(always)]
-    fn step(&self, turn: &mut Turn<'_>) -> bool {
+    fn step(&self, guard: &mut PollGuard<'_>) -> bool {
         if !self.progress.is_empty() {
             self.progress.make();
         }
-        let poller = &mut **turn;
-        let receives_first = poller.receives_first;
-        let found = receives_first && self.next_receive(poller)
-            || self.own.pop(&mut poller.current)
-            || !receives_first && self.next_receive(poller);
+        let poll_state = &mut **guard;
+        let receives_first = poll_state.receives_first;
+        let found = receives_first && self.next_receive(poll_state)
+            || self.own.pop(&mut poll_state.current)
+            || !receives_first && self.next_receive(poll_state);
         if found {
-            poller.receives_first = !poller.receives_first;
-            self.stamp(&mut poller.current);
+            poll_state.receives_first = !poll_state.receives_first;
+            self.stamp(&mut poll_state.current);
         }
         found
     }
 
     #[inline]
-    fn next_receive(&self, poller: &mut Poller) -> bool {
-        let Poller { cursor, current, .. } = poller;
+    fn next_receive(&self, poll_state: &mut PollState) -> bool {
+        let PollState { cursor, current, .. } = poll_state;
         self.sources.have_news(self.entry())
             && self.sources.take(self.entry(), cursor, 1, &mut |cqe| *current = cqe) != 0
     }
 
-    /// Goes on with a turn that was [kept](Turn::keep).
+    /// Goes on with a turn that was [kept](PollGuard::keep).
     ///
     /// # Safety
     ///
     /// - The thread has a turn of this queue, kept, and resumes it once.
     #[inline]
-    pub(crate) unsafe fn resume(&self) -> Turn<'_> {
-        Turn { lock: &self.poll }
+    pub(crate) unsafe fn resume(&self) -> PollGuard<'_> {
+        PollGuard { lock: &self.poll }
     }
 
-    fn collect(&self, turn: &mut Turn<'_>, room: usize, sink: &mut impl FnMut(Cqe)) -> usize {
+    fn collect(&self, guard: &mut PollGuard<'_>, room: usize, sink: &mut impl FnMut(Cqe)) -> usize {
         if !self.progress.is_empty() {
             self.progress.make();
         }
@@ -156,21 +157,21 @@ impl Cq {
             self.stamp(&mut cqe);
             sink(cqe);
         };
-        let poller = &mut **turn;
+        let poll_state = &mut **guard;
         let mut done = 0;
-        for receives in [poller.receives_first, !poller.receives_first] {
+        for receives in [poll_state.receives_first, !poll_state.receives_first] {
             let left = room - done;
             if left == 0 {
                 break;
             }
             done += if receives {
-                self.sources.take(self.entry(), &mut poller.cursor, left, &mut stamped)
+                self.sources.take(self.entry(), &mut poll_state.cursor, left, &mut stamped)
             } else {
                 self.own.take(left, &mut stamped)
             };
         }
         if done == room {
-            poller.receives_first = !poller.receives_first;
+            poll_state.receives_first = !poll_state.receives_first;
         }
         done
     }

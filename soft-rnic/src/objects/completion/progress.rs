@@ -9,19 +9,19 @@ use spin::mutex::SpinMutex;
 use crate::queue_pair::Qp;
 
 /// The queue pairs that want progress.
-pub(super) struct Progress {
+pub(super) struct ProgressList {
     /// The list's length, for a look without the lock.
     len: AtomicUsize,
     list: SpinMutex<Vec<Arc<Qp>>, Yield>,
 }
 
-impl Default for Progress {
+impl Default for ProgressList {
     fn default() -> Self {
         Self { len: AtomicUsize::new(0), list: SpinMutex::new(Vec::with_capacity(4)) }
     }
 }
 
-impl Progress {
+impl ProgressList {
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.len.load(Relaxed) == 0

@@ -24,9 +24,9 @@ use crate::shared::slot::SlotHeader;
 const BITS: usize = READY_WORDS * 64;
 
 /// What receives complete at.
-pub(super) trait Source {
+pub(super) trait CompletionSource {
     /// Hands out at most `room` receive completions.
-    fn poll_receives(self: &Arc<Self>, room: usize, sink: &mut impl FnMut(Cqe)) -> Asked;
+    fn poll_receives(self: &Arc<Self>, room: usize, sink: &mut impl FnMut(Cqe)) -> SourcePoll;
 
     /// How many completions it has.
     fn waiting(&self) -> usize;
@@ -34,16 +34,16 @@ pub(super) trait Source {
 
 /// What a source says when it was asked.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Asked {
+pub(crate) struct SourcePoll {
     /// It has more completions.
     pub(crate) more: bool,
     /// Where its next message comes to, if that is one place, in the segment of this process.
     pub(crate) next: Option<NonNull<SlotHeader>>,
 }
 
-impl Source for Qp {
+impl CompletionSource for Qp {
     #[inline]
-    fn poll_receives(self: &Arc<Self>, room: usize, sink: &mut impl FnMut(Cqe)) -> Asked {
+    fn poll_receives(self: &Arc<Self>, room: usize, sink: &mut impl FnMut(Cqe)) -> SourcePoll {
         Self::poll_receives(self, room, sink)
     }
 
@@ -53,7 +53,7 @@ impl Source for Qp {
 }
 
 /// The sources of a completion queue.
-pub(super) struct Sources<S> {
+pub(super) struct CompletionSources<S> {
     /// Words of ready bits that sources have.
     words: AtomicUsize,
     /// Bits that were taken and not served yet, of the cursor's word.
@@ -62,19 +62,19 @@ pub(super) struct Sources<S> {
     forgotten: AtomicU64,
     /// Where the next message of the last source comes to that had one; null if it is gone, or there was none.
     watched: AtomicPtr<SlotHeader>,
-    slots: SpinMutex<Slots<S>, Yield>,
+    slots: SpinMutex<SourceTable<S>, Yield>,
 }
 
-struct Slots<S> {
+struct SourceTable<S> {
     sources: Vec<Option<Arc<S>>>,
     free: VecDeque<u32>,
     /// Whose slot is watched.
     last: u32,
 }
 
-impl<S> Default for Sources<S> {
+impl<S> Default for CompletionSources<S> {
     fn default() -> Self {
-        let slots = Slots { sources: Vec::new(), free: VecDeque::new(), last: 0 };
+        let slots = SourceTable { sources: Vec::new(), free: VecDeque::new(), last: 0 };
         Self {
             words: AtomicUsize::new(0),
             left: AtomicU64::new(0),
@@ -87,13 +87,13 @@ impl<S> Default for Sources<S> {
 
 /// Where the last poll stopped; the poller's.
 #[derive(Debug, Default)]
-pub(super) struct Cursor {
+pub(super) struct SourceCursor {
     word: usize,
     /// Receive completions that were polled, ever.
     polled: u64,
 }
 
-impl<S: Source> Sources<S> {
+impl<S: CompletionSource> CompletionSources<S> {
     pub(super) fn attach(&self, source: &Arc<S>) -> u32 {
         let mut slots = self.slots.lock();
         let slots = &mut *slots;
@@ -166,7 +166,7 @@ impl<S: Source> Sources<S> {
     pub(super) fn take(
         &self,
         entry: &CqEntry,
-        cursor: &mut Cursor,
+        cursor: &mut SourceCursor,
         room: usize,
         sink: &mut impl FnMut(Cqe),
     ) -> usize {
@@ -212,11 +212,11 @@ impl<S: Source> Sources<S> {
     }
 }
 
-impl<S: Source> Slots<S> {
+impl<S: CompletionSource> SourceTable<S> {
     /// Asks the sources of a bit.
     fn serve(
         &mut self,
-        of: &Sources<S>,
+        of: &CompletionSources<S>,
         entry: &CqEntry,
         bit: usize,
         room: usize,
@@ -233,7 +233,7 @@ impl<S: Source> Slots<S> {
     #[inline]
     fn ask(
         &mut self,
-        of: &Sources<S>,
+        of: &CompletionSources<S>,
         entry: &CqEntry,
         number: u32,
         room: usize,

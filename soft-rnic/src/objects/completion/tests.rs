@@ -1,21 +1,21 @@
-//! Sources: who is asked when.
+//! Completion sources: the queue pairs that a poll asks, and in which order.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use super::Cqe;
-use super::sources::{Asked, Cursor, Source, Sources};
+use super::sources::{CompletionSource, CompletionSources, SourceCursor, SourcePoll};
 use crate::shared::completion::{CqEntry, READY_WORDS};
 
 #[derive(Default)]
-struct Receiver(Mutex<VecDeque<u64>>);
+struct TestSource(Mutex<VecDeque<u64>>);
 
-impl Source for Receiver {
-    fn poll_receives(self: &Arc<Self>, room: usize, sink: &mut impl FnMut(Cqe)) -> Asked {
+impl CompletionSource for TestSource {
+    fn poll_receives(self: &Arc<Self>, room: usize, sink: &mut impl FnMut(Cqe)) -> SourcePoll {
         let mut waiting = self.0.lock().unwrap();
         let count = waiting.len().min(room);
         waiting.drain(..count).for_each(|wr_id| sink(Cqe { wr_id, ..Cqe::default() }));
-        Asked { more: !waiting.is_empty(), next: None }
+        SourcePoll { more: !waiting.is_empty(), next: None }
     }
 
     fn waiting(&self) -> usize {
@@ -23,22 +23,22 @@ impl Source for Receiver {
     }
 }
 
-struct Bench {
+struct SourcesFixture {
     entry: CqEntry,
-    sources: Sources<Receiver>,
-    cursor: Cursor,
-    receivers: Vec<Arc<Receiver>>,
+    sources: CompletionSources<TestSource>,
+    cursor: SourceCursor,
+    receivers: Vec<Arc<TestSource>>,
 }
 
-impl Bench {
+impl SourcesFixture {
     fn new(count: usize) -> Self {
-        let (entry, sources) = (CqEntry::new(), Sources::default());
+        let (entry, sources) = (CqEntry::new(), CompletionSources::default());
         entry.reset(Some(1 << 16));
-        let receivers: Vec<_> = (0..count).map(|_| Arc::new(Receiver::default())).collect();
+        let receivers: Vec<_> = (0..count).map(|_| Arc::new(TestSource::default())).collect();
         for (number, receiver) in receivers.iter().enumerate() {
             assert_eq!(sources.attach(receiver), number as u32);
         }
-        Self { entry, sources, cursor: Cursor::default(), receivers }
+        Self { entry, sources, cursor: SourceCursor::default(), receivers }
     }
 
     fn arrive(&self, source: usize, wr_id: u64) {
@@ -56,7 +56,7 @@ impl Bench {
 
 #[test]
 fn a_source_without_news_is_not_asked() {
-    let mut bench = Bench::new(2);
+    let mut bench = SourcesFixture::new(2);
     bench.receivers[1].0.lock().unwrap().push_back(7);
     assert!(!bench.sources.have_news(&bench.entry));
     assert_eq!(bench.take(4), []);
@@ -67,8 +67,8 @@ fn a_source_without_news_is_not_asked() {
 }
 
 #[test]
-fn what_found_no_room_comes_next_time() {
-    let mut bench = Bench::new(1);
+fn completions_without_room_come_with_the_next_poll() {
+    let mut bench = SourcesFixture::new(1);
     (0..5).for_each(|number| bench.arrive(0, number));
     assert_eq!(bench.take(2), [0, 1]);
     assert_eq!(bench.entry.waiting(), 3);
@@ -82,7 +82,7 @@ fn what_found_no_room_comes_next_time() {
 fn no_source_starves_another() {
     // In one word of bits, and in three.
     for others in [1, 70, 130] {
-        let mut bench = Bench::new(others + 1);
+        let mut bench = SourcesFixture::new(others + 1);
         for number in 0..8 {
             bench.arrive(0, number);
         }
@@ -100,7 +100,7 @@ fn no_source_starves_another() {
 #[test]
 fn many_sources_share_a_bit() {
     let bits = READY_WORDS * 64;
-    let mut bench = Bench::new(if cfg!(miri) { 8 } else { bits + 8 });
+    let mut bench = SourcesFixture::new(if cfg!(miri) { 8 } else { bits + 8 });
     let last = bench.receivers.len() - 1;
     bench.arrive(last, 1);
     bench.arrive(last % bits, 2);
@@ -111,13 +111,13 @@ fn many_sources_share_a_bit() {
 
 #[test]
 fn a_source_that_went_is_not_asked_and_its_number_comes_back() {
-    let mut bench = Bench::new(3);
+    let mut bench = SourcesFixture::new(3);
     bench.arrive(1, 5);
     bench.sources.detach(1);
     bench.sources.detach(1);
     assert_eq!(bench.take(4), []);
-    let new = Arc::new(Receiver::default());
+    let new = Arc::new(TestSource::default());
     assert_eq!(bench.sources.attach(&new), 1);
-    assert_eq!(bench.sources.attach(&Arc::new(Receiver::default())), 3);
+    assert_eq!(bench.sources.attach(&Arc::new(TestSource::default())), 3);
     assert_eq!(Arc::strong_count(&bench.receivers[1]), 1);
 }

@@ -5,7 +5,7 @@ use std::ptr;
 use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::verbs;
 
-use crate::shared::gate::Keeper;
+use crate::shared::generation::GenerationWriter;
 use crate::verbs::bench::*;
 use crate::verbs::testing::table;
 
@@ -14,7 +14,7 @@ const RC: ibv_qp_type = ibv_qp_type::IBV_QPT_RC;
 #[test]
 fn an_attribute_that_changes_takes_no_drained_event_away() {
     use ibv_qp_attr_mask as M;
-    let bench = Bench::new(16);
+    let bench = VerbsFixture::new(16);
     let [one, other] = bench.pair(RC);
     // It waits for a receive.
     assert_eq!(bench.send(one, 2, 8, |_| {}), 0);
@@ -36,7 +36,7 @@ fn an_attribute_that_changes_takes_no_drained_event_away() {
 #[test]
 #[cfg_attr(miri, ignore = "there is no service thread")]
 fn a_peer_that_is_changing_is_looked_at_again_soon() {
-    let bench = Bench::new(16);
+    let bench = VerbsFixture::new(16);
     let pair = [(); 2].map(|()| bench.qp(RC, ptr::null_mut()));
     pair.iter().for_each(|qp| bench.init(*qp));
     let [one, other] = pair;
@@ -46,12 +46,12 @@ fn a_peer_that_is_changing_is_looked_at_again_soon() {
     assert_eq!(bench.receive(other, 1, 64), 0);
     let state = inner(other);
     // As in the midst of a change; the one who makes it does not run for a moment.
-    let mut keeper = Keeper::default();
-    state.entry().withdraw(&mut keeper);
+    let mut writer = GenerationWriter::default();
+    state.entry().withdraw(&mut writer);
     // SAFETY: the queue is live.
     assert_eq!(unsafe { verbs::ibv_req_notify_cq(bench.cq, 0) }, 0);
     assert_eq!(bench.send(one, 2, 8, |_| {}), 0);
-    state.entry().publish(&mut keeper, ibv_qp_state::IBV_QPS_RTS.0 as u8, &state.card());
+    state.entry().publish(&mut writer, ibv_qp_state::IBV_QPS_RTS.0 as u8, &state.descriptor());
     // Nobody polls.
     // SAFETY: the channel is live, and there is one descriptor.
     let woken = unsafe {
@@ -66,8 +66,8 @@ fn a_peer_that_is_changing_is_looked_at_again_soon() {
 }
 
 #[test]
-fn what_a_peer_writes_into_the_segment_opens_nothing_here() {
-    let bench = Bench::new(16);
+fn writes_to_the_segment_grant_no_local_access() {
+    let bench = VerbsFixture::new(16);
     let pair = [(); 2].map(|()| bench.qp(RC, ptr::null_mut()));
     pair.iter().for_each(|qp| bench.init(*qp));
     let [one, other] = pair;
@@ -77,10 +77,10 @@ fn what_a_peer_writes_into_the_segment_opens_nothing_here() {
     bench.ready(one, number(other), |_| {});
     bench.ready(other, number(one), |_| {});
     let state = inner(other);
-    let mut card = state.card();
-    assert_eq!(card.access, 0);
-    card.access = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0;
-    state.entry().publish(&mut Keeper::default(), ibv_qp_state::IBV_QPS_RTS.0 as u8, &card);
+    let mut descriptor = state.descriptor();
+    assert_eq!(descriptor.access, 0);
+    descriptor.access = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0;
+    state.entry().publish(&mut GenerationWriter::default(), ibv_qp_state::IBV_QPS_RTS.0 as u8, &descriptor);
     bench.set(SIZE / 16, 7);
     // SAFETY: the region is live.
     let (remote_addr, rkey) = (bench.at(SIZE / 2), unsafe { (*bench.mr).rkey });
@@ -98,7 +98,7 @@ fn what_a_peer_writes_into_the_segment_opens_nothing_here() {
 /// Memory that is registered for reading may be mapped for reading only.
 #[test]
 fn a_receive_is_not_scattered_where_only_a_peer_says_that_it_may_be() {
-    let bench = Bench::new(16);
+    let bench = VerbsFixture::new(16);
     let [one, other] = bench.pair(RC);
     // SAFETY: the domain and the memory are live.
     let read_only = unsafe { verbs::ibv_reg_mr(table(), bench.pd, bench.memory.cast(), SIZE, 0) };
@@ -109,9 +109,9 @@ fn a_receive_is_not_scattered_where_only_a_peer_says_that_it_may_be() {
     assert_eq!(bench.receive_list(other, 1, core::slice::from_mut(&mut sge)), 0);
     let node = inner(one).rnic.node();
     let entry = node.segment().region(lkey >> 8).expect("it is in the table");
-    let (_, mut card) = entry.read().expect("it is registered");
-    card.access |= ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0;
-    entry.publish(&mut Keeper::default(), lkey as u8, &card);
+    let (_, mut descriptor) = entry.read().expect("it is registered");
+    descriptor.access |= ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0;
+    entry.publish(&mut GenerationWriter::default(), lkey as u8, &descriptor);
     bench.set(SIZE / 16, 7);
     assert_eq!(bench.send(one, 2, 1024, |_| {}), 0);
     let mut results = bench.wait_for(2);

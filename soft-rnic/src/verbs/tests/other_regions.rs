@@ -9,7 +9,7 @@ use rdma_mummy_sys::verbs;
 use crate::objects::memory_region::Mr;
 use crate::objects::region::index_of;
 use crate::shared::entry::kind;
-use crate::verbs::bench::{Bench, SUCCESS, destroy};
+use crate::verbs::bench::{SUCCESS, VerbsFixture, destroy};
 use crate::verbs::context::context_of;
 use crate::verbs::protection_domain::pd_of;
 use crate::verbs::testing::{errno, table};
@@ -20,32 +20,33 @@ const ZERO_BASED: u32 = ibv_access_flags::IBV_ACCESS_ZERO_BASED.0;
 
 #[test]
 fn a_null_region_is_for_those_who_have_its_key() {
-    let bench = Bench::new(8);
+    let bench = VerbsFixture::new(8);
     // SAFETY: the domain lives, and the region until it is deregistered.
     unsafe {
         let mr = verbs::ibv_alloc_null_mr(bench.pd);
         let ibv_mr { addr, length, lkey, rkey, .. } = mr.read();
         assert_eq!((addr, length, rkey), (ptr::null_mut(), usize::MAX, 0));
         let context = context_of(bench.opened.0);
-        let (_, _, card) = context.rnic().regions().read(lkey).unwrap();
-        assert_eq!((card.length, card.access), (0, LOCAL_WRITE | kind::NULL));
-        assert!(card.pointer(0, 1).is_none());
-        let (source, sink) = (card.null_pointer(64, false).unwrap(), card.null_pointer(64, true).unwrap());
+        let (_, _, descriptor) = context.rnic().regions().read(lkey).unwrap();
+        assert_eq!((descriptor.length, descriptor.access), (0, LOCAL_WRITE | kind::NULL));
+        assert!(descriptor.pointer(0, 1).is_none());
+        let (source, sink) =
+            (descriptor.null_pointer(64, false).unwrap(), descriptor.null_pointer(64, true).unwrap());
         sink.write_volatile(1);
         assert_eq!(source.read_volatile(), 0);
-        assert!(card.null_pointer(1 << 31, false).is_none());
+        assert!(descriptor.null_pointer(1 << 31, false).is_none());
         let told = context.rnic().node().segment().region(index_of(lkey)).unwrap().read().unwrap().1;
-        assert!(told.is_null() && !told.contains(0, 1) && told.share == 0);
+        assert!(told.is_null() && !told.contains(0, 1) && told.export == 0);
         // The regions of memory have no such pointer.
-        let (_, _, card) = context.rnic().regions().read((*bench.mr).lkey).unwrap();
-        assert!(card.null_pointer(1, false).is_none());
+        let (_, _, descriptor) = context.rnic().regions().read((*bench.mr).lkey).unwrap();
+        assert!(descriptor.null_pointer(1, false).is_none());
         assert_eq!((table().ibv_dereg_mr)(mr), 0);
     }
 }
 
 #[test]
 fn a_null_region_takes_part_in_messages() {
-    let bench = Bench::new(8);
+    let bench = VerbsFixture::new(8);
     let [a, b] = bench.pair(ibv_qp_type::IBV_QPT_RC);
     // SAFETY: all are live.
     unsafe {
@@ -84,7 +85,7 @@ fn a_null_region_takes_part_in_messages() {
 
 #[test]
 fn device_memory_is_shared_with_peers_and_given_back() {
-    let bench = Bench::new(8);
+    let bench = VerbsFixture::new(8);
     let context = bench.opened.0;
     // SAFETY: all are live until they are freed.
     unsafe {
@@ -93,14 +94,14 @@ fn device_memory_is_shared_with_peers_and_given_back() {
         let access = LOCAL_WRITE | REMOTE_WRITE | ZERO_BASED;
         let mr = verbs::ibv_reg_dm_mr(bench.pd, dm, 100, 4900, access);
         let regions = context_of(context);
-        let (_, _, card) = regions.rnic().regions().read((*mr).rkey).unwrap();
-        assert_eq!((card.iova, card.length, card.base.addr() % 4096), (0, 4900, 100));
+        let (_, _, descriptor) = regions.rnic().regions().read((*mr).rkey).unwrap();
+        assert_eq!((descriptor.iova, descriptor.length, descriptor.base.addr() % 4096), (0, 4900, 100));
         let told = regions.rnic().node().segment().region(index_of((*mr).rkey)).unwrap().read().unwrap().1;
-        assert_ne!(told.share, 0, "peers map it");
+        assert_ne!(told.export, 0, "peers map it");
         assert_eq!(verbs::ibv_free_dm(dm), libc::EBUSY);
         assert_eq!((table().ibv_dereg_mr)(mr), 0);
         // Not of the domain of another context.
-        let other = crate::verbs::testing::Opened::new(1);
+        let other = crate::verbs::testing::OpenedDevice::new(1);
         let pd = other.pd();
         assert!(verbs::ibv_reg_dm_mr(pd, dm, 0, 64, access).is_null());
         assert_eq!(errno(), libc::EINVAL);
@@ -121,7 +122,7 @@ fn device_memory_is_shared_with_peers_and_given_back() {
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no files without names")]
 fn a_file_is_mapped_as_its_permissions_say() {
-    let bench = Bench::new(8);
+    let bench = VerbsFixture::new(8);
     let flags = rustix::fs::MemfdFlags::CLOEXEC | rustix::fs::MemfdFlags::ALLOW_SEALING;
     let file = rustix::fs::memfd_create("test", flags).unwrap();
     rustix::fs::ftruncate(&file, 16384).unwrap();
@@ -135,13 +136,13 @@ fn a_file_is_mapped_as_its_permissions_say() {
         let mr = register(LOCAL_WRITE | REMOTE_WRITE);
         assert_eq!(((*mr).addr.addr(), (*mr).length), (4100, 5000));
         let context = context_of(bench.opened.0);
-        let (_, _, card) = context.rnic().regions().read((*mr).rkey).unwrap();
-        card.pointer(4, 1).unwrap().write(9);
+        let (_, _, descriptor) = context.rnic().regions().read((*mr).rkey).unwrap();
+        descriptor.pointer(4, 1).unwrap().write(9);
         let mut byte = [0];
         rustix::io::pread(&file, &mut byte, 4100).unwrap();
         assert_eq!(byte, [9]);
         let told = context.rnic().node().segment().region(index_of((*mr).rkey)).unwrap().read().unwrap().1;
-        assert_ne!(told.share, 0, "peers map the file, too");
+        assert_ne!(told.export, 0, "peers map the file, too");
         assert_eq!((table().ibv_dereg_mr)(mr), 0);
         // By the call for all kinds of memory, too.
         use ibv_mr_init_attr_mask as M;
@@ -165,7 +166,7 @@ fn a_file_is_mapped_as_its_permissions_say() {
 #[test]
 #[cfg_attr(miri, ignore = "Miri counts no descriptors and mappings")]
 fn nothing_is_left_of_any_region() {
-    let bench = Bench::new(8);
+    let bench = VerbsFixture::new(8);
     let open = |name: &str| {
         let files = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
         let links = files.filter_map(|entry| std::fs::read_link(entry.path()).ok());
@@ -200,7 +201,7 @@ fn nothing_is_left_of_any_region() {
 
 #[test]
 fn only_what_is_paged_on_demand_is_advised_about() {
-    let bench = Bench::new(8);
+    let bench = VerbsFixture::new(8);
     let on_demand = ibv_access_flags::IBV_ACCESS_ON_DEMAND.0;
     // SAFETY: domain and memory are the bench's.
     unsafe {

@@ -7,9 +7,9 @@ use rdma_mummy_sys::verbs;
 
 use crate::objects::context::Context;
 use crate::objects::region::index_of;
-use crate::shared::mark::Mark;
+use crate::shared::hazard::Hazard;
 use crate::verbs::context::context_of;
-use crate::verbs::testing::{Opened, errno, table};
+use crate::verbs::testing::{OpenedDevice, errno, table};
 
 const LOCAL_WRITE: i32 = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 as i32;
 const REMOTE_WRITE: i32 = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0 as i32;
@@ -17,17 +17,17 @@ const REMOTE_READ: i32 = ibv_access_flags::IBV_ACCESS_REMOTE_READ.0 as i32;
 const REMOTE_ATOMIC: i32 = ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0 as i32;
 
 /// A device with a domain and memory to register.
-struct Bench {
-    opened: Opened,
+struct RegionsFixture {
+    opened: OpenedDevice,
     pd: *mut ibv_pd,
     memory: *mut u8,
 }
 
 const SIZE: usize = 8192;
 
-impl Bench {
+impl RegionsFixture {
     fn new() -> Self {
-        let opened = Opened::new(0);
+        let opened = OpenedDevice::new(0);
         let pd = opened.pd();
         let memory = Box::into_raw(Box::new([0u64; SIZE / 8])).cast();
         Self { opened, pd, memory }
@@ -50,7 +50,7 @@ impl Bench {
     }
 }
 
-impl Drop for Bench {
+impl Drop for RegionsFixture {
     fn drop(&mut self) {
         // SAFETY: nothing uses them any more.
         unsafe {
@@ -62,7 +62,7 @@ impl Drop for Bench {
 
 #[test]
 fn a_region_is_found_by_its_key_until_it_is_deregistered() {
-    let bench = Bench::new();
+    let bench = RegionsFixture::new();
     let mr = bench.reg(8, 100, LOCAL_WRITE | REMOTE_READ);
     // SAFETY: the region is live.
     let ibv_mr { context, pd, addr, length, lkey, rkey, .. } = unsafe { mr.read() };
@@ -73,26 +73,26 @@ fn a_region_is_found_by_its_key_until_it_is_deregistered() {
 
     let context = bench.context();
     let regions = context.rnic().regions();
-    let (region, pass, card) = regions.read(lkey).unwrap();
-    assert_eq!((card.base, card.iova, card.length), (addr.cast(), addr.addr() as u64, 100));
-    assert_eq!(card.access, (LOCAL_WRITE | REMOTE_READ) as u32);
-    assert!(region.holds(pass));
+    let (region, snapshot, descriptor) = regions.read(lkey).unwrap();
+    assert_eq!((descriptor.base, descriptor.iova, descriptor.length), (addr.cast(), addr.addr() as u64, 100));
+    assert_eq!(descriptor.access, (LOCAL_WRITE | REMOTE_READ) as u32);
+    assert!(region.is_current(snapshot));
     // With the pointer's own provenance.
     // SAFETY: the memory is the bench's.
-    unsafe { card.pointer(card.iova + 99, 1).unwrap().write(7) };
-    // SAFETY: as above.
+    unsafe { descriptor.pointer(descriptor.iova + 99, 1).unwrap().write(7) };
+    // SAFETY: the memory is the bench's.
     assert_eq!(unsafe { bench.memory.add(107).read() }, 7);
-    assert_eq!(card.pointer(card.iova + 100, 0), Some(bench.memory.wrapping_add(108)));
-    assert_eq!(card.pointer(card.iova + 100, 1), None);
-    assert_eq!(card.pointer(card.iova + 1, 100), None);
-    assert_eq!(card.pointer(card.iova - 1, 1), None);
-    assert_eq!(card.pointer(card.iova, u64::MAX), None);
+    assert_eq!(descriptor.pointer(descriptor.iova + 100, 0), Some(bench.memory.wrapping_add(108)));
+    assert_eq!(descriptor.pointer(descriptor.iova + 100, 1), None);
+    assert_eq!(descriptor.pointer(descriptor.iova + 1, 100), None);
+    assert_eq!(descriptor.pointer(descriptor.iova - 1, 1), None);
+    assert_eq!(descriptor.pointer(descriptor.iova, u64::MAX), None);
 
     let entry = context.rnic().node().segment().region(index_of(lkey)).unwrap();
     let (shared, told) = entry.read().unwrap();
     assert_eq!(u32::from(shared.label()), lkey & 0xff);
-    assert_eq!((told.iova, told.length, told.address), (card.iova, 100, card.iova));
-    assert_eq!((told.pd, told.access, told.share), (card.pd, card.access, 0));
+    assert_eq!((told.iova, told.length, told.address), (descriptor.iova, 100, descriptor.iova));
+    assert_eq!((told.pd, told.access, told.export), (descriptor.pd, descriptor.access, 0));
 
     // Not the next index, which a test beside this one may have.
     for wrong in [lkey ^ 1, lkey | 0x0800_0000, 0, u32::MAX] {
@@ -103,12 +103,12 @@ fn a_region_is_found_by_its_key_until_it_is_deregistered() {
     // SAFETY: the domain is live.
     assert_eq!(unsafe { (table().ibv_dealloc_pd)(bench.pd) }, libc::EBUSY);
     assert_eq!(bench.dereg(mr), 0);
-    assert!(regions.read(lkey).is_none() && entry.read().is_none() && !region.holds(pass));
+    assert!(regions.read(lkey).is_none() && entry.read().is_none() && !region.is_current(snapshot));
 }
 
 #[test]
 fn flags_and_ranges_are_checked() {
-    let bench = Bench::new();
+    let bench = RegionsFixture::new();
     let unknown = 1 << 18;
     let on_demand = ibv_access_flags::IBV_ACCESS_ON_DEMAND.0 as i32;
     for (offset, length, access, error) in [
@@ -134,7 +134,7 @@ fn flags_and_ranges_are_checked() {
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no page tables to ask")]
 fn memory_that_is_not_there_is_refused() {
-    let bench = Bench::new();
+    let bench = RegionsFixture::new();
     let length = 1 << 20;
     // SAFETY: a new mapping, which is unmapped again.
     unsafe {
@@ -152,7 +152,7 @@ fn memory_that_is_not_there_is_refused() {
 
 #[test]
 fn an_address_may_be_chosen() {
-    let bench = Bench::new();
+    let bench = RegionsFixture::new();
     let lib = table();
     let page = 4096 - 1;
     let iova = 0x7000_0000_0000 | (bench.memory.addr() as u64 & page);
@@ -162,23 +162,26 @@ fn an_address_may_be_chosen() {
     unsafe {
         let mr = verbs::ibv_reg_mr_iova(lib, bench.pd, addr, 64, iova, LOCAL_WRITE);
         let context = bench.context();
-        let (_, _, card) = context.rnic().regions().read((*mr).lkey).unwrap();
-        assert_eq!((card.iova, card.pointer(iova + 3, 1)), (iova, Some(bench.memory.wrapping_add(3))));
+        let (_, _, descriptor) = context.rnic().regions().read((*mr).lkey).unwrap();
+        assert_eq!(
+            (descriptor.iova, descriptor.pointer(iova + 3, 1)),
+            (iova, Some(bench.memory.wrapping_add(3)))
+        );
         assert_eq!((*mr).addr, addr);
         assert_eq!(bench.dereg(mr), 0);
         // Pages are what is translated, so the offset in one must be the same.
         assert!(verbs::ibv_reg_mr_iova(lib, bench.pd, addr, 64, iova + 8, LOCAL_WRITE).is_null());
         assert_eq!(errno(), libc::EINVAL);
         let mr = bench.reg(0, 64, LOCAL_WRITE | zero_based);
-        let (_, _, card) = context.rnic().regions().read((*mr).lkey).unwrap();
-        assert_eq!((card.iova, card.pointer(63, 1)), (0, Some(bench.memory.wrapping_add(63))));
+        let (_, _, descriptor) = context.rnic().regions().read((*mr).lkey).unwrap();
+        assert_eq!((descriptor.iova, descriptor.pointer(63, 1)), (0, Some(bench.memory.wrapping_add(63))));
         assert_eq!(bench.dereg(mr), 0);
     }
 }
 
 #[test]
 fn a_region_can_be_changed_in_place() {
-    let bench = Bench::new();
+    let bench = RegionsFixture::new();
     let other_pd = bench.opened.pd();
     let rereg = table().ibv_rereg_mr;
     let mr = bench.reg(0, 64, LOCAL_WRITE);
@@ -189,20 +192,20 @@ fn a_region_can_be_changed_in_place() {
         let key = (*mr).lkey;
         let context = bench.context();
         let regions = context.rnic().regions();
-        let (region, pass, old) = regions.read(key).unwrap();
+        let (region, snapshot, old) = regions.read(key).unwrap();
         assert_eq!(rereg(mr, access, ptr::null_mut(), ptr::null_mut(), 0, LOCAL_WRITE | REMOTE_WRITE), 0);
-        assert!(!region.holds(pass));
-        let (_, _, card) = regions.read((*mr).lkey).unwrap();
-        assert_eq!((card.base, card.access), (old.base, (LOCAL_WRITE | REMOTE_WRITE) as u32));
+        assert!(!region.is_current(snapshot));
+        let (_, _, descriptor) = regions.read((*mr).lkey).unwrap();
+        assert_eq!((descriptor.base, descriptor.access), (old.base, (LOCAL_WRITE | REMOTE_WRITE) as u32));
         assert_eq!(rereg(mr, translation | pd, other_pd, new.cast(), 128, 0), 0);
-        let (_, _, card) = regions.read((*mr).lkey).unwrap();
-        assert_eq!((card.base, card.length, card.iova), (new, 128, new.addr() as u64));
-        assert_ne!(card.pd, old.pd);
+        let (_, _, descriptor) = regions.read((*mr).lkey).unwrap();
+        assert_eq!((descriptor.base, descriptor.length, descriptor.iova), (new, 128, new.addr() as u64));
+        assert_ne!(descriptor.pd, old.pd);
         assert_eq!(((*mr).pd, (*mr).addr, (*mr).length), (other_pd, new.cast(), 128));
         assert_eq!((table().ibv_dealloc_pd)(other_pd), libc::EBUSY);
 
         // What makes no sense changes nothing.
-        let same = |_: ()| regions.read((*mr).lkey).map(|(_, pass, card)| (pass, card));
+        let same = |_: ()| regions.read((*mr).lkey).map(|(_, snapshot, descriptor)| (snapshot, descriptor));
         let before = same(());
         for (flags, pd, addr, length, access, result) in [
             (8, ptr::null_mut(), ptr::null_mut(), 0, 0, -1),
@@ -224,16 +227,16 @@ fn a_region_can_be_changed_in_place() {
 
 #[test]
 fn a_region_that_is_touched_stays_closed_until_it_is_not() {
-    let bench = Bench::new();
+    let bench = RegionsFixture::new();
     let (first, second) = (bench.reg(0, 64, LOCAL_WRITE), bench.reg(64, 64, LOCAL_WRITE));
     // SAFETY: the regions are live.
     let (key, other) = unsafe { ((*first).lkey, (*second).lkey) };
     let context = bench.context();
-    // A queue pair of another test that has this lane waits.
-    let lane = context.rnic().node().lane(crate::shared::mark::LANES - 1);
-    let mark = context.rnic().node().local_mark(lane.index());
-    // By a queue pair that there cannot be: who destroys one waits for its marks, in other tests as well.
-    mark.publish(Mark::new(Mark::NO_REGION, index_of(key)));
+    // A queue pair of another test that has this transfer slot waits.
+    let transfer_slot = context.rnic().node().transfer_slot(crate::shared::hazard::TRANSFER_SLOTS - 1);
+    let hazard = context.rnic().node().local_hazard(transfer_slot.index());
+    // By a queue pair that there cannot be: who destroys one waits for its hazards, in other tests as well.
+    hazard.publish(Hazard::new(Hazard::NO_REGION, index_of(key)));
     assert_eq!(bench.dereg(first), libc::EBUSY);
     assert_eq!(errno(), libc::EBUSY);
     assert!(context.rnic().regions().read(key).is_none());
@@ -245,32 +248,32 @@ fn a_region_that_is_touched_stays_closed_until_it_is_not() {
     assert_ne!(unsafe { index_of((*third).lkey) }, index_of(key));
     assert_eq!(bench.dereg(third), 0);
     assert_eq!(bench.dereg(first), libc::EBUSY);
-    mark.clear();
-    drop(lane);
+    hazard.clear();
+    drop(transfer_slot);
     assert_eq!(bench.dereg(first), 0);
 }
 
-/// A transfer within this process marks every region, as its source lies in one and its destination in another. So who
+/// A transfer within this process publishes a hazard on every region, as its source lies in one and its destination in another. So who
 /// deregisters one waits for the transfers of all tests, and a thread that does not run for a moment fails none of them.
 #[test]
 #[cfg_attr(miri, ignore = "it takes time, of which Miri has its own")]
 fn a_transfer_that_takes_its_time_is_waited_for() {
-    let bench = Bench::new();
+    let bench = RegionsFixture::new();
     let mr = bench.reg(0, 64, LOCAL_WRITE);
     // SAFETY: the region is live.
     let key = unsafe { (*mr).lkey };
     let context = bench.context();
     let rnic = context.rnic();
-    let lane = rnic.node().lane(crate::shared::mark::LANES - 2);
-    let mark = rnic.node().local_mark(lane.index());
-    mark.publish(Mark::new(Mark::NO_REGION, Mark::ANY_REGION));
+    let transfer_slot = rnic.node().transfer_slot(crate::shared::hazard::TRANSFER_SLOTS - 2);
+    let hazard = rnic.node().local_hazard(transfer_slot.index());
+    hazard.publish(Hazard::new(Hazard::NO_REGION, Hazard::ANY_REGION));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while rnic.regions().read(key).is_some() {
                 std::thread::yield_now();
             }
             std::thread::sleep(Duration::from_millis(100));
-            mark.clear();
+            hazard.clear();
         });
         assert_eq!(bench.dereg(mr), 0);
     });
@@ -278,7 +281,7 @@ fn a_transfer_that_takes_its_time_is_waited_for() {
 
 #[test]
 fn an_index_comes_back_with_another_tag() {
-    let bench = Bench::new();
+    let bench = RegionsFixture::new();
     let mut last = std::collections::HashMap::new();
     // Indices come back in turn: after as many registrations as there ever were regions at a time, in all tests.
     for _ in 0..10_000 {
@@ -296,7 +299,7 @@ fn an_index_comes_back_with_another_tag() {
 
 #[test]
 fn memory_of_the_device_is_shareable() {
-    let bench = Bench::new();
+    let bench = RegionsFixture::new();
     let lib = table();
     // SAFETY: the domain is live, and everything is freed once.
     unsafe {
@@ -308,13 +311,13 @@ fn memory_of_the_device_is_shareable() {
         let mr = register(bench.pd, buf, memory.byte_add(100), 4900, LOCAL_WRITE | REMOTE_WRITE);
         let context = bench.context();
         let entry = context.rnic().node().segment().region(index_of((*mr).rkey)).unwrap();
-        assert_ne!(entry.read().unwrap().1.share, 0);
+        assert_ne!(entry.read().unwrap().1.export, 0);
         assert!(register(bench.pd, buf, memory.byte_add(8000), 193, 0).is_null());
         assert_eq!(errno(), libc::EINVAL);
         // Plain registration finds it too.
         let plain = verbs::ibv_reg_mr(lib, bench.pd, memory, 8192, 0);
         let entry = context.rnic().node().segment().region(index_of((*plain).rkey)).unwrap();
-        assert_ne!(entry.read().unwrap().1.share, 0);
+        assert_ne!(entry.read().unwrap().1.export, 0);
         assert_eq!((bench.dereg(plain), bench.dereg(mr)), (0, 0));
         lib.ibv_free_buf.unwrap()(buf);
         assert!(lib.ibv_alloc_buf.unwrap()(bench.pd, 0, &raw mut buf).is_null());
@@ -325,8 +328,8 @@ fn memory_of_the_device_is_shareable() {
 #[test]
 fn a_context_that_closes_takes_its_regions_from_peers() {
     let lib = table();
-    let outer = Opened::new(0);
-    let opened = Opened::new(0);
+    let outer = OpenedDevice::new(0);
+    let opened = OpenedDevice::new(0);
     let pd = opened.pd();
     let mut byte = 0u64;
     // SAFETY: domain and region are destroyed after their context, which this device allows.

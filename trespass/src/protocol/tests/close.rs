@@ -1,10 +1,10 @@
-//! The end.
+//! Tests of closing, aborting and failing.
 
 use super::*;
 
 #[test]
 fn all_before_fin_arrives_and_reading_goes_on() {
-    let mut pair = Pair::new(&setup(Kind::Stream));
+    let mut pair = PeerPair::new(&setup(ConnectionKind::Stream));
     pair.a.write(&bytes(200_000, 1)).unwrap();
     pair.a.connection.shutdown_write();
     assert_eq!(pair.a.write(b"x"), Err(CallError::ShutDown));
@@ -28,10 +28,10 @@ fn all_before_fin_arrives_and_reading_goes_on() {
 
 #[test]
 fn both_close_at_once() {
-    for link in [Link::Rc, Link::Tcp] {
-        let mut setup = Setup::new(Kind::SeqPacket, link);
-        setup.read = link == Link::Rc;
-        let mut pair = Pair::new(&setup);
+    for link in [LinkType::Rc, LinkType::Tcp] {
+        let mut setup = ConnectionSetup::new(ConnectionKind::SeqPacket, link);
+        setup.read = link == LinkType::Rc;
+        let mut pair = PeerPair::new(&setup);
         pair.a.send(&bytes(100_000, 1)).unwrap();
         pair.b.send(&bytes(100_000, 1)).unwrap();
         pair.a.connection.close(pair.now);
@@ -45,7 +45,7 @@ fn both_close_at_once() {
 
 #[test]
 fn a_close_with_a_peer_that_does_not_close_ends_with_the_linger_time() {
-    let mut pair = Pair::new(&setup(Kind::Stream));
+    let mut pair = PeerPair::new(&setup(ConnectionKind::Stream));
     pair.a.connection.close(pair.now);
     pair.b.write(&bytes(100_000, 1)).unwrap();
     pair.settle();
@@ -53,18 +53,19 @@ fn a_close_with_a_peer_that_does_not_close_ends_with_the_linger_time() {
     pair.pass(Duration::from_millis(999));
     assert!(pair.a.connection.failure().is_none());
     pair.pass(Duration::from_millis(1));
-    assert_eq!(pair.a.connection.failure(), Some(&Cause::Linger(Duration::from_secs(1))));
-    assert_eq!(pair.b.connection.failure(), Some(&Cause::PeerReset));
-    assert_eq!(pair.b.write(b"x"), Err(CallError::Failed(Cause::PeerReset)));
+    assert_eq!(pair.a.connection.failure(), Some(&FailureCause::Linger(Duration::from_secs(1))));
+    assert_eq!(pair.b.connection.failure(), Some(&FailureCause::PeerReset));
+    assert_eq!(pair.b.write(b"x"), Err(CallError::Failed(FailureCause::PeerReset)));
 }
 
-/// The window of the peer is closed by data that nobody reads; FIN and its answer must get through, both ways.
+/// Unread data has closed the window of the peer; FIN and its answer must get through in both
+/// directions.
 #[test]
 fn fin_needs_no_credit_of_data() {
-    let mut setup = setup(Kind::Stream);
+    let mut setup = setup(ConnectionKind::Stream);
     (setup.read, setup.rcvbuf, setup.sndbuf) = (false, 16 * 8192, 64 * 8192);
     (setup.own.rx_slots, setup.peer.rx_slots) = (16, 16);
-    let mut pair = Pair::new(&setup);
+    let mut pair = PeerPair::new(&setup);
     let mut given = 0;
     while given < 31 * 8176 {
         let Ok(n) = pair.a.write(&bytes(8176, 1)) else { break };
@@ -90,14 +91,14 @@ fn fin_needs_no_credit_of_data() {
 
 #[test]
 fn abort_resets_the_peer_and_lent_blocks_come_back_unsent() {
-    let mut pair = Pair::new(&setup(Kind::SeqPacket));
+    let mut pair = PeerPair::new(&setup(ConnectionKind::SeqPacket));
     pair.b.blocks.most = 0;
     let tickets = [pair.a.lend(&bytes(100_000, 1)), pair.a.lend(&bytes(10, 1))];
     while pair.a.transmit(&mut pair.b, pair.now, true) {}
     let last = pair.a.lend(&bytes(10, 1));
     pair.a.connection.abort();
     pair.settle();
-    assert_eq!(pair.b.connection.failure(), Some(&Cause::PeerReset));
+    assert_eq!(pair.b.connection.failure(), Some(&FailureCause::PeerReset));
     while let Some(done) = pair.a.queue.drain() {
         pair.a.connection.done(done);
     }
@@ -107,13 +108,15 @@ fn abort_resets_the_peer_and_lent_blocks_come_back_unsent() {
     assert_eq!(returned, [(tickets[0], false), (tickets[1], false), (last, false)]);
 }
 
-/// What has completed so far decides which blocks were sent. The others come back when all is drained, and each once.
+/// The completions so far decide which blocks count as sent. The others return when everything is
+/// drained; each returns once.
 #[test]
 fn blocks_in_several_frames_come_back_once_wherever_it_ends() {
-    // Of six frames the first two are of one block, the next three of another, of which more is to go.
+    // Of six frames the first two belong to one block, and the next three to another, of which more
+    // is to be sent.
     for completed in 0..=6 {
         for aborts in [false, true] {
-            let mut pair = Pair::new(&Setup::new(Kind::Stream, Link::Rc));
+            let mut pair = PeerPair::new(&ConnectionSetup::new(ConnectionKind::Stream, LinkType::Rc));
             let tickets = [10_000, 20_000, 100_000].map(|len| pair.a.lend(&bytes(len, len as u8)));
             for _ in 0..6 {
                 assert!(pair.a.transmit(&mut pair.b, pair.now, true));
@@ -123,7 +126,7 @@ fn blocks_in_several_frames_come_back_once_wherever_it_ends() {
                 pair.a.connection.abort();
                 assert!(pair.a.transmit(&mut pair.b, pair.now, true), "RESET");
             } else {
-                pair.a.connection.failed(Cause::PeerGone);
+                pair.a.connection.failed(FailureCause::PeerGone);
             }
             let mut back = returned(&mut pair.a);
             assert_eq!(back.len(), [0, 0, 1, 1, 1, 2, 2][completed]);
@@ -142,21 +145,22 @@ fn blocks_in_several_frames_come_back_once_wherever_it_ends() {
     }
 }
 
-/// Of a device that died: the program gets a copy, once, and the block itself is never freed, whoever is the last to have it.
+/// With a device that died, the program gets one copy, and the block itself is never freed,
+/// whichever share is dropped last.
 #[test]
 fn a_copy_of_what_is_lost_comes_back_once() {
     for drained in [true, false] {
-        let mut pair = Pair::new(&Setup::new(Kind::Stream, Link::Rc));
+        let mut pair = PeerPair::new(&ConnectionSetup::new(ConnectionKind::Stream, LinkType::Rc));
         let tickets = [20_000, 100_000].map(|len| pair.a.lend(&bytes(len, 1)));
         for _ in 0..5 {
             assert!(pair.a.transmit(&mut pair.b, pair.now, true));
         }
         assert!(pair.a.complete(&pair.b));
-        pair.a.connection.failed(Cause::PeerGone);
+        pair.a.connection.failed(FailureCause::PeerGone);
         let lost = pair.a.blocks.out();
         let mut spare = VecBlocks::new(2);
         while let Some(done) = pair.a.queue.drain() {
-            let Done::Part(share) = &done else { panic!("{done:?}") };
+            let CompletedTransmit::Part(share) = &done else { panic!("{done:?}") };
             assert!(share.lose(|block| spare.replace(block)));
             pair.a.connection.done(done);
         }
@@ -164,63 +168,66 @@ fn a_copy_of_what_is_lost_comes_back_once() {
         if drained {
             pair.a.connection.drained();
             let events = pair.a.take_events();
-            let whole = |event: &Event<VecBlock>| match event {
-                Event::Returned { block, sent: false, .. } => block.bytes() == bytes(block.bytes().len(), 1),
-                event => matches!(event, Event::Failed(_)),
+            let whole = |event: &ConnectionEvent<VecBlock>| match event {
+                ConnectionEvent::Returned { block, sent: false, .. } => {
+                    block.bytes() == bytes(block.bytes().len(), 1)
+                }
+                event => matches!(event, ConnectionEvent::Failed(_)),
             };
             assert!(events.iter().all(whole), "{events:?}");
             let back = events.iter().filter_map(|event| match event {
-                Event::Returned { ticket, .. } => Some(*ticket),
+                ConnectionEvent::Returned { ticket, .. } => Some(*ticket),
                 _ => None,
             });
             assert_eq!(back.collect::<Vec<_>>(), tickets);
         }
-        let Side { connection, blocks, .. } = pair.a;
+        let TestPeer { connection, blocks, .. } = pair.a;
         drop(connection);
         drop(pair.a.events);
         assert_eq!((blocks.out(), spare.out()), (lost, 0));
     }
 }
 
-/// The tickets that have come back, and whether they were sent.
-fn returned(side: &mut Side) -> Vec<(Ticket, bool)> {
+/// The tickets that have returned, and whether their blocks were sent.
+fn returned(side: &mut TestPeer) -> Vec<(Ticket, bool)> {
     let events = side.take_events().into_iter();
     let returned = |event| match event {
-        Event::Returned { ticket, sent, .. } => Some((ticket, sent)),
+        ConnectionEvent::Returned { ticket, sent, .. } => Some((ticket, sent)),
         _ => None,
     };
     events.filter_map(returned).collect()
 }
 
 #[test]
-fn what_arrived_before_a_failure_is_still_given() {
-    let mut pair = Pair::new(&setup(Kind::SeqPacket));
+fn data_received_before_a_failure_is_delivered() {
+    let mut pair = PeerPair::new(&setup(ConnectionKind::SeqPacket));
     pair.a.send(b"last words").unwrap();
     pair.settle();
-    pair.b.connection.failed(Cause::PeerGone);
-    pair.b.connection.failed(Cause::Aborted);
+    pair.b.connection.failed(FailureCause::PeerGone);
+    pair.b.connection.failed(FailureCause::Aborted);
     assert_eq!(pair.b.recv().unwrap(), b"last words");
-    assert_eq!(pair.b.connection.recv(&mut []), Err(CallError::Failed(Cause::PeerGone)));
-    let failures = pair.b.take_events().iter().filter(|event| matches!(event, Event::Failed(_))).count();
+    assert_eq!(pair.b.connection.recv(&mut []), Err(CallError::Failed(FailureCause::PeerGone)));
+    let failures =
+        pair.b.take_events().iter().filter(|event| matches!(event, ConnectionEvent::Failed(_))).count();
     assert_eq!(failures, 1);
     assert!(!pair.b.transmit(&mut pair.a, pair.now, true), "a dead link carries no RESET");
 }
 
 #[test]
 fn a_link_that_dies_carries_no_reset_that_was_due() {
-    let mut pair = Pair::new(&setup(Kind::Stream));
+    let mut pair = PeerPair::new(&setup(ConnectionKind::Stream));
     pair.a.connection.abort();
-    pair.a.connection.failed(Cause::PeerGone);
-    assert_eq!(pair.a.connection.failure(), Some(&Cause::Aborted), "the first counts");
+    pair.a.connection.failed(FailureCause::PeerGone);
+    assert_eq!(pair.a.connection.failure(), Some(&FailureCause::Aborted), "the first counts");
     assert!(!pair.a.transmit(&mut pair.b, pair.now, true));
 }
 
 #[test]
 fn a_peer_that_is_silent_is_probed_and_given_up() {
-    let mut setup = setup(Kind::Stream);
-    let (idle, patience) = (Duration::from_secs(5), Duration::from_secs(2));
-    setup.keepalive = Some(Keepalive { idle, patience });
-    let mut pair = Pair::new(&setup);
+    let mut setup = setup(ConnectionKind::Stream);
+    let (idle, timeout) = (Duration::from_secs(5), Duration::from_secs(2));
+    setup.keepalive = Some(Keepalive { idle, timeout });
+    let mut pair = PeerPair::new(&setup);
     pair.pass(Duration::ZERO);
     for _ in 0..10 {
         pair.a.write(b"alive").unwrap();
@@ -234,20 +241,20 @@ fn a_peer_that_is_silent_is_probed_and_given_up() {
     pair.now += idle;
     pair.b.connection.tick(pair.now);
     assert!(pair.b.transmit(&mut pair.a, pair.now, true));
-    assert_eq!(pair.b.connection.next_deadline(), Some(pair.now + patience));
-    pair.now += patience;
+    assert_eq!(pair.b.connection.next_deadline(), Some(pair.now + timeout));
+    pair.now += timeout;
     pair.b.connection.tick(pair.now);
-    assert_eq!(pair.b.connection.failure(), Some(&Cause::Silent(patience)));
+    assert_eq!(pair.b.connection.failure(), Some(&FailureCause::Silent(timeout)));
 }
 
-/// Sends that are under way stand for a probe, and are waited for no longer.
+/// Outstanding sends stand for a probe, and have the same time limit.
 #[test]
 fn a_device_that_says_nothing_of_what_it_sends_is_given_up() {
-    let mut setup = setup(Kind::Stream);
-    let (idle, patience) = (Duration::from_secs(5), Duration::from_secs(2));
-    setup.keepalive = Some(Keepalive { idle, patience });
+    let mut setup = setup(ConnectionKind::Stream);
+    let (idle, timeout) = (Duration::from_secs(5), Duration::from_secs(2));
+    setup.keepalive = Some(Keepalive { idle, timeout });
     for completes in [true, false] {
-        let mut pair = Pair::new(&setup);
+        let mut pair = PeerPair::new(&setup);
         pair.pass(Duration::ZERO);
         pair.a.write(b"on its way").unwrap();
         assert!(pair.a.transmit(&mut pair.b, pair.now, true));
@@ -256,19 +263,19 @@ fn a_device_that_says_nothing_of_what_it_sends_is_given_up() {
             pair.a.connection.tick(pair.now);
         }
         assert_eq!(pair.a.connection.counters().probes, 0);
-        assert_eq!(pair.a.connection.next_deadline(), Some(pair.now + patience));
+        assert_eq!(pair.a.connection.next_deadline(), Some(pair.now + timeout));
         if completes {
             assert!(pair.a.complete(&pair.b));
         }
-        pair.now += patience;
+        pair.now += timeout;
         pair.a.connection.tick(pair.now);
-        assert_eq!(pair.a.connection.failure(), (!completes).then_some(&Cause::Silent(patience)));
+        assert_eq!(pair.a.connection.failure(), (!completes).then_some(&FailureCause::Silent(timeout)));
     }
 }
 
 #[test]
 fn dropped_sources_count_as_read_in_their_order() {
-    let mut pair = Pair::new(&setup(Kind::Stream));
+    let mut pair = PeerPair::new(&setup(ConnectionKind::Stream));
     let tickets = [pair.a.lend(&bytes(100_000, 1)), pair.a.lend(&bytes(100_000, 1))];
     while pair.a.transmit(&mut pair.b, pair.now, true) {}
     while pair.b.deliver() {}
@@ -285,24 +292,24 @@ fn dropped_sources_count_as_read_in_their_order() {
 
 #[test]
 fn an_end_within_a_message_in_parts_aborts() {
-    let mut pair = Pair::new(&setup(Kind::SeqPacket));
+    let mut pair = PeerPair::new(&setup(ConnectionKind::SeqPacket));
     pair.a.connection.send_part(10, &[IoSlice::new(b"12345")], &mut pair.a.blocks).unwrap();
     pair.settle();
     pair.a.connection.shutdown_write();
     pair.settle();
-    assert_eq!(pair.a.connection.failure(), Some(&Cause::Aborted));
-    assert_eq!(pair.b.connection.failure(), Some(&Cause::PeerReset));
+    assert_eq!(pair.a.connection.failure(), Some(&FailureCause::Aborted));
+    assert_eq!(pair.b.connection.failure(), Some(&FailureCause::PeerReset));
 }
 
-/// FIN is told while the peer has still to READ; the end is the end only after what it brings.
+/// FIN is sent while the peer has still to READ; the connection ends only after the READs.
 #[test]
 fn fin_goes_while_sources_are_unread() {
-    let mut pair = Pair::new(&setup(Kind::Stream));
+    let mut pair = PeerPair::new(&setup(ConnectionKind::Stream));
     pair.b.blocks.most = 0;
     pair.a.write(&bytes(200_000, 1)).unwrap();
     pair.a.connection.shutdown_write();
     pair.settle();
-    assert!(matches!(pair.b.take_events()[..], [Event::PeerClosed]));
+    assert!(matches!(pair.b.take_events()[..], [ConnectionEvent::PeerClosed]));
     assert!(!pair.a.connection.has_unsent() && !pair.a.connection.is_delivered());
     assert_eq!(pair.b.connection.read(&mut [0; 8]), Err(CallError::Blocked(Blocked::Nothing)));
     pair.b.connection.shutdown_write();
@@ -316,14 +323,15 @@ fn fin_goes_while_sources_are_unread() {
     assert_eq!(pair.a.blocks.out(), 0);
 }
 
-/// The peer has three credits left when it hears the last word, and has to say twelve times that it has read a source.
+/// The peer has three credits left when it receives the last frame, and has to send RFIN twelve
+/// times.
 #[test]
 fn credits_are_granted_until_the_end_is_acknowledged() {
     for answered_before in [false, true] {
-        let mut setup = setup(Kind::Stream);
+        let mut setup = setup(ConnectionKind::Stream);
         (setup.rcvbuf, setup.sndbuf) = (16 * 8192, 64 * 8192);
         (setup.own.rx_slots, setup.peer.rx_slots) = (16, 16);
-        let mut pair = Pair::new(&setup);
+        let mut pair = PeerPair::new(&setup);
         while pair.b.connection.credits().0 > 3 {
             pair.b.write(&bytes(8176, 1)).unwrap();
             pair.settle();
@@ -341,7 +349,7 @@ fn credits_are_granted_until_the_end_is_acknowledged() {
         pair.b.connection.shutdown_write();
         pair.settle();
         assert!(!pair.a.connection.has_unsent(), "all is told, and the end of it");
-        // One READ at a time: each is told of by itself.
+        // One READ at a time, so that each has a separate RFIN.
         let (before, mut got, mut rounds) = (pair.b.connection.counters().frames_sent, 0, 0);
         pair.b.blocks.most = 1;
         while got < 12 * 70_000 {
@@ -358,9 +366,9 @@ fn credits_are_granted_until_the_end_is_acknowledged() {
     }
 }
 
-/// Both have said and heard all, and the device never says that the peer has the last of it.
-fn with_the_last_word_under_way() -> Pair {
-    let mut pair = Pair::new(&setup(Kind::Stream));
+/// Both sides are done, and the device never confirms that the peer has the last frame.
+fn with_the_last_word_under_way() -> PeerPair {
+    let mut pair = PeerPair::new(&setup(ConnectionKind::Stream));
     pair.a.write(b"all there is").unwrap();
     pair.a.connection.shutdown_write();
     pair.settle();
@@ -372,17 +380,20 @@ fn with_the_last_word_under_way() -> Pair {
 
 #[test]
 fn a_peer_that_goes_away_after_the_last_word_has_closed() {
-    let gone = Cause::Completion { what: "sending", status: 12, vendor: 0 };
-    for cause in [gone, Cause::PeerGone, Cause::Io { what: "sending", kind: std::io::ErrorKind::Other }] {
+    let gone = FailureCause::Completion { what: "sending", status: 12, vendor: 0 };
+    for cause in
+        [gone, FailureCause::PeerGone, FailureCause::Io { what: "sending", kind: std::io::ErrorKind::Other }]
+    {
         let mut pair = with_the_last_word_under_way();
         assert!(pair.b.closed() && !pair.a.closed());
         pair.a.connection.failed(cause.clone());
         pair.a.connection.failed(cause);
-        let closed = pair.a.take_events().iter().filter(|event| matches!(event, Event::Closed)).count();
+        let closed =
+            pair.a.take_events().iter().filter(|event| matches!(event, ConnectionEvent::Closed)).count();
         assert_eq!((closed, pair.a.connection.failure()), (1, None));
         assert_eq!(pair.a.write(b"x"), Err(CallError::ShutDown));
         assert_eq!(pair.a.connection.read(&mut [0; 8]), Ok(0));
-        // What the driver still has comes back as ever.
+        // The driver still returns the outstanding items.
         while let Some(done) = pair.a.queue.drain() {
             pair.a.connection.done(done);
         }
@@ -394,15 +405,15 @@ fn a_peer_that_goes_away_after_the_last_word_has_closed() {
 
 #[test]
 fn a_peer_that_goes_away_before_the_last_word_has_failed() {
-    let mut pair = Pair::new(&setup(Kind::Stream));
+    let mut pair = PeerPair::new(&setup(ConnectionKind::Stream));
     pair.a.connection.shutdown_write();
     pair.settle();
-    // It has acknowledged this side's end, and not told its own.
-    pair.a.connection.failed(Cause::PeerGone);
-    assert_eq!(pair.a.connection.failure(), Some(&Cause::PeerGone));
+    // The peer has acknowledged this side's end, and not sent its FIN.
+    pair.a.connection.failed(FailureCause::PeerGone);
+    assert_eq!(pair.a.connection.failure(), Some(&FailureCause::PeerGone));
     let mut pair = with_the_last_word_under_way();
-    // The program does not wait for the device's word.
+    // The program does not wait for the device's confirmation.
     pair.a.connection.abort();
-    assert_eq!(pair.a.connection.failure(), Some(&Cause::Aborted));
+    assert_eq!(pair.a.connection.failure(), Some(&FailureCause::Aborted));
     assert!(!pair.a.transmit(&mut pair.b, pair.now, true), "a RESET would follow the last word");
 }

@@ -1,10 +1,10 @@
-//! What the program holds back.
+//! Tests of corking.
 
 use super::*;
 
 #[test]
 fn a_corked_side_sends_when_uncorked_and_full_frames_before() {
-    let mut pair = Pair::new(&setup(Kind::Stream));
+    let mut pair = PeerPair::new(&setup(ConnectionKind::Stream));
     pair.a.connection.cork(true);
     pair.a.write(&bytes(100, 1)).unwrap();
     pair.settle();
@@ -22,10 +22,11 @@ fn a_corked_side_sends_when_uncorked_and_full_frames_before() {
     assert_eq!(pair.a.connection.counters().bytes_sent, 10_101);
 }
 
-/// Held back for no longer than that, also where something is added again and again; counted from when it could have gone.
+/// Data is held back for no longer than the limit, even if more is added repeatedly; the limit
+/// counts from when it could have been sent.
 #[test]
 fn a_cork_ends_by_itself() {
-    let mut pair = Pair::new(&setup(Kind::SeqPacket));
+    let mut pair = PeerPair::new(&setup(ConnectionKind::SeqPacket));
     pair.a.connection.cork(true);
     assert_eq!(pair.a.connection.next_deadline(), None);
     for _ in 0..3 {
@@ -45,13 +46,13 @@ fn a_cork_ends_by_itself() {
     }
 }
 
-/// Once it is known how long it is held back, whoever looks for what is to be sent need not look further.
+/// Once the end of the cork is known, `transmit` needs no further check.
 #[test]
-fn what_a_cork_holds_back_is_soon_seen_not_to_go() {
-    let mut pair = Pair::new(&setup(Kind::SeqPacket));
-    let quiet = |pair: &Pair| pair.a.connection.is_quiet();
+fn corked_data_makes_transmit_quiet() {
+    let mut pair = PeerPair::new(&setup(ConnectionKind::SeqPacket));
+    let quiet = |pair: &PeerPair| pair.a.connection.is_quiet();
     pair.a.connection.cork(true);
-    for end in [Connection::flush, |connection: &mut Connection<_>| connection.cork(false)] {
+    for end in [ProtocolMachine::flush, |connection: &mut ProtocolMachine<_>| connection.cork(false)] {
         pair.a.connection.cork(true);
         pair.a.send(b"one").unwrap();
         assert!(!quiet(&pair), "nobody knows until when");
@@ -64,7 +65,7 @@ fn what_a_cork_holds_back_is_soon_seen_not_to_go() {
         assert!(quiet(&pair));
         assert_eq!([pair.b.recv(), pair.b.recv()], [Some(b"one".to_vec()), Some(b"more".to_vec())]);
     }
-    // One that goes as its time is over, and what fills a frame.
+    // One frame whose time is over, and a full one.
     pair.a.connection.cork(true);
     pair.a.send(b"one").unwrap();
     pair.settle();

@@ -1,4 +1,6 @@
-//! What a peer does against the protocol: a typed error, a connection that has failed, a RESET, no memory kept.
+//! Tests of a peer that violates the peer: a typed error, a failed connection, a RESET, and no
+//! leaked
+//! memory.
 
 use proptest::prelude::*;
 
@@ -7,15 +9,16 @@ use super::*;
 
 const NONE: Header = Header { kind: FrameType::Data, flags: 0, count: 0, seq: 0, credit_total: 64, len: 0 };
 
-/// A peer that can say anything; it numbers its frames and sets their length unless told otherwise.
-struct Liar {
-    side: Side,
+/// A peer that can send anything; it numbers its frames and sets their length unless told
+/// otherwise.
+struct HostilePeer {
+    side: TestPeer,
     seq: u32,
 }
 
-impl Liar {
-    fn to(kind: Kind) -> Self {
-        Liar { side: Side::new(&setup(kind), 0), seq: 0 }
+impl HostilePeer {
+    fn to(kind: ConnectionKind) -> Self {
+        HostilePeer { side: TestPeer::new(&setup(kind), 0), seq: 0 }
     }
 
     fn say(&mut self, header: Header, payload: &[u8]) -> Result<(), ProtocolError> {
@@ -45,17 +48,21 @@ impl Liar {
     }
 }
 
-/// The error that `lie` gives; with it the connection has failed, and says so to both sides, and hears nothing more.
-fn caught(kind: Kind, lie: impl FnOnce(&mut Liar) -> Result<(), ProtocolError>) -> ProtocolError {
-    let mut liar = Liar::to(kind);
+/// The error that `lie` causes. Afterwards the connection has failed, reports that to both sides,
+/// and receives nothing more.
+fn caught(
+    kind: ConnectionKind,
+    lie: impl FnOnce(&mut HostilePeer) -> Result<(), ProtocolError>,
+) -> ProtocolError {
+    let mut liar = HostilePeer::to(kind);
     let error = lie(&mut liar).unwrap_err();
     let connection = &mut liar.side.connection;
-    assert_eq!(connection.failure(), Some(&Cause::Protocol(error)));
+    assert_eq!(connection.failure(), Some(&FailureCause::Protocol(error)));
     assert_eq!(connection.slots_wanted(), 0);
     let mut reset = None;
     while let Some(transmit) = connection.transmit(Instant::now(), &mut liar.side.blocks, 16) {
         assert!(reset.is_none(), "only a RESET follows");
-        let Transmit::Send(frame) = transmit else { panic!("{transmit:?}") };
+        let TransmitItem::Send(frame) = transmit else { panic!("{transmit:?}") };
         reset = frame.parts().next().map(|head| head[0]);
     }
     assert_eq!(reset, Some(FrameType::Reset as u8));
@@ -65,78 +72,78 @@ fn caught(kind: Kind, lie: impl FnOnce(&mut Liar) -> Result<(), ProtocolError>) 
 
 #[test]
 fn lengths_and_numbers() {
-    use Kind::Stream;
+    use ConnectionKind::Stream;
     use ProtocolError as E;
     assert_eq!(caught(Stream, |liar| liar.side.feed(&[1; 15])), E::ShortFrame { len: 15 });
-    let said = |len| move |liar: &mut Liar| liar.say(Header { len, ..NONE }, b"abc");
+    let said = |len| move |liar: &mut HostilePeer| liar.say(Header { len, ..NONE }, b"abc");
     assert!(matches!(caught(Stream, said(2)), E::Length { said: 2, came: 3, .. }));
     assert!(matches!(caught(Stream, said(u32::MAX)), E::Length { came: 3, .. }));
-    let long = |liar: &mut Liar| liar.data(0, &[0; 8193]);
+    let long = |liar: &mut HostilePeer| liar.data(0, &[0; 8193]);
     assert_eq!(caught(Stream, long), E::FrameTooLong { len: 8193, most: 8192 });
-    let with_header = |liar: &mut Liar| {
+    let with_header = |liar: &mut HostilePeer| {
         let frame = [&Header { len: 8177, ..NONE }.encode()[..], &[0; 8177]].concat();
         let mut block = VecBlocks::new(1).take(frame.len(), Purpose::Receive).unwrap();
         block.bytes_mut().copy_from_slice(&frame);
         liar.side.connection.received(block, frame.len()).map(drop)
     };
     assert_eq!(caught(Stream, with_header), E::FrameTooLong { len: 8177, most: 8176 });
-    let skips = |liar: &mut Liar| liar.say(Header { seq: 1, ..NONE }, b"x");
+    let skips = |liar: &mut HostilePeer| liar.say(Header { seq: 1, ..NONE }, b"x");
     assert_eq!(caught(Stream, skips), E::Sequence { expected: 0, came: 1 });
-    let again = |liar: &mut Liar| {
+    let again = |liar: &mut HostilePeer| {
         liar.data(0, b"x")?;
         liar.say(Header { seq: u32::MAX, ..NONE }, b"x")
     };
     assert_eq!(caught(Stream, again), E::Sequence { expected: 1, came: 0 });
     assert_eq!(caught(Stream, |liar| liar.data(0, b"")), E::Empty);
     assert!(matches!(caught(Stream, |liar| liar.data(16, b"x")), E::Flags { flags: 16, .. }));
-    let batch = |liar: &mut Liar| liar.say(Header { flags: COALESCED, count: 1, ..NONE }, &[0; 8]);
+    let batch = |liar: &mut HostilePeer| liar.say(Header { flags: COALESCED, count: 1, ..NONE }, &[0; 8]);
     assert!(matches!(caught(Stream, batch), E::Flags { flags: COALESCED, .. }));
 }
 
 #[test]
 fn grants() {
     use ProtocolError as E;
-    let grants = |credit_total| move |liar: &mut Liar| liar.say(Header { credit_total, ..NONE }, b"x");
+    let grants = |credit_total| move |liar: &mut HostilePeer| liar.say(Header { credit_total, ..NONE }, b"x");
     for total in [63, 65, 0, u32::MAX] {
-        let error = caught(Kind::Stream, grants(total));
+        let error = caught(ConnectionKind::Stream, grants(total));
         assert_eq!(error, E::Grant { total, granted: 64, sent: 0, most: 64 });
     }
-    let overdraws = |liar: &mut Liar| {
+    let overdraws = |liar: &mut HostilePeer| {
         for _ in 0..64 {
             liar.data(0, b"x")?;
         }
         liar.side.receives += 1;
         liar.data(0, b"x")
     };
-    assert_eq!(caught(Kind::Stream, overdraws), E::Overdrawn { granted: 64 });
+    assert_eq!(caught(ConnectionKind::Stream, overdraws), E::Overdrawn { granted: 64 });
 }
 
 #[test]
 fn messages() {
-    use Kind::SeqPacket;
+    use ConnectionKind::SeqPacket;
     use ProtocolError as E;
     let total = |total: u64, rest: &[u8]| [&total.to_le_bytes(), rest].concat();
     assert_eq!(caught(SeqPacket, |liar| liar.data(0, b"x")), E::NotBegun);
     assert_eq!(caught(SeqPacket, |liar| liar.data(LAST, b"x")), E::NotBegun);
     assert!(matches!(caught(SeqPacket, |liar| liar.data(FIRST, b"x")), E::Length { said: 8, came: 1, .. }));
     let most = 1 << 30;
-    let huge = |liar: &mut Liar| liar.data(FIRST, &total(most + 1, b"x"));
+    let huge = |liar: &mut HostilePeer| liar.data(FIRST, &total(most + 1, b"x"));
     assert_eq!(caught(SeqPacket, huge), E::MessageTooLong { total: most + 1, most });
     let within = |flags| {
-        move |liar: &mut Liar| {
+        move |liar: &mut HostilePeer| {
             liar.data(FIRST, &total(10, b"12345"))?;
             liar.data(flags, &total(10, b"12345"))
         }
     };
     assert_eq!(caught(SeqPacket, within(FIRST)), E::BeganWithin { got: 5, total: 10 });
     assert_eq!(caught(SeqPacket, within(FIRST | LAST)), E::BeganWithin { got: 5, total: 10 });
-    let batch_within = |liar: &mut Liar| {
+    let batch_within = |liar: &mut HostilePeer| {
         liar.data(FIRST, &total(10, b"12345"))?;
         liar.say(Header { flags: COALESCED, count: 1, ..NONE }, &[0; 8])
     };
     assert_eq!(caught(SeqPacket, batch_within), E::BeganWithin { got: 5, total: 10 });
     let ends = |flags, rest: &'static [u8]| {
-        move |liar: &mut Liar| {
+        move |liar: &mut HostilePeer| {
             liar.data(FIRST, &total(10, b"12345"))?;
             liar.data(flags, rest)
         }
@@ -145,30 +152,31 @@ fn messages() {
     assert_eq!(caught(SeqPacket, ends(LAST, b"123456")), E::MessageLength { total: 10, got: 11 });
     assert_eq!(caught(SeqPacket, ends(0, b"12345")), E::MessageLength { total: 10, got: 10 });
     assert_eq!(caught(SeqPacket, ends(0, b"")), E::Empty);
-    let end_within = |liar: &mut Liar| {
+    let end_within = |liar: &mut HostilePeer| {
         liar.data(FIRST, &total(10, b"12345"))?;
         liar.bare(FrameType::Fin)
     };
     assert_eq!(caught(SeqPacket, end_within), E::BeganWithin { got: 5, total: 10 });
-    let batch = |liar: &mut Liar| liar.say(Header { flags: COALESCED, count: 2, ..NONE }, &[0; 8]);
+    let batch = |liar: &mut HostilePeer| liar.say(Header { flags: COALESCED, count: 2, ..NONE }, &[0; 8]);
     assert!(matches!(caught(SeqPacket, batch), E::Batch { count: 2, at: 8, .. }));
 }
 
 #[test]
 fn sources() {
-    use Kind::{SeqPacket, Stream};
+    use ConnectionKind::{SeqPacket, Stream};
     use ProtocolError as E;
-    let many = |liar: &mut Liar| (0..17).try_for_each(|_| liar.rts(0, None, 100_000));
+    let many = |liar: &mut HostilePeer| (0..17).try_for_each(|_| liar.rts(0, None, 100_000));
     assert_eq!(caught(Stream, many), E::TooManySources { most: 16 });
-    let large = |liar: &mut Liar| liar.rts(0, None, (16 << 20) + 1);
+    let large = |liar: &mut HostilePeer| liar.rts(0, None, (16 << 20) + 1);
     assert!(matches!(caught(Stream, large), E::SourceTooLong { .. }));
-    let beyond = |liar: &mut Liar| liar.rts(FIRST, Some(99_999), 100_000);
+    let beyond = |liar: &mut HostilePeer| liar.rts(FIRST, Some(99_999), 100_000);
     assert_eq!(caught(SeqPacket, beyond), E::MessageLength { total: 99_999, got: 100_000 });
-    let rfin = |len| move |liar: &mut Liar| liar.say(Header { kind: FrameType::Rfin, len, ..NONE }, &[]);
+    let rfin =
+        |len| move |liar: &mut HostilePeer| liar.say(Header { kind: FrameType::Rfin, len, ..NONE }, &[]);
     for total in [1, u32::MAX] {
         assert_eq!(caught(Stream, rfin(total)), E::ReadTotal { total, told: 0, read: 0 });
     }
-    let not_told = |liar: &mut Liar| {
+    let not_told = |liar: &mut HostilePeer| {
         liar.side.lend(&bytes(100_000, 1));
         liar.side.connection.transmit(Instant::now(), &mut liar.side.blocks, 1).unwrap();
         rfin(2)(liar)
@@ -176,35 +184,37 @@ fn sources() {
     assert_eq!(caught(Stream, not_told), E::ReadTotal { total: 2, told: 1, read: 0 });
 }
 
-/// RTS of several ranges: what they say in all must be what they say one by one, and none may be empty, or lie beyond what there is.
+/// RTS with several ranges: the total must equal the sum of the ranges, and no range may be empty
+/// or exceed the address space.
 #[test]
 fn sources_of_several_ranges() {
     use ProtocolError as E;
     let rts = |count: u16, bytes: u64, ranges: &[(u64, u32)]| {
         let mut payload = bytes.to_le_bytes().to_vec();
         ranges.iter().for_each(|&(addr, len)| payload.extend(encode_segment(Segment { addr, len, rkey: 1 })));
-        move |liar: &mut Liar| liar.say(Header { kind: FrameType::Rts, count, ..NONE }, &payload)
+        move |liar: &mut HostilePeer| liar.say(Header { kind: FrameType::Rts, count, ..NONE }, &payload)
     };
-    let refused = |lie| caught(Kind::Stream, lie);
+    let refused = |lie| caught(ConnectionKind::Stream, lie);
     assert!(matches!(refused(rts(0, 0, &[])), E::Count { count: 0, .. }));
     assert!(matches!(refused(rts(17, 17, &[(4096, 1); 17])), E::Count { count: 17, .. }));
     assert!(matches!(refused(rts(3, 2, &[(4096, 1); 2])), E::Length { said: 56, came: 40, .. }));
     assert!(matches!(refused(rts(1, 2, &[(4096, 1); 2])), E::Length { said: 24, came: 40, .. }));
     assert!(matches!(refused(rts(2, 3, &[(4096, 1); 2])), E::Source { bytes: 3, segments: 2, sum: 2 }));
     assert!(matches!(refused(rts(2, 1, &[(4096, 1), (4096, 0)])), E::Source { .. }));
-    // As 32-bit numbers they would be 0 in all.
+    // As 32-bit numbers their sum would be 0.
     let halves = rts(2, 0, &[(4096, 1 << 31); 2]);
     assert!(matches!(refused(halves), E::Source { bytes: 0, sum: 0x1_0000_0000, .. }));
     let most = rts(16, 16 * u64::from(u32::MAX), &[(4096, u32::MAX); 16]);
-    assert!(matches!(caught(Kind::Stream, most), E::SourceTooLong { .. }));
+    assert!(matches!(caught(ConnectionKind::Stream, most), E::SourceTooLong { .. }));
     let wraps = rts(2, 20, &[(4096, 10), (u64::MAX - 5, 10)]);
-    assert!(matches!(caught(Kind::Stream, wraps), E::Source { .. }));
+    assert!(matches!(caught(ConnectionKind::Stream, wraps), E::Source { .. }));
 }
 
-/// Ranges of one byte each are no way to a victim's memory: each READ takes a block, and blocks are counted.
+/// Ranges of one byte each cannot exhaust a victim's memory, because each READ takes a block, and
+/// blocks are counted.
 #[test]
 fn ranges_of_one_byte_are_read_within_the_quota() {
-    let mut liar = Liar::to(Kind::Stream);
+    let mut liar = HostilePeer::to(ConnectionKind::Stream);
     let mut payload = 16_u64.to_le_bytes().to_vec();
     (0..16).for_each(|_| payload.extend(encode_segment(Segment { addr: 4096, len: 1, rkey: 1 })));
     for _ in 0..16 {
@@ -214,9 +224,9 @@ fn ranges_of_one_byte_are_read_within_the_quota() {
     let mut reads = 0;
     loop {
         let Some(transmit) = side.connection.transmit(Instant::now(), &mut side.blocks, 100) else { break };
-        if let Transmit::Read(read) = transmit {
+        if let TransmitItem::Read(read) = transmit {
             reads += 1;
-            side.connection.done(Done::Read { id: read.id, block: read.into });
+            side.connection.done(CompletedTransmit::Read { id: read.id, block: read.into });
         }
         assert!(side.connection.receive_charges().0 <= (1 << 20) + 8192);
     }
@@ -229,11 +239,11 @@ fn ranges_of_one_byte_are_read_within_the_quota() {
 
 #[test]
 fn the_end() {
+    use ConnectionKind::Stream;
     use FrameType::{Data, Fin, FinAck, Rts};
-    use Kind::Stream;
     use ProtocolError as E;
     let after = |kind: FrameType| {
-        move |liar: &mut Liar| {
+        move |liar: &mut HostilePeer| {
             liar.bare(Fin)?;
             match kind {
                 Data => liar.data(0, b"x"),
@@ -247,7 +257,7 @@ fn the_end() {
     }
     assert_eq!(caught(Stream, after(FinAck)), E::StrayFinAck);
     assert_eq!(caught(Stream, |liar| liar.bare(FinAck)), E::StrayFinAck);
-    let early = |liar: &mut Liar| {
+    let early = |liar: &mut HostilePeer| {
         liar.side.lend(&bytes(100_000, 1));
         liar.side.connection.shutdown_write();
         while liar.side.connection.transmit(Instant::now(), &mut liar.side.blocks, 1).is_some() {}
@@ -255,7 +265,7 @@ fn the_end() {
     };
     assert_eq!(caught(Stream, early), E::StrayFinAck, "who acknowledges the end has read all before it");
     for kind in [Fin, FinAck, Data, Rts] {
-        let after_all = |liar: &mut Liar| {
+        let after_all = |liar: &mut HostilePeer| {
             liar.side.connection.shutdown_write();
             while liar.side.connection.transmit(Instant::now(), &mut liar.side.blocks, 1).is_some() {}
             liar.bare(FinAck)?;
@@ -273,10 +283,10 @@ fn the_end() {
 }
 
 #[test]
-fn what_was_not_agreed() {
-    let mut setup = Setup::new(Kind::SeqPacket, Link::Tcp);
-    let refuse = |setup: &Setup, kind: FrameType, count: u16, credit_total: u32| {
-        let mut side = Side::new(setup, 0);
+fn features_that_were_not_negotiated_are_refused() {
+    let mut setup = ConnectionSetup::new(ConnectionKind::SeqPacket, LinkType::Tcp);
+    let refuse = |setup: &ConnectionSetup, kind: FrameType, count: u16, credit_total: u32| {
+        let mut side = TestPeer::new(setup, 0);
         let payload = if kind == FrameType::Rts { 24 } else { 0 };
         let len = if kind == FrameType::Rfin { 1 } else { payload };
         let header = Header { kind, flags: 0, count, seq: 0, credit_total, len };
@@ -289,25 +299,25 @@ fn what_was_not_agreed() {
     }
     let granted = refuse(&setup, FrameType::Fin, 0, 1);
     assert!(matches!(granted, ProtocolError::Grant { total: 1, .. }));
-    setup.link = Link::Rc;
+    setup.link = LinkType::Rc;
     let rts = refuse(&setup, FrameType::Rts, 1, 64);
     assert_eq!(rts, ProtocolError::NotAgreed { kind: FrameType::Rts });
     setup.coalesce = false;
-    let mut side = Side::new(&setup, 0);
+    let mut side = TestPeer::new(&setup, 0);
     let header = Header { flags: COALESCED, count: 1, len: 8, ..NONE };
     let error = side.feed(&[&header.encode()[..], &[0; 8]].concat()).unwrap_err();
     assert_eq!(error, ProtocolError::Flags { kind: FrameType::Data, flags: COALESCED });
 }
 
-/// What immediate data says is checked as a header is, and nothing is taken from it unless that was agreed.
+/// Immediate data is checked like a header, and is ignored unless it was agreed.
 #[test]
 fn immediate_data_is_checked_like_a_header() {
     let took = |immediate: bool, bits: u32, len: usize| {
-        let setup = Setup { immediate, ..setup(Kind::SeqPacket) };
-        let mut side = Side::new(&setup, 0);
+        let setup = ConnectionSetup { immediate, ..setup(ConnectionKind::SeqPacket) };
+        let mut side = TestPeer::new(&setup, 0);
         let block = side.blocks.take(1 << 16, Purpose::Receive).unwrap();
         let result = side.connection.received_bare(block, len, Immediate(bits)).map(drop);
-        assert_eq!(side.connection.failure(), result.err().map(Cause::Protocol).as_ref());
+        assert_eq!(side.connection.failure(), result.err().map(FailureCause::Protocol).as_ref());
         result
     };
     let whole = u32::from(FIRST | LAST) << 29 | 64;
@@ -326,7 +336,9 @@ fn immediate_data_is_checked_like_a_header() {
 
 #[test]
 fn frame_len_is_checked_before_memory_is_taken() {
-    let connection = Connection::<VecBlock>::new(&Setup::new(Kind::Stream, Link::Tcp)).unwrap();
+    let connection =
+        ProtocolMachine::<VecBlock>::new(&ConnectionSetup::new(ConnectionKind::Stream, LinkType::Tcp))
+            .unwrap();
     let most = setup::TCP_FRAME_MAX;
     let header = |len| Header { len, credit_total: 0, ..NONE }.encode();
     assert_eq!(connection.frame_len(&header(most as u32)), Ok(most + 16));
@@ -336,10 +348,10 @@ fn frame_len_is_checked_before_memory_is_taken() {
 
 #[test]
 fn impossible_setups_are_refused() {
-    let refuse = |change: &dyn Fn(&mut Setup)| {
-        let mut setup = setup(Kind::Stream);
+    let refuse = |change: &dyn Fn(&mut ConnectionSetup)| {
+        let mut setup = setup(ConnectionKind::Stream);
         change(&mut setup);
-        Connection::<VecBlock>::new(&setup).err().map(|error| error.name)
+        ProtocolMachine::<VecBlock>::new(&setup).err().map(|error| error.name)
     };
     assert_eq!(refuse(&|_| {}), None);
     assert_eq!(refuse(&|setup| setup.peer.slot_size = 511), Some("slot_size"));
@@ -347,10 +359,10 @@ fn impossible_setups_are_refused() {
     assert_eq!(refuse(&|setup| setup.peer.rx_slots = u32::MAX), Some("rx_slots"));
     assert_eq!(refuse(&|setup| setup.peer.max_rts = 0), Some("max_rts"));
     assert_eq!(refuse(&|setup| setup.rcvbuf = 0), Some("rcvbuf"));
-    assert_eq!(refuse(&|setup| setup.link = Link::Tcp), Some("read"));
+    assert_eq!(refuse(&|setup| setup.link = LinkType::Tcp), Some("read"));
 }
 
-/// Frames that are nearly right, so that they come far.
+/// Frames that are almost valid, so that they pass many checks.
 fn frames() -> impl Strategy<Value = Vec<(u8, u8, u16, u32, Vec<u8>)>> {
     let kind = prop_oneof![4 => Just(1u8), 2 => Just(3u8), 2 => 1u8..13];
     let flags = prop_oneof![6 => 0u8..4, 2 => Just(COALESCED), 1 => any::<u8>()];
@@ -360,11 +372,11 @@ fn frames() -> impl Strategy<Value = Vec<(u8, u8, u16, u32, Vec<u8>)>> {
 }
 
 proptest! {
-    /// Any frames in any order: no panic, and memory within the bounds.
+    /// Any frames in any order cause no panic, and memory stays bounded.
     #[test]
     fn any_frames(frames in frames(), seq_packet in any::<bool>()) {
-        let kind = if seq_packet { Kind::SeqPacket } else { Kind::Stream };
-        let mut side = Side::new(&setup(kind), 0);
+        let kind = if seq_packet { ConnectionKind::SeqPacket } else { ConnectionKind::Stream };
+        let mut side = TestPeer::new(&setup(kind), 0);
         for (seq, (kind, flags, count, credit_total, payload)) in (0..).zip(frames) {
             let mut frame = Header { flags, count, seq, credit_total, len: payload.len() as u32, ..NONE }.encode();
             frame[0] = kind;

@@ -1,4 +1,6 @@
-//! Random calls, delays and memory, from seeds: everything arrives once and in order, receives suffice, nothing stalls, all memory comes back.
+//! Randomised tests from seeds: all data arrives once and in order, receives
+//! suffice, nothing
+//! stalls, and all memory returns.
 
 use std::collections::HashSet;
 
@@ -7,37 +9,38 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use super::*;
 
-/// What one side has given and the other is still to get.
+/// The data that one side has given and the other has not received.
 #[derive(Default)]
 struct Oracle {
     messages: VecDeque<Vec<u8>>,
     bytes: VecDeque<u8>,
     lent: HashSet<Ticket>,
-    /// A message being given in parts: all of it, how much was given.
+    /// A message that is sent in parts: its bytes, and the number given so far.
     parts: Option<(Vec<u8>, usize)>,
-    /// A message being taken in parts.
+    /// The bytes so far of a message that is taken in parts.
     taking: Vec<u8>,
     /// Chunks that the program holds.
     chunks: Vec<(VecBlock, usize)>,
     chunk: Vec<u8>,
 }
 
-struct World {
+struct RandomExchange {
     rng: ChaCha8Rng,
-    kind: Kind,
-    pair: Pair,
-    /// What a gives, what b gives.
+    kind: ConnectionKind,
+    pair: PeerPair,
+    /// The data that each side has given.
     given: [Oracle; 2],
     largest: usize,
     count: u8,
 }
 
-impl World {
+impl RandomExchange {
     fn new(seed: u64) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        let kind = if rng.next_u32().is_multiple_of(2) { Kind::Stream } else { Kind::SeqPacket };
-        let link = if rng.next_u32().is_multiple_of(6) { Link::Tcp } else { Link::Rc };
-        let mut setup = Setup::new(kind, link);
+        let kind =
+            if rng.next_u32().is_multiple_of(2) { ConnectionKind::Stream } else { ConnectionKind::SeqPacket };
+        let link = if rng.next_u32().is_multiple_of(6) { LinkType::Tcp } else { LinkType::Rc };
+        let mut setup = ConnectionSetup::new(kind, link);
         let mut pick = |choices: &[usize]| choices[rng.next_u32() as usize % choices.len()];
         setup.own.slot_size = pick(&[512, 600, 1024, 8192]) as u32;
         setup.own.rx_slots = pick(&[16, 17, 20, 64]) as u32;
@@ -46,7 +49,7 @@ impl World {
         setup.own.rd_atomic = pick(&[1, 2, 16]) as u32;
         setup.own.max_rts = pick(&[1, 2, 16]) as u32;
         setup.peer = setup.own;
-        setup.read = link == Link::Rc && pick(&[0, 1, 1]) == 1;
+        setup.read = link == LinkType::Rc && pick(&[0, 1, 1]) == 1;
         setup.coalesce = pick(&[0, 1]) == 1;
         setup.rcvbuf = pick(&[16_384, 20_000, 100_000]);
         setup.sndbuf = pick(&[16_384, 20_000, 100_000]);
@@ -55,8 +58,12 @@ impl World {
         setup.stage = pick(&[4096, 16_384, 65_536]);
         let start = [0, u32::MAX - 40][pick(&[0, 1])];
         let largest = setup.rcvbuf.min(setup.sndbuf);
-        let pair = Pair { a: Side::new(&setup, start), b: Side::new(&setup, start), now: Instant::now() };
-        World { rng, kind, pair, given: Default::default(), largest, count: 0 }
+        let pair = PeerPair {
+            a: TestPeer::new(&setup, start),
+            b: TestPeer::new(&setup, start),
+            now: Instant::now(),
+        };
+        RandomExchange { rng, kind, pair, given: Default::default(), largest, count: 0 }
     }
 
     fn below(&mut self, n: usize) -> usize {
@@ -93,7 +100,7 @@ impl World {
                     match what {
                         8 | 9 => own.transmit(peer, self.pair.now, last),
                         10 => own.deliver(),
-                        // A SEND completes when the peer has it.
+                        // A SEND completes when the peer has received it.
                         _ => peer.wire.is_empty() && own.complete(peer),
                     };
                 }
@@ -102,7 +109,7 @@ impl World {
         self.take_events(side);
     }
 
-    fn side(&mut self, side: usize) -> &mut Side {
+    fn side(&mut self, side: usize) -> &mut TestPeer {
         if side == 0 { &mut self.pair.a } else { &mut self.pair.b }
     }
 
@@ -117,11 +124,11 @@ impl World {
         match self.below(5) {
             0 if self.below(2) == 0 => self.lend_together(side, &bytes),
             0 => self.lend(side, &bytes),
-            1 if self.kind == Kind::SeqPacket && !bytes.is_empty() => {
+            1 if self.kind == ConnectionKind::SeqPacket && !bytes.is_empty() => {
                 self.given[side].parts = Some((bytes, 0));
                 self.give_part(side);
             }
-            _ if self.kind == Kind::Stream => {
+            _ if self.kind == ConnectionKind::Stream => {
                 if let Ok(n) = self.side(side).write(&bytes) {
                     self.given[side].bytes.extend(&bytes[..n]);
                 }
@@ -140,8 +147,8 @@ impl World {
         let sent = own.send_at_once(peer, self.kind, bytes);
         if sent {
             match self.kind {
-                Kind::Stream => self.given[side].bytes.extend(bytes),
-                Kind::SeqPacket => self.given[side].messages.push_back(bytes.to_vec()),
+                ConnectionKind::Stream => self.given[side].bytes.extend(bytes),
+                ConnectionKind::SeqPacket => self.given[side].messages.push_back(bytes.to_vec()),
             }
         }
         sent
@@ -164,13 +171,13 @@ impl World {
         }
     }
 
-    /// A block to lend, which may be out of the device's reach.
+    /// A block to lend, which the device may be unable to reach.
     fn block(&mut self, side: usize, len: usize) -> Option<VecBlock> {
         self.side(side).blocks.apart = self.below(3) == 0;
         self.side(side).blocks.take(len.max(1), Purpose::Send)
     }
 
-    /// Lends blocks together: their bytes are cut anywhere, some may have none.
+    /// Lends blocks together: their bytes are cut anywhere, and some blocks may be empty.
     fn lend_together(&mut self, side: usize, bytes: &[u8]) {
         let (mut blocks, mut left) = (Vec::new(), bytes);
         for last in (0..1 + self.below(20)).rev().map(|more| more == 0) {
@@ -189,8 +196,8 @@ impl World {
 
     fn lent(&mut self, side: usize, bytes: &[u8]) {
         match self.kind {
-            Kind::Stream => self.given[side].bytes.extend(bytes),
-            Kind::SeqPacket => self.given[side].messages.push_back(bytes.to_vec()),
+            ConnectionKind::Stream => self.given[side].bytes.extend(bytes),
+            ConnectionKind::SeqPacket => self.given[side].messages.push_back(bytes.to_vec()),
         }
     }
 
@@ -211,7 +218,7 @@ impl World {
             return self.side(side).connection.give_back(charge);
         }
         let how = self.below(3);
-        if self.kind == Kind::Stream {
+        if self.kind == ConnectionKind::Stream {
             return if how == 0 { self.take_chunk(side) } else { self.take_bytes(side) };
         }
         match how {
@@ -252,7 +259,7 @@ impl World {
         let Ok(Some(chunk)) = own.connection.recv_chunk(&mut own.blocks) else { return };
         let bytes = chunk.block.bytes()[chunk.range.clone()].to_vec();
         self.given[side].chunks.push((chunk.block, chunk.charge));
-        if self.kind == Kind::Stream {
+        if self.kind == ConnectionKind::Stream {
             assert!(self.given[1 - side].bytes.drain(..bytes.len()).eq(bytes));
             return;
         }
@@ -269,11 +276,11 @@ impl World {
     fn take_events(&mut self, side: usize) {
         for event in self.side(side).take_events() {
             match event {
-                Event::Returned { ticket, sent, .. } => {
+                ConnectionEvent::Returned { ticket, sent, .. } => {
                     assert!(sent && self.given[side].lent.remove(&ticket), "a lent block comes back once");
                 }
-                Event::PeerClosed | Event::Closed => {}
-                Event::Failed(cause) => panic!("{cause}"),
+                ConnectionEvent::PeerClosed | ConnectionEvent::Closed => {}
+                ConnectionEvent::Failed(cause) => panic!("{cause}"),
             }
         }
     }
@@ -285,7 +292,7 @@ impl World {
         }
     }
 
-    /// Lets everything go on and arrive.
+    /// Lets everything proceed and arrive.
     fn finish(&mut self) {
         self.unhinder();
         for _ in 0..20_000 {
@@ -315,7 +322,7 @@ impl World {
         let (left_a, posted_a) = self.pair.a.connection.credits();
         let (left_b, posted_b) = self.pair.b.connection.credits();
         if self.pair.a.rc {
-            // At rest: what the peer has posted, less what it has not told.
+            // At rest: the peer's posted receives, less those that it has not announced.
             assert!(left_a <= posted_b && left_b <= posted_a);
             for (posted, left) in [(posted_a, left_b), (posted_b, left_a)] {
                 assert!(posted - left < posted / 2, "{posted} posted of which the peer knows {left}");
@@ -329,7 +336,7 @@ impl World {
         }
     }
 
-    /// Shuts both halves with everything under way; it all arrives, and then the end.
+    /// Shuts both halves with data in flight; everything arrives, and then the end.
     fn close(&mut self) {
         self.unhinder();
         for side in [0, 1] {
@@ -349,7 +356,7 @@ impl World {
         self.finish();
         for side in [0, 1] {
             let end = self.side(side).connection.recv_part(&mut [0]);
-            let end = if self.kind == Kind::Stream {
+            let end = if self.kind == ConnectionKind::Stream {
                 self.side(side).connection.read(&mut [0])
             } else {
                 end.map(|_| 0)
@@ -364,22 +371,22 @@ impl World {
 fn run(seeds: std::ops::Range<u64>, steps: usize) {
     for seed in seeds {
         let result = std::panic::catch_unwind(|| {
-            let mut world = World::new(seed);
+            let mut simulation = RandomExchange::new(seed);
             for round in 0..4 {
-                // Each side's program sleeps at times.
-                let asleep = world.below(4);
+                // Each side's program pauses at times.
+                let asleep = simulation.below(4);
                 for _ in 0..steps / 4 {
-                    let side = world.below(2);
-                    if asleep != side || world.below(50) == 0 {
-                        world.step(side);
+                    let side = simulation.below(2);
+                    if asleep != side || simulation.below(50) == 0 {
+                        simulation.step(side);
                     }
                 }
                 if round == 1 {
-                    world.finish();
-                    world.conserved();
+                    simulation.finish();
+                    simulation.conserved();
                 }
             }
-            world.close();
+            simulation.close();
         });
         assert!(result.is_ok(), "seed {seed}");
     }
@@ -390,7 +397,8 @@ fn everything_arrives_whatever_the_order_of_events() {
     run(0..150, 1500);
 }
 
-/// The same for longer, or for the seeds that `SEEDS=first..end` names: `cargo test --release -- --ignored`.
+/// The same for longer, or for the seeds that `SEEDS=first..end` names: `cargo test --release --
+/// --ignored`.
 #[test]
 #[ignore = "takes minutes"]
 fn everything_arrives_for_a_long_time() {

@@ -1,13 +1,13 @@
-//! What is given arrives, whole and in order.
+//! Tests of data transfer: everything arrives completely and in order.
 
 use super::*;
 
 #[test]
 fn a_stream_gives_the_bytes_in_order_both_ways() {
     for read in [false, true] {
-        let mut setup = setup(Kind::Stream);
+        let mut setup = setup(ConnectionKind::Stream);
         setup.read = read;
-        let mut pair = Pair::new(&setup);
+        let mut pair = PeerPair::new(&setup);
         let (to_b, to_a) = (bytes(300_000, 1), bytes(200_000, 2));
         assert_eq!(pair.a.write(&to_b), Ok(to_b.len()));
         assert_eq!(pair.b.write(&to_a), Ok(to_a.len()));
@@ -24,7 +24,8 @@ fn a_stream_gives_the_bytes_in_order_both_ways() {
     }
 }
 
-/// Messages around every border of the formats: one frame, one frame with a length in front, fragments, sources.
+/// Messages around every boundary of the formats: one frame, one frame with a length in front,
+/// fragments, sources.
 #[test]
 fn messages_keep_their_boundaries() {
     let borders = [8160, 8164, 8168, 8172, 8176, 8184, 16_344, 65_536, 262_144, 262_144 + 65_536];
@@ -32,10 +33,10 @@ fn messages_keep_their_boundaries() {
     sizes.extend(borders.iter().flat_map(|border| border - 9..border + 9));
     sizes.extend([0, 3, 1_000_000]);
     for read in [false, true] {
-        for link in [Link::Rc, Link::Tcp] {
-            let mut setup = setup(Kind::SeqPacket);
-            (setup.link, setup.read) = (link, read && link == Link::Rc);
-            let mut pair = Pair::new(&setup);
+        for link in [LinkType::Rc, LinkType::Tcp] {
+            let mut setup = setup(ConnectionKind::SeqPacket);
+            (setup.link, setup.read) = (link, read && link == LinkType::Rc);
+            let mut pair = PeerPair::new(&setup);
             let (mut given, mut taken) = (0, 0);
             while taken < sizes.len() {
                 while given < sizes.len() && pair.a.send(&bytes(sizes[given], given as u8)).is_ok() {
@@ -56,7 +57,7 @@ fn messages_keep_their_boundaries() {
 
 #[test]
 fn small_messages_share_frames_while_others_are_under_way() {
-    let mut pair = Pair::new(&setup(Kind::SeqPacket));
+    let mut pair = PeerPair::new(&setup(ConnectionKind::SeqPacket));
     for i in 0..1000 {
         pair.a.send(&bytes(i % 100, i as u8)).unwrap();
     }
@@ -66,7 +67,7 @@ fn small_messages_share_frames_while_others_are_under_way() {
     for i in 0..1000 {
         assert_eq!(pair.b.recv().unwrap(), bytes(i % 100, i as u8));
     }
-    // Alone, a message goes at once, and without what COALESCED adds.
+    // A single message is sent at once, and without the COALESCED format.
     pair.a.send(b"hello").unwrap();
     assert!(pair.a.transmit(&mut pair.b, pair.now, true));
     assert_eq!(pair.b.wire[0].len(), HEADER_LEN + 5);
@@ -76,15 +77,15 @@ fn small_messages_share_frames_while_others_are_under_way() {
 #[test]
 fn lent_blocks_arrive_and_come_back_once() {
     for (kind, read, link) in [
-        (Kind::Stream, true, Link::Rc),
-        (Kind::Stream, false, Link::Rc),
-        (Kind::SeqPacket, true, Link::Rc),
-        (Kind::SeqPacket, false, Link::Rc),
-        (Kind::SeqPacket, false, Link::Tcp),
+        (ConnectionKind::Stream, true, LinkType::Rc),
+        (ConnectionKind::Stream, false, LinkType::Rc),
+        (ConnectionKind::SeqPacket, true, LinkType::Rc),
+        (ConnectionKind::SeqPacket, false, LinkType::Rc),
+        (ConnectionKind::SeqPacket, false, LinkType::Tcp),
     ] {
         let mut setup = setup(kind);
         (setup.read, setup.link) = (read, link);
-        let mut pair = Pair::new(&setup);
+        let mut pair = PeerPair::new(&setup);
         let sizes = [1, 5000, 8192, 8193, 70_000, 600_000];
         let tickets = sizes.map(|size| pair.a.lend(&bytes(size, size as u8)));
         let mut returned = Vec::new();
@@ -92,20 +93,22 @@ fn lent_blocks_arrive_and_come_back_once() {
         for _ in 0..20 {
             pair.settle();
             for event in pair.a.take_events() {
-                let Event::Returned { ticket, sent: true, block } = event else { panic!("{event:?}") };
+                let ConnectionEvent::Returned { ticket, sent: true, block } = event else {
+                    panic!("{event:?}")
+                };
                 let size = sizes[tickets.iter().position(|each| *each == ticket).unwrap()];
                 assert!(block.bytes()[..size] == bytes(size, size as u8), "a lent block is not changed");
                 returned.push(ticket);
             }
             match kind {
-                Kind::Stream => got.extend(pair.b.read_all()),
-                Kind::SeqPacket => got.extend(std::iter::from_fn(|| pair.b.recv()).flatten()),
+                ConnectionKind::Stream => got.extend(pair.b.read_all()),
+                ConnectionKind::SeqPacket => got.extend(std::iter::from_fn(|| pair.b.recv()).flatten()),
             }
         }
         let wanted: Vec<u8> = sizes.iter().flat_map(|size| bytes(*size, *size as u8)).collect();
         let (sent, got_b) = (pair.a.connection.counters(), pair.b.connection.counters());
         let told = if read { 8193 + 70_000 + 600_000 } else { 0 };
-        assert_eq!((sent.bytes_told, got_b.bytes_read), (told, told));
+        assert_eq!((sent.bytes_announced, got_b.bytes_read), (told, told));
         assert!(sent.bytes_sent >= wanted.len() as u64 - told && sent.bytes_sent == got_b.bytes_received);
         assert!(got == wanted);
         returned.sort();
@@ -115,16 +118,16 @@ fn lent_blocks_arrive_and_come_back_once() {
 
 #[test]
 fn chunks_keep_their_memory_until_given_back() {
-    // Who copied would need a block for it.
-    let uncopied = |side: &mut Side| {
+    // A copy would need a block.
+    let uncopied = |side: &mut TestPeer| {
         let taken = side.blocks.taken;
         let chunk = side.connection.recv_chunk(&mut side.blocks).unwrap().unwrap();
         assert_eq!(side.blocks.taken, taken);
         chunk
     };
-    let mut setup = setup(Kind::SeqPacket);
+    let mut setup = setup(ConnectionKind::SeqPacket);
     setup.rcvbuf = 16 * 8192;
-    let mut pair = Pair::new(&setup);
+    let mut pair = PeerPair::new(&setup);
     for i in 0..3 {
         pair.a.send(&bytes(10 + i, i as u8)).unwrap();
     }
@@ -158,9 +161,9 @@ fn chunks_keep_their_memory_until_given_back() {
 #[test]
 fn parts_stream_a_message_above_every_buffer() {
     for read in [false, true] {
-        let mut setup = setup(Kind::SeqPacket);
+        let mut setup = setup(ConnectionKind::SeqPacket);
         (setup.read, setup.sndbuf, setup.rcvbuf) = (read, 100_000, 100_000);
-        let mut pair = Pair::new(&setup);
+        let mut pair = PeerPair::new(&setup);
         let message = bytes(3_000_000, 5);
         let refused = pair.a.send(&message);
         assert_eq!(refused, Err(CallError::AboveSendQuota { len: 3_000_000, quota: 100_000 }));
@@ -206,7 +209,7 @@ fn parts_stream_a_message_above_every_buffer() {
 
 #[test]
 fn small_parts_make_one_message() {
-    let mut pair = Pair::new(&setup(Kind::SeqPacket));
+    let mut pair = PeerPair::new(&setup(ConnectionKind::SeqPacket));
     for (i, part) in [&b"one"[..], b"", b"two", b"three"].into_iter().enumerate() {
         let sent = pair.a.connection.send_part(11, &[IoSlice::new(part)], &mut pair.a.blocks);
         assert_eq!(sent, Ok(part.len()));
@@ -226,7 +229,7 @@ fn small_parts_make_one_message() {
 
 #[test]
 fn a_message_that_does_not_fit_the_buffer_stays() {
-    let mut pair = Pair::new(&setup(Kind::SeqPacket));
+    let mut pair = PeerPair::new(&setup(ConnectionKind::SeqPacket));
     pair.a.send(b"12345").unwrap();
     pair.settle();
     let mut buffer = [0; 5];
@@ -239,7 +242,7 @@ fn a_message_that_does_not_fit_the_buffer_stays() {
 
 #[test]
 fn a_pool_without_memory_blocks_and_loses_nothing() {
-    let mut pair = Pair::new(&setup(Kind::SeqPacket));
+    let mut pair = PeerPair::new(&setup(ConnectionKind::SeqPacket));
     pair.a.send(b"first").unwrap();
     pair.a.blocks.most = 5;
     assert_eq!(pair.a.send(&bytes(60_000, 1)), Err(CallError::Blocked(Blocked::Memory)));
@@ -250,7 +253,7 @@ fn a_pool_without_memory_blocks_and_loses_nothing() {
     pair.settle();
     assert_eq!(pair.b.recv().unwrap(), b"first");
     assert!(pair.b.recv().unwrap() == bytes(60_000, 1));
-    // A READ waits for memory as well.
+    // A READ waits for memory, too.
     pair.b.blocks.most = 0;
     pair.a.send(&bytes(90_000, 2)).unwrap();
     pair.settle();
@@ -260,14 +263,14 @@ fn a_pool_without_memory_blocks_and_loses_nothing() {
     assert!(pair.b.recv().unwrap() == bytes(90_000, 2));
 }
 
-/// Every frame as it stands on the wire. A change here is a change of the protocol's major version.
+/// Every frame on the wire. A change here changes the protocol's major version.
 #[test]
 fn golden_frames() {
-    let mut pair = Pair::new(&setup(Kind::SeqPacket));
+    let mut pair = PeerPair::new(&setup(ConnectionKind::SeqPacket));
     let header = |kind: u8, flags: u8, count: u8, seq: u8, total: u8, len: [u8; 2]| {
         [kind, flags, count, 0, seq, 0, 0, 0, total, 0, 0, 0, len[0], len[1], 0, 0].to_vec()
     };
-    let frames = |from: &mut Side, to: &mut Side, now: Instant| -> Vec<Vec<u8>> {
+    let frames = |from: &mut TestPeer, to: &mut TestPeer, now: Instant| -> Vec<Vec<u8>> {
         from.post();
         while from.transmit(to, now, true) {}
         let frames = to.wire.iter().cloned().collect();
@@ -294,7 +297,8 @@ fn golden_frames() {
     let last = [&header(1, 2, 0, 4, 64, [0x48, 0x0e])[..], &long[16_344..]].concat();
     assert!(frames(&mut pair.a, &mut pair.b, now) == [first, middle, last]);
 
-    // Two sources, of 256 KiB and of 128 KiB: the first RTS has the message's total, and the second not.
+    // Two sources, of 256 KiB and of 128 KiB: the first RTS has the message's total, and the second
+    // does not.
     pair.a.send(&bytes(0x6_0000, 1)).unwrap();
     let told = frames(&mut pair.a, &mut pair.b, now);
     let starts = |frame: &[u8], header: Vec<u8>, rest: &[u8]| frame.starts_with(&[&header, rest].concat());
@@ -306,7 +310,7 @@ fn golden_frames() {
     assert!(pair.a.connection.source_bytes(Segment { addr, len: 0x2_0000, rkey: 7 }).is_some());
     assert!(pair.a.connection.source_bytes(Segment { addr, len: 0x2_0001, rkey: 7 }).is_none());
 
-    // The READs, and then RFIN for both, which also grants the seven receives that were used.
+    // The READs, and then RFIN for both, which also grants the seven used receives.
     assert!(frames(&mut pair.b, &mut pair.a, now).is_empty());
     assert_eq!(frames(&mut pair.b, &mut pair.a, now), [header(4, 0, 0, 0, 71, [2, 0])]);
 
@@ -317,7 +321,7 @@ fn golden_frames() {
     assert_eq!(frames(&mut pair.b, &mut pair.a, now), [header(11, 0, 0, 2, 72, [0, 0])]);
 
     // CREDIT, once half the receives are owed.
-    let mut pair = Pair::new(&setup(Kind::SeqPacket));
+    let mut pair = PeerPair::new(&setup(ConnectionKind::SeqPacket));
     for _ in 0..32 {
         pair.a.send(b"x").unwrap();
         assert!(frames(&mut pair.b, &mut pair.a, now).is_empty());
@@ -326,8 +330,8 @@ fn golden_frames() {
     assert_eq!(frames(&mut pair.b, &mut pair.a, now), [header(2, 0, 0, 0, 96, [0, 0])]);
 }
 
-/// All that `a` sends in one turn, as it stands on the wire.
-fn frames_of(pair: &mut Pair) -> Vec<Vec<u8>> {
+/// All frames that `a` sends in one turn, as bytes on the wire.
+fn frames_of(pair: &mut PeerPair) -> Vec<Vec<u8>> {
     while pair.a.transmit(&mut pair.b, pair.now, true) {}
     pair.b.wire.iter().cloned().collect()
 }
@@ -337,10 +341,10 @@ fn header(kind: u8, flags: u8, count: u8, seq: u8, len: u32) -> Vec<u8> {
     vec![kind, flags, count, 0, seq, 0, 0, 0, 64, 0, 0, 0, l0, l1, l2, l3]
 }
 
-/// The bytes on the wire: what is short is one frame, whose header alone is not of the blocks.
+/// The bytes on the wire: short blocks become one frame, and only its header lies outside of them.
 #[test]
 fn blocks_that_fit_a_frame_go_in_one() {
-    let mut pair = Pair::new(&setup(Kind::SeqPacket));
+    let mut pair = PeerPair::new(&setup(ConnectionKind::SeqPacket));
     pair.a.lend_together(&[b"head", b"", b"body", b"tail"]);
     let frames = frames_of(&mut pair);
     assert_eq!(frames, [[header(1, 3, 0, 0, 12), b"headbodytail".to_vec()].concat()]);
@@ -350,12 +354,13 @@ fn blocks_that_fit_a_frame_go_in_one() {
     assert_eq!(back.len(), 4, "{back:?}");
 }
 
-/// As many blocks as the device takes in a request; a message that does not fit says in front how long it is.
+/// As many blocks per frame as a request can gather; a message that does not fit starts with its
+/// length.
 #[test]
 fn blocks_beyond_what_a_request_takes_go_in_several_frames() {
-    let mut setup = setup(Kind::SeqPacket);
+    let mut setup = setup(ConnectionKind::SeqPacket);
     setup.gather = 2;
-    let mut pair = Pair::new(&setup);
+    let mut pair = PeerPair::new(&setup);
     pair.a.lend_together(&[b"a", b"b", b"c"]);
     let total = [3, 0, 0, 0, 0, 0, 0, 0].as_slice();
     let frames = frames_of(&mut pair);
@@ -367,10 +372,11 @@ fn blocks_beyond_what_a_request_takes_go_in_several_frames() {
     assert_eq!(pair.b.recv().unwrap(), b"abc");
 }
 
-/// What is long is one source of several ranges; here in a block, as it is too long for a short frame. Golden, as for any version 1.0.
+/// Long blocks are one source with several ranges; its RTS needs a block here, because it is too
+/// long for a short frame. Golden bytes, as in any version 1.0.
 #[test]
 fn long_blocks_are_one_source() {
-    let mut pair = Pair::new(&setup(Kind::SeqPacket));
+    let mut pair = PeerPair::new(&setup(ConnectionKind::SeqPacket));
     let parts = [bytes(70_000, 1), bytes(9000, 2), bytes(1, 3)];
     pair.a.lend_together(&parts.each_ref().map(Vec::as_slice));
     let frames = frames_of(&mut pair);
@@ -382,15 +388,15 @@ fn long_blocks_are_one_source() {
     assert!(rts[24..].chunks(16).all(|range| range[12..] == [7, 0, 0, 0]));
     pair.settle();
     assert!(pair.b.recv().unwrap() == parts.concat());
-    assert_eq!(pair.a.connection.counters().bytes_told, 79_001);
+    assert_eq!(pair.a.connection.counters().bytes_announced, 79_001);
     assert_eq!(pair.a.take_events().len(), 3);
 }
 
-/// Not more than an RTS may have: 16 ranges, and 16 MiB. The first says how long the message is.
+/// At most 16 ranges and 16 MiB, the limits of an RTS. The first RTS carries the message's length.
 #[test]
 fn a_message_of_many_blocks_is_several_sources() {
     for (count, size, ranges) in [(40, 10_000, vec![16, 16, 8]), (5, 5 << 20, vec![3, 2])] {
-        let mut pair = Pair::new(&setup(Kind::SeqPacket));
+        let mut pair = PeerPair::new(&setup(ConnectionKind::SeqPacket));
         let parts: Vec<_> = (0..count).map(|seed| bytes(size, seed)).collect();
         let first = pair.a.lend_together(&parts.iter().map(Vec::as_slice).collect::<Vec<_>>());
         let frames = frames_of(&mut pair);
@@ -410,22 +416,22 @@ fn a_message_of_many_blocks_is_several_sources() {
         pair.settle();
         came.extend(pair.a.take_events());
         let tickets = came.iter().map(|event| match event {
-            Event::Returned { ticket, sent: true, .. } => ticket.0,
+            ConnectionEvent::Returned { ticket, sent: true, .. } => ticket.0,
             other => panic!("{other:?}"),
         });
         assert_eq!(tickets.collect::<Vec<_>>(), (first.0..first.0 + u64::from(count)).collect::<Vec<_>>());
     }
 }
 
-/// A block that is longer than what one RTS may tell of is told of in several, and comes back after the last.
+/// A block longer than the limit of an RTS is announced in several, and returns after the last.
 #[test]
 fn a_block_longer_than_a_source_is_several_sources() {
-    for kind in [Kind::Stream, Kind::SeqPacket] {
-        let mut pair = Pair::new(&setup(kind));
+    for kind in [ConnectionKind::Stream, ConnectionKind::SeqPacket] {
+        let mut pair = PeerPair::new(&setup(kind));
         let sent = bytes((40 << 20) + 3, 5);
         let ticket = pair.a.lend(&sent);
         let frames = frames_of(&mut pair);
-        let (flags, prefix) = if kind == Kind::Stream { ([0; 3], 0) } else { ([1, 0, 2], 8) };
+        let (flags, prefix) = if kind == ConnectionKind::Stream { ([0; 3], 0) } else { ([1, 0, 2], 8) };
         let told: Vec<_> = frames.iter().map(|frame| (frame[0], frame[1], frame[2], frame.len())).collect();
         assert_eq!(told, [(3, flags[0], 1, 40 + prefix), (3, flags[1], 1, 40), (3, flags[2], 1, 40)]);
         let (mut got, mut buffer) = (Vec::new(), vec![0; 1 << 20]);
@@ -434,8 +440,8 @@ fn a_block_longer_than_a_source_is_several_sources() {
             for _ in 0..8 {
                 pair.settle();
                 match kind {
-                    Kind::Stream => got.extend(pair.b.read_all()),
-                    Kind::SeqPacket => {
+                    ConnectionKind::Stream => got.extend(pair.b.read_all()),
+                    ConnectionKind::SeqPacket => {
                         while let Ok(Some(part)) = pair.b.connection.recv_part(&mut buffer) {
                             got.extend_from_slice(&buffer[..part.len]);
                         }
@@ -450,26 +456,26 @@ fn a_block_longer_than_a_source_is_several_sources() {
         pair.settle();
         let events = pair.a.take_events();
         assert!(
-            matches!(events[..], [Event::Returned { ticket: of, sent: true, .. }] if of == ticket),
+            matches!(events[..], [ConnectionEvent::Returned { ticket: of, sent: true, .. }] if of == ticket),
             "{events:?}"
         );
     }
 }
 
-/// Whatever the sizes, around each at which the way changes.
+/// Sizes around each threshold at which the format changes.
 #[test]
 fn gathered_blocks_arrive_over_every_link() {
     for (kind, read, link) in [
-        (Kind::Stream, true, Link::Rc),
-        (Kind::Stream, false, Link::Rc),
-        (Kind::SeqPacket, true, Link::Rc),
-        (Kind::SeqPacket, false, Link::Rc),
-        (Kind::SeqPacket, false, Link::Tcp),
-        (Kind::Stream, false, Link::Tcp),
+        (ConnectionKind::Stream, true, LinkType::Rc),
+        (ConnectionKind::Stream, false, LinkType::Rc),
+        (ConnectionKind::SeqPacket, true, LinkType::Rc),
+        (ConnectionKind::SeqPacket, false, LinkType::Rc),
+        (ConnectionKind::SeqPacket, false, LinkType::Tcp),
+        (ConnectionKind::Stream, false, LinkType::Tcp),
     ] {
         let mut setup = setup(kind);
         (setup.read, setup.link) = (read, link);
-        let mut pair = Pair::new(&setup);
+        let mut pair = PeerPair::new(&setup);
         let sizes = [0, 1, 8168, 8169, 8176, 8177, 30_000];
         for first in sizes {
             for second in sizes {
@@ -479,8 +485,10 @@ fn gathered_blocks_arrive_over_every_link() {
                     pair.settle();
                     let wanted = parts.concat();
                     match kind {
-                        Kind::Stream => assert!(pair.b.read_all() == wanted, "{first} {second} {third}"),
-                        Kind::SeqPacket => {
+                        ConnectionKind::Stream => {
+                            assert!(pair.b.read_all() == wanted, "{first} {second} {third}")
+                        }
+                        ConnectionKind::SeqPacket => {
                             assert!(pair.b.recv().as_ref() == Some(&wanted), "{first} {second} {third}");
                         }
                     }
@@ -493,11 +501,12 @@ fn gathered_blocks_arrive_over_every_link() {
     }
 }
 
-/// Without READ: frames with as much as a slot has, as their headers need not be sent, and no block but those that were lent.
+/// Without READ: frames carry a whole slot each, because their headers need not be sent, and use no
+/// block but the lent ones.
 #[test]
 fn long_blocks_go_in_frames_from_where_they_lie() {
-    for (kind, flags, prefix) in [(Kind::SeqPacket, 1, 8), (Kind::Stream, 0, 0)] {
-        let mut pair = Pair::new(&Setup::new(kind, Link::Rc));
+    for (kind, flags, prefix) in [(ConnectionKind::SeqPacket, 1, 8), (ConnectionKind::Stream, 0, 0)] {
+        let mut pair = PeerPair::new(&ConnectionSetup::new(kind, LinkType::Rc));
         let parts = [bytes(5, 1), bytes(20_000, 2), bytes(7, 3)];
         let [head, long, tail] = parts.each_ref().map(Vec::as_slice);
         pair.a.lend_together(&[head, long, tail]);
@@ -512,8 +521,8 @@ fn long_blocks_go_in_frames_from_where_they_lie() {
         ];
         assert!(frames_of(&mut pair) == wanted);
         assert_eq!(pair.a.blocks.taken, taken);
-        // Alone, it is the first and the last; both have no room for a byte more.
-        let mut pair = Pair::new(&Setup::new(kind, Link::Rc));
+        // A single frame is the first and the last; both have no room for a byte more.
+        let mut pair = PeerPair::new(&ConnectionSetup::new(kind, LinkType::Rc));
         let long = bytes(2 * 8192 - prefix, 4);
         pair.a.lend(&long);
         let (first, total) = (8192 - prefix, &(long.len() as u64).to_le_bytes()[..prefix]);
@@ -526,13 +535,14 @@ fn long_blocks_go_in_frames_from_where_they_lie() {
     }
 }
 
-/// Not with the last frame, and not with the last that completes before the others are made.
+/// Neither the last frame alone returns it, nor the last completion before the other frames are
+/// made.
 #[test]
 fn a_block_in_several_frames_comes_back_with_the_last() {
     for slots in [16, 64] {
-        let mut setup = Setup::new(Kind::SeqPacket, Link::Rc);
+        let mut setup = ConnectionSetup::new(ConnectionKind::SeqPacket, LinkType::Rc);
         (setup.own.rx_slots, setup.peer.rx_slots) = (slots, slots);
-        let mut pair = Pair::new(&setup);
+        let mut pair = PeerPair::new(&setup);
         let long = bytes(30 * 8192, 1);
         let tickets = [pair.a.lend(&long), pair.a.lend(&bytes(9000, 2)), pair.a.lend(b"short")];
         let taken = pair.a.blocks.taken;
@@ -545,7 +555,9 @@ fn a_block_in_several_frames_comes_back_with_the_last() {
             while pair.a.complete(&pair.b) {
                 frames += 1;
                 for event in pair.a.take_events() {
-                    let Event::Returned { ticket, block, sent: true } = event else { panic!("{event:?}") };
+                    let ConnectionEvent::Returned { ticket, block, sent: true } = event else {
+                        panic!("{event:?}")
+                    };
                     assert!(ticket != tickets[0] || block.bytes() == long);
                     back.push((ticket, frames));
                 }
@@ -558,7 +570,7 @@ fn a_block_in_several_frames_comes_back_with_the_last() {
             came.extend(std::iter::from_fn(|| pair.b.recv()));
             pair.b.post();
         }
-        // The total is in the first of 31 frames; two more, and one.
+        // The total is in the first of 31 frames; then follow two, and one.
         assert_eq!(back, [(tickets[0], 31), (tickets[1], 33), (tickets[2], 34)]);
         assert_eq!(pair.a.blocks.taken, taken);
         assert!(came == [long, bytes(9000, 2), b"short".to_vec()]);
@@ -566,13 +578,14 @@ fn a_block_in_several_frames_comes_back_with_the_last() {
     }
 }
 
-/// The program has its block as soon as the last frame is made; over TCP there is no device that it could be out of the reach of.
+/// The program gets its block back as soon as the last frame is made. Over TCP every block is
+/// reachable.
 #[test]
-fn what_is_out_of_reach_is_copied() {
-    for (link, copies) in [(Link::Rc, 3), (Link::Tcp, 0)] {
-        let mut pair = Pair::new(&Setup::new(Kind::SeqPacket, link));
+fn unregistered_blocks_are_copied() {
+    for (link, copies) in [(LinkType::Rc, 3), (LinkType::Tcp, 0)] {
+        let mut pair = PeerPair::new(&ConnectionSetup::new(ConnectionKind::SeqPacket, link));
         pair.a.blocks.apart = true;
-        let len = if link == Link::Rc { 20_000 } else { 600_000 };
+        let len = if link == LinkType::Rc { 20_000 } else { 600_000 };
         let ticket = pair.a.lend(&bytes(len, 1));
         let taken = pair.a.blocks.taken;
         assert_eq!(frames_of(&mut pair).len(), 3);
@@ -582,22 +595,22 @@ fn what_is_out_of_reach_is_copied() {
         pair.settle();
         let events = early.into_iter().chain(pair.a.take_events()).collect::<Vec<_>>();
         assert!(
-            matches!(events[..], [Event::Returned { ticket: of, sent: true, .. }] if of == ticket),
+            matches!(events[..], [ConnectionEvent::Returned { ticket: of, sent: true, .. }] if of == ticket),
             "{events:?}"
         );
         assert!(pair.b.recv().unwrap() == bytes(len, 1));
     }
 }
 
-/// One that old peers send as well: each block an RTS of its own, within one message.
+/// Older peers send this, too: each block has a separate RTS, within one message.
 #[test]
 fn a_message_of_single_ranges_is_the_same_message() {
-    let mut pair = Pair::new(&setup(Kind::SeqPacket));
+    let mut pair = PeerPair::new(&setup(ConnectionKind::SeqPacket));
     let (one, two) = (bytes(40_000, 1), bytes(50_000, 2));
     let mut tell = |seq, flags, bytes: &[u8], total: &[u8]| {
         let mut block = pair.a.blocks.take(bytes.len(), Purpose::Send).unwrap();
         block.bytes_mut().copy_from_slice(bytes);
-        let Remote { addr, rkey } = block.remote().unwrap();
+        let RemoteAddress { addr, rkey } = block.remote().unwrap();
         let segment = frame::encode_segment(Segment { addr, len: bytes.len() as u32, rkey });
         let len = (total.len() + 24) as u32;
         let told = (bytes.len() as u64).to_le_bytes();
@@ -609,7 +622,7 @@ fn a_message_of_single_ranges_is_the_same_message() {
     while pair.b.transmit(&mut pair.a, pair.now, true) {}
     while let Some((id, range)) = pair.b.posted.pop_front() {
         let mut done = pair.b.queue.complete(id).unwrap();
-        if let (Done::Read { block, .. }, Some(range)) = (&mut done, range) {
+        if let (CompletedTransmit::Read { block, .. }, Some(range)) = (&mut done, range) {
             let from = blocks.iter().find_map(|from| {
                 let at = range.addr.checked_sub(from.remote()?.addr)? as usize;
                 from.bytes().get(at..at + range.len as usize)
@@ -624,7 +637,7 @@ fn a_message_of_single_ranges_is_the_same_message() {
 
 #[test]
 fn lists_that_can_never_be_lent_are_refused() {
-    let mut pair = Pair::new(&setup(Kind::SeqPacket));
+    let mut pair = PeerPair::new(&setup(ConnectionKind::SeqPacket));
     assert_eq!(
         pair.a.connection.send_blocks(&mut Vec::new()),
         Err(CallError::BlockCount { count: 0, most: 1024 })
@@ -632,7 +645,7 @@ fn lists_that_can_never_be_lent_are_refused() {
     let mut many: Vec<_> = (0..1025).map(|_| (pair.a.blocks.take(1, Purpose::Send).unwrap(), 1)).collect();
     let refused = pair.a.connection.send_blocks(&mut many);
     assert_eq!(refused, Err(CallError::BlockCount { count: 1025, most: 1024 }));
-    // As many as there may be at all, and with one that is under way they have to wait.
+    // As many as the limit allows; with another one in flight they have to wait.
     many.pop();
     pair.a.lend(b"x");
     let refused = pair.a.connection.send_blocks(&mut many);
@@ -644,17 +657,17 @@ fn lists_that_can_never_be_lent_are_refused() {
     assert!(many.is_empty());
 }
 
-/// Nothing to send of a stream's block is no frame: an empty one would be against the protocol.
+/// An empty block of a stream makes no frame, because an empty frame would violate the protocol.
 #[test]
 fn an_empty_block_of_a_stream_comes_straight_back() {
-    let mut pair = Pair::new(&setup(Kind::Stream));
+    let mut pair = PeerPair::new(&setup(ConnectionKind::Stream));
     let ticket = pair.a.lend(b"");
     pair.settle();
     assert!(
-        matches!(pair.a.take_events()[..], [Event::Returned { ticket: of, sent: true, .. }] if of == ticket)
+        matches!(pair.a.take_events()[..], [ConnectionEvent::Returned { ticket: of, sent: true, .. }] if of == ticket)
     );
     assert_eq!(pair.b.connection.failure(), None);
-    let mut pair = Pair::new(&setup(Kind::SeqPacket));
+    let mut pair = PeerPair::new(&setup(ConnectionKind::SeqPacket));
     pair.a.lend(b"");
     pair.settle();
     assert_eq!(pair.b.recv().unwrap(), b"");

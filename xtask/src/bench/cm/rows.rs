@@ -6,19 +6,19 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::bench::programs::Programs;
+use crate::bench::rounds::Round;
 use crate::bench::statistics::median;
-use crate::bench::turns::Turn;
 
-/// The rate of connections, times that of TCP.
+/// The required connection rate, as a multiple of TCP's.
 const RATE: f64 = 0.3;
 
-/// The cost of one where there are many, times the cost where there are few.
+/// The allowed cost of a connection with many others open, as a multiple of that with few.
 const CROWDED: f64 = 1.5;
 
-/// How connections come, and what `xtask/bench/src/bin/cm` is told.
+/// The title of each row, and its arguments for `xtask/bench/src/bin/cm`.
 const ROWS: [(&str, &[&str]); 4] = [
-    ("one after the other; TCP's server says when it has accepted", &["answered", "200"]),
-    ("one after the other; TCP's client goes on when its own side is done", &["tcp", "1", "200"]),
+    ("one after the other; TCP's server confirms its accept", &["answered", "200"]),
+    ("one after the other; TCP's client continues after its own connect", &["tcp", "1", "200"]),
     ("16 at a time", &["tcp", "16", "400"]),
     ("128 at a time", &["tcp", "128", "400"]),
 ];
@@ -30,15 +30,15 @@ pub(super) fn against_tcp(programs: &Programs, pairs: u32) -> Result<String> {
     );
     for (title, arguments) in ROWS {
         let said = run(programs, arguments, pairs)?;
-        let turns = turns(&said, "sample", pairs)?;
-        let rate = median(turns.iter().map(|turn| turn.reference / turn.ours).collect());
+        let rounds = rounds(&said, "sample", pairs)?;
+        let rate = median(rounds.iter().map(|round| round.reference / round.ours).collect());
         let verdict = if rate < RATE { " **missed**" } else { "" };
         writeln!(
             table,
             "| {title} | {:.1} | {:.1} | {rate:.2}{verdict} | {:.2} | {RATE:.2} |",
-            micro(&turns, |turn| turn.ours),
-            micro(&turns, |turn| turn.reference),
-            median(turns.iter().map(|turn| turn.reference / turn.again).collect()),
+            micro(&rounds, |round| round.ours),
+            micro(&rounds, |round| round.reference),
+            median(rounds.iter().map(|round| round.reference / round.again).collect()),
         )?;
     }
     Ok(table)
@@ -47,41 +47,41 @@ pub(super) fn against_tcp(programs: &Programs, pairs: u32) -> Result<String> {
 pub(super) fn crowded(programs: &Programs, pairs: u32) -> Result<String> {
     let said = run(programs, &["ids", "10", "10000", "100"], pairs)?;
     let mut table = String::from(
-        "| one more connection | us where there are 10,000 | us where there are 10 | times | 10 against 10 | at most |\n\
+        "| one more connection | us with 10,000 open | us with 10 open | times | 10 against 10 | at most |\n\
          | --- | ---: | ---: | ---: | ---: | ---: |\n",
     );
-    for (title, name) in [("to make it", "sample"), ("to end it", "ending")] {
-        let turns = turns(&said, name, pairs)?;
-        let times = median(turns.iter().map(|turn| turn.ours / turn.reference).collect());
+    for (title, name) in [("opening it", "sample"), ("closing it", "ending")] {
+        let rounds = rounds(&said, name, pairs)?;
+        let times = median(rounds.iter().map(|round| round.ours / round.reference).collect());
         let verdict = if times > CROWDED { " **missed**" } else { "" };
         writeln!(
             table,
             "| {title} | {:.1} | {:.1} | {times:.2}{verdict} | {:.2} | {CROWDED:.2} |",
-            micro(&turns, |turn| turn.ours),
-            micro(&turns, |turn| turn.reference),
-            median(turns.iter().map(|turn| turn.again / turn.reference).collect()),
+            micro(&rounds, |round| round.ours),
+            micro(&rounds, |round| round.reference),
+            median(rounds.iter().map(|round| round.again / round.reference).collect()),
         )?;
     }
     Ok(table)
 }
 
-fn micro(turns: &[Turn], value: fn(&Turn) -> f64) -> f64 {
-    median(turns.iter().map(value).collect()) / 1000.0
+fn micro(rounds: &[Round], value: fn(&Round) -> f64) -> f64 {
+    median(rounds.iter().map(value).collect()) / 1000.0
 }
 
-/// Lines `NAME OURS REFERENCE REFERENCE`.
-fn turns(said: &str, name: &str, pairs: u32) -> Result<Vec<Turn>> {
-    let mut turns = Vec::new();
+/// Parses lines `NAME OURS REFERENCE REFERENCE`.
+fn rounds(said: &str, name: &str, pairs: u32) -> Result<Vec<Round>> {
+    let mut rounds = Vec::new();
     for line in said.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
         let [first, ours, reference, again] = words[..] else { bail!("unexpected output: {line}") };
         if first == name {
             let number = |word: &str| word.parse().with_context(|| format!("not a number in: {line}"));
-            turns.push(Turn { ours: number(ours)?, reference: number(reference)?, again: number(again)? });
+            rounds.push(Round { ours: number(ours)?, reference: number(reference)?, again: number(again)? });
         }
     }
-    ensure!(turns.len() == pairs as usize, "{} turns instead of {pairs}: {said}", turns.len());
-    Ok(turns)
+    ensure!(rounds.len() == pairs as usize, "{} rounds instead of {pairs}: {said}", rounds.len());
+    Ok(rounds)
 }
 
 fn run(programs: &Programs, arguments: &[&str], pairs: u32) -> Result<String> {
@@ -98,11 +98,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn turns_are_told_apart_by_their_names() {
+    fn rounds_are_told_apart_by_their_names() {
         let said = "sample 3 1 2\nending 6 5 4\nsample 9 8 7\n";
-        let found = turns(said, "sample", 2).unwrap();
-        assert_eq!(found[1], Turn { ours: 9.0, reference: 8.0, again: 7.0 });
-        assert_eq!(turns(said, "ending", 1).unwrap().len(), 1);
-        assert!(turns(said, "ending", 2).is_err() && turns("what", "ending", 0).is_err());
+        let found = rounds(said, "sample", 2).unwrap();
+        assert_eq!(found[1], Round { ours: 9.0, reference: 8.0, again: 7.0 });
+        assert_eq!(rounds(said, "ending", 1).unwrap().len(), 1);
+        assert!(rounds(said, "ending", 2).is_err() && rounds("what", "ending", 0).is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! Our cmtime against rdma-core's, in a guest.
+//! Our cmtime compared with rdma-core's, in a guest.
 
 use std::fmt::Write as _;
 use std::io;
@@ -7,73 +7,76 @@ use std::process::ExitCode;
 
 use anyhow::{Result, ensure};
 
-use super::Softroce;
+use super::SoftroceArgs;
 use crate::bench::document::{Section, today};
+use crate::bench::rounds::{NamedRounds, Round, parse};
 use crate::bench::statistics::{interval, median};
-use crate::bench::turns::{Turn, Turns, parse};
 use crate::softroce::Profile;
 
 /// The script that runs in the guest.
 const SCRIPT: &str = include_str!("softroce.sh");
 
-/// What a step may cost, times what it costs C.
+/// The allowed cost of a step, as a multiple of C's.
 const BOUND: f64 = 1.05;
 
-pub(super) fn run(root: &Path, args: &Softroce, dry_run: bool) -> Result<ExitCode> {
-    let (place, programs, mut job) = args.place.prepare(root, Profile::Release)?;
+pub(super) fn run(root: &Path, args: &SoftroceArgs, dry_run: bool) -> Result<ExitCode> {
+    let (machine, programs, mut job) = args.machine.prepare(root, Profile::Release)?;
     programs.build_example("rdma-examples", "cmtime")?;
     job.command = format!("PAIRS={}\nCONNECTIONS={}\n{SCRIPT}", args.pairs, args.connections);
     let mut output = Vec::new();
-    let ran = place.run(&job, &mut output, &mut io::stderr())?;
+    let ran = machine.run(&job, &mut output, &mut io::stderr())?;
     let steps = parse(&String::from_utf8_lossy(&output))?;
-    ensure!(!steps.is_empty(), "the guest measured nothing: its messages are above");
+    ensure!(!steps.is_empty(), "the guest measured nothing; see its messages above");
     let body = table(&steps)?;
     println!("{body}");
     if !dry_run {
-        let title = place.title(&ran);
+        let title = machine.title(&ran);
         let intro = format!(
             "{}, on {title}, {} connections a run, against C's server. {} a connection, at the client: until all have done the \
-             step; of what has no such time, each connection's own. Medians of {} turns; missed is what is above the bound with its \
+             step; of what has no such time, each connection's own. Medians of {} rounds; missed is what is above the bound with its \
              whole interval.\n\n    cargo xtask bench cm softroce \
              {} --pairs {} --connections {}",
             today(),
             args.connections,
-            match args.place.is_counted() {
+            match args.machine.is_counted() {
                 true =>
                     "The guest's clock counts instructions, the kernel's with them: 1,000 are a microsecond. Microseconds",
                 false => "Microseconds",
             },
             args.pairs,
-            args.place.flag(),
+            args.machine.flag(),
             args.pairs,
             args.connections
         );
-        let name = format!("cm softroce {}", args.place.rdma_core());
-        let title = format!("cmtime against C's: {}", args.place.rdma_core());
+        let name = format!("cm softroce {}", args.machine.rdma_core());
+        let title = format!("cmtime against C's: {}", args.machine.rdma_core());
         Section { name: &name, title: &title, intro: &intro, body: &body }.write(root)?;
     }
-    Ok(ran.ending.exit_code())
+    Ok(ran.outcome.exit_code())
 }
 
-/// The middle of our times, times the middle of all of C's; and the middle of C's second times, times that of its first. The bound is
-/// missed where the whole interval is above it: an emulated guest needs many turns until that says something of the smallest steps.
-fn table(steps: &[Turns]) -> Result<String> {
+/// The columns are our median as a multiple of the median of all C runs, and the median of the
+/// second C runs as a multiple of that of the first. The bound is missed if the whole interval is
+/// above it. An emulated guest needs many rounds before that is meaningful for the smallest steps.
+fn table(steps: &[NamedRounds]) -> Result<String> {
     let mut table = String::from(
         "| step | C, us | ours, us | ours / C | 95 % interval | C / C | at most |\n\
          | --- | ---: | ---: | ---: | ---: | ---: | ---: |\n",
     );
-    for Turns { name, turns } in steps {
-        let ours = |turns: &[Turn]| median(turns.iter().map(|turn| turn.ours).collect());
-        let c = |turns: &[Turn]| median(turns.iter().flat_map(|turn| [turn.reference, turn.again]).collect());
-        let times = interval(turns, |turns| ours(turns) / c(turns));
+    for NamedRounds { name, rounds } in steps {
+        let ours = |rounds: &[Round]| median(rounds.iter().map(|round| round.ours).collect());
+        let c = |rounds: &[Round]| {
+            median(rounds.iter().flat_map(|round| [round.reference, round.again]).collect())
+        };
+        let times = interval(rounds, |rounds| ours(rounds) / c(rounds));
         let verdict = times.at_most(BOUND);
-        let first = median(turns.iter().map(|turn| turn.reference).collect());
-        let again = median(turns.iter().map(|turn| turn.again).collect());
+        let first = median(rounds.iter().map(|round| round.reference).collect());
+        let again = median(rounds.iter().map(|round| round.again).collect());
         writeln!(
             table,
             "| {name} | {:.2} | {:.2} | {:.3}{verdict} | {:.3} to {:.3} | {:.3} | {BOUND:.2} |",
-            c(turns),
-            ours(turns),
+            c(rounds),
+            ours(rounds),
             times.mean,
             times.low,
             times.high,
@@ -89,8 +92,8 @@ mod tests {
 
     #[test]
     fn a_step_that_costs_more_is_marked() {
-        let turn = "sample create_id 2.0 2.0 2.0\nsample connect 10 11 10\nsample bind 10 12 10\nsample bind 10 9 10\n";
-        let said = [turn, turn, "sample create_id 2 2.2 2\n", turn, "sample bind 10 12 10\n"].concat();
+        let round = "sample create_id 2.0 2.0 2.0\nsample connect 10 11 10\nsample bind 10 12 10\nsample bind 10 9 10\n";
+        let said = [round, round, "sample create_id 2 2.2 2\n", round, "sample bind 10 12 10\n"].concat();
         let steps = parse(&said).unwrap();
         assert_eq!(steps.len(), 3);
         let table = table(&steps).unwrap();

@@ -1,8 +1,8 @@
-//! What a message costs a program, in instructions: free of noise, and a gate.
+//! The instructions that a message costs a program, which is free of noise and therefore a gate.
 //!
-//! callgrind counts the client's timed loop: every instruction of the program and of the C library that it calls, and none
-//! of `libibverbs.so.1`, which is the software device and the same for both. So it does not matter which way the device
-//! moves the payload, which under callgrind it is slow to settle.
+//! Callgrind counts the client's timed loop: every instruction of the program and of the C library,
+//! but none of `libibverbs.so.1`, which is the software device and the same for both tools.
+//! Therefore the device's copy path does not matter; under callgrind it takes long to settle.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -11,28 +11,28 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 
-use super::pair::{Load, Measure, Operation, Pairs, Run, Tool};
-use crate::bench::callgrind::{Counts, Steady, TimedLoop};
+use super::pair::{LoadKind, Measure, Operation, Pairs, PerftestRun, Tool};
+use crate::bench::callgrind::{InstructionCounts, LoopShape, TimedLoop};
 use crate::bench::overhead::{BUDGET, Budget, disassembly};
 use crate::bench::programs::Programs;
-use crate::bench::soft::way::Way;
+use crate::bench::soft::copy_path::CopyPath;
 
-/// Messages of a run; of the longer one, where there are two, twice as many.
+/// Messages of a run. If a row needs a second, longer run, that one has twice as many.
 const MESSAGES: u64 = 2000;
 
-/// The same of long lists: whole lists, and more than the queue has room for.
-const LISTED: u64 = 128 * Load::LIST;
+/// The same for long lists: whole lists, and more messages than fit into the queue.
+const LISTED: u64 = 128 * LoadKind::LIST;
 
-/// So many counts are taken before two of them agree, at most.
+/// The largest number of counts until two of them must agree.
 const RUNS: u32 = 8;
 
-/// The bytes of a message.
+/// The size of a message in bytes.
 const SIZE: u64 = 64;
 
-/// What has nothing to do in the timed loop.
+/// Options that must not add instructions to the timed loop.
 const BESIDES: [&str; 2] = ["--threads=1", "--data-validation"];
 
-/// A table, and what is missed.
+/// A table, and the list of missed bounds.
 #[derive(Debug, Default)]
 pub(super) struct Verdict {
     pub(super) table: String,
@@ -41,23 +41,23 @@ pub(super) struct Verdict {
 
 /// A row of the table.
 #[derive(Clone, Copy, Debug)]
-struct Case {
+struct InstructionCase {
     operation: Operation,
     measure: Measure,
-    load: Load,
+    load: LoadKind,
 }
 
-impl Case {
+impl InstructionCase {
     fn all(operations: &[Operation]) -> Vec<Self> {
         let operations = if operations.is_empty() { Operation::value_variants() } else { operations };
         let mut cases = Vec::new();
         for operation in operations.iter().copied() {
-            let load = if operation == Operation::Send { Load::Received } else { Load::Usual };
+            let load = if operation == Operation::Send { LoadKind::Received } else { LoadKind::Usual };
             cases.push(Self { operation, measure: Measure::Bandwidth, load });
             if operation == Operation::Write {
-                cases.push(Self { operation, measure: Measure::Bandwidth, load: Load::Lists });
+                cases.push(Self { operation, measure: Measure::Bandwidth, load: LoadKind::Lists });
             }
-            let load = if operation == Operation::Send { Load::Few } else { Load::Usual };
+            let load = if operation == Operation::Send { LoadKind::Few } else { LoadKind::Usual };
             cases.push(Self { operation, measure: Measure::Latency, load });
         }
         cases
@@ -68,19 +68,19 @@ impl Case {
         words.join(" ")
     }
 
-    /// Its line of the budget.
+    /// Its name in the budget file.
     fn name(self) -> String {
-        let lists = if self.load == Load::Lists { "-lists" } else { "" };
+        let lists = if self.load == LoadKind::Lists { "-lists" } else { "" };
         format!("{}-{}{lists}", self.operation.name(), self.measure.name())
     }
 
-    /// How often the clock has to be read for each message.
+    /// The expected number of clock readings for each message.
     fn clock_readings(self) -> f64 {
         if self.measure == Measure::Latency { 1.0 } else { 0.0 }
     }
 }
 
-/// Counts, and holds ours against perftest's.
+/// Counts the instructions of both tools, and compares them.
 pub(super) fn compare(root: &Path, programs: &Programs, operations: &[Operation]) -> Result<Verdict> {
     let budget = Budget::read(root)?;
     let counter = Counter { programs, pairs: Pairs::new(programs)?, processors: apart()? };
@@ -89,27 +89,31 @@ pub(super) fn compare(root: &Path, programs: &Programs, operations: &[Operation]
         "| 64-byte messages (atomics: 8) | perftest | stride-perf | ratio | clock readings: perftest | stride-perf |\n\
          | --- | ---: | ---: | ---: | ---: | ---: |\n",
     );
-    for case in Case::all(operations) {
+    for case in InstructionCase::all(operations) {
         let theirs = counter.count(Tool::Perftest, case, &[])?;
         let ours = counter.count(Tool::Stride, case, &[])?;
         verdict.row(case, budget.of(&case.name()), &theirs, &ours)?;
     }
     if operations.is_empty() || operations.contains(&Operation::Write) {
-        let case = Case { operation: Operation::Write, measure: Measure::Bandwidth, load: Load::Usual };
+        let case = InstructionCase {
+            operation: Operation::Write,
+            measure: Measure::Bandwidth,
+            load: LoadKind::Usual,
+        };
         let [plain, besides] = [&[], &BESIDES[..]].map(|more| counter.count(Tool::Stride, case, more));
         verdict.besides(plain?.0.own, besides?.0.own)?;
     }
     Ok(verdict)
 }
 
-/// The timed loop, and how often it reads the clock for each message.
+/// The timed loop, and the number of clock readings for each message.
 type Timed = (TimedLoop, f64);
 
 impl Verdict {
-    /// A row in which we take more than perftest has a budget, or fails.
+    /// A row in which stride-perf needs more than perftest must have a budget.
     fn row(
         &mut self,
-        case: Case,
+        case: InstructionCase,
         budget: Option<f64>,
         (a, theirs): &Timed,
         (b, readings): &Timed,
@@ -136,20 +140,20 @@ impl Verdict {
         }
         if (readings - case.clock_readings()).abs() > 0.01 {
             self.missed.push(format!(
-                "{title}: the clock is read {readings:.3} times a message, and it has to be {}",
+                "{title}: the clock is read {readings:.3} times for each message instead of {}",
                 case.clock_readings()
             ));
         }
         let calls = b.foreign.iter();
         self.missed.extend(calls.map(|(name, times)| {
             format!(
-                "{title}: {name} is called {times:.3} times a message: a measured loop calls the device alone"
+                "{title}: {name} is called {times:.3} times for each message; a measured loop may call the device only"
             )
         }));
         Ok(())
     }
 
-    /// What a test does besides must not be asked for message by message.
+    /// An option outside the loop must not be tested for each message.
     fn besides(&mut self, plain: f64, besides: f64) -> Result<()> {
         let flags = BESIDES.join(" ");
         writeln!(
@@ -168,33 +172,34 @@ impl Verdict {
 struct Counter<'a> {
     programs: &'a Programs,
     pairs: Pairs<'a>,
-    /// Each side's.
+    /// The processors of client and server.
     processors: [usize; 2],
 }
 
 impl Counter<'_> {
-    /// By message. Whatever disturbs adds instructions, so of several counts the two least must be the same.
-    fn count(&self, tool: Tool, case: Case, more: &'static [&'static str]) -> Result<Timed> {
-        let Case { operation, measure, load } = case;
+    /// By message. Disturbances only add instructions, so that the two smallest of several counts
+    /// must agree.
+    fn count(&self, tool: Tool, case: InstructionCase, more: &'static [&'static str]) -> Result<Timed> {
+        let InstructionCase { operation, measure, load } = case;
         let program = tool.program(self.programs, operation, measure);
         let clock = disassembly::clock_readings(&program)?;
         let run = |iterations| {
-            let (way, size) = (Way::Direct, operation.size(SIZE));
-            self.callgrind(Run { tool, operation, measure, way, load, size, iterations, more })
+            let (path, size) = (CopyPath::Direct, operation.size(SIZE));
+            self.callgrind(PerftestRun { tool, operation, measure, path, load, size, iterations, more })
         };
-        let messages = if load == Load::Lists { LISTED } else { MESSAGES };
-        let steady = Steady {
-            list: if load == Load::Lists { Load::LIST } else { 1 },
+        let messages = if load == LoadKind::Lists { LISTED } else { MESSAGES };
+        let steady = LoopShape {
+            list: if load == LoadKind::Lists { LoadKind::LIST } else { 1 },
             waits: measure == Measure::Latency,
         };
         let (mut least, mut last) = (None::<TimedLoop>, None);
         for _ in 0..RUNS {
             let each = match measure {
                 Measure::Bandwidth => run(2 * messages)?.more_than(&run(messages)?, messages),
-                Measure::Latency => run(2 * messages)?.more_than(&Counts::default(), 2 * messages),
+                Measure::Latency => run(2 * messages)?.more_than(&InstructionCounts::default(), 2 * messages),
             };
             let timed = each.timed_loop(&program, &self.programs.library(), steady);
-            // What is done by chance is all for us, and nothing for perftest.
+            // Occasional instructions count in full for stride-perf, and not at all for perftest.
             let timed = timed.map(|timed| match tool {
                 Tool::Perftest => timed,
                 Tool::Stride => TimedLoop { own: timed.own + timed.by_chance, ..timed },
@@ -212,20 +217,21 @@ impl Counter<'_> {
             }
         }
         bail!(
-            "{tool:?} {}: {RUNS} counts, and no two agree; the least is {:?}, and the last that failed: {last:?}",
+            "{tool:?} {}: no two of {RUNS} counts agree; the least is {:?}, and the last that failed: {last:?}",
             case.title(),
             least.map(|timed| timed.own)
         )
     }
 
-    fn callgrind(&self, run: Run) -> Result<Counts> {
+    fn callgrind(&self, run: PerftestRun) -> Result<InstructionCounts> {
         let out: PathBuf = self.programs.folder().join(format!("callgrind.{}.out", std::process::id()));
         self.pairs.once(run, |side| {
-            // On one processor both would wait for each other for whole slices of time.
+            // On one processor both processes would wait for each other's time slices.
             let mut command = Command::new("taskset");
             command.args(["--cpu-list", &self.processors[side].to_string()]);
             if side == 1 {
-                // The device's own thread, which maps the peer's memory, must have its turn.
+                // The device's service thread, which maps the peer's memory, needs processor time
+                // as well.
                 command.args([
                     "valgrind",
                     "--quiet",
@@ -238,7 +244,7 @@ impl Counter<'_> {
             Some(command)
         })?;
         let text = read_and_remove(&out)?;
-        Counts::parse(&text)
+        InstructionCounts::parse(&text)
     }
 }
 
@@ -246,7 +252,7 @@ impl Counter<'_> {
 fn apart() -> Result<[usize; 2]> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
-    let list = list.context("/proc/self/status does not say which processors are allowed")?.trim();
+    let list = list.context("/proc/self/status does not list the allowed processors")?.trim();
     let end = |word: Option<&str>| {
         let number: Result<usize, _> = word.unwrap_or_default().parse();
         number.with_context(|| format!("processors {list}"))
@@ -269,7 +275,8 @@ mod tests {
     }
 
     fn missed(theirs: f64, ours: &Timed, budget: Option<f64>) -> Vec<String> {
-        let case = Case { operation: Operation::Write, measure: Measure::Latency, load: Load::Usual };
+        let case =
+            InstructionCase { operation: Operation::Write, measure: Measure::Latency, load: LoadKind::Usual };
         let mut verdict = Verdict::default();
         verdict.row(case, budget, &timed(theirs, 1.0), ours).unwrap();
         assert_eq!(verdict.table.contains("**missed**"), ours.0.own > theirs, "{}", verdict.table);
@@ -293,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_test_does_besides_costs_its_loop_nothing() {
+    fn work_outside_the_loop_costs_the_loop_nothing() {
         let mut verdict = Verdict::default();
         verdict.besides(63.2, 63.2).unwrap();
         assert!(verdict.missed.is_empty());
@@ -303,7 +310,7 @@ mod tests {
 
     #[test]
     fn every_operation_is_counted_and_long_lists_once() {
-        let names: Vec<_> = Case::all(&[]).into_iter().map(Case::name).collect();
+        let names: Vec<_> = InstructionCase::all(&[]).into_iter().map(InstructionCase::name).collect();
         assert_eq!(names.len(), 9);
         assert!(
             ["write-bw-lists", "read-lat", "send-bw", "atomic-lat"]

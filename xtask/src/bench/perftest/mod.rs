@@ -1,9 +1,10 @@
-//! `cargo xtask bench perftest`: stride-perf against the distribution's perftest, over the software device: two
-//! processes each, through the same `libibverbs.so.1`.
+//! `cargo xtask bench perftest`: stride-perf compared with the distribution's perftest, over the
+//! software device. Each run has two processes, with the same `libibverbs.so.1`.
 //!
-//! perftest, stride-perf and perftest again take turns, one size after the other, so that noise strikes all three; what
-//! perftest has against itself is noise. Both move their payload the same way, which the device counts. Instructions
-//! are counted and not timed, so they are a gate: `.ci/run overhead`.
+//! For each size perftest, stride-perf and perftest again run interleaved, so that noise affects
+//! all three. The ratio of the two perftest runs measures the noise. Both tools move their payload
+//! over the same path, which the device counts. Instruction counts take no time, so they are a
+//! gate: `.ci/run overhead`.
 
 mod instructions;
 pub(super) mod pair;
@@ -18,42 +19,42 @@ use clap::ValueEnum;
 
 use super::document::{Section, today};
 use super::programs::{self, Programs};
-use super::soft::way::Way;
+use super::rounds::{self, Better, Round};
+use super::soft::copy_path::CopyPath;
 use super::statistics::median;
-use super::turns::{self, Better, Turn};
-use pair::{Load, Measure, Operation, Pairs, Run, Tool};
+use pair::{LoadKind, Measure, Operation, Pairs, PerftestRun, Tool};
 
 /// Every fourth power of two of perftest's -a.
 const SIZES: [u64; 12] = [2, 8, 32, 128, 512, 2048, 8192, 32768, 131_072, 524_288, 2_097_152, 8_388_608];
-/// Of what is measured for each of several operations.
+/// The sizes for a run with several operations.
 const FEWER_SIZES: [u64; 6] = [2, 64, 4096, 65536, 1_048_576, 8_388_608];
 const QUICK_SIZES: [u64; 3] = [32, 8192, 2_097_152];
 
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// What to measure: everything, or some of it
+    /// The parts to measure [default: all]
     #[arg(value_name = "PART")]
-    parts: Vec<Part>,
-    /// Of which operations: of write where time is taken, of all where instructions are counted. Of several, at six
-    /// sizes
+    parts: Vec<BenchPart>,
+    /// The operations [default: write for timed parts, all for instructions]. With several, six
+    /// sizes are measured
     #[arg(long, value_name = "OPERATION", value_delimiter = ',')]
     operations: Vec<Operation>,
-    /// How often each size is measured
+    /// The number of rounds for each size
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// Three sizes, once, with a tenth of the messages: to see that it works
+    /// Smoke test: three sizes, one round, a tenth of the messages
     #[arg(long, conflicts_with = "rounds")]
     quick: bool,
-    /// Take the programs as they were built last
+    /// Use the programs of the last build
     #[arg(long)]
     no_build: bool,
-    /// Print the result without writing docs/performance.md
+    /// Print the result without writing it to docs/generated/performance
     #[arg(long)]
     dry_run: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Part {
+enum BenchPart {
     /// Bandwidth and message rate, both by shared memory
     BwDirect,
     /// The same with -l 64 -t 4096
@@ -70,11 +71,11 @@ enum Part {
 
 pub(super) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     let programs = Programs::beside_perftest(root, args.no_build)?;
-    let parts = if args.parts.is_empty() { Part::value_variants() } else { &args.parts };
+    let parts = if args.parts.is_empty() { BenchPart::value_variants() } else { &args.parts };
     let timed = if args.operations.is_empty() { &[Operation::Write] } else { &args.operations[..] };
     let mut missed = Vec::new();
     for part in parts {
-        let Some((measure, load, way)) = part.measured() else {
+        let Some((measure, load, path)) = part.measured() else {
             let verdict = instructions::compare(root, &programs, &args.operations)?;
             part.publish(root, args, None, "instructions a message", &verdict.table)?;
             missed.extend(verdict.missed);
@@ -82,8 +83,8 @@ pub(super) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         };
         for operation in timed.iter().copied().filter(|operation| load.is_for(*operation)) {
             let flags: String = load.flags().iter().map(|flag| format!(" {flag}")).collect();
-            let title = format!("{} {}{flags}, both {way}", operation.name(), measure.title());
-            let body = compare(&programs, (operation, measure, load, way), args)?;
+            let title = format!("{} {}{flags}, both {path}", operation.name(), measure.title());
+            let body = compare(&programs, (operation, measure, load, path), args)?;
             part.publish(root, args, Some(operation), &title, &body)?;
         }
     }
@@ -93,24 +94,24 @@ pub(super) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     Ok(if missed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-impl Part {
+impl BenchPart {
     fn name(self) -> String {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
 
-    /// What is timed.
-    fn measured(self) -> Option<(Measure, Load, Way)> {
+    /// The timed parts.
+    fn measured(self) -> Option<(Measure, LoadKind, CopyPath)> {
         match self {
-            Self::BwDirect => Some((Measure::Bandwidth, Load::Usual, Way::Direct)),
-            Self::BwListsDirect => Some((Measure::Bandwidth, Load::Lists, Way::Direct)),
-            Self::LatDirect => Some((Measure::Latency, Load::Usual, Way::Direct)),
-            Self::BwVm => Some((Measure::Bandwidth, Load::Usual, Way::Vm)),
-            Self::LatVm => Some((Measure::Latency, Load::Usual, Way::Vm)),
+            Self::BwDirect => Some((Measure::Bandwidth, LoadKind::Usual, CopyPath::Direct)),
+            Self::BwListsDirect => Some((Measure::Bandwidth, LoadKind::Lists, CopyPath::Direct)),
+            Self::LatDirect => Some((Measure::Latency, LoadKind::Usual, CopyPath::Direct)),
+            Self::BwVm => Some((Measure::Bandwidth, LoadKind::Usual, CopyPath::Vm)),
+            Self::LatVm => Some((Measure::Latency, LoadKind::Usual, CopyPath::Vm)),
             Self::Instructions => None,
         }
     }
 
-    /// Prints a table, and writes it down if it is one that counts.
+    /// Prints a table, and writes it to the page unless it is a trial.
     fn publish(
         self,
         root: &Path,
@@ -131,7 +132,7 @@ impl Part {
         let (words, flags) = match self.measured() {
             Some(_) => (
                 format!(
-                    "{} processors. Medians of {} turns; in brackets the 95 % bootstrap interval of the geometric mean; above 1 \
+                    "{} processors. Medians of {} rounds; in brackets the 95 % bootstrap interval of the geometric mean; above 1 \
                      stride-perf is better.",
                     std::thread::available_parallelism()?,
                     args.rounds
@@ -180,19 +181,20 @@ impl Measure {
         }
     }
 
-    /// So many messages that a run measures for a tenth of a second or so.
-    fn iterations(self, way: Way, size: u64) -> u64 {
-        let (base, limit) = match (self, way) {
-            (Self::Bandwidth, Way::Direct) => (100, 1_000_000),
+    /// The number of messages for a run of about a tenth of a second.
+    fn iterations(self, path: CopyPath, size: u64) -> u64 {
+        let (base, limit) = match (self, path) {
+            (Self::Bandwidth, CopyPath::Direct) => (100, 1_000_000),
             (Self::Bandwidth, _) => (600, 1_000_000),
-            (Self::Latency, Way::Direct) => (600, 100_000),
+            (Self::Latency, CopyPath::Direct) => (600, 100_000),
             (Self::Latency, _) => (2000, 100_000),
         };
-        // In nanoseconds, at 8 GB/s, and by shared memory, from a cache, at 32; of a latency, both ways.
-        let message = match (self, way) {
-            (Self::Bandwidth, Way::Direct) => base + size / 32,
+        // The time of a message in nanoseconds: at 8 GB/s, or at 32 by shared memory from a cache;
+        // for a latency in both directions.
+        let message = match (self, path) {
+            (Self::Bandwidth, CopyPath::Direct) => base + size / 32,
             (Self::Bandwidth, _) => base + size / 8,
-            (Self::Latency, Way::Direct) => base + size / 16,
+            (Self::Latency, CopyPath::Direct) => base + size / 16,
             (Self::Latency, _) => base + size / 4,
         };
         (100_000_000 / message).clamp(150, limit)
@@ -201,52 +203,65 @@ impl Measure {
 
 fn compare(
     programs: &Programs,
-    (operation, measure, load, way): (Operation, Measure, Load, Way),
+    (operation, measure, load, path): (Operation, Measure, LoadKind, CopyPath),
     args: &Args,
 ) -> Result<String> {
     let pairs = Pairs::new(programs)?;
-    let (sizes, rounds, part): (&[u64], _, _) = match args.quick {
+    let (sizes, count, part): (&[u64], _, _) = match args.quick {
         true => (&QUICK_SIZES, 1, 10),
         false if args.operations.len() > 1 => (&FEWER_SIZES, args.rounds, 1),
         false => (&SIZES, args.rounds, 1),
     };
     let sizes = if operation == Operation::Atomic { &[8] } else { sizes };
-    let mut turns: BTreeMap<u64, Vec<Turn>> = BTreeMap::new();
-    for round in 0..rounds {
-        for (size, position) in sizes.iter().copied().zip(round..) {
-            let iterations = load.whole((measure.iterations(way, size) / part).max(150));
-            let turn = Turn::take(position, |ours| {
+    let mut rounds: BTreeMap<u64, Vec<Round>> = BTreeMap::new();
+    for first in 0..count {
+        for (size, position) in sizes.iter().copied().zip(first..) {
+            let iterations = load.whole((measure.iterations(path, size) / part).max(150));
+            let round = Round::take(position, |ours| {
                 let tool = if ours { Tool::Stride } else { Tool::Perftest };
-                pairs.figure(Run { tool, operation, measure, way, load, size, iterations, more: &[] })
+                pairs.figure(PerftestRun {
+                    tool,
+                    operation,
+                    measure,
+                    path,
+                    load,
+                    size,
+                    iterations,
+                    more: &[],
+                })
             })?;
-            turns.entry(size).or_default().push(turn);
+            rounds.entry(size).or_default().push(round);
         }
     }
-    report(measure, |size| operation.way(way, size), &turns)
+    report(measure, |size| operation.path(path, size), &rounds)
 }
 
-fn report(measure: Measure, way: impl Fn(u64) -> Way, turns: &BTreeMap<u64, Vec<Turn>>) -> Result<String> {
+fn report(
+    measure: Measure,
+    path: impl Fn(u64) -> CopyPath,
+    rounds: &BTreeMap<u64, Vec<Round>>,
+) -> Result<String> {
     let mut table = String::from(
-        "| bytes | way of both | perftest | stride-perf | unit | stride-perf / perftest | perftest / perftest |\n\
+        "| bytes | path of both | perftest | stride-perf | unit | stride-perf / perftest | perftest / perftest |\n\
          | ---: | --- | ---: | ---: | --- | ---: | ---: |\n",
     );
     let better = measure.better();
-    for (size, turns) in turns {
-        let column = |value: &dyn Fn(&Turn) -> f64| median(turns.iter().map(value).collect());
+    for (size, rounds) in rounds {
+        let column = |value: &dyn Fn(&Round) -> f64| median(rounds.iter().map(value).collect());
         writeln!(
             table,
             "| {size} | {} | {:.3} | {:.3} | {} | {:.3} | {:.3} |",
-            way(*size),
-            column(&|turn| turn.reference),
-            column(&|turn| turn.ours),
+            path(*size),
+            column(&|round| round.reference),
+            column(&|round| round.ours),
             measure.unit(),
-            column(&|turn| turn.times(better)),
-            column(&|turn| turn.noise(better))
+            column(&|round| round.times(better)),
+            column(&|round| round.noise(better))
         )?;
     }
-    // Each turn stands by itself: between those of one size lie those of all others.
-    let all: Vec<Turn> = turns.values().flatten().copied().collect();
-    writeln!(table, "\nGeometric mean: {}", turns::verdict(&all, better))?;
+    // Rounds are independent: between two of one size lie those of all others.
+    let all: Vec<Round> = rounds.values().flatten().copied().collect();
+    writeln!(table, "\nGeometric mean: {}", rounds::verdict(&all, better))?;
     Ok(table)
 }
 
@@ -255,12 +270,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_slower_than_the_noise_is_missed() {
-        let turns = |stride: f64| {
-            let turn = move |noise: f64| Turn { reference: 10.0, ours: stride * noise, again: 10.0 * noise };
-            BTreeMap::from([(2, vec![turn(1.0), turn(0.98)]), (8, vec![turn(1.01), turn(1.0)])])
+    fn a_result_slower_than_the_noise_is_missed() {
+        let rounds = |stride: f64| {
+            let round =
+                move |noise: f64| Round { reference: 10.0, ours: stride * noise, again: 10.0 * noise };
+            BTreeMap::from([(2, vec![round(1.0), round(0.98)]), (8, vec![round(1.01), round(1.0)])])
         };
-        let report = |measure, stride| report(measure, |_| Way::Direct, &turns(stride)).unwrap();
+        let report = |measure, stride| report(measure, |_| CopyPath::Direct, &rounds(stride)).unwrap();
         assert!(report(Measure::Bandwidth, 9.95).contains("overlaps"));
         assert!(report(Measure::Bandwidth, 8.0).contains("**missed**"));
         assert!(report(Measure::Latency, 8.0).contains("overlaps"));
@@ -270,10 +286,11 @@ mod tests {
     #[test]
     fn runs_are_short_and_no_size_is_without_messages() {
         for size in SIZES {
-            for (measure, load, way) in Part::value_variants().iter().filter_map(|part| part.measured()) {
-                let messages = load.whole(measure.iterations(way, size));
+            for (measure, load, path) in BenchPart::value_variants().iter().filter_map(|part| part.measured())
+            {
+                let messages = load.whole(measure.iterations(path, size));
                 assert!((150..=1_000_000).contains(&messages), "{size} {messages}");
-                assert!(messages * size <= 8 << 30 || load == Load::Lists, "{size} {messages}");
+                assert!(messages * size <= 8 << 30 || load == LoadKind::Lists, "{size} {messages}");
             }
         }
     }

@@ -9,19 +9,19 @@ use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 
 use crate::bench::programs::Programs;
-use crate::bench::soft::way::{Way, Ways};
+use crate::bench::soft::copy_path::{CopyPath, CopyPathCounts};
 
-/// How long one run may take.
+/// The time limit of a run.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What is measured.
+/// The measured quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Measure {
     Bandwidth,
     Latency,
 }
 
-/// What carries the bytes.
+/// The RDMA operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Operation {
     Write,
@@ -31,7 +31,7 @@ pub(super) enum Operation {
 }
 
 impl Operation {
-    /// As both tools know it.
+    /// Its name, the same for both tools.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Write => "write",
@@ -41,44 +41,45 @@ impl Operation {
         }
     }
 
-    /// The bytes of a message, where there is a choice.
+    /// The size of a message; atomics have only one.
     pub(super) fn size(self, wanted: u64) -> u64 {
         if self == Self::Atomic { 8 } else { wanted }
     }
 
-    /// The way that a message of this size takes where longer ones take the wanted one.
-    pub(super) fn way(self, wanted: Way, size: u64) -> Way {
+    /// The path of a message of this size if longer messages take the wanted one.
+    pub(super) fn path(self, wanted: CopyPath, size: u64) -> CopyPath {
         match self {
-            // The device has room for as much in a receive.
-            Self::Send if size <= 256 => Way::Slot,
+            // The device copies a message of this size into the receive's slot.
+            Self::Send if size <= 256 => CopyPath::Slot,
             _ => wanted,
         }
     }
 }
 
-/// How much is under way.
+/// The depth of the queues and lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Load {
-    /// As both tools have it by default.
+pub(super) enum LoadKind {
+    /// The default of both tools.
     Usual,
     /// Long lists in long queues.
     Lists,
-    /// So many receives that no message of a short run waits for one.
+    /// Enough receives posted that no message of a short run waits for one.
     Received,
-    /// So few receives that nearly every message has another one posted.
+    /// Few receives posted, so that nearly every message causes a new one to be posted.
     Few,
 }
 
-impl Load {
+impl LoadKind {
     /// Messages of a list.
     pub(super) const LIST: u64 = 64;
 
-    /// Whether both tools have it for this operation.
+    /// Whether both tools support it for this operation.
     pub(super) fn is_for(self, operation: Operation) -> bool {
         self != Self::Lists || operation != Operation::Atomic
     }
 
-    /// As many messages as that, in whole lists, of which the first, that goes before the peer's memory is mapped, is a small part.
+    /// Rounds the number of messages to whole lists. The first list, which is sent before the
+    /// peer's memory is mapped, must be a small part of them.
     pub(super) fn whole(self, messages: u64) -> u64 {
         if self == Self::Lists {
             messages.max(32 * Self::LIST).next_multiple_of(Self::LIST)
@@ -87,7 +88,7 @@ impl Load {
         }
     }
 
-    /// As both tools know it.
+    /// The flags, the same for both tools.
     pub(super) fn flags(self) -> &'static [&'static str] {
         match self {
             Self::Usual => &[],
@@ -98,7 +99,7 @@ impl Load {
     }
 }
 
-/// Whose program measures.
+/// The tool under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tool {
     Perftest,
@@ -106,7 +107,7 @@ pub(super) enum Tool {
 }
 
 impl Measure {
-    /// As both tools know it.
+    /// Its name.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Bandwidth => "bw",
@@ -126,16 +127,16 @@ impl Tool {
 
 /// A run of one tool.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Run {
+pub(super) struct PerftestRun {
     pub(super) tool: Tool,
     pub(super) operation: Operation,
     pub(super) measure: Measure,
-    /// Which way the payload of both sides is to go.
-    pub(super) way: Way,
-    pub(super) load: Load,
+    /// The copy path that both processes must use.
+    pub(super) path: CopyPath,
+    pub(super) load: LoadKind,
     pub(super) size: u64,
     pub(super) iterations: u64,
-    /// More flags of stride-perf's client.
+    /// Additional flags of stride-perf's client.
     pub(super) more: &'static [&'static str],
 }
 
@@ -150,10 +151,10 @@ impl<'a> Pairs<'a> {
         Ok(Self { programs, files: Files::new()? })
     }
 
-    /// A million messages a second, or the median in microseconds.
-    pub(super) fn figure(&self, run: Run) -> Result<f64> {
+    /// Messages per microsecond, or the median latency in microseconds.
+    pub(super) fn figure(&self, run: PerftestRun) -> Result<f64> {
         let said = self.run(run)?;
-        // The columns of the rate, or of the median.
+        // The column of the rate, or of the median.
         let column = match (run.tool, run.measure) {
             (Tool::Stride, Measure::Bandwidth) => 3,
             _ => 4,
@@ -170,14 +171,14 @@ impl<'a> Pairs<'a> {
         bail!("{run:?}: nothing was measured: {said}")
     }
 
-    /// Runs a server and a client; what the client said. Both must have taken the way: where the peer's memory came to be
-    /// mapped so late that many messages had gone another one, they run again.
-    fn run(&self, run: Run) -> Result<String> {
+    /// Runs a server and a client, and returns the client's output. If many messages took another
+    /// path, because the peer's memory was mapped late, the run is repeated.
+    fn run(&self, run: PerftestRun) -> Result<String> {
         let mut attempt = 1;
         loop {
             let (said, noted) = self.once(run, |_| None)?;
-            match Ways::parse(&noted)?
-                .must_mostly_be(run.operation.way(run.way, run.size))
+            match CopyPathCounts::parse(&noted)?
+                .must_mostly_be(run.operation.path(run.path, run.size))
                 .with_context(|| format!("{run:?}"))
             {
                 Ok(()) => return Ok(said),
@@ -188,11 +189,11 @@ impl<'a> Pairs<'a> {
         }
     }
 
-    /// Runs a server and a client (sides 0 and 1), each of which may run under another program; what the client said, and what
-    /// both noted on standard error.
+    /// Runs a server and a client (sides 0 and 1), each optionally under another program. Returns
+    /// the client's output, and the standard error of both.
     pub(super) fn once(
         &self,
-        run: Run,
+        run: PerftestRun,
         under: impl Fn(usize) -> Option<Command>,
     ) -> Result<(String, String)> {
         let port = free_port()?;
@@ -202,7 +203,7 @@ impl<'a> Pairs<'a> {
         converse(self.programs, server, client, port).with_context(|| format!("{run:?}"))
     }
 
-    fn command(&self, run: Run, under: Option<Command>, side: usize, port: u16) -> Command {
+    fn command(&self, run: PerftestRun, under: Option<Command>, side: usize, port: u16) -> Command {
         let program = run.tool.program(self.programs, run.operation, run.measure);
         let mut command = match under {
             Some(mut under) => {
@@ -213,14 +214,14 @@ impl<'a> Pairs<'a> {
         };
         match (run.tool, run.measure) {
             (Tool::Stride, measure) => _ = command.args([run.operation.name(), measure.name()]),
-            // Without the column of the peak, which takes the time of each message.
+            // Without the column of the peak, which needs the time of each message.
             (Tool::Perftest, Measure::Bandwidth) => _ = command.args(["-F", "-N"]),
             (Tool::Perftest, Measure::Latency) => _ = command.arg("-F"),
         }
-        match (run.tool, run.way) {
-            (Tool::Stride, Way::Direct) => _ = command.args(["--buffer", "shared"]),
+        match (run.tool, run.path) {
+            (Tool::Stride, CopyPath::Direct) => _ = command.args(["--buffer", "shared"]),
             (Tool::Stride, _) => _ = command.args(["--buffer", "malloc"]),
-            (Tool::Perftest, Way::Direct) => {
+            (Tool::Perftest, CopyPath::Direct) => {
                 command.arg(format!("--mmap={}", self.files.0[side].display()));
                 command.env("SOFT_RNIC_SHM", "1");
             }
@@ -238,7 +239,8 @@ impl<'a> Pairs<'a> {
     }
 }
 
-/// Runs a server, and a client as soon as the server listens: what the client said, and what both noted on standard error.
+/// Runs a server, and a client as soon as the server listens. Returns the client's output, and the
+/// standard error of both.
 pub(in crate::bench) fn converse(
     programs: &Programs,
     server: Command,
@@ -246,26 +248,26 @@ pub(in crate::bench) fn converse(
     port: u16,
 ) -> Result<(String, String)> {
     let log = |side| programs.folder().join(format!("bench-{side}.{}.log", std::process::id()));
-    let mut server = Running::start(server, log("server"))?;
+    let mut server = RunningProcess::start(server, log("server"))?;
     while !listens(port) {
         server.check()?;
         std::thread::sleep(Duration::from_millis(2));
     }
-    let client = Running::start(client, log("client"))?;
+    let client = RunningProcess::start(client, log("client"))?;
     let (said, answered) = (client.finish()?, server.finish()?);
     Ok((said.0, said.1 + &answered.1))
 }
 
-/// A process that ends in time, or is ended.
-struct Running {
+/// A process with a time limit.
+struct RunningProcess {
     child: Child,
     log: PathBuf,
     start: Instant,
 }
 
-impl Running {
+impl RunningProcess {
     fn start(mut command: Command, log: PathBuf) -> Result<Self> {
-        // Two files: in one, a warning may stand in the middle of a row.
+        // Two files, because in a single one a warning could split a row.
         command.stdout(File::create(&log)?).stderr(File::create(log.with_extension("err"))?);
         let child = command
             .spawn()
@@ -273,7 +275,7 @@ impl Running {
         Ok(Self { child, log, start: Instant::now() })
     }
 
-    /// Fails if the process has failed or takes too long; whether it has ended.
+    /// Fails if the process has failed or exceeded its limit. Returns whether it has ended.
     fn check(&mut self) -> Result<bool> {
         let ended = self.child.try_wait()?;
         let said = || self.said().map(|(out, err)| out + &err).unwrap_or_default();
@@ -292,14 +294,14 @@ impl Running {
         self.said()
     }
 
-    /// On standard output and error.
+    /// Its standard output and standard error.
     fn said(&self) -> Result<(String, String)> {
         let read = std::fs::read_to_string::<&Path>;
         Ok((read(&self.log)?, read(&self.log.with_extension("err"))?))
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningProcess {
     fn drop(&mut self) {
         let _ = self.child.kill(); // It has ended already, unless something failed.
         let _ = self.child.wait();
@@ -308,7 +310,7 @@ impl Drop for Running {
     }
 }
 
-/// Two files in shared memory, which perftest maps instead of allocating.
+/// Two files in shared memory, which perftest maps as its buffers.
 pub(in crate::bench) struct Files(pub(in crate::bench) [PathBuf; 2]);
 
 impl Files {
@@ -335,7 +337,7 @@ pub(in crate::bench) fn free_port() -> Result<u16> {
     Ok(std::net::TcpListener::bind(("0.0.0.0", 0))?.local_addr()?.port())
 }
 
-/// Whether anybody listens there, without disturbing them.
+/// Whether a socket listens on the port, found without connecting to it.
 fn listens(port: u16) -> bool {
     let listens = |table: &str| {
         let table = std::fs::read_to_string(table).unwrap_or_default();

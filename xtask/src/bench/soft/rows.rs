@@ -1,39 +1,45 @@
-//! The device against the machine.
+//! The rows of the comparison of the device with the machine.
 
 use std::fmt::Write as _;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::way::{Way, Ways};
+use super::copy_path::{CopyPath, CopyPathCounts};
 use crate::bench::programs::Programs;
 use crate::bench::statistics::median;
 
-/// A row of `xtask/bench/src/bin/soft`, and how many times its reference it may cost.
-struct Row {
+/// A row of `xtask/bench/src/bin/soft`, and its allowed cost as a multiple of its reference.
+struct SoftRow {
     name: &'static str,
     title: &'static str,
     reference: &'static str,
-    way: Way,
+    path: CopyPath,
     bound: f64,
 }
 
-const ROWS: [Row; 8] = [
-    row("bandwidth", "64 KiB writes", "memcpy of as much", Way::Direct, 1.0 / 0.8),
-    row("rate", "64-byte writes", "memcpy of 4 KiB, out of line", Way::Direct, 1.8),
-    row("write-latency", "64-byte write, one way", "cache line from core to core", Way::Direct, 2.0),
-    row("send-latency", "64-byte send, one way", "cache line from core to core", Way::Slot, 4.0),
-    row("loopback", "64-byte write, post and poll", "two copies of 4 KiB", Way::Own, 1.0),
-    row("vm-4096", "4 KiB writes", "process_vm_writev, same parts", Way::Vm, 1.0 / 0.9),
-    row("vm-65536", "64 KiB writes", "process_vm_writev, same parts", Way::Vm, 1.0 / 0.9),
-    row("vm-1048576", "1 MiB writes", "process_vm_writev, same parts", Way::Vm, 1.0 / 0.9),
+const ROWS: [SoftRow; 8] = [
+    row("bandwidth", "64 KiB writes", "memcpy of as much", CopyPath::Direct, 1.0 / 0.8),
+    row("rate", "64-byte writes", "memcpy of 4 KiB, out of line", CopyPath::Direct, 1.8),
+    row("write-latency", "64-byte write, one way", "cache line from core to core", CopyPath::Direct, 2.0),
+    row("send-latency", "64-byte send, one way", "cache line from core to core", CopyPath::Slot, 4.0),
+    row("loopback", "64-byte write, post and poll", "two copies of 4 KiB", CopyPath::Own, 1.0),
+    row("vm-4096", "4 KiB writes", "process_vm_writev, same parts", CopyPath::Vm, 1.0 / 0.9),
+    row("vm-65536", "64 KiB writes", "process_vm_writev, same parts", CopyPath::Vm, 1.0 / 0.9),
+    row("vm-1048576", "1 MiB writes", "process_vm_writev, same parts", CopyPath::Vm, 1.0 / 0.9),
 ];
 
-const fn row(name: &'static str, title: &'static str, reference: &'static str, way: Way, bound: f64) -> Row {
-    Row { name, title, reference, way, bound }
+const fn row(
+    name: &'static str,
+    title: &'static str,
+    reference: &'static str,
+    path: CopyPath,
+    bound: f64,
+) -> SoftRow {
+    SoftRow { name, title, reference, path, bound }
 }
 
-/// What takes time.
+/// The rows that measure time.
 pub(super) fn timed(programs: &Programs, samples: u32) -> Result<String> {
     let mut table = String::from(
         "| what | way | ns | against | ns | times | at most |\n| --- | --- | ---: | --- | ---: | ---: | ---: |\n",
@@ -42,7 +48,7 @@ pub(super) fn timed(programs: &Programs, samples: u32) -> Result<String> {
         let mut command = Command::new(programs.path("soft"));
         command.args([row.name, &samples.to_string()]);
         let (said, complained) = run(programs, &mut command)?;
-        Ways::parse(&complained)?.must_be(row.way, row.name)?;
+        CopyPathCounts::parse(&complained)?.must_be(row.path, row.name)?;
         let pairs = pairs(&said)?;
         ensure!(pairs.len() == samples as usize, "{}: {} samples", row.name, pairs.len());
         let column = |value: fn(&(f64, f64)) -> f64| median(pairs.iter().map(value).collect());
@@ -52,7 +58,7 @@ pub(super) fn timed(programs: &Programs, samples: u32) -> Result<String> {
             table,
             "| {} | {} | {:.1} | {} | {:.1} | {times:.2}{verdict} | {:.2} |",
             row.title,
-            row.way,
+            row.path,
             column(|pair| pair.0),
             row.reference,
             column(|pair| pair.1),
@@ -71,7 +77,7 @@ fn pairs(said: &str) -> Result<Vec<(f64, f64)>> {
         .collect()
 }
 
-/// What takes room: queue pairs, open and idle.
+/// The rows that count resources: queue pairs, open and idle.
 pub(super) fn counted(programs: &Programs, idle: u32) -> Result<String> {
     let scale = programs.compile_c("scale")?;
     let mut said = run(programs, Command::new(&scale).args(["pairs", "10000"]))?.0;
@@ -82,7 +88,7 @@ pub(super) fn counted(programs: &Programs, idle: u32) -> Result<String> {
         Ok(line.with_context(|| format!("nobody said {name}"))?.parse()?)
     };
     let opening = value("open-last")? / value("open-100")?;
-    // One clock tick in ten seconds is as good as none.
+    // One clock tick in ten seconds counts as none.
     let rows = [
         ("opening the 10,000th connected pair of queue pairs, times the 100th", opening, 1.5),
         ("memory of an idle pair of queue pairs, KiB", value("kib-per-pair")?, 64.0),
@@ -105,7 +111,7 @@ pub(super) fn counted(programs: &Programs, idle: u32) -> Result<String> {
     Ok(table)
 }
 
-/// What a program wrote on standard output and error.
+/// Runs a program, and returns its standard output and standard error.
 fn run(programs: &Programs, command: &mut Command) -> Result<(String, String)> {
     programs.over_the_device(command);
     command.env("SOFT_RNIC_LOG", "info");

@@ -1,19 +1,19 @@
-//! What is compared with what over the software device, and by how much it may be worse.
+//! The comparisons over the software device, with their bounds.
 
 use std::fmt::Write as _;
 
 use anyhow::Result;
 
 use super::NO_COLLAPSE;
-use super::side::{Carrier, Copies, Measure, Run, Tool};
+use super::run::{Carrier, Copies, Measure, MessageRun, Tool};
 use crate::bench::perftest::pair::Files;
 use crate::bench::programs::Programs;
-use crate::bench::soft::way::{Way, Ways};
-use crate::bench::turns::{Better, Bound, Turn, compare};
+use crate::bench::rounds::{Better, Bound, Round, compare};
+use crate::bench::soft::copy_path::{CopyPath, CopyPathCounts};
 
 /// A comparison.
 #[derive(Clone, Copy, Debug)]
-struct Row {
+struct TrespassRow {
     what: &'static str,
     against: &'static str,
     measure: Measure,
@@ -23,19 +23,19 @@ struct Row {
     bound: Bound,
 }
 
-/// A comparison, and what came of it so far.
-struct Measured {
-    row: Row,
-    turns: Vec<Turn>,
-    /// Which ways the payload went: ours, and the reference's.
-    ways: [Option<Ways>; 2],
+/// A comparison with its results so far.
+struct MeasuredRow {
+    row: TrespassRow,
+    rounds: Vec<Round>,
+    /// The copy paths of trespass and of the reference.
+    paths: [Option<CopyPathCounts>; 2],
     not_ready: u64,
 }
 
-const SLOT: Carrier = Carrier::Soft(Way::Slot);
-const DIRECT: Carrier = Carrier::Soft(Way::Direct);
+const SLOT: Carrier = Carrier::Soft(CopyPath::Slot);
+const DIRECT: Carrier = Carrier::Soft(CopyPath::Direct);
 
-/// More requests in flight, held against fewer.
+/// More requests in flight, compared with fewer.
 const STEPS: [(&str, u32, &str, u32); 5] = [
     ("rate, 4 in flight", 4, "1 in flight", 1),
     ("rate, 16 in flight", 16, "4 in flight", 4),
@@ -44,16 +44,17 @@ const STEPS: [(&str, u32, &str, u32); 5] = [
     ("rate, 512 in flight", 512, "256 in flight", 256),
 ];
 
-/// What a run measures for, in nanoseconds, of requests in flight: a step between two numbers of them is small, and what one run differs
-/// from the next is how the scheduler has placed the two processes, which settles in that time.
+/// The duration of a run with requests in flight, in nanoseconds. The step between two numbers of
+/// requests is small. Runs differ mostly by where the scheduler places the two processes, which
+/// settles within this time.
 const RATE_RUN: u64 = 800_000_000;
 
-/// What any other run measures for, in nanoseconds: what happens at its start, when peers' memory is not mapped yet and the scheduler has not
-/// found its places, is a small part of that; and three rounds are a matter of minutes.
+/// The duration of any other run, in nanoseconds. The start, when the peer's memory is not mapped
+/// yet and the scheduler has not settled, is a small part of it. Three rounds take a few minutes.
 const RUN: u64 = 150_000_000;
 
-fn rows() -> Vec<Row> {
-    let mut rows = vec![Row {
+fn rows() -> Vec<TrespassRow> {
+    let mut rows = vec![TrespassRow {
         what: "latency",
         against: "`ib_send_lat`, polled",
         measure: Measure::Latency,
@@ -66,7 +67,7 @@ fn rows() -> Vec<Row> {
         ("bandwidth, two of the pool's buffers", Tool::Pool, 0.95, &[64 << 10, 256 << 10, 1 << 20][..]),
         ("bandwidth, copying", Tool::Copy, 0.6, &[64 << 10, 256 << 10, 1 << 20, 4 << 20]),
     ] {
-        rows.extend(sizes.iter().map(|size| Row {
+        rows.extend(sizes.iter().map(|size| TrespassRow {
             what,
             against: "`ib_write_bw`",
             measure: Measure::Bandwidth,
@@ -76,13 +77,13 @@ fn rows() -> Vec<Row> {
             bound: Bound::Times(bound),
         }));
     }
-    // What the rows above cannot be better than, whatever is done.
+    // The limit of the rows above: copies without any transport.
     for (what, copies, sizes) in [
         ("one copy from two buffers", Copies::One, &[64 << 10, 256 << 10, 1 << 20][..]),
         ("two copies and nothing else", Copies::Two, &[64 << 10, 256 << 10, 1 << 20, 4 << 20]),
         ("three copies and nothing else", Copies::Three, &[64 << 10, 256 << 10, 1 << 20, 4 << 20]),
     ] {
-        rows.extend(sizes.iter().map(|size| Row {
+        rows.extend(sizes.iter().map(|size| TrespassRow {
             what,
             against: "`ib_write_bw`",
             measure: Measure::Bandwidth,
@@ -93,30 +94,30 @@ fn rows() -> Vec<Row> {
         }));
     }
     for (what, measure) in [("latency", Measure::Latency), ("bandwidth, copying", Measure::Bandwidth)] {
-        rows.extend((3..12).map(|power| Row {
+        rows.extend((3..12).map(|power| TrespassRow {
             what,
             against: "its TCP driver",
             measure,
             size: 1 << (2 * power),
-            ours: (Tool::Copy, Carrier::AnyWay),
+            ours: (Tool::Copy, Carrier::AnyPath),
             reference: (Tool::Tcp, Carrier::Sockets),
             bound: Bound::Better,
         }));
     }
-    rows.extend(STEPS.map(|(what, more, against, fewer)| Row {
+    rows.extend(STEPS.map(|(what, more, against, fewer)| TrespassRow {
         what,
         against,
         measure: Measure::Rate,
         size: 64,
-        ours: (Tool::InFlight(more), Carrier::AnyWay),
-        reference: (Tool::InFlight(fewer), Carrier::AnyWay),
+        ours: (Tool::InFlight(more), Carrier::AnyPath),
+        reference: (Tool::InFlight(fewer), Carrier::AnyPath),
         bound: Bound::Times(NO_COLLAPSE),
     }));
     rows
 }
 
-impl Row {
-    /// So many messages that a run of either side measures long enough.
+impl TrespassRow {
+    /// The number of messages for a run of the intended duration.
     fn iterations(&self, tool: Tool) -> u64 {
         let (run, message) = match (self.measure, tool) {
             (Measure::Bandwidth, Tool::Perftest | Tool::Pool | Tool::Copies(_)) => {
@@ -130,12 +131,12 @@ impl Row {
         (run / message).clamp(300, 2_000_000)
     }
 
-    /// perftest polls, and who is held against it waits as it does.
+    /// perftest polls, and a row that is compared with it polls, too.
     fn polls(&self) -> bool {
         self.reference.0 == Tool::Perftest
     }
 
-    /// Above 1 where ours is better.
+    /// Above 1 if ours is better.
     fn better(&self) -> Better {
         match self.measure {
             Measure::Bandwidth | Measure::Rate => Better::More,
@@ -143,12 +144,12 @@ impl Row {
         }
     }
 
-    /// Which way the payload of both sides went: one if it was the same.
-    fn way(&self, ways: [Option<Ways>; 2]) -> String {
-        let [ours, reference] = ways.map(|ways| ways.map_or_else(String::new, Ways::most));
+    /// The path of the payload on both sides, or both paths if they differ.
+    fn path(&self, paths: [Option<CopyPathCounts>; 2]) -> String {
+        let [ours, reference] = paths.map(|paths| paths.map_or_else(String::new, CopyPathCounts::most));
         match (self.ours.1, self.reference.1) {
-            (Carrier::Soft(way), Carrier::Soft(_)) => way.to_string(),
-            (Carrier::Memory, Carrier::Soft(way)) => format!("memory / {way}"),
+            (Carrier::Soft(path), Carrier::Soft(_)) => path.to_string(),
+            (Carrier::Memory, Carrier::Soft(path)) => format!("memory / {path}"),
             (_, Carrier::Sockets) => format!("{ours} / sockets"),
             _ if ours == reference => ours,
             _ => format!("{ours} / {reference}"),
@@ -156,31 +157,37 @@ impl Row {
     }
 }
 
-impl Measured {
-    fn turn(&mut self, programs: &Programs, files: &Files, position: u32, part: u64) -> Result<()> {
+impl MeasuredRow {
+    fn round(&mut self, programs: &Programs, files: &Files, position: u32, part: u64) -> Result<()> {
         let row = self.row;
-        let turn = Turn::take(position, |ours| {
+        let round = Round::take(position, |ours| {
             let (tool, carrier) = if ours { row.ours } else { row.reference };
             let iterations = (row.iterations(tool) / part).max(100);
-            let run =
-                Run { tool, measure: row.measure, carrier, size: row.size, iterations, polls: row.polls() };
+            let run = MessageRun {
+                tool,
+                measure: row.measure,
+                carrier,
+                size: row.size,
+                iterations,
+                polls: row.polls(),
+            };
             let ran = run.run(programs, files)?;
-            // perftest posts its receives when it comes to it, and that is its own affair.
+            // perftest posts its receives late on purpose, so that its count does not matter.
             self.not_ready += if tool == Tool::Perftest { 0 } else { ran.not_ready };
-            self.ways[usize::from(!ours)] = ran.ways;
+            self.paths[usize::from(!ours)] = ran.paths;
             Ok(ran.figure)
         })?;
-        self.turns.push(turn);
+        self.rounds.push(round);
         Ok(())
     }
 
     fn line(&self) -> String {
-        let Row { what, against, size, bound, .. } = self.row;
-        let (times, noise) = compare(&self.turns, self.row.better());
+        let TrespassRow { what, against, size, bound, .. } = self.row;
+        let (times, noise) = compare(&self.rounds, self.row.better());
         let ready = if self.not_ready > 0 { " **missed**" } else { "" };
         format!(
             "| {what} | {size} | {against} | {} | {:.2} ({:.2} to {:.2}){} | {:.2} ({:.2} to {:.2}) | {bound} | {}{ready} |",
-            self.row.way(self.ways),
+            self.row.path(self.paths),
             times.mean,
             times.low,
             times.high,
@@ -193,43 +200,43 @@ impl Measured {
     }
 }
 
-/// All rows, and how often a receiver of trespass's was not ready.
-pub(super) struct Table {
+/// All rows, and how often a receiver of trespass was not ready.
+pub(super) struct RowTable {
     pub(super) body: String,
     pub(super) not_ready: u64,
 }
 
 /// Measures all rows, `rounds` times one after the other.
-pub(super) fn measure(programs: &Programs, rounds: u32, part: u64) -> Result<Table> {
+pub(super) fn measure(programs: &Programs, rounds: u32, part: u64) -> Result<RowTable> {
     let files = Files::new()?;
-    let unmeasured = |row| Measured { row, turns: Vec::new(), ways: [None; 2], not_ready: 0 };
-    let mut rows: Vec<Measured> = rows().into_iter().map(unmeasured).collect();
+    let unmeasured = |row| MeasuredRow { row, rounds: Vec::new(), paths: [None; 2], not_ready: 0 };
+    let mut rows: Vec<MeasuredRow> = rows().into_iter().map(unmeasured).collect();
     for round in 0..rounds {
         for (row, position) in rows.iter_mut().zip(round..) {
-            row.turn(programs, &files, position, part)?;
+            row.round(programs, &files, position, part)?;
         }
     }
     let mut table = String::from(
-        "| what | bytes | against | way | times | reference against itself | at least | RNR |\n\
+        "| what | bytes | against | path | times | reference against itself | at least | RNR |\n\
          | --- | ---: | --- | --- | ---: | ---: | ---: | ---: |\n",
     );
     for row in &rows {
         writeln!(table, "{}", row.line())?;
     }
-    Ok(Table { body: table, not_ready: rows.iter().map(|row| row.not_ready).sum() })
+    Ok(RowTable { body: table, not_ready: rows.iter().map(|row| row.not_ready).sum() })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn measured(row: Row, ours: f64) -> Measured {
-        let turn = |again| Turn { ours, reference: 1.0, again };
-        Measured { row, turns: vec![turn(1.0), turn(1.0)], ways: [None; 2], not_ready: 0 }
+    fn measured(row: TrespassRow, ours: f64) -> MeasuredRow {
+        let round = |again| Round { ours, reference: 1.0, again };
+        MeasuredRow { row, rounds: vec![round(1.0), round(1.0)], paths: [None; 2], not_ready: 0 }
     }
 
     #[test]
-    fn what_is_below_its_bound_is_missed() {
+    fn a_row_below_its_bound_is_missed() {
         let row = rows()[0];
         let line = measured(row, 1.25).line();
         assert!(
@@ -250,7 +257,7 @@ mod tests {
 
     #[test]
     fn a_receiver_that_was_not_ready_is_missed() {
-        let line = Measured { not_ready: 2, ..measured(rows()[0], 1.0) }.line();
+        let line = MeasuredRow { not_ready: 2, ..measured(rows()[0], 1.0) }.line();
         assert!(line.ends_with("| 2 **missed** |"), "{line}");
     }
 
@@ -270,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_against_perftest_polls() {
+    fn rows_against_perftest_poll() {
         let polling: Vec<&str> = rows().iter().filter(|row| row.polls()).map(|row| row.against).collect();
         assert_eq!(polling.len(), 1 + 7 + 11);
         assert_eq!(polling[0], "`ib_send_lat`, polled");

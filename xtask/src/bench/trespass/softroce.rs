@@ -1,4 +1,4 @@
-//! trespass against rstream, UCX and perftest over SoftRoCE, in a guest.
+//! trespass compared with rstream, UCX and perftest over SoftRoCE, in a guest.
 
 use std::fmt::Write as _;
 use std::io;
@@ -7,71 +7,71 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::Softroce;
+use super::SoftroceArgs;
 use crate::bench::document::{Section, today};
+use crate::bench::rounds::{Better, Bound, NamedRounds, Round, compare, parse};
 use crate::bench::statistics::median;
-use crate::bench::turns::{Better, Bound, Turn, Turns, compare, parse};
 use crate::softroce::Profile;
 
 /// The script that runs in the guest.
 const SCRIPT: &str = include_str!("softroce.sh");
 
-/// What a run measures for in an emulated guest, in microseconds.
+/// The duration of a run in an emulated guest, in microseconds.
 const RUN: u32 = 500_000;
 
 const SIZES: &str = "64 256 1024 4096 16384 65536 262144 1048576 4194304";
 const QUICK_SIZES: &str = "64 65536";
 
-/// How the rows begin in which nothing is trespass.
+/// The prefix of rows in which no side is trespass.
 const BARE: &str = "bare";
 
-/// What the guest said.
-struct Said {
-    rows: Vec<Turns>,
-    /// How often a receiver was not ready, by the row's name without what it is compared with.
+/// The output of the guest's script.
+struct ScriptOutput {
+    rows: Vec<NamedRounds>,
+    /// How often a receiver was not ready, by the row's name without its reference.
     not_ready: Vec<(String, u64)>,
-    /// What could not be compared, a sentence each.
+    /// The comparisons that were not possible, a sentence for each.
     without: Vec<String>,
-    /// Of what it was compared with: the last that it says.
+    /// The versions of the references; the last line counts.
     versions: String,
 }
 
-pub(super) fn run(root: &Path, args: &Softroce, dry_run: bool) -> Result<ExitCode> {
-    let (place, programs, mut job) = args.place.prepare(root, Profile::Release)?;
+pub(super) fn run(root: &Path, args: &SoftroceArgs, dry_run: bool) -> Result<ExitCode> {
+    let (machine, programs, mut job) = args.machine.prepare(root, Profile::Release)?;
     if !args.no_build {
         programs.build_package("stride")?;
     }
     let (pairs, run, sizes) = if args.quick { (1, RUN / 10, QUICK_SIZES) } else { (args.pairs, RUN, SIZES) };
     job.command = format!("PAIRS={pairs}\nRUN={run}\nSIZES={sizes:?}\n{SCRIPT}");
     let mut output = Vec::new();
-    let ran = place.run(&job, &mut output, &mut io::stderr())?;
-    let said = Said::parse(&String::from_utf8_lossy(&output))?;
-    ensure!(!said.versions.is_empty(), "the guest did not come to the end: its messages are above");
+    let ran = machine.run(&job, &mut output, &mut io::stderr())?;
+    let said = ScriptOutput::parse(&String::from_utf8_lossy(&output))?;
+    ensure!(!said.versions.is_empty(), "the guest did not finish; see its messages above");
     let body = said.table()?;
     println!("{body}");
     if !dry_run && !args.quick {
         let intro = format!(
-            "{}, on {}, {}, stride-perf {}. Server and client are two processes over one device. Geometric means of {pairs} ratios of runs \
-             that took turns, in brackets the 95 % bootstrap interval; above 1 trespass is better, and it is better where its whole interval \
+            "{}, on {}, {}, stride-perf {}. Server and client are two processes over one device. Geometric means of {pairs} ratios of \
+             interleaved runs, in brackets the 95 % bootstrap interval; above 1 trespass is better, and it is better where its whole interval \
              is above 1 and above that of the reference against itself. Missed is what its whole interval is below. Latency is half \
              a round trip: the median, against rstream and TCP the mean. All poll: perftest, rstream and UCX by themselves, trespass by `--poll`; \
              its TCP driver sleeps. Corked, short messages share frames (`--cork`); else each is a packet of its own, as rstream's and UCX's are. \
              The rows of ib_send_lat and ib_send_bw are perftest's, beside the same: what bare verbs do. RNR is how often, in all runs of trespass for the row, the device met a receiver that was not ready.\n\n    cargo xtask bench trespass softroce {} --pairs {pairs}",
             today(),
-            place.title(&ran),
+            machine.title(&ran),
             said.versions,
             env!("CARGO_PKG_VERSION"),
-            args.place.flag(),
+            args.machine.flag(),
         );
-        let name = format!("trespass softroce {}", args.place.rdma_core());
+        let name = format!("trespass softroce {}", args.machine.rdma_core());
         Section { name: &name, title: "trespass over SoftRoCE", intro: &intro, body: &body }.write(root)?;
     }
     super::ensure_ready(said.not_ready.iter().map(|run| run.1).sum())?;
-    Ok(ran.ending.exit_code())
+    Ok(ran.outcome.exit_code())
 }
 
-/// What a row is, by its name of the script's: `lat 64 rstream`.
-struct Row {
+/// A row, by its name in the script: `lat 64 rstream`.
+struct ScriptRow {
     what: String,
     against: String,
     unit: &'static str,
@@ -79,7 +79,7 @@ struct Row {
     bound: Bound,
 }
 
-impl Row {
+impl ScriptRow {
     fn named(name: &str) -> Result<Self> {
         let words: Vec<&str> = name.split(' ').collect();
         let [kind, size, against] = words[..] else { bail!("not a row: {name}") };
@@ -117,12 +117,12 @@ impl Row {
         Ok(Self { what, against: against.to_owned(), unit, better, bound })
     }
 
-    /// `not_ready` of those that are not trespass is their own affair.
-    fn line(&self, turns: &[Turn], not_ready: Option<u64>) -> String {
+    /// `not_ready` of programs other than trespass does not matter.
+    fn line(&self, rounds: &[Round], not_ready: Option<u64>) -> String {
         let Self { what, against, unit, better, bound } = self;
-        let (times, noise) = compare(turns, *better);
-        let theirs = median(turns.iter().flat_map(|turn| [turn.reference, turn.again]).collect());
-        let ours = median(turns.iter().map(|turn| turn.ours).collect());
+        let (times, noise) = compare(rounds, *better);
+        let theirs = median(rounds.iter().flat_map(|round| [round.reference, round.again]).collect());
+        let ours = median(rounds.iter().map(|round| round.ours).collect());
         let ready = match not_ready {
             None => "-".to_owned(),
             Some(0) => "0".to_owned(),
@@ -148,8 +148,8 @@ fn figure(value: f64) -> String {
     if value >= 1000.0 { format!("{value:.0}") } else { format!("{value:.3}") }
 }
 
-impl Said {
-    /// Samples, lines `rnr ROW COUNT` and `without WORDS`, and `versions WORDS`.
+impl ScriptOutput {
+    /// Parses samples, lines `rnr ROW COUNT` and `without WORDS`, and `versions WORDS`.
     fn parse(output: &str) -> Result<Self> {
         let (mut samples, mut not_ready) = (String::new(), Vec::new());
         let (mut without, mut versions) = (Vec::new(), String::new());
@@ -175,7 +175,7 @@ impl Said {
             .filter(|(row, _)| name.starts_with(&format!("{row} ")))
             .map(|run| run.1)
             .collect();
-        ensure!(!runs.is_empty(), "{name}: nobody counted whether receivers were ready");
+        ensure!(!runs.is_empty(), "{name}: the output has no count of receivers that were not ready");
         Ok(runs.iter().sum())
     }
 
@@ -184,9 +184,9 @@ impl Said {
             "| what | against | theirs | ours | unit | times | reference against itself | at least | RNR |\n\
              | --- | --- | ---: | ---: | --- | ---: | ---: | ---: | ---: |\n",
         );
-        for Turns { name, turns } in &self.rows {
+        for NamedRounds { name, rounds } in &self.rows {
             let not_ready = if name.starts_with(BARE) { None } else { Some(self.not_ready_of(name)?) };
-            writeln!(table, "{}", Row::named(name)?.line(turns, not_ready))?;
+            writeln!(table, "{}", ScriptRow::named(name)?.line(rounds, not_ready))?;
         }
         self.without.iter().try_for_each(|line| writeln!(table, "\n{line}"))?;
         Ok(table)
@@ -199,12 +199,13 @@ mod tests {
 
     #[test]
     fn each_row_has_its_bound_and_its_receivers() {
-        let turn = "sample lat_64_rstream 20 10 20\nsample lat_64_ucx 10 20 10\nsample lat_64_tcp 10 20 10\n\
+        let round = "sample lat_64_rstream 20 10 20\nsample lat_64_ucx 10 20 10\nsample lat_64_tcp 10 20 10\n\
                     sample send_64_perftest 10 12 10\nsample rate_64_rstream 10 15 10\nsample step_4_1 10 8 10\n\
                     sample poollat_64_ucx 10 8 10\nrnr poollat_64 0\n\
                     sample cork_64_ucx 10 20 10\nrnr cork_64 0\nsample barebw_64_rstream 10 11 10\n\
                     rnr lat_64 0\nrnr send_64 0\nrnr rate_64 2\nrnr step_4 0\nrnr step_4 0\n";
-        let said = Said::parse(&[turn, turn, "without Y\nversions perftest 6, UCX 1\n"].concat()).unwrap();
+        let said =
+            ScriptOutput::parse(&[round, round, "without Y\nversions perftest 6, UCX 1\n"].concat()).unwrap();
         assert_eq!(said.versions, "perftest 6, UCX 1");
         let table = said.table().unwrap();
         assert!(table.ends_with("\n\n**without Y.**\n"), "{table}");
@@ -226,9 +227,9 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_counted_or_knows_is_an_error() {
-        assert!(Said::parse("sample lat_64_ucx 1 2 1\n").unwrap().table().is_err());
-        assert!(Said::parse("sample what_64_ucx 1 2 1\nrnr what_64 0\n").unwrap().table().is_err());
-        assert!(Said::parse("rnr lat_64 x\n").is_err() && Said::parse("what\n").is_err());
+    fn missing_counts_and_unknown_rows_are_errors() {
+        assert!(ScriptOutput::parse("sample lat_64_ucx 1 2 1\n").unwrap().table().is_err());
+        assert!(ScriptOutput::parse("sample what_64_ucx 1 2 1\nrnr what_64 0\n").unwrap().table().is_err());
+        assert!(ScriptOutput::parse("rnr lat_64 x\n").is_err() && ScriptOutput::parse("what\n").is_err());
     }
 }

@@ -1,48 +1,48 @@
-//! Processes that die, stop, fork, or lose their descriptors.
+//! Tests of processes that die, stop, fork, or lose their descriptors.
 
 use super::*;
 
 #[test]
-fn a_killed_peer_is_noticed_and_its_marks_are_void() {
+fn a_killed_peer_is_noticed_and_its_hazards_are_void() {
     let fabric = fabric();
     let process = impatient(&fabric);
     let mut peer = Peer::start(&fabric);
-    let link = process.link(peer.qpn);
-    assert!(link.vm().is_some());
-    assert_eq!(link.pid(), Some(peer.child.id()));
-    let number = peer.mark(process.qpn);
-    let stuck = Stuck { link: number, pid: Some(peer.child.id()) };
-    assert_eq!(process.node.wait_unmarked(Revoked::Region(8)), Err(stuck));
+    let remote = process.connect_to(peer.qpn);
+    assert!(remote.vm().is_some());
+    assert_eq!(remote.pid(), Some(peer.child.id()));
+    let number = peer.publish_hazard(process.qpn);
+    let stuck = StillInUse { peer_id: number, pid: Some(peer.child.id()) };
+    assert_eq!(process.node.wait_until_unused(Revoked::Region(8)), Err(stuck));
     peer.signal(Signal::KILL);
-    let told = [process.told.recv_timeout(LONG), process.told.recv_timeout(LONG)];
-    assert!(told.contains(&Ok(Told::LinkGone(number))), "{told:?}");
-    assert!(told.contains(&Ok(Told::PeerLost(link.number()))), "{told:?}");
-    assert_eq!(process.node.wait_unmarked(Revoked::Region(8)), Ok(()));
-    assert_eq!(process.node.wait_unmarked(Revoked::QueuePair(5)), Ok(()));
-    assert!(!link.alive());
-    assert!(matches!(process.node.wait_link(peer.qpn, LONG), Reach::Nobody));
+    let calls = [process.calls.recv_timeout(LONG), process.calls.recv_timeout(LONG)];
+    assert!(calls.contains(&Ok(HandlerCall::PeerDetached(number))), "{calls:?}");
+    assert!(calls.contains(&Ok(HandlerCall::PeerLost(remote.number()))), "{calls:?}");
+    assert_eq!(process.node.wait_until_unused(Revoked::Region(8)), Ok(()));
+    assert_eq!(process.node.wait_until_unused(Revoked::QueuePair(5)), Ok(()));
+    assert!(!remote.alive());
+    assert!(matches!(process.node.wait_for_process(peer.qpn, LONG), Reachability::Nobody));
 }
 
 #[test]
-fn a_peer_that_closes_its_descriptors_and_lives_keeps_its_marks() {
+fn a_peer_that_closes_its_descriptors_and_lives_keeps_its_hazards() {
     let fabric = fabric();
     let process = impatient(&fabric);
     let mut peer = Peer::start(&fabric);
-    let link = process.link(peer.qpn);
-    let number = peer.mark(process.qpn);
+    let remote = process.connect_to(peer.qpn);
+    let number = peer.publish_hazard(process.qpn);
     peer.ask("close", "closed 0");
-    // It cannot be reached.
-    process.expect(&Told::PeerLost(link.number()));
-    // As it may be in the midst of a copy, it is waited for as if it were stopped.
-    let stuck = Stuck { link: number, pid: Some(peer.child.id()) };
+    // The peer can no longer be reached.
+    process.expect(&HandlerCall::PeerLost(remote.number()));
+    // The peer may be in the middle of a copy, so the node waits for it as for a stopped process.
+    let stuck = StillInUse { peer_id: number, pid: Some(peer.child.id()) };
     for _ in 0..3 {
-        assert_eq!(process.node.wait_unmarked(Revoked::Region(8)), Err(stuck));
+        assert_eq!(process.node.wait_until_unused(Revoked::Region(8)), Err(stuck));
     }
-    assert_eq!(process.told.try_recv(), Err(std::sync::mpsc::TryRecvError::Empty), "nothing was recovered");
+    assert_eq!(process.calls.try_recv(), Err(std::sync::mpsc::TryRecvError::Empty), "nothing was recovered");
     peer.ask("warnings", "warnings ");
     peer.signal(Signal::KILL);
-    process.expect(&Told::LinkGone(number));
-    assert_eq!(process.node.wait_unmarked(Revoked::Region(8)), Ok(()));
+    process.expect(&HandlerCall::PeerDetached(number));
+    assert_eq!(process.node.wait_until_unused(Revoked::Region(8)), Ok(()));
 }
 
 #[test]
@@ -50,28 +50,31 @@ fn a_stopped_peer_keeps_nobody_waiting_but_those_who_want_it() {
     let fabric = fabric();
     let process = impatient(&fabric);
     let mut peer = Peer::start(&fabric);
-    let link = process.link(peer.qpn);
-    let number = peer.mark(process.qpn);
+    let remote = process.connect_to(peer.qpn);
+    let number = peer.publish_hazard(process.qpn);
     peer.signal(Signal::STOP);
-    let stuck = Stuck { link: number, pid: Some(peer.child.id()) };
-    assert_eq!(process.node.wait_unmarked(Revoked::QueuePair(5)), Err(stuck));
+    let stuck = StillInUse { peer_id: number, pid: Some(peer.child.id()) };
+    assert_eq!(process.node.wait_until_unused(Revoked::QueuePair(5)), Err(stuck));
     for cq in 0..5000 {
-        link.ring(Doorbell::Cq(cq));
+        remote.ring(Doorbell::Cq(cq));
     }
-    assert_ne!(link.segment().header().look_everywhere.load(crate::sync::SeqCst), 0);
-    // Somebody else wants to reach it, and others.
-    let other = Process::new(&fabric);
-    assert!(matches!(other.node.link_to(peer.qpn), Reach::Pending));
-    let _ = other.link(process.qpn);
-    assert!(matches!(other.node.link_to(peer.qpn), Reach::Pending), "not reached yet, and not given up");
-    assert!(matches!(other.node.wait_link(peer.qpn, LONG), Reach::Nobody));
-    assert!(link.alive());
+    assert_ne!(remote.segment().header().check_everything.load(crate::sync::SeqCst), 0);
+    // Another node wants to reach the stopped peer, and other processes.
+    let other = TestNode::new(&fabric);
+    assert!(matches!(other.node.find_process(peer.qpn), Reachability::Pending));
+    let _ = other.connect_to(process.qpn);
+    assert!(
+        matches!(other.node.find_process(peer.qpn), Reachability::Pending),
+        "not reached yet, and not given up"
+    );
+    assert!(matches!(other.node.wait_for_process(peer.qpn, LONG), Reachability::Nobody));
+    assert!(remote.alive());
     peer.signal(Signal::CONT);
-    eventually("reached", || matches!(other.node.wait_link(peer.qpn, LONG), Reach::Ready(_)));
-    // Stopped again, its death is still proved.
+    eventually("reached", || matches!(other.node.wait_for_process(peer.qpn, LONG), Reachability::Ready(_)));
+    // If the peer is stopped again, its death is still proved.
     peer.signal(Signal::STOP);
     peer.signal(Signal::KILL);
-    eventually("free of marks", || process.node.wait_unmarked(Revoked::QueuePair(5)).is_ok());
+    eventually("free of hazards", || process.node.wait_until_unused(Revoked::QueuePair(5)).is_ok());
 }
 
 #[test]
@@ -79,16 +82,16 @@ fn death_is_proved_even_if_somebody_keeps_the_connection() {
     let fabric = fabric();
     let process = impatient(&fabric);
     let mut peer = Peer::start(&fabric);
-    let link = process.link(peer.qpn);
-    let number = peer.mark(process.qpn);
+    let remote = process.connect_to(peer.qpn);
+    let number = peer.publish_hazard(process.qpn);
     peer.leave_child("clone", "unaware");
     peer.signal(Signal::KILL);
-    eventually("free of marks", || process.node.wait_unmarked(Revoked::Region(8)).is_ok());
-    process.expect(&Told::LinkGone(number));
-    assert!(link.alive(), "the child of the dead has the connection");
-    link.suspect();
-    process.expect(&Told::PeerLost(link.number()));
-    assert!(!link.alive());
+    eventually("free of hazards", || process.node.wait_until_unused(Revoked::Region(8)).is_ok());
+    process.expect(&HandlerCall::PeerDetached(number));
+    assert!(remote.alive(), "the child of the dead has the connection");
+    remote.suspect();
+    process.expect(&HandlerCall::PeerLost(remote.number()));
+    assert!(!remote.alive());
 }
 
 #[test]
@@ -96,13 +99,13 @@ fn a_forked_child_has_no_part_in_the_device() {
     let fabric = fabric();
     let process = impatient(&fabric);
     let mut peer = Peer::start(&fabric);
-    let link = process.link(peer.qpn);
-    let number = peer.mark(process.qpn);
+    let remote = process.connect_to(peer.qpn);
+    let number = peer.publish_hazard(process.qpn);
     peer.leave_child("fork", "forked");
-    // The parent goes on.
-    assert!(peer.ask(&format!("link {}", process.qpn), "linked ").ends_with("vm"));
+    // The parent continues.
+    assert!(peer.ask(&format!("remote {}", process.qpn), "linked ").ends_with("vm"));
     peer.signal(Signal::KILL);
-    let told = [process.told.recv_timeout(LONG), process.told.recv_timeout(LONG)];
-    assert!(told.contains(&Ok(Told::LinkGone(number))), "{told:?}");
-    assert!(told.contains(&Ok(Told::PeerLost(link.number()))), "{told:?}");
+    let calls = [process.calls.recv_timeout(LONG), process.calls.recv_timeout(LONG)];
+    assert!(calls.contains(&Ok(HandlerCall::PeerDetached(number))), "{calls:?}");
+    assert!(calls.contains(&Ok(HandlerCall::PeerLost(remote.number()))), "{calls:?}");
 }

@@ -1,39 +1,39 @@
-//! What `cargo xtask bench cm` times of the connection manager: connections between two processes, against the kernel's TCP, and with few
-//! or many of them there already.
+//! The measuring program of `cargo xtask bench cm`: connections between two processes through the
+//! connection manager, compared with the kernel's TCP, and with few or many open connections.
 //!
-//! ```text
-//! cm tcp WINDOW BATCH SAMPLES        prints `sample OURS TCP TCP`, in nanoseconds a connection
-//! cm answered BATCH SAMPLES          the same one by one, where TCP's server says when it has accepted
-//! cm ids FEW MANY COUNT SAMPLES      prints `sample MANY FEW FEW` of set-up, and `ending MANY FEW FEW`
-//! ```
+//! | command | prints |
+//! | --- | --- |
+//! | `cm tcp WINDOW BATCH SAMPLES` | `sample OURS TCP TCP`, in nanoseconds for a connection |
+//! | `cm answered BATCH SAMPLES` | the same, one at a time; TCP's server sends a byte after accepting |
+//! | `cm ids FEW MANY COUNT SAMPLES` | `sample MANY FEW FEW` to open, `ending MANY FEW FEW` to close |
 //!
-//! The other processes are this program again.
+//! The other processes run this program, too.
 
-mod caller;
-mod hold;
+mod client;
+mod idle_connections;
 mod server;
 mod tcp;
 
 use anyhow::{Context, Result, bail};
 
-use caller::Caller;
-use server::Server;
+use client::CmClient;
+use server::ServerProcess;
 
 fn main() -> Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let number =
-        |word: &str| -> Result<u32> { word.parse().with_context(|| format!("not a number: {word}")) };
+        |text: &str| -> Result<u32> { text.parse().with_context(|| format!("not a number: {text}")) };
     match words.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["serve", "tcp", batch] => tcp::serve(number(batch)?, false),
         ["serve", "answered", batch] => tcp::serve(number(batch)?, true),
         ["serve", "rdma", batch] => server::serve(number(batch)?),
-        ["hold", there] => hold::hold(number(there)?),
+        ["hold", existing] => idle_connections::idle_connections(number(existing)?),
         ["tcp", window, batch, samples] => {
             against_tcp("tcp", number(window)?, number(batch)?, number(samples)?)
         }
         ["answered", batch, samples] => against_tcp("answered", 1, number(batch)?, number(samples)?),
         ["ids", few, many, count, samples] => {
-            hold::compare([number(many)?, number(few)?], number(count)?, number(samples)?)
+            idle_connections::compare([number(many)?, number(few)?], number(count)?, number(samples)?)
         }
         _ => bail!(
             "usage: cm tcp WINDOW BATCH SAMPLES, cm answered BATCH SAMPLES, or cm ids FEW MANY COUNT SAMPLES"
@@ -41,25 +41,26 @@ fn main() -> Result<()> {
     }
 }
 
-/// Batches of connections through the connection manager, and two of TCP; who is first changes. The first turn does not count.
+/// Measures a batch of connections through the connection manager and two over TCP. The order
+/// rotates, and the first round does not count.
 fn against_tcp(kind: &str, window: u32, batch: u32, samples: u32) -> Result<()> {
-    let (mut rdma, mut by_tcp) = (Server::start("rdma", batch)?, Server::start(kind, batch)?);
-    let mut caller = Caller::new(rdma.port)?;
-    for turn in 0..=samples {
+    let (mut rdma, mut by_tcp) = (ServerProcess::start("rdma", batch)?, ServerProcess::start(kind, batch)?);
+    let mut client = CmClient::new(rdma.port)?;
+    for round in 0..=samples {
         let mut figures = [0.0; 3];
         for step in 0..3 {
-            let who = (step + turn) % 3;
-            figures[who as usize] = match who {
+            let which = (step + round) % 3;
+            figures[which as usize] = match which {
                 0 => {
-                    let time = caller.batch(&mut rdma, window, batch)?;
-                    caller.end_all()?;
+                    let time = client.batch(&mut rdma, window, batch)?;
+                    client.end_all()?;
                     time
                 }
                 _ => tcp::batch(&mut by_tcp, kind == "answered", window, batch)?,
             };
-            if who == 0 { rdma.is_ready()? } else { by_tcp.is_ready()? }
+            if which == 0 { rdma.wait_until_ready()? } else { by_tcp.wait_until_ready()? }
         }
-        if turn > 0 {
+        if round > 0 {
             let [ours, tcp, again] = figures;
             println!("sample {ours:.1} {tcp:.1} {again:.1}");
         }

@@ -1,4 +1,4 @@
-//! The side that answers.
+//! The listening side.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
@@ -11,16 +11,16 @@ use sideway::ibverbs::protection_domain::ProtectionDomain;
 use sideway::ibverbs::queue_pair::{GenericQueuePair, QueuePair, QueuePairState};
 use sideway::rdmacm::{ConnectionParameter, EventChannel, EventType, Identifier, PortSpace};
 
-/// Where everybody is.
-pub(crate) const HERE: Ipv4Addr = Ipv4Addr::LOCALHOST;
+/// The address of all processes.
+pub(crate) const HOST: Ipv4Addr = Ipv4Addr::LOCALHOST;
 
-/// What queue pairs of a process share.
-pub(crate) struct Verbs {
+/// The verbs objects that the queue pairs of a process share.
+pub(crate) struct SharedVerbs {
     pd: ProtectionDomain,
     cq: GenericCompletionQueue,
 }
 
-impl Verbs {
+impl SharedVerbs {
     pub(crate) fn new(id: &Identifier) -> Result<Self> {
         let context = id.get_device_context()?;
         Ok(Self { pd: context.alloc_pd()?, cq: context.create_cq_builder().setup_cqe(1).build_generic()? })
@@ -33,17 +33,17 @@ impl Verbs {
     }
 }
 
-/// Answers until standard input ends. Says its port; then `batch` whenever so many more are established, and `ready` when as many have
-/// gone again.
+/// Accepts connections until standard input ends. Prints its port, then `batch` after each `batch`
+/// established connections, and `ready` after as many have been closed.
 pub(crate) fn serve(batch: u32) -> Result<()> {
     let channel = EventChannel::new()?;
     let listener = channel.create_id(PortSpace::Tcp)?;
-    listener.bind_addr(SocketAddr::from((HERE, 0)))?;
+    listener.bind_addr(SocketAddr::from((HOST, 0)))?;
     listener.listen(1024)?;
-    say(&listener.local_port().context("a bound identifier has a port")?.to_string())?;
+    print_line(&listener.local_port().context("a bound identifier has a port")?.to_string())?;
     end_with_parent(std::process::exit);
     let mut verbs = None;
-    let mut guests: HashMap<u32, (GenericQueuePair, Identifier)> = HashMap::new();
+    let mut connections: HashMap<u32, (GenericQueuePair, Identifier)> = HashMap::new();
     let (mut established, mut gone) = (0, 0);
     loop {
         let event = channel.get_cm_event()?;
@@ -51,31 +51,31 @@ pub(crate) fn serve(batch: u32) -> Result<()> {
             EventType::ConnectRequest => {
                 let id = event.into_cm_id();
                 if verbs.is_none() {
-                    verbs = Some(Verbs::new(&id)?);
+                    verbs = Some(SharedVerbs::new(&id)?);
                 }
-                let mut qp = verbs.as_ref().context("they were just made")?.create_qp()?;
+                let mut qp = verbs.as_ref().context("the verbs objects were just created")?.create_qp()?;
                 id.modify_qp(&mut qp, QueuePairState::Init)?;
                 id.modify_qp(&mut qp, QueuePairState::ReadyToReceive)?;
                 id.modify_qp(&mut qp, QueuePairState::ReadyToSend)?;
                 id.accept(ConnectionParameter::new().setup_queue_pair(qp.control()))?;
                 id.setup_user_data(qp.qp_number().into());
-                guests.insert(qp.qp_number(), (qp, id));
+                connections.insert(qp.qp_number(), (qp, id));
             }
             EventType::Established => {
                 established += 1;
                 if established == batch {
                     established = 0;
-                    say("batch")?;
+                    print_line("batch")?;
                 }
             }
             EventType::Disconnected => {
                 let id = event.into_cm_id();
                 id.disconnect()?;
-                drop(guests.remove(&u32::try_from(id.user_data())?));
+                drop(connections.remove(&u32::try_from(id.user_data())?));
                 gone += 1;
                 if gone == batch {
                     gone = 0;
-                    say("ready")?;
+                    print_line("ready")?;
                 }
             }
             _ => event.error().map_or(Ok(()), Err)?,
@@ -83,7 +83,7 @@ pub(crate) fn serve(batch: u32) -> Result<()> {
     }
 }
 
-/// Ends this process when the one that started it has gone.
+/// Ends this process when its parent has ended.
 pub(crate) fn end_with_parent(end: fn(i32) -> !) {
     std::thread::spawn(move || {
         let mut line = String::new();
@@ -92,24 +92,24 @@ pub(crate) fn end_with_parent(end: fn(i32) -> !) {
     });
 }
 
-pub(crate) fn say(word: &str) -> Result<()> {
+pub(crate) fn print_line(text: &str) -> Result<()> {
     let mut stdout = std::io::stdout().lock();
-    writeln!(stdout, "{word}")?;
+    writeln!(stdout, "{text}")?;
     Ok(stdout.flush()?)
 }
 
-/// This program again, as another process.
-pub(crate) struct Server {
+/// Another process that runs this program.
+pub(crate) struct ServerProcess {
     child: Child,
     to: Option<ChildStdin>,
     from: BufReader<ChildStdout>,
     pub(crate) port: u16,
 }
 
-impl Server {
+impl ServerProcess {
     pub(crate) fn start(kind: &str, batch: u32) -> Result<Self> {
         let mut server = Self::run(&["serve", kind, &batch.to_string()])?;
-        server.port = server.word()?.parse()?;
+        server.port = server.read_line()?.parse()?;
         Ok(server)
     }
 
@@ -124,40 +124,40 @@ impl Server {
         Ok(Self { child, to, from, port: 0 })
     }
 
-    /// What it says next.
-    pub(crate) fn word(&mut self) -> Result<String> {
+    /// The next line of its output.
+    pub(crate) fn read_line(&mut self) -> Result<String> {
         let mut line = String::new();
         ensure!(self.from.read_line(&mut line)? > 0, "the other process has ended");
         Ok(line.trim_end().to_owned())
     }
 
-    pub(crate) fn tell(&mut self, word: &str) -> Result<()> {
+    pub(crate) fn send_line(&mut self, text: &str) -> Result<()> {
         let to = self.to.as_mut().context("a pipe")?;
-        writeln!(to, "{word}")?;
+        writeln!(to, "{text}")?;
         Ok(to.flush()?)
     }
 
-    /// Waits until it has the whole batch.
-    pub(crate) fn has_all(&mut self) -> Result<()> {
+    /// Waits until it has accepted the whole batch.
+    pub(crate) fn wait_for_batch(&mut self) -> Result<()> {
         self.expect("batch")
     }
 
-    /// Waits until nothing is left of it.
-    pub(crate) fn is_ready(&mut self) -> Result<()> {
+    /// Waits until the whole batch is closed.
+    pub(crate) fn wait_until_ready(&mut self) -> Result<()> {
         self.expect("ready")
     }
 
-    fn expect(&mut self, word: &str) -> Result<()> {
-        match self.word()? {
-            said if said == word => Ok(()),
-            said => bail!("the other process said {said}, not {word}"),
+    fn expect(&mut self, text: &str) -> Result<()> {
+        match self.read_line()? {
+            said if said == text => Ok(()),
+            said => bail!("the other process printed {said} instead of {text}"),
         }
     }
 }
 
-impl Drop for Server {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
-        // It ends with its standard input.
+        // The process ends when its standard input is closed.
         drop(self.to.take());
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! The same with the kernel's TCP.
+//! The same measurement over the kernel's TCP.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -10,42 +10,44 @@ use rustix::event::epoll;
 use rustix::net::sockopt::socket_error;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, ipproto, socket_with};
 
-use crate::server::{HERE, Server, end_with_parent, say};
+use crate::server::{HOST, ServerProcess, end_with_parent, print_line};
 
-/// Answers until standard input ends, as `server::serve`; with a byte to whom it has accepted, if it is to.
+/// Accepts connections until standard input ends, like `server::serve`. If `answers`, it sends a
+/// byte on each accepted connection.
 pub(crate) fn serve(batch: u32, answers: bool) -> Result<()> {
     let listener = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None)?;
-    rustix::net::bind(&listener, &SocketAddr::from((HERE, 0)))?;
+    rustix::net::bind(&listener, &SocketAddr::from((HOST, 0)))?;
     rustix::net::listen(&listener, 1024)?;
     let listener = TcpListener::from(listener);
-    say(&listener.local_addr()?.port().to_string())?;
+    print_line(&listener.local_addr()?.port().to_string())?;
     end_with_parent(std::process::exit);
     loop {
-        let mut guests = Vec::new();
+        let mut connections = Vec::new();
         for _ in 0..batch {
             let mut guest = listener.accept()?.0;
             if answers {
                 guest.write_all(&[1])?;
             }
-            guests.push(guest);
+            connections.push(guest);
         }
-        say("batch")?;
-        for mut guest in guests {
+        print_line("batch")?;
+        for mut guest in connections {
             guest.read_to_end(&mut Vec::new())?;
         }
-        say("ready")?;
+        print_line("ready")?;
     }
 }
 
-/// A batch of connections, so many at a time: nanoseconds for each, until the server has the last. They are closed before this returns.
-pub(crate) fn batch(server: &mut Server, answers: bool, window: u32, batch: u32) -> Result<f64> {
-    let address = SocketAddr::from((HERE, server.port));
+/// Opens `batch` connections, `window` at a time, and closes them before it returns. Returns the
+/// nanoseconds for each, until the server has the last one.
+pub(crate) fn batch(server: &mut ServerProcess, answers: bool, window: u32, batch: u32) -> Result<f64> {
+    let address = SocketAddr::from((HOST, server.port));
     let start = Instant::now();
     let connected = match window {
         1 => (0..batch).map(|_| connect_one(address, answers)).collect::<Result<Vec<_>, _>>()?,
         _ => connect_many(address, window as usize, batch as usize)?,
     };
-    server.has_all()?;
+    server.wait_for_batch()?;
     let time = start.elapsed().as_nanos() as f64 / f64::from(batch);
     drop(connected);
     Ok(time)

@@ -1,0 +1,172 @@
+//! The device under test, and how a case says where it cannot run.
+
+use rdma_mummy_sys::Provider;
+use test_harness::note;
+pub(crate) use test_harness::{Outcome, Skip};
+
+use super::{Cm, Device, Flavour, devices, set_variable};
+
+/// Names the device to use.
+const DEVICE: &str = "CONFORMANCE_DEVICE";
+
+/// The SoftRoCE release of the guest, `old` or `new`; set by the command that starts the guest.
+const RELEASE: &str = "SOFTROCE_RDMA_CORE";
+
+/// The vendor ID that SoftRoCE reports.
+const SOFTROCE_VENDOR: u32 = 0xff_ffff;
+
+/// The provider whose devices a test program uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TestTarget {
+    /// The system's libibverbs.
+    System,
+    /// The software device that executes a request while it is posted.
+    SoftInline,
+    /// The software device that leaves a request outstanding until progress is made.
+    SoftDeferred,
+}
+
+/// Adds each function as two cases: with classic posting and polling, and with extended.
+macro_rules! both {
+    ($suite:ident: $($function:ident),* $(,)?) => {$(
+        $suite.add(module_path!(), stringify!($function), "classic", |dut| {
+            $function(dut, $crate::kit::Flavour::Classic)
+        });
+        $suite.add(module_path!(), stringify!($function), "extended", |dut| {
+            $function(dut, $crate::kit::Flavour::Extended)
+        });
+    )*};
+}
+
+pub(crate) type Suite = test_harness::Suite<TestDevice>;
+
+/// The two SoftRoCE releases that the suite knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SoftRoce {
+    /// rdma-core 44 and kernel 6.1.
+    Old,
+    /// rdma-core 56 and kernel 6.12.
+    New,
+}
+
+/// The device under test, and a second device to talk to if the provider lists one.
+#[derive(Clone, Debug)]
+pub(crate) struct TestDevice {
+    pub(crate) provider: Provider,
+    pub(crate) name: String,
+    pub(crate) peer: Option<String>,
+    pub(crate) softroce: Option<SoftRoce>,
+    pub(crate) target: TestTarget,
+    /// Also run the cases that the device is known to fail (`--include-ignored`).
+    pub(crate) try_all: bool,
+}
+
+impl TestDevice {
+    pub(crate) fn find(target: TestTarget) -> Result<Self, String> {
+        let provider = match target {
+            TestTarget::System => Provider::system().map_err(|error| error.to_string())?,
+            TestTarget::SoftInline => soft("inline"),
+            TestTarget::SoftDeferred => soft("deferred"),
+        };
+        let wanted = std::env::var(DEVICE).ok().filter(|name| !name.is_empty());
+        let usable: Vec<Device> = devices(provider)
+            .map_err(|error| format!("listing the RDMA devices failed with error {error}"))?
+            .iter()
+            .filter_map(|name| Device::open(provider, name).ok())
+            .filter(Device::is_usable)
+            .collect();
+        let chosen =
+            usable.iter().find(|device| wanted.as_deref().is_none_or(|wanted| wanted == device.name()));
+        let Some(chosen) = chosen else {
+            return Err("no RDMA device has an active port with an address".to_owned());
+        };
+        let peer = usable.iter().find(|device| device.name() != chosen.name());
+        let is_softroce = target == TestTarget::System
+            && chosen.query().is_ok_and(|attr| attr.vendor_id == SOFTROCE_VENDOR);
+        let release = std::env::var(RELEASE).unwrap_or_default();
+        let softroce = is_softroce.then_some(if release == "old" { SoftRoce::Old } else { SoftRoce::New });
+        Ok(Self {
+            provider,
+            name: chosen.name().to_owned(),
+            peer: peer.map(|device| device.name().to_owned()),
+            softroce,
+            target,
+            try_all: false,
+        })
+    }
+
+    /// Opens a new context on each call.
+    pub(crate) fn open(&self) -> Device {
+        Device::open(self.provider, &self.name).unwrap()
+    }
+
+    /// Opens the second device.
+    pub(crate) fn open_peer(&self) -> Result<Device, Skip> {
+        match &self.peer {
+            Some(name) => Ok(Device::open(self.provider, name).unwrap()),
+            None => Err(Skip("there is no second device".to_owned())),
+        }
+    }
+
+    /// The provider's connection manager.
+    pub(crate) fn cm(&self) -> Result<Cm, Skip> {
+        let cm = Cm::of(self.provider).map_err(Skip)?;
+        match cm.channel() {
+            Ok(_) => Ok(cm),
+            Err(error) => Err(Skip(format!("the system has no connection manager (error {error})"))),
+        }
+    }
+
+    /// Skips the case on both releases of SoftRoCE.
+    pub(crate) fn not_softroce(&self, reason: &str) -> Outcome {
+        note(format!("SoftRoCE {reason}"));
+        self.skip_if(self.softroce.is_some(), format!("SoftRoCE {reason}"))
+    }
+
+    /// Skips the case on this release of SoftRoCE.
+    pub(crate) fn not_on(&self, release: SoftRoce, reason: &str) -> Outcome {
+        note(format!("SoftRoCE ({release:?}) {reason}"));
+        self.skip_if(self.softroce == Some(release), format!("SoftRoCE {reason}"))
+    }
+
+    fn skip_if(&self, excused: bool, reason: String) -> Outcome {
+        if excused && !self.try_all { Err(Skip(reason)) } else { Ok(()) }
+    }
+
+    /// Skips the case on every device of the system, even with `--include-ignored`, because it
+    /// would end the test program.
+    pub(crate) fn not_on_system(&self, reason: &str) -> Outcome {
+        note(reason.to_owned());
+        if self.target == TestTarget::System { Err(Skip(reason.to_owned())) } else { Ok(()) }
+    }
+
+    /// The correct answer, or on SoftRoCE the deviating one that it is known to give.
+    pub(crate) fn expects<T>(&self, right: T, softroce: T) -> T {
+        note("SoftRoCE answers otherwise".to_owned());
+        if self.softroce.is_some() { softroce } else { right }
+    }
+
+    /// The correct answer, or the deviating one of this release of SoftRoCE.
+    pub(crate) fn expects_of<T>(&self, release: SoftRoce, right: T, softroce: T) -> T {
+        note(format!("SoftRoCE ({release:?}) answers otherwise"));
+        if self.softroce == Some(release) { softroce } else { right }
+    }
+
+    /// Skips the extended flavour on SoftRoCE, whose library loses inline data or the lengths of a
+    /// scatter/gather list there.
+    pub(crate) fn not_softroce_extended(&self, flavour: Flavour, reason: &str) -> Outcome {
+        if flavour == Flavour::Extended { self.not_softroce(reason) } else { Ok(()) }
+    }
+}
+
+/// The software device's provider in this mode. It lists two devices with two ports each unless
+/// the environment sets other numbers.
+fn soft(mode: &str) -> Provider {
+    set_variable("SOFT_RNIC_MODE", mode);
+    for (name, value) in [("SOFT_RNIC_DEVICES", "2"), ("SOFT_RNIC_PORTS", "2")] {
+        if std::env::var_os(name).is_none() {
+            set_variable(name, value);
+        }
+    }
+    soft_rnic::provider()
+}

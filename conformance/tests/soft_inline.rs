@@ -1,5 +1,0 @@
-//! The suite on the software device that executes a request while it is posted.
-
-fn main() -> std::process::ExitCode {
-    conformance::run(conformance::Target::SoftInline)
-}

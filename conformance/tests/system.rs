@@ -1,5 +1,0 @@
-//! The suite on the device that the system has.
-
-fn main() -> std::process::ExitCode {
-    conformance::run(conformance::Target::System)
-}

@@ -1,0 +1,404 @@
+//! Batches: consecutive RDMA READs, or RDMA WRITEs and SENDs, that one system call moves.
+//!
+//! The hazards and the comparisons of generations stand for all of them. The system says how many bytes
+//! it has moved, and it moves range after range: the messages within those bytes are done. The general
+//! path begins the first message that is not done again, and finds its outcome.
+//!
+//! SENDs claim their receives one after the other, before anything is moved, and finish them in this order afterwards. What is
+//! claimed and not done goes back, the latest first, so that the next message takes the earliest. No WRITE follows a
+//! SEND: who sees its bytes may take the SEND for complete.
+
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use rdma_mummy_sys::types::{ibv_access_flags, ibv_qp_type, ibv_wc_status, ibv_wr_opcode};
+
+use super::connected::MAX_MESSAGE;
+use super::payload::Direction;
+use super::peer::PeerQp;
+use super::send::{ClaimedRecv, RecvMeta, RecvSges, map_for, unclaim_receive};
+use super::validate::revalidate;
+use super::{Deferred, Hazards};
+use crate::node::{PayloadPath, TransferSlotGuard};
+use crate::objects::region::RegionSlot;
+use crate::platform::copy;
+use crate::platform::vm::{self, Vm, VmError};
+use crate::queue_pair::send_queue::{PayloadKind, PostedSend, SendQueueConsumer};
+use crate::queue_pair::transfer_slot_mutex::TransferSlotMutexGuard;
+use crate::queue_pair::{Qp, Sending};
+use crate::shared::entry::{MrEntry, kind};
+use crate::shared::generation::GenerationSnapshot;
+use crate::shared::hazard::Hazard;
+use crate::shared::segment::MAX_SGE;
+use crate::shared::slot::EAGER;
+
+/// Messages of a call at most.
+const MAX_MESSAGES: usize = 64;
+/// Ranges of a call at most, on either side.
+const BATCH_RANGES: usize = 256;
+
+const _: () = assert!(BATCH_RANGES <= vm::MAX_RANGES);
+
+/// What one call is to move.
+struct WrBatch<'a> {
+    direction: Direction,
+    local: ArrayVec<libc::iovec, BATCH_RANGES>,
+    remote: ArrayVec<libc::iovec, BATCH_RANGES>,
+    /// Where each message ends, in bytes from the beginning of the first.
+    ends: ArrayVec<usize, MAX_MESSAGES>,
+    sources: ArrayVec<(&'a RegionSlot, GenerationSnapshot), MAX_MESSAGES>,
+    targets: ArrayVec<(&'a MrEntry, GenerationSnapshot), MAX_MESSAGES>,
+    /// The receives of the SENDs, which are the last of the messages.
+    claimed: ArrayVec<ClaimedRecv<'a>, MAX_MESSAGES>,
+    /// A receive went back.
+    gave_back: bool,
+    /// For the hazards.
+    local_region: u32,
+    remote_region: u32,
+}
+
+impl<'a> WrBatch<'a> {
+    /// Names a region of the peer, whose generation is to be compared again; `None` if they are too many.
+    fn name(&mut self, index: u32, entry: &'a MrEntry, snapshot: GenerationSnapshot) -> Option<()> {
+        let known =
+            self.targets.last().is_some_and(|(last, seen)| core::ptr::eq(*last, entry) && *seen == snapshot);
+        if !known {
+            self.targets.try_push((entry, snapshot)).ok()?;
+        }
+        self.remote_region = merge_region(self.remote_region, index);
+        Some(())
+    }
+
+    /// The range at the peer, which may go on where the last one ends; and the ordered tail behind the body, by a range of its own
+    /// on this side.
+    fn add_target(&mut self, there: u64, len: usize) {
+        match self.remote.last_mut() {
+            Some(last) if last.iov_base.addr().wrapping_add(last.iov_len) as u64 == there => {
+                last.iov_len += len
+            }
+            _ => self.remote.push(vm::remote(there, len)),
+        }
+        let Some(last) = self.local.last_mut().filter(|_| self.direction == Direction::Write) else { return };
+        let tail = copy::tail_len(there as usize, len);
+        // A last piece that is shorter comes last as it is.
+        if let Some(body) = last.iov_len.checked_sub(tail).filter(|body| *body > 0) {
+            last.iov_len = body;
+            let at = last.iov_base.cast::<u8>().wrapping_add(body);
+            self.local.push(vm::local(at, tail));
+        }
+    }
+
+    fn is_current(&self) -> bool {
+        self.sources.iter().all(|(region, snapshot)| region.is_current(*snapshot))
+            && self.targets.iter().all(|(entry, snapshot)| entry.is_current(*snapshot))
+    }
+}
+
+fn is_send(opcode: ibv_wr_opcode) -> bool {
+    matches!(opcode, ibv_wr_opcode::IBV_WR_SEND | ibv_wr_opcode::IBV_WR_SEND_WITH_IMM)
+}
+
+/// Whether the system moves such messages. Who polls for the last byte of a WRITE relies on the order within a call; a
+/// SEND's bytes are there with its completion. (docs/internals/soft-rnic-ordering.md)
+fn is_batchable(opcode: ibv_wr_opcode, peer: &PeerQp) -> bool {
+    if is_send(opcode) {
+        !peer.kernel_cannot_copy.get()
+    } else {
+        opcode == ibv_wr_opcode::IBV_WR_RDMA_WRITE && vm::ORDERED
+    }
+}
+
+/// The region that stands for one more.
+fn merge_region(hazard_index: u32, index: u32) -> u32 {
+    if hazard_index == Hazard::NO_REGION || hazard_index == index { index } else { Hazard::ANY_REGION }
+}
+
+impl Qp {
+    /// Moves what the system can move of the requests at the front, `budget` at most; how many are done. If none is, nothing
+    /// has happened that may not happen again.
+    #[inline(never)]
+    pub(super) fn execute_batch(
+        self: &Arc<Self>,
+        sending: &mut TransferSlotMutexGuard<'_, Sending>,
+        queue: &SendQueueConsumer<'_>,
+        budget: u32,
+        deferred: &mut Deferred,
+    ) -> usize {
+        let (state, transfer_slot) = sending.parts();
+        let Some(peer) = &state.peer else { return 0 };
+        if peer.process.is_own() || !peer.established || !peer.process.alive() {
+            return 0;
+        }
+        let Some(first) = queue.peek(0) else { return 0 };
+        let direction = match first.request.opcode {
+            ibv_wr_opcode::IBV_WR_RDMA_READ if self.may_read(state, peer) => Direction::Read,
+            opcode if is_batchable(opcode, peer) => Direction::Write,
+            _ => return 0,
+        };
+        let Some(vm) = peer.process.vm() else { return 0 };
+        let hazards = self.hazards(peer, transfer_slot);
+        let mut batch = WrBatch {
+            direction,
+            local: ArrayVec::new(),
+            remote: ArrayVec::new(),
+            ends: ArrayVec::new(),
+            sources: ArrayVec::new(),
+            targets: ArrayVec::new(),
+            claimed: ArrayVec::new(),
+            gave_back: false,
+            local_region: Hazard::NO_REGION,
+            remote_region: Hazard::NO_REGION,
+        };
+        for distance in 0..budget.min(MAX_MESSAGES as u32) {
+            let Some(posted) = queue.peek(distance) else { break };
+            if self.add_message(&mut batch, &posted, peer, transfer_slot, &hazards, deferred).is_none() {
+                break;
+            }
+        }
+        let moved = self.copy_batch(&batch, peer, transfer_slot, vm, &hazards);
+        let done = self.finish_batch(&mut batch, queue, moved, peer, deferred);
+        drop((batch, hazards));
+        let lengths = (0..done as u32).filter_map(|distance| Some(queue.peek(distance)?.request.length));
+        for length in lengths.clone() {
+            peer.process.counters().add(transfer_slot, PayloadPath::Vm, length as usize);
+        }
+        lengths.for_each(|length| state.advance_psn(length));
+        done
+    }
+
+    pub(super) fn may_read(&self, state: &Sending, peer: &PeerQp) -> bool {
+        self.qp_type == ibv_qp_type::IBV_QPT_RC
+            && state.attributes.max_rd_atomic != 0
+            && peer.descriptor.max_dest_rd_atomic != 0
+    }
+
+    /// Adds a message, unless it is for another way, or there is no room.
+    fn add_message<'a>(
+        self: &'a Arc<Self>,
+        batch: &mut WrBatch<'a>,
+        posted: &PostedSend<'_>,
+        peer: &'a PeerQp,
+        transfer_slot: &TransferSlotGuard<'_>,
+        hazards: &Hazards<'_>,
+        deferred: &mut Deferred,
+    ) -> Option<()> {
+        let length = posted.request.length;
+        let opcode = posted.request.opcode;
+        let fits = match batch.direction {
+            Direction::Read => opcode == ibv_wr_opcode::IBV_WR_RDMA_READ,
+            Direction::Write if is_send(opcode) => length > EAGER as u64 && is_batchable(opcode, peer),
+            Direction::Write => is_batchable(opcode, peer) && batch.claimed.is_empty(),
+        };
+        if !fits {
+            return None;
+        }
+        if length == 0
+            || length > MAX_MESSAGE
+            || (batch.direction == Direction::Write && length > peer.longest)
+        {
+            return None;
+        }
+        // Each entry is a range, or the inline data are, and the ordered tail may split one.
+        if batch.local.remaining_capacity() < posted.entries.len() + 2
+            || batch.remote.remaining_capacity() < MAX_SGE
+        {
+            return None;
+        }
+        let (locals, remotes) = (batch.local.len(), batch.remote.len());
+        let added = self.add_local(batch, posted).and_then(|()| {
+            if is_send(opcode) {
+                self.add_receive(batch, posted, peer, transfer_slot, hazards, deferred)
+            } else {
+                self.add_remote(batch, posted, peer, transfer_slot)
+            }
+        });
+        if added.is_none() {
+            batch.local.truncate(locals);
+            batch.remote.truncate(remotes);
+            return None;
+        }
+        batch.ends.push(batch.ends.last().unwrap_or(&0) + length as usize);
+        Some(())
+    }
+
+    /// The ranges at the peer that an RDMA operation names.
+    fn add_remote<'a>(
+        &'a self,
+        batch: &mut WrBatch<'a>,
+        posted: &PostedSend<'_>,
+        peer: &'a PeerQp,
+        transfer_slot: &TransferSlotGuard<'_>,
+    ) -> Option<()> {
+        let request = posted.request;
+        let length = request.length;
+        let needed = match batch.direction {
+            Direction::Write => ibv_access_flags::IBV_ACCESS_REMOTE_WRITE,
+            Direction::Read => ibv_access_flags::IBV_ACCESS_REMOTE_READ,
+        };
+        let index = request.rkey >> 8;
+        let entry = peer.process.segment().region(index)?;
+        let (snapshot, descriptor) = entry.read()?;
+        let good = snapshot.label() == request.rkey as u8
+            && descriptor.pd == peer.descriptor.pd
+            && peer.descriptor.access & descriptor.access & needed.0 != 0
+            && descriptor.access & kind::OWNER_ONLY == 0
+            && descriptor.contains(request.remote_addr, length);
+        let writes = batch.direction == Direction::Write;
+        // What is mapped here goes another way.
+        if !good || map_for(peer, transfer_slot, &descriptor, request.remote_addr, length, writes).is_some() {
+            return None;
+        }
+        batch.name(index, entry, snapshot)?;
+        let there = descriptor.address.wrapping_add(request.remote_addr.wrapping_sub(descriptor.iova));
+        batch.add_target(there, length as usize);
+        Some(())
+    }
+
+    /// The next receive, which is claimed, and the ranges of its entries.
+    fn add_receive<'a>(
+        &'a self,
+        batch: &mut WrBatch<'a>,
+        posted: &PostedSend<'_>,
+        peer: &'a PeerQp,
+        transfer_slot: &TransferSlotGuard<'_>,
+        hazards: &Hazards<'_>,
+        deferred: &mut Deferred,
+    ) -> Option<()> {
+        if batch.claimed.is_empty() {
+            // What is claimed is claimed under a hazard.
+            hazards.remote.publish(Hazard::new(peer.index, Hazard::NO_REGION));
+            if !peer.entry().is_current(peer.snapshot) {
+                return None;
+            }
+        }
+        let claimed = self.claim_receive(peer, deferred).ok()?;
+        let length = posted.request.length as usize;
+        let room = claimed.slot.header.room();
+        let entries = Some(room).filter(|room| length <= room.bytes as usize);
+        let entries = entries.and_then(|room| RecvSges::check(peer, &claimed, room, length).ok());
+        let added = entries.and_then(|entries| {
+            for entry in &entries.pieces {
+                let (address, length) = (entry.address, entry.length.into());
+                if entry.descriptor.access & (kind::NULL | kind::OWNER_ONLY) != 0
+                    || map_for(peer, transfer_slot, &entry.descriptor, address, length, true).is_some()
+                {
+                    peer.kernel_cannot_copy.set(true);
+                    return None;
+                }
+                let index = entry.lkey >> 8;
+                batch.name(index, peer.process.segment().region(index)?, entry.snapshot)?;
+                let there =
+                    entry.descriptor.address.wrapping_add(address.wrapping_sub(entry.descriptor.iova));
+                // The completion orders a SEND's bytes: no tail of them does.
+                batch.remote.push(vm::remote(there, entry.length as usize));
+            }
+            Some(())
+        });
+        if added.is_none() {
+            unclaim_receive(peer, &claimed);
+            batch.gave_back = true;
+            return None;
+        }
+        batch.claimed.push(claimed);
+        Some(())
+    }
+
+    /// The pieces on this side.
+    fn add_local<'a>(&'a self, batch: &mut WrBatch<'a>, posted: &PostedSend<'_>) -> Option<()> {
+        let own_need = match batch.direction {
+            Direction::Write => 0,
+            Direction::Read => ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0,
+        };
+        let mut add = |at: *const u8, len: usize| batch.local.push(vm::local(at, len));
+        if posted.request.payload == PayloadKind::Inline {
+            add(posted.inline, posted.request.length as usize);
+        } else {
+            for local in posted.entries.iter().filter(|entry| entry.length > 0) {
+                let found =
+                    self.rnic.regions().read(local.lkey).and_then(|(region, snapshot, descriptor)| {
+                        let allowed =
+                            descriptor.pd == self.pd.number() && descriptor.access & own_need == own_need;
+                        let at = descriptor.pointer(local.addr, local.length.into()).filter(|_| allowed)?;
+                        Some((region, snapshot, at))
+                    });
+                let known =
+                    batch.sources.last().map(|(region, snapshot)| (core::ptr::from_ref(*region), *snapshot));
+                let added = found.is_some_and(|(region, snapshot, at)| {
+                    add(at, local.length as usize);
+                    known == Some((region, snapshot)) || batch.sources.try_push((region, snapshot)).is_ok()
+                });
+                if !added {
+                    return None;
+                }
+                batch.local_region = merge_region(batch.local_region, local.lkey >> 8);
+            }
+        }
+        Some(())
+    }
+
+    /// How many messages were moved.
+    fn copy_batch(
+        &self,
+        batch: &WrBatch<'_>,
+        peer: &PeerQp,
+        transfer_slot: &TransferSlotGuard<'_>,
+        vm: Vm,
+        hazards: &Hazards<'_>,
+    ) -> usize {
+        if batch.ends.is_empty() {
+            return 0;
+        }
+        if batch.local_region != Hazard::NO_REGION {
+            hazards.local.set(Hazard::new(self.number.index, batch.local_region));
+        }
+        hazards.remote.set(Hazard::new(peer.index, batch.remote_region));
+        if revalidate(peer, || true, || batch.is_current()).is_err() {
+            return 0;
+        }
+        // SAFETY: the hazards are set and `revalidate` has compared all snapshots: the local ranges may be touched, and are written only by READs, whose
+        // keys allow it; the remote ones lie in the peer's regions.
+        let moved = unsafe {
+            match batch.direction {
+                Direction::Write => vm.write(&batch.local, &batch.remote),
+                Direction::Read => vm.read(&batch.local, &batch.remote),
+            }
+        };
+        peer.process.counters().add_call(transfer_slot);
+        match moved {
+            Ok(bytes) => batch.ends.iter().take_while(|end| **end <= bytes).count(),
+            Err(VmError::Forbidden(error)) => {
+                peer.process.disable_vm(error);
+                0
+            }
+            // The long way says what it means.
+            Err(_) => 0,
+        }
+    }
+
+    /// Finishes the receives of the messages that were moved, in order, and gives the others back. How many messages are done.
+    fn finish_batch(
+        self: &Arc<Self>,
+        batch: &mut WrBatch<'_>,
+        queue: &SendQueueConsumer<'_>,
+        moved: usize,
+        peer: &PeerQp,
+        deferred: &mut Deferred,
+    ) -> usize {
+        let writes = batch.ends.len() - batch.claimed.len();
+        let finish = |(distance, claimed): (usize, &ClaimedRecv<'_>)| {
+            let Some(posted) = queue.peek(distance as u32) else { return false };
+            let success = ibv_wc_status::IBV_WC_SUCCESS;
+            self.complete_receive(RecvMeta::default(), &posted, peer, claimed, false, success, deferred)
+                .is_ok()
+        };
+        let finished = (writes..moved).zip(&batch.claimed).map(finish).take_while(|done| *done).count();
+        for claimed in batch.claimed.drain(finished..).rev() {
+            unclaim_receive(peer, &claimed);
+            batch.gave_back = true;
+        }
+        if batch.gave_back {
+            self.resume_flush(peer, deferred);
+        }
+        moved.min(writes) + finished
+    }
+}

@@ -1,0 +1,298 @@
+//! Payload: copies between this process's memory and a peer's, by mapping, kernel or owner.
+
+use arrayvec::ArrayVec;
+
+use super::rpc::copy_by_rpc;
+use super::{CopyError, TransferCtx};
+use crate::faults;
+use crate::node::{PayloadPath, VmError};
+use crate::platform::{copy, vm};
+use crate::queue_pair::Qp;
+use crate::shared::segment::MAX_SGE;
+
+/// A piece of this process's memory, which the holder of the transfer slot's local hazard may touch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LocalPiece {
+    pub(crate) at: *mut u8,
+    pub(crate) len: usize,
+}
+
+/// Pieces of one message on this side.
+pub(crate) type LocalPieces = ArrayVec<LocalPiece, MAX_SGE>;
+
+/// A piece of the peer's memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RemotePiece {
+    pub(crate) place: RemotePlace,
+    pub(crate) len: usize,
+    /// By which the owner finds it.
+    pub(crate) key: u32,
+    pub(crate) address: u64,
+}
+
+/// Pieces of one message on the peer's side.
+pub(crate) type RemotePieces = ArrayVec<RemotePiece, MAX_SGE>;
+
+/// How a piece of a peer's memory is reached.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum RemotePlace {
+    /// It is mapped here: the peer is this process, or shares it.
+    Mapped(*mut u8),
+    /// By the kernel, at this address of the peer.
+    ByKernel(u64),
+    /// A null region: bytes for it are lost.
+    Null,
+    /// The owner has to do it.
+    ByOwner,
+}
+
+/// Which way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    Write,
+    Read,
+}
+
+impl Qp {
+    /// Moves a message, by whatever way there is.
+    ///
+    /// # Safety
+    ///
+    /// As [`copy_pieces`].
+    #[inline]
+    pub(crate) unsafe fn move_payload(
+        &self,
+        ctx: TransferCtx<'_>,
+        direction: Direction,
+        remotes: &[RemotePiece],
+    ) -> Result<(), CopyError> {
+        // Nearly always: one piece to one that is mapped here.
+        if let ([local], [RemotePiece { place: RemotePlace::Mapped(there), .. }]) =
+            (ctx.gather_list.pieces.as_slice(), remotes)
+            && !faults::active()
+        {
+            let (to, from) = match direction {
+                Direction::Write => (*there, local.at.cast_const()),
+                Direction::Read => (local.at, there.cast_const()),
+            };
+            // SAFETY: both may be touched, by the caller's promise, for the length of the local piece.
+            unsafe { copy::copy(to, from, local.len) };
+            ctx.count(ctx.mapped(), local.len);
+            return Ok(());
+        }
+        // SAFETY: hazards are published and a full fence has followed, so that the pieces on both
+        // sides may be touched; local pieces are written if the direction is `Read`.
+        // `RemotePlace::ByOwner` is not among them, by the contract of `copy_pieces`, which
+        // `move_payload` shares.
+        unsafe {
+            if faults::active() {
+                self.move_payload_with_faults(ctx, direction, remotes)
+            } else {
+                self.move_payload_plainly(ctx, direction, remotes)
+            }
+        }?;
+        ctx.count(path_taken(ctx, remotes), ctx.gather_list.length());
+        Ok(())
+    }
+
+    /// # Safety
+    ///
+    /// As [`copy_pieces`].
+    pub(super) unsafe fn move_payload_plainly(
+        &self,
+        ctx: TransferCtx<'_>,
+        direction: Direction,
+        remotes: &[RemotePiece],
+    ) -> Result<(), CopyError> {
+        // SAFETY: hazards are published and a full fence has followed, so that the pieces on both
+        // sides may be touched; local pieces are written if the direction is `Read`.
+        // `RemotePlace::ByOwner` is not among them, by the contract of `copy_pieces`, which
+        // `move_payload_plainly` shares.
+        unsafe {
+            if remotes.iter().any(|remote| matches!(remote.place, RemotePlace::ByOwner)) {
+                copy_by_rpc(ctx, direction, remotes)
+            } else {
+                copy_pieces(ctx, direction, remotes)
+            }
+        }
+    }
+}
+
+/// The path of the slowest piece.
+fn path_taken(ctx: TransferCtx<'_>, remotes: &[RemotePiece]) -> PayloadPath {
+    let has = |wanted: fn(&RemotePlace) -> bool| remotes.iter().any(|remote| wanted(&remote.place));
+    if has(|place| matches!(place, RemotePlace::ByOwner)) {
+        PayloadPath::Call
+    } else if has(|place| matches!(place, RemotePlace::ByKernel(_))) {
+        PayloadPath::Vm
+    } else {
+        ctx.mapped()
+    }
+}
+
+/// Moves a message; both sides have pieces of the same length in all (the remote side may have more).
+///
+/// # Safety
+///
+/// Hazards are published and a full fence has followed, so that the pieces on both sides may be touched; local pieces are written
+/// if the direction is `Read`. `RemotePlace::ByOwner` is not among them.
+unsafe fn copy_pieces(
+    ctx: TransferCtx<'_>,
+    direction: Direction,
+    remotes: &[RemotePiece],
+) -> Result<(), CopyError> {
+    let locals = ctx.gather_list.pieces.as_slice();
+    let mut left: usize = locals.iter().map(|piece| piece.len).sum();
+    let mut locals = PieceCursor::new(locals);
+    let mut vm = VmBatch::default();
+    for remote in remotes {
+        let mut offset = 0;
+        while offset < remote.len && left > 0 {
+            let (at, available) = locals.front().ok_or(CopyError::BadAddress)?;
+            let len = available.min(remote.len - offset);
+            match remote.place {
+                RemotePlace::Mapped(base) => {
+                    vm.flush(ctx, direction)?;
+                    let there = base.wrapping_add(offset);
+                    let (to, from) = match direction {
+                        Direction::Write => (there, at.cast_const()),
+                        Direction::Read => (at, there.cast_const()),
+                    };
+                    // SAFETY: both are within pieces that the caller may touch.
+                    unsafe {
+                        if len == left {
+                            copy::copy(to, from, len);
+                        } else {
+                            copy::copy_unordered(to, from, len);
+                        }
+                    }
+                }
+                RemotePlace::ByKernel(base) => {
+                    let there = base.wrapping_add(offset as u64);
+                    let ordered = len == left && direction == Direction::Write;
+                    let tail = if ordered { copy::tail_len(there as usize, len) } else { 0 };
+                    let body = len - tail;
+                    if body > 0 {
+                        vm.add(ctx, direction, at, there, body)?;
+                    }
+                    if tail > 0 {
+                        vm.order(ctx, direction)?;
+                        vm.add(ctx, direction, at.wrapping_add(body), there.wrapping_add(body as u64), tail)?;
+                    }
+                }
+                RemotePlace::Null => {}
+                RemotePlace::ByOwner => return Err(CopyError::BadAddress),
+            }
+            locals.advance(len);
+            offset += len;
+            left -= len;
+        }
+    }
+    vm.flush(ctx, direction)
+}
+
+/// Steps through pieces.
+struct PieceCursor<'a> {
+    pieces: &'a [LocalPiece],
+    offset: usize,
+}
+
+impl<'a> PieceCursor<'a> {
+    fn new(pieces: &'a [LocalPiece]) -> Self {
+        let mut cursor = Self { pieces, offset: 0 };
+        cursor.advance(0);
+        cursor
+    }
+
+    fn front(&self) -> Option<(*mut u8, usize)> {
+        let piece = self.pieces.first()?;
+        Some((piece.at.wrapping_add(self.offset), piece.len - self.offset))
+    }
+
+    fn advance(&mut self, len: usize) {
+        self.offset += len;
+        while let Some((first, rest)) = self.pieces.split_first() {
+            if self.offset < first.len {
+                break;
+            }
+            self.offset -= first.len;
+            self.pieces = rest;
+        }
+    }
+}
+
+/// Pieces that one system call moves, in order.
+#[derive(Default)]
+pub(crate) struct VmBatch {
+    local: ArrayVec<libc::iovec, VM_BATCH>,
+    remote: ArrayVec<libc::iovec, VM_BATCH>,
+    bytes: usize,
+}
+
+/// Pieces of a system call at most.
+const VM_BATCH: usize = 256;
+
+const _: () = assert!(VM_BATCH <= vm::MAX_RANGES);
+
+impl VmBatch {
+    /// Adds a piece; moves what there is first if it is full.
+    fn add(
+        &mut self,
+        ctx: TransferCtx<'_>,
+        direction: Direction,
+        here: *mut u8,
+        there: u64,
+        len: usize,
+    ) -> Result<(), CopyError> {
+        if self.local.is_full() {
+            self.flush(ctx, direction)?;
+        }
+        self.local.push(vm::local(here, len));
+        // One range of the peer's costs less than two; this side's keep the order.
+        match self.remote.last_mut() {
+            Some(last) if last.iov_base.addr().wrapping_add(last.iov_len) as u64 == there => {
+                last.iov_len += len
+            }
+            _ => self.remote.push(vm::remote(there, len)),
+        }
+        self.bytes += len;
+        Ok(())
+    }
+
+    /// What is added from now on is not seen before what was added so far.
+    #[inline]
+    fn order(&mut self, ctx: TransferCtx<'_>, direction: Direction) -> Result<(), CopyError> {
+        // The kernel copies range after range, and x86-64 does not reorder stores; elsewhere it takes a second call,
+        // behind a barrier (docs/internals/soft-rnic-ordering.md).
+        if vm::ORDERED {
+            return Ok(());
+        }
+        self.flush(ctx, direction)?;
+        core::sync::atomic::fence(core::sync::atomic::Ordering::Release);
+        Ok(())
+    }
+
+    fn flush(&mut self, ctx: TransferCtx<'_>, direction: Direction) -> Result<(), CopyError> {
+        if self.local.is_empty() {
+            return Ok(());
+        }
+        let process = &ctx.peer.process;
+        let vm = process.vm().ok_or(CopyError::PathLost)?;
+        // SAFETY: the caller of `copy_pieces` may touch the local pieces; the remote ones are the kernel's concern.
+        let result = unsafe {
+            match direction {
+                Direction::Write => vm.write(&self.local, &self.remote),
+                Direction::Read => vm.read(&self.local, &self.remote),
+            }
+        };
+        process.counters().add_call(ctx.transfer_slot);
+        self.local.clear();
+        self.remote.clear();
+        let wanted = core::mem::take(&mut self.bytes);
+        if let Err(VmError::Forbidden(error)) = result {
+            process.disable_vm(error);
+        }
+        // Fewer bytes: the next range is not there.
+        if result.map_err(CopyError::from)? == wanted { Ok(()) } else { Err(CopyError::BadAddress) }
+    }
+}

@@ -1,0 +1,238 @@
+//! Retries: acknowledgement timeouts, RNR, and waits for a peer that is connecting or busy.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rdma_mummy_sys::types::ibv_wc_status;
+
+use super::WrOutcome;
+use crate::queue_pair::{PROGRESS, Qp, Sending};
+
+/// Retries that never end.
+const FOR_EVER: u8 = 7;
+
+/// What a request waits for, and until when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RetryWait {
+    reason: WaitReason,
+    /// `None`: as long as it takes.
+    pub(crate) deadline: Option<Instant>,
+    tries_left: u8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum WaitReason {
+    NoAnswer,
+    NotReady,
+    /// The way to the peer is being made, or is busy.
+    Soon,
+    /// Somebody touches what is taken away.
+    Touched,
+}
+
+/// How soon a request is looked at again that waits for something of this host.
+const SOON: Duration = Duration::from_millis(1);
+/// How long an unreliable message waits for a peer that is changing.
+const CHANGE: Duration = Duration::from_millis(20);
+/// How long an unreliable message waits for a receiver that has to move its bytes itself.
+const GRACE: Duration = Duration::from_millis(500);
+
+impl RetryWait {
+    /// For a moment, or for ever; no try is used up.
+    pub(crate) fn until(deadline: Option<Instant>) -> Self {
+        Self { reason: WaitReason::Soon, deadline, tries_left: 0 }
+    }
+
+    /// It was the last answer to wait for.
+    pub(crate) fn is_last_answer(self) -> bool {
+        self.reason == WaitReason::NoAnswer && self.tries_left == 0
+    }
+}
+
+impl Qp {
+    /// Nobody answered: after the timeout the request is sent again, `retry_cnt` times.
+    pub(crate) fn retry_unacknowledged(&self, sending: &mut Sending) -> WrOutcome {
+        let timeout = ack_timeout(sending.attributes.timeout);
+        let tries = sending.attributes.retry_cnt;
+        self.retry_after(sending, WaitReason::NoAnswer, timeout, tries, ibv_wc_status::IBV_WC_RETRY_EXC_ERR)
+    }
+
+    /// The receiver has no receive posted: after its timer the request is sent again, `rnr_retry` times.
+    pub(crate) fn retry_rnr(&self, sending: &mut Sending, timer: u8) -> WrOutcome {
+        self.rnic.count_not_ready();
+        let tries = sending.attributes.rnr_retry;
+        let delay = Some(rnr_delay(timer));
+        self.retry_after(sending, WaitReason::NotReady, delay, tries, ibv_wc_status::IBV_WC_RNR_RETRY_EXC_ERR)
+    }
+
+    /// The owner of the memory was asked and has not answered yet: it has the time that an acknowledgement has.
+    pub(crate) fn retry_owner_pending(&self, sending: &mut Sending, reliable: bool) -> WrOutcome {
+        if !reliable {
+            return self.retry_datagram(sending);
+        }
+        match self.retry_unacknowledged(sending) {
+            WrOutcome::Retry(wait) => {
+                let soon = Instant::now() + SOON;
+                WrOutcome::Retry(RetryWait {
+                    deadline: Some(wait.deadline.map_or(soon, |deadline| deadline.min(soon))),
+                    ..wait
+                })
+            }
+            failed => failed,
+        }
+    }
+
+    /// A peer still touches what this request takes away: it has as long as with a call that takes something away.
+    pub(crate) fn retry_until_unused(&self, sending: &mut Sending, exhausted: ibv_wc_status) -> WrOutcome {
+        let patience = Some(self.rnic.config().revoke);
+        match self.retry_after(sending, WaitReason::Touched, patience, 0, exhausted) {
+            WrOutcome::Retry(wait) => {
+                WrOutcome::Retry(RetryWait { deadline: Some(Instant::now() + SOON), ..wait })
+            }
+            failed => failed,
+        }
+    }
+
+    /// The owner of the receive is at the message, or at one before. An unreliable one waits for a while, together with those
+    /// behind it, and is lost then.
+    pub(crate) fn retry_abandoned(&self, sending: &mut Sending) -> WrOutcome {
+        if self.is_reliable() {
+            return self.retry_owner_pending(sending, true);
+        }
+        match &sending.abandoned {
+            Some(abandoned) if abandoned.age() < GRACE => self.retry_soon(sending),
+            _ => WrOutcome::Done,
+        }
+    }
+
+    /// The peer's end is changing, or gone: it is looked at again soon, and then less and less often.
+    pub(crate) fn retry_peer_closed(&self, sending: &mut Sending) -> WrOutcome {
+        let now = Instant::now();
+        let since = *sending.closed_since.get_or_insert(now);
+        if self.is_reliable() {
+            let next = now + (now - since).max(SOON);
+            return match self.retry_unacknowledged(sending) {
+                WrOutcome::Retry(wait) => {
+                    let deadline = wait.deadline.map_or(next, |deadline| deadline.min(next));
+                    WrOutcome::Retry(RetryWait { deadline: Some(deadline), ..wait })
+                }
+                failed => failed,
+            };
+        }
+        if now - since < CHANGE { self.retry_soon(sending) } else { WrOutcome::Done }
+    }
+
+    /// The same for what is unreliable: after a while it is lost, so that others are not kept waiting for ever.
+    pub(crate) fn retry_datagram(&self, sending: &mut Sending) -> WrOutcome {
+        let lost = ibv_wc_status::IBV_WC_RETRY_EXC_ERR;
+        match self.retry_after(sending, WaitReason::NoAnswer, Some(GRACE), 0, lost) {
+            WrOutcome::Retry(wait) => {
+                WrOutcome::Retry(RetryWait { deadline: Some(Instant::now() + SOON), ..wait })
+            }
+            _ => WrOutcome::Done,
+        }
+    }
+
+    /// Something that this host is busy with: no try is used up.
+    pub(crate) fn retry_soon(&self, sending: &mut Sending) -> WrOutcome {
+        let soon =
+            RetryWait { reason: WaitReason::Soon, deadline: Some(Instant::now() + SOON), tries_left: 0 };
+        // Tries that are under way are not begun anew.
+        sending.wait.get_or_insert(soon);
+        WrOutcome::Retry(soon)
+    }
+
+    fn retry_after(
+        &self,
+        sending: &mut Sending,
+        reason: WaitReason,
+        delay: Option<Duration>,
+        tries: u8,
+        exhausted: ibv_wc_status,
+    ) -> WrOutcome {
+        let now = Instant::now();
+        let delay = delay.map(|delay| delay.mul_f64(self.rnic.config().time_scale));
+        let deadline = delay.and_then(|delay| now.checked_add(delay));
+        let before = sending.wait.filter(|wait| wait.reason == reason);
+        if let Some(wait) = before
+            && wait.deadline.is_none_or(|deadline| now < deadline)
+        {
+            return WrOutcome::Retry(wait);
+        }
+        let tries_left = match (reason, before) {
+            (WaitReason::NotReady, _) if tries == FOR_EVER => Some(tries),
+            // A receiver that is not ready has said so: that ends a try at once.
+            (WaitReason::NotReady, _) => before.map_or(tries, |wait| wait.tries_left).checked_sub(1),
+            // That nobody answers shows when the time is over.
+            (_, None) => Some(tries),
+            (_, Some(wait)) => wait.tries_left.checked_sub(1),
+        };
+        let Some(tries_left) = tries_left else { return WrOutcome::Failed(exhausted) };
+        let wait = RetryWait { reason, deadline, tries_left };
+        sending.wait = Some(wait);
+        WrOutcome::Retry(wait)
+    }
+
+    /// Sees to it that the request is tried again, even if the program sleeps.
+    pub(crate) fn schedule_retry(self: &Arc<Self>, wait: RetryWait) {
+        self.send_cq.wants_progress(self);
+        if let Some(deadline) = wait.deadline {
+            self.wake_at(deadline);
+        }
+    }
+
+    /// There is more to execute than one run may do.
+    pub(crate) fn schedule_progress(self: &Arc<Self>) {
+        self.send_cq.wants_progress(self);
+        self.wake_at(Instant::now() + SOON);
+    }
+
+    /// Has [`timer`](Self::timer) called then, unless it will be called earlier.
+    fn wake_at(&self, when: Instant) {
+        let mut wake = self.wake.lock();
+        if wake.is_none_or(|earlier| when < earlier) {
+            *wake = Some(when);
+            self.rnic.node().wake_at(when, self.number.index);
+        }
+    }
+
+    /// A time has come that was asked for.
+    pub(crate) fn timer(self: &Arc<Self>) {
+        *self.wake.lock() = None;
+        if !self.run_unless_busy(PROGRESS) {
+            self.wake_at(Instant::now() + SOON);
+        }
+        self.leave_if_done();
+    }
+}
+
+/// The time to an acknowledgement: 4.096 us times two to the power of the attribute; 0 is for ever
+/// (`ibv_modify_qp(3)`; InfiniBand specification 9.7.6.1.3).
+fn ack_timeout(timeout: u8) -> Option<Duration> {
+    (timeout != 0).then(|| Duration::from_nanos(4096) * (1 << timeout.min(31)))
+}
+
+/// The time that a receiver asks for, by its code (InfiniBand specification, table 45 "Encoding for RNR NAK Timer
+/// Field"), in hundredths of a millisecond.
+fn rnr_delay(code: u8) -> Duration {
+    const HUNDREDTHS: [u32; 32] = [
+        65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048,
+        3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
+    ];
+    Duration::from_micros(10) * HUNDREDTHS[usize::from(code & 31)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_those_of_the_specification() {
+        assert_eq!(rnr_delay(0), Duration::from_micros(655_360));
+        assert_eq!(rnr_delay(1), Duration::from_micros(10));
+        assert_eq!(rnr_delay(12), Duration::from_micros(640));
+        assert_eq!(rnr_delay(31), Duration::from_micros(491_520));
+        assert_eq!(ack_timeout(0), None);
+        assert_eq!(ack_timeout(14), Some(Duration::from_nanos(67_108_864)));
+    }
+}

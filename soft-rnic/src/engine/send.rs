@@ -1,0 +1,555 @@
+//! SEND, and every other message that consumes a receive: RDMA WRITE with immediate data, datagrams.
+
+use std::sync::Arc;
+
+use rdma_mummy_sys::types::{
+    ibv_access_flags, ibv_qp_type, ibv_send_flags, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status, ibv_wr_opcode,
+};
+
+use super::connected::{Nak, TransferError};
+use super::fast_path::mapped_pointer;
+use super::payload::{Direction, RemotePiece, RemotePieces, RemotePlace};
+use super::peer::PeerQp;
+use super::rpc::abandon_to_owner;
+use super::validate::revalidate;
+use super::{CopyError, Deferred, TransferCtx, WrOutcome};
+use crate::faults::injected::{reach, skips_fast_path};
+use crate::faults::{self, Step};
+use crate::node::{Doorbell, PayloadPath, PeerProcess, TransferSlotGuard};
+use crate::platform::copy;
+use crate::queue_pair::Qp;
+use crate::queue_pair::send_queue::PostedSend;
+use crate::shared::completion::CqEntry;
+use crate::shared::entry::{MrDescriptor, MrEntry, kind, notice};
+use crate::shared::generation::GenerationSnapshot;
+use crate::shared::hazard::{Hazard, full_fence};
+use crate::shared::segment::{MAX_SGE, Slot, Slots};
+use crate::shared::slot::{Claim, Delivery, EAGER, RecvCapacity, claim_first};
+use crate::sync::Relaxed;
+
+/// Bytes before a datagram's payload: the global route header.
+pub(crate) const GRH: usize = 40;
+
+/// A slot that this process holds, and how to give it back.
+pub(super) struct ClaimedRecv<'a> {
+    pub(super) slot: Slot<'a>,
+    claim: Claim,
+    index: u32,
+    /// The domain whose keys the receive may use.
+    pd: u32,
+}
+
+/// What the receiver is told beside the payload.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct RecvMeta {
+    pub(crate) header: usize,
+    /// Whether `source` says anything.
+    pub(crate) has_source: bool,
+    pub(crate) source: [u64; 3],
+}
+
+/// Moves a message to where the peer's program is going to read it. A SEND's bytes are there with its completion, in no order before that.
+///
+/// # Safety
+///
+/// The hazards are set and a full fence has followed; all pieces may be read, and there is room for them.
+unsafe fn stream(ctx: TransferCtx<'_>, mut there: *mut u8) {
+    for piece in &ctx.gather_list.pieces {
+        // SAFETY: the hazards are set and a full fence has followed; all pieces may be read, and
+        // there is room for them, by the contract of `stream`.
+        unsafe { copy::copy_streamed(there, piece.at, piece.len) };
+        there = there.wrapping_add(piece.len);
+    }
+}
+
+impl Qp {
+    /// Delivers a message. The hazards are published here.
+    pub(crate) fn send(
+        self: &Arc<Self>,
+        posted: &PostedSend<'_>,
+        ctx: TransferCtx<'_>,
+        deferred: &mut Deferred,
+    ) -> Result<WrOutcome, TransferError> {
+        self.send_with_meta(RecvMeta::default(), posted, ctx, deferred)
+    }
+
+    /// The same with an envelope.
+    pub(crate) fn send_with_meta(
+        self: &Arc<Self>,
+        meta: RecvMeta,
+        posted: &PostedSend<'_>,
+        ctx: TransferCtx<'_>,
+        deferred: &mut Deferred,
+    ) -> Result<WrOutcome, TransferError> {
+        let TransferCtx { peer, gather_list, hazards, .. } = ctx;
+        reach(Step::BeforeMark);
+        hazards.remote.set(Hazard::new(peer.hazard_index, Hazard::NO_REGION));
+        revalidate(peer, || true, || gather_list.is_current())?;
+        reach(Step::BeforeClaim);
+        let claimed = self.claim_receive(peer, deferred)?;
+        reach(Step::Claimed);
+        let filled = if is_write(posted) {
+            self.write_before_imm(posted, ctx)
+        } else {
+            let filled = self.scatter_payload(meta, posted, ctx, &claimed);
+            filled.and_then(|eager| self.invalidate_at_peer(posted, ctx).map(|()| eager))
+        };
+        match filled {
+            Ok(eager) => self.complete_receive(
+                meta,
+                posted,
+                peer,
+                &claimed,
+                eager,
+                ibv_wc_status::IBV_WC_SUCCESS,
+                deferred,
+            ),
+            Err(error) => self.fail_receive(meta, posted, ctx, &claimed, error, deferred),
+        }
+    }
+
+    /// Claims the receive that the message goes to.
+    pub(super) fn claim_receive<'a>(
+        &self,
+        peer: &'a PeerQp,
+        deferred: &mut Deferred,
+    ) -> Result<ClaimedRecv<'a>, TransferError> {
+        let descriptor = &peer.descriptor;
+        if let Some(srq) = descriptor.srq.checked_sub(1) {
+            return self.claim_shared_receive(peer, srq, deferred);
+        }
+        let slots = peer.slots.as_ref().ok_or(TransferError::Nak(Nak::RemoteOperation))?;
+        // A connected queue pair has one sender, who takes slot after slot; datagrams come from many.
+        let datagram = u32::from(descriptor.qp_type) == ibv_qp_type::IBV_QPT_UD.0;
+        let among = if datagram { slots.count() } else { 1 };
+        let claimed = claim_first_posted(peer, slots, peer.entry().cursor(), among, descriptor.pd)?;
+        peer.entry().set_cursor(slots.next(claimed.index));
+        Ok(claimed)
+    }
+
+    fn claim_shared_receive<'a>(
+        &self,
+        peer: &'a PeerQp,
+        srq: u32,
+        deferred: &mut Deferred,
+    ) -> Result<ClaimedRecv<'a>, TransferError> {
+        let segment = peer.process.segment();
+        let entry = segment.shared_queue(srq).ok_or(TransferError::Nak(Nak::RemoteOperation))?;
+        let (_, descriptor) = entry.read().ok_or(TransferError::Nak(Nak::RemoteOperation))?;
+        let slots = descriptor.slots.check().ok_or(TransferError::Nak(Nak::RemoteOperation))?;
+        if !entry.has_available() {
+            return Err(TransferError::NoReceivePosted);
+        }
+        let claimed = claim_first_posted(peer, &slots, entry.hint(), slots.count(), descriptor.pd)?;
+        entry.set_hint(slots.next(claimed.index));
+        if entry.take_available() {
+            deferred.ring(&peer.process, Doorbell::Srq(srq));
+        }
+        Ok(claimed)
+    }
+
+    /// Puts the payload where the receive says; true if it lies in the slot, for the owner to scatter.
+    fn scatter_payload(
+        &self,
+        meta: RecvMeta,
+        posted: &PostedSend<'_>,
+        ctx: TransferCtx<'_>,
+        claimed: &ClaimedRecv<'_>,
+    ) -> Result<bool, TransferError> {
+        let TransferCtx { peer, gather_list, hazards, .. } = ctx;
+        let length = posted.request.length as usize;
+        let room = claimed.slot.header.room();
+        if length + meta.header > room.bytes as usize {
+            return Err(TransferError::Nak(Nak::InvalidRequest));
+        }
+        let entries = RecvSges::check(peer, claimed, room, length + meta.header)?;
+        let eager = length <= EAGER && !(faults::active() && skips_fast_path());
+        if eager {
+            reach(Step::BeforeCopy);
+            let mut at = claimed.slot.eager.as_ptr();
+            for piece in &gather_list.pieces {
+                // SAFETY: local pieces under a published hazard; together they are no longer than the eager bytes, which
+                // belong to the holder of the claim.
+                unsafe { copy::copy_unordered(at, piece.at, piece.len) };
+                at = at.wrapping_add(piece.len);
+            }
+            let path = if peer.process.is_own() { PayloadPath::Own } else { PayloadPath::Slot };
+            ctx.count(path, length);
+            return Ok(true);
+        }
+        if peer.process.is_own() {
+            // Source and destination: the hazard stands for both.
+            hazards.local.set(Hazard::new(peer.hazard_index, Hazard::ANY_REGION));
+        }
+        hazards.remote.set(Hazard::new(peer.hazard_index, entries.hazard_region()));
+        revalidate(peer, || entries.are_current(&peer.process), || true)?;
+        let remotes = self.remote_pieces(ctx, &entries, meta.header)?;
+        peer.kernel_cannot_copy
+            .set(!remotes.iter().any(|remote| matches!(remote.place, RemotePlace::ByKernel(_))));
+        if let [RemotePiece { place: RemotePlace::Mapped(there), .. }] = remotes.as_slice()
+            && length >= copy::STREAMED
+            && !faults::active()
+        {
+            // SAFETY: the hazards are set and `revalidate` has compared all snapshots; the entry has room
+            // for the message.
+            unsafe { stream(ctx, *there) };
+            ctx.count(ctx.mapped(), length);
+            return Ok(false);
+        }
+        // SAFETY: the hazards are set and a full fence has followed; local and remote keys hold.
+        unsafe { self.move_payload(ctx, Direction::Write, &remotes) }.map_err(TransferError::Copy)?;
+        Ok(false)
+    }
+
+    /// How each entry is reached, after the first `skip` bytes. The hazards are set and a full fence has followed.
+    fn remote_pieces(
+        &self,
+        ctx: TransferCtx<'_>,
+        entries: &RecvSges,
+        mut skip: usize,
+    ) -> Result<RemotePieces, TransferError> {
+        let mut remotes = RemotePieces::new();
+        for entry in &entries.pieces {
+            let skipped = skip.min(entry.length as usize);
+            skip -= skipped;
+            let (address, len) =
+                (entry.address.wrapping_add(skipped as u64), entry.length as usize - skipped);
+            if len > 0 {
+                let place = self.locate(ctx, entry.lkey, &entry.descriptor, address, len as u64, true);
+                let place = place.ok_or(TransferError::Nak(Nak::RemoteOperation))?;
+                remotes.push(RemotePiece { place, len, key: entry.lkey, address });
+            }
+        }
+        Ok(remotes)
+    }
+
+    /// The receive is complete.
+    #[allow(clippy::too_many_arguments)] // What a message consists of.
+    pub(super) fn complete_receive(
+        &self,
+        meta: RecvMeta,
+        posted: &PostedSend<'_>,
+        peer: &PeerQp,
+        claimed: &ClaimedRecv<'_>,
+        eager: bool,
+        status: ibv_wc_status,
+        deferred: &mut Deferred,
+    ) -> Result<WrOutcome, TransferError> {
+        let request = posted.request;
+        let with_imm = matches!(
+            request.opcode,
+            ibv_wr_opcode::IBV_WR_SEND_WITH_IMM | ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM
+        );
+        let opcode = if is_write(posted) {
+            ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM
+        } else {
+            ibv_wc_opcode::IBV_WC_RECV
+        };
+        let mut wc_flags = 0;
+        if with_imm {
+            wc_flags |= ibv_wc_flags::IBV_WC_WITH_IMM.0;
+        }
+        if request.opcode == ibv_wr_opcode::IBV_WR_SEND_WITH_INV {
+            wc_flags |= ibv_wc_flags::IBV_WC_WITH_INV.0;
+        }
+        if meta.header > 0 {
+            wc_flags |= ibv_wc_flags::IBV_WC_GRH.0;
+        }
+        let delivery = Delivery {
+            status: status.0 as u8,
+            opcode: (opcode.0 - ibv_wc_opcode::IBV_WC_RECV.0) as u8,
+            wc_flags: wc_flags as u8,
+            eager,
+            byte_len: (request.length as usize + meta.header) as u32,
+            imm_data: request.imm_data,
+            src_qp: self.number.qpn,
+            queue_pair: peer.index,
+        };
+        if meta.has_source {
+            for (word, value) in claimed.slot.source.iter().zip(meta.source) {
+                word.store(value, Relaxed);
+            }
+        }
+        reach(Step::BeforeFinish);
+        if !claimed.slot.header.finish(claimed.claim, &delivery) {
+            return Err(TransferError::Copy(CopyError::PeerGone));
+        }
+        reach(Step::BeforeAnnounce);
+        let segment = peer.process.segment();
+        let descriptor = &peer.descriptor;
+        if descriptor.ring_words != 0 {
+            let pushed = segment
+                .ring(descriptor.ring_offset, descriptor.ring_words)
+                .is_some_and(|ring| ring.push(claimed.index));
+            if !pushed {
+                return Err(TransferError::Nak(Nak::RemoteOperation));
+            }
+        }
+        let failed = status != ibv_wc_status::IBV_WC_SUCCESS;
+        self.announce_completion(peer, failed || request.has(ibv_send_flags::IBV_SEND_SOLICITED), deferred);
+        Ok(WrOutcome::Done)
+    }
+
+    /// Tells the receive's completion queue that there is something.
+    #[inline]
+    pub(super) fn announce_completion(&self, peer: &PeerQp, solicited: bool, deferred: &mut Deferred) {
+        let descriptor = &peer.descriptor;
+        let Some(entry) = peer.process.segment().completion_queue(descriptor.recv_cq) else { return };
+        let announced = entry.announce(descriptor.source, solicited);
+        reach(Step::BeforeDoorbell);
+        if announced.wake {
+            self.wake_owner(entry, peer, deferred);
+        } else if announced.overrun {
+            deferred.ring(&peer.process, Doorbell::Cq(descriptor.recv_cq));
+        }
+    }
+
+    /// The message did not get there. What was claimed goes back, unless the receive itself is at fault, or its owner is at it.
+    fn fail_receive(
+        &self,
+        meta: RecvMeta,
+        posted: &PostedSend<'_>,
+        ctx: TransferCtx<'_>,
+        claimed: &ClaimedRecv<'_>,
+        error: TransferError,
+        deferred: &mut Deferred,
+    ) -> Result<WrOutcome, TransferError> {
+        let peer = ctx.peer;
+        if error == TransferError::Copy(CopyError::OwnerBusy)
+            && abandon_to_owner(ctx, claimed.index, claimed.claim)
+        {
+            return Err(error);
+        }
+        let reliable = self.is_reliable();
+        let status = match error {
+            TransferError::Nak(Nak::InvalidRequest) if !is_write(posted) => ibv_wc_status::IBV_WC_LOC_LEN_ERR,
+            TransferError::Nak(Nak::RemoteOperation) => ibv_wc_status::IBV_WC_LOC_PROT_ERR,
+            TransferError::Nak(Nak::Invalidation) => ibv_wc_status::IBV_WC_REM_INV_REQ_ERR,
+            _ => ibv_wc_status::IBV_WC_SUCCESS,
+        };
+        if reliable && status != ibv_wc_status::IBV_WC_SUCCESS {
+            peer.entry().leave_notice(notice::RECEIVE_ERROR);
+            deferred.notice(&peer.process, peer.index);
+            self.complete_receive(meta, posted, peer, claimed, false, status, deferred)?;
+            // The completion tells the responder: an event is for requests that end none.
+            return Ok(WrOutcome::Failed(if status == ibv_wc_status::IBV_WC_LOC_LEN_ERR {
+                ibv_wc_status::IBV_WC_REM_INV_REQ_ERR
+            } else {
+                ibv_wc_status::IBV_WC_REM_OP_ERR
+            }));
+        }
+        unclaim_receive(peer, claimed);
+        self.resume_flush(peer, deferred);
+        Err(error)
+    }
+
+    /// Receives were given back. An owner that flushes has stopped at them.
+    pub(super) fn resume_flush(&self, peer: &PeerQp, deferred: &mut Deferred) {
+        // Of the state that the owner has set and the slot that it has looked at, one of both sees the other.
+        full_fence();
+        if !peer.entry().is_current(peer.snapshot)
+            && let Some(entry) = peer.process.segment().completion_queue(peer.descriptor.recv_cq)
+            && entry.nudge(peer.descriptor.source)
+        {
+            self.wake_owner(entry, peer, deferred);
+        }
+    }
+
+    /// Has the owner of a completion queue woken, whose arming was taken.
+    #[cold]
+    fn wake_owner(&self, entry: &CqEntry, peer: &PeerQp, deferred: &mut Deferred) {
+        entry.fire();
+        deferred.ring(&peer.process, Doorbell::Cq(peer.descriptor.recv_cq));
+        entry.told();
+    }
+
+    /// How a range of a peer's region is reached. The hazards are set, a full fence has followed and the descriptor is current.
+    pub(crate) fn locate(
+        &self,
+        ctx: TransferCtx<'_>,
+        key: u32,
+        descriptor: &MrDescriptor,
+        address: u64,
+        length: u64,
+        writes: bool,
+    ) -> Option<RemotePlace> {
+        let process = &ctx.peer.process;
+        if process.is_own() {
+            // The pointer that the program registered, by the private tables: peers can write into the segment.
+            let (region, snapshot, own) = self.rnic.regions().read(key)?;
+            let allowed =
+                own.pd == descriptor.pd && own.access & ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 != 0;
+            if own.access & kind::NULL != 0 {
+                return (allowed && region.is_current(snapshot)).then_some(RemotePlace::Null);
+            }
+            let at = own.pointer(address, length).filter(|_| allowed && region.is_current(snapshot));
+            return at.map(RemotePlace::Mapped);
+        }
+        if descriptor.is_null() {
+            return Some(RemotePlace::Null);
+        }
+        if let Some(at) = map_for(ctx.peer, ctx.transfer_slot, descriptor, address, length, writes) {
+            return Some(RemotePlace::Mapped(at));
+        }
+        let there = descriptor.address.wrapping_add(address.wrapping_sub(descriptor.iova));
+        let by_system = descriptor.access & kind::OWNER_ONLY == 0 && process.vm().is_some();
+        Some(if by_system { RemotePlace::ByKernel(there) } else { RemotePlace::ByOwner })
+    }
+}
+
+/// Claims the first receive that is posted among so many slots from this one on.
+#[inline]
+fn claim_first_posted<'a>(
+    peer: &'a PeerQp,
+    slots: &Slots,
+    first: u32,
+    among: u32,
+    pd: u32,
+) -> Result<ClaimedRecv<'a>, TransferError> {
+    let segment = peer.process.segment();
+    let first = first % slots.count();
+    let index = |step| (first + step) % slots.count();
+    let header = |step| segment.slot(slots, index(step)).map(|slot| slot.header);
+    let (step, claim) =
+        claim_first(among, peer.process.number(), header).ok_or(TransferError::NoReceivePosted)?;
+    let index = index(step);
+    let slot = segment.slot(slots, index).ok_or(TransferError::Nak(Nak::RemoteOperation))?;
+    Ok(ClaimedRecv { slot, claim, index, pd })
+}
+
+/// Where a range of a peer's region is mapped here, with the rights that are needed.
+#[inline]
+pub(super) fn map_for(
+    peer: &PeerQp,
+    transfer_slot: &TransferSlotGuard<'_>,
+    descriptor: &MrDescriptor,
+    address: u64,
+    length: u64,
+    writes: bool,
+) -> Option<*mut u8> {
+    if descriptor.export == 0
+        || (writes && descriptor.access & ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 == 0)
+    {
+        return None;
+    }
+    let direction = if writes { Direction::Write } else { Direction::Read };
+    mapped_pointer(peer, transfer_slot, descriptor, address, length, direction)
+}
+
+/// A claimed receive goes back: the next message takes it.
+pub(super) fn unclaim_receive(peer: &PeerQp, claimed: &ClaimedRecv<'_>) {
+    match peer.descriptor.srq.checked_sub(1) {
+        // Counted before it can be claimed; and the next to be claimed, so that another try finds what it has asked for.
+        Some(srq) => peer.process.segment().shared_queue(srq).into_iter().for_each(|entry| {
+            entry.add_available(1);
+            entry.set_hint(claimed.index);
+        }),
+        None => peer.entry().set_cursor(claimed.index),
+    }
+    claimed.slot.header.unclaim(claimed.claim);
+}
+
+/// RDMA WRITE with immediate data takes a receive, but does not use its memory.
+fn is_write(posted: &PostedSend<'_>) -> bool {
+    posted.request.opcode == ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM
+}
+
+/// A scatter entry whose key was looked up.
+pub(super) struct RecvSge {
+    pub(super) address: u64,
+    pub(super) length: u32,
+    pub(super) lkey: u32,
+    pub(super) snapshot: GenerationSnapshot,
+    pub(super) descriptor: MrDescriptor,
+}
+
+/// The entries of a receive that a message fills.
+pub(super) struct RecvSges {
+    pub(super) pieces: arrayvec::ArrayVec<RecvSge, MAX_SGE>,
+}
+
+impl RecvSges {
+    /// Reads the entries that `length` bytes fill, and looks their keys up. All of it comes from the peer: what is
+    /// wrong makes the receive fail, nothing else.
+    pub(super) fn check(
+        peer: &PeerQp,
+        claimed: &ClaimedRecv<'_>,
+        room: RecvCapacity,
+        length: usize,
+    ) -> Result<Self, TransferError> {
+        let mut pieces = arrayvec::ArrayVec::new();
+        let mut left = length;
+        let bad = TransferError::Nak(Nak::RemoteOperation);
+        for slot_entry in claimed.slot.entries().take((room.entries as usize).min(MAX_SGE)) {
+            if left == 0 {
+                break;
+            }
+            let (address, lkey) = (slot_entry.address.load(Relaxed), slot_entry.lkey.load(Relaxed));
+            let length = slot_entry.length.load(Relaxed).min(left.try_into().unwrap_or(u32::MAX));
+            if length == 0 {
+                continue;
+            }
+            let (snapshot, descriptor) =
+                region_entry(&peer.process, lkey).and_then(MrEntry::read).ok_or(bad)?;
+            let good = snapshot.label() == lkey as u8
+                && descriptor.pd == claimed.pd
+                && descriptor.access & ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 != 0
+                && (descriptor.contains(address, length.into()) || descriptor.is_null());
+            if !good {
+                return Err(bad);
+            }
+            left -= length as usize;
+            pieces.push(RecvSge { address, length, lkey, snapshot, descriptor });
+        }
+        if left == 0 { Ok(Self { pieces }) } else { Err(bad) }
+    }
+
+    fn hazard_region(&self) -> u32 {
+        match self.pieces.as_slice() {
+            [] => Hazard::NO_REGION,
+            [only] => only.lkey >> 8,
+            _ => Hazard::ANY_REGION,
+        }
+    }
+
+    fn are_current(&self, process: &PeerProcess) -> bool {
+        self.pieces.iter().all(|entry| {
+            region_entry(process, entry.lkey).is_some_and(|region| region.is_current(entry.snapshot))
+        })
+    }
+}
+
+/// Whether the entries of a receive of the queue pair's own domain are good for so many bytes. The owner, who puts the bytes
+/// there, looks for itself: this tells the sender.
+#[inline]
+pub(super) fn sges_are_valid(peer: &PeerQp, slot: &Slot<'_>, room: RecvCapacity, length: usize) -> bool {
+    let mut left = length as u64;
+    for number in 0..(room.entries as usize).min(MAX_SGE) {
+        if left == 0 {
+            break;
+        }
+        let Some(entry) = slot.entry(number) else { return false };
+        let (address, lkey) = (entry.address.load(Relaxed), entry.lkey.load(Relaxed));
+        let length = u64::from(entry.length.load(Relaxed)).min(left);
+        if length > 0 && !lkey_is_valid(peer, lkey, address, length) {
+            return false;
+        }
+        left -= length;
+    }
+    left == 0
+}
+
+#[inline]
+fn lkey_is_valid(peer: &PeerQp, lkey: u32, address: u64, length: u64) -> bool {
+    let found = region_entry(&peer.process, lkey).and_then(MrEntry::read);
+    found.is_some_and(|(snapshot, descriptor)| {
+        snapshot.label() == lkey as u8
+            && descriptor.pd == peer.descriptor.pd
+            && descriptor.access & ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 != 0
+            && descriptor.contains(address, length)
+    })
+}
+
+fn region_entry(process: &PeerProcess, key: u32) -> Option<&MrEntry> {
+    process.segment().region(key >> 8)
+}

@@ -1,0 +1,62 @@
+//! The header before a datagram's payload: an IPv6 one, or an IPv4 one in the second half of the same forty bytes, as RoCE v2
+//! packets have it (InfiniBand specification, annex A17.4.5).
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use crate::engine::send::GRH;
+
+/// The next header of RoCE v2 packets: UDP.
+const UDP: u8 = 17;
+
+/// What a datagram says of its way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct GrhFields {
+    pub(super) source: [u8; 16],
+    pub(super) destination: [u8; 16],
+    pub(super) traffic_class: u8,
+    pub(super) hop_limit: u8,
+    pub(super) flow_label: u32,
+    /// Bytes of payload.
+    pub(super) payload: u16,
+}
+
+impl GrhFields {
+    /// The bytes that the receiver finds.
+    pub(super) fn header(&self) -> [u8; GRH] {
+        let ipv4 = |gid: [u8; 16]| Ipv6Addr::from(gid).to_ipv4_mapped();
+        match (ipv4(self.source), ipv4(self.destination)) {
+            (Some(source), Some(destination)) => self.ipv4(source, destination),
+            _ => self.ipv6(),
+        }
+    }
+
+    fn ipv6(&self) -> [u8; GRH] {
+        let mut header = [0; GRH];
+        let first = 6 << 28 | u32::from(self.traffic_class) << 20 | self.flow_label;
+        header[..4].copy_from_slice(&first.to_be_bytes());
+        header[4..6].copy_from_slice(&self.payload.to_be_bytes());
+        header[6] = UDP;
+        header[7] = self.hop_limit;
+        header[8..24].copy_from_slice(&self.source);
+        header[24..].copy_from_slice(&self.destination);
+        header
+    }
+
+    fn ipv4(&self, source: Ipv4Addr, destination: Ipv4Addr) -> [u8; GRH] {
+        let mut header = [0; GRH];
+        let ip = &mut header[20..];
+        ip[0] = 0x45;
+        ip[1] = self.traffic_class;
+        ip[2..4].copy_from_slice(&self.payload.saturating_add(20).to_be_bytes());
+        ip[8] = self.hop_limit;
+        ip[9] = UDP;
+        ip[12..16].copy_from_slice(&source.octets());
+        ip[16..20].copy_from_slice(&destination.octets());
+        let words = ip.chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])));
+        let sum: u32 = words.sum();
+        let folded = (sum & 0xffff) + (sum >> 16);
+        let checksum = !((folded & 0xffff) + (folded >> 16)) as u16;
+        ip[10..12].copy_from_slice(&checksum.to_be_bytes());
+        header
+    }
+}

@@ -1,0 +1,253 @@
+//! Frames over TCP with beats: each side sends a sign of life once a second.
+
+use std::io::{self, Read};
+use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::link::{FrameTransport, LINGER_LIMIT, WORD_LIMIT};
+use super::{Frame, FrameError, FrameKind, read_frame, write_frame};
+use crate::interrupt;
+
+/// The interval between beats.
+pub(super) const BEAT: Duration = Duration::from_secs(1);
+
+/// The silence after which a peer counts as dead: its process is stopped, or the network is cut.
+pub(super) const SILENCE_LIMIT: Duration = Duration::from_secs(8);
+
+/// How often a waiting side checks for signals.
+const PEER_CHECK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// The beat of a side that serves others first.
+const QUEUED: &[u8] = b"queued";
+
+/// A connection with a helper thread that reads and sends beats.
+#[derive(Debug)]
+pub struct Tcp {
+    shared: Arc<TcpShared>,
+    frames: Receiver<Result<Frame, FrameError>>,
+    /// A frame that was peeked at and not taken.
+    ahead: Option<Result<Frame, FrameError>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct TcpShared {
+    stream: TcpStream,
+    /// Held while a frame is written, so that frames do not interleave.
+    writing: Mutex<()>,
+    /// Whether this side makes the peer wait for others.
+    keeps_waiting: AtomicBool,
+    /// Whether the peer makes this side wait for others.
+    is_kept_waiting: AtomicBool,
+}
+
+impl Tcp {
+    /// Starts the helper thread for a connection.
+    ///
+    /// # Errors
+    ///
+    /// The system cannot create a thread.
+    pub fn new(stream: TcpStream) -> io::Result<Self> {
+        stream.set_write_timeout(Some(WORD_LIMIT))?;
+        let shared = Arc::new(TcpShared {
+            stream,
+            writing: Mutex::new(()),
+            keeps_waiting: AtomicBool::new(false),
+            is_kept_waiting: AtomicBool::new(false),
+        });
+        let (sender, frames) = channel();
+        let attended = Arc::clone(&shared);
+        let thread = thread::Builder::new().name("control".to_owned()).spawn(move || {
+            if let Err(error) = attended.attend(&sender) {
+                // A failure is ignored, because the receiver may have been dropped.
+                let _ = sender.send(Err(error));
+            }
+        })?;
+        Ok(Self { shared, frames, ahead: None, thread: Some(thread) })
+    }
+
+    /// This side's address.
+    pub fn local_address(&self) -> io::Result<SocketAddr> {
+        self.shared.stream.local_addr()
+    }
+
+    /// The peer's address.
+    pub fn peer_address(&self) -> io::Result<SocketAddr> {
+        self.shared.stream.peer_addr()
+    }
+
+    /// Tells the peer whether it must wait for others.
+    pub fn keep_waiting(&self, keeps: bool) {
+        if self.shared.keeps_waiting.swap(keeps, Ordering::Relaxed) != keeps {
+            // A failure is ignored, because the reading thread notices a peer that has gone.
+            let _ = self.shared.beat();
+        }
+    }
+
+    /// The address by which the peer reaches this side, if the system still knows it.
+    pub(super) fn local_ip(&self) -> IpAddr {
+        let address = self.shared.stream.local_addr();
+        address.map_or(Ipv4Addr::UNSPECIFIED.into(), |address| address.ip().to_canonical())
+    }
+
+    /// The next frame, without taking it.
+    pub(super) fn peek(&mut self) -> Option<&Result<Frame, FrameError>> {
+        if self.ahead.is_none() {
+            self.ahead = match self.frames.try_recv() {
+                Ok(frame) => Some(frame),
+                Err(TryRecvError::Empty) => None,
+                Err(TryRecvError::Disconnected) => Some(Err(ended())),
+            };
+        }
+        self.ahead.as_ref()
+    }
+
+    /// Waits briefly until the helper thread has read everything: closing a connection with unread
+    /// data would discard data that the peer has not read.
+    fn drain(&mut self) {
+        let Some(thread) = self.thread.take() else { return };
+        let deadline = Instant::now() + LINGER_LIMIT;
+        let _ = self.shared.stream.shutdown(Shutdown::Write);
+        loop {
+            match self.frames.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(_) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => {
+                    let _ = self.shared.stream.shutdown(Shutdown::Both);
+                    break;
+                }
+            }
+        }
+        let _ = thread.join();
+    }
+}
+
+impl Drop for Tcp {
+    fn drop(&mut self) {
+        self.drain();
+    }
+}
+
+impl FrameTransport for Tcp {
+    fn write(&mut self, kind: FrameKind, payload: &[u8]) -> io::Result<()> {
+        self.shared.write(kind, payload)
+    }
+
+    fn read(&mut self, limit: Option<Duration>) -> Result<Frame, FrameError> {
+        self.await_frame(limit, &mut || {})?;
+        self.ahead.take().unwrap_or_else(|| Err(ended()))
+    }
+
+    fn await_frame(&mut self, limit: Option<Duration>, waiting: &mut dyn FnMut()) -> Result<(), FrameError> {
+        let deadline = limit.map(|limit| Instant::now() + limit);
+        let mut told = false;
+        while self.ahead.is_none() {
+            interrupt::check()?;
+            let is_kept_waiting = self.shared.is_kept_waiting.load(Ordering::Relaxed);
+            if is_kept_waiting && !told {
+                told = true;
+                waiting();
+            }
+            let left = deadline
+                .map_or(PEER_CHECK_INTERVAL, |deadline| deadline.saturating_duration_since(Instant::now()));
+            if left.is_zero() && !is_kept_waiting {
+                return Err(io::Error::from(io::ErrorKind::TimedOut).into());
+            }
+            let pause = if left.is_zero() { PEER_CHECK_INTERVAL } else { left.min(PEER_CHECK_INTERVAL) };
+            match self.frames.recv_timeout(pause) {
+                Ok(frame) => self.ahead = Some(frame),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => self.ahead = Some(Err(ended())),
+            }
+        }
+        Ok(())
+    }
+
+    fn linger(&mut self) -> io::Result<()> {
+        self.drain();
+        Ok(())
+    }
+}
+
+impl TcpShared {
+    fn write(&self, kind: FrameKind, payload: &[u8]) -> io::Result<()> {
+        // A thread that panicked while writing left no inconsistent state but the stream's.
+        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        write_frame(&mut &self.stream, kind, payload)
+    }
+
+    fn beat(&self) -> io::Result<()> {
+        self.write(FrameKind::Beat, if self.keeps_waiting.load(Ordering::Relaxed) { QUEUED } else { b"" })
+    }
+
+    /// Reads frames until the end, and sends beats.
+    fn attend(&self, frames: &Sender<Result<Frame, FrameError>>) -> Result<(), FrameError> {
+        let (mut beat, mut heard) = (Instant::now() + BEAT, Instant::now());
+        loop {
+            let now = Instant::now();
+            if now >= beat {
+                beat = now + BEAT;
+                // A failure is ignored: a peer that reads nothing also sends nothing, or has closed
+                // its end.
+                let _ = self.beat();
+            }
+            if !self.is_readable(beat.saturating_duration_since(now))? {
+                match heard.elapsed() {
+                    silence if silence > SILENCE_LIMIT => return Err(FrameError::Silence(SILENCE_LIMIT)),
+                    _ => continue,
+                }
+            }
+            let frame = read_frame(&mut DeadlineReader {
+                stream: &self.stream,
+                deadline: Instant::now() + WORD_LIMIT,
+            })?;
+            heard = Instant::now();
+            match frame.kind {
+                FrameKind::Beat => self.is_kept_waiting.store(frame.payload == QUEUED, Ordering::Relaxed),
+                FrameKind::Message | FrameKind::Failure => {
+                    self.is_kept_waiting.store(false, Ordering::Relaxed);
+                    // Frames are read even if the receiver was dropped: see `drain`.
+                    let _ = frames.send(Ok(frame));
+                }
+            }
+        }
+    }
+
+    fn is_readable(&self, limit: Duration) -> io::Result<bool> {
+        let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: limit.subsec_nanos().into() };
+        let mut streams = [PollFd::new(&self.stream, PollFlags::IN)];
+        match poll(&mut streams, Some(&limit)) {
+            Ok(count) => Ok(count > 0),
+            Err(rustix::io::Errno::INTR) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// The error for reading past the end of the stream.
+fn ended() -> FrameError {
+    io::Error::from(io::ErrorKind::UnexpectedEof).into()
+}
+
+/// A stream whose reads together end by a deadline.
+struct DeadlineReader<'a> {
+    stream: &'a TcpStream,
+    deadline: Instant,
+}
+
+impl Read for DeadlineReader<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        self.stream.set_read_timeout(Some(left))?;
+        self.stream.read(buffer)
+    }
+}

@@ -1,9 +1,0 @@
-//! From clock ticks to figures.
-
-mod bandwidth;
-mod latency;
-mod timer;
-
-pub use bandwidth::BandwidthSummary;
-pub use latency::{LatencyRecorder, LatencySummary};
-pub use timer::{Counter, Timer};

@@ -1,0 +1,45 @@
+//! Runs a test of the standard harness in a separate process.
+
+use std::env;
+use std::process::Command;
+
+/// The environment variable that names a child process's only test.
+const ALONE: &str = "TEST_HARNESS_ALONE";
+
+/// Runs the rest of a `#[test]` in a separate process, and returns from the test in this one.
+///
+/// A test needs it if it changes the state of its process: the configuration of a software device,
+/// fault rules, open files, mappings.
+#[macro_export]
+macro_rules! alone {
+    ($test:ident) => {
+        if !$crate::is_alone(concat!(module_path!(), "::", stringify!($test))) {
+            return;
+        }
+    };
+}
+
+/// Whether this process was started for the test with this path. If not, runs the test in a child
+/// process.
+///
+/// # Panics
+///
+/// If the test does not pass in the child process.
+#[must_use]
+#[track_caller]
+pub fn is_alone(path: &str) -> bool {
+    // Test names do not include the crate's name.
+    let (_, name) = path.split_once("::").unwrap_or(("", path));
+    if env::var_os(ALONE).is_some_and(|test| test == name) {
+        return true;
+    }
+    let mut command = Command::new(env::current_exe().expect("this program has a path"));
+    command.args(["--exact", name, "--include-ignored", "--nocapture", "--test-threads=1"]).env(ALONE, name);
+    let output = command.output().expect("this program starts");
+    let [words, errors] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
+    // For an unknown name the harness runs no test and reports success.
+    let passed = output.status.success() && words.contains("test result: ok. 1 passed");
+    eprint!("{errors}");
+    assert!(passed, "{name} in a separate process: {}\n{words}", output.status);
+    false
+}

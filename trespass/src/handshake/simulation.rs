@@ -1,0 +1,176 @@
+//! A simulation for tests: two handshake machines and the network between them, in virtual time.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use super::fake::{ATTEMPT, FakeNetwork, FakePath};
+use super::machine::HandshakeMachine;
+use super::{Established, HandshakeError, Step, Terms};
+use crate::wire::Unavailable;
+use crate::wire::{PREAMBLE, Preamble, Role};
+
+/// How long a message takes.
+const HOP: Duration = Duration::from_millis(1);
+
+/// What happens to the wire, or to a side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NetworkFault {
+    Nothing,
+    /// A side ends when it has sent so many messages; the other sees the connection closed.
+    Ends(Role, usize),
+    /// A side's host dies then; the other sees nothing.
+    Dies(Role, usize),
+    /// After so many messages of both sides, nothing gets through any more.
+    Cut(usize),
+}
+
+pub(super) type HandshakeResult = Result<Established<FakePath>, HandshakeError>;
+
+/// One side.
+pub(super) struct SimulatedSide {
+    pub(super) machine: Option<HandshakeMachine<FakePath>>,
+    /// When what arrives: `None` is the end of the connection.
+    inbox: VecDeque<(Instant, Option<Vec<u8>>)>,
+    sent: usize,
+    pub(super) outcome: Option<HandshakeResult>,
+    pub(super) took: Duration,
+}
+
+/// Both sides.
+pub(super) struct HandshakeSimulation {
+    pub(super) client: SimulatedSide,
+    pub(super) server: SimulatedSide,
+    pub(super) network: Rc<RefCell<FakeNetwork>>,
+    start: Instant,
+    now: Instant,
+    fault: NetworkFault,
+}
+
+type Path = Result<FakePath, Unavailable>;
+
+impl HandshakeSimulation {
+    pub(super) fn new(
+        client: (Terms, Path),
+        server: (Terms, Path),
+        network: &Rc<RefCell<FakeNetwork>>,
+        fault: NetworkFault,
+    ) -> Self {
+        let now = Instant::now();
+        let half = |machine| SimulatedSide {
+            machine: Some(machine),
+            inbox: VecDeque::new(),
+            sent: 0,
+            outcome: None,
+            took: Duration::ZERO,
+        };
+        Self {
+            client: half(HandshakeMachine::client(client.0, ATTEMPT, client.1, now)),
+            server: half(HandshakeMachine::server(server.0, server.1, now)),
+            network: Rc::clone(network),
+            start: now,
+            now,
+            fault,
+        }
+    }
+
+    /// Something that arrives at a side before anything else.
+    pub(super) fn inject(&mut self, to: Role, message: Vec<u8>) {
+        let now = self.now;
+        self.half(to).inbox.push_front((now, Some(message)));
+    }
+
+    /// Runs until both sides have an outcome, or are gone.
+    pub(super) fn run(&mut self) {
+        loop {
+            for role in [Role::Client, Role::Server] {
+                self.turn(role);
+            }
+            let next = [&self.client, &self.server].into_iter().filter_map(|half| half.next(self.now)).min();
+            let Some(next) = next else { break };
+            self.now = next.max(self.now);
+        }
+    }
+
+    fn half(&mut self, role: Role) -> &mut SimulatedSide {
+        match role {
+            Role::Client => &mut self.client,
+            Role::Server => &mut self.server,
+        }
+    }
+
+    fn turn(&mut self, role: Role) {
+        let (now, start) = (self.now, self.start);
+        let half = self.half(role);
+        let Some(machine) = &mut half.machine else { return };
+        while half.inbox.front().is_some_and(|(at, _)| *at <= now) {
+            match half.inbox.pop_front().and_then(|(_, message)| message) {
+                Some(message) => machine.received(&message, now),
+                None => machine.closed(),
+            }
+        }
+        machine.tick(now);
+        let mut outgoing = std::mem::take(machine.outgoing());
+        let result = machine.take_result();
+        while !outgoing.is_empty() {
+            let head = outgoing.first_chunk::<PREAMBLE>().expect("whole messages");
+            let rest = outgoing.split_off(Preamble::decode(head).expect("well made").total_len());
+            self.carry(role, std::mem::replace(&mut outgoing, rest));
+        }
+        let half = self.half(role);
+        if let Some(result) = result {
+            let failed = result.is_err();
+            half.outcome = Some(result);
+            half.took = now - start;
+            half.machine = None;
+            if failed {
+                self.end(role, true);
+            }
+        }
+        let dies = match self.fault {
+            NetworkFault::Ends(who, after) | NetworkFault::Dies(who, after) => {
+                who == role && self.half(role).sent >= after
+            }
+            _ => false,
+        };
+        if dies && self.half(role).machine.take().is_some() {
+            self.end(role, matches!(self.fault, NetworkFault::Ends(..)));
+        }
+    }
+
+    fn carry(&mut self, from: Role, message: Vec<u8>) {
+        let at = self.now + HOP;
+        let gone = match self.fault {
+            NetworkFault::Ends(who, after) | NetworkFault::Dies(who, after) => {
+                who == from && self.half(from).sent >= after
+            }
+            NetworkFault::Cut(after) => self.client.sent + self.server.sent >= after,
+            NetworkFault::Nothing => false,
+        };
+        self.half(from).sent += 1;
+        if !gone {
+            self.half(super::fake::other(from)).inbox.push_back((at, Some(message)));
+        }
+    }
+
+    /// A side's end of TCP is closed.
+    fn end(&mut self, role: Role, seen: bool) {
+        let cut =
+            matches!(self.fault, NetworkFault::Cut(after) if self.client.sent + self.server.sent >= after);
+        let at = self.now + HOP;
+        if seen && !cut {
+            self.half(super::fake::other(role)).inbox.push_back((at, None));
+        }
+    }
+}
+
+impl SimulatedSide {
+    /// When there is something to do.
+    fn next(&self, now: Instant) -> Option<Instant> {
+        let machine = self.machine.as_ref()?;
+        let probing = (machine.step() == Step::Probe).then_some(now + HOP);
+        let handshake = self.inbox.front().map(|(at, _)| *at);
+        [probing, handshake, Some(machine.deadline())].into_iter().flatten().min()
+    }
+}

@@ -1,0 +1,253 @@
+//! A wire monitor: it observes the frames of a reliable connection and keeps its own account of the
+//! credits.
+//!
+//! It knows the frame's layout from the protocol's description, not from the code under test.
+
+use super::link::RcLink;
+use super::memory::SimMemory;
+use std::collections::VecDeque;
+
+pub(super) const HEADER: usize = 16;
+
+/// A frame's header as it stands on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct WireHeader {
+    pub(super) kind: u8,
+    pub(super) flags: u8,
+    pub(super) count: u16,
+    pub(super) seq: u32,
+    pub(super) credit_total: u32,
+    pub(super) len: u32,
+}
+
+const DATA: u8 = 1;
+pub(super) const CREDIT: u8 = 2;
+pub(super) const RTS: u8 = 3;
+pub(super) const RFIN: u8 = 4;
+pub(super) const FIN: u8 = 9;
+pub(super) const FIN_ACK: u8 = 10;
+pub(super) const RESET: u8 = 11;
+/// Credits that data never spends.
+const RESERVE: i32 = 3;
+
+const COALESCED: u8 = 4;
+const BLOCKED: u8 = 8;
+
+impl WireHeader {
+    pub(super) fn read(frame: &[u8]) -> Self {
+        assert!(frame.len() >= HEADER, "a frame of {} bytes has no header", frame.len());
+        let u32_at = |at: usize| u32::from_le_bytes(frame[at..at + 4].try_into().unwrap());
+        Self {
+            kind: frame[0],
+            flags: frame[1],
+            count: u16::from_le_bytes([frame[2], frame[3]]),
+            seq: u32_at(4),
+            credit_total: u32_at(8),
+            len: u32_at(12),
+        }
+    }
+
+    /// Bytes that follow it.
+    pub(super) fn payload(&self) -> usize {
+        if self.kind == RFIN { 0 } else { self.len as usize }
+    }
+}
+
+/// A range of an end's memory.
+#[derive(Clone, Copy, Debug)]
+struct Range {
+    addr: u64,
+    len: u64,
+}
+
+/// The ranges that an RTS tells of: its payload ends with `count` times address, length, key.
+fn ranges(header: &WireHeader, frame: &[u8]) -> Vec<Range> {
+    let entries = frame[frame.len() - 16 * usize::from(header.count)..].chunks_exact(16);
+    let range = |bytes: &[u8]| Range {
+        addr: u64::from_le_bytes(bytes[..8].try_into().unwrap()),
+        len: u32::from_le_bytes(bytes[8..12].try_into().unwrap()).into(),
+    };
+    entries.map(range).collect()
+}
+
+/// What one end has told the other and knows of it.
+#[derive(Debug, Default)]
+pub(super) struct CreditAccounts {
+    /// Frames posted to be sent, ever.
+    pub(super) sent: u32,
+    /// Frames that its connection was given, ever.
+    pub(super) received: u32,
+    /// Receives it posted, ever.
+    pub(super) posted: u32,
+    /// The last total it told its peer.
+    told: u32,
+    /// The last total that it has heard from its peer.
+    heard: u32,
+    /// The last frame of data that it was given was BLOCKED.
+    hears_blocked: bool,
+    /// What it told of by RTS frames whose RFIN it has not had.
+    promised: VecDeque<Vec<Range>>,
+    /// RTS frames that were answered, ever.
+    answered: u32,
+    /// Frames sent by type.
+    pub(super) kinds: [u64; 12],
+    /// Frames that spent the reserve.
+    pub(super) reserve: u64,
+    /// Times that `sent` wrapped.
+    pub(super) wraps: u64,
+    /// Frames sent that were BLOCKED, and messages that were sent coalesced.
+    pub(super) blocked: u64,
+    pub(super) coalesced: u64,
+    /// Frames received without a header.
+    pub(super) bare: u64,
+    /// Frames sent that had a part of a lent block.
+    pub(super) parts: u64,
+    /// RTS sent with several ranges.
+    pub(super) gathered: u64,
+    /// FINs sent with sources that the peer had still to read.
+    pub(super) early_fins: u64,
+}
+
+/// The books of both ends.
+#[derive(Debug, Default)]
+pub(super) struct WireMonitor {
+    pub(super) accounts: [CreditAccounts; 2],
+}
+
+impl WireMonitor {
+    /// All totals begin at `first`; each end has granted so many `slots` before the first frame.
+    pub(super) fn new(first: u32, slots: [u32; 2]) -> Self {
+        let book = |end: usize| CreditAccounts {
+            sent: first,
+            received: first,
+            answered: first,
+            posted: first,
+            told: first.wrapping_add(slots[end]),
+            heard: first.wrapping_add(slots[1 - end]),
+            ..CreditAccounts::default()
+        };
+        Self { accounts: [book(0), book(1)] }
+    }
+
+    /// `end` posts this frame to be sent.
+    pub(super) fn sends(&mut self, end: usize, frame: &[u8], memory: &SimMemory) {
+        let book = &mut self.accounts[end];
+        let header = WireHeader::read(frame);
+        let window = book.heard.wrapping_sub(book.sent) as i32;
+        let control = matches!(header.kind, CREDIT | RFIN | FIN | FIN_ACK | RESET);
+        assert!(window > 0, "I1: {end} knows of {window} posted receives and sends {header:?}");
+        assert!(
+            control || window > RESERVE,
+            "I3: {end} knows of {window} receives and spends one for {header:?}"
+        );
+        let told = header.credit_total.wrapping_sub(book.told) as i32;
+        assert!(told >= 0, "I2: {end} told {} and now {header:?}", book.told);
+        let ahead = header.credit_total.wrapping_sub(book.posted) as i32;
+        assert!(ahead <= 0, "I2: {end} has posted {} receives and tells of more: {header:?}", book.posted);
+        book.told = header.credit_total;
+        book.sent = book.sent.wrapping_add(1);
+        book.reserve += u64::from(window <= RESERVE);
+        book.wraps += u64::from(book.sent == 0);
+        book.kinds[usize::from(header.kind)] += 1;
+        book.blocked += u64::from(header.flags & BLOCKED != 0);
+        book.coalesced += u64::from(header.flags & COALESCED != 0);
+        book.early_fins += u64::from(header.kind == FIN && !book.promised.is_empty());
+        if header.kind == RTS {
+            book.gathered += u64::from(header.count > 1);
+            let ranges = ranges(&header, frame);
+            ranges.iter().for_each(|range| memory.announce_source(range.addr));
+            book.promised.push_back(ranges);
+        }
+    }
+
+    /// `end` posts `n` receives.
+    pub(super) fn posts(&mut self, end: usize, n: usize) {
+        let book = &mut self.accounts[end];
+        book.posted = book.posted.wrapping_add(n as u32);
+    }
+
+    /// The connection of `end` is about to be given this frame.
+    pub(super) fn receives(&mut self, end: usize, frame: &[u8], memory: &SimMemory) {
+        let header = WireHeader::read(frame);
+        let book = &mut self.accounts[end];
+        book.heard = header.credit_total;
+        if matches!(header.kind, DATA | RTS) {
+            book.hears_blocked = header.flags & BLOCKED != 0;
+        }
+        book.received = book.received.wrapping_add(1);
+        if header.kind != RFIN {
+            return;
+        }
+        while book.answered != header.len {
+            let piece = book.promised.pop_front();
+            let piece = piece
+                .unwrap_or_else(|| panic!("I2: {end} gets an RFIN for {} RTS it never sent", header.len));
+            piece.into_iter().for_each(|Range { addr, .. }| {
+                // Several RTS may tell of parts of one block: it is free when the last is answered.
+                if !book.promised.iter().flatten().any(|other| other.addr >> 32 == addr >> 32) {
+                    memory.release_source(addr);
+                }
+            });
+            book.answered = book.answered.wrapping_add(1);
+        }
+    }
+
+    /// The same of a frame of data for whose header immediate data stands.
+    pub(super) fn receives_bare(&mut self, end: usize, immediate: u32) {
+        let book = &mut self.accounts[end];
+        // What has been told since is in the books of the end that told it.
+        let more = (immediate as u16).wrapping_sub(book.heard as u16);
+        book.heard = book.heard.wrapping_add(more.into());
+        book.hears_blocked = immediate >> 31 != 0;
+        assert_eq!(immediate >> 16 & 0x1fff, book.received & 0x1fff, "{end} gets a frame out of order");
+        book.received = book.received.wrapping_add(1);
+        book.bare += 1;
+    }
+
+    /// `end` posts a READ of so much of its peer's memory.
+    pub(super) fn reads(&self, end: usize, addr: u64, len: u64) {
+        let mut told = self.accounts[1 - end].promised.iter().flatten();
+        let inside = told.any(|range| range.addr <= addr && addr + len <= range.addr + range.len);
+        assert!(
+            inside,
+            "I17: {end} READs {len} bytes at {addr:#x}, which its peer has not told of, or no longer"
+        );
+    }
+
+    /// Nothing is under way: both ends must know the same, and owe no more than they may.
+    pub(super) fn at_rest(&self, link: &RcLink, slots: [u32; 2]) {
+        for (end, slots) in slots.into_iter().enumerate() {
+            let (book, peer) = (&self.accounts[end], &self.accounts[1 - end]);
+            assert_eq!(book.sent, peer.received, "I2: frames of {end} that were sent and that arrived");
+            assert_eq!(book.told, peer.heard, "I2: credit that {end} told and that its peer heard");
+            let free = book.posted.wrapping_sub(book.received);
+            assert_eq!(free as usize, link.receives(end), "I2: receives of {end} posted and not used");
+            assert!(free <= slots, "I2: {end} has {free} receives posted of {}", slots);
+            let owed = book.posted.wrapping_sub(book.told);
+            assert!(owed < slots.div_ceil(2), "I2: {end} owes {owed} of {} credits and is at rest", slots);
+            assert_eq!(
+                self.window(1 - end) + owed,
+                free,
+                "I2: credit granted to the peer of {end} and receives posted"
+            );
+        }
+    }
+
+    /// Nothing is under way, and programs may have stopped reading: a peer that said it is blocked, and knows of nothing that would let it go
+    /// on, has not been kept in the dark.
+    pub(super) fn check_blocked_peers(&self) {
+        for (end, book) in self.accounts.iter().enumerate() {
+            let owed = book.posted.wrapping_sub(book.told);
+            let opens = book.posted.wrapping_sub(book.received) as i32 > RESERVE;
+            assert!(
+                !(book.hears_blocked && opens && owed > 0 && self.window(1 - end) <= RESERVE as u32),
+                "I6: {end} owes {owed} credits to a peer that is blocked"
+            );
+        }
+    }
+
+    /// Credit that `end` holds, as it knows.
+    pub(super) fn window(&self, end: usize) -> u32 {
+        self.accounts[end].heard.wrapping_sub(self.accounts[end].sent)
+    }
+}

@@ -1,0 +1,33 @@
+//! The random generator of a run: a seed repeats every step.
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+use std::ops::Range;
+
+/// Seeded randomness.
+pub(super) struct SimRng(ChaCha8Rng);
+
+impl SimRng {
+    pub(super) fn new(seed: u64) -> Self {
+        Self(ChaCha8Rng::seed_from_u64(seed))
+    }
+
+    pub(super) fn number(&mut self) -> u64 {
+        self.0.next_u64()
+    }
+
+    /// One of `range`, all alike likely (to within what a remainder of 64 bits costs).
+    pub(super) fn within(&mut self, range: Range<usize>) -> usize {
+        assert!(!range.is_empty(), "an empty range to choose from: {range:?}");
+        range.start + (self.number() % (range.end - range.start) as u64) as usize
+    }
+
+    /// True once in `n` times.
+    pub(super) fn one_in(&mut self, n: usize) -> bool {
+        self.within(0..n) == 0
+    }
+
+    pub(super) fn one_of<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[self.within(0..choices.len())]
+    }
+}
