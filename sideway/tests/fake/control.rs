@@ -64,12 +64,12 @@ macro_rules! assert_fails {
         assert_eq!(error.verb(), $verb, "{error}");
         match error.unsupported() {
             Some(sideway::ibverbs::Unsupported { verb, device, .. }) => {
-                assert!($crate::control::is_unsupported($errno), "{error}");
+                assert!($crate::fake::control::is_unsupported($errno), "{error}");
                 assert_eq!((*verb, device.as_str()), ($verb, "fake0"));
             }
             None => {
-                assert!(!$crate::control::is_unsupported($errno), "{error}");
-                $crate::control::assert_says(&error, $errno);
+                assert!(!$crate::fake::control::is_unsupported($errno), "{error}");
+                $crate::fake::control::assert_says(&error, $errno);
             }
         }
     }};
