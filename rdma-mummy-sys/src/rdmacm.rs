@@ -64,9 +64,7 @@ macro_rules! register_functions {
             length: usize,
         ) -> *mut ibv_mr {
             let access = $(ibv_access_flags::$flag.0)|+;
-            // SAFETY: the caller guarantees (`# Safety`) that `id` is live, with a protection
-            // domain of `lib`; `addr` is valid for `length` bytes until the region is deregistered,
-            // for what the device may do there.
+            // SAFETY: the identifier has a domain of `lib`, and the memory is valid (`# Safety`).
             unsafe { ibv_reg_mr(lib, field!(id, rdma_cm_id, pd), addr, length, access as c_int) }
         }
     )*};
@@ -90,8 +88,7 @@ register_functions! {
 /// - `mr` is a live region of `lib`, and not used afterwards if this succeeds.
 #[inline]
 pub unsafe fn rdma_dereg_mr(lib: &Verbs, mr: *mut ibv_mr) -> c_int {
-    // SAFETY: the caller guarantees (`# Safety`) that `mr` is a live region of `lib`, and not used
-    // afterwards if this succeeds.
+    // SAFETY: the region is live and not used afterwards (`# Safety`).
     rdma_seterrno(unsafe { (lib.ibv_dereg_mr)(mr) })
 }
 
@@ -146,8 +143,8 @@ fn with_remote(mut wr: ibv_send_wr, remote_addr: u64, rkey: u32) -> ibv_send_wr 
 /// - `id` is live with a queue pair, and the request is valid for it.
 unsafe fn post_one(id: *mut rdma_cm_id, mut wr: ibv_send_wr) -> c_int {
     let mut bad = ptr::null_mut();
-    // SAFETY: the caller guarantees (`# Safety`) that `id` is live with a queue pair, and the
-    // request is valid for it; the request lives until the call returns, which is long enough.
+    // SAFETY: identifier and request are valid (`# Safety`). The request lives until the call
+    // returns, which copies it.
     rdma_seterrno(unsafe { ibv_post_send(field!(id, rdma_cm_id, qp), &raw mut wr, &raw mut bad) })
 }
 
@@ -167,9 +164,8 @@ pub unsafe fn rdma_post_recvv(
     let mut wr =
         ibv_recv_wr { wr_id: context.addr() as u64, next: ptr::null_mut(), sg_list: sgl, num_sge: nsge };
     let mut bad = ptr::null_mut();
-    // SAFETY: the caller guarantees (`# Safety`) that `id` is live with a queue that has the
-    // operation to post; the pieces are valid, and untouched by others until the request is complete;
-    // the request lives until the calls return, which is long enough.
+    // SAFETY: identifier and entries are valid (`# Safety`). The request lives until the calls
+    // return, which copy it.
     rdma_seterrno(unsafe {
         let srq = field!(id, rdma_cm_id, srq);
         if srq.is_null() {
@@ -194,8 +190,7 @@ pub unsafe fn rdma_post_sendv(
     nsge: c_int,
     flags: c_int,
 ) -> c_int {
-    // SAFETY: the caller guarantees (`# Safety`) that `id` is live with a queue pair that has the
-    // operation to post; the pieces are valid, and unchanged until the request is complete.
+    // SAFETY: the identifier has a queue pair, and the entries stay valid (`# Safety`).
     unsafe { post_one(id, request(ibv_wr_opcode::IBV_WR_SEND, context, sgl, nsge, flags)) }
 }
 
@@ -216,8 +211,7 @@ pub unsafe fn rdma_post_readv(
     rkey: u32,
 ) -> c_int {
     let wr = request(ibv_wr_opcode::IBV_WR_RDMA_READ, context, sgl, nsge, flags);
-    // SAFETY: the caller guarantees (`# Safety`) that `id` is live with a queue pair that has the
-    // operation to post; the pieces are valid, and untouched by others until the request is complete.
+    // SAFETY: the identifier has a queue pair, and the entries stay valid (`# Safety`).
     unsafe { post_one(id, with_remote(wr, remote_addr, rkey)) }
 }
 
@@ -238,8 +232,7 @@ pub unsafe fn rdma_post_writev(
     rkey: u32,
 ) -> c_int {
     let wr = request(ibv_wr_opcode::IBV_WR_RDMA_WRITE, context, sgl, nsge, flags);
-    // SAFETY: the caller guarantees (`# Safety`) that `id` is live with a queue pair that has the
-    // operation to post; the pieces are valid, and unchanged until the request is complete.
+    // SAFETY: the identifier has a queue pair, and the entries stay valid (`# Safety`).
     unsafe { post_one(id, with_remote(wr, remote_addr, rkey)) }
 }
 
@@ -265,9 +258,7 @@ pub unsafe fn rdma_post_recv(
         before.is_some_and(|before| before <= size && length <= size - before),
         "the piece lies outside the region"
     );
-    // SAFETY: the caller guarantees (`# Safety`) that `id` is live with a queue that has the
-    // operation to post; `mr` is live, and the piece lies within it and is untouched by others until
-    // the request is complete.
+    // SAFETY: identifier, region and range are valid (`# Safety`); the entry is a local variable.
     unsafe {
         let mut piece = piece(addr, length, lkey(mr));
         rdma_post_recvv(id, context, &raw mut piece, 1)
@@ -290,9 +281,7 @@ pub unsafe fn rdma_post_send(
     mr: *mut ibv_mr,
     flags: c_int,
 ) -> c_int {
-    // SAFETY: the caller guarantees (`# Safety`) that `id` is live with a queue pair that has the
-    // operation to post; `mr` is live and contains the piece, or null with `IBV_SEND_INLINE`; the
-    // piece is unchanged until the request is complete.
+    // SAFETY: identifier, region and range are valid (`# Safety`); the entry is a local variable.
     unsafe {
         let mut piece = piece(addr, length, lkey(mr));
         rdma_post_sendv(id, context, &raw mut piece, 1, flags)
@@ -318,9 +307,7 @@ pub unsafe fn rdma_post_read(
     remote_addr: u64,
     rkey: u32,
 ) -> c_int {
-    // SAFETY: the caller guarantees (`# Safety`) that `id` is live with a queue pair that has the
-    // operation to post; `mr` is live and contains the piece, which is untouched by others until the
-    // request is complete.
+    // SAFETY: identifier, region and range are valid (`# Safety`); the entry is a local variable.
     unsafe {
         let mut piece = piece(addr, length, field!(mr, ibv_mr, lkey));
         rdma_post_readv(id, context, &raw mut piece, 1, flags, remote_addr, rkey)
@@ -346,9 +333,7 @@ pub unsafe fn rdma_post_write(
     remote_addr: u64,
     rkey: u32,
 ) -> c_int {
-    // SAFETY: the caller guarantees (`# Safety`) that `id` is live with a queue pair that has the
-    // operation to post; `mr` is live and contains the piece, or null with `IBV_SEND_INLINE`; the
-    // piece is unchanged until the request is complete.
+    // SAFETY: identifier, region and range are valid (`# Safety`); the entry is a local variable.
     unsafe {
         let mut piece = piece(addr, length, lkey(mr));
         rdma_post_writev(id, context, &raw mut piece, 1, flags, remote_addr, rkey)
@@ -375,9 +360,8 @@ pub unsafe fn rdma_post_ud_send(
     ah: *mut ibv_ah,
     remote_qpn: u32,
 ) -> c_int {
-    // SAFETY: the caller guarantees (`# Safety`) that `id` is live with a queue pair that has the
-    // operation to post; `mr` is live and contains the piece, or null with `IBV_SEND_INLINE`; the
-    // piece is unchanged until the request is complete; `ah` is live.
+    // SAFETY: identifier, region, range and address handle are valid (`# Safety`); the entry is a
+    // local variable.
     unsafe {
         let mut piece = piece(addr, length, lkey(mr));
         let mut wr = request(ibv_wr_opcode::IBV_WR_SEND, context, &raw mut piece, 1, flags);
@@ -397,22 +381,16 @@ pub unsafe fn rdma_post_ud_send(
 /// - `wc` is valid for writing.
 unsafe fn wait(lib: &Verbs, cq: *mut ibv_cq, channel: *mut ibv_comp_channel, wc: *mut ibv_wc) -> c_int {
     loop {
-        // SAFETY: the caller guarantees (`# Safety`) that `cq` and `channel` are live, of `lib`,
-        // and belong together; the queue has the operations to poll and to arm; `wc` is valid for
-        // writing.
+        // SAFETY: the queue is live and can be polled, and `wc` is valid (`# Safety`).
         let mut polled = unsafe { ibv_poll_cq(cq, 1, wc) };
         if polled == 0 {
-            // SAFETY: the caller guarantees (`# Safety`) that `cq` and `channel` are live, of
-            // `lib`, and belong together; the queue has the operations to poll and to arm; `wc` is
-            // valid for writing.
+            // SAFETY: the queue is live and can be armed (`# Safety`).
             let armed = unsafe { ibv_req_notify_cq(cq, 0) };
             if armed != 0 {
                 return rdma_seterrno(armed);
             }
-            // What came before the queue was armed gives no event.
-            // SAFETY: the caller guarantees (`# Safety`) that `cq` and `channel` are live, of
-            // `lib`, and belong together; the queue has the operations to poll and to arm; `wc` is
-            // valid for writing.
+            // Completions before the arming cause no event. SAFETY: the queue is live and can be
+            // polled, and `wc` is valid (`# Safety`).
             polled = unsafe { ibv_poll_cq(cq, 1, wc) };
         }
         if polled != 0 {
@@ -438,8 +416,7 @@ unsafe fn wait(lib: &Verbs, cq: *mut ibv_cq, channel: *mut ibv_comp_channel, wc:
 /// - `wc` is valid for writing.
 #[inline]
 pub unsafe fn rdma_get_send_comp(lib: &Verbs, id: *mut rdma_cm_id, wc: *mut ibv_wc) -> c_int {
-    // SAFETY: the caller guarantees (`# Safety`) that `id` is live, with a send completion queue
-    // and channel of `lib`, which nobody else polls; `wc` is valid for writing.
+    // SAFETY: the identifier has this queue and channel, and `wc` is valid (`# Safety`).
     unsafe { wait(lib, field!(id, rdma_cm_id, send_cq), field!(id, rdma_cm_id, send_cq_channel), wc) }
 }
 
@@ -451,7 +428,6 @@ pub unsafe fn rdma_get_send_comp(lib: &Verbs, id: *mut rdma_cm_id, wc: *mut ibv_
 /// - `wc` is valid for writing.
 #[inline]
 pub unsafe fn rdma_get_recv_comp(lib: &Verbs, id: *mut rdma_cm_id, wc: *mut ibv_wc) -> c_int {
-    // SAFETY: the caller guarantees (`# Safety`) that `id` is live, with a receive completion queue
-    // and channel of `lib`, which nobody else polls; `wc` is valid for writing.
+    // SAFETY: the identifier has this queue and channel, and `wc` is valid (`# Safety`).
     unsafe { wait(lib, field!(id, rdma_cm_id, recv_cq), field!(id, rdma_cm_id, recv_cq_channel), wc) }
 }

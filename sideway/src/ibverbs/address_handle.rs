@@ -66,7 +66,8 @@ pub struct AddressHandle {
 // SAFETY: `ibv_create_ah` fills the object, after which it is only read, and this type is its only
 // owner, which destroys it once.
 unsafe impl Send for AddressHandle {}
-// SAFETY: a handle is only read once it is made, and destroyed by its one owner.
+// SAFETY: no method changes the object through `&self`, and libibverbs allows posts that name it
+// from several threads.
 unsafe impl Sync for AddressHandle {}
 
 impl ProtectionDomain {
@@ -352,9 +353,8 @@ impl GlobalRoutingHeader {
     /// - The receive has completed, and the device does not get the memory again before this
     ///   returns.
     pub unsafe fn read(start: *const u8) -> Self {
-        // SAFETY: the caller guarantees (`# Safety`) that `LEN` bytes from `start` on are readable,
-        // and initialised; the receive has completed, and the memory is not given to the device again
-        // meanwhile; volatile, as a device has written.
+        // SAFETY: the caller guarantees `LEN` readable, initialised bytes. The reads are volatile
+        // because a device wrote the memory.
         Self { bytes: std::array::from_fn(|n| unsafe { start.add(n).read_volatile() }) }
     }
 

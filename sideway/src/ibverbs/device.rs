@@ -42,7 +42,7 @@ pub struct DeviceList {
 
 // SAFETY: the list is immutable, and libibverbs protects its devices with its own locks.
 unsafe impl Send for DeviceList {}
-// SAFETY: the list is immutable, and libibverbs guards its devices with locks of its own.
+// SAFETY: the list is immutable, and libibverbs protects its devices with its own locks.
 unsafe impl Sync for DeviceList {}
 
 /// A hint in errors to try the software device, if this build contains it.
@@ -98,7 +98,7 @@ impl DeviceList {
     ///
     /// # Errors
     ///
-    /// The library is missing, or it cannot list devices. That there is no device is not an error.
+    /// Fails if the library is missing or cannot list devices. An empty list is not an error.
     pub fn new() -> Result<Self, Error> {
         let provider = default_provider();
         Self::from_provider(provider.map_err(|error| Error::caused(LIST, ErrorKind::Library, error))?)
@@ -201,7 +201,7 @@ pub struct Device<'list> {
 // SAFETY: the list, which `self` borrows, keeps the device alive. It is only read, and libibverbs
 // locks the parts that it shares.
 unsafe impl Send for Device<'_> {}
-// SAFETY: a device of a list that lives is only read, and libibverbs locks what it shares.
+// SAFETY: `&self` only reads the device, and libibverbs locks the parts that it shares.
 unsafe impl Sync for Device<'_> {}
 
 impl Device<'_> {

@@ -34,11 +34,12 @@ use super::types::{Guid, QueuePairType};
 use crate::error::Error;
 
 impl DeviceContext {
-    /// What the device can do (`ibv_query_device_ex`, or what an old library has instead).
+    /// Queries limits and features of the device (`ibv_query_device_ex`, or its predecessor in an
+    /// old library).
     ///
     /// # Errors
     ///
-    /// The device does not answer.
+    /// Fails if the device does not answer.
     ///
     /// # References
     ///

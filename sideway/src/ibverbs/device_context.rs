@@ -45,11 +45,12 @@ struct Inner {
     context: NonNull<ibv_context>,
     provider: Provider,
     quirks: Quirks,
-    /// What keeps the context open where another library opened it, and closes it.
+    /// If another library opened the context: the object that keeps it open, and closes it.
     keeper: Option<ContextOwner>,
 }
 
-/// Something that keeps a context open. A panic elsewhere cannot leave it half done.
+/// An object that keeps a context open. The unwind-safety bounds keep [`DeviceContext`]
+/// unwind-safe.
 pub(crate) type ContextOwner = Arc<dyn Any + Send + Sync + UnwindSafe + RefUnwindSafe>;
 
 /// A weak handle: it does not keep the context open.
@@ -64,7 +65,7 @@ impl WeakDeviceContext {
 
 // SAFETY: libibverbs allows verbs on one context from several threads at a time.
 unsafe impl Send for Inner {}
-// SAFETY: verbs on one context may be called from any thread, several at a time.
+// SAFETY: libibverbs allows verbs on one context from several threads at a time.
 unsafe impl Sync for Inner {}
 
 impl DeviceContext {
@@ -75,8 +76,8 @@ impl DeviceContext {
     /// `context` was opened with the functions of `provider`. Nothing else closes it, and it stays
     /// open until this handle closes it.
     pub unsafe fn from_raw(context: NonNull<ibv_context>, provider: Provider) -> Self {
-        // SAFETY: the caller guarantees (`# Safety`) that `context` was opened with the functions
-        // of `provider`, nothing else closes it, and it stays open until this handle closes it.
+        // SAFETY: the caller guarantees an open context of `provider` that stays open until this
+        // handle closes it.
         unsafe { Self::new(context, provider, None) }
     }
 
@@ -91,14 +92,15 @@ impl DeviceContext {
         provider: Provider,
         keeper: ContextOwner,
     ) -> Self {
-        // SAFETY: the caller guarantees (`# Safety`) that `context` was opened with the functions
-        // of `provider`, and stays open as long as `keeper` lives.
+        // SAFETY: the caller guarantees an open context of `provider` that stays open as long as
+        // `keeper` lives.
         unsafe { Self::new(context, provider, Some(keeper)) }
     }
 
     /// # Safety
     ///
-    /// `context` was opened with the functions of `provider`, and stays open as long as `keeper` lives, or until this closes it.
+    /// `context` was opened with the functions of `provider`. It stays open as long as `keeper`
+    /// lives or, without one, until this handle closes it.
     unsafe fn new(context: NonNull<ibv_context>, provider: Provider, keeper: Option<ContextOwner>) -> Self {
         // SAFETY: the caller gives an open context of this provider.
         let quirks = unsafe { Quirks::of(context, provider) };

@@ -96,7 +96,7 @@ c_enum! {
 display_as_debug!(AsyncEventType);
 
 impl AsyncEventType {
-    /// Which member of the C union its event has.
+    /// The member of the C union that is set for this type.
     fn kind(self) -> ElementKind {
         match self {
             Self::CompletionQueueError => ElementKind::CompletionQueue,
@@ -119,7 +119,7 @@ impl AsyncEventType {
             | Self::SubnetManagerChange
             | Self::ClientReregister
             | Self::GidChange => ElementKind::Port,
-            // The manual page names no port for the change of speed.
+            // The manual page names no port for a change of speed.
             Self::DeviceFatal | Self::DeviceSpeedChange => ElementKind::Device,
             _ => ElementKind::Unknown,
         }
@@ -186,8 +186,8 @@ impl AsyncEvent {
     /// names is alive.
     unsafe fn copy(raw: &ibv_async_event) -> Self {
         let event_type = AsyncEventType::from_raw(raw.event_type.0);
-        // SAFETY: the type says which member is set, and the object lives (the caller guarantees
-        // it, `# Safety`); the fields are in every release's structs.
+        // SAFETY: the event's type says which member is set. The caller guarantees that the event
+        // is not acknowledged, so the object is alive. Every release's structs have these fields.
         let element = unsafe {
             match event_type.kind() {
                 ElementKind::CompletionQueue => AsyncElement::CompletionQueue(CompletionQueueId::of_context(
@@ -202,7 +202,7 @@ impl AsyncEvent {
                 ElementKind::WorkQueue => {
                     AsyncElement::WorkQueue { wq_num: (&raw const (*raw.element.wq).wq_num).read() }
                 }
-                // Ports are numbered in a byte.
+                // Port numbers fit into one byte.
                 ElementKind::Port => AsyncElement::Port(raw.element.port_num as u8),
                 ElementKind::Device => AsyncElement::Device,
                 ElementKind::Unknown => AsyncElement::Unknown,
@@ -226,7 +226,7 @@ impl DeviceContext {
     ///
     /// # Errors
     ///
-    /// The library has no descriptor for them.
+    /// Fails if the library has no descriptor for them.
     pub fn async_events(&self) -> Result<AsyncEvents, Error> {
         let events = AsyncEvents { context: self.clone() };
         // Non-blocking, so that a wait can end by a timeout, and so that only one of two waiting
@@ -293,7 +293,7 @@ impl AsyncEvents {
     ///
     /// # Errors
     ///
-    /// As [`try_next`](Self::try_next).
+    /// Fails as [`try_next`](Self::try_next) does.
     pub fn wait(&self) -> Result<AsyncEvent, Error> {
         loop {
             // A wait without a deadline ends only with an event or an error.
@@ -308,7 +308,7 @@ impl AsyncEvents {
     ///
     /// # Errors
     ///
-    /// As [`try_next`](Self::try_next).
+    /// Fails as [`try_next`](Self::try_next) does.
     pub fn wait_timeout(&self, timeout: Duration) -> Result<Option<AsyncEvent>, Error> {
         self.wait_until(Deadline::after(timeout))
     }

@@ -11,11 +11,11 @@ use super::{check, sysfs};
 use crate::error::Error;
 
 impl DeviceContext {
-    /// One entry of a port's GID table, without its type (`ibv_query_gid`).
+    /// Queries one entry of a port's GID table, without its type (`ibv_query_gid`).
     ///
     /// # Errors
     ///
-    /// There is no such port or index.
+    /// Fails if the port or the index does not exist.
     ///
     /// # References
     ///
@@ -33,12 +33,12 @@ impl DeviceContext {
         Ok(Gid::from(gid))
     }
 
-    /// One entry of a port's GID table, with type and network device (`ibv_query_gid_ex`, or sysfs where
-    /// the library does not have it).
+    /// Queries one entry of a port's GID table, with type and network device. Uses
+    /// `ibv_query_gid_ex`, or sysfs if the library lacks it.
     ///
     /// # Errors
     ///
-    /// There is no such port, or no entry at this index.
+    /// Fails if the port does not exist, or if the table has no entry at this index.
     ///
     /// # References
     ///
@@ -64,12 +64,12 @@ impl DeviceContext {
         }
     }
 
-    /// The GID tables of all ports, without their empty entries (`ibv_query_gid_table`, or sysfs where the
-    /// library does not have it).
+    /// Queries the GID tables of all ports, without their empty entries. Uses
+    /// `ibv_query_gid_table`, or sysfs if the library lacks it.
     ///
     /// # Errors
     ///
-    /// The tables cannot be read.
+    /// Fails if the tables cannot be read.
     ///
     /// # References
     ///

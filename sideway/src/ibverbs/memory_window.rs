@@ -114,7 +114,7 @@ pub struct MemoryWindow {
 // SAFETY: the C struct is written through `&mut self` only, and verbs that use it are thread-safe
 // in libibverbs.
 unsafe impl Send for MemoryWindow {}
-// SAFETY: a window is a key; its C struct is written with `&mut` only.
+// SAFETY: `&self` only reads plain values.
 unsafe impl Sync for MemoryWindow {}
 
 /// A part of a region and the peers' permissions through a window (`ibv_mw_bind_info`).
@@ -238,8 +238,8 @@ impl MemoryWindow {
     ///
     /// # Errors
     ///
-    /// [`Error`]: the window is of type 2, or of another device or domain than queue or region; the queue is full, or
-    /// not ready to send.
+    /// Fails if the window is of type 2, or belongs to another device or domain than the queue or
+    /// the region. Also fails if the queue is full or not ready to send.
     ///
     /// # References
     ///
@@ -277,9 +277,8 @@ impl MemoryWindow {
         // list of the pair is open, because its queue is borrowed mutably. `&mut self` excludes
         // other accesses to the window's struct.
         let result = check(unsafe { verbs::ibv_bind_mw(qp.as_ptr(), self.mw.as_ptr(), &raw mut bind) });
-        // SAFETY: pair, window and region live and are of one context (just looked at); the pair
-        // has no list under way, as its queue is borrowed mutably; nobody else reads or writes the
-        // window's struct; the field is in every release's struct.
+        // SAFETY: the window is alive and not shared, for the same reasons; every release's struct
+        // has this field.
         self.rkey = unsafe { (*self.mw.as_ptr()).rkey };
         result.map_err(|source| match source.raw_os_error() {
             Some(libc::EPERM) => Error::os(BIND, source)
@@ -315,7 +314,8 @@ impl MemoryWindow {
     ///
     /// # Errors
     ///
-    /// A peer does not let go of the memory, on the software device after a while. The window comes back.
+    /// Fails if a peer does not release the memory; the software device waits for a while first.
+    /// The window comes back.
     pub fn close(self) -> Result<(), ConsumeError<Self>> {
         let window = ManuallyDrop::new(self);
         // SAFETY: `window` owns the C object, and is taken apart below only if this call succeeded.

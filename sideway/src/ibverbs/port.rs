@@ -27,11 +27,11 @@ use super::{Unsupported, check};
 use crate::error::Error;
 
 impl DeviceContext {
-    /// The state of a port (`ibv_query_port`). Ports are numbered from 1.
+    /// Queries the state of a port (`ibv_query_port`). Ports are numbered from 1.
     ///
     /// # Errors
     ///
-    /// There is no such port, or the device does not answer.
+    /// Fails if the port does not exist, or if the device does not answer.
     ///
     /// # References
     ///

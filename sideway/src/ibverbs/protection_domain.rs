@@ -46,11 +46,11 @@ unsafe impl Send for Inner {}
 unsafe impl Sync for Inner {}
 
 impl DeviceContext {
-    /// A protection domain (`ibv_alloc_pd`).
+    /// Allocates a protection domain (`ibv_alloc_pd`).
     ///
     /// # Errors
     ///
-    /// The device has no more of them.
+    /// Fails if the device has no more of them.
     ///
     /// # References
     ///

@@ -46,11 +46,11 @@ impl Quirks {
     ///
     /// # Safety
     ///
-    /// `context` is an open context of `provider`.
+    /// `context` must be an open context of `provider`.
     pub(super) unsafe fn of(context: NonNull<ibv_context>, provider: Provider) -> Self {
         let mut attr = ibv_device_attr_ex::default();
-        // SAFETY: the caller guarantees an open context. The input is null, which the verb allows,
-        // and `attr` is a local variable.
+        // SAFETY: the caller guarantees an open context. The input is null, which the verb allows, and
+        // `attr` is a local variable.
         let result = unsafe {
             verbs::ibv_query_device_ex(provider.verbs(), context.as_ptr(), core::ptr::null(), &raw mut attr)
         };

@@ -101,14 +101,13 @@ struct Xrc {
     _ends: XrcQueues,
 }
 
-/// The domain, and where receives complete.
+/// The XRC domain, and the completion queue for receives.
 type XrcQueues = (XrcDomain, completion::Shared);
 
 // SAFETY: posting needs `&mut` to the queue's handle. Other uses (attributes, creating and
 // destroying queue pairs) are thread-safe in libibverbs.
 unsafe impl Send for SrqInner {}
-// SAFETY: posting is exclusive to the queue's handle (`&mut`); what else is done with it
-// (attributes, creating and destroying queue pairs) is thread-safe in libibverbs.
+// SAFETY: nobody posts through `&self`, and other verbs are thread-safe in libibverbs.
 unsafe impl Sync for SrqInner {}
 
 /// Identifies a shared receive queue in events. Ids are never reused within a process.

@@ -78,17 +78,17 @@ c_enum! {
 }
 
 impl QueuePairType {
-    /// The type that C knows.
+    /// The value of this type in C.
     pub(crate) const fn raw_c(self) -> u32 {
         self.raw() & 0xffff
     }
 
-    /// Whether it is a driver's own, which `ibv_create_qp` does not make.
+    /// Whether it is a driver-specific type, which `ibv_create_qp` does not make.
     pub(crate) fn is_of_driver(self) -> bool {
         self.raw_c() == T::IBV_QPT_DRIVER.0
     }
 
-    /// Whether each of its requests names an address (`ibv_wr_set_ud_addr`).
+    /// Whether each of its send requests needs an address (`ibv_wr_set_ud_addr`).
     pub(crate) fn is_datagram(self) -> bool {
         self == Self::UnreliableDatagram || (cfg!(feature = "efa") && self == Self::ScalableReliableDatagram)
     }

@@ -107,7 +107,7 @@ impl DeviceContext {
     ///
     /// # Errors
     ///
-    /// Fails if the device has no XRC ([`Unsupported`]). Fails with [`OpenXrcDomainError::Ibverbs`]
+    /// Fails if the device has no XRC ([`Unsupported`]). Fails with [`ErrorKind::Os`](crate::ErrorKind::Os)
     /// if the file has no domain and `Create` is not set, or if the file has a domain and
     /// `ErrorKind::Os`](crate::ErrorKind::Os)).
     ///

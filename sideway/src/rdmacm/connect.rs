@@ -255,7 +255,7 @@ impl Identifier {
         })
     }
 
-    /// The length as C has it, if C can say it.
+    /// The length for C's 8-bit field, if it fits.
     fn check_length(&self, verb: &'static str, message: CmMessage, length: usize) -> Result<u8, Error> {
         u8::try_from(length).map_err(|_| {
             Error::not_called(verb, ErrorKind::PrivateDataTooLong, TOO_LONG)

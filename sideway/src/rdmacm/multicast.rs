@@ -56,9 +56,10 @@ impl Membership {
     /// The identifier must be alive, and its channel locked.
     pub(super) unsafe fn leave(&self, lib: &RdmaCm, id: *mut rdma_cm_id) -> io::Result<()> {
         let mut raw = RawAddress::from(&self.group);
-        // Events are acknowledged under the lock, so this does not wait for one.
-        // SAFETY: the caller guarantees (`# Safety`) that the identifier lives, and its channel is
-        // locked; the address outlives the call.
+        // Events are acknowledged under the lock, so the call does not wait for one.
+        //
+        // SAFETY: the caller guarantees a live identifier with its channel locked; the address
+        // outlives the call.
         let left = check(unsafe { (lib.rdma_leave_multicast)(id, raw.as_mut_ptr()) });
         left.inspect_err(|error| log::warn!("rdma_leave_multicast failed for {}: {error}", self.group))
     }
@@ -193,8 +194,9 @@ impl Identifier {
         groups.filter(|known| !known.leaving).map(|known| known.group.clone()).collect()
     }
 
-    /// An event of a multicast group was taken: what the program has for its context; or the membership, if the program has left the
-    /// group in the meantime. The event is not the program's then.
+    /// Records the event of a multicast group, and puts the program's context into `contents`.
+    /// Returns the membership if the program has already left the group; then the program does not
+    /// get the event.
     pub(super) fn note_answer(&self, contents: &mut EventContents) -> Option<Box<Membership>> {
         let context = contents.multicast_context()?;
         let mut further = self.0.further();

@@ -221,7 +221,7 @@ fn a_descriptor_that_was_not_taken_comes_back() {
         let descriptor = descriptor();
         let number = descriptor.as_raw_fd();
         let error = DeviceContext::import(provider(), descriptor).unwrap_err();
-        assert_says(&error, errno);
+        assert_says(&error.error, errno);
         assert_eq!(error.error.unsupported().is_some(), is_unsupported(errno), "{error}");
         assert_eq!(error.object.as_raw_fd(), number);
     }

@@ -58,7 +58,7 @@ fn queue_pairs_can_fail() {
         assert_says(&builder.build().unwrap_err(), expected);
         let error = builder.build_ex().unwrap_err();
         assert_says(&error, expected);
-        let unsupported = matches!(error, CreateQueuePairError::Unsupported { .. });
+        let unsupported = matches!(error, CreateQueuePairError::UnsupportedOperations { .. });
         assert_eq!(unsupported, [libc::EOPNOTSUPP, libc::ENOSYS].contains(&expected), "{error}");
         assert_says(&builder.build_generic().unwrap_err(), expected);
         let error = builder.setup_max_send_wr(1 << 15).build().unwrap_err();

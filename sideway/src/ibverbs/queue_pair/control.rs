@@ -42,7 +42,7 @@ pub(super) struct Inner {
     control: Mutex<()>,
     /// The multicast groups of the pair, as GID and LID.
     groups: Mutex<Vec<(Gid, u16)>>,
-    /// What counts its completions: dropped after the pair itself has gone.
+    /// The completion counters attached to the pair, which must be dropped after the pair itself.
     counting: AttachedCounters,
     uses: Dependencies,
 }
@@ -64,7 +64,7 @@ impl Dependencies {
 
 // SAFETY: posting needs `&mut` to one of the halves, and control verbs run under `control`.
 unsafe impl Send for Inner {}
-// SAFETY: posting is exclusive to the halves (`&mut`), control is behind a lock.
+// SAFETY: posting needs `&mut` to one of the halves, and control verbs run under `control`.
 unsafe impl Sync for Inner {}
 
 impl Inner {
@@ -161,8 +161,8 @@ impl QueuePairControl {
         }
         let _control = self.0.control.lock().unwrap_or_else(PoisonError::into_inner);
         let mut raw = *attr.raw();
-        // SAFETY: the queue pair lives, its control is locked, nobody posts to it or has an
-        // open list of it (the caller guarantees both, `# Safety`), and `raw` is an initialised copy.
+        // SAFETY: `self` keeps the queue pair alive and its control is locked. The caller
+        // guarantees that nobody posts. `raw` is an initialised copy.
         let result = unsafe {
             (self.0.uses.pd.context().provider().verbs().ibv_modify_qp)(
                 self.0.qp.as_ptr(),
@@ -234,7 +234,7 @@ impl QueuePairControl {
     ///
     /// # Errors
     ///
-    /// The device does not answer.
+    /// Fails if the device does not answer.
     pub fn state(&self) -> Result<QueuePairState, Error> {
         let (attr, _) = self.query(QueuePairAttributeMask::State)?;
         Ok(attr.state().unwrap_or(QueuePairState::Unknown))

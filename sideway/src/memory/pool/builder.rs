@@ -77,7 +77,8 @@ impl PoolBuilder {
     ///
     /// # Errors
     ///
-    /// There are no slices, or more than a pool can have; there is no such memory; it cannot be registered.
+    /// Fails if there are no slices, or more than a pool can have. Also fails if the memory cannot
+    /// be allocated or registered.
     pub fn build(&self) -> Result<Pool, Error> {
         let mut sizes = self.sizes.clone();
         sizes.sort_unstable();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use sideway::ibverbs::completion::{WorkCompletionOperationType, WorkCompletionStatus};
 use sideway::ibverbs::connect::ConnectError;
 use sideway::ibverbs::srq::CreateSharedReceiveQueueError;
-use sideway::rdmacm::ConnectError as CmConnectError;
+use sideway::rdmacm;
 
 /// A message completed with an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -118,7 +118,7 @@ pub enum CmError {
         /// The peer's address.
         peer: String,
         /// The reason.
-        source: CmConnectError,
+        source: rdmacm::ConnectError,
     },
     /// The identifier's device is unknown.
     #[error("-R: {0}")]
