@@ -98,7 +98,7 @@ impl ClientLoad<'_> {
         if let Some(error) = event.error() {
             let words = String::from_utf8_lossy(event.private_data());
             let words = words.trim_end_matches('\0');
-            let said = if words.is_empty() { String::new() } else { format!(": it says `{words}`") };
+            let said = if words.is_empty() { String::new() } else { format!(": its reason is `{words}`") };
             return Err(Failure::work(format_args!("{error}{said}")));
         }
         let id = event.cm_id();
@@ -150,12 +150,14 @@ impl ClientLoad<'_> {
                     self.answered += 1;
                 }
                 MessageCompletion::Received(answer) => {
-                    return Err(Failure::work(format_args!("client {client:?} was answered {answer:?}")));
+                    return Err(Failure::work(format_args!(
+                        "client {client:?} got the wrong answer {answer:?}"
+                    )));
                 }
                 MessageCompletion::Sent => {}
                 MessageCompletion::Flushed if self.answered == self.clients => {}
                 MessageCompletion::Flushed => {
-                    return Err(Failure::work(format_args!("client {client:?} could not ask")));
+                    return Err(Failure::work(format_args!("client {client:?} could not send its request")));
                 }
             }
         }

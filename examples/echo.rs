@@ -209,12 +209,15 @@ fn run(
         loop {
             match worker.recv(key, &mut answer) {
                 Ok(len) if len == size => {
-                    let since = under_way.pop_front().ok_or_else(|| Failure::work("an answer to nothing"))?;
+                    let since =
+                        under_way.pop_front().ok_or_else(|| Failure::work("an answer without a message"))?;
                     let now = Instant::now();
                     latencies.saturating_record((now - since).as_nanos() as u64);
                     free.push_back(now);
                 }
-                Ok(len) => return Err(Failure::work(format_args!("{len} bytes came back of {size}"))),
+                Ok(len) => {
+                    return Err(Failure::work(format_args!("an answer has {len} bytes instead of {size}")));
+                }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) => return Err(Failure::work(error)),
             }

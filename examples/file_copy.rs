@@ -106,7 +106,7 @@ fn send(addr: &str, path: &Path) -> Result<(), Failure> {
     stream.read_exact(&mut taken).map_err(Failure::work)?;
     let taken = u64::from_le_bytes(taken);
     if taken != total {
-        return Err(Failure::work(format_args!("the receiver has {taken} bytes of {total}")));
+        return Err(Failure::work(format_args!("the receiver got {taken} of {total} bytes")));
     }
     report("sent", total, began.elapsed(), &stream)
 }

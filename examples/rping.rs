@@ -251,7 +251,7 @@ impl PingQp {
     }
 
     fn take(&self) -> Result<Slice, Failure> {
-        self.messages.take().ok_or_else(|| Failure::work("no slice is free, though they were counted"))
+        self.messages.take().ok_or_else(|| Failure::work("no slice is free"))
     }
 
     fn receive(&mut self) -> Result<(), Failure> {
@@ -285,7 +285,7 @@ impl PingQp {
         };
         if source.size > arguments.size {
             return Err(Failure::work(format_args!(
-                "the client's pings have {} bytes, and there is room for {} (-S)",
+                "the client's pings have {} bytes; the limit is {} (-S)",
                 source.size, arguments.size
             )));
         }
@@ -365,7 +365,7 @@ impl PingQp {
                 let mut bytes = [0; RemoteBuffer::BYTES];
                 if returned.byte_len != Some(RemoteBuffer::BYTES as u32) {
                     return Err(Failure::work(format_args!(
-                        "a message of {:?} bytes came",
+                        "received a message of {:?} bytes",
                         returned.byte_len
                     )));
                 }
@@ -379,5 +379,5 @@ impl PingQp {
 }
 
 fn unexpected(what: &str) -> Failure {
-    Failure::work(format_args!("{what} came in the middle of a ping"))
+    Failure::work(format_args!("unexpected during a ping: {what}"))
 }

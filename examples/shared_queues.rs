@@ -170,7 +170,7 @@ impl<T> SharedQueues<T> {
     }
 
     fn take(&self) -> Result<Slice, Failure> {
-        self.pool.take().ok_or_else(|| Failure::work("no slice is free, though they were counted"))
+        self.pool.take().ok_or_else(|| Failure::work("no slice is free"))
     }
 
     fn receive(&mut self, slice: Slice) -> Result<(), Failure> {
@@ -197,7 +197,7 @@ fn completed(
         (WorkCompletionStatus::Success, RECEIVE) => {
             let bytes = wc.byte_len().unwrap_or(0);
             if bytes as usize != ClientMessage::BYTES {
-                return Err(Failure::work(format_args!("a message of {bytes} bytes came")));
+                return Err(Failure::work(format_args!("received a message of {bytes} bytes")));
             }
             Ok((MessageCompletion::Received(ClientMessage::read(&returned.slice)?), Some(returned.slice)))
         }
@@ -209,5 +209,5 @@ fn completed(
 }
 
 fn unknown(number: u32) -> Failure {
-    Failure::work(format_args!("there is no queue pair {number:#08x}"))
+    Failure::work(format_args!("unknown queue pair {number:#08x}"))
 }

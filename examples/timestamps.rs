@@ -95,7 +95,7 @@ fn stamps(cq: &mut GenericCompletionQueue) -> Result<(u64, Option<u64>), Failure
         let mut poller = cq.start_poll().map_err(Failure::work)?;
         if let Some(wc) = poller.next() {
             let ticks =
-                wc.completion_timestamp().ok_or_else(|| Failure::work("a completion without time"))?;
+                wc.completion_timestamp().ok_or_else(|| Failure::work("a completion without a timestamp"))?;
             return Ok((ticks, wc.completion_timestamp_wallclock()));
         }
         poller.finish().map_err(Failure::work)?;

@@ -279,7 +279,7 @@ fn find(pairs: &mut QueuePairTable<PeerQp>, number: u32) -> Result<&mut PeerQp, 
 }
 
 fn take(pool: &Pool) -> Result<Slice, Failure> {
-    pool.take().ok_or_else(|| Failure::work("no slice is free, though they were counted"))
+    pool.take().ok_or_else(|| Failure::work("no slice is free"))
 }
 
 /// The queue pair to another worker, with the messages that wait for it.
@@ -334,7 +334,7 @@ impl PeerQp {
     fn answered(&mut self, message: PeerMessage) -> Result<(), Failure> {
         let Some(deposit) = self.asked.pop_front().filter(|deposit| deposit.account == message.account)
         else {
-            return Err(Failure::work("an answer to what nobody asked"));
+            return Err(Failure::work("an answer without a request"));
         };
         // The producer may have given up.
         let _ = deposit.answer.send(Answer { account: message.account, balance: message.amount });

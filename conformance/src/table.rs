@@ -1,4 +1,5 @@
-//! Checks and renews the table of results for each verb and device, `docs/generated/conformance.md`.
+//! Checks and renews the table of results for each verb and device,
+//! `docs/generated/conformance.md`.
 //!
 //! A run of all cases recomputes its device's column. If the result differs from the committed
 //! column, the run fails and writes the corrected page. So a change in the verbs covered or the
@@ -114,17 +115,17 @@ pub(crate) fn is_current(column: Column, reports: &[CaseReport]) -> bool {
     }
     let renewed = write(&renew(read(&committed), column, &verbs, reports));
     if renewed == committed {
-        println!("docs/generated/conformance.md has what came of it ({})", column.title());
+        println!("docs/generated/conformance.md is up to date ({})", column.title());
         return true;
     }
-    eprintln!("docs/generated/conformance.md is not what came of it ({}):", column.title());
+    eprintln!("docs/generated/conformance.md is out of date ({}):", column.title());
     let lines = |page: &str| page.lines().map(str::to_owned).collect::<Vec<_>>();
     let (before, after) = (lines(&committed), lines(&renewed));
     before.iter().filter(|line| !after.contains(line)).for_each(|line| eprintln!("- {line}"));
     after.iter().filter(|line| !before.contains(line)).for_each(|line| eprintln!("+ {line}"));
     match leave(&renewed) {
-        Ok(path) => eprintln!("if that is meant: cp {} docs/generated/conformance.md", path.display()),
-        Err(error) => eprintln!("the page as it would have to be cannot be written: {error}"),
+        Ok(path) => eprintln!("if that is intended: cp {} docs/generated/conformance.md", path.display()),
+        Err(error) => eprintln!("cannot write the corrected page: {error}"),
     }
     false
 }
@@ -189,8 +190,8 @@ fn wrong(verbs: &Verbs, reports: &[CaseReport]) -> Vec<String> {
     let cases = reports.iter().map(|case| case.name.as_str());
     let lost = cases.clone().filter(|name| !patterns().any(|pattern| matches(pattern, name)));
     let vain = patterns().filter(|pattern| !cases.clone().any(|name| matches(pattern, name)));
-    let lost = lost.map(|name| format!("the case {name} is about no verb"));
-    lost.chain(vain.map(|pattern| format!("no case is {pattern}"))).collect()
+    let lost = lost.map(|name| format!("the case {name} belongs to no verb"));
+    lost.chain(vain.map(|pattern| format!("no case matches {pattern}"))).collect()
 }
 
 /// A cell, for example `12 passed` or `10 passed; 2 skipped: reason`.
@@ -286,7 +287,7 @@ mod tests {
             report("m::dc", Some("why")),
         ];
         assert!(wrong(&verbs, &cases).is_empty());
-        assert_eq!(wrong(&verbs, &cases[..1]), ["no case is m::a*", "no case is m::*c"]);
+        assert_eq!(wrong(&verbs, &cases[..1]), ["no case matches m::a*", "no case matches m::*c"]);
         let rows = renew(Rows::new(), Column::RoceOld, &verbs, &cases);
         let rows = renew(rows, Column::Inline, &verbs, &cases[..1]);
         assert_eq!(rows["ibv_a"], ["", "", "1 skipped: no/way", ""]);
@@ -337,10 +338,10 @@ mod tests {
         let has_reason = |verb: &str| reasons.contains(&format!("`{verb}`"));
         let lost: Vec<_> =
             verbs.iter().filter(|verb| !rows.contains_key(**verb) && !has_reason(verb)).collect();
-        assert!(lost.is_empty(), "no case is about {lost:?}, and `WITHOUT` has no reason");
+        assert!(lost.is_empty(), "{lost:?} has neither a case nor a reason in `WITHOUT`");
         let unknown: Vec<_> = rows.keys().filter(|verb| !verbs.contains(&verb.as_str())).collect();
-        assert!(unknown.is_empty(), "there are no verbs {unknown:?}");
+        assert!(unknown.is_empty(), "these verbs do not exist: {unknown:?}");
         let both: Vec<_> = rows.keys().filter(|verb| has_reason(verb)).collect();
-        assert!(both.is_empty(), "there are cases about {both:?}, which `WITHOUT` has");
+        assert!(both.is_empty(), "{both:?} has cases and stands in `WITHOUT`");
     }
 }

@@ -36,7 +36,7 @@ pub fn run(
 
 /// The destination of a client.
 pub(super) fn route(run: &StepRun<'_>) -> Result<Route, Failure> {
-    run.handlers.route.ok_or_else(|| Failure::work("a server goes nowhere"))
+    run.handlers.route.ok_or_else(|| Failure::work("a server has no destination"))
 }
 
 /// The table of a run.
@@ -167,7 +167,7 @@ fn work(run: &StepRun<'_>, StepJob { task, connection }: StepJob) -> Result<(), 
             run.done(CmStep::Disconnect);
             Ok(())
         }
-        StepTask::Accept | StepTask::HangUp => Err(Failure::work("a client has nothing to accept")),
+        StepTask::Accept | StepTask::HangUp => Err(Failure::work("a client accepts no connections")),
     }
 }
 

@@ -62,7 +62,7 @@ fn work(run: &StepRun<'_>, StepJob { task, connection }: StepJob) -> Result<(), 
             run.done(CmStep::Disconnect);
             Ok(())
         }
-        other => Err(Failure::work(format_args!("a server has nothing to do with {other:?}"))),
+        other => Err(Failure::work(format_args!("a server has no job {other:?}"))),
     }
 }
 

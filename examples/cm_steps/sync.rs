@@ -68,7 +68,7 @@ impl Sync {
             return Ok(());
         }
         Err(Failure::work(format_args!(
-            "the other side is after step {}, and this one after step {}: is it of another release?",
+            "the other side is after step {}, this one after step {}: it may be of another release",
             byte[0],
             number(after)
         )))

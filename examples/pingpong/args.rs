@@ -210,7 +210,7 @@ impl UnsupportedFlags {
             (self.odp, "-o (--odp)", "memory is always pinned"),
             (self.iodp, "-O (--iodp)", "memory is always pinned"),
             (self.prefetch, "-P (--prefetch)", "memory is always pinned"),
-            (self.ts, "-t (--ts)", "time is taken for the whole run only"),
+            (self.ts, "-t (--ts)", "only the whole run is timed"),
             (self.dm, "-j (--dm)", "the message is always in the host's memory"),
             (self.allow_cc_unprotected, "-U (--allow-cc-unprotected)", "all memory is protected"),
         ];
@@ -296,7 +296,7 @@ impl TryFrom<SrqArgs> for PingPongPlan {
         let (depth, sharing) = (args.exchange.rx_depth, args.num_qp);
         if depth < sharing {
             return Err(Failure::setup(format_args!(
-                "-r {depth}: {sharing} queue pairs (-q) need a receive each at least"
+                "-r {depth}: {sharing} queue pairs (-q) need at least one receive each"
             )));
         }
         let qp_type = QueuePairType::ReliableConnection;
@@ -398,7 +398,7 @@ impl PingPongPlan {
         let Some(mtu) = self.mtu else {
             return match path.mtu().bytes() {
                 Some(most) if self.size > most => Err(Failure::setup(format_args!(
-                    "-s {}: a datagram is one packet, and those of port {port} of {name} have at most {most} bytes",
+                    "-s {}: a datagram is one packet, of at most {most} bytes on port {port} of {name}",
                     self.size
                 ))),
                 _ => Ok(()),

@@ -170,7 +170,7 @@ fn connect(host: &str, port: u16) -> Result<TcpStream, Failure> {
             Err(error) => last = Some(error),
         }
     }
-    Err(last.map_or_else(|| failed(&"it has no address"), |error| failed(&error)))
+    Err(last.map_or_else(|| failed(&"the name has no address"), |error| failed(&error)))
 }
 
 fn limit(stream: &TcpStream) -> Result<(), Failure> {

@@ -203,7 +203,7 @@ fn the_guide_quotes_this_file() {
         let (part, _) = after.split_once("// [end]").unwrap();
         assert!(
             guide.contains(part.trim()),
-            "docs/soft-rnic-faults.md does not have the part [{mark}] as it is"
+            "docs/soft-rnic-faults.md does not quote the part [{mark}] exactly"
         );
     }
 }

@@ -81,10 +81,10 @@ impl InteropTest {
             }
             Needs::C(program) | Needs::XrcAndC(program) if common::c_program(program).is_none() => {
                 let package = if program.starts_with("ibv_") { "ibverbs-utils" } else { "rdmacm-utils" };
-                Some(format!("there is no `{program}` in C on the PATH (Debian: {package})"))
+                Some(format!("the C program `{program}` is not on the PATH (Debian: {package})"))
             }
             Needs::Guest if dut.is_some_and(|dut| !dut.is_guest) => {
-                Some("it needs the known network of `cargo xtask softroce`".to_owned())
+                Some("the test needs the known network of `cargo xtask softroce`".to_owned())
             }
             _ => None,
         }

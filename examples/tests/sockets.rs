@@ -22,7 +22,7 @@ fn server_in(name: &str, arguments: &[&str], variables: &[(&str, &str)]) -> (Run
     let mut server = RunningProgram::start(&example(name).unwrap(), arguments, variables).unwrap();
     let mut addr = None;
     server
-        .wait_for("said where it listens", |text| {
+        .wait_for("printed its address", |text| {
             addr = text.lines().find_map(|line| line.strip_prefix("listening at ")).map(str::to_owned);
             addr.is_some()
         })
@@ -123,8 +123,8 @@ fn echo_measures_what_comes_back() {
     assert!(text.contains("\nfrom when a message may be sent to its answer:\n"), "{text}");
     let [row] = &rows(&text)[..] else { panic!("{text}") };
     assert_eq!(row[..2], [5000.0, 3.0]);
-    assert!(row[2] > 0.0 && row[2] <= 500.0, "2 ms each make 500 a second at most: {text}");
-    assert!(row[4] >= 2000.0, "each takes 2 ms at least: {text}");
+    assert!(row[2] > 0.0 && row[2] <= 500.0, "with 2 ms each at most 500 fit into a second: {text}");
+    assert!(row[4] >= 2000.0, "each takes at least 2 ms: {text}");
     let empty = client("echo", &["client", &addr, "--size", "0", "--duration", "0.05"]).ok().unwrap();
     assert_eq!(rows(&empty).len(), 1, "{empty}");
     let output = server.finish().unwrap();
@@ -217,7 +217,7 @@ fn the_documented_difference_is_what_it_takes() {
         let text = read(path);
         let kept = text.lines().filter(|line| !line.starts_with("//!") && others.next_if_eq(line).is_none());
         let kept: Vec<_> = kept.map(str::to_owned).collect();
-        assert_eq!(others.next(), None, "a line that {path} has not, or not there");
+        assert_eq!(others.next(), None, "{path} lacks a line, or has it elsewhere");
         kept
     };
     assert_eq!(without("store_tcp.rs", '-'), without("store.rs", '+'));

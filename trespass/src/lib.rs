@@ -134,13 +134,13 @@ mod wire;
 
 pub use api::{Event, Incoming, Key, Listener, SeqPacket, Stream, Worker};
 pub use config::{Bootstrap, Builder, Config, ConfigError};
-pub use error::{AcceptError, CmError, ConnectError};
+pub use error::ConnectError;
 pub use handshake::{FallbackReason, HandshakeError, Side, Step, Transport};
 pub use pool::{Block, Pool, PoolConfig, PoolError, PoolStats};
 pub use session::buffers::{Completion, Part, Progress, RecvBuf, SendRefused, Ticket};
 pub use session::readiness::Readiness;
 pub use session::stats::Stats;
-pub use wire::{Cause, Kind, Policy, RejectReason, WireError};
+pub use wire::{Cause, Kind, Policy, RejectReason};
 
 /// What the fuzz targets in `fuzz/` call.
 #[cfg(fuzzing)]

@@ -19,11 +19,11 @@ const PUBLIC_API: Tool = Tool { package: "cargo-public-api", version: "0.52.0", 
 const SEMVER_CHECKS: Tool =
     Tool { package: "cargo-semver-checks", version: "0.51.0", options: &["--no-default-features"] };
 
-/// The packages that are listed. rdma-mummy-sys is not: it is generated, and `cargo xtask bindings --check` holds it to
-/// the headers.
+/// The listed packages. rdma-mummy-sys is not among them, because it is generated and `cargo xtask
+/// bindings --check` compares it with the headers.
 const PACKAGES: [&str; 3] = ["sideway", "soft-rnic", "trespass"];
 
-/// Implementations without information: of blanket and auto traits, by `derive`, and (below) by `bitflags!`.
+/// Leaves out implementations without information: of blanket and auto traits, and by `derive`.
 const OMITTED: &str = "--omit=blanket-impls,auto-trait-impls,auto-derived-impls";
 
 /// The traits that `bitflags!` implements for every flag type.
@@ -178,7 +178,7 @@ fn baseline(root: &Path) -> Result<Option<String>> {
     Ok(Some(revision))
 }
 
-/// Lists the public API of a package, one item a line.
+/// The public API of a package, with one item in each line.
 fn listing(package: &str, json: &Path) -> Result<String> {
     let output = Command::new(PUBLIC_API.package)
         .args(["public-api", "--color=never", OMITTED, "--rustdoc-json"])
@@ -230,7 +230,7 @@ fn implementation(line: &str) -> Option<(&str, &str)> {
     line.strip_prefix("impl ")?.split_once(" for ")
 }
 
-/// Where the documentation of a package as data is kept.
+/// The path of a package's rustdoc JSON.
 fn json(folder: &Path, package: &str, when: &str) -> PathBuf {
     folder.join(format!("{package}-{when}.json"))
 }

@@ -63,7 +63,7 @@ fn execute(command: &mut Command) -> Result<()> {
         format!("cannot run `{program}`: install a C compiler and binutils, or name them in CC and AR")
     })?;
     if !status.success() {
-        bail!("`{program}` failed ({status}); its own words are above");
+        bail!("`{program}` failed ({status}); see its output above");
     }
     Ok(())
 }

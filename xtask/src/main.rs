@@ -14,7 +14,7 @@ use std::process::{Command, ExitCode};
 use clap::{Parser, Subcommand};
 
 #[derive(Parser)]
-#[command(name = "cargo xtask", about = "The chores of the project")]
+#[command(name = "cargo xtask", about = "The project's development commands")]
 struct Cli {
     #[command(subcommand)]
     command: XtaskCommand,
@@ -22,7 +22,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum XtaskCommand {
-    /// List the public API of the crates (docs/generated/api), or check the lists against the baseline
+    /// List the public API of the crates (docs/generated/api), or check the lists against the
+    /// baseline
     Api(api::Args),
     /// Measure performance, as ratios within one interleaved run
     Bench(bench::Args),

@@ -96,7 +96,7 @@ fn archive(root: &Path, args: &Args, package: &str) -> Result<PathBuf> {
     }
     let output =
         cargo.stdin(Stdio::null()).stderr(Stdio::inherit()).output().context("cannot start cargo")?;
-    ensure!(output.status.success(), "{package} does not build; cargo's words are above");
+    ensure!(output.status.success(), "{package} does not build; see cargo's output above");
     str::from_utf8(&output.stdout)?
         .lines()
         .filter_map(|line| serde_json::from_str::<Value>(line).ok())
@@ -104,7 +104,7 @@ fn archive(root: &Path, args: &Args, package: &str) -> Result<PathBuf> {
         .flat_map(|message| message["filenames"].as_array().cloned().unwrap_or_default())
         .filter_map(|file| file.as_str().map(PathBuf::from))
         .find(|file| file.extension().is_some_and(|extension| extension == "a"))
-        .with_context(|| format!("cargo made no static library of {package}"))
+        .with_context(|| format!("cargo built no static library of {package}"))
 }
 
 /// Links the shared object to a temporary name and renames it, so that a running program keeps the
@@ -136,7 +136,7 @@ fn link(root: &Path, args: &Args, library: &SoftLibrary, out: &Path) -> Result<(
     })?;
     if !status.success() {
         let _ = std::fs::remove_file(&new);
-        bail!("`{}` could not link {soname} ({status}); its own words are above", compiler.display());
+        bail!("`{}` could not link {soname} ({status}); see its output above", compiler.display());
     }
     std::fs::rename(&new, out.join(soname)).with_context(|| format!("cannot write to {}", out.display()))
 }

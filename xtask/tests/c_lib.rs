@@ -171,7 +171,7 @@ fn only_prefixed_symbols() -> Result<(), String> {
         return Err(format!("global symbols without the prefix: {foreign:?}"));
     }
     if names.len() < 150 {
-        return Err(format!("only {} symbols: is that the whole library?", names.len()));
+        return Err(format!("only {} symbols: the library is incomplete", names.len()));
     }
     let needed = text(&run(Command::new("nm").args(["-u", "-P"]).arg(archive()?))?);
     let prefixes = ["ibv_", "_ibv_", "rdma_", "mlx5dv_"];
@@ -296,7 +296,7 @@ fn hello_with_rdma_core() -> Result<(), String> {
     for program in hellos("with")? {
         let words = text(&run(Command::new(program).env_remove("RDMA_MUMMY_LIB_DIR"))?);
         if !words.contains("device") || !words.contains("event channel: ") {
-            return Err(format!("it said only: {words}"));
+            return Err(format!("its output: {words}"));
         }
     }
     Ok(())

@@ -81,7 +81,7 @@ unsafe fn name(lib: &Verbs, device: *mut ibv_device) -> String {
     unsafe { CStr::from_ptr((lib.ibv_get_device_name)(device)) }.to_str().unwrap().to_owned()
 }
 
-/// What can be learned of a device without opening it.
+/// The properties of a device in the device list, before it is opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ListedDevice {
     pub(crate) name: String,

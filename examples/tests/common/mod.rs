@@ -26,7 +26,7 @@ pub(crate) fn example(name: &str) -> Result<PathBuf, String> {
         return Ok(path);
     }
     Err(format!(
-        "there is no example {}: build it with `cargo build -p rdma-examples --examples`, or say with RDMA_EXAMPLES_DIR where it is",
+        "the example {} does not exist: build it with `cargo build -p rdma-examples --examples`, or set RDMA_EXAMPLES_DIR to its folder",
         path.display()
     ))
 }
@@ -37,7 +37,7 @@ fn beside() -> Result<PathBuf, String> {
     let profile = this.ancestors().nth(2);
     profile
         .map(|profile| profile.join("examples"))
-        .ok_or_else(|| format!("{} is in no folder", this.display()))
+        .ok_or_else(|| format!("{} has no parent folder", this.display()))
 }
 
 /// A program on the `PATH`.

@@ -37,7 +37,7 @@ impl PingPongProgram {
 
     fn program(self, name: &str) -> Result<PathBuf, String> {
         match self {
-            C => c_program(name).ok_or_else(|| format!("C's {name} is gone")),
+            C => c_program(name).ok_or_else(|| format!("the C program {name} is gone")),
             Ours => example(name),
         }
     }
@@ -201,7 +201,7 @@ fn new_tables(said: &str) -> Result<(), String> {
     let steps = ["full connect ", "create id ", "cm connect ", "destroy qp "];
     let all = steps.iter().all(|step| rows.iter().filter(|row| row.starts_with(step)).count() == 2);
     let kinds = lines(said, "qp_conn ").len() == 1 && lines(said, "cm_conn ").len() == 1;
-    if rows.len() == 34 && all && kinds { Ok(()) } else { Err(format!("not the tables: {said}")) }
+    if rows.len() == 34 && all && kinds { Ok(()) } else { Err(format!("unexpected tables: {said}")) }
 }
 
 /// A table of 8 steps, and no errors.
@@ -221,7 +221,7 @@ fn earlier_table(said: &str) -> Result<(), String> {
     if rows.len() == steps.len() && found.count() == steps.len() && !said.contains("rror") {
         Ok(())
     } else {
-        Err(format!("not the table: {said}"))
+        Err(format!("unexpected table: {said}"))
     }
 }
 
@@ -299,7 +299,7 @@ fn one_too_many(dut: &TestDevice) -> Result<(), String> {
     let _serving = serve(dut, "many_clients", Ours, port, "-b ADDRESS -p PORT -m 3")?;
     let flags = "ADDRESS -p PORT -n ";
     let said = call(dut, "many_clients", Ours, port, &format!("{flags}4"))?.error_line(1)?;
-    if !said.contains("ConsumerReject") || !said.ends_with(": it says `no more clients`") {
+    if !said.contains("ConsumerReject") || !said.ends_with(": its reason is `no more clients`") {
         return Err(said);
     }
     // The killed clients' queue pairs are destroyed with their processes, so that new ones can be

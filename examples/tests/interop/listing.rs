@@ -46,7 +46,7 @@ fn compare_table(rows: &BTreeSet<ListingRow>, expected: &BTreeSet<ListingRow>) -
     if rows == expected && !rows.is_empty() {
         return Ok(());
     }
-    Err(format!("there is\n{expected:#?}\nand the table has\n{rows:#?}"))
+    Err(format!("expected\n{expected:#?}\nbut the table has\n{rows:#?}"))
 }
 
 /// Compares the table with the library's answers in this process.
@@ -94,7 +94,7 @@ fn shown_gids(device: Option<&str>) -> Result<BTreeSet<ListingRow>, String> {
     for line in lines {
         let bars = |line: &str, bar| line.match_indices(bar).map(|(at, _)| at).collect::<Vec<_>>();
         if bars(line, '|') != bars(rule, '+') {
-            return Err(format!("columns are not below one another:\n{text}"));
+            return Err(format!("columns are not aligned:\n{text}"));
         }
         let cells: Vec<String> = line.split('|').map(|cell| cell.trim().to_owned()).collect();
         let [device, port, index, gid, ipv4, version, netdev] =

@@ -163,25 +163,27 @@ fn check(server: &str, client: &str, flags: &[&str]) -> Result<(), String> {
         at.and_then(|at| flags.get(at + 1)?.parse().ok()).unwrap_or(default)
     };
     let (size, iters) = (number("-s", 4096), number("-n", 1000));
-    let failed = |what: &str| Err(format!("{what}; the server said\n{server}and the client\n{client}"));
+    let failed = |what: &str| Err(format!("{what}; the server printed\n{server}and the client\n{client}"));
     // `ibv_ud_pingpong` has a colon in one of its lines.
     let (server, client) = (&server.replace(": GID", ", GID"), &client.replace(": GID", ", GID"));
     for text in [server, client] {
         let lines: Vec<&str> = text.lines().collect();
-        let [local, remote, bytes, each] = lines[..] else { return failed("there are not four lines") };
+        let [local, remote, bytes, each] = lines[..] else {
+            return failed("the output does not have four lines");
+        };
         if !is_address(local, "  local address:  ") || !is_address(remote, "  remote address: ") {
-            return failed("an address is of another form");
+            return failed("an address has another format");
         }
         let bytes_begin = format!("{} bytes in ", size * iters * 2);
         if !is_measure(bytes, &bytes_begin, "Mbit/sec")
             || !is_measure(each, &format!("{iters} iters in "), "usec/iter")
         {
-            return failed("the speed is of another form");
+            return failed("the speed has another format");
         }
     }
     let address = |text: &str, line: usize| text.lines().nth(line).map(|line| line[18..].to_owned());
     if address(server, 0) != address(client, 1) || address(server, 1) != address(client, 0) {
-        return failed("they do not agree on who they are");
+        return failed("they print different addresses");
     }
     Ok(())
 }
@@ -218,7 +220,7 @@ fn choose_a_gid(dut: &TestDevice, player: PingPongProgram) -> Result<(), String>
     let (server, client) = finish(start(dut, (player, &flags), (player, &flags))?)?;
     let gid = format!("GID {}", std::net::Ipv6Addr::from(dut.gid));
     if !server.contains(&gid) {
-        return Err(format!("{gid} was to be chosen:\n{server}"));
+        return Err(format!("the server did not choose {gid}:\n{server}"));
     }
     check(&server, &client, &flags)
 }

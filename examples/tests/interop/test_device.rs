@@ -42,7 +42,7 @@ impl TestDevice {
         let context = device.map_err(|error| error.to_string())?.open().map_err(|error| error.to_string())?;
         let path = LocalPath::choose(&context, 1, None).map_err(|error| error.to_string())?;
         let (Some(gid_index), Some(gid)) = (path.gid_index(), path.gid()) else {
-            return Err(format!("{} has no GID to go by", context.name()));
+            return Err(format!("{} has no usable GID", context.name()));
         };
         Ok(Self {
             device: context.name(),

@@ -1,4 +1,4 @@
-//! The calls that [`Stream`](crate::Stream) and [`SeqPacket`](crate::SeqPacket) have in common.
+//! The calls that [`Stream`](crate::Stream) and [`SeqPacket`](crate::SeqPacket) share, as a macro.
 
 macro_rules! common {
     ($type:ident) => {

@@ -7,8 +7,8 @@ use super::listener::Listener;
 use super::seq_packet::SeqPacket;
 use super::stream::Stream;
 use crate::config::{Builder, Config};
-#[expect(unused_imports, reason = "the documentation names them")]
-use crate::error::{AcceptError, ConnectError};
+#[expect(unused_imports, reason = "the documentation names it")]
+use crate::error::ConnectError;
 use crate::wire::Kind;
 
 impl Builder {
@@ -64,7 +64,7 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// An [`AcceptError`], as an [`io::Error`] of the kind that [`std::net`] gives.
+    /// A [`ConnectError`], as an [`io::Error`] of the kind that [`std::net`] gives.
     pub fn bind(&self, addr: impl ToSocketAddrs) -> io::Result<Listener> {
         Listener::new(self.listen(addr)?, self)
     }

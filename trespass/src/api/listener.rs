@@ -1,4 +1,4 @@
-//! Accepting connections.
+//! The listener: it accepts connections, and drives the handshakes of its clients side by side.
 
 use std::collections::VecDeque;
 use std::fmt;

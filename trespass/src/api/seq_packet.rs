@@ -1,4 +1,4 @@
-//! Messages.
+//! A connection that carries messages with boundaries.
 
 use std::fmt;
 use std::io::{self, IoSlice};

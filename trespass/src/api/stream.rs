@@ -1,4 +1,4 @@
-//! A stream of bytes.
+//! A connection that carries a stream of bytes.
 
 use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};

@@ -1,5 +1,6 @@
-//! Many connections on one thread: what there is. The turns that it is given are in [`progress`], what a program does with a connection in
-//! [`calls`], how connections come about in [`handshakes`].
+//! A worker: many connections on one thread, like an event loop. This file has its slots and keys;
+//! [`progress`] has the event loop, [`calls`] the calls on a connection, and [`handshakes`] the
+//! making of connections.
 
 mod calls;
 mod handshakes;

@@ -1,4 +1,5 @@
-//! What a configuration must be (I20): every parameter within its range, and those that depend on each other in harmony.
+//! The checks of a configuration (I20): each parameter within its range, and those that depend on
+//! each other consistent.
 
 use std::fmt::Debug;
 use std::ops::RangeInclusive;

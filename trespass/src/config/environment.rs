@@ -1,4 +1,5 @@
-//! What the environment says: `TRESPASS_DEV`, `TRESPASS_GID_INDEX`, `TRESPASS_TRANSPORT` and `TRESPASS_LOG`.
+//! The environment variables: `TRESPASS_DEV`, `TRESPASS_GID_INDEX`, `TRESPASS_TRANSPORT` and
+//! `TRESPASS_LOG`.
 //!
 //! It goes before what the program says, since it is how a person helps a program that cannot be changed. A value that cannot be is an
 //! error, never ignored: who sets a variable wants it to count.

@@ -1,4 +1,4 @@
-//! Why a configuration is refused.
+//! The error of a refused configuration.
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! `TRESPASS_LOG`: what this crate tells, on the standard error output, of programs that have not arranged for it themselves.
+//! A `tracing` subscriber that writes to standard error, for programs without one (`TRESPASS_LOG`).
 //!
 //! A program that has a `tracing` subscriber when it builds its first configuration keeps that, and the variable changes nothing.
 

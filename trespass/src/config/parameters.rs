@@ -1,4 +1,5 @@
-//! A configuration: every parameter with its start value. Only [`Builder::build`](super::Builder::build) makes one for use.
+//! The parameters of a configuration and their start values. Only
+//! [`Builder::build`](super::Builder::build) makes one for use.
 
 use std::sync::LazyLock;
 use std::time::Duration;

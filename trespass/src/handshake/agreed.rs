@@ -1,4 +1,5 @@
-//! What both sides have agreed on, and what of it the protocol needs to know.
+//! The outcome of the negotiation: the features and limits that both sides agreed on, and the
+//! protocol's setup made of them.
 
 use super::{Attempt, Terms};
 use crate::config::Config;

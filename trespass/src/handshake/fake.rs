@@ -1,4 +1,4 @@
-//! A data path that is none, for tests: it fails where it is told to.
+//! A simulated data path for tests: it fails where the test says.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

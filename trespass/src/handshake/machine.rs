@@ -1,4 +1,5 @@
-//! What one side of a handshake does, as a machine: messages and time in, messages and a result out.
+//! The state machine of one side of a handshake over TCP, without I/O: messages and time in,
+//! messages and a result out.
 //!
 //! Call order: [`HandshakeMachine::client`] or [`HandshakeMachine::server`]; then whenever something has happened [`HandshakeMachine::received`],
 //! [`HandshakeMachine::closed`] or [`HandshakeMachine::tick`], and after each of them send what [`HandshakeMachine::outgoing`] has and look at
@@ -428,19 +429,19 @@ pub(super) fn check_kind(own: Kind, peer: Kind) -> Result<(), HandshakeError> {
 pub(super) fn rejection(error: &HandshakeError) -> Option<Reject> {
     let mut seen = (0, 0);
     let (reason, text) = match error {
-        HandshakeError::Malformed(WireError::Magic(_))
+        HandshakeError::OtherProtocol(_)
         | HandshakeError::Rejected { .. }
         | HandshakeError::Closed { .. }
         | HandshakeError::Io { .. } => return None,
-        &HandshakeError::Malformed(WireError::Version { major, minor }) => {
+        &HandshakeError::Version { major, minor } => {
             seen = (major, minor);
             let text = format!(
                 "it speaks version {MAJOR}.{MINOR} of the protocol, and you {major}.{minor}; update the older one"
             );
             (RejectReason::Version, text)
         }
-        HandshakeError::Malformed(wire) => {
-            (RejectReason::Malformed, format!("what you sent cannot be: {wire}"))
+        HandshakeError::Malformed(text) => {
+            (RejectReason::Malformed, format!("what you sent cannot be: {text}"))
         }
         HandshakeError::Kind { own, peer } => {
             let text = format!("it wants to carry {own}, and you {peer}; use the same type on both sides");

@@ -1,4 +1,5 @@
-//! From a TCP connection to a connection: both sides say who they are, try RDMA if both have it, and agree on what carries the bytes.
+//! The handshake: both sides negotiate over TCP, probe the RDMA data path if both have one, and
+//! agree on the transport.
 //!
 //! ```text
 //! client                                          server

@@ -1,4 +1,4 @@
-//! Two machines and a wire between them, in virtual time; for tests.
+//! A simulation for tests: two handshake machines and the network between them, in virtual time.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

@@ -1,4 +1,4 @@
-//! The handshake over TCP: blocking with a deadline, or as readiness allows.
+//! The I/O of a handshake over TCP: blocking with a deadline, or non-blocking.
 //!
 //! Before the peer's HELLO is accepted it costs one message's memory at most ([`MAX_MESSAGE`]), whatever the peer sends. Nothing is read
 //! beyond the last message of the handshake, since the first frame may follow at once.

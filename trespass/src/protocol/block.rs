@@ -1,11 +1,11 @@
-//! Memory blocks that hold frames, as the protocol sees them.
+//! The memory of frames as the protocol sees it: blocks, and the sources of blocks.
 
 /// A piece of memory with one owner at a time. Several owners may share a block that is only sent;
 /// no one writes to it then.
 ///
 /// The protocol holds a block only while neither device nor peer writes to it: a driver hands it in
 /// when a receive or a READ has completed, and gets it back as part of a
-/// [`TransmitItem`](super::Transmit). Moving the handle does not move the memory. Dropping it
+/// [`TransmitItem`](super::TransmitItem). Moving the handle does not move the memory. Dropping it
 /// returns the memory to its pool.
 pub(crate) trait Block: Send + Sync {
     /// The whole block; its length is the block's size.

@@ -1,4 +1,4 @@
-//! The buffer of a program that waits for data.
+//! The buffer of a call that that waits to receive, so that a frame is copied into it directly.
 
 use super::copying::copy;
 

@@ -1,4 +1,4 @@
-//! The end of a connection: FIN and FIN_ACK in each direction, linger, RESET.
+//! Closing: FIN and FIN_ACK in each direction, linger, RESET.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Copies of data that may be long.
+//! A copy routine that avoids slow `rep movsb` alignments.
 //!
 //! The C library copies long data by one instruction (`rep movsb`). Some processors (AMD's Zen 3
 //! and 4) run it many times slower if the destination lies a few bytes behind the source, modulo

@@ -1,5 +1,5 @@
-//! Errors: protocol violations by the peer, reasons why a connection ended, and reasons why a call
-//! did nothing.
+//! The protocol's errors: violations by the peer, the cause of a connection's failure, and the
+//! refusal of a call.
 
 use std::time::Duration;
 
@@ -158,7 +158,7 @@ pub(crate) enum Blocked {
     Nothing,
 }
 
-/// A [`ConnectionSetup`](super::Setup) with impossible values; a driver gets it only if it skipped
+/// A [`ConnectionSetup`](super::ConnectionSetup) with impossible values; a driver gets it only if it skipped
 /// a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the parameter {name} is {value}; it must be from {least} to {most}")]

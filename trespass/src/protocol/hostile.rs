@@ -1,5 +1,6 @@
-//! A malicious peer for fuzzing: its frames contain anything, and the connection's program reads
-//! and writes.
+//! Fuzzing of the protocol: a malicious peer that sends any frames, and the connection's program reads
+//! and
+//! writes.
 //!
 //! Nothing may panic. An invalid frame is an error and ends the connection. The protocol never asks
 //! for more READs than were agreed, and all memory returns.

@@ -1,5 +1,4 @@
-//! The receive queue: bytes or messages that arrived and were not taken, in order; some of them
-//! must still be READ.
+//! The receive queue: bytes or messages that arrived, in order; and sources must still be READ.
 
 mod reads;
 

@@ -1,4 +1,4 @@
-//! Keepalive probes.
+//! Keepalive: probes after silence, and the time by which the peer must answer.
 
 use std::time::Instant;
 

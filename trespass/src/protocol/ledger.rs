@@ -1,4 +1,4 @@
-//! Fair sharing of a shared receive queue among connections: the bookkeeping, without the queue.
+//! The accounting shared a shared receive queue: how many of its receives each connection may use.
 //!
 //! Each connection has a [`Lease`]: the receives that its peer knows of or is about to learn of.
 //! The sum of all leases never exceeds the posted receives, so that no peer ever finds none. Each

@@ -1,5 +1,5 @@
-//! The state machine of one connection, with the calls of the program and of the driver.
-//! [`receiving`] handles arriving frames, and [`transmitting`] chooses the next frame to send.
+//! The protocol's state machine of one state the calls of of one connection, with of the transport.
+//! [`receiving`] takes frames in, [`transmitting`] chooses handles arriving out next.
 
 mod receiving;
 mod transmitting;
@@ -406,7 +406,7 @@ impl<B: Block> ProtocolMachine<B> {
 
     // The driver's side: sending
 
-    /// Whether frames are sent without the header if [immediate data](Frame::immediate) can carry
+    /// Whether frames are sent without the header if [immediate data](super::Frame::immediate) can carry
     /// it.
     #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "TCP has no immediate data"))]
     #[inline]

@@ -1,4 +1,4 @@
-//! The protocol without input or output: one connection with its frames, credits, queues and end.
+//! The sans-I/O protocol of one connection: framing, credits, rendezvous, keepalive and closing.
 //!
 //! A driver owns the link. After every call of the program and every batch of completions it takes
 //! one *turn*, in this order:

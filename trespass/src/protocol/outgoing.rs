@@ -1,4 +1,4 @@
-//! The send queue: future frames in order, and the sources that the peer will read.
+//! The send queue: frames still to go, in order, and the sources that the peer will READ.
 
 mod writes;
 

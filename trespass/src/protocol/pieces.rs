@@ -1,5 +1,5 @@
-//! Blocks that are sent together in one frame or as one source, and blocks that are spread over
-//! several frames.
+//! Gather lists of blocks that one frame or one source carries, and shared blocks that several
+//! frames carry.
 
 use std::mem;
 use std::sync::{Arc, OnceLock};

@@ -1,5 +1,4 @@
-//! Items that were posted to a send queue and have not completed; this owns their blocks until
-//! then.
+//! The send work requests that were posted and have not completed; this queue owns their blocks.
 
 use std::collections::VecDeque;
 

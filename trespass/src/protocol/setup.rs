@@ -1,4 +1,4 @@
-//! The parameters of a connection: those that both sides agreed on, and those that one side chose.
+//! A connection's parameters: what both sides agreed on, and those that this side chose.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Tests of two connections that hand each other their frames.
+//! Tests of the protocol: two connections that exchange their frames directly.
 
 mod close;
 mod cork;

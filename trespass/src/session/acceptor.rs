@@ -1,4 +1,4 @@
-//! Where clients come in: a socket that listens, or an identifier of the connection manager's.
+//! The acceptor of a listener: a TCP socket, or an rdma_cm identifier that listens.
 
 #[cfg(feature = "rdma")]
 mod cm;

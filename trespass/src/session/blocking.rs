@@ -1,4 +1,5 @@
-//! One connection of its own: what [`Stream`](crate::Stream) and [`SeqPacket`](crate::SeqPacket) are made of.
+//! The blocking connection that [`Stream`](crate::Stream) and [`SeqPacket`](crate::SeqPacket) wrap:
+//! calls, timeouts, spinning, sleeping and lingering.
 //!
 //! Every call is the same: try; if that has to wait, look for completions for a while ([`Builder::spin`](crate::Builder::spin)); take a
 //! turn and try again; then sleep until the system reports something, and so on. There is no thread but the program's. A writer that waits receives meanwhile, and a reader that waits sends.
@@ -443,7 +444,7 @@ impl CloseOnDrop {
     }
 }
 
-/// Only `into_lane` takes it, and ends its owner.
+/// Only `into_connection` takes it, and ends its owner.
 const OPEN: &str = "the owner has its connection as long as it lives";
 
 impl Deref for CloseOnDrop {

@@ -1,5 +1,5 @@
-//! What goes and comes without a copy: blocks of the pool that are lent to a connection, and what arrived in the blocks in which
-//! it lies.
+//! Zero-copy buffers: blocks that are lent to a connection and come back, and received data in the
+//! blocks in which it arrived.
 
 use std::fmt;
 use std::io;

@@ -1,4 +1,4 @@
-//! From a configuration to connections and listeners.
+//! Making connections and listeners from a configuration, over TCP or rdma_cm.
 
 use std::io;
 use std::iter;
@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use mio::Token;
 use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
 
-use crate::config::{Bootstrap, Config};
 #[cfg(not(feature = "rdma"))]
-use crate::error::CmError;
-use crate::error::{AcceptError, ConnectError};
+use super::cm_error::CmError;
+use crate::config::{Bootstrap, Config};
+use crate::error::ConnectError;
 use crate::handshake::{Attempt, TcpHandshake, Terms};
 use crate::pool::Pool;
 use crate::session::acceptor::Acceptor;
@@ -108,18 +108,20 @@ impl Config {
         }
     }
 
-    fn listen_on(&self, address: SocketAddr) -> Result<Acceptor, AcceptError> {
+    fn listen_on(&self, address: SocketAddr) -> Result<Acceptor, ConnectError> {
         match self.bootstrap {
             #[cfg(feature = "rdma")]
             Bootstrap::RdmaCm => crate::session::acceptor::CmListener::at(address, self.backlog)
                 .map(Acceptor::RdmaCm)
-                .map_err(|source| AcceptError::RdmaCm { address, source }),
+                .map_err(|source| ConnectError::BindRdmaCm { address, source: source.into() }),
             #[cfg(not(feature = "rdma"))]
-            Bootstrap::RdmaCm => Err(AcceptError::RdmaCm { address, source: CmError::built_without() }),
+            Bootstrap::RdmaCm => {
+                Err(ConnectError::BindRdmaCm { address, source: CmError::built_without().into() })
+            }
             Bootstrap::Tcp => self
                 .bind_socket(address)
                 .map(|socket| Acceptor::Tcp(mio::net::TcpListener::from_std(socket)))
-                .map_err(|source| AcceptError::Bind { address, source }),
+                .map_err(|source| ConnectError::Bind { address, source }),
         }
     }
 

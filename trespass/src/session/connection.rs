@@ -1,4 +1,4 @@
-//! One connection, what moves it, and what its program may know of it. Its owner drives it: a
+//! A connection: its protocol state machine, its transport, and its pool. Its owner drives it: a
 //! [`Stream`](crate::Stream) for one, or a [`Worker`](crate::Worker) for many.
 
 use std::collections::VecDeque;

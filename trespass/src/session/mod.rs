@@ -7,6 +7,8 @@
 pub(crate) mod acceptor;
 pub(crate) mod blocking;
 pub(crate) mod buffers;
+#[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "no connection manager without RDMA"))]
+pub(crate) mod cm_error;
 pub(crate) mod connect;
 pub(crate) mod connection;
 pub(crate) mod pending;

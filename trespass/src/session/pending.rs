@@ -1,4 +1,5 @@
-//! Handshakes that are under way on a thread that does other things: a listener's, or a worker's.
+//! Handshakes in progress that do not block their thread, which is that of a listener or of a
+//! worker.
 //!
 //! Each costs one descriptor and one message's memory, and there are only so many. When there is no room for one more, the one that has
 //! taken longest makes room, if it has had its chance: whoever is slow, or means no good, keeps nobody out.
@@ -79,7 +80,7 @@ impl PendingHandshake {
             }
             #[cfg(not(feature = "rdma"))]
             Bootstrap::RdmaCm => {
-                let source = crate::error::CmError::built_without();
+                let source = super::cm_error::CmError::built_without().into();
                 Err(crate::error::ConnectError::RdmaCm { address: peer, source }.into())
             }
             Bootstrap::Tcp => Ok(Self::Tcp(Box::new(PendingTcpHandshake::connecting(peer, kind, slot)?))),

@@ -1,4 +1,5 @@
-//! How a program that waits for many things at a time waits for a connection too.
+//! Readiness and wake-ups: the poller that a connection, a listener or a worker sleeps in, and the
+//! descriptor that a program polls.
 //!
 //! # The two descriptors
 //!

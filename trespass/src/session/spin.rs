@@ -1,4 +1,4 @@
-//! How long a thread looks for completions before it sleeps.
+//! Adaptive spinning: how long a thread polls for completions before it sleeps.
 //!
 //! To sleep and be woken costs more than what is waited for, where that comes soon; to look for what does not come soon takes time from
 //! others for nothing. So the time is learnt: a wait that sleeping made longer than it had to be has the next ones look for as long as they

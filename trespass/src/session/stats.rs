@@ -1,4 +1,4 @@
-//! What a connection has done so far.
+//! The statistics of a connection, and their periodic summary in the log.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,5 @@
-//! A timer in a set of what the system reports: for programs that wait for the set's descriptor alone, while something of ours is due.
+//! A timer in the poller, for programs that wait for its descriptor alone while the library has
+//! deadlines.
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod system {

@@ -1,4 +1,4 @@
-//! What moves the frames of a connection.
+//! The transports of a connection's frames: a TCP stream or an RDMA queue pair.
 //!
 //! The connection itself ([`protocol`](crate::protocol)) knows neither sockets nor devices. A driver hands it what has come and
 //! takes from it what is to go, in turns:

@@ -1,4 +1,4 @@
-//! Where the queue pairs of a worker complete, in a crate that has none.
+//! Placeholders for the RDMA types of a worker and of a handshake, in a build without RDMA.
 
 use std::io;
 use std::time::Instant;

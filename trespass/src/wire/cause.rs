@@ -1,41 +1,41 @@
-//! Why a side has no RDMA, with the numbers by which peers tell each other.
+//! The causes for not using RDMA, with their numbers on the wire.
 
-/// What stood in the way of RDMA.
+/// The reason why RDMA is not used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Cause {
-    /// It is configured to use TCP only.
+    /// The configuration allows TCP only.
     TcpOnly,
     /// The program was built without the feature `rdma`.
     BuiltWithout,
-    /// The library of the verbs is not there, or too old.
+    /// The verbs library is missing or too old.
     NoLibrary,
-    /// There is no RDMA device.
+    /// The system has no RDMA device.
     NoDevice,
-    /// There is no device, or no port, as it was asked for.
+    /// No device or port matches the configuration.
     DeviceNotFound,
     /// The port is not active.
     PortNotActive,
-    /// No GID is the socket's address.
+    /// No GID equals the socket's address.
     NoGid,
-    /// The device has not, or the process may not have, what a connection needs.
+    /// The device, or the process's limits, lack a resource that a connection needs.
     Resources,
     /// The two ports cannot reach each other: one is on InfiniBand, the other on Ethernet.
     LinkLayer,
     /// The queue pair could not be connected.
     Connect,
-    /// Nothing came through the data path in time.
+    /// No probe arrived over the data path in time.
     ProbeTimedOut,
-    /// The device reported an error when the data path was tried.
+    /// The device reported an error while the data path was probed.
     ProbeFailed,
-    /// It gave up because the other side had.
+    /// It gave up because the peer had.
     PeerGaveUp,
-    /// Something that a newer version knows, or nothing was said (0).
+    /// A cause of a newer version, or none (0).
     Unknown(u16),
 }
 
 impl Cause {
-    /// Every cause that has a number of its own, with that. Frozen: peers tell each other these.
+    /// Every cause with its number. The numbers are frozen, because peers exchange them.
     pub(crate) const CODES: [(u16, Self); 13] = [
         (1, Self::TcpOnly),
         (2, Self::BuiltWithout),
@@ -63,7 +63,7 @@ impl Cause {
         Self::CODES.iter().find(|entry| entry.0 == code).map_or(Self::Unknown(code), |entry| entry.1)
     }
 
-    /// What it is, after the name of a side.
+    /// The description, to follow the name of a side.
     pub(crate) fn description(self) -> &'static str {
         match self {
             Self::TcpOnly => "is configured to use TCP only",
@@ -83,7 +83,7 @@ impl Cause {
         }
     }
 
-    /// What to do about it, on that side.
+    /// The remedy on that side.
     pub(crate) fn remedy(self) -> &'static str {
         match self {
             Self::TcpOnly => "set the policy or TRESPASS_TRANSPORT to \"auto\" if that was not meant",
@@ -117,12 +117,12 @@ impl Cause {
     }
 }
 
-/// Why one side has no data path.
+/// The reason why one side has no data path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Unavailable {
-    /// What stood in the way.
+    /// The cause as a number on the wire.
     pub(crate) cause: Cause,
-    /// Names and numbers, or nothing.
+    /// Names and numbers, or empty.
     pub(crate) detail: String,
 }
 
@@ -131,7 +131,7 @@ impl Unavailable {
         Self { cause, detail: detail.into() }
     }
 
-    /// Nothing is said of it.
+    /// No reason is given.
     pub(crate) fn unspecified() -> Self {
         Self::new(Cause::Unknown(0), "")
     }

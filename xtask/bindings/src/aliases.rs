@@ -28,7 +28,7 @@ pub(super) fn items(include: &Path, types: &[Item]) -> Result<Vec<Item>> {
                 let target = Ident::new(target, Span::call_site());
                 items.push(parse_quote!(pub type #ident = #target;));
             } else {
-                bail!("{header} says that {name} is {target}, which the bindings do not have");
+                bail!("{header} defines {name} as {target}, which the bindings lack");
             }
         }
     }

@@ -56,7 +56,7 @@ pub(crate) enum Fetched {
 /// Fetches exactly the pinned files and unpacks them.
 pub(super) fn fetch(root: &Path, lock: &Lock) -> Result<Fetched> {
     if lock.bindgen != BINDGEN {
-        bail!("the pin was made with bindgen {}, this is {BINDGEN}: run with --update", lock.bindgen);
+        bail!("the pin needs bindgen {}, but this is {BINDGEN}: run with --update", lock.bindgen);
     }
     let base = root.join("target/bindings");
     let files = base.join("files");
@@ -88,7 +88,7 @@ pub(super) fn fetch(root: &Path, lock: &Lock) -> Result<Fetched> {
         .chain([(&lock.libclang.file, &lock.libclang.sha256)])
     {
         if !is_pinned(&files.join(file), sha256) {
-            bail!("{file} does not have the pinned SHA-256 {sha256}: it was changed on the way");
+            bail!("{file} does not have the pinned SHA-256 {sha256}: the download was modified");
         }
     }
     unpack(&base, &files, lock).map(Fetched::Inputs)
@@ -177,7 +177,7 @@ impl Apt {
     fn download(&self, files: &Path, package: &Package) -> Result<bool> {
         match self.download_any(files, package) {
             Ok(file) if file == package.file => Ok(true),
-            Ok(file) => bail!("{} came as {file}, not as {}", package.name, package.file),
+            Ok(file) => bail!("{} was downloaded as {file} instead of {}", package.name, package.file),
             Err(_) => Ok(false),
         }
     }
@@ -190,7 +190,7 @@ impl Apt {
             .lines()
             .filter(|line| line.starts_with('\''))
             .find_map(|line| line.split_whitespace().nth(1))
-            .with_context(|| format!("{wanted} is not offered"))?
+            .with_context(|| format!("the mirror does not offer {wanted}"))?
             .to_owned();
         let status =
             self.command("apt-get", &["-q", "download", &wanted]).current_dir(files).output()?.status;

@@ -18,8 +18,8 @@ pub(crate) struct Symbol {
 }
 
 impl Symbol {
-    /// Whether every supported library exports it: rdma-core added it before it merged the libraries, or
-    /// soon afterwards.
+    /// Whether every supported library exports it: rdma-core added it before it merged the
+    /// libraries, or soon afterwards.
     pub(crate) fn is_required(&self) -> bool {
         let mut parts = self.since.split('.').map(|p| p.parse::<u32>().unwrap_or(u32::MAX));
         let major = parts.next().unwrap_or(u32::MAX);

@@ -224,7 +224,10 @@ fn without_waiting(times: &[f64]) -> Result<(f64, f64)> {
         // regular.
         let is_chance = most < 1.0 && !is_whole(1.0 / most);
         let is_seldom = most < 0.1 || most < longest / 100.0;
-        ensure!(is_seldom || is_chance, "an instruction ran {most} times an operation, another {longest}");
+        ensure!(
+            is_seldom || is_chance,
+            "one instruction ran {most} times for each operation, another {longest} times"
+        );
         if !is_seldom {
             by_chance += rounds.len() as f64;
         }
@@ -275,7 +278,7 @@ impl NameTable {
         if !name.is_empty() {
             self.0.insert(number.to_owned(), name.to_owned());
         }
-        self.0.get(number).cloned().with_context(|| format!("callgrind names {number} nowhere"))
+        self.0.get(number).cloned().with_context(|| format!("callgrind never defines the name {number}"))
     }
 }
 

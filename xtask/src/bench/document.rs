@@ -1,13 +1,14 @@
-//! Pages of the performance page: a run replaces its section and keeps the others alone.
+//! Pages of `docs/generated/performance`: a run rewrites its own section and keeps the others
+//! alone.
 
 use std::path::Path;
 
 use anyhow::Result;
 
-/// The page that receives folder results.
+/// The folder of the pages.
 const FOLDER: &str = "docs/generated/performance";
 
-/// The section of one `cargo xtask bench NAME`.
+/// The result of one `cargo xtask bench NAME`.
 pub(super) struct Section<'a> {
     pub(super) name: &'a str,
     pub(super) title: &'a str,

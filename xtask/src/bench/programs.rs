@@ -95,7 +95,7 @@ impl Programs {
 pub(super) fn execute(command: &mut Command) -> Result<ExitStatus> {
     let program = command.get_program().to_string_lossy().into_owned();
     let status = command.status().with_context(|| format!("cannot run `{program}`"))?;
-    ensure!(status.success(), "`{program}` failed ({status}); its own words are above");
+    ensure!(status.success(), "`{program}` failed ({status}); see its output above");
     Ok(status)
 }
 

@@ -10,9 +10,9 @@ use super::statistics::median;
 /// perftest's version, and a table with the geometric means below it.
 pub(super) fn report(output: &str) -> Result<(String, String)> {
     let (first, samples) =
-        output.split_once('\n').context("the guest said nothing: its messages are above")?;
+        output.split_once('\n').context("the guest printed nothing; see its messages above")?;
     if !first.starts_with("perftest ") || samples.trim().is_empty() {
-        bail!("the guest measured nothing: its messages are above");
+        bail!("the guest measured nothing; see its messages above");
     }
     let rows = rounds::parse(samples)?;
     let mut table = String::from(

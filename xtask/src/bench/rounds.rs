@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn turns_are_gathered_by_name_in_their_order() {
+    fn rounds_are_gathered_by_name_in_their_order() {
         let found = parse("sample b_c 1 2 3\nsample a 4 5 6\nsample b_c 7 8 9\n").unwrap();
         assert_eq!((found[0].name.as_str(), found[0].rounds.len(), found[1].rounds.len()), ("b c", 2, 1));
         assert_eq!(found[0].rounds[1], Round { reference: 7.0, ours: 8.0, again: 9.0 });

@@ -36,7 +36,7 @@ pub(super) struct Args {
 
 pub(super) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     let processors = std::thread::available_parallelism()?.get();
-    ensure!(processors > 1, "two threads need two processors, and there is one");
+    ensure!(processors > 1, "two threads need two processors; this machine has one");
     let programs = Programs::as_they_are(root);
     if !args.no_build {
         programs.cargo(&["--package", "stride", "--bins"])?;

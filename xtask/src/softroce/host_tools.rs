@@ -44,7 +44,7 @@ pub(super) fn require(tools: &[Tool]) -> Result<()> {
     }
     let sudo = if is_root() { "" } else { "sudo " };
     bail!(
-        "this chore needs system packages that are missing; install them:\n    {sudo}{} {}",
+        "required system packages are missing; install them:\n    {sudo}{} {}",
         install.join(" "),
         missing.join(" ")
     )

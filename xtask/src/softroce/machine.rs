@@ -30,7 +30,7 @@ impl TestMachine {
     ) -> Result<Self> {
         anyhow::ensure!(
             cfg!(target_arch = "x86_64"),
-            "the guests are x86-64; on this machine use --host with an RDMA device of its own"
+            "the guests are x86-64; on this machine use --host, which needs an RDMA device"
         );
         host_tools::require(host_tools::BOOT)?;
         let user_space = UserSpace::get(folders, rdma_core)?;

@@ -167,7 +167,7 @@ fn bootstrap(part: &Path, rdma_core: RdmaCore, log: &Path) -> Result<()> {
     logged(&mut mmdebstrap, log).with_context(|| {
         let unprivileged = "an ordinary user needs the packages uidmap and debian-archive-keyring and a line \
                             in /etc/subuid and /etc/subgid; else run this once as root";
-        let hint = if host_tools::is_root() { "is the network there?" } else { unprivileged };
+        let hint = if host_tools::is_root() { "does the network work?" } else { unprivileged };
         format!("mmdebstrap could not make Debian {}: {hint}", rdma_core.suite())
     })
 }
@@ -195,7 +195,7 @@ fn logged(command: &mut Command, log: &Path) -> Result<()> {
     if !status.success() {
         let text = fs::read_to_string(log).unwrap_or_default();
         bail!(
-            "{} failed ({status}):\n{}\nall of it: {}",
+            "{} failed ({status}):\n{}\nthe complete output is in {}",
             command.get_program().display(),
             last_lines(&text, 12),
             log.display()

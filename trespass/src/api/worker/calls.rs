@@ -1,4 +1,4 @@
-//! What a program does with a worker's connections.
+//! The non-blocking calls on a worker's connections.
 
 use std::io::{self, ErrorKind, IoSlice};
 use std::net::Shutdown;

@@ -1,4 +1,4 @@
-//! How a worker's connections come about: handshakes, those of its listeners' clients and its own.
+//! The handshakes of a worker: those of its listeners' clients, and of its own connections.
 
 use std::io::{self, ErrorKind};
 use std::task::Poll;

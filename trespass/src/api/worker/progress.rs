@@ -1,4 +1,4 @@
-//! What a worker does in its polls.
+//! The worker's event loop: system events, completions, timers and dirty connections.
 
 use std::cmp::Reverse;
 use std::io;

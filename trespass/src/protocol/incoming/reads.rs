@@ -1,4 +1,4 @@
-//! The receiving calls of the program.
+//! The program's calls that take data from the receive queue.
 
 use super::{Chunk, Incoming, ItemBytes, MessageProgress, QueueItem, ReceivedPart};
 use crate::protocol::block::{Block, Blocks, Purpose};

@@ -1,4 +1,4 @@
-//! Arriving frames, and the receives for them.
+//! The receiving half of the state machine: posted receives, and frames that arrive.
 
 use std::ops::Range;
 
@@ -33,7 +33,7 @@ impl<B: Block> ProtocolMachine<B> {
     }
 
     /// Like [`received`](Self::received), while a call waits: its `sink` takes the frame's bytes if
-    /// they are what it waits for. With [immediate data](Frame::immediate) in place of the header,
+    /// they are what it waits for. With [immediate data](crate::protocol::Frame::immediate) in place of the header,
     /// all `len` bytes are payload.
     #[inline(always)]
     pub(crate) fn received_for(

@@ -1,4 +1,4 @@
-//! The choice of the next frame to send.
+//! The transmitting half of the state machine: it chooses the next frame, READ or probe.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! The sending calls of the program: data is copied into future frames, or blocks are lent.
+//! The program's calls that add data to the send queue: data is copied into frames, or blocks are lent.
 
 use std::io::IoSlice;
 

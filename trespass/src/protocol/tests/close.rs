@@ -1,4 +1,4 @@
-//! Closing.
+//! Tests of closing, aborting and failing.
 
 use super::*;
 

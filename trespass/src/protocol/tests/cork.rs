@@ -1,4 +1,4 @@
-//! Corked data.
+//! Tests of corking.
 
 use super::*;
 

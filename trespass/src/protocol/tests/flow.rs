@@ -1,4 +1,4 @@
-//! Back-pressure and credits.
+//! Tests of flow control: back-pressure and credits.
 
 use super::*;
 

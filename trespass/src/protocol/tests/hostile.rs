@@ -1,4 +1,5 @@
-//! Protocol violations by the peer: a typed error, a failed connection, a RESET, and no leaked
+//! Tests of a peer that violates the peer: a typed error, a failed connection, a RESET, and no
+//! leaked
 //! memory.
 
 use proptest::prelude::*;

@@ -1,5 +1,6 @@
-//! Random calls, delays and memory limits from seeds: all data arrives once and in order, receives
-//! suffice, nothing stalls, and all memory returns.
+//! Randomised tests from seeds: all data arrives once and in order, receives
+//! suffice, nothing
+//! stalls, and all memory returns.
 
 use std::collections::HashSet;
 

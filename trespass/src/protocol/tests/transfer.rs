@@ -1,4 +1,4 @@
-//! Given data arrives completely and in order.
+//! Tests of data transfer: everything arrives completely and in order.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Listening by the connection manager.
+//! Listening with rdma_cm.
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use sideway::rdmacm::{
 };
 
 use super::IncomingClient;
-use crate::error::CmError;
+use crate::session::cm_error::CmError;
 
 /// An identifier that listens, alone on its channel.
 pub(crate) struct CmListener {

@@ -1,5 +1,5 @@
-//! A handshake that begins with the connection manager: its events, the queue pair that they bring up, and then both sides' HELLO over
-//! that.
+//! A handshake in progress that began with rdma_cm: its events, the queue pair, and then HELLO of
+//! both sides over that.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,9 +16,10 @@ use sideway::rdmacm::{
 };
 
 use crate::config::Config;
-use crate::error::{CmError, ConnectError};
+use crate::error::ConnectError;
 use crate::handshake::{Agreed, Attempt, CmExchange, HandshakeError, Side, Step, rejection_message};
 use crate::pool::Pool;
+use crate::session::cm_error::CmError;
 use crate::session::connection::Connection;
 use crate::transport::pools::pool_over;
 use crate::transport::rc::{CmChannel, CmQueuePair, QpParameters, named_device};
@@ -86,7 +87,8 @@ impl PendingCmHandshake {
             id.migrate(&channel)?;
             Ok(channel)
         };
-        let channel = alone().map_err(|source| ConnectError::RdmaCm { address: peer, source })?;
+        let channel =
+            alone().map_err(|source| ConnectError::RdmaCm { address: peer, source: source.into() })?;
         let exchange = CmExchange::server(config.terms(kind));
         let step = Step::Hello;
         Ok(Self { request: Some(request), ..Self::new(Role::Server, id, channel, peer, exchange, step) })
@@ -99,7 +101,8 @@ impl PendingCmHandshake {
             let id = resolve(&channel, peer, config.handshake_deadline, config)?;
             Ok((channel, id))
         };
-        let (channel, id) = resolving().map_err(|source| ConnectError::RdmaCm { address: peer, source })?;
+        let (channel, id) =
+            resolving().map_err(|source| ConnectError::RdmaCm { address: peer, source: source.into() })?;
         let exchange = CmExchange::client(config.terms(kind), Attempt::first()?);
         Ok(Self::new(Role::Client, id, channel, peer, exchange, Step::Address))
     }
@@ -385,7 +388,7 @@ impl PendingCmHandshake {
         };
         let address = self.peer;
         let error = io::Error::from(match failure {
-            HandshakeFailure::Manager(source) => ConnectError::RdmaCm { address, source },
+            HandshakeFailure::Manager(source) => ConnectError::RdmaCm { address, source: source.into() },
             HandshakeFailure::Handshake(source) => ConnectError::Handshake { address, source },
         });
         if matches!(self.id.state(), IdentifierState::Requested | IdentifierState::Responded) {

@@ -1,4 +1,4 @@
-//! A handshake that begins with a TCP connection.
+//! A handshake in progress that began with a TCP connection.
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! A queue pair whose states the connection manager knows, and the messages of the handshake that go over it.
+//! A queue pair that rdma_cm connects, and the handshake messages that go over it.
 
 use std::collections::VecDeque;
 use std::io;

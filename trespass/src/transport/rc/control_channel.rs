@@ -1,4 +1,5 @@
-//! What a connection began with, and keeps beside its queue pair: its end is the peer's end, whatever the device says.
+//! The control channel of a connection: the TCP socket or rdma_cm identifier that it began with.
+//! Its end is the peer's end.
 
 use std::io;
 use std::mem::replace;

@@ -1,4 +1,5 @@
-//! Where completions come from: a [`CqDispatcher`] for one queue pair, or one for all of a worker's, at its [`WorkerCq`].
+//! The dispatcher of a completion queue: it gives each completion to its queue pair. A queue pair
+//! has a [`CqDispatcher`] of its own, or shares the one of its worker ([`WorkerCq`]).
 //!
 //! A worker's dispatcher finds whose a completion is by the queue pair's number. Numbers come back when their pair is gone, and what was
 //! posted may complete when its owner has gone. So
@@ -491,7 +492,7 @@ impl<B: DeviceBlock> WorkerCq<B> {
     }
 
     /// Has the next completion be reported. Whether that was not so already: then one may have come just before. Errors are as
-    /// [`reap`](Self::reap)'s.
+    /// [`poll`](Self::poll)'s.
     pub(crate) fn arm(&self) -> io::Result<bool> {
         let mut dispatcher = self.lock();
         let Some(dispatcher) = dispatcher.as_mut().filter(|dispatcher| !dispatcher.broken) else {
@@ -566,17 +567,17 @@ impl<B: DeviceBlock> WorkerCq<B> {
         many.draining.push((number, Instant::now() + DRAIN));
     }
 
-    /// As [`CqDispatcher::admit`].
+    /// As [`CqDispatcher::reserve_receives`].
     pub(super) fn reserve_receives(&self, pair: u32, first: u32) -> Result<(), u32> {
         self.lock().as_mut().map_or(Ok(()), |dispatcher| dispatcher.reserve_receives(pair, first))
     }
 
-    /// As [`CqDispatcher::held`].
+    /// As [`CqDispatcher::receives_held`].
     pub(super) fn receives_held(&self, pair: u32) -> u32 {
         self.lock().as_mut().map_or(0, |dispatcher| dispatcher.receives_held(pair))
     }
 
-    /// As [`CqDispatcher::share`].
+    /// As [`CqDispatcher::grant_receives`].
     pub(super) fn grant_receives(
         &self,
         pair: u32,

@@ -1,5 +1,5 @@
-//! Which device, which port, and under which address: as the socket's own address says, or as the program or the environment
-//! names it.
+//! Choosing the device, the port and the GID: by the socket's own address, or by the name that the
+//! program or the environment gives.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
@@ -31,7 +31,7 @@ const CACHE_LIFETIME: Duration = Duration::from_secs(1);
 /// A device that this process has opened, for all of its connections.
 ///
 /// It stays open as long as the process: pools are registered in its domain, and these outlive connections. One that has failed is
-/// [not used](Device::listen) for new connections, which open it anew.
+/// [not used](RdmaDevice::read_async_events) for new connections, which open it anew.
 #[derive(Debug)]
 pub(crate) struct RdmaDevice {
     name: String,

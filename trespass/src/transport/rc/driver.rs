@@ -1,4 +1,4 @@
-//! The driver of a connection over a queue pair: its turns, and its end.
+//! The RC driver: it posts the frames of a connection to a queue pair and takes its completions.
 
 use std::io::{self, IoSlice};
 use std::time::{Duration, Instant};

@@ -1,4 +1,5 @@
-//! Frames over a reliable connected queue pair.
+//! The RDMA transport: frames as SENDs over a reliable connected (RC) queue pair, rendezvous as
+//! READs.
 //!
 //! - [`device`] finds the device, the port and the address for a socket; a device is opened once a process.
 //! - [`queue_pair`] is a queue pair, and what was posted to it; [`cq_dispatcher`] is where completions come from, for one pair or for all of a worker's.
@@ -13,7 +14,7 @@
 //! One rule keeps the device from memory that belongs to somebody else: a block that a request names, or a share of it, is moved into the
 //! [`queue_pair`]'s queues before the request is posted, and comes out of them only when the request's own completion, or a later one of the same queue,
 //! has been polled. Where that never comes the block is forgotten, not freed. A block that several requests send has a
-//! [`BlockShare`](crate::protocol::Share) for each, and as long as there is one the block is there, and nobody writes to it.
+//! [`BlockShare`](crate::protocol::BlockShare) for each, and as long as there is one the block is there, and nobody writes to it.
 
 mod cm_queue_pair;
 mod control_channel;

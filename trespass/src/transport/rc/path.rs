@@ -1,4 +1,5 @@
-//! What the handshake asks of a queue pair: to be made, to be connected, and to show that data comes through it.
+//! The RDMA data path of a handshake: it makes a queue pair, connects it, and probes that data
+//! comes through.
 
 use std::io;
 use std::task::Poll;

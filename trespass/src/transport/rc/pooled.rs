@@ -1,4 +1,4 @@
-//! Blocks of a [`Pool`](crate::pool::Pool) that is registered in the domain of the connection's [`RdmaDevice`](super::Device).
+//! Blocks of a [`Pool`](crate::pool::Pool) that is registered in the domain of the connection's [`RdmaDevice`](super::RdmaDevice).
 
 use super::DeviceBlock;
 use crate::pool::Block;

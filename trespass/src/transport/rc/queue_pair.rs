@@ -1,4 +1,4 @@
-//! A queue pair, and the blocks that the device has.
+//! A queue pair together with the blocks that are posted to it, and its draining.
 
 use std::collections::VecDeque;
 use std::io;

@@ -1,4 +1,5 @@
-//! Work requests: what the protocol gives, as the device takes it.
+//! Work requests: the protocol's frames and READs as scatter/gather entries, inline data and
+//! immediate data.
 
 use std::io::IoSlice;
 use std::slice;

@@ -1,4 +1,4 @@
-//! A receive queue that pairs share, with the blocks that the device has to fill.
+//! A shared receive queue (SRQ), with the blocks that are posted to it.
 //!
 //! A block has a place, whose index and generation are in the number of its receive. Which pair takes it shows when it completes; so
 //! receives complete in any order, and a number that a device tells twice is told apart.

@@ -1,4 +1,5 @@
-//! Two connections in one process, over soft0: the real handshake over a loopback socket, then frames over real queue pairs.
+//! Tests of the RC driver over soft0: the real handshake over a loopback socket, then frames over
+//! real queue pairs.
 //!
 //! Nothing is ever sent to a receive that is not posted: every queue pair here is made with an `rnr_retry` of 0, so one such frame
 //! would end its connection.

@@ -1,4 +1,5 @@
-//! The numbers of work requests, which their completions have: what kind of request, of which pair, the how manieth.
+//! The encoding of work request ids (`wr_id`): the kind of the request, the generation of its queue
+//! pair, and a count.
 //!
 //! Pairs of one completion queue have generations that differ, so that what is left of one is not taken for the next one's that the device
 //! gives the same number.

@@ -1,4 +1,4 @@
-//! Frames on a TCP stream, one after the other.
+//! The TCP transport: frames one after the other on a stream.
 //!
 //! There are no receives to post: blocks are taken as frames arrive, and where the connection wants no more the socket is left
 //! alone until TCP's own window stops the peer. A block that was sent is done with when the system has taken its bytes.

@@ -1,4 +1,4 @@
-//! Frames out of a stream of bytes, each into a block of its own.
+//! Parsing a TCP stream into frames, each in a block of its own.
 //!
 //! A read asks for two things at once: the rest of the frame that has begun, straight into its block, and what follows, into
 //! a buffer that all connections of a thread share. What follows is mostly small frames, which are copied out of it; a large

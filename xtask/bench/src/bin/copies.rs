@@ -86,7 +86,7 @@ impl Mapping {
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, kind | libc::MAP_ANONYMOUS);
         // SAFETY: an anonymous mapping at an address that the kernel chooses.
         let start = unsafe { libc::mmap(null_mut(), len, protection, flags, -1, 0) };
-        ensure!(start != libc::MAP_FAILED, "no memory of {len} bytes: {}", io::Error::last_os_error());
+        ensure!(start != libc::MAP_FAILED, "cannot map {len} bytes: {}", io::Error::last_os_error());
         // SAFETY: the mapping is this long, and nothing else uses it yet. Without a write every
         // page would be the kernel's page of zeros.
         unsafe { start.cast::<u8>().write_bytes(1, len) };
@@ -150,7 +150,7 @@ fn run(method: CopyMethod, size: usize, count: usize, again: bool) -> Result<f64
     let pieces = (size / method.piece * count) as u64;
     // SAFETY: this process has one thread, so that no lock is held in the child.
     let child = unsafe { libc::fork() };
-    ensure!(child >= 0, "no other process: {}", io::Error::last_os_error());
+    ensure!(child >= 0, "cannot start the other process: {}", io::Error::last_os_error());
     if child == 0 {
         let taken = read_pieces(method, &shared, between.as_ref(), &own, size, pieces);
         // SAFETY: the child ends here and skips the parent's exit handlers.
@@ -162,7 +162,10 @@ fn run(method: CopyMethod, size: usize, count: usize, again: bool) -> Result<f64
     let mut status = 0;
     // SAFETY: the child belongs to this process, and is waited for once.
     let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
-    ensure!(given && waited == child && status == 0, "the other process did not take all: status {status}");
+    ensure!(
+        given && waited == child && status == 0,
+        "the other process did not read all bytes: status {status}"
+    );
     Ok(took)
 }
 

@@ -29,9 +29,9 @@ const DEPTH: u32 = 64;
 fn main() -> Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let [flavour, list, lists] = words.as_slice() else {
-        bail!("three words are needed: extended, classic, message or pool; 1 or 64; how many lists")
+        bail!("usage: overhead extended|classic|message|pool 1|64 LISTS")
     };
-    let lists: u64 = lists.parse().context("how many lists is a number")?;
+    let lists: u64 = lists.parse().context("LISTS must be a number")?;
     match (flavour.as_str(), list.as_str()) {
         ("extended", "1") => extended::<1>(lists),
         ("extended", "64") => extended::<64>(lists),

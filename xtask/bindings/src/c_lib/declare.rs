@@ -41,7 +41,7 @@ pub(super) fn definition(entity: &Entity<'_>, indent: usize) -> Result<String> {
         let ty = entity.get_type().context("a record has a type")?;
         for field in ty.get_fields().unwrap_or_default() {
             if field.is_bit_field() {
-                bail!("{tag} has a bit field, which this chore does not know how to write");
+                bail!("{tag} has a bit field, which this command does not support");
             }
             let ty = field.get_type().context("a field has a type")?;
             let name = name(&field).unwrap_or_default();

@@ -110,7 +110,7 @@ fn failure(name: &str, library: &str, result: &str) -> Result<String> {
         "size_t" => "(size_t)-1".into(),
         other => {
             bail!(
-                "{name} returns {other}: say in xtask/bindings/src/c_lib/functions.rs how that reports a failure"
+                "{name} returns {other}: define in xtask/bindings/src/c_lib/functions.rs how it reports a failure"
             )
         }
     })

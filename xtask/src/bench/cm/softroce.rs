@@ -26,7 +26,7 @@ pub(super) fn run(root: &Path, args: &SoftroceArgs, dry_run: bool) -> Result<Exi
     let mut output = Vec::new();
     let ran = machine.run(&job, &mut output, &mut io::stderr())?;
     let steps = parse(&String::from_utf8_lossy(&output))?;
-    ensure!(!steps.is_empty(), "the guest measured nothing: its messages are above");
+    ensure!(!steps.is_empty(), "the guest measured nothing; see its messages above");
     let body = table(&steps)?;
     println!("{body}");
     if !dry_run {

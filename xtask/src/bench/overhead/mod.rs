@@ -64,14 +64,17 @@ pub(super) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         let in_c = counter.per_operation(&c, flavour, list)?.of_object(&c);
         let counts = counter.per_operation(&rust, flavour, list)?;
         let in_rust = counts.of_object(&rust);
-        ensure!(in_c > 5.0 && in_rust > 5.0, "{title}: {in_c} and {in_rust} instructions are no loop");
+        ensure!(
+            in_c > 5.0 && in_rust > 5.0,
+            "{title}: {in_c} and {in_rust} instructions are too few for a loop"
+        );
         let more = in_rust - in_c;
         let verdict = if more > BOUND + 0.005 { " **missed**" } else { "" };
         writeln!(report, "| {title} | {in_c:.2} | {in_rust:.2} | {more:+.2}{verdict} |")?;
         let allowed = budget.of(operation).map_or(BOUND, |budget| budget.min(BOUND));
         if more > allowed + 0.005 {
             failures.push(format!(
-                "{title}: sideway costs {more:.2} instructions more than C, and no more than {allowed:.2} are allowed"
+                "{title}: sideway costs {more:.2} instructions more than C; at most {allowed:.2} are allowed"
             ));
         }
         functions.extend(counts.functions_of(&rust));
@@ -141,7 +144,7 @@ fn write_pool(
     let [raw_caller, pool_caller] = [raw, pool].map(|counts| counts.of_object(rust));
     ensure!(
         raw_caller > 5.0 && pool_caller > raw_caller,
-        "{raw_caller} and {pool_caller} instructions are no loop"
+        "{raw_caller} and {pool_caller} instructions are too few for a loop"
     );
     let [raw_all, pool_all] = [raw, pool].map(|counts| counts.of_object(rust) + counts.outside(rust));
     let (more, ratio) = (pool_caller - raw_caller, pool_all / raw_all);
@@ -161,7 +164,7 @@ fn write_pool(
     let mut failures = Vec::new();
     if ratio > POOL_BOUND {
         failures.push(format!(
-            "a slice of a pool costs {ratio:.3} times the raw path, and no more than {POOL_BOUND} are allowed"
+            "a slice of a pool costs {ratio:.3} times the raw path; at most {POOL_BOUND} is allowed"
         ));
     }
     let functions = pool.functions_of(rust);
@@ -196,7 +199,7 @@ impl Counter<'_> {
             known.push(counts);
         }
         let totals: Vec<_> = known.iter().map(InstructionCounts::total).collect();
-        bail!("{} {flavour} {list}: {RUNS} counts, and no two agree: {totals:.2?}", program.display())
+        bail!("{} {flavour} {list}: no two of {RUNS} counts agree: {totals:.2?}", program.display())
     }
 
     fn count(&self, program: &Path, flavour: &str, list: u64, lists: u64) -> Result<InstructionCounts> {

@@ -140,14 +140,14 @@ impl Verdict {
         }
         if (readings - case.clock_readings()).abs() > 0.01 {
             self.missed.push(format!(
-                "{title}: the clock is read {readings:.3} times a message, and it has to be {}",
+                "{title}: the clock is read {readings:.3} times for each message instead of {}",
                 case.clock_readings()
             ));
         }
         let calls = b.foreign.iter();
         self.missed.extend(calls.map(|(name, times)| {
             format!(
-                "{title}: {name} is called {times:.3} times a message: a measured loop calls the device alone"
+                "{title}: {name} is called {times:.3} times for each message; a measured loop may call the device only"
             )
         }));
         Ok(())
@@ -217,7 +217,7 @@ impl Counter<'_> {
             }
         }
         bail!(
-            "{tool:?} {}: {RUNS} counts, and no two agree; the least is {:?}, and the last that failed: {last:?}",
+            "{tool:?} {}: no two of {RUNS} counts agree; the least is {:?}, and the last that failed: {last:?}",
             case.title(),
             least.map(|timed| timed.own)
         )
@@ -252,7 +252,7 @@ impl Counter<'_> {
 fn apart() -> Result<[usize; 2]> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
-    let list = list.context("/proc/self/status does not say which processors are allowed")?.trim();
+    let list = list.context("/proc/self/status does not list the allowed processors")?.trim();
     let end = |word: Option<&str>| {
         let number: Result<usize, _> = word.unwrap_or_default().parse();
         number.with_context(|| format!("processors {list}"))

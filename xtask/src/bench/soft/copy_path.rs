@@ -33,14 +33,14 @@ impl CopyPathCounts {
                 continue;
             };
             let numbers: Vec<u64> = counts.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-            ensure!(numbers.len() == 4, "not what the device says: {line}");
+            ensure!(numbers.len() == 4, "unexpected output of the device: {line}");
             found = true;
             paths.own += numbers[0];
             paths.direct += numbers[1];
             paths.vm += numbers[2];
             paths.call += numbers[3];
         }
-        ensure!(found, "the device did not say which way payload went: {text}");
+        ensure!(found, "the device printed no copy paths: {text}");
         Ok(paths)
     }
 
@@ -53,14 +53,14 @@ impl CopyPathCounts {
             CopyPath::Direct => self.direct,
             CopyPath::Vm => self.vm,
             CopyPath::Slot => {
-                ensure!(all <= 200, "{what}: payload went another way than in the slot: {self:?}");
+                ensure!(all <= 200, "{what}: payload took another path than the slot: {self:?}");
                 return Ok(());
             }
         };
-        ensure!(all > 0, "{what}: no payload went any way");
+        ensure!(all > 0, "{what}: no payload was copied");
         ensure!(
             all - expected <= 200.max(all / 100),
-            "{what}: expected payload to go {path}, but the device reports {self:?}"
+            "{what}: expected the path {path}, but the device reports {self:?}"
         );
         Ok(())
     }
@@ -76,8 +76,11 @@ impl CopyPathCounts {
             CopyPath::Vm => all - self.vm,
             CopyPath::Slot => return self.must_be(path, "a run"),
         };
-        ensure!(all > 0, "no payload went any way");
-        ensure!(other <= all / 20, "the payload of {other} messages of {all} did not go {path}: {self:?}");
+        ensure!(all > 0, "no payload was copied");
+        ensure!(
+            other <= all / 20,
+            "the payload of {other} of {all} messages did not take the path {path}: {self:?}"
+        );
         Ok(())
     }
 }

@@ -107,9 +107,6 @@ fn over_soft(root: &Path, args: &SoftArgs, dry_run: bool) -> Result<ExitCode> {
 
 /// Fails if a receiver was not ready, which credits must prevent.
 fn ensure_ready(not_ready: u64) -> Result<()> {
-    ensure!(
-        not_ready == 0,
-        "{not_ready} times the device met a receiver of trespass's that was not ready: see the last column"
-    );
+    ensure!(not_ready == 0, "a receiver of trespass was not ready {not_ready} times: see the last column");
     Ok(())
 }

@@ -215,7 +215,7 @@ fn not_ready(noted: &str) -> Result<u64> {
         })
         .collect();
     if counts.is_empty() {
-        bail!("the device did not say how often a receiver was not ready: {noted}");
+        bail!("the device printed no count of receivers that were not ready: {noted}");
     }
     Ok(counts.iter().sum())
 }

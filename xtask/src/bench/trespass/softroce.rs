@@ -46,7 +46,7 @@ pub(super) fn run(root: &Path, args: &SoftroceArgs, dry_run: bool) -> Result<Exi
     let mut output = Vec::new();
     let ran = machine.run(&job, &mut output, &mut io::stderr())?;
     let said = ScriptOutput::parse(&String::from_utf8_lossy(&output))?;
-    ensure!(!said.versions.is_empty(), "the guest did not come to the end: its messages are above");
+    ensure!(!said.versions.is_empty(), "the guest did not finish; see its messages above");
     let body = said.table()?;
     println!("{body}");
     if !dry_run && !args.quick {
@@ -175,7 +175,7 @@ impl ScriptOutput {
             .filter(|(row, _)| name.starts_with(&format!("{row} ")))
             .map(|run| run.1)
             .collect();
-        ensure!(!runs.is_empty(), "{name}: nobody counted whether receivers were ready");
+        ensure!(!runs.is_empty(), "{name}: the output has no count of receivers that were not ready");
         Ok(runs.iter().sum())
     }
 

@@ -1,4 +1,5 @@
-//! What is sent arrives: all sizes around each border, both ways, with and without READ, with a reader that stops.
+//! Tests of data transfer: sizes around each limit, both ways, with and without READ, with a reader
+//! that stops.
 
 use std::io::IoSlice;
 

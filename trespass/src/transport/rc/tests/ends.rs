@@ -1,4 +1,4 @@
-//! How connections end: by both sides, by one, by none.
+//! Tests of how connections end: by both sides, by one, or by a failure.
 
 use std::io::IoSlice;
 

@@ -1,4 +1,5 @@
-//! What stands in the way of RDMA is told, and both sides use TCP.
+//! Tests of the fallback: where RDMA is not possible both sides use TCP, and the reason is
+//! reported.
 
 use std::io::{Read, Write};
 

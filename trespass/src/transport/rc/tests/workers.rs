@@ -1,4 +1,4 @@
-//! Connections of workers, which complete in one queue for each worker.
+//! Tests of workers: their connections share a completion queue, and possibly a receive queue.
 
 use std::collections::{HashMap, HashSet};
 use std::io::ErrorKind;

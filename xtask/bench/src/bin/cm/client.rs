@@ -62,12 +62,13 @@ impl CmClient {
                 if self.verbs.is_none() {
                     self.verbs = Some(SharedVerbs::new(id)?);
                 }
-                let qp = qp.insert(self.verbs.as_ref().context("they were just made")?.create_qp()?);
+                let qp = qp
+                    .insert(self.verbs.as_ref().context("the verbs objects were just created")?.create_qp()?);
                 id.modify_qp(qp, QueuePairState::Init)?;
                 id.connect(ConnectionParameter::new().setup_queue_pair(qp.control()))?;
             }
             EventType::ConnectResponse => {
-                let qp = qp.as_mut().context("who connects has a queue pair")?;
+                let qp = qp.as_mut().context("a connecting identifier has a queue pair")?;
                 id.modify_qp(qp, QueuePairState::ReadyToReceive)?;
                 id.modify_qp(qp, QueuePairState::ReadyToSend)?;
                 id.establish()?;
@@ -75,7 +76,7 @@ impl CmClient {
             }
             other => match event.error() {
                 Some(error) => return Err(error.into()),
-                None => bail!("{other} of a connection that is being made"),
+                None => bail!("unexpected event {other} while connecting"),
             },
         }
         Ok(())

@@ -40,7 +40,7 @@ pub(crate) fn compare([many, few]: [u32; 2], count: u32, samples: u32) -> Result
     let mut processes = [many, few, few].map(|existing| ServerProcess::run(&["hold", &existing.to_string()]));
     for process in &mut processes {
         let process = process.as_mut().map_err(|error| anyhow::anyhow!("{error:#}"))?;
-        anyhow::ensure!(process.read_line()? == "held", "a process did not come to hold its connections");
+        anyhow::ensure!(process.read_line()? == "held", "a process failed to open its connections");
     }
     for round in 0..=samples {
         let mut figures = [[0.0; 2]; 3];

@@ -53,7 +53,7 @@ pub(crate) fn serve(batch: u32) -> Result<()> {
                 if verbs.is_none() {
                     verbs = Some(SharedVerbs::new(&id)?);
                 }
-                let mut qp = verbs.as_ref().context("they were just made")?.create_qp()?;
+                let mut qp = verbs.as_ref().context("the verbs objects were just created")?.create_qp()?;
                 id.modify_qp(&mut qp, QueuePairState::Init)?;
                 id.modify_qp(&mut qp, QueuePairState::ReadyToReceive)?;
                 id.modify_qp(&mut qp, QueuePairState::ReadyToSend)?;
@@ -150,7 +150,7 @@ impl ServerProcess {
     fn expect(&mut self, text: &str) -> Result<()> {
         match self.read_line()? {
             said if said == text => Ok(()),
-            said => bail!("the other process said {said}, not {text}"),
+            said => bail!("the other process printed {said} instead of {text}"),
         }
     }
 }

@@ -24,7 +24,7 @@ fn main() -> Result<()> {
         ["serve", kind] => {
             peer::serve(if *kind == "shared" { BufferKind::Shared } else { BufferKind::Private })
         }
-        [row, samples] => measure(row, samples.parse().context("how many samples is a number")?),
+        [row, samples] => measure(row, samples.parse().context("SAMPLES must be a number")?),
         _ => bail!("usage: soft ROW SAMPLES"),
     }
 }

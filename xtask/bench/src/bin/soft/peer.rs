@@ -139,7 +139,7 @@ pub(crate) fn serve(kind: BufferKind) -> Result<()> {
     reference::pin(1)?;
     let (mut from, mut to) = (std::io::stdin().lock(), std::io::stdout().lock());
     let Some(theirs) = receive_json::<PeerAddress>(&mut from)? else {
-        bail!("nobody told where to connect to")
+        bail!("standard input ended before the peer's address")
     };
     let mut node = TestNode::new(kind)?;
     send_json(&mut to, &PeerAddress::of(&node))?;
