@@ -45,6 +45,9 @@ enum XtaskCommand {
 }
 
 fn main() -> anyhow::Result<ExitCode> {
+    if let Some(code) = bench::rustc() {
+        return Ok(code);
+    }
     let root = root();
     match Cli::parse().command {
         XtaskCommand::Api(args) => api::run(&root, &args),

@@ -4,6 +4,7 @@
 //! after the other, and next to it stands the ratio of one program to itself from the same run.
 //! Only commands that count instructions instead of time are gates.
 
+mod build;
 mod callgrind;
 mod cm;
 mod document;
@@ -24,6 +25,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 
 use crate::softroce::{MachineArgs, Profile};
+pub(crate) use build::rustc;
 use document::Section;
 use report::report;
 
@@ -41,6 +43,8 @@ pub(crate) struct Args {
 enum BenchCommand {
     /// stride-perf against perftest, over SoftRoCE in the guest whose kernel runs it best (6.1)
     Softroce(SoftroceArgs),
+    /// The CPU seconds of first builds from a fresh clone of HEAD, and the size of stride-perf
+    Build(build::Args),
     /// sideway against C, in instructions over the software device: a gate
     Overhead(overhead::Args),
     /// The software device against the machine without it
@@ -78,6 +82,7 @@ struct SoftroceArgs {
 pub(crate) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     match &args.command {
         BenchCommand::Softroce(args) => softroce(root, args),
+        BenchCommand::Build(args) => build::run(root, args),
         BenchCommand::Overhead(args) => overhead::run(root, args),
         BenchCommand::Soft(args) => soft::run(root, args),
         BenchCommand::Perftest(args) => perftest::run(root, args),
