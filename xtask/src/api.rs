@@ -27,9 +27,10 @@ const PACKAGES: [&str; 3] = ["sideway", "soft-rnic", "trespass"];
 const OMITTED: &str = "--omit=blanket-impls,auto-trait-impls,auto-derived-impls";
 
 /// The traits that `bitflags!` implements for every flag type.
-const FLAG_TRAITS: [&str; 10] = [
+const FLAG_TRAITS: [&str; 11] = [
     "bitflags::",
     "core::fmt::Binary",
+    "core::fmt::Debug",
     "core::fmt::LowerHex",
     "core::fmt::Octal",
     "core::fmt::UpperHex",
