@@ -46,19 +46,15 @@ use kit::TestTarget;
 /// Names the only part of the program to run, in the process that was started with it.
 const PART: &str = "CONFORMANCE_SUITE";
 
-/// The parts of the program.
-const PARTS: &[&str] =
-    if cfg!(feature = "soft") { &["system", "soft_inline", "soft_deferred"] } else { &["system"] };
-
 /// Runs the suite over each device, each in a separate process, as the program's arguments say.
 pub fn run() -> ExitCode {
-    test_harness::run_parts(PART, PARTS, |part| {
-        let target = match part {
-            "system" => TestTarget::System,
-            "soft_inline" => TestTarget::SoftInline,
-            "soft_deferred" => TestTarget::SoftDeferred,
-            part => unreachable!("{part} is not one of the parts"),
-        };
-        runner::run(cases::all().of_part(part), target)
+    let mut targets = vec![TestTarget::System];
+    if cfg!(feature = "soft") {
+        targets.extend([TestTarget::SoftInline, TestTarget::SoftDeferred]);
+    }
+    let parts: Vec<_> = targets.iter().map(|target| target.part()).collect();
+    test_harness::run_parts(PART, &parts, |part| {
+        let target = targets.iter().find(|target| target.part() == part).expect("one of the parts");
+        runner::run(cases::all().of_part(part), *target)
     })
 }

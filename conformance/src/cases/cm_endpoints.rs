@@ -268,9 +268,10 @@ fn an_identifier_of_a_device_without_a_guid_has_no_context(dut: &TestDevice) -> 
         return Ok(());
     }
     // The GUID belongs to the process, so that a second process has the zero GUID.
-    let name = "cm_endpoints::an_identifier_of_a_device_without_a_guid_has_no_context";
+    let case = "cm_endpoints::an_identifier_of_a_device_without_a_guid_has_no_context";
+    let name = format!("{}::{case}", dut.target.part());
     let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", name])
+        .args(["--exact", &name])
         .env(NO_GUID.0, NO_GUID.1)
         .output()
         .unwrap();

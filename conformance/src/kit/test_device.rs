@@ -26,6 +26,17 @@ pub(crate) enum TestTarget {
     SoftDeferred,
 }
 
+impl TestTarget {
+    /// The part of the test program that runs over it; the names of that part's cases begin with this.
+    pub(crate) fn part(self) -> &'static str {
+        match self {
+            Self::System => "system",
+            Self::SoftInline => "soft_inline",
+            Self::SoftDeferred => "soft_deferred",
+        }
+    }
+}
+
 /// Adds each function as two cases: with classic posting and polling, and with extended.
 macro_rules! both {
     ($suite:ident: $($function:ident),* $(,)?) => {$(
