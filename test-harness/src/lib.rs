@@ -5,6 +5,7 @@
 //! ignored, or fails if [`REQUIRE`] is set.
 
 mod alone;
+mod children;
 mod parts;
 
 use std::cell::RefCell;
@@ -18,6 +19,7 @@ pub use libtest_mimic::{Arguments, Conclusion};
 use libtest_mimic::{Completion, Failed, Trial};
 
 pub use alone::is_alone;
+pub use children::{Run, may_choose, run_all};
 pub use parts::run_parts;
 
 /// The environment variable that makes a missing device a failure.

@@ -66,7 +66,7 @@ impl TestDevice {
             let listener =
                 TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).map_err(|error| error.to_string())?;
             let port = listener.local_addr().map_err(|error| error.to_string())?.port();
-            if given.insert(port) {
+            if test_harness::may_choose(port) && given.insert(port) {
                 return Ok(port);
             }
         }

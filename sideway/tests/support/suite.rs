@@ -1,15 +1,15 @@
 //! Runs a suite of device tests on each available kind of device.
 //!
 //! The provider and the mode of a software device are process-wide. So a suite's program runs
-//! itself once for each configuration below, one after the other, unless `SIDEWAY_PROVIDER` selects
+//! itself once for each configuration below, unless `SIDEWAY_PROVIDER` selects
 //! the devices. Every machine has a software device, so a suite that runs no test on one has
 //! failed.
 
 use std::env;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
 use sideway::provider::{PROVIDER_VARIABLE, ProviderChoice, ProviderError};
-use test_harness::REQUIRE;
+use test_harness::{REQUIRE, Run};
 
 /// Variables that name a device of the system.
 const DEVICES_OF_THE_SYSTEM: [&str; 2] = ["SIDEWAY_TEST_DEVICE", "SOFTROCE_DEVICE"];
@@ -46,37 +46,25 @@ pub(crate) fn in_each_configuration(suite: impl FnOnce() -> ExitCode) -> ExitCod
     if chosen || test_harness::arguments().list {
         return suite();
     }
-    let failed: Vec<_> = CONFIGURATIONS.iter().filter(|configuration| !configuration.passes()).collect();
-    for configuration in &failed {
-        println!("device tests failed over {}", configuration.name);
-    }
-    if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(FAILURE) }
+    let runs: Vec<_> = CONFIGURATIONS.iter().filter_map(Configuration::run).collect();
+    if test_harness::run_all(&runs) { ExitCode::SUCCESS } else { ExitCode::from(FAILURE) }
 }
 
 impl Configuration {
-    /// Runs this program again. Returns whether it was successful.
-    fn passes(&self) -> bool {
-        println!("\n--- over {}", self.name);
+    /// A run of this program, if this build has the devices.
+    fn run(&self) -> Option<Run> {
+        let title = format!("over {}", self.name);
         if matches!(self.choice.select(), Err(ProviderError::NotBuilt)) {
-            println!("skipped: this build has none (sideway's feature `soft`)");
-            return true;
+            println!("\n--- {title}\nskipped: this build has none (sideway's feature `soft`)");
+            return None;
         }
-        let mut command = Command::new(env::current_exe().expect("this program has a path"));
-        command.args(env::args_os().skip(1)).env(PROVIDER_VARIABLE, self.choice.name());
+        let mut run = Run::new(&title).variable(PROVIDER_VARIABLE, self.choice.name());
         if self.choice == ProviderChoice::Soft {
             // A separate fabric, which no other test uses.
-            command.env("SOFT_RNIC_FABRIC", format!("test-{}", std::process::id()));
-            for name in DEVICES_OF_THE_SYSTEM {
-                command.env_remove(name);
-            }
+            let [(_, mode), ..] = self.variables else { unreachable!("a software device has a mode") };
+            run = run.variable("SOFT_RNIC_FABRIC", &format!("test-{mode}-{}", std::process::id()));
+            run = DEVICES_OF_THE_SYSTEM.iter().fold(run, |run, name| run.without(name));
         }
-        command.envs(self.variables.iter().copied());
-        match command.status() {
-            Ok(status) => status.success(),
-            Err(error) => {
-                println!("cannot run the tests: {error}");
-                false
-            }
-        }
+        Some(self.variables.iter().fold(run, |run, (name, value)| run.variable(name, value)))
     }
 }
