@@ -3,6 +3,7 @@
 //! A test that needs a process without others begins with `alone!`: a process has one configuration of the software device, and its
 //! faults, mappings and descriptors are counted for all of it.
 
+#[cfg(feature = "rdma")]
 #[macro_use]
 extern crate test_harness;
 

@@ -29,13 +29,13 @@ fn config(prewarm: usize, max: usize) -> PoolConfig {
 }
 
 /// Two queue pairs that are connected.
-struct ConnectedPair {
+struct RegisteredPair {
     cq: GenericCompletionQueue,
     here: GenericQueuePair,
     there: GenericQueuePair,
 }
 
-impl ConnectedPair {
+impl RegisteredPair {
     fn new(here: &ProtectionDomain, there: &ProtectionDomain) -> Self {
         let context = here.context();
         let path = LocalPath::choose(context, 1, None).unwrap();
@@ -108,7 +108,7 @@ fn slots_are_sent_and_received_and_staged_blocks_read() {
     let config = config(4 * MIB, 32 * MIB);
     let (mine, theirs) =
         (Pool::with_domain(&config, &here).unwrap(), Pool::with_domain(&config, &there).unwrap());
-    let mut link = ConnectedPair::new(&here, &there);
+    let mut link = RegisteredPair::new(&here, &there);
     for n in 1..=20 {
         let (mut from, mut into) = (mine.take(1).unwrap(), theirs.take(1).unwrap());
         fill(&mut from, n);
@@ -143,7 +143,7 @@ fn no_peer_reads_a_slot() {
     assert_eq!(secret.rkey(), None);
     // The key that the slots may have, and the key that the peer was told.
     for key in [secret.lkey().unwrap(), staged.rkey().unwrap()] {
-        let mut link = ConnectedPair::new(&here, &there);
+        let mut link = RegisteredPair::new(&here, &there);
         let mut into = mine.take_staged(1).unwrap();
         fill(&mut into, 1);
         let status = link.read(&mut into, secret.as_ptr(), key, 8);
@@ -151,7 +151,7 @@ fn no_peer_reads_a_slot() {
         assert!(is_all(&into, 64 * KIB, 1));
     }
     // Nor does it write what it may read.
-    let mut link = ConnectedPair::new(&here, &there);
+    let mut link = RegisteredPair::new(&here, &there);
     let from = mine.take(1).unwrap();
     let mut guard = link.here.start_post_send();
     let to = staged.as_ptr() as u64;
@@ -174,7 +174,7 @@ fn memory_that_becomes_slots_is_not_readable_any_more() {
     let mut into = mine.take(1).unwrap();
     let from = staged[0].as_ptr();
     assert_eq!(
-        ConnectedPair::new(&here, &there).read(&mut into, from, keys[0], 8),
+        RegisteredPair::new(&here, &there).read(&mut into, from, keys[0], 8),
         WorkCompletionStatus::Success
     );
     drop(staged);
@@ -183,7 +183,7 @@ fn memory_that_becomes_slots_is_not_readable_any_more() {
     assert_eq!(theirs.stats().registered, 8 * MIB);
     let was_staged = slots.iter().find(|slot| slot.as_ptr() == from).expect("it is slots now");
     for key in keys.into_iter().chain(was_staged.lkey()) {
-        let status = ConnectedPair::new(&here, &there).read(&mut into, from, key, 8);
+        let status = RegisteredPair::new(&here, &there).read(&mut into, from, key, 8);
         assert_eq!(status, WorkCompletionStatus::RemoteAccessError, "{key:#x}");
     }
 }
@@ -209,7 +209,7 @@ fn a_domain_may_come_later() {
     // Memory that is added later is registered at once.
     let later: Vec<_> = (0..100).map(|_| pool.take(256 * KIB).unwrap()).collect();
     assert!(later.iter().all(|block| block.lkey().is_some() && block.rkey().is_some()));
-    let mut link = ConnectedPair::new(&here, &here);
+    let mut link = RegisteredPair::new(&here, &here);
     let mut into = pool.take(1).unwrap();
     link.send(&slot, &mut into);
     assert!(is_all(&into, 8 * KIB, 3));
@@ -322,7 +322,7 @@ fn borrowed_bytes_are_read_for_the_time_of_a_call() {
     let bytes: Vec<u8> = (0..MIB).map(|n| (n % 251) as u8).collect();
     assert!(matches!(theirs.expose(&bytes, |_| ()), Err(PoolError::NoDomain)));
     theirs.register(&there).unwrap();
-    let mut link = ConnectedPair::new(&here, &there);
+    let mut link = RegisteredPair::new(&here, &there);
     let mut into = mine.take(MIB).unwrap();
     let from = bytes.as_ptr().cast_mut();
     // Deregistration is retried while the device is busy.
@@ -334,7 +334,7 @@ fn borrowed_bytes_are_read_for_the_time_of_a_call() {
     assert_eq!(link.read(&mut into, from, key, 1), WorkCompletionStatus::RemoteAccessError);
     // Read-only memory works, too.
     static CONSTANT: [u8; 10_000] = [9; 10_000];
-    let mut link = ConnectedPair::new(&here, &there);
+    let mut link = RegisteredPair::new(&here, &there);
     let from = CONSTANT.as_ptr().cast_mut();
     let status = theirs.expose(&CONSTANT, |key| link.read(&mut into, from, key, CONSTANT.len())).unwrap();
     assert_eq!((status, is_all(&into, CONSTANT.len(), 9)), (WorkCompletionStatus::Success, true));

@@ -133,10 +133,13 @@ pub(super) unsafe fn excess(core: *const PoolCore) -> impl Iterator<Item = RawBl
             _ => MOST,
         });
         iter::from_fn(move || {
-            // SAFETY: `with_current` passes a cache of this thread.
-            with_current(
-                |cache| if cache.core == core { unsafe { cache.pop(block_use, keep) } } else { None },
-            )
+            with_current(|cache| {
+                if cache.core != core {
+                    return None;
+                }
+                // SAFETY: `with_current` passes a cache of this thread.
+                unsafe { cache.pop(block_use, keep) }
+            })
         })
     };
     excess_of(BlockUse::Sending).chain(excess_of(BlockUse::Receiving))

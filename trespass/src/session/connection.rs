@@ -139,7 +139,7 @@ impl Connection {
     #[cfg(feature = "rdma")]
     pub(crate) fn managed(
         managed: crate::transport::rc::CmQueuePair<Pool>,
-        channel: crate::transport::rc::CmChannel,
+        channel: crate::transport::rc::CmControl,
         agreed: Agreed,
         (local, peer): (SocketAddr, SocketAddr),
         config: &Config,

@@ -71,7 +71,7 @@ impl TransportDriver {
 
     /// Over a queue pair that the connection manager has connected, and the pool that its device knows.
     #[cfg(feature = "rdma")]
-    pub(crate) fn managed(managed: rc::CmQueuePair<Pool>, channel: rc::CmChannel) -> (Self, Pool) {
+    pub(crate) fn managed(managed: rc::CmQueuePair<Pool>, channel: rc::CmControl) -> (Self, Pool) {
         let pool = managed.blocks().clone();
         (Self::Rc(Box::new(rc::RcDriver::managed(managed, channel))), pool)
     }

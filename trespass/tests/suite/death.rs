@@ -79,9 +79,9 @@ fn talk(stream: &mut Stream, buffer: &mut [u8], time: Duration) {
 }
 
 /// A child process, which is killed when this is dropped.
-struct PeerProcess(Child);
+struct ChildPeer(Child);
 
-impl PeerProcess {
+impl ChildPeer {
     fn start(part: &str, addr: SocketAddr) -> Self {
         let program = std::env::current_exe().unwrap();
         let child = Command::new(program)
@@ -100,7 +100,7 @@ impl PeerProcess {
     }
 }
 
-impl Drop for PeerProcess {
+impl Drop for ChildPeer {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -115,7 +115,7 @@ fn i9_a_killed_peer_ends_every_call(fixture: &Fixture) -> Outcome {
     let (mut listener, addr) = fixture.listener();
     let mut random = random(9);
     for round in 0..15 {
-        let mut peer = PeerProcess::start("talk", addr);
+        let mut peer = ChildPeer::start("talk", addr);
         let (mut stream, _) = listener.accept().unwrap();
         let delay = Duration::from_micros(below(&mut random, 20_000) as u64);
         let killer = thread::spawn(move || {
@@ -165,7 +165,7 @@ fn echo(stream: &mut Stream, buffer: &mut [u8]) -> Option<std::io::Error> {
 fn i9_a_peer_that_exits_ends_every_call(fixture: &Fixture) -> Outcome {
     let (mut listener, addr) = fixture.listener();
     for round in 0..5 {
-        let _peer = PeerProcess::start("exit", addr);
+        let _peer = ChildPeer::start("exit", addr);
         let (mut stream, _) = listener.accept().unwrap();
         echo_until_it_breaks(&mut stream, &format!("round {round}"));
     }
@@ -176,7 +176,7 @@ fn i9_a_peer_that_exits_ends_every_call(fixture: &Fixture) -> Outcome {
 fn i9_a_peer_that_panics_says_that_it_is_over(fixture: &Fixture) -> Outcome {
     let (mut listener, addr) = fixture.listener();
     for round in 0..5 {
-        let _peer = PeerProcess::start("panic", addr);
+        let _peer = ChildPeer::start("panic", addr);
         let (mut stream, _) = listener.accept().unwrap();
         let mut buffer = vec![0; 100_000];
         // The peer no longer reads, so an echo may fail before its end is read.
@@ -198,7 +198,7 @@ fn i9_a_peer_that_panics_says_that_it_is_over(fixture: &Fixture) -> Outcome {
 fn i9_a_killed_peer_ends_a_blocked_reader_and_writer(fixture: &Fixture) -> Outcome {
     let (mut listener, addr) = fixture.listener();
     for writes in [false, true] {
-        let mut peer = PeerProcess::start("stand", addr);
+        let mut peer = ChildPeer::start("stand", addr);
         let (mut stream, _) = listener.accept().unwrap();
         stream.set_read_timeout(Some(NOTICED)).unwrap();
         stream.set_write_timeout(Some(NOTICED)).unwrap();
@@ -222,7 +222,7 @@ fn i9_every_ticket_completes_once(fixture: &Fixture) -> Outcome {
     let (mut listener, addr) = fixture.listener();
     let mut random = random(99);
     for round in 0..8 {
-        let mut peer = PeerProcess::start("take", addr);
+        let mut peer = ChildPeer::start("take", addr);
         let (mut packets, _) = listener.accept_seq_packet().unwrap();
         packets.set_nonblocking(true).unwrap();
         let delay = Duration::from_micros(below(&mut random, 30_000) as u64);

@@ -22,7 +22,7 @@ use crate::pool::Pool;
 use crate::session::cm_error::CmError;
 use crate::session::connection::Connection;
 use crate::transport::pools::pool_over;
-use crate::transport::rc::{CmChannel, CmQueuePair, QpParameters, named_device};
+use crate::transport::rc::{CmControl, CmQueuePair, QpParameters, named_device};
 use crate::wire::{Cause, Unavailable};
 use crate::wire::{HandshakeMessage, Kind, Role};
 
@@ -437,7 +437,7 @@ impl PendingCmHandshake {
         };
         let local = id.local_addr().and_then(|local| local.ip());
         let local = local.ok_or(io::ErrorKind::AddrNotAvailable)?;
-        Connection::managed(pair, CmChannel::new(id, channel, disconnected), agreed, (local, peer), config)
+        Connection::managed(pair, CmControl::new(id, channel, disconnected), agreed, (local, peer), config)
     }
 }
 

@@ -15,7 +15,7 @@ use sideway::rdmacm::{EventChannel, EventType, Identifier};
 /// A TCP connection, or one of the connection manager's.
 pub(super) enum ControlChannel {
     Socket { socket: TcpStream, peer_ended: bool },
-    Cm(CmChannel),
+    Cm(CmControl),
 }
 
 impl ControlChannel {
@@ -82,14 +82,14 @@ impl ControlChannel {
 }
 
 /// An identifier of the connection manager's that is alone on its channel. Dropping it hangs up.
-pub(crate) struct CmChannel {
+pub(crate) struct CmControl {
     id: Identifier,
     channel: EventChannel,
     may_have_event: bool,
     peer_ended: bool,
 }
 
-impl CmChannel {
+impl CmControl {
     /// Of a connection that was established, and may have ended since.
     pub(crate) fn new(id: Identifier, channel: EventChannel, peer_ended: bool) -> Self {
         Self { id, channel, may_have_event: true, peer_ended }

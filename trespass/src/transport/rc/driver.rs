@@ -10,7 +10,7 @@ use sideway::ibverbs::queue_pair::{PostSendGuard, QueuePair, QueuePairAttributeM
 
 use super::DeviceBlock;
 use super::cm_queue_pair::CmQueuePair;
-use super::control_channel::{CmChannel, ControlChannel};
+use super::control_channel::{CmControl, ControlChannel};
 use super::cq_dispatcher::{CompletedRequest, WorkCompletion};
 use super::path::{EarlyCompletions, ProvenPath, RcPath};
 use super::queue_pair::{CompletionTarget, DRAIN, HeaderBuffers, QueuePairOwner, RcQueuePair};
@@ -69,7 +69,7 @@ impl<B: DeviceBlock> RcDriver<B> {
     }
 
     /// The same of a connection of the connection manager's.
-    pub(crate) fn managed<P: Blocks<Block = B>>(managed: CmQueuePair<P>, cm: CmChannel) -> Self {
+    pub(crate) fn managed<P: Blocks<Block = B>>(managed: CmQueuePair<P>, cm: CmControl) -> Self {
         let slot_size = managed.slot_size();
         Self::of(managed.into_proved(), slot_size, ControlChannel::Cm(cm))
     }

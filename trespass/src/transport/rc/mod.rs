@@ -31,7 +31,7 @@ mod tests;
 mod wr_id;
 
 pub(crate) use cm_queue_pair::CmQueuePair;
-pub(crate) use control_channel::CmChannel;
+pub(crate) use control_channel::CmControl;
 pub(crate) use cq_dispatcher::{CqSlot, WorkCompletion, WorkerCq};
 pub(crate) use device::{RdmaDevice, find, named_device};
 pub(crate) use driver::RcDriver;
