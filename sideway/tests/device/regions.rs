@@ -89,7 +89,7 @@ fn change(
     let mr = unsafe { pair.b.pd.reg_mr(memory.start(), 4096, everything()) }.unwrap();
     let mut change = MemoryRegionChange::new();
     setup(&mut change);
-    // SAFETY: as above, for the new memory, too.
+    // SAFETY: the memory outlives the region and is not referred to, for the new memory, too.
     match unsafe { mr.rereg_mr(&change) } {
         Ok(mr) => Ok(mr),
         Err(ReregisterMemoryRegionError::Unsupported { region, source }) => {
@@ -163,7 +163,7 @@ fn a_failed_change_leaves_what_can_be_closed(test_device: &TestDevice) -> Outcom
         let mut change = MemoryRegionChange::new();
         // Who lets peers write has to let the device.
         change.setup_access(AccessFlags::RemoteWrite);
-        // SAFETY: as above.
+        // SAFETY: the memory outlives the region and is not referred to.
         let region = match unsafe { mr.rereg_mr(&change) }.unwrap_err() {
             ReregisterMemoryRegionError::Unusable { region, source } => {
                 assert!(source.raw_os_error().is_some());
@@ -475,11 +475,11 @@ fn no_region_leaves_anything(test_device: &TestDevice) -> Outcome {
         let mr = unsafe { pd.reg_mr(memory.start(), 4096, everything()) }.unwrap();
         let mut change = MemoryRegionChange::new();
         change.setup_access(AccessFlags::LocalWrite);
-        // SAFETY: as above.
+        // SAFETY: the memory outlives the regions and is not referred to.
         drop(unsafe { mr.rereg_mr(&change) });
         let mut wrong = MemoryRegionChange::new();
         wrong.setup_access(AccessFlags::RemoteWrite);
-        // SAFETY: as above.
+        // SAFETY: the memory outlives the regions and is not referred to.
         drop(unsafe { pd.reg_mr(memory.start(), 4096, everything()).unwrap().rereg_mr(&wrong) });
         drop(pd.alloc_null_mr());
         if let Ok(dm) = context.alloc_dm(8192, 0) {

@@ -34,7 +34,7 @@ fn buffer<G: PostSendGuard>(handle: LocalBufferHandle<'_, G>, random: &mut Rando
         0 | 1 => {}
         // SAFETY: the fake device touches no memory.
         2 => unsafe { handle.setup_sge(1, 2, 3) },
-        // SAFETY: as above.
+        // SAFETY: the fake device touches no memory.
         3 => unsafe { handle.setup_sge_list(&entries[..random.below(4) as usize]) },
         4 => handle.setup_inline_data(&bytes[..random.below(20) as usize]),
         5 => handle.setup_inline_data_list(&pieces[..random.below(5) as usize]),
@@ -48,7 +48,7 @@ fn filled<G: PostSendGuard>(handle: ReadBufferHandle<'_, G>, random: &mut Random
         0 => {}
         // SAFETY: the fake device touches no memory.
         1 => unsafe { handle.setup_sge(1, 2, 3) },
-        // SAFETY: as above.
+        // SAFETY: the fake device touches no memory.
         _ => unsafe { handle.setup_sge_list(&entries[..random.below(4) as usize]) },
     }
 }
@@ -84,7 +84,7 @@ fn receives<Q: QueuePair>(qp: &mut Q, random: &mut Random) {
         match random.below(4) {
             // SAFETY: the fake device touches no memory.
             1 => unsafe { handle.setup_sge(1, 2, 3) },
-            // SAFETY: as above.
+            // SAFETY: the fake device touches no memory.
             2 => unsafe { handle.setup_sge_list(&entries[..random.below(5) as usize]) },
             _ => {}
         }

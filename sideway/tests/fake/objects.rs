@@ -315,7 +315,7 @@ fn a_shared_receive_queue_takes_lists() {
         guard.post().unwrap();
         assert_eq!(fake.world.received.load(Relaxed), 2);
         let mut guard = srq.start_post_recv();
-        // SAFETY: as above.
+        // SAFETY: the fake device touches no memory.
         unsafe { guard.construct_wr(0).setup_sge_list(&[entry; 3]) };
         let error = guard.post().unwrap_err();
         assert_eq!(error, PostRecvError::TooManyScatterGatherEntries { index: 0, given: 3, limit: 2 });

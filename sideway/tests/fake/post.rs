@@ -283,7 +283,7 @@ fn inline_data_and_entries_may_follow_one_another() {
                     // SAFETY: the fake device touches no memory.
                     unsafe { one.setup_sge(setup.mr.lkey(), setup.mr.get_ptr() as u64, 8) };
                     guard.construct_wr(n, SIGNALED).setup_send().setup_inline_data(&[2; 16]);
-                    // SAFETY: as above.
+                    // SAFETY: the fake device touches no memory.
                     unsafe { guard.construct_wr(n, SIGNALED).setup_send().setup_sge_list(&several) };
                     let pieces = [IoSlice::new(&[3; 3]), IoSlice::new(&[4; 4])];
                     guard.construct_wr(n, SIGNALED).setup_send().setup_inline_data_list(&pieces);
@@ -297,7 +297,7 @@ fn inline_data_and_entries_may_follow_one_another() {
             }
             let mut guard = setup.qp.start_post_send();
             guard.construct_wr(0, SIGNALED).setup_send().setup_inline_data(&[2; 16]);
-            // SAFETY: as above.
+            // SAFETY: the fake device touches no memory.
             unsafe { guard.construct_wr(1, SIGNALED).setup_send().setup_sge_list(&[entry]) };
             guard.construct_wr(2, SIGNALED).setup_send().setup_inline_data(&[1; 8]);
             guard.post().unwrap();

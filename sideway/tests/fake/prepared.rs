@@ -28,7 +28,7 @@ fn a_prepared_list_is_posted_as_it_was_built_each_time() {
                 _ => unsafe { write.setup_sge(setup.mr.lkey(), setup.mr.get_ptr() as u64, 8) },
             }
         }
-        // SAFETY: as above.
+        // SAFETY: the fake device touches no memory.
         let mut list = unsafe { guard.prepare().unwrap() };
         for _ in 0..5 {
             list.post().unwrap();
@@ -84,7 +84,7 @@ fn an_empty_list_is_never_given_to_the_library() {
     // SAFETY: there is no buffer.
     let mut list = unsafe { setup.qp.start_post_send().prepare().unwrap() };
     list.post().unwrap();
-    // SAFETY: as above.
+    // SAFETY: there is no buffer.
     let mut list = unsafe { setup.qp.start_post_recv().prepare().unwrap() };
     list.post().unwrap();
     assert_eq!(fake.world.posted.load(Relaxed) + fake.world.received.load(Relaxed), 0);
@@ -111,7 +111,7 @@ fn a_prepared_list_says_each_time_where_it_broke_off() {
     for n in 0..4 {
         guard.construct_wr(n);
     }
-    // SAFETY: as above.
+    // SAFETY: the requests have no buffers.
     let mut list = unsafe { guard.prepare().unwrap() };
     for _ in 0..3 {
         let error = list.post().unwrap_err();
@@ -128,7 +128,7 @@ fn prepared_receives_are_posted_each_time() {
         // SAFETY: the fake device touches no memory.
         unsafe { guard.construct_wr(n).setup_sge(setup.mr.lkey(), setup.mr.get_ptr() as u64, 8) };
     }
-    // SAFETY: as above.
+    // SAFETY: the fake device touches no memory.
     let mut list = unsafe { guard.prepare().unwrap() };
     (0..4).for_each(|_| list.post().unwrap());
     assert_eq!(setup.poll(), [0, 1, 2].repeat(4));

@@ -65,7 +65,8 @@ fn a_copy_is_as_long_as_the_device_copies() {
     let mut pair = pair(&parts, DirectOperationFlags::Memcpy);
     for given in [0, 4097, usize::MAX] {
         let mut guard = pair.start_post_send();
-        // SAFETY: as above; the second is not posted.
+        // SAFETY: the fake device touches no memory, and there are places; the second is not
+        // posted.
         unsafe {
             guard.construct_wr(1, SIGNALED).setup_memcpy(1, 2, 3, 4, 8);
             guard.construct_wr(2, SIGNALED).setup_memcpy(1, 2, 3, 4, given);
@@ -189,7 +190,7 @@ fn operations_a_pair_was_not_created_with_are_not_called() {
     // Of an initiator it is the same.
     let mut initiator = parts.mlx5().create_dc_initiator_builder(&parts.description()).build().unwrap();
     let mut guard = initiator.start_post_send();
-    // SAFETY: as above.
+    // SAFETY: nothing is posted.
     unsafe { guard.construct_wr(1, SIGNALED).setup_memcpy(1, 2, 3, 4, 8) };
     let reason = DirectRequestError::UnsupportedOperation { operation: DirectOperationFlags::Memcpy };
     assert_eq!(guard.post(), Err(PostSendError::Direct { index: 0, reason }));
@@ -283,7 +284,7 @@ fn a_list_takes_as_many_places_as_there_are() {
         let mut guard = pair.start_post_send();
         copies(&mut guard, copied);
         for n in 0..long {
-            // SAFETY: as above.
+            // SAFETY: the fake device touches no memory; a list that is too long is not posted.
             unsafe { guard.construct_wr(n, SIGNALED).setup_raw_wqe(&four) };
         }
         assert_eq!(guard.post(), expected, "{copied} and {long}");
@@ -292,15 +293,15 @@ fn a_list_takes_as_many_places_as_there_are() {
     }
     // The long one first, and requests of libibverbs behind it, which do not know.
     let mut guard = pair.start_post_send();
-    // SAFETY: as above.
+    // SAFETY: the fake device touches no memory; a list that is too long is not posted.
     unsafe { guard.construct_wr(0, SIGNALED).setup_raw_wqe(&four) };
     for n in 0..13 {
-        // SAFETY: as above.
+        // SAFETY: the fake device touches no memory; a list that is too long is not posted.
         unsafe { guard.construct_wr(n, SIGNALED).setup_write(1, 2).setup_sge(3, 4, 5) };
     }
     assert_eq!(guard.post(), too_many);
     let mut guard = pair.start_post_send();
-    // SAFETY: as above.
+    // SAFETY: the fake device touches no memory; a list that is too long is not posted.
     unsafe { guard.construct_wr(0, SIGNALED).setup_raw_wqe(&one) };
     guard.post().unwrap();
 }
@@ -315,7 +316,7 @@ fn a_list_that_is_not_posted_never_happened() {
         unsafe { guard.construct_wr(wr_id, SIGNALED).setup_memcpy(1, 2, 3, 4, 8) };
         std::mem::forget(guard);
         let mut guard = pair.start_post_send();
-        // SAFETY: as above.
+        // SAFETY: the fake device touches no memory.
         unsafe { guard.construct_wr(wr_id, SIGNALED).setup_memcpy(1, 2, 3, 4, 8) };
         drop(guard);
     };
@@ -332,7 +333,7 @@ fn a_list_that_is_not_posted_never_happened() {
     let parts = DirectSetup::lying(|l| (l.max_memcpy, l.wr_complete) = (64, libc::EINVAL));
     let mut pair = self::pair(&parts, DirectOperationFlags::Memcpy);
     let mut guard = pair.start_post_send();
-    // SAFETY: as above.
+    // SAFETY: the fake device touches no memory.
     unsafe { guard.construct_wr(1, SIGNALED).setup_memcpy(1, 2, 3, 4, 8) };
     assert!(matches!(guard.post(), Err(PostSendError::InvalidWorkRequest { errno: libc::EINVAL, .. })));
     // Both halves go their own way.
@@ -340,7 +341,7 @@ fn a_list_that_is_not_posted_never_happened() {
     let (mut send, receive) = self::pair(&parts, DirectOperationFlags::Memcpy).into_split();
     drop(receive);
     let mut guard = send.start_post_send();
-    // SAFETY: as above.
+    // SAFETY: the fake device touches no memory.
     unsafe { guard.construct_wr(1, SIGNALED).setup_memcpy(1, 2, 3, 4, 8) };
     guard.post().unwrap();
     assert_eq!(parts.posted(), 1);

@@ -25,10 +25,10 @@ fn every_request_goes_to_its_target() {
     // SAFETY: the fake device touches no memory.
     unsafe { write.setup_sge(3, address, 8) };
     let read = guard.construct_wr(3, SIGNALED).setup_dc_address_stream(&one, 0x30, 3, 5).setup_read(1, 2);
-    // SAFETY: as above.
+    // SAFETY: the fake device touches no memory.
     unsafe { read.setup_sge(3, address, 8) };
     let add = guard.construct_wr(4, SIGNALED).setup_dc_address(&two, 0x40, 4).setup_atomic_fetch_add(1, 8, 1);
-    // SAFETY: as above.
+    // SAFETY: the fake device touches no memory.
     unsafe { add.setup_sge(3, address, 8) };
     guard.post().unwrap();
     let at = |number, access_key, stream| DcAddress { number, access_key, stream };
@@ -40,7 +40,7 @@ fn every_request_goes_to_its_target() {
     use sideway::ibverbs::queue_pair::SendQueue;
     let mut guard = send.start_post_send();
     let last = guard.construct_wr(5, SIGNALED).setup_dc_address(&one, 0x50, 5).setup_send_imm(1);
-    // SAFETY: as above.
+    // SAFETY: the fake device touches no memory.
     unsafe { last.setup_sge_list(&[]) };
     guard.post().unwrap();
     assert_eq!(parts.addresses(), [at(0x50, 5, None)]);
@@ -97,12 +97,12 @@ fn a_request_without_its_target_is_refused() {
     drop(parts.addresses());
     let mut guard = initiator.start_post_send();
     let send = guard.construct_wr(1, SIGNALED).setup_dc_address(&ah, 1, 1).setup_send();
-    // SAFETY: as above.
+    // SAFETY: no memory is named; a list that is too long is not posted.
     unsafe { send.setup_sge_list(&[]) };
     std::mem::forget(guard);
     let mut guard = initiator.start_post_send();
     let send = guard.construct_wr(2, SIGNALED).setup_dc_address(&ah, 2, 2).setup_send();
-    // SAFETY: as above.
+    // SAFETY: no memory is named; a list that is too long is not posted.
     unsafe { send.setup_sge_list(&[]) };
     guard.post().unwrap();
     assert_eq!(parts.fake.world.posted.load(std::sync::atomic::Ordering::Relaxed), 1);

@@ -202,7 +202,7 @@ fn the_short_ways_reach_the_device_as_they_are() {
     assert_eq!(parts.own_requests(), expected);
     // Taken away again.
     let mut guard = pair.start_post_send();
-    // SAFETY: as above.
+    // SAFETY: the fake device touches no memory, and there are places.
     unsafe {
         guard.construct_wr(3, SIGNALED).setup_invalidate_mkey(&mut two);
         guard.construct_wr(4, SIGNALED).setup_invalidate_mkey(&mut one);
@@ -360,7 +360,7 @@ fn a_layout_is_as_large_as_the_key() {
         assert_eq!(guard.post(), expected);
     }
     let mut guard = pair.start_post_send();
-    // SAFETY: as above.
+    // SAFETY: nothing is posted.
     unsafe { guard.construct_wr(1, SIGNALED).setup_mr_list(&mut key, AccessFlags::empty(), &pieces) };
     assert_eq!(guard.post(), too_many);
     // The request itself may have no room: that the library says.
@@ -387,12 +387,12 @@ fn a_pair_without_these_requests_refuses_them() {
     unsafe { guard.construct_wr(1, SIGNALED).setup_mr_list(&mut key, AccessFlags::empty(), &[]) };
     assert_eq!(guard.post(), without(DirectOperationFlags::MrList));
     let mut guard = initiator.start_post_send();
-    // SAFETY: as above.
+    // SAFETY: nothing is posted.
     unsafe { guard.construct_wr(1, SIGNALED).setup_mr_interleaved(&mut key, AccessFlags::empty(), 1, &[]) };
     assert_eq!(guard.post(), without(DirectOperationFlags::MrInterleaved));
     let operation = WorkRequestOperationType::LocalInvalidate;
     let mut guard = pair.start_post_send();
-    // SAFETY: as above.
+    // SAFETY: nothing is posted.
     unsafe { guard.construct_wr(1, SIGNALED).setup_invalidate_mkey(&mut key) };
     assert_eq!(guard.post(), Err(PostSendError::UnsupportedOperation { index: 0, operation }));
     assert_eq!((parts.own_requests(), parts.posted()), (vec![], 0));
@@ -420,7 +420,7 @@ fn a_key_of_another_context_is_refused() {
     unsafe { guard.construct_wr(1, SIGNALED).setup_invalidate_mkey(&mut key) };
     assert_eq!(guard.post(), other);
     let mut guard = pair.start_post_send();
-    // SAFETY: as above.
+    // SAFETY: nothing is posted.
     unsafe { guard.construct_wr(1, SIGNALED).setup_mr_list(&mut key, AccessFlags::empty(), &[]) };
     assert_eq!(guard.post(), other);
     assert_eq!(parts.own_requests(), []);
@@ -460,7 +460,7 @@ fn a_list_about_a_key_can_be_forgotten() {
     unsafe { guard.construct_wr(1, SIGNALED).setup_mkey_configure(&mut key, &configuration) };
     drop(guard);
     let mut guard = pair.start_post_send();
-    // SAFETY: as above.
+    // SAFETY: nothing is posted.
     unsafe { guard.construct_wr(1, SIGNALED).setup_mkey_configure(&mut key, &configuration) };
     std::mem::forget(guard);
     // The key may go before the next list, or the pair's drop, ends the leaked one.

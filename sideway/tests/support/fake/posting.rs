@@ -329,7 +329,7 @@ pub(super) unsafe fn own_setter(qp: *mut ibv_qp) {
 macro_rules! operations {
     ($($name:ident($($arg:ty),*) = $opcode:ident;)*) => {$(
         unsafe extern "C" fn $name(qp: *mut ibv_qp_ex $(, _: $arg)*) {
-            // SAFETY: the caller's promises.
+            // SAFETY: sideway calls it as the manual page demands: objects live, and pointers are valid.
             unsafe { operation(qp, ibv_wr_opcode::$opcode) };
         }
     )*};
@@ -347,7 +347,7 @@ operations! {
 
 /// It has no buffer.
 unsafe extern "C" fn wr_local_inv(qp: *mut ibv_qp_ex, key: u32) {
-    // SAFETY: the caller's promises.
+    // SAFETY: sideway calls it as the manual page demands: objects live, and pointers are valid.
     unsafe { operation(qp, ibv_wr_opcode::IBV_WR_LOCAL_INV) };
     // SAFETY: the pair lives.
     let View { world, mut list, .. } = unsafe { Qp::of(qp.cast()) };
@@ -395,12 +395,12 @@ pub(super) unsafe fn set_dc_addr(qp: *mut ibv_qp, ah: *mut ibv_ah, to: super::di
 }
 
 unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, _: u32, _: u64, _: u32) {
-    // SAFETY: the caller's promises.
+    // SAFETY: sideway calls it as the manual page demands: objects live, and pointers are valid.
     unsafe { buffer(qp, 1, 0) };
 }
 
 unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_sge) {
-    // SAFETY: the caller's promises; the list has that many entries.
+    // SAFETY: sideway calls it as the manual page demands; the list has that many entries.
     unsafe {
         for n in 0..count {
             let _ = list.add(n).read();
@@ -410,7 +410,7 @@ unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *co
 }
 
 unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
-    // SAFETY: the caller's promises; the bytes are there.
+    // SAFETY: sideway calls it as the manual page demands; the bytes are there.
     unsafe {
         let bytes = std::slice::from_raw_parts(addr.cast::<u8>(), length);
         buffer(qp, 0, bytes.iter().map(|_| 1).sum());
@@ -420,13 +420,13 @@ unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, l
 unsafe extern "C" fn wr_set_inline_data_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_data_buf) {
     let mut total = 0;
     for n in 0..count {
-        // SAFETY: the caller's promises; the list has that many pieces and each its bytes.
+        // SAFETY: sideway calls it as the manual page demands; the list has that many pieces and each its bytes.
         unsafe {
             let piece = list.add(n).read();
             let bytes = std::slice::from_raw_parts(piece.addr.cast::<u8>(), piece.length);
             total += bytes.iter().map(|_| 1).sum::<usize>();
         }
     }
-    // SAFETY: as above.
+    // SAFETY: sideway calls it as the manual page demands; the list has that many pieces and each its bytes.
     unsafe { buffer(qp, 0, total) };
 }

@@ -33,7 +33,8 @@ pub(super) unsafe extern "C" fn get_cm_event(
         (rdma_cm_event { id: owner.cast(), ..rdma_cm_event::default() }, datagram)
     };
     if is_request {
-        // SAFETY: as above. The new one begins with the context of the one that listens.
+        // SAFETY: events of identifiers that are gone are forgotten, so it lives. The new one
+        // begins with the context of the one that listens.
         let inherited = unsafe { (*owner).c };
         let template = rdma_cm_id { verbs: ptr::null_mut(), ..inherited };
         let new = new_id(&world, &mut state, template);
