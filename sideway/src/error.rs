@@ -1,9 +1,9 @@
 //! The error of most operations: which C function failed, on what, with which arguments, and why.
 //!
-//! Operations on whose failures programs branch in detail have types of their own: posting, polling,
-//! modifying and creating queue pairs, registering memory, connecting. All others return [`Error`], of
-//! which a program asks the [kind](Error::kind), the [error number](Error::errno) or an
-//! [argument](Error::argument).
+//! Some operations have a specific error type, because programs branch on the details: posting,
+//! polling, modifying and creating queue pairs, registering memory, connecting. All others return
+//! [`Error`]. It has a [kind](Error::kind), an [error number](Error::errno) and named
+//! [arguments](Error::argument).
 //!
 //! ```
 //! # #[cfg(feature = "soft")]
@@ -33,7 +33,7 @@ use crate::ibverbs::device_context::DeviceContext;
 
 /// A failed operation: the C function, its object and arguments, and why it failed.
 ///
-/// It is one pointer wide, and allocates when it is made. Posting and polling have their own types, which
+/// It is one pointer wide, and allocates when it is created. The errors of posting and polling
 /// allocate nothing.
 pub struct Error(Box<ErrorParts>);
 
@@ -62,7 +62,8 @@ enum Cause {
 pub enum ErrorKind {
     /// The C function failed with an error number that has no kind below: see [`Error::errno`].
     Os,
-    /// The device or its library lacks the operation: see [`Error::unsupported`]. Trying again is useless.
+    /// The device or its library lacks the operation: see [`Error::unsupported`]. A retry cannot
+    /// succeed.
     Unsupported,
     /// No provider could be chosen, or its library could not be loaded: the source is a
     /// [`ProviderError`](crate::ProviderError) or a [`LoadError`](crate::sys::LoadError).
@@ -158,7 +159,7 @@ impl Error {
         Self::os(verb, source)
     }
 
-    /// The C function failed whichever device it is for; the system may lack the capability altogether.
+    /// The C function failed independently of a device; the system may lack the capability.
     #[cold]
     pub(crate) fn of_system(verb: &'static str, capability: &'static str, source: io::Error) -> Self {
         if Unsupported::is_meant_by(&source) {

@@ -300,7 +300,7 @@ fn imported_objects_name_the_same_object(test_device: &TestDevice) -> Outcome {
     // SAFETY: domain and region outlive the imports.
     let (same_pd, nowhere) = unsafe { (other.import_pd(pd.handle()).unwrap(), other.import_pd(0x7fff_fff0)) };
     assert!(same_pd.is_imported() && nowhere.is_err());
-    // SAFETY: domain and region outlive the imports.
+    // SAFETY: domain and region outlive what is imported.
     let same_mr = unsafe { same_pd.import_mr(mr.handle()) }.unwrap();
     assert_eq!((same_mr.lkey(), same_mr.rkey(), same_mr.region_len()), (mr.lkey(), mr.rkey(), 4096));
     // Any order is allowed, as long as imports are dropped before their owners.

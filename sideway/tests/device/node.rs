@@ -244,8 +244,7 @@ impl<Q: QpFlavour, C: CqFlavour> Node<Q, C> {
                             let addr = self.mr.get_ptr() as u64 + offset as u64;
                             $handle.setup_sge(self.mr.lkey(), addr, len as u32);
                         },
-                        // SAFETY: the node's memory outlives its pair, and no reference to it is
-                        // made.
+                        // SAFETY: the node's memory outlives its pair, and is never referred to.
                         Data::List(_) | Data::Entry(_) => unsafe { $handle.setup_sge_list(list) },
                         _ => {
                             let _no_buffer = $handle;

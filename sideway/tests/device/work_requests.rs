@@ -70,14 +70,16 @@ fn prepared_lists(test_device: &TestDevice) -> Outcome {
     let write = guard.construct_wr(7, WorkRequestFlags::empty()).setup_write(target.rkey, target.addr);
     // SAFETY: the memory lives as long as the pair does, and is written to only between two rounds.
     unsafe { write.setup_sge_list(&from[..1]) };
-    // SAFETY: the memory lives as long as the pair does, and is written to only between two rounds.
+    // SAFETY: the memory lives as long as the pair does, and is written to only between two times.
     unsafe { guard.construct_wr(8, SIGNALED).setup_send().setup_sge_list(&from[1..]) };
-    // SAFETY: the memory lives as long as the pair does, and is written to only between two rounds.
+    // SAFETY: the memory lives as long as the pair does, and is written to only between two times.
     let mut sends = unsafe { guard.prepare().unwrap() };
     let mut guard = b.qp.start_post_recv();
-    // SAFETY: the memory lives as long as the pair does, and is read only between two rounds.
+    // SAFETY: the memory lives as long as the pair does, and is written to only between two times,
+    // and is read only between two rounds.
     unsafe { guard.construct_wr(9).setup_sge_list(&[to]) };
-    // SAFETY: the memory lives as long as the pair does, and is written to only between two rounds.
+    // SAFETY: the memory lives as long as the pair does, and is written to only between two times,
+    // and it is read only between two times.
     let mut receives = unsafe { guard.prepare().unwrap() };
     for round in 1..=20u64 {
         a.memory.set(0, &round.to_ne_bytes());

@@ -237,7 +237,7 @@ fn imported_objects_are_unimported_on_drop() {
     let pd = unsafe { context.import_pd(77) }.unwrap();
     assert!(pd.is_imported());
     assert_eq!(pd.handle(), 77);
-    // SAFETY: the fake can import any handle.
+    // SAFETY: the fake imports anything.
     let mr = unsafe { pd.import_mr(78) }.unwrap();
     assert_eq!((mr.handle(), mr.region_len()), (78, 99));
     assert_ne!(mr.lkey(), mr.rkey());
@@ -253,7 +253,7 @@ fn importing_objects_can_fail() {
         // SAFETY: the import fails, so nothing is imported.
         let error = unsafe { context.import_pd(77) }.unwrap_err();
         assert_fails!(errno, "ibv_import_pd", error);
-        // SAFETY: the import fails, so nothing is imported.
+        // SAFETY: nothing is imported.
         let error = unsafe { context.alloc_pd().unwrap().import_mr(78) }.unwrap_err();
         assert_fails!(errno, "ibv_import_mr", error);
     }

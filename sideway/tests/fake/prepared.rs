@@ -84,7 +84,7 @@ fn an_empty_list_is_never_given_to_the_library() {
     // SAFETY: the list has no buffers.
     let mut list = unsafe { setup.qp.start_post_send().prepare().unwrap() };
     list.post().unwrap();
-    // SAFETY: the list has no buffers.
+    // SAFETY: there is no buffer.
     let mut list = unsafe { setup.qp.start_post_recv().prepare().unwrap() };
     list.post().unwrap();
     assert_eq!(fake.world.posted.load(Relaxed) + fake.world.received.load(Relaxed), 0);
@@ -111,7 +111,7 @@ fn a_prepared_list_says_each_time_where_it_broke_off() {
     for n in 0..4 {
         guard.construct_wr(n);
     }
-    // SAFETY: the fake device touches no memory.
+    // SAFETY: the requests have no buffers.
     let mut list = unsafe { guard.prepare().unwrap() };
     for _ in 0..3 {
         let error = list.post().unwrap_err();

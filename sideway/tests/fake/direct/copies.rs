@@ -66,8 +66,9 @@ fn a_copy_is_as_long_as_the_device_copies() {
     let mut pair = pair(&parts, DirectOperationFlags::Memcpy);
     for given in [0, 4097, usize::MAX] {
         let mut guard = pair.start_post_send();
-        // SAFETY: the fake device touches no memory, and the queue has free places; the second list
-        // is not posted.
+        // SAFETY: the fake device touches no memory, and there are places; the second list
+        // is not
+        // posted.
         unsafe {
             guard.construct_wr(1, SIGNALED).setup_memcpy(1, 2, 3, 4, 8);
             guard.construct_wr(2, SIGNALED).setup_memcpy(1, 2, 3, 4, given);
@@ -191,7 +192,7 @@ fn operations_a_pair_was_not_created_with_are_not_called() {
     // The same for an initiator.
     let mut initiator = parts.mlx5().create_dc_initiator_builder(&parts.description()).build().unwrap();
     let mut guard = initiator.start_post_send();
-    // SAFETY: the fake device touches no memory.
+    // SAFETY: nothing is posted.
     unsafe { guard.construct_wr(1, SIGNALED).setup_memcpy(1, 2, 3, 4, 8) };
     let reason = DirectRequestError::UnsupportedOperation { operation: DirectOperationFlags::Memcpy };
     assert_eq!(guard.post(), Err(PostSendError::Direct { index: 0, reason }));

@@ -202,8 +202,7 @@ fn the_short_ways_reach_the_device_as_they_are() {
     assert_eq!(parts.own_requests(), expected);
     // Invalidates the key again.
     let mut guard = pair.start_post_send();
-    // SAFETY: the caller keeps the contract of `Provider::from_tables`. These functions behave like
-    // the real ones, as far as callers can rely on it.
+    // SAFETY: the fake device touches no memory, and there are places.
     unsafe {
         guard.construct_wr(3, SIGNALED).setup_invalidate_mkey(&mut two);
         guard.construct_wr(4, SIGNALED).setup_invalidate_mkey(&mut one);

@@ -79,7 +79,7 @@ unsafe fn new_cq(
     channel: *mut ibv_comp_channel,
 ) -> *mut Cq {
     world.born();
-    // SAFETY: the caller keeps the contract of the C function.
+    // SAFETY: the caller guarantees (`# Safety`) that the channel lives, if there is one.
     unsafe { use_channel(channel, 1) };
     let ex = ibv_cq_ex { context, channel, cq_context, cqe: cqe as c_int, ..ibv_cq_ex::default() };
     let pending = VecDeque::with_capacity(CAPACITY);
@@ -117,7 +117,7 @@ pub(super) unsafe extern "C" fn create_cq_ex(
     let ex = unsafe { &raw mut (*cq).ex };
     macro_rules! set {
         ($($member:ident),*) => {
-            // SAFETY: the queue was made just now, so nobody else uses it.
+            // SAFETY: the queue was made just now.
             $(if world.has(stringify!($member)) { unsafe { (*ex).$member = Some($member) }; })*
         };
     }
@@ -213,7 +213,7 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, _: *mut ibv_poll_cq_attr) ->
     world.check(!state.open, "ibv_start_poll while a poll is open");
     let result = match world.lies.start_poll {
         Some(result) => result,
-        // SAFETY: the caller passes a live queue, as C requires.
+        // SAFETY: the queue lives.
         None => unsafe { advance(cq, world, &mut state) },
     };
     state.open = result == 0;
@@ -232,7 +232,7 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
             state.current = None;
             result
         }
-        // SAFETY: the caller passes a live queue, as C requires.
+        // SAFETY: the queue lives.
         _ => unsafe { advance(cq, world, &mut state) },
     };
     state.at_end = result != 0;

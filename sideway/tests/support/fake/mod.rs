@@ -327,7 +327,7 @@ pub fn provider() -> Provider {
     #[cfg(not(all(feature = "mlx5", feature = "efa")))]
     return *PROVIDER
         .get_or_init(|| unsafe { Provider::from_tables("fake", device::table(), Some(cm::table())) });
-    // SAFETY: the functions behave like those of libibverbs, as far as callers can rely on it.
+    // SAFETY: the functions do what those of libibverbs do, as far as a caller can rely on it.
     #[cfg(all(feature = "mlx5", feature = "efa"))]
     *PROVIDER.get_or_init(|| unsafe { direct::provider("fake", device::table()) })
 }
@@ -360,11 +360,11 @@ pub fn old_provider() -> Provider {
         _ibv_query_comp_cntr_caps: None,
         ..device::table()
     };
-    // SAFETY: the functions behave like those of libibverbs, as far as callers can rely on it.
+    // SAFETY: the functions do what those of libibverbs do, as far as a caller can rely on it.
     #[cfg(not(all(feature = "mlx5", feature = "efa")))]
     return *PROVIDER
         .get_or_init(|| unsafe { Provider::from_tables("old fake", table(), Some(cm::old_table())) });
-    // SAFETY: the functions behave like those of libibverbs, as far as callers can rely on it.
+    // SAFETY: the functions do what those of libibverbs do, as far as a caller can rely on it.
     #[cfg(all(feature = "mlx5", feature = "efa"))]
     *PROVIDER.get_or_init(|| unsafe { direct::old_provider("old fake", table()) })
 }

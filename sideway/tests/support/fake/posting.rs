@@ -330,7 +330,7 @@ pub(super) unsafe fn own_setter(qp: *mut ibv_qp) {
 macro_rules! operations {
     ($($name:ident($($arg:ty),*) = $opcode:ident;)*) => {$(
         unsafe extern "C" fn $name(qp: *mut ibv_qp_ex $(, _: $arg)*) {
-            // SAFETY: the caller keeps the contract of the C function.
+            // SAFETY: sideway calls it as the manual page demands: objects live, and pointers are valid.
             unsafe { operation(qp, ibv_wr_opcode::$opcode) };
         }
     )*};
@@ -348,7 +348,7 @@ operations! {
 
 /// Local invalidate, which has no buffer.
 unsafe extern "C" fn wr_local_inv(qp: *mut ibv_qp_ex, key: u32) {
-    // SAFETY: the caller keeps the contract of the C function.
+    // SAFETY: sideway calls it as the manual page demands: objects live, and pointers are valid.
     unsafe { operation(qp, ibv_wr_opcode::IBV_WR_LOCAL_INV) };
     // SAFETY: the caller passes a live pair, as C requires.
     let View { world, mut list, .. } = unsafe { Qp::of(qp.cast()) };
@@ -396,12 +396,12 @@ pub(super) unsafe fn set_dc_addr(qp: *mut ibv_qp, ah: *mut ibv_ah, to: super::di
 }
 
 unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, _: u32, _: u64, _: u32) {
-    // SAFETY: the caller keeps the contract of the C function.
+    // SAFETY: sideway calls it as the manual page demands: objects live, and pointers are valid.
     unsafe { buffer(qp, 1, 0) };
 }
 
 unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_sge) {
-    // SAFETY: the caller keeps the contract of the C function: the list has this many entries.
+    // SAFETY: sideway calls it as the manual page demands; the list has this many entries.
     unsafe {
         for n in 0..count {
             let _ = list.add(n).read();
@@ -411,7 +411,7 @@ unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *co
 }
 
 unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
-    // SAFETY: the caller keeps the contract of the C function: the bytes are readable.
+    // SAFETY: sideway calls it as the manual page demands; the bytes are readable.
     unsafe {
         let bytes = std::slice::from_raw_parts(addr.cast::<u8>(), length);
         buffer(qp, 0, bytes.iter().map(|_| 1).sum());
@@ -421,7 +421,7 @@ unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, l
 unsafe extern "C" fn wr_set_inline_data_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_data_buf) {
     let mut total = 0;
     for n in 0..count {
-        // SAFETY: the caller keeps the contract of the C function: the list has this many pieces,
+        // SAFETY: sideway calls it as the manual page demands; the list has this many pieces,
         // whose bytes are readable.
         unsafe {
             let piece = list.add(n).read();
@@ -429,7 +429,6 @@ unsafe extern "C" fn wr_set_inline_data_list(qp: *mut ibv_qp_ex, count: usize, l
             total += bytes.iter().map(|_| 1).sum::<usize>();
         }
     }
-    // SAFETY: the caller keeps the contract of the C function: the list has this many pieces, whose
-    // bytes are readable.
+    // SAFETY: sideway calls it as the manual page demands; the list has that many pieces and each its bytes.
     unsafe { buffer(qp, 0, total) };
 }

@@ -180,7 +180,7 @@ unsafe extern "C" fn import_dm(context: *mut ibv_context, handle: u32) -> *mut i
 ///
 /// The memory must be alive, and nothing else may use it.
 unsafe fn end_dm(dm: *mut ibv_dm) {
-    // SAFETY: the caller keeps the contract of the C function.
+    // SAFETY: the caller guarantees (`# Safety`) that it lives, and nothing uses it any more.
     unsafe {
         world_of((*dm).context).goes(dm, "device memory");
         drop(Box::from_raw(dm.cast::<Dm>()));

@@ -95,7 +95,7 @@ pub(super) unsafe fn note_parameters(
     world: &FakeWorld,
     from: *const rdma_conn_param,
 ) -> (rdma_conn_param_values, Vec<u8>) {
-    // SAFETY: the caller keeps the contract of the C function.
+    // SAFETY: the caller guarantees (`# Safety`) that the parameters are valid.
     let (p, data) = unsafe {
         let p = *from;
         let length = usize::from(p.private_data_len);
