@@ -68,7 +68,9 @@ impl Check<'_> {
                 }
                 "required" => {
                     for name in wanted.as_array().unwrap() {
-                        let holds = value.as_object().is_none_or(|members| members.contains_key(name.as_str().unwrap()));
+                        let holds = value
+                            .as_object()
+                            .is_none_or(|members| members.contains_key(name.as_str().unwrap()));
                         self.expect(holds, path, &format!("required {name}"), value);
                     }
                 }
@@ -100,7 +102,8 @@ impl Check<'_> {
                     }
                 }
                 "$ref" => {
-                    let pointer = wanted.as_str().and_then(|name| name.strip_prefix('#')).expect("within the schema");
+                    let pointer =
+                        wanted.as_str().and_then(|name| name.strip_prefix('#')).expect("within the schema");
                     let target = self.root.pointer(pointer).unwrap_or_else(|| panic!("no {wanted}"));
                     self.value(target, value, path);
                 }
@@ -114,7 +117,9 @@ fn is_of_type(value: &Value, name: &str) -> bool {
     match name {
         "null" => value.is_null(),
         "boolean" => value.is_boolean(),
-        "integer" => value.is_i64() || value.is_u64() || value.as_f64().is_some_and(|number| number.fract() == 0.0),
+        "integer" => {
+            value.is_i64() || value.is_u64() || value.as_f64().is_some_and(|number| number.fract() == 0.0)
+        }
         "number" => value.is_number(),
         "string" => value.is_string(),
         "array" => value.is_array(),
@@ -130,9 +135,11 @@ fn is_run_id(text: &str) -> bool {
 /// `2026-01-31T23:59:59Z`, with or without a fraction.
 fn is_time(text: &str) -> bool {
     let shape: String = text.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();
-    let Some(fraction) = shape.strip_prefix("0000-00-00T00:00:00").and_then(|rest| rest.strip_suffix('Z')) else {
+    let Some(fraction) = shape.strip_prefix("0000-00-00T00:00:00").and_then(|rest| rest.strip_suffix('Z'))
+    else {
         return false;
     };
     let digits = fraction.strip_prefix('.');
-    fraction.is_empty() || digits.is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|byte| byte == b'0'))
+    fraction.is_empty()
+        || digits.is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|byte| byte == b'0'))
 }

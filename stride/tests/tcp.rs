@@ -5,8 +5,8 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::schema::{errors, schema};
 use crate::common::{Ended, Running, command, is_bandwidth, is_latency, run};
+use crate::schema::{errors, schema};
 
 /// A server that listens, and its port.
 fn server(flags: &str) -> (Running, String) {

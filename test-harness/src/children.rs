@@ -105,6 +105,7 @@ fn conclude(run: &Run, lists: bool, passed: io::Result<bool>) -> bool {
 pub fn may_choose(number: u16) -> bool {
     let share = env::var(SHARE).ok();
     let share = share.as_deref().and_then(|share| share.split_once('/'));
-    let share = share.and_then(|(index, count)| Some((index.parse::<u16>().ok()?, count.parse::<u16>().ok()?)));
+    let share =
+        share.and_then(|(index, count)| Some((index.parse::<u16>().ok()?, count.parse::<u16>().ok()?)));
     share.is_none_or(|(index, count)| number % count == index)
 }

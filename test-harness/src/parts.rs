@@ -12,7 +12,11 @@ use crate::children::{Run, run_all};
 ///
 /// For suites that differ in what belongs to a process, such as the devices. The names of a part's tests begin with `PART::`, so that
 /// a filter can choose it.
-pub fn run_parts(variable: &str, parts: &[&'static str], run: impl FnOnce(&'static str) -> ExitCode) -> ExitCode {
+pub fn run_parts(
+    variable: &str,
+    parts: &[&'static str],
+    run: impl FnOnce(&'static str) -> ExitCode,
+) -> ExitCode {
     if let Some(wanted) = env::var_os(variable).filter(|name| !name.is_empty()) {
         return match parts.iter().find(|part| wanted == **part) {
             Some(part) => run(part),

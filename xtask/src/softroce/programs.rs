@@ -84,7 +84,8 @@ impl Programs {
     pub(super) fn build_tests(&self, packages: &[&str]) -> Result<Vec<TestProgram>> {
         let programs = self.build_all()?;
         eprintln!("softroce: building the tests");
-        let artifacts = self.cargo(&["test", "--no-run", "--workspace", "--exclude", "xtask", "--test", "*"])?;
+        let artifacts =
+            self.cargo(&["test", "--no-run", "--workspace", "--exclude", "xtask", "--test", "*"])?;
         let mut tests: Vec<_> = artifacts.iter().filter_map(TestProgram::from_artifact).collect();
         tests.retain(|test| packages.contains(&&*test.package));
         for test in &mut tests {
