@@ -2,6 +2,7 @@
 
 use std::env;
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The environment variable that names a child process's only test.
 const ALONE: &str = "TEST_HARNESS_ALONE";
@@ -35,6 +36,10 @@ pub fn is_alone(path: &str) -> bool {
     }
     let mut command = Command::new(env::current_exe().expect("this program has a path"));
     command.args(["--exact", name, "--include-ignored", "--nocapture", "--test-threads=1"]).env(ALONE, name);
+    // Processes of one fabric have descriptors of one another, which come and go with them.
+    static STARTED: AtomicU32 = AtomicU32::new(0);
+    let number = STARTED.fetch_add(1, Ordering::Relaxed);
+    command.env("SOFT_RNIC_FABRIC", format!("alone-{}-{number}", std::process::id()));
     let output = command.output().expect("this program starts");
     let [words, errors] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
     // For an unknown name the harness runs no test and reports success.

@@ -97,6 +97,8 @@ fn builder() -> Builder {
 }
 
 fn listener(builder: Builder) -> (Listener, String) {
+    // It is built before anyone waits for it: a listener waits for a minute, and a build may take longer.
+    program();
     let listener = builder.bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap().to_string();
     (listener, addr)

@@ -112,6 +112,7 @@ impl Process {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--ignored", "--exact", "soak::part_of_a_process", "--nocapture"])
             .env(PART, &part)
+            .env("SOFT_RNIC_FABRIC", format!("soak-{}", std::process::id()))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
